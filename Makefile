@@ -1,0 +1,51 @@
+# `make train` and `make test` set up everything they need in .venv; nothing else is touched.
+PYTHON ?= python3
+VENV ?= .venv
+CONFIG ?= configs/vit_mu_digits.py
+WORKDIR ?= runs/$(basename $(notdir $(CONFIG)))
+RUN := $(VENV)/bin/python
+
+.PHONY: train test lint bench digits lock clean
+
+train: $(VENV)/installed
+	$(RUN) main.py --config=$(CONFIG) --workdir=$(WORKDIR)
+
+test: $(VENV)/installed-dev
+	$(RUN) -m pytest -n 2
+
+lint: $(VENV)/installed-dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/pyright
+
+bench: $(VENV)/installed
+	$(RUN) -m benchmarks.train_step
+	$(RUN) -m benchmarks.input_pipeline
+	$(RUN) -m benchmarks.startup
+
+# The accuracy table of the README: three seeds of the digits run.
+digits: $(VENV)/installed
+	$(RUN) -m benchmarks.digits
+
+# Refresh the lock files from pyproject.toml.
+lock: | $(VENV)/bin/python
+	$(RUN) -m pip install -q uv
+	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 pyproject.toml -o requirements.txt
+	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --extra dev pyproject.toml \
+		-c requirements.txt -o requirements-dev.txt
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else \
+		"error: Python 3.11 or newer is needed; try: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: requirements.txt | $(VENV)/bin/python
+	$(RUN) -m pip install -q --disable-pip-version-check -r requirements.txt
+	touch $@
+
+$(VENV)/installed-dev: requirements-dev.txt $(VENV)/installed
+	$(RUN) -m pip install -q --disable-pip-version-check -r requirements-dev.txt
+	touch $@
+
+clean:
+	rm -rf .venv .cache runs

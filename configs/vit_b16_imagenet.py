@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""ViT-B/16 on ImageNet-1k from scratch, as the ViT paper trained it.
+
+    python main.py --config=configs/vit_b16_imagenet.py --workdir=DIR
+
+Hardware: batch 4,096; a TPU v3-64 slice or 32 GPUs of 40 GB (--config.accum_steps=8 on 8).
+Published: 77.91 % top-1 after fine-tuning at 384 (arXiv:2010.11929 table 5); big_vision finds
+67.1 % for this recipe's 90-epoch form and 76.5 % for vit_s16_imagenet_90ep's (arXiv:2205.01580
+table 1, ViT-S/16), so prefer that one unless it is the original that you need.
+"""
+
+from configs import recipes
+from vit_jax import models
+from vit_jax.config import Config
+
+
+def get_config() -> Config:
+    return recipes.vit_paper_imagenet(models.variant("vit_b16"))

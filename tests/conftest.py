@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every test sees 8 virtual CPU devices, strict rank promotion and one shared compilation cache."""
+
+import os
+from pathlib import Path
+
+CACHE = Path(__file__).parent.parent / ".cache" / "jax"
+
+# Environment, not jax.config: processes that tests start inherit it.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+
+import jax  # noqa: E402  (the platform and the cache are read when jax is imported)
+
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+import subprocess
+import sys
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from vit_jax.data.decode import decode
+from vit_jax.data.digits import prepare
+from vit_jax.data.sources import open_source
+
+
+def test_pixels_labels_and_order_are_scikit_learns(tfds_dir):
+    images, labels = load_digits(return_X_y=True)
+    for split, wanted in [
+        ("train", range(1437)),
+        ("train[1293:]", range(1293, 1437)),
+        ("test", range(1437, 1797)),
+    ]:
+        source = open_source("digits", str(tfds_dir), split)
+        assert len(source) == len(wanted)
+        assert source.class_names == tuple("0123456789")
+        for i in (0, 1, len(wanted) // 2, len(wanted) - 1):
+            data, label = source.read(i)
+            levels = decode(data, 1).reshape(64) * (16 / 255)
+            assert label == labels[wanted[i]]
+            np.testing.assert_allclose(levels, images[wanted[i]], atol=0.04)
+
+
+def test_two_processes_that_start_at_once_leave_one_whole_dataset(tmp_path):
+    code = "import sys, pathlib; from vit_jax.data.digits import prepare; "
+    code += "prepare(pathlib.Path(sys.argv[1]))"
+    both = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) for _ in range(2)]
+    assert [process.wait(120) for process in both] == [0, 0]
+    assert [p.name for p in tmp_path.iterdir()] == ["digits"]  # no scratch directory is left
+    assert [p.name for p in (tmp_path / "digits").iterdir()] == ["1.0.0"]
+    assert len(open_source("digits", str(tmp_path), "train+test")) == 1797
+
+
+def test_a_dataset_that_is_there_is_not_written_again(tfds_dir):
+    before = prepare(tfds_dir).stat().st_mtime_ns
+    assert prepare(tfds_dir).stat().st_mtime_ns == before

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+import itertools
+import multiprocessing
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from vit_jax.data import (
+    Crop,
+    DataConfig,
+    TransformConfig,
+    batch_spec,
+    eval_batches,
+    open_source,
+    train_batches,
+)
+from vit_jax.data.stream import epoch_order
+from vit_jax.errors import UserError
+
+AS_IS = TransformConfig(crop=Crop.NONE)
+RANDOM = TransformConfig(crop=Crop.INCEPTION, flip=True, auto_augment="randaug(2,10)")
+
+
+def take(source, count, *, transform=RANDOM, batch_size=10, size=(32, 32), channels=3, **options):
+    fields = {k: options.pop(k) for k in ("num_threads", "num_workers") if k in options}
+    cfg = DataConfig(batch_size=batch_size, transform=transform, **fields)
+    options = {"seed": 0} | options
+    with train_batches(source, cfg, image_size=size, channels=channels, **options) as batches:
+        return list(itertools.islice(batches, count))
+
+
+def same(a, b):
+    assert len(a) == len(b)
+    for one, two in zip(a, b, strict=True):
+        assert one.keys() == two.keys()
+        for key in one:
+            np.testing.assert_array_equal(one[key], two[key], err_msg=key)
+
+
+@pytest.fixture(scope="module")
+def photos(folder):
+    return open_source(f"folder:{folder}", split="train")
+
+
+@pytest.fixture(scope="module")
+def reference(photos):
+    return take(photos, 8, num_threads=1)
+
+
+def test_each_epoch_holds_every_example_once_in_its_own_order(reference):
+    stream = np.concatenate([b["index"] for b in reference])
+    epochs = [stream[i : i + 24] for i in (0, 24, 48)]
+    for epoch in epochs:
+        assert sorted(epoch) == list(range(24))
+    assert any(epochs[0] != epochs[1])
+    assert any(epochs[1] != epochs[2])
+
+
+def test_labels_and_pixels_belong_to_the_index(tfds_dir):
+    source = open_source("digits", str(tfds_dir), "train")
+    everything = eval_batches(source, AS_IS, batch_size=len(source), image_size=(8, 8), channels=1)
+    with everything:
+        stored = next(everything)
+    for batch in take(source, 3, transform=AS_IS, size=(8, 8), channels=1, batch_size=64):
+        np.testing.assert_array_equal(batch["image"], stored["image"][batch["index"]])
+        np.testing.assert_array_equal(batch["label"], stored["label"][batch["index"]])
+
+
+def test_an_example_is_augmented_anew_in_every_epoch(reference):
+    seen = [
+        batch["image"][row] for batch in reference for row in range(10) if batch["index"][row] == 5
+    ]
+    assert len(seen) >= 3
+    assert (seen[0] != seen[1]).any()
+    assert (seen[1] != seen[2]).any()
+
+
+@pytest.mark.parametrize("num_threads", [2, 7])
+def test_batches_do_not_depend_on_threads(photos, reference, num_threads):
+    same(take(photos, 8, num_threads=num_threads), reference)
+
+
+def test_batches_do_not_depend_on_worker_processes_which_end_with_the_iterator(photos, reference):
+    cfg = DataConfig(batch_size=10, transform=RANDOM, num_workers=2, num_threads=2)
+    batches = train_batches(photos, cfg, image_size=(32, 32), channels=3, seed=0, start_step=3)
+    same(list(itertools.islice(batches, 5)), reference[3:])
+    assert len(multiprocessing.active_children()) == 2
+    start = time.monotonic()
+    batches.close()
+    assert time.monotonic() - start < 5
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("process_count", [2, 5])
+def test_batches_do_not_depend_on_hosts(photos, reference, process_count):
+    shares = [
+        take(photos, 8, process_index=i, process_count=process_count) for i in range(process_count)
+    ]
+    joined = [
+        {key: np.concatenate([share[step][key] for share in shares]) for key in reference[0]}
+        for step in range(8)
+    ]
+    same(joined, reference)
+
+
+def test_starting_at_a_step_is_skipping_to_it(photos, reference):
+    same(take(photos, 3, start_step=5), reference[5:])
+
+
+def test_seeds_differ_in_order_and_are_not_each_others_epochs(photos, reference):
+    other = take(photos, 8, seed=1)
+    assert (other[0]["index"] != reference[0]["index"]).any()
+    assert (epoch_order(24, 1, 0) != epoch_order(24, 0, 1)).any()
+
+
+@pytest.mark.parametrize("process_count", [1, 2, 3])
+@pytest.mark.parametrize("batch_size", [6, 12, 30])
+def test_evaluation_counts_every_example_once(photos, batch_size, process_count):
+    shares = []
+    for i in range(process_count):
+        with eval_batches(
+            photos,
+            TransformConfig(),
+            batch_size=batch_size,
+            image_size=(16, 16),
+            channels=1,
+            process_index=i,
+            process_count=process_count,
+        ) as batches:
+            shares.append(list(batches))
+    assert {len(share) for share in shares} == {-(-24 // batch_size)}
+    rows = [b for share in shares for b in share]
+    mask, index, label = (np.concatenate([b[k] for b in rows]) for k in ("mask", "index", "label"))
+    assert len(mask) == batch_size * len(shares[0])
+    assert sorted(index[mask == 1]) == list(range(24))
+    assert (index[mask == 0] == -1).all()
+    for i, one in zip(index[mask == 1], label[mask == 1], strict=True):
+        assert one == photos.read(int(i))[1]
+    for batch in rows:
+        assert not batch["image"][batch["mask"] == 0].any()
+
+
+def test_a_random_transform_is_refused_for_evaluation(photos):
+    with pytest.raises(UserError, match="must not be random"):
+        eval_batches(photos, RANDOM, batch_size=4, image_size=(16, 16), channels=3)
+
+
+def test_the_spec_is_what_comes(photos, tfds_dir):
+    for source, channels in ((photos, 3), (open_source("digits", str(tfds_dir), "test"), 1)):
+        fields = {"batch_size": 6, "image_size": (16, 16), "channels": channels}
+        cfg = DataConfig(batch_size=6, transform=TransformConfig())
+        with train_batches(source, cfg, image_size=(16, 16), channels=channels, seed=0) as batches:
+            train = next(batches)
+        with eval_batches(source, TransformConfig(), **fields) as batches:
+            evaluation = next(batches)
+        for batch, masked in ((train, False), (evaluation, True)):
+            spec = batch_spec(source, masked=masked, **fields)
+            assert {k: (v.shape, v.dtype) for k, v in spec.items()} == {
+                k: (v.shape, v.dtype) for k, v in batch.items()
+            }
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_broken_image_is_one_error_with_its_file(folder, tmp_path, num_workers):
+    shutil.copytree(folder, tmp_path / "data")
+    broken = tmp_path / "data" / "train" / "cat" / "0.jpg"
+    broken.write_bytes(broken.read_bytes()[:400])
+    source = open_source(f"folder:{tmp_path / 'data'}", split="train")
+    with pytest.raises(UserError, match=r"train/cat/0\.jpg: ") as caught:
+        take(source, 3, num_workers=num_workers)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_batch_that_cannot_be_divided_is_refused(photos):
+    with pytest.raises(UserError, match="batch_size=10 cannot be divided evenly over 3"):
+        take(photos, 1, process_count=3)
+
+
+def test_closing_ends_the_threads_at_once(photos):
+    before = set(threading.enumerate())
+    cfg = DataConfig(batch_size=8, transform=RANDOM, num_threads=3)
+    batches = train_batches(photos, cfg, image_size=(64, 64), channels=3, seed=0)
+    next(batches)
+    start = time.monotonic()
+    batches.close()
+    batches.close()  # again does no harm
+    assert time.monotonic() - start < 1
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith(("decode", "grain")):
+            thread.join(5)
+            assert not thread.is_alive()
+
+
+def test_neither_tensorflow_nor_torch_is_imported(tfds_dir, folder):
+    code = """
+import sys
+from vit_jax import data
+for name, split in (("digits", "test"), ("folder:" + sys.argv[2], "train")):
+    source = data.open_source(name, sys.argv[1], split)
+    cfg = data.DataConfig(batch_size=4, transform=data.TransformConfig())
+    with data.train_batches(source, cfg, image_size=(8, 8), channels=1, seed=0) as batches:
+        next(batches)
+    with data.eval_batches(
+        source, cfg.transform, batch_size=4, image_size=(8, 8), channels=1
+    ) as batches:
+        next(batches)
+print(*sorted({"tensorflow", "torch", "sklearn", "matplotlib"} & set(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tfds_dir), str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == ""

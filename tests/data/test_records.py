@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+import io
+import json
+import pickle
+import shutil
+import time
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from tests.data.conftest import encode
+from vit_jax.data.decode import decode
+from vit_jax.data.sources import open_source
+from vit_jax.errors import UserError
+
+
+class Tagged(tfds.core.GeneratorBasedBuilder):
+    """Multi-label photographs with a second image and a second label beside them."""
+
+    name = "tagged"
+    VERSION = tfds.core.Version("2.1.0")
+    code_path = None
+    photo: np.ndarray
+
+    def _info(self):
+        features = {
+            "photo": tfds.features.Image(encoding_format="jpeg"),
+            "depth": tfds.features.Image(shape=(None, None, 1), encoding_format="png"),
+            "tags": tfds.features.Sequence(tfds.features.ClassLabel(names=["sky", "sea", "sun"])),
+            "place": tfds.features.ClassLabel(num_classes=5),
+            "file_name": tfds.features.Text(),
+        }
+        return tfds.core.DatasetInfo(
+            builder=self,
+            features=tfds.features.FeaturesDict(features),
+            supervised_keys=("photo", "tags"),
+            disable_shuffling=True,
+        )
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples()}
+
+    def _generate_examples(self):
+        for i, tags in enumerate([[0], [0, 2], [], [1, 2]]):
+            cut = self.photo[i : i + 40, :50]
+            yield (
+                i,
+                {
+                    "photo": io.BytesIO(encode(cut, "JPEG", quality=95)),
+                    "depth": io.BytesIO(encode(cut[..., 0], "PNG")),
+                    "tags": tags,
+                    "place": i,
+                    "file_name": f"{i}.jpg",
+                },
+            )
+
+
+@pytest.fixture(scope="module")
+def tagged(tmp_path_factory, photo):
+    root = tmp_path_factory.mktemp("tagged")
+    Tagged.photo = photo
+    Tagged(data_dir=root, file_format="array_record").download_and_prepare()
+    return root
+
+
+def test_multi_label_records_give_multi_hot_rows_and_the_stored_bytes(tagged, photo):
+    source = open_source("tagged", str(tagged), "train")
+    assert source.multi_label
+    assert source.class_names == ("sky", "sea", "sun")
+    labels = [source.read(i)[1] for i in range(4)]
+    np.testing.assert_array_equal(labels, [[1, 0, 0], [1, 0, 1], [0, 0, 0], [0, 1, 1]])
+    assert source.read(1)[0] == encode(photo[1:41, :50], "JPEG", quality=95)
+
+
+def test_a_source_survives_pickling(tagged, tfds_dir):
+    for source in (
+        open_source("tagged", str(tagged), "train", cache=True),
+        open_source("digits", str(tfds_dir), "train[10:20]"),
+    ):
+        image, label = source.read(3)
+        copy = pickle.loads(pickle.dumps(source))
+        assert copy.read(3)[0] == image
+        np.testing.assert_array_equal(copy.read(3)[1], label)
+        assert (copy.name, copy.class_names, len(copy)) == (
+            source.name,
+            source.class_names,
+            len(source),
+        )
+
+
+def test_versions_and_configs_are_found_on_disk(tagged, tmp_path):
+    assert len(open_source("tagged:2.1.0", str(tagged))) == 4
+    with pytest.raises(UserError, match=r"unknown version .*did you mean '2\.1\.0'"):
+        open_source("tagged:2.1.1", str(tagged))
+    shutil.copytree(tagged / "tagged" / "2.1.0", tmp_path / "tagged" / "small" / "2.1.0")
+    assert len(open_source("tagged", str(tmp_path))) == 4
+    assert len(open_source("tagged/small", str(tmp_path))) == 4
+    with pytest.raises(UserError, match=r"unknown config .*'small'"):
+        open_source("tagged/smal", str(tmp_path))
+    shutil.copytree(tmp_path / "tagged" / "small", tmp_path / "tagged" / "large")
+    with pytest.raises(UserError, match=r"several configs.*large, small"):
+        open_source("tagged", str(tmp_path))
+
+
+def test_a_missing_dataset_is_told_at_once_and_in_one_line(tagged):
+    start = time.perf_counter()
+    with pytest.raises(
+        UserError, match=r"no dataset 'imagenet2012' in .*there: .*tagged"
+    ) as caught:
+        open_source("imagenet2012", str(tagged))
+    assert time.perf_counter() - start < 1
+    assert "\n" not in str(caught.value)
+
+
+def test_a_dataset_in_another_format_is_told_apart(tagged, tmp_path):
+    shutil.copytree(tagged, tmp_path, dirs_exist_ok=True)
+    info = tmp_path / "tagged" / "2.1.0" / "dataset_info.json"
+    info.write_text(json.dumps(json.loads(info.read_text()) | {"fileFormat": "tfrecord"}))
+    with pytest.raises(UserError, match=r"stored as tfrecord.*--file_format=array_record"):
+        open_source("tagged", str(tmp_path))
+    info.unlink()
+    with pytest.raises(UserError, match="no finished TFDS dataset"):
+        open_source("tagged", str(tmp_path))
+
+
+def test_slices_are_those_of_tfds(tfds_dir):
+    assert len(open_source("digits", str(tfds_dir), "train[:99%]")) == round(1437 * 0.99)
+    assert len(open_source("digits", str(tfds_dir), "train[1293:]+test")) == 144 + 360
+    first = open_source("digits", str(tfds_dir), "train[1293:]").read(0)
+    assert first == open_source("digits", str(tfds_dir), "train").read(1293)
+    assert open_source("digits", str(tfds_dir), "train[7:9]").example_id(1).endswith("record 1")
+
+
+@pytest.mark.parametrize(
+    "split, message",
+    [
+        ("trian", "unknown split of digits 'trian'; did you mean 'train'"),
+        ("train[:x]", "cannot read the split"),
+        ("train[:0]", "holds no examples"),
+        ("", "unknown split"),
+    ],
+)
+def test_a_wrong_split_is_one_line(tfds_dir, split, message):
+    with pytest.raises(UserError, match=message) as caught:
+        open_source("digits", str(tfds_dir), split)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_dataset_without_labels_says_so(tmp_path, photo):
+    class Unlabelled(Tagged):
+        name = "unlabelled"
+
+        def _info(self):
+            return tfds.core.DatasetInfo(
+                builder=self,
+                features=tfds.features.FeaturesDict({"photo": tfds.features.Image()}),
+            )
+
+        def _generate_examples(self):
+            yield 0, {"photo": io.BytesIO(encode(photo[:9, :9], "PNG"))}
+
+    Unlabelled(data_dir=tmp_path, file_format="array_record").download_and_prepare()
+    with pytest.raises(UserError, match="unlabelled has no features of type class label"):
+        open_source("unlabelled", str(tmp_path))
+
+
+def test_the_cache_reads_each_example_once(tfds_dir):
+    source = open_source("digits", str(tfds_dir), "test", cache=True)
+    assert source.read(5)[0] is source.read(5)[0]
+    assert decode(source.read(5)[0], 1).shape == (8, 8, 1)

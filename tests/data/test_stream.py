@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+import numpy as np
+import pytest
+
+from vit_jax.data.stream import ExampleRng, epoch_order, stream_indices
+
+
+@pytest.mark.parametrize("num_examples", [1293, 50_000])
+def test_orders_are_permutations_without_structure(num_examples):
+    places = np.arange(num_examples)
+    for seed in range(3):
+        order = epoch_order(num_examples, seed, 0)
+        assert (np.bincount(order) == 1).all()
+        tests = [np.corrcoef(order[:-lag], order[lag:])[0, 1] for lag in (1, 2, 3, 4)]
+        tests += [np.corrcoef(order, places)[0, 1]]
+        assert np.abs(tests).max() * np.sqrt(num_examples) < 4.5  # standard errors
+
+
+def test_the_quick_generator_is_a_fresh_philox():
+    quick = ExampleRng(7)
+    for index in (0, 3, 2**40, 3):
+        fresh = np.random.Generator(np.random.Philox(key=np.array([7, index], np.uint64)))
+        drawn = quick(index)
+        for generator in (drawn, fresh):
+            generator.integers(10)  # leaves half a word behind, which must not leak
+        assert drawn.random() == fresh.random()
+        assert drawn.integers(1000) == fresh.integers(1000)
+
+
+def test_indices_over_the_end_of_an_epoch_and_of_a_pass():
+    orders = np.concatenate([epoch_order(5, 3, epoch) for epoch in range(4)])
+    for start in (0, 3, 5):
+        positions = np.arange(start, start + 12)
+        np.testing.assert_array_equal(stream_indices(positions, 5, 3), orders[positions])
+    np.testing.assert_array_equal(stream_indices(np.arange(3, 7), 5, None), [3, 4, -1, -1])

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+import cv2
+import numpy as np
+import pytest
+
+from tests.data.conftest import encode
+from vit_jax.data import transform as module
+from vit_jax.data.config import Crop, Resize, TransformConfig
+from vit_jax.data.transform import Transform
+from vit_jax.errors import UserError
+
+RNG = np.random.default_rng
+
+
+def run(data, seed=0, size=(64, 64), channels=3, exact=False, **fields):
+    ready = Transform(
+        cfg=TransformConfig(**fields), image_size=size, channels=channels, exact=exact
+    )
+    return ready(data, RNG(seed))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("crop", [c for c in Crop if c is not Crop.NONE])
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+def test_every_crop_gives_the_size_asked_for(photo, crop, channels, form):
+    data = encode(photo, form)
+    for resize in Resize:
+        out = run(data, size=(48, 80), channels=channels, crop=crop, resize=resize, flip=True)
+        assert out.shape == (48, 80, channels)
+        assert out.dtype == np.uint8
+        assert out.std() > 10
+
+
+def test_no_crop_passes_pixels_through_and_refuses_another_size(photo):
+    data = encode(photo[:64, :64], "PNG")
+    np.testing.assert_array_equal(run(data, crop=Crop.NONE), photo[:64, :64])
+    with pytest.raises(UserError, match="64x64, the model takes 32x32"):
+        run(data, size=(32, 32), crop=Crop.NONE)
+
+
+def test_flip_mirrors_half_of_the_images(photo):
+    data = encode(photo[:64, :64], "PNG")
+    outs = [run(data, seed, crop=Crop.NONE, flip=True) for seed in range(60)]
+    flipped = [bool((out == photo[:64, 63::-1]).all()) for out in outs]
+    assert all(f or (out == photo[:64, :64]).all() for f, out in zip(flipped, outs, strict=True))
+    assert 18 <= sum(flipped) <= 42
+
+
+def test_every_random_part_changes_the_image_and_none_is_ignored(photo):
+    data = encode(photo[:64, :64], "PNG")
+    plain = run(data, crop=Crop.NONE)
+    for fields in (
+        {"degrees": 20.0},
+        {"translate": (0.3, 0.0)},
+        {"scale": (1.5, 1.6)},
+        {"shear": 20.0},
+        {"auto_augment": "randaug(4,10)"},
+    ):
+        assert (run(data, crop=Crop.NONE, **fields) != plain).mean() > 0.1, fields
+
+
+@pytest.mark.parametrize("resize", [Resize.AREA, Resize.BICUBIC])
+def test_a_large_jpeg_decoded_at_a_fraction_gives_nearly_the_same_crop(photo, resize, monkeypatch):
+    data = encode(cv2.resize(photo, (2400, 1600), interpolation=cv2.INTER_CUBIC), "JPEG")
+    sizes = []
+    decode = module.decode
+
+    def watched(*args, **fields):
+        sizes.append(decode(*args, **fields).shape)
+        return decode(*args, **fields)
+
+    monkeypatch.setattr(module, "decode", watched)
+    fields = {"crop": Crop.RANDOM_RESIZED, "resize": resize}
+    small = [run(data, seed, **fields) for seed in range(8)]
+    assert min(s[0] for s in sizes) <= 800
+    monkeypatch.setattr(module, "jpeg_size", lambda data: None)
+    full = [run(data, seed, **fields) for seed in range(8)]
+    assert sizes[-1] == (1600, 2400, 3)
+    assert np.abs(np.array(small, int) - np.array(full, int)).mean() < 3
+
+
+def test_bilinear_and_exact_decode_at_full_size(photo, monkeypatch):
+    data = encode(photo, "JPEG")
+    monkeypatch.setattr(module, "jpeg_size", None)  # calling it would fail
+    run(data, crop=Crop.INCEPTION, resize=Resize.BILINEAR)
+    run(data, crop=Crop.INCEPTION, resize=Resize.AREA, exact=True)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No setting is silently without effect."""
+
+import dataclasses
+
+import pytest
+
+from vit_jax.errors import UserError
+from vit_jax.optim import MomentDtype, OptimConfig, Optimizer, Schedule, validate
+
+BF16 = MomentDtype.BFLOAT16
+
+
+def test_defaults_are_valid_for_every_optimizer():
+    for name in Optimizer:
+        validate(OptimConfig(name=name))
+
+
+@pytest.mark.parametrize(
+    "field, value, settings",
+    [
+        ("momentum", 0.5, {"name": Optimizer.ADAMW}),
+        ("nesterov", True, {"name": Optimizer.LION}),
+        ("eps", 1e-6, {"name": Optimizer.ADAFACTOR}),
+        ("eps", 1e-6, {"name": Optimizer.LION}),
+        ("beta1", 0.8, {"name": Optimizer.SGD}),
+        ("beta1", 0.8, {"name": Optimizer.ADAFACTOR}),
+        ("nesterov", True, {"name": Optimizer.SGD, "momentum": 0.0}),
+        ("mu_dtype", BF16, {"name": Optimizer.SGD, "momentum": 0.0}),
+        ("mu_dtype", BF16, {"name": Optimizer.ADAFACTOR, "momentum": 0.0}),
+        ("warmup_lr", 1e-6, {}),
+        ("min_lr", 1e-6, {"schedule": Schedule.CONSTANT}),
+        ("rsqrt_timescale", "5 steps", {}),
+        ("weight_decay", 0.1, {"decay": ""}),
+        ("lr", 0.0, {}),
+        ("min_lr", 1.0, {}),
+        ("beta2", 1.0, {}),
+        ("layer_decay", 0.0, {}),
+        ("clip_norm", -1.0, {}),
+        ("lr_multipliers", (("head", 0.0),), {}),
+        ("lr_multipliers", ("head", 2.0), {}),
+        ("name", "adam", {}),
+        ("mu_dtype", "float16", {}),
+    ],
+)
+def test_refused_by_name(field, value, settings):
+    validate(OptimConfig(**settings))
+    # The generated __init__ would have the type checked; a config file may assign anything.
+    cfg = OptimConfig(**settings)
+    setattr(cfg, field, value)
+    with pytest.raises(UserError, match=rf"optim\.{field}") as error:
+        validate(cfg)
+    assert "\n" not in str(error.value)
+
+
+def test_every_field_is_documented():
+    documented = OptimConfig.__doc__
+    for field in dataclasses.fields(OptimConfig):
+        assert field.name in ("name", "schedule") or f"{field.name}:" in documented, field.name
+
+
+def test_plain_strings_from_a_config_file_do():
+    cfg = OptimConfig()
+    cfg.name, cfg.schedule, cfg.mu_dtype = "sgd", "rsqrt", "bfloat16"
+    cfg.rsqrt_timescale = "100 steps"
+    validate(cfg)

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Learning rates against hand-computed values, timm's and Google's formulas."""
+
+import json
+import math
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax.durations import Clock
+from vit_jax.errors import UserError
+from vit_jax.optim import OptimConfig, Schedule, make_schedule
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+
+def clock(total: int) -> Clock:
+    return Clock(batch_size=10, num_examples=100, total_steps=total)
+
+
+def rates(steps, total=100, **settings):
+    schedule = make_schedule(OptimConfig(**settings), clock(total))
+    return np.array([schedule(step) for step in steps])
+
+
+@pytest.mark.parametrize(
+    "kind, middle",
+    # 10 steps after the 20 of warmup, out of 80: p = 1/8.
+    [
+        (Schedule.COSINE, 0.1 + 0.9 * (1 + math.cos(math.pi / 8)) / 2),
+        (Schedule.LINEAR, 0.1 + 0.9 * 7 / 8),
+    ],
+)
+def test_curves_end_at_min_lr(kind, middle):
+    got = rates(
+        [0, 5, 20, 30, 60, 100, 120],
+        schedule=kind, lr=1.0, warmup="20 steps", warmup_lr=0.2, min_lr=0.1,
+    )  # fmt: skip
+    np.testing.assert_allclose(got, [0.2, 0.4, 1.0, middle, 0.55, 0.1, 0.1], rtol=1e-6)
+
+
+def test_rsqrt_halves_after_three_timescales():
+    got = rates(
+        [0, 1, 2, 12, 32, 82],
+        schedule=Schedule.RSQRT, lr=1.0, warmup="2 steps", rsqrt_timescale="1 epochs",
+    )  # fmt: skip
+    np.testing.assert_allclose(got, [0, 0.5, 1, 2**-0.5, 0.5, 1 / 3], rtol=1e-6)
+
+
+def test_cooldown_of_constant_and_rsqrt_is_linear_to_min_lr():
+    settings = {"lr": 1.0, "cooldown": "20 steps", "min_lr": 0.1}
+    constant = rates([0, 80, 90, 100], schedule=Schedule.CONSTANT, **settings)
+    np.testing.assert_allclose(constant, [1, 1, 0.55, 0.1], rtol=1e-6)
+    rsqrt = rates([80, 90, 100], schedule=Schedule.RSQRT, rsqrt_timescale="10 steps", **settings)
+    np.testing.assert_allclose(rsqrt, [1 / 3, 0.1 + (10**-0.5 - 0.1) / 2, 0.1], rtol=1e-6)
+
+
+def test_cooldown_of_cosine_stays_at_min_lr_as_in_timm():
+    got = rates([40, 80, 90, 99], lr=1.0, cooldown="20 steps", min_lr=0.1)
+    np.testing.assert_allclose(got, [0.55, 0.1, 0.1, 0.1], rtol=1e-6)
+
+
+def test_cosine_equals_timm_with_warmup_prefix():
+    golden = json.loads((GOLDEN / "lr_swin.json").read_text())["lr"]
+    settings = {"lr": 1e-3, "warmup": "60 steps", "warmup_lr": 1e-6, "min_lr": 1e-5}
+    got = rates(map(int, golden), total=900, **settings)
+    np.testing.assert_allclose(got, list(golden.values()), rtol=2e-6)
+
+
+@pytest.mark.parametrize("kind", [Schedule.COSINE, Schedule.LINEAR])
+def test_equals_the_formula_of_google_research_vision_transformer(kind):
+    # create_learning_rate_schedule: decay by progress, times min(1, step / warmup).
+    def google(step, total=10_000, base=0.03, warmup=500, linear_end=1e-5):
+        progress = min(max((step - warmup) / (total - warmup), 0), 1)
+        if kind == Schedule.LINEAR:
+            lr = linear_end + (base - linear_end) * (1 - progress)
+        else:
+            lr = base * 0.5 * (1 + math.cos(math.pi * progress))
+        return lr * min(1, step / warmup)
+
+    steps = [0, 1, 250, 499, 500, 501, 5000, 9999]
+    end = 1e-5 if kind == Schedule.LINEAR else 0.0
+    got = rates(steps, 10_000, schedule=kind, lr=0.03, warmup="500 steps", min_lr=end)
+    np.testing.assert_allclose(got, [google(step) for step in steps], rtol=2e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", list(Schedule))
+def test_jits_to_float32_over_arrays_of_steps(kind):
+    cooldown = "10%"
+    schedule = make_schedule(OptimConfig(schedule=kind, warmup="5%", cooldown=cooldown), clock(200))
+    steps = jnp.arange(200)
+    got = jax.jit(schedule)(steps)
+    assert got.dtype == jnp.float32
+    np.testing.assert_allclose(got, [schedule(int(step)) for step in steps], rtol=1e-5, atol=1e-9)
+    assert schedule(np.int32(3)).shape == ()
+
+
+@pytest.mark.parametrize(
+    "settings, named",
+    [
+        ({"warmup": "60 steps", "cooldown": "41 steps"}, "warmup"),
+        ({"warmup": "ten"}, "ten"),
+        ({"schedule": Schedule.RSQRT, "rsqrt_timescale": ""}, "rsqrt_timescale"),
+    ],
+)
+def test_impossible_durations_are_user_errors(settings, named):
+    with pytest.raises(UserError, match=named):
+        make_schedule(OptimConfig(**settings), clock(100))
+
+
+def test_warmup_and_cooldown_may_fill_the_run():
+    settings = {"lr": 1.0, "warmup": "60 steps", "cooldown": "40%"}
+    constant = rates([0, 60, 80, 100], schedule=Schedule.CONSTANT, **settings)
+    np.testing.assert_allclose(constant, [0, 1, 0.5, 0])
+    np.testing.assert_allclose(rates([0, 60, 80], **settings), [0, 1, 0])

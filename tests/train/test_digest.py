@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from vit_jax.train.digest import digests
+
+
+def _reference(words: np.ndarray) -> int:
+    flat = words.astype(np.uint64).ravel()
+    return int((flat * (2 * np.arange(flat.size, dtype=np.uint64) + 1)).sum() % 2**32)
+
+
+def test_value_is_the_documented_sum():
+    x = jax.random.normal(jax.random.key(0), (5, 7, 3))
+    assert digests({"a": x})["a"] == _reference(np.asarray(x).view(np.uint32))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int32", "int8", "uint8"])
+def test_flip_of_any_bit_of_any_element_is_seen(dtype):
+    x = np.asarray(jnp.arange(12).reshape(3, 4).astype(dtype))
+    before = digests(x)
+    for i in range(x.nbytes * 8):
+        raw = bytearray(x.tobytes())
+        raw[i // 8] ^= 1 << (i % 8)
+        flipped = np.frombuffer(bytes(raw), x.dtype).reshape(x.shape)
+        assert digests(flipped) != before
+
+
+def test_bools_keys_scalars_and_exchanged_elements():
+    key = jax.random.key(7)
+    tree = {"flag": jnp.array([True, False]), "rng": key, "step": jnp.int32(3)}
+    sums = digests(tree)
+    assert sums["flag"] == 1
+    assert sums["step"] == 3
+    assert sums["rng"] == _reference(np.asarray(jax.random.key_data(key)))
+    assert digests({"flag": jnp.array([False, True])})["flag"] != sums["flag"]
+
+
+def test_64_bit_values_count_both_words():
+    with jax.enable_x64(True):
+        low, high = np.array([1.0 + 2**-50]), np.array([1.0 + 2**-2])
+        one = digests({"a": np.array([1.0])})
+        assert digests({"a": low}) != one
+        assert digests({"a": high}) != one
+
+
+def test_no_leaves():
+    assert digests({"empty": {}, "none": None}) == {}
+
+
+@pytest.mark.parametrize("spec", [P("x"), P(None, "y"), P("x", "y"), P(("x", "y")), P()])
+def test_sharding_does_not_matter(spec):
+    x = jax.random.normal(jax.random.key(0), (16, 8), jnp.bfloat16)
+    mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+    assert digests({"a": jax.device_put(x, NamedSharding(mesh, spec))}) == digests({"a": x})
+
+
+def test_leaves_on_different_devices():
+    a, b = (jax.device_put(jnp.ones(3), d) for d in jax.devices()[:2])
+    sums = digests({"a": a, "b": b})
+    assert sums["a"] == sums["b"]

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m vit_jax VERB`: the tools around a run."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from vit_jax import errors
+from vit_jax.errors import UserError
+
+# verb: one line of help. Each is a module of vit_jax.cli with a main(argv) -> exit status.
+VERBS = {
+    "summary": "the parameter table, FLOPs and memory of a config's model",
+    "prepare": "download and convert a TFDS dataset to ArrayRecord (needs the extra [tf])",
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Dispatch to a verb; prints the list of them without one."""
+    if len(argv) < 2 or argv[1] in ("-h", "--help", "help"):
+        print("usage: python -m vit_jax VERB [--help] ...\n")
+        print("\n".join(f"  {verb:10} {text}" for verb, text in VERBS.items()))
+        print("\nTraining is `python main.py --config=FILE --workdir=DIR`.")
+        return 0
+    try:
+        if argv[1] not in VERBS:
+            raise errors.unknown("verb", argv[1], VERBS)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.status
+    return importlib.import_module(f"vit_jax.cli.{argv[1]}").main([f"vit_jax {argv[1]}", *argv[2:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact matmul and convolution FLOPs of a JAX function, read off its jaxpr on abstract values."""
+
+import math
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+
+PyTree = Any
+
+
+@runtime_checkable
+class Module(Protocol):
+    """The two functions of a model that this package needs."""
+
+    def init(self, rngs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return the variables for an input."""
+        ...
+
+    def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return the output for variables and an input."""
+        ...
+
+
+def count(fn: Callable[..., Any], *args: PyTree) -> int:
+    """Return the FLOPs of `fn(*args)`, a multiply-add counted as two; args may be abstract.
+
+    Matmuls, convolutions and fused attention only: no norms, softmax or element-wise work, the
+    convention of fvcore, of `torch.utils.flop_counter` and of the papers' tables. A scanned body
+    counts once per iteration, `cond` as its dearest branch, and `while_loop` as a single
+    iteration, since its trip count is not in the program. Rematerialised work counts as often as
+    the program runs it: once in a forward pass.
+    """
+    return _jaxpr_flops(jax.make_jaxpr(fn)(*args).jaxpr)
+
+
+def forward_flops(module: Module, image_size: int | tuple[int, int], channels: int = 3) -> int:
+    """Return the FLOPs of one image's forward pass, allocating nothing.
+
+    Args:
+        module: a model called as `module.apply(variables, image, train=False)`.
+        image_size: side in pixels, or (height, width).
+        channels: of the image.
+    """
+    height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+    image = jax.ShapeDtypeStruct((1, height, width, channels), jnp.float32)
+    variables = jax.eval_shape(lambda x: module.init(jax.random.key(0), x), image)
+    return count(lambda v, x: module.apply(v, x, train=False), variables, image)
+
+
+def train_flops(forward: int) -> int:
+    """Return the model FLOPs of a training step from its forward FLOPs.
+
+    Every matmul has two in the backward pass, one for each operand. What rematerialisation
+    repeats is left out: it is time spent, not model work (PaLM, appendix B).
+    """
+    return 3 * forward
+
+
+def _jaxpr_flops(jaxpr: Any) -> int:
+    return sum(_equation_flops(eqn) for eqn in jaxpr.eqns)
+
+
+def _equation_flops(eqn: Any) -> int:
+    name = eqn.primitive.name
+    if name == "dot_general":
+        (contracted, _), _ = eqn.params["dimension_numbers"]
+        lhs = eqn.invars[0].aval.shape
+        return 2 * eqn.outvars[0].aval.size * math.prod(lhs[i] for i in contracted)
+    if name == "conv_general_dilated":
+        kernel = eqn.invars[1].aval
+        num_outputs = kernel.shape[eqn.params["dimension_numbers"].rhs_spec[0]]
+        return 2 * eqn.outvars[0].aval.size * (kernel.size // num_outputs)
+    if name.startswith(("dot_product_attention_fwd", "dot_product_attention_bwd")):
+        # cuDNN's kernels hide their matmuls, two and five: query (B, N, h, d), key (B, M, h, d).
+        query, key = eqn.invars[0].aval.shape, eqn.invars[1].aval.shape
+        return (2 if "_fwd" in name else 5) * 2 * math.prod(query) * key[1]
+    if name == "cond":
+        return max(_jaxpr_flops(branch.jaxpr) for branch in eqn.params["branches"])
+    inner = sum(_jaxpr_flops(jaxpr) for jaxpr in sub_jaxprs(eqn.params))
+    return inner * eqn.params["length"] if name == "scan" else inner
+
+
+def sub_jaxprs(params: dict[str, Any]) -> list[Any]:
+    """List the programs an equation runs: of jit, scan, while, remat, custom_vjp and the like."""
+    found = []
+    for value in params.values():
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(item, core.ClosedJaxpr):
+                found.append(item.jaxpr)
+            elif isinstance(item, core.Jaxpr):
+                found.append(item)
+    return found

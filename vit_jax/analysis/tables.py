@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain-text tables of parameters and of a run's memory, for `--dry_run` and `summary`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax.sharding import NamedSharding
+
+from vit_jax import trees
+from vit_jax.analysis.memory import Memory
+
+PyTree = Any
+REPLICATED = "replicated"
+
+
+def parameter_table(params: PyTree) -> list[str]:
+    """List every parameter with its shape, dtype, size and sharding, then the totals.
+
+    A stacked parameter shows its depth apart, `12 x (768, 2304)`; its size counts all layers. The
+    sharding column, the mesh axes that cut each dimension, appears when some parameter is cut.
+    """
+    leaves = trees.named_leaves(params)
+    header = ["name", "shape", "dtype", "size", "sharding"]
+    rows = [
+        [name, _shape(name, leaf.shape), str(leaf.dtype), f"{leaf.size:,}", _spec(leaf)]
+        for name, leaf in leaves
+    ]
+    groups: dict[str, int] = {}
+    for name, leaf in leaves:
+        group = name.split("/")[0]
+        groups[group] = groups.get(group, 0) + int(leaf.size)
+    totals = [[group, "", "", f"{size:,}", ""] for group, size in groups.items()]
+    total = ["total", "", "", f"{trees.num_params(params):,}", ""]
+    if all(row[4] in ("", REPLICATED) for row in rows):
+        header, total = header[:4], total[:4]
+        rows, totals = [row[:4] for row in rows], [row[:4] for row in totals]
+    return align(header, rows, totals, [total], right=(3,))
+
+
+def memory_table(memory: Memory) -> list[str]:
+    """List what one device holds during a training step, with the total and the checkpoint."""
+    parts = {
+        "parameters": memory.params,
+        "optimizer state": memory.optimizer,
+        "moving average": memory.ema,
+        "frozen parameters": memory.frozen,
+        "gradients": memory.gradients,
+        "activations, estimated": memory.activations,
+        "input batch": memory.batch,
+    }
+    rows = [[name, format_bytes(size)] for name, size in parts.items() if size]
+    return align(
+        ["memory", "per device"],
+        rows,
+        [["total", format_bytes(memory.device_total)]],
+        [["checkpoint, uncompressed", format_bytes(memory.checkpoint)]],
+        right=(1,),
+    )
+
+
+def format_bytes(size: int) -> str:
+    """Write a number of bytes with a binary unit: "1.50 GiB"."""
+    value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
+    while value >= 1024 and len(units) > 1:
+        value, units = value / 1024, units[1:]
+    return f"{size} B" if units[0] == "B" else f"{value:.2f} {units[0]}"
+
+
+def format_flops(flops: int | float) -> str:
+    """Write a number of floating-point operations with a decimal unit: "35.1 GFLOP"."""
+    value, units = float(flops), ["", "k", "M", "G", "T", "P", "E", "Z"]
+    while value >= 1000 and len(units) > 1:
+        value, units = value / 1000, units[1:]
+    return f"{value:.3g} {units[0]}FLOP"
+
+
+def align(
+    header: Sequence[str], *groups: Sequence[Sequence[str]], right: Sequence[int] = ()
+) -> list[str]:
+    """Lay rows out in aligned columns, with a rule before each group; `right`: flush-right ones."""
+    rows = [header, *(row for group in groups for row in group)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = [
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        return "  ".join(cells).rstrip()
+
+    lines = [line(header)]
+    for group in groups:
+        if group:
+            lines.append("-" * (sum(widths) + 2 * (len(widths) - 1)))
+            lines += [line(row) for row in group]
+    return lines
+
+
+def _shape(name: str, shape: tuple[int, ...]) -> str:
+    if trees.is_stacked(name) and shape:
+        return f"{shape[0]} x ({', '.join(map(str, shape[1:]))})"
+    return f"({', '.join(map(str, shape))})"
+
+
+def _spec(leaf: Any) -> str:
+    sharding = getattr(leaf, "sharding", None)
+    if not isinstance(sharding, NamedSharding):
+        return ""
+    cuts = []
+    for axes in sharding.spec:
+        names = (axes,) if isinstance(axes, str) else axes or ()
+        cuts.append("+".join(name for name in names if sharding.mesh.shape[name] > 1))
+    return f"({', '.join(cut or '-' for cut in cuts)})" if any(cuts) else REPLICATED

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`main.py --dry_run`: what a run would be, by shapes alone; no array is made, no file written."""
+
+import jax
+
+from vit_jax import config as config_lib
+from vit_jax import data, models, optim, sharding
+from vit_jax.analysis import flops, memory, tables
+from vit_jax.config import Config
+from vit_jax.errors import UserError
+from vit_jax.train import build as build_lib
+
+
+def dry_run(cfg: Config) -> tuple[str, UserError | None]:
+    """Return the report, and what keeps the run from starting here (a missing dataset) or None.
+
+    A mesh whose sizes are all given is planned for that many devices, though they are not here.
+
+    Raises:
+        UserError: settings that do not go together.
+    """
+    missing = None
+    try:
+        source = build_lib.open_train(cfg)
+        num_examples = len(source)
+    except UserError as error:
+        # Shapes and costs do not need the data; only durations in epochs do: take a long run.
+        source, missing = None, error
+        num_examples = 100_000 * cfg.data.batch_size
+    sizes = (cfg.mesh.data, cfg.mesh.fsdp, cfg.mesh.tensor)
+    here = jax.device_count()
+    devices = here if -1 in sizes else sizes[0] * sizes[1] * sizes[2]
+    mesh = sharding.abstract_mesh(cfg.mesh, devices)
+    config_lib.check_batch(cfg, sharding.batch_parts(mesh))
+    parts = build_lib.build(cfg, num_examples)
+    state = build_lib.abstract_state(parts, mesh)
+    lines = ["PARAMETERS", *tables.parameter_table(state.params), ""]
+    lines += ["OPTIMIZER", *_optimizer(cfg, state.params), ""]
+    lines += [f"COST ({devices} device(s), mesh {dict(mesh.shape)})"]
+    lines += [*_flops(cfg, parts), *_memory(cfg, parts, state, mesh), ""]
+    lines += ["BATCH", *_batch(cfg, source), ""]
+    lines += ["RUN", *_durations(cfg, parts.plan, num_examples, missing is None)]
+    return "\n".join(lines), missing
+
+
+def _optimizer(cfg: Config, params: object) -> list[str]:
+    rows = [list(row) for row in optim.describe(cfg.optim, params)]
+    return tables.align(["parameter", "shape", "decay", "lr"], rows)
+
+
+def _flops(cfg: Config, parts: build_lib.Parts) -> list[str]:
+    height, width, channels = models.input_shape(cfg.model)
+    forward = flops.forward_flops(parts.module, (height, width), channels)
+    step = flops.train_flops(forward) * cfg.data.batch_size
+    return [
+        f"forward: {tables.format_flops(forward)} per image; "
+        f"step: {tables.format_flops(step)}; "
+        f"whole run: {tables.format_flops(step * parts.plan.total_steps)}",
+    ]
+
+
+def _abstract_batch(cfg: Config) -> dict[str, jax.ShapeDtypeStruct]:
+    size = cfg.data.batch_size
+    image = jax.ShapeDtypeStruct((size, *models.input_shape(cfg.model)), "uint8")
+    return {"image": image, "label": jax.ShapeDtypeStruct((size,), "int32")}
+
+
+def _memory(
+    cfg: Config, parts: build_lib.Parts, state: object, mesh: jax.sharding.AbstractMesh
+) -> list[str]:
+    batch = _abstract_batch(cfg)
+    prepared = jax.eval_shape(parts.objective.prepare, batch, jax.random.key(0))
+    return tables.memory_table(
+        memory.estimate(
+            state,  # pyright: ignore[reportArgumentType]
+            parts.objective.loss,
+            prepared,
+            frozen={},
+            batch_shards=sharding.batch_parts(mesh),
+            num_microbatches=cfg.accum_steps,
+        )
+    )
+
+
+def _batch(cfg: Config, source: data.Source | None) -> list[str]:
+    height, width, channels = models.input_shape(cfg.model)
+    spec = _abstract_batch(cfg)
+    if source is not None:
+        spec = data.batch_spec(
+            source,
+            batch_size=cfg.data.batch_size,
+            image_size=(height, width),
+            channels=channels,
+        )
+    rows = [[name, str(list(x.shape)), str(x.dtype)] for name, x in spec.items()]
+    return tables.align(["array", "shape", "dtype"], rows)
+
+
+def _durations(
+    cfg: Config, plan: config_lib.Plan, num_examples: int, known: bool
+) -> list[str]:
+    if not known:
+        return [f"{cfg.duration} of {cfg.data.name}[{cfg.data.train_split}]"]
+    evals = ", ".join(
+        f"{name} every {every} steps" if every else f"{name} at the end"
+        for name, every in plan.eval_every.items()
+    )
+    return [
+        f"{cfg.duration} of {num_examples:,} examples = {plan.total_steps:,} steps "
+        f"of {cfg.data.batch_size:,}",
+        f"checkpoint every {plan.checkpoint_every:,} steps; evaluations: {evals or 'none'}",
+    ]

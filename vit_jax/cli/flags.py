@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command lines with a config file and overrides: every mistake is one line with a suggestion."""
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from absl import flags
+from ml_collections import config_flags
+
+from vit_jax import errors
+from vit_jax.config import Config, check, check_path
+from vit_jax.errors import UserError
+
+USAGE = 2  # exit status of bad input
+
+
+def define(argv: Sequence[str]) -> flags.FlagValues:
+    """Define the flags that every command with a config shares, in a set of their own."""
+    values = flags.FlagValues()
+    config_flags.DEFINE_config_file(
+        "config", None, "The run: a file in configs/.", flag_values=values, sys_argv=list(argv)
+    )
+    flags.DEFINE_bool("debug", False, "Show the traceback of an error.", flag_values=values)
+    return values
+
+
+def read_config(argv: Sequence[str], values: flags.FlagValues) -> Config:
+    """Parse a command line and return its checked config.
+
+    Args:
+        argv: the command line, program name first.
+        values: from `define`, with the command's own flags added.
+
+    Raises:
+        UserError: an unknown flag or key, a value of the wrong type, a config that cannot be.
+    """
+    config = _value_of("config", argv)
+    if config is None:
+        raise UserError(f"which run? add --config=FILE, one of: {', '.join(_config_files())}")
+    path = Path(config.split(":")[0])
+    if not path.is_file():
+        raise errors.unknown("config file", str(path), _config_files())
+    overrides = [a for a in argv[1:] if re.match(r"--?config\.", a)]
+    try:
+        # First without overrides: an unknown key is then looked up in the config itself.
+        plain = [argv[0], f"--config={config}"]
+        bare = flags.FlagValues()
+        config_flags.DEFINE_config_file("config", flag_values=bare, sys_argv=plain)
+        bare(plain)
+        base = bare["config"].value
+        if not isinstance(base, Config):
+            raise UserError(f"{path}: get_config() must return a vit_jax.config.Config")
+    except UserError:
+        raise
+    except Exception as error:  # whatever a user's own file does
+        raise UserError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+    for override in overrides:
+        check_path(base, override.split("=")[0].split("config.", 1)[1])
+    try:
+        rest = values(list(argv))
+    except flags.UnrecognizedFlagError as error:
+        raise errors.unknown("flag", "--" + error.flagname, [f"--{n}" for n in values]) from error
+    except (flags.Error, ValueError, TypeError) as error:
+        raise UserError(" ".join(str(error).split())) from error
+    if len(rest) > 1:
+        raise UserError(f"unexpected argument {rest[1]!r}; flags are written --name=value")
+    cfg = values["config"].value
+    check(cfg)
+    return cfg
+
+
+def run(main: Callable[[], int | None], argv: Sequence[str]) -> int:
+    """Call `main`, turning a UserError into one line on standard error; returns the exit status."""
+    try:
+        return main() or 0
+    except UserError as error:
+        if "--debug" in argv:
+            traceback.print_exc()
+        print(f"error: {error}", file=sys.stderr)
+        return error.status
+
+
+def _value_of(name: str, argv: Sequence[str]) -> str | None:
+    for i, argument in enumerate(argv):
+        if re.fullmatch(rf"--?{name}", argument) and i + 1 < len(argv):
+            return argv[i + 1]
+        match = re.fullmatch(rf"--?{name}=(.*)", argument)
+        if match:
+            return match[1]
+    return None
+
+
+def _config_files() -> list[str]:
+    if not os.path.isdir("configs"):
+        return []
+    return sorted(
+        f"configs/{name}"
+        for name in os.listdir("configs")
+        if name.endswith(".py") and not name.startswith(("_", "recipes"))
+    )

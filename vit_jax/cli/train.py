@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python main.py`: flags to Config to fit, or to a dry run."""
+
+from collections.abc import Sequence
+
+from absl import flags
+
+from vit_jax.cli import flags as cli_flags
+from vit_jax.errors import UserError
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command line (program name first) and return the exit status."""
+    values = cli_flags.define(argv)
+    flags.DEFINE_string("workdir", "", "Where the run is kept.", flag_values=values)
+    flags.DEFINE_bool(
+        "dry_run", False, "Build all by shapes, print sizes and costs, write nothing.",
+        flag_values=values,
+    )
+    flags.DEFINE_bool(
+        "allow_config_change", False, "Continue a run though its config changed.",
+        flag_values=values,
+    )
+
+    def command() -> int:
+        cfg = cli_flags.read_config(argv, values)
+        # Late: a mistake in the config is reported before the slower half of the imports.
+        from vit_jax import startup
+
+        startup.configure()
+        if values["dry_run"].value:
+            from vit_jax.cli.dry_run import dry_run
+
+            report, missing = dry_run(cfg)
+            print(report)
+            if missing is not None:
+                raise missing
+            return 0
+        if not values["workdir"].value:
+            raise UserError("where to? add --workdir=DIR (or --dry_run to write nothing)")
+        from vit_jax import sharding
+        from vit_jax.train.loop import fit
+
+        sharding.initialize_distributed()
+        return fit(
+            cfg,
+            values["workdir"].value,
+            allow_config_change=values["allow_config_change"].value,
+        ).status
+
+    return cli_flags.run(command, argv)

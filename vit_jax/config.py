@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Config tree of one run: each component's own dataclass, composed and cross-checked here."""
+
+import dataclasses
+import enum
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax import data, errors, evals, models, objectives, optim, sharding
+from vit_jax.data import DataConfig
+from vit_jax.durations import Clock
+from vit_jax.errors import UserError
+from vit_jax.evals import EvalConfig
+from vit_jax.models import ModelConfig, ViTConfig
+from vit_jax.objectives import ObjectiveConfig
+from vit_jax.optim import OptimConfig
+from vit_jax.sharding import MeshConfig
+
+
+class Mode(enum.StrEnum):
+    """Which direction of a metric is better."""
+
+    MAX = "max"
+    MIN = "min"
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class CheckpointConfig:
+    """When to save and what to keep.
+
+    Attributes:
+        every: duration between saves; the last step is saved too.
+        keep: how many of the newest checkpoints stay.
+        keep_best: how many of the best by `metric` stay besides; 0 is none.
+        metric: name of an evaluation metric, such as "val/top1".
+        mode: whether a larger or a smaller metric is better.
+    """
+
+    every: str = "1 epoch"
+    keep: int = 2
+    keep_best: int = 1
+    metric: str = "val/top1"
+    mode: Mode = Mode.MAX
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class LogConfig:
+    """What is written down while training.
+
+    Attributes:
+        every: duration between lines of metrics.
+        tensorboard: write TensorBoard events besides metrics.jsonl.
+        wandb_project: Weights & Biases project; "" is off.
+    """
+
+    every: str = "50 steps"
+    tensorboard: bool = True
+    wandb_project: str = ""
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class Config:
+    """One run. Override any field on the command line: `--config.optim.lr=3e-4`.
+
+    Attributes:
+        model, data, optim, objective: what is trained, on what, how, towards what.
+        duration: length of training: "90 epochs", "10_000 steps" or "1e9 examples".
+        evals: evaluations by name; a metric is called "<name>/top1" and so on.
+        mesh: how devices share the work; results do not depend on it.
+        accum_steps: micro-batches per step, for batches that do not fit in memory.
+        ema_decay: decay per step of the parameters' moving average; 0 keeps none.
+        checkpoint, log: saving and logging.
+        seed: of initial weights, data order, augmentation and dropout.
+    """
+
+    model: ModelConfig = dataclasses.field(default_factory=ViTConfig)
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    optim: OptimConfig = dataclasses.field(default_factory=OptimConfig)
+    objective: ObjectiveConfig = dataclasses.field(default_factory=ObjectiveConfig)
+    duration: str = "90 epochs"
+    evals: dict[str, EvalConfig] = dataclasses.field(default_factory=dict)
+    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+    accum_steps: int = 1
+    ema_decay: float = 0.0
+    checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
+    log: LogConfig = dataclasses.field(default_factory=LogConfig)
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A run's durations in steps; 0 means "only at the end"."""
+
+    clock: Clock
+    total_steps: int
+    log_every: int
+    checkpoint_every: int
+    eval_every: Mapping[str, int]
+
+
+def check(cfg: Config) -> None:
+    """Check all that needs neither data nor devices.
+
+    Raises:
+        UserError: one line that names the field and what it may be.
+    """
+    models.create(cfg.model)
+    data.check(cfg.data)
+    optim.validate(cfg.optim)
+    objectives.validate(cfg.objective)
+    if cfg.accum_steps < 1 or cfg.data.batch_size % cfg.accum_steps:
+        raise UserError(
+            f"accum_steps={cfg.accum_steps} must divide data.batch_size={cfg.data.batch_size}"
+        )
+    if not 0 <= cfg.ema_decay < 1:
+        raise UserError(f"ema_decay={cfg.ema_decay} must be in [0, 1); 0 turns it off")
+    if cfg.checkpoint.keep < 1 or cfg.checkpoint.keep_best < 0:
+        raise UserError("checkpoint.keep must be at least 1, checkpoint.keep_best at least 0")
+    for name in cfg.evals:
+        if not re.fullmatch(r"[a-z0-9_]+", name) or name in ("train", "perf"):
+            raise UserError(f"evals.{name}: use a-z, 0-9 and _, and neither 'train' nor 'perf'")
+        evals.validate(cfg.evals[name], name)
+    # Durations are read once without knowing the data, so that a typo dies here.
+    plan(cfg, num_examples=cfg.data.batch_size)
+    known = [axis for axis in sharding.BATCH_AXES if getattr(cfg.mesh, axis) > 0]
+    check_batch(cfg, math.prod(getattr(cfg.mesh, axis) for axis in known))
+
+
+def check_batch(cfg: Config, parts: int) -> None:
+    """Refuse a batch that `parts` devices cannot share equally, or heads that cannot be split."""
+    micro = cfg.data.batch_size // cfg.accum_steps
+    if micro % parts:
+        near = max(round(cfg.data.batch_size / (parts * cfg.accum_steps)), 1)
+        raise UserError(
+            f"data.batch_size={cfg.data.batch_size} cannot be split over {parts} devices "
+            f"x accum_steps={cfg.accum_steps}; "
+            f"the nearest that can is {near * parts * cfg.accum_steps}"
+        )
+    heads = getattr(cfg.model, "num_heads", None)
+    if heads is not None and cfg.mesh.tensor > 1 and heads % cfg.mesh.tensor:
+        raise UserError(f"mesh.tensor={cfg.mesh.tensor} must divide model.num_heads={heads}")
+
+
+def check_classes(cfg: Config, num_classes: int) -> None:
+    """Refuse a head whose width is not the dataset's number of classes."""
+    if cfg.model.num_classes != num_classes:
+        raise UserError(
+            f"model.num_classes={cfg.model.num_classes}, but {cfg.data.name} has {num_classes} "
+            f"classes; add --config.model.num_classes={num_classes}"
+        )
+
+
+def plan(cfg: Config, num_examples: int) -> Plan:
+    """Turn every duration of the config into steps.
+
+    Args:
+        cfg: the run.
+        num_examples: length of the training split.
+
+    Raises:
+        UserError: an unreadable duration, or a run of no steps.
+    """
+    clock = Clock(batch_size=cfg.data.batch_size, num_examples=num_examples)
+    total = clock.steps(cfg.duration)
+    if total < 1:
+        raise UserError(f"duration={cfg.duration!r} is no training at all; try '90 epochs'")
+    clock = dataclasses.replace(clock, total_steps=total)
+    return Plan(
+        clock=clock,
+        total_steps=total,
+        log_every=clock.steps(cfg.log.every),
+        checkpoint_every=clock.steps(cfg.checkpoint.every),
+        eval_every={name: clock.steps(e.every) for name, e in cfg.evals.items()},
+    )
+
+
+def to_json(cfg: Config) -> dict[str, Any]:
+    """Return the config as plain JSON values, with the model's class name under model.family."""
+    tree = json.loads(json.dumps(dataclasses.asdict(cfg)))
+    tree["model"] = {"family": type(cfg.model).__name__, **tree["model"]}
+    return tree
+
+
+# What may differ between a run and its continuation without changing a single number.
+_FREE = re.compile(
+    r"^(log|checkpoint|mesh|evals|model\.(scan_unroll|remat|attention)"
+    r"|data\.(data_dir|num_threads|num_workers|prefetch|cache))(\.|$)"
+)
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """List "field: old -> new" for fields that change what is computed, of two `to_json` trees."""
+    before, after = flatten(old), flatten(new)
+    return [
+        f"{key}: {before.get(key, 'absent')!r} -> {after.get(key, 'absent')!r}"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key) and not _FREE.search(key)
+    ]
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return {"optim.lr": 0.001, ...} of a `to_json` tree."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def check_path(cfg: Any, path: str) -> None:
+    """Refuse an override of a field that does not exist: check_path(cfg, "optim.lr").
+
+    Raises:
+        UserError: naming the unknown part and its nearest valid names.
+    """
+    node, seen = cfg, "config"
+    for part in path.split("."):
+        if isinstance(node, dict):
+            names = list(node)
+        elif dataclasses.is_dataclass(node):
+            names = [field.name for field in dataclasses.fields(node)]
+        else:
+            raise UserError(f"{seen} is a value, it has no field {part!r}")
+        if part not in names:
+            raise errors.unknown(f"key --{seen}.{part}: {seen} has no field", part, names)
+        node = node[part] if isinstance(node, dict) else getattr(node, part)
+        seen = f"{seen}.{part}"

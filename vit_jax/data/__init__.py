@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The input pipeline: sources, per-image transforms on the host, batches, mixing on the device."""
+
+from vit_jax.data.config import Crop, DataConfig, Resize, TransformConfig, check, check_transform
+from vit_jax.data.mix import mixup, normalize, targets
+from vit_jax.data.pipeline import Batch, BatchIterator, batch_spec, eval_batches, train_batches
+from vit_jax.data.sources import Source, open_source
+
+__all__ = [
+    "Batch",
+    "BatchIterator",
+    "Crop",
+    "DataConfig",
+    "Resize",
+    "Source",
+    "TransformConfig",
+    "batch_spec",
+    "check",
+    "check_transform",
+    "eval_batches",
+    "mixup",
+    "normalize",
+    "open_source",
+    "targets",
+    "train_batches",
+]

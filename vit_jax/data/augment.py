@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Augmentation policies by name. RandAugment (arXiv:1909.13719) in the form of TensorFlow's
+EfficientNet code, which big_vision's and AugReg's recipes use: 16 operations, no identity.
+
+Differs from that code, where it does not do what it says. Contrast blends with the mean grey level;
+there it is with H * W / 256, since a histogram's counts are summed without their levels. Solarize
+at threshold 256 (magnitude 10) leaves the image alone; there the threshold wraps to 0 in uint8 and
+the image is inverted. Blends are rounded, not truncated.
+"""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+from jaxtyping import UInt8
+
+from vit_jax.data.ops import warp
+from vit_jax.errors import UserError
+
+Image = UInt8[np.ndarray, "H W C"]
+Policy = Callable[[Image, np.random.Generator], Image]
+
+_FILL = 128
+_LEVELS = np.arange(256)
+
+
+class RandAugment(NamedTuple):
+    """Apply `num_ops` operations, each drawn uniformly (with replacement) from all 16."""
+
+    num_ops: int
+    magnitude: float
+
+    def __call__(self, image: Image, rng: np.random.Generator) -> Image:
+        """Return the augmented image."""
+        for _ in range(self.num_ops):
+            operation = OPERATIONS[int(rng.integers(len(OPERATIONS)))]
+            image = operation(image, self.magnitude, rng)
+        return image
+
+
+def _parse_randaug(text: str) -> RandAugment | None:
+    match = re.fullmatch(r"randaug\(\s*(\d+)\s*,\s*(\d+(?:\.\d+)?)\s*\)", text)
+    if match is None:
+        return None
+    policy = RandAugment(int(match[1]), float(match[2]))
+    return policy if 1 <= policy.num_ops <= 16 and policy.magnitude <= 30 else None
+
+
+# Every form of `TransformConfig.auto_augment`: how it is written, and what reads it.
+_FORMS: dict[str, Callable[[str], Policy | None]] = {
+    "randaug(OPS,MAGNITUDE) with OPS in 1..16 and MAGNITUDE in 0..30": _parse_randaug,
+}
+
+
+def parse(text: str) -> Policy | None:
+    """Read an augmentation policy; "" is None.
+
+    Raises:
+        UserError: the text has none of the known forms.
+    """
+    if not text:
+        return None
+    for read in _FORMS.values():
+        policy = read(text)
+        if policy is not None:
+            return policy
+    raise UserError(f"unknown auto_augment {text!r}; write '' or " + " or ".join(_FORMS))
+
+
+def lookup(image: Image, table: np.ndarray) -> Image:
+    """Map every level 0..255 through a table of 256 numbers, rounded and clipped."""
+    levels = np.clip(np.rint(table), 0, 255).astype(np.uint8)
+    return cv2.LUT(image, levels).reshape(image.shape)
+
+
+def grey(image: Image) -> UInt8[np.ndarray, "H W"]:
+    """Return the luma (0.299 R + 0.587 G + 0.114 B)."""
+    return cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) if image.shape[2] == 3 else image[..., 0]
+
+
+def blend(degenerate: Image, image: Image, factor: float) -> Image:
+    """Return degenerate + factor * (image - degenerate), rounded and clipped to 0..255."""
+    return cv2.addWeighted(image, factor, degenerate, 1 - factor, 0).reshape(image.shape)
+
+
+def invert(image: Image) -> Image:
+    """Return the negative."""
+    return cv2.bitwise_not(image).reshape(image.shape)
+
+
+def autocontrast(image: Image) -> Image:
+    """Stretch each channel to span 0..255; a channel of one level stays."""
+    table = np.empty((256, image.shape[2]))
+    for c in range(image.shape[2]):
+        low, high, _, _ = cv2.minMaxLoc(image[..., c])
+        table[:, c] = (_LEVELS - low) * (255 / (high - low)) if high > low else _LEVELS
+    return lookup(image, table.reshape(256, 1, -1))
+
+
+def equalize(image: Image) -> Image:
+    """Flatten each channel's histogram, as Pillow's ImageOps.equalize."""
+    table = np.empty((256, image.shape[2]))
+    for c in range(image.shape[2]):
+        counts = np.bincount(image[..., c].ravel(), minlength=256)
+        step = (counts.sum() - counts[counts.nonzero()[0][-1]]) // 255
+        below = np.concatenate([[0], counts.cumsum()[:-1]])
+        table[:, c] = (below + step // 2) // step if step else _LEVELS
+    return lookup(image, table.reshape(256, 1, -1))
+
+
+def posterize(image: Image, bits: int) -> Image:
+    """Keep the `bits` highest bits of each level; at least one, as TensorFlow's shift does."""
+    return lookup(image, _LEVELS & ~(255 >> max(bits, 1)))
+
+
+def solarize(image: Image, threshold: int) -> Image:
+    """Invert the levels that are not below the threshold."""
+    return lookup(image, np.where(threshold > _LEVELS, _LEVELS, 255 - _LEVELS))
+
+
+def solarize_add(image: Image, addition: int) -> Image:
+    """Add to the levels below 128."""
+    return lookup(image, np.where(_LEVELS < 128, _LEVELS + addition, _LEVELS))
+
+
+def color(image: Image, factor: float) -> Image:
+    """Blend with the grey image: 0 has no colour, above 1 has more."""
+    if image.shape[2] == 1:
+        return image
+    return blend(cv2.cvtColor(grey(image), cv2.COLOR_GRAY2RGB), image, factor)
+
+
+def contrast(image: Image, factor: float) -> Image:
+    """Blend with the image's mean grey level."""
+    mean = round(cv2.mean(grey(image))[0])
+    return lookup(image, mean + factor * (_LEVELS - mean))
+
+
+def brightness(image: Image, factor: float) -> Image:
+    """Blend with black."""
+    return lookup(image, factor * _LEVELS)
+
+
+def sharpness(image: Image, factor: float) -> Image:
+    """Blend with a 3x3 smoothing (1, 5 in the middle, over 13), but for the border."""
+    kernel = np.ones((3, 3), np.float32)
+    kernel[1, 1] = 5
+    smooth = cv2.filter2D(image, -1, kernel / 13).reshape(image.shape)
+    out = blend(smooth, image, factor)
+    out[[0, -1]] = image[[0, -1]]
+    out[:, [0, -1]] = image[:, [0, -1]]
+    return out
+
+
+def rotate(image: Image, degrees: float) -> Image:
+    """Turn about the centre, counter-clockwise as seen; nearest pixel, filled with 128."""
+    height, width = image.shape[:2]
+    matrix = cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), degrees, 1.0)
+    return warp(image, matrix, fill=_FILL, nearest=True)
+
+
+def shift(image: Image, matrix: list[list[float]]) -> Image:
+    """Shear about the top left corner, or translate; nearest pixel, filled with 128."""
+    return warp(image, np.array(matrix, np.float64), fill=_FILL, nearest=True)
+
+
+def cutout(image: Image, half: int, rng: np.random.Generator) -> Image:
+    """Grey out a square of side 2 * half around a pixel drawn uniformly, cut off at the border."""
+    height, width = image.shape[:2]
+    y, x = int(rng.integers(height)), int(rng.integers(width))
+    out = image.copy()
+    out[max(y - half, 0) : y + half, max(x - half, 0) : x + half] = _FILL
+    return out
+
+
+def _signed(value: float, rng: np.random.Generator) -> float:
+    return value if rng.random() < 0.5 else -value
+
+
+def _enhance(m: float) -> float:
+    return 1.8 * m / 10 + 0.1
+
+
+# In the order of TensorFlow's EfficientNet code; m is the magnitude, of which 10 is a full scale.
+OPERATIONS: tuple[Callable[[Image, float, np.random.Generator], Image], ...] = (
+    lambda image, m, rng: autocontrast(image),
+    lambda image, m, rng: equalize(image),
+    lambda image, m, rng: invert(image),
+    lambda image, m, rng: rotate(image, _signed(30 * m / 10, rng)),
+    lambda image, m, rng: posterize(image, int(4 * m / 10)),
+    lambda image, m, rng: solarize(image, int(256 * m / 10)),
+    lambda image, m, rng: color(image, _enhance(m)),
+    lambda image, m, rng: contrast(image, _enhance(m)),
+    lambda image, m, rng: brightness(image, _enhance(m)),
+    lambda image, m, rng: sharpness(image, _enhance(m)),
+    lambda image, m, rng: shift(image, [[1.0, _signed(0.3 * m / 10, rng), 0.0], [0.0, 1.0, 0.0]]),
+    lambda image, m, rng: shift(image, [[1.0, 0.0, 0.0], [_signed(0.3 * m / 10, rng), 1.0, 0.0]]),
+    lambda image, m, rng: shift(image, [[1.0, 0.0, _signed(100 * m / 10, rng)], [0.0, 1.0, 0.0]]),
+    lambda image, m, rng: shift(image, [[1.0, 0.0, 0.0], [0.0, 1.0, _signed(100 * m / 10, rng)]]),
+    lambda image, m, rng: cutout(image, int(40 * m / 10), rng),
+    lambda image, m, rng: solarize_add(image, int(110 * m / 10)),
+)

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run reads and what happens to each image before it is batched."""
+
+import dataclasses
+import enum
+import math
+
+from vit_jax.errors import UserError
+
+
+class Crop(enum.StrEnum):
+    """Which part of an image becomes the model's input.
+
+    NONE takes the image as it is: it must have the size already. RESIZE squashes the whole image.
+    CENTER resizes the short side to round(size / crop_ratio) and cuts the centre. INCEPTION draws
+    a box as TensorFlow's sample_distorted_bounding_box does (the JAX-born recipes), RANDOM_RESIZED
+    as torchvision's RandomResizedCrop does (the PyTorch-born ones).
+    """
+
+    NONE = "none"
+    RESIZE = "resize"
+    CENTER = "center"
+    INCEPTION = "inception"
+    RANDOM_RESIZED = "random_resized"
+
+
+class Resize(enum.StrEnum):
+    """How pixels are interpolated; each is the library whose function the recipe was born with.
+
+    BILINEAR is OpenCV's INTER_LINEAR: four taps, no antialiasing, half-pixel centres, as
+    tf.image.resize does by default. BICUBIC is Pillow's: antialiased, a = -0.5, as torchvision and
+    timm do. AREA is OpenCV's INTER_AREA: the mean over each output pixel's footprint, as
+    tf.image.resize(method="area") does (big_vision's evaluation).
+    """
+
+    BILINEAR = "bilinear"
+    BICUBIC = "bicubic"
+    AREA = "area"
+
+
+# Each sampler's published ranges of (area, aspect): TensorFlow's op as big_vision calls it, and
+# torchvision's defaults. 1.33 against 4/3 is not a typo.
+_CROP_RANGES = {
+    Crop.INCEPTION: ((0.05, 1.0), (0.75, 1.33)),
+    Crop.RANDOM_RESIZED: ((0.08, 1.0), (3 / 4, 4 / 3)),
+}
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class TransformConfig:
+    """What happens to one image, in this order: crop and resize, flip, affine, auto_augment.
+
+    Attributes:
+        crop: which part of the image is taken.
+        crop_ratio: CENTER only: size of the cut over the short side of the resized image.
+        area: random crops only: range of the box's share of the image; () is the sampler's own.
+        aspect: random crops only: range of width over height; () is the sampler's own.
+        resize: the interpolation.
+        flip: mirror left to right, one image in two.
+        degrees: rotate by an angle uniform in +-degrees. This and the next three are
+            torchvision's RandomAffine, bilinear, with 0 where the image does not reach.
+        translate: largest shift along x and y as a share of the width and height.
+        scale: range of the zoom factor.
+        shear: shear along x by an angle uniform in +-shear degrees.
+        auto_augment: "" or an augmentation policy: "randaug(2,10)" is RandAugment with 2
+            operations of magnitude 10 (data/augment.py).
+    """
+
+    crop: Crop = Crop.CENTER
+    crop_ratio: float = 0.875
+    area: tuple[float, ...] = ()
+    aspect: tuple[float, ...] = ()
+    resize: Resize = Resize.BILINEAR
+    flip: bool = False
+    degrees: float = 0.0
+    translate: tuple[float, ...] = (0.0, 0.0)
+    scale: tuple[float, ...] = (1.0, 1.0)
+    shear: float = 0.0
+    auto_augment: str = ""
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class DataConfig:
+    """What a run trains on.
+
+    Attributes:
+        name: "digits", a TFDS dataset prepared as ArrayRecord ("imagenet2012", "name/config",
+            "name:1.2.3"), or "folder:DIR" with DIR/{train,val}/<class>/*.{jpg,jpeg,png,webp}.
+        data_dir: where TFDS datasets lie; "" is $TFDS_DATA_DIR or ~/tensorflow_datasets.
+        train_split: a split with an optional slice, as in TFDS: "train", "train[:99%]".
+        batch_size: examples per step, over all processes.
+        transform: what happens to each training image.
+        mean: of the input, in units where white is 1; one value, or one per channel.
+        std: likewise.
+        num_threads: decoding threads per process; 0 is 2 per core, or 1 where images are so small
+            that Python, not decoding, is the work.
+        num_workers: worker processes besides this one; 0 is threads alone.
+        prefetch: batches prepared ahead (per worker process where there are any).
+        cache: keep the encoded examples in memory after the first read.
+        mixup_alpha: mix each image with another, lambda ~ Beta(alpha, alpha); 0 is off.
+    """
+
+    name: str = "digits"
+    data_dir: str = ""
+    train_split: str = "train"
+    batch_size: int = 128
+    transform: TransformConfig = dataclasses.field(default_factory=TransformConfig)
+    mean: tuple[float, ...] = (0.5,)
+    std: tuple[float, ...] = (0.5,)
+    num_threads: int = 0
+    num_workers: int = 0
+    prefetch: int = 2
+    cache: bool = False
+    mixup_alpha: float = 0.0
+
+
+def crop_ranges(cfg: TransformConfig) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the ranges of (area, aspect) of a random crop, the sampler's own where unset."""
+    (low, high), (narrow, wide) = _CROP_RANGES[cfg.crop]
+    if cfg.area:
+        low, high = cfg.area
+    if cfg.aspect:
+        narrow, wide = cfg.aspect
+    return (low, high), (narrow, wide)
+
+
+def is_random(cfg: TransformConfig) -> bool:
+    """Say whether the transform draws anything at random."""
+    return cfg.crop in _CROP_RANGES or cfg.flip or has_affine(cfg) or bool(cfg.auto_augment)
+
+
+def has_affine(cfg: TransformConfig) -> bool:
+    """Say whether the affine part is anything but the identity."""
+    moved = cfg.degrees or cfg.shear or any(cfg.translate)
+    return bool(moved) or tuple(cfg.scale) != (1.0, 1.0)
+
+
+def _require(ok: bool, message: str) -> None:
+    if not ok:
+        raise UserError(message)
+
+
+def _check_range(name: str, value: tuple[float, ...], low: float, high: float) -> None:
+    ok = len(value) == 2 and low < value[0] <= value[1] <= high
+    bounds = f"{low:g} < low <= high" + (f" <= {high:g}" if math.isfinite(high) else "")
+    _require(ok, f"{name}={value!r} must be two numbers (low, high) with {bounds}")
+
+
+def check_transform(cfg: TransformConfig, name: str = "transform") -> None:
+    """Check what needs no data to be checked.
+
+    Raises:
+        UserError: a value out of its range, or a setting that the chosen crop never reads.
+    """
+    from vit_jax.data.augment import parse  # late: it needs OpenCV, which a config does not
+
+    _require(0 < cfg.crop_ratio <= 1, f"{name}.crop_ratio={cfg.crop_ratio} must be in (0, 1]")
+    if cfg.crop in _CROP_RANGES:
+        for key, high in (("area", 1.0), ("aspect", math.inf)):
+            if getattr(cfg, key):
+                _check_range(f"{name}.{key}", getattr(cfg, key), 0.0, high)
+    else:
+        unread = [key for key in ("area", "aspect") if getattr(cfg, key)]
+        _require(
+            not unread,
+            f"{name}.{(unread or [''])[0]} is set, but {name}.crop={cfg.crop.value!r} draws no "
+            "box; leave it () or choose the crop 'inception' or 'random_resized'",
+        )
+    _require(0 <= cfg.degrees <= 180, f"{name}.degrees={cfg.degrees} must be in [0, 180]")
+    _require(0 <= cfg.shear < 90, f"{name}.shear={cfg.shear} must be in [0, 90) degrees")
+    _require(
+        len(cfg.translate) == 2 and all(0 <= t <= 1 for t in cfg.translate),
+        f"{name}.translate={cfg.translate!r} must be two shares (x, y) in [0, 1]",
+    )
+    _check_range(f"{name}.scale", cfg.scale, 0.0, math.inf)
+    parse(cfg.auto_augment)
+
+
+def check(cfg: DataConfig) -> None:
+    """Check what needs neither the dataset nor the model to be checked.
+
+    Raises:
+        UserError: a value out of its range.
+    """
+    check_transform(cfg.transform, "data.transform")
+    _require(cfg.batch_size > 0, f"data.batch_size={cfg.batch_size} must be positive")
+    for key in ("num_threads", "num_workers"):
+        value = getattr(cfg, key)
+        _require(value >= 0, f"data.{key}={value} must not be negative")
+    _require(cfg.prefetch >= 1, f"data.prefetch={cfg.prefetch} must be at least 1")
+    _require(cfg.mixup_alpha >= 0, f"data.mixup_alpha={cfg.mixup_alpha} must not be negative")
+    for key in ("mean", "std"):
+        value = getattr(cfg, key)
+        _require(
+            len(value) in (1, 3),
+            f"data.{key}={value!r} must hold one value, or one per channel",
+        )
+    _require(all(s > 0 for s in cfg.std), f"data.std={cfg.std!r} must be positive")

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Encoded JPEG, PNG or WebP bytes to uint8 pixels.
+
+JPEG goes through libjpeg-turbo (simplejpeg), the rest through OpenCV, and what neither takes
+(CMYK, 16 bits, a file that is not what its name says) through Pillow. EXIF orientation is ignored,
+as TensorFlow's decoders ignore it: published models were trained that way.
+"""
+
+import io
+
+import cv2
+import numpy as np
+import simplejpeg
+from jaxtyping import UInt8
+
+# Parallelism is over examples; OpenCV's own threads would only fight with those.
+cv2.setNumThreads(0)
+
+_JPEG = b"\xff\xd8\xff"
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def jpeg_size(data: bytes) -> tuple[int, int] | None:
+    """Return (height, width) of a JPEG from its header; None where this is not a readable one."""
+    if not data.startswith(_JPEG):
+        return None
+    try:
+        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+    except ValueError:
+        return None
+    return int(height), int(width)
+
+
+def decode(
+    data: bytes, channels: int, *, exact: bool = True, min_size: tuple[int, int] = (0, 0)
+) -> UInt8[np.ndarray, "H W C"]:
+    """Decode an image to RGB (`channels` 3) or grey (1); an alpha channel is dropped.
+
+    Args:
+        data: a JPEG, PNG, WebP or anything else that Pillow reads.
+        channels: 1 or 3.
+        exact: JPEG: the accurate inverse DCT and chroma interpolation, for evaluation. The fast
+            ones differ by a level or two in 255.
+        min_size: JPEG: (height, width) below which the image may not come out. libjpeg halves it,
+            at no cost in time but a gain, as long as it stays above; (0, 0) is full size.
+
+    Raises:
+        ValueError: the bytes are no image, or a broken one.
+    """
+    if data.startswith(_JPEG):
+        try:
+            return simplejpeg.decode_jpeg(
+                data,
+                "RGB" if channels == 3 else "GRAY",
+                fastdct=not exact,
+                fastupsample=not exact,
+                min_height=min_size[0],
+                min_width=min_size[1],
+                min_factor=2 if any(min_size) else 1,
+            )
+        except ValueError:
+            pass  # CMYK, or a flaw that Pillow may forgive: ImageNet has both
+    elif data.startswith(_PNG) and data[24:25] == b"\x08":
+        flag = cv2.IMREAD_COLOR_RGB if channels == 3 else cv2.IMREAD_GRAYSCALE
+        image = cv2.imdecode(np.frombuffer(data, np.uint8), flag | cv2.IMREAD_IGNORE_ORIENTATION)
+        if image is not None:
+            return image.reshape(*image.shape[:2], channels)
+    return _decode_pillow(data, channels)
+
+
+def _decode_pillow(data: bytes, channels: int) -> UInt8[np.ndarray, "H W C"]:
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            if image.mode.startswith("I") or image.mode == "F":
+                # Pillow's own conversion clips 16 bits at 255 instead of scaling them.
+                levels = np.asarray(image).astype(np.float32) / 257
+                image = Image.fromarray(levels.clip(0, 255).round().astype(np.uint8))
+            pixels = np.asarray(image.convert("RGB" if channels == 3 else "L"))
+    except (OSError, SyntaxError, ValueError) as error:  # Pillow raises SyntaxError on a bad PNG
+        raise ValueError(str(error) or type(error).__name__) from error
+    return pixels.reshape(*pixels.shape[:2], channels)

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Crops, resizing, flips and affine warps of one image on the host, in uint8.
+
+Pure functions of the image and a NumPy generator. Boxes are (top, left, height, width) in pixels.
+"""
+
+import math
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from vit_jax.data.config import Resize
+
+Image = UInt8[np.ndarray, "H W C"]
+Resized = UInt8[np.ndarray, "H_out W_out C"]
+
+_INCEPTION_TRIES = 100
+_RANDOM_RESIZED_TRIES = 10
+_INTERPOLATION = {Resize.BILINEAR: cv2.INTER_LINEAR, Resize.AREA: cv2.INTER_AREA}
+
+
+class Box(NamedTuple):
+    """A part of an image, in pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+def center_box(height: int, width: int, size: tuple[int, int]) -> Box:
+    """Cut `size` from the middle; of an odd margin the larger half is at the bottom and right."""
+    return Box((height - size[0]) // 2, (width - size[1]) // 2, *size)
+
+
+def inception_box(
+    rng: np.random.Generator,
+    height: int,
+    width: int,
+    area: tuple[float, float],
+    aspect: tuple[float, float],
+) -> Box:
+    """Draw a box as TensorFlow's sample_distorted_bounding_box does with no bounding boxes given.
+
+    The aspect ratio is uniform, then the height is uniform over the whole numbers for which area
+    and image allow it. Against torchvision's sampler this favours small boxes. After 100 tries
+    the whole image is taken.
+    """
+    lowest, highest = area[0] * height * width, area[1] * height * width
+    for _ in range(_INCEPTION_TRIES):
+        ratio = rng.uniform(*aspect)
+        least = round(math.sqrt(lowest / ratio))
+        most = min(round(math.sqrt(highest / ratio)), height)
+        if round(most * ratio) > width:
+            most = math.floor((width + 0.5 - 1e-7) / ratio)  # the last that rounds to <= width
+        least = min(least, most)
+        rows = least + int(rng.integers(most - least + 1))
+        # Rounding may leave the range by one row; step back into it before giving up.
+        if rows * round(rows * ratio) < lowest:
+            rows += 1
+        elif rows * round(rows * ratio) > highest:
+            rows -= 1
+        columns = round(rows * ratio)
+        fits = 0 < rows <= height and 0 < columns <= width
+        if fits and lowest <= rows * columns <= highest:
+            # TensorFlow never draws the last offset, unless it is the only one.
+            top = int(rng.integers(max(height - rows, 1)))
+            left = int(rng.integers(max(width - columns, 1)))
+            return Box(top, left, rows, columns)
+    return Box(0, 0, height, width)
+
+
+def random_resized_box(
+    rng: np.random.Generator,
+    height: int,
+    width: int,
+    area: tuple[float, float],
+    aspect: tuple[float, float],
+) -> Box:
+    """Draw a box as torchvision's RandomResizedCrop does: area uniform, aspect log-uniform.
+
+    After 10 tries the largest central box within the range of aspects is taken.
+    """
+    for _ in range(_RANDOM_RESIZED_TRIES):
+        pixels = rng.uniform(*area) * height * width
+        ratio = math.exp(rng.uniform(math.log(aspect[0]), math.log(aspect[1])))
+        rows, columns = round(math.sqrt(pixels / ratio)), round(math.sqrt(pixels * ratio))
+        if 0 < rows <= height and 0 < columns <= width:
+            top = int(rng.integers(height - rows + 1))
+            left = int(rng.integers(width - columns + 1))
+            return Box(top, left, rows, columns)
+    ratio = min(max(width / height, aspect[0]), aspect[1])
+    rows = height if width / height >= ratio else round(width / ratio)
+    columns = width if width / height <= ratio else round(height * ratio)
+    return center_box(height, width, (rows, columns))
+
+
+def resize(image: Image, size: tuple[int, int], method: Resize) -> Resized:
+    """Resize to (height, width); see `Resize` for which library does it and why."""
+    channels = image.shape[2]
+    if image.shape[:2] == tuple(size):
+        return image
+    if method is Resize.BICUBIC:
+        from PIL import Image as PillowImage
+
+        pixels = PillowImage.fromarray(image if channels == 3 else image[..., 0])
+        out = np.asarray(pixels.resize((size[1], size[0]), PillowImage.Resampling.BICUBIC))
+    else:
+        out = cv2.resize(image, (size[1], size[0]), interpolation=_INTERPOLATION[method])
+    return out.reshape(*size, channels)  # both libraries drop a channel axis of one
+
+
+def crop_resize(image: Image, box: Box, size: tuple[int, int], method: Resize) -> Resized:
+    """Cut a box and resize it to (height, width)."""
+    top, left, height, width = box
+    return resize(image[top : top + height, left : left + width], size, method)
+
+
+def resize_center(image: Image, size: tuple[int, int], ratio: float, method: Resize) -> Resized:
+    """Resize so that (height, width) is `ratio` of what just covers it, then cut the centre.
+
+    For a square size the short side becomes round(size / ratio): 256 for 224 at 0.875.
+    """
+    height, width = image.shape[:2]
+    cover = (round(size[0] / ratio), round(size[1] / ratio))
+    factor = max(cover[0] / height, cover[1] / width)
+    scaled = (max(round(height * factor), cover[0]), max(round(width * factor), cover[1]))
+    image = resize(image, scaled, method)
+    top, left, rows, columns = center_box(*scaled, size)
+    return image[top : top + rows, left : left + columns]
+
+
+def affine_matrix(
+    rng: np.random.Generator,
+    height: int,
+    width: int,
+    *,
+    degrees: float,
+    translate: tuple[float, ...],
+    scale: tuple[float, ...],
+    shear: float,
+) -> Float[np.ndarray, "2 3"]:
+    """Draw the matrix, from input to output (x, y), of torchvision's RandomAffine.
+
+    About the centre: shear along x, then zoom and rotate, then shift. Differs from torchvision:
+    the shift is not rounded to whole pixels, which at 8x8 would leave three places to be.
+    """
+    angle, dx, dy, zoom, lean = rng.random(5) * 2 - 1
+    angle = math.radians(angle * degrees)
+    lean = math.tan(math.radians(lean * shear))
+    zoom = scale[0] + (zoom + 1) / 2 * (scale[1] - scale[0])
+    cos, sin = zoom * math.cos(angle), zoom * math.sin(angle)
+    a, b, c, d = cos, -cos * lean - sin, sin, -sin * lean + cos
+    x, y = (width - 1) / 2, (height - 1) / 2
+    shift_x = x + dx * translate[0] * width - a * x - b * y
+    shift_y = y + dy * translate[1] * height - c * x - d * y
+    return np.array([[a, b, shift_x], [c, d, shift_y]])
+
+
+def warp(
+    image: Image, matrix: Float[np.ndarray, "2 3"], *, fill: int = 0, nearest: bool = False
+) -> Image:
+    """Move pixels by a matrix from input to output (x, y); outside the image is `fill`."""
+    height, width, channels = image.shape
+    out = cv2.warpAffine(
+        image,
+        matrix,
+        (width, height),
+        flags=cv2.INTER_NEAREST if nearest else cv2.INTER_LINEAR,
+        borderMode=cv2.BORDER_CONSTANT,
+        borderValue=(fill,) * channels,
+    )
+    return out.reshape(height, width, channels)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TFDS datasets in ArrayRecord: random access to encoded images, without TensorFlow.
+
+The dataset's directory is found and read as TFDS lays it out on disk, `name[/config]/version`.
+Its generating code is never imported: that may take seconds, and may need TensorFlow.
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from vit_jax.data.sources import Label, absolute_slices
+from vit_jax.errors import UserError, unknown
+
+
+class TfdsSource:
+    """One split of a prepared TFDS dataset; see `Source`."""
+
+    def __init__(self, directory: Path, split: str) -> None:
+        builder: Any = tfds.builder_from_directory(str(directory))
+        info: Any = builder.info
+        where = info.full_name.rsplit("/", 1)[0]
+        sizes = {key: value.num_examples for key, value in info.splits.items()}
+        absolute_slices(split, sizes, where)
+        self._image, self._label = _feature_keys(info, where)
+        feature = info.features[self._label]
+        self.multi_label = isinstance(feature, tfds.features.Sequence)
+        classes = feature.feature if self.multi_label else feature
+        self.name = f"{where}[{split}]"
+        self.class_names = tuple(classes.names)
+        # Images stay the bytes they are stored as: to decode them, TFDS would need TensorFlow.
+        images = [key for key, f in info.features.items() if isinstance(f, tfds.features.Image)]
+        self._records: Any = builder.as_data_source(
+            split=split, decoders={key: tfds.decode.SkipDecoding() for key in images}
+        )
+
+    @property
+    def num_classes(self) -> int:
+        """K."""
+        return len(self.class_names)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def read(self, index: int) -> tuple[bytes, Label]:
+        """Return an example's encoded image and its label."""
+        example = self._records[index]
+        label = example[self._label]
+        if self.multi_label:
+            hot = np.zeros(self.num_classes, np.uint8)
+            hot[label] = 1
+            return example[self._image], hot
+        return example[self._image], int(label)
+
+    def example_id(self, index: int) -> str:
+        """Return "imagenet2012[train] record 17"."""
+        return f"{self.name} record {index}"
+
+
+def open_tfds(name: str, data_dir: str, split: str) -> TfdsSource:
+    """Open one split of a TFDS dataset, `name[/config][:version]`, prepared as ArrayRecord.
+
+    Raises:
+        UserError: not prepared, prepared in a format without random access, no images or no
+            class labels in it, or no such split.
+    """
+    root = Path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+    if name == "digits":
+        from vit_jax.data.digits import prepare
+
+        return TfdsSource(prepare(root), split)
+    return TfdsSource(_find(name, root), split)
+
+
+def _subdirs(path: Path) -> list[str]:
+    if not path.is_dir():
+        return []
+    return sorted(p.name for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def _versions(names: Iterable[str]) -> list[str]:
+    valid = [name for name in names if tfds.core.Version.is_valid(name)]
+    return sorted(valid, key=lambda name: tfds.core.Version(name).tuple)
+
+
+def _find(name: str, root: Path) -> Path:
+    base, _, version = name.partition(":")
+    base, _, config = base.partition("/")
+    if base not in _subdirs(root):
+        have = ", ".join([*_subdirs(root)[:8], "digits"])
+        raise UserError(
+            f"no dataset {base!r} in {root} (there: {have}); prepare it once with "
+            "`tfds build --file_format=array_record`, set data.data_dir or $TFDS_DATA_DIR, or "
+            "give a folder of images as data.name=folder:DIR"
+        )
+    path = root / base
+    versions = _versions(_subdirs(path))
+    configs = [key for key in _subdirs(path) if key not in versions]
+    if config or not versions:
+        if config and config not in configs:
+            raise unknown(f"config of {base} in {root}", config, configs)
+        if not config and len(configs) > 1:
+            raise UserError(
+                f"{base} in {root} has several configs; choose one as {base}/CONFIG: "
+                + ", ".join(configs)
+            )
+        path = path / (config or "".join(configs))
+        versions = _versions(_subdirs(path))
+    if version and version not in versions:
+        raise unknown(f"version of {base} in {path}", version, versions)
+    path = path / (version or "".join(versions[-1:]))
+    if not (path / "features.json").is_file() or not (path / "dataset_info.json").is_file():
+        raise UserError(
+            f"{path} holds no finished TFDS dataset (features.json or dataset_info.json is "
+            "missing); delete it and prepare it again"
+        )
+    stored = json.loads((path / "dataset_info.json").read_text()).get("fileFormat", "tfrecord")
+    if stored != "array_record":
+        raise UserError(
+            f"{path} is stored as {stored}, which has no random access; write it again with "
+            "`tfds build --file_format=array_record` (or `tfds convert_format`)"
+        )
+    return path
+
+
+def _is_class(feature: Any) -> bool:
+    if isinstance(feature, tfds.features.Sequence):
+        feature = feature.feature
+    return isinstance(feature, tfds.features.ClassLabel)
+
+
+def _feature_keys(info: Any, where: str) -> tuple[str, str]:
+    """Find image and label by their types; of several, take what `supervised_keys` names."""
+    keys = []
+    preferred = tuple(info.supervised_keys or ())[:2]
+    for i, (kind, matches) in enumerate(
+        (
+            ("image", lambda f: isinstance(f, tfds.features.Image)),
+            ("class label", _is_class),
+        )
+    ):
+        found = [key for key, feature in info.features.items() if matches(feature)]
+        chosen = [preferred[i]] if len(preferred) == 2 and preferred[i] in found else found
+        if len(chosen) != 1:
+            raise UserError(
+                f"{where} has {len(found) or 'no'} features of type {kind}"
+                + (f" ({', '.join(found)})" if found else "")
+                + "; a classification dataset with one of each is needed"
+            )
+        keys.append(chosen[0])
+    return keys[0], keys[1]

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which example comes when, and the generator each one is augmented with: functions of the seed.
+
+Both rest on Philox (Salmon et al. 2011), a counter-based generator: any place of its stream is
+reached at once.
+"""
+
+import functools
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int, Int32, UInt64
+
+# Where the words of an epoch's order start in Philox's counter, far from those of the examples.
+_ORDER = 1 << 192
+
+
+@functools.lru_cache(maxsize=4)
+def epoch_order(num_examples: int, seed: int, epoch: int) -> Int32[np.ndarray, " num_examples"]:
+    """Return the order of one epoch, a permutation that depends on (seed, epoch) alone.
+
+    It sorts raw Philox words, whose values NumPy guarantees for ever (NEP 19), and is uniform.
+    Grain's own index shuffle is not: at 50,000 examples, neighbours correlate at 8 to 27 standard
+    errors, and epoch e + 1 of seed s is epoch e of seed s + 1.
+    """
+    words = np.random.Philox(key=_key(seed, epoch), counter=_ORDER).random_raw(num_examples)
+    return np.argsort(words, kind="stable").astype(np.int32)
+
+
+def stream_indices(
+    positions: Int[np.ndarray, " n"], num_examples: int, seed: int | None
+) -> Int32[np.ndarray, " n"]:
+    """Return which example is at each position (a contiguous run) of the stream.
+
+    With `seed` None the stream is one pass in the stored order, and -1 beyond its end.
+    """
+    if seed is None:
+        return np.where(positions < num_examples, positions, -1).astype(np.int32)
+    epochs, places = positions // num_examples, positions % num_examples
+    orders = [
+        epoch_order(num_examples, seed, epoch)[places[epochs == epoch]]
+        for epoch in range(int(epochs[0]), int(epochs[-1]) + 1)
+    ]
+    return np.concatenate(orders)
+
+
+def _key(seed: int, index: int) -> UInt64[np.ndarray, "2"]:
+    return np.array([seed % 2**64, index], np.uint64)
+
+
+class ExampleRng:
+    """Gives `Generator(Philox(key=(seed, index)))` for one index after another.
+
+    Setting the state of one generator takes a tenth of the time that making one takes. The
+    generator given for an index is dead once the next is asked for.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._bits = np.random.Philox(key=_key(seed, 0))
+        self._state: Any = self._bits.state
+        self._generator = np.random.Generator(self._bits)
+
+    def __call__(self, index: int) -> np.random.Generator:
+        """Return the generator at the start of an index's stream."""
+        self._state["state"]["key"][1] = index
+        self._bits.state = self._state
+        return self._generator

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One example's way from encoded bytes to the model's input pixels, as `TransformConfig` says."""
+
+import dataclasses
+import math
+
+import numpy as np
+from jaxtyping import UInt8
+
+from vit_jax.data import ops
+from vit_jax.data.augment import Policy, parse
+from vit_jax.data.config import Crop, Resize, TransformConfig, crop_ranges, has_affine
+from vit_jax.data.decode import decode, jpeg_size
+from vit_jax.errors import UserError
+
+_BOXES = {Crop.INCEPTION: ops.inception_box, Crop.RANDOM_RESIZED: ops.random_resized_box}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Transform:
+    """A transform made ready to run; can be pickled.
+
+    Attributes:
+        cfg: what to do.
+        image_size: (height, width) of the output.
+        channels: 1 or 3.
+        exact: decode JPEG accurately and at full size (evaluation) instead of fast (training).
+    """
+
+    cfg: TransformConfig
+    image_size: tuple[int, int]
+    channels: int
+    exact: bool
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_policy", parse(self.cfg.auto_augment))
+        object.__setattr__(self, "_affine", has_affine(self.cfg))
+
+    _policy: Policy | None = dataclasses.field(init=False, repr=False, compare=False)
+    _affine: bool = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __call__(self, data: bytes, rng: np.random.Generator) -> UInt8[np.ndarray, "H W C"]:
+        """Decode and transform one image, drawing from `rng` in a fixed order.
+
+        Raises:
+            ValueError: the bytes are no image.
+            UserError: the crop is "none" and the image has another size.
+        """
+        cfg = self.cfg
+        image = self._cropped(data, rng)
+        if cfg.flip and rng.random() < 0.5:
+            image = image[:, ::-1]
+        if self._affine:
+            matrix = ops.affine_matrix(
+                rng,
+                *self.image_size,
+                degrees=cfg.degrees,
+                translate=cfg.translate,
+                scale=cfg.scale,
+                shear=cfg.shear,
+            )
+            image = ops.warp(np.ascontiguousarray(image), matrix)
+        if self._policy is not None:
+            image = self._policy(np.ascontiguousarray(image), rng)
+        return image
+
+    def _cropped(self, data: bytes, rng: np.random.Generator) -> UInt8[np.ndarray, "H W C"]:
+        cfg, size = self.cfg, self.image_size
+        if cfg.crop in _BOXES:
+            return self._random_crop(data, rng)
+        image = decode(data, self.channels, exact=self.exact)
+        if cfg.crop is Crop.CENTER:
+            return ops.resize_center(image, size, cfg.crop_ratio, cfg.resize)
+        if cfg.crop is Crop.RESIZE:
+            return ops.resize(image, size, cfg.resize)
+        if image.shape[:2] != size:
+            raise UserError(
+                "the image is {}x{}, the model takes {}x{}; ".format(*image.shape[:2], *size)
+                + "choose transform.crop 'resize' or 'center'"
+            )
+        return image
+
+    def _random_crop(self, data: bytes, rng: np.random.Generator) -> UInt8[np.ndarray, "H W C"]:
+        cfg, size = self.cfg, self.image_size
+        area, aspect = crop_ranges(cfg)
+        known = jpeg_size(data) if not self.exact and cfg.resize is not Resize.BILINEAR else None
+        if known is None:
+            image = decode(data, self.channels, exact=self.exact)
+            box = _BOXES[cfg.crop](rng, image.shape[0], image.shape[1], area, aspect)
+            return ops.crop_resize(image, box, size, cfg.resize)
+        # An antialiased resize averages pixels anyway, so libjpeg may average 2x2 of them (or 4x4,
+        # 8x8) in the inverse DCT, for less work, as long as it leaves twice what is needed: then
+        # rounding the box moves it by a quarter of an output pixel at most. The bilinear resize
+        # skips pixels instead, and must skip the ones it always did.
+        box = _BOXES[cfg.crop](rng, *known, area, aspect)
+        needed = (
+            math.ceil(2 * known[0] * size[0] / box.height),
+            math.ceil(2 * known[1] * size[1] / box.width),
+        )
+        image = decode(data, self.channels, exact=False, min_size=needed)
+        if image.shape[:2] != known:
+            y, x = image.shape[0] / known[0], image.shape[1] / known[1]
+            top, left = round(box.top * y), round(box.left * x)
+            bottom, right = round((box.top + box.height) * y), round((box.left + box.width) * x)
+            box = ops.Box(top, left, bottom - top, right - left)
+        return ops.crop_resize(image, box, size, cfg.resize)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Durations as people write them ("90 epochs", "10_000 steps", "1e6 examples", "5%") in steps."""
+
+import dataclasses
+import re
+
+from vit_jax.errors import UserError
+
+_FORM = re.compile(r"^\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+]?[0-9]+)?)\s*([a-z]+|%)\s*$")
+_UNITS = {
+    "step": "steps",
+    "steps": "steps",
+    "ep": "epochs",
+    "epoch": "epochs",
+    "epochs": "epochs",
+    "example": "examples",
+    "examples": "examples",
+    "%": "%",
+    "percent": "%",
+}
+
+
+def parse(text: str) -> tuple[float, str]:
+    """Split a duration into its number and unit: "steps", "epochs", "examples" or "%".
+
+    Raises:
+        UserError: the text is not a number followed by a unit.
+    """
+    match = _FORM.match(text)
+    if match is None or match[2] not in _UNITS:
+        raise UserError(
+            f"cannot read the duration {text!r}; write a number and a unit: "
+            "'10_000 steps', '90 epochs', '300000 examples' or '5%'"
+        )
+    return float(match[1].replace("_", "")), _UNITS[match[2]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Clock:
+    """What a duration is measured against.
+
+    Attributes:
+        batch_size: global batch size, in examples.
+        num_examples: length of one epoch of the training split, in examples.
+        total_steps: length of the whole run, in steps; None while that itself is being computed.
+    """
+
+    batch_size: int
+    num_examples: int
+    total_steps: int | None = None
+
+    def steps(self, text: str) -> int:
+        """Return the duration in steps, at least 1 for a positive one; "" is 0.
+
+        Raises:
+            UserError: unreadable text, or "%" while the length of the run is not known.
+        """
+        if not text:
+            return 0
+        number, unit = parse(text)
+        if unit == "steps":
+            steps = number
+        elif unit == "examples":
+            steps = number / self.batch_size
+        elif unit == "epochs":
+            steps = number * self.num_examples / self.batch_size
+        elif self.total_steps is None:
+            raise UserError(f"{text!r}: the length of the run itself cannot be a percentage")
+        else:
+            steps = number / 100 * self.total_steps
+        # Floor, as big_vision does: 90 epochs of 1,268,355 at 1,024 are 111,476 full steps. 1e-9
+        # undoes the representation error of products such as 0.1 * 30.
+        return max(int(steps + 1e-9), 1) if number > 0 else 0

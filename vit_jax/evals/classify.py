@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Classification accuracy over a split: every example counted once, whatever the layout.
+
+Top-1 of a multi-label set is whether the first guess is among the labels, as in big_vision and the
+ReaL paper (arXiv:2006.07159).
+"""
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Int, UInt8
+
+from vit_jax import data, sharding
+from vit_jax.errors import UserError
+from vit_jax.evals import report
+from vit_jax.evals.config import EvalConfig
+
+PyTree = Any
+Predict = Callable[[PyTree, UInt8[Array, "B H W C"]], Float[Array, "B K"]]
+
+_IN_FLIGHT = 3  # batches on the devices before the host waits for the oldest
+
+
+@runtime_checkable
+class Batches(Protocol):
+    """One pass over a split."""
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]: ...
+
+    def close(self) -> None:
+        """Stop whatever prepares the batches."""
+        ...
+
+
+@runtime_checkable
+class Evaluator(Protocol):
+    """What the train loop calls."""
+
+    def run(
+        self, predict: Predict, variables: PyTree, report_dir: str | os.PathLike[str] | None = None
+    ) -> dict[str, float]:
+        """Return metrics by name; with `report_dir`, leave files there as well."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scores:
+    """One number per example of a split, in the order of its batches, padding removed.
+
+    Attributes:
+        nll: [M] float32, softmax or sigmoid loss.
+        top1, top5: [M] bool, whether a label is the first guess, among the first min(5, K).
+        prediction: [M] int32, the first guess.
+        label: [M] int32, or None for multi-hot labels.
+    """
+
+    nll: Float[np.ndarray, " M"]
+    top1: np.ndarray
+    top5: np.ndarray
+    prediction: Int[np.ndarray, " M"]
+    label: Int[np.ndarray, " M"] | None
+
+    def summary(self) -> dict[str, float]:
+        """Return loss, top1, top5 (means over the examples, in [0, 1] but the loss)."""
+        count = len(self.nll)
+        return {
+            # fsum rounds once, so the order and size of the batches cannot show.
+            "loss": math.fsum(self.nll.tolist()) / count,
+            "top1": int(self.top1.sum()) / count,
+            "top5": int(self.top5.sum()) / count,
+            "num_examples": float(count),
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Classify:
+    """Evaluator of loss, top-1 and top-5 over one split.
+
+    Attributes:
+        batches: starts one pass over the split in global batches of a given size, the last one
+            padded; yields this process's slice of each, and has a `close`.
+        batch_size: over all processes; taken up to the next multiple of devices and processes.
+        mesh: the devices.
+        class_names: of the split, for the report.
+        sigmoid: the loss is a sum of K binary ones instead of a softmax.
+        name: what messages and pictures call the split.
+    """
+
+    batches: Callable[[int], Batches]
+    batch_size: int
+    mesh: Mesh
+    class_names: Sequence[str]
+    sigmoid: bool = False
+    name: str = ""
+
+    def run(
+        self, predict: Predict, variables: PyTree, report_dir: str | os.PathLike[str] | None = None
+    ) -> dict[str, float]:
+        """Return loss, top1, top5 and num_examples; with `report_dir`, write the report there.
+
+        Raises:
+            UserError: labels that the model has no output for, or an empty split.
+        """
+        scores = self.scores(predict, variables)
+        if report_dir is not None and jax.process_index() == 0:
+            if scores.label is None:
+                print(f"no report for {self.name}: its images have several labels each")
+            else:
+                names = _cover(self.class_names, scores.label, scores.prediction)
+                report.write_report(report_dir, scores.label, scores.prediction, names, self.name)
+        return scores.summary()
+
+    def scores(self, predict: Predict, variables: PyTree) -> Scores:
+        """Score every example of the split once; `predict` must be one function object per run.
+
+        The batches' padding (mask 0) is computed and thrown away. The host waits only for results
+        a few batches old.
+        """
+        # Devices and processes must hold equal parts of a batch.
+        unit = math.lcm(sharding.batch_parts(self.mesh), jax.process_count())
+        batch_size = math.ceil(self.batch_size / unit) * unit
+        done: list[dict[str, np.ndarray]] = []
+        in_flight: collections.deque[dict[str, jax.Array]] = collections.deque()
+        with jax.set_mesh(self.mesh), contextlib.closing(self.batches(batch_size)) as stream:
+            for batch in stream:
+                local = {key: batch[key] for key in ("image", "label", "mask")}
+                arrays = sharding.global_batch(local, self.mesh, batch_size=batch_size)
+                result = score_batch(
+                    variables, arrays, predict=predict, sigmoid=self.sigmoid, mesh=self.mesh
+                )
+                for value in result.values():
+                    value.copy_to_host_async()
+                in_flight.append(result)
+                if len(in_flight) > _IN_FLIGHT:
+                    done.append(self._fetch(in_flight.popleft()))
+        done += [self._fetch(result) for result in in_flight]
+        if not sum(len(part["nll"]) for part in done):
+            raise UserError(f"{self.name or 'the split'} has no examples to evaluate on")
+        joined = {key: np.concatenate([part[key] for part in done]) for key in done[0]}
+        return Scores(label=joined.pop("label", None), **joined)
+
+    def _fetch(self, result: dict[str, jax.Array]) -> dict[str, np.ndarray]:
+        """Bring a batch's results to the host, without the padding."""
+        values = {key: np.asarray(value) for key, value in result.items()}
+        real = values.pop("mask") > 0
+        if not values.pop("valid")[real].all():
+            raise UserError(
+                f"{self.name or 'the split'} has labels that the model has no output for; check "
+                "model.num_classes, and that the split is labelled (test splits often hold -1)"
+            )
+        return {key: value[real] for key, value in values.items()}
+
+
+def make_evaluator(
+    cfg: EvalConfig,
+    data_cfg: data.DataConfig,
+    *,
+    image_size: tuple[int, int],
+    channels: int,
+    mesh: Mesh,
+    sigmoid: bool = False,
+    name: str = "",
+) -> Classify:
+    """Open the split that `cfg` names, with the training set's reading options.
+
+    Args:
+        cfg: what to evaluate on.
+        data_cfg: the training data's config.
+        image_size: (H, W) the model takes.
+        channels: of the images.
+        mesh: the devices.
+        sigmoid: whether the model is trained with the sigmoid loss.
+        name: what messages and pictures call the split; "" is the source's name.
+
+    Raises:
+        UserError: no such dataset or split.
+    """
+    source = data.open_source(
+        cfg.dataset or data_cfg.name, data_cfg.data_dir, cfg.split, cache=data_cfg.cache
+    )
+
+    def batches(batch_size: int) -> Batches:
+        return data.eval_batches(
+            source,
+            cfg.transform,
+            batch_size=batch_size,
+            image_size=image_size,
+            channels=channels,
+            process_index=jax.process_index(),
+            process_count=jax.process_count(),
+            num_threads=data_cfg.num_threads,
+            num_workers=data_cfg.num_workers,
+            prefetch=data_cfg.prefetch,
+        )
+
+    return Classify(
+        batches=batches,
+        batch_size=cfg.batch_size or data_cfg.batch_size,
+        mesh=mesh,
+        class_names=source.class_names,
+        sigmoid=sigmoid,
+        name=name or source.name,
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("predict", "sigmoid", "mesh"))
+def score_batch(
+    variables: PyTree,
+    batch: Mapping[str, Array],
+    *,
+    predict: Predict,
+    sigmoid: bool,
+    mesh: Mesh,
+) -> dict[str, Array]:
+    """Score a batch of B: the fields of `Scores`, the mask, and whether each label is valid.
+
+    Every process gets the whole result: it is a few bytes per example.
+    """
+    logits = predict(variables, batch["image"]).astype(jnp.float32)
+    label, num_classes = batch["label"], logits.shape[-1]
+    result = {"mask": batch["mask"]}
+    if label.ndim == 1:
+        result["label"] = label
+        result["valid"] = (label >= 0) & (label < num_classes)
+        label = jax.nn.one_hot(label, num_classes)
+    elif label.shape[-1] != num_classes:
+        raise UserError(
+            f"the labels are {label.shape[-1]} classes wide and the model's output {num_classes}; "
+            "set model.num_classes"
+        )
+    else:
+        result["valid"] = jnp.ones(label.shape[:1], bool)
+    # Ties go to the lower class id, as in argmax.
+    ranked = jax.lax.top_k(logits, min(5, num_classes))[1]
+    hits = jnp.take_along_axis(label, ranked, axis=-1) > 0
+    result["top1"], result["top5"] = hits[:, 0], hits.any(axis=-1)
+    result["prediction"] = ranked[:, 0]
+    result["nll"] = nll(logits, label.astype(jnp.float32), sigmoid)
+    return jax.lax.with_sharding_constraint(result, NamedSharding(mesh, PartitionSpec()))
+
+
+def nll(
+    logits: Float[Array, "B K"], target: Float[Array, "B K"], sigmoid: bool
+) -> Float[Array, " B"]:
+    """Return each example's loss for 0/1 targets: the training loss, without its smoothing.
+
+    Softmax: -log p, summed over an example's labels. Sigmoid: the binary cross-entropies, summed
+    over the classes (as big_vision's `softmax_xent` and `sigmoid_xent`).
+    """
+    if sigmoid:
+        positive, negative = jax.nn.log_sigmoid(logits), jax.nn.log_sigmoid(-logits)
+        return -(target * positive + (1 - target) * negative).sum(axis=-1)
+    return -(target * jax.nn.log_softmax(logits)).sum(axis=-1)
+
+
+def _cover(class_names: Sequence[str], *ids: np.ndarray) -> list[str]:
+    """Name every class id that occurs: a model may have more outputs than the split has names."""
+    extra = range(len(class_names), max(int(array.max()) for array in ids) + 1)
+    return [*class_names, *(f"class {k}" for k in extra)]

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run evaluates on, and how often."""
+
+import dataclasses
+
+from vit_jax import data, durations
+from vit_jax.data.config import is_random
+from vit_jax.errors import UserError
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class EvalConfig:
+    """One evaluation of a run.
+
+    Attributes:
+        split: what to evaluate on, as in `data.train_split`.
+        every: how often, a duration; "" is once, at the end of the run.
+        batch_size: over all processes; 0 is the training batch size.
+        dataset: as `data.name`; "" is the training set's.
+        transform: what happens to each image.
+        report: write the per-class table and the confusion matrix at the end of the run.
+    """
+
+    split: str = "val"
+    every: str = ""
+    batch_size: int = 0
+    dataset: str = ""
+    transform: data.TransformConfig = dataclasses.field(default_factory=data.TransformConfig)
+    report: bool = False
+
+
+def validate(cfg: EvalConfig, name: str) -> None:
+    """Check what needs neither the dataset nor the model to be checked.
+
+    Raises:
+        UserError: naming the field of `evals.<name>`.
+    """
+    where = f"evals.{name}"
+    if cfg.every:
+        durations.parse(cfg.every)
+    if cfg.batch_size < 0:
+        raise UserError(f"{where}.batch_size={cfg.batch_size} must not be negative (0: training's)")
+    data.check_transform(cfg.transform, f"{where}.transform")
+    if is_random(cfg.transform):
+        raise UserError(
+            f"{where}.transform draws at random; choose crop=center, resize or none, flip=False, "
+            "no affine part and auto_augment=''"
+        )

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Per-class table (CSV) and confusion matrix (CSV, PNG) of a finished evaluation."""
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from etils import epath
+from jaxtyping import Float, Int
+
+MAX_NUMBERED = 30  # classes up to which the picture has names and numbers in its cells
+MAX_NAMED = 100  # classes up to which it has names
+MAX_CLASSES = 2000  # beyond it a matrix is megabytes that nobody looks at
+
+COLUMNS = ("class", "count", "top1", "precision", "recall", "f1", "most_confused_with", "confused")
+
+
+def confusion_matrix(
+    labels: Int[np.ndarray, " M"], predictions: Int[np.ndarray, " M"], num_classes: int
+) -> Int[np.ndarray, "K K"]:
+    """Count the examples of true class i (row) that were predicted as j (column)."""
+    cells = labels.astype(np.int64) * num_classes + predictions
+    return np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
+
+
+def class_rows(
+    labels: Int[np.ndarray, " M"], predictions: Int[np.ndarray, " M"], class_names: Sequence[str]
+) -> list[tuple[str, int, float, float, float, float, str, int]]:
+    """Compute a row of `COLUMNS` per class; a ratio without any example under it is 0.
+
+    With one label per example a class's top-1 accuracy is its recall. `most_confused_with` is the
+    class that most of its examples were mistaken for, `confused` how many ("" and 0: none were).
+    """
+    num_classes, hit = len(class_names), labels == predictions
+    count, predicted, right = (
+        np.bincount(ids, minlength=num_classes) for ids in (labels, predictions, labels[hit])
+    )
+    recall, precision = _ratio(right, count), _ratio(right, predicted)
+    f1 = _ratio(2 * right, count + predicted)
+    mistakes: dict[int, tuple[int, int]] = {}  # by true class: how many, as what
+    pairs = np.stack([labels[~hit], predictions[~hit]], axis=1)
+    for (true, guess), times in zip(*np.unique(pairs, axis=0, return_counts=True), strict=True):
+        if times > mistakes.get(int(true), (0, 0))[0]:
+            mistakes[int(true)] = (int(times), int(guess))
+    rows = []
+    for k, name in enumerate(class_names):
+        times, guess = mistakes.get(k, (0, 0))
+        ratios = (float(recall[k]), float(precision[k]), float(recall[k]), float(f1[k]))
+        rows.append((name, int(count[k]), *ratios, class_names[guess] if times else "", times))
+    return rows
+
+
+def write_report(
+    folder: str | os.PathLike[str],
+    labels: Int[np.ndarray, " M"],
+    predictions: Int[np.ndarray, " M"],
+    class_names: Sequence[str],
+    title: str = "",
+) -> list[str]:
+    """Write per_class.csv, confusion.csv and confusion.png; returns the names of those written.
+
+    Above `MAX_CLASSES` classes the matrix is left out, and a line says so.
+    """
+    out = epath.Path(folder)
+    out.mkdir(parents=True, exist_ok=True)
+    num_classes = len(class_names)
+    rows = [
+        [f"{cell:.4f}" if isinstance(cell, float) else cell for cell in row]
+        for row in class_rows(labels, predictions, class_names)
+    ]
+    (out / "per_class.csv").write_text(_csv([COLUMNS, *rows]))
+    if num_classes > MAX_CLASSES:
+        print(f"no confusion matrix: {num_classes:,} classes are more than {MAX_CLASSES:,}")
+        return ["per_class.csv"]
+    matrix = confusion_matrix(labels, predictions, num_classes)
+    header = ["true \\ predicted", *class_names]
+    cells = [[name, *row] for name, row in zip(class_names, matrix.tolist(), strict=True)]
+    (out / "confusion.csv").write_text(_csv([header, *cells]))
+    (out / "confusion.png").write_bytes(draw_confusion(matrix, class_names, title))
+    return ["per_class.csv", "confusion.csv", "confusion.png"]
+
+
+def draw_confusion(
+    matrix: Int[np.ndarray, "K K"], class_names: Sequence[str], title: str = ""
+) -> bytes:
+    """Draw the confusion matrix as PNG: rows are true classes, colour is the share of the row.
+
+    Few classes have names, and counts in the cells; some only names; many neither, and dots
+    instead of cells, so that a single mistake among a million cells is still seen.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+
+    num_classes = len(class_names)
+    share = _ratio(matrix, matrix.sum(axis=1, keepdims=True))
+    named, numbered = num_classes <= MAX_NAMED, num_classes <= MAX_NUMBERED
+    side = 3 + 0.45 * num_classes if numbered else 4 + 0.13 * num_classes if named else 12
+    side = max(side, 5.0)
+    figure = Figure(figsize=(side + 0.8, side), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    # A sixth of the smallest share, so that the palest cell is not white.
+    log = LogNorm(vmin=share[share > 0].min(initial=1) / 6, vmax=1)
+    if named:
+        norm: dict[str, Any] = {"vmin": 0, "vmax": 1} if numbered else {"norm": log}
+        image = axes.imshow(share, cmap="Blues", interpolation="nearest", **norm)
+        _name_ticks(axes, class_names, size=10 if numbered else 6)
+    else:
+        true, predicted = np.nonzero(matrix)
+        order = np.argsort(share[true, predicted], kind="stable")  # the worst on top
+        true, predicted = true[order], predicted[order]
+        dot = (72 * 0.8 * side / num_classes) ** 2  # a cell's area in square points
+        image = axes.scatter(
+            predicted,
+            true,
+            c=share[true, predicted],
+            s=max(dot, 3),
+            marker="s",
+            linewidths=0,
+            cmap="Blues",
+            norm=log,
+        )
+        axes.set(xlim=(-0.5, num_classes - 0.5), ylim=(num_classes - 0.5, -0.5), aspect="equal")
+    if numbered:
+        for (row, column), number in np.ndenumerate(matrix):
+            if number:
+                colour = "white" if share[row, column] > 0.5 else "black"
+                size = 10 if number < 10_000 else 7
+                place = {"ha": "center", "va": "center", "fontsize": size}
+                axes.text(column, row, f"{number}", color=colour, **place)
+    figure.colorbar(image, ax=axes, label="share of the true class", fraction=0.046, pad=0.02)
+    accuracy = np.trace(matrix) / max(matrix.sum(), 1)
+    axes.set_title(f"{title + ': ' if title else ''}top-1 {accuracy:.2%} of {matrix.sum():,}")
+    axes.set_xlabel("predicted class")
+    axes.set_ylabel("true class")
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=130)
+    return file.getvalue()
+
+
+def _name_ticks(axes: Any, class_names: Sequence[str], size: int) -> None:
+    """Name the rows and columns, and rule lines between them for the eye to follow."""
+    names = [name if len(name) <= 22 else name[:21] + "…" for name in class_names]
+    places = np.arange(len(names))
+    short = max(map(len, names)) <= 3
+    axes.set_xticks(places, names, rotation=0 if short else 90, fontsize=size)
+    axes.set_yticks(places, names, fontsize=size)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_ticks(places[1:] - 0.5, minor=True)
+    axes.grid(which="minor", color="0.9", linewidth=0.5)
+    axes.tick_params(which="minor", length=0)
+
+
+def _ratio(part: Any, whole: Any) -> Float[np.ndarray, "..."]:
+    return np.asarray(part, np.float64) / np.maximum(np.asarray(whole, np.float64), 1)
+
+
+def _csv(rows: Iterable[Iterable[Any]]) -> str:
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows(rows)
+    return file.getvalue()

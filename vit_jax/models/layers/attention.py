@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Multi-head self-attention: one fused projection, head-major matmuls, one seam for kernels."""
+
+import enum
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from vit_jax.models.layers.dense import Dense
+from vit_jax.models.layers.init import RULES, Init
+from vit_jax.models.layers.norm import layer_norm
+
+
+class AttentionImpl(enum.StrEnum):
+    """Which kernel computes softmax(q k^T / sqrt(d)) v; all agree to rounding."""
+
+    AUTO = "auto"  # cuDNN's flash attention where it applies, XLA elsewhere
+    XLA = "xla"
+    CUDNN = "cudnn"
+
+
+def _use_cudnn(impl: AttentionImpl, q: jax.Array, dropout_rate: float) -> bool:
+    if impl is not AttentionImpl.AUTO:
+        return impl is AttentionImpl.CUDNN
+    half = q.dtype in (jnp.bfloat16, jnp.float16)
+    fits = q.shape[-1] % 8 == 0 and q.shape[-1] <= 128 and dropout_rate == 0
+    return jax.default_backend() == "gpu" and half and fits
+
+
+def attend(
+    q: Float[Array, "B h N d"],
+    k: Float[Array, "B h M d"],
+    v: Float[Array, "B h M d"],
+    *,
+    impl: AttentionImpl = AttentionImpl.AUTO,
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+) -> Float[Array, "B h N d"]:
+    """Attend with scale d**-0.5; logits and softmax in float32.
+
+    `dropout_key` drops attention weights (None: evaluation), which only XLA's form can.
+    """
+    scale = q.shape[-1] ** -0.5
+    if _use_cudnn(impl, q, dropout_rate if dropout_key is not None else 0.0):
+        q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # cuDNN takes [B, N, h, d]
+        out = jax.nn.dot_product_attention(q, k, v, scale=scale, implementation="cudnn")
+        return out.swapaxes(1, 2)
+    logits = jnp.matmul(q * scale, k.swapaxes(-1, -2), preferred_element_type=jnp.float32)
+    weights = jax.nn.softmax(logits, axis=-1).astype(v.dtype)
+    if dropout_key is not None and dropout_rate > 0:
+        keep = jax.random.bernoulli(dropout_key, 1 - dropout_rate, weights.shape)
+        weights = jnp.where(keep, weights / (1 - dropout_rate), jnp.zeros_like(weights))
+    return jnp.matmul(weights, v)
+
+
+class Attention(nn.Module):
+    """Self-attention. The columns of the qkv kernel [D, 3D] are ordered (head, {q,k,v}, d).
+
+    Head-major columns let tensor parallelism split whole heads; importers permute PyTorch's
+    ({q,k,v}, head, d) once.
+    """
+
+    num_heads: int
+    init_rules: Init
+    dtype: Any
+    qkv_bias: bool = True
+    qk_norm: bool = False
+    norm_eps: float = 1e-6
+    dropout_rate: float = 0.0
+    impl: AttentionImpl = AttentionImpl.AUTO
+    train: bool = False
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
+        batch, tokens, dim = x.shape
+        rules, head_dim = RULES[self.init_rules], dim // self.num_heads
+        qkv = Dense(3 * dim, self.dtype, rules.qkv(3), use_bias=self.qkv_bias, name="qkv")(x)
+        qkv = qkv.reshape(batch, tokens, self.num_heads, 3, head_dim)
+        q, k, v = qkv.transpose(3, 0, 2, 1, 4)  # each [B, h, N, d]
+        if self.qk_norm:
+            q = layer_norm(self.norm_eps, self.dtype, "q_norm")(q)
+            k = layer_norm(self.norm_eps, self.dtype, "k_norm")(k)
+        dropping = self.train and self.dropout_rate > 0
+        out = attend(
+            q,
+            k,
+            v,
+            impl=self.impl,
+            dropout_rate=self.dropout_rate,
+            dropout_key=self.make_rng("dropout") if dropping else None,
+        )
+        out = out.swapaxes(1, 2).reshape(batch, tokens, dim)
+        return Dense(dim, self.dtype, rules.linear, name="proj")(out)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pre-norm transformer block of the ViT (arXiv:2010.11929 equations 2 and 3)."""
+
+from typing import Any
+
+import jax
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from vit_jax.models.layers.attention import Attention, AttentionImpl
+from vit_jax.models.layers.drop_path import drop_path
+from vit_jax.models.layers.init import Init
+from vit_jax.models.layers.mlp import Gelu, Mlp
+from vit_jax.models.layers.norm import LayerScale, layer_norm
+from vit_jax.sharding import BATCH_AXES, constrain
+
+
+class Block(nn.Module):
+    """x += attention(norm(x)); x += mlp(norm(x)), each with its LayerScale and stochastic depth."""
+
+    num_heads: int
+    mlp_dim: int
+    gelu: Gelu
+    init_rules: Init
+    dtype: Any
+    norm_eps: float
+    qkv_bias: bool
+    qk_norm: bool
+    layer_scale: float
+    dropout_rate: float
+    attention_dropout_rate: float
+    attention: AttentionImpl
+    has_drop_path: bool
+    train: bool
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B N D"], drop_path_rate: Float[Array, ""]
+    ) -> tuple[Float[Array, "B N D"], None]:
+        y = layer_norm(self.norm_eps, self.dtype, "norm1")(x)
+        y = Attention(
+            num_heads=self.num_heads,
+            init_rules=self.init_rules,
+            dtype=self.dtype,
+            qkv_bias=self.qkv_bias,
+            qk_norm=self.qk_norm,
+            norm_eps=self.norm_eps,
+            dropout_rate=self.attention_dropout_rate,
+            impl=self.attention,
+            train=self.train,
+            name="attn",
+        )(y)
+        y = nn.Dropout(self.dropout_rate, deterministic=not self.train)(y)
+        x = x + self._branch(y, drop_path_rate, "ls1")
+        y = layer_norm(self.norm_eps, self.dtype, "norm2")(x)
+        y = Mlp(
+            self.mlp_dim,
+            self.gelu,
+            self.init_rules,
+            self.dtype,
+            self.dropout_rate,
+            self.train,
+            name="mlp",
+        )(y)
+        x = x + self._branch(y, drop_path_rate, "ls2")
+        return constrain(x, BATCH_AXES), None
+
+    def _branch(self, y: jax.Array, drop_path_rate: jax.Array, name: str) -> jax.Array:
+        if self.layer_scale:
+            y = LayerScale(self.layer_scale, name=name)(y)
+        if self.has_drop_path and self.train:
+            y = drop_path(y, drop_path_rate, self.make_rng("dropout"))
+        return y

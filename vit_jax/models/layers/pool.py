@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From tokens to one feature vector."""
+
+import enum
+from typing import Any
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from vit_jax.models.layers.attention import AttentionImpl, attend
+from vit_jax.models.layers.dense import Dense
+from vit_jax.models.layers.init import RULES, Init
+from vit_jax.models.layers.mlp import Gelu, Mlp
+from vit_jax.models.layers.norm import layer_norm
+
+
+class Pool(enum.StrEnum):
+    """Which vector the head sees."""
+
+    CLS = "cls"  # the class token
+    GAP = "gap"  # the mean over the patches (prefix tokens excluded)
+    MAP = "map"  # multi-head attention pooling with one learned query
+
+
+class MapPool(nn.Module):
+    """Multi-head attention pooling (Set Transformer, arXiv:1810.00825; So400m, arXiv:2305.13035).
+
+    A learned latent attends to all tokens; then x + mlp(norm(x)), residual from the projection.
+    """
+
+    num_heads: int
+    mlp_dim: int
+    gelu: Gelu
+    init_rules: Init
+    dtype: Any
+    norm_eps: float = 1e-6
+    impl: AttentionImpl = AttentionImpl.AUTO
+
+    @nn.compact
+    def __call__(self, tokens: Float[Array, "B N D"]) -> Float[Array, "B D"]:
+        batch, count, dim = tokens.shape
+        rules, heads = RULES[self.init_rules], self.num_heads
+        latent_init = nn.initializers.xavier_uniform() if self.init_rules is Init.JAX else rules.linear
+        latent = self.param("latent", latent_init, (1, 1, dim), jnp.float32)
+        q = Dense(dim, self.dtype, rules.linear, name="q")(latent)
+        kv = Dense(2 * dim, self.dtype, rules.qkv(2), name="kv")(tokens)
+        # Columns (head, {k,v}, d), as in Attention.
+        k, v = kv.reshape(batch, count, heads, 2, -1).transpose(3, 0, 2, 1, 4)
+        q = jnp.broadcast_to(q.reshape(1, 1, heads, -1), (batch, 1, heads, dim // heads))
+        x = attend(q.swapaxes(1, 2), k, v, impl=self.impl).reshape(batch, dim)
+        x = Dense(dim, self.dtype, rules.linear, name="proj")(x)
+        y = layer_norm(self.norm_eps, self.dtype, "norm")(x)
+        return x + Mlp(self.mlp_dim, self.gelu, self.init_rules, self.dtype, name="mlp")(y)

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Vision Transformer (arXiv:2010.11929) with the options of its successors.
+
+Sizes: Ti, S (arXiv:2012.12877, arXiv:2106.10270), B, L, H (table 1 of the ViT paper), g, G
+(arXiv:2106.04560 table 2), So400m (arXiv:2305.13035), mu and M (big_vision).
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from vit_jax.errors import UserError
+from vit_jax.models.base import ModelConfig, Output, check_input, compute_dtype, grid, pair
+from vit_jax.models.layers.attention import AttentionImpl
+from vit_jax.models.layers.block import Block
+from vit_jax.models.layers.dense import Dense
+from vit_jax.models.layers.drop_path import DropPathRule, drop_path_rates
+from vit_jax.models.layers.init import POS_EMBED, RULES, Init
+from vit_jax.models.layers.mlp import Gelu
+from vit_jax.models.layers.norm import layer_norm
+from vit_jax.models.layers.patch import PatchEmbed
+from vit_jax.models.layers.pool import MapPool, Pool
+from vit_jax.models.layers.posemb import PosEmbed, sincos2d
+from vit_jax.models.layers.stack import stack
+from vit_jax.sharding import BATCH_AXES, constrain
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class ViTConfig(ModelConfig):
+    """A Vision Transformer; the defaults are ViT-B/16 of google-research/vision_transformer.
+
+    Attributes:
+        patch: (rows, columns) of a patch in pixels; (P,) means square.
+        dim, depth, num_heads, mlp_dim: D, L, h, F.
+        pool: what the head sees.
+        fc_norm: with `gap`, normalise after the mean instead of before it (timm's fc_norm).
+        class_token: prepend a class token; needed by `cls`.
+        num_registers: register tokens after the class token (arXiv:2309.16588).
+        pos_embed: where positions come from.
+        pos_embed_prefix: the learned table also covers class token and registers.
+        pre_logits_dim: width of a Dense + tanh before the head; 0 for none.
+        pre_norm: normalise the embedded tokens before the first block (CLIP).
+        patch_bias, qkv_bias: have those biases.
+        qk_norm: normalise q and k per head (arXiv:2302.05442).
+        layer_scale: initial LayerScale; 0 for none.
+        gelu, norm_eps: facts of the weights.
+        dropout_rate: after the position embedding, the attention and both MLP layers.
+        attention_dropout_rate: on the attention weights.
+        drop_path_rate, drop_path_rule: stochastic depth and how it runs over the blocks.
+        init: whose initial weights.
+        zero_head, head_bias: start the head's kernel at zero; start its bias at this value
+            (-log K for a sigmoid loss over K classes).
+        attention: which attention kernel.
+    """
+
+    patch: tuple[int, ...] = (16, 16)
+    dim: int = 768
+    depth: int = 12
+    num_heads: int = 12
+    mlp_dim: int = 3072
+    pool: Pool = Pool.CLS
+    fc_norm: bool = False
+    class_token: bool = True
+    num_registers: int = 0
+    pos_embed: PosEmbed = PosEmbed.LEARNED
+    pos_embed_prefix: bool = True
+    pre_logits_dim: int = 0
+    pre_norm: bool = False
+    patch_bias: bool = True
+    qkv_bias: bool = True
+    qk_norm: bool = False
+    layer_scale: float = 0.0
+    gelu: Gelu = Gelu.TANH
+    norm_eps: float = 1e-6
+    dropout_rate: float = 0.0
+    attention_dropout_rate: float = 0.0
+    drop_path_rate: float = 0.0
+    drop_path_rule: DropPathRule = DropPathRule.LINEAR
+    init: Init = Init.JAX
+    zero_head: bool = True
+    head_bias: float = 0.0
+    attention: AttentionImpl = AttentionImpl.AUTO
+
+
+# name: (D, L, F, h)
+SIZES = {
+    "mu": (32, 1, 128, 2),
+    "ti": (192, 12, 768, 3),
+    "s": (384, 12, 1536, 6),
+    "m": (512, 12, 2048, 8),
+    "b": (768, 12, 3072, 12),
+    "l": (1024, 24, 4096, 16),
+    "h": (1280, 32, 5120, 16),
+    "g": (1408, 40, 6144, 16),
+    "G": (1664, 48, 8192, 16),
+    "so400m": (1152, 27, 4304, 16),
+}
+PATCHES = (8, 14, 16, 32)
+VARIANTS: dict[str, ViTConfig] = {
+    f"vit_{size}{patch}": ViTConfig(
+        dim=dim, depth=depth, mlp_dim=mlp_dim, num_heads=heads, patch=(patch, patch)
+    )
+    for size, (dim, depth, mlp_dim, heads) in SIZES.items()
+    for patch in PATCHES
+}
+
+
+def validate(cfg: ViTConfig) -> None:
+    """Refuse a combination of fields that cannot be built.
+
+    Raises:
+        UserError: naming the fields and what they may be.
+    """
+    grid(pair(cfg.image_size, "image_size"), pair(cfg.patch, "patch"))
+    for name in ("dim", "depth", "num_heads", "mlp_dim", "num_classes", "channels"):
+        if getattr(cfg, name) < 1:
+            raise UserError(f"model.{name}={getattr(cfg, name)} must be at least 1")
+    if cfg.dim % cfg.num_heads:
+        raise UserError(f"model.num_heads={cfg.num_heads} does not divide model.dim={cfg.dim}")
+    if cfg.pool is Pool.CLS and not cfg.class_token:
+        raise UserError("model.pool=cls needs model.class_token=true (or choose gap or map)")
+    if cfg.fc_norm and cfg.pool is not Pool.GAP:
+        raise UserError("model.fc_norm applies to model.pool=gap only")
+    if cfg.pos_embed is PosEmbed.SINCOS2D and cfg.dim % 4:
+        raise UserError(f"model.pos_embed=sincos2d needs model.dim={cfg.dim} divisible by 4")
+    for name in ("dropout_rate", "attention_dropout_rate", "drop_path_rate"):
+        if not 0 <= getattr(cfg, name) < 1:
+            raise UserError(f"model.{name}={getattr(cfg, name)} must be in [0, 1)")
+    if cfg.scan_unroll < 0 or cfg.num_registers < 0 or cfg.pre_logits_dim < 0:
+        raise UserError("model.scan_unroll, num_registers and pre_logits_dim cannot be negative")
+
+
+class ViT(nn.Module):
+    """Vision Transformer over [B, H, W, C] images, already normalised."""
+
+    cfg: ViTConfig
+
+    @nn.compact
+    def __call__(self, image: Float[Array, "B H W C"], *, train: bool = False) -> Output:
+        cfg, dtype = self.cfg, compute_dtype(self.cfg)
+        size, patch = pair(cfg.image_size, "image_size"), pair(cfg.patch, "patch")
+        check_input(image, size, cfg.channels)
+        x = PatchEmbed(patch, cfg.dim, cfg.init, dtype, cfg.patch_bias, name="patch_embed")(image)
+        x, num_prefix = self._embed(x, grid(size, patch), dtype)
+        x = nn.Dropout(cfg.dropout_rate, deterministic=not train)(x)
+        if cfg.pre_norm:
+            x = layer_norm(cfg.norm_eps, dtype, "norm_pre")(x)
+        rates = drop_path_rates(cfg.drop_path_rate, cfg.depth, cfg.drop_path_rule)
+        x, _ = self._blocks(dtype, train)(constrain(x, BATCH_AXES), jnp.asarray(rates))
+        if not cfg.fc_norm:
+            x = layer_norm(cfg.norm_eps, dtype, "norm")(x)
+        features = self._pool(x, num_prefix, dtype)
+        # float32 from here on: K-way logits are cheap, and the loss wants their digits.
+        features = features.astype(jnp.float32)
+        linear = RULES[cfg.init].linear
+        if cfg.pre_logits_dim:
+            lecun = nn.initializers.lecun_normal()
+            dense = Dense(cfg.pre_logits_dim, jnp.float32, lecun, name="pre_logits")
+            features = jnp.tanh(dense(features))
+        head = Dense(
+            cfg.num_classes,
+            jnp.float32,
+            nn.initializers.zeros if cfg.zero_head else linear,
+            nn.initializers.constant(cfg.head_bias),
+            name="head",
+        )
+        return Output(logits=head(features), features=features, tokens=x)
+
+    def _embed(
+        self, x: Float[Array, "B N D"], shape: tuple[int, int], dtype: Any
+    ) -> tuple[Float[Array, "B M D"], int]:
+        """Add positions and prepend the prefix tokens; returns the tokens and the prefix's length.
+
+        A table that covers the prefix is added after it is prepended; one that does not, before.
+        """
+        cfg = self.cfg
+        token_init = RULES[cfg.init].token
+        prefix = []
+        if cfg.class_token:
+            prefix.append(self.param("cls_token", token_init, (1, 1, cfg.dim), jnp.float32))
+        if cfg.num_registers:
+            tiny = nn.initializers.normal(1e-6)  # as timm's reg_token
+            registers = (1, cfg.num_registers, cfg.dim)
+            prefix.append(self.param("reg_token", tiny, registers, jnp.float32))
+        num_prefix = int(cfg.class_token) + cfg.num_registers
+        count = shape[0] * shape[1]
+        covers_prefix = cfg.pos_embed is PosEmbed.LEARNED and cfg.pos_embed_prefix
+        table = None
+        if cfg.pos_embed is PosEmbed.LEARNED:
+            length = count + (num_prefix if covers_prefix else 0)
+            table = self.param("pos_embed", POS_EMBED, (1, length, cfg.dim), jnp.float32)
+        elif cfg.pos_embed is PosEmbed.SINCOS2D:
+            table = jnp.asarray(sincos2d(*shape, cfg.dim))[None]
+        if table is not None and not covers_prefix:
+            x = x + table.astype(dtype)
+        if prefix:
+            first = jnp.concatenate(prefix, axis=1).astype(dtype)
+            first = jnp.broadcast_to(first, (x.shape[0], *first.shape[1:]))
+            x = jnp.concatenate([first, x], axis=1)
+        if table is not None and covers_prefix:
+            x = x + table.astype(dtype)
+        return x, num_prefix
+
+    def _blocks(self, dtype: Any, train: bool) -> nn.Module:
+        cfg = self.cfg
+        return stack(
+            Block,
+            depth=cfg.depth,
+            unroll=cfg.scan_unroll,
+            remat=cfg.remat,
+            name="blocks",
+            num_heads=cfg.num_heads,
+            mlp_dim=cfg.mlp_dim,
+            gelu=cfg.gelu,
+            init_rules=cfg.init,
+            dtype=dtype,
+            norm_eps=cfg.norm_eps,
+            qkv_bias=cfg.qkv_bias,
+            qk_norm=cfg.qk_norm,
+            layer_scale=cfg.layer_scale,
+            dropout_rate=cfg.dropout_rate,
+            attention_dropout_rate=cfg.attention_dropout_rate,
+            attention=cfg.attention,
+            has_drop_path=cfg.drop_path_rate > 0,
+            train=train,
+        )
+
+    def _pool(self, x: jax.Array, num_prefix: int, dtype: Any) -> Float[Array, "B D"]:
+        cfg = self.cfg
+        if cfg.pool is Pool.CLS:
+            return x[:, 0]
+        if cfg.pool is Pool.MAP:
+            return MapPool(
+                cfg.num_heads,
+                cfg.mlp_dim,
+                cfg.gelu,
+                cfg.init,
+                dtype,
+                cfg.norm_eps,
+                cfg.attention,
+                name="map_pool",
+            )(x)
+        mean = x[:, num_prefix:].mean(axis=1, dtype=jnp.float32)
+        return layer_norm(cfg.norm_eps, dtype, "fc_norm")(mean) if cfg.fc_norm else mean
+

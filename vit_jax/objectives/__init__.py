@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a step minimises: an `Objective` prepares the global batch and returns a scalar loss."""
+
+from typing import Any, Protocol
+
+import jax
+from jaxtyping import Array, Float
+
+from vit_jax.objectives.supervised import (
+    Loss,
+    ObjectiveConfig,
+    Supervised,
+    example_loss,
+    validate,
+)
+
+Batch = dict[str, jax.Array]
+
+
+class Objective(Protocol):
+    """What `make_train_step` differentiates."""
+
+    def prepare(self, batch: Batch, rng: jax.Array) -> Batch:
+        """Turn a loaded batch into the model's input and targets, over the whole global batch.
+
+        Mixing happens here, before gradient accumulation splits the batch, so that results depend
+        neither on the number of devices nor on the number of micro-batches.
+        """
+        ...
+
+    def loss(
+        self, params: Any, frozen: Any, model_state: Any, batch: Batch, rng: jax.Array
+    ) -> tuple[Float[Array, ""], tuple[dict[str, jax.Array], Any]]:
+        """Return the mean loss of a prepared (micro-)batch and (metrics, new model_state).
+
+        `frozen` holds parameters that are not trained (a teacher): passed in, never closed over.
+        """
+        ...
+
+
+__all__ = ["Batch", "Loss", "Objective", "ObjectiveConfig", "Supervised", "example_loss", "validate"]

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Supervised classification: softmax or sigmoid cross-entropy on labelled, possibly mixed images."""
+
+import dataclasses
+import enum
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from vit_jax.data import mix
+from vit_jax.errors import UserError
+
+
+class Loss(enum.StrEnum):
+    """The loss of one example."""
+
+    SOFTMAX = "softmax"  # cross-entropy against a distribution over classes
+    SIGMOID = "sigmoid"  # a binary cross-entropy per class, summed over classes (big_vision, BCE)
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class ObjectiveConfig:
+    """Loss and target settings.
+
+    Attributes:
+        loss: softmax for one label per image, sigmoid for several (or as AugReg trains on 21k).
+        label_smoothing: share of the target spread evenly over all classes.
+    """
+
+    loss: Loss = Loss.SOFTMAX
+    label_smoothing: float = 0.0
+
+
+def validate(cfg: ObjectiveConfig) -> None:
+    """Refuse values out of range.
+
+    Raises:
+        UserError: naming the field.
+    """
+    if not 0 <= cfg.label_smoothing < 1:
+        raise UserError(f"objective.label_smoothing={cfg.label_smoothing} must be in [0, 1)")
+
+
+def example_loss(
+    logits: Float[Array, "B K"], targets: Float[Array, "B K"], loss: Loss
+) -> Float[Array, " B"]:
+    """Return the loss of every example, in nats; sigmoid is summed over the classes."""
+    if loss is Loss.SOFTMAX:
+        return -jnp.sum(targets * jax.nn.log_softmax(logits, axis=-1), axis=-1)
+    positive, negative = jax.nn.log_sigmoid(logits), jax.nn.log_sigmoid(-logits)
+    return -jnp.sum(targets * positive + (1 - targets) * negative, axis=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Supervised:
+    """The objective of plain training.
+
+    Attributes:
+        cfg: loss and smoothing.
+        apply: (variables, image, train, dropout key) -> (Output, new model_state).
+        num_classes: K.
+        mean, std: of the input, in units where white is 1.
+        mixup_alpha: Beta parameter of mixup (arXiv:1710.09412); 0 is off.
+    """
+
+    cfg: ObjectiveConfig
+    apply: Callable[..., tuple[Any, Any]]
+    num_classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    mixup_alpha: float = 0.0
+
+    def prepare(self, batch: dict[str, jax.Array], rng: jax.Array) -> dict[str, jax.Array]:
+        """Normalise uint8 images, build the targets [B, K], mix the global batch."""
+        image = mix.normalize(batch["image"], self.mean, self.std)
+        targets = mix.targets(batch["label"], self.num_classes, self.cfg.label_smoothing)
+        if self.mixup_alpha > 0:
+            image, targets = mix.mixup(rng, image, targets, self.mixup_alpha)
+        return {"image": image, "targets": targets}
+
+    def loss(
+        self,
+        params: Any,
+        frozen: Any,
+        model_state: Any,
+        batch: dict[str, jax.Array],
+        rng: jax.Array,
+    ) -> tuple[Float[Array, ""], tuple[dict[str, jax.Array], Any]]:
+        """Return the mean loss, with top-1 against the largest target as a metric."""
+        del frozen  # nothing but the model itself
+        out, model_state = self.apply({"params": params, **model_state}, batch["image"], True, rng)
+        loss = example_loss(out.logits, batch["targets"], self.cfg.loss).mean()
+        hit = out.logits.argmax(axis=-1) == batch["targets"].argmax(axis=-1)
+        return loss, ({"loss": loss, "top1": hit.mean(dtype=jnp.float32)}, model_state)

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers: learning-rate schedules, optax chains, and decay, lr and freeze rules by regex."""
+
+from vit_jax.optim.build import make_optimizer
+from vit_jax.optim.config import MomentDtype, OptimConfig, Optimizer, Schedule, validate
+from vit_jax.optim.rules import Row, describe
+from vit_jax.optim.schedules import make_schedule
+
+__all__ = [
+    "MomentDtype",
+    "OptimConfig",
+    "Optimizer",
+    "Row",
+    "Schedule",
+    "describe",
+    "make_optimizer",
+    "make_schedule",
+    "validate",
+]

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run says about its optimizer, and which of those settings act for which optimizer."""
+
+import dataclasses
+import enum
+from typing import Any
+
+from vit_jax.errors import UserError, unknown
+
+
+class Optimizer(enum.StrEnum):
+    """The update rules, each with its source."""
+
+    ADAMW = "adamw"  # Loshchilov and Hutter 2019, arXiv 1711.05101
+    SGD = "sgd"
+    LAMB = "lamb"  # You et al. 2020, arXiv 1904.00962
+    LION = "lion"  # Chen et al. 2023, arXiv 2302.06675
+    ADAFACTOR = "adafactor"  # as in Zhai et al. 2022, arXiv 2106.04560 (big_vision)
+    MUON = "muon"  # Jordan 2024, with the scale of Liu et al. 2025, arXiv 2502.16982
+
+
+class Schedule(enum.StrEnum):
+    """The curves between warmup and cooldown."""
+
+    COSINE = "cosine"
+    LINEAR = "linear"
+    RSQRT = "rsqrt"
+    CONSTANT = "constant"
+
+
+class MomentDtype(enum.StrEnum):
+    """How the first moment is stored."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class OptimConfig:
+    """Optimizer settings.
+
+    Durations are strings: "10_000 steps", "5 epochs", "300000 examples", "5%" of the run, "" none.
+    Regexes are searched in the names of single layers, `blocks/3/attn/qkv/kernel`. Weight decay is
+    decoupled and multiplied by the learning rate for every optimizer (PyTorch's AdamW; big_vision's
+    `wd` is this `weight_decay` times `lr`); lr multipliers and layer decay therefore scale it too.
+
+    Attributes:
+        lr: peak learning rate; never scaled by the batch size.
+        warmup: length of the linear warmup from `warmup_lr` to `lr`.
+        warmup_lr: learning rate of step 0.
+        min_lr: where cosine and linear end, and what the cooldown goes to.
+        cooldown: linear descent to `min_lr` at the end of the run. Cosine and linear have reached
+            `min_lr` before it and stay there.
+        rsqrt_timescale: t of rsqrt's lr / sqrt(1 + (step - warmup) / t).
+        beta1: decay of the first moment: adamw, lamb, lion, and muon's Adam part.
+        beta2: decay of the second moment: as beta1 (the Lion paper uses 0.99); for adafactor the
+            cap on its growing decay.
+        eps: added to Adam's denominator: adamw, lamb, muon (there to Newton-Schulz's norm, too).
+        momentum: sgd, adafactor (0: none), and muon's orthogonalised part (published: 0.95).
+        nesterov: Nesterov's form of `momentum`: sgd, muon (published: on).
+        weight_decay: strength of the decay.
+        decay: regex of the decayed parameters. lamb adapts the step of these alone.
+        clip_norm: largest global norm of the trained parameters' gradient; 0 turns clipping off.
+        lr_multipliers: (regex, factor) pairs, the first match wins; 1 where none matches.
+        layer_decay: decay ** (depth + 1 - i) multiplies the learning rate of layer i: embeddings
+            are layer 0, block i is i + 1, the rest depth + 1 (BEiT, MAE, timm); 1 turns it off.
+        freeze: regex of the parameters that never change; "" none.
+        mu_dtype: storage of the first moment or momentum; the second moment is float32.
+    """
+
+    name: Optimizer = Optimizer.ADAMW
+    lr: float = 1e-3
+    schedule: Schedule = Schedule.COSINE
+    warmup: str = ""
+    warmup_lr: float = 0.0
+    min_lr: float = 0.0
+    cooldown: str = ""
+    rsqrt_timescale: str = "10_000 steps"
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    decay: str = "kernel$"
+    clip_norm: float = 1.0
+    lr_multipliers: tuple[tuple[str, float], ...] = ()
+    layer_decay: float = 1.0
+    freeze: str = ""
+    mu_dtype: MomentDtype = MomentDtype.FLOAT32
+
+
+_ADAM = frozenset({"beta1", "beta2", "eps", "mu_dtype"})
+# The settings that some optimizers have no use for, and those that do.
+_USES = {
+    Optimizer.ADAMW: _ADAM,
+    Optimizer.SGD: frozenset({"momentum", "nesterov", "mu_dtype"}),
+    Optimizer.LAMB: _ADAM,
+    Optimizer.LION: frozenset({"beta1", "beta2", "mu_dtype"}),
+    Optimizer.ADAFACTOR: frozenset({"beta2", "momentum", "mu_dtype"}),
+    Optimizer.MUON: _ADAM | {"momentum", "nesterov"},
+}
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(OptimConfig)}
+
+
+def _changed(cfg: OptimConfig, field: str) -> bool:
+    return getattr(cfg, field) != _DEFAULTS[field]
+
+
+def _require_effect(cfg: OptimConfig, field: str, acts: bool, when: str) -> None:
+    """Refuse a setting that was changed but would do nothing."""
+    if _changed(cfg, field) and not acts:
+        raise UserError(
+            f"optim.{field}={str(getattr(cfg, field))!r} has no effect {when}; "
+            f"leave it at {str(_DEFAULTS[field])!r}"
+        )
+
+
+def _require_range(cfg: OptimConfig, field: str, valid: bool, bounds: str) -> None:
+    if not valid:
+        raise UserError(f"optim.{field} must be {bounds}, not {getattr(cfg, field)}")
+
+
+def validate(cfg: OptimConfig) -> None:
+    """Check every setting that can be checked without a model.
+
+    Raises:
+        UserError: a value out of range, or a setting that cannot act as the others stand.
+    """
+    kinds = {"name": Optimizer, "schedule": Schedule, "mu_dtype": MomentDtype}
+    for field, kind in kinds.items():
+        # A config file may hold the plain string.
+        valid = [member.value for member in kind]
+        if getattr(cfg, field) not in valid:
+            raise unknown(f"optim.{field}", getattr(cfg, field), valid)
+    uses = _USES[cfg.name]
+    for field in sorted(frozenset().union(*_USES.values())):
+        takers = ", ".join(name for name, fields in _USES.items() if field in fields)
+        _require_effect(cfg, field, field in uses, f"with {cfg.name} (only with {takers})")
+    if cfg.momentum == 0 and "momentum" in uses:
+        _require_effect(cfg, "nesterov", False, "without momentum")
+        # Muon's other half, Adam, still has a first moment to store.
+        _require_effect(cfg, "mu_dtype", "beta1" in uses, "without momentum")
+    ends = cfg.schedule in (Schedule.COSINE, Schedule.LINEAR)
+    _require_effect(cfg, "warmup_lr", bool(cfg.warmup), "without a warmup")
+    _require_effect(cfg, "min_lr", ends or bool(cfg.cooldown), f"with {cfg.schedule}, no cooldown")
+    rsqrt = cfg.schedule == Schedule.RSQRT
+    _require_effect(cfg, "rsqrt_timescale", rsqrt, f"with the schedule {cfg.schedule}")
+    _require_effect(cfg, "weight_decay", bool(cfg.decay), "when optim.decay names no parameter")
+
+    _require_range(cfg, "lr", cfg.lr > 0, "above 0")
+    _require_range(cfg, "warmup_lr", cfg.warmup_lr >= 0, "0 or more")
+    _require_range(cfg, "min_lr", 0 <= cfg.min_lr <= cfg.lr, f"from 0 to optim.lr ({cfg.lr})")
+    for field in ("beta1", "beta2", "momentum"):
+        _require_range(cfg, field, 0 <= getattr(cfg, field) < 1, "from 0 to below 1")
+    _require_range(cfg, "eps", cfg.eps > 0, "above 0")
+    for field in ("weight_decay", "clip_norm"):
+        _require_range(cfg, field, getattr(cfg, field) >= 0, "0 or more")
+    _require_range(cfg, "layer_decay", 0 < cfg.layer_decay <= 1, "above 0 and at most 1")
+    _require_range(
+        cfg,
+        "lr_multipliers",
+        all(_is_multiplier(pair) for pair in cfg.lr_multipliers),
+        "pairs of a regex and a factor above 0, (('^head/', 10.0),) (optim.freeze stops updates)",
+    )
+
+
+def _is_multiplier(pair: Any) -> bool:
+    # What comes from the command line is a tuple of anything.
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        return False
+    return isinstance(pair[0], str) and isinstance(pair[1], int | float) and pair[1] > 0

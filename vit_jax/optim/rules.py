@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which parameters are decayed, frozen or slowed down: regexes over the names of single layers."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vit_jax import trees
+from vit_jax.errors import UserError, unknown
+from vit_jax.optim.config import OptimConfig, Optimizer
+
+# By parameter name: one value of shape (), or, where its layers differ, one of shape (L, 1, ...).
+Values = Mapping[str, np.ndarray]
+
+# Layer 0 of the layer-wise decay (timm 1.0 VisionTransformer.group_matcher, stem).
+_EMBEDDING = re.compile(r"^(?:patch_embed|pos_embed|[a-z]+_token)(?:/|$)")
+_BLOCK = re.compile(r"^blocks/(\d+)/")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What happens to each parameter: decayed and frozen (bool), lr (float32 factor)."""
+
+    decayed: Values
+    frozen: Values
+    lr: Values
+
+
+class Row(NamedTuple):
+    """One parameter's line in the table of `describe`."""
+
+    parameter: str
+    shape: str
+    decay: str
+    lr: str
+
+
+def _by_layer(params: trees.PyTree, value_of: Callable[[str], Any], dtype: Any) -> Values:
+    values = {}
+    for name, leaf in trees.named_leaves(params):
+        layers = np.array([value_of(layer) for layer in trees.layer_names(name, leaf)], dtype)
+        same = (layers == layers[0]).all()
+        shape = () if same else (-1, *[1] * (leaf.ndim - 1))
+        values[name] = (layers[:1] if same else layers).reshape(shape)
+    return values
+
+
+def _compile(field: str, pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise UserError(f"optim.{field}: {pattern!r} is not a regex: {error}") from None
+
+
+def _matched(
+    field: str, patterns: Sequence[str], params: trees.PyTree
+) -> Callable[[str], int | None]:
+    """Return a function from a layer's name to the index of the first pattern found in it.
+
+    Raises:
+        UserError: a pattern is no regex, or is the first match of no parameter.
+    """
+    regexes = [_compile(field, pattern) for pattern in patterns]
+    names = {
+        layer: layer == layers[0]
+        for name, leaf in trees.named_leaves(params)
+        for layers in [trees.layer_names(name, leaf)]
+        for layer in layers
+    }
+
+    def first(name: str) -> int | None:
+        return next((i for i, regex in enumerate(regexes) if regex.search(name)), None)
+
+    winners = {first(name) for name in names}
+    for i, regex in enumerate(regexes):
+        if i in winners:
+            continue
+        if any(regex.search(name) for name in names):
+            raise UserError(
+                f"optim.{field}: all that {patterns[i]!r} matches is taken by the patterns before "
+                "it (the first match wins); put it before them or remove it"
+            )
+        examples = [name for name, is_first_layer in names.items() if is_first_layer]
+        raise unknown(f"parameter in optim.{field}:", patterns[i], examples)
+    return first
+
+
+def _layer_decay(factor: float, params: trees.PyTree) -> Callable[[str], float]:
+    depths = set()
+    for name, leaf in trees.named_leaves(params):
+        if trees.is_stacked(name):
+            depths.add((name.split("/")[0], leaf.shape[0]))
+    if len(depths) != 1 or {stack for stack, _ in depths} != {"blocks"}:
+        found = ", ".join(sorted({stack for stack, _ in depths})) or "none"
+        raise UserError(
+            "optim.layer_decay needs a model with one stack of layers, 'blocks' (this one's: "
+            f"{found}); use optim.lr_multipliers"
+        )
+    ((_, depth),) = depths
+
+    def value_of(name: str) -> float:
+        block = _BLOCK.match(name)
+        outside = 0 if _EMBEDDING.match(name) else depth + 1
+        return factor ** (depth + 1 - (int(block[1]) + 1 if block else outside))
+
+    return value_of
+
+
+def make_rules(cfg: OptimConfig, params: trees.PyTree) -> Rules:
+    """Apply the config's regexes to the parameters (arrays or ShapeDtypeStructs).
+
+    Raises:
+        UserError: a pattern is no regex or matches nothing, nothing is left to train, or
+            layer_decay is set for a model that is not one stack of blocks.
+    """
+    # LAMB adapts the decayed parameters whatever the strength of the decay.
+    decays = cfg.decay and (cfg.weight_decay > 0 or cfg.name == Optimizer.LAMB)
+    decays = _matched("decay", (cfg.decay,) if decays else (), params)
+    freezes = _matched("freeze", (cfg.freeze,) if cfg.freeze else (), params)
+    frozen = _by_layer(params, lambda name: freezes(name) is not None, bool)
+    if all(value.all() for value in frozen.values()):
+        raise UserError(f"optim.freeze={cfg.freeze!r} leaves no parameter to train")
+
+    multiplier = _matched("lr_multipliers", [p for p, _ in cfg.lr_multipliers], params)
+    layer_factor = _layer_decay(cfg.layer_decay, params) if cfg.layer_decay != 1 else None
+
+    def lr_of(name: str) -> float:
+        index = multiplier(name)
+        factor = 1.0 if index is None else cfg.lr_multipliers[index][1]
+        return factor * (layer_factor(name) if layer_factor else 1.0)
+
+    return Rules(
+        decayed=_by_layer(
+            params, lambda name: decays(name) is not None and freezes(name) is None, bool
+        ),
+        frozen=frozen,
+        lr=_by_layer(params, lr_of, np.float32),
+    )
+
+
+def _share(value: np.ndarray) -> str:
+    if value.all():
+        return "yes"
+    return f"{value.sum()} of {value.size} layers" if value.any() else "no"
+
+
+def describe(cfg: OptimConfig, params: trees.PyTree) -> list[Row]:
+    """Tabulate what the rules do to each parameter (arrays or ShapeDtypeStructs).
+
+    `decay` is "yes", "no" or "2 of 12 layers"; `lr` is "frozen" or the factor on the learning
+    rate, "1", "0.1" or, over the layers, "0.0687 to 0.75", with the number of frozen layers.
+
+    Raises:
+        UserError: as `make_optimizer`.
+    """
+    rules = make_rules(cfg, params)
+    rows = []
+    for name, leaf in trees.named_leaves(params):
+        frozen, factor = rules.frozen[name], rules.lr[name]
+        lr = f"{factor.min():.3g}"
+        lr += f" to {factor.max():.3g}" if factor.size > 1 else ""
+        lr += f" ({_share(frozen)} frozen)" if frozen.any() else ""
+        decay = _share(rules.decayed[name]) if cfg.weight_decay else "no"
+        shape = "x".join(map(str, leaf.shape))
+        rows.append(Row(name, shape, decay, "frozen" if frozen.all() else lr))
+    return rows

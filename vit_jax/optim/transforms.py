@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradient transformations that treat every layer of a stacked parameter as a tensor of its own."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float
+
+from vit_jax import trees
+from vit_jax.optim.rules import Values
+
+Leaf = Float[Array, "..."]
+
+# Everything below looks a parameter's rule up by its name: inside `optax.masked` the tree has
+# holes, so a tree of rules would not match it.
+
+
+def _each_layer(name: str, fn: Callable[..., trees.PyTree]) -> Callable[..., trees.PyTree]:
+    return jax.vmap(fn) if trees.is_stacked(name) else fn
+
+
+def _where(mask: np.ndarray, yes: Callable[[], Leaf], no: Leaf) -> Leaf:
+    if mask.all():
+        return yes()
+    return jnp.where(mask, yes(), no) if mask.any() else no
+
+
+def add_decay(weight_decay: float, decayed: Values) -> optax.GradientTransformation:
+    """Add `weight_decay` times the parameter where `decayed`."""
+
+    def update(updates: trees.PyTree, params: trees.PyTree) -> trees.PyTree:
+        return trees.map_named(
+            lambda name, u, p: _where(decayed[name], lambda: u + weight_decay * p, u),
+            updates,
+            params,
+        )
+
+    return optax.stateless(update)
+
+
+def multiply(factors: Values) -> optax.GradientTransformation:
+    """Multiply each layer's update by its factor."""
+
+    def update(updates: trees.PyTree, params: trees.PyTree) -> trees.PyTree:
+        del params
+        return trees.map_named(
+            lambda name, u: u if (factors[name] == 1).all() else u * factors[name], updates
+        )
+
+    return optax.stateless(update)
+
+
+def fill(mask: Values, value: float) -> optax.GradientTransformation:
+    """Replace the updates of the masked layers, finite or not, by `value`."""
+
+    def update(updates: trees.PyTree, params: trees.PyTree) -> trees.PyTree:
+        del params
+        return trees.map_named(
+            lambda name, u: _where(mask[name], lambda: jnp.full_like(u, value), u), updates
+        )
+
+    return optax.stateless(update)
+
+
+def scale_by_layer_trust_ratio(adapted: Values) -> optax.GradientTransformation:
+    """Scale each layer's update to the norm of its parameter (LAMB, arXiv 1904.00962, alg. 2).
+
+    Only where `adapted`: as in TensorFlow Addons, NVIDIA's FusedLAMB and timm, and unlike
+    `optax.lamb`, biases and norms that are not decayed keep Adam's step. (At a weight decay of 0
+    FusedLAMB and timm adapt nothing; this still does.)
+    """
+    ratio = optax.scale_by_trust_ratio()
+
+    def one(u: Leaf, p: Leaf) -> Leaf:
+        return ratio.update(u, optax.EmptyState(), p)[0]  # pyright: ignore[reportReturnType]
+
+    def update(updates: trees.PyTree, params: trees.PyTree) -> trees.PyTree:
+        return trees.map_named(
+            lambda name, u, p: _where(adapted[name], lambda: _each_layer(name, one)(u, p), u),
+            updates,
+            params,
+        )
+
+    return optax.stateless(update)
+
+
+def scale_by_matrix_size(rms: float) -> optax.GradientTransformation:
+    """Bring orthogonal (in, out) matrices, the last two axes, to a root mean square of `rms`.
+
+    Their own is 1 / sqrt(max(in, out)) (arXiv 2502.16982, sec. 2.2).
+    """
+
+    def update(updates: trees.PyTree, params: trees.PyTree) -> trees.PyTree:
+        del params
+        return jax.tree.map(lambda u: u * (rms * math.sqrt(max(u.shape[-2:]))), updates)
+
+    return optax.stateless(update)
+
+
+def scale_by_layer_factored_rms(
+    *, decay_rate: float, beta2_cap: float, min_dim_size_to_factor: int
+) -> optax.GradientTransformation:
+    """Divide by the root of Adafactor's second moment (arXiv 1804.04235, alg. 4), layer by layer.
+
+    `optax.scale_by_factored_rms` on a stack could factor the depth axis. State: FactoredState with
+    `v` of the parameter's shape where it is not factored (a layer with fewer than two dims of at
+    least `min_dim_size_to_factor`), else `v_row` and `v_col`, each short of one of its axes. Their
+    names end in the parameter's; a moment not in use is no leaf (optax keeps one of shape (1,)).
+
+    Args:
+        decay_rate: r of the second moment's decay at update t = 1, 2, ...: 1 - t ** -r.
+        beta2_cap: the largest that decay gets (arXiv 2106.04560, sec. 3.4).
+        min_dim_size_to_factor: smaller dims are not factored.
+    """
+    rms = optax.scale_by_factored_rms(
+        decay_rate=decay_rate,
+        min_dim_size_to_factor=min_dim_size_to_factor,
+        decay_rate_fn=lambda i, r: jnp.minimum(
+            beta2_cap, 1 - (jnp.asarray(i) + 1.0) ** -jnp.asarray(r)
+        ),
+    )
+
+    def is_factored(name: str, shape: tuple[int, ...]) -> bool:
+        dims = shape[1:] if trees.is_stacked(name) else shape
+        return len(dims) > 1 and sorted(dims)[-2] >= min_dim_size_to_factor
+
+    def gather(
+        count: Any, states: dict[str, optax.FactoredState], params: trees.PyTree
+    ) -> optax.FactoredState:
+        def moments(field: str, factored: bool) -> trees.PyTree:
+            return trees.map_named(
+                lambda name, p: (
+                    getattr(states[name], field)
+                    if is_factored(name, p.shape) == factored
+                    else optax.MaskedNode()
+                ),
+                params,
+            )
+
+        return optax.FactoredState(
+            count=count,
+            v_row=moments("v_row", True),
+            v_col=moments("v_col", True),
+            v=moments("v", False),
+        )
+
+    def init(params: trees.PyTree) -> optax.FactoredState:
+        states = {name: _each_layer(name, rms.init)(p) for name, p in trees.named_leaves(params)}
+        return gather(jnp.zeros([], jnp.int32), states, params)
+
+    def update(
+        updates: trees.PyTree, state: Any, params: trees.PyTree | None = None
+    ) -> tuple[trees.PyTree, optax.FactoredState]:
+        rows, cols, full = (
+            dict(trees.named_leaves(tree)) for tree in (state.v_row, state.v_col, state.v)
+        )
+
+        def one(g: Leaf, p: Leaf, v: tuple[Leaf, ...]) -> tuple[Leaf, optax.FactoredState]:
+            unused = jnp.zeros((1,), g.dtype)
+            row, col, dense = (*v, unused) if len(v) == 2 else (unused, unused, *v)
+            return rms.update(g, optax.FactoredState(state.count, row, col, dense), p)  # pyright: ignore[reportReturnType]
+
+        results = {}
+        by_name = dict(trees.named_leaves(params))
+        for name, g in trees.named_leaves(updates):
+            v = (full[name],) if name in full else (rows[name], cols[name])
+            results[name] = _each_layer(name, one)(g, by_name[name], v)
+        states = {name: new for name, (_, new) in results.items()}
+        count = optax.safe_increment(state.count)
+        return trees.map_named(lambda name, _: results[name][0], updates), gather(
+            count, states, params
+        )
+
+    return optax.GradientTransformation(init, update)

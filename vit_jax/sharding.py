@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device mesh, and rules from parameter names to shardings (regex over names, as in big_vision).
+
+One code path: a laptop is the (1, 1, 1) mesh. `data` copies parameters and splits the batch,
+`fsdp` splits both (ZeRO-3), `tensor` splits heads and MLP width (Megatron-LM, arXiv:1909.08053).
+"""
+
+import dataclasses
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+
+from vit_jax import trees
+from vit_jax.errors import UserError
+
+PyTree = Any
+AXES = ("data", "fsdp", "tensor")
+BATCH_AXES = ("data", "fsdp")
+
+# First match wins; a spec names the trailing dimensions, so that stacked parameters (one leading
+# depth axis) follow the same rules, and optimizer moments follow by the end of their name.
+# qkv columns are ordered (head, {q,k,v}, head_dim): splitting them splits whole heads.
+RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
+    (r"(^|/)(qkv|q|kv|fc1)/kernel$", ("fsdp", "tensor")),
+    (r"(^|/)(qkv|q|kv|fc1)/bias$", ("tensor",)),
+    (r"(^|/)(proj|fc2)/kernel$", ("tensor", "fsdp")),
+    (r"(^|/)(pre_logits|head|head_dist)/kernel$", ("fsdp", "tensor")),
+    (r"(^|/)(head|head_dist)/bias$", ("tensor",)),
+    (r"(^|/)patch_embed/kernel$", (None, None, None, "fsdp")),
+    (r"(^|/)pos_embed$", (None, None, "fsdp")),
+)
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class MeshConfig:
+    """Sizes of the mesh axes; one of them may be -1: all devices that are left."""
+
+    data: int = -1
+    fsdp: int = 1
+    tensor: int = 1
+
+
+def mesh_shape(cfg: MeshConfig, num_devices: int) -> tuple[int, int, int]:
+    """Resolve -1 and check that the axes multiply to the number of devices.
+
+    Raises:
+        UserError: the sizes cannot be laid over `num_devices` devices.
+    """
+    sizes = [cfg.data, cfg.fsdp, cfg.tensor]
+    asked = ", ".join(f"mesh.{a}={s}" for a, s in zip(AXES, sizes, strict=True))
+    if sizes.count(-1) > 1 or any(s < 1 and s != -1 for s in sizes):
+        raise UserError(f"{asked}: each must be positive, and at most one -1 (all devices left)")
+    known = math.prod(s for s in sizes if s != -1)
+    if -1 in sizes and num_devices % known == 0:
+        sizes[sizes.index(-1)] = num_devices // known
+    if math.prod(sizes) != num_devices:
+        raise UserError(f"{asked} does not fit {num_devices} device(s); set one of them to -1")
+    return sizes[0], sizes[1], sizes[2]
+
+
+def make_mesh(cfg: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """Lay all devices (of all hosts) over the (data, fsdp, tensor) mesh."""
+    devices = list(devices) if devices is not None else jax.devices()
+    shape = mesh_shape(cfg, len(devices))
+    # Auto: `jax.make_mesh` defaults to Explicit axes, which Linen's modules reject.
+    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+
+
+def abstract_mesh(cfg: MeshConfig, num_devices: int) -> AbstractMesh:
+    """Describe a mesh without its devices: a dry run plans a pod from a laptop."""
+    return AbstractMesh(mesh_shape(cfg, num_devices), AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def spec(name: str, shape: Sequence[int], axis_sizes: Mapping[str, int]) -> PartitionSpec:
+    """Return the PartitionSpec of a parameter (or of its moment) by the first rule that matches.
+
+    A dimension that its mesh axis does not divide stays whole; so does a leaf of another rank than
+    its rule's (Adafactor's factored moments).
+    """
+    for pattern, axes in RULES:
+        if re.search(pattern, name):
+            lead = len(shape) - len(axes)
+            if lead != int(trees.is_stacked(name)):
+                continue
+            fitted = [
+                axis if axis and size % axis_sizes[axis] == 0 else None
+                for axis, size in zip(axes, shape[lead:], strict=True)
+            ]
+            return PartitionSpec(*[None] * lead, *fitted)
+    return PartitionSpec()
+
+
+def shardings(abstract: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
+    """Map every leaf of a state to its NamedSharding by name."""
+    sizes = dict(mesh.shape)
+    return trees.map_named(
+        lambda name, leaf: NamedSharding(mesh, spec(name, leaf.shape, sizes)), abstract
+    )
+
+
+def batch_sharding(mesh: Mesh | AbstractMesh) -> NamedSharding:
+    """Split the leading (example) axis over data and fsdp."""
+    return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
+
+
+def batch_parts(mesh: Mesh | AbstractMesh) -> int:
+    """Count the parts that a global batch is split into."""
+    return math.prod(mesh.shape[a] for a in BATCH_AXES)
+
+
+def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
+    """Pin an activation's leading dimensions to mesh axes; a no-op outside `jax.set_mesh`.
+
+    An axis that does not divide its dimension is dropped (the batch of one of a prediction).
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return x
+    fitted: list[str | tuple[str, ...] | None] = []
+    for dim, axis in enumerate(axes):
+        names = (axis,) if isinstance(axis, str) else axis or ()
+        parts = math.prod(mesh.shape[a] for a in names)
+        fitted.append(axis if x.shape[dim] % parts == 0 else None)
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*fitted))
+
+
+def global_batch(batch: Mapping[str, Any], mesh: Mesh, *, batch_size: int) -> dict[str, jax.Array]:
+    """Assemble the global batch from every process's contiguous slice (numpy, leading axis)."""
+    sharding = batch_sharding(mesh)
+    return {
+        # global_shape always: without it processes with uneven slices disagree silently.
+        key: jax.make_array_from_process_local_data(sharding, x, (batch_size, *x.shape[1:]))
+        for key, x in batch.items()
+    }
+
+
+def initialize_distributed() -> None:
+    """Join the cluster that the environment describes (TPU pod, Slurm, Open MPI, Kubernetes).
+
+    A single process does nothing. `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and
+    `JAX_PROCESS_ID` describe a cluster by hand. Must run before any other jax call.
+    """
+    env = os.environ
+    if "JAX_COORDINATOR_ADDRESS" in env:
+        try:
+            count, index = int(env["JAX_NUM_PROCESSES"]), int(env["JAX_PROCESS_ID"])
+        except (KeyError, ValueError) as error:
+            raise UserError(
+                "JAX_COORDINATOR_ADDRESS is set: set JAX_NUM_PROCESSES and JAX_PROCESS_ID as well"
+            ) from error
+        jax.distributed.initialize(env["JAX_COORDINATOR_ADDRESS"], count, index)
+        return
+    detected = (
+        int(env.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in env,
+        int(env.get("OMPI_COMM_WORLD_SIZE", "1")) > 1,
+        len(env.get("TPU_WORKER_HOSTNAMES", "").split(",")) > 1,
+        "MEGASCALE_COORDINATOR_ADDRESS" in env,
+    )
+    if any(detected):
+        jax.distributed.initialize()

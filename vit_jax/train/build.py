@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a Config to the pieces that a run, a dry run, a benchmark or a test puts together."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+from flax import linen as nn
+from jax.sharding import Mesh, NamedSharding
+
+from vit_jax import config as config_lib
+from vit_jax import data, models, objectives, optim, sharding
+from vit_jax.config import Config, Plan
+from vit_jax.data import mix
+from vit_jax.evals import Classify, Predict, make_evaluator
+from vit_jax.train.state import TrainState, make_init
+from vit_jax.train.step import TrainStep, jit_step, make_train_step
+
+PyTree = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """What a config builds to; nothing of it holds memory on a device.
+
+    Attributes:
+        module: the model.
+        objective: the loss of a step.
+        plan: durations in steps.
+        schedule: step -> learning rate.
+        init: PRNG key -> TrainState, pure.
+        step: the training step, pure and not jitted.
+        predict: (variables, uint8 images) -> logits; one object, so that it is compiled once.
+        abstract: the state's shapes and dtypes.
+    """
+
+    module: nn.Module
+    objective: objectives.Objective
+    plan: Plan
+    schedule: optax.Schedule
+    init: Callable[[jax.Array], TrainState]
+    step: TrainStep
+    predict: Predict
+    abstract: TrainState
+
+
+def build(cfg: Config, num_examples: int) -> Parts:
+    """Build everything by shapes alone, for a training split of `num_examples`.
+
+    Raises:
+        UserError: settings that do not go together.
+    """
+    plan = config_lib.plan(cfg, num_examples)
+    module = models.create(cfg.model)
+
+    def init_model(key: jax.Array) -> tuple[PyTree, PyTree]:
+        return models.init(module, cfg.model, key)
+
+    params = jax.eval_shape(lambda key: init_model(key)[0], jax.random.key(0))
+    tx, schedule = optim.make_optimizer(cfg.optim, params, plan.clock)
+    objective = objectives.Supervised(
+        cfg=cfg.objective,
+        apply=apply_with_state(module),
+        num_classes=cfg.model.num_classes,
+        mean=cfg.data.mean,
+        std=cfg.data.std,
+        mixup_alpha=cfg.data.mixup_alpha,
+    )
+    init = make_init(init_model, tx, with_ema=cfg.ema_decay > 0)
+    step = make_train_step(
+        objective, tx, schedule, accum_steps=cfg.accum_steps, ema_decay=cfg.ema_decay
+    )
+    abstract = jax.eval_shape(init, jax.random.key(0))
+    predict = make_predict(cfg, module)
+    return Parts(module, objective, plan, schedule, init, step, predict, abstract)
+
+
+def apply_with_state(module: nn.Module) -> Callable[..., tuple[models.Output, PyTree]]:
+    """Return (variables, image, train, dropout key) -> (Output, new model_state)."""
+
+    def apply(
+        variables: PyTree, image: jax.Array, train: bool, rng: jax.Array
+    ) -> tuple[models.Output, PyTree]:
+        rngs = {"dropout": rng}
+        mutable = [name for name in variables if name != "params"]
+        if train and mutable:
+            out, state = module.apply(variables, image, train=True, rngs=rngs, mutable=mutable)
+            return out, dict(state)
+        state = {name: variables[name] for name in mutable}
+        return module.apply(variables, image, train=train, rngs=rngs), state
+
+    return apply
+
+
+def make_predict(cfg: Config, module: nn.Module) -> Predict:
+    """Return (variables, uint8 images [B, H, W, C]) -> logits [B, K], in evaluation mode."""
+
+    def predict(variables: PyTree, image: jax.Array) -> jax.Array:
+        image = mix.normalize(image, cfg.data.mean, cfg.data.std)
+        return module.apply(variables, image, train=False).logits
+
+    return predict
+
+
+def shardings(parts: Parts, mesh: Mesh) -> TrainState:
+    """Return the NamedSharding of every leaf of the state."""
+    return sharding.shardings(parts.abstract, mesh)
+
+
+def init_state(cfg: Config, parts: Parts, mesh: Mesh) -> TrainState:
+    """Make the state of step 0, each leaf born in its sharding."""
+    with jax.set_mesh(mesh):
+        init = jax.jit(parts.init, out_shardings=shardings(parts, mesh))
+        return init(jax.random.key(cfg.seed))
+
+
+def compile_step(parts: Parts, mesh: Mesh) -> TrainStep:
+    """Jit the step over the mesh (compiled at its first call)."""
+    return jit_step(parts.step, shardings(parts, mesh), {}, mesh)
+
+
+def abstract_state(parts: Parts, mesh: Mesh) -> TrainState:
+    """Return the state's ShapeDtypeStructs with their shardings, what a restore fills."""
+
+    def attach(leaf: jax.ShapeDtypeStruct, where: NamedSharding) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+
+    return jax.tree.map(attach, parts.abstract, shardings(parts, mesh))
+
+
+def open_train(cfg: Config) -> data.Source:
+    """Open the training split and check that it fits the model.
+
+    Raises:
+        UserError: no such dataset, or another number of classes than the model's.
+    """
+    source = data.open_source(
+        cfg.data.name, cfg.data.data_dir, cfg.data.train_split, cache=cfg.data.cache
+    )
+    config_lib.check_classes(cfg, source.num_classes)
+    return source
+
+
+def evaluator(cfg: Config, name: str, mesh: Mesh) -> Classify:
+    """Open the split of `cfg.evals[name]` and build its evaluator.
+
+    Raises:
+        UserError: no such dataset or split.
+    """
+    height, width, channels = models.input_shape(cfg.model)
+    return make_evaluator(
+        cfg.evals[name],
+        cfg.data,
+        image_size=(height, width),
+        channels=channels,
+        mesh=mesh,
+        sigmoid=cfg.objective.loss is objectives.Loss.SIGMOID,
+        name=name,
+    )

@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints that survive kills, full disks and flipped bits, on Orbax v1 (orbax.readthedocs.io).
+
+Orbax writes each step into a temporary directory and renames it when complete. It has no checksum
+of contents, so a digest of every leaf (record.py) is saved with the state and verified on restore.
+All of Orbax is in this file.
+"""
+
+import contextlib
+import functools
+import logging
+import math
+import os
+import re
+import shutil
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from orbax.checkpoint import v1 as ocp
+
+from vit_jax import trees
+from vit_jax.config import CheckpointConfig, Mode
+from vit_jax.errors import UserError
+from vit_jax.train import record as record_lib
+from vit_jax.train.record import Damaged, Record, listed
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+_TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a step that Orbax has not finished
+_DELETED = ".deleted"  # renamed before removal: a kill half-way leaves no half of a checkpoint
+
+
+class CorruptCheckpoints(UserError):
+    """There are checkpoints, but none that can be used."""
+
+
+class SaveFailed(UserError):
+    """A checkpoint could not be written; the older ones are intact."""
+
+
+class Restored(NamedTuple):
+    """A state with the step and the metadata it was saved with."""
+
+    state: trees.PyTree
+    step: int
+    metadata: dict[str, Any]
+
+
+class Checkpointer:
+    """Saves and restores the states of one run in `directory`, one subdirectory a step.
+
+    Every process of a run makes the same calls in the same order.
+    """
+
+    def __init__(self, directory: str | Path, cfg: CheckpointConfig) -> None:
+        """Open or create `directory`, and remove what a killed save or deletion left there."""
+        _silence_orbax()
+        self._directory = Path(directory).absolute()
+        self._cfg = cfg
+        if jax.process_index() == 0:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            for entry in self._directory.iterdir():
+                if _TEMPORARY in entry.name or entry.name.endswith(_DELETED):
+                    shutil.rmtree(entry, ignore_errors=True)
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices("vit_jax checkpoints cleaned")
+        self._metrics: dict[int, dict[str, float]] = {}  # of every finished checkpoint
+        self._ours: set[int] = set()  # saved by this process, or restored and verified
+        self._bad: set[int] = set()  # found damaged
+        self._pending: threading.Thread | None = None
+        self._failure: SaveFailed | None = None
+        for entry in self._directory.iterdir():
+            if entry.name.isdecimal():
+                self._metrics[int(entry.name)] = {}
+                with contextlib.suppress(Damaged):
+                    self._metrics[int(entry.name)] = self._read(int(entry.name)).metrics
+
+    def save(
+        self,
+        step: int,
+        state: trees.PyTree,
+        *,
+        metadata: Mapping[str, Any],
+        metrics: Mapping[str, float] | None = None,
+    ) -> bool:
+        """Start saving `state`; return once it is copied to the host, False if `step` is there.
+
+        `state` may be donated right after. `metadata` is any JSON; `metrics` decide what is best,
+        so they must come with the first save of a step.
+
+        Raises:
+            SaveFailed: this save could not start, or the one before failed meanwhile (this one is
+                under way then).
+            UserError: the directory holds this or a later step that this run did not restore.
+        """
+        failure = self._join()
+        if step in self._ours:
+            if failure:
+                raise failure
+            return False
+        foreign = [s for s in self.steps() if s >= step]
+        if foreign:
+            raise UserError(
+                f"{self._directory} holds a checkpoint of step {foreign[-1]}, but this run is at "
+                f"step {step} and did not continue from it; choose another workdir, or delete it"
+            )
+        if step in self._bad:
+            self._delete({step})
+        record = record_lib.describe(state, metadata, metrics or {})
+        num_bytes = trees.num_bytes(state)
+        try:
+            response = ocp.save_async(
+                str(self._path(step)), state, custom_metadata=record_lib.pack(record)
+            )
+        except Exception as error:
+            raise self._failed(step, num_bytes, error) from None
+
+        def finish() -> None:
+            try:
+                response.result()
+            except Exception as error:
+                self._failure = self._failed(step, num_bytes, error)
+            else:
+                self._metrics[step] = record.metrics
+                self._ours.add(step)
+                self._delete(set(self._metrics) - self._kept())
+
+        # Not a daemon: a process that ends normally still completes its last checkpoint.
+        self._pending = threading.Thread(target=finish, name=f"checkpoint-{step}")
+        self._pending.start()
+        if failure:
+            raise failure
+        return True
+
+    def restore(self, abstract: trees.PyTree) -> Restored | None:
+        """Load the newest intact checkpoint; None if there is none at all.
+
+        `abstract` is the wanted tree of `jax.ShapeDtypeStruct`s; its shardings may be of any mesh.
+        Each damaged checkpoint on the way is reported by one warning.
+
+        Raises:
+            CorruptCheckpoints: there are checkpoints, and every one is damaged.
+            UserError: the checkpoint is of another model or optimizer.
+        """
+        self.wait()
+        reasons: list[str] = []
+        for step in sorted(self._metrics, reverse=True):
+            try:
+                restored = self._load(abstract, step)
+            except Damaged as damage:
+                reasons.append(f"step {step}: {damage}")
+                self._bad.add(step)
+                _log.warning("checkpoint %s is unusable, trying an older one: %s", step, damage)
+            else:
+                return restored
+        if reasons:
+            raise CorruptCheckpoints(
+                f"no checkpoint in {self._directory} is usable ({'; '.join(reasons)}); "
+                "bring back a copy, or delete the directory to start from step 0"
+            )
+        return None
+
+    def restore_step(self, abstract: trees.PyTree, step: int) -> Restored:
+        """Load one checkpoint, as `restore` does.
+
+        Raises:
+            CorruptCheckpoints: it is damaged.
+            UserError: there is none of that step, or it is of another model or optimizer.
+        """
+        self.wait()
+        self._check_exists(step)
+        try:
+            return self._load(abstract, step)
+        except Damaged as damage:
+            self._bad.add(step)
+            raise CorruptCheckpoints(
+                f"checkpoint {self._path(step)} is unusable: {damage}"
+            ) from None
+
+    def metadata(self, step: int) -> dict[str, Any]:
+        """Return the metadata saved with a step, without reading its arrays.
+
+        Raises:
+            CorruptCheckpoints: it cannot be read.
+            UserError: there is no checkpoint of that step.
+        """
+        self._check_exists(step)
+        try:
+            return self._read(step).metadata
+        except Damaged as damage:
+            raise CorruptCheckpoints(
+                f"checkpoint {self._path(step)} is unusable: {damage}"
+            ) from None
+
+    def steps(self) -> list[int]:
+        """List the steps of the finished checkpoints not known to be damaged, oldest first."""
+        return sorted(set(self._metrics) - self._bad)
+
+    def latest_step(self) -> int | None:
+        """Return the newest of `steps()`, None if there is none."""
+        return max(self.steps(), default=None)
+
+    def best_step(self) -> int | None:
+        """Return the step of the best `cfg.metric` (the later of equals), None if none has it."""
+        return next(iter(self._best()), None)
+
+    def wait(self) -> None:
+        """Block until the save under way is on disk.
+
+        Raises:
+            SaveFailed: a save failed since the last call.
+        """
+        failure = self._join()
+        if failure:
+            raise failure
+
+    def close(self) -> None:
+        """Finish as `wait` does; nothing else needs closing."""
+        self.wait()
+
+    def _join(self) -> SaveFailed | None:
+        if self._pending is not None:
+            self._pending.join()
+            self._pending = None
+        failure, self._failure = self._failure, None
+        return failure
+
+    def _path(self, step: int) -> Path:
+        return self._directory / str(step)
+
+    def _check_exists(self, step: int) -> None:
+        if step not in self._metrics:
+            there = ", ".join(map(str, sorted(self._metrics))) or "none"
+            raise UserError(f"no checkpoint of step {step} in {self._directory}; there: {there}")
+
+    def _best(self) -> list[int]:
+        sign = 1 if self._cfg.mode == Mode.MAX else -1
+        # A copy, for the thread of a save may add and remove steps meanwhile.
+        metrics = dict(self._metrics)
+        values = {s: metrics[s].get(self._cfg.metric, math.nan) for s in metrics}
+        ranked = [s for s in values if math.isfinite(values[s]) and s not in self._bad]
+        return sorted(ranked, key=lambda s: (sign * values[s], s), reverse=True)
+
+    def _kept(self) -> set[int]:
+        return {*self.steps()[-self._cfg.keep :], *self._best()[: self._cfg.keep_best]}
+
+    def _delete(self, steps: set[int]) -> None:
+        for step in steps:
+            del self._metrics[step]
+            self._bad.discard(step)
+            self._ours.discard(step)
+            if jax.process_index() == 0:
+                doomed = self._path(step).with_name(f"{step}{_DELETED}")
+                with contextlib.suppress(OSError):
+                    self._path(step).rename(doomed)
+                    shutil.rmtree(doomed)
+
+    def _failed(self, step: int, num_bytes: int, error: BaseException) -> SaveFailed:
+        with contextlib.suppress(OSError):  # the disk may be full: give back what was written
+            if jax.process_index() == 0:
+                for entry in self._directory.glob(f"{step}{_TEMPORARY}*"):
+                    shutil.rmtree(entry, ignore_errors=True)
+        free = shutil.disk_usage(self._directory).free
+        older = f"newest intact: step {self.latest_step()}" if self.steps() else "there is no other"
+        return SaveFailed(
+            f"could not save the checkpoint of step {step} to {self._directory} (needs up to "
+            f"{num_bytes / 1e6:,.1f} MB, {free / 1e6:,.1f} MB free; {older}): {_cause(error)}"
+        )
+
+    def _read(self, step: int) -> Record:
+        try:
+            packed = ocp.metadata(str(self._path(step))).custom_metadata
+        except Exception:
+            raise Damaged("its metadata is missing or unreadable") from None
+        return record_lib.unpack(packed)
+
+    def _load(self, abstract: trees.PyTree, step: int) -> Restored:
+        record = _on_all_processes(lambda: self._read(step))
+        record_lib.check_structure(record, abstract, self._path(step))
+        state = _on_all_processes(lambda: self._load_arrays(record, abstract, step))
+        record_lib.verify(record, state)
+        self._ours.add(step)
+        return Restored(state, step, record.metadata)
+
+    def _load_arrays(self, record: Record, abstract: trees.PyTree, step: int) -> trees.PyTree:
+        try:
+            return ocp.load(str(self._path(step)), jax.tree.map(_placed, abstract))
+        except Exception as error:
+            text = "\n".join(str(link) for link in _chain(error))
+            # Arrays are stored under dotted names.
+            names = [n for n in record.leaves if f'"{n.replace("/", ".")}/' in text]
+            what = listed(names) if names else "its list of arrays"
+            raise Damaged(f"{what} cannot be read (a file is cut, missing or damaged)") from None
+
+
+def _on_all_processes(read: Callable[[], T]) -> T:
+    """Return `read()`; if it is damaged for one process, raise for all, lest they part ways."""
+    value, damage = None, None
+    try:
+        value = read()
+    except Damaged as error:
+        damage = error
+    if jax.process_count() > 1:
+        intact = multihost_utils.process_allgather(np.asarray(damage is None))
+        if not intact.all() and damage is None:
+            damage = Damaged("another process cannot read it")
+    if damage is not None:
+        raise damage
+    return cast(T, value)
+
+
+def _placed(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    """Put a leaf that says no sharding on one device: Orbax would want the devices of the save."""
+    if leaf.sharding is not None:
+        return leaf
+    one = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=one)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _cause(error: BaseException) -> str:
+    """Say in one short line why a save failed; Orbax hides the true error in the chain."""
+    links = [str(link) for link in _chain(error)]
+    code = re.search(r"os_error_code='(\d+)'", "\n".join(links))
+    return os.strerror(int(code[1])) if code else links[-1].split("\n")[0][:160]
+
+
+def _not_from_orbax(record: logging.LogRecord) -> bool:
+    text = record.pathname + record.getMessage()
+    return not any(word in text for word in ("orbax", "OCDBT", "tensorstore"))
+
+
+@functools.cache
+def _silence_orbax() -> None:
+    """Hide the lines and tracebacks that Orbax emits besides raising; this file says what matters.
+
+    When one array of a damaged checkpoint fails to load, the reads of all others end in "exception
+    ignored" tracebacks of hundreds of lines, some of them at a later garbage collection.
+    """
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).addFilter(_not_from_orbax)
+    warnings.filterwarnings("ignore", r"coroutine '(Store\.|_read_)", RuntimeWarning)
+    before = sys.unraisablehook
+
+    def hook(unraisable: "sys.UnraisableHookArgs") -> None:
+        frames = traceback.extract_tb(unraisable.exc_traceback)
+        closed = str(unraisable.exc_value) == "Event loop is closed"
+        if not closed and not any("orbax" in frame.filename for frame in frames):
+            before(unraisable)
+
+    sys.unraisablehook = hook

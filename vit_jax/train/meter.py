@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training metrics between two lines of the log, fetched without stalling the device."""
+
+import collections
+import contextlib
+import time
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+
+from vit_jax.errors import UserError
+
+# Steps in flight on the device before the host waits: enough to keep it busy, few enough that
+# batches do not pile up in its memory.
+_IN_FLIGHT = 2
+# Non-finite steps in a row after which going on is pointless; each of them changed nothing.
+_MAX_NONFINITE = 20
+
+
+class NonFinite(UserError):
+    """The loss or its gradient has not been finite for many steps."""
+
+
+class Meter:
+    """Collects the metrics of steps and keeps the host a few steps behind the device."""
+
+    def __init__(self) -> None:
+        self._pending: collections.deque[tuple[int, dict[str, jax.Array]]] = collections.deque()
+        self._done: list[dict[str, float]] = []
+        self._nonfinite = 0
+        self._waited = 0.0
+        self._since = time.monotonic()
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time inside as waiting for data."""
+        start = time.monotonic()
+        yield
+        self._waited += time.monotonic() - start
+
+    def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
+        """Take a step's metrics as device scalars; waits for a step a few before it.
+
+        Raises:
+            NonFinite: too many steps in a row were not finite.
+        """
+        self._pending.append((step, metrics))
+        while len(self._pending) > _IN_FLIGHT:
+            self._fetch()
+
+    def read(self, *, everything: bool = False) -> dict[str, float]:
+        """Return the means since the last call as `train/...` and the share of time spent waiting.
+
+        Without `everything` the newest steps, still on the device, wait for the next call.
+
+        Raises:
+            NonFinite: as `add`.
+        """
+        while self._pending and (everything or not self._done):
+            self._fetch()
+        now = time.monotonic()
+        finite = [m for m in self._done if not m["nonfinite"]] or self._done
+        scalars = {
+            f"train/{name}": float(np.mean([m[name] for m in finite])) for name in self._done[0]
+        }
+        # The rate is the newest, not a mean; skipped steps count over all of them.
+        scalars["train/lr"] = self._done[-1]["lr"]
+        scalars["train/nonfinite"] = float(np.mean([m["nonfinite"] for m in self._done]))
+        scalars["perf/data_wait"] = self._waited / max(now - self._since, 1e-9)
+        self._done, self._waited, self._since = [], 0.0, now
+        return scalars
+
+    def _fetch(self) -> None:
+        step, metrics = self._pending.popleft()
+        values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+        self._nonfinite = self._nonfinite + 1 if values["nonfinite"] else 0
+        if self._nonfinite >= _MAX_NONFINITE:
+            raise NonFinite(
+                f"loss or gradient was not finite in {self._nonfinite} steps up to {step}; the "
+                "parameters are still those before them. Lower optim.lr, set optim.clip_norm=1 "
+                "or use model.dtype=float32"
+            )
+        self._done.append(values)

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a person sees of a run: a live bar on a terminal, plain lines anywhere else."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import TextIO
+
+import jax
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
+
+# The first steps compile, fill the input queue and the device's; the rate is counted after them.
+_WARMUP_STEPS = 3
+
+# How a person wants to read a metric, by the last part of its name; in the order of a line.
+_FORMATS: dict[str, Callable[[float], str]] = {
+    "loss": lambda x: f"loss {x:.4f}",
+    "top1": lambda x: f"top1 {x:.1%}",
+    "top5": lambda x: f"top5 {x:.1%}",
+    "lr": lambda x: f"lr {x:.1e}",
+    "images_per_sec": lambda x: f"{x:,.0f} img/s" if x >= 100 else f"{x:.3g} img/s",
+    "mfu": lambda x: f"mfu {x:.1%}",
+}
+
+
+def format_duration(seconds: float) -> str:
+    """Write seconds as `8s`, `1m12s`, `3h05m` or `2d04h`."""
+    whole = round(seconds)
+    for unit, small, size, step in (
+        ("d", "h", 86400, 3600),
+        ("h", "m", 3600, 60),
+        ("m", "s", 60, 1),
+    ):
+        if whole >= size:
+            return f"{whole // size}{unit}{whole % size // step:02d}{small}"
+    return f"{whole}s"
+
+
+def format_scalars(scalars: Mapping[str, float]) -> str:
+    """Write the metrics known here as `loss 0.8123  top1 71.2%  val: loss 0.9000  top1 70.0%`."""
+    groups: dict[str, list[str]] = {}
+    for key, write in _FORMATS.items():
+        for name, value in scalars.items():
+            group, _, last = name.rpartition("/")
+            if last == key:
+                groups.setdefault("" if group in ("train", "perf") else group, []).append(
+                    write(float(value))
+                )
+    return "  ".join(
+        (f"{group}: " if group else "") + "  ".join(groups[group]) for group in sorted(groups)
+    )
+
+
+class Pace:
+    """How fast steps go: only this process's, without the first ones, which compile."""
+
+    def __init__(self, start_step: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._step = start_step
+        self._warm_at = start_step + _WARMUP_STEPS
+        self._begin: tuple[float, int] | None = None  # time and step where counting began
+        self._window: tuple[float, int] | None = None  # and where the present window did
+        self._idle = 0.0  # seconds of the window in which nobody trained
+
+    def advance(self, step: int) -> None:
+        """Note that `step` steps are done."""
+        self._step = step
+        if self._begin is None and step >= self._warm_at:
+            self._begin = self._window = (self._clock(), step)
+            self._idle = 0.0
+
+    @contextlib.contextmanager
+    def idle(self) -> Iterator[None]:
+        """Leave the time inside out of the rate, but not out of the time that remains."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self._idle += self._clock() - start
+
+    def steps_per_sec(self) -> float | None:
+        """Return the rate since the last call, None while it is unknown."""
+        if self._window is None:
+            return None
+        now = self._clock()
+        then, step = self._window
+        seconds = now - then - self._idle
+        if self._step <= step or seconds <= 0:
+            return None
+        self._window, self._idle = (now, self._step), 0.0
+        return (self._step - step) / seconds
+
+    def remaining(self, total_steps: int) -> float | None:
+        """Return the seconds until `total_steps`, at the mean pace so far; None while unknown."""
+        if self._begin is None or self._step <= self._begin[1]:
+            return None
+        per_step = (self._clock() - self._begin[0]) / (self._step - self._begin[1])
+        return per_step * (total_steps - self._step)
+
+
+class Progress:
+    """Shows a run's progress on `stream`; silent on every process but 0.
+
+    A context manager; inside it use `message` rather than print, which would tear the bar.
+    """
+
+    def __init__(
+        self,
+        total_steps: int,
+        batch_size: int,
+        *,
+        start_step: int = 0,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._total = total_steps
+        self._batch_size = batch_size
+        self._step = start_step
+        self._pace = Pace(start_step, clock)
+        self._stream = stream or sys.stdout
+        self._quiet = jax.process_index() != 0
+        self._bar: Bar | None = None
+        console = Console(file=self._stream)
+        if console.is_terminal and not self._quiet:
+            self._bar = Bar(
+                TextColumn("[bold]{task.completed}/{task.total}"),
+                BarColumn(bar_width=None),
+                TextColumn("{task.percentage:.0f}%  {task.fields[text]}"),
+                console=console,
+                # stdout stays the caller's own: a table printed inside is not reflowed.
+                redirect_stdout=True,
+                redirect_stderr=True,
+                refresh_per_second=4,
+            )
+            self._task = self._bar.add_task("", total=total_steps, completed=start_step, text="")
+        self._text = "compiling"
+
+    def __enter__(self) -> "Progress":
+        if self._bar:
+            self._bar.start()
+            self._refresh()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar:
+            self._refresh()
+            self._bar.stop()
+
+    def advance(self, step: int) -> None:
+        """Note that `step` steps are done; cheap enough for every step."""
+        self._step = step
+        self._pace.advance(step)
+        if self._bar:
+            self._refresh()
+
+    def images_per_sec(self) -> float | None:
+        """Return images per second since the last call, pauses left out; None while unknown."""
+        rate = self._pace.steps_per_sec()
+        return None if rate is None else rate * self._batch_size
+
+    def report(self, scalars: Mapping[str, float]) -> None:
+        """Show metrics of the present step."""
+        text = format_scalars(scalars)
+        if self._bar:
+            if any(name.startswith("train/") for name in scalars):
+                self._text = text
+                self._refresh()
+            else:  # an evaluation stays readable above the bar
+                self._bar.console.print(f"step {self._step}  {text}", highlight=False)
+        else:
+            done = self._step / self._total if self._total else 1.0
+            line = f"step {self._step}/{self._total}  {done:.0%}  {text}"
+            self.message(line + self._eta())
+
+    def message(self, text: str) -> None:
+        """Show one line of text."""
+        if self._quiet:
+            return
+        if self._bar:
+            self._bar.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=self._stream, flush=True)
+
+    @contextlib.contextmanager
+    def paused(self, doing: str) -> Iterator[None]:
+        """Do something else than training, such as "evaluating val"."""
+        before, self._text = self._text, doing
+        if self._bar:
+            self._refresh()
+        with self._pace.idle():
+            yield
+        self._text = before
+
+    def _eta(self) -> str:
+        seconds = self._pace.remaining(self._total)
+        return "" if not seconds else f"  eta {format_duration(seconds)}"
+
+    def _refresh(self) -> None:
+        if self._bar:
+            text = self._text + self._eta()
+            self._bar.update(self._task, completed=self._step, text=text)

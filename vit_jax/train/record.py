@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is kept beside a checkpoint's arrays, to know what they were and that they are whole."""
+
+import dataclasses
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vit_jax import trees
+from vit_jax.errors import UserError
+from vit_jax.train.digest import digests
+
+_FORMAT = 1
+
+
+class Damaged(Exception):
+    """Why one checkpoint cannot be used, in words for a person."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """The description of one saved state.
+
+    Attributes:
+        leaves: name -> (dtype, shape, digest) of every array.
+        metadata: whatever the caller gave, as JSON.
+        metrics: name -> value at that step.
+    """
+
+    leaves: dict[str, Any]
+    metadata: dict[str, Any]
+    metrics: dict[str, float]
+
+
+def describe(
+    state: trees.PyTree, metadata: Mapping[str, Any], metrics: Mapping[str, float]
+) -> Record:
+    """Describe a state; waits for its arrays to be computed."""
+    sums = digests(state)
+    leaves = {
+        name: (str(leaf.dtype), list(leaf.shape), sums[name])
+        for name, leaf in trees.named_leaves(state)
+    }
+    return Record(leaves, dict(metadata), {name: float(v) for name, v in metrics.items()})
+
+
+def pack(record: Record) -> dict[str, Any]:
+    """Turn a record into JSON that notices its own damage."""
+    text = json.dumps(dataclasses.asdict(record))
+    return {"format": _FORMAT, "record": text, "crc32": zlib.crc32(text.encode())}
+
+
+def unpack(packed: Any) -> Record:
+    """Undo `pack`.
+
+    Raises:
+        Damaged: it is not what `pack` returned.
+    """
+    try:
+        text = packed["record"]
+        if zlib.crc32(text.encode()) == packed["crc32"]:
+            return Record(**json.loads(text))
+    except (TypeError, KeyError, AttributeError, ValueError):
+        pass
+    raise Damaged("its metadata is damaged")
+
+
+def check_structure(record: Record, abstract: trees.PyTree, path: Path) -> None:
+    """Compare the names, shapes and dtypes of the saved arrays with those wanted.
+
+    Raises:
+        UserError: they differ; it lists the first few.
+    """
+    saved = {n: f"{dtype}{shape}" for n, (dtype, shape, _) in record.leaves.items()}
+    wanted = {n: f"{x.dtype}{list(x.shape)}" for n, x in trees.named_leaves(abstract)}
+    lines = [
+        f"{name}: {saved.get(name, 'nothing')} saved, {wanted.get(name, 'nothing')} wanted"
+        for name in sorted(saved.keys() | wanted.keys())
+        if saved.get(name) != wanted.get(name)
+    ]
+    if lines:
+        more = f"; and {len(lines) - 4} more" if len(lines) > 4 else ""
+        raise UserError(
+            f"{path} is a checkpoint of another model or optimizer: {'; '.join(lines[:4])}{more}. "
+            "Go back to the config it was trained with, or choose another workdir"
+        )
+
+
+def verify(record: Record, state: trees.PyTree) -> None:
+    """Compare the digests of a restored state with those of the saved one.
+
+    Raises:
+        Damaged: some differ; it names them.
+    """
+    sums = digests(state)
+    wrong = [name for name, (_, _, digest) in record.leaves.items() if sums[name] != digest]
+    if wrong:
+        raise Damaged(f"{listed(wrong)} changed since being saved (checksum)")
+
+
+def listed(names: list[str]) -> str:
+    """Join the first three names, and count the rest."""
+    more = f" and {len(names) - 3} more arrays" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that a run carries from one step to the next."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import optax
+
+PyTree = Any
+
+
+@flax.struct.dataclass
+class TrainState:
+    """State of training; fields are `Any` because shardings and abstract values fill them too.
+
+    Attributes:
+        step: int32 scalar, the number of steps done.
+        params: '/'-named tree of float32 arrays.
+        model_state: state that is not trained (BatchNorm's statistics); {} for most families.
+        opt_state: optax's state.
+        ema: exponential moving average of params, or None.
+        rng: typed PRNG key; step s draws from fold_in(rng, s).
+    """
+
+    step: Any
+    params: Any
+    model_state: Any
+    opt_state: Any
+    ema: Any
+    rng: Any
+
+
+def make_init(
+    init_model: Callable[[jax.Array], tuple[PyTree, PyTree]],
+    tx: optax.GradientTransformation,
+    *,
+    with_ema: bool,
+) -> Callable[[jax.Array], TrainState]:
+    """Build the pure function from a PRNG key to the state of step 0."""
+
+    def init(key: jax.Array) -> TrainState:
+        model_key, rng = jax.random.split(key)
+        params, model_state = init_model(model_key)
+        return TrainState(
+            step=jnp.zeros((), jnp.int32),
+            params=params,
+            model_state=model_state,
+            opt_state=tx.init(params),
+            # A copy: donation forbids one buffer in two places.
+            ema=jax.tree.map(jnp.copy, params) if with_ema else None,
+            rng=rng,
+        )
+
+    return init

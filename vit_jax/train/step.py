@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training step: one pure function of (state, frozen, batch), jitted over the mesh."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from vit_jax import sharding
+from vit_jax.objectives import Batch, Objective
+from vit_jax.train.state import TrainState
+
+PyTree = Any
+Metrics = dict[str, jax.Array]
+TrainStep = Callable[[TrainState, PyTree, Batch], tuple[TrainState, Metrics]]
+
+
+def _micro_batches(batch: Batch, count: int) -> Batch:
+    """Split [B, ...] into [count, B/count, ...], strided so that every device keeps its examples."""
+
+    def split(x: jax.Array) -> jax.Array:
+        x = x.reshape(x.shape[0] // count, count, *x.shape[1:]).swapaxes(0, 1)
+        return sharding.constrain(x, None, sharding.BATCH_AXES)
+
+    return {key: split(x) for key, x in batch.items()}
+
+
+def _mean_gradient(
+    objective: Objective, state: TrainState, frozen: PyTree, batch: Batch, rng: jax.Array, count: int
+) -> tuple[PyTree, Metrics, PyTree]:
+    """Average gradient and metrics over `count` micro-batches, holding one gradient at a time."""
+    differentiate = jax.value_and_grad(objective.loss, has_aux=True)
+    if count == 1:
+        (_, (metrics, model_state)), grads = differentiate(
+            state.params, frozen, state.model_state, batch, rng
+        )
+        return grads, metrics, model_state
+
+    def body(carry: Any, xs: Any) -> tuple[Any, Metrics]:
+        total, model_state = carry
+        micro, i = xs
+        (_, (metrics, model_state)), grads = differentiate(
+            state.params, frozen, model_state, micro, jax.random.fold_in(rng, i)
+        )
+        return (jax.tree.map(jnp.add, total, grads), model_state), metrics
+
+    zeros = jax.tree.map(jnp.zeros_like, state.params)
+    (total, model_state), metrics = jax.lax.scan(
+        body, (zeros, state.model_state), (_micro_batches(batch, count), jnp.arange(count))
+    )
+    grads = jax.tree.map(lambda g: g / count, total)
+    return grads, jax.tree.map(lambda m: m.mean(axis=0), metrics), model_state
+
+
+def make_train_step(
+    objective: Objective,
+    tx: optax.GradientTransformation,
+    schedule: optax.Schedule,
+    *,
+    accum_steps: int = 1,
+    ema_decay: float = 0.0,
+) -> TrainStep:
+    """Build the step; jit it with `jit_step`.
+
+    A step whose loss or gradient is not finite changes nothing but the step counter and reports
+    `nonfinite` = 1. Metrics are float32 scalars, means over the global batch.
+    """
+
+    def train_step(state: TrainState, frozen: PyTree, batch: Batch) -> tuple[TrainState, Metrics]:
+        mix_rng, loss_rng = jax.random.split(jax.random.fold_in(state.rng, state.step))
+        batch = objective.prepare(batch, mix_rng)
+        grads, metrics, model_state = _mean_gradient(
+            objective, state, frozen, batch, loss_rng, accum_steps
+        )
+        grad_norm = optax.global_norm(grads)
+        updates, opt_state = tx.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        ema = None
+        if state.ema is not None:
+            ema = optax.incremental_update(params, state.ema, 1 - ema_decay)
+        finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(grad_norm)
+        new = (params, model_state, opt_state, ema)
+        old = (state.params, state.model_state, state.opt_state, state.ema)
+        params, model_state, opt_state, ema = jax.tree.map(
+            lambda n, o: jnp.where(finite, n, o), new, old
+        )
+        metrics |= {
+            "lr": jnp.asarray(schedule(state.step), jnp.float32),
+            "grad_norm": grad_norm,
+            "nonfinite": 1 - finite.astype(jnp.float32),
+        }
+        state = TrainState(
+            step=state.step + 1,
+            params=params,
+            model_state=model_state,
+            opt_state=opt_state,
+            ema=ema,
+            rng=state.rng,
+        )
+        return state, metrics
+
+    return train_step
+
+
+def jit_step(
+    step: TrainStep, state_shardings: TrainState, frozen_shardings: PyTree, mesh: Mesh
+) -> TrainStep:
+    """Compile the step for the mesh; the state's buffers are donated."""
+    replicated = NamedSharding(mesh, PartitionSpec())
+    return jax.jit(
+        step,
+        in_shardings=(state_shardings, frozen_shardings, sharding.batch_sharding(mesh)),
+        out_shardings=(state_shardings, replicated),
+        donate_argnums=0,
+    )

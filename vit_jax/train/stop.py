@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Being told to stop: SIGTERM (preemption) and SIGINT (Ctrl-C) end a run at a step boundary."""
+
+import signal
+from types import FrameType, TracebackType
+
+import jax
+from jax.experimental import multihost_utils
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Stop:
+    """Context manager that remembers a signal; a second Ctrl-C ends the process at once.
+
+    With several processes JAX's own preemption service agrees on one step to stop at: a signal to
+    one host alone would leave the others waiting in a collective.
+    """
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+        self._previous: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> "Stop":
+        for number in _SIGNALS:
+            # Installed by whoever runs jax.distributed, which takes SIGTERM for its service.
+            if number is signal.SIGTERM and jax.process_count() > 1:
+                continue
+            self._previous[number] = signal.signal(number, self._remember)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self.signal is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signal = signal.Signals(number)
+
+    def __str__(self) -> str:
+        return f"stopped by {self.signal.name}" if self.signal else "stopped by a preemption notice"
+
+    def requested(self, step: int) -> bool:
+        """Say whether the run should save and stop after `step`; the same answer on every host."""
+        if jax.process_count() > 1:
+            return multihost_utils.reached_preemption_sync_point(step)
+        return self.signal is not None

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The directory of one run: names of the things in it, its lock, its mark of being finished."""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+
+from vit_jax.errors import UserError
+
+CONFIG = "config.json"
+METRICS = "metrics.jsonl"
+CHECKPOINTS = "checkpoints"
+TENSORBOARD = "tensorboard"
+CLASSES = "classes.json"
+CURVE = "learning_curve.png"
+_FINISHED = "finished.json"
+_LOCK = ".lock"
+_REMOTE = re.compile(r"(?:^|/)(?:gs|s3|hdfs|https?):/")
+
+_log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def lock(workdir: Path) -> Iterator[None]:
+    """Create `workdir` and hold it alone: two runs writing to one would mix their checkpoints.
+
+    The kernel holds the lock, so one left by a killed process is free at once. Only process 0 of a
+    run locks.
+
+    Raises:
+        UserError: another run holds it, it cannot be written, or it is no path of a file system.
+    """
+    if _REMOTE.search(str(workdir)):
+        raise UserError(
+            f"workdir {workdir} is no path of a file system; mount the bucket, use that"
+        )
+    if jax.process_index() != 0:
+        yield
+        return
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        file = open(workdir / _LOCK, "a+", encoding="utf-8")  # noqa: SIM115  (open while locked)
+    except OSError as error:
+        raise UserError(f"cannot write to the workdir {workdir}: {error.strerror}") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            raise UserError(
+                f"workdir {workdir} is in use by {holder}; wait for it, stop it, or choose another"
+            ) from None
+        except OSError as error:  # some network file systems
+            _log.warning("cannot lock %s (%s): run only one process here", workdir, error.strerror)
+        file.truncate(0)
+        file.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        yield  # closing the file unlocks it
+
+
+def mark_finished(workdir: Path, step: int) -> None:
+    """Record that the run ended as planned after `step` steps."""
+    temporary = workdir / f"{_FINISHED}.tmp"
+    temporary.write_text(json.dumps({"step": step}) + "\n")
+    temporary.replace(workdir / _FINISHED)
+
+
+def finished_step(workdir: Path) -> int | None:
+    """Return the number of steps after which the run finished; None if it has not."""
+    try:
+        return int(json.loads((workdir / _FINISHED).read_text())["step"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where metrics go: a JSON-lines file always, TensorBoard and Weights & Biases when asked."""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+
+from vit_jax.config import LogConfig
+from vit_jax.errors import UserError
+from vit_jax.train import workdir as workdir_lib
+
+
+class MetricWriter(Protocol):
+    """Takes scalars by name, such as `train/loss`, at increasing steps."""
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Add the scalars of a step."""
+        ...
+
+    def flush(self) -> None:
+        """Hand everything written so far to the operating system."""
+        ...
+
+    def close(self) -> None:
+        """Flush and release; nothing may be written after."""
+        ...
+
+
+class JsonlWriter:
+    """One line a call: `{"step": 50, "train/loss": 1.2, ...}`; a non-finite value is null."""
+
+    def __init__(self, path: Path, *, step: int = 0) -> None:
+        """Open `path` for a run that continues after `step`, dropping all that came later."""
+        _drop_after(path, step)
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Write the line out at once: a kill loses nothing."""
+        values = {name: float(value) for name, value in scalars.items()}
+        finite = {n: value if math.isfinite(value) else None for n, value in values.items()}
+        self._file.write(json.dumps({"step": step, **finite}) + "\n")
+        self._file.flush()
+
+    def flush(self) -> None:
+        """Do nothing: every line is flushed as it is written."""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class TensorBoardWriter:
+    """TensorBoard event files, through tensorboardX."""
+
+    def __init__(self, directory: Path, *, step: int = 0) -> None:
+        """Open a new event file, at which TensorBoard forgets what came after `step`."""
+        from tensorboardX import SummaryWriter
+
+        # The suffix keeps apart two runs that start within one second.
+        suffix = f".{os.getpid()}.{step}"
+        self._writer = SummaryWriter(str(directory), purge_step=step + 1, filename_suffix=suffix)
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Write the events out at once, as a resumed run would not write them again."""
+        for name, value in scalars.items():
+            self._writer.add_scalar(name, float(value), step)
+        self._writer.flush()
+
+    def flush(self) -> None:
+        """Write out what is buffered."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the event file."""
+        self._writer.close()
+
+
+class WandbWriter:
+    """Weights & Biases; a workdir is one run there, however often it is resumed."""
+
+    def __init__(self, project: str, directory: Path, *, run_config: Mapping[str, Any]) -> None:
+        """Start or continue the run.
+
+        Raises:
+            UserError: the package wandb is not installed.
+        """
+        try:
+            import wandb  # pyright: ignore[reportMissingImports]
+        except ImportError:
+            raise UserError(
+                f"log.wandb_project={project!r} needs the package wandb: "
+                "pip install wandb, or leave log.wandb_project empty"
+            ) from None
+        self._run = wandb.init(
+            project=project,
+            dir=str(directory),
+            name=directory.name,
+            id=hashlib.sha256(str(directory.absolute()).encode()).hexdigest()[:16],
+            resume="allow",
+            config=dict(run_config),
+        )
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Send the scalars; wandb itself ignores steps that it already has."""
+        self._run.log({name: float(value) for name, value in scalars.items()}, step=step)
+
+    def flush(self) -> None:
+        """Do nothing: wandb sends from a process of its own."""
+
+    def close(self) -> None:
+        """End the run there."""
+        self._run.finish()
+
+
+class _Multi:
+    def __init__(self, writers: Sequence[MetricWriter]) -> None:
+        self._writers = tuple(writers)
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        for writer in self._writers:
+            writer.write(step, scalars)
+
+    def flush(self) -> None:
+        for writer in self._writers:
+            writer.flush()
+
+    def close(self) -> None:
+        for writer in self._writers:
+            writer.close()
+
+
+def multi(writers: Sequence[MetricWriter]) -> MetricWriter:
+    """Write to all of them, in order; to none, silently, if there are none."""
+    return _Multi(writers)
+
+
+def make_writer(
+    cfg: LogConfig, workdir: Path, *, step: int = 0, run_config: Mapping[str, Any] | None = None
+) -> MetricWriter:
+    """Open every writer that `cfg` asks for, for a run that continues after `step`.
+
+    Only process 0 of a run writes. `run_config` is shown by Weights & Biases.
+
+    Raises:
+        UserError: `cfg` asks for wandb and it is not installed.
+    """
+    if jax.process_index() != 0:
+        return multi([])
+    workdir.mkdir(parents=True, exist_ok=True)
+    writers: list[MetricWriter] = []
+    if cfg.wandb_project:  # first, as it may refuse
+        writers.append(WandbWriter(cfg.wandb_project, workdir, run_config=run_config or {}))
+    writers.append(JsonlWriter(workdir / workdir_lib.METRICS, step=step))
+    if cfg.tensorboard:
+        writers.append(TensorBoardWriter(workdir / workdir_lib.TENSORBOARD, step=step))
+    return multi(writers)
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Read the whole lines of a metrics file; what a kill or a full disk tore is left out.
+
+    A non-finite value is None. A file that does not exist holds nothing.
+    """
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
+            rows.append(row)
+    return rows
+
+
+def _drop_after(path: Path, step: int) -> None:
+    """Keep whole lines up to `step`, by renaming a finished copy over the file."""
+    if not path.exists():
+        return
+    kept = [json.dumps(row) + "\n" for row in read_jsonl(path) if row["step"] <= step]
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.writelines(kept)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pytrees by name: flatten, map, mask and compare by regular expressions over '/'-joined paths."""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+
+PyTree = Any
+
+# A parameter below a component so named carries one leading depth axis (models/layers/stack.py).
+_STACKED = re.compile(r"(?:^|/)((?:[^/]*_)?blocks)(?:/|$)")
+
+
+def _entry(key: Any) -> str:
+    for attribute in ("key", "name", "idx"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
+
+
+def path_name(path: Iterable[Any]) -> str:
+    """Join a jax key path with '/': dict keys, dataclass fields and sequence indices alike."""
+    return "/".join(_entry(key) for key in path)
+
+
+def named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
+    """List (name, leaf) in the order of `jax.tree.leaves`."""
+    return [(path_name(p), leaf) for p, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]]
+
+
+def map_named(fn: Callable[..., Any], tree: PyTree, *rest: PyTree) -> PyTree:
+    """Map `fn(name, leaf, *leaves_of_rest)` over a tree."""
+    return jax.tree_util.tree_map_with_path(lambda p, *x: fn(path_name(p), *x), tree, *rest)
+
+
+def mask(tree: PyTree, pattern: str) -> PyTree:
+    """Return a tree of bools: True where `pattern` is found in the leaf's name ("" matches none)."""
+    regex = re.compile(pattern) if pattern else None
+    return map_named(lambda name, _: bool(regex and regex.search(name)), tree)
+
+
+def is_stacked(name: str) -> bool:
+    """Say whether a parameter's leading axis counts layers: a path component `blocks`, `*_blocks`."""
+    return _STACKED.search(name) is not None
+
+
+def layer_names(name: str, leaf: Any) -> list[str]:
+    """Name every layer of a stacked parameter, `blocks/0/mlp/fc1/kernel` and so on; else [name]."""
+    match = _STACKED.search(name)
+    if match is None:
+        return [name]
+    head, tail = name[: match.end(1)], name[match.end(1) :]
+    return [f"{head}/{i}{tail}" for i in range(leaf.shape[0])]
+
+
+def num_params(tree: PyTree) -> int:
+    """Count the elements of all leaves (arrays or ShapeDtypeStructs)."""
+    return sum(int(leaf.size) for leaf in jax.tree.leaves(tree))
+
+
+def num_bytes(tree: PyTree) -> int:
+    """Count the bytes of all leaves (arrays or ShapeDtypeStructs, PRNG keys by their data)."""
+    total = 0
+    for leaf in jax.tree.leaves(tree):
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.eval_shape(jax.random.key_data, leaf)
+        total += int(leaf.size) * leaf.dtype.itemsize
+    return total
+
+
+def differences(a: PyTree, b: PyTree) -> list[str]:
+    """Describe how the names, shapes and dtypes of `a` and `b` differ, a line each; [] if none."""
+    left, right = dict(named_leaves(a)), dict(named_leaves(b))
+    lines = [f"{name}: only in the first" for name in left if name not in right]
+    lines += [f"{name}: only in the second" for name in right if name not in left]
+    for name in left.keys() & right.keys():
+        one, two = left[name], right[name]
+        if (one.shape, one.dtype) != (two.shape, two.dtype):
+            lines.append(f"{name}: {one.dtype}{list(one.shape)} against {two.dtype}{list(two.shape)}")
+    return sorted(lines)
