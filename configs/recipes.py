@@ -6,8 +6,9 @@ import math
 from vit_jax.config import CheckpointConfig, Config, LogConfig
 from vit_jax.data import Crop, DataConfig, Resize, TransformConfig
 from vit_jax.evals import EvalConfig
+from vit_jax.losses import Loss
 from vit_jax.models import DType, ViTConfig
-from vit_jax.objectives import Loss, ObjectiveConfig
+from vit_jax.objectives import ObjectiveConfig
 from vit_jax.optim import MomentDtype, OptimConfig, Schedule
 
 # RandAugment (layers, magnitude) and mixup's alpha of AugReg's seven settings, arXiv:2106.10270

@@ -18,8 +18,9 @@ from vit_jax import models
 from vit_jax.config import CheckpointConfig, Config, LogConfig
 from vit_jax.data import DataConfig
 from vit_jax.evals import EvalConfig
+from vit_jax.losses import Loss
 from vit_jax.models import DType
-from vit_jax.objectives import Loss, ObjectiveConfig
+from vit_jax.objectives import ObjectiveConfig
 from vit_jax.optim import MomentDtype, OptimConfig
 
 

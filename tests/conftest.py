@@ -9,6 +9,8 @@ CACHE = Path(__file__).parent.parent / ".cache" / "jax"
 # Environment, not jax.config: processes that tests start inherit it.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
+# Tests compile far more than they compute; LLVM's optimisations would be half of their time.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
 import jax  # noqa: E402  (the platform and the cache are read when jax is imported)

@@ -46,7 +46,7 @@ class MeshConfig:
 
 
 def mesh_shape(cfg: MeshConfig, num_devices: int) -> tuple[int, int, int]:
-    """Resolve -1 and check that the axes multiply to the number of devices.
+    """Resolve -1 and check that there are devices enough; fewer than all is one's choice.
 
     Raises:
         UserError: the sizes cannot be laid over `num_devices` devices.
@@ -58,15 +58,22 @@ def mesh_shape(cfg: MeshConfig, num_devices: int) -> tuple[int, int, int]:
     known = math.prod(s for s in sizes if s != -1)
     if -1 in sizes and num_devices % known == 0:
         sizes[sizes.index(-1)] = num_devices // known
-    if math.prod(sizes) != num_devices:
+    if -1 in sizes or math.prod(sizes) > num_devices:
         raise UserError(f"{asked} does not fit {num_devices} device(s); set one of them to -1")
     return sizes[0], sizes[1], sizes[2]
 
 
 def make_mesh(cfg: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Lay all devices (of all hosts) over the (data, fsdp, tensor) mesh."""
+    """Lay devices (of all hosts) over the (data, fsdp, tensor) mesh.
+
+    Raises:
+        UserError: a mesh that does not fit, or one that leaves a host without work.
+    """
     devices = list(devices) if devices is not None else jax.devices()
     shape = mesh_shape(cfg, len(devices))
+    if jax.process_count() > 1 and math.prod(shape) != len(devices):
+        raise UserError(f"mesh {shape} must use all {len(devices)} devices of all processes")
+    devices = devices[: math.prod(shape)]
     # Auto: `jax.make_mesh` defaults to Explicit axes, which Linen's modules reject.
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
 

@@ -3,11 +3,13 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 from sklearn.datasets import load_digits
 
 from vit_jax.data.decode import decode
 from vit_jax.data.digits import prepare
 from vit_jax.data.sources import open_source
+from vit_jax.errors import UserError
 
 
 def test_pixels_labels_and_order_are_scikit_learns(tfds_dir):
@@ -40,3 +42,9 @@ def test_two_processes_that_start_at_once_leave_one_whole_dataset(tmp_path):
 def test_a_dataset_that_is_there_is_not_written_again(tfds_dir):
     before = prepare(tfds_dir).stat().st_mtime_ns
     assert prepare(tfds_dir).stat().st_mtime_ns == before
+
+
+def test_a_directory_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"cannot write .*set data\.data_dir"):
+        open_source("digits", str(tmp_path / "file"), "train")

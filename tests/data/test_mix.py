@@ -4,10 +4,12 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax.data.mix import mixup, normalize, targets
+from vit_jax.errors import UserError
 
 
 def test_normalize_maps_levels_per_channel_and_casts_last():
@@ -18,6 +20,11 @@ def test_normalize_maps_levels_per_channel_and_casts_last():
     half = normalize(image, mean, std, jnp.bfloat16)
     assert half.dtype == jnp.bfloat16
     np.testing.assert_array_equal(half, normalize(image, mean, std).astype(jnp.bfloat16))
+
+
+def test_normalize_refuses_three_means_for_grey_images():
+    with pytest.raises(UserError, match=r"mean=.* has 3 values, the images have 1 channels"):
+        normalize(jnp.zeros((1, 2, 2, 1), jnp.uint8), (0.1, 0.2, 0.3), (0.5,))
 
 
 def test_targets_of_ids_and_of_multi_hot_rows():

@@ -24,10 +24,12 @@ def test_boxes_lie_inside_and_keep_their_ranges(sample, size):
             assert ASPECT[0] * 0.97 <= box.width / box.height <= ASPECT[1] * 1.03
 
 
-def test_inception_heights_are_uniform_at_a_fixed_aspect():
-    # Square boxes of a 100 x 100 image: heights round(sqrt(500)) = 22 (23 fits the area) to 100.
+@pytest.mark.parametrize("aspect", [1.0, 2.0])
+def test_inception_heights_are_uniform_at_a_fixed_aspect(aspect):
+    # Boxes of the image's own aspect: heights round(sqrt(500)) = 22 (23 fits the area) to 100.
+    width = int(100 * aspect)
     heights = np.array(
-        [ops.inception_box(RNG(i), 100, 100, AREA, (1.0, 1.0)).height for i in range(8000)]
+        [ops.inception_box(RNG(i), 100, width, AREA, (aspect, aspect)).height for i in range(8000)]
     )
     assert set(heights) == set(range(23, 101))
     counts = np.bincount(heights)[24:]  # 22 is stepped up to 23, which so comes twice as often

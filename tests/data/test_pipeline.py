@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 
+from tests.data.conftest import encode
 from vit_jax.data import (
     Crop,
     DataConfig,
@@ -19,6 +20,7 @@ from vit_jax.data import (
     open_source,
     train_batches,
 )
+from vit_jax.data.decode import decode
 from vit_jax.data.stream import epoch_order
 from vit_jax.errors import UserError
 
@@ -145,6 +147,20 @@ def test_evaluation_counts_every_example_once(photos, batch_size, process_count)
         assert not batch["image"][batch["mask"] == 0].any()
 
 
+def test_evaluation_decodes_exactly_and_training_fast(photo, tmp_path):
+    for split in ("train", "val"):
+        (tmp_path / split / "cat").mkdir(parents=True)
+        (tmp_path / split / "cat" / "a.jpg").write_bytes(encode(photo[:64, :64], "JPEG"))
+    source = open_source(f"folder:{tmp_path}", split="val")
+    options = {"batch_size": 1, "image_size": (64, 64), "channels": 3}
+    with eval_batches(source, AS_IS, **options) as batches:
+        exact = next(batches)["image"][0]
+    (fast,) = take(source, 1, transform=AS_IS, size=(64, 64), batch_size=1)
+    np.testing.assert_array_equal(exact, decode(source.read(0)[0], 3, exact=True))
+    np.testing.assert_array_equal(fast["image"][0], decode(source.read(0)[0], 3, exact=False))
+    assert (exact != fast["image"][0]).any()
+
+
 def test_a_random_transform_is_refused_for_evaluation(photos):
     with pytest.raises(UserError, match="must not be random"):
         eval_batches(photos, RANDOM, batch_size=4, image_size=(16, 16), channels=3)
@@ -189,6 +205,8 @@ def test_closing_ends_the_threads_at_once(photos):
     start = time.monotonic()
     batches.close()
     batches.close()  # again does no harm
+    with pytest.raises(ValueError, match="closed"):
+        next(batches)
     assert time.monotonic() - start < 1
     for thread in set(threading.enumerate()) - before:
         if thread.name.startswith(("decode", "grain")):

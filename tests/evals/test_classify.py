@@ -12,6 +12,7 @@ import pytest
 from vit_jax import data, sharding
 from vit_jax.errors import UserError
 from vit_jax.evals import Classify, EvalConfig, make_evaluator
+from vit_jax.losses import Loss
 
 NUM_EXAMPLES, NUM_CLASSES = 37, 7
 
@@ -76,7 +77,7 @@ def test_multi_hot_and_sigmoid(table, num_devices):
     labels = (np.random.default_rng(2).random((NUM_EXAMPLES, NUM_CLASSES)) < 0.3).astype(np.uint8)
     order = np.argsort(-table, axis=1)
     p = 1 / (1 + np.exp(-table.astype(np.float64)))
-    metrics = evaluator(labels, 8, num_devices, sigmoid=True).run(lookup, {"table": table})
+    metrics = evaluator(labels, 8, num_devices, loss=Loss.SIGMOID).run(lookup, {"table": table})
     rows = range(NUM_EXAMPLES)
     assert metrics["top1"] == sum(labels[i, order[i, 0]] for i in rows) / NUM_EXAMPLES
     assert metrics["top5"] == sum(labels[i, order[i, :5]].any() for i in rows) / NUM_EXAMPLES
@@ -95,8 +96,8 @@ def test_softmax_of_multi_hot_sums_over_labels(table):
 
 def test_sigmoid_of_class_ids(table, labels):
     hot = np.eye(NUM_CLASSES, dtype=np.uint8)[labels]
-    by_id = evaluator(labels, 8, 1, sigmoid=True).run(lookup, {"table": table})
-    by_row = evaluator(hot, 8, 1, sigmoid=True).run(lookup, {"table": table})
+    by_id = evaluator(labels, 8, 1, loss=Loss.SIGMOID).run(lookup, {"table": table})
+    by_row = evaluator(hot, 8, 1, loss=Loss.SIGMOID).run(lookup, {"table": table})
     assert by_id == by_row
 
 

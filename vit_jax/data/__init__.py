@@ -3,7 +3,8 @@
 
 from vit_jax.data.config import Crop, DataConfig, Resize, TransformConfig, check, check_transform
 from vit_jax.data.mix import mixup, normalize, targets
-from vit_jax.data.pipeline import Batch, BatchIterator, batch_spec, eval_batches, train_batches
+from vit_jax.data.pipeline import batch_spec, eval_batches, train_batches
+from vit_jax.data.prefetch import Batch, BatchIterator
 from vit_jax.data.sources import Source, open_source
 
 __all__ = [

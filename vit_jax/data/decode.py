@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encoded JPEG, PNG or WebP bytes to uint8 pixels.
 
-JPEG goes through libjpeg-turbo (simplejpeg), the rest through OpenCV, and what neither takes
-(CMYK, 16 bits, a file that is not what its name says) through Pillow. EXIF orientation is ignored,
-as TensorFlow's decoders ignore it: published models were trained that way.
+JPEG goes through libjpeg-turbo (simplejpeg), PNG and WebP through OpenCV, and what those do not
+take (CMYK, small flaws, other formats) through Pillow. EXIF orientation is ignored, as TensorFlow's
+decoders ignore it: published models were trained that way.
 """
 
 import io
@@ -18,6 +18,7 @@ cv2.setNumThreads(0)
 
 _JPEG = b"\xff\xd8\xff"
 _PNG = b"\x89PNG\r\n\x1a\n"
+_WEBP = b"WEBP"  # at byte 8
 
 
 def jpeg_size(data: bytes) -> tuple[int, int] | None:
@@ -59,8 +60,8 @@ def decode(
                 min_factor=2 if any(min_size) else 1,
             )
         except ValueError:
-            pass  # CMYK, or a flaw that Pillow may forgive: ImageNet has both
-    elif data.startswith(_PNG) and data[24:25] == b"\x08":
+            pass  # CMYK, of which ImageNet has some, or a flaw that Pillow may forgive
+    elif data.startswith(_PNG) or data[8:12] == _WEBP:
         flag = cv2.IMREAD_COLOR_RGB if channels == 3 else cv2.IMREAD_GRAYSCALE
         image = cv2.imdecode(np.frombuffer(data, np.uint8), flag | cv2.IMREAD_IGNORE_ORIENTATION)
         if image is not None:
@@ -73,10 +74,6 @@ def _decode_pillow(data: bytes, channels: int) -> UInt8[np.ndarray, "H W C"]:
 
     try:
         with Image.open(io.BytesIO(data)) as image:
-            if image.mode.startswith("I") or image.mode == "F":
-                # Pillow's own conversion clips 16 bits at 255 instead of scaling them.
-                levels = np.asarray(image).astype(np.float32) / 257
-                image = Image.fromarray(levels.clip(0, 255).round().astype(np.uint8))
             pixels = np.asarray(image.convert("RGB" if channels == 3 else "L"))
     except (OSError, SyntaxError, ValueError) as error:  # Pillow raises SyntaxError on a bad PNG
         raise ValueError(str(error) or type(error).__name__) from error

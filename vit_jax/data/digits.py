@@ -17,6 +17,8 @@ from typing import Any
 import tensorflow_datasets as tfds
 from absl import logging
 
+from vit_jax.errors import UserError
+
 NAME = "digits"
 _NUM_TRAIN = 1437
 
@@ -71,13 +73,22 @@ def prepare(data_dir: Path) -> Path:
 
     It is written aside and renamed, so a killed process leaves nothing half written and of two
     that start at once one wins.
+
+    Raises:
+        UserError: `data_dir` cannot be written.
     """
     target = data_dir / NAME / str(Digits.VERSION)
     if target.exists():
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = tempfile.mkdtemp(prefix=f".{NAME}-", dir=data_dir)
+    except OSError as error:
+        raise UserError(
+            f"cannot write the digits dataset to {data_dir} ({error.strerror}); set data.data_dir "
+            "or $TFDS_DATA_DIR to a directory that can be written"
+        ) from error
     logging.info("writing the digits dataset to %s", target)
-    scratch = tempfile.mkdtemp(prefix=f".{NAME}-", dir=data_dir)
     try:
         builder = Digits(data_dir=scratch, file_format="array_record")
         with contextlib.redirect_stdout(io.StringIO()):  # it speaks of the scratch directory

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32, Key, Num, UInt8
 
+from vit_jax.errors import UserError
+
 
 def normalize(
     images: UInt8[Array, "B H W C"],
@@ -15,7 +17,17 @@ def normalize(
     std: tuple[float, ...],
     dtype: jnp.dtype | type = jnp.float32,
 ) -> Float[Array, "B H W C"]:
-    """Return (images / 255 - mean) / std in float32, then cast; mean and std are 1 or C values."""
+    """Return (images / 255 - mean) / std in float32, then cast; mean and std are 1 or C values.
+
+    Raises:
+        UserError: another number of values.
+    """
+    for name, value in (("mean", mean), ("std", std)):
+        if len(value) not in (1, images.shape[-1]):
+            raise UserError(
+                f"{name}={value!r} has {len(value)} values, the images have {images.shape[-1]} "
+                "channels; give one value, or one per channel"
+            )
     shift = jnp.asarray(mean, jnp.float32).reshape(1, 1, 1, -1)
     scale = jnp.asarray(std, jnp.float32).reshape(1, 1, 1, -1)
     return ((images.astype(jnp.float32) / 255 - shift) / scale).astype(dtype)

@@ -12,18 +12,17 @@ import math
 import os
 import sys
 import threading
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import numpy as np
 
 from vit_jax.data.config import DataConfig, TransformConfig, check_transform, is_random
+from vit_jax.data.prefetch import Batch, BatchIterator
 from vit_jax.data.sources import Source
 from vit_jax.data.stream import ExampleRng, stream_indices
 from vit_jax.data.transform import Transform
 from vit_jax.errors import UserError
-
-Batch: TypeAlias = dict[str, np.ndarray]
 
 # Below this many values an image is quicker decoded than handed to another Python thread.
 _TINY = 4096
@@ -128,47 +127,6 @@ class _Batches:
             self._closed = True
             if self._pool is not None:
                 self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-class BatchIterator:
-    """An iterator over batches that prepares them ahead from the moment it exists.
-
-    `close()` it, or use it in a `with` block, to stop its threads and processes.
-    """
-
-    def __init__(self, batches: _Batches, *, num_workers: int, prefetch: int) -> None:
-        import grain
-        from absl import flags
-
-        # Two batches in work at once, so that no thread idles while a batch's last rows finish.
-        options = grain.ReadOptions(num_threads=min(prefetch, 2), prefetch_buffer_size=prefetch)
-        dataset = grain.MapDataset.source(batches).to_iter_dataset(options)
-        if num_workers:
-            if not flags.FLAGS.is_parsed():  # Grain hands its flags to the workers
-                flags.FLAGS.mark_as_parsed()
-            dataset = dataset.mp_prefetch(
-                grain.MultiprocessingOptions(num_workers, per_worker_buffer_size=1)
-            )
-        self._batches = batches
-        self._iterator = iter(dataset)
-        self._iterator.start_prefetch()
-
-    def __iter__(self) -> "BatchIterator":
-        return self
-
-    def __next__(self) -> Batch:
-        return next(self._iterator)
-
-    def close(self) -> None:
-        """Stop preparing batches; does not wait for threads, does wait for processes."""
-        self._iterator.close()
-        self._batches.close()
-
-    def __enter__(self) -> "BatchIterator":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def train_batches(

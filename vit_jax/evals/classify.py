@@ -23,6 +23,7 @@ from jaxtyping import Array, Float, Int, UInt8
 from vit_jax import data, sharding
 from vit_jax.errors import UserError
 from vit_jax.evals import report
+from vit_jax.losses import Loss, example_loss
 from vit_jax.evals.config import EvalConfig
 
 PyTree = Any
@@ -92,7 +93,7 @@ class Classify:
         batch_size: over all processes; taken up to the next multiple of devices and processes.
         mesh: the devices.
         class_names: of the split, for the report.
-        sigmoid: the loss is a sum of K binary ones instead of a softmax.
+        loss: what the model is trained with; here without smoothing.
         name: what messages and pictures call the split.
     """
 
@@ -100,7 +101,7 @@ class Classify:
     batch_size: int
     mesh: Mesh
     class_names: Sequence[str]
-    sigmoid: bool = False
+    loss: Loss = Loss.SOFTMAX
     name: str = ""
 
     def run(
@@ -136,7 +137,7 @@ class Classify:
                 local = {key: batch[key] for key in ("image", "label", "mask")}
                 arrays = sharding.global_batch(local, self.mesh, batch_size=batch_size)
                 result = score_batch(
-                    variables, arrays, predict=predict, sigmoid=self.sigmoid, mesh=self.mesh
+                    variables, arrays, predict=predict, loss=self.loss, mesh=self.mesh
                 )
                 for value in result.values():
                     value.copy_to_host_async()
@@ -168,7 +169,7 @@ def make_evaluator(
     image_size: tuple[int, int],
     channels: int,
     mesh: Mesh,
-    sigmoid: bool = False,
+    loss: Loss = Loss.SOFTMAX,
     name: str = "",
 ) -> Classify:
     """Open the split that `cfg` names, with the training set's reading options.
@@ -179,7 +180,7 @@ def make_evaluator(
         image_size: (H, W) the model takes.
         channels: of the images.
         mesh: the devices.
-        sigmoid: whether the model is trained with the sigmoid loss.
+        loss: what the model is trained with.
         name: what messages and pictures call the split; "" is the source's name.
 
     Raises:
@@ -208,18 +209,18 @@ def make_evaluator(
         batch_size=cfg.batch_size or data_cfg.batch_size,
         mesh=mesh,
         class_names=source.class_names,
-        sigmoid=sigmoid,
+        loss=loss,
         name=name or source.name,
     )
 
 
-@functools.partial(jax.jit, static_argnames=("predict", "sigmoid", "mesh"))
+@functools.partial(jax.jit, static_argnames=("predict", "loss", "mesh"))
 def score_batch(
     variables: PyTree,
     batch: Mapping[str, Array],
     *,
     predict: Predict,
-    sigmoid: bool,
+    loss: Loss,
     mesh: Mesh,
 ) -> dict[str, Array]:
     """Score a batch of B: the fields of `Scores`, the mask, and whether each label is valid.
@@ -245,22 +246,8 @@ def score_batch(
     hits = jnp.take_along_axis(label, ranked, axis=-1) > 0
     result["top1"], result["top5"] = hits[:, 0], hits.any(axis=-1)
     result["prediction"] = ranked[:, 0]
-    result["nll"] = nll(logits, label.astype(jnp.float32), sigmoid)
+    result["nll"] = example_loss(logits, label.astype(jnp.float32), loss)
     return jax.lax.with_sharding_constraint(result, NamedSharding(mesh, PartitionSpec()))
-
-
-def nll(
-    logits: Float[Array, "B K"], target: Float[Array, "B K"], sigmoid: bool
-) -> Float[Array, " B"]:
-    """Return each example's loss for 0/1 targets: the training loss, without its smoothing.
-
-    Softmax: -log p, summed over an example's labels. Sigmoid: the binary cross-entropies, summed
-    over the classes (as big_vision's `softmax_xent` and `sigmoid_xent`).
-    """
-    if sigmoid:
-        positive, negative = jax.nn.log_sigmoid(logits), jax.nn.log_sigmoid(-logits)
-        return -(target * positive + (1 - target) * negative).sum(axis=-1)
-    return -(target * jax.nn.log_softmax(logits)).sum(axis=-1)
 
 
 def _cover(class_names: Sequence[str], *ids: np.ndarray) -> list[str]:

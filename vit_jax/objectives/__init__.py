@@ -1,22 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a step minimises: an `Objective` prepares the global batch and returns a scalar loss."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 from jaxtyping import Array, Float
 
-from vit_jax.objectives.supervised import (
-    Loss,
-    ObjectiveConfig,
-    Supervised,
-    example_loss,
-    validate,
-)
+from vit_jax.objectives.supervised import ObjectiveConfig, Supervised, validate
 
 Batch = dict[str, jax.Array]
 
 
+@runtime_checkable  # beartype checks annotations with isinstance
 class Objective(Protocol):
     """What `make_train_step` differentiates."""
 
@@ -38,4 +33,4 @@ class Objective(Protocol):
         ...
 
 
-__all__ = ["Batch", "Loss", "Objective", "ObjectiveConfig", "Supervised", "example_loss", "validate"]
+__all__ = ["Batch", "Objective", "ObjectiveConfig", "Supervised", "validate"]

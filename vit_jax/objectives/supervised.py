@@ -2,7 +2,6 @@
 """Supervised classification: softmax or sigmoid cross-entropy on labelled, possibly mixed images."""
 
 import dataclasses
-import enum
 from collections.abc import Callable
 from typing import Any
 
@@ -12,13 +11,7 @@ from jaxtyping import Array, Float
 
 from vit_jax.data import mix
 from vit_jax.errors import UserError
-
-
-class Loss(enum.StrEnum):
-    """The loss of one example."""
-
-    SOFTMAX = "softmax"  # cross-entropy against a distribution over classes
-    SIGMOID = "sigmoid"  # a binary cross-entropy per class, summed over classes (big_vision, BCE)
+from vit_jax.losses import Loss, example_loss
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
@@ -42,16 +35,6 @@ def validate(cfg: ObjectiveConfig) -> None:
     """
     if not 0 <= cfg.label_smoothing < 1:
         raise UserError(f"objective.label_smoothing={cfg.label_smoothing} must be in [0, 1)")
-
-
-def example_loss(
-    logits: Float[Array, "B K"], targets: Float[Array, "B K"], loss: Loss
-) -> Float[Array, " B"]:
-    """Return the loss of every example, in nats; sigmoid is summed over the classes."""
-    if loss is Loss.SOFTMAX:
-        return -jnp.sum(targets * jax.nn.log_softmax(logits, axis=-1), axis=-1)
-    positive, negative = jax.nn.log_sigmoid(logits), jax.nn.log_sigmoid(-logits)
-    return -jnp.sum(targets * positive + (1 - targets) * negative, axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)

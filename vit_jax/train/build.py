@@ -156,6 +156,6 @@ def evaluator(cfg: Config, name: str, mesh: Mesh) -> Classify:
         image_size=(height, width),
         channels=channels,
         mesh=mesh,
-        sigmoid=cfg.objective.loss is objectives.Loss.SIGMOID,
+        loss=cfg.objective.loss,
         name=name,
     )

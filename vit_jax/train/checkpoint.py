@@ -19,7 +19,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, SupportsFloat, TypeVar, cast
 
 import jax
 import numpy as np
@@ -79,11 +79,12 @@ class Checkpointer:
         self._bad: set[int] = set()  # found damaged
         self._pending: threading.Thread | None = None
         self._failure: SaveFailed | None = None
-        for entry in self._directory.iterdir():
-            if entry.name.isdecimal():
-                self._metrics[int(entry.name)] = {}
-                with contextlib.suppress(Damaged):
-                    self._metrics[int(entry.name)] = self._read(int(entry.name)).metrics
+        for step in [int(e.name) for e in self._directory.iterdir() if e.name.isdecimal()]:
+            try:
+                self._metrics[step] = self._read(step).metrics
+            except Damaged:
+                self._metrics[step] = {}
+                self._bad.add(step)
 
     def save(
         self,
@@ -91,7 +92,7 @@ class Checkpointer:
         state: trees.PyTree,
         *,
         metadata: Mapping[str, Any],
-        metrics: Mapping[str, float] | None = None,
+        metrics: Mapping[str, SupportsFloat] | None = None,
     ) -> bool:
         """Start saving `state`; return once it is copied to the host, False if `step` is there.
 
@@ -290,6 +291,7 @@ class Checkpointer:
         state = _on_all_processes(lambda: self._load_arrays(record, abstract, step))
         record_lib.verify(record, state)
         self._ours.add(step)
+        self._bad.discard(step)
         return Restored(state, step, record.metadata)
 
     def _load_arrays(self, record: Record, abstract: trees.PyTree, step: int) -> trees.PyTree:

@@ -2,11 +2,10 @@
 """What a person sees of a run: a live bar on a terminal, plain lines anywhere else."""
 
 import contextlib
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import TextIO
+from typing import SupportsFloat
 
 import jax
 from rich.console import Console
@@ -40,7 +39,7 @@ def format_duration(seconds: float) -> str:
     return f"{whole}s"
 
 
-def format_scalars(scalars: Mapping[str, float]) -> str:
+def format_scalars(scalars: Mapping[str, SupportsFloat]) -> str:
     """Write the metrics known here as `loss 0.8123  top1 71.2%  val: loss 0.9000  top1 70.0%`."""
     groups: dict[str, list[str]] = {}
     for key, write in _FORMATS.items():
@@ -103,9 +102,9 @@ class Pace:
 
 
 class Progress:
-    """Shows a run's progress on `stream`; silent on every process but 0.
+    """Shows a run's progress on stdout; silent on every process but 0.
 
-    A context manager; inside it use `message` rather than print, which would tear the bar.
+    A context manager; use `message` inside it rather than print.
     """
 
     def __init__(
@@ -114,26 +113,21 @@ class Progress:
         batch_size: int,
         *,
         start_step: int = 0,
-        stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total = total_steps
         self._batch_size = batch_size
         self._step = start_step
         self._pace = Pace(start_step, clock)
-        self._stream = stream or sys.stdout
         self._quiet = jax.process_index() != 0
         self._bar: Bar | None = None
-        console = Console(file=self._stream)
+        console = Console()
         if console.is_terminal and not self._quiet:
             self._bar = Bar(
                 TextColumn("[bold]{task.completed}/{task.total}"),
                 BarColumn(bar_width=None),
                 TextColumn("{task.percentage:.0f}%  {task.fields[text]}"),
                 console=console,
-                # stdout stays the caller's own: a table printed inside is not reflowed.
-                redirect_stdout=True,
-                redirect_stderr=True,
                 refresh_per_second=4,
             )
             self._task = self._bar.add_task("", total=total_steps, completed=start_step, text="")
@@ -167,7 +161,7 @@ class Progress:
         rate = self._pace.steps_per_sec()
         return None if rate is None else rate * self._batch_size
 
-    def report(self, scalars: Mapping[str, float]) -> None:
+    def report(self, scalars: Mapping[str, SupportsFloat]) -> None:
         """Show metrics of the present step."""
         text = format_scalars(scalars)
         if self._bar:
@@ -188,7 +182,7 @@ class Progress:
         if self._bar:
             self._bar.console.print(text, markup=False, highlight=False)
         else:
-            print(text, file=self._stream, flush=True)
+            print(text, flush=True)
 
     @contextlib.contextmanager
     def paused(self, doing: str) -> Iterator[None]:

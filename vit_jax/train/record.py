@@ -6,7 +6,7 @@ import json
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat
 
 from vit_jax import trees
 from vit_jax.errors import UserError
@@ -35,7 +35,7 @@ class Record:
 
 
 def describe(
-    state: trees.PyTree, metadata: Mapping[str, Any], metrics: Mapping[str, float]
+    state: trees.PyTree, metadata: Mapping[str, Any], metrics: Mapping[str, SupportsFloat]
 ) -> Record:
     """Describe a state; waits for its arrays to be computed."""
     sums = digests(state)

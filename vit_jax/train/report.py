@@ -95,10 +95,10 @@ def learning_curve(metrics_jsonl: Path, out_png: Path, title: str) -> bool:
     figure.suptitle(title)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         if panel is loss:
-            _draw(axes, panel, scale=1, form="{:.3f}", best_of=min, corner="upper right")
+            _draw(axes, panel, scale=1.0, form="{:.3f}", best_of=min, corner="upper right")
             axes.set_ylabel("loss")
         else:
-            _draw(axes, panel, scale=100, form="{:.1f}%", best_of=max, corner="lower right")
+            _draw(axes, panel, scale=100.0, form="{:.1f}%", best_of=max, corner="lower right")
             axes.set_ylabel("top-1 accuracy (%)")
     temporary = out_png.with_name(out_png.name + ".tmp")
     figure.savefig(temporary, format="png")

@@ -5,9 +5,10 @@ import hashlib
 import json
 import math
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsFloat, runtime_checkable
 
 import jax
 
@@ -16,10 +17,11 @@ from vit_jax.errors import UserError
 from vit_jax.train import workdir as workdir_lib
 
 
+@runtime_checkable
 class MetricWriter(Protocol):
     """Takes scalars by name, such as `train/loss`, at increasing steps."""
 
-    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+    def write(self, step: int, scalars: Mapping[str, SupportsFloat]) -> None:
         """Add the scalars of a step."""
         ...
 
@@ -38,11 +40,17 @@ class JsonlWriter:
     def __init__(self, path: Path, *, step: int = 0) -> None:
         """Open `path` for a run that continues after `step`, dropping all that came later."""
         _drop_after(path, step)
+        # What is repeated at the step where the run goes on: the evaluations that end a run.
+        self._again = step
+        self._written = {name for row in read_jsonl(path) if row["step"] == step for name in row}
         self._file = path.open("a", encoding="utf-8")
 
-    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+    def write(self, step: int, scalars: Mapping[str, SupportsFloat]) -> None:
         """Write the line out at once: a kill loses nothing."""
-        values = {name: float(value) for name, value in scalars.items()}
+        known = self._written if step == self._again else ()
+        values = {name: float(value) for name, value in scalars.items() if name not in known}
+        if not values:
+            return
         finite = {n: value if math.isfinite(value) else None for n, value in values.items()}
         self._file.write(json.dumps({"step": step, **finite}) + "\n")
         self._file.flush()
@@ -62,18 +70,20 @@ class TensorBoardWriter:
         """Open a new event file, at which TensorBoard forgets what came after `step`."""
         from tensorboardX import SummaryWriter
 
-        # The suffix keeps apart two runs that start within one second.
-        suffix = f".{os.getpid()}.{step}"
-        self._writer = SummaryWriter(str(directory), purge_step=step + 1, filename_suffix=suffix)
+        # TensorBoard reads files in the order of their names, which else have whole seconds only.
+        suffix = f".{time.time_ns()}"
+        # Its thread writes to disk every second: a kill loses no more.
+        self._writer = SummaryWriter(
+            str(directory), purge_step=step + 1, filename_suffix=suffix, flush_secs=1
+        )
 
-    def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Write the events out at once, as a resumed run would not write them again."""
+    def write(self, step: int, scalars: Mapping[str, SupportsFloat]) -> None:
+        """Queue the events."""
         for name, value in scalars.items():
             self._writer.add_scalar(name, float(value), step)
-        self._writer.flush()
 
     def flush(self) -> None:
-        """Write out what is buffered."""
+        """Write out what the thread has taken from the queue."""
         self._writer.flush()
 
     def close(self) -> None:
@@ -106,7 +116,7 @@ class WandbWriter:
             config=dict(run_config),
         )
 
-    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+    def write(self, step: int, scalars: Mapping[str, SupportsFloat]) -> None:
         """Send the scalars; wandb itself ignores steps that it already has."""
         self._run.log({name: float(value) for name, value in scalars.items()}, step=step)
 
@@ -122,7 +132,7 @@ class _Multi:
     def __init__(self, writers: Sequence[MetricWriter]) -> None:
         self._writers = tuple(writers)
 
-    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+    def write(self, step: int, scalars: Mapping[str, SupportsFloat]) -> None:
         for writer in self._writers:
             writer.write(step, scalars)
 

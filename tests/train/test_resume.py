@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run killed at any moment and started again ends with the very same bits."""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from vit_jax import sharding
+from vit_jax.train import build as build_lib
+from vit_jax.train.checkpoint import Checkpointer
+from vit_jax.train.loop import INTERRUPTED
+from vit_jax.train.writers import read_jsonl
+
+ROOT = Path(__file__).parent.parent.parent
+STEPS = 60
+ARGS = (
+    "--config.model.dim=16",
+    "--config.model.depth=1",
+    "--config.model.num_heads=2",
+    "--config.model.mlp_dim=32",
+    "--config.model.dropout_rate=0.1",
+    "--config.data.batch_size=16",
+    f"--config.duration={STEPS} steps",
+    "--config.optim.warmup=5 steps",
+    "--config.checkpoint.every=5 steps",
+    "--config.checkpoint.keep_best=0",
+    "--config.log.every=1 steps",
+    "--config.log.tensorboard=false",
+    "--config.evals.val.every=20 steps",
+)
+
+
+def start(workdir: Path, *args: str) -> subprocess.Popen:
+    command = ["main.py", "--config=configs/vit_mu_digits.py", f"--workdir={workdir}"]
+    env = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
+    log = open(workdir.with_suffix(".log"), "a")  # noqa: SIM115  (the process holds it)
+    return subprocess.Popen(
+        [sys.executable, *command, *ARGS, *args], cwd=ROOT, env=env, stdout=log, stderr=log
+    )
+
+
+def finish(workdir: Path, *args: str) -> None:
+    assert start(workdir, *args).wait(timeout=180) == 0, workdir.with_suffix(".log").read_text()
+
+
+def digest(workdir: Path) -> str:
+    """Hash every byte of the last checkpoint's state."""
+    from vit_jax.cli import flags
+
+    argv = ["main.py", f"--config={ROOT}/configs/vit_mu_digits.py", *ARGS]
+    cfg = flags.read_config(argv, flags.define(argv))
+    cfg.mesh.data = 1
+    parts = build_lib.build(cfg, num_examples=1293)
+    abstract = build_lib.abstract_state(parts, sharding.make_mesh(cfg.mesh))
+    restored = Checkpointer(workdir / "checkpoints", cfg.checkpoint).restore_step(abstract, STEPS)
+    sha = hashlib.sha256()
+    for leaf in jax.tree.leaves(restored.state):
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+        sha.update(np.asarray(leaf).tobytes())
+    return sha.hexdigest()
+
+
+def last_step(workdir: Path) -> int:
+    rows = read_jsonl(workdir / "metrics.jsonl")
+    return rows[-1]["step"] if rows else 0
+
+
+def wait_for_step(process: subprocess.Popen, workdir: Path, step: int) -> None:
+    deadline = time.monotonic() + 150
+    while process.poll() is None and last_step(workdir) < step:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    workdir = tmp_path_factory.mktemp("reference") / "run"
+    finish(workdir)
+    return workdir
+
+
+@pytest.mark.slow
+def test_killed_runs_end_with_the_same_bits(reference: Path, tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(10**6)
+    rng = random.Random(seed)
+    workdir = tmp_path / "run"
+    kills = sorted(rng.sample(range(1, STEPS), 3))
+    for step in kills:
+        process = start(workdir)
+        wait_for_step(process, workdir, step)
+        time.sleep(rng.uniform(0, 0.03))  # anywhere: in a step, a save, an evaluation
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    # Other loader threads and the worker processes must not matter either.
+    finish(workdir, "--config.data.num_threads=3")
+    assert digest(workdir) == digest(reference), f"seed {seed}: kills at {kills}"
+    rows, expected = (read_jsonl(w / "metrics.jsonl") for w in (workdir, reference))
+    assert [r["step"] for r in rows] == [r["step"] for r in expected]
+    for name in ("train/loss", "val/top1", "test/loss"):
+        got, want = ([r[name] for r in x if name in r] for x in (rows, expected))
+        assert got == want, name
+
+
+@pytest.mark.slow
+def test_sigterm_saves_and_the_same_command_continues(reference: Path, tmp_path: Path) -> None:
+    workdir = tmp_path / "run"
+    process = start(workdir)
+    wait_for_step(process, workdir, 7)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == INTERRUPTED
+    assert "the same command continues" in workdir.with_suffix(".log").read_text()
+    finish(workdir)
+    assert digest(workdir) == digest(reference)
+
+
+def test_a_finished_run_says_so(reference: Path) -> None:
+    finish(reference)
+    assert "nothing to do" in reference.with_suffix(".log").read_text()
+
+
+def test_another_config_is_refused_with_what_differs(reference: Path) -> None:
+    process = start(reference, "--config.optim.lr=0.5")
+    assert process.wait(timeout=60) == 2
+    line = reference.with_suffix(".log").read_text().strip().splitlines()[-1]
+    assert line.startswith("error: ")
+    assert "optim.lr: 0.002 -> 0.5" in line or "optim.lr" in line
+    # What changes no number is free to change.
+    finish(reference, "--config.log.every=3 steps", "--config.data.prefetch=4")
+
+
+def test_workdir_holds_what_a_person_expects(reference: Path) -> None:
+    names = {path.name for path in reference.iterdir()}
+    expected = {"config.json", "classes.json", "metrics.jsonl", "checkpoints", "learning_curve.png"}
+    assert expected <= names
+    assert json.loads((reference / "classes.json").read_text()) == [str(i) for i in range(10)]
+    assert {p.name for p in (reference / "test").iterdir()} == {
+        "confusion.csv",
+        "confusion.png",
+        "per_class.csv",
+    }

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The step: the same losses on every layout, accumulation, EMA, and no harm from NaN."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax import models, sharding
+from vit_jax.config import Config
+from vit_jax.data import DataConfig
+from vit_jax.optim import OptimConfig
+from vit_jax.sharding import MeshConfig
+from vit_jax.train import build as build_lib
+
+STEPS = 5
+
+
+def tiny(**fields: object) -> Config:
+    return Config(
+        model=models.variant(
+            "vit_mu8",
+            image_size=(16, 16),
+            patch=(8, 8),
+            depth=2,
+            num_classes=8,
+            zero_head=False,
+            dropout_rate=0.1,
+            drop_path_rate=0.1,
+        ),
+        data=DataConfig(batch_size=16, mixup_alpha=0.2),
+        optim=OptimConfig(lr=1e-3, weight_decay=0.1),
+        duration=f"{STEPS} steps",
+        **fields,
+    )
+
+
+def _batches(count: int = STEPS) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    return [
+        {
+            "image": rng.integers(0, 256, (16, 16, 16, 3), np.uint8),
+            "label": rng.integers(0, 8, 16, np.int32),
+        }
+        for _ in range(count)
+    ]
+
+
+def _run(cfg: Config, batches: list[dict[str, np.ndarray]], devices: int = 8):
+    mesh = sharding.make_mesh(cfg.mesh, jax.devices()[:devices])
+    parts = build_lib.build(cfg, num_examples=1000)
+    state = build_lib.init_state(cfg, parts, mesh)
+    start = jax.device_get(state.params)
+    step, losses, norms = build_lib.compile_step(parts, mesh), [], []
+    with jax.set_mesh(mesh):
+        for batch in batches:
+            batch = sharding.global_batch(batch, mesh, batch_size=16)
+            state, metrics = step(state, {}, batch)
+            losses.append(float(metrics["loss"]))
+            norms.append(float(metrics["grad_norm"]))
+    return start, losses, norms, state
+
+
+@pytest.fixture(scope="module")
+def one_device():
+    return _run(tiny(), _batches(), devices=1)
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        MeshConfig(),
+        MeshConfig(data=1, fsdp=8),
+        MeshConfig(data=4, tensor=2),
+        MeshConfig(data=2, fsdp=2, tensor=2),
+    ],
+    ids=["data", "fsdp", "tensor", "mixed"],
+)
+def test_losses_do_not_depend_on_the_layout(one_device, mesh: MeshConfig) -> None:
+    start, losses, norms, _ = _run(tiny(mesh=mesh), _batches())
+    jax.tree.map(np.testing.assert_array_equal, start, one_device[0])
+    np.testing.assert_allclose(losses, one_device[1], atol=1e-5, rtol=0)
+    np.testing.assert_allclose(norms, one_device[2], atol=1e-4, rtol=0)
+
+
+def test_losses_do_not_depend_on_accumulation() -> None:
+    # Without dropout, whose masks are drawn per micro-batch.
+    cfg = tiny()
+    cfg.model = dataclasses.replace(cfg.model, dropout_rate=0.0, drop_path_rate=0.0)
+    _, whole, _, _ = _run(cfg, _batches(), devices=2)
+    cfg.accum_steps = 4
+    _, split, _, _ = _run(cfg, _batches(), devices=2)
+    np.testing.assert_allclose(split, whole, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("fields", [{"remat": models.Remat.FULL}, {"remat": models.Remat.DOTS}])
+def test_remat_and_scan_change_nothing(one_device, fields: dict) -> None:
+    cfg = tiny()
+    cfg.model = dataclasses.replace(cfg.model, scan_unroll=1, **fields)
+    _, losses, _, _ = _run(cfg, _batches(), devices=1)
+    np.testing.assert_allclose(losses, one_device[1], atol=1e-5, rtol=0)
+
+
+def test_bfloat16_is_near_and_keeps_float32_parameters(one_device) -> None:
+    cfg = tiny()
+    cfg.model = dataclasses.replace(cfg.model, dtype=models.DType.BFLOAT16)
+    _, losses, _, state = _run(cfg, _batches(), devices=1)
+    np.testing.assert_allclose(losses, one_device[1], atol=5e-2, rtol=0)
+    assert losses != one_device[1]
+    assert {leaf.dtype for leaf in jax.tree.leaves(state.params)} == {jnp.dtype("float32")}
+
+
+def test_training_learns(one_device) -> None:
+    cfg = tiny()
+    cfg.duration = "30 steps"
+    cfg.optim = OptimConfig(lr=1e-2)
+    _, losses, _, _ = _run(cfg, _batches(1) * 30, devices=1)
+    assert losses[-1] < 0.6 * losses[0]
+
+
+def test_ema_follows_the_parameters() -> None:
+    cfg = tiny(ema_decay=0.75)
+    start, _, _, state = _run(cfg, _batches(1), devices=1)
+    name = ("head", "kernel")
+    before, after, ema = (t[name[0]][name[1]] for t in (start, state.params, state.ema))
+    assert not np.array_equal(before, after)
+    np.testing.assert_allclose(ema, 0.75 * before + 0.25 * np.asarray(after), atol=1e-7)
+
+
+def test_a_step_that_is_not_finite_changes_nothing_but_the_counter() -> None:
+    # A finite float32 loss cannot come from these parameters: the first LayerNorm overflows.
+    cfg = tiny(ema_decay=0.9)
+    mesh = sharding.make_mesh(cfg.mesh, jax.devices()[:1])
+    parts = build_lib.build(cfg, num_examples=1000)
+    state = build_lib.init_state(cfg, parts, mesh)
+    state.params["head"]["kernel"] = jnp.full_like(state.params["head"]["kernel"], jnp.nan)
+    before = jax.device_get((state.params, state.opt_state, state.ema))
+    step = build_lib.compile_step(parts, mesh)
+    with jax.set_mesh(mesh):
+        batch = sharding.global_batch(_batches(1)[0], mesh, batch_size=16)
+        state, metrics = step(state, {}, batch)
+    assert float(metrics["nonfinite"]) == 1
+    assert int(state.step) == 1
+    after = (state.params, state.opt_state, state.ema)
+    jax.tree.map(np.testing.assert_array_equal, before, jax.device_get(after))
+
+
+def test_state_is_donated() -> None:
+    cfg = tiny()
+    mesh = sharding.make_mesh(cfg.mesh, jax.devices()[:1])
+    parts = build_lib.build(cfg, num_examples=1000)
+    state = build_lib.init_state(cfg, parts, mesh)
+    old = state.params["head"]["kernel"]
+    with jax.set_mesh(mesh):
+        batch = sharding.global_batch(_batches(1)[0], mesh, batch_size=16)
+        build_lib.compile_step(parts, mesh)(state, {}, batch)
+    assert old.is_deleted()

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from vit_jax.errors import UserError
+from vit_jax.train import workdir
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from vit_jax.train import workdir
+with workdir.lock(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def _holder(path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_second_process_is_refused_and_a_killed_one_is_not_in_the_way(tmp_path):
+    process = _holder(tmp_path / "run")
+    try:
+        with pytest.raises(UserError) as caught, workdir.lock(tmp_path / "run"):
+            pass
+        assert f"pid {process.pid} on {socket.gethostname()}" in str(caught.value)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with workdir.lock(tmp_path / "run"):
+        assert f"pid {os.getpid()} on" in (tmp_path / "run" / ".lock").read_text()
+
+
+def test_lock_ends_with_the_block_even_by_an_error(tmp_path):
+    with pytest.raises(RuntimeError), workdir.lock(tmp_path):
+        raise RuntimeError
+    with workdir.lock(tmp_path):
+        pass
+
+
+def test_second_lock_in_one_process_is_refused(tmp_path):
+    with (
+        workdir.lock(tmp_path),
+        pytest.raises(UserError, match=f"pid {os.getpid()}"),
+        workdir.lock(tmp_path),
+    ):
+        pass
+
+
+def test_only_process_0_locks(tmp_path, monkeypatch):
+    with workdir.lock(tmp_path):
+        monkeypatch.setattr(jax, "process_index", lambda: 1)
+        with workdir.lock(tmp_path):
+            pass
+
+
+@pytest.mark.parametrize("name", ["gs://bucket/run", "/home/me/gs:/bucket/run", "s3://b"])
+def test_bucket_is_refused(name):
+    with pytest.raises(UserError, match="mount"), workdir.lock(Path(name)):
+        pass
+
+
+def test_place_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write"), workdir.lock(tmp_path / "file" / "run"):
+        pass
+
+
+def test_finished(tmp_path):
+    assert workdir.finished_step(tmp_path) is None
+    workdir.mark_finished(tmp_path, 1500)
+    assert workdir.finished_step(tmp_path) == 1500
+    workdir.mark_finished(tmp_path, 3000)
+    assert workdir.finished_step(tmp_path) == 3000
+    (tmp_path / "finished.json").write_text("torn {")
+    assert workdir.finished_step(tmp_path) is None

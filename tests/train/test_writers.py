@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from vit_jax.config import LogConfig
+from vit_jax.errors import UserError
+from vit_jax.train import writers
+
+KILLED = """
+import os, signal, sys, time
+from pathlib import Path
+from vit_jax.config import LogConfig
+from vit_jax.train.writers import make_writer
+writer = make_writer(LogConfig(), Path(sys.argv[1]))
+for step in range(1, 6):
+    writer.write(step, {"train/loss": float(step)})
+time.sleep(float(sys.argv[2]))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def _kill_one(path, after=0.0):
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", KILLED, str(path), str(after)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def _events(directory, tag="train/loss"):
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="reads the events back; pip install tensorboard",
+    )
+    reader = accumulator.EventAccumulator(str(directory))
+    reader.Reload()
+    return [(event.step, event.value) for event in reader.Scalars(tag)]
+
+
+def _steps(path):
+    return [row["step"] for row in writers.read_jsonl(path)]
+
+
+def test_jsonl_lines_are_strict_json_and_there_at_once(tmp_path):
+    path = tmp_path / "m.jsonl"
+    writer = writers.JsonlWriter(path)
+    writer.write(1, {"train/loss": np.float32(0.5), "val/top1": jax.numpy.float32(0.25)})
+    writer.write(2, {"train/loss": float("nan"), "train/lr": float("inf")})
+
+    def refuse(name):
+        raise AssertionError(name)
+
+    lines = [json.loads(x, parse_constant=refuse) for x in path.read_text().splitlines()]
+    assert lines == [
+        {"step": 1, "train/loss": 0.5, "val/top1": 0.25},
+        {"step": 2, "train/loss": None, "train/lr": None},
+    ]
+    writer.flush()
+    writer.close()
+
+
+def test_sigkill_loses_no_line(tmp_path):
+    _kill_one(tmp_path)
+    assert _steps(tmp_path / "metrics.jsonl") == [1, 2, 3, 4, 5]
+
+
+def test_sigkill_loses_no_event_older_than_a_second(tmp_path):
+    _kill_one(tmp_path, after=2.0)
+    assert _events(tmp_path / "tensorboard") == [(s, float(s)) for s in range(1, 6)]
+
+
+def test_resume_holds_no_step_twice(tmp_path):
+    _kill_one(tmp_path, after=2.0)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 6, "train/lo')  # torn
+    writer = writers.make_writer(LogConfig(), tmp_path, step=3)
+    assert _steps(tmp_path / "metrics.jsonl") == [1, 2, 3]
+    for step in (4, 5, 6):
+        writer.write(step, {"train/loss": 10.0 * step})
+    writer.close()
+    assert _steps(tmp_path / "metrics.jsonl") == [1, 2, 3, 4, 5, 6]
+    expected = [(1, 1.0), (2, 2.0), (3, 3.0), (4, 40.0), (5, 50.0), (6, 60.0)]
+    assert _events(tmp_path / "tensorboard") == expected
+
+
+def test_start_from_nothing_forgets_a_run_that_died_before_its_first_checkpoint(tmp_path):
+    _kill_one(tmp_path)
+    writer = writers.make_writer(LogConfig(), tmp_path, step=0)
+    writer.write(1, {"train/loss": 9.0})
+    writer.close()
+    assert _steps(tmp_path / "metrics.jsonl") == [1]
+    assert _events(tmp_path / "tensorboard") == [(1, 9.0)]
+
+
+def test_what_is_known_of_the_step_resumed_from_is_not_written_again(tmp_path):
+    path = tmp_path / "m.jsonl"
+    for scalars in ({"val/top1": 0.5}, {"val/top1": 0.5}, {"val/top1": 0.5, "val/top5": 0.9}):
+        writer = writers.JsonlWriter(path, step=5)
+        writer.write(5, scalars)
+        writer.close()
+    assert writers.read_jsonl(path) == [{"step": 5, "val/top1": 0.5}, {"step": 5, "val/top5": 0.9}]
+
+
+def test_two_event_files_of_one_second(tmp_path):
+    for step, value in ((0, 1.0), (1, 2.0), (2, 3.0)):
+        writer = writers.TensorBoardWriter(tmp_path, step=step)
+        writer.write(step + 1, {"train/loss": value})
+        writer.write(step + 2, {"train/loss": 0.0})
+        writer.close()
+    assert _events(tmp_path) == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 0.0)]
+
+
+def test_torn_last_line_of_a_kept_step_is_repaired(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"step": 1, "train/loss": 1.0}\n{"step": 2, "trai')
+    writer = writers.JsonlWriter(path, step=5)
+    writer.write(6, {"train/loss": 2.0})
+    writer.close()
+    assert path.read_text() == ('{"step": 1, "train/loss": 1.0}\n{"step": 6, "train/loss": 2.0}\n')
+
+
+def test_dropping_lines_is_atomic(tmp_path, monkeypatch):
+    """Dying just before the rename leaves the old file whole."""
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n')
+    before = path.read_text()
+
+    def die(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", die)
+    with pytest.raises(KeyboardInterrupt):
+        writers.JsonlWriter(path, step=1)
+    assert path.read_text() == before
+
+
+def test_read_jsonl_of_rubbish(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b'\xff\xfe\n[1]\n7\n{"a": 1}\n{"step": "x"}\n{"step": 4}\n')
+    assert writers.read_jsonl(path) == [{"step": 4}]
+    assert writers.read_jsonl(tmp_path / "none") == []
+
+
+def test_tensorboard_can_be_off(tmp_path):
+    writers.make_writer(LogConfig(tensorboard=False), tmp_path).close()
+    assert os.listdir(tmp_path) == ["metrics.jsonl"]
+
+
+def test_other_processes_write_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    writer = writers.make_writer(LogConfig(wandb_project="p"), tmp_path)
+    writer.write(1, {"train/loss": 1.0})
+    writer.close()
+    assert os.listdir(tmp_path) == []
+
+
+def test_wandb_missing_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UserError, match="pip install wandb") as caught:
+        writers.make_writer(LogConfig(wandb_project="vit"), tmp_path)
+    assert "\n" not in str(caught.value)
+    assert os.listdir(tmp_path) == []
+
+
+def test_wandb_continues_one_run_per_workdir(tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="optional; pip install wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    ids = []
+    for step in (0, 3):
+        writer = writers.WandbWriter("vit", tmp_path, run_config={"seed": 1})
+        writer.write(step + 1, {"train/loss": 1.0})
+        ids.append(writer._run.id)
+        writer.flush()
+        writer.close()
+    assert ids[0] == ids[1]

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches prepared ahead by Grain's threads and worker processes, which end when this does."""
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+import weakref
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+
+Batch: TypeAlias = dict[str, np.ndarray]
+
+
+@runtime_checkable
+class BatchSource(Protocol):
+    """Random access to batches; can be pickled. `close` stops the threads of its own."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Batch: ...
+
+    def close(self) -> None:
+        """Make batches that are still in work fail."""
+        ...
+
+
+class BatchIterator:
+    """An iterator over batches that prepares them ahead from the moment it exists.
+
+    `close()` it, or use it in a `with` block, to stop its threads and processes; at the latest
+    they stop with the program, however that ends.
+    """
+
+    def __init__(self, batches: BatchSource, *, num_workers: int, prefetch: int) -> None:
+        # Late: Grain takes a second to import, and a command may end before it reads any batch.
+        import grain
+        from absl import flags
+
+        # Two batches in work at once, so that no thread idles while a batch's last rows finish.
+        options = grain.ReadOptions(num_threads=min(prefetch, 2), prefetch_buffer_size=prefetch)
+        dataset = grain.MapDataset.source(batches).to_iter_dataset(options)
+        if num_workers:
+            if not flags.FLAGS.is_parsed():  # Grain hands its flags to the workers
+                flags.FLAGS.mark_as_parsed()
+            dataset = dataset.mp_prefetch(
+                grain.MultiprocessingOptions(num_workers, per_worker_buffer_size=1),
+                worker_init_fn=_start_worker,
+            )
+        # The list holds the only reference: Grain's iterator cleans up once more when collected,
+        # which fails loudly where modules are being torn down. The finalizer runs once, at
+        # close(), when this is collected, or at exit before that happens.
+        self._open = [iter(dataset)]
+        self._finalizer = weakref.finalize(self, _close, self._open, batches)
+        self._open[0].start_prefetch()
+
+    def __iter__(self) -> "BatchIterator":
+        return self
+
+    def __next__(self) -> Batch:
+        if not self._open:
+            raise ValueError("these batches were closed")
+        return next(self._open[0])
+
+    def close(self) -> None:
+        """Stop preparing batches; does not wait for threads, does wait for processes."""
+        self._finalizer()
+
+    def __enter__(self) -> "BatchIterator":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _close(iterators: list[Any], batches: BatchSource) -> None:
+    iterators.pop().close()
+    batches.close()
+
+
+def _start_worker(worker_index: int, worker_count: int) -> None:
+    # Ctrl-C and a scheduler's SIGTERM reach every process of the job, but it is the main process
+    # that decides what to finish: it may still want batches, and it ends its workers itself.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+
+
+def _follow_parent() -> None:
+    # A main process that is killed cannot end its workers; Grain's would wait for it for ever.
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loss of one example, for training and evaluation alike."""
+
+import enum
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class Loss(enum.StrEnum):
+    """Which cross-entropy; both as big_vision's `softmax_xent` and `sigmoid_xent`."""
+
+    SOFTMAX = "softmax"  # against a distribution over the classes
+    SIGMOID = "sigmoid"  # a binary one per class, summed over the classes (BCE)
+
+
+def example_loss(
+    logits: Float[Array, "B K"], targets: Float[Array, "B K"], loss: Loss
+) -> Float[Array, " B"]:
+    """Return the loss of every example, in nats, for targets in [0, 1]."""
+    if loss is Loss.SOFTMAX:
+        return -jnp.sum(targets * jax.nn.log_softmax(logits, axis=-1), axis=-1)
+    positive, negative = jax.nn.log_sigmoid(logits), jax.nn.log_sigmoid(-logits)
+    return -jnp.sum(targets * positive + (1 - targets) * negative, axis=-1)
