@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published recipes as fragments of configs; each names the paper's table or the code it is from."""
+"""Published recipes as fragments of configs; each names its paper's table or its code."""
 
 import math
 
@@ -69,7 +69,7 @@ def vit_paper_imagenet(model: ViTConfig) -> Config:
     of warmup, dropout 0.1, clipping at global norm 1.
     """
     model.dropout_rate = 0.1
-    # Differs from paper: bfloat16 matmuls (float32 parameters); --config.model.dtype=float32 undoes.
+    # Differs from paper: bfloat16 matmuls; --config.model.dtype=float32 undoes it.
     model.dtype = DType.BFLOAT16
     optim = OptimConfig(lr=3e-3, weight_decay=0.3, warmup="10_000 steps", clip_norm=1.0)
     return imagenet(model, optim, "300 epochs", "none")

@@ -8,7 +8,9 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 
-def write_folder(root: Path, splits: dict[str, int], classes: tuple[str, ...], side: int = 48) -> None:
+def write_folder(
+    root: Path, splits: dict[str, int], classes: tuple[str, ...], side: int = 48
+) -> None:
     """Write `splits[name]` images per class and split below root/<split>/<class>/."""
     rng = np.random.default_rng(0)
     photos = load_sample_images().images

@@ -28,7 +28,9 @@ def test_steps(text: str, steps: int) -> None:
     assert CLOCK.steps(text) == steps
 
 
-@pytest.mark.parametrize("text", ["ten steps", "10", "10 stps", "-3 steps", "5 % of it", "nan steps"])
+@pytest.mark.parametrize(
+    "text", ["ten steps", "10", "10 stps", "-3 steps", "5 % of it", "nan steps"]
+)
 def test_unreadable(text: str) -> None:
     with pytest.raises(UserError, match="cannot read the duration"):
         CLOCK.steps(text)

@@ -29,7 +29,8 @@ def test_mesh_shape(cfg: MeshConfig, devices: int, shape: tuple) -> None:
 
 
 @pytest.mark.parametrize(
-    "cfg", [MeshConfig(fsdp=3), MeshConfig(data=-1, fsdp=-1), MeshConfig(data=0), MeshConfig(data=16)]
+    "cfg",
+    [MeshConfig(fsdp=3), MeshConfig(data=-1, fsdp=-1), MeshConfig(data=0), MeshConfig(data=16)],
 )
 def test_mesh_that_does_not_fit(cfg: MeshConfig) -> None:
     with pytest.raises(UserError, match="mesh"):

@@ -63,8 +63,8 @@ def mesh_shape(cfg: MeshConfig, num_devices: int) -> tuple[int, int, int]:
     return sizes[0], sizes[1], sizes[2]
 
 
-def make_mesh(cfg: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Lay devices (of all hosts) over the (data, fsdp, tensor) mesh.
+def make_mesh(cfg: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
+    """Lay `devices` (default: all, of all hosts) over the (data, fsdp, tensor) mesh.
 
     Raises:
         UserError: a mesh that does not fit, or one that leaves a host without work.

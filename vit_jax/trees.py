@@ -36,13 +36,13 @@ def map_named(fn: Callable[..., Any], tree: PyTree, *rest: PyTree) -> PyTree:
 
 
 def mask(tree: PyTree, pattern: str) -> PyTree:
-    """Return a tree of bools: True where `pattern` is found in the leaf's name ("" matches none)."""
+    """Return a tree of bools: whether `pattern` is found in the leaf's name ("" never is)."""
     regex = re.compile(pattern) if pattern else None
     return map_named(lambda name, _: bool(regex and regex.search(name)), tree)
 
 
 def is_stacked(name: str) -> bool:
-    """Say whether a parameter's leading axis counts layers: a path component `blocks`, `*_blocks`."""
+    """Say whether the leading axis counts layers: a path component is `blocks` or `*_blocks`."""
     return _STACKED.search(name) is not None
 
 
@@ -78,5 +78,7 @@ def differences(a: PyTree, b: PyTree) -> list[str]:
     for name in left.keys() & right.keys():
         one, two = left[name], right[name]
         if (one.shape, one.dtype) != (two.shape, two.dtype):
-            lines.append(f"{name}: {one.dtype}{list(one.shape)} against {two.dtype}{list(two.shape)}")
+            lines.append(
+                f"{name}: {one.dtype}{list(one.shape)} against {two.dtype}{list(two.shape)}"
+            )
     return sorted(lines)

@@ -27,7 +27,10 @@ def run(*args: str, **env: str) -> subprocess.CompletedProcess:
 
 CASES = {
     "no config": ([], "which run? add --config=FILE"),
-    "config file": (["--config=configs/vit_mu_digts.py"], "did you mean 'configs/vit_mu_digits.py'"),
+    "config file": (
+        ["--config=configs/vit_mu_digts.py"],
+        "did you mean 'configs/vit_mu_digits.py'",
+    ),
     "key": ([DIGITS, "--config.optim.lrr=1"], "did you mean 'lr'"),
     "nested key": ([DIGITS, "--config.modl.depth=1"], "did you mean 'model'"),
     "eval name": ([DIGITS, "--config.evals.vall.split=x"], "did you mean 'val'"),
@@ -83,4 +86,6 @@ def test_a_broken_config_file_is_named(tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("def get_config():\n    return 1 / 0\n")
     out = run("main.py", f"--config={broken}")
-    assert out.stderr.strip() == f"error: {broken} cannot be read: ZeroDivisionError: division by zero"
+    assert (
+        out.stderr.strip() == f"error: {broken} cannot be read: ZeroDivisionError: division by zero"
+    )

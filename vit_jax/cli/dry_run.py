@@ -96,9 +96,7 @@ def _batch(cfg: Config, source: data.Source | None) -> list[str]:
     return tables.align(["array", "shape", "dtype"], rows)
 
 
-def _durations(
-    cfg: Config, plan: config_lib.Plan, num_examples: int, known: bool
-) -> list[str]:
+def _durations(cfg: Config, plan: config_lib.Plan, num_examples: int, known: bool) -> list[str]:
     if not known:
         return [f"{cfg.duration} of {cfg.data.name}[{cfg.data.train_split}]"]
     evals = ", ".join(

@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 from absl import flags
 from ml_collections import config_flags
@@ -68,7 +69,7 @@ def read_config(argv: Sequence[str], values: flags.FlagValues) -> Config:
         raise UserError(" ".join(str(error).split())) from error
     if len(rest) > 1:
         raise UserError(f"unexpected argument {rest[1]!r}; flags are written --name=value")
-    cfg = values["config"].value
+    cfg = cast(Config, values["config"].value)
     check(cfg)
     return cfg
 

@@ -20,7 +20,9 @@ def main(argv: Sequence[str]) -> int:
         "without TensorFlow. Example: python -m vit_jax prepare cifar10",
     )
     parser.add_argument("name", help="a TFDS dataset, e.g. cifar10, oxford_iiit_pet, imagenet2012")
-    parser.add_argument("--data_dir", default=None, help="default: $TFDS_DATA_DIR or ~/tensorflow_datasets")
+    parser.add_argument(
+        "--data_dir", default=None, help="default: $TFDS_DATA_DIR or ~/tensorflow_datasets"
+    )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     args = parser.parse_args(list(argv[1:]))
 

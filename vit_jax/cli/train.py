@@ -14,11 +14,15 @@ def main(argv: Sequence[str]) -> int:
     values = cli_flags.define(argv)
     flags.DEFINE_string("workdir", "", "Where the run is kept.", flag_values=values)
     flags.DEFINE_bool(
-        "dry_run", False, "Build all by shapes, print sizes and costs, write nothing.",
+        "dry_run",
+        False,
+        "Build all by shapes, print sizes and costs, write nothing.",
         flag_values=values,
     )
     flags.DEFINE_bool(
-        "allow_config_change", False, "Continue a run though its config changed.",
+        "allow_config_change",
+        False,
+        "Continue a run though its config changed.",
         flag_values=values,
     )
 
@@ -45,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
         return fit(
             cfg,
             values["workdir"].value,
-            allow_config_change=values["allow_config_change"].value,
+            allow_config_change=bool(values["allow_config_change"].value),
         ).status
 
     return cli_flags.run(command, argv)

@@ -23,8 +23,8 @@ from jaxtyping import Array, Float, Int, UInt8
 from vit_jax import data, sharding
 from vit_jax.errors import UserError
 from vit_jax.evals import report
-from vit_jax.losses import Loss, example_loss
 from vit_jax.evals.config import EvalConfig
+from vit_jax.losses import Loss, example_loss
 
 PyTree = Any
 Predict = Callable[[PyTree, UInt8[Array, "B H W C"]], Float[Array, "B K"]]

@@ -4,7 +4,7 @@
 import copy
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -17,7 +17,9 @@ from vit_jax.models.base import DType, ModelConfig, Output, Remat, pair
 from vit_jax.models.vit import ViTConfig
 
 # A family: its config class, its module, its named variants, its check.
-_FAMILIES = {ViTConfig: (vit.ViT, vit.VARIANTS, vit.validate)}
+_FAMILIES: dict[
+    type, tuple[Callable[[Any], nn.Module], Mapping[str, Any], Callable[[Any], None]]
+] = {ViTConfig: (vit.ViT, vit.VARIANTS, vit.validate)}
 VARIANTS: dict[str, ModelConfig] = {
     name: cfg for _, variants, _ in _FAMILIES.values() for name, cfg in variants.items()
 }

@@ -246,4 +246,3 @@ class ViT(nn.Module):
             )(x)
         mean = x[:, num_prefix:].mean(axis=1, dtype=jnp.float32)
         return layer_norm(cfg.norm_eps, dtype, "fc_norm")(mean) if cfg.fc_norm else mean
-

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Supervised classification: softmax or sigmoid cross-entropy on labelled, possibly mixed images."""
+"""Supervised classification: a cross-entropy on labelled, possibly mixed images."""
 
 import dataclasses
 from collections.abc import Callable

@@ -3,12 +3,12 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import optax
 from flax import linen as nn
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from vit_jax import config as config_lib
 from vit_jax import data, models, objectives, optim, sharding
@@ -82,7 +82,7 @@ def apply_with_state(module: nn.Module) -> Callable[..., tuple[models.Output, Py
 
     def apply(
         variables: PyTree, image: jax.Array, train: bool, rng: jax.Array
-    ) -> tuple[models.Output, PyTree]:
+    ) -> tuple[Any, PyTree]:
         rngs = {"dropout": rng}
         mutable = [name for name in variables if name != "params"]
         if train and mutable:
@@ -99,12 +99,13 @@ def make_predict(cfg: Config, module: nn.Module) -> Predict:
 
     def predict(variables: PyTree, image: jax.Array) -> jax.Array:
         image = mix.normalize(image, cfg.data.mean, cfg.data.std)
-        return module.apply(variables, image, train=False).logits
+        out = cast(models.Output, module.apply(variables, image, train=False))
+        return out.logits
 
     return predict
 
 
-def shardings(parts: Parts, mesh: Mesh) -> TrainState:
+def shardings(parts: Parts, mesh: Mesh | AbstractMesh) -> TrainState:
     """Return the NamedSharding of every leaf of the state."""
     return sharding.shardings(parts.abstract, mesh)
 
@@ -121,7 +122,7 @@ def compile_step(parts: Parts, mesh: Mesh) -> TrainStep:
     return jit_step(parts.step, shardings(parts, mesh), {}, mesh)
 
 
-def abstract_state(parts: Parts, mesh: Mesh) -> TrainState:
+def abstract_state(parts: Parts, mesh: Mesh | AbstractMesh) -> TrainState:
     """Return the state's ShapeDtypeStructs with their shardings, what a restore fills."""
 
     def attach(leaf: jax.ShapeDtypeStruct, where: NamedSharding) -> jax.ShapeDtypeStruct:

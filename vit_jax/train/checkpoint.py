@@ -7,22 +7,15 @@ All of Orbax is in this file.
 """
 
 import contextlib
-import functools
 import logging
 import math
-import os
-import re
 import shutil
-import sys
 import threading
-import traceback
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, SupportsFloat, TypeVar, cast
+from typing import Any, NamedTuple, SupportsFloat
 
 import jax
-import numpy as np
 from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
@@ -30,9 +23,8 @@ from vit_jax import trees
 from vit_jax.config import CheckpointConfig, Mode
 from vit_jax.errors import UserError
 from vit_jax.train import record as record_lib
+from vit_jax.train.orbax_errors import cause, chain, silence_orbax
 from vit_jax.train.record import Damaged, Record, listed
-
-T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +56,7 @@ class Checkpointer:
 
     def __init__(self, directory: str | Path, cfg: CheckpointConfig) -> None:
         """Open or create `directory`, and remove what a killed save or deletion left there."""
-        _silence_orbax()
+        silence_orbax()
         self._directory = Path(directory).absolute()
         self._cfg = cfg
         if jax.process_index() == 0:
@@ -120,9 +112,10 @@ class Checkpointer:
         record = record_lib.describe(state, metadata, metrics or {})
         num_bytes = trees.num_bytes(state)
         try:
-            response = ocp.save_async(
-                str(self._path(step)), state, custom_metadata=record_lib.pack(record)
-            )
+            with _saving():
+                response = ocp.save_async(
+                    str(self._path(step)), state, custom_metadata=record_lib.pack(record)
+                )
         except Exception as error:
             raise self._failed(step, num_bytes, error) from None
 
@@ -275,7 +268,7 @@ class Checkpointer:
         older = f"newest intact: step {self.latest_step()}" if self.steps() else "there is no other"
         return SaveFailed(
             f"could not save the checkpoint of step {step} to {self._directory} (needs up to "
-            f"{num_bytes / 1e6:,.1f} MB, {free / 1e6:,.1f} MB free; {older}): {_cause(error)}"
+            f"{num_bytes / 1e6:,.1f} MB, {free / 1e6:,.1f} MB free; {older}): {cause(error)}"
         )
 
     def _read(self, step: int) -> Record:
@@ -286,9 +279,9 @@ class Checkpointer:
         return record_lib.unpack(packed)
 
     def _load(self, abstract: trees.PyTree, step: int) -> Restored:
-        record = _on_all_processes(lambda: self._read(step))
+        record = record_lib.on_all_processes(lambda: self._read(step))
         record_lib.check_structure(record, abstract, self._path(step))
-        state = _on_all_processes(lambda: self._load_arrays(record, abstract, step))
+        state = record_lib.on_all_processes(lambda: self._load_arrays(record, abstract, step))
         record_lib.verify(record, state)
         self._ours.add(step)
         self._bad.discard(step)
@@ -298,27 +291,19 @@ class Checkpointer:
         try:
             return ocp.load(str(self._path(step)), jax.tree.map(_placed, abstract))
         except Exception as error:
-            text = "\n".join(str(link) for link in _chain(error))
+            text = "\n".join(str(link) for link in chain(error))
             # Arrays are stored under dotted names.
             names = [n for n in record.leaves if f'"{n.replace("/", ".")}/' in text]
             what = listed(names) if names else "its list of arrays"
             raise Damaged(f"{what} cannot be read (a file is cut, missing or damaged)") from None
 
 
-def _on_all_processes(read: Callable[[], T]) -> T:
-    """Return `read()`; if it is damaged for one process, raise for all, lest they part ways."""
-    value, damage = None, None
-    try:
-        value = read()
-    except Damaged as error:
-        damage = error
-    if jax.process_count() > 1:
-        intact = multihost_utils.process_allgather(np.asarray(damage is None))
-        if not intact.all() and damage is None:
-            damage = Damaged("another process cannot read it")
-    if damage is not None:
-        raise damage
-    return cast(T, value)
+def _saving() -> ocp.Context:
+    context = ocp.Context()
+    # Orbax cuts replicated arrays up for their devices to save a part each; below this size (in
+    # bytes) each cut, a compiled program of its own, costs more than it saves.
+    context.array.saving.min_slice_bytes_for_replica_parallel = 2**20
+    return context
 
 
 def _placed(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
@@ -327,42 +312,3 @@ def _placed(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         return leaf
     one = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=one)
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-def _cause(error: BaseException) -> str:
-    """Say in one short line why a save failed; Orbax hides the true error in the chain."""
-    links = [str(link) for link in _chain(error)]
-    code = re.search(r"os_error_code='(\d+)'", "\n".join(links))
-    return os.strerror(int(code[1])) if code else links[-1].split("\n")[0][:160]
-
-
-def _not_from_orbax(record: logging.LogRecord) -> bool:
-    text = record.pathname + record.getMessage()
-    return not any(word in text for word in ("orbax", "OCDBT", "tensorstore"))
-
-
-@functools.cache
-def _silence_orbax() -> None:
-    """Hide the lines and tracebacks that Orbax emits besides raising; this file says what matters.
-
-    When one array of a damaged checkpoint fails to load, the reads of all others end in "exception
-    ignored" tracebacks of hundreds of lines, some of them at a later garbage collection.
-    """
-    for name in ("absl", "asyncio"):
-        logging.getLogger(name).addFilter(_not_from_orbax)
-    warnings.filterwarnings("ignore", r"coroutine '(Store\.|_read_)", RuntimeWarning)
-    before = sys.unraisablehook
-
-    def hook(unraisable: "sys.UnraisableHookArgs") -> None:
-        frames = traceback.extract_tb(unraisable.exc_traceback)
-        closed = str(unraisable.exc_value) == "Event loop is closed"
-        if not closed and not any("orbax" in frame.filename for frame in frames):
-            before(unraisable)
-
-    sys.unraisablehook = hook

@@ -4,7 +4,7 @@
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from vit_jax.errors import UserError
 from vit_jax.evals import Classify
 from vit_jax.train import build as build_lib
 from vit_jax.train import report, workdir
-from vit_jax.train.checkpoint import Checkpointer
+from vit_jax.train.checkpoint import Checkpointer, SaveFailed
 from vit_jax.train.meter import Meter
 from vit_jax.train.progress import Progress
 from vit_jax.train.state import TrainState
@@ -86,16 +86,14 @@ def fit(cfg: Config, directory: str | Path, *, allow_config_change: bool = False
             progress = Progress(total, cfg.data.batch_size, start_step=start)
             stack.enter_context(progress)
             stop = stack.enter_context(Stop())
-            run = _Run(cfg, parts, mesh, evaluators, checkpoints, writer, progress, metadata)
+            run = _Run(cfg, parts, mesh, evaluators, checkpoints, writer, progress, metadata, place)
             state, step, metrics = run.train(state, start, source, stop)
             if step < total:
                 progress.message(f"{stop}: saved step {step:,}; the same command continues")
                 return Result(state, step, INTERRUPTED, metrics)
-            metrics = run.finish(state, place)
+            metrics |= run.finish(state, metrics)
         if jax.process_index() == 0:
-            report.learning_curve(
-                place / workdir.METRICS, place / workdir.CURVE, title=place.name
-            )
+            report.learning_curve(place / workdir.METRICS, place / workdir.CURVE, title=place.name)
             _say(f"learning curve: {place / workdir.CURVE}")
             workdir.mark_finished(place, total)
         return Result(state, total, 0, metrics)
@@ -113,6 +111,7 @@ class _Run:
     writer: MetricWriter
     progress: Progress
     metadata: dict[str, Any]
+    place: Path
 
     def train(
         self, state: TrainState, start: int, source: data.Source, stop: Stop
@@ -132,45 +131,49 @@ class _Run:
                 last = step == plan.total_steps
                 if last or _due(step, plan.log_every):
                     self._log(step, meter.read(everything=last) | self._speed())
-                if not last:  # the last step's evaluations belong to `finish`
-                    metrics = self._evaluate(state, step)
+                # Before the save, which notes the metrics by which the best is kept.
+                due = [n for n, e in plan.eval_every.items() if _due(step, e) or (last and e)]
+                metrics = self.evaluate(state, step, due)
                 stopping = not last and stop.requested(step)
                 if last or stopping or _due(step, plan.checkpoint_every):
-                    self.checkpoints.save(step, state, metadata=self.metadata, metrics=metrics)
+                    self._save(step, state, metrics, must_succeed=last or stopping)
                 if stopping:
                     break
         self.checkpoints.wait()
         return state, step, metrics
 
-    def finish(self, state: TrainState, place: Path) -> dict[str, float]:
-        """Run every evaluation on the final state, write its report, log the results."""
-        metrics: dict[str, float] = {}
-        for name, ev in self.cfg.evals.items():
-            metrics |= self._evaluate_one(name, state, place / name if ev.report else None)
-        if metrics:
-            self._log(self.parts.plan.total_steps, metrics)
-        return metrics
+    def finish(self, state: TrainState, done: Mapping[str, float]) -> dict[str, float]:
+        """Run the evaluations of the final state that are not `done` yet."""
+        rest = [name for name in self.cfg.evals if f"{name}/loss" not in done]
+        return self.evaluate(state, self.parts.plan.total_steps, rest)
 
-    def _evaluate(self, state: TrainState, step: int) -> dict[str, float]:
+    def evaluate(self, state: TrainState, step: int, names: Sequence[str]) -> dict[str, float]:
+        """Run evaluations by name, of parameters and moving average; the last step's report."""
+        last = step == self.parts.plan.total_steps
         metrics: dict[str, float] = {}
-        for name, every in self.parts.plan.eval_every.items():
-            if _due(step, every):
-                metrics |= self._evaluate_one(name, state, None)
+        for name in names:
+            run, predict = self.evaluators[name].run, self.parts.predict
+            report_dir = self.place / name if last and self.cfg.evals[name].report else None
+            with self.progress.paused(f"evaluating {name}"):
+                scores = run(predict, {"params": state.params, **state.model_state}, report_dir)
+                metrics |= {f"{name}/{key}": value for key, value in scores.items()}
+                if state.ema is not None:
+                    scores = run(predict, {"params": state.ema, **state.model_state})
+                    metrics |= {f"{name}_ema/{key}": value for key, value in scores.items()}
         if metrics:
             self._log(step, metrics)
         return metrics
 
-    def _evaluate_one(
-        self, name: str, state: TrainState, report_dir: Path | None
-    ) -> dict[str, float]:
-        run, predict = self.evaluators[name].run, self.parts.predict
-        with self.progress.paused(f"evaluating {name}"):
-            scores = run(predict, {"params": state.params, **state.model_state}, report_dir)
-            metrics = {f"{name}/{key}": value for key, value in scores.items()}
-            if state.ema is not None:
-                scores = run(predict, {"params": state.ema, **state.model_state})
-                metrics |= {f"{name}_ema/{key}": value for key, value in scores.items()}
-        return metrics
+    def _save(
+        self, step: int, state: TrainState, metrics: Mapping[str, float], *, must_succeed: bool
+    ) -> None:
+        """Start a save; one that fails midway (a full disk) is told and tried again next time."""
+        try:
+            self.checkpoints.save(step, state, metadata=self.metadata, metrics=metrics)
+        except SaveFailed as error:
+            if must_succeed:
+                raise
+            self.progress.message(f"warning: {error}")
 
     def _log(self, step: int, scalars: Mapping[str, float]) -> None:
         self.writer.write(step, scalars)
@@ -195,7 +198,7 @@ def _due(step: int, every: int) -> bool:
 
 def _device_batches(
     cfg: Config, source: data.Source, mesh: Mesh, start: int
-) -> Iterator[dict[str, jax.Array]]:
+) -> Generator[dict[str, jax.Array], None, None]:
     """Yield global batches from step `start` on, one transfer ahead of the step that uses it."""
     height, width, channels = models.input_shape(cfg.model)
     batches = data.train_batches(

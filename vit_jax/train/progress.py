@@ -11,9 +11,11 @@ import jax
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
+from rich.table import Column
 
 # The first steps compile, fill the input queue and the device's; the rate is counted after them.
 _WARMUP_STEPS = 3
+_COMPILING = "compiling"
 
 # How a person wants to read a metric, by the last part of its name; in the order of a line.
 _FORMATS: dict[str, Callable[[float], str]] = {
@@ -123,15 +125,23 @@ class Progress:
         self._bar: Bar | None = None
         console = Console()
         if console.is_terminal and not self._quiet:
+            width = len(f"{total_steps}/{total_steps}")
+            # Where the line is too long for the window, the metrics are cut, at their end.
             self._bar = Bar(
-                TextColumn("[bold]{task.completed}/{task.total}"),
-                BarColumn(bar_width=None),
-                TextColumn("{task.percentage:.0f}%  {task.fields[text]}"),
+                TextColumn(
+                    "[bold]{task.completed}/{task.total}", table_column=Column(min_width=width)
+                ),
+                BarColumn(bar_width=12),
+                TextColumn("{task.percentage:3.0f}%", table_column=Column(min_width=4)),
+                TextColumn("{task.fields[eta]}", table_column=Column(min_width=10)),
+                TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True)),
                 console=console,
                 refresh_per_second=4,
             )
-            self._task = self._bar.add_task("", total=total_steps, completed=start_step, text="")
-        self._text = "compiling"
+            self._task = self._bar.add_task(
+                "", total=total_steps, completed=start_step, text="", eta=""
+            )
+        self._text = _COMPILING
 
     def __enter__(self) -> "Progress":
         if self._bar:
@@ -153,8 +163,9 @@ class Progress:
         """Note that `step` steps are done; cheap enough for every step."""
         self._step = step
         self._pace.advance(step)
-        if self._bar:
-            self._refresh()
+        if self._text == _COMPILING:
+            self._text = ""
+        self._refresh()
 
     def images_per_sec(self) -> float | None:
         """Return images per second since the last call, pauses left out; None while unknown."""
@@ -188,8 +199,7 @@ class Progress:
     def paused(self, doing: str) -> Iterator[None]:
         """Do something else than training, such as "evaluating val"."""
         before, self._text = self._text, doing
-        if self._bar:
-            self._refresh()
+        self._refresh()
         with self._pace.idle():
             yield
         self._text = before
@@ -200,5 +210,5 @@ class Progress:
 
     def _refresh(self) -> None:
         if self._bar:
-            text = self._text + self._eta()
-            self._bar.update(self._task, completed=self._step, text=text)
+            eta = self._eta().strip()
+            self._bar.update(self._task, completed=self._step, eta=eta, text=self._text)

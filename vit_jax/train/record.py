@@ -4,15 +4,21 @@
 import dataclasses
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, SupportsFloat
+from typing import Any, SupportsFloat, TypeVar, cast
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
 
 from vit_jax import trees
 from vit_jax.errors import UserError
 from vit_jax.train.digest import digests
 
 _FORMAT = 1
+
+T = TypeVar("T")
 
 
 class Damaged(Exception):
@@ -104,3 +110,19 @@ def listed(names: list[str]) -> str:
     """Join the first three names, and count the rest."""
     more = f" and {len(names) - 3} more arrays" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
+
+
+def on_all_processes(read: Callable[[], T]) -> T:
+    """Return `read()`; if it is damaged for one process, raise for all, lest they part ways."""
+    value, damage = None, None
+    try:
+        value = read()
+    except Damaged as error:
+        damage = error
+    if jax.process_count() > 1:
+        intact = multihost_utils.process_allgather(np.asarray(damage is None))
+        if not intact.all() and damage is None:
+            damage = Damaged("another process cannot read it")
+    if damage is not None:
+        raise damage
+    return cast(T, value)

@@ -19,7 +19,7 @@ TrainStep = Callable[[TrainState, PyTree, Batch], tuple[TrainState, Metrics]]
 
 
 def _micro_batches(batch: Batch, count: int) -> Batch:
-    """Split [B, ...] into [count, B/count, ...], strided so that every device keeps its examples."""
+    """Split [B, ...] into [count, B/count, ...], strided: every device keeps its examples."""
 
     def split(x: jax.Array) -> jax.Array:
         x = x.reshape(x.shape[0] // count, count, *x.shape[1:]).swapaxes(0, 1)
@@ -29,7 +29,12 @@ def _micro_batches(batch: Batch, count: int) -> Batch:
 
 
 def _mean_gradient(
-    objective: Objective, state: TrainState, frozen: PyTree, batch: Batch, rng: jax.Array, count: int
+    objective: Objective,
+    state: TrainState,
+    frozen: PyTree,
+    batch: Batch,
+    rng: jax.Array,
+    count: int,
 ) -> tuple[PyTree, Metrics, PyTree]:
     """Average gradient and metrics over `count` micro-batches, holding one gradient at a time."""
     differentiate = jax.value_and_grad(objective.loss, has_aux=True)

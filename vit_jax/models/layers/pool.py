@@ -41,7 +41,9 @@ class MapPool(nn.Module):
     def __call__(self, tokens: Float[Array, "B N D"]) -> Float[Array, "B D"]:
         batch, count, dim = tokens.shape
         rules, heads = RULES[self.init_rules], self.num_heads
-        latent_init = nn.initializers.xavier_uniform() if self.init_rules is Init.JAX else rules.linear
+        latent_init = (
+            nn.initializers.xavier_uniform() if self.init_rules is Init.JAX else rules.linear
+        )
         latent = self.param("latent", latent_init, (1, 1, dim), jnp.float32)
         q = Dense(dim, self.dtype, rules.linear, name="q")(latent)
         kv = Dense(2 * dim, self.dtype, rules.qkv(2), name="kv")(tokens)

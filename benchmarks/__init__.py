@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measurements beside a peer; method and findings are in NOTES.md."""

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This project's own compiled training step, as one side of a comparison."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.turns import Turn
+from vit_jax.models import ViTConfig
+
+
+def random_batch(cfg: ViTConfig, size: int) -> dict[str, np.ndarray]:
+    """Return image uint8 (B, H, W, C) and label int32 (B,), the same for every side."""
+    from vit_jax import models
+
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 256, (size, *models.input_shape(cfg)), np.uint8)
+    return {"image": image, "label": rng.integers(0, cfg.num_classes, size, np.int32)}
+
+
+def make(
+    model: ViTConfig, batch_size: int, steps: int, seconds: float
+) -> tuple[dict[str, Any], Callable[[str], Turn]]:
+    """Build state and step as a run does; a turn is "train" or "forward", on a resident batch.
+
+    Args:
+        model: what to train.
+        batch_size: over all devices.
+        steps: a turn's least number of steps.
+        seconds: about a turn's least length; it takes more steps than `steps` where those are done
+            before.
+    """
+    from vit_jax import models, sharding, startup
+
+    startup.configure()
+    import jax
+
+    from vit_jax.analysis import flops, peaks
+    from vit_jax.config import Config
+    from vit_jax.data import DataConfig
+    from vit_jax.optim import OptimConfig
+    from vit_jax.train import build
+
+    optim = OptimConfig(lr=1e-3, weight_decay=0.05, clip_norm=0.0)
+    data = DataConfig(batch_size=batch_size)
+    cfg = Config(model=model, data=data, optim=optim, duration="1_000_000 steps")
+    mesh = sharding.make_mesh(cfg.mesh)
+    parts = build.build(cfg, num_examples=batch_size)
+    height, width, channels = models.input_shape(model)
+    forward_flops = flops.forward_flops(parts.module, (height, width), channels)
+    with jax.set_mesh(mesh):
+        state = build.init_state(cfg, parts, mesh)
+        train_step = build.compile_step(parts, mesh)
+        predict = jax.jit(parts.predict)
+        batch = sharding.global_batch(random_batch(model, batch_size), mesh, batch_size=batch_size)
+        num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+
+    def run(work: str, count: int) -> float:
+        nonlocal state
+        start = time.perf_counter()
+        with jax.set_mesh(mesh):
+            out = None
+            for _ in range(count):
+                if work == "train":
+                    state, out = train_step(state, {}, batch)
+                else:
+                    out = predict({"params": state.params}, batch["image"])
+            jax.block_until_ready(out)
+        return time.perf_counter() - start
+
+    counts = {}
+    for work in ("train", "forward"):
+        run(work, 2)  # compiles
+        counts[work] = max(steps, round(seconds / run(work, 1)))
+
+    def turn(work: str) -> Turn:
+        cpu = time.process_time()
+        took = run(work, counts[work])
+        return Turn(counts[work] * batch_size, took, time.process_time() - cpu)
+
+    kind = mesh.devices.flat[0].device_kind
+    peak = peaks.peak_flops(kind, model.dtype.value)
+    facts = {
+        "num_params": num_params,
+        "platform": mesh.devices.flat[0].platform,
+        "peak_flops": peak * mesh.size if peak else None,
+        "flops": {"train": flops.train_flops(forward_flops), "forward": forward_flops},
+    }
+    return facts, turn

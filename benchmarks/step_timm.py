@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""timm's Vision Transformer, eager PyTorch with fused AdamW, as the other side of a comparison.
+
+The same model, batch and work as step_ours.py: uint8 images to the loss, the gradient, the update.
+"""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.record import num_cores
+from benchmarks.step_ours import random_batch
+from benchmarks.turns import Turn
+from vit_jax.models import ViTConfig
+from vit_jax.models.base import pair
+from vit_jax.models.layers.pool import Pool
+
+
+def _create(cfg: ViTConfig) -> Any:
+    """Create timm's model of this project's config (class token or GAP, no extras)."""
+    import torch  # pyright: ignore[reportMissingImports]
+
+    try:
+        import torchvision  # noqa: F401  # pyright: ignore[reportMissingImports]
+    except RuntimeError:
+        # timm only needs it to import; one whose compiled half is for another build of torch
+        # stops at two operators that are not there.
+        for name in [n for n in sys.modules if n.split(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        for op in ("nms", "qnms"):
+            torch.library.define(
+                f"torchvision::{op}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            )
+    from timm.models.vision_transformer import (  # pyright: ignore[reportMissingImports]
+        VisionTransformer,
+    )
+
+    return VisionTransformer(
+        img_size=pair(cfg.image_size, "image_size"),
+        patch_size=pair(cfg.patch, "patch"),
+        in_chans=cfg.channels,
+        num_classes=cfg.num_classes,
+        embed_dim=cfg.dim,
+        depth=cfg.depth,
+        num_heads=cfg.num_heads,
+        mlp_ratio=cfg.mlp_dim / cfg.dim,
+        class_token=cfg.class_token,
+        global_pool="avg" if cfg.pool is Pool.GAP else "token",
+        fc_norm=cfg.fc_norm,
+    )
+
+
+def make(
+    model: ViTConfig, batch_size: int, steps: int, seconds: float
+) -> tuple[dict[str, Any], Callable[[str], Turn]]:
+    """Build model and optimizer; a turn is "train" or "forward". Arguments as step_ours.make."""
+    import torch  # pyright: ignore[reportMissingImports]
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        torch.set_num_threads(num_cores())
+    torch.manual_seed(0)
+    net = _create(model).to(device)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0.05, fused=True)
+    arrays = random_batch(model, batch_size)
+    pixels = torch.from_numpy(arrays["image"]).permute(0, 3, 1, 2).contiguous().to(device)
+    label = torch.from_numpy(arrays["label"]).long().to(device)
+
+    def logits() -> Any:
+        half = model.dtype.value == "bfloat16"
+        cast = torch.autocast(device, torch.bfloat16) if half else contextlib.nullcontext()
+        with cast:
+            return net((pixels.float() / 255 - 0.5) / 0.5)
+
+    def train() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        torch.nn.functional.cross_entropy(logits().float(), label).backward()
+        optimizer.step()
+
+    def forward() -> None:
+        with torch.inference_mode():
+            logits()
+
+    def run(work: str, count: int) -> float:
+        net.train(work == "train")
+        start = time.perf_counter()
+        for _ in range(count):
+            train() if work == "train" else forward()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    counts = {}
+    for work in ("train", "forward"):
+        run(work, 2)
+        counts[work] = max(steps, round(seconds / run(work, 1)))
+
+    def turn(work: str) -> Turn:
+        cpu = time.process_time()
+        took = run(work, counts[work])
+        return Turn(counts[work] * batch_size, took, time.process_time() - cpu)
+
+    return {"num_params": sum(p.numel() for p in net.parameters())}, turn

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two programs measured in turns, each in a process of its own, so that a ratio holds under load.
+
+On a shared machine absolute speeds drift by factors; two sides that take short turns drift alike.
+Between its turns a side's process sleeps, so neither's threads stand in the other's way.
+"""
+
+import importlib.metadata
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, NamedTuple
+
+
+class Turn(NamedTuple):
+    """What one turn did: images, wall-clock seconds and CPU seconds of the whole process."""
+
+    images: int
+    seconds: float
+    cpu_seconds: float
+
+
+# Prepares a side in its process: settings -> (facts to report, what a turn does).
+Make = Callable[..., tuple[dict[str, Any], Callable[..., Turn]]]
+
+
+class Missing(Exception):
+    """A package that a side needs cannot be imported."""
+
+
+class Side:
+    """A process that has prepared its work and does a turn of it when told to."""
+
+    def __init__(self, make: Make, **settings: Any) -> None:
+        """Start the process; returns when `make(**settings)` has.
+
+        Raises:
+            Missing: `make` could not import something.
+        """
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, make, settings))
+        self._process.start()
+        theirs.close()
+        self.facts: dict[str, Any] = self._receive()
+
+    def turn(self, *args: Any) -> Turn:
+        """Do one turn, and return when it is done."""
+        self._pipe.send(args)
+        return self._receive()
+
+    def __enter__(self) -> "Side":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._pipe.close()  # which ends it
+        self._process.join()
+
+    def _receive(self) -> Any:
+        try:
+            answer = self._pipe.recv()
+        except EOFError:
+            self._process.join()
+            raise RuntimeError(f"a side's process ended with {self._process.exitcode}") from None
+        if isinstance(answer, Missing):
+            self._process.join()
+            raise answer
+        return answer
+
+
+def _serve(pipe: Connection, make: Make, settings: dict[str, Any]) -> None:
+    try:
+        facts, do_turn = make(**settings)
+    except ImportError as error:
+        pipe.send(Missing(str(error)))
+        return
+    pipe.send(facts)
+    while True:
+        try:
+            args = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(do_turn(*args))
+
+
+def alternate(sides: Sequence[Side], rounds: int, *args: Any) -> list[list[Turn]]:
+    """Let every side do `rounds` turns; each round in the reverse order of the one before.
+
+    Returns:
+        The turns of each side.
+    """
+    turns: list[list[Turn]] = [[] for _ in sides]
+    for r in range(rounds):
+        order = list(range(len(sides)))
+        for i in order if r % 2 == 0 else reversed(order):
+            turns[i].append(sides[i].turn(*args))
+            time.sleep(0.2)  # threads that spin before they sleep
+    return turns
+
+
+def images_per_second(turns: Sequence[Turn]) -> float:
+    """Return the median rate of a side's turns."""
+    return statistics.median(t.images / t.seconds for t in turns)
+
+
+def ratios(ours: Sequence[Turn], peer: Sequence[Turn]) -> list[float]:
+    """Return ours / peer in images per second, round by round."""
+    return [
+        (a.images / a.seconds) / (b.images / b.seconds) for a, b in zip(ours, peer, strict=True)
+    ]
+
+
+def cpu_ratio(ours: Sequence[Turn], peer: Sequence[Turn]) -> float:
+    """Return the peer's CPU seconds per image over ours."""
+    a, b = (
+        statistics.median(t.cpu_seconds / t.images for t in turns) for turns in (ours, peer)
+    )
+    return b / a
+
+
+def installed(*packages: str) -> dict[str, str]:
+    """Return the versions of those packages that are installed."""
+    found = {}
+    for name in packages:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

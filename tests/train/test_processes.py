@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two processes with one device each compute what one process with two devices computes."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vit_jax.train.writers import read_jsonl
+
+ROOT = Path(__file__).parent.parent.parent
+ARGS = (
+    "--config=configs/vit_mu_digits.py",
+    "--config.model.dim=16",
+    "--config.model.depth=1",
+    "--config.model.num_heads=2",
+    "--config.model.mlp_dim=32",
+    "--config.data.batch_size=16",
+    "--config.data.mixup_alpha=0.2",
+    "--config.duration=8 steps",
+    "--config.optim.warmup=2 steps",
+    "--config.checkpoint.every=4 steps",
+    "--config.log.every=1 steps",
+    "--config.log.tensorboard=false",
+    "--config.evals.val.every=4 steps",
+    "--config.evals.val.batch_size=50",
+)
+
+
+def start(workdir: Path, devices: int, *args: str, **env: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "main.py", f"--workdir={workdir}", *ARGS, *args],
+        cwd=ROOT,
+        env={**os.environ, "JAX_NUM_CPU_DEVICES": str(devices), **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run_two(workdir: Path, *args: str) -> list[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    cluster = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": "2"}
+    processes = [start(workdir, 1, *args, **cluster, JAX_PROCESS_ID=str(i)) for i in range(2)]
+    outputs = [p.communicate(timeout=240)[0] for p in processes]
+    assert [p.returncode for p in processes] == [0, 0], "\n".join(outputs)
+    return outputs
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one(tmp_path: Path) -> None:
+    one = start(tmp_path / "one", 2)
+    output = one.communicate(timeout=240)[0]
+    assert one.returncode == 0, output
+    outputs = run_two(tmp_path / "two")
+    assert "step 8/8" in outputs[0]
+    assert "step" not in outputs[1], "only the first process speaks"
+    rows, expected = (read_jsonl(tmp_path / d / "metrics.jsonl") for d in ("two", "one"))
+    for name in ("train/loss", "train/grad_norm", "val/loss", "val/top1", "test/num_examples"):
+        got, want = ([r[name] for r in x if name in r] for x in (rows, expected))
+        assert len(got) > 0
+        assert got == pytest.approx(want, abs=1e-6), name
+
+
+@pytest.mark.slow
+def test_a_run_of_one_process_goes_on_in_two(tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run_two(whole)
+    process = start(parts, 1, "--config.duration=4 steps")
+    assert process.wait(timeout=240) == 0
+    outputs = run_two(parts, "--allow_config_change")
+    assert "continuing" in outputs[0]
+    rows, expected = (read_jsonl(d / "metrics.jsonl") for d in (parts, whole))
+    # Another length of the run is another learning rate: only the examples are the same.
+    assert [r["step"] for r in rows if "train/loss" in r] == list(range(1, 9))
+    assert rows[-1]["test/num_examples"] == expected[-1]["test/num_examples"] == 360

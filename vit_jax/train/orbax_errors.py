@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Orbax says when something fails: the true cause, and what to keep off the screen."""
+
+import functools
+import logging
+import os
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+
+
+def _not_from_orbax(record: logging.LogRecord) -> bool:
+    text = record.pathname + record.getMessage()
+    return not any(word in text for word in ("orbax", "OCDBT", "tensorstore"))
+
+
+@functools.cache
+def silence_orbax() -> None:
+    """Hide the lines and tracebacks that Orbax emits besides raising; checkpoint.py says enough.
+
+    When one array of a damaged checkpoint fails to load, the reads of all others end in "exception
+    ignored" tracebacks of hundreds of lines, some of them at a later garbage collection.
+    """
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).addFilter(_not_from_orbax)
+    warnings.filterwarnings("ignore", r"coroutine '(Store\.|_read_)", RuntimeWarning)
+    before = sys.unraisablehook
+
+    def hook(unraisable: "sys.UnraisableHookArgs") -> None:
+        frames = traceback.extract_tb(unraisable.exc_traceback)
+        closed = str(unraisable.exc_value) == "Event loop is closed"
+        if not closed and not any("orbax" in frame.filename for frame in frames):
+            before(unraisable)
+
+    sys.unraisablehook = hook
+
+
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those it came from, in which Orbax hides the true one."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def cause(error: BaseException) -> str:
+    """Say in one short line why a save failed."""
+    links = [str(link) for link in chain(error)]
+    code = re.search(r"os_error_code='(\d+)'", "\n".join(links))
+    return os.strerror(int(code[1])) if code else links[-1].split("\n")[0][:160]
