@@ -16,6 +16,12 @@ def test_class_ids_come_from_the_union_of_the_splits(folder):
     assert not train.multi_label
 
 
+def test_validation_is_val(folder):
+    name = f"folder:{folder}"
+    val, other = (open_source(name, split=split) for split in ("val[:2]", "validation[:2]"))
+    assert [val.example_id(i) for i in range(2)] == [other.example_id(i) for i in range(2)]
+
+
 def test_every_file_type_is_found_and_read_back(folder):
     source = open_source(f"folder:{folder}", split="train")
     assert len(source) == 24

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plain-text tables of parameters and of a run's memory, for `--dry_run` and `summary`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jax.sharding import NamedSharding
@@ -13,27 +13,33 @@ PyTree = Any
 REPLICATED = "replicated"
 
 
-def parameter_table(params: PyTree) -> list[str]:
+def parameter_table(
+    params: PyTree, columns: Mapping[str, Mapping[str, str]] | None = None
+) -> list[str]:
     """List every parameter with its shape, dtype, size and sharding, then the totals.
 
     A stacked parameter shows its depth apart, `12 x (768, 2304)`; its size counts all layers. The
     sharding column, the mesh axes that cut each dimension, appears when some parameter is cut.
+    `columns` adds others: header -> parameter's name -> text.
     """
     leaves = trees.named_leaves(params)
-    header = ["name", "shape", "dtype", "size", "sharding"]
+    columns = dict(columns or {})
+    shardings = {name: _spec(leaf) for name, leaf in leaves}
+    if set(shardings.values()) - {"", REPLICATED}:
+        columns["sharding"] = shardings
     rows = [
-        [name, _shape(name, leaf.shape), str(leaf.dtype), f"{leaf.size:,}", _spec(leaf)]
+        [name, _shape(name, leaf.shape), str(leaf.dtype), f"{leaf.size:,}"]
+        + [column[name] for column in columns.values()]
         for name, leaf in leaves
     ]
     groups: dict[str, int] = {}
     for name, leaf in leaves:
         group = name.split("/")[0]
         groups[group] = groups.get(group, 0) + int(leaf.size)
-    totals = [[group, "", "", f"{size:,}", ""] for group, size in groups.items()]
-    total = ["total", "", "", f"{trees.num_params(params):,}", ""]
-    if all(row[4] in ("", REPLICATED) for row in rows):
-        header, total = header[:4], total[:4]
-        rows, totals = [row[:4] for row in rows], [row[:4] for row in totals]
+    blank = [""] * len(columns)
+    totals = [[group, "", "", f"{size:,}", *blank] for group, size in groups.items()]
+    total = ["total", "", "", f"{trees.num_params(params):,}", *blank]
+    header = ["name", "shape", "dtype", "size", *columns]
     return align(header, rows, totals, [total], right=(3,))
 
 

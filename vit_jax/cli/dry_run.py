@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """`main.py --dry_run`: what a run would be, by shapes alone; no array is made, no file written."""
 
+import dataclasses
+import tempfile
+
 import jax
 
 from vit_jax import config as config_lib
 from vit_jax import data, models, optim, sharding
 from vit_jax.analysis import flops, memory, tables
 from vit_jax.config import Config
+from vit_jax.data.records import data_root
 from vit_jax.errors import UserError
 from vit_jax.train import build as build_lib
 
@@ -19,6 +23,18 @@ def dry_run(cfg: Config) -> tuple[str, UserError | None]:
     Raises:
         UserError: settings that do not go together.
     """
+    with tempfile.TemporaryDirectory() as scratch:
+        return _report(_without_writing(cfg, scratch))
+
+
+def _without_writing(cfg: Config, scratch: str) -> Config:
+    """Point to `scratch` where opening the digits would write them first."""
+    if cfg.data.name != "digits" or (data_root(cfg.data.data_dir) / "digits").is_dir():
+        return cfg
+    return dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, data_dir=scratch))
+
+
+def _report(cfg: Config) -> tuple[str, UserError | None]:
     missing = None
     try:
         source = build_lib.open_train(cfg)
@@ -34,29 +50,31 @@ def dry_run(cfg: Config) -> tuple[str, UserError | None]:
     config_lib.check_batch(cfg, sharding.batch_parts(mesh))
     parts = build_lib.build(cfg, num_examples)
     state = build_lib.abstract_state(parts, mesh)
-    lines = ["PARAMETERS", *tables.parameter_table(state.params), ""]
-    lines += ["OPTIMIZER", *_optimizer(cfg, state.params), ""]
+    lines = ["PARAMETERS", *tables.parameter_table(state.params, _optimizer(cfg, state.params)), ""]
     lines += [f"COST ({devices} device(s), mesh {dict(mesh.shape)})"]
-    lines += [*_flops(cfg, parts), *_memory(cfg, parts, state, mesh), ""]
+    lines += [_flops(cfg, parts, missing is None), *_memory(cfg, parts, state, mesh), ""]
     lines += ["BATCH", *_batch(cfg, source), ""]
     lines += ["RUN", *_durations(cfg, parts.plan, num_examples, missing is None)]
     return "\n".join(lines), missing
 
 
-def _optimizer(cfg: Config, params: object) -> list[str]:
-    rows = [list(row) for row in optim.describe(cfg.optim, params)]
-    return tables.align(["parameter", "shape", "decay", "lr"], rows)
+def _optimizer(cfg: Config, params: object) -> dict[str, dict[str, str]]:
+    rows = optim.describe(cfg.optim, params)
+    return {
+        "decay": {row.parameter: row.decay for row in rows},
+        "lr": {row.parameter: row.lr for row in rows},
+    }
 
 
-def _flops(cfg: Config, parts: build_lib.Parts) -> list[str]:
+def _flops(cfg: Config, parts: build_lib.Parts, known: bool) -> str:
     height, width, channels = models.input_shape(cfg.model)
     forward = flops.forward_flops(parts.module, (height, width), channels)
     step = flops.train_flops(forward) * cfg.data.batch_size
-    return [
+    whole = f"; whole run: {tables.format_flops(step * parts.plan.total_steps)}" if known else ""
+    return (
         f"forward: {tables.format_flops(forward)} per image; "
-        f"step: {tables.format_flops(step)}; "
-        f"whole run: {tables.format_flops(step * parts.plan.total_steps)}",
-    ]
+        f"step: {tables.format_flops(step)}{whole}"
+    )
 
 
 def _abstract_batch(cfg: Config) -> dict[str, jax.ShapeDtypeStruct]:

@@ -3,6 +3,7 @@
 
 import hashlib
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,8 @@ def open_folder(path: str, split: str) -> FolderSource:
     """Open one split of a folder of images, with TFDS-style slices.
 
     Class ids come from the sorted union of the class folders of all splits, so a class that is
-    missing from one split shifts no label. Within a split, files come in an order that depends on
+    missing from one split shifts no label. "validation" is another name of val, for configs that
+    were written for a TFDS dataset. Within a split, files come in an order that depends on
     their names alone but is mixed over the classes: by name, `train[:99%]` would lack the last.
 
     Raises:
@@ -68,6 +70,7 @@ def open_folder(path: str, split: str) -> FolderSource:
         raise UserError(f"{root} has none of the folders train, val, test; {layout}")
     classes = {name: _classes(root / name, layout) for name in splits}
     union = tuple(sorted(set().union(*classes.values())))
+    split = re.sub(r"\bvalidation\b", "val", split)
     wanted = {part.split("[")[0].strip() for part in split.split("+")}
     files = {
         name: _files(root, name, classes[name], layout) if name in wanted else [] for name in splits

@@ -62,6 +62,11 @@ class TfdsSource:
         return f"{self.name} record {index}"
 
 
+def data_root(data_dir: str) -> Path:
+    """Return where TFDS datasets lie: `data_dir`, $TFDS_DATA_DIR or ~/tensorflow_datasets."""
+    return Path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+
+
 def open_tfds(name: str, data_dir: str, split: str) -> TfdsSource:
     """Open one split of a TFDS dataset, `name[/config][:version]`, prepared as ArrayRecord.
 
@@ -69,7 +74,7 @@ def open_tfds(name: str, data_dir: str, split: str) -> TfdsSource:
         UserError: not prepared, prepared in a format without random access, no images or no
             class labels in it, or no such split.
     """
-    root = Path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+    root = data_root(data_dir)
     if name == "digits":
         from vit_jax.data.digits import prepare
 
@@ -92,10 +97,10 @@ def _find(name: str, root: Path) -> Path:
     base, _, version = name.partition(":")
     base, _, config = base.partition("/")
     if base not in _subdirs(root):
-        have = ", ".join([*_subdirs(root)[:8], "digits"])
+        have = ", ".join(sorted({*_subdirs(root)[:8], "digits"}))
         raise UserError(
             f"no dataset {base!r} in {root} (there: {have}); prepare it once with "
-            "`tfds build --file_format=array_record`, set data.data_dir or $TFDS_DATA_DIR, or "
+            f"`python -m vit_jax prepare {base}`, set data.data_dir or $TFDS_DATA_DIR, or "
             "give a folder of images as data.name=folder:DIR"
         )
     path = root / base

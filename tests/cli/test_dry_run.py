@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--dry_run` and `summary` say what a run would be and leave nothing behind."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def run(home: Path, *args: str) -> subprocess.CompletedProcess:
+    keep = ("PATH", "XLA_FLAGS", "JAX_PLATFORMS")
+    env = {k: os.environ[k] for k in keep if k in os.environ}
+    env |= {"HOME": str(home), "TMPDIR": str(home / "tmp"), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(
+        [sys.executable, *args], cwd=ROOT, env=env, capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "tmp").mkdir()
+    return tmp_path
+
+
+def test_digits(home: Path) -> None:
+    out = run(home, "main.py", "--config=configs/vit_mu_digits.py", "--dry_run")
+    assert out.returncode == 0, out.stderr
+    sections = [line.split()[0] for line in out.stdout.splitlines() if line[:4].isupper()]
+    assert sections == ["PARAMETERS", "COST", "BATCH", "RUN"]
+    assert "epochs of 1,293 examples" in out.stdout
+    # Nothing but what was there, though opening the digits elsewhere writes them.
+    left = [p for p in home.rglob("*") if p.is_file()]
+    assert left == [], left
+
+
+def test_a_pod_is_planned_from_a_laptop(home: Path) -> None:
+    mesh = ("--config.mesh.data=32", "--config.mesh.fsdp=8")
+    out = run(home, "main.py", "--config=configs/vit_l16_imagenet.py", "--dry_run", *mesh)
+    assert "304,326,632" in out.stdout
+    assert "256 device(s)" in out.stdout
+    assert "(-, fsdp, -)" in out.stdout
+    # A missing dataset does not hide the plan, and is not hidden by it.
+    assert out.returncode == 2
+    assert out.stderr.startswith("error: no dataset 'imagenet2012'")
+    assert len(out.stderr.strip().splitlines()) == 1
+
+
+def test_memory_is_shared_out(home: Path) -> None:
+    def parameters(*mesh: str) -> float:
+        out = run(home, "main.py", "--config=configs/vit_b16_imagenet.py", "--dry_run", *mesh)
+        (line,) = [x for x in out.stdout.splitlines() if x.startswith("parameters ")]
+        assert line.endswith("MiB")
+        return float(line.split()[1])
+
+    assert parameters("--config.mesh.data=1") == pytest.approx(86_567_656 * 4 / 2**20, abs=0.01)
+    assert parameters("--config.mesh.data=1", "--config.mesh.fsdp=8") < 45
+
+
+def test_summary(home: Path) -> None:
+    out = run(home, "-m", "vit_jax", "summary", "--config=configs/vit_s16_imagenet_90ep.py")
+    assert out.returncode == 0, out.stderr
+    # GAP without class token and with fixed positions, and the MLP head: by the layers' shapes.
+    plain = 22_050_664
+    expected = plain - 384 - 197 * 384 + 384 * 384 + 384
+    assert f"{expected:,}" in out.stdout
+    assert run(home, "-m", "vit_jax", "summary", "--help").returncode == 0
+    assert "did you mean 'summary'" in run(home, "-m", "vit_jax", "sumary").stderr
