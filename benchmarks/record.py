@@ -16,7 +16,16 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 
-_PACKAGES = ("jax", "jaxlib", "flax", "optax", "grain", "numpy", "simplejpeg", "opencv-python-headless")
+_PACKAGES = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "grain",
+    "numpy",
+    "simplejpeg",
+    "opencv-python-headless",
+)
 _DEVICE = "import jax; d = jax.devices(); print(d[0].platform, len(d), d[0].device_kind, sep='|')"
 
 
@@ -35,6 +44,8 @@ class Row:
         cpu_ratio: the peer's CPU seconds per image over ours, which other programs on the machine
             disturb less than `ratio`; more is better. None where the work is not the CPU's.
         mfu: model FLOPs per second over the devices' peak; None where that is not known.
+        peer_settings: what the peer was tried with; the fastest of each round counted.
+        load: the machine's load average before; above 0.5 per core a ratio is only a hint.
     """
 
     work: str
@@ -46,6 +57,8 @@ class Row:
     ratio_range: tuple[float, float] | None = None
     cpu_ratio: float | None = None
     mfu: float | None = None
+    peer_settings: str | None = None
+    load: float | None = None
 
 
 def num_cores() -> int:
@@ -59,7 +72,9 @@ def device() -> str:
 
     Asked in another process: a GPU's memory stays free for those that measure.
     """
-    out = subprocess.run([sys.executable, "-c", _DEVICE], capture_output=True, text=True, check=True)
+    out = subprocess.run(
+        [sys.executable, "-c", _DEVICE], capture_output=True, text=True, check=True
+    )
     kind, count, name = out.stdout.strip().splitlines()[-1].split("|")
     if kind == "cpu":
         return f"cpu, {num_cores()} cores"
@@ -67,7 +82,10 @@ def device() -> str:
 
 
 def save(
-    rows: Sequence[Row], directory: Path, device_name: str, versions: Mapping[str, str] | None = None
+    rows: Sequence[Row],
+    directory: Path,
+    device_name: str,
+    versions: Mapping[str, str] | None = None,
 ) -> Path:
     """Put rows into the device's file, over those of the same work and peer; returns its path.
 
@@ -104,7 +122,7 @@ def save(
 
 def table(rows: Sequence[Row]) -> str:
     """Lay rows out for a terminal."""
-    head = ["work", "unit", "ours", "peer's", "ratio", "rounds", "CPU", "MFU", "peer"]
+    head = ["work", "unit", "ours", "peer's", "ratio", "rounds", "CPU", "MFU", "load", "peer"]
     lines = [head] + [
         [
             row.work,
@@ -115,6 +133,7 @@ def table(rows: Sequence[Row]) -> str:
             "-".join(_number(r) for r in row.ratio_range) if row.ratio_range else "",
             _number(row.cpu_ratio),
             f"{row.mfu:.1%}" if row.mfu else "",
+            _number(row.load),
             row.peer or "",
         ]
         for row in rows

@@ -5,6 +5,7 @@ The same model, batch and work as step_ours.py: uint8 images to the loss, the gr
 """
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -52,15 +53,42 @@ def _create(cfg: ViTConfig) -> Any:
     )
 
 
+def settings() -> dict[str, dict[str, Any]]:
+    """Return what to try on a CPU, by name: which is fastest depends on model and load."""
+    cores = num_cores()
+    found = {
+        f"{cores} threads": {"threads": cores, "wait_policy": "active"},
+        f"{cores} threads, passive": {"threads": cores, "wait_policy": "passive"},
+        "1 thread": {"threads": 1, "wait_policy": "passive"},
+    }
+    return found if cores > 1 else {"1 thread": found["1 thread"]}
+
+
 def make(
-    model: ViTConfig, batch_size: int, steps: int, seconds: float
+    model: ViTConfig,
+    batch_size: int,
+    steps: int,
+    seconds: float,
+    threads: int = 1,
+    wait_policy: str = "active",
 ) -> tuple[dict[str, Any], Callable[[str], Turn]]:
-    """Build model and optimizer; a turn is "train" or "forward". Arguments as step_ours.make."""
+    """Build model and optimizer; a turn is "train" or "forward".
+
+    Args:
+        model: what to train.
+        batch_size: images a step.
+        steps: a turn's least number of steps.
+        seconds: about a turn's least length.
+        threads: of PyTorch on a CPU.
+        wait_policy: "active": waiting threads spin, OpenMP's default; "passive": they sleep.
+    """
+    if wait_policy == "passive":  # "active" spelled out would spin for longer than the default
+        os.environ["OMP_WAIT_POLICY"] = wait_policy  # read when OpenMP is loaded, with torch
     import torch  # pyright: ignore[reportMissingImports]
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu":
-        torch.set_num_threads(num_cores())
+        torch.set_num_threads(threads)
     torch.manual_seed(0)
     net = _create(model).to(device)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0.05, fused=True)

@@ -10,9 +10,11 @@ The peer runs if `torch` and `timm` are installed, best in a virtual environment
 
 import argparse
 import contextlib
+import os
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks import record, step_ours, step_timm, turns
 from vit_jax import models
@@ -59,42 +61,57 @@ def measure(
     rows = []
     with contextlib.ExitStack() as stack:
         ours = stack.enter_context(turns.Side(step_ours.make, **settings))
-        sides = [ours]
+        sides, tried = [ours], {}
         if peer == "timm":
+            tried = step_timm.settings() if ours.facts["platform"] == "cpu" else {"default": {}}
             try:
-                sides.append(stack.enter_context(turns.Side(step_timm.make, **settings)))
+                for options in tried.values():
+                    side = turns.Side(step_timm.make, **settings, **options)
+                    sides.append(stack.enter_context(side))
             except turns.Missing as error:
                 print(f"{error}; for the peer: pip install torch torchvision timm")
-            else:
-                counts = [side.facts["num_params"] for side in sides]
-                if len(set(counts)) > 1:
-                    raise RuntimeError(f"not the same model: {counts} parameters")
+            counts = {side.facts["num_params"] for side in sides}
+            if len(counts) > 1:
+                raise RuntimeError(f"not the same model: {counts} parameters")
         for work in ("train", "forward"):
+            load = os.getloadavg()[0]
             done = turns.alternate(sides, rounds, work)
-            rows.append(_row(f"{variant} {work} batch={batch} {dtype}", work, ours.facts, done))
+            for name, turn in zip(("ours", *tried), done, strict=False):
+                print(f"  {name}: " + ", ".join(f"{t.images / t.seconds:,.3g}" for t in turn))
+            name = f"{variant} {work} batch={batch} {dtype}"
+            rows.append(_row(name, work, ours.facts, done, "; ".join(tried), load))
             print(record.table(rows[-1:]), flush=True)
     return rows
 
 
 def _row(
-    name: str, work: str, facts: dict, done: Sequence[Sequence[turns.Turn]]
+    name: str,
+    work: str,
+    facts: dict[str, Any],
+    done: Sequence[Sequence[turns.Turn]],
+    tried: str,
+    load: float,
 ) -> record.Row:
-    rate = turns.images_per_second(done[0])
+    ours, *peers = done
+    rate = turns.images_per_second(ours)
     peak = facts["peak_flops"]
     mfu = rate * facts["flops"][work] / peak if peak else None
-    if len(done) == 1:
-        return record.Row(work=name, unit="images/s", ours=rate, mfu=mfu)
-    ratios = turns.ratios(*done)
+    if not peers:
+        return record.Row(work=name, unit="images/s", ours=rate, mfu=mfu, load=load)
+    best = turns.fastest(peers)
+    ratios = turns.ratios(ours, best)
     return record.Row(
         work=name,
         unit="images/s",
         ours=rate,
         peer=_PEER,
-        peer_value=turns.images_per_second(done[1]),
+        peer_value=turns.images_per_second(best),
         ratio=statistics.median(ratios),
         ratio_range=(min(ratios), max(ratios)),
-        cpu_ratio=turns.cpu_ratio(*done) if facts["platform"] == "cpu" else None,
+        cpu_ratio=turns.cpu_ratio(ours, best) if facts["platform"] == "cpu" else None,
         mfu=mfu,
+        peer_settings=tried,
+        load=load,
     )
 
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two programs measured in turns, each in a process of its own, so that a ratio holds under load.
 
-On a shared machine absolute speeds drift by factors; two sides that take short turns drift alike.
-Between its turns a side's process sleeps, so neither's threads stand in the other's way.
+On a shared machine absolute speeds drift by factors, and sides that take short turns drift more
+nearly alike. Not quite: threads that spin at barriers (OpenMP) lose up to tenfold where cores are
+contended. So a peer runs in several settings, its fastest of each round counts, and rows say how
+loaded the machine was. Between its turns a side's process sleeps.
 """
 
 import importlib.metadata
@@ -106,6 +108,11 @@ def alternate(sides: Sequence[Side], rounds: int, *args: Any) -> list[list[Turn]
     return turns
 
 
+def fastest(turns: Sequence[Sequence[Turn]]) -> list[Turn]:
+    """Return each round's fastest turn of several settings of one peer."""
+    return [max(r, key=lambda t: t.images / t.seconds) for r in zip(*turns, strict=True)]
+
+
 def images_per_second(turns: Sequence[Turn]) -> float:
     """Return the median rate of a side's turns."""
     return statistics.median(t.images / t.seconds for t in turns)
@@ -120,9 +127,7 @@ def ratios(ours: Sequence[Turn], peer: Sequence[Turn]) -> list[float]:
 
 def cpu_ratio(ours: Sequence[Turn], peer: Sequence[Turn]) -> float:
     """Return the peer's CPU seconds per image over ours."""
-    a, b = (
-        statistics.median(t.cpu_seconds / t.images for t in turns) for turns in (ours, peer)
-    )
+    a, b = (statistics.median(t.cpu_seconds / t.images for t in turns) for turns in (ours, peer))
     return b / a
 
 

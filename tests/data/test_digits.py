@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from vit_jax.data import open_source
 from vit_jax.data.decode import decode
 from vit_jax.data.digits import prepare
-from vit_jax.data.sources import open_source
 from vit_jax.errors import UserError
 
 

@@ -4,8 +4,8 @@ import pickle
 import pytest
 
 from tests.data.conftest import encode
+from vit_jax.data import open_source
 from vit_jax.data.decode import decode
-from vit_jax.data.sources import open_source
 from vit_jax.errors import UserError
 
 

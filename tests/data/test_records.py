@@ -10,8 +10,8 @@ import pytest
 import tensorflow_datasets as tfds
 
 from tests.data.conftest import encode
+from vit_jax.data import open_source
 from vit_jax.data.decode import decode
-from vit_jax.data.sources import open_source
 from vit_jax.errors import UserError
 
 

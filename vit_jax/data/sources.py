@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random access to encoded images and their labels: a TFDS dataset or a folder, one interface."""
 
+import types
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, unknown
 
 Label: TypeAlias = int | np.ndarray  # a class id, or uint8 (K,) multi-hot
 
@@ -77,32 +78,6 @@ class CachedSource:
         return CachedSource, (self._source,)
 
 
-def open_source(
-    name: str, data_dir: str = "", split: str = "train", *, cache: bool = False
-) -> Source:
-    """Open one split of a dataset, reading only its metadata (of a folder: its file names).
-
-    Args:
-        name: as `DataConfig.name`. "digits" is written first where it does not exist.
-        data_dir: where TFDS datasets lie; "" is $TFDS_DATA_DIR or ~/tensorflow_datasets.
-        split: "train", "train[:99%]", "train[1293:]", "train+validation", as in TFDS.
-        cache: keep encoded examples in memory once read.
-
-    Raises:
-        UserError: no such dataset or split, or one in a shape that cannot be read.
-    """
-    # Late imports: tensorflow_datasets takes half a second, and a folder's slices need it too.
-    if name.startswith("folder:"):
-        from vit_jax.data.folders import open_folder
-
-        source: Source = open_folder(name.removeprefix("folder:"), split)
-    else:
-        from vit_jax.data.records import open_tfds
-
-        source = open_tfds(name, data_dir, split)
-    return CachedSource(source) if cache else source
-
-
 def absolute_slices(split: str, sizes: dict[str, int], where: str) -> list[tuple[str, int, int]]:
     """Resolve "train[:99%]+val" to (split, start, stop), as TFDS rounds it.
 
@@ -114,11 +89,7 @@ def absolute_slices(split: str, sizes: dict[str, int], where: str) -> list[tuple
     Raises:
         UserError: unreadable text, an unknown split or an empty slice.
     """
-    import types
-
-    import tensorflow_datasets as tfds
-
-    from vit_jax.errors import unknown
+    import tensorflow_datasets as tfds  # late: it takes half a second, and not every run needs it
 
     infos = {key: types.SimpleNamespace(num_examples=size) for key, size in sizes.items()}
     bases = [part.split("[")[0].strip() for part in split.split("+")]

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images per second of the input pipeline, JPEG files to uint8 batches, in turns with tf.data.
+
+    python -m benchmarks.input_pipeline
+
+The peer runs if `tensorflow` is installed, best in a virtual environment of its own:
+`pip install -r requirements.txt tensorflow-cpu`.
+"""
+
+import argparse
+import contextlib
+import os
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks import photos, pipeline_ours, pipeline_tfdata, record, turns
+
+_PEER = "tf.data decode_and_crop"
+_TRIED = {"autotune": {"autotune": True}, "one call a core": {"autotune": False}}
+
+
+def measure(
+    folder: Path, batch: int, batches: int, rounds: int, workers: Sequence[int], peer: bool
+) -> list[record.Row]:
+    """Measure the photographs with each number of workers, all sides in turns."""
+    settings = {"folder": str(folder), "batch_size": batch, "batches": batches}
+    with contextlib.ExitStack() as stack:
+        ours = [
+            stack.enter_context(turns.Side(pipeline_ours.make, **settings, workers=count))
+            for count in workers
+        ]
+        peers = []
+        try:
+            for options in _TRIED.values() if peer else ():
+                side = turns.Side(pipeline_tfdata.make, **settings, **options)
+                peers.append(stack.enter_context(side))
+        except turns.Missing as error:
+            print(f"{error}; for the peer: pip install tensorflow-cpu")
+        load = os.getloadavg()[0]
+        done = turns.alternate([*ours, *peers], rounds)
+    best = turns.fastest(done[len(ours) :]) if peers else []
+    works = {
+        f"500x375 JPEG to 224x224, inception crop, batch={batch}, "
+        + (f"{count} workers" if count else "threads"): turn
+        for count, turn in zip(workers, done, strict=False)
+    }
+    return _rows(works, best, load)
+
+
+def _rows(
+    works: Mapping[str, Sequence[turns.Turn]], best: Sequence[turns.Turn], load: float
+) -> list[record.Row]:
+    rows = []
+    for work, turn in works.items():
+        rate = turns.images_per_second(turn)
+        if not best:
+            rows.append(record.Row(work=work, unit="images/s", ours=rate, load=load))
+            continue
+        ratios = turns.ratios(turn, best)
+        rows.append(
+            record.Row(
+                work=work,
+                unit="images/s",
+                ours=rate,
+                peer=_PEER,
+                peer_value=turns.images_per_second(best),
+                ratio=statistics.median(ratios),
+                ratio_range=(min(ratios), max(ratios)),
+                # Workers' CPU time is not this process's.
+                cpu_ratio=turns.cpu_ratio(turn, best) if work.endswith("threads") else None,
+                peer_settings="; ".join(_TRIED),
+                load=load,
+            )
+        )
+    return rows
+
+
+def measure_digits(batches: int, rounds: int) -> record.Row:
+    """Measure the digits' stream alone."""
+    load = os.getloadavg()[0]
+    with turns.Side(pipeline_ours.make_digits, batches=batches) as side:
+        (done,) = turns.alternate([side], rounds)
+    rate = turns.images_per_second(done)
+    return record.Row(work="digits, 8x8, batch=128", unit="images/s", ours=rate, load=load)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.input_pipeline")
+    parser.add_argument("--images", type=int, default=1500, help="files made for it")
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--batches", type=int, default=10, help="in a round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--workers", type=int, nargs="+", default=[0, record.num_cores()], help="0: threads alone"
+    )
+    parser.add_argument("--peer", choices=("tfdata", "none"), default="tfdata")
+    parser.add_argument("--out", type=Path, default=record.RESULTS)
+    args = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as folder:
+        size = photos.write_photos(Path(folder), args.images)
+        print(f"{args.images} files of {size / 1e3:.0f} kB on average")
+        peer = args.peer == "tfdata"
+        rows = measure(Path(folder), args.batch, args.batches, args.rounds, args.workers, peer)
+    rows.append(measure_digits(args.batches, args.rounds))
+    versions = turns.installed("tensorflow", "tensorflow-cpu") if rows[0].peer else {}
+    record.report(rows, args.out, versions)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This project's input pipeline, as one side of a comparison."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from benchmarks.turns import Turn
+
+# A pipeline goes on filling its buffers after a turn: so many batches are not counted.
+BUFFERED = 6
+
+
+def timed(batches: Iterator[Any], count: int, batch_size: int) -> Turn:
+    """Empty the buffers, then take `count` batches against the clock."""
+    for _ in itertools.islice(batches, BUFFERED):
+        pass
+    cpu, start = time.process_time(), time.perf_counter()
+    for _ in itertools.islice(batches, count):
+        pass
+    seconds = time.perf_counter() - start
+    return Turn(count * batch_size, seconds, time.process_time() - cpu)
+
+
+def make(
+    folder: str, batch_size: int, batches: int, workers: int
+) -> tuple[dict[str, Any], Callable[[], Turn]]:
+    """Stream a folder's photographs: inception crop to 224x224, flip, uint8.
+
+    Args:
+        folder: as `photos.write_photos` lays it out.
+        batch_size: images a batch.
+        batches: in a turn.
+        workers: processes besides this one; 0 is threads alone.
+    """
+    from vit_jax import data
+
+    cfg = data.DataConfig(
+        name=f"folder:{folder}",
+        batch_size=batch_size,
+        num_workers=workers,
+        transform=data.TransformConfig(crop=data.Crop.INCEPTION, flip=True),
+    )
+    source = data.open_source(cfg.name)
+    stream = data.train_batches(source, cfg, image_size=(224, 224), channels=3, seed=0)
+    next(stream)
+    return {}, lambda: timed(stream, batches, batch_size)
+
+
+def make_digits(batches: int) -> tuple[dict[str, Any], Callable[[], Turn]]:
+    """Stream the digits as configs/vit_mu_digits.py augments them, 100 times as many batches."""
+    from configs.vit_mu_digits import get_config
+    from vit_jax import data
+
+    cfg = get_config().data
+    source = data.open_source(cfg.name, cfg.data_dir, cfg.train_split, cache=cfg.cache)
+    stream = data.train_batches(source, cfg, image_size=(8, 8), channels=1, seed=0)
+    for _ in range(len(source) // cfg.batch_size + 2):  # fills the cache
+        next(stream)
+    return {}, lambda: timed(stream, 100 * batches, cfg.batch_size)

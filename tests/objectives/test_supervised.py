@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Losses against numbers computed by hand, and the objective around them."""
+
+import math
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax import objectives
+from vit_jax.errors import UserError
+from vit_jax.losses import Loss, example_loss
+from vit_jax.objectives import ObjectiveConfig, Supervised
+
+LOGITS = jnp.array([[2.0, 0.0, -1.0], [0.0, 0.0, 0.0]])
+TARGETS = jnp.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]])
+
+
+def test_softmax() -> None:
+    log_z = math.log(math.exp(2) + 1 + math.exp(-1))
+    expected = [log_z - 2, math.log(3)]
+    np.testing.assert_allclose(example_loss(LOGITS, TARGETS, Loss.SOFTMAX), expected, rtol=1e-6)
+
+
+def test_sigmoid_sums_over_the_classes() -> None:
+    def log_sigmoid(x: float) -> float:
+        return -math.log1p(math.exp(-x))
+
+    first = -(log_sigmoid(2) + log_sigmoid(-0.0) + log_sigmoid(1))
+    expected = [first, 3 * math.log(2)]
+    np.testing.assert_allclose(example_loss(LOGITS, TARGETS, Loss.SIGMOID), expected, rtol=1e-6)
+
+
+def test_extreme_logits_stay_finite() -> None:
+    logits = jnp.array([[1e4, -1e4, 0.0]])
+    for loss in Loss:
+        gradient = jax.grad(lambda x, kind=loss: example_loss(x, TARGETS[:1], kind).sum())(logits)
+        assert np.isfinite(example_loss(logits, TARGETS[:1], loss)).all()
+        assert np.isfinite(gradient).all()
+
+
+def _objective(seen: dict, **fields: object) -> Supervised:
+    def apply(variables: dict, image: jax.Array, train: bool, rng: jax.Array):
+        seen.update(train=train, image=image)
+        flat = image.reshape(image.shape[0], -1)
+        return types.SimpleNamespace(logits=flat @ variables["params"]), {}
+
+    cfg = fields.pop("cfg", ObjectiveConfig())
+    base = {"num_classes": 3, "mean": (0.5,), "std": (0.25,)}
+    return Supervised(cfg=cfg, apply=apply, **{**base, **fields})
+
+
+BATCH = {
+    "image": jnp.array([[[[0]]], [[[255]]]], jnp.uint8),
+    "label": jnp.array([0, 2], jnp.int32),
+}
+
+
+def test_prepare_normalises_and_smooths() -> None:
+    objective = _objective({}, cfg=ObjectiveConfig(label_smoothing=0.3))
+    out = objective.prepare(BATCH, jax.random.key(0))
+    np.testing.assert_allclose(out["image"].ravel(), [-2, 2], rtol=1e-6)
+    np.testing.assert_allclose(out["targets"], [[0.8, 0.1, 0.1], [0.1, 0.1, 0.8]], rtol=1e-6)
+
+
+def test_prepare_mixes_images_and_targets_alike() -> None:
+    plain = _objective({}).prepare(BATCH, jax.random.key(0))
+    out = _objective({}, mixup_alpha=1.0).prepare(BATCH, jax.random.key(0))
+    share = float(out["targets"][0, 0])
+    assert 0.5 <= share < 1
+    other = share * plain["image"][0] + (1 - share) * plain["image"][1]
+    np.testing.assert_allclose(out["image"][0], other, rtol=1e-5)
+
+
+def test_loss_is_the_mean_and_the_model_trains() -> None:
+    seen: dict = {}
+    objective = _objective(seen)
+    batch = objective.prepare(BATCH, jax.random.key(0))
+    weights = jnp.array([[1.0, 0.0, 3.0]])
+    loss, (metrics, state) = objective.loss(weights, {}, {}, batch, jax.random.key(1))
+    logits = np.array([[-2.0, 0, -6], [2, 0, 6]])
+    log_z = np.log(np.exp(logits).sum(1))
+    assert float(loss) == pytest.approx((log_z - logits[[0, 1], [0, 2]]).mean(), rel=1e-6)
+    assert float(metrics["top1"]) == 0.5
+    assert seen["train"] is True
+    assert state == {}
+
+
+def test_multi_hot_labels() -> None:
+    objective = _objective({}, cfg=ObjectiveConfig(loss=Loss.SIGMOID))
+    label = jnp.array([[1, 0, 1], [0, 0, 1]], jnp.uint8)
+    out = objective.prepare({**BATCH, "label": label}, jax.random.key(0))
+    np.testing.assert_array_equal(out["targets"], label)
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.0])
+def test_smoothing_out_of_range(smoothing: float) -> None:
+    with pytest.raises(UserError, match="label_smoothing"):
+        objectives.validate(ObjectiveConfig(label_smoothing=smoothing))

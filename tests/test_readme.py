@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: Apache-2.0
+"""README and docs say what is true: commands run, outputs are printed, names and paths exist."""
+
+import contextlib
+import dataclasses
+import io
+import os
+import pkgutil
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from tests.photos import write_folder
+from tests.test_configs import load
+from vit_jax import config as config_lib
+from vit_jax import data, evals, models, objectives, optim, sharding, trees
+from vit_jax.__main__ import main as verb_main
+from vit_jax.analysis import flops
+from vit_jax.cli.train import main as train_main
+from vit_jax.train.writers import read_jsonl
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in PAGES}
+
+# Commands that need a network, an accelerator, a cluster or a set-up of their own: their flags and
+# paths are checked, but they are not run. Everything else is.
+OUTSIDE = {
+    ".venv-tf/bin/pip",
+    ".venv-tf/bin/python",
+    "export",
+    "gcloud",
+    "git",
+    "pip",
+    "pyright",
+    "pytest",
+    "python3",
+    "ruff",
+    "source",
+    "srun",
+    "until",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A fenced block: its page, language and text."""
+
+    page: str
+    language: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """One shell command of a page, as words."""
+
+    page: str
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.page}: {' '.join(self.words)[:60]}"
+
+
+def blocks(page: str) -> list[Block]:
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", TEXTS[page], re.MULTILINE | re.DOTALL)
+    return [Block(page, language, text) for language, text in found]
+
+
+def commands(block: Block) -> list[Command]:
+    """Split a shell block; a command may go on over lines by a backslash or an open quote."""
+    found, pending = [], ""
+    for line in block.text.splitlines():
+        if line.endswith("\\"):
+            pending += line[:-1] + " "
+            continue
+        pending += line
+        try:
+            words = shlex.split(pending, comments=True)
+        except ValueError:  # an open quote
+            pending += "\n"
+            continue
+        found += [Command(block.page, tuple(words))] if words else []
+        pending = ""
+    assert not pending, f"{block.page}: cannot read {pending!r}"
+    return found
+
+
+SHELL = [b for page in TEXTS for b in blocks(page) if b.language in ("sh", "bash")]
+COMMANDS = [command for block in SHELL for command in commands(block)]
+RUN = [c for c in COMMANDS if c.words[0] == "python"]
+
+
+def test_pages_have_commands_and_only_known_ones() -> None:
+    assert len([c for c in RUN if c.page == "README.md"]) >= 5
+    inner = {"[", "done"}  # the lines of a shell loop
+    for command in COMMANDS:
+        known = OUTSIDE | inner | {"python", "make"}
+        assert command.words[0] in known, f"{command}: run it, or list it in OUTSIDE"
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    write_folder(tmp_path / "photos", {"train": 8, "val": 3}, ("china", "flower", "sky"))
+    return tmp_path / "photos"
+
+
+def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
+    """Keep what a command says; cut a training run to three steps of a small model."""
+    flags = dict(word.partition("=")[::2] for word in words if word.startswith("--"))
+    plain = [word for word in words if not word.startswith("--")]
+    if "--workdir" in flags:
+        flags["--workdir"] = str(tmp_path / "run")
+        flags["--config.duration"] = "3 steps"
+        flags["--config.optim.warmup"] = "1 steps"
+        flags["--config.log.every"] = "1 steps"
+        if "digits" not in flags["--config"]:
+            flags |= {
+                "--config.data.name": f"folder:{photos}",
+                "--config.model.num_classes": "3",
+                "--config.model.image_size": "32",
+                "--config.model.dim": "16",
+                "--config.model.depth": "1",
+                "--config.model.num_heads": "2",
+                "--config.model.mlp_dim": "32",
+            }
+            flags = {
+                "--config.data.train_split": "train[:80%]",
+                "--config.evals.minival.split": "train[80%:]",
+                "--config.evals.val.split": "val",
+                **flags,
+            }
+        flags["--config.data.batch_size"] = "16"
+    if words[1] == "main.py" and not any(name.startswith("--config.mesh") for name in flags):
+        flags["--config.mesh.data"] = "1"  # as on a laptop: the tests' eight devices are virtual
+    return plain + [f"{name}={value}" if value else name for name, value in flags.items()]
+
+
+def call(words: list[str]) -> tuple[int, str, str]:
+    """Run `python main.py ...` or `python -m vit_jax ...` in this process; status and output."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        if words[1] == "main.py":
+            status = train_main(words[1:])
+        else:
+            assert words[1:3] == ["-m", "vit_jax"], words
+            status = verb_main(words[2:])
+    return status, out.getvalue(), err.getvalue()
+
+
+@pytest.fixture
+def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))  # a run sets its own
+
+
+def _slow_outside_readme(command: Command) -> object:
+    marks = [] if command.page == "README.md" else [pytest.mark.slow]
+    return pytest.param(command, marks=marks, id=str(command))
+
+
+@pytest.mark.usefixtures("at_root")
+@pytest.mark.parametrize("command", [_slow_outside_readme(c) for c in RUN])
+def test_command_runs(command: Command, tmp_path: Path, photos: Path) -> None:
+    status, out, err = call(shorten(command.words, tmp_path, photos))
+    if "--dry_run" in command.words and "no dataset" in err:
+        assert (status, "PARAMETERS" in out) == (2, True), err
+        return
+    assert status == 0, err
+    if any(word.startswith("--workdir") for word in command.words):
+        steps = [row["step"] for row in read_jsonl(tmp_path / "run" / "metrics.jsonl")]
+        assert steps[-1] == 3
+        assert (tmp_path / "run" / "learning_curve.png").is_file()
+
+
+def make(*args: str) -> str:
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    out = subprocess.run(["make", *args], cwd=ROOT, env=env, capture_output=True, text=True)
+    assert out.returncode == 0, out.stderr
+    return out.stdout
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Run what `make train` runs, for three steps; returns its directory and what it printed."""
+    place = tmp_path_factory.mktemp("made")
+    (line,) = [line for line in make("-n", "train").splitlines() if "main.py" in line]
+    _, *words = shlex.split(line)
+    workdir = next(w for w in words if w.startswith("--workdir=")).removeprefix("--workdir=")
+    words[words.index(f"--workdir={workdir}")] = f"--workdir={place / workdir}"
+    cut = ["--config.duration=3 steps", "--config.optim.warmup=1 steps"]
+    env = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
+    out = subprocess.run(
+        [sys.executable, *words, *cut], cwd=ROOT, env=env, capture_output=True, text=True
+    )
+    assert out.returncode == 0, out.stderr
+    return place, out.stdout
+
+
+def test_make_train_prints_and_leaves_what_the_readme_shows(made: tuple[Path, str]) -> None:
+    place, printed = made
+    shown = TEXTS["README.md"].split("<!-- train-output -->")[1].split("<!-- /train-output -->")[0]
+    shape = [re.sub(r"[\d.,e+-]+", "0", line) for line in shown.splitlines()[2:-1]]
+    shape = [re.sub(r"  0 img/s|  eta \S+", "", line) for line in shape]
+    for line in printed.splitlines():
+        line = re.sub(re.escape(str(place)) + "/", "", line)
+        line = re.sub(r"  [\d.,]+ img/s|  eta \S+", "", re.sub(r"[\d.,e+-]+", "0", line))
+        assert line in shape, (line, shape)
+    assert (place / "runs" / "vit_mu_digits" / "learning_curve.png").is_file()
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_make_targets_exist(page: str) -> None:
+    lines = "\n".join(b.text for b in blocks(page) if b.language == "sh")
+    for target in re.findall(r"`make (\w+)`", TEXTS[page]) + re.findall(
+        r"^make (\w+)$", lines, re.MULTILINE
+    ):
+        make("-n", target)
+
+
+def _console() -> list[object]:
+    """List (command, what it prints) of the pages' console blocks."""
+    cases = []
+    for page in TEXTS:
+        for block in blocks(page):
+            if block.language == "console":
+                for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+                    command, _, output = part.partition("\n")
+                    cases.append(pytest.param(command, output, id=f"{page}: {command[-40:]}"))
+    return cases
+
+
+@pytest.mark.usefixtures("at_root")
+@pytest.mark.parametrize("command, output", _console())
+def test_console_shows_the_real_output(command: str, output: str) -> None:
+    _, out, err = call(shlex.split(command))
+    assert (out + err).strip() == output.strip()
+
+
+def _shown() -> list[object]:
+    """List (shell block, text block after it): what the commands are said to print."""
+    cases = []
+    for page in TEXTS:
+        pairs = zip(blocks(page), blocks(page)[1:], strict=False)
+        for before, block in pairs:
+            if block.language == "text" and "python" in before.text:
+                cases.append(pytest.param(before, block, id=f"{page}: {before.text[:60]!r}"))
+    return cases
+
+
+@pytest.mark.usefixtures("at_root")
+@pytest.mark.parametrize("before, block", _shown())
+def test_shown_lines_are_printed(before: Block, block: Block, tmp_path: Path, photos: Path) -> None:
+    printed = {
+        " ".join(line.split()).strip("-")
+        for command in commands(before)
+        for line in call(shorten(command.words, tmp_path, photos))[1].splitlines()
+    }
+    for line in block.text.splitlines():
+        if line != "...":
+            assert " ".join(line.split()).strip("-") in printed, line
+
+
+def _config_of(words: tuple[str, ...] | list[str]) -> config_lib.Config:
+    named = [m[1] for w in words if (m := re.search(r"--config=(\S+\.py)", w))]
+    return load(ROOT / (named[0] if named else "configs/vit_mu_digits.py"))
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_flags_name_fields_that_exist(page: str) -> None:
+    text = TEXTS[page]
+    for block in blocks(page):
+        if block.language in ("sh", "bash"):
+            for command in commands(block):
+                _check_flags(" ".join(command.words), _config_of(command.words))
+        text = text.replace(block.text, "")
+    _check_flags(text, _config_of([]))
+
+
+def _check_flags(text: str, cfg: config_lib.Config) -> None:
+    for path in re.findall(r"--config\.([A-Za-z_][\w.]*\w)", text):
+        config_lib.check_path(cfg, path)
+    for name in re.findall(r"--config=(\S+\.py)", text):
+        assert (ROOT / name).is_file(), name
+    for flag in re.findall(r"main\.py\b[^`]*?\s--(?!config)(\w+)", text):
+        assert flag in {"workdir", "dry_run", "allow_config_change", "debug"}, flag
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_names_and_paths_exist(page: str) -> None:
+    text = TEXTS[page]
+    for target in re.findall(r"\]\(([^)#]+)", text):
+        if not target.startswith("http"):
+            assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"
+    places = r"(?:vit_jax|configs|tests|docs|benchmarks|requirements|\.ci)"
+    for path in re.findall(rf"`({places}[\w/.-]*)`", text):
+        if "/" in path or path.endswith(".txt"):
+            assert (ROOT / path).exists(), f"{page} speaks of {path}"
+    for name in re.findall(r"`(vit_jax(?:\.\w+)+)`", text):
+        pkgutil.resolve_name(name)
+    groups = "model|data|optim|objective|mesh|checkpoint|log"
+    for path in re.findall(rf"`((?:{groups})\.\w[\w.]*)`", text):
+        config_lib.check_path(_config_of([]), path)
+    for recipe in re.findall(r"`variant\((.*?)\)`", text):
+        enums = {"Pool": models.vit.Pool, "PosEmbed": models.vit.PosEmbed}
+        models.create(eval(f"models.variant({recipe})", {"models": models, **enums}))
+
+
+def test_every_config_field_is_documented() -> None:
+    documented = set(re.findall(r"`(?:\w+\.)*(\w+)`", TEXTS["docs/configs.md"]))
+    model = set(re.findall(r"`(\w+)`", TEXTS["docs/models.md"]))
+    for cls in (
+        config_lib.Config,
+        config_lib.CheckpointConfig,
+        config_lib.LogConfig,
+        data.DataConfig,
+        data.TransformConfig,
+        evals.EvalConfig,
+        objectives.ObjectiveConfig,
+        optim.OptimConfig,
+        sharding.MeshConfig,
+    ):
+        groups = {"data", "optim", "objective", "evals", "mesh", "checkpoint", "log"}
+        missing = {f.name for f in dataclasses.fields(cls)} - documented - groups
+        assert not missing, f"docs/configs.md lacks {missing} of {cls.__name__}"
+    missing = {f.name for f in dataclasses.fields(models.ViTConfig)} - model
+    assert not missing, f"docs/models.md lacks {missing}"
+    for path in sorted((ROOT / "configs").glob("vit_*.py")):
+        assert f"`configs/{path.name}`" in TEXTS["docs/reproduce.md"], path
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        assert page.stem == "index" or f"({page.name})" in TEXTS["docs/index.md"], page
+
+
+def test_table_of_sizes() -> None:
+    rows = re.findall(r"^\| `(vit_\w+)` \|(.*)\|$", TEXTS["README.md"], re.MULTILINE)
+    assert len(rows) >= 10
+    for name, cells in rows:
+        *sizes, params, gmacs = (float(cell.replace(",", "")) for cell in cells.split("|"))
+        cfg = models.variant(name, scan_unroll=1)
+        assert sizes == [cfg.dim, cfg.depth, cfg.num_heads, cfg.mlp_dim], name
+        module = models.create(cfg)
+        shapes = jax.eval_shape(
+            lambda k, m=module, c=cfg: models.init(m, c, k)[0], jax.random.key(0)
+        )
+        assert trees.num_params(shapes) == params, name
+        digits = len(cells.split("|")[-1].split(".")[-1].strip())
+        assert round(flops.forward_flops(module, 224) / 2e9, digits) == gmacs, name
+
+
+def _python(page: str) -> str:
+    (code,) = [b.text for b in blocks(page) if b.language == "python"]
+    return code
+
+
+def test_the_example_config_is_one() -> None:
+    names: dict = {}
+    exec(_python("docs/configs.md"), names)
+    config_lib.check(names["get_config"]())
+
+
+@pytest.mark.slow
+def test_the_model_example(capsys: pytest.CaptureFixture[str]) -> None:
+    code = _python("docs/models.md")
+    exec(code, {})
+    assert capsys.readouterr().out.strip() == code.rsplit("# ", 1)[1].strip()
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_read_as_shown(
+    made: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(made[0])
+    exec(_python("docs/checkpoints.md"), {})
+    steps, restored = capsys.readouterr().out.strip().splitlines()
+    assert steps.startswith("[3] ")
+    assert restored.startswith("3 [")

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a dataset's name to its examples."""
+
+from vit_jax.data.sources import CachedSource, Source
+
+
+def open_source(
+    name: str, data_dir: str = "", split: str = "train", *, cache: bool = False
+) -> Source:
+    """Open one split of a dataset, reading only its metadata (of a folder: its file names).
+
+    Args:
+        name: as `DataConfig.name`. "digits" is written first where it does not exist.
+        data_dir: where TFDS datasets lie; "" is $TFDS_DATA_DIR or ~/tensorflow_datasets.
+        split: "train", "train[:99%]", "train[1293:]", "train+validation", as in TFDS.
+        cache: keep encoded examples in memory once read.
+
+    Raises:
+        UserError: no such dataset or split, or one in a shape that cannot be read.
+    """
+    # Late imports: tensorflow_datasets takes half a second.
+    if name.startswith("folder:"):
+        from vit_jax.data.folders import open_folder
+
+        source: Source = open_folder(name.removeprefix("folder:"), split)
+    else:
+        from vit_jax.data.records import open_tfds
+
+        source = open_tfds(name, data_dir, split)
+    return CachedSource(source) if cache else source
