@@ -24,7 +24,7 @@ def make(
         batches: in a turn.
         autotune: let tf.data choose its parallelism; else it is one call a core.
     """
-    import tensorflow as tf  # pyright: ignore[reportMissingImports]
+    import tensorflow as tf  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
 
     tf.config.set_visible_devices([], "GPU")
     paths = sorted(str(path) for path in Path(folder, "train").glob("*/*.jpg"))

@@ -84,14 +84,24 @@ def measure(repeats: int) -> list[record.Row]:
             imports.append(import_seconds())
             cold.append(run_once(Path(root, f"cold{i}"), cache, data_dir))
             warm.append(run_once(Path(root, f"warm{i}"), cache, data_dir))
-    rows = [
+    return rows(imports, cold, warm, load)
+
+
+def rows(
+    imports: Sequence[float],
+    cold: Sequence[tuple[float, float]],
+    warm: Sequence[tuple[float, float]],
+    load: float,
+) -> list[record.Row]:
+    """Return the rows of seconds of imports, and of pairs from `run_once`."""
+    found = [
         record.Row(
             work="start: imports of a run", unit="s", ours=statistics.median(imports), load=load
         )
     ]
     for k, end in enumerate(("first step", "exit after 3 steps")):
         ratios = [w[k] / c[k] for w, c in zip(warm, cold, strict=True)]
-        rows.append(
+        found.append(
             record.Row(
                 work=f"start: digits, command to {end}, warm cache",
                 unit="s",
@@ -103,7 +113,7 @@ def measure(repeats: int) -> list[record.Row]:
                 load=load,
             )
         )
-    return rows
+    return found
 
 
 def _environment(cache: Path, data_dir: Path) -> dict[str, str]:

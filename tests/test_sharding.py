@@ -100,3 +100,28 @@ def test_half_described_cluster(monkeypatch: pytest.MonkeyPatch, missing: str) -
             monkeypatch.setenv(key, value)
     with pytest.raises(UserError, match="JAX_NUM_PROCESSES"):
         sharding.initialize_distributed()
+
+
+@pytest.mark.parametrize(
+    "environment, joins",
+    [
+        ({}, False),
+        ({"SLURM_NTASKS": "1", "SLURM_PROCID": "0"}, False),
+        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "3"}, True),
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, False),
+        ({"TPU_WORKER_HOSTNAMES": "host-0,host-1"}, True),
+        ({"TPU_ML_PLATFORM": "JAX"}, True),
+        ({"TPU_ML_PLATFORM": "JAX", "TPU_SKIP_MDS_QUERY": "1"}, False),
+    ],
+)
+def test_which_environments_are_clusters(
+    monkeypatch: pytest.MonkeyPatch, environment: dict, joins: bool
+) -> None:
+    for key in ("TPU_SKIP_MDS_QUERY", "TPU_ML_PLATFORM"):  # jax sets them at import
+        monkeypatch.delenv(key, raising=False)
+    for key, value in environment.items():
+        monkeypatch.setenv(key, value)
+    called = []
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *args: called.append(args))
+    sharding.initialize_distributed()
+    assert called == ([()] if joins else [])

@@ -10,7 +10,7 @@ from vit_jax.errors import UserError
 
 # verb: one line of help. Each is a module of vit_jax.cli with a main(argv) -> exit status.
 VERBS = {
-    "summary": "the parameter table, FLOPs and memory of a config's model",
+    "summary": "the parameter table and FLOPs of a config's model",
     "prepare": "download and convert a TFDS dataset to ArrayRecord (needs the extra [tf])",
 }
 

@@ -32,7 +32,8 @@ class CheckpointConfig:
     """When to save and what to keep.
 
     Attributes:
-        every: duration between saves; the last step is saved too.
+        every: duration between saves; the last step is saved too, and with `keep_best` every step
+            at which `metric` is measured.
         keep: how many of the newest checkpoints stay.
         keep_best: how many of the best by `metric` stay besides; 0 is none.
         metric: name of an evaluation metric, such as "val/top1".

@@ -13,7 +13,7 @@ class UserError(ValueError):
 
 def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
     """Build the error for a name that is none of `choices`, with the nearest valid ones first."""
-    valid = sorted(set(choices))
+    valid = sorted({str(choice) for choice in choices})
     near = difflib.get_close_matches(name, valid, n=3, cutoff=0.5)
     if near:
         hint = "did you mean " + " or ".join(repr(n) for n in near) + "?"

@@ -147,7 +147,7 @@ def global_batch(batch: Mapping[str, Any], mesh: Mesh, *, batch_size: int) -> di
 
 
 def initialize_distributed() -> None:
-    """Join the cluster that the environment describes (TPU pod, Slurm, Open MPI, Kubernetes).
+    """Join the cluster that the environment describes (TPU pod, Slurm, Open MPI).
 
     A single process does nothing. `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and
     `JAX_PROCESS_ID` describe a cluster by hand. Must run before any other jax call.
@@ -167,6 +167,9 @@ def initialize_distributed() -> None:
         int(env.get("OMPI_COMM_WORLD_SIZE", "1")) > 1,
         len(env.get("TPU_WORKER_HOSTNAMES", "").split(",")) > 1,
         "MEGASCALE_COORDINATOR_ADDRESS" in env,
+        # A Cloud TPU VM, where jax sets the first and asks the metadata server for the pod's hosts;
+        # the second says that there is no such server.
+        env.get("TPU_ML_PLATFORM") == "JAX" and "TPU_SKIP_MDS_QUERY" not in env,
     )
     if any(detected):
         jax.distributed.initialize()

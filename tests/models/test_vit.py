@@ -272,3 +272,11 @@ def test_unknown_field_of_a_variant() -> None:
 def test_variants_are_not_shared() -> None:
     models.variant("vit_b16").depth = 1
     assert models.variant("vit_b16").depth == 12
+
+
+def test_plain_strings_name_choices() -> None:
+    cfg = models.variant("vit_mu8", pool="map", pos_embed="sincos2d")
+    assert cfg.pool is Pool.MAP
+    assert cfg.pos_embed is PosEmbed.SINCOS2D
+    with pytest.raises(UserError, match=r"unknown model\.pool 'mpa'; did you mean 'map'"):
+        models.variant("vit_mu8", pool="mpa")

@@ -7,7 +7,7 @@ from vit_jax.cli import flags as cli_flags
 
 _HELP = """usage: python -m vit_jax summary --config=FILE [--config.model.depth=6 ...]
 
-Prints every parameter with its shape, and the model's cost. Needs no data and makes no array.
+Prints every parameter with its shape, and the FLOPs of the model. Needs no data and makes no array.
 
   python -m vit_jax summary --config=configs/vit_b16_imagenet.py
   python -m vit_jax summary --config=configs/vit_l16_imagenet.py --config.model.image_size=384"""

@@ -8,6 +8,19 @@ from absl import flags
 from vit_jax.cli import flags as cli_flags
 from vit_jax.errors import UserError
 
+_HELP = """usage: python main.py --config=FILE --workdir=DIR [--config.FIELD=VALUE ...] [flags]
+
+Trains the run that FILE describes, or continues it where DIR holds its checkpoints.
+
+  --dry_run              build all by shapes, print sizes and costs, write nothing
+  --allow_config_change  continue a run though its config changed
+  --debug                show the traceback of an error
+
+  python main.py --config=configs/vit_mu_digits.py --workdir=runs/digits
+  python main.py --config=configs/vit_b16_imagenet.py --dry_run --config.model.depth=6
+
+Exit status: 0 finished, 2 bad input, 75 stopped by a signal (the same command continues)."""
+
 
 def main(argv: Sequence[str]) -> int:
     """Run the command line (program name first) and return the exit status."""
@@ -25,6 +38,10 @@ def main(argv: Sequence[str]) -> int:
         "Continue a run though its config changed.",
         flag_values=values,
     )
+
+    if any(argument in ("-h", "--help", "-help") for argument in argv[1:]):
+        print(_HELP)
+        return 0
 
     def command() -> int:
         cfg = cli_flags.read_config(argv, values)

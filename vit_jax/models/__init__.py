@@ -3,6 +3,7 @@
 
 import copy
 import dataclasses
+import enum
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -41,11 +42,21 @@ def variant(name: str, **overrides: Any) -> Any:
     if base not in VARIANTS:
         raise errors.unknown("model", name, VARIANTS)
     cfg = copy.copy(VARIANTS[base])
-    fields = [field.name for field in dataclasses.fields(cfg)]
-    for field in overrides:
-        if field not in fields:
-            raise errors.unknown(f"field of {base}", field, fields)
-    return dataclasses.replace(cfg, **overrides)
+    fields = {field.name: field.type for field in dataclasses.fields(cfg)}
+    for name in overrides:
+        if name not in fields:
+            raise errors.unknown(f"field of {base}", name, fields)
+    choices = {name: _choice(fields[name], name, value) for name, value in overrides.items()}
+    return dataclasses.replace(cfg, **choices)
+
+
+def _choice(kind: Any, name: str, value: Any) -> Any:
+    """Read a plain string, `pool="map"`, as the choice that it names; leave other fields alone."""
+    if not (isinstance(kind, type) and issubclass(kind, enum.StrEnum)):
+        return value
+    if value not in list(kind):
+        raise errors.unknown(f"model.{name}", str(value), list(kind))
+    return kind(value)
 
 
 def create(cfg: ModelConfig) -> nn.Module:
@@ -55,6 +66,9 @@ def create(cfg: ModelConfig) -> nn.Module:
         UserError: fields that do not go together.
     """
     module, _, validate = _FAMILIES[type(cfg)]
+    for field in dataclasses.fields(cfg):
+        # Layers compare choices by identity: a plain string would silently be none of them.
+        setattr(cfg, field.name, _choice(field.type, field.name, getattr(cfg, field.name)))
     validate(cfg)
     return module(cfg)
 

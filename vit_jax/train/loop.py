@@ -86,7 +86,18 @@ def fit(cfg: Config, directory: str | Path, *, allow_config_change: bool = False
             progress = Progress(total, cfg.data.batch_size, start_step=start)
             stack.enter_context(progress)
             stop = stack.enter_context(Stop())
-            run = _Run(cfg, parts, mesh, evaluators, checkpoints, writer, progress, metadata, place)
+            run = _Run(
+                cfg=cfg,
+                parts=parts,
+                mesh=mesh,
+                evaluators=evaluators,
+                checkpoints=checkpoints,
+                writer=writer,
+                progress=progress,
+                metadata=metadata,
+                place=place,
+                images_at_peak=_images_at_peak(cfg, parts, mesh),
+            )
             state, step, metrics = run.train(state, start, source, stop)
             if step < total:
                 progress.message(f"{stop}: saved step {step:,}; the same command continues")
@@ -112,6 +123,7 @@ class _Run:
     progress: Progress
     metadata: dict[str, Any]
     place: Path
+    images_at_peak: float | None
 
     def train(
         self, state: TrainState, start: int, source: data.Source, stop: Stop
@@ -135,7 +147,9 @@ class _Run:
                 due = [n for n, e in plan.eval_every.items() if _due(step, e) or (last and e)]
                 metrics = self.evaluate(state, step, due)
                 stopping = not last and stop.requested(step)
-                if last or stopping or _due(step, plan.checkpoint_every):
+                # What is to be kept as the best must be saved where it was measured.
+                ranked = self.cfg.checkpoint.keep_best and self.cfg.checkpoint.metric in metrics
+                if last or stopping or ranked or _due(step, plan.checkpoint_every):
                     self._save(step, state, metrics, must_succeed=last or stopping)
                 if stopping:
                     break
@@ -184,12 +198,19 @@ class _Run:
         if rate is None:
             return {}
         speed = {"perf/images_per_sec": rate}
-        peak = peak_flops(self.mesh.devices.flat[0].device_kind, self.cfg.model.dtype.value)
-        if peak is not None:
-            height, width, channels = models.input_shape(self.cfg.model)
-            flops = train_flops(forward_flops(self.parts.module, (height, width), channels))
-            speed["perf/mfu"] = flops * rate / (peak * self.mesh.size)
+        if self.images_at_peak is not None:
+            speed["perf/mfu"] = rate / self.images_at_peak
         return speed
+
+
+def _images_at_peak(cfg: Config, parts: build_lib.Parts, mesh: Mesh) -> float | None:
+    """Return the images per second at which MFU is 1; None where the devices' peak is unknown."""
+    peak = peak_flops(mesh.devices.flat[0].device_kind, cfg.model.dtype.value)
+    if peak is None:
+        return None
+    height, width, channels = models.input_shape(cfg.model)
+    flops = train_flops(forward_flops(parts.module, (height, width), channels))
+    return peak * mesh.size / flops
 
 
 def _due(step: int, every: int) -> bool:

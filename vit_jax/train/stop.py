@@ -13,8 +13,9 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class Stop:
     """Context manager that remembers a signal; a second Ctrl-C ends the process at once.
 
-    With several processes JAX's own preemption service agrees on one step to stop at: a signal to
-    one host alone would leave the others waiting in a collective.
+    With several processes JAX's own preemption service takes SIGTERM and agrees on one step to stop
+    at, since a host that stops alone leaves the others waiting in a collective; Ctrl-C is then left
+    to end the process as usual.
     """
 
     def __init__(self) -> None:
@@ -22,11 +23,9 @@ class Stop:
         self._previous: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> "Stop":
-        for number in _SIGNALS:
-            # Installed by whoever runs jax.distributed, which takes SIGTERM for its service.
-            if number is signal.SIGTERM and jax.process_count() > 1:
-                continue
-            self._previous[number] = signal.signal(number, self._remember)
+        if jax.process_count() == 1:
+            for number in _SIGNALS:
+                self._previous[number] = signal.signal(number, self._remember)
         return self
 
     def __exit__(

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every benchmark runs, at tiny sizes and without judging a time, and writes rows of one shape."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import input_pipeline, record, startup, train_step, turns
+from tests.conftest import CACHE
+
+
+def _rows(directory: Path) -> list[dict]:
+    (path,) = directory.glob("*.json")
+    content = json.loads(path.read_text())
+    assert {"device", "versions", "date", "rows"} == set(content)
+    assert "jax" in content["versions"]
+    fields = {field.name for field in dataclasses.fields(record.Row)} | {"date"}
+    for row in content["rows"]:
+        assert set(row) == fields
+        assert row["ours"] > 0
+    return content["rows"]
+
+
+@pytest.mark.slow
+def test_train_step_writes_a_row_for_the_step_and_one_for_the_forward_pass(tmp_path):
+    sizes = ["--batch=8", "--rounds=1", "--steps=1", "--seconds=0"]
+    train_step.main(["--variant=vit_mu_digits", "--peer=none", *sizes, f"--out={tmp_path}"])
+    works = [row["work"] for row in _rows(tmp_path)]
+    assert works == [f"vit_mu_digits {w} batch=8 float32" for w in ("forward", "train")]
+
+
+@pytest.mark.slow
+def test_input_pipeline_writes_rows_for_threads_and_digits(tmp_path):
+    sizes = ["--images=8", "--batch=4", "--batches=1", "--rounds=1", "--workers", "0"]
+    input_pipeline.main(["--peer=none", *sizes, f"--out={tmp_path}"])
+    works = [row["work"] for row in _rows(tmp_path)]
+    assert len(works) == 2
+    assert works[0].endswith("batch=4, threads")
+    assert works[1].startswith("digits")
+
+
+@pytest.mark.slow
+def test_startup_times_a_real_run_to_its_first_step_and_to_its_end(tmp_path):
+    first, end = startup.run_once(tmp_path / "run", CACHE, tmp_path / "data")
+    assert 0 < first < end
+
+
+def test_startup_compares_a_warm_cache_with_an_empty_one(tmp_path):
+    rows = startup.rows([1.0], cold=[(8.0, 10.0)], warm=[(4.0, 9.0)], load=0.0)
+    record.save(rows, tmp_path, "cpu, 2 cores")
+    assert [row["ratio"] for row in _rows(tmp_path)] == [0.9, 0.5, None]
+
+
+def test_rows_are_merged_by_work_and_peer(tmp_path):
+    alone = record.Row(work="a", unit="images/s", ours=1.0)
+    other = record.Row(work="b", unit="images/s", ours=2.0)
+    beside = record.Row(work="a", unit="images/s", ours=3.0, peer="p", peer_value=6.0, ratio=0.5)
+    record.save([alone, other], tmp_path, "cpu, 2 cores")
+    path = record.save([beside], tmp_path, "cpu, 2 cores", {"p": "1.0"})
+    assert path.name == "cpu-2-cores.json"
+    content = json.loads(path.read_text())
+    assert [(r["work"], r["peer"], r["ours"]) for r in content["rows"]] == [
+        ("a", "p", 3.0),
+        ("b", None, 2.0),
+    ]
+    assert content["versions"]["p"] == "1.0"
+
+
+def test_the_fastest_setting_of_each_round_counts():
+    slow, fast = turns.Turn(10, 2.0, 2.0), turns.Turn(10, 1.0, 1.0)
+    best = turns.fastest([[slow, fast], [fast, slow]])
+    assert best == [fast, fast]
+    assert turns.ratios([slow, fast], best) == [0.5, 1.0]
+    assert turns.cpu_ratio([slow, slow], best) == 0.5
