@@ -48,4 +48,4 @@ $(VENV)/installed-dev: requirements-dev.txt $(VENV)/installed
 	touch $@
 
 clean:
-	rm -rf .venv .cache runs
+	rm -rf $(VENV) .cache

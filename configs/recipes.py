@@ -69,6 +69,8 @@ def vit_paper_imagenet(model: ViTConfig) -> Config:
     of warmup, dropout 0.1, clipping at global norm 1.
     """
     model.dropout_rate = 0.1
+    # Differs from paper: a linear head; the hidden layer of its pretraining head (section 3.1) is
+    # --config.model.pre_logits_dim, which AugReg found no use for.
     # Differs from paper: bfloat16 matmuls; --config.model.dtype=float32 undoes it.
     model.dtype = DType.BFLOAT16
     optim = OptimConfig(lr=3e-3, weight_decay=0.3, warmup="10_000 steps", clip_norm=1.0)

@@ -7,7 +7,8 @@ r"""ViT-B/16 pretrained on ImageNet-21k: AugReg (arXiv:2106.10270), medium augme
 Hardware: batch 4,096, 300 epochs of 12.7 million images; a TPU v3-256 slice for about 3 days.
 ImageNet-21k is not redistributed by TFDS: point data.name at a folder of images, one sub-folder a
 class, or at your own TFDS dataset; the class count is checked before anything starts.
-Published: 84.53 % top-1 at 224 and 86.01 % at 384 after fine-tuning on ImageNet-1k
+Published: 84.53 % top-1 at 224 and 86.01 % at 384 after fine-tuning on ImageNet-1k, from the
+checkpoint B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0
 (timm's vit_base_patch16_{224,384}.augreg_in21k_ft_in1k; 85.49 % at 384 in the authors' README).
 """
 
@@ -43,7 +44,7 @@ def get_config() -> Config:
         ),
         optim=OptimConfig(
             lr=1e-3,
-            weight_decay=0.03,
+            weight_decay=0.1,
             warmup="10_000 steps",
             clip_norm=1.0,
             mu_dtype=MomentDtype.BFLOAT16,

@@ -108,8 +108,17 @@ def check(cfg: Config) -> None:
     Raises:
         UserError: one line that names the field and what it may be.
     """
+    coerce(cfg, "")
     models.create(cfg.model)
     data.check(cfg.data)
+    if cfg.model.channels not in (1, 3):
+        raise UserError(f"model.channels={cfg.model.channels} must be 1 (grey) or 3 (RGB)")
+    for key in ("mean", "std"):
+        if len(getattr(cfg.data, key)) not in (1, cfg.model.channels):
+            raise UserError(
+                f"data.{key}={getattr(cfg.data, key)} must hold one value, or one for each of "
+                f"model.channels={cfg.model.channels}"
+            )
     optim.validate(cfg.optim)
     objectives.validate(cfg.objective)
     if cfg.accum_steps < 1 or cfg.data.batch_size % cfg.accum_steps:
@@ -124,10 +133,41 @@ def check(cfg: Config) -> None:
         if not re.fullmatch(r"[a-z0-9_]+", name) or name in ("train", "perf"):
             raise UserError(f"evals.{name}: use a-z, 0-9 and _, and neither 'train' nor 'perf'")
         evals.validate(cfg.evals[name], name)
+    if cfg.checkpoint.keep_best and cfg.checkpoint.metric:
+        measured = {
+            f"{name}{suffix}/{key}"
+            for name, ev in cfg.evals.items()
+            if ev.every
+            for suffix in (("", "_ema") if cfg.ema_decay else ("",))
+            for key in ("loss", "top1", "top5")
+        }
+        if measured and cfg.checkpoint.metric not in measured:
+            raise errors.unknown("checkpoint.metric", cfg.checkpoint.metric, measured)
     # Durations are read once without knowing the data, so that a typo dies here.
     plan(cfg, num_examples=cfg.data.batch_size)
     known = [axis for axis in sharding.BATCH_AXES if getattr(cfg.mesh, axis) > 0]
     check_batch(cfg, math.prod(getattr(cfg.mesh, axis) for axis in known))
+
+
+def coerce(node: Any, path: str) -> None:
+    """Turn plain strings of a config file, `crop="center"`, into the choices that they name.
+
+    Code compares choices by identity: a string would silently be none of them.
+
+    Raises:
+        UserError: no such choice.
+    """
+    for field in dataclasses.fields(node):
+        value, kind = getattr(node, field.name), field.type
+        if dataclasses.is_dataclass(value):
+            coerce(value, f"{path}{field.name}.")
+        elif isinstance(value, dict):
+            for name, item in value.items():
+                coerce(item, f"{path}{field.name}.{name}.")
+        elif isinstance(kind, type) and issubclass(kind, enum.StrEnum):
+            if value not in list(kind):
+                raise errors.unknown(path + field.name, str(value), list(kind))
+            setattr(node, field.name, kind(value))
 
 
 def check_batch(cfg: Config, parts: int) -> None:
@@ -185,7 +225,7 @@ def to_json(cfg: Config) -> dict[str, Any]:
     return tree
 
 
-# What may differ between a run and its continuation without changing a single number.
+# What may differ between a run and its continuation: it changes rounding at most.
 _FREE = re.compile(
     r"^(log|checkpoint|mesh|evals|model\.(scan_unroll|remat|attention)"
     r"|data\.(data_dir|num_threads|num_workers|prefetch|cache))(\.|$)"

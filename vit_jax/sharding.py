@@ -120,6 +120,27 @@ def batch_parts(mesh: Mesh | AbstractMesh) -> int:
     return math.prod(mesh.shape[a] for a in BATCH_AXES)
 
 
+def batch_slice(mesh: Mesh) -> tuple[int, int]:
+    """Return (i, n): this process reads part i of n equal, contiguous parts of a global batch.
+
+    Processes that share examples (a tensor axis that spans them) read the same part.
+
+    Raises:
+        UserError: devices so ordered that a process would need scattered examples.
+    """
+    parts = batch_parts(mesh)
+    slices = batch_sharding(mesh).addressable_devices_indices_map((parts,)).values()
+    starts = sorted({index[0].indices(parts)[0] for index in slices if index is not None})
+    count = len(starts)
+    if starts != list(range(starts[0], starts[0] + count)) or starts[0] % count or parts % count:
+        raise UserError(
+            f"mesh {dict(mesh.shape)} gives process {jax.process_index()} the parts {starts} of a "
+            "batch, which are not contiguous; make mesh.tensor * mesh.fsdp a multiple or divisor "
+            "of the devices per process"
+        )
+    return starts[0] // count, parts // count
+
+
 def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
     """Pin an activation's leading dimensions to mesh axes; a no-op outside `jax.set_mesh`.
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import io
 import itertools
 import multiprocessing
 import shutil
@@ -7,8 +8,10 @@ import sys
 import threading
 import time
 
+import cv2
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.data.conftest import encode
 from vit_jax.data import (
@@ -190,6 +193,39 @@ def test_a_broken_image_is_one_error_with_its_file(folder, tmp_path, num_workers
     with pytest.raises(UserError, match=r"train/cat/0\.jpg: ") as caught:
         take(source, 3, num_workers=num_workers)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("damage", ["deleted", "dangling", "directory", "text", "huge"])
+def test_a_file_that_turned_bad_after_the_start_is_one_error(folder, tmp_path, damage, monkeypatch):
+    shutil.copytree(folder, tmp_path / "data")
+    source = open_source(f"folder:{tmp_path / 'data'}", split="train")
+    bad = tmp_path / "data" / "train" / "cat" / "2.png"
+    data = bad.read_bytes()
+    bad.unlink()
+    if damage == "dangling":
+        bad.symlink_to(tmp_path / "nowhere")
+    elif damage == "directory":
+        bad.mkdir()
+    elif damage == "text":
+        bad.write_text("no image")
+    elif damage == "huge":
+        with Image.open(io.BytesIO(data)) as image:
+            image.save(bad, "TIFF")  # which goes through Pillow
+        monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", 10)
+    with pytest.raises(UserError, match=r"train/cat/2\.png: not a readable image \(.+\)") as caught:
+        take(source, 3)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith(")")
+    assert "0x" not in str(caught.value)
+
+
+def test_an_error_of_opencv_is_one_line(photos, monkeypatch):
+    def broken(*_):
+        cv2.resize(np.zeros((0, 0), np.uint8), (1, 1))
+
+    monkeypatch.setattr("vit_jax.data.transform.Transform.__call__", broken)
+    with pytest.raises(UserError, match=r"not a readable image \(!ssize\.empty\(\)\)"):
+        take(photos, 1)
 
 
 def test_a_batch_that_cannot_be_divided_is_refused(photos):

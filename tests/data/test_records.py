@@ -138,6 +138,8 @@ def test_slices_are_those_of_tfds(tfds_dir):
         ("trian", "unknown split of digits 'trian'; did you mean 'train'"),
         ("train[:x]", "cannot read the split"),
         ("train[:0]", "holds no examples"),
+        ("train[1000:500]", "holds no examples"),
+        ("train[1000:500]+test", "holds no examples"),
         ("", "unknown split"),
     ],
 )
@@ -169,3 +171,38 @@ def test_the_cache_reads_each_example_once(tfds_dir):
     source = open_source("digits", str(tfds_dir), "test", cache=True)
     assert source.read(5)[0] is source.read(5)[0]
     assert decode(source.read(5)[0], 1).shape == (8, 8, 1)
+
+
+@pytest.mark.parametrize("name", ["digits", "tagged"])
+@pytest.mark.parametrize(
+    "file, text",
+    [
+        ("*train.array_record*", None),
+        ("features.json", None),
+        ("features.json", "{"),
+        ("dataset_info.json", "{"),
+        ("dataset_info.json", "[]"),
+        ("*train.array_record*", "cut"),
+    ],
+)
+def test_a_damaged_dataset_is_one_line_with_its_directory(
+    tagged, tfds_dir, tmp_path, name, file, text
+):
+    shutil.copytree({"digits": tfds_dir, "tagged": tagged}[name], tmp_path, dirs_exist_ok=True)
+    (directory,) = (tmp_path / name).iterdir()
+    (damaged,) = directory.glob(file)
+    damaged.unlink()
+    if text:
+        damaged.write_text(text)
+    with pytest.raises(UserError, match=f"{directory} .*delete .* and prepare it again") as caught:
+        open_source(name, str(tmp_path)).read(0)
+    assert "\n" not in str(caught.value)
+    if text != "cut":  # told before training starts
+        with pytest.raises(UserError):
+            open_source(name, str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["", "folder:"])
+def test_an_empty_name_is_one_line(tmp_path, name):
+    with pytest.raises(UserError, match=r"data\.name.*folder:DIR"):
+        open_source(name, str(tmp_path))

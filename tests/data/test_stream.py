@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
+import concurrent.futures
+import threading
+import time
+
 import numpy as np
 import pytest
 
+from vit_jax.data import stream
 from vit_jax.data.stream import ExampleRng, epoch_order, stream_indices
 
 
@@ -33,3 +38,22 @@ def test_indices_over_the_end_of_an_epoch_and_of_a_pass():
         positions = np.arange(start, start + 12)
         np.testing.assert_array_equal(stream_indices(positions, 5, 3), orders[positions])
     np.testing.assert_array_equal(stream_indices(np.arange(3, 7), 5, None), [3, 4, -1, -1])
+
+
+def test_threads_that_need_the_same_order_wait_for_one_computation(monkeypatch):
+    real, calls, start = np.argsort, [], threading.Barrier(4)
+
+    def slow(*args, **kwargs):
+        calls.append(1)
+        time.sleep(0.1)
+        return real(*args, **kwargs)
+
+    def ask(_):
+        start.wait()
+        return stream.epoch_order(11, 123, 4)
+
+    monkeypatch.setattr(np, "argsort", slow)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        orders = list(pool.map(ask, range(4)))
+    assert len(calls) == 1
+    assert all(order is orders[0] for order in orders)

@@ -11,7 +11,7 @@ import pytest
 
 from vit_jax import data, sharding
 from vit_jax.errors import UserError
-from vit_jax.evals import Classify, EvalConfig, make_evaluator
+from vit_jax.evals import Classify, EvalConfig, make_evaluator, open_split
 from vit_jax.losses import Loss
 
 NUM_EXAMPLES, NUM_CLASSES = 37, 7
@@ -226,9 +226,12 @@ def test_real_images_from_a_folder(tmp_path, batch_size):
             file.parent.mkdir(parents=True, exist_ok=True)
             cv2.imwrite(str(file), np.full((6, 6, 3), 100 * k, np.uint8))
     transform = data.TransformConfig(crop=data.Crop.RESIZE)
+    cfg = EvalConfig(split="val", batch_size=batch_size, transform=transform)
+    data_cfg = data.DataConfig(name=f"folder:{tmp_path}", batch_size=4)
     evaluation = make_evaluator(
-        EvalConfig(split="val", batch_size=batch_size, transform=transform),
-        data.DataConfig(name=f"folder:{tmp_path}", batch_size=4),
+        cfg,
+        data_cfg,
+        open_split(cfg, data_cfg),
         image_size=(4, 4),
         channels=3,
         mesh=mesh_of(8),

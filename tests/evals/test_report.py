@@ -86,3 +86,10 @@ def test_too_many_classes_says_so(tmp_path, capsys):
     assert report.write_report(tmp_path, labels, labels, names) == ["per_class.csv"]
     assert "2,001 classes" in capsys.readouterr().out
     assert not (tmp_path / "confusion.png").exists()
+
+
+@pytest.mark.parametrize("num_classes", [3, 31])
+def test_dollars_in_names_are_no_formula(num_classes):
+    names = [f"$\\no{k}{{$" for k in range(num_classes)]
+    matrix = np.eye(num_classes, dtype=np.int64)
+    assert report.draw_confusion(matrix, names, title=r"$\no{$").startswith(b"\x89PNG")

@@ -68,6 +68,17 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_tensor_axis_may_span_processes(tmp_path: Path) -> None:
+    one = start(tmp_path / "one", 1)
+    assert one.wait(timeout=240) == 0
+    run_two(tmp_path / "two", "--config.mesh.data=1", "--config.mesh.tensor=2")
+    rows, expected = (read_jsonl(tmp_path / d / "metrics.jsonl") for d in ("two", "one"))
+    for name in ("train/loss", "val/loss", "test/num_examples"):
+        got, want = ([r[name] for r in x if name in r] for x in (rows, expected))
+        assert got == pytest.approx(want, abs=1e-5), name
+
+
+@pytest.mark.slow
 def test_a_run_of_one_process_goes_on_in_two(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     run_two(whole)

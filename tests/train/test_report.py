@@ -77,3 +77,8 @@ def test_null_and_torn_lines_are_left_out(tmp_path, axes):
 def test_nothing_to_draw(tmp_path):
     assert not learning_curve(tmp_path / "none.jsonl", tmp_path / "c.png", "empty")
     assert not (tmp_path / "c.png").exists()
+
+
+def test_dollars_in_names_are_no_formula(tmp_path):
+    rows = [{"step": 1, r"$\no{$/top1": 0.5}]
+    assert learning_curve(_write(tmp_path / "m.jsonl", rows), tmp_path / "c.png", r"$\no{$")

@@ -144,7 +144,11 @@ def test_a_step_that_is_not_finite_changes_nothing_but_the_counter() -> None:
     assert float(metrics["nonfinite"]) == 1
     assert int(state.step) == 1
     after = (state.params, state.opt_state, state.ema)
-    jax.tree.map(np.testing.assert_array_equal, before, jax.device_get(after))
+    for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+        if np.issubdtype(old.dtype, np.integer):  # the schedule goes on with the steps
+            assert new == old + 1
+        else:
+            np.testing.assert_array_equal(old, new)
 
 
 def test_state_is_donated() -> None:

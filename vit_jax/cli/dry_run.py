@@ -38,6 +38,7 @@ def _report(cfg: Config) -> tuple[str, UserError | None]:
     missing = None
     try:
         source = build_lib.open_train(cfg)
+        build_lib.open_evals(cfg, source)
         num_examples = len(source)
     except UserError as error:
         # Shapes and costs do not need the data; only durations in epochs do: take a long run.

@@ -78,6 +78,9 @@ def run(main: Callable[[], int | None], argv: Sequence[str]) -> int:
     """Call `main`, turning a UserError into one line on standard error; returns the exit status."""
     try:
         return main() or 0
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130  # as the shell has it for SIGINT
     except UserError as error:
         if "--debug" in argv:
             traceback.print_exc()

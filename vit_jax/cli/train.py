@@ -59,6 +59,8 @@ def main(argv: Sequence[str]) -> int:
             return 0
         if not values["workdir"].value:
             raise UserError("where to? add --workdir=DIR (or --dry_run to write nothing)")
+        if values["workdir"].value.startswith("-"):
+            raise UserError(f"--workdir={values['workdir'].value} looks like a flag; name a folder")
         from vit_jax import sharding
         from vit_jax.train.loop import fit
 

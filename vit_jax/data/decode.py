@@ -70,11 +70,15 @@ def decode(
 
 
 def _decode_pillow(data: bytes, channels: int) -> UInt8[np.ndarray, "H W C"]:
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(io.BytesIO(data)) as image:
             pixels = np.asarray(image.convert("RGB" if channels == 3 else "L"))
+    except UnidentifiedImageError as error:  # its own text is the address of the BytesIO
+        raise ValueError("no known image format") from error
+    except Image.DecompressionBombError as error:
+        raise ValueError("more pixels than Pillow's limit") from error
     except (OSError, SyntaxError, ValueError) as error:  # Pillow raises SyntaxError on a bad PNG
         raise ValueError(str(error) or type(error).__name__) from error
     return pixels.reshape(*pixels.shape[:2], channels)

@@ -61,6 +61,8 @@ def open_folder(path: str, split: str) -> FolderSource:
     Raises:
         UserError: no such folder or split, no class folders, or one without an image.
     """
+    if not path:
+        raise UserError("data.name=folder: names no folder; write it as data.name=folder:DIR")
     root = Path(path).expanduser()
     layout = f"expected {root}/{{train,val}}/<class>/*.{{jpg,jpeg,png,webp}}"
     if not root.is_dir():

@@ -14,6 +14,7 @@ import sys
 import threading
 from typing import Any
 
+import cv2
 import jax
 import numpy as np
 
@@ -108,11 +109,15 @@ class _Batches:
             if example < 0:
                 batch["image"][row] = 0
                 continue
-            data, batch["label"][row] = self._source.read(example)
             try:
+                data, batch["label"][row] = self._source.read(example)
                 batch["image"][row] = self._transform(data, rng(int(positions[row])))
-            except ValueError as error:
-                raise UserError(f"{self._source.example_id(example)}: {error}") from error
+            except UserError:
+                raise
+            except (ValueError, OSError, cv2.error) as error:
+                raise UserError(
+                    f"{self._source.example_id(example)}: not a readable image ({_reason(error)})"
+                ) from error
 
     def _threads(self) -> concurrent.futures.ThreadPoolExecutor:
         with self._lock:
@@ -157,7 +162,8 @@ def train_batches(
         (b,), the example's number in the source; b = batch_size / process_count.
 
     Raises:
-        UserError: the batch cannot be divided evenly; while iterating, a broken image.
+        UserError: the batch cannot be divided evenly; while iterating, a broken or missing
+            image.
     """
     batches = _Batches(
         source,
@@ -195,7 +201,7 @@ def eval_batches(
 
     Raises:
         UserError: a transform that draws at random, or a batch that cannot be divided evenly;
-            while iterating, a broken image.
+            while iterating, a broken or missing image.
     """
     check_transform(transform)
     if is_random(transform):
@@ -232,6 +238,12 @@ def batch_spec(
         "index": jax.ShapeDtypeStruct(rows, np.int32),
     }
     return spec | ({"mask": jax.ShapeDtypeStruct(rows, np.float32)} if masked else {})
+
+
+def _reason(error: Exception) -> str:
+    # The system's and OpenCV's full texts repeat paths, object addresses or source lines.
+    short = getattr(error, "strerror", None) or getattr(error, "err", None) or str(error)
+    return short.splitlines()[0].strip() if short.strip() else type(error).__name__
 
 
 def _label_dtype(source: Source) -> np.dtype:

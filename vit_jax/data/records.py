@@ -22,11 +22,16 @@ class TfdsSource:
     """One split of a prepared TFDS dataset; see `Source`."""
 
     def __init__(self, directory: Path, split: str) -> None:
+        self._directory = directory
         builder: Any = tfds.builder_from_directory(str(directory))
         info: Any = builder.info
         where = info.full_name.rsplit("/", 1)[0]
         sizes = {key: value.num_examples for key, value in info.splits.items()}
-        absolute_slices(split, sizes, where)
+        stored = set(os.listdir(directory))
+        for key, _, _ in absolute_slices(split, sizes, where):
+            for file in info.splits[key].filenames:
+                if file not in stored:  # TFDS would notice at the first example of that file
+                    raise FileNotFoundError(f"{file} is missing")
         self._image, self._label = _feature_keys(info, where)
         feature = info.features[self._label]
         self.multi_label = isinstance(feature, tfds.features.Sequence)
@@ -49,7 +54,10 @@ class TfdsSource:
 
     def read(self, index: int) -> tuple[bytes, Label]:
         """Return an example's encoded image and its label."""
-        example = self._records[index]
+        try:
+            example = self._records[index]
+        except RuntimeError as error:  # of the reader, which is C++: a cut or overwritten file
+            raise _unreadable(self._directory, error) from error
         label = example[self._label]
         if self.multi_label:
             hot = np.zeros(self.num_classes, np.uint8)
@@ -71,15 +79,32 @@ def open_tfds(name: str, data_dir: str, split: str) -> TfdsSource:
     """Open one split of a TFDS dataset, `name[/config][:version]`, prepared as ArrayRecord.
 
     Raises:
-        UserError: not prepared, prepared in a format without random access, no images or no
-            class labels in it, or no such split.
+        UserError: not prepared, prepared in a format without random access, damaged, no images
+            or no class labels in it, or no such split.
     """
+    if not name:
+        raise UserError("data.name is empty; give 'digits', a prepared TFDS dataset or folder:DIR")
     root = data_root(data_dir)
     if name == "digits":
         from vit_jax.data.digits import prepare
 
-        return TfdsSource(prepare(root), split)
-    return TfdsSource(_find(name, root), split)
+        directory = prepare(root)
+    else:
+        directory = _find(name, root)
+    try:
+        return TfdsSource(directory, split)
+    except UserError:
+        raise
+    except Exception as error:  # TFDS and protobuf have many kinds for a damaged file
+        raise _unreadable(directory, error) from error
+
+
+def _unreadable(directory: Path, error: Exception) -> UserError:
+    why = next(iter(str(error).splitlines()), "") or type(error).__name__
+    return UserError(
+        f"cannot read the dataset in {directory} ({why.rstrip('.')}); if it is damaged, delete "
+        "that directory and prepare it again"
+    )
 
 
 def _subdirs(path: Path) -> list[str]:
@@ -124,7 +149,10 @@ def _find(name: str, root: Path) -> Path:
             f"{path} holds no finished TFDS dataset (features.json or dataset_info.json is "
             "missing); delete it and prepare it again"
         )
-    stored = json.loads((path / "dataset_info.json").read_text()).get("fileFormat", "tfrecord")
+    try:
+        stored = json.loads((path / "dataset_info.json").read_text()).get("fileFormat", "tfrecord")
+    except (AttributeError, OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
     if stored != "array_record":
         raise UserError(
             f"{path} is stored as {stored}, which has no random access; write it again with "

@@ -87,7 +87,7 @@ def absolute_slices(split: str, sizes: dict[str, int], where: str) -> list[tuple
         where: the dataset, for messages.
 
     Raises:
-        UserError: unreadable text, an unknown split or an empty slice.
+        UserError: unreadable text, an unknown split, an empty or a reversed slice.
     """
     import tensorflow_datasets as tfds  # late: it takes half a second, and not every run needs it
 
@@ -107,6 +107,7 @@ def absolute_slices(split: str, sizes: dict[str, int], where: str) -> list[tuple
     slices = [  # a bound that is not given is None
         (p.splitname, p.from_ or 0, sizes[p.splitname] if p.to is None else p.to) for p in pieces
     ]
-    if not sum(stop - start for _, start, stop in slices):
+    lengths = [stop - start for _, start, stop in slices]
+    if min(lengths) < 0 or not sum(lengths):
         raise UserError(f"the split {split!r} of {where} holds no examples; choose a larger slice")
     return slices

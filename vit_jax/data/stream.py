@@ -6,6 +6,7 @@ reached at once.
 """
 
 import functools
+import threading
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,10 @@ from jaxtyping import Int, Int32, UInt64
 # Where the words of an epoch's order start in Philox's counter, far from those of the examples.
 _ORDER = 1 << 192
 
+# lru_cache lets threads that miss at the same time all compute; an order is worth waiting for.
+_order_lock = threading.Lock()
 
-@functools.lru_cache(maxsize=4)
+
 def epoch_order(num_examples: int, seed: int, epoch: int) -> Int32[np.ndarray, " num_examples"]:
     """Return the order of one epoch, a permutation that depends on (seed, epoch) alone.
 
@@ -23,6 +26,12 @@ def epoch_order(num_examples: int, seed: int, epoch: int) -> Int32[np.ndarray, "
     Grain's own index shuffle is not: at 50,000 examples, neighbours correlate at 8 to 27 standard
     errors, and epoch e + 1 of seed s is epoch e of seed s + 1.
     """
+    with _order_lock:
+        return _compute_order(num_examples, seed, epoch)
+
+
+@functools.lru_cache(maxsize=4)
+def _compute_order(num_examples: int, seed: int, epoch: int) -> Int32[np.ndarray, " num_examples"]:
     words = np.random.Philox(key=_key(seed, epoch), counter=_ORDER).random_raw(num_examples)
     return np.argsort(words, kind="stable").astype(np.int32)
 

@@ -90,7 +90,7 @@ class Classify:
     Attributes:
         batches: starts one pass over the split in global batches of a given size, the last one
             padded; yields this process's slice of each, and has a `close`.
-        batch_size: over all processes; taken up to the next multiple of devices and processes.
+        batch_size: over all processes; taken up to the next multiple of the batch's parts.
         mesh: the devices.
         class_names: of the split, for the report.
         loss: what the model is trained with; here without smoothing.
@@ -127,8 +127,7 @@ class Classify:
         The batches' padding (mask 0) is computed and thrown away. The host waits only for results
         a few batches old.
         """
-        # Devices and processes must hold equal parts of a batch.
-        unit = math.lcm(sharding.batch_parts(self.mesh), jax.process_count())
+        unit = sharding.batch_parts(self.mesh)  # all must hold equal parts of a batch
         batch_size = math.ceil(self.batch_size / unit) * unit
         done: list[dict[str, np.ndarray]] = []
         in_flight: collections.deque[dict[str, jax.Array]] = collections.deque()
@@ -165,6 +164,7 @@ class Classify:
 def make_evaluator(
     cfg: EvalConfig,
     data_cfg: data.DataConfig,
+    source: data.Source,
     *,
     image_size: tuple[int, int],
     channels: int,
@@ -172,23 +172,19 @@ def make_evaluator(
     loss: Loss = Loss.SOFTMAX,
     name: str = "",
 ) -> Classify:
-    """Open the split that `cfg` names, with the training set's reading options.
+    """Build the evaluator of a split, with the training set's reading options.
 
     Args:
         cfg: what to evaluate on.
         data_cfg: the training data's config.
+        source: the split, from `open_split`.
         image_size: (H, W) the model takes.
         channels: of the images.
         mesh: the devices.
         loss: what the model is trained with.
         name: what messages and pictures call the split; "" is the source's name.
-
-    Raises:
-        UserError: no such dataset or split.
     """
-    source = data.open_source(
-        cfg.dataset or data_cfg.name, data_cfg.data_dir, cfg.split, cache=data_cfg.cache
-    )
+    index, count = sharding.batch_slice(mesh)
 
     def batches(batch_size: int) -> Batches:
         return data.eval_batches(
@@ -197,8 +193,8 @@ def make_evaluator(
             batch_size=batch_size,
             image_size=image_size,
             channels=channels,
-            process_index=jax.process_index(),
-            process_count=jax.process_count(),
+            process_index=index,
+            process_count=count,
             num_threads=data_cfg.num_threads,
             num_workers=data_cfg.num_workers,
             prefetch=data_cfg.prefetch,
@@ -212,6 +208,16 @@ def make_evaluator(
         loss=loss,
         name=name or source.name,
     )
+
+
+def open_split(cfg: EvalConfig, data_cfg: data.DataConfig) -> data.Source:
+    """Open the split that `cfg` names.
+
+    Raises:
+        UserError: no such dataset or split.
+    """
+    name = cfg.dataset or data_cfg.name
+    return data.open_source(name, data_cfg.data_dir, cfg.split, cache=data_cfg.cache)
 
 
 @functools.partial(jax.jit, static_argnames=("predict", "loss", "mesh"))

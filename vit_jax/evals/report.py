@@ -5,10 +5,10 @@ import csv
 import io
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from etils import epath
 from jaxtyping import Float, Int
 
 MAX_NUMBERED = 30  # classes up to which the picture has names and numbers in its cells
@@ -64,21 +64,21 @@ def write_report(
 
     Above `MAX_CLASSES` classes the matrix is left out, and a line says so.
     """
-    out = epath.Path(folder)
+    out = Path(folder)
     out.mkdir(parents=True, exist_ok=True)
     num_classes = len(class_names)
     rows = [
         [f"{cell:.4f}" if isinstance(cell, float) else cell for cell in row]
         for row in class_rows(labels, predictions, class_names)
     ]
-    (out / "per_class.csv").write_text(_csv([COLUMNS, *rows]))
+    (out / "per_class.csv").write_text(_csv([COLUMNS, *rows]), encoding="utf8")
     if num_classes > MAX_CLASSES:
         print(f"no confusion matrix: {num_classes:,} classes are more than {MAX_CLASSES:,}")
         return ["per_class.csv"]
     matrix = confusion_matrix(labels, predictions, num_classes)
     header = ["true \\ predicted", *class_names]
     cells = [[name, *row] for name, row in zip(class_names, matrix.tolist(), strict=True)]
-    (out / "confusion.csv").write_text(_csv([header, *cells]))
+    (out / "confusion.csv").write_text(_csv([header, *cells]), encoding="utf8")
     (out / "confusion.png").write_bytes(draw_confusion(matrix, class_names, title))
     return ["per_class.csv", "confusion.csv", "confusion.png"]
 
@@ -134,7 +134,8 @@ def draw_confusion(
                 axes.text(column, row, f"{number}", color=colour, **place)
     figure.colorbar(image, ax=axes, label="share of the true class", fraction=0.046, pad=0.02)
     accuracy = np.trace(matrix) / max(matrix.sum(), 1)
-    axes.set_title(f"{title + ': ' if title else ''}top-1 {accuracy:.2%} of {matrix.sum():,}")
+    heading = f"{title + ': ' if title else ''}top-1 {accuracy:.2%} of {matrix.sum():,}"
+    axes.set_title(heading, parse_math=False)
     axes.set_xlabel("predicted class")
     axes.set_ylabel("true class")
     file = io.BytesIO()
@@ -147,8 +148,9 @@ def _name_ticks(axes: Any, class_names: Sequence[str], size: int) -> None:
     names = [name if len(name) <= 22 else name[:21] + "…" for name in class_names]
     places = np.arange(len(names))
     short = max(map(len, names)) <= 3
-    axes.set_xticks(places, names, rotation=0 if short else 90, fontsize=size)
-    axes.set_yticks(places, names, fontsize=size)
+    style = {"fontsize": size, "parse_math": False}  # a "$" in a name is no formula
+    axes.set_xticks(places, names, rotation=0 if short else 90, **style)
+    axes.set_yticks(places, names, **style)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_ticks(places[1:] - 0.5, minor=True)
     axes.grid(which="minor", color="0.9", linewidth=0.5)

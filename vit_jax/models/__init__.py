@@ -66,9 +66,6 @@ def create(cfg: ModelConfig) -> nn.Module:
         UserError: fields that do not go together.
     """
     module, _, validate = _FAMILIES[type(cfg)]
-    for field in dataclasses.fields(cfg):
-        # Layers compare choices by identity: a plain string would silently be none of them.
-        setattr(cfg, field.name, _choice(field.type, field.name, getattr(cfg, field.name)))
     validate(cfg)
     return module(cfg)
 

@@ -14,7 +14,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
-from vit_jax.models.base import ModelConfig, Output, check_input, compute_dtype, grid, pair
+from vit_jax.models.base import DType, ModelConfig, Output, check_input, compute_dtype, grid, pair
 from vit_jax.models.layers.attention import AttentionImpl
 from vit_jax.models.layers.block import Block
 from vit_jax.models.layers.dense import Dense
@@ -127,6 +127,17 @@ def validate(cfg: ViTConfig) -> None:
         raise UserError("model.fc_norm applies to model.pool=gap only")
     if cfg.pos_embed is PosEmbed.SINCOS2D and cfg.dim % 4:
         raise UserError(f"model.pos_embed=sincos2d needs model.dim={cfg.dim} divisible by 4")
+    if cfg.attention is AttentionImpl.CUDNN:
+        head_dim = cfg.dim // cfg.num_heads
+        if cfg.dtype is not DType.BFLOAT16 or head_dim % 8 or head_dim > 128:
+            raise UserError(
+                "model.attention=cudnn needs model.dtype=bfloat16 and a head width (dim/num_heads="
+                f"{head_dim}) that is a multiple of 8 up to 128; choose auto"
+            )
+        if cfg.attention_dropout_rate:
+            raise UserError(
+                "model.attention=cudnn cannot drop weights; set attention_dropout_rate=0"
+            )
     for name in ("dropout_rate", "attention_dropout_rate", "drop_path_rate"):
         if not 0 <= getattr(cfg, name) < 1:
             raise UserError(f"model.{name}={getattr(cfg, name)} must be in [0, 1)")

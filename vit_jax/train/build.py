@@ -11,10 +11,12 @@ from flax import linen as nn
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from vit_jax import config as config_lib
-from vit_jax import data, models, objectives, optim, sharding
+from vit_jax import data, evals, models, objectives, optim, sharding
 from vit_jax.config import Config, Plan
 from vit_jax.data import mix
-from vit_jax.evals import Classify, Predict, make_evaluator
+from vit_jax.errors import UserError
+from vit_jax.evals import Predict
+from vit_jax.losses import Loss
 from vit_jax.train.state import TrainState, make_init
 from vit_jax.train.step import TrainStep, jit_step, make_train_step
 
@@ -132,7 +134,7 @@ def abstract_state(parts: Parts, mesh: Mesh | AbstractMesh) -> TrainState:
 
 
 def open_train(cfg: Config) -> data.Source:
-    """Open the training split and check that it fits the model.
+    """Open the training split and check that it fits the model and the loss.
 
     Raises:
         UserError: no such dataset, or another number of classes than the model's.
@@ -141,19 +143,37 @@ def open_train(cfg: Config) -> data.Source:
         cfg.data.name, cfg.data.data_dir, cfg.data.train_split, cache=cfg.data.cache
     )
     config_lib.check_classes(cfg, source.num_classes)
+    if source.multi_label and cfg.objective.loss is not Loss.SIGMOID:
+        raise UserError(f"{source.name} has several labels per image; set objective.loss=sigmoid")
     return source
 
 
-def evaluator(cfg: Config, name: str, mesh: Mesh) -> Classify:
-    """Open the split of `cfg.evals[name]` and build its evaluator.
+def open_evals(cfg: Config, train: data.Source) -> dict[str, data.Source]:
+    """Open every evaluation's split and check that its class ids mean what training's mean.
 
     Raises:
-        UserError: no such dataset or split.
+        UserError: no such dataset or split, or other classes.
     """
+    sources = {name: evals.open_split(ev, cfg.data) for name, ev in cfg.evals.items()}
+    for name, source in sources.items():
+        if source.class_names != train.class_names:
+            here, there = len(source.class_names), len(train.class_names)
+            pairs = zip(source.class_names, train.class_names, strict=False)
+            differs = next((f": {a!r} is not {b!r}" for a, b in pairs if a != b), "")
+            raise UserError(
+                f"evals.{name}: the classes of {source.name} ({here}) are not those of "
+                f"{train.name} ({there}){differs}; class ids would not mean the same"
+            )
+    return sources
+
+
+def evaluator(cfg: Config, name: str, source: data.Source, mesh: Mesh) -> evals.Classify:
+    """Build the evaluator of `cfg.evals[name]` on its split."""
     height, width, channels = models.input_shape(cfg.model)
-    return make_evaluator(
+    return evals.make_evaluator(
         cfg.evals[name],
         cfg.data,
+        source,
         image_size=(height, width),
         channels=channels,
         mesh=mesh,

@@ -59,10 +59,13 @@ def fit(cfg: Config, directory: str | Path, *, allow_config_change: bool = False
     """
     config_lib.check(cfg)
     source = build_lib.open_train(cfg)
+    eval_sources = build_lib.open_evals(cfg, source)
     mesh = sharding.make_mesh(cfg.mesh)
     config_lib.check_batch(cfg, sharding.batch_parts(mesh))
     parts = build_lib.build(cfg, len(source))
-    evaluators = {name: build_lib.evaluator(cfg, name, mesh) for name in cfg.evals}
+    evaluators = {
+        name: build_lib.evaluator(cfg, name, split, mesh) for name, split in eval_sources.items()
+    }
     place, total = Path(directory).expanduser().absolute(), parts.plan.total_steps
     with workdir.lock(place), jax.set_mesh(mesh):
         checkpoints = Checkpointer(place / workdir.CHECKPOINTS, cfg.checkpoint)
@@ -75,6 +78,11 @@ def fit(cfg: Config, directory: str | Path, *, allow_config_change: bool = False
         restored = checkpoints.restore(build_lib.abstract_state(parts, mesh))
         if restored is not None:
             state, start = restored.state, restored.step
+            if start > total:
+                raise UserError(
+                    f"{place} is at step {start:,}, beyond duration={cfg.duration!r} ({total:,} "
+                    "steps); choose a longer duration or another workdir"
+                )
             _say(f"continuing {place} at step {start:,} of {total:,}")
         else:
             state, start = build_lib.init_state(cfg, parts, mesh), 0
@@ -185,9 +193,12 @@ class _Run:
         try:
             self.checkpoints.save(step, state, metadata=self.metadata, metrics=metrics)
         except SaveFailed as error:
-            if must_succeed:
-                raise
             self.progress.message(f"warning: {error}")
+            if must_succeed:
+                # The failure may be of the save before, and this one under way.
+                self.checkpoints.wait()
+                if step not in self.checkpoints.steps():
+                    raise
 
     def _log(self, step: int, scalars: Mapping[str, float]) -> None:
         self.writer.write(step, scalars)
@@ -222,6 +233,7 @@ def _device_batches(
 ) -> Generator[dict[str, jax.Array], None, None]:
     """Yield global batches from step `start` on, one transfer ahead of the step that uses it."""
     height, width, channels = models.input_shape(cfg.model)
+    index, count = sharding.batch_slice(mesh)
     batches = data.train_batches(
         source,
         cfg.data,
@@ -229,8 +241,8 @@ def _device_batches(
         channels=channels,
         seed=cfg.seed,
         start_step=start,
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
+        process_index=index,
+        process_count=count,
     )
     with contextlib.closing(batches):
         ahead = None

@@ -73,7 +73,8 @@ def _draw(
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc=corner, frameon=False, fontsize=9)
+    for text in axes.legend(loc=corner, frameon=False, fontsize=9).get_texts():
+        text.set_parse_math(False)  # a "$" in a name is no formula
 
 
 def learning_curve(metrics_jsonl: Path, out_png: Path, title: str) -> bool:
@@ -92,7 +93,7 @@ def learning_curve(metrics_jsonl: Path, out_png: Path, title: str) -> bool:
 
     figure = Figure(figsize=(5.6 * len(panels), 3.8), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         if panel is loss:
             _draw(axes, panel, scale=1.0, form="{:.3f}", best_of=min, corner="upper right")

@@ -60,6 +60,11 @@ def _mean_gradient(
     return grads, jax.tree.map(lambda m: m.mean(axis=0), metrics), model_state
 
 
+def _choose(finite: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
+    # Counters go on: the schedule is a function of the step, skipped or not.
+    return new if jnp.issubdtype(new.dtype, jnp.integer) else jnp.where(finite, new, old)
+
+
 def make_train_step(
     objective: Objective,
     tx: optax.GradientTransformation,
@@ -70,7 +75,7 @@ def make_train_step(
 ) -> TrainStep:
     """Build the step; jit it with `jit_step`.
 
-    A step whose loss or gradient is not finite changes nothing but the step counter and reports
+    A step whose loss or gradient is not finite changes nothing but counters and reports
     `nonfinite` = 1. Metrics are float32 scalars, means over the global batch.
     """
 
@@ -90,7 +95,7 @@ def make_train_step(
         new = (params, model_state, opt_state, ema)
         old = (state.params, state.model_state, state.opt_state, state.ema)
         params, model_state, opt_state, ema = jax.tree.map(
-            lambda n, o: jnp.where(finite, n, o), new, old
+            lambda n, o: _choose(finite, n, o), new, old
         )
         metrics |= {
             "lr": jnp.asarray(schedule(state.step), jnp.float32),

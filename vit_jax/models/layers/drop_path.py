@@ -28,4 +28,4 @@ def drop_path(
     """Zero the branch of a share `rate` of the examples and scale up the others by 1/(1-rate)."""
     keep = 1.0 - rate
     mask = jax.random.bernoulli(key, keep, (x.shape[0], 1, 1))
-    return jnp.where(mask, x / keep.astype(x.dtype), jnp.zeros_like(x))
+    return jnp.where(mask, (x.astype(jnp.float32) / keep).astype(x.dtype), jnp.zeros_like(x))
