@@ -16,7 +16,7 @@ test: $(VENV)/installed-dev
 lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/pyright
+	$(VENV)/bin/pyright --pythonpath $(RUN)
 
 bench: $(VENV)/installed
 	$(RUN) -m benchmarks.train_step
