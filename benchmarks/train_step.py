@@ -22,7 +22,7 @@ from vit_jax.models import DType, ViTConfig
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.pool import Pool
 
-_DIGITS = "vit_mu_digits"
+_DIGITS = "vit_mu_8x8"  # 8x8 pixels, patch 2, learned positions: what timm can build too
 _DEFAULT = (_DIGITS, "vit_ti16", "vit_s16")
 _PEER = "timm eager"
 

@@ -26,9 +26,9 @@ def _rows(directory: Path) -> list[dict]:
 @pytest.mark.slow
 def test_train_step_writes_a_row_for_the_step_and_one_for_the_forward_pass(tmp_path):
     sizes = ["--batch=8", "--rounds=1", "--steps=1", "--seconds=0"]
-    train_step.main(["--variant=vit_mu_digits", "--peer=none", *sizes, f"--out={tmp_path}"])
+    train_step.main(["--variant=vit_mu_8x8", "--peer=none", *sizes, f"--out={tmp_path}"])
     works = [row["work"] for row in _rows(tmp_path)]
-    assert works == [f"vit_mu_digits {w} batch=8 float32" for w in ("forward", "train")]
+    assert works == [f"vit_mu_8x8 {w} batch=8 float32" for w in ("forward", "train")]
 
 
 @pytest.mark.slow

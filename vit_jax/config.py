@@ -152,22 +152,18 @@ def check(cfg: Config) -> None:
 def coerce(node: Any, path: str) -> None:
     """Turn plain strings of a config file, `crop="center"`, into the choices that they name.
 
-    Code compares choices by identity: a string would silently be none of them.
-
     Raises:
         UserError: no such choice.
     """
     for field in dataclasses.fields(node):
-        value, kind = getattr(node, field.name), field.type
+        value = getattr(node, field.name)
         if dataclasses.is_dataclass(value):
             coerce(value, f"{path}{field.name}.")
         elif isinstance(value, dict):
             for name, item in value.items():
                 coerce(item, f"{path}{field.name}.{name}.")
-        elif isinstance(kind, type) and issubclass(kind, enum.StrEnum):
-            if value not in list(kind):
-                raise errors.unknown(path + field.name, str(value), list(kind))
-            setattr(node, field.name, kind(value))
+        else:
+            setattr(node, field.name, errors.choice(field.type, path + field.name, value))
 
 
 def check_batch(cfg: Config, parts: int) -> None:

@@ -2,7 +2,9 @@
 """Errors a user can act on: one line that names the thing, the valid choices and what to do."""
 
 import difflib
+import enum
 from collections.abc import Iterable
+from typing import Any
 
 
 class UserError(ValueError):
@@ -21,3 +23,23 @@ def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
         shown = ", ".join(valid[:12]) + (f", ... ({len(valid)} in all)" if len(valid) > 12 else "")
         hint = f"valid: {shown or 'none'}."
     return UserError(f"unknown {kind} {name!r}; {hint}")
+
+
+def choice(kind: Any, name: str, value: Any) -> Any:
+    """Read a plain string, `pool="map"`, as the choice that it names, where a field has choices.
+
+    Code compares choices by identity: a string would silently be none of them.
+
+    Args:
+        kind: the field's type; the value of one that is no StrEnum is returned as it is.
+        name: the field, for the message.
+        value: what it is set to.
+
+    Raises:
+        UserError: no such choice.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, enum.StrEnum)):
+        return value
+    if value not in list(kind):
+        raise unknown(name, str(value), list(kind))
+    return kind(value)

@@ -3,7 +3,6 @@
 
 import copy
 import dataclasses
-import enum
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -46,17 +45,11 @@ def variant(name: str, **overrides: Any) -> Any:
     for name in overrides:
         if name not in fields:
             raise errors.unknown(f"field of {base}", name, fields)
-    choices = {name: _choice(fields[name], name, value) for name, value in overrides.items()}
+    choices = {
+        name: errors.choice(fields[name], f"model.{name}", value)
+        for name, value in overrides.items()
+    }
     return dataclasses.replace(cfg, **choices)
-
-
-def _choice(kind: Any, name: str, value: Any) -> Any:
-    """Read a plain string, `pool="map"`, as the choice that it names; leave other fields alone."""
-    if not (isinstance(kind, type) and issubclass(kind, enum.StrEnum)):
-        return value
-    if value not in list(kind):
-        raise errors.unknown(f"model.{name}", str(value), list(kind))
-    return kind(value)
 
 
 def create(cfg: ModelConfig) -> nn.Module:
