@@ -5,13 +5,17 @@ CONFIG ?= configs/vit_mu_digits.py
 WORKDIR ?= runs/$(basename $(notdir $(CONFIG)))
 RUN := $(VENV)/bin/python
 
-.PHONY: train test lint bench digits lock clean
+.PHONY: train test parity lint bench digits lock clean
 
 train: $(VENV)/installed
 	$(RUN) main.py --config=$(CONFIG) --workdir=$(WORKDIR)
 
 test: $(VENV)/installed-dev
 	$(RUN) -m pytest -n 2
+
+# The models against timm on a CPU build of torch; without it `make test` skips them.
+parity: $(VENV)/installed-parity
+	$(RUN) -m pytest -n 2 tests/parity
 
 lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
@@ -45,6 +49,10 @@ $(VENV)/installed: requirements.txt | $(VENV)/bin/python
 
 $(VENV)/installed-dev: requirements-dev.txt $(VENV)/installed
 	$(RUN) -m pip install -q --disable-pip-version-check -r requirements-dev.txt
+	touch $@
+
+$(VENV)/installed-parity: requirements-parity.txt $(VENV)/installed-dev
+	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -r requirements-parity.txt
 	touch $@
 
 clean:

@@ -7,10 +7,11 @@ from vit_jax.config import CheckpointConfig, Config, LogConfig
 from vit_jax.data import Crop, DataConfig, Resize, TransformConfig
 from vit_jax.evals import EvalConfig
 from vit_jax.losses import Loss
-from vit_jax.models import DType, ViTConfig
+from vit_jax.models import DType, MixerConfig, ModelConfig, RegNetConfig, ResNetConfig, ViTConfig
 from vit_jax.objectives import ObjectiveConfig
-from vit_jax.optim import MomentDtype, OptimConfig, Schedule
+from vit_jax.optim import MomentDtype, OptimConfig, Optimizer, Schedule
 
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # RandAugment (layers, magnitude) and mixup's alpha of AugReg's seven settings, arXiv:2106.10270
 # section 3 under the names of big_vision's configs.
 AUGREG = {
@@ -42,7 +43,7 @@ def imagenet_evals(every: str) -> dict[str, EvalConfig]:
     }
 
 
-def imagenet(model: ViTConfig, optim: OptimConfig, duration: str, augmentation: str) -> Config:
+def imagenet(model: ModelConfig, optim: OptimConfig, duration: str, augmentation: str) -> Config:
     """Compose a from-scratch ImageNet-1k run of batch 4,096 at 224 pixels."""
     transform, mixup_alpha = inception(augmentation)
     return Config(
@@ -99,3 +100,164 @@ def augreg_imagenet(model: ViTConfig, augmentation: str, regularised: bool) -> C
     config = imagenet(model, optim, "300 epochs", augmentation)
     config.objective = ObjectiveConfig(loss=Loss.SIGMOID)
     return config
+
+
+def deit_imagenet(
+    model: ModelConfig, *, epochs: int = 300, drop_path_rate: float = 0.1, crop_ratio: float = 0.875
+) -> Config:
+    """DeiT on ImageNet-1k: arXiv:2012.12877 table 9 and facebookresearch/deit main.py.
+
+    300 epochs, batch 1,024, AdamW lr 5e-4 x batch / 512, weight decay 0.05 on matrices only, cosine
+    to 1e-5 after 5 epochs of warmup from 1e-6, no clipping, stochastic depth, label smoothing 0.1,
+    an average of the weights of decay 0.99996.
+    """
+    # Differs from paper: of its augmentation, mixup 0.8 without cutmix, Google's RandAugment
+    # instead of timm's, no random erasing, no repeated augmentation.
+    # Differs from paper: its schedule goes by epochs and lags one behind; ours goes by steps.
+    # Differs from paper: bfloat16 instead of float16 matmuls; --config.model.dtype=float32.
+    model.dtype = DType.BFLOAT16
+    model.drop_path_rate = drop_path_rate  # pyright: ignore[reportAttributeAccessIssue]
+    plain = TransformConfig(crop=Crop.CENTER, crop_ratio=crop_ratio, resize=Resize.BICUBIC)
+    return Config(
+        model=model,
+        data=DataConfig(
+            name="imagenet2012",
+            train_split="train",
+            batch_size=1024,
+            transform=TransformConfig(
+                crop=Crop.RANDOM_RESIZED,
+                resize=Resize.BICUBIC,
+                flip=True,
+                auto_augment="randaug(2,9)",
+            ),
+            mixup_alpha=0.8,
+            mean=IMAGENET_MEAN,
+            std=IMAGENET_STD,
+        ),
+        optim=OptimConfig(
+            lr=1e-3,
+            weight_decay=0.05,
+            warmup="5 epochs",
+            warmup_lr=1e-6,
+            min_lr=1e-5,
+            clip_norm=0.0,
+        ),
+        objective=ObjectiveConfig(label_smoothing=0.1),
+        duration=f"{epochs} epochs",
+        evals={"val": EvalConfig(split="validation", every="10 epochs", transform=plain)},
+        checkpoint=CheckpointConfig(every="1 epoch"),
+        log=LogConfig(every="50 steps"),
+        ema_decay=0.99996,
+    )
+
+
+def swin_imagenet(model: ModelConfig, *, drop_path_rate: float) -> Config:
+    """Swin on ImageNet-1k from scratch: microsoft/Swin-Transformer config.py, configs/swin.
+
+    300 epochs, batch 1,024, AdamW lr 5e-4 x batch / 512, weight decay 0.05 on matrices only, cosine
+    to 1e-5 after 20 epochs of warmup from 1e-6 (both scaled like lr), clipping at global norm 5,
+    stochastic depth, label smoothing 0.1. Its data is DeiT's without repeated augmentation.
+    """
+    # Differs from paper: see deit_imagenet, but for the schedule, which goes by steps here too; it
+    # lags one step behind ours.
+    config = deit_imagenet(model, drop_path_rate=drop_path_rate)
+    config.optim = OptimConfig(
+        lr=1e-3,
+        weight_decay=0.05,
+        warmup="20 epochs",
+        warmup_lr=1e-6,
+        min_lr=1e-5,
+        clip_norm=5.0,
+    )
+    config.ema_decay = 0.0
+    return config
+
+
+def mixer_imagenet(model: MixerConfig) -> Config:
+    """MLP-Mixer on ImageNet-1k from scratch: big_vision's configs/mlp_mixer_i1k.py.
+
+    300 epochs, batch 4,096, Adam with decoupled weight decay 0.1 (its wd / lr), lr 1e-3 linear to
+    1e-5 of it after 10k steps of warmup, clipping at global norm 1, RandAugment (2, 15), mixup 0.5,
+    stochastic depth 0.1, sigmoid loss with the head's bias at -log(1000) = -6.9.
+    """
+    # Differs from paper: big_vision doesn't scale up the branches that stochastic depth keeps.
+    # Differs from paper: bfloat16 matmuls; --config.model.dtype=float32 undoes it.
+    model.drop_path_rate = 0.1
+    model.head_bias = -math.log(1000)
+    model.dtype = DType.BFLOAT16
+    optim = OptimConfig(
+        lr=1e-3,
+        schedule=Schedule.LINEAR,
+        min_lr=1e-8,
+        weight_decay=0.1,
+        warmup="10_000 steps",
+        clip_norm=1.0,
+    )
+    config = imagenet(model, optim, "300 epochs", "medium2")
+    config.objective = ObjectiveConfig(loss=Loss.SIGMOID)
+    return config
+
+
+def bit_imagenet(model: ModelConfig) -> Config:
+    """BiT-S on ImageNet-1k from scratch: arXiv:1912.11370, the upstream pre-training.
+
+    90 epochs, batch 4,096, SGD with momentum 0.9 and weight decay 1e-4, lr 0.03 x batch / 256 after
+    5k steps of warmup, a tenth of it from each of the epochs 30, 60 and 80 on.
+    """
+    # Differs from paper: decay apart from the momentum, where a decay of 1e-4 adds up to 1e-3.
+    # Differs from paper: bfloat16 matmuls; --config.model.dtype=float32 undoes it.
+    model.dtype = DType.BFLOAT16
+    optim = OptimConfig(
+        name=Optimizer.SGD,
+        lr=0.48,
+        schedule=Schedule.STEP,
+        milestones=("30 epochs", "60 epochs", "80 epochs"),
+        warmup="5_000 steps",
+        momentum=0.9,
+        weight_decay=1e-3,
+        clip_norm=0.0,
+    )
+    return imagenet(model, optim, "90 epochs", "none")
+
+
+def regnet_imagenet(model: RegNetConfig | ResNetConfig, *, batch_size: int) -> Config:
+    """RegNet and its baselines on ImageNet-1k: arXiv:2003.13678 section 5, pycls' MODEL_ZOO.
+
+    100 epochs, SGD with Nesterov momentum 0.9, lr 0.1 x batch / 128 (batch 1,024 up to 1.6 GF, 512
+    up to 16 GF, 256 for 32 GF and the ResNets), cosine after 5 epochs of warmup from a tenth of it,
+    weight decay 5e-5 on all parameters, flips and random crops.
+    """
+    # Differs from paper: decay apart from the momentum, where a decay of 5e-5 adds up to 5e-4.
+    # Differs from paper: BatchNorm's statistics are of the whole batch, not of a GPU's share of it.
+    # Differs from paper: no jitter of the colours along their principal components (AlexNet's).
+    # Differs from paper: its rate is the cosine of the whole run times the warmup, epoch by epoch.
+    # Differs from paper: bfloat16 matmuls; --config.model.dtype=float32 undoes it.
+    model.dtype = DType.BFLOAT16
+    model.zero_init_last = False
+    lr = 0.1 * batch_size / 128
+    plain = TransformConfig(crop=Crop.CENTER, crop_ratio=0.875, resize=Resize.BILINEAR)
+    return Config(
+        model=model,
+        data=DataConfig(
+            name="imagenet2012",
+            train_split="train",
+            batch_size=batch_size,
+            transform=TransformConfig(crop=Crop.RANDOM_RESIZED, flip=True),
+            mean=IMAGENET_MEAN,
+            std=IMAGENET_STD,
+        ),
+        optim=OptimConfig(
+            name=Optimizer.SGD,
+            lr=lr,
+            warmup="5 epochs",
+            warmup_lr=0.1 * lr,
+            nesterov=True,
+            weight_decay=5e-4,
+            decay=".",
+            clip_norm=0.0,
+        ),
+        duration="100 epochs",
+        evals={"val": EvalConfig(split="validation", every="5 epochs", transform=plain)},
+        checkpoint=CheckpointConfig(every="1 epoch"),
+        log=LogConfig(every="50 steps"),
+    )

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every config file, shrunk, builds and trains two real steps, and is what its name says."""
 
-import dataclasses
 import importlib.util
 import json
 from pathlib import Path
@@ -9,9 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.models.tiny import SHRINK
+from tests.models.tiny import shrink as shrink_model
 from tests.photos import write_folder
 from vit_jax import config as config_lib
+from vit_jax import models
 from vit_jax.config import Config
+from vit_jax.optim import Schedule
 from vit_jax.train.loop import fit
 from vit_jax.train.writers import read_jsonl
 
@@ -28,30 +31,20 @@ def load(path: Path) -> Config:
 
 def shrink(cfg: Config, folder: Path) -> Config:
     """Keep every choice of the recipe; cut its sizes, and read a folder of three classes."""
-    patch = cfg.model.patch
-    cfg.model = dataclasses.replace(
-        cfg.model,
-        dim=16,
-        depth=2,
-        num_heads=2,
-        mlp_dim=32,
-        pre_logits_dim=16 if cfg.model.pre_logits_dim else 0,
-        num_classes=3,
-        image_size=(2 * patch[0], 2 * patch[1]),
-        scan_unroll=1,
-    )
-    if cfg.data.name != "digits":
+    digits = cfg.data.name == "digits"
+    cfg.model = shrink_model(cfg.model, num_classes=10 if digits else 3)
+    if not digits:
         cfg.data.name = f"folder:{folder}"
         cfg.data.train_split = cfg.data.train_split.replace("51200", "4")
         for ev in cfg.evals.values():
             ev.split = ev.split.replace("51200", "4").replace("99%", "80%")
             ev.split = ev.split.replace("validation", "val")
             ev.every = "1 steps"
-    else:
-        cfg.model.num_classes, cfg.model.image_size = 10, (8, 8)
     cfg.data.batch_size, cfg.accum_steps, cfg.duration = 8, 1, "2 steps"
     cfg.optim.warmup = "1 steps"
     cfg.optim.cooldown = "1 steps" if cfg.optim.cooldown else ""
+    if cfg.optim.schedule is Schedule.STEP:
+        cfg.optim.milestones = ("1 steps",)
     cfg.log.every = "1 steps"
     cfg.mesh.data = 1  # what is tested here is the recipe, not the layout
     return cfg
@@ -90,12 +83,20 @@ def test_docstring_says_what_a_reader_needs(path: Path) -> None:
     assert len(text.splitlines()) <= 80
 
 
-def test_variants_in_file_names() -> None:
-    sizes = {"ti": 192, "s": 384, "b": 768, "l": 1024, "h": 1280}
+def test_file_names_say_the_variant() -> None:
     for path in FILES:
-        _, variant, *_ = path.stem.split("_")
-        if variant[0] in "sblh" or variant.startswith("ti"):
-            name = variant.rstrip("0123456789")
-            model = load(path).model
-            assert model.dim == sizes[name], path
-            assert model.patch[0] == int(variant[len(name) :]), path
+        name, published, _ = path.stem.partition("_imagenet")
+        if not published:
+            continue
+        cfg, variant = load(path).model, models.variant(name)
+        assert type(cfg) is type(variant), path
+        for field in SHRINK[type(cfg)](cfg):
+            if field not in ("image_size", "pre_logits_dim"):
+                assert getattr(cfg, field) == getattr(variant, field), f"{path}: {field}"
+
+
+def test_every_family_has_a_published_run_and_a_small_one() -> None:
+    families = {type(cfg) for cfg in models.VARIANTS.values()}
+    loaded = {path.stem: type(load(path).model) for path in FILES}
+    assert {family for stem, family in loaded.items() if "imagenet" in stem} == families
+    assert {family for stem, family in loaded.items() if "digits" in stem} == families

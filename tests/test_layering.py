@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).parent.parent / "vit_jax"
 LEVELS = [
     {"errors", "durations", "trees", "losses", "startup"},
     {"sharding"},
-    {"models", "data", "optim"},
-    {"objectives", "evals", "analysis"},
+    {"models", "data", "optim", "checkpoints"},
+    {"objectives", "weights", "evals", "analysis"},
     {"config"},
     {"train"},
     {"cli"},
@@ -42,7 +42,8 @@ def test_imports_go_down(path: Path) -> None:
     home = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
     for name in _imports(path):
         parts = name.split(".")
-        assert parts[0] not in BANNED, f"{path} imports {name}"
+        if (path.name, parts[0]) != ("torch_file.py", "torch"):  # optional, inside a function
+            assert parts[0] not in BANNED, f"{path} imports {name}"
         if parts[:2] == ["flax", "linen"]:
             # build.py annotates with nn.Module; everything else of Linen is the models' own.
             assert home == "models" or path.name == "build.py", f"{path} imports {name}"

@@ -16,6 +16,7 @@ import jax
 import pytest
 
 from tests.photos import write_folder
+from tests.test_configs import FILES as CONFIG_FILES
 from tests.test_configs import load
 from vit_jax import config as config_lib
 from vit_jax import data, evals, models, objectives, optim, sharding, trees
@@ -23,6 +24,7 @@ from vit_jax.__main__ import main as verb_main
 from vit_jax.analysis import flops
 from vit_jax.cli.train import main as train_main
 from vit_jax.train.writers import read_jsonl
+from vit_jax.weights.config import InitConfig
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -33,6 +35,7 @@ TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in PAGES}
 OUTSIDE = {
     "~/venv-tf/bin/pip",
     "~/venv-tf/bin/python",
+    "curl",
     "export",
     "gcloud",
     "git",
@@ -110,6 +113,12 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
+def redirect(words: tuple[str, ...], tmp_path: Path, made: Path) -> tuple[str, ...]:
+    """Read the runs that a command names below `made`, and write its files to `tmp_path`."""
+    moved = [re.sub(r"=ckpt:(?=runs/)", f"=ckpt:{made}/", word) for word in words]
+    return tuple(re.sub(r"^--to=timm:", f"--to=timm:{tmp_path}/", word) for word in moved)
+
+
 def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
     """Keep what a command says; cut a training run to three steps of a small model."""
     flags = dict(word.partition("=")[::2] for word in words if word.startswith("--"))
@@ -120,9 +129,10 @@ def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
         flags["--config.optim.warmup"] = "1 steps"
         flags["--config.log.every"] = "1 steps"
         flags["--config.model.scan_unroll"] = "1"
-        flags["--config.model.dim"] = "16"
-        flags["--config.model.num_heads"] = "2"
-        flags["--config.model.mlp_dim"] = "32"
+        if "--config.init.weights" not in flags:  # else the model is that of the weights
+            flags["--config.model.dim"] = "16"
+            flags["--config.model.num_heads"] = "2"
+            flags["--config.model.mlp_dim"] = "32"
         if "--config.data.num_workers" in flags:  # these have tests of their own
             flags["--config.data.num_workers"] = "0"
         if "digits" not in flags["--config"]:
@@ -170,8 +180,13 @@ def _slow_outside_readme(command: Command) -> object:
 
 @pytest.mark.usefixtures("at_root")
 @pytest.mark.parametrize("command", [_slow_outside_readme(c) for c in RUN])
-def test_command_runs(command: Command, tmp_path: Path, photos: Path) -> None:
-    status, out, err = call(shorten(command.words, tmp_path, photos))
+def test_command_runs(
+    command: Command, tmp_path: Path, photos: Path, request: pytest.FixtureRequest
+) -> None:
+    words = command.words
+    if "=ckpt:runs/" in str(words):
+        words = redirect(words, tmp_path, request.getfixturevalue("made")[0])
+    status, out, err = call(shorten(words, tmp_path, photos))
     if "--dry_run" in command.words and "no dataset" in err:
         assert (status, "PARAMETERS" in out) == (2, True), err
         return
@@ -313,11 +328,12 @@ def test_names_and_paths_exist(page: str) -> None:
             assert (ROOT / path).exists(), f"{page} speaks of {path}"
     for name in re.findall(r"`(vit_jax(?:\.\w+)+)`", text):
         pkgutil.resolve_name(name)
-    groups = "model|data|optim|objective|mesh|checkpoint|log"
+    groups = "model|init|data|optim|objective|mesh|checkpoint|log"
     for path in re.findall(rf"`((?:{groups})\.\w[\w.]*)`", text):
         config_lib.check_path(_config_of([]), path)
     for recipe in re.findall(r"`variant\((.*?)\)`", text):
-        enums = {"Pool": models.vit.Pool, "PosEmbed": models.vit.PosEmbed}
+        enums = {"Standardise": models.hybrid.Standardise}
+        enums |= {name: getattr(models.vit, name) for name in ("Gelu", "Pool", "PosEmbed")}
         models.create(eval(f"models.variant({recipe})", {"models": models, **enums}))
 
 
@@ -334,14 +350,18 @@ def test_every_config_field_is_documented() -> None:
         objectives.ObjectiveConfig,
         optim.OptimConfig,
         sharding.MeshConfig,
+        InitConfig,
     ):
-        groups = {"data", "optim", "objective", "evals", "mesh", "checkpoint", "log"}
+        groups = {"init", "data", "optim", "objective", "evals", "mesh", "checkpoint", "log"}
         missing = {f.name for f in dataclasses.fields(cls)} - documented - groups
         assert not missing, f"docs/configs.md lacks {missing} of {cls.__name__}"
-    missing = {f.name for f in dataclasses.fields(models.ViTConfig)} - model
-    assert not missing, f"docs/models.md lacks {missing}"
-    for path in sorted((ROOT / "configs").glob("vit_*.py")):
-        assert f"`configs/{path.name}`" in TEXTS["docs/reproduce.md"], path
+    for cls in {type(cfg) for cfg in models.VARIANTS.values()}:
+        missing = {f.name for f in dataclasses.fields(cls)} - model
+        assert not missing, f"docs/models.md lacks {missing} of {cls.__name__}"
+    digits = re.search(r"`configs/\{(.*?)\}_digits.py`", TEXTS["docs/reproduce.md"])[1]
+    named = {f"{name}_digits" for name in digits.split(",")}
+    named |= set(re.findall(r"`configs/(\w+)\.py`", TEXTS["docs/reproduce.md"]))
+    assert {path.stem for path in CONFIG_FILES} == named - {"recipes"}
     for page in sorted((ROOT / "docs").glob("*.md")):
         assert page.stem == "index" or f"({page.name})" in TEXTS["docs/index.md"], page
 
@@ -375,8 +395,12 @@ def test_the_example_config_is_one() -> None:
 
 
 @pytest.mark.slow
-def test_the_model_example(capsys: pytest.CaptureFixture[str]) -> None:
-    code = _python("docs/models.md")
+@pytest.mark.parametrize("page", ["docs/models.md", "docs/weights.md"])
+def test_the_example_prints_what_it_says(
+    page: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = _python(page)
     exec(code, {})
     assert capsys.readouterr().out.strip() == code.rsplit("# ", 1)[1].strip()
 

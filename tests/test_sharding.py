@@ -46,6 +46,8 @@ def test_mesh_that_does_not_fit(cfg: MeshConfig) -> None:
         ("head/kernel", (64, 7), P("fsdp", None)),  # 7 classes: not divisible by 2
         ("pos_embed", (1, 17, 64), P(None, None, "fsdp")),
         ("patch_embed/kernel", (4, 4, 3, 64), P(None, None, None, "fsdp")),
+        ("stage0/block1/conv2/conv/kernel", (3, 3, 8, 64), P(None, None, None, "fsdp")),
+        ("stage0/block1/conv3/kernel", (1, 1, 8, 64), P(None, None, None, "fsdp")),
         ("blocks/norm1/scale", (12, 64), P()),
         ("opt_state/adafactor/v_row/blocks/attn/qkv/kernel", (12, 64), P()),  # another rank
         ("step", (), P()),

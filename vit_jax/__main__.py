@@ -10,7 +10,9 @@ from vit_jax.errors import UserError
 
 # verb: one line of help. Each is a module of vit_jax.cli with a main(argv) -> exit status.
 VERBS = {
+    "models": "the named variants with parameters and multiply-adds",
     "summary": "the parameter table and FLOPs of a config's model",
+    "convert": "write a run's weights, or published ones, as a file that timm loads",
     "prepare": "download and convert a TFDS dataset to ArrayRecord (needs the extra [tf])",
 }
 

@@ -2,7 +2,6 @@
 """The Config tree of one run: each component's own dataclass, composed and cross-checked here."""
 
 import dataclasses
-import enum
 import json
 import math
 import re
@@ -10,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax import data, errors, evals, models, objectives, optim, sharding
+from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.data import DataConfig
 from vit_jax.durations import Clock
 from vit_jax.errors import UserError
@@ -18,33 +18,8 @@ from vit_jax.models import ModelConfig, ViTConfig
 from vit_jax.objectives import ObjectiveConfig
 from vit_jax.optim import OptimConfig
 from vit_jax.sharding import MeshConfig
-
-
-class Mode(enum.StrEnum):
-    """Which direction of a metric is better."""
-
-    MAX = "max"
-    MIN = "min"
-
-
-@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
-class CheckpointConfig:
-    """When to save and what to keep.
-
-    Attributes:
-        every: duration between saves; the last step is saved too, and with `keep_best` every step
-            at which `metric` is measured.
-        keep: how many of the newest checkpoints stay.
-        keep_best: how many of the best by `metric` stay besides; 0 is none.
-        metric: name of an evaluation metric, such as "val/top1".
-        mode: whether a larger or a smaller metric is better.
-    """
-
-    every: str = "1 epoch"
-    keep: int = 2
-    keep_best: int = 1
-    metric: str = "val/top1"
-    mode: Mode = Mode.MAX
+from vit_jax.weights import config as init_config
+from vit_jax.weights.config import InitConfig
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
@@ -71,8 +46,11 @@ class Config:
         duration: length of training: "90 epochs", "10_000 steps" or "1e9 examples".
         evals: evaluations by name; a metric is called "<name>/top1" and so on.
         mesh: how devices share the work; results do not depend on it.
-        accum_steps: micro-batches per step, for batches that do not fit in memory.
-        ema_decay: decay per step of the parameters' moving average; 0 keeps none.
+        accum_steps: micro-batches per step, for batches that do not fit in memory. BatchNorm's
+            statistics are each micro-batch's own, as in PyTorch.
+        ema_decay: decay per step of the moving average of parameters and BatchNorm's statistics; 0
+            keeps none.
+        init: weights to start from, of another run or a published file.
         checkpoint, log: saving and logging.
         seed: of initial weights, data order, augmentation and dropout.
     """
@@ -86,6 +64,7 @@ class Config:
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     accum_steps: int = 1
     ema_decay: float = 0.0
+    init: InitConfig = dataclasses.field(default_factory=InitConfig)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
     seed: int = 0
@@ -127,6 +106,7 @@ def check(cfg: Config) -> None:
         )
     if not 0 <= cfg.ema_decay < 1:
         raise UserError(f"ema_decay={cfg.ema_decay} must be in [0, 1); 0 turns it off")
+    init_config.validate(cfg.init)
     if cfg.checkpoint.keep < 1 or cfg.checkpoint.keep_best < 0:
         raise UserError("checkpoint.keep must be at least 1, checkpoint.keep_best at least 0")
     for name in cfg.evals:
@@ -176,8 +156,9 @@ def check_batch(cfg: Config, parts: int) -> None:
             f"x accum_steps={cfg.accum_steps}; "
             f"the nearest that can is {near * parts * cfg.accum_steps}"
         )
-    heads = getattr(cfg.model, "num_heads", None)
-    if heads is not None and cfg.mesh.tensor > 1 and heads % cfg.mesh.tensor:
+    heads = getattr(cfg.model, "num_heads", ())
+    each = heads if isinstance(heads, tuple) else (heads,)  # Swin has a number for each stage
+    if cfg.mesh.tensor > 1 and any(count % cfg.mesh.tensor for count in each):
         raise UserError(f"mesh.tensor={cfg.mesh.tensor} must divide model.num_heads={heads}")
 
 
@@ -249,13 +230,15 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def check_path(cfg: Any, path: str) -> None:
+def check_path(cfg: Any, path: str, root: str = "config") -> None:
     """Refuse an override of a field that does not exist: check_path(cfg, "optim.lr").
+
+    `root` is what the flag calls `cfg`.
 
     Raises:
         UserError: naming the unknown part and its nearest valid names.
     """
-    node, seen = cfg, "config"
+    node, seen = cfg, root
     for part in path.split("."):
         if isinstance(node, dict):
             names = list(node)

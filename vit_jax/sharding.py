@@ -26,12 +26,13 @@ BATCH_AXES = ("data", "fsdp")
 # depth axis) follow the same rules, and optimizer moments follow by the end of their name.
 # qkv columns are ordered (head, {q,k,v}, head_dim): splitting them splits whole heads.
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
-    (r"(^|/)(qkv|q|kv|fc1)/kernel$", ("fsdp", "tensor")),
-    (r"(^|/)(qkv|q|kv|fc1)/bias$", ("tensor",)),
+    (r"(^|/)(qkv|qk|kv|q|k|v|fc1)/kernel$", ("fsdp", "tensor")),
+    (r"(^|/)(qkv|qk|kv|q|k|v|fc1)/bias$", ("tensor",)),
     (r"(^|/)(proj|fc2)/kernel$", ("tensor", "fsdp")),
+    (r"(^|/)reduction/kernel$", ("fsdp", None)),
     (r"(^|/)(pre_logits|head|head_dist)/kernel$", ("fsdp", "tensor")),
     (r"(^|/)(head|head_dist)/bias$", ("tensor",)),
-    (r"(^|/)patch_embed/kernel$", (None, None, None, "fsdp")),
+    (r"(^|/)(patch_embed|conv\d?)/kernel$", (None, None, None, "fsdp")),
     (r"(^|/)pos_embed$", (None, None, "fsdp")),
 )
 

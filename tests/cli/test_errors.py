@@ -41,6 +41,11 @@ CASES = {
     "heads": ([DIGITS, "--config.model.num_heads=5"], "model.num_heads=5"),
     "batch": ([DIGITS, "--config.mesh.fsdp=3"], "cannot be split over 3 devices"),
     "micro-batch": ([DIGITS, "--config.accum_steps=3"], "accum_steps=3 must divide"),
+    "weights": (
+        [DIGITS, "--workdir=x", "--config.init.weights=timm:no.safetensors"],
+        "no.safetensors: no such file",
+    ),
+    "kind of weights": ([DIGITS, "--config.init.weights=no.npz"], "npz:FILE"),
     "duration": ([DIGITS, "--config.duration=90"], "cannot read the duration '90'"),
     "regex": ([DIGITS, "--workdir=x", "--config.optim.freeze=hed"], "optim.freeze"),
     "classes": (
@@ -66,7 +71,7 @@ def test_one_clear_line(case: str, tmp_path: Path) -> None:
     assert not (tmp_path / "w").exists()
 
 
-@pytest.mark.parametrize("case", ["key", "batch", "patch", "duration"])
+@pytest.mark.parametrize("case", ["key", "batch", "patch", "kind of weights", "duration"])
 def test_no_device_is_touched(case: str) -> None:
     # A platform that does not exist: touching a device would fail, with another message.
     out = run("main.py", *CASES[case][0], JAX_PLATFORMS="no_such_platform")

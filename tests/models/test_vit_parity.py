@@ -3,15 +3,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
-from tests.models.published_names import from_google, from_timm
-from vit_jax import models
+from vit_jax import models, weights
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.pool import Pool
 
@@ -40,13 +39,10 @@ def _timm_config(kwargs: dict) -> models.ViTConfig:
     )
 
 
-def _apply(cfg: models.ViTConfig, params: dict, image: np.ndarray, jit: bool) -> models.Output:
-    module = models.create(cfg)
-    abstract = jax.eval_shape(lambda k: models.init(module, cfg, k)[0], jax.random.key(0))
-    jax.tree.map(lambda a, p: np.testing.assert_equal(p.shape, a.shape), abstract, params)
-    forward = lambda p, x: module.apply({"params": p}, x)  # noqa: E731
+def _apply(cfg: models.ViTConfig, variables: Any, image: np.ndarray, jit: bool) -> models.Output:
+    forward = models.create(cfg).apply
     with jax.default_matmul_precision("highest"):
-        return (jax.jit(forward) if jit else forward)(params, jnp.asarray(image))
+        return (jax.jit(forward) if jit else forward)(variables, jnp.asarray(image))
 
 
 @pytest.mark.parametrize("unroll", [0, 1])
@@ -56,8 +52,8 @@ def test_equals_timm(name: str, unroll: int) -> None:
     spec = json.loads(str(golden["spec"]))
     cfg = _timm_config(spec["kwargs"] if "kwargs" in spec else spec["timm_kwargs"])
     cfg.scan_unroll = unroll
-    params = from_timm(load_file(GOLDEN / f"{name}.safetensors"), cfg.num_heads)
-    out = _apply(cfg, params, golden["input"], jit=unroll == 0)
+    variables = weights.load(f"timm:{GOLDEN / f'{name}.safetensors'}", cfg)
+    out = _apply(cfg, variables, golden["input"], jit=unroll == 0)
     np.testing.assert_allclose(out.logits, golden["logits"], atol=TOLERANCE, rtol=0)
     np.testing.assert_allclose(out.features, golden["pre_logits"], atol=TOLERANCE, rtol=0)
     np.testing.assert_allclose(out.tokens, golden["features"], atol=TOLERANCE, rtol=0)
@@ -80,6 +76,6 @@ def test_equals_google(name: str) -> None:
         pool=Pool.GAP if gap else Pool.CLS,
         class_token=not gap,
     )
-    weights = dict(np.load(GOLDEN / f"{name}.weights.npz"))
-    out = _apply(cfg, from_google(weights), golden["input"], jit=True)
+    variables = weights.load(f"npz:{GOLDEN / f'{name}.weights.npz'}", cfg)
+    out = _apply(cfg, variables, golden["input"], jit=True)
     np.testing.assert_allclose(out.logits, golden["logits"], atol=TOLERANCE, rtol=0)

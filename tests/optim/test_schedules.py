@@ -58,6 +58,21 @@ def test_cooldown_of_constant_and_rsqrt_is_linear_to_min_lr():
     np.testing.assert_allclose(rsqrt, [1 / 3, 0.1 + (10**-0.5 - 0.1) / 2, 0.1], rtol=1e-6)
 
 
+def test_step_falls_at_its_milestones():
+    # Those of BiT's pretraining and, by default, BiT-HyperRule; counted from the run's start.
+    settings = {"schedule": Schedule.STEP, "lr": 1.0, "warmup": "20 steps"}
+    got = rates([0, 10, 20, 29, 30, 59, 60, 89, 90, 99], **settings)
+    np.testing.assert_allclose(got, [0, 0.5, 1, 1, 0.1, 0.1, 0.01, 0.01, 1e-3, 1e-3], rtol=1e-6)
+    own = {"milestones": ("2 epochs", "600 examples"), "decay_factor": 0.5}
+    got = rates([19, 20, 59, 60, 99], **{**settings, **own, "warmup": ""})
+    np.testing.assert_allclose(got, [1, 0.5, 0.5, 0.25, 0.25], rtol=1e-6)
+
+
+def test_cooldown_of_step_starts_from_its_last_stair():
+    settings = {"schedule": Schedule.STEP, "lr": 1.0, "milestones": ("50%",), "cooldown": "20%"}
+    np.testing.assert_allclose(rates([49, 50, 80, 90, 100], **settings), [1, 0.1, 0.1, 0.05, 0])
+
+
 def test_cooldown_of_cosine_stays_at_min_lr_as_in_timm():
     got = rates([40, 80, 90, 99], lr=1.0, cooldown="20 steps", min_lr=0.1)
     np.testing.assert_allclose(got, [0.55, 0.1, 0.1, 0.1], rtol=1e-6)
@@ -104,6 +119,9 @@ def test_jits_to_float32_over_arrays_of_steps(kind):
         ({"warmup": "60 steps", "cooldown": "41 steps"}, "warmup"),
         ({"warmup": "ten"}, "ten"),
         ({"schedule": Schedule.RSQRT, "rsqrt_timescale": ""}, "rsqrt_timescale"),
+        ({"schedule": Schedule.STEP, "milestones": ()}, r"milestones=\(\)"),
+        ({"schedule": Schedule.STEP, "milestones": ("60%", "30%")}, r"steps \[60, 30\] of 100"),
+        ({"schedule": Schedule.STEP, "milestones": ("30%", "100 steps")}, "milestones"),
     ],
 )
 def test_impossible_durations_are_user_errors(settings, named):

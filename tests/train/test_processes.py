@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.weights.runs import save
+from vit_jax.cli import flags as cli_flags
+from vit_jax.train.loop import fit
 from vit_jax.train.writers import read_jsonl
 
 ROOT = Path(__file__).parent.parent.parent
@@ -90,3 +93,23 @@ def test_a_run_of_one_process_goes_on_in_two(tmp_path: Path) -> None:
     # Another length of the run is another learning rate: only the examples are the same.
     assert [r["step"] for r in rows if "train/loss" in r] == list(range(1, 9))
     assert rows[-1]["test/num_examples"] == expected[-1]["test/num_examples"] == 360
+
+
+@pytest.mark.slow
+def test_weights_of_another_run_are_the_same_start_for_two(tmp_path: Path) -> None:
+    args = ("--config.duration=2 steps", "--config.seed=1", "--config.ema_decay=0.5")
+    args += (f"--config.init.weights=ckpt:{tmp_path / 'source'}",)
+    args += ("--config.init.skip=('head/.*',)",)
+    argv = ["main.py", *ARGS, *args, "--config.mesh.data=1"]
+    cfg = cli_flags.read_config(argv, cli_flags.define(argv))
+    save(tmp_path / "source", cfg.model, {1: None})
+    fit(cfg, tmp_path / "one")
+    fsdp = ("--config.mesh.data=1", "--config.mesh.fsdp=2")
+    outputs = run_two(tmp_path / "two", *args, *fsdp)
+    assert "starting from" in outputs[0]
+    assert "starting from" not in outputs[1]
+    rows, expected = (read_jsonl(tmp_path / d / "metrics.jsonl") for d in ("two", "one"))
+    for name in ("train/loss", "val/loss", "val_ema/loss"):
+        got, want = ([r[name] for r in x if name in r] for x in (rows, expected))
+        assert len(got) > 0
+        assert got == pytest.approx(want, abs=1e-5), name

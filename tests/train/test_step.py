@@ -124,7 +124,7 @@ def test_ema_follows_the_parameters() -> None:
     cfg = tiny(ema_decay=0.75)
     start, _, _, state = _run(cfg, _batches(1), devices=1)
     name = ("head", "kernel")
-    before, after, ema = (t[name[0]][name[1]] for t in (start, state.params, state.ema))
+    before, after, ema = (t[name[0]][name[1]] for t in (start, state.params, state.ema["params"]))
     assert not np.array_equal(before, after)
     np.testing.assert_allclose(ema, 0.75 * before + 0.25 * np.asarray(after), atol=1e-7)
 

@@ -7,7 +7,7 @@ import tempfile
 import jax
 
 from vit_jax import config as config_lib
-from vit_jax import data, models, optim, sharding
+from vit_jax import data, models, optim, sharding, weights
 from vit_jax.analysis import flops, memory, tables
 from vit_jax.config import Config
 from vit_jax.data.records import data_root
@@ -23,6 +23,8 @@ def dry_run(cfg: Config) -> tuple[str, UserError | None]:
     Raises:
         UserError: settings that do not go together.
     """
+    if cfg.init.weights:
+        weights.check_exists(cfg.init.weights)
     with tempfile.TemporaryDirectory() as scratch:
         return _report(_without_writing(cfg, scratch))
 
@@ -56,6 +58,7 @@ def _report(cfg: Config) -> tuple[str, UserError | None]:
     lines += [_flops(cfg, parts, missing is None), *_memory(cfg, parts, state, mesh), ""]
     lines += ["BATCH", *_batch(cfg, source), ""]
     lines += ["RUN", *_durations(cfg, parts.plan, num_examples, missing is None)]
+    lines += [f"starts from {cfg.init.weights}"] if cfg.init.weights else []
     return "\n".join(lines), missing
 
 

@@ -39,7 +39,7 @@ def read_config(argv: Sequence[str], values: flags.FlagValues) -> Config:
     Raises:
         UserError: an unknown flag or key, a value of the wrong type, a config that cannot be.
     """
-    config = _value_of("config", argv)
+    config = value_of("config", argv)
     if config is None:
         raise UserError(f"which run? add --config=FILE, one of: {', '.join(_config_files())}")
     path = Path(config.split(":")[0])
@@ -61,6 +61,18 @@ def read_config(argv: Sequence[str], values: flags.FlagValues) -> Config:
         raise UserError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
     for override in overrides:
         check_path(base, override.split("=")[0].split("config.", 1)[1])
+    parse(argv, values)
+    cfg = cast(Config, values["config"].value)
+    check(cfg)
+    return cfg
+
+
+def parse(argv: Sequence[str], values: flags.FlagValues) -> None:
+    """Parse a command line of flags alone.
+
+    Raises:
+        UserError: an unknown flag, a value of the wrong type, anything that is no flag.
+    """
     try:
         rest = values(list(argv))
     except flags.UnrecognizedFlagError as error:
@@ -69,9 +81,6 @@ def read_config(argv: Sequence[str], values: flags.FlagValues) -> Config:
         raise UserError(" ".join(str(error).split())) from error
     if len(rest) > 1:
         raise UserError(f"unexpected argument {rest[1]!r}; flags are written --name=value")
-    cfg = cast(Config, values["config"].value)
-    check(cfg)
-    return cfg
 
 
 def run(main: Callable[[], int | None], argv: Sequence[str]) -> int:
@@ -88,7 +97,8 @@ def run(main: Callable[[], int | None], argv: Sequence[str]) -> int:
         return error.status
 
 
-def _value_of(name: str, argv: Sequence[str]) -> str | None:
+def value_of(name: str, argv: Sequence[str]) -> str | None:
+    """Return what --name is set to, before the flags can be parsed; None where it is not."""
     for i, argument in enumerate(argv):
         if re.fullmatch(rf"--?{name}", argument) and i + 1 < len(argv):
             return argv[i + 1]

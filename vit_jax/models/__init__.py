@@ -12,14 +12,32 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from vit_jax import errors
-from vit_jax.models import vit
+from vit_jax.models import bit, cait, clip, convit, deit, hybrid, mixer, regnet, resnet, swin, vit
 from vit_jax.models.base import DType, ModelConfig, Output, Remat, pair
+from vit_jax.models.bit import BiTConfig
+from vit_jax.models.cait import CaiTConfig
+from vit_jax.models.convit import ConViTConfig
+from vit_jax.models.hybrid import HybridConfig
+from vit_jax.models.mixer import MixerConfig
+from vit_jax.models.regnet import RegNetConfig
+from vit_jax.models.resnet import ResNetConfig
+from vit_jax.models.swin import SwinConfig
 from vit_jax.models.vit import ViTConfig
 
 # A family: its config class, its module, its named variants, its check.
 _FAMILIES: dict[
     type, tuple[Callable[[Any], nn.Module], Mapping[str, Any], Callable[[Any], None]]
-] = {ViTConfig: (vit.ViT, vit.VARIANTS, vit.validate)}
+] = {
+    ViTConfig: (vit.ViT, vit.VARIANTS | deit.VARIANTS | clip.VARIANTS, vit.validate),
+    HybridConfig: (hybrid.Hybrid, hybrid.VARIANTS, hybrid.validate),
+    BiTConfig: (bit.BiT, bit.VARIANTS, bit.validate),
+    SwinConfig: (swin.Swin, swin.VARIANTS, swin.validate),
+    MixerConfig: (mixer.Mixer, mixer.VARIANTS, mixer.validate),
+    CaiTConfig: (cait.CaiT, cait.VARIANTS, cait.validate),
+    ConViTConfig: (convit.ConViT, convit.VARIANTS, convit.validate),
+    RegNetConfig: (regnet.RegNet, regnet.VARIANTS, regnet.validate),
+    ResNetConfig: (resnet.ResNet, resnet.VARIANTS, resnet.validate),
+}
 VARIANTS: dict[str, ModelConfig] = {
     name: cfg for _, variants, _ in _FAMILIES.values() for name, cfg in variants.items()
 }
@@ -52,6 +70,32 @@ def variant(name: str, **overrides: Any) -> Any:
     return dataclasses.replace(cfg, **choices)
 
 
+def from_json(tree: Mapping[str, Any]) -> Any:
+    """Rebuild a config from the "model" of a `config.to_json` tree, which names its class.
+
+    Fields that the writer's version did not have get their defaults.
+
+    Raises:
+        UserError: an unknown family, field or choice.
+    """
+    families = {cls.__name__: cls for cls in _FAMILIES}
+    cls = families.get(str(tree.get("family")))
+    if cls is None:
+        raise errors.unknown("family of models", str(tree.get("family")), families)
+    fields = {field.name: field.type for field in dataclasses.fields(cls)}
+    values = {}
+    for name, value in tree.items():
+        if name != "family" and name not in fields:
+            raise errors.unknown(f"field of {cls.__name__}", name, fields)
+        values[name] = errors.choice(fields.get(name), f"model.{name}", _as_tuple(value))
+    del values["family"]
+    return cls(**values)
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
+
+
 def create(cfg: ModelConfig) -> nn.Module:
     """Build the module of a config, after checking it.
 
@@ -75,14 +119,31 @@ def init(module: nn.Module, cfg: ModelConfig, key: jax.Array) -> tuple[Any, Mapp
     return params, variables
 
 
+def abstract(cfg: ModelConfig) -> dict[str, Any]:
+    """Return the shapes and dtypes of {"params": ..., **model_state}, allocating nothing."""
+    module = create(cfg)
+    params, state = jax.eval_shape(lambda key: init(module, cfg, key), jax.random.key(0))
+    return {"params": params, **state}
+
+
 __all__ = [
     "VARIANTS",
+    "BiTConfig",
+    "CaiTConfig",
+    "ConViTConfig",
     "DType",
+    "HybridConfig",
+    "MixerConfig",
     "ModelConfig",
     "Output",
+    "RegNetConfig",
     "Remat",
+    "ResNetConfig",
+    "SwinConfig",
     "ViTConfig",
+    "abstract",
     "create",
+    "from_json",
     "init",
     "input_shape",
     "pair",

@@ -37,7 +37,10 @@ class ModelConfig:
         channels: C of the input.
         dtype: compute dtype.
         remat: what the backward pass keeps.
-        scan_unroll: blocks per loop iteration; 0 unrolls all (fastest step), 1 compiles fastest.
+        scan_unroll: blocks of a homogeneous stack per loop iteration; 0 unrolls all (fastest step),
+            1 compiles fastest. Families of unlike stages (Swin, BiT, RegNet) have no such stack.
+        zero_head, head_bias: start the head's kernel at zero; start its bias at this value
+            (-log K for a sigmoid loss over K classes).
     """
 
     num_classes: int = 1000
@@ -46,6 +49,8 @@ class ModelConfig:
     dtype: DType = DType.FLOAT32
     remat: Remat = Remat.NONE
     scan_unroll: int = 0
+    zero_head: bool = False
+    head_bias: float = 0.0
 
 
 @flax.struct.dataclass
@@ -90,6 +95,31 @@ def grid(image_size: tuple[int, int], patch: tuple[int, int]) -> tuple[int, int]
             f"the nearest image_size that it divides is {near}"
         )
     return image_size[0] // patch[0], image_size[1] // patch[1]
+
+
+def check_positive(cfg: ModelConfig, *names: str) -> None:
+    """Refuse a size below 1, in a number or anywhere in a tuple, by name."""
+    for name in ("num_classes", "channels", *names):
+        value = getattr(cfg, name)
+        if min(value if isinstance(value, tuple) else (value,), default=1) < 1:
+            raise UserError(f"model.{name}={value} must be at least 1")
+    if cfg.scan_unroll < 0:
+        raise UserError(
+            f"model.scan_unroll={cfg.scan_unroll} must be 0 (all) or a number of blocks"
+        )
+
+
+def check_rates(cfg: ModelConfig, *names: str) -> None:
+    """Refuse a probability outside [0, 1), by name."""
+    for name in names:
+        if not 0 <= getattr(cfg, name) < 1:
+            raise UserError(f"model.{name}={getattr(cfg, name)} must be in [0, 1)")
+
+
+def check_heads(dim: int, num_heads: int) -> None:
+    """Refuse a width that its heads cannot share equally."""
+    if dim % num_heads:
+        raise UserError(f"model.num_heads={num_heads} does not divide model.dim={dim}")
 
 
 def compute_dtype(cfg: ModelConfig) -> jnp.dtype:

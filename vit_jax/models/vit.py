@@ -14,17 +14,29 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
-from vit_jax.models.base import DType, ModelConfig, Output, check_input, compute_dtype, grid, pair
-from vit_jax.models.layers.attention import AttentionImpl
+from vit_jax.models.base import (
+    DType,
+    ModelConfig,
+    Output,
+    check_heads,
+    check_input,
+    check_positive,
+    check_rates,
+    compute_dtype,
+    grid,
+    pair,
+)
+from vit_jax.models.layers.attention import AttentionImpl, check_impl
 from vit_jax.models.layers.block import Block
 from vit_jax.models.layers.dense import Dense
 from vit_jax.models.layers.drop_path import DropPathRule, drop_path_rates
-from vit_jax.models.layers.init import POS_EMBED, RULES, Init
+from vit_jax.models.layers.head import classifier
+from vit_jax.models.layers.init import POS_EMBED, RULES, Init, Initializer
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.norm import layer_norm
 from vit_jax.models.layers.patch import PatchEmbed
 from vit_jax.models.layers.pool import MapPool, Pool
-from vit_jax.models.layers.posemb import PosEmbed, sincos2d
+from vit_jax.models.layers.posemb import PosEmbed, resample, sincos2d
 from vit_jax.models.layers.stack import stack
 from vit_jax.sharding import BATCH_AXES, constrain
 
@@ -37,11 +49,17 @@ class ViTConfig(ModelConfig):
         patch: (rows, columns) of a patch in pixels; (P,) means square.
         dim, depth, num_heads, mlp_dim: D, L, h, F.
         pool: what the head sees.
+        pool_prefix: `gap` and `map` see the class token and the registers too, not only patches.
         fc_norm: with `gap`, normalise after the mean instead of before it (timm's fc_norm).
         class_token: prepend a class token; needed by `cls`.
-        num_registers: register tokens after the class token (arXiv:2309.16588).
+        distilled: a distillation token after the class token with a head of its own; the logits are
+            the mean of both heads', in training too, and `aux` holds each (arXiv:2012.12877
+            section 4).
+        num_registers: register tokens after those (arXiv:2309.16588).
         pos_embed: where positions come from.
-        pos_embed_prefix: the learned table also covers class token and registers.
+        pos_embed_prefix: the learned table also covers the tokens before the patches.
+        dynamic_image_size: take images of any size that the patch divides, and resample the
+            learned table, made for `image_size`, inside the forward pass (bicubic, antialiased).
         pre_logits_dim: width of a Dense + tanh before the head; 0 for none.
         pre_norm: normalise the embedded tokens before the first block (CLIP).
         patch_bias, qkv_bias: have those biases.
@@ -52,8 +70,6 @@ class ViTConfig(ModelConfig):
         attention_dropout_rate: on the attention weights.
         drop_path_rate, drop_path_rule: stochastic depth and how it runs over the blocks.
         init: whose initial weights.
-        zero_head, head_bias: start the head's kernel at zero; start its bias at this value
-            (-log K for a sigmoid loss over K classes).
         attention: which attention kernel.
     """
 
@@ -63,11 +79,14 @@ class ViTConfig(ModelConfig):
     num_heads: int = 12
     mlp_dim: int = 3072
     pool: Pool = Pool.CLS
+    pool_prefix: bool = False
     fc_norm: bool = False
     class_token: bool = True
+    distilled: bool = False
     num_registers: int = 0
     pos_embed: PosEmbed = PosEmbed.LEARNED
     pos_embed_prefix: bool = True
+    dynamic_image_size: bool = False
     pre_logits_dim: int = 0
     pre_norm: bool = False
     patch_bias: bool = True
@@ -82,7 +101,6 @@ class ViTConfig(ModelConfig):
     drop_path_rule: DropPathRule = DropPathRule.LINEAR
     init: Init = Init.JAX
     zero_head: bool = True
-    head_bias: float = 0.0
     attention: AttentionImpl = AttentionImpl.AUTO
 
 
@@ -100,12 +118,17 @@ SIZES = {
     "so400m": (1152, 27, 4304, 16),
 }
 PATCHES = (8, 14, 16, 32)
+
+
+def sized(size: str, patch: int, **fields: Any) -> ViTConfig:
+    """Return the config of a size of `SIZES` and a square patch, with other fields."""
+    dim, depth, mlp_dim, num_heads = SIZES[size]
+    shape = {"dim": dim, "depth": depth, "mlp_dim": mlp_dim, "num_heads": num_heads}
+    return ViTConfig(patch=(patch, patch), **shape, **fields)
+
+
 VARIANTS: dict[str, ViTConfig] = {
-    f"vit_{size}{patch}": ViTConfig(
-        dim=dim, depth=depth, mlp_dim=mlp_dim, num_heads=heads, patch=(patch, patch)
-    )
-    for size, (dim, depth, mlp_dim, heads) in SIZES.items()
-    for patch in PATCHES
+    f"vit_{size}{patch}": sized(size, patch) for size in SIZES for patch in PATCHES
 }
 
 
@@ -116,33 +139,30 @@ def validate(cfg: ViTConfig) -> None:
         UserError: naming the fields and what they may be.
     """
     grid(pair(cfg.image_size, "image_size"), pair(cfg.patch, "patch"))
-    for name in ("dim", "depth", "num_heads", "mlp_dim", "num_classes", "channels"):
-        if getattr(cfg, name) < 1:
-            raise UserError(f"model.{name}={getattr(cfg, name)} must be at least 1")
-    if cfg.dim % cfg.num_heads:
-        raise UserError(f"model.num_heads={cfg.num_heads} does not divide model.dim={cfg.dim}")
+    check_transformer(cfg)
+
+
+def check_transformer(cfg: ViTConfig) -> None:
+    """Do what `validate` does but for the grid of patches, which a backbone changes."""
+    check_positive(cfg, "dim", "depth", "num_heads", "mlp_dim")
+    check_heads(cfg.dim, cfg.num_heads)
     if cfg.pool is Pool.CLS and not cfg.class_token:
         raise UserError("model.pool=cls needs model.class_token=true (or choose gap or map)")
+    if cfg.distilled and cfg.pool is not Pool.CLS:
+        raise UserError("model.distilled needs model.pool=cls: each token has a head of its own")
+    if cfg.distilled and cfg.pre_logits_dim:
+        raise UserError("model.distilled has no pre-logits layer; set model.pre_logits_dim=0")
+    if cfg.pool_prefix and cfg.pool is Pool.CLS:
+        raise UserError("model.pool_prefix applies to model.pool=gap and map only")
     if cfg.fc_norm and cfg.pool is not Pool.GAP:
         raise UserError("model.fc_norm applies to model.pool=gap only")
     if cfg.pos_embed is PosEmbed.SINCOS2D and cfg.dim % 4:
         raise UserError(f"model.pos_embed=sincos2d needs model.dim={cfg.dim} divisible by 4")
-    if cfg.attention is AttentionImpl.CUDNN:
-        head_dim = cfg.dim // cfg.num_heads
-        if cfg.dtype is not DType.BFLOAT16 or head_dim % 8 or head_dim > 128:
-            raise UserError(
-                "model.attention=cudnn needs model.dtype=bfloat16 and a head width (dim/num_heads="
-                f"{head_dim}) that is a multiple of 8 up to 128; choose auto"
-            )
-        if cfg.attention_dropout_rate:
-            raise UserError(
-                "model.attention=cudnn cannot drop weights; set attention_dropout_rate=0"
-            )
-    for name in ("dropout_rate", "attention_dropout_rate", "drop_path_rate"):
-        if not 0 <= getattr(cfg, name) < 1:
-            raise UserError(f"model.{name}={getattr(cfg, name)} must be in [0, 1)")
-    if cfg.scan_unroll < 0 or cfg.num_registers < 0 or cfg.pre_logits_dim < 0:
-        raise UserError("model.scan_unroll, num_registers and pre_logits_dim cannot be negative")
+    half, head_dim = cfg.dtype is DType.BFLOAT16, cfg.dim // cfg.num_heads
+    check_impl(cfg.attention, half, head_dim, cfg.attention_dropout_rate)
+    check_rates(cfg, "dropout_rate", "attention_dropout_rate", "drop_path_rate")
+    if cfg.num_registers < 0 or cfg.pre_logits_dim < 0:
+        raise UserError("model.num_registers and pre_logits_dim cannot be negative")
 
 
 class ViT(nn.Module):
@@ -153,10 +173,9 @@ class ViT(nn.Module):
     @nn.compact
     def __call__(self, image: Float[Array, "B H W C"], *, train: bool = False) -> Output:
         cfg, dtype = self.cfg, compute_dtype(self.cfg)
-        size, patch = pair(cfg.image_size, "image_size"), pair(cfg.patch, "patch")
-        check_input(image, size, cfg.channels)
-        x = PatchEmbed(patch, cfg.dim, cfg.init, dtype, cfg.patch_bias, name="patch_embed")(image)
-        x, num_prefix = self._embed(x, grid(size, patch), dtype)
+        self._check_image(image)
+        x, shape = self._patches(image, dtype)
+        x, num_prefix = self._embed(x, shape, dtype)
         x = nn.Dropout(cfg.dropout_rate, deterministic=not train)(x)
         if cfg.pre_norm:
             x = layer_norm(cfg.norm_eps, dtype, "norm_pre")(x)
@@ -164,22 +183,47 @@ class ViT(nn.Module):
         x, _ = self._blocks(dtype, train)(constrain(x, BATCH_AXES), jnp.asarray(rates))
         if not cfg.fc_norm:
             x = layer_norm(cfg.norm_eps, dtype, "norm")(x)
-        features = self._pool(x, num_prefix, dtype)
-        # float32 from here on: K-way logits are cheap, and the loss wants their digits.
-        features = features.astype(jnp.float32)
         linear = RULES[cfg.init].linear
+        if cfg.distilled:
+            return self._two_heads(x, linear)
+        features = self._pool(x, num_prefix, dtype).astype(jnp.float32)
         if cfg.pre_logits_dim:
             lecun = nn.initializers.lecun_normal()
             dense = Dense(cfg.pre_logits_dim, jnp.float32, lecun, name="pre_logits")
             features = jnp.tanh(dense(features))
-        head = Dense(
-            cfg.num_classes,
-            jnp.float32,
-            nn.initializers.zeros if cfg.zero_head else linear,
-            nn.initializers.constant(cfg.head_bias),
-            name="head",
+        logits = classifier(cfg, linear)(features)
+        return Output(logits=logits, features=features, tokens=x)
+
+    def _check_image(self, image: jax.Array) -> None:
+        size = pair(self.cfg.image_size, "image_size")
+        if self.cfg.dynamic_image_size:
+            size = (image.shape[1], image.shape[2])
+            self._grid(size)
+        check_input(image, size, self.cfg.channels)
+
+    def _grid(self, image_size: tuple[int, int]) -> tuple[int, int]:
+        """Return the (rows, columns) of patches of an image."""
+        return grid(image_size, pair(self.cfg.patch, "patch"))
+
+    def _patches(
+        self, image: jax.Array, dtype: Any
+    ) -> tuple[Float[Array, "B N D"], tuple[int, int]]:
+        """Return the embedded patches and their (rows, columns)."""
+        cfg, patch = self.cfg, pair(self.cfg.patch, "patch")
+        x = PatchEmbed(patch, cfg.dim, cfg.init, dtype, cfg.patch_bias, name="patch_embed")(image)
+        return x, grid((image.shape[1], image.shape[2]), patch)
+
+    def _two_heads(self, x: Float[Array, "B N D"], kernel_init: Initializer) -> Output:
+        """Read the class token by `head`, the distillation token by `head_dist`."""
+        first, second = x[:, 0].astype(jnp.float32), x[:, 1].astype(jnp.float32)
+        logits = classifier(self.cfg, kernel_init)(first)
+        dist_logits = classifier(self.cfg, kernel_init, "head_dist")(second)
+        return Output(
+            logits=(logits + dist_logits) / 2,
+            features=(first + second) / 2,  # timm's pre-logits
+            tokens=x,
+            aux={"cls_logits": logits, "dist_logits": dist_logits},
         )
-        return Output(logits=head(features), features=features, tokens=x)
 
     def _embed(
         self, x: Float[Array, "B N D"], shape: tuple[int, int], dtype: Any
@@ -193,17 +237,21 @@ class ViT(nn.Module):
         prefix = []
         if cfg.class_token:
             prefix.append(self.param("cls_token", token_init, (1, 1, cfg.dim), jnp.float32))
+        if cfg.distilled:
+            prefix.append(self.param("dist_token", token_init, (1, 1, cfg.dim), jnp.float32))
         if cfg.num_registers:
             tiny = nn.initializers.normal(1e-6)  # as timm's reg_token
             registers = (1, cfg.num_registers, cfg.dim)
             prefix.append(self.param("reg_token", tiny, registers, jnp.float32))
-        num_prefix = int(cfg.class_token) + cfg.num_registers
-        count = shape[0] * shape[1]
+        num_prefix = int(cfg.class_token) + int(cfg.distilled) + cfg.num_registers
         covers_prefix = cfg.pos_embed is PosEmbed.LEARNED and cfg.pos_embed_prefix
         table = None
         if cfg.pos_embed is PosEmbed.LEARNED:
-            length = count + (num_prefix if covers_prefix else 0)
+            own = self._grid(pair(cfg.image_size, "image_size"))
+            covered = num_prefix if covers_prefix else 0
+            length = covered + own[0] * own[1]
             table = self.param("pos_embed", POS_EMBED, (1, length, cfg.dim), jnp.float32)
+            table = resample(table, covered, own, shape)
         elif cfg.pos_embed is PosEmbed.SINCOS2D:
             table = jnp.asarray(sincos2d(*shape, cfg.dim))[None]
         if table is not None and not covers_prefix:
@@ -222,7 +270,7 @@ class ViT(nn.Module):
             Block,
             depth=cfg.depth,
             unroll=cfg.scan_unroll,
-            remat=cfg.remat,
+            policy=cfg.remat,
             name="blocks",
             num_heads=cfg.num_heads,
             mlp_dim=cfg.mlp_dim,
@@ -244,6 +292,8 @@ class ViT(nn.Module):
         cfg = self.cfg
         if cfg.pool is Pool.CLS:
             return x[:, 0]
+        if not cfg.pool_prefix:
+            x = x[:, num_prefix:]
         if cfg.pool is Pool.MAP:
             return MapPool(
                 cfg.num_heads,
@@ -255,5 +305,5 @@ class ViT(nn.Module):
                 cfg.attention,
                 name="map_pool",
             )(x)
-        mean = x[:, num_prefix:].mean(axis=1, dtype=jnp.float32)
+        mean = x.mean(axis=1, dtype=jnp.float32)
         return layer_norm(cfg.norm_eps, dtype, "fc_norm")(mean) if cfg.fc_norm else mean

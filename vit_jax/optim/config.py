@@ -26,6 +26,7 @@ class Schedule(enum.StrEnum):
     LINEAR = "linear"
     RSQRT = "rsqrt"
     CONSTANT = "constant"
+    STEP = "step"
 
 
 class MomentDtype(enum.StrEnum):
@@ -52,6 +53,9 @@ class OptimConfig:
         cooldown: linear descent to `min_lr` at the end of the run. Cosine and linear have reached
             `min_lr` before it and stay there.
         rsqrt_timescale: t of rsqrt's lr / sqrt(1 + (step - warmup) / t).
+        milestones: when step lowers the rate, counted from the start of the run; by default as
+            BiT-HyperRule (arXiv:1912.11370).
+        decay_factor: what step multiplies the rate with at every milestone.
         beta1: decay of the first moment: adamw, lamb, lion, and muon's Adam part.
         beta2: decay of the second moment: as beta1 (the Lion paper uses 0.99); for adafactor the
             cap on its growing decay.
@@ -76,6 +80,8 @@ class OptimConfig:
     min_lr: float = 0.0
     cooldown: str = ""
     rsqrt_timescale: str = "10_000 steps"
+    milestones: tuple[str, ...] = ("30%", "60%", "90%")
+    decay_factor: float = 0.1
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
@@ -146,11 +152,15 @@ def validate(cfg: OptimConfig) -> None:
     _require_effect(cfg, "min_lr", ends or bool(cfg.cooldown), f"with {cfg.schedule}, no cooldown")
     rsqrt = cfg.schedule == Schedule.RSQRT
     _require_effect(cfg, "rsqrt_timescale", rsqrt, f"with the schedule {cfg.schedule}")
+    for field in ("milestones", "decay_factor"):
+        step = cfg.schedule == Schedule.STEP
+        _require_effect(cfg, field, step, f"with the schedule {cfg.schedule}")
     _require_effect(cfg, "weight_decay", bool(cfg.decay), "when optim.decay names no parameter")
 
     _require_range(cfg, "lr", cfg.lr > 0, "above 0")
     _require_range(cfg, "warmup_lr", cfg.warmup_lr >= 0, "0 or more")
     _require_range(cfg, "min_lr", 0 <= cfg.min_lr <= cfg.lr, f"from 0 to optim.lr ({cfg.lr})")
+    _require_range(cfg, "decay_factor", 0 < cfg.decay_factor < 1, "above 0 and below 1")
     for field in ("beta1", "beta2", "momentum"):
         _require_range(cfg, field, 0 <= getattr(cfg, field) < 1, "from 0 to below 1")
     _require_range(cfg, "eps", cfg.eps > 0, "above 0")

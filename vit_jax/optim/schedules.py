@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Learning-rate schedules: linear warmup, a curve, linear cooldown (arXiv 2106.04560, sec. 3.5)."""
 
+import itertools
+
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, Float
@@ -21,10 +23,11 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
         linear    min_lr + (lr - min_lr) * (1 - p)
         rsqrt     lr / sqrt(1 + (i - W) / rsqrt_timescale)
         constant  lr
+        step      lr * decay_factor ** (number of milestones m with m <= i)
 
     p stops at 1, so cosine and linear stay at min_lr from step T - C on, as with timm's
-    `cooldown_epochs`. In the cooldown, i > T - C, the distance of rsqrt and constant from min_lr
-    is multiplied by (T - i) / C.
+    `cooldown_epochs`. In the cooldown, i > T - C, the distance of rsqrt, constant and step from
+    min_lr is multiplied by (T - i) / C.
 
     Without cooldown these are the schedules of google-research/vision_transformer (min_lr is its
     `linear_end`) and big_vision; rsqrt equals big_vision's with cooldown, too, when min_lr is 0.
@@ -32,7 +35,8 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
     the update: Swin's update i uses lr(i - 1).
 
     Raises:
-        UserError: settings out of range, or warmup and cooldown longer than the run.
+        UserError: settings out of range, warmup and cooldown longer than the run, or milestones
+            that do not follow one another within the run.
     """
     validate(cfg)
     if clock.total_steps is None:
@@ -46,6 +50,7 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
         )
     if timescale < 1:
         raise UserError("optim.rsqrt_timescale must be a duration, such as '10_000 steps'")
+    milestones = _milestones(cfg, clock) if cfg.schedule == Schedule.STEP else []
     kind, peak, start, end = cfg.schedule, cfg.lr, cfg.warmup_lr, cfg.min_lr
     span = max(total - warmup - cooldown, 1)
 
@@ -63,6 +68,9 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
                 lr = peak / jnp.sqrt(1 + after / timescale)
             case Schedule.CONSTANT:
                 lr = jnp.full_like(after, peak)
+            case Schedule.STEP:
+                passed = sum((step >= milestone for milestone in milestones), jnp.zeros_like(after))
+                lr = peak * cfg.decay_factor**passed
         if cooldown:
             left = jnp.clip((total - step).astype(jnp.float32) / cooldown, 0.0, 1.0)
             lr = end + (lr - end) * left
@@ -72,3 +80,15 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
         return lr
 
     return schedule
+
+
+def _milestones(cfg: OptimConfig, clock: Clock) -> list[int]:
+    """Return the milestones in steps."""
+    steps = [clock.steps(text) for text in cfg.milestones]
+    ends = [0, *steps, clock.total_steps or 0]
+    if not steps or any(early >= late for early, late in itertools.pairwise(ends)):
+        raise UserError(
+            f"optim.milestones={cfg.milestones} are the steps {steps} of {clock.total_steps}; give "
+            "durations that follow one another within the run, such as ('30%', '60%', '90%')"
+        )
+    return steps

@@ -11,18 +11,19 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from vit_jax import __version__, data, models, sharding
+from vit_jax import __version__, data, models, sharding, weights
 from vit_jax import config as config_lib
 from vit_jax.analysis.flops import forward_flops, train_flops
 from vit_jax.analysis.peaks import peak_flops
+from vit_jax.checkpoints.checkpointer import Checkpointer, SaveFailed
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.evals import Classify
 from vit_jax.train import build as build_lib
 from vit_jax.train import report, workdir
-from vit_jax.train.checkpoint import Checkpointer, SaveFailed
 from vit_jax.train.meter import Meter
 from vit_jax.train.progress import Progress
+from vit_jax.train.start import initial_state
 from vit_jax.train.state import TrainState
 from vit_jax.train.stop import Stop
 from vit_jax.train.writers import MetricWriter, make_writer
@@ -49,7 +50,7 @@ class Result:
 
 
 def fit(cfg: Config, directory: str | Path, *, allow_config_change: bool = False) -> Result:
-    """Train the run of `cfg` in a workdir: continue what is there, else start from scratch.
+    """Train the run of `cfg` in a workdir: continue what is there, else start from `cfg.init`.
 
     Killed at any moment and called again, it ends with the same parameters, bit for bit, as if it
     had never been killed. Checkpoints, metrics, config and class names are kept in the workdir.
@@ -58,6 +59,9 @@ def fit(cfg: Config, directory: str | Path, *, allow_config_change: bool = False
         UserError: anything wrong with config, data, workdir or checkpoints.
     """
     config_lib.check(cfg)
+    place = Path(directory).expanduser().absolute()
+    if cfg.init.weights and not workdir.has_checkpoints(place):
+        weights.check_exists(cfg.init.weights)
     source = build_lib.open_train(cfg)
     eval_sources = build_lib.open_evals(cfg, source)
     mesh = sharding.make_mesh(cfg.mesh)
@@ -66,7 +70,7 @@ def fit(cfg: Config, directory: str | Path, *, allow_config_change: bool = False
     evaluators = {
         name: build_lib.evaluator(cfg, name, split, mesh) for name, split in eval_sources.items()
     }
-    place, total = Path(directory).expanduser().absolute(), parts.plan.total_steps
+    total = parts.plan.total_steps
     with workdir.lock(place), jax.set_mesh(mesh):
         checkpoints = Checkpointer(place / workdir.CHECKPOINTS, cfg.checkpoint)
         latest = checkpoints.latest_step()
@@ -85,7 +89,10 @@ def fit(cfg: Config, directory: str | Path, *, allow_config_change: bool = False
                 )
             _say(f"continuing {place} at step {start:,} of {total:,}")
         else:
-            state, start = build_lib.init_state(cfg, parts, mesh), 0
+            state, told = initial_state(cfg, parts, mesh)
+            start = 0
+            if told:
+                _say(told)
         metadata = _metadata(cfg, source)
         _write_metadata(place, metadata)
         with contextlib.ExitStack() as stack:
@@ -180,7 +187,7 @@ class _Run:
                 scores = run(predict, {"params": state.params, **state.model_state}, report_dir)
                 metrics |= {f"{name}/{key}": value for key, value in scores.items()}
                 if state.ema is not None:
-                    scores = run(predict, {"params": state.ema, **state.model_state})
+                    scores = run(predict, state.ema)
                     metrics |= {f"{name}_ema/{key}": value for key, value in scores.items()}
         if metrics:
             self._log(step, metrics)

@@ -21,7 +21,7 @@ class TrainState:
         params: '/'-named tree of float32 arrays.
         model_state: state that is not trained (BatchNorm's statistics); {} for most families.
         opt_state: optax's state.
-        ema: exponential moving average of params, or None.
+        ema: exponential moving average of {"params": params, **model_state}, or None.
         rng: typed PRNG key; step s draws from fold_in(rng, s).
     """
 
@@ -50,7 +50,7 @@ def make_init(
             model_state=model_state,
             opt_state=tx.init(params),
             # A copy: donation forbids one buffer in two places.
-            ema=jax.tree.map(jnp.copy, params) if with_ema else None,
+            ema=jax.tree.map(jnp.copy, {"params": params, **model_state}) if with_ema else None,
             rng=rng,
         )
 

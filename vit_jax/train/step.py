@@ -60,6 +60,12 @@ def _mean_gradient(
     return grads, jax.tree.map(lambda m: m.mean(axis=0), metrics), model_state
 
 
+def _is_finite(model_state: PyTree) -> jax.Array:
+    # An overflowing variance divides activations to 0: the loss would not show it.
+    leaves = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(model_state)]
+    return jnp.asarray(leaves, bool).all()
+
+
 def _choose(finite: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
     # Counters go on: the schedule is a function of the step, skipped or not.
     return new if jnp.issubdtype(new.dtype, jnp.integer) else jnp.where(finite, new, old)
@@ -75,8 +81,8 @@ def make_train_step(
 ) -> TrainStep:
     """Build the step; jit it with `jit_step`.
 
-    A step whose loss or gradient is not finite changes nothing but counters and reports
-    `nonfinite` = 1. Metrics are float32 scalars, means over the global batch.
+    A step whose loss, gradient or model state is not finite changes nothing but counters and
+    reports `nonfinite` = 1. Metrics are float32 scalars, means over the global batch.
     """
 
     def train_step(state: TrainState, frozen: PyTree, batch: Batch) -> tuple[TrainState, Metrics]:
@@ -90,8 +96,10 @@ def make_train_step(
         params = optax.apply_updates(state.params, updates)
         ema = None
         if state.ema is not None:
-            ema = optax.incremental_update(params, state.ema, 1 - ema_decay)
-        finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(grad_norm)
+            # With BatchNorm's statistics, as in timm's ModelEma: the step's are of other weights.
+            variables = {"params": params, **model_state}
+            ema = optax.incremental_update(variables, state.ema, 1 - ema_decay)
+        finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(grad_norm) & _is_finite(model_state)
         new = (params, model_state, opt_state, ema)
         old = (state.params, state.model_state, state.opt_state, state.ema)
         params, model_state, opt_state, ema = jax.tree.map(

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import jax
 
+from vit_jax.checkpoints import DIRECTORY as CHECKPOINTS
 from vit_jax.errors import UserError
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
-CHECKPOINTS = "checkpoints"
 TENSORBOARD = "tensorboard"
 CLASSES = "classes.json"
 CURVE = "learning_curve.png"
@@ -65,6 +65,12 @@ def lock(workdir: Path) -> Iterator[None]:
         file.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
         yield  # closing the file unlocks it
+
+
+def has_checkpoints(workdir: Path) -> bool:
+    """Say whether a run in `workdir` has something to continue from."""
+    place = workdir / CHECKPOINTS
+    return place.is_dir() and any(entry.name.isdecimal() for entry in place.iterdir())
 
 
 def mark_finished(workdir: Path, step: int) -> None:

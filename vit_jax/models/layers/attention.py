@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from vit_jax.errors import UserError
 from vit_jax.models.layers.dense import Dense
 from vit_jax.models.layers.init import RULES, Init
 from vit_jax.models.layers.norm import layer_norm
@@ -20,6 +21,23 @@ class AttentionImpl(enum.StrEnum):
     AUTO = "auto"  # cuDNN's flash attention where it applies, XLA elsewhere
     XLA = "xla"
     CUDNN = "cudnn"
+
+
+def check_impl(impl: AttentionImpl, half: bool, head_dim: int, dropout_rate: float) -> None:
+    """Refuse a kernel that cannot compute what is asked of it.
+
+    Raises:
+        UserError: naming what stands in the way.
+    """
+    if impl is not AttentionImpl.CUDNN:
+        return
+    if not half or head_dim % 8 or head_dim > 128:
+        raise UserError(
+            "model.attention=cudnn needs model.dtype=bfloat16 and a head width (dim/num_heads="
+            f"{head_dim}) that is a multiple of 8 up to 128; choose auto"
+        )
+    if dropout_rate:
+        raise UserError("model.attention=cudnn cannot drop weights; set attention_dropout_rate=0")
 
 
 def _use_cudnn(impl: AttentionImpl, q: jax.Array, dropout_rate: float) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pre-norm transformer block of the ViT (arXiv:2010.11929 equations 2 and 3)."""
+"""The pre-norm transformer block (arXiv:2010.11929 equations 2 and 3), and the ViT's."""
 
 from typing import Any
 
@@ -15,8 +15,11 @@ from vit_jax.models.layers.norm import LayerScale, layer_norm
 from vit_jax.sharding import BATCH_AXES, constrain
 
 
-class Block(nn.Module):
-    """x += attention(norm(x)); x += mlp(norm(x)), each with its LayerScale and stochastic depth."""
+class PreNormBlock(nn.Module):
+    """x += attn(norm(x)); x += mlp(norm(x)), each with its LayerScale and stochastic depth.
+
+    A subclass says in `_attention` which attention that is.
+    """
 
     num_heads: int
     mlp_dim: int
@@ -25,11 +28,9 @@ class Block(nn.Module):
     dtype: Any
     norm_eps: float
     qkv_bias: bool
-    qk_norm: bool
     layer_scale: float
     dropout_rate: float
     attention_dropout_rate: float
-    attention: AttentionImpl
     has_drop_path: bool
     train: bool
 
@@ -38,7 +39,45 @@ class Block(nn.Module):
         self, x: Float[Array, "B N D"], drop_path_rate: Float[Array, ""]
     ) -> tuple[Float[Array, "B N D"], None]:
         y = layer_norm(self.norm_eps, self.dtype, "norm1")(x)
-        y = Attention(
+        y = self._attention(y)
+        y = nn.Dropout(self.dropout_rate, deterministic=not self.train)(y)
+        x = x + self._branch(y, drop_path_rate, "ls1")
+        x = self._add_mlp(x, drop_path_rate)
+        return constrain(x, BATCH_AXES), None
+
+    def _attention(self, y: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
+        """Attend within the normalised tokens, by a module named `attn`."""
+        raise NotImplementedError
+
+    def _add_mlp(self, x: jax.Array, drop_path_rate: jax.Array) -> jax.Array:
+        y = layer_norm(self.norm_eps, self.dtype, "norm2")(x)
+        y = Mlp(
+            self.mlp_dim,
+            self.gelu,
+            self.init_rules,
+            self.dtype,
+            self.dropout_rate,
+            self.train,
+            name="mlp",
+        )(y)
+        return x + self._branch(y, drop_path_rate, "ls2")
+
+    def _branch(self, y: jax.Array, drop_path_rate: jax.Array, name: str) -> jax.Array:
+        if self.layer_scale:
+            y = LayerScale(self.layer_scale, name=name)(y)
+        if self.has_drop_path and self.train:
+            y = drop_path(y, drop_path_rate, self.make_rng("dropout"))
+        return y
+
+
+class Block(PreNormBlock):
+    """The block of the ViT."""
+
+    qk_norm: bool
+    attention: AttentionImpl
+
+    def _attention(self, y: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
+        return Attention(
             num_heads=self.num_heads,
             init_rules=self.init_rules,
             dtype=self.dtype,
@@ -50,24 +89,3 @@ class Block(nn.Module):
             train=self.train,
             name="attn",
         )(y)
-        y = nn.Dropout(self.dropout_rate, deterministic=not self.train)(y)
-        x = x + self._branch(y, drop_path_rate, "ls1")
-        y = layer_norm(self.norm_eps, self.dtype, "norm2")(x)
-        y = Mlp(
-            self.mlp_dim,
-            self.gelu,
-            self.init_rules,
-            self.dtype,
-            self.dropout_rate,
-            self.train,
-            name="mlp",
-        )(y)
-        x = x + self._branch(y, drop_path_rate, "ls2")
-        return constrain(x, BATCH_AXES), None
-
-    def _branch(self, y: jax.Array, drop_path_rate: jax.Array, name: str) -> jax.Array:
-        if self.layer_scale:
-            y = LayerScale(self.layer_scale, name=name)(y)
-        if self.has_drop_path and self.train:
-            y = drop_path(y, drop_path_rate, self.make_rng("dropout"))
-        return y

@@ -23,9 +23,9 @@ def drop_path_rates(rate: float, depth: int, rule: DropPathRule) -> np.ndarray:
 
 
 def drop_path(
-    x: Float[Array, "B N D"], rate: Float[Array, ""], key: jax.Array
-) -> Float[Array, "B N D"]:
+    x: Float[Array, "B *rest"], rate: float | Float[Array, ""], key: jax.Array
+) -> Float[Array, "B *rest"]:
     """Zero the branch of a share `rate` of the examples and scale up the others by 1/(1-rate)."""
     keep = 1.0 - rate
-    mask = jax.random.bernoulli(key, keep, (x.shape[0], 1, 1))
+    mask = jax.random.bernoulli(key, keep, (x.shape[0], *[1] * (x.ndim - 1)))
     return jnp.where(mask, (x.astype(jnp.float32) / keep).astype(x.dtype), jnp.zeros_like(x))

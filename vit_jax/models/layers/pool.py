@@ -20,7 +20,7 @@ class Pool(enum.StrEnum):
 
     CLS = "cls"  # the class token
     GAP = "gap"  # the mean over the patches (prefix tokens excluded)
-    MAP = "map"  # multi-head attention pooling with one learned query
+    MAP = "map"  # multi-head attention pooling of the patches with one learned query
 
 
 class MapPool(nn.Module):

@@ -18,20 +18,27 @@ _POLICIES = {
 }
 
 
+def remat(block: type[nn.Module], policy: Remat, *, prevent_cse: bool = True) -> type[nn.Module]:
+    """Return the block keeping for its backward pass what `policy` says.
+
+    `prevent_cse` keeps XLA from undoing it; inside a rolled scan the loop does so by itself.
+    """
+    if policy is Remat.NONE:
+        return block
+    return nn.remat(block, policy=_POLICIES[policy], prevent_cse=prevent_cse)
+
+
 def stack(
-    block: type[nn.Module], *, depth: int, unroll: int, remat: Remat, name: str, **fields: Any
+    block: type[nn.Module], *, depth: int, unroll: int, policy: Remat, name: str, **fields: Any
 ) -> nn.Module:
     """Create `depth` blocks as one module.
 
     A block is called with (x, per-layer input) and returns (x, None); the stack with (x, inputs
     stacked over depth). `unroll` blocks are laid out per loop iteration; 0 lays out all.
     """
-    if remat is not Remat.NONE:
-        # prevent_cse: inside a rolled scan the loop itself keeps XLA from undoing the remat.
-        rolled = 0 < unroll < depth
-        block = nn.remat(block, policy=_POLICIES[remat], prevent_cse=not rolled)
+    rolled = 0 < unroll < depth
     scanned = nn.scan(
-        block,
+        remat(block, policy, prevent_cse=not rolled),
         variable_axes={"params": 0, "intermediates": 0},
         split_rngs={"params": True, "dropout": True},
         length=depth,

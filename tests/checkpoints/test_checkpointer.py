@@ -18,9 +18,9 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax.config import CheckpointConfig, Mode
+from vit_jax.checkpoints import CheckpointConfig, Mode
+from vit_jax.checkpoints.checkpointer import Checkpointer, CorruptCheckpoints, SaveFailed
 from vit_jax.errors import UserError
-from vit_jax.train.checkpoint import Checkpointer, CorruptCheckpoints, SaveFailed
 from vit_jax.train.state import TrainState
 
 ROOT = Path(__file__).parents[2]
@@ -173,8 +173,8 @@ def test_abstract_tree_without_shardings_restores_to_one_device(tmp_path):
 KILLED = """
     import os, signal, sys, threading
     import jax, jax.numpy as jnp
-    from vit_jax.config import CheckpointConfig
-    from vit_jax.train.checkpoint import Checkpointer
+    from vit_jax.checkpoints import CheckpointConfig
+    from vit_jax.checkpoints.checkpointer import Checkpointer
     ck = Checkpointer(sys.argv[1], CheckpointConfig())
     ck.save(1, {"x": jnp.full(3_000_000, 1.0)}, metadata={"at": 1})
     ck.wait()
@@ -441,8 +441,8 @@ QUIET = """
     jax.config.update("jax_num_cpu_devices", 8)
     import jax.numpy as jnp
     from jax.sharding import AxisType, NamedSharding, PartitionSpec
-    from vit_jax.config import CheckpointConfig
-    from vit_jax.train.checkpoint import Checkpointer, CorruptCheckpoints
+    from vit_jax.checkpoints import CheckpointConfig
+    from vit_jax.checkpoints.checkpointer import Checkpointer, CorruptCheckpoints
     mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
     rows = NamedSharding(mesh, PartitionSpec("x"))
     x = jax.ShapeDtypeStruct((64, 64), jnp.float32, sharding=rows)
@@ -473,8 +473,8 @@ def test_reads_that_fail_leave_nothing_else_on_the_screen(tmp_path):
 LIMITED = """
     import json, os, resource, signal, sys
     import jax
-    from vit_jax.config import CheckpointConfig
-    from vit_jax.train.checkpoint import Checkpointer, SaveFailed
+    from vit_jax.checkpoints import CheckpointConfig
+    from vit_jax.checkpoints.checkpointer import Checkpointer, SaveFailed
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write past the limit then fails with EFBIG
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     big = {"x": jax.random.normal(jax.random.key(0), (1_000_000,))}

@@ -13,8 +13,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from vit_jax import trees
+from vit_jax.checkpoints.digest import digests
 from vit_jax.errors import UserError
-from vit_jax.train.digest import digests
 
 _FORMAT = 1
 
@@ -95,13 +95,13 @@ def check_structure(record: Record, abstract: trees.PyTree, path: Path) -> None:
 
 
 def verify(record: Record, state: trees.PyTree) -> None:
-    """Compare the digests of a restored state with those of the saved one.
+    """Compare the digests of what was restored of a state with those of the saved one.
 
     Raises:
         Damaged: some differ; it names them.
     """
     sums = digests(state)
-    wrong = [name for name, (_, _, digest) in record.leaves.items() if sums[name] != digest]
+    wrong = [name for name, digest in sums.items() if record.leaves[name][2] != digest]
     if wrong:
         raise Damaged(f"{listed(wrong)} changed since being saved (checksum)")
 

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints that survive kills, full disks and flipped bits, on Orbax v1 (orbax.readthedocs.io).
+"""Checkpoints of one run that survive kills, full disks and flipped bits.
 
-Orbax writes each step into a temporary directory and renames it when complete. It has no checksum
-of contents, so a digest of every leaf (record.py) is saved with the state and verified on restore.
-All of Orbax is in this file.
+Each appears under its final name only when it is complete (storage.py). A digest of every leaf
+(record.py) is saved with the state and verified on restore.
 """
 
 import contextlib
 import logging
-import math
 import shutil
 import threading
 from collections.abc import Mapping
@@ -17,18 +15,17 @@ from typing import Any, NamedTuple, SupportsFloat
 
 import jax
 from jax.experimental import multihost_utils
-from orbax.checkpoint import v1 as ocp
 
 from vit_jax import trees
-from vit_jax.config import CheckpointConfig, Mode
+from vit_jax.checkpoints import record as record_lib
+from vit_jax.checkpoints import storage
+from vit_jax.checkpoints.config import CheckpointConfig, ranked
+from vit_jax.checkpoints.orbax_errors import cause, silence_orbax
+from vit_jax.checkpoints.record import Damaged
 from vit_jax.errors import UserError
-from vit_jax.train import record as record_lib
-from vit_jax.train.orbax_errors import cause, chain, silence_orbax
-from vit_jax.train.record import Damaged, Record, listed
 
 _log = logging.getLogger(__name__)
 
-_TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a step that Orbax has not finished
 _DELETED = ".deleted"  # renamed before removal: a kill half-way leaves no half of a checkpoint
 
 
@@ -62,7 +59,7 @@ class Checkpointer:
         if jax.process_index() == 0:
             self._directory.mkdir(parents=True, exist_ok=True)
             for entry in self._directory.iterdir():
-                if _TEMPORARY in entry.name or entry.name.endswith(_DELETED):
+                if storage.TEMPORARY in entry.name or entry.name.endswith(_DELETED):
                     shutil.rmtree(entry, ignore_errors=True)
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("vit_jax checkpoints cleaned")
@@ -73,7 +70,7 @@ class Checkpointer:
         self._failure: SaveFailed | None = None
         for step in [int(e.name) for e in self._directory.iterdir() if e.name.isdecimal()]:
             try:
-                self._metrics[step] = self._read(step).metrics
+                self._metrics[step] = storage.read_record(self._path(step)).metrics
             except Damaged:
                 self._metrics[step] = {}
                 self._bad.add(step)
@@ -112,16 +109,13 @@ class Checkpointer:
         record = record_lib.describe(state, metadata, metrics or {})
         num_bytes = trees.num_bytes(state)
         try:
-            with _saving():
-                response = ocp.save_async(
-                    str(self._path(step)), state, custom_metadata=record_lib.pack(record)
-                )
+            complete = storage.save_async(self._path(step), state, record)
         except Exception as error:
             raise self._failed(step, num_bytes, error) from None
 
         def finish() -> None:
             try:
-                response.result()
+                complete()
             except Exception as error:
                 self._failure = self._failed(step, num_bytes, error)
             else:
@@ -190,7 +184,7 @@ class Checkpointer:
         """
         self._check_exists(step)
         try:
-            return self._read(step).metadata
+            return storage.read_record(self._path(step)).metadata
         except Damaged as damage:
             raise CorruptCheckpoints(
                 f"checkpoint {self._path(step)} is unusable: {damage}"
@@ -238,12 +232,10 @@ class Checkpointer:
             raise UserError(f"no checkpoint of step {step} in {self._directory}; there: {there}")
 
     def _best(self) -> list[int]:
-        sign = 1 if self._cfg.mode == Mode.MAX else -1
         # A copy, for the thread of a save may add and remove steps meanwhile.
         metrics = dict(self._metrics)
-        values = {s: metrics[s].get(self._cfg.metric, math.nan) for s in metrics}
-        ranked = [s for s in values if math.isfinite(values[s]) and s not in self._bad]
-        return sorted(ranked, key=lambda s: (sign * values[s], s), reverse=True)
+        intact = {step: metrics[step] for step in metrics if step not in self._bad}
+        return ranked(intact, self._cfg.metric, self._cfg.mode)
 
     def _kept(self) -> set[int]:
         return {*self.steps()[-self._cfg.keep :], *self._best()[: self._cfg.keep_best]}
@@ -262,7 +254,7 @@ class Checkpointer:
     def _failed(self, step: int, num_bytes: int, error: BaseException) -> SaveFailed:
         with contextlib.suppress(OSError):  # the disk may be full: give back what was written
             if jax.process_index() == 0:
-                for entry in self._directory.glob(f"{step}{_TEMPORARY}*"):
+                for entry in self._directory.glob(f"{step}{storage.TEMPORARY}*"):
                     shutil.rmtree(entry, ignore_errors=True)
         free = shutil.disk_usage(self._directory).free
         older = f"newest intact: step {self.latest_step()}" if self.steps() else "there is no other"
@@ -271,44 +263,13 @@ class Checkpointer:
             f"{num_bytes / 1e6:,.1f} MB, {free / 1e6:,.1f} MB free; {older}): {cause(error)}"
         )
 
-    def _read(self, step: int) -> Record:
-        try:
-            packed = ocp.metadata(str(self._path(step))).custom_metadata
-        except Exception:
-            raise Damaged("its metadata is missing or unreadable") from None
-        return record_lib.unpack(packed)
-
     def _load(self, abstract: trees.PyTree, step: int) -> Restored:
-        record = record_lib.on_all_processes(lambda: self._read(step))
+        record = record_lib.on_all_processes(lambda: storage.read_record(self._path(step)))
         record_lib.check_structure(record, abstract, self._path(step))
-        state = record_lib.on_all_processes(lambda: self._load_arrays(record, abstract, step))
+        state = record_lib.on_all_processes(
+            lambda: storage.load(self._path(step), abstract, record)
+        )
         record_lib.verify(record, state)
         self._ours.add(step)
         self._bad.discard(step)
         return Restored(state, step, record.metadata)
-
-    def _load_arrays(self, record: Record, abstract: trees.PyTree, step: int) -> trees.PyTree:
-        try:
-            return ocp.load(str(self._path(step)), jax.tree.map(_placed, abstract))
-        except Exception as error:
-            text = "\n".join(str(link) for link in chain(error))
-            # Arrays are stored under dotted names.
-            names = [n for n in record.leaves if f'"{n.replace("/", ".")}/' in text]
-            what = listed(names) if names else "its list of arrays"
-            raise Damaged(f"{what} cannot be read (a file is cut, missing or damaged)") from None
-
-
-def _saving() -> ocp.Context:
-    context = ocp.Context()
-    # Orbax cuts replicated arrays up for their devices to save a part each; below this size (in
-    # bytes) each cut, a compiled program of its own, costs more than it saves.
-    context.array.saving.min_slice_bytes_for_replica_parallel = 2**20
-    return context
-
-
-def _placed(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """Put a leaf that says no sharding on one device: Orbax would want the devices of the save."""
-    if leaf.sharding is not None:
-        return leaf
-    one = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=one)

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""ResNet-50 on ImageNet-1k from scratch, as the baseline of the RegNet paper.
+
+    python main.py --config=configs/resnet50_imagenet.py --workdir=DIR
+
+Hardware: batch 256; one GPU of 40 GB, or 8 of 16 GB (12.2 hours on 8 V100 to its authors).
+Published: 76.8 % top-1 at 224 (facebookresearch/pycls MODEL_ZOO).
+"""
+
+from configs import recipes
+from vit_jax import models
+from vit_jax.config import Config
+
+
+def get_config() -> Config:
+    return recipes.regnet_imagenet(models.variant("resnet50"), batch_size=256)

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BiT and ResNet-v2: published sizes, timm's golden, options, initial values, bad configs."""
+
+import functools
+import json
+import math
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from vit_jax import models, trees, weights
+from vit_jax.analysis import flops
+from vit_jax.errors import UserError
+from vit_jax.models import BiTConfig, bit
+from vit_jax.models.layers.conv import Padding
+from vit_jax.models.layers.init import Init
+from vit_jax.models.layers.resnet import Norm
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+TABLE = json.loads((GOLDEN / "param_counts.json").read_text())
+BITS = ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")
+NAMES = {f"bit_r{size}": f"resnetv2_{size}_bit" for size in BITS}
+NAMES |= {name: name for name in ("resnetv2_50", "resnetv2_101", "resnetv2_152")}
+
+
+def test_every_row_is_compared() -> None:
+    assert set(NAMES) <= set(bit.VARIANTS)
+    assert set(NAMES.values()) == {name for name in TABLE if name.startswith("resnetv2_")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameter_count_and_flops(name: str) -> None:
+    cfg, row = models.variant(name), TABLE[NAMES[name]]
+    sizes = []
+
+    def run(image: jax.Array) -> jax.Array:  # one trace for both
+        out, variables = models.create(cfg).init_with_output(jax.random.key(0), image)
+        sizes.append(trees.num_params(variables["params"]))
+        return out.logits
+
+    assert cfg.image_size == (row["img_size"],) * 2
+    counted = flops.count(run, jax.ShapeDtypeStruct((1, *models.input_shape(cfg)), jnp.float32))
+    assert sizes == [row["params"]]
+    assert counted == pytest.approx(2e9 * row["gmacs"], rel=1e-4)
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
+def test_equals_timm(jit: bool) -> None:
+    golden = np.load(GOLDEN / "resnetv2_bit.npz")
+    kwargs = json.loads(str(golden["spec"]))["kwargs"]
+    cfg = BiTConfig(
+        image_size=golden["input"].shape[1:3],
+        num_classes=kwargs["num_classes"],
+        depths=tuple(kwargs["layers"]),
+        widths=tuple(kwargs["channels"]),
+        stem_width=kwargs["stem_chs"],
+        num_groups=kwargs["num_groups"],
+        conv_eps=kwargs["conv_eps"],
+    )
+    variables = weights.from_timm(load_file(GOLDEN / "resnetv2_bit.safetensors"), cfg)
+
+    def forward(image: jax.Array):
+        return models.create(cfg).apply(
+            variables,
+            image,
+            mutable=["intermediates"],
+            capture_intermediates=lambda module, _: module.name == "norm",
+        )
+
+    with jax.default_matmul_precision("highest"):
+        out, seen = (jax.jit(forward) if jit else forward)(jnp.asarray(golden["input"]))
+    np.testing.assert_allclose(out.logits, golden["logits"], atol=5e-5, rtol=0)
+    np.testing.assert_allclose(out.features, golden["pre_logits"], atol=5e-5, rtol=0)
+    (map_before_relu,) = seen["intermediates"]["norm"]["__call__"]
+    np.testing.assert_allclose(
+        np.maximum(map_before_relu, 0), golden["features"], atol=5e-5, rtol=0
+    )
+
+
+def small(**fields: object) -> BiTConfig:
+    base = {"image_size": (17, 20), "num_classes": 5, "depths": (1, 2), "widths": (32, 64)}
+    return BiTConfig(**{**base, "stem_width": 8, "num_groups": 4, "zero_head": False, **fields})
+
+
+def forward(cfg: BiTConfig, *, train: bool = False):
+    """Return random variables and images, what the model makes of them, and its new state."""
+    rng = np.random.default_rng(1)
+
+    def draw(name: str, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        center = 1.0 if name.endswith(("scale", "var")) else 0.0
+        spread = 0.1 if leaf.ndim == 1 else 1 / math.sqrt(math.prod(leaf.shape[:-1]))
+        return jnp.asarray(rng.normal(center, spread, leaf.shape), jnp.float32)
+
+    variables = trees.map_named(draw, models.abstract(cfg))
+    image = rng.normal(size=(3, *models.input_shape(cfg))).astype(np.float32)
+    apply = functools.partial(models.create(cfg).apply, train=train, mutable=["batch_stats"])
+    out, new = jax.jit(apply)(variables, image)
+    return variables, image, out, new
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"width_factor": 2, "channels": 1},
+        {"image_size": (1, 70), "padding": Padding.SAME},
+        {"norm": Norm.BATCH, "padding": Padding.SYMMETRIC},
+        {"dtype": models.DType.BFLOAT16, "remat": models.Remat.DOTS},
+    ],
+    ids=lambda f: "-".join(f),
+)
+def test_options_give_the_promised_shapes(fields: dict) -> None:
+    cfg = small(**fields)
+    variables, _, out, _ = forward(cfg)
+    assert out.logits.shape == (3, 5)
+    assert out.logits.dtype == out.features.dtype == jnp.float32
+    assert out.features.shape == (3, 64 * cfg.width_factor)
+    assert out.tokens is None
+    assert np.isfinite(out.logits).all()
+    assert out.logits.std() > 0
+    assert ("batch_stats" in variables) == (cfg.norm is Norm.BATCH)
+
+
+def test_bfloat16_stays_near_float32() -> None:
+    _, _, exact, _ = forward(small())
+    _, _, rough, _ = forward(small(dtype=models.DType.BFLOAT16))
+    error = np.abs(np.asarray(rough.features - exact.features)).max()
+    assert 1e-5 < error < 0.1 * float(exact.features.max())
+
+
+def test_each_example_is_its_own() -> None:
+    variables, image, out, _ = forward(small())
+    alone = jax.jit(models.create(small()).apply)(variables, image[1:2])
+    np.testing.assert_allclose(out.logits[1:2], alone.logits, atol=1e-5)
+
+
+def test_batch_norm_learns_its_statistics_in_training_only() -> None:
+    cfg = small(norm=Norm.BATCH)
+    variables, image, evaluated, kept = forward(cfg)
+    _, _, trained, updated = forward(cfg, train=True)
+    jax.tree.map(np.testing.assert_array_equal, kept["batch_stats"], variables["batch_stats"])
+    assert not np.allclose(trained.logits, evaluated.logits)
+    # The stem has no norm: the first sees the pooled convolution, whose kernel is as it is.
+    first = updated["batch_stats"]["stage0"]["block0"]["norm1"]["mean"]
+    kernel = variables["params"]["stem"]["conv"]["kernel"]
+    sides = ((3, 3), (3, 3))
+    numbers = ("NHWC", "HWIO", "NHWC")
+    stem = jax.lax.conv_general_dilated(image, kernel, (2, 2), sides, dimension_numbers=numbers)
+    stem = np.pad(stem, ((0, 0), (1, 1), (1, 1), (0, 0)))  # BiT's padding, by zeros
+    windows = np.lib.stride_tricks.sliding_window_view(stem, (3, 3), axis=(1, 2))[:, ::2, ::2]
+    pooled = windows.max(axis=(-2, -1))
+    before = variables["batch_stats"]["stage0"]["block0"]["norm1"]["mean"]
+    expected = 0.9 * before + 0.1 * pooled.mean(axis=(0, 1, 2))
+    np.testing.assert_allclose(first, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("init", [Init.JAX, Init.TIMM])
+def test_initial_values(init: Init) -> None:
+    cfg = small(init=init, depths=(1,), widths=(64,))
+    init_fn = functools.partial(models.init, models.create(cfg), cfg)
+    params, _ = jax.jit(init_fn)(jax.random.key(0))
+    kernel = params["stage0"]["block0"]["conv2"]["kernel"]  # 3x3, 16 to 16 channels
+    assert kernel.shape == (3, 3, 16, 16)
+    variance = 1 / (9 * 16) if init is Init.JAX else 2 / (9 * 16)
+    assert np.std(kernel) == pytest.approx(math.sqrt(variance), rel=0.05)
+    # Flax's lecun_normal cuts at two sigma of what it draws, PyTorch's kaiming_normal nowhere.
+    assert (np.abs(kernel).max() < 2.4 * math.sqrt(variance)) == (init is Init.JAX)
+    head_std = 1 / math.sqrt(64) if init is Init.JAX else 0.01
+    assert np.std(params["head"]["kernel"]) == pytest.approx(head_std, rel=0.1)
+    assert not params["head"]["bias"].any()
+    for name, leaf in trees.named_leaves(params):
+        if name.endswith("scale"):
+            np.testing.assert_array_equal(leaf, np.ones_like(leaf))
+
+
+def test_head_of_google_s_starts_at_zero() -> None:
+    assert models.variant("bit_r50x1").zero_head
+    assert not models.variant("resnetv2_50").zero_head
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"depths": (1,)}, "a number for each stage"),
+        ({"depths": (), "widths": ()}, "a number for each stage"),
+        ({"depths": (1, 0)}, r"depths=\(1, 0\)"),
+        ({"widths": (32, 0)}, "widths"),
+        ({"num_groups": 16}, r"num_groups=16 does not divide the channels \[8\]"),
+        ({"num_groups": 0}, "num_groups"),
+        ({"stem_width": 0}, "stem_width"),
+        ({"width_factor": 0}, "width_factor"),
+        ({"init": Init.MOCO}, "choose jax or timm"),
+        ({"image_size": (1, 2, 3)}, "image_size"),
+        ({"scan_unroll": -1}, "scan_unroll"),
+    ],
+)
+def test_impossible_configs_are_named(fields: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        models.create(small(**fields))
+
+
+def test_batch_norm_needs_no_groups() -> None:
+    models.create(small(norm=Norm.BATCH, num_groups=7))
+
+
+def test_wrong_input_is_named() -> None:
+    with pytest.raises(UserError, match=r"\[B, 17, 20, 3\], not \[1, 17, 21, 3\]"):
+        models.create(small()).init(jax.random.key(0), jnp.zeros((1, 17, 21, 3)))

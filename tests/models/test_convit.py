@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ConViT: published sizes, timm's golden, GPSA's tables, randomness, impossible configs."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from jax.sharding import PartitionSpec as P
+from safetensors.numpy import load_file
+
+from vit_jax import models, sharding, trees, weights
+from vit_jax.analysis.flops import forward_flops
+from vit_jax.errors import UserError
+from vit_jax.models import ConViTConfig
+from vit_jax.models.convit import GatedPositionalAttention, local_init, relative_positions
+from vit_jax.models.layers.init import Init
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+TABLES = np.load(GOLDEN / "convit_tables.npz")
+TOLERANCE = 5e-5  # float32 noise is below 7e-6, swapped axes are 0.5
+PUBLISHED = {
+    name: row
+    for name, row in json.loads((GOLDEN / "param_counts.json").read_text()).items()
+    if name.startswith("convit_")
+}
+OURS = {"convit_tiny": "convit_ti", "convit_small": "convit_s", "convit_base": "convit_b"}
+
+
+def num_params(cfg: ConViTConfig) -> int:
+    return trees.num_params(models.abstract(cfg)["params"])
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_size(name: str) -> None:
+    row, cfg = PUBLISHED[name], models.variant(OURS[name])
+    assert num_params(cfg) == row["params"]
+    flops = forward_flops(models.create(cfg), row["img_size"])
+    assert flops == pytest.approx(2e9 * row["gmacs"], rel=0.01)
+
+
+@pytest.mark.parametrize("size, heads", [("ti", 4), ("s", 9), ("b", 16)])
+def test_plus_has_64_per_head(size: str, heads: int) -> None:
+    cfg = models.variant(f"convit_{size}_plus")
+    dim = 64 * heads
+    assert cfg.dim == dim
+    blocks = 12 * (12 * dim**2 + 10 * dim)
+    gates = 10 * (4 * heads + heads)  # pos_proj with its bias, and the gate
+    embeddings = (768 + 1 + 196 + 1) * dim
+    assert num_params(cfg) == blocks + gates + embeddings + 2 * dim + 1000 * dim + 1000
+
+
+def golden() -> tuple[ConViTConfig, dict[str, np.ndarray], Any]:
+    arrays = np.load(GOLDEN / "convit.npz")
+    kwargs = json.loads(str(arrays["spec"]))["kwargs"]
+    cfg = ConViTConfig(
+        image_size=(kwargs["img_size"],),
+        patch=(kwargs["patch_size"],),
+        num_classes=kwargs["num_classes"],
+        depth=kwargs["depth"],
+        num_heads=kwargs["num_heads"],
+        head_dim=kwargs["embed_dim"],
+        mlp_dim=4 * kwargs["embed_dim"] * kwargs["num_heads"],
+        local_up_to_layer=kwargs["local_up_to_layer"],
+        locality_strength=kwargs["locality_strength"],
+    )
+    return cfg, load_file(GOLDEN / "convit.safetensors"), arrays
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_equals_timm(jit: bool) -> None:
+    cfg, state, arrays = golden()
+    cfg.scan_unroll = 0 if jit else 1
+    apply, image = models.create(cfg).apply, jnp.asarray(arrays["input"])
+    with jax.default_matmul_precision("highest"):
+        out = (jax.jit(apply) if jit else apply)(weights.from_timm(state, cfg), image)
+    np.testing.assert_allclose(out.logits, arrays["logits"], atol=TOLERANCE, rtol=0)
+    np.testing.assert_allclose(out.features, arrays["pre_logits"], atol=TOLERANCE, rtol=0)
+    np.testing.assert_allclose(out.tokens, arrays["features"], atol=TOLERANCE, rtol=0)
+
+
+def test_imports_what_no_logit_shows() -> None:
+    # A softmax takes away what is equal for all keys: this bias changes no output.
+    cfg, state, _ = golden()
+    attention = weights.from_timm(state, cfg)["params"]["local_blocks"]["attn"]
+    for i in range(2):
+        bias = state[f"blocks.{i}.attn.pos_proj.bias"]
+        np.testing.assert_array_equal(attention["pos_proj"]["bias"][i], bias)
+
+
+@pytest.mark.parametrize("side", [3, 4])
+def test_relative_positions(side: int) -> None:
+    expected = TABLES[f"gpsa_rel|n={side**2}"]
+    np.testing.assert_array_equal(relative_positions(side), expected)
+
+
+@pytest.mark.parametrize("heads, strength", [(4, 1.0), (9, 1.0), (4, 0.5), (11, 3.0), (3, 2.0)])
+def test_local_init(heads: int, strength: float) -> None:
+    key, normal = jax.random.key(0), nn.initializers.normal(0.02)
+    kernel = np.asarray(local_init(normal, strength)(key, (3, heads)))
+    side = math.isqrt(heads)
+    if side > 1:
+        expected = strength * TABLES[f"gpsa_local_init|heads={side**2},strength=1.0"]
+        np.testing.assert_array_equal(kernel[:, : side**2].T, expected)
+    else:
+        np.testing.assert_array_equal(kernel[:, 0], [0, 0, -strength])
+    # The heads past the square stay random, and are scaled like the others.
+    rest = strength * normal(key, (3, heads), np.float32)[:, side**2 :]
+    np.testing.assert_array_equal(kernel[:, side**2 :], rest)
+
+
+def small(**fields: Any) -> ConViTConfig:
+    shape = {"image_size": (12, 12), "patch": (4, 4), "num_classes": 5, "scan_unroll": 1}
+    sizes = {"depth": 3, "num_heads": 4, "head_dim": 6, "mlp_dim": 32, "local_up_to_layer": 2}
+    return models.variant("convit_ti", **{**shape, **sizes, **fields})
+
+
+def variables(cfg: ConViTConfig) -> dict[str, Any]:
+    module = models.create(cfg)
+    return {"params": jax.jit(lambda key: models.init(module, cfg, key)[0])(jax.random.key(0))}
+
+
+def run(cfg: ConViTConfig, tree: dict[str, Any], *, train: bool = False) -> models.Output:
+    image = np.random.default_rng(0).normal(size=(3, *models.input_shape(cfg)))
+    rngs = {"dropout": jax.random.key(1)}
+    apply = jax.jit(models.create(cfg).apply, static_argnames="train")
+    return apply(tree, image.astype(np.float32), train=train, rngs=rngs)
+
+
+def test_initial_values() -> None:
+    params = variables(small(head_dim=24))["params"]
+    local = params["local_blocks"]["attn"]
+    np.testing.assert_array_equal(local["v"]["kernel"], np.stack([np.eye(96)] * 2))
+    np.testing.assert_array_equal(local["gating_param"], np.ones((2, 4)))
+    taps = TABLES["gpsa_local_init|heads=4,strength=1.0"].T
+    np.testing.assert_array_equal(local["pos_proj"]["kernel"], np.stack([taps] * 2))
+    for module in (local["qk"], local["proj"], params["blocks"]["attn"]["qkv"]):
+        assert np.std(module["kernel"]) == pytest.approx(0.02, rel=0.05)
+    for name in ("qk", "v"):
+        assert "bias" not in local[name]
+    assert params["pos_embed"].shape == (1, 9, 96)  # no position for the class token
+
+
+def test_starts_as_a_convolution() -> None:
+    # Open gates and a sharp centre leave one tap a head: head dx, dy of 3 x 3 sees the token at
+    # that offset, whose values pass unchanged through v; proj is set to pass them too.
+    module = GatedPositionalAttention(
+        num_heads=9,
+        init_rules=Init.TIMM,
+        dtype=jnp.float32,
+        qkv_bias=False,
+        locality_strength=30.0,
+        dropout_rate=0.0,
+        train=False,
+    )
+    tokens = jax.random.normal(jax.random.key(0), (2, 25, 18))
+    params = module.init(jax.random.key(1), tokens)["params"]
+    params = {**params, "gating_param": jnp.full(9, 40.0)}
+    params["proj"] = {"kernel": jnp.eye(18), "bias": jnp.zeros(18)}
+    out = module.apply({"params": params}, tokens)
+    before, after = (x.reshape(2, 5, 5, 9, 2) for x in (tokens, out))
+    for head in range(9):
+        dx, dy = head // 3 - 1, head % 3 - 1
+        shifted = before[:, 1 + dy : 4 + dy, 1 + dx : 4 + dx, head]
+        np.testing.assert_allclose(after[:, 1:4, 1:4, head], shifted, atol=1e-5)
+
+
+@pytest.mark.parametrize("local, stacks, tokens", [(0, {"blocks"}, 10), (7, {"local_blocks"}, 9)])
+def test_one_kind_of_block_only(local: int, stacks: set, tokens: int) -> None:
+    cfg = small(local_up_to_layer=local)
+    tree = models.abstract(cfg)
+    assert {name for name in tree["params"] if "blocks" in name} == stacks
+    assert "cls_token" in tree["params"]
+    image = jax.ShapeDtypeStruct((2, 12, 12, 3), np.float32)
+    out = jax.eval_shape(models.create(cfg).apply, tree, image)
+    assert out.tokens.shape == (2, tokens, 24)
+
+
+def test_dropout_and_drop_path_act_in_training_only() -> None:
+    plain = small()
+    tree = variables(plain)
+    reference = run(plain, tree)
+    rates = ("dropout_rate", "attention_dropout_rate", "drop_path_rate")
+    evaluated = run(dataclasses.replace(plain, **dict.fromkeys(rates, 0.5)), tree)
+    np.testing.assert_array_equal(evaluated.logits, reference.logits)
+    for field in rates:
+        trained = run(dataclasses.replace(plain, **{field: 0.5}), tree, train=True)
+        assert not np.allclose(trained.logits, reference.logits, atol=1e-5), field
+
+
+def test_drop_path_grows_over_both_stacks() -> None:
+    # Two blocks: the local one is never dropped, the last one always.
+    cfg = small(depth=2, local_up_to_layer=1)
+    tree = variables(cfg)
+    dropped = run(dataclasses.replace(cfg, drop_path_rate=0.99999), tree, train=True)
+    silent = trees.map_named(
+        lambda name, x: x * 0 if "/blocks/" in name and ("proj" in name or "fc2" in name) else x,
+        tree,
+    )
+    np.testing.assert_allclose(dropped.tokens, run(cfg, silent).tokens, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"image_size": (12, 16)}, "make 3 x 4 patches; ConViT takes as many rows"),
+        ({"image_size": (13, 13)}, "nearest image_size"),
+        ({"head_dim": 0}, "head_dim=0"),
+        ({"num_heads": 0}, "num_heads=0"),
+        ({"local_up_to_layer": -1}, "local_up_to_layer=-1"),
+        ({"drop_path_rate": 1.0}, "drop_path_rate=1.0"),
+        ({"dropout_rate": -0.1}, "dropout_rate=-0.1"),
+    ],
+)
+def test_impossible_configs_are_named(fields: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        models.create(small(**fields))
+
+
+def test_wrong_input_is_named() -> None:
+    cfg = small()
+    image = jax.ShapeDtypeStruct((1, 8, 8, 3), np.float32)
+    with pytest.raises(UserError, match=r"\[B, 12, 12, 3\], not \[1, 8, 8, 3\]"):
+        jax.eval_shape(models.create(cfg).apply, models.abstract(cfg), image)
+
+
+@pytest.mark.parametrize(
+    "name, shape, spec",
+    [
+        ("local_blocks/attn/qk/kernel", (10, 64, 128), P(None, "fsdp", "tensor")),
+        ("local_blocks/attn/v/kernel", (10, 64, 64), P(None, "fsdp", "tensor")),
+        ("local_blocks/attn/pos_proj/kernel", (10, 3, 4), P()),
+        ("local_blocks/attn/gating_param", (10, 4), P()),
+    ],
+)
+def test_layout_over_devices(name: str, shape: tuple, spec: P) -> None:
+    assert sharding.spec(name, shape, {"data": 2, "fsdp": 2, "tensor": 2}) == spec

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The forms of a convolution: what one device runs equals what another does."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax.models.layers.grouped_conv import conv2d, kaiming_normal
+
+
+def plain(x: jax.Array, kernel: jax.Array, stride: int, groups: int) -> jax.Array:
+    side = kernel.shape[0] // 2
+    return jax.lax.conv_general_dilated(
+        x,
+        kernel,
+        (stride, stride),
+        ((side, side), (side, side)),
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        feature_group_count=groups,
+    )
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("size, groups", [(1, 1), (3, 1), (3, 3), (1, 3), (7, 1)])
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_equals_one_convolution(
+    size: int, groups: int, stride: int, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(2, 7, 10, 6)), jnp.float32)
+    kernel = jnp.asarray(rng.normal(size=(size, size, 6 // groups, 9)), jnp.float32)
+    y = conv2d(x, kernel, stride=stride, groups=groups)
+    expected = plain(x, kernel, stride, groups)
+    assert y.shape == expected.shape
+    np.testing.assert_allclose(y, expected, atol=1e-4)
+
+
+def test_kaiming_normal_counts_what_an_input_reaches() -> None:
+    kernel = kaiming_normal(groups=4)(jax.random.key(0), (3, 3, 16, 96))
+    assert np.std(kernel) == pytest.approx((2 / (9 * 96 / 4)) ** 0.5, rel=0.02)

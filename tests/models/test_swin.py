@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Swin: published sizes, timm's golden, window tables, options, initial values, bad configs."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from jax.sharding import PartitionSpec
+from safetensors.numpy import load_file
+
+from vit_jax import config as config_lib
+from vit_jax import models, sharding, trees, weights
+from vit_jax.analysis.flops import count
+from vit_jax.errors import UserError
+from vit_jax.models import SwinConfig, swin
+from vit_jax.models.layers.drop_path import DropPathRule
+from vit_jax.models.layers.init import Init
+from vit_jax.models.layers.window import fit_window, relative_bias, shift_mask
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+TABLE = json.loads((GOLDEN / "param_counts.json").read_text())
+NAMES = {
+    "swin_t": "swin_tiny_patch4_window7_224",
+    "swin_s": "swin_small_patch4_window7_224",
+    "swin_b": "swin_base_patch4_window7_224",
+    "swin_l": "swin_large_patch4_window7_224",
+    "swin_b_384": "swin_base_patch4_window12_384",
+    "swin_l_384": "swin_large_patch4_window12_384",
+    "swin_s3_t": "swin_s3_tiny_224",
+    "swin_s3_s": "swin_s3_small_224",
+    "swin_s3_b": "swin_s3_base_224",
+}
+
+
+def test_every_row_and_variant_is_compared() -> None:
+    assert set(NAMES) == set(swin.VARIANTS)
+    assert set(NAMES.values()) == {name for name in TABLE if name.startswith("swin_")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameter_count_and_flops(name: str) -> None:
+    cfg, row = models.variant(name), TABLE[NAMES[name]]
+    assert cfg.image_size == (row["img_size"],) * 2
+    variables = models.abstract(cfg)
+    assert trees.num_params(variables) == row["params"]
+    image = jax.ShapeDtypeStruct((1, *models.input_shape(cfg)), jnp.float32)
+    flops = count(models.create(cfg).apply, variables, image)
+    assert flops == pytest.approx(2e9 * row["gmacs"], rel=1e-3)
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
+def test_equals_timm(jit: bool) -> None:
+    golden = np.load(GOLDEN / "swin.npz")
+    kwargs = json.loads(str(golden["spec"]))["kwargs"]
+    cfg = SwinConfig(
+        image_size=(kwargs["img_size"],),
+        patch=(kwargs["patch_size"],),
+        num_classes=kwargs["num_classes"],
+        dim=kwargs["embed_dim"],
+        depths=tuple(kwargs["depths"]),
+        num_heads=tuple(kwargs["num_heads"]),
+        window=(kwargs["window_size"],),
+    )
+    variables = weights.from_timm(load_file(GOLDEN / "swin.safetensors"), cfg)
+    apply = models.create(cfg).apply
+    with jax.default_matmul_precision("highest"):
+        out = (jax.jit(apply) if jit else apply)(variables, jnp.asarray(golden["input"]))
+    tokens = golden["features"].reshape(out.tokens.shape)
+    np.testing.assert_allclose(out.logits, golden["logits"], atol=5e-5, rtol=0)
+    np.testing.assert_allclose(out.features, golden["pre_logits"], atol=5e-5, rtol=0)
+    # One token is nearly constant before its norm: float32 leaves 3e-5 of it here, 1e-5 in torch.
+    np.testing.assert_allclose(out.tokens, tokens, atol=1e-4, rtol=0)
+
+
+def test_imported_values_that_no_output_shows() -> None:
+    # A bias of the keys moves all logits of a query alike, so that softmax doesn't see it.
+    state = load_file(GOLDEN / "swin.safetensors")
+    cfg = SwinConfig(
+        image_size=(64,), num_classes=10, dim=24, depths=(2, 2), num_heads=(2, 4), window=(4,)
+    )
+    params = weights.from_timm(state, cfg)["params"]
+    for stage, heads in enumerate(cfg.num_heads):
+        ours = params[f"stage{stage}"]["block1"]["attn"]["qkv"]["bias"].reshape(heads, 3, -1)
+        theirs = state[f"layers.{stage}.blocks.1.attn.qkv.bias"].reshape(3, heads, -1)
+        np.testing.assert_array_equal(ours[:, 1], theirs[1])
+
+
+def test_window_tables_equal_the_authors() -> None:
+    table = np.load(GOLDEN / "swin_tables.npz")
+    for window in ((4, 4), (3, 4)):
+        expected = table[f"swin_index|win={window[0]}x{window[1]}"]
+        offsets = (2 * window[0] - 1) * (2 * window[1] - 1)
+        rows = jnp.arange(offsets, dtype=jnp.float32)[:, None] + jnp.asarray([[0.0, 1000.0]])
+        np.testing.assert_array_equal(relative_bias(rows, window)[0], expected)
+        np.testing.assert_array_equal(relative_bias(rows, window)[1], expected + 1000)
+    mask = shift_mask((8, 8), (4, 4), (2, 2))
+    np.testing.assert_array_equal(mask, table["swin_mask|hw=8x8,win=4x4,shift=2x2"])
+    assert mask.dtype == np.float32
+
+
+def test_mask_of_one_shifted_axis() -> None:
+    # Six columns rolled by one, in windows of three: the last column came from the left.
+    mask = shift_mask((2, 6), (2, 3), (0, 1))
+    assert not mask[0].any()
+    wrapped = np.array([False, False, True] * 2)
+    np.testing.assert_array_equal(mask[1] == -100, wrapped[:, None] != wrapped[None])
+
+
+@pytest.mark.parametrize(
+    "grid, window, expected",
+    [
+        ((14, 14), (7, 7), ((7, 7), (3, 3))),
+        ((7, 7), (7, 7), ((7, 7), (0, 0))),
+        ((5, 9), (7, 4), ((5, 4), (0, 2))),
+        ((9, 3), (4, 4), ((4, 3), (2, 0))),
+    ],
+)
+def test_a_window_is_fitted_to_its_grid(grid: Any, window: Any, expected: Any) -> None:
+    assert fit_window(grid, window, shifted=True) == expected
+    assert fit_window(grid, window, shifted=False) == (expected[0], (0, 0))
+
+
+def small(**fields: object) -> SwinConfig:
+    base = {"image_size": (20, 28), "patch": (4, 4), "num_classes": 5, "dim": 12, "window": (3,)}
+    return SwinConfig(**{**base, "depths": (2, 1), "num_heads": (2, 3), **fields})
+
+
+def random_params(cfg: SwinConfig) -> Any:
+    """Fill the parameters without compiling their initialisation."""
+    rng = np.random.default_rng(0)
+    shapes = models.abstract(cfg)["params"]
+    return jax.tree.map(lambda x: rng.normal(0, 0.5, x.shape).astype(np.float32), shapes)
+
+
+def forward(cfg: SwinConfig, params: Any, *, train: bool = False) -> models.Output:
+    image = np.random.default_rng(1).normal(size=(3, *models.input_shape(cfg)))
+    rngs = {"dropout": jax.random.key(2)}
+    apply = jax.jit(lambda p, x: models.create(cfg).apply({"params": p}, x, train=train, rngs=rngs))
+    return apply(params, image.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    "fields, num_tokens",
+    [
+        ({"dtype": models.DType.BFLOAT16, "remat": models.Remat.DOTS}, 3 * 4),
+        ({"window": (2, 4), "qkv_bias": False, "depths": (1, 1, 1), "num_heads": (1, 2, 3)}, 2 * 2),
+    ],
+    ids=lambda f: "-".join(f) if isinstance(f, dict) else "",
+)
+def test_options_give_the_promised_shapes(fields: dict, num_tokens: int) -> None:
+    cfg = small(**fields)
+    params = random_params(cfg)
+    out = forward(cfg, params)
+    width = cfg.dim * 2 ** (len(cfg.depths) - 1)
+    assert out.logits.shape == (3, 5)
+    assert out.logits.dtype == out.features.dtype == jnp.float32
+    assert out.features.shape == (3, width)
+    assert out.tokens.shape == (3, num_tokens, width)
+    assert out.tokens.dtype == jnp.dtype(cfg.dtype.value)
+    assert np.isfinite(out.logits).all()
+    assert {x.dtype for x in jax.tree.leaves(models.abstract(cfg))} == {jnp.dtype("float32")}
+    assert ("bias" in params["stage0"]["block0"]["attn"]["qkv"]) == cfg.qkv_bias
+
+
+def test_dropout_and_drop_path_act_in_training_only() -> None:
+    plain = small(depths=(1, 1))
+    params = random_params(plain)
+    reference = forward(plain, params)
+    rates = ("dropout_rate", "drop_path_rate", "attention_dropout_rate")
+    evaluated = forward(small(depths=(1, 1), **dict.fromkeys(rates, 0.5)), params)
+    np.testing.assert_array_equal(evaluated.logits, reference.logits)
+    for field in rates:
+        trained = forward(small(depths=(1, 1), **{field: 0.5}), params, train=True)
+        assert not np.allclose(trained.logits, reference.logits), field
+
+
+def test_both_branches_drop() -> None:
+    cfg = small(
+        depths=(1,), num_heads=(2,), drop_path_rate=0.999, drop_path_rule=DropPathRule.CONSTANT
+    )
+    params = random_params(cfg)
+    dropped = forward(cfg, params, train=True)
+    block = params["stage0"]["block0"]
+    for branch, last in (("attn", "proj"), ("mlp", "fc2")):
+        block[branch][last] = jax.tree.map(np.zeros_like, block[branch][last])
+    np.testing.assert_allclose(dropped.tokens, forward(cfg, params).tokens, atol=1e-5)
+
+
+def blocks(cfg: SwinConfig) -> list[swin.SwinBlock]:
+    """Return the blocks that a forward pass calls, in order."""
+    called = []
+
+    def note(call: Any, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
+        if isinstance(context.module, swin.SwinBlock) and context.method_name == "__call__":
+            called.append(context.module)
+        return call(*args, **kwargs)
+
+    with nn.intercept_methods(note):
+        models.abstract(cfg)
+    return called
+
+
+def test_blocks_of_a_searched_network() -> None:
+    found = blocks(models.variant("swin_s3_t", drop_path_rate=0.2))
+    assert [block.window[0] for block in found] == [7] * 4 + [14] * 6 + [7] * 2
+    assert [block.num_heads for block in found] == [3] * 2 + [6] * 2 + [12] * 6 + [24] * 2
+    assert [block.shifted for block in found] == [False, True] * 6
+    # The rate grows over all stages, not within each.
+    np.testing.assert_allclose([b.drop_path_rate for b in found], np.linspace(0, 0.2, 12))
+    found = blocks(small(drop_path_rate=0.2, drop_path_rule=DropPathRule.CONSTANT))
+    np.testing.assert_allclose([b.drop_path_rate for b in found], [0.2] * 3)
+
+
+def test_each_example_is_its_own() -> None:
+    cfg = small()
+    apply, params = jax.jit(models.create(cfg).apply), {"params": random_params(cfg)}
+    images = np.random.default_rng(1).normal(size=(2, 3, *models.input_shape(cfg)))
+    images = images.astype(np.float32)
+    images[1, 1] = images[0, 1]  # the same between other neighbours
+    first, second = (apply(params, image).logits for image in images)
+    np.testing.assert_array_equal(first[1], second[1])
+    assert not np.allclose(first, second)
+
+
+def test_initial_values() -> None:
+    assert SwinConfig().init is Init.TIMM
+    cfg = small(init=Init.JAX, dim=48, depths=(1, 1), window=(7, 5), zero_head=True)
+    init = jax.jit(lambda key: models.init(models.create(cfg), cfg, key)[0])
+    params = init(jax.random.key(0))
+    reduction = params["stage1"]["merge"]["reduction"]
+    assert set(reduction) == {"kernel"}
+    # Xavier uniform of 4 D -> 2 D; lecun normal of the patch.
+    assert np.std(reduction["kernel"]) == pytest.approx(math.sqrt(2 / (6 * 48)), rel=0.03)
+    patch = np.std(params["patch_embed"]["kernel"])
+    assert patch == pytest.approx(1 / math.sqrt(4 * 4 * 3), rel=0.05)
+    table = params["stage0"]["block0"]["attn"]["rel_pos_bias"]
+    assert table.shape == ((2 * 5 - 1) * (2 * 5 - 1), 2)  # of the window fitted to 5 x 7 tokens
+    assert np.std(table) == pytest.approx(0.02, rel=0.15)
+    assert not params["head"]["kernel"].any()
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"image_size": (18, 24)}, "nearest image_size"),
+        ({"num_heads": (2, 5)}, r"5 does not divide the width of stage 1, model.dim=12 \* 2"),
+        ({"num_heads": (2,)}, r"one number for each stage"),
+        ({"depths": (), "num_heads": ()}, r"one number for each stage"),
+        ({"depths": (2, 0)}, r"depths=\(2, 0\)"),
+        ({"window": (3, 3, 3)}, r"each of the 2 stages"),
+        ({"window": ()}, r"model.window=\(\)"),
+        ({"window": (0,)}, r"window=\(0,\)"),
+        ({"mlp_ratio": 0.05}, "mlp_ratio=0.05"),
+        ({"drop_path_rate": 1.0}, "drop_path_rate"),
+        ({"attention_dropout_rate": -0.1}, "attention_dropout_rate"),
+    ],
+)
+def test_impossible_configs_are_named(fields: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        models.create(small(**fields))
+
+
+def test_wrong_input_is_named() -> None:
+    with pytest.raises(UserError, match=r"\[B, 20, 28, 3\], not \[1, 28, 20, 3\]"):
+        models.create(small()).init(jax.random.key(0), jnp.zeros((1, 28, 20, 3)))
+
+
+def test_a_tensor_axis_divides_the_heads_of_every_stage() -> None:
+    cfg = config_lib.Config(model=small(num_heads=(2, 3)))
+    cfg.mesh.tensor = 2
+    with pytest.raises(UserError, match=r"mesh.tensor=2 must divide model.num_heads=\(2, 3\)"):
+        config_lib.check_batch(cfg, 1)
+    cfg.model.num_heads = (2, 4)
+    config_lib.check_batch(cfg, 1)
+
+
+def test_shardings() -> None:
+    sizes = {"data": 1, "fsdp": 2, "tensor": 2}
+    split = sharding.spec("stage1/merge/reduction/kernel", (384, 192), sizes)
+    assert split == PartitionSpec("fsdp", None)
+    whole = sharding.spec("stage1/block0/attn/rel_pos_bias", (169, 6), sizes)
+    assert whole == PartitionSpec()

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every family through the one train step: every layout, remat and bfloat16."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from tests.models.tiny import TINY
+from vit_jax import models, sharding
+from vit_jax.config import Config
+from vit_jax.data import DataConfig
+from vit_jax.models import DType, Remat
+from vit_jax.optim import OptimConfig
+from vit_jax.sharding import MeshConfig
+from vit_jax.train import build as build_lib
+
+STEPS, BATCH = 2, 16
+# All axes apart and together; test_step.py has the ViT on every one alone.
+LAYOUTS = {
+    "fsdp": MeshConfig(data=1, fsdp=8),
+    "mixed": MeshConfig(data=2, fsdp=2, tensor=2),
+}
+
+
+def config(family: str, mesh: MeshConfig | None = None, **fields: Any) -> Config:
+    # Randomness is on: it must not depend on the layout either.
+    names = {field.name for field in dataclasses.fields(TINY[family])}
+    if "drop_path_rate" in names:
+        fields = {"drop_path_rate": 0.2, **fields}
+    model = dataclasses.replace(TINY[family], **fields)
+    return Config(
+        model=model,
+        data=DataConfig(batch_size=BATCH, mixup_alpha=0.2),
+        optim=OptimConfig(lr=1e-3, weight_decay=0.1),
+        duration=f"{STEPS} steps",
+        mesh=mesh or MeshConfig(),
+    )
+
+
+def train(cfg: Config, devices: int = 8) -> tuple[list[float], Any]:
+    rng = np.random.default_rng(0)
+    mesh = sharding.make_mesh(cfg.mesh, jax.devices()[:devices])
+    parts = build_lib.build(cfg, num_examples=1000)
+    state = build_lib.init_state(cfg, parts, mesh)
+    step, losses = build_lib.compile_step(parts, mesh), []
+    with jax.set_mesh(mesh):
+        for _ in range(STEPS):
+            shape = (BATCH, *models.input_shape(cfg.model))
+            batch = {
+                "image": rng.integers(0, 256, shape, np.uint8),
+                "label": rng.integers(0, cfg.model.num_classes, BATCH, np.int32),
+            }
+            batch = sharding.global_batch(batch, mesh, batch_size=BATCH)
+            state, metrics = step(state, {}, batch)
+            losses += [float(metrics["loss"]), float(metrics["grad_norm"])]
+    return losses, jax.device_get(state)
+
+
+@functools.cache
+def on_one_device(family: str) -> tuple[list[float], Any]:
+    return train(config(family), devices=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", TINY)
+def test_every_layout_computes_the_same(family: str) -> None:
+    expected, alone = on_one_device(family)
+    for name, mesh in LAYOUTS.items():
+        losses, state = train(config(family, mesh))
+        np.testing.assert_allclose(losses, expected, rtol=1e-5, err_msg=name)
+        # BatchNorm's statistics are the global batch's, wherever its examples are.
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
+            state.model_state,
+            alone.model_state,
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", TINY)
+def test_remat_changes_nothing_and_bfloat16_little(family: str) -> None:
+    expected, _ = on_one_device(family)
+    for remat in (Remat.DOTS, Remat.FULL):
+        losses, _ = train(config(family, remat=remat), devices=1)
+        np.testing.assert_allclose(losses, expected, rtol=1e-5, err_msg=remat)
+    losses, state = train(config(family, dtype=DType.BFLOAT16), devices=1)
+    # Every second is a gradient norm, which 8 bits change more.
+    np.testing.assert_allclose(losses[::2], expected[::2], atol=5e-2)
+    assert losses != expected
+    assert {leaf.dtype for leaf in jax.tree.leaves(state.params)} == {np.dtype(np.float32)}
+
+
+def test_every_family_is_here() -> None:
+    families = {type(cfg) for cfg in models.VARIANTS.values()}
+    assert {type(cfg) for cfg in TINY.values()} == families

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When checkpoints are saved and which of them stay."""
+
+import dataclasses
+import enum
+import math
+from collections.abc import Mapping
+
+
+class Mode(enum.StrEnum):
+    """Which direction of a metric is better."""
+
+    MAX = "max"
+    MIN = "min"
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class CheckpointConfig:
+    """When to save and what to keep.
+
+    Attributes:
+        every: duration between saves; the last step is saved too, and with `keep_best` every step
+            at which `metric` is measured.
+        keep: how many of the newest checkpoints stay.
+        keep_best: how many of the best by `metric` stay besides; 0 is none.
+        metric: name of an evaluation metric, such as "val/top1".
+        mode: whether a larger or a smaller metric is better.
+    """
+
+    every: str = "1 epoch"
+    keep: int = 2
+    keep_best: int = 1
+    metric: str = "val/top1"
+    mode: Mode = Mode.MAX
+
+
+def ranked(metrics: Mapping[int, Mapping[str, float]], metric: str, mode: Mode) -> list[int]:
+    """List steps from the best metric to the worst, the later of equals first.
+
+    Steps whose metric is missing or not finite are left out.
+    """
+    sign = 1 if mode == Mode.MAX else -1
+    values = {step: of_step.get(metric, math.nan) for step, of_step in metrics.items()}
+    finite = [step for step, value in values.items() if math.isfinite(value)]
+    return sorted(finite, key=lambda step: (sign * values[step], step), reverse=True)

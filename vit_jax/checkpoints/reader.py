@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read a checkpoint of another run, or a part of it, to host memory; nothing there is changed."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vit_jax import trees
+from vit_jax.checkpoints import DIRECTORY, record, storage
+from vit_jax.checkpoints.config import Mode, ranked
+from vit_jax.checkpoints.orbax_errors import silence_orbax
+from vit_jax.checkpoints.record import Damaged, Record
+from vit_jax.errors import UserError
+
+BEST, LATEST = "best", "latest"
+
+
+class Saved(NamedTuple):
+    """One checkpoint: where it is and what is kept beside its arrays."""
+
+    path: Path
+    step: int
+    record: Record
+
+
+def find(directory: str | Path, which: str = "") -> Saved:
+    """Return one checkpoint of a run.
+
+    Args:
+        directory: the run's, or that of its checkpoints.
+        which: a step, "latest", "best" (by the run's `checkpoint.metric`), or "": the best where
+            the run keeps the best and one was measured, else the latest.
+
+    Raises:
+        UserError: no such checkpoint, or one that is damaged.
+    """
+    silence_orbax()
+    place = _checkpoints(Path(directory).expanduser().absolute())
+    steps = sorted(int(entry.name) for entry in place.iterdir() if entry.name.isdecimal())
+    if which.isdecimal():
+        step = int(which)
+        if step not in steps:
+            there = ", ".join(map(str, steps))
+            raise UserError(f"no checkpoint of step {step} in {place}; there: {there}")
+    elif which == LATEST:
+        step = steps[-1]
+    else:
+        step = _best(place, steps, must=which == BEST)
+    path = place / str(step)
+    try:
+        return Saved(path, step, storage.read_record(path))
+    except Damaged as damage:
+        raise _unusable(path, damage) from None
+
+
+def load(saved: Saved, names: Iterable[str]) -> dict[str, np.ndarray]:
+    """Read arrays by their names in the record, and verify their digests.
+
+    Every process of a run must call it; each gets all arrays whole.
+
+    Raises:
+        UserError: the checkpoint is damaged.
+    """
+
+    def read() -> trees.PyTree:
+        wanted: dict[str, Any] = {}
+        for name in names:
+            dtype, shape, _ = saved.record.leaves[name]
+            *path, last = name.split("/")
+            node = wanted
+            for part in path:
+                node = node.setdefault(part, {})
+            node[last] = storage.HostLeaf(tuple(shape), np.dtype(dtype))
+        arrays = storage.load(saved.path, wanted, saved.record)
+        record.verify(saved.record, arrays)
+        return arrays
+
+    try:
+        return dict(trees.named_leaves(record.on_all_processes(read)))
+    except Damaged as damage:
+        raise _unusable(saved.path, damage) from None
+
+
+def _checkpoints(directory: Path) -> Path:
+    for place in (directory / DIRECTORY, directory):
+        if place.is_dir() and any(entry.name.isdecimal() for entry in place.iterdir()):
+            return place
+    what = "has no finished checkpoint" if directory.is_dir() else "is no directory"
+    raise UserError(f"{directory} {what}; name the workdir of a run")
+
+
+def _best(place: Path, steps: list[int], *, must: bool) -> int:
+    """Rank as the run itself does, by the newest settings that can be read."""
+    metrics, settings = {}, {}
+    for step in steps:
+        try:
+            found = storage.read_record(place / str(step))
+        except Damaged:  # named as such if it is what is asked for
+            continue
+        metrics[step] = found.metrics
+        settings = found.metadata.get("config", {}).get("checkpoint", {})
+    metric, mode = settings.get("metric", ""), settings.get("mode", Mode.MAX)
+    best = ranked(metrics, metric, Mode(mode)) if must or settings.get("keep_best") else []
+    if must and not best:
+        raise UserError(f"no checkpoint in {place} has the metric {metric!r}; name a step")
+    return best[0] if best else steps[-1]
+
+
+def _unusable(path: Path, damage: Damaged) -> UserError:
+    others = sorted(int(e.name) for e in path.parent.iterdir() if e.name.isdecimal())
+    rest = ", ".join(str(step) for step in others if step != int(path.name)) or "none"
+    return UserError(f"checkpoint {path} is unusable: {damage}; other steps there: {rest}")

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ConViT (arXiv:2103.10697): attention that starts as a convolution and learns to leave it."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from vit_jax.errors import UserError
+from vit_jax.models.base import (
+    ModelConfig,
+    Output,
+    check_input,
+    check_positive,
+    check_rates,
+    compute_dtype,
+    grid,
+    pair,
+)
+from vit_jax.models.layers.attention import AttentionImpl
+from vit_jax.models.layers.block import Block, PreNormBlock
+from vit_jax.models.layers.dense import Dense
+from vit_jax.models.layers.drop_path import DropPathRule, drop_path_rates
+from vit_jax.models.layers.head import classifier
+from vit_jax.models.layers.init import POS_EMBED, RULES, Init, Initializer
+from vit_jax.models.layers.mlp import Gelu
+from vit_jax.models.layers.norm import layer_norm
+from vit_jax.models.layers.patch import PatchEmbed
+from vit_jax.models.layers.stack import stack
+from vit_jax.sharding import BATCH_AXES, constrain
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class ConViTConfig(ModelConfig):
+    """A ConViT; the defaults are ConViT-Ti.
+
+    Attributes:
+        patch: (rows, columns) of a patch in pixels; (P,) means square.
+        depth, num_heads, mlp_dim: L, h, F.
+        head_dim: d; the width D is num_heads * head_dim.
+        local_up_to_layer: how many of the blocks, from the first, attend by position too (GPSA).
+            The class token enters after them; where there is no block after them it never does,
+            and the head sees the first patch.
+        locality_strength: how sharply their initial attention centres on one neighbour a head.
+        qkv_bias: have that bias, in both kinds of block.
+        gelu, norm_eps: facts of the weights.
+        dropout_rate: after the position embedding, the attention and both MLP layers.
+        attention_dropout_rate: on the attention weights.
+        drop_path_rate: stochastic depth of the last block, from 0 linearly.
+        init: whose initial weights, but for those of GPSA that make it a convolution.
+    """
+
+    patch: tuple[int, ...] = (16, 16)
+    depth: int = 12
+    num_heads: int = 4
+    head_dim: int = 48
+    mlp_dim: int = 768
+    local_up_to_layer: int = 10
+    locality_strength: float = 1.0
+    qkv_bias: bool = False
+    gelu: Gelu = Gelu.ERF
+    norm_eps: float = 1e-6
+    dropout_rate: float = 0.0
+    attention_dropout_rate: float = 0.0
+    drop_path_rate: float = 0.0
+    init: Init = Init.TIMM
+
+    @property
+    def dim(self) -> int:
+        """D, the width."""
+        return self.num_heads * self.head_dim
+
+
+# name: (h, d)
+SIZES = {
+    "ti": (4, 48),
+    "s": (9, 48),
+    "b": (16, 48),
+    "ti_plus": (4, 64),  # table 1 of the paper: Ti+, S+, B+
+    "s_plus": (9, 64),
+    "b_plus": (16, 64),
+}
+VARIANTS: dict[str, ConViTConfig] = {
+    f"convit_{size}": ConViTConfig(num_heads=heads, head_dim=width, mlp_dim=4 * heads * width)
+    for size, (heads, width) in SIZES.items()
+}
+
+
+def validate(cfg: ConViTConfig) -> None:
+    """Refuse a combination of fields that cannot be built.
+
+    Raises:
+        UserError: naming the fields and what they may be.
+    """
+    rows, columns = grid(pair(cfg.image_size, "image_size"), pair(cfg.patch, "patch"))
+    check_positive(cfg, "depth", "num_heads", "head_dim", "mlp_dim")
+    if rows != columns:
+        raise UserError(
+            f"model.image_size={cfg.image_size} and patch={cfg.patch} make {rows} x {columns} "
+            "patches; ConViT takes as many rows as columns"
+        )
+    if cfg.local_up_to_layer < 0:
+        raise UserError(
+            f"model.local_up_to_layer={cfg.local_up_to_layer} must be a number of blocks, "
+            f"from 0 to model.depth={cfg.depth}"
+        )
+    check_rates(cfg, "dropout_rate", "attention_dropout_rate", "drop_path_rate")
+
+
+def relative_positions(side: int) -> Float[Array, "N N 3"]:
+    """Return (dx, dy, dx^2 + dy^2) from every query (axis 0) to every key of a side x side grid."""
+    place = jnp.arange(side * side)
+    y, x = ((p[None, :] - p[:, None]).astype(jnp.float32) for p in jnp.divmod(place, side))
+    return jnp.stack([x, y, x * x + y * y], axis=-1)
+
+
+def local_init(linear: Initializer, strength: float) -> Initializer:
+    """Return the initializer of `pos_proj` [3, h]: each head attends around one offset.
+
+    With k = floor(sqrt(h)), the first k * k heads take the k x k offsets around the query, as the
+    taps of a convolution kernel; the rest start as `linear` does. All are scaled by `strength`
+    (section 3 and facebookresearch/convit).
+    """
+
+    def init(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+        kernel, side = linear(key, shape, dtype), math.isqrt(shape[1])
+        centre = (side - 1) / 2 if side % 2 == 0 else side // 2
+        tap = jnp.arange(side * side)
+        x, y = (2 * (t - centre) for t in jnp.divmod(tap, side))
+        local = jnp.stack([x, y, jnp.full(x.shape, -1.0)]).astype(dtype)
+        return strength * jnp.concatenate([local, kernel[:, side * side :]], axis=1)
+
+    return init
+
+
+def _identity(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+    return jnp.eye(*shape, dtype=dtype)
+
+
+class GatedPositionalAttention(nn.Module):
+    """Self-attention mixed per head with attention by relative position alone (section 3, GPSA).
+
+    The columns of the qk kernel [D, 2D] are ordered (head, {q,k}, d).
+    """
+
+    num_heads: int
+    init_rules: Init
+    dtype: Any
+    qkv_bias: bool
+    locality_strength: float
+    dropout_rate: float
+    train: bool
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
+        batch, tokens, dim = x.shape
+        rules, head_dim = RULES[self.init_rules], dim // self.num_heads
+        qk = Dense(2 * dim, self.dtype, rules.qkv(2), use_bias=self.qkv_bias, name="qk")(x)
+        qk = qk.reshape(batch, tokens, self.num_heads, 2, head_dim)
+        q, k = qk.transpose(3, 0, 2, 1, 4)  # each [B, h, N, d]
+        v = Dense(dim, self.dtype, _identity, use_bias=self.qkv_bias, name="v")(x)
+        v = v.reshape(batch, tokens, self.num_heads, head_dim).swapaxes(1, 2)
+        q = q * head_dim**-0.5
+        logits = jnp.matmul(q, k.swapaxes(-1, -2), preferred_element_type=jnp.float32)
+        position = self._by_position(tokens, rules.linear)
+        weights = self._gate(jax.nn.softmax(logits, axis=-1), position).astype(self.dtype)
+        weights = nn.Dropout(self.dropout_rate, deterministic=not self.train)(weights)
+        out = jnp.matmul(weights, v).swapaxes(1, 2).reshape(batch, tokens, dim)
+        return Dense(dim, self.dtype, rules.linear, name="proj")(out)
+
+    def _by_position(self, tokens: int, linear: Initializer) -> Float[Array, "h N N"]:
+        """Return the attention weights that depend on no image, in float32."""
+        init = local_init(linear, self.locality_strength)
+        dense = Dense(self.num_heads, jnp.float32, init, name="pos_proj")
+        logits = dense(relative_positions(math.isqrt(tokens))).transpose(2, 0, 1)
+        return jax.nn.softmax(logits, axis=-1)
+
+    def _gate(
+        self, content: Float[Array, "B h N N"], position: Float[Array, "h N N"]
+    ) -> Float[Array, "B h N N"]:
+        ones = nn.initializers.ones
+        gate = self.param("gating_param", ones, (self.num_heads,), jnp.float32)
+        gate = jax.nn.sigmoid(gate)[:, None, None]
+        weights = (1 - gate)[None] * content + (gate * position)[None]
+        return weights / weights.sum(axis=-1, keepdims=True)
+
+
+class LocalBlock(PreNormBlock):
+    """A block with GPSA."""
+
+    locality_strength: float
+
+    def _attention(self, y: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
+        return GatedPositionalAttention(
+            num_heads=self.num_heads,
+            init_rules=self.init_rules,
+            dtype=self.dtype,
+            qkv_bias=self.qkv_bias,
+            locality_strength=self.locality_strength,
+            dropout_rate=self.attention_dropout_rate,
+            train=self.train,
+            name="attn",
+        )(y)
+
+
+class ConViT(nn.Module):
+    """ConViT over [B, H, W, C] images, already normalised."""
+
+    cfg: ConViTConfig
+
+    @nn.compact
+    def __call__(self, image: Float[Array, "B H W C"], *, train: bool = False) -> Output:
+        cfg, dtype, rules = self.cfg, compute_dtype(self.cfg), RULES[self.cfg.init]
+        check_input(image, pair(cfg.image_size, "image_size"), cfg.channels)
+        patch = pair(cfg.patch, "patch")
+        x = PatchEmbed(patch, cfg.dim, cfg.init, dtype, name="patch_embed")(image)
+        x = x + self.param("pos_embed", POS_EMBED, (1, *x.shape[1:]), jnp.float32).astype(dtype)
+        x = constrain(nn.Dropout(cfg.dropout_rate, deterministic=not train)(x), BATCH_AXES)
+        # Held, as in the published weights, even where no block is left to read it.
+        token = self.param("cls_token", rules.token, (1, 1, cfg.dim), jnp.float32).astype(dtype)
+        num_local = min(cfg.local_up_to_layer, cfg.depth)
+        rates = drop_path_rates(cfg.drop_path_rate, cfg.depth, DropPathRule.LINEAR)
+        if num_local:
+            x, _ = self._local_blocks(num_local, dtype, train)(x, jnp.asarray(rates[:num_local]))
+        if num_local < cfg.depth:
+            x = jnp.concatenate([jnp.broadcast_to(token, (len(x), 1, cfg.dim)), x], axis=1)
+            blocks = self._blocks(cfg.depth - num_local, dtype, train)
+            x, _ = blocks(constrain(x, BATCH_AXES), jnp.asarray(rates[num_local:]))
+        x = layer_norm(cfg.norm_eps, dtype, "norm")(x)
+        features = x[:, 0].astype(jnp.float32)
+        logits = classifier(cfg, rules.linear)(features)
+        return Output(logits=logits, features=features, tokens=x)
+
+    def _local_blocks(self, depth: int, dtype: Any, train: bool) -> nn.Module:
+        return stack(
+            LocalBlock,
+            depth=depth,
+            name="local_blocks",
+            locality_strength=self.cfg.locality_strength,
+            **self._shared(dtype, train),
+        )
+
+    def _blocks(self, depth: int, dtype: Any, train: bool) -> nn.Module:
+        return stack(
+            Block,
+            depth=depth,
+            name="blocks",
+            qk_norm=False,
+            attention=AttentionImpl.AUTO,
+            **self._shared(dtype, train),
+        )
+
+    def _shared(self, dtype: Any, train: bool) -> dict[str, Any]:
+        """Return what both stacks are built with."""
+        cfg = self.cfg
+        return {
+            "unroll": cfg.scan_unroll,
+            "policy": cfg.remat,
+            "num_heads": cfg.num_heads,
+            "mlp_dim": cfg.mlp_dim,
+            "gelu": cfg.gelu,
+            "init_rules": cfg.init,
+            "dtype": dtype,
+            "norm_eps": cfg.norm_eps,
+            "qkv_bias": cfg.qkv_bias,
+            "layer_scale": 0.0,
+            "dropout_rate": cfg.dropout_rate,
+            "attention_dropout_rate": cfg.attention_dropout_rate,
+            "has_drop_path": cfg.drop_path_rate > 0,
+            "train": train,
+        }

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hybrids (arXiv:2010.11929 section 3.1): a Vision Transformer over the feature map of a ResNet.
+
+Sizes: R50+B/16 of that paper, the others of AugReg (arXiv:2106.10270). The ResNet is the
+post-activation one with GroupNorm and weight-standardised convolutions.
+"""
+
+import dataclasses
+import enum
+from typing import Any
+
+import jax
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from vit_jax.errors import UserError
+from vit_jax.models import vit
+from vit_jax.models.base import check_positive, pair
+from vit_jax.models.layers.conv import Padding, WeightStd, max_pool
+from vit_jax.models.layers.resnet import (
+    CONV_INIT,
+    Layers,
+    Norm,
+    Projection,
+    Stage,
+    bottleneck,
+    round_channels,
+    ungrouped,
+)
+from vit_jax.models.layers.stack import remat
+from vit_jax.models.vit import ViT, ViTConfig
+from vit_jax.sharding import BATCH_AXES, constrain
+
+
+class Standardise(enum.StrEnum):
+    """How a kernel is divided by its deviation: a fact of the weights."""
+
+    GOOGLE = "google"  # by std + 1e-5: google-research/vision_transformer, for all published ones
+    TIMM = "timm"  # by sqrt(var + 1e-8)
+
+
+_WEIGHT_STD = {
+    Standardise.GOOGLE: WeightStd(1e-5, outside=True),
+    Standardise.TIMM: WeightStd(1e-8),
+}
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class HybridConfig(ViTConfig):
+    """A hybrid; the defaults are R50+ViT-B/16 of google-research/vision_transformer.
+
+    `patch` counts positions of the ResNet's map, whose stride is 4 for the stem and doubles with
+    every stage after the first; the map of an image that the stride does not divide is rounded up.
+
+    Attributes:
+        backbone_depths: bottleneck blocks of each stage of the ResNet; () is its stem alone.
+        backbone_widths: output channels of each stage, rounded to multiples of 8.
+        stem_width: channels of the stem, likewise.
+        num_groups, group_norm_eps: of the GroupNorms (timm's eps: 1e-5).
+        weight_std: whose standardisation of the kernels.
+        padding: how the border is seen.
+    """
+
+    patch: tuple[int, ...] = (1, 1)
+    backbone_depths: tuple[int, ...] = (3, 4, 9)
+    backbone_widths: tuple[int, ...] = (256, 512, 1024)
+    stem_width: int = 64
+    num_groups: int = 32
+    group_norm_eps: float = 1e-6
+    weight_std: Standardise = Standardise.GOOGLE
+    padding: Padding = Padding.SAME
+
+
+def _variant(size: str, depths: tuple[int, ...], patch: int = 1) -> HybridConfig:
+    dim, depth, mlp_dim, num_heads = vit.SIZES[size]
+    return HybridConfig(
+        dim=dim,
+        depth=depth,
+        mlp_dim=mlp_dim,
+        num_heads=num_heads,
+        patch=(patch, patch),
+        backbone_depths=depths,
+        backbone_widths=(256, 512, 1024, 2048)[: len(depths)],
+    )
+
+
+VARIANTS: dict[str, HybridConfig] = {
+    "r_vit_ti16": _variant("ti", (), patch=8),  # stride 32 in all, whatever its published name says
+    "r26_vit_s32": _variant("s", (2, 2, 2, 2)),
+    "r26_vit_b32": _variant("b", (2, 2, 2, 2)),
+    "r50_vit_b16": _variant("b", (3, 4, 9)),  # three stages, for a stride of 16
+    "r50_vit_l32": _variant("l", (3, 4, 6, 3)),
+}
+
+
+def validate(cfg: HybridConfig) -> None:
+    """Refuse a combination of fields that cannot be built.
+
+    Raises:
+        UserError: naming the fields and what they may be.
+    """
+    vit.check_transformer(cfg)
+    check_positive(cfg, "backbone_depths", "backbone_widths", "stem_width", "num_groups")
+    if len(cfg.backbone_depths) != len(cfg.backbone_widths):
+        raise UserError(
+            f"model.backbone_depths={cfg.backbone_depths} and backbone_widths="
+            f"{cfg.backbone_widths} need a number for each stage"
+        )
+    odd = ungrouped(*_widths(cfg), cfg.num_groups)
+    if odd:
+        raise UserError(
+            f"model.num_groups={cfg.num_groups} does not divide the channels {odd} that follow "
+            f"from model.stem_width={cfg.stem_width} and backbone_widths={cfg.backbone_widths}"
+        )
+    token_grid(cfg, pair(cfg.image_size, "image_size"))
+
+
+def _widths(cfg: HybridConfig) -> tuple[int, list[int]]:
+    return round_channels(cfg.stem_width), [round_channels(w) for w in cfg.backbone_widths]
+
+
+def token_grid(cfg: HybridConfig, image_size: tuple[int, int]) -> tuple[int, int]:
+    """Return the token grid (rows, columns) of an image.
+
+    Raises:
+        UserError: the patch does not divide the ResNet's map.
+    """
+    stride = 4 * 2 ** max(len(cfg.backbone_depths) - 1, 0)
+    rows, columns = (-(-side // stride) for side in image_size)
+    patch = pair(cfg.patch, "patch")
+    if rows % patch[0] or columns % patch[1]:
+        raise UserError(
+            f"model.patch={patch} does not divide the {rows}x{columns} map that the ResNet, of "
+            f"stride {stride}, makes of model.image_size={image_size}; image_size may be any "
+            f"multiples of {(stride * patch[0], stride * patch[1])}"
+        )
+    return rows // patch[0], columns // patch[1]
+
+
+class Bottleneck(nn.Module):
+    """relu(x + norm3(conv3(act(conv2(act(conv1(x))))))), where act is norm and ReLU.
+
+    In the first block of a stage the projection of x, with a norm, takes its place in the sum.
+    """
+
+    width: int
+    stride: int
+    is_first: bool
+    layers: Layers
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B P Q F"]:
+        layers, inner = self.layers, bottleneck(self.width)
+        y = nn.relu(layers.norm("norm1")(layers.conv(inner, 1, 1, "conv1")(x)))
+        y = nn.relu(layers.norm("norm2")(layers.conv(inner, 3, self.stride, "conv2")(y)))
+        y = layers.conv(self.width, 1, 1, "conv3")(y)
+        # The branch starts at zero, in timm as well.
+        y = layers.norm("norm3", nn.initializers.zeros)(y)
+        if self.is_first:
+            x = Projection(self.width, self.stride, layers, has_norm=True, name="downsample")(x)
+        return constrain(nn.relu(x + y), BATCH_AXES)
+
+
+class Stem(nn.Module):
+    """A 7x7 convolution, norm, ReLU and a max-pool; both windows have stride 2."""
+
+    width: int
+    layers: Layers
+
+    @nn.compact
+    def __call__(self, image: Float[Array, "B H W C"]) -> Float[Array, "B P Q F"]:
+        x = self.layers.conv(self.width, 7, 2, "conv")(image)
+        return max_pool(nn.relu(self.layers.norm("norm")(x)), self.layers.padding)
+
+
+class ResNet(nn.Module):
+    """The ResNet below the transformer, without pooling and head."""
+
+    cfg: HybridConfig
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, image: Float[Array, "B H W C"]) -> Float[Array, "B P Q F"]:
+        cfg = self.cfg
+        layers = Layers(
+            padding=cfg.padding,
+            weight_std=_WEIGHT_STD[cfg.weight_std],
+            kernel_init=CONV_INIT[cfg.init],
+            norm_kind=Norm.GROUP,
+            norm_eps=cfg.group_norm_eps,
+            num_groups=cfg.num_groups,
+            dtype=self.dtype,
+            train=False,
+        )
+        stem, widths = _widths(cfg)
+        x = constrain(Stem(stem, layers, name="stem")(image), BATCH_AXES)
+        block = remat(Bottleneck, cfg.remat)
+        for i, (depth, width) in enumerate(zip(cfg.backbone_depths, widths, strict=True)):
+            x = Stage(block, depth, width, 1 if i == 0 else 2, layers, name=f"stage{i}")(x)
+        return x
+
+
+class Hybrid(ViT):
+    """A ViT whose patches are cut from the map of a ResNet."""
+
+    cfg: HybridConfig
+
+    def _grid(self, image_size: tuple[int, int]) -> tuple[int, int]:
+        return token_grid(self.cfg, image_size)
+
+    def _patches(
+        self, image: jax.Array, dtype: Any
+    ) -> tuple[Float[Array, "B N D"], tuple[int, int]]:
+        return super()._patches(ResNet(self.cfg, dtype, name="backbone")(image), dtype)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolution and max-pooling of ResNets, and weight standardisation (arXiv:1903.10520 sec. 3)."""
+
+import dataclasses
+import enum
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from vit_jax.models.layers.grouped_conv import conv2d
+from vit_jax.models.layers.init import Initializer
+
+
+class Padding(enum.StrEnum):
+    """How convolutions and the stem's max-pool see the border: a fact of the weights."""
+
+    SAME = "same"  # TensorFlow's: stride 2 on an even side pads one more after than before
+    SYMMETRIC = "symmetric"  # PyTorch's: as much before as after
+    FIXED = "fixed"  # BiT's: as symmetric, but the max-pool sees zeros there instead of nothing
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightStd:
+    """Weight standardisation: zero mean and unit variance of every output channel's kernel.
+
+    Attributes:
+        eps: keeps the division finite.
+        outside: eps is added to the deviation (google-research/vision_transformer) instead of the
+            variance (BiT, timm); on small weights the logits differ.
+    """
+
+    eps: float
+    outside: bool = False
+
+    def __call__(self, kernel: Float[Array, "k k I O"]) -> Float[Array, "k k I O"]:
+        """Standardise over all but the output channels, by the biased variance."""
+        kernel = kernel - kernel.mean(axis=(0, 1, 2), keepdims=True)
+        variance = jnp.square(kernel).mean(axis=(0, 1, 2), keepdims=True)
+        if self.outside:
+            return kernel / (jnp.sqrt(variance) + self.eps)
+        return kernel * jax.lax.rsqrt(variance + self.eps)
+
+
+class StdConv(nn.Module):
+    """Convolution without bias; kernel [k, k, in, out] in float32, computed in `dtype`.
+
+    `weight_std` standardises the kernel in float32; None leaves it as it is.
+    """
+
+    features: int
+    kernel_size: int
+    stride: int
+    padding: Padding
+    weight_std: WeightStd | None
+    kernel_init: Initializer
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B P Q F"]:
+        shape = (self.kernel_size, self.kernel_size, x.shape[-1], self.features)
+        kernel = jnp.asarray(self.param("kernel", self.kernel_init, shape, jnp.float32))
+        if self.weight_std is not None:
+            kernel = self.weight_std(kernel)
+        x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
+        if self.padding is not Padding.SAME or self.kernel_size == 1:
+            return conv2d(x, kernel, stride=self.stride)
+        strides = (self.stride, self.stride)
+        numbers = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(x, kernel, strides, "SAME", dimension_numbers=numbers)
+
+
+def max_pool(x: Float[Array, "B H W C"], padding: Padding) -> Float[Array, "B P Q C"]:
+    """Take the maximum of 3x3 at every second position."""
+    if padding is Padding.SAME:
+        return nn.max_pool(x, (3, 3), (2, 2), "SAME")
+    border = 0.0 if padding is Padding.FIXED else -jnp.inf
+    x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=border)
+    return nn.max_pool(x, (3, 3), (2, 2), "VALID")

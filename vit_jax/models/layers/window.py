@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention within shifted windows of a grid of tokens (Swin, arXiv:2103.14030 section 3.2)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from einops import rearrange
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from vit_jax.models.layers.dense import Dense
+from vit_jax.models.layers.init import POS_EMBED, RULES, Init
+
+Pair = tuple[int, int]
+# Added to the logits of tokens that the shift made neighbours: finite, as the authors have it.
+MASKED = -100.0
+
+
+def fit_window(grid: Pair, window: Pair, *, shifted: bool) -> tuple[Pair, Pair]:
+    """Return the window and the shift that a grid (rows, columns) gets, in tokens.
+
+    Per axis: a grid no longer than the window is one window, and nothing is shifted along it. (The
+    authors shorten both axes to the shorter one, which differs for non-square grids only.)
+    """
+    rows, columns = (min(side, size) for side, size in zip(grid, window, strict=True))
+    if not shifted:
+        return (rows, columns), (0, 0)
+    return (rows, columns), (
+        rows // 2 if grid[0] > rows else 0,
+        columns // 2 if grid[1] > columns else 0,
+    )
+
+
+def relative_bias(table: Float[Array, "T h"], window: Pair) -> Float[Array, "h N N"]:
+    """Spread the table of relative positions over the (query, key) pairs of a window.
+
+    The table holds all offsets query - key, those along the columns fastest; tokens are in
+    row-major order. Slices, not a lookup by index: the gradient of a lookup adds up its rows in an
+    order that GPUs do not repeat.
+    """
+    rows, columns = window
+    table = table.reshape(2 * rows - 1, 2 * columns - 1, -1)
+    # For query i the offsets of keys 0, 1, ... are i, i - 1, ...: a slice, backwards.
+    table = jnp.stack([table[i : i + rows][::-1] for i in range(rows)])
+    table = jnp.stack([table[:, :, i : i + columns][:, :, ::-1] for i in range(columns)], axis=1)
+    return table.reshape(rows * columns, rows * columns, -1).transpose(2, 0, 1)
+
+
+def shift_mask(grid: Pair, window: Pair, shift: Pair) -> Float[np.ndarray, "W N N"]:
+    """Return what is added to the logits of each window of a rolled grid: 0 or MASKED.
+
+    The last `shift` rows and columns came from the other side: they meet their like only. `grid` is
+    a multiple of `window`; windows and tokens are in row-major order.
+    """
+    wrapped = [np.arange(side) >= side - by for side, by in zip(grid, shift, strict=True)]
+    region = 2 * wrapped[0][:, None] + wrapped[1][None]
+    region = rearrange(region, "(y p) (x q) -> (y x) (p q)", p=window[0], q=window[1])
+    same = region[:, :, None] == region[:, None]
+    return np.where(same, 0.0, MASKED).astype(np.float32)
+
+
+class WindowAttention(nn.Module):
+    """Self-attention of the tokens of a window, with a learned bias for each relative position.
+
+    Takes the tokens normalised: the zeros that fill the last windows are zeros of attention's
+    input. They are keys like any other (timm's order: roll, then fill, so that they lie outside the
+    rolled grid). The columns of the qkv kernel are ordered as in `Attention`.
+    """
+
+    window: Pair
+    shift: Pair
+    num_heads: int
+    init_rules: Init
+    dtype: Any
+    qkv_bias: bool
+    dropout_rate: float
+    train: bool
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
+        height, width, dim = x.shape[1:]
+        (p, q), rules = self.window, RULES[self.init_rules]
+        if any(self.shift):
+            x = jnp.roll(x, (-self.shift[0], -self.shift[1]), axis=(1, 2))
+        x = jnp.pad(x, ((0, 0), (0, -height % p), (0, -width % q), (0, 0)))
+        grid = x.shape[1], x.shape[2]
+        qkv = Dense(3 * dim, self.dtype, rules.qkv(3), use_bias=self.qkv_bias, name="qkv")(x)
+        # One transpose both cuts windows and splits heads.
+        split = "b (y p) (x q) (h three d) -> three b (y x) h (p q) d"
+        query, key, value = rearrange(qkv, split, p=p, q=q, h=self.num_heads, three=3)
+        query = query * query.shape[-1] ** -0.5
+        logits = jnp.matmul(query, key.swapaxes(-1, -2), preferred_element_type=jnp.float32)
+        weights = jax.nn.softmax(logits + self._bias(grid)[None], axis=-1).astype(value.dtype)
+        weights = nn.Dropout(self.dropout_rate, deterministic=not self.train)(weights)
+        merge = "b (y x) h (p q) d -> b (y p) (x q) (h d)"
+        x = rearrange(jnp.matmul(weights, value), merge, y=grid[0] // p, p=p, q=q)
+        x = x[:, :height, :width]
+        if any(self.shift):
+            x = jnp.roll(x, self.shift, axis=(1, 2))
+        return Dense(dim, self.dtype, rules.linear, name="proj")(x)
+
+    def _bias(self, grid: Pair) -> Float[Array, "W h N N"]:
+        """Return what is added to the logits in float32; W is 1 where all windows get the same."""
+        offsets = (2 * self.window[0] - 1) * (2 * self.window[1] - 1)
+        table = self.param("rel_pos_bias", POS_EMBED, (offsets, self.num_heads), jnp.float32)
+        bias = relative_bias(jnp.asarray(table), self.window)[None]
+        if any(self.shift):
+            bias = bias + shift_mask(grid, self.window, self.shift)[:, None]
+        return bias

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ResNet (arXiv:1512.03385) with bottleneck blocks, the baseline of every table of the others.
+
+Sizes: table 1 of the paper. The stride is on the 3x3 convolution ("v1.5"), as in torchvision, timm
+and NVIDIA's examples; the paper's is on the 1x1 before it.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from vit_jax.errors import UserError
+from vit_jax.models.base import (
+    ModelConfig,
+    Output,
+    check_input,
+    check_positive,
+    check_rates,
+    compute_dtype,
+    pair,
+)
+from vit_jax.models.layers.bottleneck import Bottleneck, ConvNorm
+from vit_jax.models.layers.conv import Padding, max_pool
+from vit_jax.models.layers.drop_path import DropPathRule, drop_path_rates
+from vit_jax.models.layers.head import classifier
+from vit_jax.models.layers.stack import remat
+from vit_jax.sharding import BATCH_AXES, constrain
+
+_EXPANSION = 4  # width of a block over that between its convolutions
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class ResNetConfig(ModelConfig):
+    """A ResNet of bottleneck blocks with BatchNorm; the defaults are ResNet-50.
+
+    It takes images of any size: the stem's convolution and pool and every stage but the first
+    halve it, rounding up.
+
+    Attributes:
+        depths: blocks of each stage.
+        widths: channels of each stage, four times those between a block's convolutions.
+        stem_width: channels after the stem.
+        norm_eps: of every BatchNorm.
+        zero_init_last: start the scale of a block's last BatchNorm at zero, and so the block as its
+            shortcut (arXiv:1706.02677 section 5.1).
+        dropout_rate: before the head.
+        drop_path_rate: stochastic depth, from 0 in the first block to this in the last.
+    """
+
+    depths: tuple[int, ...] = (3, 4, 6, 3)
+    widths: tuple[int, ...] = (256, 512, 1024, 2048)
+    stem_width: int = 64
+    norm_eps: float = 1e-5
+    zero_init_last: bool = True
+    dropout_rate: float = 0.0
+    drop_path_rate: float = 0.0
+
+
+DEPTHS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+VARIANTS: dict[str, ResNetConfig] = {
+    f"resnet{layers}": ResNetConfig(depths=depths) for layers, depths in DEPTHS.items()
+}
+
+
+def validate(cfg: ResNetConfig) -> None:
+    """Refuse a combination of fields that cannot be built.
+
+    Raises:
+        UserError: naming the fields and what they may be.
+    """
+    pair(cfg.image_size, "image_size")
+    check_positive(cfg, "depths", "widths", "stem_width")
+    if not cfg.depths or len(cfg.depths) != len(cfg.widths):
+        raise UserError(
+            f"model.depths={cfg.depths} and model.widths={cfg.widths} need a number for each stage"
+        )
+    if any(width % _EXPANSION for width in cfg.widths):
+        raise UserError(f"model.widths={cfg.widths} must be multiples of {_EXPANSION}")
+    check_rates(cfg, "dropout_rate", "drop_path_rate")
+
+
+class Stage(nn.Module):
+    """One stage of blocks; each but the first of all halves height and width."""
+
+    cfg: ResNetConfig
+    index: int
+    drop_path_rates: tuple[float, ...]
+    train: bool
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B H W I"]) -> Float[Array, "B P Q O"]:
+        cfg, width = self.cfg, self.cfg.widths[self.index]
+        block = remat(Bottleneck, cfg.remat)
+        for j, rate in enumerate(self.drop_path_rates):
+            x = block(
+                width=width,
+                inner_width=width // _EXPANSION,
+                stride=2 if j == 0 and self.index > 0 else 1,
+                norm_eps=cfg.norm_eps,
+                dtype=compute_dtype(cfg),
+                train=self.train,
+                zero_init_last=cfg.zero_init_last,
+                drop_path_rate=rate,
+                name=f"block{j}",
+            )(x)
+        return x
+
+
+class ResNet(nn.Module):
+    """ResNet over [B, H, W, C] images of any size, already normalised; it has no tokens."""
+
+    cfg: ResNetConfig
+
+    @nn.compact
+    def __call__(self, image: Float[Array, "B H W C"], *, train: bool = False) -> Output:
+        cfg, dtype = self.cfg, compute_dtype(self.cfg)
+        check_input(image, pair(cfg.image_size, "image_size"), cfg.channels)
+        x = ConvNorm(cfg.stem_width, 7, cfg.norm_eps, dtype, train, stride=2, name="stem")(image)
+        x = constrain(max_pool(x, Padding.SYMMETRIC), BATCH_AXES)
+        depth = sum(cfg.depths)
+        rates = drop_path_rates(cfg.drop_path_rate, depth, DropPathRule.LINEAR).tolist()
+        for i, count in enumerate(cfg.depths):
+            own, rates = tuple(rates[:count]), rates[count:]
+            x = Stage(cfg, i, own, train, name=f"stage{i}")(x)
+        features: jax.Array = x.mean(axis=(1, 2), dtype=jnp.float32)
+        y = nn.Dropout(cfg.dropout_rate, deterministic=not train)(features)
+        # PyTorch's default for a linear layer, U(+-1/sqrt(fan_in)).
+        kernel_init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+        return Output(logits=classifier(cfg, kernel_init)(y), features=features, tokens=None)

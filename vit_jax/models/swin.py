@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Swin Transformer (arXiv:2103.14030), and the sizes that AutoFormerV2 searched (arXiv:2111.14725).
+
+Stages of blocks whose attention stays within windows, shifted in every other block; between stages
+each 2 x 2 tokens become one of twice the width.
+"""
+
+import dataclasses
+
+import jax.numpy as jnp
+from einops import rearrange
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from vit_jax.errors import UserError
+from vit_jax.models.base import (
+    ModelConfig,
+    Output,
+    check_input,
+    check_positive,
+    check_rates,
+    compute_dtype,
+    grid,
+    pair,
+)
+from vit_jax.models.layers.dense import Dense
+from vit_jax.models.layers.drop_path import DropPathRule, drop_path, drop_path_rates
+from vit_jax.models.layers.head import classifier
+from vit_jax.models.layers.init import RULES, Init
+from vit_jax.models.layers.mlp import Gelu, Mlp
+from vit_jax.models.layers.norm import layer_norm
+from vit_jax.models.layers.patch import PatchEmbed
+from vit_jax.models.layers.stack import remat
+from vit_jax.models.layers.window import WindowAttention, fit_window
+from vit_jax.sharding import BATCH_AXES, constrain
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class SwinConfig(ModelConfig):
+    """A Swin Transformer; the defaults are Swin-T.
+
+    Attributes:
+        patch: (rows, columns) of a patch in pixels; (P,) means square.
+        dim: width of the first stage; each stage has twice the width of the one before.
+        depths, num_heads: blocks and heads of each stage.
+        window: side of the square windows in tokens, (W,); (rows, columns) of the windows of all
+            stages; or with more than two stages, one side for each.
+        mlp_ratio: hidden width of the MLP over the stage's, rounded down.
+        qkv_bias: have that bias.
+        gelu, norm_eps: facts of the weights.
+        dropout_rate: after the patch embedding, the attention and both MLP layers.
+        attention_dropout_rate: on the attention weights.
+        drop_path_rate, drop_path_rule: stochastic depth and how it runs over the blocks of all
+            stages.
+        init: whose initial weights.
+    """
+
+    patch: tuple[int, ...] = (4, 4)
+    dim: int = 96
+    depths: tuple[int, ...] = (2, 2, 6, 2)
+    num_heads: tuple[int, ...] = (3, 6, 12, 24)
+    window: tuple[int, ...] = (7,)
+    mlp_ratio: float = 4.0
+    qkv_bias: bool = True
+    gelu: Gelu = Gelu.ERF
+    norm_eps: float = 1e-5
+    dropout_rate: float = 0.0
+    attention_dropout_rate: float = 0.0
+    drop_path_rate: float = 0.0
+    drop_path_rule: DropPathRule = DropPathRule.LINEAR
+    init: Init = Init.TIMM
+
+
+# name: (dim, depths, heads of the first stage, window, image side)
+_SIZES = {
+    "t": (96, (2, 2, 6, 2), 3, (7,), 224),
+    "s": (96, (2, 2, 18, 2), 3, (7,), 224),
+    "b": (128, (2, 2, 18, 2), 4, (7,), 224),
+    "l": (192, (2, 2, 18, 2), 6, (7,), 224),
+    "b_384": (128, (2, 2, 18, 2), 4, (12,), 384),
+    "l_384": (192, (2, 2, 18, 2), 6, (12,), 384),
+    "s3_t": (96, (2, 2, 6, 2), 3, (7, 7, 14, 7), 224),
+    "s3_s": (96, (2, 2, 18, 2), 3, (14, 14, 14, 7), 224),
+    "s3_b": (96, (2, 2, 30, 2), 3, (7, 7, 14, 7), 224),
+}
+VARIANTS: dict[str, SwinConfig] = {
+    f"swin_{name}": SwinConfig(
+        dim=dim,
+        depths=depths,
+        num_heads=(heads, 2 * heads, 4 * heads, 8 * heads),
+        window=window,
+        image_size=(side, side),
+    )
+    for name, (dim, depths, heads, window, side) in _SIZES.items()
+}
+
+
+def validate(cfg: SwinConfig) -> None:
+    """Refuse a combination of fields that cannot be built.
+
+    Raises:
+        UserError: naming the fields and what they may be.
+    """
+    grid(pair(cfg.image_size, "image_size"), pair(cfg.patch, "patch"))
+    check_positive(cfg, "dim", "depths", "num_heads", "window")
+    check_rates(cfg, "dropout_rate", "attention_dropout_rate", "drop_path_rate")
+    stages = len(cfg.depths)
+    if not stages or len(cfg.num_heads) != stages:
+        raise UserError(
+            f"model.num_heads={cfg.num_heads} and model.depths={cfg.depths} must hold one number "
+            "for each stage"
+        )
+    for i, heads in enumerate(cfg.num_heads):
+        if cfg.dim * 2**i % heads:
+            raise UserError(
+                f"model.num_heads={cfg.num_heads}: {heads} does not divide the width of stage {i}, "
+                f"model.dim={cfg.dim} * {2**i}"
+            )
+    if len(cfg.window) not in (1, 2, stages):
+        raise UserError(
+            f"model.window={cfg.window}: give one number, two (rows, columns), or one for each of "
+            f"the {stages} stages"
+        )
+    if int(cfg.dim * cfg.mlp_ratio) < 1:
+        raise UserError(f"model.mlp_ratio={cfg.mlp_ratio} leaves the MLP no width")
+
+
+def _stage_windows(cfg: SwinConfig) -> list[tuple[int, int]]:
+    """Return the (rows, columns) of each stage's windows, before they are fitted to its grid."""
+    if len(cfg.window) <= 2:
+        return [pair(cfg.window, "window")] * len(cfg.depths)
+    return [(side, side) for side in cfg.window]
+
+
+def fitted_windows(cfg: SwinConfig) -> list[tuple[int, int]]:
+    """Return the (rows, columns) of each stage's windows as fitted to its grid of tokens."""
+    size, found = grid(pair(cfg.image_size, "image_size"), pair(cfg.patch, "patch")), []
+    for window in _stage_windows(cfg):
+        found.append(fit_window(size, window, shifted=False)[0])
+        size = (size[0] + 1) // 2, (size[1] + 1) // 2
+    return found
+
+
+class SwinBlock(nn.Module):
+    """x += attention(norm(x)); x += mlp(norm(x)) over a grid of tokens, with stochastic depth."""
+
+    cfg: SwinConfig
+    num_heads: int
+    window: tuple[int, int]
+    shifted: bool
+    drop_path_rate: float
+    train: bool
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
+        cfg, dtype = self.cfg, compute_dtype(self.cfg)
+        window, shift = fit_window((x.shape[1], x.shape[2]), self.window, shifted=self.shifted)
+        y = layer_norm(cfg.norm_eps, dtype, "norm1")(x)
+        y = WindowAttention(
+            window=window,
+            shift=shift,
+            num_heads=self.num_heads,
+            init_rules=cfg.init,
+            dtype=dtype,
+            qkv_bias=cfg.qkv_bias,
+            dropout_rate=cfg.attention_dropout_rate,
+            train=self.train,
+            name="attn",
+        )(y)
+        y = nn.Dropout(cfg.dropout_rate, deterministic=not self.train)(y)
+        x = x + self._drop_path(y)
+        y = layer_norm(cfg.norm_eps, dtype, "norm2")(x)
+        hidden = int(x.shape[-1] * cfg.mlp_ratio)
+        mlp = Mlp(hidden, cfg.gelu, cfg.init, dtype, cfg.dropout_rate, self.train, name="mlp")
+        return constrain(x + self._drop_path(mlp(y)), BATCH_AXES)
+
+    def _drop_path(self, y: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
+        if not self.train or not self.drop_path_rate:
+            return y
+        return drop_path(y, self.drop_path_rate, self.make_rng("dropout"))
+
+
+class PatchMerging(nn.Module):
+    """Make one token of twice the width from each 2 x 2, after a zero row or column if odd."""
+
+    cfg: SwinConfig
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B P Q E"]:
+        cfg, dtype, (height, width, dim) = self.cfg, compute_dtype(self.cfg), x.shape[1:]
+        x = jnp.pad(x, ((0, 0), (0, height % 2), (0, width % 2), (0, 0)))
+        # The authors' order of the four: down first, (0, 0), (1, 0), (0, 1), (1, 1).
+        x = rearrange(x, "b (p down) (q right) c -> b p q (right down c)", down=2, right=2)
+        x = layer_norm(cfg.norm_eps, dtype, "norm")(x)
+        linear = RULES[cfg.init].linear
+        return Dense(2 * dim, dtype, linear, use_bias=False, name="reduction")(x)
+
+
+class Stage(nn.Module):
+    """Blocks over a grid of one size, every other one shifted, after merging the stage before's."""
+
+    cfg: SwinConfig
+    index: int
+    drop_path_rates: tuple[float, ...]
+    train: bool
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B P Q E"]:
+        cfg = self.cfg
+        if self.index:
+            x = PatchMerging(cfg, name="merge")(x)
+        block = remat(SwinBlock, cfg.remat)
+        for i, rate in enumerate(self.drop_path_rates):
+            x = block(
+                cfg=cfg,
+                num_heads=cfg.num_heads[self.index],
+                window=_stage_windows(cfg)[self.index],
+                shifted=i % 2 == 1,
+                drop_path_rate=rate,
+                train=self.train,
+                name=f"block{i}",
+            )(x)
+        return x
+
+
+class Swin(nn.Module):
+    """Swin Transformer over [B, H, W, C] images, already normalised."""
+
+    cfg: SwinConfig
+
+    @nn.compact
+    def __call__(self, image: Float[Array, "B H W C"], *, train: bool = False) -> Output:
+        cfg, dtype = self.cfg, compute_dtype(self.cfg)
+        size, patch = pair(cfg.image_size, "image_size"), pair(cfg.patch, "patch")
+        check_input(image, size, cfg.channels)
+        x = PatchEmbed(patch, cfg.dim, cfg.init, dtype, name="patch_embed")(image)
+        x = layer_norm(cfg.norm_eps, dtype, "patch_norm")(x)
+        x = nn.Dropout(cfg.dropout_rate, deterministic=not train)(x)
+        x = constrain(x.reshape(len(x), *grid(size, patch), cfg.dim), BATCH_AXES)
+        rates = drop_path_rates(cfg.drop_path_rate, sum(cfg.depths), cfg.drop_path_rule).tolist()
+        for i, depth in enumerate(cfg.depths):
+            own, rates = tuple(rates[:depth]), rates[depth:]
+            x = Stage(cfg, i, own, train, name=f"stage{i}")(x)
+        x = layer_norm(cfg.norm_eps, dtype, "norm")(x)
+        tokens = x.reshape(len(x), -1, x.shape[-1])
+        features = tokens.mean(axis=1, dtype=jnp.float32)
+        logits = classifier(cfg, RULES[cfg.init].linear)(features)
+        return Output(logits=logits, features=features, tokens=tokens)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state that a run starts from where it has none to continue: random, or weights of `init`."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from vit_jax import trees, weights
+from vit_jax.config import Config
+from vit_jax.train import build as build_lib
+from vit_jax.train.state import TrainState
+
+PyTree = Any
+
+
+def initial_state(cfg: Config, parts: build_lib.Parts, mesh: Mesh) -> tuple[TrainState, str]:
+    """Make the state of step 0, each leaf in its sharding; returns it and what to tell of it.
+
+    Parameters that `init.skip` leaves out have the values that the run's seed gives them. Optimizer
+    state is that of step 0, and the moving average begins at the loaded parameters.
+
+    Raises:
+        UserError: weights that are not there, are damaged, or do not fit.
+    """
+    if not cfg.init.weights:
+        return build_lib.init_state(cfg, parts, mesh), ""
+    # All on the host first: what does not fit is known before a device is filled.
+    init = cfg.init
+    values = weights.read(init.weights, cfg.model, skip=init.skip, resize=init.resize, ema=init.ema)
+    state = build_lib.init_state(cfg, parts, mesh)
+    variables = {"params": state.params, **state.model_state}
+    rest = [name for name, _ in trees.named_leaves(variables) if name not in values]
+    state = dataclasses.replace(
+        state,
+        params=_filled(state.params, values, "params/"),
+        model_state=_filled(state.model_state, values, ""),
+        ema=_filled(state.ema, values, ""),
+    )
+    anew = f"; started anew: {', '.join(rest)}" if rest else ""
+    return state, f"starting from {len(values)} arrays of {init.weights}{anew}"
+
+
+def _filled(tree: PyTree, values: Mapping[str, np.ndarray], prefix: str) -> PyTree:
+    """Replace the leaves that `values` has, one at a time: no device holds all of them twice."""
+
+    def replaced(name: str, leaf: jax.Array) -> jax.Array:
+        value = values.get(prefix + name)
+        if value is None:
+            return leaf
+        shape, sharding, dtype = leaf.shape, leaf.sharding, leaf.dtype
+        leaf.delete()
+        # Every process has the whole value, and gives its devices their parts.
+        return jax.make_array_from_callback(shape, sharding, lambda at: value[at].astype(dtype))
+
+    return trees.map_named(replaced, tree)

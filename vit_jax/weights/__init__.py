@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Published weights in and out: every file becomes this package's variables, strictly."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from vit_jax.models import ModelConfig
+from vit_jax.weights import timm
+from vit_jax.weights.apply import Arrays, fill
+from vit_jax.weights.export import to_timm
+from vit_jax.weights.load import check_exists, load, nest, read
+
+
+def from_timm(state: Mapping[str, np.ndarray], cfg: ModelConfig) -> dict[str, Any]:
+    """Convert a timm state_dict of numpy arrays to the variables of `cfg`'s model.
+
+    Raises:
+        UserError: keys missing, unused or of another shape; values that are not finite.
+    """
+    entries = timm.entries(cfg)
+    return nest(fill(entries, Arrays(state), is_ignored=timm.is_ignored))
+
+
+__all__ = ["check_exists", "from_timm", "load", "read", "to_timm"]

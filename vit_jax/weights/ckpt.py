@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights of a run of our own, from one of its checkpoints: `ckpt:DIR[@step]`."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from vit_jax import models, trees
+from vit_jax.checkpoints import reader
+from vit_jax.errors import UserError
+from vit_jax.models import ModelConfig
+from vit_jax.weights.apply import fill
+from vit_jax.weights.layout import Entry, Part, Shape
+from vit_jax.weights.resize import Resize, resizer
+
+
+class Checkpoint:
+    """A Source over parameters and model state of a checkpoint, by our names.
+
+    All arrays are read, and verified, when the first is asked for; optimizer state never is.
+
+    Attributes:
+        name: the checkpoint's path.
+        model: the config of the run's model.
+
+    Raises:
+        UserError: no such checkpoint, a damaged one, or one without the average asked for.
+    """
+
+    def __init__(self, place: str, *, ema: bool = False) -> None:
+        """Find the checkpoint.
+
+        Args:
+            place: "DIR", "DIR@1200", "DIR@best" or "DIR@latest"; see `reader.find`.
+            ema: take the moving average, of statistics too, instead of the values themselves.
+        """
+        found = re.fullmatch(r"(.*?)(?:@(\d+|best|latest))?", place)
+        assert found is not None
+        self._saved = reader.find(found[1], found[2] or "")
+        self.name = str(self._saved.path)
+        self._names = _names(list(self._saved.record.leaves), ema=ema)
+        if ema and not self._names:
+            raise UserError(
+                f"{self.name} holds no moving average: the run had ema_decay=0; "
+                "take its parameters with init.ema=false"
+            )
+        saved = self._saved.record.metadata.get("config", {}).get("model", {})
+        self.model: ModelConfig = models.from_json(saved)
+        self._arrays: dict[str, np.ndarray] | None = None
+
+    def shapes(self) -> Mapping[str, Shape]:
+        """Return the shape of every array, from the record."""
+        leaves = self._saved.record.leaves
+        return {key: tuple(leaves[name][1]) for key, name in self._names.items()}
+
+    def read(self, key: str) -> np.ndarray:
+        """Return one array as float32, and forget it: what is loaded is in memory once."""
+        if self._arrays is None:
+            self._arrays = reader.load(self._saved, self._names.values())
+        return self._arrays.pop(self._names[key]).astype(np.float32, copy=False)
+
+
+def _names(leaves: Sequence[str], *, ema: bool) -> dict[str, str]:
+    """Map our names without their collection to those of a TrainState's leaves."""
+    inside = r"ema/\w+/" if ema else r"(params|model_state/\w+)/"
+    found = [(re.match(inside, name), name) for name in leaves]
+    return {name[match.end() :]: name for match, name in found if match}
+
+
+def entries(cfg: ModelConfig) -> list[Entry]:
+    """List every parameter and statistic of a model with its place in a checkpoint: its own."""
+    found = []
+    for name, leaf in trees.named_leaves(models.abstract(cfg)):
+        part = Part(name.split("/", 1)[1], leaf.shape)
+        found.append(
+            Entry(
+                name=name,
+                shape=leaf.shape,
+                stacked=False,  # whole arrays: the layers need no telling apart
+                layers=((part,),),
+                decode=lambda parts: parts[0],
+                encode=lambda value: [value],
+            )
+        )
+    return found
+
+
+def load(
+    place: str,
+    cfg: ModelConfig,
+    *,
+    skip: Sequence[str] = (),
+    resize: Resize = Resize.AUTO,
+    ema: bool = False,
+) -> dict[str, np.ndarray]:
+    """Read the weights of a run into `cfg`'s model: our name -> float32, without what is skipped.
+
+    Args:
+        place, ema: which, as in `Checkpoint`.
+        cfg: the model to fill; it may differ from the run's in image size, window and patch.
+        skip: as in `apply.fill`.
+        resize: by whose rule tables and kernels of another size are brought to `cfg`'s.
+
+    Raises:
+        UserError: no such checkpoint, or of another model, each parameter with its shape.
+    """
+    source = Checkpoint(place, ema=ema)
+    return fill(entries(cfg), source, skip=skip, resize=resizer(resize, cfg, old=source.model))

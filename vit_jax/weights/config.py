@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the parameters of a fresh run come from."""
+
+import dataclasses
+import re
+
+from vit_jax.errors import UserError
+from vit_jax.weights.load import CHECKPOINT, split
+from vit_jax.weights.resize import Resize
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class InitConfig:
+    """Weights to start from; read once, when a run has no checkpoint of its own to continue.
+
+    Attributes:
+        weights: "npz:FILE", "timm:FILE", or of another run "ckpt:DIR", "ckpt:DIR@STEP",
+            "ckpt:DIR@best", "ckpt:DIR@latest"; "" starts from random parameters.
+        skip: regexes over parameter names; what they find is not read, and starts as it would have
+            without `weights`.
+        resize: by whose rule position tables, bias tables and patch kernels are brought to size.
+        ema: take the moving average of the other run's parameters, not the parameters.
+    """
+
+    weights: str = ""
+    skip: tuple[str, ...] = ()
+    resize: Resize = Resize.AUTO
+    ema: bool = False
+
+
+def validate(cfg: InitConfig) -> None:
+    """Check all that needs no file.
+
+    Raises:
+        UserError: naming the field and what it may be.
+    """
+    if not cfg.weights:
+        if cfg != InitConfig():
+            raise UserError("init.skip, init.resize and init.ema need init.weights: set it")
+        return
+    kind, _ = split(cfg.weights)
+    for pattern in cfg.skip:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise UserError(f"init.skip: {pattern!r} is not a regex: {error}") from None
+    if cfg.ema and kind != CHECKPOINT:
+        raise UserError("init.ema chooses within a run's checkpoint; set init.weights=ckpt:DIR")

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model's variables as a timm state_dict, and that as a file; the way back is `load`."""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
+
+from vit_jax import trees
+from vit_jax.errors import UserError
+from vit_jax.models import ModelConfig, ViTConfig
+from vit_jax.models.layers.posemb import PosEmbed, sincos2d
+from vit_jax.weights import timm
+from vit_jax.weights.sizes import positions
+
+SUFFIX = ".safetensors"
+
+
+def to_timm(variables: Mapping[str, Any], cfg: ModelConfig) -> dict[str, np.ndarray]:
+    """Convert a model's variables to a timm state_dict, which `load_state_dict` takes strictly.
+
+    Values are the same, bit for bit. What timm holds besides is added: fixed position tables as
+    learned ones, zeros for a bias that timm always has, PyTorch's counters beside BatchNorm's
+    statistics.
+
+    Raises:
+        UserError: an option of the config that timm's model of the family does not have.
+    """
+    check(cfg)
+    leaves = dict(trees.named_leaves(variables))
+    state = {}
+    for entry in timm.entries(cfg):
+        value = np.asarray(leaves[entry.name])
+        for parts, layer in zip(entry.layers, value if entry.stacked else [value], strict=True):
+            assert entry.encode is not None, "timm's layouts go both ways"
+            for part, there in zip(parts, entry.encode(layer), strict=True):
+                state[part.key] = np.ascontiguousarray(there)
+    return {**state, **dict(_added(state, cfg))}
+
+
+def check(cfg: ModelConfig) -> None:
+    """Refuse a config whose function no weights give timm's model.
+
+    Raises:
+        UserError: naming the field.
+    """
+    if not isinstance(cfg, ViTConfig):
+        return
+    reason = ""
+    if cfg.pre_logits_dim:
+        reason = f"model.pre_logits_dim={cfg.pre_logits_dim}: its heads are one layer"
+    elif cfg.patch_bias and cfg.pre_norm:
+        reason = "model.patch_bias with model.pre_norm: before a norm its patches have no bias"
+    elif cfg.distilled and cfg.num_registers:
+        reason = f"model.num_registers={cfg.num_registers} with model.distilled"
+    elif cfg.distilled and not (cfg.pos_embed_prefix and cfg.pos_embed is PosEmbed.LEARNED):
+        reason = "model.distilled without learned positions of both tokens (model.pos_embed_prefix)"
+    if reason:
+        raise UserError(f"timm has no counterpart of {reason}")
+
+
+def _added(state: Mapping[str, np.ndarray], cfg: ModelConfig) -> Iterator[tuple[str, np.ndarray]]:
+    for key in state:
+        if key.endswith(".running_mean"):
+            counter = key.removesuffix("running_mean") + "num_batches_tracked"
+            yield counter, np.zeros((), np.int64)
+    if isinstance(cfg, ViTConfig):
+        if cfg.pos_embed is PosEmbed.SINCOS2D:
+            _, (rows, columns) = positions(cfg)
+            yield "pos_embed", sincos2d(rows, columns, cfg.dim)[None]
+        if not cfg.patch_bias and not cfg.pre_norm:
+            yield "patch_embed.proj.bias", np.zeros(cfg.dim, np.float32)
+
+
+def check_target(path: str | Path, *, overwrite: bool = False) -> None:
+    """Refuse to write where `save` could or should not.
+
+    Raises:
+        UserError: another suffix, no such directory, or a file that is there already.
+    """
+    file = Path(path)
+    if file.suffix != SUFFIX:
+        raise UserError(f"{file}: weights are written as {SUFFIX}; name the file so")
+    if not file.parent.is_dir():
+        raise UserError(f"{file.parent} is no directory; make it first")
+    if file.is_dir() or (file.exists() and not overwrite):
+        raise UserError(f"{file} is there already; choose another name, or add --force")
+
+
+def save(path: str | Path, state: Mapping[str, np.ndarray], *, overwrite: bool = False) -> int:
+    """Write a state_dict as .safetensors and return the file's size in bytes.
+
+    The file appears under its name only when it is complete and on disk.
+
+    Raises:
+        UserError: it cannot be written there.
+    """
+    check_target(path, overwrite=overwrite)
+    file = Path(path)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        save_file(dict(state), temporary, metadata={"format": "pt"})
+        with temporary.open("rb") as stream:
+            os.fsync(stream.fileno())
+        temporary.chmod(_mode())  # the library makes it readable for its owner alone
+        temporary.replace(file)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"cannot write {file}: {' '.join(str(error).split())}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    return file.stat().st_size
+
+
+def _mode() -> int:
+    """Return the permissions that a new file gets here."""
+    umask = os.umask(0)
+    os.umask(umask)
+    return 0o666 & ~umask

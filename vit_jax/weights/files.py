@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every reader asks first: is it a file of weights, and are its names fit to print?"""
+
+import difflib
+from collections.abc import Collection
+from pathlib import Path
+
+from vit_jax.errors import UserError
+
+# Published checkpoints hold some hundreds; optimizer state triples that.
+MAX_TENSORS = 2**16
+MAX_NAME = 512
+
+
+def first_bytes(path: str, count: int = 64) -> bytes:
+    """Return how a file begins, after refusing what cannot hold weights.
+
+    Raises:
+        UserError: an address, a missing or empty file, a directory, a git-LFS pointer, a web page.
+    """
+    if "://" in path:
+        address = path.replace("gs://", "https://storage.googleapis.com/")
+        raise UserError(
+            f"{path}: weights are read from local files; download it: curl -O {address}"
+        )
+    file = Path(path)
+    if file.is_dir():
+        raise UserError(f"{path} is a directory; give the file of weights in it")
+    if not file.exists():
+        raise UserError(f"{path}: no such file{_nearest(file)}")
+    if not file.is_file():
+        raise UserError(f"{path} is not a plain file")
+    try:
+        with file.open("rb") as stream:
+            start = stream.read(count)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    if not start:
+        raise UserError(f"{path} is empty; download it again")
+    if start.startswith(b"version https://git-lfs"):
+        raise UserError(f"{path} is a git-LFS pointer, not the weights; fetch them: git lfs pull")
+    if start.lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml", b"<head")):
+        raise UserError(f"{path} is a web page, not weights; download the file that it links to")
+    return start
+
+
+def _nearest(file: Path) -> str:
+    names = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
+    near = difflib.get_close_matches(file.name, names, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def check_names(path: str, names: Collection[str]) -> None:
+    """Refuse names that would not fit a line of a message, and more of them than any model has.
+
+    Raises:
+        UserError: naming the first.
+    """
+    if len(names) > MAX_TENSORS:
+        raise UserError(f"{path} holds {len(names):,} tensors; at most {MAX_TENSORS:,} are read")
+    for name in names:
+        if len(name) > MAX_NAME or not name.isprintable():
+            raise UserError(f"{path}: {name[:40]!r}... is not the name of a parameter")
+
+
+def damaged(path: str, key: str, error: BaseException) -> UserError:
+    """Build the error for a file whose `key` ("" for all of it) cannot be read as it says."""
+    where = f"{path}: {key}" if key else path
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    return UserError(f"{where} is damaged ({reason}); download the file again")

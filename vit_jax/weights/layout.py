@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a parameter of ours lies in another code's file: keys, shapes, the way there and back.
+
+All of it is pure numpy and exact: transposes, permutations and reshapes.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+Shape = tuple[int, ...]
+
+
+class Part(NamedTuple):
+    """One tensor of a file that holds one of our parameters, or a part of it.
+
+    Attributes:
+        key: its name in the file.
+        shape: its shape there.
+        layer: which entry of the leading depth axis to take, where the file stacks layers.
+    """
+
+    key: str
+    shape: Shape
+    layer: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One of our parameters and where a file holds it.
+
+    Attributes:
+        name: '/'-joined, with its collection: "params/blocks/attn/qkv/kernel".
+        shape: ours, of the whole parameter.
+        stacked: whether the leading axis of `shape` counts layers.
+        layers: for each layer of a stacked parameter (one item otherwise) the parts it is made of.
+        decode: parts of one layer -> that layer of ours.
+        encode: the inverse; None for a format that is only read.
+    """
+
+    name: str
+    shape: Shape
+    stacked: bool
+    layers: tuple[tuple[Part, ...], ...]
+    decode: Callable[[Sequence[np.ndarray]], np.ndarray]
+    encode: Callable[[np.ndarray], list[np.ndarray]] | None = None
+
+
+class Layout(NamedTuple):
+    """A shape in PyTorch's convention with the conversions from and to ours."""
+
+    shape: Shape
+    decode: Callable[[np.ndarray], np.ndarray]
+    encode: Callable[[np.ndarray], np.ndarray]
+
+
+def _linear(shape: Shape) -> Layout:
+    """[in, out] of ours; [out, in] of PyTorch's Linear."""
+    return Layout(shape[::-1], np.transpose, np.transpose)
+
+
+def pointwise(shape: Shape) -> Layout:
+    """[in, out] of ours; a 1x1 convolution (out, in, 1, 1) of PyTorch."""
+    return Layout((*shape[::-1], 1, 1), lambda w: w[:, :, 0, 0].T, lambda w: w.T[:, :, None, None])
+
+
+def _convolution(shape: Shape) -> Layout:
+    """(height, width, in, out) of ours; (out, in, height, width) of PyTorch."""
+    there = (shape[3], shape[2], shape[0], shape[1])
+    return Layout(there, lambda w: w.transpose(2, 3, 1, 0), lambda w: w.transpose(3, 2, 0, 1))
+
+
+def _fused(shape: Shape, count: int, heads: int) -> Layout:
+    """Columns (head, {q,k,v}, d) of ours; rows ({q,k,v}, head, d) of PyTorch's fused projection."""
+
+    def decode(w: np.ndarray) -> np.ndarray:
+        w = w.reshape(count, heads, -1, *w.shape[1:]).swapaxes(0, 1)
+        w = w.reshape(shape[-1], *w.shape[3:])
+        return w.T
+
+    def encode(w: np.ndarray) -> np.ndarray:
+        w = w.T
+        w = w.reshape(heads, count, -1, *w.shape[1:]).swapaxes(0, 1)
+        return w.reshape(shape[-1], *w.shape[3:])
+
+    return Layout(shape[::-1], decode, encode)
+
+
+_FUSED = {"qkv": 3, "qk": 2, "kv": 2}
+
+
+def torch_layout(name: str, shape: Shape, heads: int) -> Layout:
+    """Return PyTorch's layout of one layer of a parameter, told by its name and rank.
+
+    `heads` is that of the attention the parameter belongs to; elsewhere it has no effect.
+    """
+    *_, module, kind = ["", *name.split("/")]
+    if module in _FUSED:
+        return _fused(shape, _FUSED[module], heads)
+    if kind == "kernel" and len(shape) == 4:
+        return _convolution(shape)
+    if kind == "kernel":
+        return _linear(shape)
+    return Layout(shape, lambda w: w, lambda w: w)

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`load(ref, config)`: from any file of weights the variables of a model, or one line why not."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from vit_jax import models, trees
+from vit_jax.errors import UserError, unknown
+from vit_jax.models import ModelConfig
+from vit_jax.weights import (
+    google,
+    npz_file,
+    official,
+    safetensors_file,
+    timm,
+    torch_file,
+)
+from vit_jax.weights.apply import fill
+from vit_jax.weights.files import first_bytes
+from vit_jax.weights.resize import Resize, resizer
+
+Flat = Mapping[str, np.ndarray]  # our names -> arrays
+CHECKPOINT = "ckpt"  # the kind that is a directory, not a file
+
+
+def load(
+    ref: str,
+    cfg: ModelConfig,
+    *,
+    skip: Sequence[str] = (),
+    resize: Resize = Resize.AUTO,
+    ema: bool = False,
+    key: jax.Array | None = None,
+) -> dict[str, Any]:
+    """Read weights into the variables {"params": ..., **model_state} of `cfg`'s model, as numpy.
+
+    Args:
+        ref: "npz:FILE" of Google's codebases, "timm:FILE" (.safetensors, or .pth where torch is
+            installed) under timm's or the authors' names, "ckpt:DIR[@step]" of a run of our own.
+        cfg: the model; everything in it must be in the file and fit, and nothing be left over.
+        skip: regexes over parameter names: those keep the model's own initial values.
+        resize: whose rule brings position tables, bias tables and patch kernels to their size here.
+        ema: of a run, take the moving average of the parameters.
+        key: of the initial values of what is skipped; that of seed 0 by default.
+
+    Raises:
+        UserError: no such file or format; what does not fit, by key and shape.
+    """
+    found = read(ref, cfg, skip=skip, resize=resize, ema=ema)
+    skipped = _missing(cfg, found) if skip else set()
+    return nest({**found, **initial(cfg, skipped, key)})
+
+
+def read(
+    ref: str,
+    cfg: ModelConfig,
+    *,
+    skip: Sequence[str] = (),
+    resize: Resize = Resize.AUTO,
+    ema: bool = False,
+) -> Flat:
+    """Read weights as `load` does, by our names, without what is skipped."""
+    scheme, path = split(ref)
+    if scheme == CHECKPOINT:
+        from vit_jax.weights import ckpt  # late: Orbax takes long to import
+
+        return ckpt.load(path, cfg, skip=skip, resize=resize, ema=ema)
+    if ema:
+        raise UserError(f"{ref} holds no moving average to choose: only ckpt:DIR of a run does")
+    return _READERS[scheme](path, cfg, skip, resize)
+
+
+def split(ref: str) -> tuple[str, str]:
+    """Split a reference to weights into its kind and the path.
+
+    Raises:
+        UserError: another kind, or no path.
+    """
+    scheme, _, path = ref.partition(":")
+    kinds = {**{name: f"{name}:FILE" for name in _READERS}, CHECKPOINT: f"{CHECKPOINT}:DIR"}
+    if scheme not in kinds:
+        raise unknown("kind of weights in", ref, kinds.values())
+    if not path:
+        raise UserError(f"{ref!r} names no file: give {kinds[scheme]}")
+    return scheme, os.path.expanduser(path)  # a shell does so at the start of a word only
+
+
+def check_exists(ref: str) -> None:
+    """Look for the file or the checkpoint, without reading its arrays.
+
+    Raises:
+        UserError: there is none, or none that may hold weights.
+    """
+    scheme, path = split(ref)
+    if scheme == CHECKPOINT:
+        from vit_jax.weights import ckpt
+
+        ckpt.Checkpoint(path)
+    else:
+        first_bytes(path)
+
+
+def _load_npz(path: str, cfg: ModelConfig, skip: Sequence[str], resize: Resize) -> Flat:
+    rule = Resize.GOOGLE if resize is Resize.AUTO else resize
+    with npz_file.opened(path) as source:
+        shapes = source.shapes()
+        prefix = google.prefix(cfg, shapes)
+        return fill(
+            google.entries(cfg, shapes),
+            source,
+            skip=skip,
+            resize=resizer(rule, cfg),
+            is_ignored=lambda name: google.is_ignored(name, prefix),
+        )
+
+
+def _load_timm(path: str, cfg: ModelConfig, skip: Sequence[str], resize: Resize) -> Flat:
+    start = first_bytes(path)
+    # A zip, or the pickles of before PyTorch 1.6.
+    is_torch = start.startswith((b"PK", b"\x80"))
+    with (torch_file if is_torch else safetensors_file).opened(path) as source:
+        return fill(
+            timm.entries(cfg),
+            official.with_timm_names(source, cfg),
+            skip=skip,
+            resize=resizer(resize, cfg),
+            is_ignored=timm.is_ignored,
+        )
+
+
+_READERS: dict[str, Callable[[str, ModelConfig, Sequence[str], Resize], Flat]] = {
+    "npz": _load_npz,
+    "timm": _load_timm,
+}
+
+
+def _missing(cfg: ModelConfig, found: Flat) -> set[str]:
+    return {name for name, _ in trees.named_leaves(models.abstract(cfg)) if name not in found}
+
+
+def initial(cfg: ModelConfig, names: set[str], key: jax.Array | None = None) -> dict[str, Any]:
+    """Return the model's own initial values of the named variables, computing no others."""
+    if not names:
+        return {}
+    module = models.create(cfg)
+
+    @jax.jit  # which prunes what is not returned
+    def values(key: jax.Array) -> dict[str, jax.Array]:
+        params, state = models.init(module, cfg, key)
+        leaves = trees.named_leaves({"params": params, **state})
+        return {name: leaf for name, leaf in leaves if name in names}
+
+    drawn = values(jax.random.key(0) if key is None else key)
+    return {name: np.asarray(value) for name, value in drawn.items()}
+
+
+def nest(flat: Flat) -> dict[str, Any]:
+    """Turn {"params/head/bias": x} into {"params": {"head": {"bias": x}}}."""
+    tree: dict[str, Any] = {}
+    for name, value in flat.items():
+        *path, last = name.split("/")
+        node = tree
+        for part in path:
+            node = node.setdefault(part, {})
+        node[last] = value
+    return tree

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read .npz files of strangers: one array at a time, no pickle, no more memory than an array says.
+
+An .npz is a zip of .npy members (numpy.lib.format). Only headers are read to know the shapes; a
+member's data are decompressed when asked for, and not a byte beyond what its header promises.
+"""
+
+import contextlib
+import io
+import math
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.lib import format as npy
+
+from vit_jax.errors import UserError
+from vit_jax.weights.files import check_names, damaged, first_bytes
+from vit_jax.weights.layout import Shape
+
+# numpy's own limit of a header's length, and room for what comes before it.
+_HEADER_BYTES = 10_000 + 16
+_CHUNK_BYTES = 2**20
+# bz2 and lzma streams decompress without bound before the first byte comes out; numpy writes none.
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    ValueError,
+)
+
+
+class _Member(NamedTuple):
+    info: zipfile.ZipInfo
+    offset: int  # where the data begin
+    shape: Shape
+    fortran: bool
+    dtype: np.dtype
+
+
+class Npz:
+    """A Source over an open .npz file; all headers are checked when it is made.
+
+    Raises:
+        UserError: not an .npz; a member that is encrypted, not an array, of Python objects, of
+            another size than its header says, or named to escape a directory; names twice.
+    """
+
+    def __init__(self, path: str, archive: zipfile.ZipFile) -> None:
+        self.name, self._zip = path, archive
+        infos = [info for info in archive.infolist() if not info.is_dir()]
+        check_names(path, [info.filename for info in infos])
+        self._members: dict[str, _Member] = {}
+        for info in infos:
+            key = info.filename.removesuffix(".npy")
+            self._check_member(info)
+            if key in self._members:
+                raise UserError(f"{path}: {key} is there twice; which one counts is not known")
+            with self._named(key), archive.open(info) as stream:
+                member = _Member(info, *_header(stream.read))
+            self._check_header(key, member)
+            self._members[key] = member
+
+    def shapes(self) -> Mapping[str, Shape]:
+        """Return the shape of every array, as its header says."""
+        return {key: member.shape for key, member in self._members.items()}
+
+    def read(self, key: str) -> np.ndarray:
+        """Return one array as float32; raises UserError where the data are not what was said."""
+        member = self._members[key]
+        if not _is_float(member.dtype):
+            raise UserError(f"{self.name}: {key} is {member.dtype}, not an array of floats")
+        flat = np.empty(math.prod(member.shape), member.dtype)
+        with self._named(key), self._zip.open(member.info) as stream:
+            stream.read(member.offset)
+            _fill(flat.view(np.uint8).data, stream.read)
+        if member.fortran:
+            return _float32(flat).reshape(member.shape[::-1]).transpose()
+        return _float32(flat).reshape(member.shape)
+
+    @contextlib.contextmanager
+    def _named(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except UserError:
+            raise
+        except _DAMAGE as error:
+            raise damaged(self.name, key, error) from None
+
+    def _check_member(self, info: zipfile.ZipInfo) -> None:
+        name = info.filename
+        if re.search(r"^[/\\]|^\w:|(^|[/\\])\.\.([/\\]|$)", name):
+            raise UserError(f"{self.name}: {name} points outside of the file; it is not read")
+        if info.flag_bits & 1:
+            raise UserError(f"{self.name}: {name} is encrypted; save it without a password")
+        if info.compress_type not in _COMPRESSIONS:
+            raise UserError(f"{self.name}: {name} is not compressed as numpy does it")
+        if not name.endswith(".npy"):
+            pytorch = " (PyTorch's? those are read as timm:FILE)" if "data" in name else ""
+            raise UserError(f"{self.name} is not an .npz: {name} is no array{pytorch}")
+
+    def _check_header(self, key: str, member: _Member) -> None:
+        if member.dtype.hasobject:
+            raise UserError(f"{self.name}: {key} holds Python objects, which could run code")
+        if min(member.shape, default=0) < 0:
+            raise UserError(f"{self.name}: {key} has the shape {list(member.shape)}")
+        promised = member.offset + math.prod(member.shape) * member.dtype.itemsize
+        if promised != member.info.file_size:
+            raise UserError(
+                f"{self.name}: {key} lies: its header promises {member.dtype}{list(member.shape)}, "
+                f"{promised:,} bytes, and it holds {member.info.file_size:,}"
+            )
+
+
+def _header(read: Callable[[int], bytes]) -> tuple[int, Shape, bool, np.dtype]:
+    start = io.BytesIO(read(_HEADER_BYTES))
+    try:
+        version = npy.read_magic(start)
+        parse = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
+        shape, fortran, dtype = parse(start)
+    except Exception as error:  # numpy's parser raises what Python's raises on a stranger's text
+        raise ValueError(f"no header of an array: {error}") from None
+    return start.tell(), shape, fortran, dtype
+
+
+def _fill(view: memoryview, read: Callable[[int], bytes]) -> None:
+    filled = 0
+    while filled < len(view):
+        chunk = read(min(_CHUNK_BYTES, len(view) - filled))
+        if not chunk:
+            raise EOFError("it ends early")
+        view[filled : filled + len(chunk)] = chunk
+        filled += len(chunk)  # at the last byte, zipfile compares the checksum
+
+
+def _is_bfloat16(dtype: np.dtype) -> bool:
+    return dtype == np.dtype("V2")  # how numpy stores a type that is not its own
+
+
+def _is_float(dtype: np.dtype) -> bool:
+    return (dtype.kind == "f" and dtype.itemsize in (2, 4, 8)) or _is_bfloat16(dtype)
+
+
+def _float32(flat: np.ndarray) -> np.ndarray:
+    if not _is_bfloat16(flat.dtype):
+        with np.errstate(over="ignore"):  # what overflows is refused as infinite
+            return flat.astype(np.float32, copy=False)
+    bits = flat.view("<u2").astype(np.uint32)
+    bits <<= 16
+    return bits.view(np.float32)
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[Npz]:
+    """Open an .npz file as a Source.
+
+    Raises:
+        UserError: no such file, or one that is no .npz.
+    """
+    start = first_bytes(path)
+    if not start.startswith(b"PK"):
+        hint = "; read it as timm:FILE" if start[8:9] == b"{" else ""
+        raise UserError(f"{path} is not an .npz file: it is no zip archive{hint}")
+    try:
+        archive = zipfile.ZipFile(path)
+    except _DAMAGE as error:
+        raise damaged(path, "", error) from None
+    with archive:
+        yield Npz(path, archive)

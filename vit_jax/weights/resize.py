@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bring position tables, Swin's bias tables and patch kernels to another size, as others do.
+
+Every rule is separable: one matrix [new, old] per axis, in float64. Each is named for the code
+whose results it reproduces; between them tables differ by far more than rounding.
+"""
+
+import enum
+import functools
+import math
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Num
+
+from vit_jax.errors import UserError
+from vit_jax.models import ModelConfig
+from vit_jax.weights.apply import Resizer
+from vit_jax.weights.layout import Shape
+from vit_jax.weights.sizes import Grid, positions, windows
+
+Matrix = Callable[[int, int], np.ndarray]
+
+
+class Resize(enum.StrEnum):
+    """Whose rule resizes what depends on the image, window or patch size."""
+
+    AUTO = "auto"  # Google's for npz:, timm's for the others
+    TIMM = "timm"  # bicubic, antialiased; bias tables linear between geometric positions
+    OFFICIAL = "official"  # DeiT's and Swin's loaders: bicubic with a = -0.75, not antialiased
+    GOOGLE = "google"  # vision_transformer: bilinear between aligned corners
+    TIMM_NPZ = "timm_npz"  # timm's loader of Google's files: bilinear, not antialiased
+    NONE = "none"  # refuse another size
+
+
+def _triangle(x: np.ndarray) -> np.ndarray:
+    return np.maximum(1 - np.abs(x), 0)
+
+
+def _cubic(x: np.ndarray, a: float) -> np.ndarray:
+    """Keys' cubic convolution kernel (doi:10.1109/TASSP.1981.1163711)."""
+    x = np.abs(x)
+    near = (a + 2) * x**3 - (a + 3) * x**2 + 1
+    far = a * (x**3 - 5 * x**2 + 8 * x - 4)
+    return np.where(x <= 1, near, np.where(x < 2, far, 0))
+
+
+def _centres(old: int, new: int) -> np.ndarray:
+    """Return where the new samples' centres lie, in indices of the old (half-pixel centres)."""
+    return (np.arange(new) + 0.5) * old / new - 0.5
+
+
+def _antialiased(old: int, new: int, kernel: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Widen the kernel where it shrinks; weights beyond the ends are dropped, the rest sum to 1."""
+    distance = np.arange(old) - _centres(old, new)[:, None]
+    weights = kernel(distance / max(old / new, 1))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _sampled(
+    positions: np.ndarray, old: int, kernel: Callable[[np.ndarray], np.ndarray], reach: int
+) -> np.ndarray:
+    """Weigh the 2 * reach neighbours of each position; those beyond the ends are the ends."""
+    weights = np.zeros((len(positions), old))
+    first = np.floor(positions).astype(int)
+    for tap in range(1 - reach, reach + 1):
+        at = first + tap
+        index = (np.arange(len(positions)), at.clip(0, old - 1))
+        np.add.at(weights, index, kernel(positions - at))
+    return weights
+
+
+def bicubic_antialiased(old: int, new: int) -> Float[np.ndarray, "new old"]:
+    """Return torch's bicubic with antialias=True: a = -0.5."""
+    return _antialiased(old, new, functools.partial(_cubic, a=-0.5))
+
+
+def bicubic(old: int, new: int) -> Float[np.ndarray, "new old"]:
+    """Return torch's bicubic without antialias: a = -0.75, four taps, borders clamped."""
+    return _sampled(_centres(old, new), old, functools.partial(_cubic, a=-0.75), reach=2)
+
+
+def bilinear(old: int, new: int) -> Float[np.ndarray, "new old"]:
+    """Return torch's bilinear without antialias."""
+    return _sampled(_centres(old, new), old, _triangle, reach=1)
+
+
+def bilinear_aligned(old: int, new: int) -> Float[np.ndarray, "new old"]:
+    """Return `scipy.ndimage.zoom(order=1)`: bilinear, the first and the last samples kept."""
+    return _sampled(np.arange(new) * (old - 1) / max(new - 1, 1), old, _triangle, reach=1)
+
+
+def geometric(old: int, new: int) -> Float[np.ndarray, "new old"]:
+    """Return BEiT's rule for bias tables (arXiv:2106.08254), with timm's linear interpolation.
+
+    The old offsets 0, +-1, +-2 ... are laid at 0, +-1, +-(1 + q), +-(1 + q + q^2) ..., with the q
+    in [1.01, 1.5] that lays the last of them at the last new one.
+    """
+    half, reach = old // 2, new // 2
+
+    def positions(q: float) -> np.ndarray:
+        return np.concatenate([[0.0], np.cumsum(q ** np.arange(half))])
+
+    low, high, q = 1.01, 1.5, 1.5
+    while high - low > 1e-6:  # timm's bisection: its last q is felt in the fifth digit
+        q = (low + high) / 2
+        low, high = (low, q) if positions(q)[-1] > reach else (q, high)
+    right = positions(q)
+    there = np.concatenate([-right[:0:-1], right])
+    wanted = np.arange(new) - reach
+    return np.stack([np.interp(wanted, there, basis) for basis in np.eye(old)], axis=1)
+
+
+def _no_rule(rule: Resize, what: str) -> Matrix:
+    def refuse(old: int, new: int) -> np.ndarray:
+        raise UserError(
+            f"init.resize={rule} has no rule to bring {what} from {old} to {new}; choose timm"
+        )
+
+    return refuse
+
+
+class _Rule(NamedTuple):
+    """The matrices of one code."""
+
+    table: Matrix
+    bias: Matrix
+    patch: Matrix
+
+
+_RULES = {
+    Resize.TIMM: _Rule(bicubic_antialiased, geometric, bicubic_antialiased),
+    Resize.OFFICIAL: _Rule(bicubic, bicubic, _no_rule(Resize.OFFICIAL, "a patch kernel")),
+    Resize.GOOGLE: _Rule(bilinear_aligned, _no_rule(Resize.GOOGLE, "a bias table"), bilinear),
+    Resize.TIMM_NPZ: _Rule(bilinear, _no_rule(Resize.TIMM_NPZ, "a bias table"), bilinear),
+}
+
+
+def resize_grid(
+    value: Num[np.ndarray, "H W D"], new: Grid, matrix: Matrix
+) -> Float[np.ndarray, "P Q D"]:
+    """Resample the first two axes of a grid of vectors."""
+    rows, columns = matrix(value.shape[0], new[0]), matrix(value.shape[1], new[1])
+    return np.einsum("pi,qj,ijd->pqd", rows, columns, value.astype(np.float64), optimize=True)
+
+
+def resize_patch(
+    kernel: Num[np.ndarray, "H W C D"], new: Grid, matrix: Matrix
+) -> Float[np.ndarray, "P Q C D"]:
+    """Resize a patch embedding's kernel so that resized patches give what the old ones gave.
+
+    With the pseudo-inverse of the images' resize (FlexiViT, arXiv:2212.08013 section 3.4).
+    """
+    rows, columns = (
+        np.linalg.pinv(matrix(old, side).T) for old, side in zip(kernel.shape, new, strict=False)
+    )
+    return np.einsum("pi,qj,ijcd->pqcd", rows, columns, kernel.astype(np.float64), optimize=True)
+
+
+def resizer(rule: Resize, cfg: ModelConfig, old: ModelConfig | None = None) -> Resizer | None:
+    """Return what brings a file's tables and kernels to the sizes of `cfg`'s model.
+
+    Args:
+        rule: whose; AUTO is timm's here, NONE gives None.
+        cfg: the model that is filled.
+        old: the model that the file was saved from, where that is known; else its grids and windows
+            are taken to be square.
+    """
+    if rule is Resize.NONE:
+        return None
+    matrices = _RULES[Resize.TIMM if rule is Resize.AUTO else rule]
+
+    def resize(name: str, value: np.ndarray, shape: Shape) -> np.ndarray:
+        kind = name.rsplit("/", 1)[-1]
+        if value.shape == shape and (old is None or kind == "kernel"):
+            return value
+        if kind == "pos_embed":
+            out = _table(value, cfg, old, matrices.table)
+        elif kind == "rel_pos_bias":
+            out = _bias(name, value, cfg, old, matrices.bias)
+        else:
+            out = resize_patch(value, (shape[0], shape[1]), matrices.patch)
+        return out.astype(np.float32)
+
+    return resize
+
+
+def _table(
+    value: np.ndarray, cfg: ModelConfig, old: ModelConfig | None, matrix: Matrix
+) -> np.ndarray:
+    """Resample [1, P + N, D]: the P positions before the patches' are kept as they are."""
+    prefix, new = positions(cfg)
+    count = value.shape[1]
+    if old is not None:
+        old_prefix, there = positions(old)
+    else:
+        old_prefix, there = _square(count, prefix)
+    if old_prefix != prefix:
+        raise UserError(
+            f"pos_embed: the {count} positions of the file are {old_prefix} + {there[0]} x "
+            f"{there[1]}, but the table of this config has {prefix} before its patches; choose "
+            "model.class_token, model.num_registers and model.pos_embed_prefix as the file has them"
+        )
+    if there == new:
+        return value
+    grid = value[0, prefix:].reshape(*there, -1)
+    resized = resize_grid(grid, new, matrix).reshape(new[0] * new[1], -1)
+    return np.concatenate([value[0, :prefix], resized])[None]
+
+
+def _square(count: int, prefix: int) -> tuple[int, Grid]:
+    """Split a number of positions into a prefix and a square, with the wanted prefix if it can."""
+    for before in (prefix, 0, 1, 2):
+        side = math.isqrt(max(count - before, 0))
+        if side and side * side == count - before:
+            return before, (side, side)
+    raise UserError(
+        f"pos_embed: {count} positions are not {prefix} and a square grid's; a table of another "
+        "grid can be loaded at the model.image_size that it was trained with only"
+    )
+
+
+def _bias(
+    name: str, value: np.ndarray, cfg: ModelConfig, old: ModelConfig | None, matrix: Matrix
+) -> np.ndarray:
+    """Resample [(2 Wh - 1)(2 Ww - 1), h]."""
+    found = re.search(r"(?:^|/)stage(\d+)/", name)
+    stage = int(found[1]) if found else 0
+    new = windows(cfg)[stage]
+    if old is not None:
+        there = windows(old)[stage]
+        offsets = (2 * there[0] - 1, 2 * there[1] - 1)
+    else:
+        side = math.isqrt(len(value))
+        if side * side != len(value) or side % 2 == 0:
+            raise UserError(f"{name}: {len(value)} offsets are no square window's")
+        offsets = (side, side)
+    wanted = (2 * new[0] - 1, 2 * new[1] - 1)
+    if offsets == wanted:
+        return value
+    grid = value.reshape(*offsets, -1)
+    return resize_grid(grid, wanted, matrix).reshape(wanted[0] * wanted[1], -1)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read PyTorch's .pth, .pt and .bin files where PyTorch is installed; tensors only, never code.
+
+The one module that imports torch, and only when such a file is opened.
+"""
+
+import argparse
+import contextlib
+import logging
+import pickle
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from vit_jax.errors import UserError
+from vit_jax.weights.files import check_names, damaged, first_bytes
+from vit_jax.weights.layout import Shape
+
+_log = logging.getLogger(__name__)
+
+# Under which key a training script puts the network's state_dict; the first that is there is read.
+WRAPPERS = ("model", "state_dict", "model_ema", "state_dict_ema")
+
+
+class TorchTensors:
+    """A Source over a state_dict of PyTorch."""
+
+    def __init__(self, path: str, tensors: Mapping[str, Any]) -> None:
+        self.name, self._tensors = path, tensors
+
+    def shapes(self) -> Mapping[str, Shape]:
+        """Return the shape of every tensor."""
+        return {key: tuple(value.shape) for key, value in self._tensors.items()}
+
+    def read(self, key: str) -> np.ndarray:
+        """Return one tensor as float32; raises UserError where it holds no floats."""
+        value = self._tensors[key]
+        if not value.is_floating_point():
+            raise UserError(f"{self.name}: {key} is {value.dtype}, not a tensor of floats")
+        return value.detach().float().numpy()
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[TorchTensors]:
+    """Open a PyTorch file as a Source; the data stay on disk until they are read.
+
+    Raises:
+        UserError: no such file, no PyTorch, a file that holds more than tensors.
+    """
+    is_zip = first_bytes(path).startswith(b"PK")
+    if is_zip:
+        _check_zip(path)
+    try:
+        import torch  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise UserError(
+            f"{path} is a PyTorch file: install torch to read it (pip install torch), or convert "
+            "it to safetensors where torch is installed"
+        ) from None
+    try:
+        # Training scripts store their parsed flags beside the weights: plain attributes.
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            # Files from before PyTorch 1.6 are no zips and can't be mapped.
+            loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+    except Exception as error:  # a pickle of a stranger may raise anything
+        code = re.search(r"GLOBAL ([\w.]+)", str(error))
+        if code:
+            raise UserError(
+                f"{path} holds more than tensors ({code[1][:80]}), which could run code: not read; "
+                "where you trust it, save its state_dict as safetensors"
+            ) from None
+        if isinstance(error, pickle.UnpicklingError):  # whose text is a page of advice
+            error = ValueError("no pickle of tensors")
+        raise damaged(path, "", error) from None
+    tensors = _unwrap(path, loaded)
+    for key, value in tensors.items():
+        dense = isinstance(value, torch.Tensor) and value.layout is torch.strided
+        if not dense or value.is_quantized or value.is_meta:
+            raise UserError(f"{path}: {key} is no plain tensor ({type(value).__name__})")
+    yield TorchTensors(path, tensors)
+
+
+def _check_zip(path: str) -> None:
+    """Refuse an archive that torch.save did not write, or that would grow when it is read."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            infos = archive.infolist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise damaged(path, "", error) from None
+    if not any(info.filename.endswith("data.pkl") for info in infos):
+        raise UserError(f"{path} is not a PyTorch file; an .npz of Google's is read as npz:FILE")
+    if any(info.compress_type != zipfile.ZIP_STORED for info in infos):
+        raise UserError(f"{path}: its parts are compressed, which PyTorch never does; not read")
+
+
+def _unwrap(path: str, loaded: Any) -> Mapping[str, Any]:
+    if not isinstance(loaded, Mapping):
+        raise UserError(f"{path} holds a {type(loaded).__name__}, not a state_dict")
+    found = [name for name in WRAPPERS if isinstance(loaded.get(name), Mapping)]
+    if len(found) > 1:
+        _log.warning("%s holds %s: reading %s", path, ", ".join(found), found[0])
+    tensors = loaded[found[0]] if found else loaded
+    if not all(isinstance(key, str) for key in tensors):
+        raise UserError(f"{path} holds no state_dict: its keys are not names")
+    check_names(path, tensors)
+    return tensors
