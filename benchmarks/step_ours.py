@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.turns import Turn
-from vit_jax.models import ViTConfig
+from vit_jax.models import ModelConfig
 
 
-def random_batch(cfg: ViTConfig, size: int) -> dict[str, np.ndarray]:
+def random_batch(cfg: ModelConfig, size: int) -> dict[str, np.ndarray]:
     """Return image uint8 (B, H, W, C) and label int32 (B,), the same for every side."""
     from vit_jax import models
 
@@ -21,7 +21,7 @@ def random_batch(cfg: ViTConfig, size: int) -> dict[str, np.ndarray]:
 
 
 def make(
-    model: ViTConfig, batch_size: int, steps: int, seconds: float
+    model: ModelConfig, batch_size: int, steps: int, seconds: float
 ) -> tuple[dict[str, Any], Callable[[str], Turn]]:
     """Build state and step as a run does; a turn is "train" or "forward", on a resident batch.
 
@@ -66,7 +66,7 @@ def make(
                 if work == "train":
                     state, out = train_step(state, {}, batch)
                 else:
-                    out = predict({"params": state.params}, batch["image"])
+                    out = predict({"params": state.params, **state.model_state}, batch["image"])
             jax.block_until_ready(out)
         return time.perf_counter() - start
 

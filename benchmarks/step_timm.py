@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""timm's Vision Transformer, eager PyTorch with fused AdamW, as the other side of a comparison.
+"""timm's model of a config, eager PyTorch with fused AdamW, as the other side of a comparison.
 
 The same model, batch and work as step_ours.py: uint8 images to the loss, the gradient, the update.
 """
@@ -14,13 +14,24 @@ from typing import Any
 from benchmarks.record import num_cores
 from benchmarks.step_ours import random_batch
 from benchmarks.turns import Turn
-from vit_jax.models import ViTConfig
+from vit_jax.models import ModelConfig, ViTConfig
 from vit_jax.models.base import pair
 from vit_jax.models.layers.pool import Pool
 
+# Our variants of other families by timm's names; a ViT is built from its config.
+NAMES = {
+    "bit_r50x1": "resnetv2_50x1_bit",
+    "cait_xxs24": "cait_xxs24_224",
+    "convit_ti": "convit_tiny",
+    "mixer_s16": "mixer_s16_224",
+    "regnety_400mf": "regnety_004",
+    "resnet50": "resnet50",
+    "swin_t": "swin_tiny_patch4_window7_224",
+}
 
-def _create(cfg: ViTConfig) -> Any:
-    """Create timm's model of this project's config (class token or GAP, no extras)."""
+
+def _create(cfg: ModelConfig, name: str) -> Any:
+    """Create timm's model of a name, or without one of a ViT's config (no extras)."""
     import torch  # pyright: ignore[reportMissingImports]
 
     try:
@@ -34,11 +45,12 @@ def _create(cfg: ViTConfig) -> Any:
             torch.library.define(
                 f"torchvision::{op}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
             )
-    from timm.models.vision_transformer import (  # pyright: ignore[reportMissingImports]
-        VisionTransformer,
-    )
+    import timm  # pyright: ignore[reportMissingImports]
 
-    return VisionTransformer(
+    if name:
+        return timm.create_model(name, num_classes=cfg.num_classes)
+    assert isinstance(cfg, ViTConfig), "a variant of another family needs a row in NAMES"
+    return timm.models.VisionTransformer(
         img_size=pair(cfg.image_size, "image_size"),
         patch_size=pair(cfg.patch, "patch"),
         in_chans=cfg.channels,
@@ -65,10 +77,11 @@ def settings() -> dict[str, dict[str, Any]]:
 
 
 def make(
-    model: ViTConfig,
+    model: ModelConfig,
     batch_size: int,
     steps: int,
     seconds: float,
+    name: str = "",
     threads: int = 1,
     wait_policy: str = "active",
 ) -> tuple[dict[str, Any], Callable[[str], Turn]]:
@@ -79,6 +92,7 @@ def make(
         batch_size: images a step.
         steps: a turn's least number of steps.
         seconds: about a turn's least length.
+        name: timm's, of a family other than ViT.
         threads: of PyTorch on a CPU.
         wait_policy: "active": waiting threads spin, OpenMP's default; "passive": they sleep.
     """
@@ -90,7 +104,7 @@ def make(
     if device == "cpu":
         torch.set_num_threads(threads)
     torch.manual_seed(0)
-    net = _create(model).to(device)
+    net = _create(model, name).to(device)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0.05, fused=True)
     arrays = random_batch(model, batch_size)
     pixels = torch.from_numpy(arrays["image"]).permute(0, 3, 1, 2).contiguous().to(device)

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import record, step_ours, step_timm, turns
 from vit_jax import models
-from vit_jax.models import DType, ViTConfig
+from vit_jax.models import DType, ModelConfig
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.pool import Pool
 
@@ -27,9 +27,11 @@ _DEFAULT = (_DIGITS, "vit_ti16", "vit_s16")
 _PEER = "timm eager"
 
 
-def model_config(variant: str, dtype: str) -> ViTConfig:
+def model_config(variant: str, dtype: str) -> ModelConfig:
     """Return a variant with PyTorch's exact GELU, so that both sides compute the same function."""
-    options = {"dtype": DType(dtype), "gelu": Gelu.ERF}
+    options: dict[str, Any] = {"dtype": DType(dtype)}
+    if hasattr(models.VARIANTS.get(variant, models.ViTConfig()), "gelu"):
+        options["gelu"] = Gelu.ERF
     if variant != _DIGITS:
         return models.variant(variant, **options)
     return models.variant(
@@ -66,7 +68,8 @@ def measure(
             tried = step_timm.settings() if ours.facts["platform"] == "cpu" else {"default": {}}
             try:
                 for options in tried.values():
-                    side = turns.Side(step_timm.make, **settings, **options)
+                    name = step_timm.NAMES.get(variant, "")
+                    side = turns.Side(step_timm.make, **settings, **options, name=name)
                     sides.append(stack.enter_context(side))
             except turns.Missing as error:
                 print(f"{error}; for the peer: pip install torch torchvision timm")

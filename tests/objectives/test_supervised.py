@@ -3,6 +3,7 @@
 
 import math
 import types
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from vit_jax import objectives
+from vit_jax.data import mix
 from vit_jax.errors import UserError
 from vit_jax.losses import Loss, example_loss
 from vit_jax.objectives import ObjectiveConfig, Supervised
@@ -22,6 +24,20 @@ def test_softmax() -> None:
     log_z = math.log(math.exp(2) + 1 + math.exp(-1))
     expected = [log_z - 2, math.log(3)]
     np.testing.assert_allclose(example_loss(LOGITS, TARGETS, Loss.SOFTMAX), expected, rtol=1e-6)
+
+
+def test_smoothing_and_mixed_targets_equal_timm() -> None:
+    table = np.load(Path(__file__).parent.parent / "golden" / "loss_tables.npz")
+    targets = mix.targets(jnp.asarray(table["loss|labels"].astype(np.int32)), 7, 0.1)
+    mixed = 0.3 * targets + 0.7 * targets[::-1]  # timm's partner is the batch reversed
+    np.testing.assert_allclose(mixed, table["mixup_target|lam=0.3,smoothing=0.1"], atol=1e-7)
+    logits = jnp.asarray(table["loss|logits"])
+    for given, name in (
+        (targets, "label_smoothing_ce=0.1"),
+        (mixed, "soft_target_ce,lam=0.3,smoothing=0.1"),
+    ):
+        loss = example_loss(logits, given, Loss.SOFTMAX).mean()
+        np.testing.assert_allclose(loss, table[f"loss|{name}"], rtol=1e-6)
 
 
 def test_sigmoid_sums_over_the_classes() -> None:
