@@ -53,9 +53,9 @@ def test_counts(resmlp: ModuleType) -> None:
 
 
 @pytest.mark.slow
-def test_trains_on_every_layout(resmlp: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trains_on_any_mesh(resmlp: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(test_families.TINY, "resmlp", tiny())
-    test_families.test_every_layout_computes_the_same("resmlp")
+    test_families.test_a_mesh_of_all_axes_computes_the_same("resmlp")
 
 
 def test_weights_go_out_and_in(resmlp: ModuleType) -> None:

@@ -100,3 +100,15 @@ def test_every_family_has_a_published_run_and_a_small_one() -> None:
     loaded = {path.stem: type(load(path).model) for path in FILES}
     assert {family for stem, family in loaded.items() if "imagenet" in stem} == families
     assert {family for stem, family in loaded.items() if "digits" in stem} == families
+
+
+def test_what_an_older_version_did_not_write_was_at_its_default() -> None:
+    cfg = load(CONFIGS / "vit_mu_digits.py")
+    saved = config_lib.to_json(cfg)
+    del saved["init"], saved["model"]["pool_prefix"]
+    assert config_lib.changes(saved, config_lib.to_json(cfg)) == []
+    cfg.init.weights, cfg.model.pool_prefix = "npz:x", True
+    assert config_lib.changes(saved, config_lib.to_json(cfg)) == [
+        "init.weights: '' -> 'npz:x'",
+        "model.pool_prefix: False -> True",
+    ]

@@ -210,8 +210,13 @@ _FREE = re.compile(
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """List "field: old -> new" for fields that change what is computed, of two `to_json` trees."""
-    before, after = flatten(old), flatten(new)
+    """List "field: old -> new" for fields that change what is computed, of two `to_json` trees.
+
+    A field that the version which wrote `old` did not have was at its default.
+    """
+    model = models.from_json({"family": new["model"]["family"]})
+    before = {**flatten(to_json(Config(model=model))), **flatten(old)}
+    after = flatten(new)
     return [
         f"{key}: {before.get(key, 'absent')!r} -> {after.get(key, 'absent')!r}"
         for key in sorted(before.keys() | after.keys())

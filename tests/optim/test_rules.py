@@ -6,6 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.models.tiny import TINY
+from vit_jax import models
 from vit_jax.durations import Clock
 from vit_jax.errors import UserError
 from vit_jax.optim import OptimConfig, Optimizer, Row, describe, make_optimizer
@@ -42,6 +44,14 @@ def test_layer_decay_of_a_12_layer_vit():
     assert rules.lr["blocks/norm1/scale"].shape == (12, 1)
     # BEiT, MAE: the first block 0.75**12, the last 0.75.
     np.testing.assert_allclose(kernel.ravel(), 0.75 ** np.arange(12, 0, -1), rtol=1e-6)
+
+
+def test_layer_decay_takes_a_backbone_for_an_embedding():
+    params = models.abstract(TINY["hybrid"])["params"]
+    rules = make_rules(OptimConfig(layer_decay=0.5), params)
+    depth = TINY["hybrid"].depth
+    for name in ("backbone/stem/conv/kernel", "patch_embed/kernel", "cls_token"):
+        np.testing.assert_allclose(rules.lr[name], 0.5 ** (depth + 1))
 
 
 def test_multipliers_and_layer_decay_multiply():

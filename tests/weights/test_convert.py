@@ -33,9 +33,19 @@ def variables_of(cfg: Any, seed: int = 0) -> dict[str, Any]:
     return jax.tree.map(np.asarray, variables)
 
 
-@pytest.mark.parametrize("family", TINY)
+# timm's have four stages.
+CONFIGS = {
+    **TINY,
+    "regnet": dataclasses.replace(TINY["regnet"], depth=8),
+    "resnet": dataclasses.replace(
+        TINY["resnet"], depths=(1, 1, 1, 1), widths=(16, 32, 32, 32), stem_width=64
+    ),
+}
+
+
+@pytest.mark.parametrize("family", CONFIGS)
 def test_there_and_back(family: str, tmp_path: Path) -> None:
-    cfg = TINY[family]
+    cfg = CONFIGS[family]
     variables = variables_of(cfg)
     state = weights.to_timm(variables, cfg)
     size = export.save(tmp_path / "x.safetensors", state)
@@ -79,7 +89,16 @@ def test_a_patch_bias_that_is_not_there_is_zero() -> None:
     ],
 )
 def test_what_timm_does_not_have_is_refused(fields: dict[str, Any], message: str) -> None:
-    cfg = dataclasses.replace(VIT, **fields)
+    _check_refused(dataclasses.replace(VIT, **fields), message)
+
+
+def test_other_families_that_timm_does_not_have_are_refused() -> None:
+    _check_refused(TINY["regnet"], "2 stages")
+    _check_refused(TINY["resnet"], "model.depths")
+    _check_refused(dataclasses.replace(TINY["cait"], layer_scale=0.0), "model.layer_scale=0")
+
+
+def _check_refused(cfg: Any, message: str) -> None:
     with pytest.raises(UserError, match=f"timm has no counterpart of .*{message}"):
         weights.to_timm({}, cfg)
 

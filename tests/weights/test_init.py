@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 from configs.vit_mu_digits import get_config
+from tests.models.tiny import TINY
 from tests.photos import write_folder
 from vit_jax import config as config_lib
-from vit_jax import sharding, trees, weights
+from vit_jax import models, sharding, trees, weights
 from vit_jax.cli import flags as cli_flags
 from vit_jax.cli.train import main as train_main
 from vit_jax.config import Config
@@ -30,6 +31,7 @@ from vit_jax.train import build as build_lib
 from vit_jax.train.loop import fit
 from vit_jax.train.start import initial_state
 from vit_jax.train.writers import read_jsonl
+from vit_jax.weights import export
 from vit_jax.weights.config import InitConfig
 from vit_jax.weights.resize import Resize
 
@@ -229,3 +231,14 @@ def test_a_dry_run_looks_for_the_weights(capsys: pytest.CaptureFixture[str]) -> 
     args = ["--config=configs/vit_mu_digits.py", "--config.init.weights=timm:no.safetensors"]
     assert train_main(["main.py", "--dry_run", *args]) == 2
     assert "no.safetensors: no such file" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("at_root")
+def test_a_dry_run_compares_shapes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cfg = TINY["swin"]
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), models.abstract(cfg))
+    export.save(tmp_path / "swin.safetensors", weights.to_timm(params, cfg))
+    args = ["--config=configs/vit_mu_digits.py", f"--config.init.weights=timm:{tmp_path}/swin"]
+    args[1] += ".safetensors"
+    assert train_main(["main.py", "--dry_run", *args]) == 2
+    assert "swin.safetensors lacks blocks.0.attn.p" in capsys.readouterr().err

@@ -61,7 +61,8 @@ def test_reads_every_float(is_zip: bool, tmp_path: Path) -> None:
 @needs_torch
 def test_unwraps_and_says_which(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     w = torch.from_numpy(X)
-    flags = argparse.Namespace(lr=1e-3)  # as the scripts of DeiT save them
+    # As the scripts of DeiT and Swin save them.
+    flags = argparse.Namespace(lr=1e-3, output=Path("x"), best=np.float64(81.2))
     for name in torch_file.WRAPPERS:
         path = save(tmp_path / "x.pth", {name: {"w": w}, "epoch": 3, "args": flags})
         assert list(read(path)) == ["w"]

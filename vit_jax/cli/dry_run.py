@@ -7,12 +7,13 @@ import tempfile
 import jax
 
 from vit_jax import config as config_lib
-from vit_jax import data, models, optim, sharding, weights
+from vit_jax import data, models, optim, sharding
 from vit_jax.analysis import flops, memory, tables
 from vit_jax.config import Config
 from vit_jax.data.records import data_root
 from vit_jax.errors import UserError
 from vit_jax.train import build as build_lib
+from vit_jax.train import start
 
 
 def dry_run(cfg: Config) -> tuple[str, UserError | None]:
@@ -24,7 +25,7 @@ def dry_run(cfg: Config) -> tuple[str, UserError | None]:
         UserError: settings that do not go together.
     """
     if cfg.init.weights:
-        weights.check_exists(cfg.init.weights)
+        start.check(cfg)
     with tempfile.TemporaryDirectory() as scratch:
         return _report(_without_writing(cfg, scratch))
 

@@ -134,9 +134,10 @@ def validate(cfg: RegNetConfig) -> None:
         raise UserError(f"model.wa={cfg.wa} must be 0 or more")
     if cfg.wm <= 1:
         raise UserError(f"model.wm={cfg.wm} must be above 1")
-    for name in ("group_min_ratio", "se_ratio"):
-        if not 0 <= getattr(cfg, name) <= 1:
-            raise UserError(f"model.{name}={getattr(cfg, name)} must be in [0, 1]")
+    if cfg.group_min_ratio not in (0.0, 0.9):
+        raise UserError(f"model.group_min_ratio={cfg.group_min_ratio} must be 0 or 0.9")
+    if not 0 <= cfg.se_ratio <= 1:
+        raise UserError(f"model.se_ratio={cfg.se_ratio} must be in [0, 1]")
     check_rates(cfg, "dropout_rate", "drop_path_rate")
     narrowest = min(cfg.stem_width, *(stage.width for stage in stages(cfg)))
     if cfg.se_ratio and not round(cfg.se_ratio * narrowest):

@@ -66,9 +66,11 @@ class OptimConfig:
         decay: regex of the decayed parameters. lamb adapts the step of these alone.
         clip_norm: largest global norm of the trained parameters' gradient; 0 turns clipping off.
         lr_multipliers: (regex, factor) pairs, the first match wins; 1 where none matches.
-        layer_decay: decay ** (depth + 1 - i) multiplies the learning rate of layer i: embeddings
-            are layer 0, block i is i + 1, the rest depth + 1 (BEiT, MAE, timm); 1 turns it off.
-        freeze: regex of the parameters that never change; "" none.
+        layer_decay: decay ** (depth + 1 - i) multiplies the learning rate of layer i: embeddings, a
+            hybrid's ResNet too, are layer 0, block i is i + 1, the rest depth + 1 (BEiT, MAE,
+            timm); 1 turns it off.
+        freeze: regex of the parameters that never change; "" none. The running statistics of a
+            frozen BatchNorm go on, as in PyTorch.
         mu_dtype: storage of the first moment or momentum; the second moment is float32.
     """
 

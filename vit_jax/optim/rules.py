@@ -16,7 +16,7 @@ from vit_jax.optim.config import OptimConfig, Optimizer
 Values = Mapping[str, np.ndarray]
 
 # Layer 0 of the layer-wise decay (timm 1.0 VisionTransformer.group_matcher, stem).
-_EMBEDDING = re.compile(r"^(?:patch_embed|pos_embed|[a-z]+_token)(?:/|$)")
+_EMBEDDING = re.compile(r"^(?:patch_embed|backbone|pos_embed|[a-z]+_token)(?:/|$)")
 _BLOCK = re.compile(r"^blocks/(\d+)/")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from vit_jax import __version__, data, models, sharding, weights
+from vit_jax import __version__, data, models, sharding
 from vit_jax import config as config_lib
 from vit_jax.analysis.flops import forward_flops, train_flops
 from vit_jax.analysis.peaks import peak_flops
@@ -21,9 +21,9 @@ from vit_jax.errors import UserError
 from vit_jax.evals import Classify
 from vit_jax.train import build as build_lib
 from vit_jax.train import report, workdir
+from vit_jax.train import start as start_lib
 from vit_jax.train.meter import Meter
 from vit_jax.train.progress import Progress
-from vit_jax.train.start import initial_state
 from vit_jax.train.state import TrainState
 from vit_jax.train.stop import Stop
 from vit_jax.train.writers import MetricWriter, make_writer
@@ -61,7 +61,7 @@ def fit(cfg: Config, directory: str | Path, *, allow_config_change: bool = False
     config_lib.check(cfg)
     place = Path(directory).expanduser().absolute()
     if cfg.init.weights and not workdir.has_checkpoints(place):
-        weights.check_exists(cfg.init.weights)
+        start_lib.check(cfg)
     source = build_lib.open_train(cfg)
     eval_sources = build_lib.open_evals(cfg, source)
     mesh = sharding.make_mesh(cfg.mesh)
@@ -89,7 +89,7 @@ def fit(cfg: Config, directory: str | Path, *, allow_config_change: bool = False
                 )
             _say(f"continuing {place} at step {start:,} of {total:,}")
         else:
-            state, told = initial_state(cfg, parts, mesh)
+            state, told = start_lib.initial_state(cfg, parts, mesh)
             start = 0
             if told:
                 _say(told)

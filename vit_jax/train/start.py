@@ -17,6 +17,27 @@ from vit_jax.train.state import TrainState
 PyTree = Any
 
 
+def check(cfg: Config) -> None:
+    """Compare every key and shape of `init.weights` with the model's, reading no array.
+
+    Raises:
+        UserError: weights that are not there or do not fit.
+    """
+    _read(cfg, only_check=True)
+
+
+def _read(cfg: Config, *, only_check: bool = False) -> Mapping[str, np.ndarray]:
+    init = cfg.init
+    return weights.read(
+        init.weights,
+        cfg.model,
+        skip=init.skip,
+        resize=init.resize,
+        ema=init.ema,
+        only_check=only_check,
+    )
+
+
 def initial_state(cfg: Config, parts: build_lib.Parts, mesh: Mesh) -> tuple[TrainState, str]:
     """Make the state of step 0, each leaf in its sharding; returns it and what to tell of it.
 
@@ -29,8 +50,7 @@ def initial_state(cfg: Config, parts: build_lib.Parts, mesh: Mesh) -> tuple[Trai
     if not cfg.init.weights:
         return build_lib.init_state(cfg, parts, mesh), ""
     # All on the host first: what does not fit is known before a device is filled.
-    init = cfg.init
-    values = weights.read(init.weights, cfg.model, skip=init.skip, resize=init.resize, ema=init.ema)
+    values = _read(cfg)
     state = build_lib.init_state(cfg, parts, mesh)
     variables = {"params": state.params, **state.model_state}
     rest = [name for name, _ in trees.named_leaves(variables) if name not in values]
@@ -41,7 +61,7 @@ def initial_state(cfg: Config, parts: build_lib.Parts, mesh: Mesh) -> tuple[Trai
         ema=_filled(state.ema, values, ""),
     )
     anew = f"; started anew: {', '.join(rest)}" if rest else ""
-    return state, f"starting from {len(values)} arrays of {init.weights}{anew}"
+    return state, f"starting from {len(values)} arrays of {cfg.init.weights}{anew}"
 
 
 def _filled(tree: PyTree, values: Mapping[str, np.ndarray], prefix: str) -> PyTree:

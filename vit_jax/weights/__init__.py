@@ -10,7 +10,7 @@ from vit_jax.models import ModelConfig
 from vit_jax.weights import timm
 from vit_jax.weights.apply import Arrays, fill
 from vit_jax.weights.export import to_timm
-from vit_jax.weights.load import check_exists, load, nest, read
+from vit_jax.weights.load import load, nest, read
 
 
 def from_timm(state: Mapping[str, np.ndarray], cfg: ModelConfig) -> dict[str, Any]:
@@ -23,4 +23,4 @@ def from_timm(state: Mapping[str, np.ndarray], cfg: ModelConfig) -> dict[str, An
     return nest(fill(entries, Arrays(state), is_ignored=timm.is_ignored))
 
 
-__all__ = ["check_exists", "from_timm", "load", "read", "to_timm"]
+__all__ = ["from_timm", "load", "read", "to_timm"]

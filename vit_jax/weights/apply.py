@@ -60,6 +60,7 @@ def fill(
     skip: Sequence[str] = (),
     resize: Resizer | None = None,
     is_ignored: Callable[[str], bool] = lambda key: False,
+    only_check: bool = False,
 ) -> dict[str, np.ndarray]:
     """Read every entry from `source`; all keys and shapes are checked before any tensor is read.
 
@@ -70,9 +71,10 @@ def fill(
             keys; what they find is left out of the result, or unused in the file.
         resize: how to bring a position table, bias table or patch kernel of another size to ours.
         is_ignored: keys of the file that are nothing of the network.
+        only_check: read no tensor.
 
     Returns:
-        Our name -> float32 array in our layout, without what is skipped.
+        Our name -> float32 array in our layout, without what is skipped; nothing with `only_check`.
 
     Raises:
         UserError: keys missing, unused or of another shape, each with its name and shape; a value
@@ -96,6 +98,8 @@ def fill(
             names = [entry.name.split("/", 1)[1] for entry in entries]
             raise unknown("parameter in init.skip:", one.pattern, [*names, *unused])
     _check_keys(wanted, unused, shapes, source.name, resize)
+    if only_check:
+        return {}
     return {entry.name: _read(entry, source, shapes, resize) for entry in wanted}
 
 

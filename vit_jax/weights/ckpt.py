@@ -93,6 +93,7 @@ def load(
     skip: Sequence[str] = (),
     resize: Resize = Resize.AUTO,
     ema: bool = False,
+    only_check: bool = False,
 ) -> dict[str, np.ndarray]:
     """Read the weights of a run into `cfg`'s model: our name -> float32, without what is skipped.
 
@@ -101,9 +102,11 @@ def load(
         cfg: the model to fill; it may differ from the run's in image size, window and patch.
         skip: as in `apply.fill`.
         resize: by whose rule tables and kernels of another size are brought to `cfg`'s.
+        only_check: read no array.
 
     Raises:
         UserError: no such checkpoint, or of another model, each parameter with its shape.
     """
     source = Checkpoint(place, ema=ema)
-    return fill(entries(cfg), source, skip=skip, resize=resizer(resize, cfg, old=source.model))
+    resize_to = resizer(resize, cfg, old=source.model)
+    return fill(entries(cfg), source, skip=skip, resize=resize_to, only_check=only_check)

@@ -12,7 +12,14 @@ from safetensors.numpy import save_file
 
 from vit_jax import trees
 from vit_jax.errors import UserError
-from vit_jax.models import ModelConfig, ViTConfig
+from vit_jax.models import (
+    CaiTConfig,
+    ModelConfig,
+    RegNetConfig,
+    ResNetConfig,
+    ViTConfig,
+    regnet,
+)
 from vit_jax.models.layers.posemb import PosEmbed, sincos2d
 from vit_jax.weights import timm
 from vit_jax.weights.sizes import positions
@@ -48,19 +55,29 @@ def check(cfg: ModelConfig) -> None:
     Raises:
         UserError: naming the field.
     """
-    if not isinstance(cfg, ViTConfig):
-        return
     reason = ""
-    if cfg.pre_logits_dim:
-        reason = f"model.pre_logits_dim={cfg.pre_logits_dim}: its heads are one layer"
-    elif cfg.patch_bias and cfg.pre_norm:
-        reason = "model.patch_bias with model.pre_norm: before a norm its patches have no bias"
-    elif cfg.distilled and cfg.num_registers:
-        reason = f"model.num_registers={cfg.num_registers} with model.distilled"
-    elif cfg.distilled and not (cfg.pos_embed_prefix and cfg.pos_embed is PosEmbed.LEARNED):
-        reason = "model.distilled without learned positions of both tokens (model.pos_embed_prefix)"
+    if isinstance(cfg, ViTConfig):
+        reason = _vit_only(cfg)
+    elif isinstance(cfg, CaiTConfig) and not cfg.layer_scale:
+        reason = "model.layer_scale=0: its CaiT always has LayerScale"
+    elif isinstance(cfg, RegNetConfig) and len(regnet.stages(cfg)) != 4:
+        reason = f"{len(regnet.stages(cfg))} stages (model.depth, w0, wa and wm): its RegNet has 4"
+    elif isinstance(cfg, ResNetConfig) and (len(cfg.depths) != 4 or cfg.stem_width != 64):
+        reason = "another model.stem_width than 64 or other than 4 model.depths"
     if reason:
         raise UserError(f"timm has no counterpart of {reason}")
+
+
+def _vit_only(cfg: ViTConfig) -> str:
+    if cfg.pre_logits_dim:
+        return f"model.pre_logits_dim={cfg.pre_logits_dim}: its heads are one layer"
+    if cfg.patch_bias and cfg.pre_norm:
+        return "model.patch_bias with model.pre_norm: before a norm its patches have no bias"
+    if cfg.distilled and cfg.num_registers:
+        return f"model.num_registers={cfg.num_registers} with model.distilled"
+    if cfg.distilled and not (cfg.pos_embed_prefix and cfg.pos_embed is PosEmbed.LEARNED):
+        return "model.distilled without learned positions of both tokens (model.pos_embed_prefix)"
+    return ""
 
 
 def _added(state: Mapping[str, np.ndarray], cfg: ModelConfig) -> Iterator[tuple[str, np.ndarray]]:

@@ -62,16 +62,20 @@ def read(
     skip: Sequence[str] = (),
     resize: Resize = Resize.AUTO,
     ema: bool = False,
+    only_check: bool = False,
 ) -> Flat:
-    """Read weights as `load` does, by our names, without what is skipped."""
+    """Read weights as `load` does, by our names, without what is skipped.
+
+    With `only_check` every key and shape is compared, but no tensor is read.
+    """
     scheme, path = split(ref)
     if scheme == CHECKPOINT:
         from vit_jax.weights import ckpt  # late: Orbax takes long to import
 
-        return ckpt.load(path, cfg, skip=skip, resize=resize, ema=ema)
+        return ckpt.load(path, cfg, skip=skip, resize=resize, ema=ema, only_check=only_check)
     if ema:
         raise UserError(f"{ref} holds no moving average to choose: only ckpt:DIR of a run does")
-    return _READERS[scheme](path, cfg, skip, resize)
+    return _READERS[scheme](path, cfg, skip, resize, only_check)
 
 
 def split(ref: str) -> tuple[str, str]:
@@ -89,22 +93,9 @@ def split(ref: str) -> tuple[str, str]:
     return scheme, os.path.expanduser(path)  # a shell does so at the start of a word only
 
 
-def check_exists(ref: str) -> None:
-    """Look for the file or the checkpoint, without reading its arrays.
-
-    Raises:
-        UserError: there is none, or none that may hold weights.
-    """
-    scheme, path = split(ref)
-    if scheme == CHECKPOINT:
-        from vit_jax.weights import ckpt
-
-        ckpt.Checkpoint(path)
-    else:
-        first_bytes(path)
-
-
-def _load_npz(path: str, cfg: ModelConfig, skip: Sequence[str], resize: Resize) -> Flat:
+def _load_npz(
+    path: str, cfg: ModelConfig, skip: Sequence[str], resize: Resize, only_check: bool
+) -> Flat:
     rule = Resize.GOOGLE if resize is Resize.AUTO else resize
     with npz_file.opened(path) as source:
         shapes = source.shapes()
@@ -115,10 +106,13 @@ def _load_npz(path: str, cfg: ModelConfig, skip: Sequence[str], resize: Resize) 
             skip=skip,
             resize=resizer(rule, cfg),
             is_ignored=lambda name: google.is_ignored(name, prefix),
+            only_check=only_check,
         )
 
 
-def _load_timm(path: str, cfg: ModelConfig, skip: Sequence[str], resize: Resize) -> Flat:
+def _load_timm(
+    path: str, cfg: ModelConfig, skip: Sequence[str], resize: Resize, only_check: bool
+) -> Flat:
     start = first_bytes(path)
     # A zip, or the pickles of before PyTorch 1.6.
     is_torch = start.startswith((b"PK", b"\x80"))
@@ -129,10 +123,11 @@ def _load_timm(path: str, cfg: ModelConfig, skip: Sequence[str], resize: Resize)
             skip=skip,
             resize=resizer(resize, cfg),
             is_ignored=timm.is_ignored,
+            only_check=only_check,
         )
 
 
-_READERS: dict[str, Callable[[str, ModelConfig, Sequence[str], Resize], Flat]] = {
+_READERS: dict[str, Callable[[str, ModelConfig, Sequence[str], Resize, bool], Flat]] = {
     "npz": _load_npz,
     "timm": _load_timm,
 }

@@ -201,7 +201,7 @@ def _table(
         raise UserError(
             f"pos_embed: the {count} positions of the file are {old_prefix} + {there[0]} x "
             f"{there[1]}, but the table of this config has {prefix} before its patches; choose "
-            "model.class_token, model.num_registers and model.pos_embed_prefix as the file has them"
+            "model.class_token, distilled, num_registers and pos_embed_prefix as the file has them"
         )
     if there == new:
         return value

@@ -7,6 +7,7 @@ The one module that imports torch, and only when such a file is opened.
 import argparse
 import contextlib
 import logging
+import pathlib
 import pickle
 import re
 import zipfile
@@ -61,8 +62,7 @@ def opened(path: str) -> Iterator[TorchTensors]:
             "it to safetensors where torch is installed"
         ) from None
     try:
-        # Training scripts store their parsed flags beside the weights: plain attributes.
-        with torch.serialization.safe_globals([argparse.Namespace]):
+        with torch.serialization.safe_globals(_PLAIN):
             # Files from before PyTorch 1.6 are no zips and can't be mapped.
             loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except Exception as error:  # a pickle of a stranger may raise anything
@@ -81,6 +81,19 @@ def opened(path: str) -> Iterator[TorchTensors]:
         if not dense or value.is_quantized or value.is_meta:
             raise UserError(f"{path}: {key} is no plain tensor ({type(value).__name__})")
     yield TorchTensors(path, tensors)
+
+
+_scalar = np.float64(0).__reduce__()[0]
+# What training scripts store beside the weights: parsed flags, paths, numbers of numpy's (whose
+# constructor has two names, before and since numpy 2).
+_PLAIN = [
+    argparse.Namespace,
+    pathlib.PosixPath,
+    (_scalar, "numpy.core.multiarray.scalar"),
+    (_scalar, "numpy._core.multiarray.scalar"),
+    np.dtype,
+    *(type(np.dtype(kind)) for kind in ("f4", "f8", "i4", "i8")),
+]
 
 
 def _check_zip(path: str) -> None:
