@@ -61,7 +61,7 @@ SWIN = models.SwinConfig(
     num_classes=5,
 )
 REGNET = models.RegNetConfig(
-    depth=4,
+    depth=8,  # of four stages, as all of PyTorch's
     w0=8,
     wa=8.0,
     wm=2.0,
