@@ -39,8 +39,8 @@ def _create(cfg: ModelConfig, name: str) -> Any:
     except RuntimeError:
         # timm only needs it to import; one whose compiled half is for another build of torch
         # stops at two operators that are not there.
-        for name in [n for n in sys.modules if n.split(".")[0] == "torchvision"]:
-            del sys.modules[name]
+        for module in [n for n in sys.modules if n.split(".")[0] == "torchvision"]:
+            del sys.modules[module]
         for op in ("nms", "qnms"):
             torch.library.define(
                 f"torchvision::{op}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
