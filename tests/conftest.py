@@ -12,6 +12,8 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 # Tests compile far more than they compute; LLVM's optimisations would be half of their time.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+# A collective of 8 devices blocks a thread each; where two run at once, a pool of 8 deadlocks.
+os.environ.setdefault("PJRT_NPROC", "32")
 
 import jax  # noqa: E402  (the platform and the cache are read when jax is imported)
 
