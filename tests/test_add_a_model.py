@@ -65,7 +65,7 @@ def test_weights_go_out_and_in(resmlp: ModuleType) -> None:
         name: rng.normal(size=leaf.shape).astype(np.float32)
         for name, leaf in trees.named_leaves(models.abstract(cfg))
     }
-    state = weights.to_timm(weights.nest(flat), cfg)
+    state = weights.to_timm(trees.nest(flat), cfg)
     assert {"stem.proj.weight", "blocks.1.ls1", "norm.alpha", "head.bias"} <= set(state)
     back = dict(trees.named_leaves(weights.from_timm(state, cfg)))
     assert back.keys() == flat.keys()

@@ -2,7 +2,7 @@
 """Pytrees by name: flatten, map, mask and compare by regular expressions over '/'-joined paths."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -39,6 +39,18 @@ def mask(tree: PyTree, pattern: str) -> PyTree:
     """Return a tree of bools: whether `pattern` is found in the leaf's name ("" never is)."""
     regex = re.compile(pattern) if pattern else None
     return map_named(lambda name, _: bool(regex and regex.search(name)), tree)
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn {"params/head/bias": x} into {"params": {"head": {"bias": x}}}."""
+    tree: dict[str, Any] = {}
+    for name, leaf in flat.items():
+        *path, last = name.split("/")
+        node = tree
+        for part in path:
+            node = node.setdefault(part, {})
+        node[last] = leaf
+    return tree
 
 
 def is_stacked(name: str) -> bool:

@@ -22,7 +22,10 @@ def draw(seed: int = 0, shift: float = 2.0) -> np.ndarray:
 
 def variables() -> dict[str, Any]:
     rng = np.random.default_rng(1)
-    one = lambda: rng.uniform(0.5, 2, 6).astype(np.float32)  # noqa: E731
+
+    def one() -> np.ndarray:
+        return rng.uniform(0.5, 2, 6).astype(np.float32)
+
     return {
         "params": {"scale": one(), "bias": one()},
         "batch_stats": {"mean": one(), "var": one()},

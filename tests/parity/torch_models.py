@@ -22,7 +22,7 @@ for _op in ("nms", "qnms"):
         f"torchvision::{_op}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
     )
 
-import timm.layers  # noqa: E402
+import timm.layers  # noqa: E402  (after the schemas)
 import timm.models  # noqa: E402
 
 timm.layers.set_fused_attn(False)  # the fused path rounds otherwise

@@ -118,8 +118,8 @@ def test_the_state_of_step_0(source: Path, photos: Path) -> None:
         "params/head/kernel"
     )
     # Every leaf lies where it would have lain, and is a buffer of its own.
-    where = lambda tree: [leaf.sharding for leaf in jax.tree.leaves(tree)]  # noqa: E731
-    assert where(state) == where(fresh)
+    places = [[leaf.sharding for leaf in jax.tree.leaves(tree)] for tree in (state, fresh)]
+    assert places[0] == places[1]
     state.params["pos_embed"].delete()
     assert not state.ema["params"]["pos_embed"].is_deleted()
 

@@ -3,7 +3,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -65,15 +65,11 @@ def load(saved: Saved, names: Iterable[str]) -> dict[str, np.ndarray]:
     """
 
     def read() -> trees.PyTree:
-        wanted: dict[str, Any] = {}
+        wanted = {}
         for name in names:
             dtype, shape, _ = saved.record.leaves[name]
-            *path, last = name.split("/")
-            node = wanted
-            for part in path:
-                node = node.setdefault(part, {})
-            node[last] = storage.HostLeaf(tuple(shape), np.dtype(dtype))
-        arrays = storage.load(saved.path, wanted, saved.record)
+            wanted[name] = storage.HostLeaf(tuple(shape), np.dtype(dtype))
+        arrays = storage.load(saved.path, trees.nest(wanted), saved.record)
         record.verify(saved.record, arrays)
         return arrays
 

@@ -21,15 +21,11 @@ def main(argv: Sequence[str]) -> int:
 
     def command() -> int:
         cfg = cli_flags.read_config(argv, cli_flags.define(argv))
-        import jax
-
         from vit_jax import models
         from vit_jax.analysis import flops, tables
 
         module = models.create(cfg.model)
-        params, _ = jax.eval_shape(
-            lambda key: models.init(module, cfg.model, key), jax.random.key(0)
-        )
+        params = models.abstract(cfg.model)["params"]
         height, width, channels = models.input_shape(cfg.model)
         forward = flops.forward_flops(module, (height, width), channels)
         print("\n".join(tables.parameter_table(params)))

@@ -25,10 +25,9 @@ from vit_jax.models.base import (
     compute_dtype,
     pair,
 )
-from vit_jax.models.layers.bottleneck import Bottleneck, ConvNorm
+from vit_jax.models.layers import bottleneck
 from vit_jax.models.layers.drop_path import DropPathRule, drop_path_rates
 from vit_jax.models.layers.head import classifier
-from vit_jax.models.layers.stack import remat
 from vit_jax.sharding import BATCH_AXES, constrain
 
 _MULTIPLE = 8  # of which every width of the quantised line is one (section 3.3)
@@ -147,35 +146,6 @@ def validate(cfg: RegNetConfig) -> None:
         )
 
 
-class Blocks(nn.Module):
-    """One stage: `depth` blocks, the first of which halves height and width."""
-
-    cfg: RegNetConfig
-    stage: Stage
-    drop_path_rates: tuple[float, ...]
-    train: bool
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "B H W I"]) -> Float[Array, "B P Q O"]:
-        cfg = self.cfg
-        block = remat(Bottleneck, cfg.remat)
-        for j, rate in enumerate(self.drop_path_rates):
-            x = block(
-                width=self.stage.width,
-                inner_width=self.stage.width,
-                stride=1 if j else 2,
-                norm_eps=cfg.norm_eps,
-                dtype=compute_dtype(cfg),
-                train=self.train,
-                groups=self.stage.groups,
-                squeeze_dim=round(cfg.se_ratio * x.shape[-1]),
-                zero_init_last=cfg.zero_init_last,
-                drop_path_rate=rate,
-                name=f"block{j}",
-            )(x)
-        return x
-
-
 class RegNet(nn.Module):
     """RegNet over [B, H, W, C] images of any size, already normalised; it has no tokens."""
 
@@ -185,12 +155,27 @@ class RegNet(nn.Module):
     def __call__(self, image: Float[Array, "B H W C"], *, train: bool = False) -> Output:
         cfg, dtype = self.cfg, compute_dtype(self.cfg)
         check_input(image, pair(cfg.image_size, "image_size"), cfg.channels)
-        x = ConvNorm(cfg.stem_width, 3, cfg.norm_eps, dtype, train, stride=2, name="stem")(image)
+        x = bottleneck.ConvNorm(
+            cfg.stem_width, 3, cfg.norm_eps, dtype, train, stride=2, name="stem"
+        )(image)
         x = constrain(x, BATCH_AXES)
         rates = drop_path_rates(cfg.drop_path_rate, cfg.depth, DropPathRule.LINEAR).tolist()
         for i, stage in enumerate(stages(cfg)):
             own, rates = tuple(rates[: stage.depth]), rates[stage.depth :]
-            x = Blocks(cfg, stage, own, train, name=f"stage{i}")(x)
+            x = bottleneck.Stage(
+                width=stage.width,
+                inner_width=stage.width,
+                stride=2,
+                drop_path_rates=own,
+                norm_eps=cfg.norm_eps,
+                dtype=dtype,
+                train=train,
+                policy=cfg.remat,
+                groups=stage.groups,
+                squeeze_ratio=cfg.se_ratio,
+                zero_init_last=cfg.zero_init_last,
+                name=f"stage{i}",
+            )(x)
         features: jax.Array = x.mean(axis=(1, 2), dtype=jnp.float32)
         y = nn.Dropout(cfg.dropout_rate, deterministic=not train)(features)
         logits = classifier(cfg, nn.initializers.normal(0.01))(y)

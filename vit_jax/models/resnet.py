@@ -22,11 +22,10 @@ from vit_jax.models.base import (
     compute_dtype,
     pair,
 )
-from vit_jax.models.layers.bottleneck import Bottleneck, ConvNorm
+from vit_jax.models.layers.bottleneck import ConvNorm, Stage
 from vit_jax.models.layers.conv import Padding, max_pool
 from vit_jax.models.layers.drop_path import DropPathRule, drop_path_rates
 from vit_jax.models.layers.head import classifier
-from vit_jax.models.layers.stack import remat
 from vit_jax.sharding import BATCH_AXES, constrain
 
 _EXPANSION = 4  # width of a block over that between its convolutions
@@ -82,33 +81,6 @@ def validate(cfg: ResNetConfig) -> None:
     check_rates(cfg, "dropout_rate", "drop_path_rate")
 
 
-class Stage(nn.Module):
-    """One stage of blocks; each but the first of all halves height and width."""
-
-    cfg: ResNetConfig
-    index: int
-    drop_path_rates: tuple[float, ...]
-    train: bool
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "B H W I"]) -> Float[Array, "B P Q O"]:
-        cfg, width = self.cfg, self.cfg.widths[self.index]
-        block = remat(Bottleneck, cfg.remat)
-        for j, rate in enumerate(self.drop_path_rates):
-            x = block(
-                width=width,
-                inner_width=width // _EXPANSION,
-                stride=2 if j == 0 and self.index > 0 else 1,
-                norm_eps=cfg.norm_eps,
-                dtype=compute_dtype(cfg),
-                train=self.train,
-                zero_init_last=cfg.zero_init_last,
-                drop_path_rate=rate,
-                name=f"block{j}",
-            )(x)
-        return x
-
-
 class ResNet(nn.Module):
     """ResNet over [B, H, W, C] images of any size, already normalised; it has no tokens."""
 
@@ -124,7 +96,18 @@ class ResNet(nn.Module):
         rates = drop_path_rates(cfg.drop_path_rate, depth, DropPathRule.LINEAR).tolist()
         for i, count in enumerate(cfg.depths):
             own, rates = tuple(rates[:count]), rates[count:]
-            x = Stage(cfg, i, own, train, name=f"stage{i}")(x)
+            x = Stage(
+                width=cfg.widths[i],
+                inner_width=cfg.widths[i] // _EXPANSION,
+                stride=2 if i else 1,
+                drop_path_rates=own,
+                norm_eps=cfg.norm_eps,
+                dtype=dtype,
+                train=train,
+                policy=cfg.remat,
+                zero_init_last=cfg.zero_init_last,
+                name=f"stage{i}",
+            )(x)
         features: jax.Array = x.mean(axis=(1, 2), dtype=jnp.float32)
         y = nn.Dropout(cfg.dropout_rate, deterministic=not train)(features)
         # PyTorch's default for a linear layer, U(+-1/sqrt(fan_in)).

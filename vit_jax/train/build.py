@@ -60,7 +60,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
     def init_model(key: jax.Array) -> tuple[PyTree, PyTree]:
         return models.init(module, cfg.model, key)
 
-    params = jax.eval_shape(lambda key: init_model(key)[0], jax.random.key(0))
+    params = models.abstract(cfg.model)["params"]
     tx, schedule = optim.make_optimizer(cfg.optim, params, plan.clock)
     objective = objectives.Supervised(
         cfg=cfg.objective,

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from vit_jax import trees
 from vit_jax.models import ModelConfig
 from vit_jax.weights import timm
 from vit_jax.weights.apply import Arrays, fill
 from vit_jax.weights.export import to_timm
-from vit_jax.weights.load import load, nest, read
+from vit_jax.weights.load import load, read
 
 
 def from_timm(state: Mapping[str, np.ndarray], cfg: ModelConfig) -> dict[str, Any]:
@@ -20,7 +21,7 @@ def from_timm(state: Mapping[str, np.ndarray], cfg: ModelConfig) -> dict[str, An
         UserError: keys missing, unused or of another shape; values that are not finite.
     """
     entries = timm.entries(cfg)
-    return nest(fill(entries, Arrays(state), is_ignored=timm.is_ignored))
+    return trees.nest(fill(entries, Arrays(state), is_ignored=timm.is_ignored))
 
 
 __all__ = ["from_timm", "load", "read", "to_timm"]

@@ -4,14 +4,13 @@
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from vit_jax.errors import UserError, unknown
 from vit_jax.weights.layout import Entry, Part, Shape
 
-PyTree = Any
 # (name, value in our layout, wanted shape) -> value of that shape; raises UserError where it can't.
 Resizer = Callable[[str, np.ndarray, Shape], np.ndarray]
 

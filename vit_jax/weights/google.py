@@ -16,9 +16,7 @@ from vit_jax import models, trees
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.weights import google_positions
-from vit_jax.weights.layout import Entry, Part, Shape
-
-Rename = tuple[str, str | Callable[[re.Match[str]], str]]
+from vit_jax.weights.layout import Entry, Part, Rename, Shape, renamed
 
 
 def _unit(number: str) -> Callable[[re.Match[str]], str]:
@@ -26,8 +24,7 @@ def _unit(number: str) -> Callable[[re.Match[str]], str]:
     return lambda found: f"block{int(found[1]) + 1}/unit{int(found[2]) + 1:{number}}/"
 
 
-# As in timm.py: every rule whose pattern is found is applied, in order. Those of the backbone come
-# before those of the blocks, which have norms too.
+# Those of the backbone come before those of the blocks, which have norms too.
 _VIT: tuple[Rename, ...] = (
     (r"^backbone/stem/conv/", "conv_root/"),
     (r"^backbone/stem/norm/", "gn_root/"),
@@ -146,13 +143,10 @@ class _Names:
 
     def parts(self, name: str, shape: Shape, layer: int) -> tuple[Part, ...]:
         """Return the tensors that make one layer of a parameter of ours."""
-        key = name
-        for pattern, replacement in _RENAMES[type(self._cfg).__name__]:
-            key = re.sub(pattern, replacement, key)
+        key = renamed(name, _RENAMES[type(self._cfg).__name__])
         in_block = name.startswith("blocks/")
         if in_block and self._before_linen:
-            for pattern, replacement in _BEFORE_LINEN:
-                key = re.sub(pattern, replacement, key)
+            key = renamed(key, _BEFORE_LINEN)
         there = self._shape(name, shape)
         stacked = in_block and self._stacked
         if stacked:

@@ -5,12 +5,21 @@ All of it is pure numpy and exact: transposes, permutations and reshapes.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 Shape = tuple[int, ...]
+Rename = tuple[str, str | Callable[[re.Match[str]], str]]
+
+
+def renamed(name: str, rules: Iterable[Rename]) -> str:
+    """Apply every rule (regex, replacement) that is found in a name, in order."""
+    for pattern, replacement in rules:
+        name = re.sub(pattern, replacement, name)
+    return name
 
 
 class Part(NamedTuple):

@@ -52,7 +52,7 @@ def load(
     """
     found = read(ref, cfg, skip=skip, resize=resize, ema=ema)
     skipped = _missing(cfg, found) if skip else set()
-    return nest({**found, **initial(cfg, skipped, key)})
+    return trees.nest({**found, **initial(cfg, skipped, key)})
 
 
 def read(
@@ -151,15 +151,3 @@ def initial(cfg: ModelConfig, names: set[str], key: jax.Array | None = None) -> 
 
     drawn = values(jax.random.key(0) if key is None else key)
     return {name: np.asarray(value) for name, value in drawn.items()}
-
-
-def nest(flat: Flat) -> dict[str, Any]:
-    """Turn {"params/head/bias": x} into {"params": {"head": {"bias": x}}}."""
-    tree: dict[str, Any] = {}
-    for name, value in flat.items():
-        *path, last = name.split("/")
-        node = tree
-        for part in path:
-            node = node.setdefault(part, {})
-        node[last] = value
-    return tree

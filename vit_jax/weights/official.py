@@ -7,19 +7,17 @@ it named things as it does now. Everything that no rule here speaks of has timm'
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.weights.apply import Source
-from vit_jax.weights.layout import Shape
-
-_Rule = tuple[str, str | Callable[[re.Match[str]], str]]
+from vit_jax.weights.layout import Rename, Shape, renamed
 
 # torchvision: trunk_output.block1.block1-0.f.a.0.weight, where a.1 is a.0's norm.
-_TORCHVISION_REGNET: tuple[_Rule, ...] = (
+_TORCHVISION_REGNET: tuple[Rename, ...] = (
     (r"^stem\.0\.", "stem.conv."),
     (r"^stem\.1\.", "stem.bn."),
     (
@@ -36,10 +34,10 @@ _TORCHVISION_REGNET: tuple[_Rule, ...] = (
     (r"^fc\.", "head.fc."),
 )
 # Microsoft merges patches at the end of a stage, timm at the beginning of the next one.
-_MICROSOFT_SWIN: tuple[_Rule, ...] = (
+_MICROSOFT_SWIN: tuple[Rename, ...] = (
     (r"^layers\.(\d+)\.downsample\.", lambda found: f"layers.{int(found[1]) + 1}.downsample."),
 )
-_RULES: dict[str, tuple[_Rule, ...]] = {
+_RULES: dict[str, tuple[Rename, ...]] = {
     "ViTConfig": ((r"\.gamma_([12])$", r".ls\1.gamma"),),  # DeiT III
     "SwinConfig": ((r"^head\.(weight|bias)$", r"head.fc.\1"),),
     "RegNetConfig": _TORCHVISION_REGNET,
@@ -77,9 +75,7 @@ def with_timm_names(source: Source, cfg: ModelConfig) -> Renamed:
     for old in shapes:
         if _BUFFERS.search(old):
             continue
-        new = old
-        for pattern, replacement in rules:
-            new = re.sub(pattern, replacement, new)
+        new = renamed(old, rules)
         if new in keys:
             raise UserError(
                 f"{source.name}: {keys[new]} and {old} are both {new}; which one counts?"
@@ -88,7 +84,7 @@ def with_timm_names(source: Source, cfg: ModelConfig) -> Renamed:
     return Renamed(source, keys, _reshaped({new: shapes[old] for new, old in keys.items()}, cfg))
 
 
-def _rules(keys: Iterable[str], cfg: ModelConfig) -> list[_Rule]:
+def _rules(keys: Iterable[str], cfg: ModelConfig) -> list[Rename]:
     rules = list(_RULES.get(type(cfg).__name__, ()))
     if all(key.startswith("module.") for key in keys):  # saved from a parallel wrapper: CaiT
         rules.insert(0, (r"^module\.", ""))

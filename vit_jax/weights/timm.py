@@ -5,16 +5,13 @@ Our names are timm's but for what is listed here; stacked parameters are split b
 """
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 from vit_jax import models, trees
 from vit_jax.models import ModelConfig
-from vit_jax.weights.layout import Entry, Part, Shape, pointwise, torch_layout
+from vit_jax.weights.layout import Entry, Part, Rename, Shape, pointwise, renamed, torch_layout
 
-Rename = tuple[str, str | Callable[[re.Match[str]], str]]
-
-# Every rule whose pattern is found in '/'-joined names is applied, in order.
+# Of '/'-joined names.
 _VIT: tuple[Rename, ...] = (
     (r"^patch_embed/", "patch_embed/proj/"),
     (r"^map_pool/", "attn_pool/"),
@@ -80,8 +77,7 @@ def key(name: str, cfg: ModelConfig) -> str:
         name = _convit_block(name, cfg)
     if not getattr(cfg, "backbone_depths", True):
         name = name.replace("backbone/stem/", "backbone/")  # where the stem is all there is
-    for pattern, replacement in _RENAMES[type(cfg).__name__]:
-        name = re.sub(pattern, replacement, name)
+    name = renamed(name, _RENAMES[type(cfg).__name__])
     return re.sub(r"/(kernel|scale)$", "/weight", name).replace("/", ".")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bottleneck block of ResNet and RegNet: every convolution is followed by its BatchNorm.
+"""The bottleneck blocks of ResNet and RegNet: each convolution is followed by its BatchNorm.
 
 arXiv:1512.03385 section 4.1, but the stride is on the 3x3 convolution; arXiv:2003.13678 section 3.
 """
@@ -10,10 +10,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from vit_jax.models.base import Remat
 from vit_jax.models.layers.batch_norm import BatchNorm
 from vit_jax.models.layers.dense import Dense
 from vit_jax.models.layers.drop_path import drop_path
 from vit_jax.models.layers.grouped_conv import GroupedConv, kaiming_normal
+from vit_jax.models.layers.stack import remat
 from vit_jax.sharding import BATCH_AXES, constrain
 
 
@@ -90,3 +92,43 @@ class Bottleneck(nn.Module):
         if x.shape[-1] != self.width or self.stride != 1:
             x = ConvNorm(self.width, 1, linear=True, name="downsample", **strided)(x)
         return constrain(nn.relu(x + y), BATCH_AXES)
+
+
+class Stage(nn.Module):
+    """Blocks of one shape, one for each rate of stochastic depth; the first has the stride.
+
+    Attributes:
+        squeeze_ratio: width of squeeze-and-excitation over a block's input; 0 for none.
+        policy: what each block keeps for its backward pass.
+    """
+
+    width: int
+    inner_width: int
+    stride: int
+    drop_path_rates: tuple[float, ...]
+    norm_eps: float
+    dtype: Any
+    train: bool
+    policy: Remat
+    groups: int = 1
+    squeeze_ratio: float = 0.0
+    zero_init_last: bool = True
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B H W I"]) -> Float[Array, "B P Q O"]:
+        block = remat(Bottleneck, self.policy)
+        for j, rate in enumerate(self.drop_path_rates):
+            x = block(
+                width=self.width,
+                inner_width=self.inner_width,
+                stride=1 if j else self.stride,
+                norm_eps=self.norm_eps,
+                dtype=self.dtype,
+                train=self.train,
+                groups=self.groups,
+                squeeze_dim=round(self.squeeze_ratio * x.shape[-1]),
+                zero_init_last=self.zero_init_last,
+                drop_path_rate=rate,
+                name=f"block{j}",
+            )(x)
+        return x
