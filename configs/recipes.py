@@ -4,7 +4,7 @@
 import math
 
 from vit_jax.config import CheckpointConfig, Config, LogConfig
-from vit_jax.data import Crop, DataConfig, Resize, TransformConfig
+from vit_jax.data import Crop, DataConfig, MixConfig, Resize, TransformConfig
 from vit_jax.evals import EvalConfig
 from vit_jax.losses import Loss
 from vit_jax.models import DType, MixerConfig, ModelConfig, RegNetConfig, ResNetConfig, ViTConfig
@@ -53,7 +53,7 @@ def imagenet(model: ModelConfig, optim: OptimConfig, duration: str, augmentation
             train_split="train[:99%]",
             batch_size=4096,
             transform=transform,
-            mixup_alpha=mixup_alpha,
+            mix=MixConfig(mixup_alpha=mixup_alpha),
         ),
         optim=optim,
         duration=duration,
@@ -130,7 +130,7 @@ def deit_imagenet(
                 flip=True,
                 auto_augment="randaug(2,9)",
             ),
-            mixup_alpha=0.8,
+            mix=MixConfig(mixup_alpha=0.8),
             mean=IMAGENET_MEAN,
             std=IMAGENET_STD,
         ),

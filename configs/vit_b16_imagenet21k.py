@@ -17,7 +17,7 @@ import math
 from configs import recipes
 from vit_jax import models
 from vit_jax.config import CheckpointConfig, Config, LogConfig
-from vit_jax.data import DataConfig
+from vit_jax.data import DataConfig, MixConfig
 from vit_jax.evals import EvalConfig
 from vit_jax.losses import Loss
 from vit_jax.models import DType
@@ -40,7 +40,7 @@ def get_config() -> Config:
             train_split="train[51200:]",
             batch_size=4096,
             transform=transform,
-            mixup_alpha=mixup_alpha,
+            mix=MixConfig(mixup_alpha=mixup_alpha),
         ),
         optim=OptimConfig(
             lr=1e-3,

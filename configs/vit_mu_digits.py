@@ -11,7 +11,7 @@ writers that training never saw. Tuned by cross-validation over blocks of the tr
 
 from vit_jax import models
 from vit_jax.config import CheckpointConfig, Config, LogConfig
-from vit_jax.data import Crop, DataConfig, TransformConfig
+from vit_jax.data import Crop, DataConfig, MixConfig, TransformConfig
 from vit_jax.evals import EvalConfig
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
@@ -46,7 +46,7 @@ def get_config() -> Config:
                 scale=(0.85, 1.15),
                 shear=10.0,
             ),
-            mixup_alpha=1.0,
+            mix=MixConfig(mixup_alpha=1.0),
             cache=True,
         ),
         optim=OptimConfig(

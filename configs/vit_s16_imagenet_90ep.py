@@ -11,7 +11,7 @@ by about 0.2 %.
 from configs import recipes
 from vit_jax import models
 from vit_jax.config import CheckpointConfig, Config, LogConfig
-from vit_jax.data import DataConfig
+from vit_jax.data import DataConfig, MixConfig
 from vit_jax.models import DType
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
@@ -34,7 +34,7 @@ def get_config() -> Config:
             train_split="train[:99%]",
             batch_size=1024,
             transform=transform,
-            mixup_alpha=mixup_alpha,
+            mix=MixConfig(mixup_alpha=mixup_alpha),
         ),
         optim=OptimConfig(
             lr=1e-3,

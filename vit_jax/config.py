@@ -202,6 +202,9 @@ def to_json(cfg: Config) -> dict[str, Any]:
     return tree
 
 
+# Fields that an older version wrote under another name.
+_RENAMED = {"data.mixup_alpha": "data.mix.mixup_alpha"}
+
 # What may differ between a run and its continuation: it changes rounding at most.
 _FREE = re.compile(
     r"^(log|checkpoint|mesh|evals|model\.(scan_unroll|remat|attention)"
@@ -215,7 +218,8 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     A field that the version which wrote `old` did not have was at its default.
     """
     model = models.from_json({"family": new["model"]["family"]})
-    before = {**flatten(to_json(Config(model=model))), **flatten(old)}
+    was = {_RENAMED.get(key, key): value for key, value in flatten(old).items()}
+    before = {**flatten(to_json(Config(model=model))), **was}
     after = flatten(new)
     return [
         f"{key}: {before.get(key, 'absent')!r} -> {after.get(key, 'absent')!r}"

@@ -9,10 +9,11 @@ from jaxtyping import Array, Float
 
 
 class Loss(enum.StrEnum):
-    """Which cross-entropy; both as big_vision's `softmax_xent` and `sigmoid_xent`."""
+    """Which cross-entropy: big_vision's `softmax_xent` and `sigmoid_xent`, and timm's BCE."""
 
     SOFTMAX = "softmax"  # against a distribution over the classes
-    SIGMOID = "sigmoid"  # a binary one per class, summed over the classes (BCE)
+    SIGMOID = "sigmoid"  # a binary one per class, summed over the classes
+    BCE = "bce"  # a binary one per class, their mean over the classes
 
 
 def example_loss(

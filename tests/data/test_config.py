@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from vit_jax.data import Crop, DataConfig, TransformConfig, check, check_transform
+from vit_jax.data import Crop, DataConfig, MixConfig, TransformConfig, check, check_transform
 from vit_jax.data.config import crop_ranges, has_affine, is_random
 from vit_jax.errors import UserError
 
@@ -33,7 +33,7 @@ def test_nonsense_in_a_transform_is_one_line_that_names_the_field(fields, messag
         {"batch_size": 0},
         {"num_threads": -1},
         {"prefetch": 0},
-        {"mixup_alpha": -0.1},
+        {"mix": MixConfig(mixup_alpha=-0.1)},
         {"mean": (0.5, 0.5)},
         {"std": (0.0,)},
     ],

@@ -12,7 +12,7 @@ import pytest
 from tests.models.tiny import TINY
 from vit_jax import models, sharding
 from vit_jax.config import Config
-from vit_jax.data import DataConfig
+from vit_jax.data import DataConfig, MixConfig
 from vit_jax.models import DType, Remat
 from vit_jax.optim import OptimConfig
 from vit_jax.sharding import MeshConfig
@@ -31,7 +31,7 @@ def config(family: str, mesh: MeshConfig | None = None, **fields: Any) -> Config
     model = dataclasses.replace(TINY[family], **fields)
     return Config(
         model=model,
-        data=DataConfig(batch_size=BATCH, mixup_alpha=0.2),
+        data=DataConfig(batch_size=BATCH, mix=MixConfig(mixup_alpha=0.2)),
         optim=OptimConfig(lr=1e-3, weight_decay=0.1),
         duration=f"{STEPS} steps",
         mesh=mesh or MeshConfig(),

@@ -10,7 +10,7 @@ import pytest
 
 from vit_jax import models, sharding
 from vit_jax.config import Config
-from vit_jax.data import DataConfig
+from vit_jax.data import DataConfig, MixConfig
 from vit_jax.optim import OptimConfig
 from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
@@ -30,7 +30,7 @@ def tiny(**fields: object) -> Config:
             dropout_rate=0.1,
             drop_path_rate=0.1,
         ),
-        data=DataConfig(batch_size=16, mixup_alpha=0.2),
+        data=DataConfig(batch_size=16, mix=MixConfig(mixup_alpha=0.2)),
         optim=OptimConfig(lr=1e-3, weight_decay=0.1),
         duration=f"{STEPS} steps",
         **fields,

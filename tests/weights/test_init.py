@@ -50,7 +50,7 @@ def small(cfg: Config) -> Config:
         scan_unroll=1,
     )
     cfg.data.batch_size, cfg.duration, cfg.log.every = 16, "2 steps", "1 steps"
-    cfg.data.mixup_alpha, cfg.ema_decay = 0.0, 0.9
+    cfg.data.mix.mixup_alpha, cfg.ema_decay = 0.0, 0.9
     cfg.optim = OptimConfig(lr=0.01)
     cfg.evals, cfg.log.tensorboard = {}, False
     cfg.mesh = ONE

@@ -25,6 +25,8 @@ class CheckpointConfig:
         keep_best: how many of the best by `metric` stay besides; 0 is none.
         metric: name of an evaluation metric, such as "val/top1".
         mode: whether a larger or a smaller metric is better.
+        patience: stop the run early where `metric` has been measured this many times in a row
+            without a new best, and end with the best parameters; 0 never stops.
     """
 
     every: str = "1 epoch"
@@ -32,6 +34,7 @@ class CheckpointConfig:
     keep_best: int = 1
     metric: str = "val/top1"
     mode: Mode = Mode.MAX
+    patience: int = 0
 
 
 def ranked(metrics: Mapping[int, Mapping[str, float]], metric: str, mode: Mode) -> list[int]:

@@ -2,7 +2,16 @@
 """The input pipeline: sources, per-image transforms on the host, batches, mixing on the device."""
 
 from vit_jax.data.catalog import open_source
-from vit_jax.data.config import Crop, DataConfig, Resize, TransformConfig, check, check_transform
+from vit_jax.data.config import (
+    Crop,
+    DataConfig,
+    MixConfig,
+    Partner,
+    Resize,
+    TransformConfig,
+    check,
+    check_transform,
+)
 from vit_jax.data.mix import mixup, normalize, targets
 from vit_jax.data.pipeline import batch_spec, eval_batches, train_batches
 from vit_jax.data.prefetch import Batch, BatchIterator
@@ -13,6 +22,8 @@ __all__ = [
     "BatchIterator",
     "Crop",
     "DataConfig",
+    "MixConfig",
+    "Partner",
     "Resize",
     "Source",
     "TransformConfig",

@@ -12,14 +12,19 @@ class Crop(enum.StrEnum):
     """Which part of an image becomes the model's input.
 
     NONE takes the image as it is: it must have the size already. RESIZE squashes the whole image.
-    CENTER resizes the short side to round(size / crop_ratio) and cuts the centre. INCEPTION draws
-    a box as TensorFlow's sample_distorted_bounding_box does (the JAX-born recipes), RANDOM_RESIZED
-    as torchvision's RandomResizedCrop does (the PyTorch-born ones).
+    CENTER resizes the short side to round(size / crop_ratio) and cuts the centre. RANDOM resizes
+    like CENTER, mirrors `pad` pixels outwards at every edge, and cuts anywhere (CIFAR's crop, and
+    DeiT III's simple one); SQUASH_RANDOM squashes to round(size / crop_ratio) and cuts anywhere
+    (BiT-HyperRule). INCEPTION draws a box as TensorFlow's sample_distorted_bounding_box does (the
+    JAX-born recipes), RANDOM_RESIZED as torchvision's RandomResizedCrop does (the PyTorch-born
+    ones).
     """
 
     NONE = "none"
     RESIZE = "resize"
     CENTER = "center"
+    RANDOM = "random"
+    SQUASH_RANDOM = "squash_random"
     INCEPTION = "inception"
     RANDOM_RESIZED = "random_resized"
 
@@ -38,6 +43,17 @@ class Resize(enum.StrEnum):
     AREA = "area"
 
 
+class Partner(enum.StrEnum):
+    """Which example of the global batch another is mixed with.
+
+    PREVIOUS is big_vision's: the one before; of mixup's two shares the example itself has the
+    larger. REVERSED is timm's: the batch back to front, with the share as it is drawn.
+    """
+
+    PREVIOUS = "previous"
+    REVERSED = "reversed"
+
+
 # Each sampler's published ranges of (area, aspect): TensorFlow's op as big_vision calls it, and
 # torchvision's defaults. 1.33 against 4/3 is not a typo.
 _CROP_RANGES = {
@@ -52,7 +68,8 @@ class TransformConfig:
 
     Attributes:
         crop: which part of the image is taken.
-        crop_ratio: CENTER only: size of the cut over the short side of the resized image.
+        crop_ratio: CENTER, RANDOM, SQUASH_RANDOM: size of the cut over that of the resized image.
+        pad: RANDOM only: mirrored pixels at every edge.
         area: random crops only: range of the box's share of the image; () is the sampler's own.
         aspect: random crops only: range of width over height; () is the sampler's own.
         resize: the interpolation.
@@ -64,10 +81,13 @@ class TransformConfig:
         shear: shear along x by an angle uniform in +-shear degrees.
         auto_augment: "" or an augmentation policy: "randaug(2,10)" is RandAugment with 2
             operations of magnitude 10 (data/augment.py).
+        color_jitter: brightness, contrast and saturation, in random order, each by a factor uniform
+            in 1 +- this (torchvision's ColorJitter); after the policy.
     """
 
     crop: Crop = Crop.CENTER
     crop_ratio: float = 0.875
+    pad: int = 0
     area: tuple[float, ...] = ()
     aspect: tuple[float, ...] = ()
     resize: Resize = Resize.BILINEAR
@@ -77,6 +97,29 @@ class TransformConfig:
     scale: tuple[float, ...] = (1.0, 1.0)
     shear: float = 0.0
     auto_augment: str = ""
+    color_jitter: float = 0.0
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class MixConfig:
+    """How the examples of a batch are mixed, on the device.
+
+    Attributes:
+        mixup_alpha: blend an image with another's, lambda ~ Beta(alpha, alpha) (arXiv:1710.09412);
+            0 is off.
+        cutmix_alpha: paste a box of another image, of area 1 - lambda (arXiv:1905.04899); 0 is off.
+        prob: how often anything is mixed.
+        switch_prob: where both are on, how often it is cutmix.
+        per_example: draw for every example of the batch, not once for all (timm's "elem").
+        partner: which image is the other.
+    """
+
+    mixup_alpha: float = 0.0
+    cutmix_alpha: float = 0.0
+    prob: float = 1.0
+    switch_prob: float = 0.5
+    per_example: bool = False
+    partner: Partner = Partner.PREVIOUS
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
@@ -97,7 +140,13 @@ class DataConfig:
         num_workers: worker processes besides this one; 0 is threads alone.
         prefetch: batches prepared ahead (per worker process where there are any).
         cache: keep the encoded examples in memory after the first read.
-        mixup_alpha: mix each image with another, lambda ~ Beta(alpha, alpha); 0 is off.
+        repeats: how many augmented copies of an image come together (repeated augmentation,
+            arXiv:1901.09335); an epoch is as long as ever, of 1 / repeats of the images.
+        classes: ids of the classes to keep, renumbered in this order; () is all. Evaluations on
+            the same dataset follow.
+        mix: mixup and cutmix.
+        erasing_prob: how often a box of an image is replaced by noise (random erasing,
+            arXiv:1708.04896).
     """
 
     name: str = "digits"
@@ -111,7 +160,10 @@ class DataConfig:
     num_workers: int = 0
     prefetch: int = 2
     cache: bool = False
-    mixup_alpha: float = 0.0
+    repeats: int = 1
+    classes: tuple[int, ...] = ()
+    mix: MixConfig = dataclasses.field(default_factory=MixConfig)
+    erasing_prob: float = 0.0
 
 
 def crop_ranges(cfg: TransformConfig) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -188,7 +240,10 @@ def check(cfg: DataConfig) -> None:
         value = getattr(cfg, key)
         _require(value >= 0, f"data.{key}={value} must not be negative")
     _require(cfg.prefetch >= 1, f"data.prefetch={cfg.prefetch} must be at least 1")
-    _require(cfg.mixup_alpha >= 0, f"data.mixup_alpha={cfg.mixup_alpha} must not be negative")
+    mix = cfg.mix
+    for key in ("mixup_alpha", "cutmix_alpha"):
+        value = getattr(mix, key)
+        _require(value >= 0, f"data.mix.{key}={value} must not be negative")
     for key in ("mean", "std"):
         value = getattr(cfg, key)
         _require(

@@ -6,7 +6,8 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 from jaxtyping import Array, Float
 
-from vit_jax.objectives.supervised import ObjectiveConfig, Supervised, validate
+from vit_jax.objectives.config import Distillation, DistillConfig, ObjectiveConfig, validate
+from vit_jax.objectives.supervised import Supervised
 
 Batch = dict[str, jax.Array]
 
@@ -33,4 +34,12 @@ class Objective(Protocol):
         ...
 
 
-__all__ = ["Batch", "Objective", "ObjectiveConfig", "Supervised", "validate"]
+__all__ = [
+    "Batch",
+    "DistillConfig",
+    "Distillation",
+    "Objective",
+    "ObjectiveConfig",
+    "Supervised",
+    "validate",
+]

@@ -10,31 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from vit_jax.data import mix
-from vit_jax.errors import UserError
-from vit_jax.losses import Loss, example_loss
-
-
-@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
-class ObjectiveConfig:
-    """Loss and target settings.
-
-    Attributes:
-        loss: softmax for one label per image, sigmoid for several (or as AugReg trains on 21k).
-        label_smoothing: share of the target spread evenly over all classes.
-    """
-
-    loss: Loss = Loss.SOFTMAX
-    label_smoothing: float = 0.0
-
-
-def validate(cfg: ObjectiveConfig) -> None:
-    """Refuse values out of range.
-
-    Raises:
-        UserError: naming the field.
-    """
-    if not 0 <= cfg.label_smoothing < 1:
-        raise UserError(f"objective.label_smoothing={cfg.label_smoothing} must be in [0, 1)")
+from vit_jax.losses import example_loss
+from vit_jax.objectives.config import ObjectiveConfig
 
 
 @dataclasses.dataclass(frozen=True)

@@ -56,6 +56,12 @@ class OptimConfig:
         milestones: when step lowers the rate, counted from the start of the run; by default as
             BiT-HyperRule (arXiv:1912.11370).
         decay_factor: what step multiplies the rate with at every milestone.
+        schedule_every: hold the rate for this long, from the first step on ("1 epoch": DeiT); "" is
+            a step.
+        schedule_lag: use the rate of one such piece before, as schedulers do that are stepped after
+            the update: DeiT's by an epoch, Swin's by a step.
+        warmup_overlap: the curve starts with the run and the warmup hides its beginning (timm's
+            warmup_prefix=False: DeiT), instead of after the warmup.
         beta1: decay of the first moment: adamw, lamb, lion, and muon's Adam part.
         beta2: decay of the second moment: as beta1 (the Lion paper uses 0.99); for adafactor the
             cap on its growing decay.
@@ -69,6 +75,8 @@ class OptimConfig:
         layer_decay: decay ** (depth + 1 - i) multiplies the learning rate of layer i: embeddings, a
             hybrid's ResNet too, are layer 0, block i is i + 1, the rest depth + 1 (BEiT, MAE,
             timm); 1 turns it off.
+        sam_rho: take the gradient at the parameters moved this far uphill (sharpness-aware
+            minimisation, arXiv:2010.01412): two passes a step; 0 turns it off.
         freeze: regex of the parameters that never change; "" none. The running statistics of a
             frozen BatchNorm go on, as in PyTorch.
         mu_dtype: storage of the first moment or momentum; the second moment is float32.
@@ -84,6 +92,9 @@ class OptimConfig:
     rsqrt_timescale: str = "10_000 steps"
     milestones: tuple[str, ...] = ("30%", "60%", "90%")
     decay_factor: float = 0.1
+    schedule_every: str = ""
+    schedule_lag: bool = False
+    warmup_overlap: bool = False
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
@@ -94,6 +105,7 @@ class OptimConfig:
     clip_norm: float = 1.0
     lr_multipliers: tuple[tuple[str, float], ...] = ()
     layer_decay: float = 1.0
+    sam_rho: float = 0.0
     freeze: str = ""
     mu_dtype: MomentDtype = MomentDtype.FLOAT32
 

@@ -68,7 +68,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
         num_classes=cfg.model.num_classes,
         mean=cfg.data.mean,
         std=cfg.data.std,
-        mixup_alpha=cfg.data.mixup_alpha,
+        mixup_alpha=cfg.data.mix.mixup_alpha,
     )
     init = make_init(init_model, tx, with_ema=cfg.ema_decay > 0)
     step = make_train_step(
