@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Augmentation policies by name. RandAugment (arXiv:1909.13719) in the form of TensorFlow's
-EfficientNet code, which big_vision's and AugReg's recipes use: 16 operations, no identity.
+"""RandAugment (arXiv:1909.13719) as TensorFlow's EfficientNet code and big_vision have it.
+
+AugReg's and Mixer's recipes use it: 16 operations, no identity.
 
 Differs from that code, where it does not do what it says. Contrast blends with the mean grey level;
 there it is with H * W / 256, since a histogram's counts are summed without their levels. Solarize
@@ -16,11 +17,10 @@ import cv2
 import numpy as np
 from jaxtyping import UInt8
 
+from vit_jax.data.augment.policy import Image, Operation
 from vit_jax.data.ops import warp
-from vit_jax.errors import UserError
 
-Image = UInt8[np.ndarray, "H W C"]
-Policy = Callable[[Image, np.random.Generator], Image]
+FORM = "randaug(OPS,MAGNITUDE) with OPS in 1..16 and MAGNITUDE in 0..30"
 
 _FILL = 128
 _LEVELS = np.arange(256)
@@ -35,38 +35,25 @@ class RandAugment(NamedTuple):
     def __call__(self, image: Image, rng: np.random.Generator) -> Image:
         """Return the augmented image."""
         for _ in range(self.num_ops):
-            operation = OPERATIONS[int(rng.integers(len(OPERATIONS)))]
+            operation = _OPERATIONS[int(rng.integers(len(_OPERATIONS)))]
             image = operation(image, self.magnitude, rng)
         return image
 
+    def parts(self) -> dict[str, Operation]:
+        """Return the 16 operations at the policy's magnitude, by name."""
+        return {
+            name: lambda image, rng, run=run: run(image, self.magnitude, rng)
+            for name, run in OPERATIONS.items()
+        }
 
-def _parse_randaug(text: str) -> RandAugment | None:
+
+def read(text: str, fill: tuple[int, ...]) -> RandAugment | None:
+    """Read "randaug(2,10)"; None is any other text. Fills with 128, as published, not `fill`."""
     match = re.fullmatch(r"randaug\(\s*(\d+)\s*,\s*(\d+(?:\.\d+)?)\s*\)", text)
     if match is None:
         return None
     policy = RandAugment(int(match[1]), float(match[2]))
     return policy if 1 <= policy.num_ops <= 16 and policy.magnitude <= 30 else None
-
-
-# Every form of `TransformConfig.auto_augment`: how it is written, and what reads it.
-_FORMS: dict[str, Callable[[str], Policy | None]] = {
-    "randaug(OPS,MAGNITUDE) with OPS in 1..16 and MAGNITUDE in 0..30": _parse_randaug,
-}
-
-
-def parse(text: str) -> Policy | None:
-    """Read an augmentation policy; "" is None.
-
-    Raises:
-        UserError: the text has none of the known forms.
-    """
-    if not text:
-        return None
-    for read in _FORMS.values():
-        policy = read(text)
-        if policy is not None:
-            return policy
-    raise UserError(f"unknown auto_augment {text!r}; write '' or " + " or ".join(_FORMS))
 
 
 def lookup(image: Image, table: np.ndarray) -> Image:
@@ -184,21 +171,30 @@ def _enhance(m: float) -> float:
 
 
 # In the order of TensorFlow's EfficientNet code; m is the magnitude, of which 10 is a full scale.
-OPERATIONS: tuple[Callable[[Image, float, np.random.Generator], Image], ...] = (
-    lambda image, m, rng: autocontrast(image),
-    lambda image, m, rng: equalize(image),
-    lambda image, m, rng: invert(image),
-    lambda image, m, rng: rotate(image, _signed(30 * m / 10, rng)),
-    lambda image, m, rng: posterize(image, int(4 * m / 10)),
-    lambda image, m, rng: solarize(image, int(256 * m / 10)),
-    lambda image, m, rng: color(image, _enhance(m)),
-    lambda image, m, rng: contrast(image, _enhance(m)),
-    lambda image, m, rng: brightness(image, _enhance(m)),
-    lambda image, m, rng: sharpness(image, _enhance(m)),
-    lambda image, m, rng: shift(image, [[1.0, _signed(0.3 * m / 10, rng), 0.0], [0.0, 1.0, 0.0]]),
-    lambda image, m, rng: shift(image, [[1.0, 0.0, 0.0], [_signed(0.3 * m / 10, rng), 1.0, 0.0]]),
-    lambda image, m, rng: shift(image, [[1.0, 0.0, _signed(100 * m / 10, rng)], [0.0, 1.0, 0.0]]),
-    lambda image, m, rng: shift(image, [[1.0, 0.0, 0.0], [0.0, 1.0, _signed(100 * m / 10, rng)]]),
-    lambda image, m, rng: cutout(image, int(40 * m / 10), rng),
-    lambda image, m, rng: solarize_add(image, int(110 * m / 10)),
-)
+OPERATIONS: dict[str, Callable[[Image, float, np.random.Generator], Image]] = {
+    "AutoContrast": lambda image, m, rng: autocontrast(image),
+    "Equalize": lambda image, m, rng: equalize(image),
+    "Invert": lambda image, m, rng: invert(image),
+    "Rotate": lambda image, m, rng: rotate(image, _signed(30 * m / 10, rng)),
+    "Posterize": lambda image, m, rng: posterize(image, int(4 * m / 10)),
+    "Solarize": lambda image, m, rng: solarize(image, int(256 * m / 10)),
+    "Color": lambda image, m, rng: color(image, _enhance(m)),
+    "Contrast": lambda image, m, rng: contrast(image, _enhance(m)),
+    "Brightness": lambda image, m, rng: brightness(image, _enhance(m)),
+    "Sharpness": lambda image, m, rng: sharpness(image, _enhance(m)),
+    "ShearX": lambda image, m, rng: shift(
+        image, [[1.0, _signed(0.3 * m / 10, rng), 0.0], [0.0, 1.0, 0.0]]
+    ),
+    "ShearY": lambda image, m, rng: shift(
+        image, [[1.0, 0.0, 0.0], [_signed(0.3 * m / 10, rng), 1.0, 0.0]]
+    ),
+    "TranslateX": lambda image, m, rng: shift(
+        image, [[1.0, 0.0, _signed(100 * m / 10, rng)], [0.0, 1.0, 0.0]]
+    ),
+    "TranslateY": lambda image, m, rng: shift(
+        image, [[1.0, 0.0, 0.0], [0.0, 1.0, _signed(100 * m / 10, rng)]]
+    ),
+    "Cutout": lambda image, m, rng: cutout(image, int(40 * m / 10), rng),
+    "SolarizeAdd": lambda image, m, rng: solarize_add(image, int(110 * m / 10)),
+}
+_OPERATIONS = tuple(OPERATIONS.values())
