@@ -169,6 +169,13 @@ def validate(cfg: OptimConfig) -> None:
     for field in ("milestones", "decay_factor"):
         step = cfg.schedule == Schedule.STEP
         _require_effect(cfg, field, step, f"with the schedule {cfg.schedule}")
+    varies = cfg.schedule != Schedule.CONSTANT or bool(cfg.warmup or cfg.cooldown)
+    for field in ("schedule_every", "schedule_lag"):
+        _require_effect(cfg, field, varies, f"with {cfg.schedule}, no warmup and no cooldown")
+    # The milestones of step count from the start of the run in any case.
+    hides = bool(cfg.warmup) and cfg.schedule not in (Schedule.CONSTANT, Schedule.STEP)
+    when = f"with the schedule {cfg.schedule}" if cfg.warmup else "without a warmup"
+    _require_effect(cfg, "warmup_overlap", hides, when)
     _require_effect(cfg, "weight_decay", bool(cfg.decay), "when optim.decay names no parameter")
 
     _require_range(cfg, "lr", cfg.lr > 0, "above 0")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Learning-rate schedules: linear warmup, a curve, linear cooldown (arXiv 2106.04560, sec. 3.5)."""
 
+import dataclasses
 import itertools
 
 import jax.numpy as jnp
@@ -15,13 +16,19 @@ from vit_jax.optim.config import OptimConfig, Schedule, validate
 def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
     """Build the function from a step, or an array of steps, to its float32 learning rate.
 
-    Steps count from 0, and update number i uses lr(i). With T steps in all, W of warmup, C of
-    cooldown and p = (i - W) / (T - W - C):
+    Steps count from 0, and update number s uses the rate of
+
+        i = E * max(floor(s / E) - lag, 0)
+
+    with E steps in `schedule_every` (1 without it) and lag = 1 with `schedule_lag`, else 0. With T
+    steps in all, W of warmup, C of cooldown, milestones m, all of them rounded down to multiples
+    of E (300 epochs of 1,251.14 steps are 300 pieces of 1,251), V = 0 with `warmup_overlap`, else
+    W, and p = (i - V) / (T - V - C):
 
         i < W     warmup_lr + (lr - warmup_lr) * i / W
         cosine    min_lr + (lr - min_lr) * (1 + cos(pi * p)) / 2
         linear    min_lr + (lr - min_lr) * (1 - p)
-        rsqrt     lr / sqrt(1 + (i - W) / rsqrt_timescale)
+        rsqrt     lr / sqrt(1 + (i - V) / rsqrt_timescale)
         constant  lr
         step      lr * decay_factor ** (number of milestones m with m <= i)
 
@@ -29,19 +36,26 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
     `cooldown_epochs`. In the cooldown, i > T - C, the distance of rsqrt, constant and step from
     min_lr is multiplied by (T - i) / C.
 
-    Without cooldown these are the schedules of google-research/vision_transformer (min_lr is its
-    `linear_end`) and big_vision; rsqrt equals big_vision's with cooldown, too, when min_lr is 0.
-    timm's cosine with `warmup_prefix`, as Swin uses it, is the same curve, but Swin steps it after
-    the update: Swin's update i uses lr(i - 1).
+    As it stands this is the schedule of google-research/vision_transformer (min_lr is its
+    `linear_end`) and, with rsqrt's cooldown when min_lr is 0, of big_vision. Swin's (timm's cosine
+    with warmup_prefix, stepped after each update) is the cosine with `schedule_lag`; DeiT's, without
+    warmup_prefix and by epochs, has `schedule_every="1 epoch"` and `warmup_overlap` besides.
 
     Raises:
-        UserError: settings out of range, warmup and cooldown longer than the run, or milestones
-            that do not follow one another within the run.
+        UserError: settings out of range, warmup and cooldown longer than the run, milestones that
+            do not follow one another within the run, or a duration shorter than `schedule_every`.
     """
     validate(cfg)
     if clock.total_steps is None:
         raise ValueError("a schedule needs the length of the run: Clock(total_steps=...)")
-    total, warmup, cooldown = clock.total_steps, clock.steps(cfg.warmup), clock.steps(cfg.cooldown)
+    every = max(clock.steps(cfg.schedule_every), 1)
+    clock = dataclasses.replace(clock, total_steps=clock.total_steps // every * every)
+    if not clock.total_steps:
+        raise UserError(
+            f"optim.schedule_every={cfg.schedule_every!r} ({every} steps) is longer than the run"
+        )
+    total = clock.total_steps
+    warmup, cooldown = (_pieces(cfg, field, clock, every) for field in ("warmup", "cooldown"))
     timescale = clock.steps(cfg.rsqrt_timescale) if cfg.schedule == Schedule.RSQRT else 1
     if warmup + cooldown > total:
         raise UserError(
@@ -50,14 +64,17 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
         )
     if timescale < 1:
         raise UserError("optim.rsqrt_timescale must be a duration, such as '10_000 steps'")
-    milestones = _milestones(cfg, clock) if cfg.schedule == Schedule.STEP else []
+    milestones = _milestones(cfg, clock, every) if cfg.schedule == Schedule.STEP else []
     kind, peak, start, end = cfg.schedule, cfg.lr, cfg.warmup_lr, cfg.min_lr
-    span = max(total - warmup - cooldown, 1)
+    begin = 0 if cfg.warmup_overlap else warmup
+    span = max(total - begin - cooldown, 1)
 
     def schedule(step: ArrayLike) -> Float[Array, "..."]:
         step = jnp.asarray(step)
+        if every > 1 or cfg.schedule_lag:
+            step = jnp.maximum(step // every - cfg.schedule_lag, 0) * every
         # Subtract integers, then round to float32.
-        after = jnp.maximum(step - warmup, 0).astype(jnp.float32)
+        after = jnp.maximum(step - begin, 0).astype(jnp.float32)
         progress = jnp.minimum(after / span, 1.0)
         match kind:
             case Schedule.COSINE:
@@ -82,9 +99,21 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
     return schedule
 
 
-def _milestones(cfg: OptimConfig, clock: Clock) -> list[int]:
+def _pieces(cfg: OptimConfig, field: str, clock: Clock, every: int) -> int:
+    """Return a duration in steps, rounded down to whole pieces of `every` steps."""
+    text = getattr(cfg, field)
+    steps = clock.steps(text)
+    if 0 < steps < every:
+        raise UserError(
+            f"optim.{field}={text!r} ({steps} steps) is shorter than "
+            f"optim.schedule_every={cfg.schedule_every!r} ({every} steps); make it a multiple"
+        )
+    return steps // every * every
+
+
+def _milestones(cfg: OptimConfig, clock: Clock, every: int) -> list[int]:
     """Return the milestones in steps."""
-    steps = [clock.steps(text) for text in cfg.milestones]
+    steps = [clock.steps(text) // every * every for text in cfg.milestones]
     ends = [0, *steps, clock.total_steps or 0]
     if not steps or any(early >= late for early, late in itertools.pairwise(ends)):
         raise UserError(
