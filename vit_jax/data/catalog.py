@@ -1,22 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a dataset's name to its examples."""
 
-from vit_jax.data.sources import CachedSource, Source
+from vit_jax.data.sources import CachedSource, Source, select_classes
 
 
 def open_source(
-    name: str, data_dir: str = "", split: str = "train", *, cache: bool = False
+    name: str,
+    data_dir: str = "",
+    split: str = "train",
+    *,
+    cache: bool = False,
+    classes: tuple[int, ...] = (),
 ) -> Source:
     """Open one split of a dataset, reading only its metadata (of a folder: its file names).
+
+    With `classes`, a TFDS dataset is read once from end to end: its labels lie in the records.
 
     Args:
         name: as `DataConfig.name`. "digits" is written first where it does not exist.
         data_dir: where TFDS datasets lie; "" is $TFDS_DATA_DIR or ~/tensorflow_datasets.
         split: "train", "train[:99%]", "train[1293:]", "train+validation", as in TFDS.
         cache: keep encoded examples in memory once read.
+        classes: ids of the classes to keep, renumbered in this order; () is all.
 
     Raises:
-        UserError: no such dataset or split, or one in a shape that cannot be read.
+        UserError: no such dataset, split or class, or one in a shape that cannot be read.
     """
     # Late imports: tensorflow_datasets takes half a second.
     if name.startswith("folder:"):
@@ -27,4 +35,6 @@ def open_source(
         from vit_jax.data.records import open_tfds
 
         source = open_tfds(name, data_dir, split)
+    if classes:
+        return select_classes(source, classes, cache=cache)
     return CachedSource(source) if cache else source

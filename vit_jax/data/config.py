@@ -33,13 +33,17 @@ class Resize(enum.StrEnum):
     """How pixels are interpolated; each is the library whose function the recipe was born with.
 
     BILINEAR is OpenCV's INTER_LINEAR: four taps, no antialiasing, half-pixel centres, as
-    tf.image.resize does by default. BICUBIC is Pillow's: antialiased, a = -0.5, as torchvision and
-    timm do. AREA is OpenCV's INTER_AREA: the mean over each output pixel's footprint, as
-    tf.image.resize(method="area") does (big_vision's evaluation).
+    tf.image.resize does by default. BILINEAR_ANTIALIAS is Pillow's: a triangle as wide as an output
+    pixel's footprint, torchvision's default. BICUBIC is Pillow's: antialiased, a = -0.5, as
+    torchvision and timm do. BICUBIC_NO_ANTIALIAS is OpenCV's INTER_CUBIC: 16 taps, a = -0.75, as
+    torch's interpolate does by default. AREA is OpenCV's INTER_AREA: the mean over each output
+    pixel's footprint, as tf.image.resize(method="area") does (big_vision's evaluation).
     """
 
     BILINEAR = "bilinear"
+    BILINEAR_ANTIALIAS = "bilinear_antialias"
     BICUBIC = "bicubic"
+    BICUBIC_NO_ANTIALIAS = "bicubic_no_antialias"
     AREA = "area"
 
 
@@ -60,11 +64,12 @@ _CROP_RANGES = {
     Crop.INCEPTION: ((0.05, 1.0), (0.75, 1.33)),
     Crop.RANDOM_RESIZED: ((0.08, 1.0), (3 / 4, 4 / 3)),
 }
+_RANDOM_CROPS = (*_CROP_RANGES, Crop.RANDOM, Crop.SQUASH_RANDOM)
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
 class TransformConfig:
-    """What happens to one image, in this order: crop and resize, flip, affine, auto_augment.
+    """What happens to one image, in the order of the attributes below.
 
     Attributes:
         crop: which part of the image is taken.
@@ -178,7 +183,13 @@ def crop_ranges(cfg: TransformConfig) -> tuple[tuple[float, float], tuple[float,
 
 def is_random(cfg: TransformConfig) -> bool:
     """Say whether the transform draws anything at random."""
-    return cfg.crop in _CROP_RANGES or cfg.flip or has_affine(cfg) or bool(cfg.auto_augment)
+    colors = bool(cfg.auto_augment) or cfg.color_jitter > 0
+    return cfg.crop in _RANDOM_CROPS or cfg.flip or has_affine(cfg) or colors
+
+
+def cover_size(size: tuple[int, int], ratio: float) -> tuple[int, int]:
+    """Return the (height, width) of which `size` is the share `ratio`."""
+    return round(size[0] / ratio), round(size[1] / ratio)
 
 
 def has_affine(cfg: TransformConfig) -> bool:
@@ -225,7 +236,32 @@ def check_transform(cfg: TransformConfig, name: str = "transform") -> None:
         f"{name}.translate={cfg.translate!r} must be two shares (x, y) in [0, 1]",
     )
     _check_range(f"{name}.scale", cfg.scale, 0.0, math.inf)
+    _require(
+        cfg.pad >= 0 and (not cfg.pad or cfg.crop is Crop.RANDOM),
+        f"{name}.pad={cfg.pad} must not be negative, and 0 unless {name}.crop is 'random'",
+    )
+    _require(
+        0 <= cfg.color_jitter <= 1, f"{name}.color_jitter={cfg.color_jitter} must be in [0, 1]"
+    )
     parse(cfg.auto_augment)
+
+
+def mean_color(cfg: DataConfig) -> tuple[int, ...]:
+    """Return `mean` in levels of 0..255, with which timm fills what a policy leaves empty."""
+    return tuple(min(max(round(255 * value), 0), 255) for value in cfg.mean)
+
+
+def check_pad(cfg: TransformConfig, size: tuple[int, int], name: str = "transform") -> None:
+    """Check that images resized for a model's (height, width) can be mirrored at their edges.
+
+    Raises:
+        UserError: `pad` reaches beyond the resized image's far side.
+    """
+    short = min(cover_size(size, cfg.crop_ratio))
+    _require(
+        cfg.pad < short,
+        f"{name}.pad={cfg.pad} must be smaller than the resized image, whose short side is {short}",
+    )
 
 
 def check(cfg: DataConfig) -> None:
@@ -244,6 +280,13 @@ def check(cfg: DataConfig) -> None:
     for key in ("mixup_alpha", "cutmix_alpha"):
         value = getattr(mix, key)
         _require(value >= 0, f"data.mix.{key}={value} must not be negative")
+    _require(cfg.repeats >= 1, f"data.repeats={cfg.repeats} must be at least 1")
+    mixes = mix.mixup_alpha > 0 or mix.cutmix_alpha > 0
+    _require(
+        cfg.repeats == 1 or not mixes or mix.partner is not Partner.PREVIOUS,
+        f"data.repeats={cfg.repeats} puts copies of an image next to each other, and "
+        "data.mix.partner='previous' would mix it with itself; set data.mix.partner=reversed",
+    )
     for key in ("mean", "std"):
         value = getattr(cfg, key)
         _require(

@@ -30,7 +30,7 @@ class FolderSource:
         self.name = name
         self.class_names = classes
         ids = {class_name: i for i, class_name in enumerate(classes)}
-        self._labels = np.array([ids[path.split("/")[1]] for path in paths], np.int32)
+        self.labels = np.array([ids[path.split("/")[1]] for path in paths], np.int32)
         self._paths = np.array([os.fsencode(path) for path in paths], np.bytes_)
 
     @property
@@ -43,7 +43,7 @@ class FolderSource:
 
     def read(self, index: int) -> tuple[bytes, int]:
         """Return an example's encoded image and its class id."""
-        return Path(self.example_id(index)).read_bytes(), int(self._labels[index])
+        return Path(self.example_id(index)).read_bytes(), int(self.labels[index])
 
     def example_id(self, index: int) -> str:
         """Return the file's path."""

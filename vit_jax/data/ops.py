@@ -11,14 +11,19 @@ import cv2
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from vit_jax.data.config import Resize
+from vit_jax.data.config import Resize, cover_size
 
 Image = UInt8[np.ndarray, "H W C"]
 Resized = UInt8[np.ndarray, "H_out W_out C"]
 
 _INCEPTION_TRIES = 100
 _RANDOM_RESIZED_TRIES = 10
-_INTERPOLATION = {Resize.BILINEAR: cv2.INTER_LINEAR, Resize.AREA: cv2.INTER_AREA}
+_OPENCV = {
+    Resize.BILINEAR: cv2.INTER_LINEAR,
+    Resize.BICUBIC_NO_ANTIALIAS: cv2.INTER_CUBIC,
+    Resize.AREA: cv2.INTER_AREA,
+}
+_PILLOW = {Resize.BILINEAR_ANTIALIAS: "BILINEAR", Resize.BICUBIC: "BICUBIC"}
 
 
 class Box(NamedTuple):
@@ -102,34 +107,52 @@ def resize(image: Image, size: tuple[int, int], method: Resize) -> Resized:
     channels = image.shape[2]
     if image.shape[:2] == tuple(size):
         return image
-    if method is Resize.BICUBIC:
+    if method in _PILLOW:
         from PIL import Image as PillowImage
 
         pixels = PillowImage.fromarray(image if channels == 3 else image[..., 0])
-        out = np.asarray(pixels.resize((size[1], size[0]), PillowImage.Resampling.BICUBIC))
+        kernel = PillowImage.Resampling[_PILLOW[method]]
+        out = np.asarray(pixels.resize((size[1], size[0]), kernel))
     else:
-        out = cv2.resize(image, (size[1], size[0]), interpolation=_INTERPOLATION[method])
+        out = cv2.resize(image, (size[1], size[0]), interpolation=_OPENCV[method])
     return out.reshape(*size, channels)  # both libraries drop a channel axis of one
 
 
 def crop_resize(image: Image, box: Box, size: tuple[int, int], method: Resize) -> Resized:
     """Cut a box and resize it to (height, width)."""
-    top, left, height, width = box
-    return resize(image[top : top + height, left : left + width], size, method)
+    return resize(cut(image, box), size, method)
 
 
-def resize_center(image: Image, size: tuple[int, int], ratio: float, method: Resize) -> Resized:
-    """Resize so that (height, width) is `ratio` of what just covers it, then cut the centre.
+def resize_cover(image: Image, size: tuple[int, int], ratio: float, method: Resize) -> Resized:
+    """Resize so that (height, width) is `ratio` of what just covers it, keeping the aspect.
 
     For a square size the short side becomes round(size / ratio): 256 for 224 at 0.875.
     """
     height, width = image.shape[:2]
-    cover = (round(size[0] / ratio), round(size[1] / ratio))
+    cover = cover_size(size, ratio)
     factor = max(cover[0] / height, cover[1] / width)
     scaled = (max(round(height * factor), cover[0]), max(round(width * factor), cover[1]))
-    image = resize(image, scaled, method)
-    top, left, rows, columns = center_box(*scaled, size)
-    return image[top : top + rows, left : left + columns]
+    return resize(image, scaled, method)
+
+
+def cut(image: Image, box: Box) -> Resized:
+    """Cut a box out."""
+    return image[box.top : box.top + box.height, box.left : box.left + box.width]
+
+
+def random_cut(rng: np.random.Generator, image: Image, size: tuple[int, int], pad: int) -> Resized:
+    """Cut `size` at a place uniform over all, after mirroring `pad` pixels at every edge.
+
+    The outermost pixel is not repeated (NumPy's and torchvision's "reflect"); `pad` must be less
+    than the image's sides.
+    """
+    if pad:
+        image = cv2.copyMakeBorder(image, pad, pad, pad, pad, cv2.BORDER_REFLECT_101).reshape(
+            image.shape[0] + 2 * pad, image.shape[1] + 2 * pad, image.shape[2]
+        )
+    top = int(rng.integers(image.shape[0] - size[0] + 1))
+    left = int(rng.integers(image.shape[1] - size[1] + 1))
+    return cut(image, Box(top, left, *size))
 
 
 def affine_matrix(

@@ -18,7 +18,13 @@ import cv2
 import jax
 import numpy as np
 
-from vit_jax.data.config import DataConfig, TransformConfig, check_transform, is_random
+from vit_jax.data.config import (
+    DataConfig,
+    TransformConfig,
+    check_transform,
+    is_random,
+    mean_color,
+)
 from vit_jax.data.prefetch import Batch, BatchIterator
 from vit_jax.data.sources import Source
 from vit_jax.data.stream import ExampleRng, stream_indices
@@ -47,6 +53,7 @@ class _Batches:
         num_threads: int,
         seed: int | None,
         first: int = 0,
+        repeats: int = 1,
     ) -> None:
         """Take the global batch size, and which `rows` of each batch are this process's.
 
@@ -60,6 +67,7 @@ class _Batches:
         self._num_threads = num_threads
         self._seed = seed
         self._first = first
+        self._repeats = repeats
         self._lock = threading.Lock()
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
         self._closed = False
@@ -72,6 +80,7 @@ class _Batches:
             "num_threads": self._num_threads,
             "seed": self._seed,
             "first": self._first,
+            "repeats": self._repeats,
         }
         return functools.partial(_Batches, **settings), (self._source, self._transform)
 
@@ -88,7 +97,7 @@ class _Batches:
             "label": np.zeros(
                 (count, source.num_classes) if multi else count, _label_dtype(source)
             ),
-            "index": stream_indices(positions, len(source), self._seed),
+            "index": stream_indices(positions, len(source), self._seed, self._repeats),
         }
         if self._seed is None:
             batch["mask"] = (batch["index"] >= 0).astype(np.float32)
@@ -149,7 +158,7 @@ def train_batches(
 
     Args:
         source: what to read; `cfg.name` and `cfg.train_split` are not looked at.
-        cfg: batch size, transform, threads and workers.
+        cfg: batch size, transform and the mean it fills with, repeats, threads and workers.
         image_size: (height, width) the model takes.
         channels: 1 or 3.
         seed: of the order and of every random crop and augmentation.
@@ -167,13 +176,20 @@ def train_batches(
     """
     batches = _Batches(
         source,
-        Transform(cfg=cfg.transform, image_size=image_size, channels=channels, exact=False),
+        Transform(
+            cfg=cfg.transform,
+            image_size=image_size,
+            channels=channels,
+            exact=False,
+            fill=mean_color(cfg),
+        ),
         batch_size=cfg.batch_size,
         rows=_rows(cfg.batch_size, process_index, process_count),
         length=sys.maxsize,
         num_threads=_num_threads(cfg.num_threads, cfg.num_workers, image_size, channels),
         seed=seed,
         first=start_step,
+        repeats=cfg.repeats,
     )
     return BatchIterator(batches, num_workers=cfg.num_workers, prefetch=cfg.prefetch)
 
@@ -207,7 +223,7 @@ def eval_batches(
     if is_random(transform):
         raise UserError(
             "an evaluation's transform must not be random: choose the crop 'center', 'resize' or "
-            "'none', no flip, no affine part and no auto_augment"
+            "'none', no flip, no affine part, no auto_augment and no color_jitter"
         )
     batches = _Batches(
         source,

@@ -21,6 +21,8 @@ from vit_jax.errors import UserError, unknown
 class TfdsSource:
     """One split of a prepared TFDS dataset; see `Source`."""
 
+    labels: np.ndarray | None = None  # they lie beside the images, in the records
+
     def __init__(self, directory: Path, split: str) -> None:
         self._directory = directory
         builder: Any = tfds.builder_from_directory(str(directory))

@@ -5,6 +5,7 @@ import types
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
+from jaxtyping import Int32
 
 from vit_jax.errors import UserError, unknown
 
@@ -20,6 +21,7 @@ class Source(Protocol):
         class_names: the name of each class id.
         num_classes: K.
         multi_label: whether a label is a multi-hot vector instead of a class id.
+        labels: the class id of every example, where they are known without reading the examples.
     """
 
     name: str
@@ -29,6 +31,11 @@ class Source(Protocol):
     @property
     def num_classes(self) -> int:
         """K."""
+        ...
+
+    @property
+    def labels(self) -> Int32[np.ndarray, " M"] | None:
+        """The class id of every example, where they are known without reading the examples."""
         ...
 
     def __len__(self) -> int: ...
@@ -48,12 +55,14 @@ class CachedSource:
     Worker processes fill a cache each: what is cached is not pickled.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, seen: dict[int, tuple[bytes, Label]] | None = None) -> None:
+        """Take the source, and those of its examples that have been read already."""
         self._source = source
-        self._seen: dict[int, tuple[bytes, Label]] = {}
+        self._seen = {} if seen is None else seen
         self.name = source.name
         self.class_names = source.class_names
         self.multi_label = source.multi_label
+        self.labels = source.labels
 
     @property
     def num_classes(self) -> int:
@@ -76,6 +85,84 @@ class CachedSource:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CachedSource, (self._source,)
+
+
+class ClassSubset:
+    """Some of the classes of another source, renumbered, with their examples in the same order."""
+
+    multi_label = False
+
+    def __init__(
+        self,
+        source: Source,
+        classes: tuple[int, ...],
+        chosen: Int32[np.ndarray, " M"],
+        labels: Int32[np.ndarray, " M"],
+    ) -> None:
+        """Take the ids of the classes and, of each example kept, its index and its new label."""
+        self._source = source
+        self._chosen = chosen
+        self.labels = labels
+        self.class_names = tuple(source.class_names[k] for k in classes)
+        self.name = f"{source.name}, {len(classes)} of {source.num_classes} classes"
+
+    @property
+    def num_classes(self) -> int:
+        """K."""
+        return len(self.class_names)
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def read(self, index: int) -> tuple[bytes, Label]:
+        """Return an example's encoded image and its new class id."""
+        return self._source.read(int(self._chosen[index]))[0], int(self.labels[index])
+
+    def example_id(self, index: int) -> str:
+        """Name one example as the whole source does."""
+        return self._source.example_id(int(self._chosen[index]))
+
+
+def select_classes(source: Source, classes: tuple[int, ...], *, cache: bool) -> Source:
+    """Keep the examples of the classes with these ids; classes[k] becomes class k.
+
+    Where the source knows no labels, every example is read once, without decoding its image.
+
+    Args:
+        source: of one label per image.
+        classes: ids, each once.
+        cache: keep the encoded examples in memory once read, here or later.
+
+    Raises:
+        UserError: a source with several labels per image, an unknown or repeated id, or no
+            example left.
+    """
+    field = f"data.classes={classes!r}"
+    if source.multi_label:
+        raise UserError(f"{source.name} has several labels per image; leave data.classes=()")
+    unfit = [k for k in classes if not 0 <= k < source.num_classes]
+    if unfit:
+        highest = source.num_classes - 1
+        raise UserError(f"{field}: {source.name} has no class {unfit[0]}; ids are 0..{highest}")
+    if len(set(classes)) < len(classes):
+        twice = next(k for k in classes if classes.count(k) > 1)
+        raise UserError(f"{field} names class {twice} twice; give each id once")
+    labels = source.labels
+    seen: dict[int, tuple[bytes, Label]] = {}
+    if labels is None:
+        wanted = set(classes)
+        labels = np.empty(len(source), np.int32)
+        for index in range(len(source)):
+            example = source.read(index)
+            labels[index] = example[1]
+            if cache and example[1] in wanted:
+                seen[index] = example
+    chosen = np.flatnonzero(np.isin(labels, classes)).astype(np.int32)
+    if not len(chosen):
+        raise UserError(f"{field}: {source.name} has no example of these classes")
+    new_ids = {k: new for new, k in enumerate(classes)}
+    renumbered = np.array([new_ids[k] for k in labels[chosen].tolist()], np.int32)
+    return ClassSubset(CachedSource(source, seen) if cache else source, classes, chosen, renumbered)
 
 
 def absolute_slices(split: str, sizes: dict[str, int], where: str) -> list[tuple[str, int, int]]:

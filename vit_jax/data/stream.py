@@ -37,17 +37,19 @@ def _compute_order(num_examples: int, seed: int, epoch: int) -> Int32[np.ndarray
 
 
 def stream_indices(
-    positions: Int[np.ndarray, " n"], num_examples: int, seed: int | None
+    positions: Int[np.ndarray, " n"], num_examples: int, seed: int | None, repeats: int = 1
 ) -> Int32[np.ndarray, " n"]:
     """Return which example is at each position (a contiguous run) of the stream.
 
+    With `repeats` each example of an epoch's order comes that often in a row. The epoch stays as
+    long as it is, so only the order's first 1 / repeats are in it (the published RASampler).
     With `seed` None the stream is one pass in the stored order, and -1 beyond its end.
     """
     if seed is None:
         return np.where(positions < num_examples, positions, -1).astype(np.int32)
     epochs, places = positions // num_examples, positions % num_examples
     orders = [
-        epoch_order(num_examples, seed, epoch)[places[epochs == epoch]]
+        epoch_order(num_examples, seed, epoch)[places[epochs == epoch] // repeats]
         for epoch in range(int(epochs[0]), int(epochs[-1]) + 1)
     ]
     return np.concatenate(orders)

@@ -9,11 +9,22 @@ from jaxtyping import UInt8
 
 from vit_jax.data import ops
 from vit_jax.data.augment import Policy, parse
-from vit_jax.data.config import Crop, Resize, TransformConfig, crop_ranges, has_affine
+from vit_jax.data.augment.color import jitter
+from vit_jax.data.config import (
+    Crop,
+    Resize,
+    TransformConfig,
+    check_pad,
+    cover_size,
+    crop_ranges,
+    has_affine,
+)
 from vit_jax.data.decode import decode, jpeg_size
 from vit_jax.errors import UserError
 
 _BOXES = {Crop.INCEPTION: ops.inception_box, Crop.RANDOM_RESIZED: ops.random_resized_box}
+# These average over all the pixels that an output pixel stands for; the others skip some.
+_AVERAGING = (Resize.BILINEAR_ANTIALIAS, Resize.BICUBIC, Resize.AREA)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,15 +36,22 @@ class Transform:
         image_size: (height, width) of the output.
         channels: 1 or 3.
         exact: decode JPEG accurately and at full size (evaluation) instead of fast (training).
+        fill: what `auto_augment` leaves where the image does not reach; one level, or one per
+            channel.
+
+    Raises:
+        UserError: padding that the resized image is too small to mirror.
     """
 
     cfg: TransformConfig
     image_size: tuple[int, int]
     channels: int
     exact: bool
+    fill: tuple[int, ...] = (128,)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_policy", parse(self.cfg.auto_augment))
+        check_pad(self.cfg, self.image_size)
+        object.__setattr__(self, "_policy", parse(self.cfg.auto_augment, self.fill))
         object.__setattr__(self, "_affine", has_affine(self.cfg))
 
     _policy: Policy | None = dataclasses.field(init=False, repr=False, compare=False)
@@ -62,15 +80,24 @@ class Transform:
             image = ops.warp(np.ascontiguousarray(image), matrix)
         if self._policy is not None:
             image = self._policy(np.ascontiguousarray(image), rng)
+        if cfg.color_jitter:
+            image = jitter(np.ascontiguousarray(image), cfg.color_jitter, rng)
         return image
 
     def _cropped(self, data: bytes, rng: np.random.Generator) -> UInt8[np.ndarray, "H W C"]:
         cfg, size = self.cfg, self.image_size
         if cfg.crop in _BOXES:
-            return self._random_crop(data, rng)
+            return self._random_box(data, rng)
         image = decode(data, self.channels, exact=self.exact)
         if cfg.crop is Crop.CENTER:
-            return ops.resize_center(image, size, cfg.crop_ratio, cfg.resize)
+            image = ops.resize_cover(image, size, cfg.crop_ratio, cfg.resize)
+            return ops.cut(image, ops.center_box(image.shape[0], image.shape[1], size))
+        if cfg.crop is Crop.RANDOM:
+            image = ops.resize_cover(image, size, cfg.crop_ratio, cfg.resize)
+            return ops.random_cut(rng, image, size, cfg.pad)
+        if cfg.crop is Crop.SQUASH_RANDOM:
+            image = ops.resize(image, cover_size(size, cfg.crop_ratio), cfg.resize)
+            return ops.random_cut(rng, image, size, pad=0)
         if cfg.crop is Crop.RESIZE:
             return ops.resize(image, size, cfg.resize)
         if image.shape[:2] != size:
@@ -80,18 +107,18 @@ class Transform:
             )
         return image
 
-    def _random_crop(self, data: bytes, rng: np.random.Generator) -> UInt8[np.ndarray, "H W C"]:
+    def _random_box(self, data: bytes, rng: np.random.Generator) -> UInt8[np.ndarray, "H W C"]:
         cfg, size = self.cfg, self.image_size
         area, aspect = crop_ranges(cfg)
-        known = jpeg_size(data) if not self.exact and cfg.resize is not Resize.BILINEAR else None
+        known = jpeg_size(data) if not self.exact and cfg.resize in _AVERAGING else None
         if known is None:
             image = decode(data, self.channels, exact=self.exact)
             box = _BOXES[cfg.crop](rng, image.shape[0], image.shape[1], area, aspect)
             return ops.crop_resize(image, box, size, cfg.resize)
         # An antialiased resize averages pixels anyway, so libjpeg may average 2x2 of them (or 4x4,
         # 8x8) in the inverse DCT, for less work, as long as it leaves twice what is needed: then
-        # rounding the box moves it by a quarter of an output pixel at most. The bilinear resize
-        # skips pixels instead, and must skip the ones it always did.
+        # rounding the box moves it by a quarter of an output pixel at most. A resize that skips
+        # pixels instead must skip the ones it always did.
         box = _BOXES[cfg.crop](rng, *known, area, aspect)
         needed = (
             math.ceil(2 * known[0] * size[0] / box.height),

@@ -211,13 +211,16 @@ def make_evaluator(
 
 
 def open_split(cfg: EvalConfig, data_cfg: data.DataConfig) -> data.Source:
-    """Open the split that `cfg` names.
+    """Open the split that `cfg` names; of the training set's own, the classes that it keeps.
 
     Raises:
         UserError: no such dataset or split.
     """
     name = cfg.dataset or data_cfg.name
-    return data.open_source(name, data_cfg.data_dir, cfg.split, cache=data_cfg.cache)
+    classes = data_cfg.classes if name == data_cfg.name else ()
+    return data.open_source(
+        name, data_cfg.data_dir, cfg.split, cache=data_cfg.cache, classes=classes
+    )
 
 
 @functools.partial(jax.jit, static_argnames=("predict", "loss", "mesh"))

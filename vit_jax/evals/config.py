@@ -44,5 +44,5 @@ def validate(cfg: EvalConfig, name: str) -> None:
     if is_random(cfg.transform):
         raise UserError(
             f"{where}.transform draws at random; choose crop=center, resize or none, flip=False, "
-            "no affine part and auto_augment=''"
+            "no affine part, auto_augment='' and color_jitter=0"
         )

@@ -12,6 +12,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from vit_jax import config as config_lib
 from vit_jax import data, evals, models, objectives, optim, sharding
+from vit_jax.analysis.flops import count, forward_flops, train_flops
 from vit_jax.config import Config, Plan
 from vit_jax.data import mix
 from vit_jax.errors import UserError
@@ -36,6 +37,7 @@ class Parts:
         step: the training step, pure and not jitted.
         predict: (variables, uint8 images) -> logits; one object, so that it is compiled once.
         abstract: the state's shapes and dtypes.
+        frozen: those of what the step takes besides and never changes: a teacher's variables.
     """
 
     module: nn.Module
@@ -46,6 +48,7 @@ class Parts:
     step: TrainStep
     predict: Predict
     abstract: TrainState
+    frozen: PyTree
 
 
 def build(cfg: Config, num_examples: int) -> Parts:
@@ -62,21 +65,36 @@ def build(cfg: Config, num_examples: int) -> Parts:
 
     params = models.abstract(cfg.model)["params"]
     tx, schedule = optim.make_optimizer(cfg.optim, params, plan.clock)
-    objective = objectives.Supervised(
+    objective: objectives.Objective = objectives.Supervised(
         cfg=cfg.objective,
         apply=apply_with_state(module),
         num_classes=cfg.model.num_classes,
         mean=cfg.data.mean,
         std=cfg.data.std,
-        mixup_alpha=cfg.data.mix.mixup_alpha,
+        mix=cfg.data.mix,
+        erasing_prob=cfg.data.erasing_prob,
     )
+    frozen = {}
+    distill = cfg.objective.distill
+    if distill.kind is not objectives.Distillation.NONE:
+        objective = objectives.Distill(objective, distill, make_teacher(cfg))
+        # A teacher whose logits are cached does not run.
+        frozen = {} if distill.cache else {"teacher": models.abstract(distill.teacher)}
     init = make_init(init_model, tx, with_ema=cfg.ema_decay > 0)
     step = make_train_step(
         objective, tx, schedule, accum_steps=cfg.accum_steps, ema_decay=cfg.ema_decay
     )
     abstract = jax.eval_shape(init, jax.random.key(0))
     predict = make_predict(cfg, module)
-    return Parts(module, objective, plan, schedule, init, step, predict, abstract)
+    return Parts(module, objective, plan, schedule, init, step, predict, abstract, frozen)
+
+
+def make_teacher(cfg: Config) -> objectives.Teacher:
+    """Return (variables, the student's normalised images) -> the teacher's logits."""
+    height, width, _ = models.input_shape(cfg.model)
+    return objectives.make_teacher(
+        cfg.objective.distill, cfg.data.mean, cfg.data.std, (height, width)
+    )
 
 
 def apply_with_state(module: nn.Module) -> Callable[..., tuple[models.Output, PyTree]]:
@@ -121,16 +139,32 @@ def init_state(cfg: Config, parts: Parts, mesh: Mesh) -> TrainState:
 
 def compile_step(parts: Parts, mesh: Mesh) -> TrainStep:
     """Jit the step over the mesh (compiled at its first call)."""
-    return jit_step(parts.step, shardings(parts, mesh), {}, mesh)
+    frozen = sharding.shardings(parts.frozen, mesh)
+    return jit_step(parts.step, shardings(parts, mesh), frozen, mesh)
 
 
 def abstract_state(parts: Parts, mesh: Mesh | AbstractMesh) -> TrainState:
     """Return the state's ShapeDtypeStructs with their shardings, what a restore fills."""
+    return placed(parts.abstract, mesh)
+
+
+def placed(abstract: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
+    """Give every ShapeDtypeStruct of a tree its sharding, by name."""
 
     def attach(leaf: jax.ShapeDtypeStruct, where: NamedSharding) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
 
-    return jax.tree.map(attach, parts.abstract, shardings(parts, mesh))
+    return jax.tree.map(attach, abstract, sharding.shardings(abstract, mesh))
+
+
+def image_flops(cfg: Config, parts: Parts) -> int:
+    """Return the model FLOPs of training on one image, a teacher's forward pass included."""
+    height, width, channels = models.input_shape(cfg.model)
+    flops = train_flops(forward_flops(parts.module, (height, width), channels))
+    if parts.frozen:
+        image = jax.ShapeDtypeStruct((1, height, width, channels), "float32")
+        flops += count(make_teacher(cfg), parts.frozen["teacher"], image)
+    return flops
 
 
 def open_train(cfg: Config) -> data.Source:
@@ -140,11 +174,17 @@ def open_train(cfg: Config) -> data.Source:
         UserError: no such dataset, or another number of classes than the model's.
     """
     source = data.open_source(
-        cfg.data.name, cfg.data.data_dir, cfg.data.train_split, cache=cfg.data.cache
+        cfg.data.name,
+        cfg.data.data_dir,
+        cfg.data.train_split,
+        cache=cfg.data.cache,
+        classes=cfg.data.classes,
     )
     config_lib.check_classes(cfg, source.num_classes)
-    if source.multi_label and cfg.objective.loss is not Loss.SIGMOID:
-        raise UserError(f"{source.name} has several labels per image; set objective.loss=sigmoid")
+    if source.multi_label and cfg.objective.loss is Loss.SOFTMAX:
+        raise UserError(
+            f"{source.name} has several labels per image; set objective.loss=sigmoid, or bce"
+        )
     return source
 
 
