@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regex rules over the layers of a ViT."""
+"""Regex rules over the layers of every family."""
+
+import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +13,10 @@ from tests.models.tiny import TINY
 from vit_jax import models
 from vit_jax.durations import Clock
 from vit_jax.errors import UserError
+from vit_jax.models.layers.pool import Pool
 from vit_jax.optim import OptimConfig, Optimizer, Row, describe, make_optimizer
 from vit_jax.optim.rules import make_rules
+from vit_jax.weights import timm
 
 
 def shape(*dims):
@@ -46,12 +51,60 @@ def test_layer_decay_of_a_12_layer_vit():
     np.testing.assert_allclose(kernel.ravel(), 0.75 ** np.arange(12, 0, -1), rtol=1e-6)
 
 
-def test_layer_decay_takes_a_backbone_for_an_embedding():
-    params = models.abstract(TINY["hybrid"])["params"]
-    rules = make_rules(OptimConfig(layer_decay=0.5), params)
-    depth = TINY["hybrid"].depth
-    for name in ("backbone/stem/conv/kernel", "patch_embed/kernel", "cls_token"):
-        np.testing.assert_allclose(rules.lr[name], 0.5 ** (depth + 1))
+# By family: parameters and the power of the factor on their learning rate, a number for each layer
+# of a stack. All before the blocks stands depth + 1 below what comes after them, which has 1.
+POWERS = {
+    "vit": {"patch_embed/kernel": 3, "cls_token": 3, "blocks/norm1/scale": [2, 1], "norm/scale": 0},
+    "deit": {"dist_token": 3, "blocks/mlp/fc1/bias": [2, 1], "head_dist/kernel": 0},
+    "cait": {
+        "pos_embed": 4, "cls_token": 4, "blocks/attn/proj_l/kernel": [3, 2],
+        "token_blocks/attn/q/kernel": [1], "norm/scale": 0, "head/bias": 0,
+    },
+    "convit": {
+        "cls_token": 3, "local_blocks/attn/gating_param": [2], "blocks/attn/qkv/kernel": [1],
+        "norm/bias": 0,
+    },
+    "swin": {
+        "patch_embed/kernel": 4, "patch_norm/scale": 4, "stage0/block0/attn/rel_pos_bias": 3,
+        "stage0/block1/norm2/scale": 2, "stage1/merge/norm/scale": 1,
+        "stage1/merge/reduction/kernel": 1, "stage1/block0/mlp/fc2/kernel": 1, "norm/scale": 0,
+    },
+    "mixer": {"patch_embed/bias": 3, "blocks/mlp_tokens/fc1/kernel": [2, 1], "head/kernel": 0},
+    "hybrid": {
+        "backbone/stem/conv/kernel": 3, "backbone/stage1/block0/conv1/kernel": 3,
+        "patch_embed/kernel": 3, "cls_token": 3, "blocks/attn/proj/bias": [2, 1],
+    },
+    "bit": {
+        "stem/conv/kernel": 4, "stage0/block0/downsample/conv/kernel": 3,
+        "stage1/block0/downsample/conv/kernel": 2, "stage1/block1/norm1/scale": 1, "norm/scale": 0,
+    },
+    "resnet": {
+        "stem/bn/scale": 3, "stage0/block0/conv2/bn/bias": 2, "stage1/block0/conv1/conv/kernel": 1,
+        "stage1/block0/downsample/bn/scale": 1, "head/kernel": 0,
+    },
+    "regnet": {"stem/conv/kernel": 3, "stage0/block0/se/fc1/bias": 2, "head/bias": 0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", TINY)
+def test_layer_decay_of_every_family(family):
+    rules = make_rules(OptimConfig(layer_decay=0.5), models.abstract(TINY[family])["params"])
+    for name, powers in POWERS[family].items():
+        np.testing.assert_allclose(rules.lr[name].ravel(), 0.5 ** np.array(powers), err_msg=name)
+
+
+def test_layer_decay_counts_ten_blocks_by_number():
+    params = {f"stage{i}": {f"block{j}": {"kernel": shape(2)} for j in range(11)} for i in (0, 1)}
+    lr = make_rules(OptimConfig(layer_decay=0.5), params).lr
+    assert lr["stage0/block2/kernel"] == 2.0 ** -(22 - 2)
+    assert lr["stage0/block10/kernel"] == 2.0 ** -(22 - 10)
+    assert lr["stage1/block10/kernel"] == 0.5
+
+
+def test_layer_decay_of_what_precedes_clips_blocks():
+    clip = dataclasses.replace(TINY["vit"], pre_norm=True, patch_bias=False, num_registers=2)
+    lr = make_rules(OptimConfig(layer_decay=0.5), models.abstract(clip)["params"]).lr
+    assert lr["norm_pre/scale"] == lr["reg_token"] == 0.125
 
 
 def test_multipliers_and_layer_decay_multiply():
@@ -61,15 +114,45 @@ def test_multipliers_and_layer_decay_multiply():
 
 
 @pytest.mark.parametrize(
-    "params",
+    "params, named",
     [
-        {"stage": {"kernel": shape(8, 8)}},
-        vit(token_blocks={"norm1": {"scale": shape(2, 8)}}),
+        ({"layer": {"kernel": shape(8, 8)}}, "no blocks"),
+        (vit(other_blocks={"norm1": {"scale": shape(2, 8)}}), "'other_blocks'"),
     ],
 )
-def test_layer_decay_refuses_what_is_not_one_stack(params):
-    with pytest.raises(UserError, match="layer_decay"):
+def test_layer_decay_refuses_what_it_cannot_count(params, named):
+    with pytest.raises(UserError, match=f"optim.layer_decay .*{named}.*lr_multipliers"):
         make_rules(OptimConfig(layer_decay=0.9), params)
+
+
+# More of what a ViT may hold: registers, scaled branches, norms of q and k, a norm of the embedding.
+MORE = {
+    "clip": dataclasses.replace(
+        TINY["vit"], num_registers=2, layer_scale=0.1, qk_norm=True, pre_norm=True, patch_bias=False
+    ),
+    "map": dataclasses.replace(TINY["vit"], pool=Pool.MAP, class_token=False),
+}
+
+
+@pytest.mark.parametrize("family", TINY | MORE)
+def test_default_decay_is_the_authors(family):
+    # DeiT, CaiT, ConViT, Swin, timm: every tensor of theirs with more than one axis, but for
+    # positions, tokens and bias tables. Google: kernels alone.
+    cfg = {**TINY, **MORE}[family]
+    rules = make_rules(OptimConfig(weight_decay=0.1), models.abstract(cfg)["params"])
+    spared = re.compile(r"^(pos_embed|(cls|dist|reg)_token)$|relative_position_bias_table$")
+    if family == "map":  # timm decays the probe as well; its authors, big_vision, do not
+        spared = re.compile(rf"{spared.pattern}|^attn_pool\.latent$")
+    authors = {}
+    for entry in timm.entries(cfg):
+        collection, name = entry.name.split("/", 1)
+        if collection == "params":
+            there = [len(p.shape) > 1 and not spared.search(p.key) for (p,) in entry.layers]
+            authors[name] = there
+    ours = {name: np.broadcast_to(rules.decayed[name].ravel(), len(there)).tolist()
+            for name, there in authors.items()}  # fmt: skip
+    assert ours == authors
+    assert any(map(any, authors.values()))
 
 
 def test_decay_by_layer():

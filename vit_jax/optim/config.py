@@ -69,12 +69,16 @@ class OptimConfig:
         momentum: sgd, adafactor (0: none), and muon's orthogonalised part (published: 0.95).
         nesterov: Nesterov's form of `momentum`: sgd, muon (published: on).
         weight_decay: strength of the decay.
-        decay: regex of the decayed parameters. lamb adapts the step of these alone.
+        decay: regex of the decayed parameters. The default is Google's set, the kernels, and in
+            every family also that of DeiT, CaiT, ConViT, Swin and timm: what has more than one axis
+            in PyTorch, but for positions, tokens and bias tables. pycls (RegNet) decays all: ".".
+            lamb adapts the step of these alone.
         clip_norm: largest global norm of the trained parameters' gradient; 0 turns clipping off.
         lr_multipliers: (regex, factor) pairs, the first match wins; 1 where none matches.
-        layer_decay: decay ** (depth + 1 - i) multiplies the learning rate of layer i: embeddings, a
-            hybrid's ResNet too, are layer 0, block i is i + 1, the rest depth + 1 (BEiT, MAE,
-            timm); 1 turns it off.
+        layer_decay: decay ** (depth + 1 - i) multiplies the learning rate of layer i: all before the
+            blocks (embeddings, a ResNet's stem, a hybrid's ResNet) is layer 0, block i is i + 1,
+            all after them depth + 1 (BEiT, MAE). Blocks are counted through all stacks (ConViT's
+            local ones first, CaiT's token ones last) and stages; 1 turns it off.
         sam_rho: take the gradient at the parameters moved this far uphill (sharpness-aware
             minimisation, arXiv:2010.01412): two passes a step; 0 turns it off.
         freeze: regex of the parameters that never change; "" none. The running statistics of a
@@ -185,7 +189,7 @@ def validate(cfg: OptimConfig) -> None:
     for field in ("beta1", "beta2", "momentum"):
         _require_range(cfg, field, 0 <= getattr(cfg, field) < 1, "from 0 to below 1")
     _require_range(cfg, "eps", cfg.eps > 0, "above 0")
-    for field in ("weight_decay", "clip_norm"):
+    for field in ("weight_decay", "clip_norm", "sam_rho"):
         _require_range(cfg, field, getattr(cfg, field) >= 0, "0 or more")
     _require_range(cfg, "layer_decay", 0 < cfg.layer_decay <= 1, "above 0 and at most 1")
     _require_range(

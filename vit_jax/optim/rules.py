@@ -15,9 +15,14 @@ from vit_jax.optim.config import OptimConfig, Optimizer
 # By parameter name: one value of shape (), or, where its layers differ, one of shape (L, 1, ...).
 Values = Mapping[str, np.ndarray]
 
-# Layer 0 of the layer-wise decay (timm 1.0 VisionTransformer.group_matcher, stem).
-_EMBEDDING = re.compile(r"^(?:patch_embed|backbone|pos_embed|[a-z]+_token)(?:/|$)")
-_BLOCK = re.compile(r"^blocks/(\d+)/")
+# Layer 0 of the layer-wise decay: all that comes before the first block.
+_EMBEDDING = re.compile(
+    r"^(?:patch_embed|patch_norm|norm_pre|stem|backbone|pos_embed|[a-z]+_token)(?:/|$)"
+)
+_STACK = re.compile(r"(?:^|/)(\w*blocks)/(\d+)/")
+_STACKS = ("local_blocks", "blocks", "token_blocks")  # in the order of their depth
+# What merges patches stands at the beginning of its stage: it belongs to the stage's first block.
+_STAGE = re.compile(r"^stage(\d+)/(?:block(\d+)/)?")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,23 +93,49 @@ def _matched(
     return first
 
 
+def _position(name: str) -> tuple[int, int] | None:
+    """Return what sorts the blocks by depth; None outside of them.
+
+    Raises:
+        UserError: a stack whose place among the others is not known.
+    """
+    if _EMBEDDING.match(name):  # a hybrid's backbone has stages, too
+        return None
+    if stage := _STAGE.match(name):
+        return int(stage[1]), int(stage[2] or 0)
+    if stack := _STACK.search(name):
+        if stack[1] not in _STACKS:
+            raise UserError(
+                f"optim.layer_decay does not know how deep the stack {stack[1]!r} lies (it knows "
+                f"{', '.join(_STACKS)}); use optim.lr_multipliers"
+            )
+        return _STACKS.index(stack[1]), int(stack[2])
+    return None
+
+
 def _layer_decay(factor: float, params: trees.PyTree) -> Callable[[str], float]:
-    depths = set()
-    for name, leaf in trees.named_leaves(params):
-        if trees.is_stacked(name):
-            depths.add((name.split("/")[0], leaf.shape[0]))
-    if len(depths) != 1 or {stack for stack, _ in depths} != {"blocks"}:
-        found = ", ".join(sorted({stack for stack, _ in depths})) or "none"
+    """Return a function from a layer's name to its factor, in the numbering of BEiT and MAE.
+
+    timm numbers alike with two exceptions: its final norm belongs to the last block, here to the
+    head's layer as in BEiT and MAE, and CaiT's token blocks share the numbers of the last patch
+    blocks, where here every block has its own.
+    """
+    names = [n for name, leaf in trees.named_leaves(params) for n in trees.layer_names(name, leaf)]
+    positions = {name: _position(name) for name in names}
+    order = sorted({position for position in positions.values() if position is not None})
+    if not order:
         raise UserError(
-            "optim.layer_decay needs a model with one stack of layers, 'blocks' (this one's: "
-            f"{found}); use optim.lr_multipliers"
+            "optim.layer_decay finds no blocks in this model, neither blocks/0/ nor stage0/block0/;"
+            " use optim.lr_multipliers"
         )
-    ((_, depth),) = depths
 
     def value_of(name: str) -> float:
-        block = _BLOCK.match(name)
-        outside = 0 if _EMBEDDING.match(name) else depth + 1
-        return factor ** (depth + 1 - (int(block[1]) + 1 if block else outside))
+        position = positions[name]
+        if position is not None:
+            layer = order.index(position) + 1
+        else:
+            layer = 0 if _EMBEDDING.match(name) else len(order) + 1
+        return factor ** (len(order) + 1 - layer)
 
     return value_of
 
@@ -114,7 +145,7 @@ def make_rules(cfg: OptimConfig, params: trees.PyTree) -> Rules:
 
     Raises:
         UserError: a pattern is no regex or matches nothing, nothing is left to train, or
-            layer_decay is set for a model that is not one stack of blocks.
+            layer_decay is set for a model whose blocks it doesn't know the order of.
     """
     # LAMB adapts the decayed parameters whatever the strength of the decay.
     decays = cfg.decay and (cfg.weight_decay > 0 or cfg.name == Optimizer.LAMB)

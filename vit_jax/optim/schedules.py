@@ -37,9 +37,9 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
     min_lr is multiplied by (T - i) / C.
 
     As it stands this is the schedule of google-research/vision_transformer (min_lr is its
-    `linear_end`) and, with rsqrt's cooldown when min_lr is 0, of big_vision. Swin's (timm's cosine
-    with warmup_prefix, stepped after each update) is the cosine with `schedule_lag`; DeiT's, without
-    warmup_prefix and by epochs, has `schedule_every="1 epoch"` and `warmup_overlap` besides.
+    `linear_end`) and, with rsqrt's cooldown when min_lr is 0, of big_vision. Swin's, timm's cosine
+    with warmup_prefix stepped after each update, is the cosine with `schedule_lag`. DeiT's, by
+    epochs and without warmup_prefix, has `schedule_every="1 epoch"` and `warmup_overlap` besides.
 
     Raises:
         UserError: settings out of range, warmup and cooldown longer than the run, milestones that
