@@ -125,7 +125,7 @@ def test_layer_decay_refuses_what_it_cannot_count(params, named):
         make_rules(OptimConfig(layer_decay=0.9), params)
 
 
-# More of what a ViT may hold: registers, scaled branches, norms of q and k, a norm of the embedding.
+# More of what a ViT may hold: registers, scaled branches, norms of q and k, one before the blocks.
 MORE = {
     "clip": dataclasses.replace(
         TINY["vit"], num_registers=2, layer_scale=0.1, qk_norm=True, pre_norm=True, patch_bias=False

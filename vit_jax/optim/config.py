@@ -75,10 +75,10 @@ class OptimConfig:
             lamb adapts the step of these alone.
         clip_norm: largest global norm of the trained parameters' gradient; 0 turns clipping off.
         lr_multipliers: (regex, factor) pairs, the first match wins; 1 where none matches.
-        layer_decay: decay ** (depth + 1 - i) multiplies the learning rate of layer i: all before the
-            blocks (embeddings, a ResNet's stem, a hybrid's ResNet) is layer 0, block i is i + 1,
-            all after them depth + 1 (BEiT, MAE). Blocks are counted through all stacks (ConViT's
-            local ones first, CaiT's token ones last) and stages; 1 turns it off.
+        layer_decay: decay ** (depth + 1 - i) multiplies the learning rate of layer i: all before
+            the blocks (embeddings, a ResNet's stem, a hybrid's ResNet) is layer 0, block i is
+            i + 1, all after them depth + 1 (BEiT, MAE). Blocks are counted through all stacks
+            (ConViT's local ones first, CaiT's token ones last) and stages; 1 turns it off.
         sam_rho: take the gradient at the parameters moved this far uphill (sharpness-aware
             minimisation, arXiv:2010.01412): two passes a step; 0 turns it off.
         freeze: regex of the parameters that never change; "" none. The running statistics of a
