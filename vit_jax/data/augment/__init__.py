@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Augmentation policies by the text that names them, and colour jitter; uint8 in, uint8 out."""
 
-from vit_jax.data.augment import randaug
+from vit_jax.data.augment import autoaugment, randaug, three_augment, timm_randaug
 from vit_jax.data.augment.color import jitter
 from vit_jax.data.augment.policy import Policy
 from vit_jax.errors import UserError
 
 # What reads each form of `TransformConfig.auto_augment`, and how the form is written.
-_READERS = (randaug,)
+_READERS = (randaug, timm_randaug, three_augment, autoaugment)
 
 
 def parse(text: str, fill: tuple[int, ...] = (128,)) -> Policy | None:

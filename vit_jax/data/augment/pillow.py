@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images to Pillow and back: the PyTorch-born policies are defined by what Pillow computes."""
+"""Operations of Pillow by the names that AutoAugment (arXiv:1805.09501) gave them.
+
+The PyTorch-born policies are defined by what Pillow computes, so Pillow computes it here.
+"""
 
 import numpy as np
 from PIL import Image as PillowImage
+from PIL import ImageEnhance, ImageOps
 
 from vit_jax.data.augment.policy import Image
 
 Picture = PillowImage.Image
+Resampling = PillowImage.Resampling
 
 
 def to_pillow(image: Image) -> Picture:
@@ -17,3 +22,72 @@ def to_pillow(image: Image) -> Picture:
 def from_pillow(picture: Picture) -> Image:
     """Return the picture's levels, [H, W, 1 or 3]."""
     return np.asarray(picture).reshape(picture.height, picture.width, -1)
+
+
+def posterize(picture: Picture, bits: int) -> Picture:
+    """Keep the highest bits of each level; Pillow's own does not take 0 of them, timm draws 0."""
+    mask = 0xFF & ~(0xFF >> max(bits, 0))
+    return _map_levels(picture, [level & mask for level in range(256)])
+
+
+def solarize_add(picture: Picture, addition: int) -> Picture:
+    """Add to the levels below 128."""
+    table = [min(255, level + addition) if level < 128 else level for level in range(256)]
+    return _map_levels(picture, table)
+
+
+def _map_levels(picture: Picture, table: list[int]) -> Picture:
+    return picture.point(table * len(picture.getbands()))
+
+
+def operate(
+    name: str, picture: Picture, argument: float | int, fill: tuple[int, ...], resample: Resampling
+) -> Picture:
+    """Apply one operation.
+
+    Args:
+        name: which.
+        picture: of mode L or RGB; on L, Color does nothing.
+        argument: degrees of Rotate, counter-clockwise; pixels along x per pixel of y of ShearX,
+            about the top left corner, and the other way round of ShearY; share of the side of
+            TranslateX and TranslateY, towards the top left; bits kept of Posterize; lowest inverted
+            level of Solarize; what SolarizeAdd adds; factor of Color, Contrast, Brightness and
+            Sharpness, 1 for no change. The others take none.
+        fill: level of what comes in from outside, one or one per channel.
+        resample: how the first three read between pixels.
+
+    Raises:
+        ValueError: no such operation.
+    """
+    color = fill[0] if picture.mode == "L" else (fill * 3)[:3]
+
+    def affine(*matrix: float | int) -> Picture:
+        kind = PillowImage.Transform.AFFINE
+        return picture.transform(picture.size, kind, matrix, resample, fillcolor=color)
+
+    match name:
+        case "AutoContrast":
+            return ImageOps.autocontrast(picture)
+        case "Equalize":
+            return ImageOps.equalize(picture)
+        case "Invert":
+            return ImageOps.invert(picture)
+        case "Rotate":
+            return picture.rotate(argument, resample, fillcolor=color)
+        case "Posterize":
+            return posterize(picture, int(argument))
+        case "Solarize":
+            return ImageOps.solarize(picture, int(argument))
+        case "SolarizeAdd":
+            return solarize_add(picture, int(argument))
+        case "Color" | "Contrast" | "Brightness" | "Sharpness":
+            return getattr(ImageEnhance, name)(picture).enhance(argument)
+        case "ShearX":
+            return affine(1, argument, 0, 0, 1, 0)
+        case "ShearY":
+            return affine(1, 0, 0, argument, 1, 0)
+        case "TranslateX":
+            return affine(1, 0, argument * picture.width, 0, 1, 0)
+        case "TranslateY":
+            return affine(1, 0, 0, 0, 1, argument * picture.height)
+    raise ValueError(f"no operation {name!r}")

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Colour jitter and 3-Augment: what is drawn, and what it does."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from vit_jax.data.augment import color, jitter, parse
+
+RNG = np.random.default_rng
+
+
+@pytest.mark.parametrize("strength", [0.3, 1.5])
+def test_every_factor_is_uniform_around_one_and_the_order_is_random(monkeypatch, strength):
+    drawn = []
+
+    def record(name):
+        def enhancer(picture):
+            class Enhance:
+                def enhance(self, factor):
+                    drawn[-1].append((name, factor))
+                    return picture
+
+            return Enhance()
+
+        return enhancer
+
+    monkeypatch.setattr(color, "_ENHANCERS", tuple(record(n) for n in "bcs"))
+    rng = RNG(0)
+    for _ in range(1200):
+        drawn.append([])
+        jitter(np.zeros((2, 2, 3), np.uint8), strength, rng)
+    orders = ["".join(name for name, _ in row) for row in drawn]
+    for order in itertools.permutations("bcs"):
+        assert orders.count("".join(order)) == pytest.approx(200, abs=60)
+    low = max(0.0, 1 - strength)
+    for name in "bcs":
+        factors = [dict(row)[name] for row in drawn]
+        wanted = np.linspace(low, 1 + strength, 5)
+        got = np.quantile(factors, [0, 0.25, 0.5, 0.75, 1])
+        np.testing.assert_allclose(got, wanted, atol=0.1 * strength)
+        assert low <= min(factors)
+
+
+def test_jitter_changes_brightness_contrast_and_saturation():
+    flat = np.full((4, 4, 3), 100, np.uint8)  # contrast and saturation leave it alone
+    levels = {int(jitter(flat, 0.3, RNG(i))[0, 0, 0]) for i in range(200)}
+    assert min(levels) in range(70, 75)
+    assert max(levels) in range(126, 131)
+    red = np.full((4, 4, 3), (200, 40, 40), np.uint8)
+    spread = [
+        np.ptp(out[0, 0]) / out.max() for out in (jitter(red, 0.5, RNG(i)) for i in range(40))
+    ]
+    assert max(spread) - min(spread) > 0.2
+    stripes = np.tile(np.array([[60], [140]], np.uint8), (2, 4))[..., None]
+    ratio = [np.ptp(out) / out.mean() for out in (jitter(stripes, 0.5, RNG(i)) for i in range(40))]
+    assert max(ratio) - min(ratio) > 0.3
+    np.testing.assert_array_equal(jitter(red, 0.0, RNG(0)), red)
+
+
+def test_three_augment_is_one_of_three_as_likely(photo):
+    cut = np.ascontiguousarray(photo[100:132, 200:240])
+    policy, counts, rng = parse("3-augment"), {"grey": 0, "solarized": 0, "blurred": 0}, RNG(0)
+    luma = cut @ np.array([0.299, 0.587, 0.114])
+    for _ in range(900):
+        out = policy(cut, rng)
+        if (out[..., :1] == out).all():
+            counts["grey"] += 1
+            np.testing.assert_allclose(out[..., 0], luma, atol=1)
+        elif (out == np.where(cut < 128, cut, 255 - cut)).all():
+            counts["solarized"] += 1
+        else:
+            counts["blurred"] += 1
+            assert abs(out.mean() - cut.mean()) < 2
+    assert min(counts.values()) > 250
+
+
+def test_the_blur_has_a_standard_deviation_of_a_tenth_to_two_pixels():
+    spot = np.zeros((31, 31, 1), np.uint8)
+    spot[13:18, 13:18] = 255
+    blur, rng = parse("3-augment").parts()["blur"], RNG(1)
+
+    def variance(image):
+        weights = image[..., 0].sum(0) / image.sum()
+        x = np.arange(31)
+        return (weights * x**2).sum() - (weights * x).sum() ** 2
+
+    widths = [np.sqrt(max(variance(blur(spot, rng)) - variance(spot), 0)) for _ in range(300)]
+    got = np.quantile(widths, [0, 0.25, 0.5, 0.75, 1])
+    np.testing.assert_allclose(got, [0.1, 0.575, 1.05, 1.525, 2.0], atol=0.2)

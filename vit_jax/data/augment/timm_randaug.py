@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RandAugment as timm has it, the one of DeiT's, Swin's and most PyTorch-born recipes.
+
+Against Google's (`randaug`): each operation is applied with a probability, at a magnitude drawn
+anew; with inc1 every operation is stronger at a higher magnitude; 15 operations, without cutout;
+translations go by the image's side. DeiT and Swin set bicubic resampling, as here; timm's own
+default draws between bilinear and bicubic.
+"""
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from vit_jax.data.augment.pillow import Picture, Resampling, from_pillow, operate, to_pillow
+from vit_jax.data.augment.policy import Image, Operation
+
+FORM = "rand-m9-mstd0.5-inc1 (timm's; keys m 0..30, n 1..16, mstd, mmax 1..30, inc 0 or 1, p 0..1)"
+OPERATIONS = (
+    *("AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "Solarize", "SolarizeAdd"),
+    *("Color", "Contrast", "Brightness", "Sharpness", "ShearX", "ShearY"),
+    *("TranslateX", "TranslateY"),
+)
+_KEYS = {"m": r"\d+", "n": r"\d+", "mstd": r"\d+(\.\d+)?", "mmax": r"\d+", "inc": "[01]"}
+_KEYS["p"] = r"\d+(\.\d+)?"
+_UNIFORM = 100.0  # a standard deviation above it means "uniform"
+
+
+class TimmRandAugment(NamedTuple):
+    """Draw `num_ops` operations with replacement and apply each with probability `prob`.
+
+    Attributes:
+        magnitude: the mean one, of which 10 is a full scale.
+        num_ops: how many are drawn.
+        std: of the magnitude, normal; above 100 it is uniform from 0 to `magnitude` instead.
+        limit: magnitudes are clipped to 0..limit, so a `magnitude` above it is the limit.
+        increasing: whether a higher magnitude is a stronger change in every operation.
+        prob: of each operation that was drawn.
+        fill: level of what comes in from outside the image.
+    """
+
+    magnitude: int
+    num_ops: int
+    std: float
+    limit: float
+    increasing: bool
+    prob: float
+    fill: tuple[int, ...]
+
+    def __call__(self, image: Image, rng: np.random.Generator) -> Image:
+        """Return the augmented image."""
+        picture = to_pillow(image)
+        for which in rng.integers(len(OPERATIONS), size=self.num_ops):
+            if rng.random() < self.prob:
+                picture = self._operate(OPERATIONS[which], picture, rng)
+        return from_pillow(picture)
+
+    def parts(self) -> dict[str, Operation]:
+        """Return the 15 operations, by name."""
+        return {
+            name: lambda image, rng, name=name: from_pillow(
+                self._operate(name, to_pillow(image), rng)
+            )
+            for name in OPERATIONS
+        }
+
+    def _operate(self, name: str, picture: Picture, rng: np.random.Generator) -> Picture:
+        magnitude = float(self.magnitude)
+        if self.std > _UNIFORM:
+            magnitude = rng.uniform(0, magnitude)
+        elif self.std > 0:
+            magnitude = rng.normal(magnitude, self.std)
+        sign = 1 if rng.random() < 0.5 else -1
+        value = argument(name, min(max(magnitude, 0.0), self.limit), sign, self.increasing)
+        return operate(name, picture, value, self.fill, Resampling.BICUBIC)
+
+
+def argument(name: str, magnitude: float, sign: int, increasing: bool) -> float | int:
+    """Return what an operation does at a magnitude; see `pillow.operate` for the units.
+
+    Without `increasing`, a higher magnitude keeps more bits, inverts less, and enhances from 0.1 to
+    1.9 instead of away from 1.
+    """
+    share = magnitude / 10
+    match name:
+        case "Rotate":
+            return sign * share * 30
+        case "Posterize":
+            return 4 - int(share * 4) if increasing else int(share * 4)
+        case "Solarize":
+            threshold = min(256, int(share * 256))
+            return 256 - threshold if increasing else threshold
+        case "SolarizeAdd":
+            return min(128, int(share * 110))
+        case "Color" | "Contrast" | "Brightness" | "Sharpness":
+            return max(0.1, 1 + sign * share * 0.9) if increasing else share * 1.8 + 0.1
+        case "ShearX" | "ShearY":
+            return sign * share * 0.3
+        case "TranslateX" | "TranslateY":
+            return sign * share * 0.45
+    return 0.0
+
+
+def read(text: str, fill: tuple[int, ...]) -> TimmRandAugment | None:
+    """Read "rand-m9-mstd0.5-inc1" and the like, with timm's defaults; None is any other text."""
+    kind, *parts = text.split("-")
+    found = dict.fromkeys(_KEYS, "") | {"m": "10", "n": "2", "mstd": "0", "mmax": "10"}
+    found |= {"inc": "0", "p": "0.5"}
+    seen = set()
+    for part in parts:
+        split = re.fullmatch(r"([a-z]+)(.*)", part)
+        key, value = split.groups() if split else ("", "")
+        if key in seen or not re.fullmatch(_KEYS.get(key, "(?!)"), value):
+            return None
+        seen.add(key)
+        found[key] = value
+    policy = TimmRandAugment(
+        magnitude=int(found["m"]),
+        num_ops=int(found["n"]),
+        std=float(found["mstd"]),
+        limit=float(found["mmax"]),
+        increasing=found["inc"] == "1",
+        prob=float(found["p"]),
+        fill=fill,
+    )
+    sound = policy.magnitude <= 30 and 1 <= policy.num_ops <= 16 and 1 <= policy.limit <= 30
+    return policy if kind == "rand" and sound and 0 < policy.prob <= 1 else None
