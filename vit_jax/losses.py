@@ -23,4 +23,5 @@ def example_loss(
     if loss is Loss.SOFTMAX:
         return -jnp.sum(targets * jax.nn.log_softmax(logits, axis=-1), axis=-1)
     positive, negative = jax.nn.log_sigmoid(logits), jax.nn.log_sigmoid(-logits)
-    return -jnp.sum(targets * positive + (1 - targets) * negative, axis=-1)
+    terms = targets * positive + (1 - targets) * negative
+    return -(terms.mean(axis=-1) if loss is Loss.BCE else terms.sum(axis=-1))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from vit_jax import objectives
-from vit_jax.data import mix
+from vit_jax.data import MixConfig, mix
 from vit_jax.errors import UserError
 from vit_jax.losses import Loss, example_loss
 from vit_jax.objectives import ObjectiveConfig, Supervised
@@ -83,7 +83,7 @@ def test_prepare_normalises_and_smooths() -> None:
 
 def test_prepare_mixes_images_and_targets_alike() -> None:
     plain = _objective({}).prepare(BATCH, jax.random.key(0))
-    out = _objective({}, mixup_alpha=1.0).prepare(BATCH, jax.random.key(0))
+    out = _objective({}, mix=MixConfig(mixup_alpha=1.0)).prepare(BATCH, jax.random.key(0))
     share = float(out["targets"][0, 0])
     assert 0.5 <= share < 1
     other = share * plain["image"][0] + (1 - share) * plain["image"][1]

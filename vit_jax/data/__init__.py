@@ -5,14 +5,13 @@ from vit_jax.data.catalog import open_source
 from vit_jax.data.config import (
     Crop,
     DataConfig,
-    MixConfig,
-    Partner,
     Resize,
     TransformConfig,
     check,
     check_transform,
 )
-from vit_jax.data.mix import mixup, normalize, targets
+from vit_jax.data.mix import normalize, targets
+from vit_jax.data.mix_config import MixConfig, Partner
 from vit_jax.data.pipeline import batch_spec, eval_batches, train_batches
 from vit_jax.data.prefetch import Batch, BatchIterator
 from vit_jax.data.sources import Source
@@ -31,7 +30,6 @@ __all__ = [
     "check",
     "check_transform",
     "eval_batches",
-    "mixup",
     "normalize",
     "open_source",
     "targets",

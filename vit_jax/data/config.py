@@ -5,6 +5,7 @@ import dataclasses
 import enum
 import math
 
+from vit_jax.data.mix_config import MixConfig, Partner, check_mix, is_on
 from vit_jax.errors import UserError
 
 
@@ -45,17 +46,6 @@ class Resize(enum.StrEnum):
     BICUBIC = "bicubic"
     BICUBIC_NO_ANTIALIAS = "bicubic_no_antialias"
     AREA = "area"
-
-
-class Partner(enum.StrEnum):
-    """Which example of the global batch another is mixed with.
-
-    PREVIOUS is big_vision's: the one before; of mixup's two shares the example itself has the
-    larger. REVERSED is timm's: the batch back to front, with the share as it is drawn.
-    """
-
-    PREVIOUS = "previous"
-    REVERSED = "reversed"
 
 
 # Each sampler's published ranges of (area, aspect): TensorFlow's op as big_vision calls it, and
@@ -103,28 +93,6 @@ class TransformConfig:
     shear: float = 0.0
     auto_augment: str = ""
     color_jitter: float = 0.0
-
-
-@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
-class MixConfig:
-    """How the examples of a batch are mixed, on the device.
-
-    Attributes:
-        mixup_alpha: blend an image with another's, lambda ~ Beta(alpha, alpha) (arXiv:1710.09412);
-            0 is off.
-        cutmix_alpha: paste a box of another image, of area 1 - lambda (arXiv:1905.04899); 0 is off.
-        prob: how often anything is mixed.
-        switch_prob: where both are on, how often it is cutmix.
-        per_example: draw for every example of the batch, not once for all (timm's "elem").
-        partner: which image is the other.
-    """
-
-    mixup_alpha: float = 0.0
-    cutmix_alpha: float = 0.0
-    prob: float = 1.0
-    switch_prob: float = 0.5
-    per_example: bool = False
-    partner: Partner = Partner.PREVIOUS
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
@@ -276,14 +244,13 @@ def check(cfg: DataConfig) -> None:
         value = getattr(cfg, key)
         _require(value >= 0, f"data.{key}={value} must not be negative")
     _require(cfg.prefetch >= 1, f"data.prefetch={cfg.prefetch} must be at least 1")
-    mix = cfg.mix
-    for key in ("mixup_alpha", "cutmix_alpha"):
-        value = getattr(mix, key)
-        _require(value >= 0, f"data.mix.{key}={value} must not be negative")
-    _require(cfg.repeats >= 1, f"data.repeats={cfg.repeats} must be at least 1")
-    mixes = mix.mixup_alpha > 0 or mix.cutmix_alpha > 0
+    check_mix(cfg.mix)
     _require(
-        cfg.repeats == 1 or not mixes or mix.partner is not Partner.PREVIOUS,
+        0 <= cfg.erasing_prob <= 1, f"data.erasing_prob={cfg.erasing_prob} must be in [0, 1]"
+    )
+    _require(cfg.repeats >= 1, f"data.repeats={cfg.repeats} must be at least 1")
+    _require(
+        cfg.repeats == 1 or not is_on(cfg.mix) or cfg.mix.partner is not Partner.PREVIOUS,
         f"data.repeats={cfg.repeats} puts copies of an image next to each other, and "
         "data.mix.partner='previous' would mix it with itself; set data.mix.partner=reversed",
     )

@@ -6,8 +6,9 @@ They see the global batch, so their result does not depend on how many devices h
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Float32, Key, Num, UInt8
+from jaxtyping import Array, Bool, Float, Float32, Key, Num, UInt8
 
+from vit_jax.data.mix_config import MixConfig, Partner, is_on
 from vit_jax.errors import UserError
 
 
@@ -44,25 +45,74 @@ def targets(
     return rows.astype(jnp.float32) * (1 - label_smoothing) + label_smoothing / num_classes
 
 
-def mixup(
+def mix(
     rng: Key[Array, ""],
     images: Float[Array, "B H W C"],
     rows: Float[Array, "B K"],
-    alpha: float,
+    cfg: MixConfig,
 ) -> tuple[Float[Array, "B H W C"], Float[Array, "B K"]]:
-    """Mix each example with the one before it in the global batch (mixup, arXiv:1710.09412).
+    """Mix each example with another of the global batch, and its target in the same shares.
 
-    One lambda ~ Beta(alpha, alpha) for the batch, and the larger of it and 1 - lambda for the
-    example itself, as big_vision does; but there the partner comes from the same device's share of
-    the batch, here from the whole. `alpha` 0 changes nothing.
+    Mixup (arXiv:1710.09412) blends all pixels; cutmix (arXiv:1905.04899) takes a box of the other
+    image, and the shares are those of the pixels. Draws are of the batch or of each example, as
+    `cfg` says. The partner is the other image before it was mixed. big_vision takes it from the
+    same device's share of the batch, here it is of the whole.
     """
-    if not alpha:
+    if not is_on(cfg):
         return images, rows
-    weight = jax.random.beta(rng, alpha, alpha, dtype=jnp.float32)
-    weight = jnp.maximum(weight, 1 - weight)
+    weight, share = _weights(rng, images.shape, cfg)
 
-    def mix(x: Array) -> Array:
+    def blend(x: Array, own: Array) -> Array:
         whole = x.astype(jnp.float32)
-        return (weight * whole + (1 - weight) * jnp.roll(whole, 1, axis=0)).astype(x.dtype)
+        reverse = cfg.partner is Partner.REVERSED
+        other = whole[::-1] if reverse else jnp.roll(whole, 1, axis=0)
+        return (own * whole + (1 - own) * other).astype(x.dtype)
 
-    return mix(images), mix(rows)
+    return blend(images, weight), blend(rows, share[:, None])
+
+
+def _weights(
+    rng: Key[Array, ""], shape: tuple[int, ...], cfg: MixConfig
+) -> tuple[Float[Array, "n h w 1"], Float[Array, " n"]]:
+    """Draw what an image keeps of itself: each pixel's weight (h = w = 1: all the same) and share.
+
+    n is 1 or B.
+    """
+    batch, height, width, _ = shape
+    count = batch if cfg.per_example else 1
+    # Mixup's lambda is drawn from `rng` itself, that is from the first two keys of its split.
+    lam_key, box_key, kind_key, on_key = jax.random.split(rng, 6)[2:]
+    weight, share = jnp.ones((count, 1, 1, 1)), jnp.ones(count)
+    if cfg.mixup_alpha:
+        share = _beta(rng, cfg.mixup_alpha, count)
+        if cfg.partner is Partner.PREVIOUS:
+            share = jnp.maximum(share, 1 - share)
+        weight = share[:, None, None, None]
+    if cfg.cutmix_alpha:
+        box = _box(box_key, _beta(lam_key, cfg.cutmix_alpha, count), height, width)
+        cut = jax.random.bernoulli(kind_key, cfg.switch_prob if cfg.mixup_alpha else 1.0, (count,))
+        weight = jnp.where(cut[:, None, None, None], 1.0 - box, weight)
+        share = jnp.where(cut, 1 - box.mean(axis=(1, 2, 3)), share)
+    if cfg.prob < 1:
+        on = jax.random.bernoulli(on_key, cfg.prob, (count,))
+        weight, share = jnp.where(on[:, None, None, None], weight, 1.0), jnp.where(on, share, 1.0)
+    return weight, share
+
+
+def _beta(rng: Key[Array, ""], alpha: float, count: int) -> Float32[Array, " n"]:
+    return jax.random.beta(rng, alpha, alpha, (count,), jnp.float32)
+
+
+def _box(
+    rng: Key[Array, ""], lam: Float[Array, " n"], height: int, width: int
+) -> Bool[Array, "n H W 1"]:
+    """Draw boxes of the image's shape and area 1 - lam, less what sticks out (timm's rand_bbox)."""
+
+    def along(key: Array, size: int) -> Array:
+        half = (size * jnp.sqrt(1 - lam)).astype(jnp.int32)[:, None] // 2
+        centre = jax.random.randint(key, lam.shape, 0, size)[:, None]
+        at = jnp.arange(size)[None]
+        return (at >= centre - half) & (at < centre + half)
+
+    y_key, x_key = jax.random.split(rng)
+    return along(y_key, height)[:, :, None, None] & along(x_key, width)[:, None, :, None]

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.data import mix
+from vit_jax.data import MixConfig, mix
+from vit_jax.data.erase import erase
 from vit_jax.losses import example_loss
 from vit_jax.objectives.config import ObjectiveConfig
 
@@ -19,11 +20,12 @@ class Supervised:
     """The objective of plain training.
 
     Attributes:
-        cfg: loss and smoothing.
+        cfg: loss and targets.
         apply: (variables, image, train, dropout key) -> (Output, new model_state).
         num_classes: K.
         mean, std: of the input, in units where white is 1.
-        mixup_alpha: Beta parameter of mixup (arXiv:1710.09412); 0 is off.
+        mix: mixup and cutmix.
+        erasing_prob: of random erasing.
     """
 
     cfg: ObjectiveConfig
@@ -31,15 +33,24 @@ class Supervised:
     num_classes: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    mixup_alpha: float = 0.0
+    mix: MixConfig = dataclasses.field(default_factory=MixConfig)
+    erasing_prob: float = 0.0
 
     def prepare(self, batch: dict[str, jax.Array], rng: jax.Array) -> dict[str, jax.Array]:
-        """Normalise uint8 images, build the targets [B, K], mix the global batch."""
+        """Normalise uint8 images, erase, build the targets [B, K], mix the global batch.
+
+        The batch's other arrays pass through.
+        """
         image = mix.normalize(batch["image"], self.mean, self.std)
+        if self.erasing_prob > 0:
+            # Far from the keys that mixing splits off.
+            image = erase(jax.random.fold_in(rng, 2**16), image, self.erasing_prob)
         targets = mix.targets(batch["label"], self.num_classes, self.cfg.label_smoothing)
-        if self.mixup_alpha > 0:
-            image, targets = mix.mixup(rng, image, targets, self.mixup_alpha)
-        return {"image": image, "targets": targets}
+        image, targets = mix.mix(rng, image, targets, self.mix)
+        if self.cfg.binarize:
+            targets = (targets > 0).astype(targets.dtype)
+        rest = {key: value for key, value in batch.items() if key not in ("image", "label")}
+        return {**rest, "image": image, "targets": targets}
 
     def loss(
         self,
@@ -51,7 +62,8 @@ class Supervised:
     ) -> tuple[Float[Array, ""], tuple[dict[str, jax.Array], Any]]:
         """Return the mean loss, with top-1 against the largest target as a metric."""
         del frozen  # nothing but the model itself
-        out, model_state = self.apply({"params": params, **model_state}, batch["image"], True, rng)
+        variables = {"params": params, **model_state}
+        out, model_state = self.apply(variables, batch["image"], self.cfg.train_mode, rng)
         loss = example_loss(out.logits, batch["targets"], self.cfg.loss).mean()
         # Any of the labels will do, as in evaluation; of a mixed image, the larger part's.
         targets, guess = batch["targets"], out.logits.argmax(axis=-1)[:, None]

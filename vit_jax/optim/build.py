@@ -26,7 +26,8 @@ def make_optimizer(
 
     The chain: drop the gradients of frozen layers, clip by the global norm of the rest, apply the
     optimizer, add weight decay, multiply by the lr factors, multiply by -lr(step), restore frozen
-    layers. LAMB adds the decay before its trust ratio. `update` needs `params`.
+    layers. LAMB adds the decay before its trust ratio. `update` needs `params`, and with `sam_rho`
+    `grad_fn` as well: (params, pass) -> the gradient there, of which the step is made.
 
     The state's array leaves end in the name of the parameter they belong to and have its shape
     (Adafactor's factored moments lack one axis); wholly frozen parameters have none.
@@ -58,7 +59,13 @@ def make_optimizer(
     # Minus zero is the number that leaves every other one, minus zero included, bitwise as it is.
     if partly_frozen:
         steps.append(("hold", transforms.fill(rules.frozen, -0.0)))
-    return _without_frozen(optax.named_chain(*steps), rules), schedule
+    tx = _without_frozen(optax.named_chain(*steps), rules)
+    if cfg.sam_rho:
+        # Differs from paper: the whole batch climbs to one point, so that results do not depend on
+        # the number of devices; there each device climbed by its own share.
+        climb = (transforms.fill(rules.frozen, 0.0), transforms.scale_to_norm(-cfg.sam_rho))
+        tx = optax.contrib.sam(tx, optax.chain(*climb), opaque_mode=True)
+    return tx, schedule
 
 
 def _core(cfg: OptimConfig) -> optax.GradientTransformation:

@@ -67,6 +67,17 @@ def fill(mask: Values, value: float) -> optax.GradientTransformation:
     return optax.stateless(update)
 
 
+def scale_to_norm(norm: float) -> optax.GradientTransformation:
+    """Bring the global norm of the updates to `norm`, whose sign they take; zeros stay zero."""
+
+    def update(updates: trees.PyTree, params: trees.PyTree) -> trees.PyTree:
+        del params
+        factor = norm / jnp.maximum(optax.global_norm(updates), 1e-12)
+        return jax.tree.map(lambda u: u * factor, updates)
+
+    return optax.stateless(update)
+
+
 def scale_by_layer_trust_ratio(adapted: Values) -> optax.GradientTransformation:
     """Scale each layer's update to the norm of its parameter (LAMB, arXiv 1904.00962, alg. 2).
 

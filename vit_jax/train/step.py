@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training step: one pure function of (state, frozen, batch), jitted over the mesh."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -60,9 +61,8 @@ def _mean_gradient(
     return grads, jax.tree.map(lambda m: m.mean(axis=0), metrics), model_state
 
 
-def _is_finite(model_state: PyTree) -> jax.Array:
-    # An overflowing variance divides activations to 0: the loss would not show it.
-    leaves = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(model_state)]
+def _is_finite(tree: PyTree) -> jax.Array:
+    leaves = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]
     return jnp.asarray(leaves, bool).all()
 
 
@@ -85,21 +85,35 @@ def make_train_step(
     reports `nonfinite` = 1. Metrics are float32 scalars, means over the global batch.
     """
 
+    with_passes = optax.with_extra_args_support(tx)
+
     def train_step(state: TrainState, frozen: PyTree, batch: Batch) -> tuple[TrainState, Metrics]:
         mix_rng, loss_rng = jax.random.split(jax.random.fold_in(state.rng, state.step))
         batch = objective.prepare(batch, mix_rng)
-        grads, metrics, model_state = _mean_gradient(
-            objective, state, frozen, batch, loss_rng, accum_steps
+        # One, or of SAM two: here and uphill, with the same dropout masks.
+        passes: list[Any] = []
+
+        def gradient(params: PyTree, _: int = 0) -> PyTree:
+            here = dataclasses.replace(state, params=params)
+            grads, *rest = _mean_gradient(objective, here, frozen, batch, loss_rng, accum_steps)
+            passes.append((optax.global_norm(grads), *rest))
+            return grads
+
+        grads = gradient(state.params)
+        updates, opt_state = with_passes.update(
+            grads, state.opt_state, state.params, grad_fn=gradient
         )
-        grad_norm = optax.global_norm(grads)
-        updates, opt_state = tx.update(grads, state.opt_state, state.params)
+        # What was measured is of the parameters themselves, what moves them of the last pass.
+        _, metrics, model_state = passes[0]
+        grad_norm = passes[-1][0]
         params = optax.apply_updates(state.params, updates)
         ema = None
         if state.ema is not None:
             # With BatchNorm's statistics, as in timm's ModelEma: the step's are of other weights.
             variables = {"params": params, **model_state}
             ema = optax.incremental_update(variables, state.ema, 1 - ema_decay)
-        finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(grad_norm) & _is_finite(model_state)
+        # Model state too: an overflowing variance divides activations to 0, the loss is finite.
+        finite = _is_finite([(norm, each["loss"], stats) for norm, each, stats in passes])
         new = (params, model_state, opt_state, ema)
         old = (state.params, state.model_state, state.opt_state, state.ema)
         params, model_state, opt_state, ema = jax.tree.map(
