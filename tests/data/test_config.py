@@ -1,9 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from vit_jax.data import Crop, DataConfig, MixConfig, TransformConfig, check, check_transform
-from vit_jax.data.config import crop_ranges, has_affine, is_random
+from vit_jax import config as run_config
+from vit_jax.data import (
+    Crop,
+    DataConfig,
+    MixConfig,
+    Partner,
+    TransformConfig,
+    check,
+    check_transform,
+)
+from vit_jax.data.config import check_pad, crop_ranges, has_affine, is_random
+from vit_jax.data.transform import Transform
 from vit_jax.errors import UserError
+from vit_jax.models import ViTConfig
 
 
 @pytest.mark.parametrize(
@@ -19,6 +30,10 @@ from vit_jax.errors import UserError
         ({"scale": (0.0, 1.0)}, "scale"),
         ({"shear": 90.0}, "shear"),
         ({"auto_augment": "randaug(0,10)"}, "auto_augment"),
+        ({"color_jitter": -0.1}, "color_jitter"),
+        ({"color_jitter": 1.1}, "color_jitter"),
+        ({"crop": Crop.RANDOM, "pad": -1}, "pad"),
+        ({"crop": Crop.SQUASH_RANDOM, "pad": 4}, "crop is 'random'"),
     ],
 )
 def test_nonsense_in_a_transform_is_one_line_that_names_the_field(fields, message):
@@ -34,6 +49,7 @@ def test_nonsense_in_a_transform_is_one_line_that_names_the_field(fields, messag
         {"num_threads": -1},
         {"prefetch": 0},
         {"mix": MixConfig(mixup_alpha=-0.1)},
+        {"repeats": 0},
         {"mean": (0.5, 0.5)},
         {"std": (0.0,)},
     ],
@@ -41,6 +57,29 @@ def test_nonsense_in_a_transform_is_one_line_that_names_the_field(fields, messag
 def test_nonsense_in_the_data_config_names_the_field(fields):
     with pytest.raises(UserError, match=f"data.{next(iter(fields))}"):
         check(DataConfig(**fields))
+
+
+def test_repeats_are_not_mixed_with_themselves():
+    for mixed in ({"mixup_alpha": 0.8}, {"cutmix_alpha": 1.0}):
+        with pytest.raises(UserError, match=r"data\.mix\.partner=reversed") as caught:
+            check(DataConfig(repeats=3, mix=MixConfig(**mixed)))
+        assert "\n" not in str(caught.value)
+        check(DataConfig(repeats=3, mix=MixConfig(partner=Partner.REVERSED, **mixed)))
+        check(DataConfig(mix=MixConfig(**mixed)))
+    check(DataConfig(repeats=3))
+
+
+def test_padding_must_be_smaller_than_the_resized_image():
+    cfg = TransformConfig(crop=Crop.RANDOM, pad=9, crop_ratio=0.8)
+    check_pad(cfg, (8, 16))  # 10 by 20 once resized
+    cfg.pad = 10
+    with pytest.raises(UserError, match=r"transform\.pad=10 .* short side is 10"):
+        check_pad(cfg, (8, 16))
+    with pytest.raises(UserError, match=r"pad=10 "):
+        Transform(cfg=cfg, image_size=(16, 8), channels=1, exact=False)
+    model = ViTConfig(image_size=(8,), patch=(4,))
+    with pytest.raises(UserError, match=r"data\.transform\.pad=10 "):
+        run_config.check(run_config.Config(model=model, data=DataConfig(transform=cfg)))
 
 
 def test_defaults_are_valid_and_hashable():
@@ -64,5 +103,9 @@ def test_what_counts_as_random():
         {"scale": (0.9, 1.1)},
         {"translate": (0.0, 0.1)},
         {"auto_augment": "randaug(2,10)"},
+        {"crop": Crop.RANDOM},
+        {"crop": Crop.SQUASH_RANDOM},
+        {"crop": Crop.RANDOM_RESIZED},
+        {"color_jitter": 0.1},
     ):
         assert is_random(TransformConfig(**fields)), fields

@@ -32,7 +32,8 @@ RANDOM = TransformConfig(crop=Crop.INCEPTION, flip=True, auto_augment="randaug(2
 
 
 def take(source, count, *, transform=RANDOM, batch_size=10, size=(32, 32), channels=3, **options):
-    fields = {k: options.pop(k) for k in ("num_threads", "num_workers") if k in options}
+    names = ("num_threads", "num_workers", "repeats", "mean")
+    fields = {k: options.pop(k) for k in names if k in options}
     cfg = DataConfig(batch_size=batch_size, transform=transform, **fields)
     options = {"seed": 0} | options
     with train_batches(source, cfg, image_size=size, channels=channels, **options) as batches:
@@ -55,6 +56,11 @@ def photos(folder):
 @pytest.fixture(scope="module")
 def reference(photos):
     return take(photos, 8, num_threads=1)
+
+
+@pytest.fixture(scope="module")
+def repeated(photos):
+    return take(photos, 8, num_threads=1, repeats=3)
 
 
 def test_each_epoch_holds_every_example_once_in_its_own_order(reference):
@@ -85,15 +91,34 @@ def test_an_example_is_augmented_anew_in_every_epoch(reference):
     assert (seen[1] != seen[2]).any()
 
 
+def test_repeats_are_neighbours_in_the_global_batch(repeated, reference):
+    index = np.concatenate([b["index"] for b in repeated])
+    for epoch in range(3):
+        # The first third of the epoch's order, each three times.
+        order = epoch_order(24, 0, epoch)[:8]
+        np.testing.assert_array_equal(index[24 * epoch : 24 * epoch + 24], order.repeat(3))
+    # What is drawn belongs to the place in the stream, not to the image.
+    np.testing.assert_array_equal(repeated[0]["image"][0], reference[0]["image"][0])
+
+
+def test_copies_of_an_image_are_cropped_anew(photos):
+    cropped = TransformConfig(crop=Crop.INCEPTION)
+    (batch,) = take(photos, 1, transform=cropped, batch_size=24, repeats=3)
+    copies = batch["image"].reshape(8, 3, -1).astype(int)
+    for one, two in ((0, 1), (0, 2), (1, 2)):
+        assert (np.abs(copies[:, one] - copies[:, two]).mean(-1) > 2).all()
+
+
 @pytest.mark.parametrize("num_threads", [2, 7])
-def test_batches_do_not_depend_on_threads(photos, reference, num_threads):
+def test_batches_do_not_depend_on_threads(photos, reference, repeated, num_threads):
     same(take(photos, 8, num_threads=num_threads), reference)
+    same(take(photos, 8, num_threads=num_threads, repeats=3), repeated)
 
 
-def test_batches_do_not_depend_on_worker_processes_which_end_with_the_iterator(photos, reference):
-    cfg = DataConfig(batch_size=10, transform=RANDOM, num_workers=2, num_threads=2)
+def test_batches_do_not_depend_on_worker_processes_which_end_with_the_iterator(photos, repeated):
+    cfg = DataConfig(batch_size=10, transform=RANDOM, num_workers=2, num_threads=2, repeats=3)
     batches = train_batches(photos, cfg, image_size=(32, 32), channels=3, seed=0, start_step=3)
-    same(list(itertools.islice(batches, 5)), reference[3:])
+    same(list(itertools.islice(batches, 5)), repeated[3:])
     assert len(multiprocessing.active_children()) == 2
     start = time.monotonic()
     batches.close()
@@ -101,10 +126,12 @@ def test_batches_do_not_depend_on_worker_processes_which_end_with_the_iterator(p
     assert not multiprocessing.active_children()
 
 
-@pytest.mark.parametrize("process_count", [2, 5])
-def test_batches_do_not_depend_on_hosts(photos, reference, process_count):
+@pytest.mark.parametrize("process_count, repeats", [(2, 1), (5, 1), (2, 3)])
+def test_batches_do_not_depend_on_hosts(photos, reference, repeated, process_count, repeats):
+    reference = repeated if repeats == 3 else reference
     shares = [
-        take(photos, 8, process_index=i, process_count=process_count) for i in range(process_count)
+        take(photos, 8, process_index=i, process_count=process_count, repeats=repeats)
+        for i in range(process_count)
     ]
     joined = [
         {key: np.concatenate([share[step][key] for share in shares]) for key in reference[0]}
@@ -113,8 +140,9 @@ def test_batches_do_not_depend_on_hosts(photos, reference, process_count):
     same(joined, reference)
 
 
-def test_starting_at_a_step_is_skipping_to_it(photos, reference):
+def test_starting_at_a_step_is_skipping_to_it(photos, reference, repeated):
     same(take(photos, 3, start_step=5), reference[5:])
+    same(take(photos, 3, start_step=5, repeats=3), repeated[5:])
 
 
 def test_seeds_differ_in_order_and_are_not_each_others_epochs(photos, reference):
@@ -162,6 +190,16 @@ def test_evaluation_decodes_exactly_and_training_fast(photo, tmp_path):
     np.testing.assert_array_equal(exact, decode(source.read(0)[0], 3, exact=True))
     np.testing.assert_array_equal(fast["image"][0], decode(source.read(0)[0], 3, exact=False))
     assert (exact != fast["image"][0]).any()
+
+
+def test_policies_fill_with_the_mean_of_the_data(photos, monkeypatch):
+    filled = []
+    monkeypatch.setattr(
+        "vit_jax.data.transform.parse", lambda text, fill: filled.append((text, fill))
+    )
+    take(photos, 1, mean=(0.485, 0.456, 0.406))  # timm's tuple for ImageNet
+    take(photos, 1, mean=(0.25,))
+    assert filled == [("randaug(2,10)", (124, 116, 104)), ("randaug(2,10)", (64,))]
 
 
 def test_a_random_transform_is_refused_for_evaluation(photos):

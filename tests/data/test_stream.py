@@ -40,6 +40,14 @@ def test_indices_over_the_end_of_an_epoch_and_of_a_pass():
     np.testing.assert_array_equal(stream_indices(np.arange(3, 7), 5, None), [3, 4, -1, -1])
 
 
+def test_repeats_are_copies_in_a_row_of_as_many_examples_as_an_epoch_has_room_for():
+    epochs = [np.repeat(epoch_order(10, 3, epoch), 3)[:10] for epoch in range(4)]
+    for start in (0, 4, 17):
+        positions = np.arange(start, start + 20)
+        found = stream_indices(positions, 10, 3, repeats=3)
+        np.testing.assert_array_equal(found, np.concatenate(epochs)[positions])
+
+
 def test_threads_that_need_the_same_order_wait_for_one_computation(monkeypatch):
     real, calls, start = np.argsort, [], threading.Barrier(4)
 

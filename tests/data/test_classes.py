@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Subsets of a dataset's classes."""
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from vit_jax import data, evals
+from vit_jax.config import Config
+from vit_jax.data.folders import FolderSource
+from vit_jax.data.records import TfdsSource
+from vit_jax.data.sources import CachedSource
+from vit_jax.errors import UserError
+from vit_jax.models import ViTConfig
+from vit_jax.train import build
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Count how often the records of a TFDS dataset are read, by index."""
+    counts: dict[int, int] = {}
+    read = TfdsSource.read
+
+    def counted(self, index):
+        counts[index] = counts.get(index, 0) + 1
+        return read(self, index)
+
+    monkeypatch.setattr(TfdsSource, "read", counted)
+    return counts
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_records_are_read_once_at_opening_and_what_is_cached_never_again(tfds_dir, reads, cache):
+    subset = data.open_source(
+        "digits", str(tfds_dir), "train[:200]", classes=(7, 2, 5), cache=cache
+    )
+    assert reads == dict.fromkeys(range(200), 1)
+    digits = load_digits().target[:200]
+    kept = np.flatnonzero(np.isin(digits, (7, 2, 5)))  # in the stored order
+    assert len(subset) == len(kept)
+    assert (subset.num_classes, subset.class_names) == (3, ("7", "2", "5"))
+    assert not subset.multi_label
+    whole = data.open_source("digits", str(tfds_dir), "train[:200]")
+    wanted = [whole.read(int(i))[0] for i in kept]
+    reads.clear()
+    found = [subset.read(i) for i in range(len(subset))]
+    assert reads == ({} if cache else dict.fromkeys(kept.tolist(), 1))
+    assert [image for image, _ in found] == wanted
+    assert [(7, 2, 5)[label] for _, label in found] == digits[kept].tolist()
+    assert subset.example_id(3) == f"digits[train[:200]] record {kept[3]}"
+    assert subset.name == "digits[train[:200]], 3 of 10 classes"
+    copy = pickle.loads(pickle.dumps(subset))
+    assert [copy.read(i) for i in range(len(copy))] == found
+
+
+def test_a_folder_is_not_read_at_opening(folder, monkeypatch):
+    def refuse(self, index):
+        raise AssertionError
+
+    read = FolderSource.read
+    monkeypatch.setattr(FolderSource, "read", refuse)
+    subset = data.open_source(f"folder:{folder}", classes=(2, 0), cache=True)
+    monkeypatch.setattr(FolderSource, "read", read)
+    assert subset.class_names == ("emu", "cat")
+    files = [subset.example_id(i) for i in range(len(subset))]
+    assert len(files) == 8 + 9
+    for i, file in enumerate(files):
+        assert f"/{subset.class_names[subset.read(i)[1]]}/" in file
+    monkeypatch.setattr(FolderSource, "read", refuse)  # all in memory now
+    subset.read(0)
+
+
+def test_a_subset_is_batched_like_any_source(folder):
+    source = data.open_source(f"folder:{folder}", classes=(2, 0))
+    cfg = data.DataConfig(batch_size=17)
+    with data.train_batches(source, cfg, image_size=(8, 8), channels=1, seed=0) as batches:
+        batch = next(batches)
+    assert sorted(batch["index"]) == list(range(17))
+    assert np.bincount(batch["label"]).tolist() == [8, 9]
+
+
+@pytest.mark.parametrize(
+    "classes, message",
+    [
+        ((1, 4), r"data\.classes=\(1, 4\): .* has no class 4; ids are 0\.\.3"),
+        ((-1,), "has no class -1"),
+        ((1, 2, 1), "names class 1 twice"),
+        ((3,), "has no example of these classes"),  # owl is in val alone
+    ],
+)
+def test_classes_that_are_not_there_are_one_line(folder, classes, message):
+    with pytest.raises(UserError, match=message) as caught:
+        data.open_source(f"folder:{folder}", classes=classes)
+    assert "\n" not in str(caught.value)
+
+
+def test_images_of_several_labels_have_no_subset(folder, monkeypatch):
+    monkeypatch.setattr(FolderSource, "multi_label", True)
+    with pytest.raises(UserError, match=r"several labels per image; leave data\.classes=\(\)"):
+        data.open_source(f"folder:{folder}", classes=(0,))
+
+
+def test_training_and_evaluations_on_the_same_dataset_keep_the_same_classes(tfds_dir, folder):
+    cfg = Config(
+        model=ViTConfig(num_classes=5),
+        data=data.DataConfig(data_dir=str(tfds_dir), classes=(9, 1, 3, 5, 7)),
+        evals={
+            "test": evals.EvalConfig(split="test"),
+            "named": evals.EvalConfig(split="test[:50]", dataset="digits"),
+        },
+    )
+    train = build.open_train(cfg)
+    assert train.class_names == ("9", "1", "3", "5", "7")
+    sources = build.open_evals(cfg, train)  # refuses other classes
+    assert len(sources["test"]) == np.isin(load_digits().target[1437:], cfg.data.classes).sum()
+    assert sources["named"].class_names == train.class_names
+    other = evals.EvalConfig(split="train", dataset=f"folder:{folder}")
+    assert evals.open_split(other, cfg.data).num_classes == 4
+    cfg.data.cache = True
+    cached = build.open_train(cfg)
+    assert isinstance(cached._source, CachedSource)
