@@ -12,7 +12,9 @@ from vit_jax.errors import UserError
 VERBS = {
     "models": "the named variants with parameters and multiply-adds",
     "summary": "the parameter table and FLOPs of a config's model",
+    "visualize": "contact sheets of what a config's augmentation does to images",
     "convert": "write a run's weights, or published ones, as a file that timm loads",
+    "cache_teacher": "write a teacher's logits for a whole run, to distil from without running it",
     "prepare": "download and convert a TFDS dataset to ArrayRecord (needs the extra [tf])",
 }
 
@@ -21,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
     """Dispatch to a verb; prints the list of them without one."""
     if len(argv) < 2 or argv[1] in ("-h", "--help", "help"):
         print("usage: python -m vit_jax VERB [--help] ...\n")
-        print("\n".join(f"  {verb:10} {text}" for verb, text in VERBS.items()))
+        print("\n".join(f"  {verb:14} {text}" for verb, text in VERBS.items()))
         print("\nTraining is `python main.py --config=FILE --workdir=DIR`.")
         return 0
     try:

@@ -11,11 +11,12 @@ from typing import Any
 from vit_jax import data, errors, evals, models, objectives, optim, sharding
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.data import DataConfig
+from vit_jax.data.config import check_pad
 from vit_jax.durations import Clock
 from vit_jax.errors import UserError
 from vit_jax.evals import EvalConfig
 from vit_jax.models import ModelConfig, ViTConfig
-from vit_jax.objectives import ObjectiveConfig
+from vit_jax.objectives import Distillation, ObjectiveConfig
 from vit_jax.optim import OptimConfig
 from vit_jax.sharding import MeshConfig
 from vit_jax.weights import config as init_config
@@ -90,6 +91,7 @@ def check(cfg: Config) -> None:
     coerce(cfg, "")
     models.create(cfg.model)
     data.check(cfg.data)
+    check_pad(cfg.data.transform, models.input_shape(cfg.model)[:2], "data.transform")
     if cfg.model.channels not in (1, 3):
         raise UserError(f"model.channels={cfg.model.channels} must be 1 (grey) or 3 (RGB)")
     for key in ("mean", "std"):
@@ -100,6 +102,8 @@ def check(cfg: Config) -> None:
             )
     optim.validate(cfg.optim)
     objectives.validate(cfg.objective)
+    objectives.check_effect(cfg.objective, cfg.model, cfg.data.mix)
+    objectives.check_teacher(cfg.objective.distill, cfg.model, cfg.data)
     if cfg.accum_steps < 1 or cfg.data.batch_size % cfg.accum_steps:
         raise UserError(
             f"accum_steps={cfg.accum_steps} must divide data.batch_size={cfg.data.batch_size}"
@@ -107,26 +111,44 @@ def check(cfg: Config) -> None:
     if not 0 <= cfg.ema_decay < 1:
         raise UserError(f"ema_decay={cfg.ema_decay} must be in [0, 1); 0 turns it off")
     init_config.validate(cfg.init)
-    if cfg.checkpoint.keep < 1 or cfg.checkpoint.keep_best < 0:
-        raise UserError("checkpoint.keep must be at least 1, checkpoint.keep_best at least 0")
     for name in cfg.evals:
         if not re.fullmatch(r"[a-z0-9_]+", name) or name in ("train", "perf"):
             raise UserError(f"evals.{name}: use a-z, 0-9 and _, and neither 'train' nor 'perf'")
         evals.validate(cfg.evals[name], name)
-    if cfg.checkpoint.keep_best and cfg.checkpoint.metric:
-        measured = {
-            f"{name}{suffix}/{key}"
-            for name, ev in cfg.evals.items()
-            if ev.every
-            for suffix in (("", "_ema") if cfg.ema_decay else ("",))
-            for key in ("loss", "top1", "top5")
-        }
-        if measured and cfg.checkpoint.metric not in measured:
-            raise errors.unknown("checkpoint.metric", cfg.checkpoint.metric, measured)
+    _check_checkpoint(cfg)
     # Durations are read once without knowing the data, so that a typo dies here.
     plan(cfg, num_examples=cfg.data.batch_size)
     known = [axis for axis in sharding.BATCH_AXES if getattr(cfg.mesh, axis) > 0]
     check_batch(cfg, math.prod(getattr(cfg.mesh, axis) for axis in known))
+
+
+def _check_checkpoint(cfg: Config) -> None:
+    """Refuse limits out of range, and a metric that no evaluation along the way measures."""
+    keeping = cfg.checkpoint
+    if keeping.keep < 1 or keeping.keep_best < 0 or keeping.patience < 0:
+        raise UserError(
+            "checkpoint.keep must be at least 1, checkpoint.keep_best and patience at least 0"
+        )
+    if keeping.patience and not keeping.keep_best:
+        raise UserError(
+            f"checkpoint.patience={keeping.patience} ends a run with its best parameters; keep "
+            "them: checkpoint.keep_best=1"
+        )
+    measured = {
+        f"{name}{suffix}/{key}"
+        for name, ev in cfg.evals.items()
+        if ev.every
+        for suffix in (("", "_ema") if cfg.ema_decay else ("",))
+        for key in ("loss", "top1", "top5")
+    }
+    if keeping.patience and not measured:
+        raise UserError(
+            f"checkpoint.patience={keeping.patience} counts evaluations, and none is made along "
+            "the way; give one a period: evals.<name>.every"
+        )
+    ranked = keeping.patience or (keeping.keep_best and keeping.metric and measured)
+    if ranked and keeping.metric not in measured:
+        raise errors.unknown("checkpoint.metric", keeping.metric, measured)
 
 
 def coerce(node: Any, path: str) -> None:
@@ -196,18 +218,29 @@ def plan(cfg: Config, num_examples: int) -> Plan:
 
 
 def to_json(cfg: Config) -> dict[str, Any]:
-    """Return the config as plain JSON values, with the model's class name under model.family."""
+    """Return the config as plain JSON values, with the model's class name under model.family.
+
+    A teacher is written likewise, and only where there is one.
+    """
     tree = json.loads(json.dumps(dataclasses.asdict(cfg)))
     tree["model"] = {"family": type(cfg.model).__name__, **tree["model"]}
+    distill = tree["objective"]["distill"]
+    if cfg.objective.distill.kind is Distillation.NONE:
+        tree["objective"]["distill"] = {"kind": distill["kind"]}
+    else:
+        family = type(cfg.objective.distill.teacher).__name__
+        distill["teacher"] = {"family": family, **distill["teacher"]}
     return tree
 
 
 # Fields that an older version wrote under another name.
 _RENAMED = {"data.mixup_alpha": "data.mix.mixup_alpha"}
 
-# What may differ between a run and its continuation: it changes rounding at most.
+# What may differ between a run and its continuation: it changes rounding at most. Where a teacher's
+# weights lie is free too: what they are is compared by their digest.
 _FREE = re.compile(
-    r"^(log|checkpoint|mesh|evals|model\.(scan_unroll|remat|attention)"
+    r"^(log|checkpoint|mesh|evals|objective\.distill\.weights"
+    r"|(model|objective\.distill\.teacher)\.(scan_unroll|remat|attention)"
     r"|data\.(data_dir|num_threads|num_workers|prefetch|cache))(\.|$)"
 )
 
@@ -217,10 +250,21 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
     A field that the version which wrote `old` did not have was at its default.
     """
-    model = models.from_json({"family": new["model"]["family"]})
+    defaults = Config(model=models.from_json({"family": new["model"]["family"]}))
     was = {_RENAMED.get(key, key): value for key, value in flatten(old).items()}
-    before = {**flatten(to_json(Config(model=model))), **was}
     after = flatten(new)
+    distill = "objective.distill."
+    kinds = {tree.get(f"{distill}kind", "none") for tree in (was, after)}
+    if Distillation.NONE in kinds:  # a teacher more or less is one change, not one a field
+        was, after = (
+            {k: v for k, v in tree.items() if not k.startswith(distill) or k == f"{distill}kind"}
+            for tree in (was, after)
+        )
+    else:
+        family = {"family": new["objective"]["distill"]["teacher"]["family"]}
+        defaults.objective.distill.kind = Distillation(was[f"{distill}kind"])
+        defaults.objective.distill.teacher = models.from_json(family)
+    before = {**flatten(to_json(defaults)), **was}
     return [
         f"{key}: {before.get(key, 'absent')!r} -> {after.get(key, 'absent')!r}"
         for key in sorted(before.keys() | after.keys())

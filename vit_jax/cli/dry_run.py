@@ -7,13 +7,13 @@ import tempfile
 import jax
 
 from vit_jax import config as config_lib
-from vit_jax import data, models, optim, sharding
+from vit_jax import data, models, objectives, optim, sharding, trees
 from vit_jax.analysis import flops, memory, tables
 from vit_jax.config import Config
 from vit_jax.data.records import data_root
 from vit_jax.errors import UserError
 from vit_jax.train import build as build_lib
-from vit_jax.train import start
+from vit_jax.train import start, teacher
 
 
 def dry_run(cfg: Config) -> tuple[str, UserError | None]:
@@ -26,6 +26,7 @@ def dry_run(cfg: Config) -> tuple[str, UserError | None]:
     """
     if cfg.init.weights:
         start.check(cfg)
+    teacher.check(cfg)
     with tempfile.TemporaryDirectory() as scratch:
         return _report(_without_writing(cfg, scratch))
 
@@ -60,6 +61,7 @@ def _report(cfg: Config) -> tuple[str, UserError | None]:
     lines += ["BATCH", *_batch(cfg, source), ""]
     lines += ["RUN", *_durations(cfg, parts.plan, num_examples, missing is None)]
     lines += [f"starts from {cfg.init.weights}"] if cfg.init.weights else []
+    lines += _teacher(cfg, parts)
     return "\n".join(lines), missing
 
 
@@ -74,7 +76,7 @@ def _optimizer(cfg: Config, params: object) -> dict[str, dict[str, str]]:
 def _flops(cfg: Config, parts: build_lib.Parts, known: bool) -> str:
     height, width, channels = models.input_shape(cfg.model)
     forward = flops.forward_flops(parts.module, (height, width), channels)
-    step = flops.train_flops(forward) * cfg.data.batch_size
+    step = build_lib.image_flops(cfg, parts) * cfg.data.batch_size
     whole = f"; whole run: {tables.format_flops(step * parts.plan.total_steps)}" if known else ""
     return (
         f"forward: {tables.format_flops(forward)} per image; "
@@ -98,11 +100,22 @@ def _memory(
             state,  # pyright: ignore[reportArgumentType]
             parts.objective.loss,
             prepared,
-            frozen={},
+            frozen=build_lib.placed(parts.frozen, mesh),
             batch_shards=sharding.batch_parts(mesh),
             num_microbatches=cfg.accum_steps,
         )
     )
+
+
+def _teacher(cfg: Config, parts: build_lib.Parts) -> list[str]:
+    distill = cfg.objective.distill
+    if distill.kind is objectives.Distillation.NONE:
+        return []
+    if distill.cache:
+        return [f"learns from the logits in {distill.cache}"]
+    size = trees.num_params(parts.frozen["teacher"]["params"])
+    family = type(distill.teacher).__name__.removesuffix("Config")
+    return [f"learns from a {family} of {size:,} parameters, {distill.weights}"]
 
 
 def _batch(cfg: Config, source: data.Source | None) -> list[str]:

@@ -6,7 +6,15 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 from jaxtyping import Array, Float
 
-from vit_jax.objectives.config import Distillation, DistillConfig, ObjectiveConfig, validate
+from vit_jax.objectives.config import (
+    Distillation,
+    DistillConfig,
+    ObjectiveConfig,
+    check_effect,
+    check_teacher,
+    validate,
+)
+from vit_jax.objectives.distill import Distill, Teacher, make_teacher
 from vit_jax.objectives.supervised import Supervised
 
 Batch = dict[str, jax.Array]
@@ -36,10 +44,15 @@ class Objective(Protocol):
 
 __all__ = [
     "Batch",
+    "Distill",
     "DistillConfig",
     "Distillation",
     "Objective",
     "ObjectiveConfig",
     "Supervised",
+    "Teacher",
+    "check_effect",
+    "check_teacher",
+    "make_teacher",
     "validate",
 ]

@@ -5,6 +5,8 @@ import dataclasses
 import enum
 
 from vit_jax import models
+from vit_jax.data import DataConfig
+from vit_jax.data.mix_config import MixConfig, is_on
 from vit_jax.errors import UserError
 from vit_jax.losses import Loss
 from vit_jax.models import ModelConfig
@@ -84,3 +86,111 @@ def validate(cfg: ObjectiveConfig) -> None:
     """
     if not 0 <= cfg.label_smoothing < 1:
         raise UserError(f"objective.label_smoothing={cfg.label_smoothing} must be in [0, 1)")
+    if cfg.binarize and cfg.loss is Loss.SOFTMAX:
+        raise UserError(
+            "objective.binarize makes targets that are no distribution over the classes; set "
+            "objective.loss=bce, or sigmoid"
+        )
+    if cfg.binarize and cfg.label_smoothing:
+        raise UserError(
+            f"objective.binarize with objective.label_smoothing={cfg.label_smoothing} would make "
+            "every class a target, since smoothing leaves none at 0; set label_smoothing=0.0"
+        )
+    _validate_distill(cfg)
+
+
+def check_effect(cfg: ObjectiveConfig, model: ModelConfig, mix: MixConfig) -> None:
+    """Refuse what cannot act on this model and these images.
+
+    Raises:
+        UserError: naming the field.
+    """
+    if cfg.binarize and not is_on(mix):
+        raise UserError(
+            "objective.binarize has no effect on images that are not mixed; set "
+            "data.mix.mixup_alpha or data.mix.cutmix_alpha, or leave it"
+        )
+    for name in ("dropout_rate", "attention_dropout_rate", "drop_path_rate"):
+        if not cfg.train_mode and getattr(model, name, 0):
+            raise UserError(
+                f"model.{name}={getattr(model, name)} has no effect with "
+                f"objective.train_mode=False, which trains the model as evaluated; set it to 0.0"
+            )
+
+
+def _validate_distill(objective: ObjectiveConfig) -> None:
+    cfg, plain = objective.distill, DistillConfig()
+    if cfg.kind is Distillation.NONE:
+        for field in dataclasses.fields(cfg):
+            if getattr(cfg, field.name) != getattr(plain, field.name):
+                raise UserError(
+                    f"objective.distill.{field.name} has no effect without a teacher; set "
+                    "objective.distill.kind to hard, soft or kl, or leave it"
+                )
+        return
+    if not 0 < cfg.alpha <= 1:
+        raise UserError(f"objective.distill.alpha={cfg.alpha} must be above 0 and at most 1")
+    if cfg.alpha == 1 and (objective.label_smoothing or objective.binarize):
+        raise UserError(
+            "objective.label_smoothing and objective.binarize have no effect on a loss without "
+            "labels (objective.distill.alpha=1); leave them"
+        )
+    if cfg.temperature <= 0:
+        raise UserError(f"objective.distill.temperature={cfg.temperature} must be above 0")
+    if cfg.kind is Distillation.HARD and cfg.temperature != 1:
+        raise UserError("objective.distill.temperature has no effect on kind=hard; leave it at 1.0")
+    if not cfg.weights and not cfg.cache:
+        raise UserError(
+            "objective.distill.weights is not set: whose guesses are to be learned? Give "
+            "npz:FILE, timm:FILE or ckpt:DIR (or objective.distill.cache)"
+        )
+    if cfg.ema and not cfg.weights.startswith("ckpt:"):
+        raise UserError(
+            "objective.distill.ema chooses within a run's checkpoint; set "
+            "objective.distill.weights=ckpt:DIR"
+        )
+    if any(value <= 0 for value in cfg.std):
+        raise UserError(f"objective.distill.std={cfg.std} must be positive")
+
+
+def check_teacher(cfg: DistillConfig, model: ModelConfig, data: DataConfig) -> None:
+    """Refuse a teacher that does not see what the student sees, or speaks of other classes.
+
+    Raises:
+        UserError: naming the field.
+    """
+    if cfg.kind is Distillation.NONE:
+        return
+    field = "objective.distill"
+    try:
+        models.create(cfg.teacher)
+    except UserError as error:
+        raise UserError(f"{field}.teacher: {error}") from None
+    for key in ("num_classes", "channels"):
+        theirs, ours = getattr(cfg.teacher, key), getattr(model, key)
+        if theirs != ours:
+            raise UserError(
+                f"{field}.teacher.{key}={theirs} must be the student's, model.{key}={ours}; "
+                f"choose another teacher, or train one on the same data"
+            )
+    for key in ("mean", "std"):
+        if len(getattr(cfg, key)) not in (0, 1, model.channels):
+            raise UserError(
+                f"{field}.{key}={getattr(cfg, key)} must be () (the student's), one value, or "
+                f"one for each of {model.channels} channels"
+            )
+    if cfg.alpha == 1 and getattr(model, "distilled", False):
+        raise UserError(
+            f"{field}.alpha=1 would never train the class head of model.distilled; choose less, or "
+            "a model without a distillation token"
+        )
+    if cfg.cache and (data.mix.mixup_alpha or data.mix.cutmix_alpha):
+        raise UserError(
+            f"{field}.cache holds the teacher's logits of images that are not mixed; set "
+            "data.mix.mixup_alpha=0 and data.mix.cutmix_alpha=0, or cache=''"
+        )
+    if cfg.cache and data.erasing_prob:
+        raise UserError(
+            f"{field}.cache holds the teacher's logits of whole images; set data.erasing_prob=0, "
+            "or cache=''"
+        )

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Distillation against DeiT's own losses and numbers by hand; what the teacher is given."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.models.tiny import TINY
+from vit_jax import models, objectives
+from vit_jax.data import DataConfig, MixConfig
+from vit_jax.errors import UserError
+from vit_jax.losses import Loss
+from vit_jax.models import Output
+from vit_jax.objectives import (
+    Distill,
+    Distillation,
+    DistillConfig,
+    ObjectiveConfig,
+    Supervised,
+    make_teacher,
+)
+from vit_jax.objectives.distill import INDEX, LOGITS, REST, TOP, compact, dense
+
+TABLE = np.load(Path(__file__).parent.parent / "golden" / "distill_tables.npz")
+RNG = jax.random.key(0)
+
+
+def distill(aux: bool, cfg: DistillConfig, seen: dict | None = None, **objective: Any) -> Distill:
+    """Return an objective whose student says what its parameters are, and its teacher likewise."""
+
+    def apply(variables: Any, image: jax.Array, train: bool, rng: jax.Array) -> Any:
+        if seen is not None:
+            seen.update(train=train)
+        params = variables["params"]
+        both = {"cls_logits": params["cls"], "dist_logits": params["dist"]}
+        mean = (params["cls"] + params["dist"]) / 2
+        out = Output(mean, None, None, both) if aux else Output(params["cls"], None, None)
+        return out, {"count": variables.get("count", 0) + 1}
+
+    base = Supervised(
+        cfg=ObjectiveConfig(distill=cfg, **objective),
+        apply=apply,
+        num_classes=7,
+        mean=(0.5,),
+        std=(0.5,),
+    )
+    return Distill(base, cfg, lambda variables, image: variables)
+
+
+def table(*names: str) -> list[jax.Array]:
+    return [jnp.asarray(TABLE[f"loss|{name}"]) for name in names]
+
+
+LOGITS_, KD, TAUGHT = table("logits", "kd_logits", "teacher_logits")
+TARGETS = jnp.asarray(TABLE["mixup_target|lam=0.3,smoothing=0.1"])
+BATCH = {"image": jnp.zeros((len(LOGITS_), 1, 1, 1)), "targets": TARGETS}
+PARAMS = {"cls": LOGITS_, "dist": KD}
+
+
+@pytest.mark.parametrize("kind, alpha, tau", [("hard", 0.5, 1.0), ("soft", 0.1, 3.0)])
+def test_losses_equal_the_official_ones(kind: str, alpha: float, tau: float) -> None:
+    cfg = DistillConfig(kind=Distillation(kind), alpha=alpha, temperature=tau)
+    objective = distill(True, cfg)
+    loss, (metrics, _) = objective.loss(PARAMS, {"teacher": TAUGHT}, {}, BATCH, RNG)
+    expected = TABLE[f"loss|distill_{kind},alpha={alpha},tau={tau},base=soft_target_ce"]
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
+    np.testing.assert_allclose(metrics["loss"], expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        metrics["base_loss"], TABLE["loss|soft_target_ce,lam=0.3,smoothing=0.1"], rtol=1e-6
+    )
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    e = np.exp(np.asarray(x, np.float64))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("token", [True, False])
+def test_function_matching_by_hand(token: bool) -> None:
+    cfg = DistillConfig(kind=Distillation.KL, alpha=0.75, temperature=2.0)
+    objective = distill(token, cfg)
+    loss, (metrics, state) = objective.loss(PARAMS, {"teacher": TAUGHT}, {"count": 4}, BATCH, RNG)
+    student = KD if token else LOGITS_
+    t, s = softmax(TAUGHT / 2), softmax(student / 2)
+    kl = 4 * (t * np.log(t / s)).sum(axis=1).mean()
+    base = -(np.asarray(TARGETS) * np.log(softmax(LOGITS_))).sum(axis=1).mean()
+    np.testing.assert_allclose(metrics["distill_loss"], kl, rtol=1e-5)
+    np.testing.assert_allclose(loss, 0.25 * base + 0.75 * kl, rtol=1e-5)
+    assert state == {"count": 5}
+    guess, label = np.asarray(TAUGHT).argmax(1), np.asarray(TARGETS).argmax(1)
+    assert metrics["teacher_top1"] == pytest.approx((guess == label).mean())
+    assert metrics["teacher_agreement"] == pytest.approx(
+        (guess == np.asarray(student).argmax(1)).mean()
+    )
+    said = np.asarray((LOGITS_ + KD) / 2 if token else LOGITS_).argmax(1)
+    assert metrics["top1"] == pytest.approx((said == label).mean())
+
+
+def test_each_head_learns_from_its_own() -> None:
+    cfg = DistillConfig(kind=Distillation.SOFT)
+    objective = distill(True, cfg, label_smoothing=0.1, loss=Loss.SIGMOID)
+
+    def gradient(frozen: jax.Array, targets: jax.Array) -> Any:
+        batch = {**BATCH, "targets": targets}
+        run = jax.grad(lambda p: objective.loss(p, {"teacher": frozen}, {}, batch, RNG)[0])
+        return run(PARAMS)
+
+    now, other = gradient(TAUGHT, TARGETS), gradient(-TAUGHT, TARGETS)
+    np.testing.assert_array_equal(now["cls"], other["cls"])
+    assert (now["dist"] != other["dist"]).any()
+    other = gradient(TAUGHT, 1 - TARGETS)
+    np.testing.assert_array_equal(now["dist"], other["dist"])
+    assert (now["cls"] != other["cls"]).any()
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_the_base_decides_whether_the_student_trains(train: bool) -> None:
+    seen: dict = {}
+    cfg = DistillConfig(kind=Distillation.HARD)
+    objective = distill(True, cfg, seen, train_mode=train)
+    objective.loss(PARAMS, {"teacher": TAUGHT}, {}, BATCH, RNG)
+    assert seen["train"] is train
+
+
+def teacher_variables(cfg: models.ModelConfig) -> dict[str, Any]:
+    params, state = jax.jit(lambda key: models.init(models.create(cfg), cfg, key))(RNG)
+    key = jax.random.key(1)
+    state = jax.tree.map(lambda x: x + jax.random.uniform(key, x.shape), state)
+    return {"params": params, **state}
+
+
+def predict(cfg: models.ModelConfig, variables: Any, image: Any) -> jax.Array:
+    module = models.create(cfg)
+    return jax.jit(lambda v, x: module.apply(v, x, train=False).logits)(variables, image)
+
+
+def test_the_teacher_learns_nothing_and_runs_on_its_own_statistics() -> None:
+    model = dataclasses.replace(TINY["regnet"], num_classes=7, zero_init_last=False)
+    cfg = DistillConfig(kind=Distillation.KL, teacher=model)
+    objective = distill(False, cfg)
+    objective = dataclasses.replace(objective, teacher=make_teacher(cfg, (0.5,), (0.5,), (16, 16)))
+    variables = teacher_variables(model)
+    image = jax.random.normal(RNG, (len(LOGITS_), 16, 16, 3))
+    batch = {**BATCH, "image": image}
+
+    def loss(frozen: Any) -> jax.Array:
+        return objective.loss(PARAMS, frozen, {}, batch, RNG)[0]
+
+    for leaf in jax.tree.leaves(jax.jit(jax.grad(loss))({"teacher": variables})):
+        assert not leaf.any()
+    logits = jax.jit(objective.teacher)(variables, image)
+    np.testing.assert_array_equal(logits, predict(model, variables, image))
+
+
+def test_another_size_and_normalisation_are_as_by_hand() -> None:
+    model = dataclasses.replace(TINY["regnet"], zero_init_last=False, image_size=(12, 20))
+    mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
+    cfg = DistillConfig(kind=Distillation.HARD, teacher=model, mean=mean, std=std)
+    ours, scale = (0.5, 0.4, 0.3), (0.25,)
+    pixels = np.random.default_rng(0).random((2, 16, 16, 3)).astype(np.float32)
+    image = (pixels - np.float32(ours)) / np.float32(scale)
+    resized = [
+        [
+            np.asarray(Image.fromarray(one[..., c]).resize((20, 12), Image.Resampling.BICUBIC))
+            for c in range(3)
+        ]
+        for one in pixels
+    ]
+    by_hand = (np.moveaxis(np.asarray(resized), 1, -1) - np.float32(mean)) / np.float32(std)
+    variables = teacher_variables(model)
+    expected = predict(model, variables, by_hand)
+    logits = jax.jit(make_teacher(cfg, ours, scale, (16, 16)))(variables, image)
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_largest_logits_and_the_sum_of_all_survive() -> None:
+    logits = jnp.asarray(np.random.default_rng(0).normal(0, 3, (5, 7)), jnp.float32)
+    kept = compact(logits, 3)
+    rows = dense(kept[TOP], kept[INDEX].astype(jnp.uint16), kept[REST], 7)
+    order = np.argsort(-np.asarray(logits), axis=1)
+    for row, exact, places in zip(np.asarray(rows), np.asarray(logits), order, strict=True):
+        np.testing.assert_allclose(row[places[:3]], exact[places[:3]], rtol=2**-11)
+        rest = np.log(np.exp(exact[places[3:]]).sum() / 4)
+        np.testing.assert_allclose(row[places[3:]], rest, rtol=1e-5)
+    total = jax.nn.logsumexp(logits, axis=1)
+    np.testing.assert_allclose(jax.nn.logsumexp(rows, axis=1), total, rtol=1e-3)
+    assert compact(logits, 0)[LOGITS].dtype == jnp.float16
+
+
+def test_cached_logits_take_the_teachers_place() -> None:
+    cfg = DistillConfig(kind=Distillation.KL, cache="somewhere")
+    objective = distill(False, cfg)
+    live = objective.loss(PARAMS, {"teacher": TAUGHT}, {}, BATCH, RNG)[0]
+    raw = {"image": jnp.zeros((len(LOGITS_), 1, 1, 1), jnp.uint8), "label": jnp.zeros(4, jnp.int32)}
+    for top_k in (0, 3):
+        rows = compact(TAUGHT, top_k)
+        prepared = objective.prepare({**raw, **rows}, RNG)
+        batch = {**prepared, **BATCH}
+        cached = objective.loss(PARAMS, {}, {}, batch, RNG)[0]
+        exact = dense(rows[TOP], rows[INDEX], rows[REST], 7) if top_k else TAUGHT
+        expected = objective.loss(PARAMS, {"teacher": exact}, {}, BATCH, RNG)[0]
+        np.testing.assert_allclose(cached, expected, rtol=1e-3)
+        assert top_k == 0 or abs(cached - live) > 1e-3
+
+
+def refused(match: str, **fields: Any) -> None:
+    objective = {k: fields.pop(k) for k in ("label_smoothing", "binarize") if k in fields}
+    model = fields.pop("model", TINY["vit"])
+    data = DataConfig(**fields.pop("data", {}))
+    teacher = {"kind": Distillation.KL, "weights": "ckpt:x", "teacher": TINY["regnet"]}
+    cfg = DistillConfig(**{**teacher, **fields})
+
+    def check() -> None:
+        objectives.validate(ObjectiveConfig(distill=cfg, **objective))
+        objectives.check_teacher(cfg, model, data)
+
+    with pytest.raises(UserError, match=match) as error:
+        check()
+    assert "\n" not in str(error.value)
+
+
+def test_settings_that_cannot_be() -> None:
+    token = dataclasses.replace(TINY["deit"], num_classes=3)
+    refused("alpha", alpha=0.0)
+    refused("alpha", alpha=1.1)
+    refused("temperature", temperature=0.0)
+    refused("temperature has no effect", kind=Distillation.HARD, temperature=2.0)
+    refused("label_smoothing", alpha=1.0, label_smoothing=0.1)
+    refused("weights is not set", weights="")
+    refused("distill.ema", weights="npz:x", ema=True)
+    refused("distill.std", std=(0.0,))
+    refused("distill.mean", mean=(0.5, 0.5))
+    refused("class head", model=token, alpha=1.0)
+    grey = dataclasses.replace(TINY["regnet"], channels=1)
+    refused("teacher.channels=1 .* model.channels=3", teacher=grey)
+    many = dataclasses.replace(TINY["regnet"], num_classes=5)
+    refused("teacher.num_classes=5 .* model.num_classes=3", teacher=many)
+    refused("distill.teacher: model.depth", teacher=dataclasses.replace(TINY["regnet"], depth=0))
+    refused("not mixed", cache="x", data={"mix": MixConfig(mixup_alpha=0.1)})
+    refused("not mixed", cache="x", data={"mix": MixConfig(cutmix_alpha=0.1)})
+    refused("whole images", cache="x", data={"erasing_prob": 0.1})
+
+
+@pytest.mark.parametrize("field", [{"alpha": 0.1}, {"weights": "npz:x"}, {"cache": "x"}])
+def test_a_teacher_that_is_not_there_has_no_settings(field: dict) -> None:
+    with pytest.raises(UserError, match=f"distill.{next(iter(field))} has no effect"):
+        objectives.validate(ObjectiveConfig(distill=DistillConfig(**field)))

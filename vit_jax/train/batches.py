@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training stream on the devices: global batches, each with what is cached for it."""
+
+import contextlib
+from collections.abc import Generator
+
+import jax
+from jax.sharding import Mesh
+
+from vit_jax import data, models, sharding
+from vit_jax.config import Config
+from vit_jax.train.logit_cache import LogitCache
+
+
+def device_batches(
+    cfg: Config, source: data.Source, mesh: Mesh, start: int, cache: LogitCache | None = None
+) -> Generator[dict[str, jax.Array], None, None]:
+    """Yield global batches from step `start` on, one transfer ahead of the step that uses it.
+
+    Every process reads its own part of each, of the images and of the teacher's cached logits.
+    """
+    height, width, channels = models.input_shape(cfg.model)
+    index, count = sharding.batch_slice(mesh)
+    share = cfg.data.batch_size // count
+    batches = data.train_batches(
+        source,
+        cfg.data,
+        image_size=(height, width),
+        channels=channels,
+        seed=cfg.seed,
+        start_step=start,
+        process_index=index,
+        process_count=count,
+    )
+    with contextlib.closing(batches):
+        ahead = None
+        for step, batch in enumerate(batches, start):
+            arrays = {key: batch[key] for key in ("image", "label")}
+            if cache is not None:
+                first = step * cfg.data.batch_size + index * share
+                # The batch ahead may be one that no step will ask for.
+                arrays |= cache.rows(first, first + share) if first + share <= cache.done else {}
+            following = sharding.global_batch(arrays, mesh, batch_size=cfg.data.batch_size)
+            if ahead is not None:
+                yield ahead
+            ahead = following

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A teacher's logits on disk, by position in the training stream ("fast distillation").
+
+Position i of the stream, its image and how that is augmented, is a function of (seed, i) alone. So
+one row a position serves every run on the same stream: of any batch size, continued or not.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vit_jax import config as config_lib
+from vit_jax import models
+from vit_jax.config import Config
+from vit_jax.data import Source
+from vit_jax.errors import UserError
+from vit_jax.objectives.distill import INDEX, LOGITS, REST, TOP
+
+RECORD = "cache.json"
+_FORMAT = 1
+_FIELD = "objective.distill.cache"
+_WEIGHTS = "the digest of objective.distill.weights"
+Rows = dict[str, np.ndarray]
+
+# Of a config, what decides an image of the stream and what its teacher says of it.
+_DECIDES = re.compile(r"^(seed$|data\.|model\.channels$|objective\.distill\.teacher\.)")
+_FREE = re.compile(
+    r"^(data\.(data_dir|num_threads|num_workers|prefetch|cache|batch_size|mix|erasing_prob)"
+    r"|objective\.distill\.teacher\.(scan_unroll|remat|attention))(\.|$)"
+)
+
+
+def stream(cfg: Config, source: Source, weights: str) -> dict[str, Any]:
+    """Return, by field, all that the cached logits depend on.
+
+    Args:
+        cfg: the run.
+        source: its training split.
+        weights: digest of the teacher's.
+    """
+    distill = cfg.objective.distill
+    found = {
+        key: value
+        for key, value in config_lib.flatten(config_lib.to_json(cfg)).items()
+        if _DECIDES.search(key) and not _FREE.search(key)
+    }
+    return {
+        **found,
+        "model.image_size": list(models.input_shape(cfg.model)[:2]),
+        "objective.distill.mean": list(distill.mean or cfg.data.mean),
+        "objective.distill.std": list(distill.std or cfg.data.std),
+        "the number of training examples": len(source),
+        _WEIGHTS: weights,
+    }
+
+
+def layout(num_classes: int, top_k: int) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+    """Return dtype and shape of one row of each array; `top_k` 0 keeps all logits."""
+    half, single = np.dtype(np.float16), np.dtype(np.float32)
+    if not top_k:
+        return {LOGITS: (half, (num_classes,))}
+    index = np.dtype(np.uint16 if num_classes <= 2**16 else np.int32)
+    return {TOP: (half, (top_k,)), INDEX: (index, (top_k,)), REST: (single, ())}
+
+
+def row_bytes(arrays: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -> int:
+    """Return the size of one position's row."""
+    return sum(dtype.itemsize * math.prod(shape) for dtype, shape in arrays.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class LogitCache:
+    """A directory of logits: a file an array, and a record of what they are.
+
+    Attributes:
+        place: the directory.
+        stream: what they depend on, by field.
+        top_k: how many of each row are kept; 0 is all.
+        num_classes: of the teacher.
+        done: positions written, from 0 on.
+    """
+
+    place: Path
+    stream: dict[str, Any]
+    top_k: int
+    num_classes: int
+    done: int = 0
+
+    @property
+    def weights(self) -> str:
+        """Digest of the teacher's weights."""
+        return self.stream[_WEIGHTS]
+
+    @property
+    def arrays(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+        """Dtype and shape of one row of each array."""
+        return layout(self.num_classes, self.top_k)
+
+    def rows(self, start: int, stop: int) -> Rows:
+        """Read the rows of positions `start` to `stop`."""
+        if stop > self.done:
+            raise ValueError(f"{self.place} ends at position {self.done}, before {stop}")
+        return {
+            # Opened anew each time: a map kept open would count every page that it ever touched.
+            key: np.array(self._map(key, dtype, shape)[start:stop])
+            for key, (dtype, shape) in self.arrays.items()
+        }
+
+    def _map(self, key: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+        return np.memmap(self.file(key), dtype, "r", shape=(self.done, *shape))
+
+    def file(self, key: str) -> Path:
+        """Return the path of one array."""
+        return self.place / f"{key}.bin"
+
+    def reserve(self, positions: int) -> None:
+        """Take the disk space of `positions` rows, so that a full disk shows now.
+
+        Raises:
+            UserError: there is no room, or no right to write.
+        """
+
+        def allocate() -> None:
+            for key, (dtype, shape) in self.arrays.items():
+                size = positions * dtype.itemsize * math.prod(shape)
+                with open(self.file(key), "ab") as file:
+                    # Also where the file is as long already: it may have holes.
+                    if size and hasattr(os, "posix_fallocate"):
+                        os.posix_fallocate(file.fileno(), 0, size)
+
+        self._writing(allocate)
+
+    def write(self, start: int, rows: Mapping[str, np.ndarray]) -> None:
+        """Write the rows from position `start` on; they count once `finish` has noted them.
+
+        Raises:
+            UserError: a full disk, or logits beyond float16.
+        """
+        if not all(np.isfinite(value).all() for value in rows.values()):
+            raise UserError(
+                f"the teacher's logits at positions {start:,} on are not finite in float16; "
+                "are objective.distill.weights those of objective.distill.teacher?"
+            )
+
+        def put() -> None:
+            for key, (dtype, shape) in self.arrays.items():
+                with open(self.file(key), "r+b") as file:
+                    file.seek(start * dtype.itemsize * math.prod(shape))
+                    file.write(np.ascontiguousarray(rows[key], dtype).tobytes())
+
+        self._writing(put)
+
+    def finish(self, done: int) -> "LogitCache":
+        """Note, once they are on the disk, that `done` positions are written."""
+        noted = dataclasses.replace(self, done=done)
+
+        def sync() -> None:
+            for key in self.arrays:
+                with open(self.file(key), "r+b") as file:
+                    os.fsync(file.fileno())
+            tree = {key: getattr(noted, key) for key in ("stream", "top_k", "num_classes", "done")}
+            temporary = self.place / f"{RECORD}.tmp"
+            temporary.write_text(json.dumps({"format": _FORMAT, **tree}, indent=1) + "\n")
+            temporary.replace(self.place / RECORD)
+
+        self._writing(sync)
+        return noted
+
+    def _writing(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except OSError as error:
+            raise UserError(
+                f"cannot write to {self.place}: {error.strerror}; the same command continues"
+            ) from None
+
+
+def read(directory: str | Path) -> LogitCache:
+    """Open what `python -m vit_jax cache_teacher` wrote.
+
+    Raises:
+        UserError: it is not there, or damaged.
+    """
+    place = Path(directory).expanduser()
+    try:
+        tree = json.loads((place / RECORD).read_text())
+    except FileNotFoundError:
+        raise UserError(
+            f"{_FIELD}={str(directory)!r} holds no cached logits; write them first: "
+            f"python -m vit_jax cache_teacher --config=FILE --out={directory}"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{place / RECORD} cannot be read: {error}") from None
+    if tree.pop("format", None) != _FORMAT:
+        raise UserError(f"{place} was written by another version; write it in another directory")
+    cache = LogitCache(place=place, **tree)
+    for key, (dtype, shape) in cache.arrays.items():
+        size = cache.done * dtype.itemsize * math.prod(shape)
+        if not cache.file(key).is_file() or cache.file(key).stat().st_size < size:
+            raise UserError(
+                f"{cache.file(key)} is missing or cut; write the cache in another directory"
+            )
+    return cache
+
+
+def check_stream(cache: LogitCache, wanted: Mapping[str, Any]) -> None:
+    """Refuse a cache of another stream or teacher than `wanted`, which is from `stream`.
+
+    Raises:
+        UserError: with the first fields that differ.
+    """
+    lines = [
+        f"{key} is {wanted.get(key, 'absent')!r}, {cache.stream.get(key, 'absent')!r} there"
+        for key in sorted(cache.stream.keys() | wanted.keys())
+        if cache.stream.get(key) != wanted.get(key)
+    ]
+    if lines:
+        more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
+        raise UserError(
+            f"{cache.place} holds logits of another stream or teacher: {'; '.join(lines[:3])}"
+            f"{more}; write a cache of this one in another directory"
+        )
+
+
+def check_length(cache: LogitCache, positions: int) -> None:
+    """Refuse a cache that ends before the run does.
+
+    Raises:
+        UserError: with both lengths.
+    """
+    if cache.done < positions:
+        raise UserError(
+            f"{_FIELD}={str(cache.place)!r} holds {cache.done:,} of the {positions:,} positions of "
+            "this duration; python -m vit_jax cache_teacher with the same config continues it"
+        )

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing a teacher's logits for a whole run: the same stream, no student, no gradient."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from vit_jax import config as config_lib
+from vit_jax import data, models, sharding
+from vit_jax.analysis.tables import format_bytes
+from vit_jax.config import Config
+from vit_jax.errors import UserError
+from vit_jax.objectives import Distillation
+from vit_jax.objectives.distill import compact
+from vit_jax.train import build as build_lib
+from vit_jax.train import logit_cache, teacher, workdir
+from vit_jax.train.batches import device_batches
+from vit_jax.train.logit_cache import LogitCache, Rows
+from vit_jax.train.progress import Progress
+
+_NOTE_EVERY = 10.0  # seconds of work that a kill may cost
+
+
+def write(cfg: Config, place: Path, top_k: int = 0) -> None:
+    """Write the teacher's logits for every position of the run of `cfg`, or what of it is missing.
+
+    Some rows are compared with the live teacher's: the first before going on, the last at the end.
+
+    Args:
+        cfg: the run; its mesh does the work, `objective.distill.cache` is set to `place`.
+        place: the directory.
+        top_k: logits to keep of each image; 0 is all.
+
+    Raises:
+        UserError: nothing to cache, another cache in `place`, a full disk.
+    """
+    _check(cfg, place, top_k)
+    source = build_lib.open_train(cfg)
+    positions = config_lib.plan(cfg, len(source)).total_steps * cfg.data.batch_size
+    mesh = sharding.make_mesh(cfg.mesh)
+    config_lib.check_batch(cfg, sharding.batch_parts(mesh))
+    variables, digest = teacher.read_weights(cfg)
+    stream = logit_cache.stream(cfg, source, digest)
+    with workdir.lock(place), jax.set_mesh(mesh):
+        cache = LogitCache(place, stream, top_k, cfg.model.num_classes)
+        if (place / logit_cache.RECORD).exists():
+            cache = logit_cache.read(place)
+            logit_cache.check_stream(cache, stream)
+            if cache.top_k != top_k:
+                raise UserError(f"{place} was begun with --top_k={cache.top_k}; so it must go on")
+            teacher.verify(cache, cfg, source, variables, 0)
+        size = logit_cache.row_bytes(cache.arrays)
+        total = format_bytes(positions * size)
+        print(f"{positions:,} images, {size:,} bytes each: {total} in {place}", flush=True)
+        if cache.done < positions:
+            cache.reserve(positions)
+            cache = _fill(cfg, cache, source, mesh, variables, positions)
+        teacher.verify(cache, cfg, source, variables, max(positions - teacher.ROWS, 0))
+    print(f"{place} is complete: --config.objective.distill.cache={place}", flush=True)
+
+
+def _check(cfg: Config, place: Path, top_k: int) -> None:
+    distill = cfg.objective.distill
+    if jax.process_count() > 1:
+        raise UserError("cached logits are written by one process; start the command once")
+    if distill.kind is Distillation.NONE:
+        raise UserError("objective.distill.kind=none has no teacher; choose hard, soft or kl")
+    if not distill.weights:
+        raise UserError("objective.distill.weights is not set: whose logits are to be cached?")
+    if not 0 <= top_k < cfg.model.num_classes:
+        raise UserError(
+            f"--top_k={top_k} must be below model.num_classes={cfg.model.num_classes}; "
+            "leave it out to keep all logits"
+        )
+    distill.cache = str(place)  # what a run could not use is refused now
+    config_lib.check(cfg)
+
+
+def _fill(
+    cfg: Config,
+    cache: LogitCache,
+    source: data.Source,
+    mesh: Mesh,
+    variables: Any,
+    positions: int,
+) -> LogitCache:
+    """Write from the last noted position on; a batch that was cut is computed again."""
+    size = cfg.data.batch_size
+    start, stop = cache.done // size, positions // size
+    noted = time.monotonic()
+    with Progress(stop, size, start_step=start) as progress:
+        for step, rows in _rows(cfg, source, mesh, variables, cache.top_k, range(start, stop)):
+            cache.write(step * size, rows)
+            progress.advance(step + 1)
+            if step + 1 == stop or time.monotonic() - noted > _NOTE_EVERY:
+                cache, noted = cache.finish((step + 1) * size), time.monotonic()
+                rate = progress.images_per_sec()
+                progress.report({} if rate is None else {"perf/images_per_sec": rate})
+    return cache
+
+
+def _rows(
+    cfg: Config, source: data.Source, mesh: Mesh, variables: Any, top_k: int, steps: range
+) -> Iterator[tuple[int, Rows]]:
+    """Yield the rows of each batch, one batch behind the devices."""
+    abstract = build_lib.placed(models.abstract(cfg.objective.distill.teacher), mesh)
+    predict = teacher.make_predict(cfg)
+    compute = jax.jit(
+        lambda variables, image: compact(predict(variables, image), top_k),
+        out_shardings=NamedSharding(mesh, PartitionSpec()),
+    )
+    frozen = teacher.place(variables, abstract)
+    before = None
+    with contextlib.closing(device_batches(cfg, source, mesh, steps.start)) as batches:
+        for step in steps:
+            rows = compute(frozen, next(batches)["image"])
+            if before is not None:
+                yield before[0], jax.tree.map(np.asarray, before[1])
+            before = step, rows
+    if before is not None:
+        yield before[0], jax.tree.map(np.asarray, before[1])
