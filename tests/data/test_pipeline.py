@@ -104,9 +104,9 @@ def test_repeats_are_neighbours_in_the_global_batch(repeated, reference):
 def test_copies_of_an_image_are_cropped_anew(photos):
     cropped = TransformConfig(crop=Crop.INCEPTION)
     (batch,) = take(photos, 1, transform=cropped, batch_size=24, repeats=3)
-    copies = batch["image"].reshape(8, 3, -1).astype(int)
+    copies = batch["image"].reshape(8, 3, -1)
     for one, two in ((0, 1), (0, 2), (1, 2)):
-        assert (np.abs(copies[:, one] - copies[:, two]).mean(-1) > 2).all()
+        assert (copies[:, one] != copies[:, two]).any(-1).all()
 
 
 @pytest.mark.parametrize("num_threads", [2, 7])
