@@ -5,13 +5,13 @@ r"""BiT-R50x1 on ImageNet-1k from scratch, the pretraining of BiT-S.
 
 Hardware: batch 4,096; a TPU v3-32 slice or 8 GPUs of 80 GB.
 Published: none for ImageNet-1k alone; 80.68 % top-1 after ImageNet-21k pretraining and fine-tuning
-at 448 (google-research/big_transfer README, BiT-M-R50x1).
+by BiT-HyperRule (google-research/big_transfer README, BiT-M-R50x1).
 """
 
-from configs import recipes
+from configs.recipes import bit
 from vit_jax import models
 from vit_jax.config import Config
 
 
 def get_config() -> Config:
-    return recipes.bit_imagenet(models.variant("bit_r50x1"))
+    return bit.imagenet(models.variant("bit_r50x1"))

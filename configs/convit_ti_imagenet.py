@@ -5,16 +5,13 @@ r"""ConViT-Ti on ImageNet-1k from scratch.
 
 Hardware: batch 1,024; 4 GPUs of 40 GB (the authors: 4, of 256 images each).
 Published: 73.1 % top-1 at 224 (arXiv:2103.10697 table 1; 73.116 % facebookresearch/convit, 73.14 %
-timm's convit_tiny). Its authors train as DeiT's, but keep no average of the weights.
-Where the data code differs from the authors' recipe is written in `recipes.deit_imagenet`.
+timm's convit_tiny.fb_in1k).
 """
 
-from configs import recipes
+from configs.recipes import deit
 from vit_jax import models
 from vit_jax.config import Config
 
 
 def get_config() -> Config:
-    config = recipes.deit_imagenet(models.variant("convit_ti"))
-    config.ema_decay = 0.0
-    return config
+    return deit.convit(models.variant("convit_ti"))

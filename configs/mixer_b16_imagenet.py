@@ -8,10 +8,10 @@ Published: 76.3 % top-1 at 224 (google-research/big_vision configs/mlp_mixer_i1k
 (arXiv:2105.01601 table 2).
 """
 
-from configs import recipes
+from configs.recipes import google
 from vit_jax import models
 from vit_jax.config import Config
 
 
 def get_config() -> Config:
-    return recipes.mixer_imagenet(models.variant("mixer_b16"))
+    return google.mixer(models.variant("mixer_b16"))

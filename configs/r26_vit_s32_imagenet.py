@@ -9,10 +9,10 @@ vit_small_r26_s32_224.augreg_in21k_ft_in1k). The augmentation is the one of ViT-
 much: big_vision names none for a hybrid.
 """
 
-from configs import recipes
+from configs.recipes import google
 from vit_jax import models
 from vit_jax.config import Config
 
 
 def get_config() -> Config:
-    return recipes.augreg_imagenet(models.variant("r26_vit_s32"), "medium2", regularised=False)
+    return google.augreg(models.variant("r26_vit_s32"), "medium2")

@@ -8,10 +8,10 @@ Published: 79.4 % top-1 at 224 (arXiv:2003.13678 table 4, facebookresearch/pycls
 regnety_040.pycls_in1k).
 """
 
-from configs import recipes
+from configs.recipes import regnet
 from vit_jax import models
 from vit_jax.config import Config
 
 
 def get_config() -> Config:
-    return recipes.regnet_imagenet(models.variant("regnety_4gf"), batch_size=512)
+    return regnet.imagenet(models.variant("regnety_4gf"), batch_size=512)

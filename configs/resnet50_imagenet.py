@@ -7,10 +7,10 @@ Hardware: batch 256; one GPU of 40 GB, or 8 of 16 GB (12.2 hours on 8 V100 to it
 Published: 76.8 % top-1 at 224 (facebookresearch/pycls MODEL_ZOO).
 """
 
-from configs import recipes
+from configs.recipes import regnet
 from vit_jax import models
 from vit_jax.config import Config
 
 
 def get_config() -> Config:
-    return recipes.regnet_imagenet(models.variant("resnet50"), batch_size=256)
+    return regnet.imagenet(models.variant("resnet50"), batch_size=256)

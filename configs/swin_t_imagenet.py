@@ -5,14 +5,13 @@ r"""Swin-T on ImageNet-1k from scratch.
 
 Hardware: batch 1,024; 8 GPUs of 32 GB or a TPU v3-8 (the authors: 8 V100).
 Published: 81.2 % top-1 at 224 (microsoft/Swin-Transformer; 81.39 % timm's
-swin_tiny_patch4_window7_224.ms_in1k). Swin-S and Swin-B: model `swin_s`, `swin_b` with stochastic
-depth 0.3 and 0.5. Where the data code differs from the authors' is written in the recipes.
+swin_tiny_patch4_window7_224.ms_in1k).
 """
 
-from configs import recipes
+from configs.recipes import swin
 from vit_jax import models
 from vit_jax.config import Config
 
 
 def get_config() -> Config:
-    return recipes.swin_imagenet(models.variant("swin_t"), drop_path_rate=0.2)
+    return swin.imagenet(models.variant("swin_t"), drop_path_rate=0.2)

@@ -14,7 +14,7 @@ checkpoint B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0
 
 import math
 
-from configs import recipes
+from configs.recipes import google
 from vit_jax import models
 from vit_jax.config import CheckpointConfig, Config, LogConfig
 from vit_jax.data import DataConfig, MixConfig
@@ -26,8 +26,8 @@ from vit_jax.optim import MomentDtype, OptimConfig
 
 
 def get_config() -> Config:
-    transform, mixup_alpha = recipes.inception("medium1")
-    evals = recipes.imagenet_evals("10 epochs")
+    transform, mixup_alpha = google.inception("medium1")
+    evals = google.imagenet_evals("10 epochs")
     return Config(
         model=models.variant(
             "vit_b16",

@@ -8,10 +8,10 @@ Published: none for ImageNet-1k alone with this recipe; the paper reports 85.13 
 on ImageNet-21k and fine-tuning at 384 (arXiv:2010.11929 table 5).
 """
 
-from configs import recipes
+from configs.recipes import google
 from vit_jax import models
 from vit_jax.config import Config
 
 
 def get_config() -> Config:
-    return recipes.vit_paper_imagenet(models.variant("vit_h14"))
+    return google.vit_paper(models.variant("vit_h14"))

@@ -9,10 +9,10 @@ Published: 76.53 % top-1 after fine-tuning at 384 (arXiv:2010.11929 table 5): on
 it does worse than ViT-B/16, as the paper says.
 """
 
-from configs import recipes
+from configs.recipes import google
 from vit_jax import models
 from vit_jax.config import Config
 
 
 def get_config() -> Config:
-    return recipes.vit_paper_imagenet(models.variant("vit_l16"))
+    return google.vit_paper(models.variant("vit_l16"))

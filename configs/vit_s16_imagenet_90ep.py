@@ -8,7 +8,7 @@ Published: 76.5 % top-1; 78.5 % in 150 and 80.0 % in 300 epochs (table 1 of the 
 by about 0.2 %.
 """
 
-from configs import recipes
+from configs.recipes import google
 from vit_jax import models
 from vit_jax.config import CheckpointConfig, Config, LogConfig
 from vit_jax.data import DataConfig, MixConfig
@@ -19,7 +19,7 @@ from vit_jax.optim import MomentDtype, OptimConfig
 
 
 def get_config() -> Config:
-    transform, mixup_alpha = recipes.inception("light2")
+    transform, mixup_alpha = google.inception("light2")
     return Config(
         model=models.variant(
             "vit_s16",
@@ -45,7 +45,7 @@ def get_config() -> Config:
             mu_dtype=MomentDtype.BFLOAT16,
         ),
         duration="90 epochs",
-        evals=recipes.imagenet_evals("10 epochs"),
+        evals=google.imagenet_evals("10 epochs"),
         checkpoint=CheckpointConfig(every="1000 steps"),
         log=LogConfig(every="50 steps"),
     )

@@ -9,10 +9,10 @@ vit_tiny_patch16_224.augreg_in21k_ft_in1k). DeiT-Ti, the same network, reaches 7
 ImageNet-1k alone in 300 epochs with its own recipe (arXiv:2012.12877 table 5).
 """
 
-from configs import recipes
+from configs.recipes import google
 from vit_jax import models
 from vit_jax.config import Config
 
 
 def get_config() -> Config:
-    return recipes.augreg_imagenet(models.variant("vit_ti16"), "light2", regularised=False)
+    return google.augreg(models.variant("vit_ti16"), "light2")

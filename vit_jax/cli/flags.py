@@ -55,16 +55,26 @@ def read_config(argv: Sequence[str], values: flags.FlagValues) -> Config:
         base = bare["config"].value
         if not isinstance(base, Config):
             raise UserError(f"{path}: get_config() must return a vit_jax.config.Config")
-    except UserError:
-        raise
     except Exception as error:  # whatever a user's own file does
-        raise UserError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+        cause = _without_wrapping(error)
+        if isinstance(cause, UserError):
+            raise cause from None
+        raise UserError(f"{path} cannot be read: {type(cause).__name__}: {cause}") from error
     for override in overrides:
         check_path(base, override.split("=")[0].split("config.", 1)[1])
     parse(argv, values)
     cfg = cast(Config, values["config"].value)
     check(cfg)
     return cfg
+
+
+def _without_wrapping(error: BaseException) -> BaseException:
+    """Return what a config file raised, which config_flags and absl wrap with its traceback."""
+    while error.__context__ is not None and (
+        isinstance(error, flags.Error) or str(error).startswith("Error whilst parsing config file")
+    ):
+        error = error.__context__
+    return error
 
 
 def parse(argv: Sequence[str], values: flags.FlagValues) -> None:
@@ -114,5 +124,5 @@ def _config_files() -> list[str]:
     return sorted(
         f"configs/{name}"
         for name in os.listdir("configs")
-        if name.endswith(".py") and not name.startswith(("_", "recipes"))
+        if name.endswith(".py") and not name.startswith("_")
     )
