@@ -3,25 +3,28 @@
 
 import contextlib
 import dataclasses
-import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
-from vit_jax import __version__, data, models, sharding
 from vit_jax import config as config_lib
-from vit_jax.analysis.flops import forward_flops, train_flops
+from vit_jax import data, sharding
 from vit_jax.analysis.peaks import peak_flops
-from vit_jax.checkpoints.checkpointer import Checkpointer, SaveFailed
+from vit_jax.checkpoints.checkpointer import Checkpointer, CorruptCheckpoints, SaveFailed
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.evals import Classify
 from vit_jax.train import build as build_lib
-from vit_jax.train import report, workdir
+from vit_jax.train import early_stop, report, workdir
+from vit_jax.train import metadata as metadata_lib
 from vit_jax.train import start as start_lib
+from vit_jax.train import teacher as teacher_lib
+from vit_jax.train.batches import device_batches
+from vit_jax.train.early_stop import Tally
+from vit_jax.train.logit_cache import LogitCache
 from vit_jax.train.meter import Meter
 from vit_jax.train.progress import Progress
 from vit_jax.train.state import TrainState
@@ -37,7 +40,8 @@ class Result:
     """How a call of `fit` ended.
 
     Attributes:
-        state: the last state; None where the run had finished before.
+        state: the last state, or the best one of a run that stopped early; None where the run had
+            finished before.
         step: the number of steps done.
         status: exit status: 0 finished, 75 interrupted (the same command continues).
         metrics: of the evaluations at the end, or of the last ones before a stop.
@@ -74,14 +78,26 @@ def fit(cfg: Config, directory: str | Path, *, allow_config_change: bool = False
     with workdir.lock(place), jax.set_mesh(mesh):
         checkpoints = Checkpointer(place / workdir.CHECKPOINTS, cfg.checkpoint)
         latest = checkpoints.latest_step()
-        if latest is not None and not allow_config_change:
-            _check_unchanged(cfg, checkpoints.metadata(latest)["config"], place)
-        if workdir.finished_step(place) == total:
+        saved = {} if latest is None else checkpoints.metadata(latest)
+        if saved and not allow_config_change:
+            metadata_lib.check_unchanged(cfg, saved["config"], place)
+        finished, tally = workdir.finished_step(place), early_stop.resume(cfg.checkpoint, saved)
+        if finished == total:
             _say(f"{place} has finished its {total:,} steps; nothing to do")
             return Result(None, total, 0, {})
+        if finished is not None and finished == latest and tally.ends(cfg.checkpoint.patience):
+            _say(
+                f"{place} stopped early at step {finished:,}; nothing to do (a larger "
+                "checkpoint.patience goes on)"
+            )
+            return Result(None, finished, 0, {})
+        teacher = teacher_lib.read(cfg, source, total * cfg.data.batch_size)
+        if saved and not allow_config_change:
+            teacher_lib.check_unchanged(teacher, saved, place)
         restored = checkpoints.restore(build_lib.abstract_state(parts, mesh))
         if restored is not None:
             state, start = restored.state, restored.step
+            tally = early_stop.resume(cfg.checkpoint, restored.metadata)
             if start > total:
                 raise UserError(
                     f"{place} is at step {start:,}, beyond duration={cfg.duration!r} ({total:,} "
@@ -93,8 +109,10 @@ def fit(cfg: Config, directory: str | Path, *, allow_config_change: bool = False
             start = 0
             if told:
                 _say(told)
-        metadata = _metadata(cfg, source)
-        _write_metadata(place, metadata)
+        frozen = teacher_lib.place(teacher.frozen, build_lib.placed(parts.frozen, mesh))
+        teacher = dataclasses.replace(teacher, frozen={})  # from now on on the devices alone
+        metadata = metadata_lib.describe(cfg, source, teacher)
+        metadata_lib.write(place, metadata)
         with contextlib.ExitStack() as stack:
             writer = make_writer(cfg.log, place, step=start, run_config=metadata["config"])
             stack.callback(writer.close)
@@ -105,6 +123,8 @@ def fit(cfg: Config, directory: str | Path, *, allow_config_change: bool = False
                 cfg=cfg,
                 parts=parts,
                 mesh=mesh,
+                frozen=frozen,
+                cache=teacher.cache,
                 evaluators=evaluators,
                 checkpoints=checkpoints,
                 writer=writer,
@@ -113,16 +133,20 @@ def fit(cfg: Config, directory: str | Path, *, allow_config_change: bool = False
                 place=place,
                 images_at_peak=_images_at_peak(cfg, parts, mesh),
             )
-            state, step, metrics = run.train(state, start, source, stop)
-            if step < total:
+            state, step, metrics, tally = run.train(state, start, tally, source, stop)
+            if step < total and tally.ends(cfg.checkpoint.patience):
+                del state  # its memory is the best one's
+                state, metrics = run.finish_early(step, tally)
+            elif step < total:
                 progress.message(f"{stop}: saved step {step:,}; the same command continues")
                 return Result(state, step, INTERRUPTED, metrics)
-            metrics |= run.finish(state, metrics)
+            else:
+                metrics |= run.finish(state, metrics)
         if jax.process_index() == 0:
             report.learning_curve(place / workdir.METRICS, place / workdir.CURVE, title=place.name)
             _say(f"learning curve: {place / workdir.CURVE}")
-            workdir.mark_finished(place, total)
-        return Result(state, total, 0, metrics)
+            workdir.mark_finished(place, step)
+        return Result(state, step, 0, metrics)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +156,8 @@ class _Run:
     cfg: Config
     parts: build_lib.Parts
     mesh: Mesh
+    frozen: Any
+    cache: LogitCache | None
     evaluators: Mapping[str, Classify]
     checkpoints: Checkpointer
     writer: MetricWriter
@@ -141,17 +167,22 @@ class _Run:
     images_at_peak: float | None
 
     def train(
-        self, state: TrainState, start: int, source: data.Source, stop: Stop
-    ) -> tuple[TrainState, int, dict[str, float]]:
-        """Run from `start` to the end or to a request to stop; returns state, step and metrics."""
+        self, state: TrainState, start: int, tally: Tally, source: data.Source, stop: Stop
+    ) -> tuple[TrainState, int, dict[str, float], Tally]:
+        """Run from `start` to the end, planned or early, or to a request to stop.
+
+        Returns the last state, its step, its evaluations and the tally of early stopping.
+        """
         plan, step, metrics = self.parts.plan, start, {}
+        patience = self.cfg.checkpoint.patience
         train_step = build_lib.compile_step(self.parts, self.mesh)
         meter = Meter()
-        with contextlib.closing(_device_batches(self.cfg, source, self.mesh, start)) as batches:
-            while step < plan.total_steps:
+        stream = device_batches(self.cfg, source, self.mesh, start, self.cache)
+        with contextlib.closing(stream) as batches:
+            while step < plan.total_steps and not tally.ends(patience):
                 with meter.waiting():
                     batch = next(batches)
-                state, values = train_step(state, {}, batch)
+                state, values = train_step(state, self.frozen, batch)
                 step += 1
                 meter.add(step, values)
                 self.progress.advance(step)
@@ -160,45 +191,89 @@ class _Run:
                     self._log(step, meter.read(everything=last) | self._speed())
                 # Before the save, which notes the metrics by which the best is kept.
                 due = [n for n, e in plan.eval_every.items() if _due(step, e) or (last and e)]
-                metrics = self.evaluate(state, step, due)
+                metrics = self.evaluate(state, step, due, final=last)
+                tally = tally.after(step, metrics)
+                last = last or tally.ends(patience)
                 stopping = not last and stop.requested(step)
                 # What is to be kept as the best must be saved where it was measured.
                 ranked = self.cfg.checkpoint.keep_best and self.cfg.checkpoint.metric in metrics
                 if last or stopping or ranked or _due(step, plan.checkpoint_every):
-                    self._save(step, state, metrics, must_succeed=last or stopping)
+                    self._save(step, state, metrics, tally, must_succeed=last or stopping)
                 if stopping:
                     break
         self.checkpoints.wait()
-        return state, step, metrics
+        return state, step, metrics, tally
 
     def finish(self, state: TrainState, done: Mapping[str, float]) -> dict[str, float]:
         """Run the evaluations of the final state that are not `done` yet."""
         rest = [name for name in self.cfg.evals if f"{name}/loss" not in done]
-        return self.evaluate(state, self.parts.plan.total_steps, rest)
+        return self.evaluate(state, self.parts.plan.total_steps, rest, final=True)
 
-    def evaluate(self, state: TrainState, step: int, names: Sequence[str]) -> dict[str, float]:
-        """Run evaluations by name, of parameters and moving average; the last step's report."""
-        last = step == self.parts.plan.total_steps
+    def finish_early(self, step: int, tally: Tally) -> tuple[TrainState, dict[str, float]]:
+        """Restore the best checkpoint of a run that ends at `step`, and run every evaluation."""
+        abstract = build_lib.abstract_state(self.parts, self.mesh)
+        while (best := self.checkpoints.best_step()) is not None:
+            try:
+                state = self.checkpoints.restore_step(abstract, best).state
+            except CorruptCheckpoints as damage:
+                self.progress.message(f"warning: {damage}")
+                continue
+            self.progress.message(early_stop.describe(tally, step, best))
+            measured = {n for n, every in self.parts.plan.eval_every.items() if _due(step, every)}
+            return state, self.evaluate(
+                state, step, list(self.cfg.evals), final=True, written=measured
+            )
+        raise CorruptCheckpoints(
+            f"{self.place} should end with the best parameters by {tally.metric}, but no intact "
+            "checkpoint has it; set checkpoint.patience=0 to go on"
+        )
+
+    def evaluate(
+        self,
+        state: TrainState,
+        step: int,
+        names: Sequence[str],
+        *,
+        final: bool,
+        written: Collection[str] = (),
+    ) -> dict[str, float]:
+        """Run evaluations by name, of parameters and moving average.
+
+        `final` ones write their report. Those `written` are shown only: at this step the log has
+        what the parameters were then.
+        """
         metrics: dict[str, float] = {}
+        logged: dict[str, float] = {}
         for name in names:
             run, predict = self.evaluators[name].run, self.parts.predict
-            report_dir = self.place / name if last and self.cfg.evals[name].report else None
+            report_dir = self.place / name if final and self.cfg.evals[name].report else None
             with self.progress.paused(f"evaluating {name}"):
                 scores = run(predict, {"params": state.params, **state.model_state}, report_dir)
-                metrics |= {f"{name}/{key}": value for key, value in scores.items()}
+                found = {f"{name}/{key}": value for key, value in scores.items()}
                 if state.ema is not None:
                     scores = run(predict, state.ema)
-                    metrics |= {f"{name}_ema/{key}": value for key, value in scores.items()}
+                    found |= {f"{name}_ema/{key}": value for key, value in scores.items()}
+            metrics |= found
+            logged |= {} if name in written else found
+        if logged:
+            self.writer.write(step, logged)
         if metrics:
-            self._log(step, metrics)
+            self.progress.report(metrics)
         return metrics
 
     def _save(
-        self, step: int, state: TrainState, metrics: Mapping[str, float], *, must_succeed: bool
+        self,
+        step: int,
+        state: TrainState,
+        metrics: Mapping[str, float],
+        tally: Tally,
+        *,
+        must_succeed: bool,
     ) -> None:
         """Start a save; one that fails midway (a full disk) is told and tried again next time."""
         try:
-            self.checkpoints.save(step, state, metadata=self.metadata, metrics=metrics)
+            metadata = self.metadata | early_stop.to_json(tally)
+            self.checkpoints.save(step, state, metadata=metadata, metrics=metrics)
         except SaveFailed as error:
             self.progress.message(f"warning: {error}")
             if must_succeed:
@@ -226,66 +301,11 @@ def _images_at_peak(cfg: Config, parts: build_lib.Parts, mesh: Mesh) -> float | 
     peak = peak_flops(mesh.devices.flat[0].device_kind, cfg.model.dtype.value)
     if peak is None:
         return None
-    height, width, channels = models.input_shape(cfg.model)
-    flops = train_flops(forward_flops(parts.module, (height, width), channels))
-    return peak * mesh.size / flops
+    return peak * mesh.size / build_lib.image_flops(cfg, parts)
 
 
 def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
-
-
-def _device_batches(
-    cfg: Config, source: data.Source, mesh: Mesh, start: int
-) -> Generator[dict[str, jax.Array], None, None]:
-    """Yield global batches from step `start` on, one transfer ahead of the step that uses it."""
-    height, width, channels = models.input_shape(cfg.model)
-    index, count = sharding.batch_slice(mesh)
-    batches = data.train_batches(
-        source,
-        cfg.data,
-        image_size=(height, width),
-        channels=channels,
-        seed=cfg.seed,
-        start_step=start,
-        process_index=index,
-        process_count=count,
-    )
-    with contextlib.closing(batches):
-        ahead = None
-        for batch in batches:
-            arrays = {key: batch[key] for key in ("image", "label")}
-            following = sharding.global_batch(arrays, mesh, batch_size=cfg.data.batch_size)
-            if ahead is not None:
-                yield ahead
-            ahead = following
-
-
-def _metadata(cfg: Config, source: data.Source) -> dict[str, Any]:
-    """Return what a checkpoint says about itself, besides its arrays."""
-    return {
-        "config": config_lib.to_json(cfg),
-        "class_names": list(source.class_names),
-        "versions": {"vit_jax": __version__, "jax": jax.__version__},
-    }
-
-
-def _write_metadata(place: Path, metadata: Mapping[str, Any]) -> None:
-    if jax.process_index() != 0:
-        return
-    (place / workdir.CONFIG).write_text(json.dumps(metadata["config"], indent=2) + "\n")
-    (place / workdir.CLASSES).write_text(json.dumps(metadata["class_names"], indent=1) + "\n")
-
-
-def _check_unchanged(cfg: Config, saved: Mapping[str, Any], place: Path) -> None:
-    """Refuse to continue a run under a config that computes something else."""
-    lines = config_lib.changes(saved, config_lib.to_json(cfg))
-    if lines:
-        more = f"; and {len(lines) - 4} more" if len(lines) > 4 else ""
-        raise UserError(
-            f"{place} was started with another config ({'; '.join(lines[:4])}{more}); choose "
-            "another workdir, or add --allow_config_change to continue from its checkpoint anyway"
-        )
 
 
 def _say(text: str) -> None:

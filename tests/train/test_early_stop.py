@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run that no longer gets better stops with its best parameters, killed in between or not."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from configs import vit_mu_digits
+from vit_jax import config as config_lib
+from vit_jax import trees, weights
+from vit_jax.checkpoints import CheckpointConfig, Mode, reader
+from vit_jax.checkpoints.checkpointer import Checkpointer
+from vit_jax.config import Config
+from vit_jax.errors import UserError
+from vit_jax.optim import OptimConfig, Optimizer
+from vit_jax.train import early_stop, workdir
+from vit_jax.train.early_stop import Tally
+from vit_jax.train.loop import Result, fit
+from vit_jax.train.writers import read_jsonl
+
+ROOT = Path(__file__).parent.parent.parent
+MAX = Tally("val/top1", Mode.MAX)
+
+
+def tally_of(values, start=MAX):
+    tally = start
+    for step, value in enumerate(values, 1):
+        tally = tally.after(10 * step, {tally.metric: value, "val/loss": 0.0})
+    return tally
+
+
+def test_counts_measurements_since_the_first_best():
+    assert tally_of([0.5, 0.6, 0.4, 0.6]) == Tally("val/top1", Mode.MAX, 0.6, 20, 2)
+    assert tally_of([0.5, 0.6, 0.7]).since == 0
+    lower = Tally("val/top1", Mode.MIN)
+    assert tally_of([0.5, 0.6, 0.4, 0.6], lower) == Tally("val/top1", Mode.MIN, 0.4, 30, 1)
+
+
+def test_counts_nothing_where_its_metric_was_not_measured():
+    tally = tally_of([0.5, 0.4])
+    assert tally.after(99, {"test/top1": 0.9, "val/loss": 0.1}) == tally
+
+
+def test_a_value_that_is_not_finite_is_no_best():
+    assert tally_of([float("nan"), 0.5, float("inf")]) == Tally("val/top1", Mode.MAX, 0.5, 20, 1)
+    # There would be nothing to restore.
+    assert not tally_of([float("nan")] * 5).ends(2)
+
+
+def test_ends_after_so_many_in_a_row():
+    assert not tally_of([0.5, 0.4]).ends(2)
+    assert tally_of([0.5, 0.4, 0.5]).ends(2)
+    assert tally_of([0.5, 0.4, 0.5, 0.3]).ends(2)
+    assert not tally_of([0.5, 0.4, 0.6]).ends(2)
+    assert not tally_of([0.5] * 9).ends(0)
+
+
+def test_goes_on_from_what_a_checkpoint_holds():
+    cfg, tally = CheckpointConfig(), tally_of([0.5, 0.4])
+    assert early_stop.resume(cfg, early_stop.to_json(tally)) == tally
+    assert early_stop.resume(cfg, {}) == MAX
+    for other in (CheckpointConfig(metric="val/loss"), CheckpointConfig(mode=Mode.MIN)):
+        fresh = Tally(other.metric, other.mode)
+        assert early_stop.resume(other, early_stop.to_json(tally)) == fresh
+
+
+@pytest.mark.parametrize(
+    "settings, named",
+    [
+        ({"patience": -1}, "patience"),
+        ({"patience": 2, "keep_best": 0}, r"checkpoint.patience=2 .*checkpoint.keep_best=1"),
+        ({"patience": 2, "metric": "test/top1"}, "checkpoint.metric 'test/top1'"),
+        ({"patience": 2, "metric": ""}, "checkpoint.metric"),
+        ({"patience": 2, "metric": "val_ema/top1"}, "checkpoint.metric"),
+    ],
+)
+def test_patience_that_could_not_act_is_refused(settings, named):
+    cfg = vit_mu_digits.get_config()
+    cfg.checkpoint = CheckpointConfig(**settings)
+    with pytest.raises(UserError, match=named):
+        config_lib.check(cfg)
+
+
+def test_patience_needs_evaluations_along_the_way():
+    cfg = vit_mu_digits.get_config()
+    cfg.evals["val"].every = ""
+    cfg.checkpoint.patience = 3
+    with pytest.raises(UserError, match=r"evals\.<name>\.every"):
+        config_lib.check(cfg)
+
+
+def config(patience: int = 2) -> Config:
+    """Build a run whose "best" is the largest loss: that of step 3, for it learns."""
+    cfg = vit_mu_digits.get_config()
+    cfg.model.dim, cfg.model.depth, cfg.model.num_heads, cfg.model.mlp_dim = 16, 1, 2, 32
+    cfg.data.batch_size = 64
+    cfg.data.transform, cfg.data.mix.mixup_alpha = cfg.evals["val"].transform, 0.0
+    cfg.optim = OptimConfig(name=Optimizer.SGD, lr=0.1, momentum=0.0)
+    cfg.duration, cfg.log.every = "30 steps", "1 steps"
+    cfg.evals["val"].every = "3 steps"
+    cfg.evals["val"].batch_size = cfg.evals["test"].batch_size = 72
+    cfg.log.tensorboard = False
+    cfg.ema_decay = 0.5
+    cfg.mesh.data = 1
+    cfg.checkpoint = CheckpointConfig(
+        every="4 steps", keep=1, metric="val/loss", mode=Mode.MAX, patience=patience
+    )
+    return cfg
+
+
+def digests(result: Result) -> dict[str, bytes]:
+    found = {}
+    for name, leaf in trees.named_leaves(result.state):
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+        found[name] = np.asarray(leaf).tobytes()
+    return found
+
+
+def scores(place: Path) -> list[tuple]:
+    """List what metrics.jsonl holds but for speeds."""
+    rows = read_jsonl(place / workdir.METRICS)
+    return [(r["step"], n, v) for r in rows for n, v in r.items() if not n.startswith("perf/")]
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    place = tmp_path_factory.mktemp("early") / "run"
+    return place, fit(config(), place)
+
+
+def test_stops_and_ends_with_the_best(stopped, capsys):
+    place, result = stopped
+    assert (result.step, result.status, int(result.state.step)) == (9, 0, 3)
+    assert workdir.finished_step(place) == 9
+    rows = read_jsonl(place / workdir.METRICS)
+    loss = {row["step"]: row["val/loss"] for row in rows if "val/loss" in row}
+    assert list(loss) == [3, 6, 9]
+    assert loss[3] > max(loss[6], loss[9])
+    # Every final evaluation is of the restored parameters; step 9 has its own in the log, too.
+    assert result.metrics["val/loss"] == loss[3]
+    assert result.metrics["val_ema/loss"] == next(r["val_ema/loss"] for r in rows if r["step"] == 3
+                                                  and "val_ema/loss" in r)  # fmt: skip
+    assert rows[-1]["step"] == 9
+    assert rows[-1]["test/loss"] == result.metrics["test/loss"]
+    assert (place / "test" / "confusion.csv").exists()
+    assert (place / workdir.CURVE).exists()
+    # The same command has nothing to do, and says so.
+    again = fit(config(), place)
+    assert (again.state, again.step, again.status) == (None, 9, 0)
+    assert "stopped early at step 9; nothing to do" in capsys.readouterr().out
+
+
+def test_its_weights_are_the_best_ones_by_default(stopped):
+    place, result = stopped
+    assert [reader.find(place, which).step for which in ("", "best", "latest")] == [3, 3, 9]
+    params = weights.load(f"ckpt:{place}", config().model)["params"]
+    jax.tree.map(np.testing.assert_array_equal, params, result.state.params)
+
+
+def kill_at(moment: str) -> None:
+    """Have SIGKILL sent at the very moment: to be called in a process of its own."""
+    real_save = Checkpointer.save
+
+    def die(*args, **kwargs):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def save(self, step, state, **kwargs):
+        return die() if step == 9 else real_save(self, step, state, **kwargs)
+
+    if moment == "decided, not saved":
+        Checkpointer.save = save
+    else:
+        assert moment == "saved, not restored"
+        Checkpointer.restore_step = die
+
+
+@pytest.mark.slow
+def test_kills_around_the_decision_change_nothing(stopped, tmp_path, capsys):
+    place, reference = tmp_path / "run", stopped[1]
+    code = "import sys; from tests.train import test_early_stop as test; "
+    code += "test.kill_at(sys.argv[1]); test.fit(test.config(), sys.argv[2])"
+    for moment, saved in (("decided, not saved", False), ("saved, not restored", True)):
+        died = subprocess.run(
+            [sys.executable, "-c", code, moment, str(place)],
+            cwd=ROOT,
+            env={**os.environ, "JAX_NUM_CPU_DEVICES": "8"},
+            capture_output=True,
+            timeout=180,
+            text=True,
+        )
+        assert died.returncode == -signal.SIGKILL, died.stderr
+        assert (place / "checkpoints" / "9").exists() == saved
+        assert workdir.finished_step(place) is None
+    result = fit(config(), place)
+    told = "stopped early at step 9: no better val/loss than {:.6g} of step 3 in 2 evaluations"
+    assert told.format(reference.metrics["val/loss"]) in capsys.readouterr().out
+    assert digests(result) == digests(reference)
+    assert result.metrics == reference.metrics
+    assert scores(place) == scores(stopped[0])
+    # Killed after all is written but the mark.
+    (place / "finished.json").unlink()
+    assert digests(fit(config(), place)) == digests(reference)
+    assert scores(place) == scores(stopped[0])
+    assert workdir.finished_step(place) == 9
+    # More patience goes on from the step where it stopped.
+    result = fit(config(patience=3), place)
+    assert (result.step, int(result.state.step)) == (12, 3)
+
+
+@pytest.mark.slow
+def test_a_damaged_best_checkpoint_gives_way_to_the_next(stopped, tmp_path, capsys):
+    cfg = config()
+    cfg.checkpoint.keep_best = 2
+    place = tmp_path / "run"
+    fit(cfg, place)
+    (place / "finished.json").unlink()
+    for file in (place / "checkpoints" / "3").rglob("*"):
+        if file.is_file() and "d" in file.parts[-2:-1]:
+            file.write_bytes(b"")
+    result = fit(cfg, place)
+    told = capsys.readouterr().out
+    assert "checkpoints/3 is unusable" in told
+    second = max((6, 9), key=lambda s: reader.find(place, str(s)).record.metrics["val/loss"])
+    assert int(result.state.step) == second

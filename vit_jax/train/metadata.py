@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run says of itself, in its workdir and with every checkpoint, and what of it must stay."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from vit_jax import __version__, data
+from vit_jax import config as config_lib
+from vit_jax.config import Config
+from vit_jax.errors import UserError
+from vit_jax.train import workdir
+from vit_jax.train.teacher import Teacher
+
+
+def describe(cfg: Config, source: data.Source, teacher: Teacher) -> dict[str, Any]:
+    """Return what a checkpoint says about itself, besides its arrays."""
+    return {
+        **({"teacher": teacher.digest} if teacher.digest else {}),
+        "config": config_lib.to_json(cfg),
+        "class_names": list(source.class_names),
+        "versions": {"vit_jax": __version__, "jax": jax.__version__},
+    }
+
+
+def write(place: Path, metadata: Mapping[str, Any]) -> None:
+    """Leave the config and the class names in the workdir."""
+    if jax.process_index() != 0:
+        return
+    (place / workdir.CONFIG).write_text(json.dumps(metadata["config"], indent=2) + "\n")
+    (place / workdir.CLASSES).write_text(json.dumps(metadata["class_names"], indent=1) + "\n")
+
+
+def check_unchanged(cfg: Config, saved: Mapping[str, Any], place: Path) -> None:
+    """Refuse to continue a run under a config that computes something else."""
+    lines = config_lib.changes(saved, config_lib.to_json(cfg))
+    if lines:
+        more = f"; and {len(lines) - 4} more" if len(lines) > 4 else ""
+        raise UserError(
+            f"{place} was started with another config ({'; '.join(lines[:4])}{more}); choose "
+            "another workdir, or add --allow_config_change to continue from its checkpoint anyway"
+        )
