@@ -79,5 +79,5 @@ def test_autoaugments_tables_are_timms_and_torchvisions() -> None:
             [(step.name, step.prob, step.level) for step in steps]
             for steps in parse(f"autoaugment({name})").sub_policies  # pyright: ignore
         ]
-        read = [[(n, p, 0 if n in unread else level) for n, p, level in row] for row in theirs]
+        read = [[(n, p, None if n in unread else k) for n, p, k in row] for row in theirs]
         assert json.dumps(ours) == json.dumps(read)

@@ -82,11 +82,14 @@ _TABLES = {
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One operation of a sub-policy: how often, and at which of ten levels."""
+    """One operation of a sub-policy: how often, and at which of ten levels if it has any."""
 
     name: str
     prob: float
-    level: int = 0
+    level: int | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.level is None else f"{self.name} {self.level}"
 
 
 SubPolicy = tuple[Step, ...]
@@ -113,7 +116,7 @@ class AutoAugment:
     def parts(self) -> dict[str, Operation]:
         """Return the sub-policies with all their operations, numbered as in the paper."""
         return {
-            f"{i}: " + ", ".join(f"{step.name} {step.level}" for step in steps): (
+            f"{i}: " + ", ".join(map(str, steps)): (
                 lambda image, rng, steps=steps: self._apply(steps, image, rng)
             )
             for i, steps in enumerate(self.sub_policies)
@@ -123,7 +126,7 @@ class AutoAugment:
         picture: Picture = to_pillow(image)
         for step in steps:
             sign = 1 if rng.random() < 0.5 else -1
-            value = argument(step.name, step.level, sign)
+            value = argument(step.name, step.level or 0, sign)
             picture = operate(step.name, picture, value, self.fill, Resampling.NEAREST)
         return from_pillow(picture)
 
@@ -153,8 +156,8 @@ def sub_policies(name: str) -> tuple[SubPolicy, ...]:
     return tuple(tuple(_step(*words.split()) for words in line.split(",")) for line in lines)
 
 
-def _step(name: str, prob: str, level: str = "0") -> Step:
-    return Step(name, float(prob), int(level))
+def _step(name: str, prob: str, level: str | None = None) -> Step:
+    return Step(name, float(prob), None if level is None else int(level))
 
 
 def read(text: str, fill: tuple[int, ...]) -> AutoAugment | None:

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`visualize --augmentations` shows what the pipeline and the step really make."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.photos import write_folder
+from tests.test_configs import load
+from vit_jax import data
+from vit_jax.cli import augmentation_sheets, contact_sheet
+from vit_jax.cli.contact_sheet import Tile
+from vit_jax.cli.visualize import main
+
+ROOT = Path(__file__).parent.parent.parent
+DIGITS = f"--config={ROOT}/configs/vit_mu_digits.py"
+SHEETS = ("transform.png", "operations.png", "batch.png")
+
+
+def run(*args: str) -> int:
+    return main(["vit_jax visualize", "--augmentations", *args])
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    root = tmp_path_factory.mktemp("photos")
+    write_folder(root, {"train": 1}, ("china", "flower"))
+    for name in ("china", "flower"):
+        (root / "train" / name / "0.jpg").rename(root / f"{name}.jpg")
+    return [str(root / "china.jpg"), str(root / "flower.jpg")]
+
+
+@pytest.fixture
+def config():
+    """A run on 16x16 colour images with everything on."""
+    cfg = load(ROOT / "configs" / "vit_mu_digits.py")
+    cfg.model.image_size, cfg.model.channels = (16, 16), 3
+    cfg.data.transform = data.TransformConfig(
+        crop=data.Crop.RANDOM_RESIZED, flip=True, auto_augment="3-augment", color_jitter=0.3
+    )
+    cfg.data.mean, cfg.data.std = (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)
+    cfg.data.mix = data.MixConfig(cutmix_alpha=1.0, partner=data.Partner.REVERSED)
+    cfg.data.erasing_prob = 0.5
+    cfg.seed = 3
+    return cfg
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[list[Tile]]]:
+    """Every sheet's rows by the first word of its title, instead of its PNG."""
+    seen = {}
+
+    def render(rows: list[list[Tile]], title: str) -> bytes:
+        seen[title.split()[0].rstrip(":")] = rows
+        return b""
+
+    monkeypatch.setattr(augmentation_sheets, "render", render)
+    return seen
+
+
+def test_the_tiles_are_those_of_the_pipeline_and_of_the_step(config, files, drawn, tmp_path):
+    lines = augmentation_sheets.write_sheets(config, files, tmp_path, 4)
+    assert lines == [str(tmp_path / name) for name in SHEETS]
+    source = augmentation_sheets._read_files(files)
+
+    rows = drawn["data.transform"]
+    assert [tile.caption for tile in rows[1]] == [
+        "flower, as evaluated",
+        *(f"draw {i}" for i in range(1, 5)),
+    ]
+    plain = next(iter(config.evals.values())).transform
+    with data.eval_batches(source, plain, batch_size=2, image_size=(16, 16), channels=3) as stream:
+        evaluated = next(stream)["image"]
+    for row, image in zip(rows, evaluated, strict=True):
+        np.testing.assert_array_equal(row[0].image, image)
+        assert len({tile.image.tobytes() for tile in row}) == 5  # every draw is another
+        assert {tile.image.shape for tile in row} == {(16, 16, 3)}
+
+    parts = [tile for row in drawn["what"] for tile in row]
+    names = ["china", "grayscale", "solarize", "blur", "color_jitter 0.3"]
+    assert [tile.caption for tile in parts] == names
+    np.testing.assert_array_equal(parts[0].image, evaluated[0])
+    half = np.where(evaluated[0] < 128, evaluated[0], 255 - evaluated[0])
+    np.testing.assert_array_equal(parts[2].image, half)
+
+    assert [len(row) for row in drawn["batches"]] == [4, 4, 4]
+    config.data.batch_size, config.data.num_workers = 4, 0
+    with data.train_batches(
+        source, config.data, image_size=(16, 16), channels=3, seed=3, start_step=1
+    ) as stream:
+        batch = next(stream)
+    for i, tile in enumerate(drawn["batches"][1]):
+        # Every pixel is of the image itself, of the other, or noise.
+        own = np.abs(batch["image"][i].astype(int) - tile.image).max(-1) <= 1
+        other = np.abs(batch["image"][3 - i].astype(int) - tile.image).max(-1) <= 1
+        shares = dict.fromkeys(("china", "flower"), 0)
+        for line in tile.caption.splitlines():
+            percent, name = line.split(" % ")
+            shares[name] += int(percent)
+        assert sum(shares.values()) in (99, 100, 101)
+        noise = 1 - (own | other).mean()
+        assert noise < 0.7
+        label = source.class_names[batch["label"][i]]
+        if batch["label"][i] != batch["label"][3 - i]:
+            assert own.mean() - 0.02 <= shares[label] / 100 <= own.mean() + noise + 0.02
+
+
+def test_nothing_to_show_is_said_and_skipped(drawn, tmp_path, capsys):
+    assert run(DIGITS, "--config.data.mix.mixup_alpha=0", f"--out={tmp_path}/new") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{tmp_path}/new/transform.png"
+    assert lines[1].startswith("no operations.png: data.transform has neither auto_augment")
+    assert lines[2].startswith("no batch.png: the step neither mixes")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["transform.png"]
+    assert len(drawn["data.transform"]) == 4  # images of the training split
+    assert {len(row) for row in drawn["data.transform"]} == {9}
+
+
+def test_the_seed_fixes_every_pixel(config, files, tmp_path):
+    config.data.erasing_prob = 0.0  # quicker to compile
+
+    def sheets(seed: int) -> list[bytes]:
+        config.seed = seed
+        augmentation_sheets.write_sheets(config, files, tmp_path, 2)
+        return [(tmp_path / name).read_bytes() for name in SHEETS]
+
+    first, again, other = sheets(0), sheets(0), sheets(1)
+    assert first == again
+    assert all(a != b for a, b in zip(first, other, strict=True))
+
+
+ERRORS = {
+    "no mode": (["--noaugmentations", DIGITS], "what to show? add one of: --augmentations"),
+    "no such file": ([DIGITS, "--images", "no.jpg"], "--images: no.jpg: No such file"),
+    "no file": ([DIGITS, "--images", "--count=3"], "--images needs the names"),
+    "no image": ([DIGITS, "--images", __file__], "test_visualize: not a readable image"),
+    "many": ([DIGITS, "--images", *"abcdefghi"], "8 files at most, not 9"),
+    "count": ([DIGITS, "--count=17"], "[1, 16]"),
+    "dataset": ([DIGITS, "--config.data.name=cifar10"], "take files instead: --images FILE"),
+    "stray word": ([DIGITS, "--count=3", "a.jpg"], "unexpected argument 'a.jpg'"),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_a_mistake_is_one_line(case, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    args, expected = ERRORS[case]
+    assert run(*args, f"--out={tmp_path}/new") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert expected in line
+    assert not (tmp_path / "new").exists()
+
+
+def test_files_are_named_one_after_another_or_one_by_one(files, drawn, tmp_path):
+    resize = "--config.data.transform.crop=resize"
+    for args in (["--images", *files], [f"--images={files[0]}", f"--images={files[1]}"]):
+        drawn.clear()
+        assert run(DIGITS, resize, *args, f"--out={tmp_path}") == 0
+        titles = [row[0].caption for row in drawn["data.transform"]]
+        assert titles == ["china, as evaluated", "flower, as evaluated"]
+
+
+def open_sheet(rows: list[list[Tile]]) -> np.ndarray:
+    png = contact_sheet.render(rows, "a title")
+    assert len(png) < 400_000
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
+
+
+def test_a_sheet_of_noise_still_fits_a_page():
+    rng = np.random.default_rng(0)
+    noise = [Tile(rng.integers(0, 256, (64, 64, 3)).astype(np.uint8), "x" * 30) for _ in range(17)]
+    sheet = open_sheet([noise] * 8)
+    assert sheet.shape[1] >= 17 * 48
+
+
+def test_small_images_are_enlarged_by_whole_pixels_and_every_tile_has_its_place():
+    checks = (np.indices((8, 8)).sum(0)[..., None] % 2 * 255).astype(np.uint8)
+    red = np.zeros((300, 150, 3), np.uint8)
+    red[..., 0] = 255
+    sheet = open_sheet([[Tile(checks, "one"), Tile(red, "two words")], [Tile(red, "three")]])
+    is_red = (sheet == (255, 0, 0)).all(-1)
+    assert is_red.sum() == 2 * 160 * 80  # the aspect is kept
+    left = sheet[: len(sheet) // 2, :160, 0]
+    runs = np.unique(np.diff(np.flatnonzero(np.diff(left[60].astype(int)))))
+    assert runs.tolist() == [20]
+
+
+def test_captions_break_at_spaces():
+    font = contact_sheet.ImageFont.load_default(11)
+    lines = contact_sheet._wrap("1: Solarize 5, AutoContrast and more\nnext", 80, font)
+    assert lines[-1] == "next"
+    assert len(lines) > 2
+    assert " ".join(lines) == "1: Solarize 5, AutoContrast and more next"
+    assert max(font.getlength(line) for line in lines) <= 80

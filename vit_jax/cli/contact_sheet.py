@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contact sheets: rows of small images with captions, as one PNG small enough for a page."""
+
+import io
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image, ImageDraw, ImageFont
+
+# Bytes that a sheet may have. Tiles are made smaller until it fits.
+_MAX_BYTES = 280_000
+_SIDES = (160, 144, 128, 112, 96, 84, 72, 64, 56, 48)
+_MARGIN = 6
+_FONT_SIZE, _LINE = 11, 14
+
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+
+
+class Tile(NamedTuple):
+    """An image of 1 or 3 channels and what is written below it."""
+
+    image: UInt8[np.ndarray, "H W C"]
+    caption: str
+
+
+def render(rows: list[list[Tile]], title: str) -> bytes:
+    """Draw a contact sheet and return it as a PNG of 256 colours, below 280 kB if need be.
+
+    Small images are enlarged by whole numbers, their pixels to be seen as they are.
+    """
+    data, tiles = b"", sum(map(len, rows))
+    for side in _SIDES:
+        if tiles * side**2 > 3 * _MAX_BYTES and side > _SIDES[-1]:
+            continue  # photographs take half a byte a pixel: not worth a try
+        out = io.BytesIO()
+        sheet = _draw(rows, title, side)
+        sheet.quantize(256, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
+        data = out.getvalue()
+        if len(data) <= _MAX_BYTES:
+            break
+    return data
+
+
+def _draw(rows: list[list[Tile]], title: str, side: int) -> Image.Image:
+    font = ImageFont.load_default(_FONT_SIZE)
+    step = side + _MARGIN
+    width = max(len(row) for row in rows) * step + _MARGIN
+    captions = [[_wrap(tile.caption, side, font) for tile in row] for row in rows]
+    heading = _wrap(title, width - 2 * _MARGIN, font)
+    heights = [side + _LINE * max(map(len, texts)) + 2 * _MARGIN for texts in captions]
+    top = _LINE * len(heading) + 2 * _MARGIN
+    sheet = Image.new("RGB", (width, top + sum(heights)), "white")
+    draw = ImageDraw.Draw(sheet)
+
+    def write(lines: list[str], left: int, top: int) -> None:
+        for i, line in enumerate(lines):
+            draw.text((left, top + i * _LINE), line, "black", font)
+
+    write(heading, _MARGIN, _MARGIN)
+    for row, texts, height in zip(rows, captions, heights, strict=True):
+        for i, (tile, text) in enumerate(zip(row, texts, strict=True)):
+            left = _MARGIN + i * step
+            picture = _fit(tile.image, side)
+            sheet.paste(picture, (left + (side - picture.width) // 2, top))
+            write(text, left, top + side + 1)
+        top += height
+    return sheet
+
+
+def _fit(image: np.ndarray, side: int) -> Image.Image:
+    picture = Image.fromarray(image if image.shape[2] == 3 else image[..., 0]).convert("RGB")
+    longest = max(picture.size)
+    if longest <= side:
+        times = side // longest
+        size = (picture.width * times, picture.height * times)
+        return picture.resize(size, Image.Resampling.NEAREST)
+    size = (
+        max(1, round(picture.width * side / longest)),
+        max(1, round(picture.height * side / longest)),
+    )
+    return picture.resize(size, Image.Resampling.LANCZOS)
+
+
+def _wrap(text: str, width: int, font: Font) -> list[str]:
+    """Break a text at spaces so that no line is wider than `width` pixels, but for long words."""
+    lines = []
+    for paragraph in text.splitlines():
+        line = ""
+        for word in paragraph.split():
+            longer = f"{line} {word}".strip()
+            if line and font.getlength(longer) > width:
+                lines.append(line)
+                longer = word
+            line = longer
+        lines.append(line)
+    return lines
