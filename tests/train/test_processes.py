@@ -97,7 +97,10 @@ def test_a_run_of_one_process_goes_on_in_two(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_weights_of_another_run_are_the_same_start_for_two(tmp_path: Path) -> None:
-    args = ("--config.duration=2 steps", "--config.seed=1", "--config.ema_decay=0.5")
+    args = ("--config.duration=6 steps", "--config.seed=1", "--config.ema_decay=0.5")
+    # On features of random numbers the loss first grows: both stop at step 2, and end with step 1.
+    args += ("--config.evals.val.every=1 steps", "--config.checkpoint.patience=1")
+    args += ("--config.checkpoint.metric=val/loss", "--config.checkpoint.mode=min")
     args += (f"--config.init.weights=ckpt:{tmp_path / 'source'}",)
     args += ("--config.init.skip=('head/.*',)",)
     argv = ["main.py", *ARGS, *args, "--config.mesh.data=1"]
@@ -108,8 +111,11 @@ def test_weights_of_another_run_are_the_same_start_for_two(tmp_path: Path) -> No
     outputs = run_two(tmp_path / "two", *args, *fsdp)
     assert "starting from" in outputs[0]
     assert "starting from" not in outputs[1]
+    assert "stopped early at step 2: " in outputs[0]
+    assert outputs[0].count("restored step 1") == 1
+    assert "stopped early" not in outputs[1]
     rows, expected = (read_jsonl(tmp_path / d / "metrics.jsonl") for d in ("two", "one"))
-    for name in ("train/loss", "val/loss", "val_ema/loss"):
+    for name in ("train/loss", "val/loss", "val_ema/loss", "test/loss", "test_ema/loss"):
         got, want = ([r[name] for r in x if name in r] for x in (rows, expected))
         assert len(got) > 0
         assert got == pytest.approx(want, abs=1e-5), name
