@@ -11,10 +11,10 @@ from vit_jax.objectives import Distillation, DistillConfig, ObjectiveConfig
 from vit_jax.optim import OptimConfig
 
 STUDENT = dataclasses.replace(
-    TINY["deit"], num_classes=10, channels=1, dropout_rate=0.1, drop_path_rate=0.1
+    TINY["deit"], depth=1, num_classes=10, channels=1, dropout_rate=0.1, drop_path_rate=0.1
 )
 TEACHER = dataclasses.replace(
-    TINY["regnet"], num_classes=10, channels=1, zero_init_last=False, image_size=(16, 16)
+    TINY["regnet"], depth=1, num_classes=10, channels=1, zero_init_last=False
 )
 
 

@@ -24,6 +24,7 @@ from vit_jax.train.writers import read_jsonl
 ROOT = Path(__file__).parent.parent.parent
 STEPS = 60
 ARGS = (
+    f"--config={ROOT}/configs/vit_mu_digits.py",
     "--config.model.dim=16",
     "--config.model.depth=1",
     "--config.model.num_heads=2",
@@ -40,29 +41,29 @@ ARGS = (
 )
 
 
-def start(workdir: Path, *args: str) -> subprocess.Popen:
-    command = ["main.py", "--config=configs/vit_mu_digits.py", f"--workdir={workdir}"]
-    env = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
+def start(workdir: Path, *args: str, run: tuple[str, ...] = ARGS) -> subprocess.Popen:
+    command = ["main.py", f"--workdir={workdir}", *run, *args]
+    env = {**os.environ, "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": str(ROOT)}
     log = open(workdir.with_suffix(".log"), "a")  # noqa: SIM115  (the process holds it)
-    return subprocess.Popen(
-        [sys.executable, *command, *ARGS, *args], cwd=ROOT, env=env, stdout=log, stderr=log
-    )
+    return subprocess.Popen([sys.executable, *command], cwd=ROOT, env=env, stdout=log, stderr=log)
 
 
-def finish(workdir: Path, *args: str) -> None:
-    assert start(workdir, *args).wait(timeout=180) == 0, workdir.with_suffix(".log").read_text()
+def finish(workdir: Path, *args: str, run: tuple[str, ...] = ARGS) -> None:
+    process = start(workdir, *args, run=run)
+    assert process.wait(timeout=180) == 0, workdir.with_suffix(".log").read_text()
 
 
-def digest(workdir: Path) -> str:
+def digest(workdir: Path, run: tuple[str, ...] = ARGS) -> str:
     """Hash every byte of the last checkpoint's state."""
     from vit_jax.cli import flags
 
-    argv = ["main.py", f"--config={ROOT}/configs/vit_mu_digits.py", *ARGS]
+    argv = ["main.py", *run]
     cfg = flags.read_config(argv, flags.define(argv))
     cfg.mesh.data = 1
     parts = build_lib.build(cfg, num_examples=1293)
     abstract = build_lib.abstract_state(parts, sharding.make_mesh(cfg.mesh))
-    restored = Checkpointer(workdir / "checkpoints", cfg.checkpoint).restore_step(abstract, STEPS)
+    checkpoints = Checkpointer(workdir / "checkpoints", cfg.checkpoint)
+    restored = checkpoints.restore_step(abstract, parts.plan.total_steps)
     sha = hashlib.sha256()
     for leaf in jax.tree.leaves(restored.state):
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):

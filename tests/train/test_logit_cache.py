@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cached logits: what the teacher says, by position; a run learns the same from them."""
+
+import dataclasses
+import json
+import resource
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from tests.train import teachers
+from tests.train.distilled_digits import TEACHER, get_config
+from vit_jax import sharding
+from vit_jax.cli import cache_teacher
+from vit_jax.config import Config
+from vit_jax.data import MixConfig
+from vit_jax.errors import UserError
+from vit_jax.objectives import Distillation
+from vit_jax.objectives.distill import INDEX, LOGITS, REST, TOP
+from vit_jax.train import build as build_lib
+from vit_jax.train import logit_cache, teacher, write_cache
+from vit_jax.train.batches import device_batches
+from vit_jax.train.loop import fit
+from vit_jax.train.writers import read_jsonl
+
+CONFIG = Path(__file__).parent / "distilled_digits.py"
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return teachers.save(tmp_path_factory.mktemp("teacher"), TEACHER)
+
+
+def config(weights: str, cache: str | Path = "", **fields: Any) -> Config:
+    cfg = dataclasses.replace(get_config(), duration="6 steps", evals={}, **fields)
+    cfg.objective.distill = dataclasses.replace(
+        cfg.objective.distill, kind=Distillation.KL, weights=weights, cache=str(cache)
+    )
+    cfg.data.mix, cfg.data.erasing_prob = MixConfig(), 0.0
+    cfg.optim.warmup, cfg.mesh.data = "1 steps", 1
+    return cfg
+
+
+@pytest.fixture(scope="module")
+def full(weights: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("cache") / "full"
+    write_cache.write(config(weights), place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def top(weights: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("cache") / "top"
+    write_cache.write(config(weights), place, top_k=3)
+    return place
+
+
+def live_logits(cfg: Config, step: int) -> np.ndarray:
+    mesh = sharding.make_mesh(cfg.mesh)
+    source = build_lib.open_train(cfg)
+    image = next(device_batches(cfg, source, mesh, step))["image"]
+    variables, _ = teacher.read_weights(cfg)
+    return np.asarray(jax.jit(teacher.make_predict(cfg))(variables, image))
+
+
+def test_rows_are_what_the_teacher_says(weights: str, full: Path, top: Path) -> None:
+    cache, few = logit_cache.read(full), logit_cache.read(top)
+    assert cache.done == few.done == 96
+    assert (full / f"{LOGITS}.bin").stat().st_size == 96 * 10 * 2
+    for step in (0, 5):
+        live = live_logits(config(weights), step)
+        assert np.std(live, axis=0).min() > 0.1
+        at = slice(16 * step, 16 * step + 16)
+        rows = cache.rows(at.start, at.stop)[LOGITS]
+        np.testing.assert_allclose(rows, live, rtol=2**-10, atol=1e-5)
+        kept = few.rows(at.start, at.stop)
+        order = np.argsort(-live, axis=1)
+        np.testing.assert_array_equal(kept[INDEX], order[:, :3])
+        best = np.take_along_axis(live, order[:, :3], axis=1)
+        np.testing.assert_allclose(kept[TOP], best, rtol=2**-10, atol=1e-5)
+        rest = np.log(np.exp(np.take_along_axis(live, order[:, 3:], axis=1)).sum(axis=1))
+        np.testing.assert_allclose(kept[REST], rest, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_cached_run_has_the_losses_of_the_live_one(
+    weights: str, full: Path, top: Path, tmp_path: Path
+) -> None:
+    rows = {}
+    for name, cache in (("live", ""), ("full", full), ("top", top)):
+        fit(config(weights, cache), tmp_path / name)
+        rows[name] = read_jsonl(tmp_path / name / "metrics.jsonl")
+        assert len(rows[name]) == 6
+    for key in ("train/loss", "train/distill_loss", "train/teacher_top1"):
+        live, same, near = ([row[key] for row in rows[n]] for n in ("live", "full", "top"))
+        assert same == pytest.approx(live, rel=2e-3), key
+        if key == "train/distill_loss":
+            assert near != pytest.approx(live, rel=2e-3)
+            assert near == pytest.approx(live, rel=0.5)
+
+
+def test_a_killed_writing_goes_on(weights: str, full: Path, tmp_path: Path) -> None:
+    place = tmp_path / "part"
+    shutil.copytree(full, place)
+    record = json.loads((place / logit_cache.RECORD).read_text())
+    data = bytearray((place / f"{LOGITS}.bin").read_bytes())
+    # Killed in the fourth batch: of what was noted, 40 positions, nothing is written again.
+    (place / logit_cache.RECORD).write_text(json.dumps({**record, "done": 40}))
+    whole = bytes(data)
+    data[40 * 20 :] = b"\x7f" * len(data[40 * 20 :])
+    (place / f"{LOGITS}.bin").write_bytes(data[: 70 * 20])
+    with pytest.raises(UserError, match="holds 40 of the 96 positions"):
+        fit(config(weights, place), tmp_path / "run")
+    write_cache.write(config(weights), place)
+    assert (place / f"{LOGITS}.bin").read_bytes() == whole
+    assert json.loads((place / logit_cache.RECORD).read_text()) == record
+    # A longer run of the same stream goes on where the shorter one ended.
+    longer = config(weights)
+    longer.duration = "7 steps"
+    write_cache.write(longer, place)
+    data = (place / f"{LOGITS}.bin").read_bytes()
+    assert data[: len(whole)] == whole
+    rows = logit_cache.read(place).rows(96, 112)[LOGITS]
+    np.testing.assert_allclose(rows, live_logits(config(weights), 6), rtol=2**-10, atol=1e-5)
+
+
+def refused(match: str, cfg: Config, place: Path) -> None:
+    with pytest.raises(UserError, match=match) as error:
+        fit(cfg, place / "run")
+    assert "\n" not in str(error.value)
+
+
+def test_another_stream_or_teacher_is_refused(weights: str, full: Path, tmp_path: Path) -> None:
+    refused(r"another stream.*seed is 1, 0 there", config(weights, full, seed=1), tmp_path)
+    cfg = config(weights, full)
+    cfg.data.transform.degrees = 5.0
+    refused(r"data\.transform\.degrees is 5\.0, 15\.0 there", cfg, tmp_path)
+    cfg = config(weights, full)
+    cfg.data.train_split = "train[:48]"
+    refused(r"train_split.*the number of training examples is 48, 64 there", cfg, tmp_path)
+    cfg = config(weights, full)
+    cfg.objective.distill.std = (0.25,)
+    refused(r"distill\.std is \[0\.25\], \[0\.5\] there", cfg, tmp_path)
+    cfg.objective.distill.std = (0.5,)  # as the student's
+    cfg.objective.distill.weights = teachers.save(tmp_path / "other", TEACHER, seed=1)
+    refused("the digest of objective.distill.weights", cfg, tmp_path)
+    refused("holds no cached logits", config(weights, tmp_path / "nothing"), tmp_path)
+    with pytest.raises(UserError, match="begun with --top_k=0"):
+        write_cache.write(config(weights), full, top_k=2)
+    # What leaves the stream as it is may differ; without weights the record is believed.
+    cfg = config("", full)
+    cfg.data.batch_size, cfg.data.num_threads, cfg.duration = 8, 2, "12 steps"
+    source = build_lib.open_train(cfg)
+    assert teacher.read(cfg, source, 96).cache is not None
+    with pytest.raises(UserError, match="holds 96 of the 97 positions"):
+        teacher.read(cfg, source, 97)
+
+
+@pytest.mark.parametrize("name", ["full", "top"])
+def test_rows_that_the_teacher_never_said_are_noticed(
+    name: str, weights: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    shutil.copytree(request.getfixturevalue(name), tmp_path / "cache")
+    cfg = config(weights, tmp_path / "cache")
+    source = build_lib.open_train(cfg)
+    teacher.read(cfg, source, 96)
+    cache = logit_cache.read(tmp_path / "cache")
+    rows = cache.rows(90, 96)
+    key = LOGITS if name == "full" else REST
+    cache.write(90, {**rows, key: rows[key] + rows[key].dtype.type(0.1)})
+    with pytest.raises(UserError, match="does not hold what the teacher says: at position 9"):
+        teacher.read(cfg, source, 96)
+    cfg.objective.distill.weights = "ckpt:gone"
+    assert teacher.read(cfg, source, 96).digest == cache.weights
+
+
+def test_damage_is_noticed(full: Path, tmp_path: Path) -> None:
+    shutil.copytree(full, tmp_path / "cut")
+    (tmp_path / "cut" / f"{LOGITS}.bin").write_bytes(b"")
+    with pytest.raises(UserError, match="missing or cut"):
+        logit_cache.read(tmp_path / "cut")
+    (tmp_path / "cut" / logit_cache.RECORD).write_text("{")
+    with pytest.raises(UserError, match="cannot be read"):
+        logit_cache.read(tmp_path / "cut")
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    cache = logit_cache.LogitCache(tmp_path, {}, 0, 10)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+    try:
+        cache.reserve(100)
+        with pytest.raises(UserError, match=r"cannot write to .*: File too large"):
+            cache.reserve(101)
+        with pytest.raises(UserError, match=r"cannot write to .*: File too large"):
+            cache.write(100, {LOGITS: np.zeros((16, 10), np.float16)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with pytest.raises(UserError, match="not finite in float16"):
+        cache.write(0, {LOGITS: np.full((1, 10), np.inf, np.float16)})
+
+
+def test_every_process_reads_its_own_rows(
+    weights: str, full: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cfg = config(weights, full)
+    mesh, source = sharding.make_mesh(cfg.mesh), build_lib.open_train(cfg)
+    cache = logit_cache.read(full)
+    whole = next(device_batches(cfg, source, mesh, 2, cache))
+    np.testing.assert_array_equal(whole[LOGITS], cache.rows(32, 48)[LOGITS])
+    monkeypatch.setattr(sharding, "batch_slice", lambda mesh: (1, 2))
+    monkeypatch.setattr(sharding, "global_batch", lambda batch, mesh, batch_size: batch)
+    part = next(device_batches(cfg, source, mesh, 2, cache))
+    assert set(part) == set(whole)
+    for key, value in part.items():
+        np.testing.assert_array_equal(value, whole[key][8:])
+
+
+def test_the_command(
+    weights: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "")
+
+    def run(*args: str) -> tuple[int, str, str]:
+        argv = [f"--config={CONFIG}", f"--config.objective.distill.weights={weights}", *args]
+        status = cache_teacher.main(["vit_jax cache_teacher", *argv])
+        return status, *capsys.readouterr()
+
+    plain = ["--config.data.mix.mixup_alpha=0", "--config.data.mix.cutmix_alpha=0"]
+    plain += ["--config.data.mix.partner=previous", "--config.data.erasing_prob=0"]
+    plain += ["--config.duration=2 steps", "--config.mesh.data=1"]
+    plain += ["--config.objective.distill.teacher.image_size=24"]
+    out = f"--out={tmp_path / 'cache'}"
+    assert run(*plain)[0] == 2
+    status, _, error = run(out)
+    assert (status, error.count("\n")) == (2, 1)
+    assert "images that are not mixed" in error
+    assert "--top_k=10 must be below" in run(out, *plain, "--top_k=10")[2]
+    assert not (tmp_path / "cache").exists()
+    status, said, error = run(out, *plain, "--top_k=2")
+    assert (status, error) == (0, "")
+    lines = said.splitlines()
+    assert lines[0].startswith("32 images, 12 bytes each: 384 B in ")
+    assert lines[-1].endswith(f"--config.objective.distill.cache={tmp_path / 'cache'}")
+    record = json.loads((tmp_path / "cache" / logit_cache.RECORD).read_text())
+    assert record["stream"]["objective.distill.teacher.image_size"] == [24]
+    # All is there: nothing is written again.
+    before = (tmp_path / "cache" / logit_cache.RECORD).stat().st_mtime_ns
+    assert run(out, *plain, "--top_k=2")[0] == 0
+    assert (tmp_path / "cache" / logit_cache.RECORD).stat().st_mtime_ns == before
