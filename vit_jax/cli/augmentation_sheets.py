@@ -191,9 +191,12 @@ def _operations_sheet(cfg: Config, examples: Examples) -> bytes | str:
     tiles = [Tile(image, examples.class_names[0])]
     for i, (name, part) in enumerate(parts.items()):
         tiles.append(Tile(part(image, np.random.default_rng((cfg.seed, i))), name))
-    columns = min(7, math.ceil(math.sqrt(2 * len(tiles))))
+    columns = len(tiles) if len(tiles) <= 7 else math.ceil(math.sqrt(2 * len(tiles)))
     rows = [tiles[i : i + columns] for i in range(0, len(tiles), columns)]
-    return render(rows, f"what is drawn from: {_describe(transform)}")
+    drawn = data.TransformConfig(
+        auto_augment=transform.auto_augment, color_jitter=transform.color_jitter
+    )
+    return render(rows, f"what {_describe(drawn)} may do to an image")
 
 
 def _batch_sheet(cfg: Config, source: data.Source, count: int) -> bytes | str:
