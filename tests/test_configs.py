@@ -1,53 +1,161 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every config file, shrunk, builds and trains two real steps, and is what its name says."""
+"""Every config file builds and is what its name says; shrunk, each kind of run trains two steps."""
 
+import dataclasses
+import functools
 import importlib.util
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from tests.models.tiny import SHRINK
 from tests.models.tiny import shrink as shrink_model
 from tests.photos import write_folder
+from tests.weights import google_writer, runs
 from vit_jax import config as config_lib
-from vit_jax import models
+from vit_jax import models, weights
+from vit_jax.cli import flags
 from vit_jax.config import Config
+from vit_jax.errors import UserError
+from vit_jax.models import BiTConfig, RegNetConfig, SwinConfig, pair
+from vit_jax.objectives import Distillation
 from vit_jax.optim import Schedule
 from vit_jax.train.loop import fit
 from vit_jax.train.writers import read_jsonl
 
 CONFIGS = Path(__file__).parent.parent / "configs"
-FILES = sorted(p for p in CONFIGS.glob("*.py") if p.stem not in ("__init__", "recipes"))
+FILES = sorted(p for p in CONFIGS.glob("*.py") if p.stem != "__init__")
+# The arguments of those files that take one: of AugReg's grid, each value of each axis once.
+ARGUMENTS = {
+    "augreg_imagenet": [
+        *(f"{name},medium1,0.1,0.0" for name in ("vit_ti16", "vit_s32", "vit_b32", "vit_b16")),
+        *(f"{name},light1,0.03,0.0" for name in ("vit_b8", "vit_l16", "r_vit_ti16")),
+        *(f"{name},light2,0.1,0.1" for name in ("r26_vit_s32", "r50_vit_l32")),
+        *(f"vit_s16,{name},0.03,0.1" for name in ("none", "medium2", "strong1", "strong2")),
+    ],
+    "cait_m36_imagenet": ["384"],
+    "cait_s24_imagenet": ["384"],
+    "cait_s36_imagenet": ["384"],
+    "cait_xxs24_imagenet": ["384"],
+    "deit3_b16_imagenet": ["224", "384"],
+    "deit3_h14_imagenet": ["224"],
+    "deit3_l16_imagenet": ["224", "384"],
+    "deit3_s16_imagenet": ["384"],
+    "finetune_bit": ["cifar100", "imagenet2012", "oxford_flowers102", "oxford_iiit_pet"],
+}
+RUNS = [(path, arg) for path in FILES for arg in ("", *ARGUMENTS.get(path.stem, ()))]
 
 
-def load(path: Path) -> Config:
+def load(path: Path, arg: str = "") -> Config:
+    return _get_config(path)(*[arg] if arg else [])
+
+
+@functools.cache
+def _get_config(path: Path) -> Callable[..., Config]:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.get_config()
+    return module.get_config
 
 
-def shrink(cfg: Config, folder: Path) -> Config:
-    """Keep every choice of the recipe; cut its sizes, and read a folder of three classes."""
-    digits = cfg.data.name == "digits"
-    cfg.model = shrink_model(cfg.model, num_classes=10 if digits else 3)
+def shrink(cfg: Config) -> Config:
+    """Keep every choice of the recipe; cut its sizes."""
+    digits, teacher = cfg.data.name == "digits", cfg.objective.distill.teacher
+    num_classes = len(cfg.data.classes) or (10 if digits else 3)
+    same_size = teacher.image_size == cfg.model.image_size
+    cfg.model = shrink_model(cfg.model, num_classes=num_classes)
+    if cfg.objective.distill.kind is not Distillation.NONE:
+        fields: dict[str, Any] = {"image_size": cfg.model.image_size} if same_size else {}
+        if isinstance(teacher, RegNetConfig):
+            fields["depth"] = 6  # so that it has four stages, as timm's
+        cfg.objective.distill.teacher = shrink_model(teacher, num_classes=num_classes, **fields)
     if not digits:
-        cfg.data.name = f"folder:{folder}"
-        cfg.data.train_split = cfg.data.train_split.replace("51200", "4")
         for ev in cfg.evals.values():
-            ev.split = ev.split.replace("51200", "4").replace("99%", "80%")
-            ev.split = ev.split.replace("validation", "val")
-            ev.every = "1 steps"
+            ev.split = re.sub(r"\d+%", "80%", ev.split.replace("51200", "4"))
+            ev.split = re.sub("validation|test", "val", ev.split)
+            ev.every = "2 steps"
+        cfg.data.name = "folder"
+        cfg.data.train_split = cfg.data.train_split.replace("51200", "4")
     cfg.data.batch_size, cfg.accum_steps, cfg.duration = 8, 1, "2 steps"
     cfg.optim.warmup = "1 steps"
+    cfg.optim.schedule_every = "1 steps" if cfg.optim.schedule_every else ""
     cfg.optim.cooldown = "1 steps" if cfg.optim.cooldown else ""
     if cfg.optim.schedule is Schedule.STEP:
         cfg.optim.milestones = ("1 steps",)
     cfg.log.every = "1 steps"
     cfg.mesh.data = 1  # what is tested here is the recipe, not the layout
     return cfg
+
+
+def write_weights(kind: str, model: Any, place: Path) -> str:
+    """Write random weights as those of `kind` are published; returns what names them."""
+    if kind == "ckpt":
+        runs.save(place, model, {1: 0.5})
+        return f"ckpt:{place}"
+    variables = google_writer.random_variables(models.abstract(model))
+    variables = jax.tree.map(np.abs, variables)  # of BatchNorm's variances
+    if kind == "timm":
+        save_file(weights.to_timm(variables, model), f"{place}.safetensors")
+        return f"timm:{place}.safetensors"
+    params = variables["params"]
+    bit = isinstance(model, BiTConfig)
+    flat = google_writer.bit(params) if bit else google_writer.vit(params, model.num_heads)
+    np.savez(f"{place}.npz", **flat)
+    return f"npz:{place}.npz"
+
+
+def place(cfg: Config, folder: Path, tmp_path: Path) -> Config:
+    """Point a shrunk run to images and, where it has any, to weights of another size and head."""
+    if cfg.data.name == "folder":
+        cfg.data.name = f"folder:{folder}"
+    if cfg.init.weights:
+        changes: dict[str, Any] = {"num_classes": 5} if "^head/" in cfg.init.skip else {}
+        if "^pre_logits/" in cfg.init.skip:
+            changes["pre_logits_dim"] = 16
+        if isinstance(cfg.model, SwinConfig):
+            changes["window"] = (2,)
+        elif hasattr(cfg.model, "patch"):
+            changes["image_size"] = tuple(3 * side for side in pair(cfg.model.patch, "patch"))
+        before = dataclasses.replace(cfg.model, **changes)
+        cfg.init.weights = write_weights(cfg.init.weights.split(":")[0], before, tmp_path / "init")
+    distill = cfg.objective.distill
+    if distill.weights:
+        kind = distill.weights.split(":")[0]
+        distill.weights = write_weights(kind, distill.teacher, tmp_path / "teacher")
+    return cfg
+
+
+def program(cfg: Config) -> str:
+    """Return what of a shrunk run decides which code runs: no number but for whether it is 0."""
+
+    def choices(name: str, value: Any) -> Any:
+        if isinstance(value, float):
+            return value != 0
+        if isinstance(value, list):
+            return [choices(name, item) for item in value]
+        if name in ("data.transform.auto_augment", "data.train_split"):
+            return re.sub(r"[\d.]+", "0", value)
+        return value.split(":")[0] if name.endswith(".weights") else value
+
+    tree = config_lib.flatten(config_lib.to_json(cfg))
+    sizes = re.compile(r"\.(patch|image_size)$")
+    flat = {name: choices(name, value) for name, value in tree.items() if not sizes.search(name)}
+    return json.dumps(flat, sort_keys=True)
+
+
+# One of those runs that, shrunk, differ in numbers alone.
+DISTINCT = list({program(shrink(load(*run))): run for run in reversed(RUNS)}.values())[::-1]
+
+
+def run_id(run: tuple[Path, str]) -> str:
+    return f"{run[0].stem}:{run[1]}".rstrip(":")
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +165,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
-def test_config_trains(path: Path, folder: Path, tmp_path: Path) -> None:
-    cfg = load(path)
-    config_lib.check(cfg)
-    cfg = shrink(cfg, folder)
+@pytest.mark.parametrize("run", RUNS, ids=run_id)
+def test_config_is_valid(run: tuple[Path, str]) -> None:
+    config_lib.check(load(*run))
+
+
+@pytest.mark.parametrize("run", DISTINCT, ids=run_id)
+def test_config_trains(run: tuple[Path, str], folder: Path, tmp_path: Path) -> None:
+    cfg = place(shrink(load(*run)), folder, tmp_path)
     result = fit(cfg, tmp_path / "run")
     assert (result.step, result.status) == (2, 0)
     rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")
@@ -86,7 +197,7 @@ def test_docstring_says_what_a_reader_needs(path: Path) -> None:
 def test_file_names_say_the_variant() -> None:
     for path in FILES:
         name, published, _ = path.stem.partition("_imagenet")
-        if not published:
+        if not published or name in ("augreg", "finetune"):  # these are of any model
             continue
         cfg, variant = load(path).model, models.variant(name)
         assert type(cfg) is type(variant), path
@@ -100,6 +211,43 @@ def test_every_family_has_a_published_run_and_a_small_one() -> None:
     loaded = {path.stem: type(load(path).model) for path in FILES}
     assert {family for stem, family in loaded.items() if "imagenet" in stem} == families
     assert {family for stem, family in loaded.items() if "digits" in stem} == families
+
+
+@pytest.mark.parametrize(
+    "argument, told",
+    [
+        ("augreg_imagenet.py:vit_s16", "'vit_s16' must be 'MODEL,AUGMENTATION,DECAY,RATE'"),
+        ("augreg_imagenet.py:vit_s61,none,0.1,0.0", "did you mean 'vit_s16'"),
+        ("augreg_imagenet.py:vit_s16,medium,0.1,0.0", "did you mean 'medium2' or 'medium1'"),
+        ("augreg_imagenet.py:vit_s16,none,0.3,0.0", "weight decay of AugReg's grid '0.3'"),
+        ("augreg_imagenet.py:vit_s16,none,0.1,0.2", "dropout and stochastic depth of AugReg's"),
+        ("cait_s24_imagenet.py:448", "stage of cait_s24 '448'; valid: 384"),
+        ("deit3_h14_imagenet.py:384", "stage of deit3_h14 '384'; valid: 224"),
+        ("finetune_bit.py:cifar", "did you mean 'cifar10' or 'cifar100'"),
+        ("vit_b16_imagenet.py:384", "takes 0 positional arguments"),
+    ],
+)
+def test_a_wrong_argument_is_one_line_with_the_choices(argument: str, told: str) -> None:
+    argv = ["main.py", f"--config={CONFIGS / argument}"]
+    with pytest.raises(UserError) as error:
+        flags.read_config(argv, flags.define(argv))
+    assert told in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_an_argument_reaches_the_config() -> None:
+    argv = ["main.py", f"--config={CONFIGS}/deit3_b16_imagenet.py:384", "--config.optim.lr=2e-5"]
+    cfg = flags.read_config(argv, flags.define(argv))
+    assert (cfg.model.image_size, cfg.optim.lr) == ((384, 384), 2e-5)
+
+
+def test_every_file_of_a_run_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(CONFIGS.parent)
+    argv = ["main.py"]
+    with pytest.raises(UserError, match="which run") as error:
+        flags.read_config(argv, flags.define(argv))
+    listed = set(re.findall(r"configs/([\w/]+)\.py", str(error.value)))
+    assert listed == {path.stem for path in FILES}
 
 
 def test_what_an_older_version_did_not_write_was_at_its_default() -> None:
