@@ -3,11 +3,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from vit_jax.data import MixConfig, Partner
-from vit_jax.data.erase import erase
 from vit_jax.data.mix import mix, normalize, targets
 from vit_jax.data.mix_config import check_mix
 from vit_jax.errors import UserError
@@ -154,25 +151,6 @@ def test_nothing_to_mix_changes_nothing():
     mixed, target = mix(jax.random.key(0), images, rows, MixConfig())
     assert mixed is images
     assert target is rows
-
-
-def test_a_batch_does_not_depend_on_the_number_of_devices():
-    cfg = MixConfig(**BOTH, per_example=True)
-
-    @jax.jit
-    def prepare(key, images, rows):
-        return mix(key, erase(key, images, 0.5), rows, cfg)
-
-    images = jax.random.normal(jax.random.key(1), (16, 8, 8, 3))
-    rows = jax.nn.one_hot(jnp.arange(16), 16)
-    mesh = Mesh(np.array(jax.devices()), ("data",))
-    spread = NamedSharding(mesh, P("data"))
-    apart = jax.device_put(images, spread), jax.device_put(rows, spread)
-    for key in jax.random.split(jax.random.key(0), 4):
-        alone, together = prepare(key, images, rows), prepare(key, *apart)
-        assert len(together[0].sharding.device_set) == 8
-        for a, b in zip(alone, together, strict=True):
-            np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(

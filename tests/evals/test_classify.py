@@ -83,6 +83,8 @@ def test_multi_hot_and_sigmoid(table, num_devices):
     assert metrics["top5"] == sum(labels[i, order[i, :5]].any() for i in rows) / NUM_EXAMPLES
     binary = -np.where(labels, np.log(p), np.log(1 - p)).sum() / NUM_EXAMPLES
     assert metrics["loss"] == pytest.approx(binary, rel=1e-6)
+    mean = evaluator(labels, 8, num_devices, loss=Loss.BCE).run(lookup, {"table": table})
+    assert mean["loss"] == pytest.approx(binary / NUM_CLASSES, rel=1e-6)
 
 
 def test_softmax_of_multi_hot_sums_over_labels(table):

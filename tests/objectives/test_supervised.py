@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import objectives
+from vit_jax import config as config_lib
+from vit_jax import models, objectives
+from vit_jax.config import Config
 from vit_jax.data import MixConfig, mix
 from vit_jax.errors import UserError
 from vit_jax.losses import Loss, example_loss
@@ -38,15 +40,20 @@ def test_smoothing_and_mixed_targets_equal_timm() -> None:
     ):
         loss = example_loss(logits, given, Loss.SOFTMAX).mean()
         np.testing.assert_allclose(loss, table[f"loss|{name}"], rtol=1e-6)
+    # The table's targets are smoothed: all of them are above 0.
+    loss = example_loss(logits, 1.0 * (mixed > 0), Loss.BCE).mean()
+    np.testing.assert_allclose(loss, table["loss|bce_targets_gt_0"], rtol=1e-6)
 
 
-def test_sigmoid_sums_over_the_classes() -> None:
+def test_sigmoid_sums_over_the_classes_and_bce_takes_the_mean() -> None:
     def log_sigmoid(x: float) -> float:
         return -math.log1p(math.exp(-x))
 
     first = -(log_sigmoid(2) + log_sigmoid(-0.0) + log_sigmoid(1))
     expected = [first, 3 * math.log(2)]
     np.testing.assert_allclose(example_loss(LOGITS, TARGETS, Loss.SIGMOID), expected, rtol=1e-6)
+    mean = example_loss(LOGITS, TARGETS, Loss.BCE)
+    np.testing.assert_allclose(mean, np.array(expected) / 3, rtol=1e-6)
 
 
 def test_extreme_logits_stay_finite() -> None:
@@ -90,6 +97,43 @@ def test_prepare_mixes_images_and_targets_alike() -> None:
     np.testing.assert_allclose(out["image"][0], other, rtol=1e-5)
 
 
+def test_prepare_erases_what_is_normalised_and_before_it_is_mixed() -> None:
+    batch = {
+        "image": jnp.full((32, 8, 8, 1), 255, jnp.uint8),
+        "label": jnp.arange(32, dtype=jnp.int32) % 3,
+        "teacher_logits": jnp.arange(32.0),
+    }
+    erased = jax.jit(_objective({}, erasing_prob=1.0).prepare)(batch, jax.random.key(0))
+    boxes = erased["image"] != 2  # white, normalised
+    assert boxes.any(axis=(1, 2, 3)).all()
+    assert abs(erased["image"][boxes].mean()) < 0.2
+    both = _objective({}, erasing_prob=1.0, mix=MixConfig(mixup_alpha=1.0))
+    out = jax.jit(both.prepare)(batch, jax.random.key(0))
+    share = float(out["targets"].max())
+    wanted = share * erased["image"] + (1 - share) * jnp.roll(erased["image"], 1, axis=0)
+    np.testing.assert_allclose(out["image"], wanted, atol=1e-5)
+    np.testing.assert_array_equal(out["teacher_logits"], batch["teacher_logits"])
+
+
+def test_binarized_targets_are_all_labels_of_a_mixed_image() -> None:
+    cfg = ObjectiveConfig(loss=Loss.BCE, binarize=True)
+    objective = _objective({}, cfg=cfg, mix=MixConfig(mixup_alpha=1.0))
+    out = objective.prepare(BATCH, jax.random.key(0))
+    np.testing.assert_array_equal(out["targets"], [[1, 0, 1], [1, 0, 1]])
+    # Either label is a hit.
+    weights = jnp.array([[1.0, 0.0, -1.0]])
+    _, (metrics, _) = objective.loss(weights, {}, {}, out, jax.random.key(1))
+    assert float(metrics["top1"]) == 1
+
+
+def test_without_train_mode_the_model_runs_as_evaluated() -> None:
+    seen: dict = {}
+    objective = _objective(seen, cfg=ObjectiveConfig(train_mode=False))
+    batch = objective.prepare(BATCH, jax.random.key(0))
+    objective.loss(jnp.ones((1, 3)), {}, {}, batch, jax.random.key(0))
+    assert seen["train"] is False
+
+
 def test_loss_is_the_mean_and_the_model_trains() -> None:
     seen: dict = {}
     objective = _objective(seen)
@@ -115,3 +159,33 @@ def test_multi_hot_labels() -> None:
 def test_smoothing_out_of_range(smoothing: float) -> None:
     with pytest.raises(UserError, match="label_smoothing"):
         objectives.validate(ObjectiveConfig(label_smoothing=smoothing))
+
+
+BINARY = {"loss": Loss.BCE, "binarize": True}
+MIXED = MixConfig(cutmix_alpha=1.0)
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({**BINARY, "loss": Loss.SOFTMAX}, "binarize makes targets that are no distribution"),
+        ({**BINARY, "label_smoothing": 0.1}, "would make every class a target"),
+    ],
+)
+def test_targets_that_make_no_sense(fields: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        objectives.validate(ObjectiveConfig(**fields))
+
+
+@pytest.mark.parametrize("rate", ["dropout_rate", "attention_dropout_rate", "drop_path_rate"])
+def test_settings_without_effect_are_refused(rate: str) -> None:
+    plain, dropping = models.variant("vit_ti16"), models.variant("vit_ti16", **{rate: 0.1})
+    binary, evaluated = ObjectiveConfig(**BINARY), ObjectiveConfig(train_mode=False)
+    with pytest.raises(UserError, match="binarize has no effect on images that are not mixed"):
+        objectives.check_effect(binary, plain, MixConfig())
+    with pytest.raises(UserError, match=rf"model.{rate}=0.1 has no effect"):
+        objectives.check_effect(evaluated, dropping, MixConfig())
+    with pytest.raises(UserError, match=rf"model.{rate}=0.1 has no effect"):
+        config_lib.check(Config(model=dropping, objective=evaluated))
+    objectives.check_effect(binary, dropping, MIXED)
+    objectives.check_effect(evaluated, plain, MixConfig())

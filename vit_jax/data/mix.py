@@ -80,27 +80,23 @@ def _weights(
     """
     batch, height, width, _ = shape
     count = batch if cfg.per_example else 1
-    # Mixup's lambda is drawn from `rng` itself, that is from the first two keys of its split.
-    lam_key, box_key, kind_key, on_key = jax.random.split(rng, 6)[2:]
-    weight, share = jnp.ones((count, 1, 1, 1)), jnp.ones(count)
-    if cfg.mixup_alpha:
-        share = _beta(rng, cfg.mixup_alpha, count)
-        if cfg.partner is Partner.PREVIOUS:
-            share = jnp.maximum(share, 1 - share)
-        weight = share[:, None, None, None]
+    # Lambda is drawn from `rng` itself, that is from the first two keys of its split.
+    kind_key, box_key, on_key = jax.random.split(rng, 5)[2:]
+    cut, alpha = jnp.full(count, cfg.cutmix_alpha > 0), cfg.mixup_alpha or cfg.cutmix_alpha
+    if cfg.mixup_alpha and cfg.cutmix_alpha:
+        cut = jax.random.bernoulli(kind_key, cfg.switch_prob, (count,))
+        alpha = jnp.where(cut, cfg.cutmix_alpha, cfg.mixup_alpha)
+    lam = jax.random.beta(rng, alpha, alpha, (count,), jnp.float32)
+    share = jnp.maximum(lam, 1 - lam) if cfg.partner is Partner.PREVIOUS else lam
+    weight = share[:, None, None, None]
     if cfg.cutmix_alpha:
-        box = _box(box_key, _beta(lam_key, cfg.cutmix_alpha, count), height, width)
-        cut = jax.random.bernoulli(kind_key, cfg.switch_prob if cfg.mixup_alpha else 1.0, (count,))
+        box = _box(box_key, lam, height, width)
         weight = jnp.where(cut[:, None, None, None], 1.0 - box, weight)
         share = jnp.where(cut, 1 - box.mean(axis=(1, 2, 3)), share)
     if cfg.prob < 1:
         on = jax.random.bernoulli(on_key, cfg.prob, (count,))
         weight, share = jnp.where(on[:, None, None, None], weight, 1.0), jnp.where(on, share, 1.0)
     return weight, share
-
-
-def _beta(rng: Key[Array, ""], alpha: float, count: int) -> Float32[Array, " n"]:
-    return jax.random.beta(rng, alpha, alpha, (count,), jnp.float32)
 
 
 def _box(

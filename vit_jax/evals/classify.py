@@ -59,7 +59,7 @@ class Scores:
     """One number per example of a split, in the order of its batches, padding removed.
 
     Attributes:
-        nll: [M] float32, softmax or sigmoid loss.
+        nll: [M] float32, the loss without smoothing.
         top1, top5: [M] bool, whether a label is the first guess, among the first min(5, K).
         prediction: [M] int32, the first guess.
         label: [M] int32, or None for multi-hot labels.
