@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of docs/distill.md are read, and each asks only for what one before it makes."""
+
+import pytest
+
+from tests.test_readme import COMMANDS, ROOT
+from vit_jax.cli import flags
+
+PAGE = [command for command in COMMANDS if command.page == "docs/distill.md"]
+
+
+def test_they_build_on_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    made, asked = set(), set()
+    for command in PAGE:
+        given = [word for word in command.words if word.startswith("--config")]
+        argv = ["main.py", *given]
+        cfg = flags.read_config(argv, flags.define(argv))
+        distill = cfg.objective.distill
+        needed = {distill.weights.removeprefix("ckpt:"), distill.cache} - {""}
+        assert needed <= made, command
+        asked |= needed
+        made |= {w.partition("=")[2] for w in command.words if w[:6] in ("--work", "--out=")}
+    assert asked == {"runs/regnet_digits", "runs/logits"}
