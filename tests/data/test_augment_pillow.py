@@ -88,3 +88,16 @@ def test_a_colour_image_is_equalized_by_channel():
     assert (out.reshape(-1, 3).max(0) > 250).all()
     with pytest.raises(ValueError, match="Cutout"):
         run("Cutout", image, 0)
+
+
+@pytest.mark.parametrize("name, argument", [("TranslateX", 0.05), ("Rotate", 10.0)])
+def test_pixels_are_resampled_as_asked(name, argument, photo):
+    picture = to_pillow(photo[100:150, 200:250])
+    nearest, cubic = (
+        from_pillow(operate(name, picture, argument, (0,), getattr(Resampling, method)))
+        for method in ("NEAREST", "BICUBIC")
+    )
+    levels = np.unique(photo[100:150, 200:250].reshape(-1, 3), axis=0)
+    known = {tuple(pixel) for pixel in levels} | {(0, 0, 0)}
+    assert {tuple(pixel) for pixel in nearest.reshape(-1, 3)} <= known  # none is made up
+    assert not {tuple(pixel) for pixel in cubic.reshape(-1, 3)} <= known
