@@ -121,3 +121,10 @@ def test_training_and_evaluations_on_the_same_dataset_keep_the_same_classes(tfds
     cfg.data.cache = True
     cached = build.open_train(cfg)
     assert isinstance(cached._source, CachedSource)
+
+
+def test_a_folder_knows_its_labels_cached_or_not(folder):
+    for cache in (False, True):
+        source = data.open_source(f"folder:{folder}", cache=cache)
+        assert source.labels is not None
+        assert source.labels.tolist() == [source.read(i)[1] for i in range(len(source))]
