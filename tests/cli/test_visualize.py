@@ -41,6 +41,7 @@ def config():
     cfg.data.transform = data.TransformConfig(
         crop=data.Crop.RANDOM_RESIZED, flip=True, auto_augment="3-augment", color_jitter=0.3
     )
+    cfg.evals["val"].transform = data.TransformConfig(crop=data.Crop.CENTER, crop_ratio=0.5)
     cfg.data.mean, cfg.data.std = (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)
     cfg.data.mix = data.MixConfig(cutmix_alpha=1.0, partner=data.Partner.REVERSED)
     cfg.data.erasing_prob = 0.5
@@ -92,6 +93,7 @@ def test_the_tiles_are_those_of_the_pipeline_and_of_the_step(config, files, draw
         source, config.data, image_size=(16, 16), channels=3, seed=3, start_step=1
     ) as stream:
         batch = next(stream)
+    erased = []
     for i, tile in enumerate(drawn["batches"][1]):
         # Every pixel is of the image itself, of the other, or noise.
         own = np.abs(batch["image"][i].astype(int) - tile.image).max(-1) <= 1
@@ -101,11 +103,31 @@ def test_the_tiles_are_those_of_the_pipeline_and_of_the_step(config, files, draw
             percent, name = line.split(" % ")
             shares[name] += int(percent)
         assert sum(shares.values()) in (99, 100, 101)
+        percents = [int(line.split(" %")[0]) for line in tile.caption.splitlines()]
+        assert percents == sorted(percents, reverse=True)
         noise = 1 - (own | other).mean()
-        assert noise < 0.7
+        erased.append(noise)
         label = source.class_names[batch["label"][i]]
         if batch["label"][i] != batch["label"][3 - i]:
             assert own.mean() - 0.02 <= shares[label] / 100 <= own.mean() + noise + 0.02
+    assert 0.02 < max(erased) < 0.7
+    captions = [tile.caption.splitlines() for row in drawn["batches"] for tile in row]
+    assert max(map(len, captions)) == 2
+
+
+def test_every_image_has_draws_of_its_own_and_the_step_follows_the_seed(config, files, drawn):
+    augmentation_sheets._transform_sheet(config, augmentation_sheets._read_files([files[0]] * 2), 1)
+    first, second = drawn["data.transform"]
+    assert first[0].image.tobytes() == second[0].image.tobytes()
+    assert first[1].image.tobytes() != second[1].image.tobytes()
+
+    config.data.transform = data.TransformConfig(crop=data.Crop.RESIZE)
+    config.data.mix, config.data.erasing_prob = data.MixConfig(), 1.0
+    seen = set()
+    for config.seed in (0, 1):
+        augmentation_sheets._batch_sheet(config, augmentation_sheets._read_files(files[:1]), 1)
+        seen |= {row[0].image.tobytes() for row in drawn["batches"]}
+    assert len(seen) == 6  # two runs of three steps
 
 
 def test_nothing_to_show_is_said_and_skipped(drawn, tmp_path, capsys):
@@ -172,9 +194,9 @@ def open_sheet(rows: list[list[Tile]]) -> np.ndarray:
 
 def test_a_sheet_of_noise_still_fits_a_page():
     rng = np.random.default_rng(0)
-    noise = [Tile(rng.integers(0, 256, (64, 64, 3)).astype(np.uint8), "x" * 30) for _ in range(17)]
-    sheet = open_sheet([noise] * 8)
-    assert sheet.shape[1] >= 17 * 48
+    noise = [Tile(rng.integers(0, 256, (64, 64, 3)).astype(np.uint8), "x" * 30) for _ in range(8)]
+    sheet = open_sheet([noise] * 3)
+    assert sheet.shape[1] >= 8 * 48
 
 
 def test_small_images_are_enlarged_by_whole_pixels_and_every_tile_has_its_place():
