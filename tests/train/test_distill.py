@@ -10,12 +10,14 @@ import jax
 import numpy as np
 import pytest
 
+from tests.models.tiny import TINY
 from tests.train import teachers
 from tests.train.distilled_digits import TEACHER, get_config
 from vit_jax import config as config_lib
 from vit_jax import models, sharding, trees
 from vit_jax.cli.dry_run import dry_run
 from vit_jax.config import Config
+from vit_jax.data import MixConfig
 from vit_jax.errors import UserError
 from vit_jax.objectives import Distillation
 from vit_jax.train import build as build_lib
@@ -36,6 +38,8 @@ def config(weights: str, **distill: Any) -> Config:
     # Masks of dropout are drawn for each micro-batch.
     cfg.model = dataclasses.replace(cfg.model, dropout_rate=0.0, drop_path_rate=0.0)
     cfg.data.mix.cutmix_alpha = cfg.data.erasing_prob = 0.0
+    if "cache" in distill:
+        cfg.data.mix = MixConfig()
     cfg.data.transform.auto_augment, cfg.duration, cfg.mesh.data = "", "2 steps", 1
     cfg.optim.warmup, cfg.evals = "1 steps", {}
     return cfg
@@ -135,6 +139,9 @@ def test_a_dry_run_shows_the_teacher(weights: str) -> None:
     assert both == student + flops
     with pytest.raises(UserError, match=r"distill\.weights"):
         dry_run(config("ckpt:nowhere"))
+    # What the run itself could do without is no reason to stop; what it needs is.
+    with pytest.raises(UserError, match="holds no cached logits"):
+        dry_run(config(weights, cache="nowhere"))
 
 
 def test_a_teacher_is_written_down_and_compared() -> None:
@@ -157,6 +164,14 @@ def test_a_teacher_is_written_down_and_compared() -> None:
     del teacher["se_ratio"], tree["objective"]["distill"]["temperature"]
     assert changed() == []
     assert changed(temperature=2.0) == ["objective.distill.temperature: 1.0 -> 2.0"]
+
+    # Of the teacher's own family, whichever that is.
+    vit = dataclasses.replace(TINY["vit"], num_classes=10, channels=1)
+    other = get_config()
+    other.objective.distill = dataclasses.replace(other.objective.distill, teacher=vit)
+    before, after = config_lib.to_json(other), config_lib.to_json(other)
+    del before["objective"]["distill"]["teacher"]["pool_prefix"]
+    assert config_lib.changes(before, after) == []
 
     plain = get_config()
     plain.objective.distill = type(plain.objective.distill)()

@@ -49,9 +49,11 @@ def check(cfg: Config) -> None:
     """Compare every key and shape of the teacher's weights with its model's, reading no array.
 
     Raises:
-        UserError: weights that are not there or do not fit.
+        UserError: weights that are not there or do not fit; a cache that is not there.
     """
-    if cfg.objective.distill.kind is not Distillation.NONE and cfg.objective.distill.weights:
+    if cfg.objective.distill.cache:
+        logit_cache.read(cfg.objective.distill.cache)
+    elif cfg.objective.distill.kind is not Distillation.NONE:
         _read_flat(cfg, only_check=True)
 
 
