@@ -71,12 +71,14 @@ def test_pod_of_256_planned_here():
     assert m.checkpoint == 8 * KERNEL + 4  # parameters, two moments, moving average: in full
 
 
-def test_accumulation_trades_activations_for_a_gradient():
+def test_accumulation_trades_activations_for_a_gradient_and_sam_takes_a_copy():
     whole = memory.estimate(state(), loss, batch())
     parts = memory.estimate(state(), loss, batch(), num_microbatches=4)
     assert parts.activations == whole.activations // 4
     assert parts.gradients == 2 * whole.gradients
     assert parts.batch == whole.batch
+    uphill = memory.estimate(state(), loss, batch(), uphill=True)
+    assert uphill.gradients == 2 * whole.gradients
 
 
 def test_frozen_parameters_and_no_average():

@@ -8,11 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import sharding
+from vit_jax import data, models, sharding
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.checkpoints.checkpointer import Checkpointer
-from vit_jax.data import MixConfig, Partner
+from vit_jax.config import Config
+from vit_jax.data import DataConfig, MixConfig, Partner
 from vit_jax.durations import Clock
+from vit_jax.errors import UserError
 from vit_jax.losses import Loss
 from vit_jax.objectives import ObjectiveConfig, Supervised
 from vit_jax.optim import OptimConfig, make_optimizer
@@ -103,6 +105,20 @@ def test_neither_layout_nor_accumulation_change_a_step(recipe: str) -> None:
     np.testing.assert_allclose(there, here, rtol=1e-5)
     head, there = state.params["head"]["kernel"], other.params["head"]["kernel"]
     np.testing.assert_allclose(there, head, atol=1e-5)
+
+
+def test_several_labels_per_image_need_a_loss_for_each_class(monkeypatch, tmp_path) -> None:
+    cfg = Config(
+        model=models.variant("vit_mu8", num_classes=10), data=DataConfig(data_dir=str(tmp_path))
+    )
+    source = build_lib.open_train(cfg)
+    monkeypatch.setattr(source, "multi_label", True)
+    monkeypatch.setattr(data, "open_source", lambda *args, **kwargs: source)
+    with pytest.raises(UserError, match=r"several labels per image; set objective.loss=.*bce"):
+        build_lib.open_train(cfg)
+    for loss in (Loss.SIGMOID, Loss.BCE):
+        cfg.objective.loss = loss
+        assert build_lib.open_train(cfg).multi_label
 
 
 def test_sam_resumes_with_the_same_bits(tmp_path) -> None:

@@ -16,6 +16,8 @@ from vit_jax import models, sharding
 from vit_jax.config import CheckpointConfig, Config, LogConfig
 from vit_jax.data import Crop, DataConfig, TransformConfig
 from vit_jax.evals import EvalConfig
+from vit_jax.losses import Loss, example_loss
+from vit_jax.objectives import ObjectiveConfig
 from vit_jax.optim import OptimConfig, Optimizer
 from vit_jax.train import build as build_lib
 from vit_jax.train.loop import fit
@@ -76,6 +78,19 @@ def test_a_step_moves_the_statistics_and_their_moving_average() -> None:
     expected = jax.tree.map(lambda o, n: 0.75 * o + 0.25 * np.asarray(n), old, new)
     assert_close(after.ema, expected, rtol=1e-6, atol=1e-7)
     assert_moved(after.ema["batch_stats"], new["batch_stats"])
+
+
+def test_trained_as_evaluated_the_statistics_stay_and_are_what_it_normalises_by() -> None:
+    cfg = tiny(objective=ObjectiveConfig(train_mode=False))
+    before, after, metrics = run(cfg)
+    assert_same(before.model_state, after.model_state)
+    assert not np.array_equal(before.params["head"]["kernel"], after.params["head"]["kernel"])
+    parts = build_lib.build(cfg, num_examples=1000)
+    batch = jax.tree.map(jnp.asarray, draw())
+    logits = jax.jit(parts.predict)({"params": before.params, **before.model_state}, batch["image"])
+    targets = jax.nn.one_hot(batch["label"], logits.shape[-1])
+    loss = example_loss(logits, targets, Loss.SOFTMAX).mean()
+    assert metrics["loss"] == pytest.approx(float(loss), rel=1e-4)
 
 
 def test_each_micro_batch_has_statistics_of_its_own() -> None:

@@ -6,8 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from vit_jax import models
+from vit_jax.config import Config
 from vit_jax.durations import Clock
 from vit_jax.optim import OptimConfig, Optimizer, Schedule, make_optimizer
+from vit_jax.train import build as build_lib
 from vit_jax.train.state import make_init
 from vit_jax.train.step import make_train_step
 
@@ -97,6 +100,13 @@ def test_a_pass_that_is_not_finite_changes_nothing(cliff: float) -> None:
     assert np.isfinite(metrics["loss"]) == (cliff > 1)
     for name in ("params", "model_state", "ema"):
         jax.tree.map(np.testing.assert_array_equal, getattr(before, name), getattr(after, name))
+
+
+def test_two_passes_are_twice_the_work() -> None:
+    cfg = Config(model=models.variant("vit_mu8", num_classes=8), duration="1 steps")
+    once = build_lib.image_flops(cfg, build_lib.build(cfg, 1000))
+    cfg.optim.sam_rho = RHO
+    assert build_lib.image_flops(cfg, build_lib.build(cfg, 1000)) == 2 * once
 
 
 def test_without_sam_there_is_one_pass() -> None:

@@ -34,7 +34,8 @@ class Memory:
         optimizer: the optimizer's state.
         ema: the moving average of the parameters.
         frozen: parameters that are not trained, such as a teacher's.
-        gradients: one set, or two where micro-batches are accumulated.
+        gradients: one set, two where micro-batches are accumulated; and a set of parameters where
+            SAM moves uphill.
         activations: what the forward pass keeps for the backward pass.
         batch: the input images and labels.
         checkpoint: the whole state before compression, over all devices.
@@ -71,6 +72,7 @@ def estimate(
     frozen: PyTree = None,
     batch_shards: int = 1,
     num_microbatches: int = 1,
+    uphill: bool = False,
 ) -> Memory:
     """Estimate the memory of `loss`'s training step; computes nothing and needs no device.
 
@@ -86,6 +88,7 @@ def estimate(
         frozen: what the loss takes besides the trained parameters, or None.
         batch_shards: number of parts the mesh cuts the batch into.
         num_microbatches: number of pieces a device takes its part in.
+        uphill: a second gradient is taken at other parameters (SAM).
     """
 
     def cut(leaf: Any, parts: int) -> jax.ShapeDtypeStruct:
@@ -99,7 +102,7 @@ def estimate(
         optimizer=device_bytes(state.opt_state),
         ema=device_bytes(state.ema),
         frozen=device_bytes(frozen),
-        gradients=params * (2 if num_microbatches > 1 else 1),
+        gradients=params * (1 + (num_microbatches > 1) + uphill),
         activations=activation_bytes(loss, state.params, frozen, state.model_state, micro),
         batch=device_bytes(local),
         checkpoint=trees.num_bytes((state.params, state.model_state, state.opt_state, state.ema)),

@@ -103,6 +103,7 @@ def _memory(
             frozen=build_lib.placed(parts.frozen, mesh),
             batch_shards=sharding.batch_parts(mesh),
             num_microbatches=cfg.accum_steps,
+            uphill=cfg.optim.sam_rho > 0,
         )
     )
 
