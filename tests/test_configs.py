@@ -89,7 +89,9 @@ def shrink(cfg: Config) -> Config:
     cfg.optim.cooldown = "1 steps" if cfg.optim.cooldown else ""
     if cfg.optim.schedule is Schedule.STEP:
         cfg.optim.milestones = ("1 steps",)
-    cfg.log.every = "1 steps"
+    cfg.log.every, cfg.log.tensorboard = "1 steps", False
+    for ev in cfg.evals.values():
+        ev.report = False
     cfg.mesh.data = 1  # what is tested here is the recipe, not the layout
     return cfg
 
@@ -132,26 +134,38 @@ def place(cfg: Config, folder: Path, tmp_path: Path) -> Config:
     return cfg
 
 
-def program(cfg: Config) -> str:
-    """Return what of a shrunk run decides which code runs: no number but for whether it is 0."""
+def program(cfg: Config) -> tuple[str, int]:
+    """Return what decides which code a shrunk run takes, and how many of its numbers are not 0.
 
-    def choices(name: str, value: Any) -> Any:
+    Of numbers only the optimizer's say whether they are 0: mixing, erasing, dropout and the like
+    are tested where they belong.
+    """
+
+    def choice(name: str, value: Any) -> Any:
         if isinstance(value, float):
-            return value != 0
+            return value != 0 if name.startswith("optim.") else 0
         if isinstance(value, list):
-            return [choices(name, item) for item in value]
-        if name in ("data.transform.auto_augment", "data.train_split"):
-            return re.sub(r"[\d.]+", "0", value)
+            return [choice(name, item) for item in value]
         return value.split(":")[0] if name.endswith(".weights") else value
 
     tree = config_lib.flatten(config_lib.to_json(cfg))
-    sizes = re.compile(r"\.(patch|image_size)$")
-    flat = {name: choices(name, value) for name, value in tree.items() if not sizes.search(name)}
-    return json.dumps(flat, sort_keys=True)
+    free = re.compile(r"^evals|\.(patch|image_size|backbone_\w+|auto_augment|train_split|partner)$")
+    flat = {name: choice(name, value) for name, value in tree.items() if not free.search(name)}
+    numbers = sum(value not in (0, "", [], False) for value in tree.values())
+    return json.dumps(flat, sort_keys=True), numbers
 
 
-# One of those runs that, shrunk, differ in numbers alone.
-DISTINCT = list({program(shrink(load(*run))): run for run in reversed(RUNS)}.values())[::-1]
+def _distinct() -> list[tuple[Path, str]]:
+    """List one of those runs that, shrunk, differ in numbers alone: that with the most of them."""
+    best: dict[str, tuple[int, tuple[Path, str]]] = {}
+    for run in RUNS:
+        code, numbers = program(shrink(load(*run)))
+        if code not in best or numbers > best[code][0]:
+            best[code] = numbers, run
+    return [run for _, run in best.values()]
+
+
+DISTINCT = _distinct()
 
 
 def run_id(run: tuple[Path, str]) -> str:
