@@ -74,8 +74,9 @@ class TransformConfig:
         translate: largest shift along x and y as a share of the width and height.
         scale: range of the zoom factor.
         shear: shear along x by an angle uniform in +-shear degrees.
-        auto_augment: "" or an augmentation policy: "randaug(2,10)" is RandAugment with 2
-            operations of magnitude 10 (data/augment.py).
+        auto_augment: "" or an augmentation policy: "randaug(2,10)" (big_vision's RandAugment, two
+            operations of magnitude 10), "rand-m9-mstd0.5-inc1" (timm's), "3-augment" (DeiT III's),
+            "autoaugment(imagenet)" or "autoaugment(cifar10)"; data/augment has them.
         color_jitter: brightness, contrast and saturation, in random order, each by a factor uniform
             in 1 +- this (torchvision's ColorJitter); after the policy.
     """
