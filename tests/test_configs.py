@@ -18,7 +18,8 @@ from safetensors.numpy import save_file
 from tests.models.tiny import SHRINK
 from tests.models.tiny import shrink as shrink_model
 from tests.photos import write_folder
-from tests.weights import google_writer, runs
+from tests.train import teachers
+from tests.weights import google_writer
 from vit_jax import config as config_lib
 from vit_jax import models, weights
 from vit_jax.cli import flags
@@ -99,8 +100,7 @@ def shrink(cfg: Config) -> Config:
 def write_weights(kind: str, model: Any, place: Path) -> str:
     """Write random weights as those of `kind` are published; returns what names them."""
     if kind == "ckpt":
-        runs.save(place, model, {1: 0.5})
-        return f"ckpt:{place}"
+        return teachers.save(place, model)
     variables = google_writer.random_variables(models.abstract(model))
     variables = jax.tree.map(np.abs, variables)  # of BatchNorm's variances
     if kind == "timm":
