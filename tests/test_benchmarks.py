@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import input_pipeline, record, startup, train_step, turns
+from benchmarks import digits, input_pipeline, recipes, record, startup, train_step, turns
+from configs import finetune_digits, tenth_digits
 from tests.conftest import CACHE
+from vit_jax import config as config_lib
 
 
 def _rows(directory: Path) -> list[dict]:
@@ -74,3 +76,54 @@ def test_the_fastest_setting_of_each_round_counts():
     assert best == [fast, fast]
     assert turns.ratios([slow, fast], best) == [0.5, 1.0]
     assert turns.cpu_ratio([slow, slow], best) == 0.5
+
+
+def test_a_claim_holds_where_every_seed_is_above():
+    top1 = {"plain": (0.6, 0.5), "augmented": (0.7, 0.8), "teacher": (0.9, 0.65)}
+    top1["convit"] = (0.75, 0.74)
+    rows = [
+        digits.Row(method=run.row, num_train=1, top1=top1[run.arm], seconds=(1.0, 1.0))
+        for run in recipes.RUNS
+        if run.arm in top1
+    ]
+    lines = dict(line.strip("| ").split(" | ", 2)[1:] for line in recipes.judge(rows).splitlines())
+    assert lines["`augmented`, `plain`"] == "+20.0 | yes: every seed above every other"
+    assert lines["`teacher`, `augmented`"] == "+2.5 | on average: the seeds overlap"
+    assert lines["`convit`, `augmented`"] == "-0.5 | no"
+    assert "`finetune`, `scratch`" not in lines
+
+
+@pytest.mark.slow
+def test_recipes_measure_the_chosen_ones_and_keep_the_others(tmp_path):
+    out, picture = tmp_path / "recipes.json", tmp_path / "recipes.png"
+    rows = [
+        digits.Row(method=run.row, num_train=1, top1=(0.5,), seconds=(1.0,))
+        for run in recipes.RUNS
+        if run.arm in ("plain", "probe")
+    ]
+    digits.save(rows, [7], out)
+    trial = ["--seeds=7", "--duration=1 steps", f"--out={out}", f"--picture={picture}"]
+    recipes.main([*trial, "--only", "finetune_digits_pretrain", "probe"])
+    plain, pretrained, probe = recipes.read(out, [7])
+    assert plain == rows[0]
+    assert (pretrained.num_train, probe.num_train) == (649, 47)
+    assert probe.seconds != rows[1].seconds
+    assert picture.is_file()
+    assert recipes.read(out, [7, 8]) == []
+
+
+def test_recipes_name_every_arm_once_and_what_it_needs_before_it(tmp_path):
+    done = set()
+    for run in recipes.RUNS:
+        cfg = run.load(5, tmp_path)
+        config_lib.check(cfg)
+        assert cfg.seed == 5
+        needed = {cfg.init.weights, cfg.objective.distill.weights} - {""}
+        assert needed <= {f"ckpt:{tmp_path}/{workdir}" for workdir in done}
+        done.add(run.workdir)
+    for module in (tenth_digits, finetune_digits):
+        name = module.__name__.rpartition(".")[2]
+        assert {f"{name}:{arm}" for arm in module.ARMS} <= {run.config for run in recipes.RUNS}
+    assert {arm for pair in recipes.CLAIMS.values() for arm in pair} <= {
+        r.arm for r in recipes.RUNS
+    }

@@ -50,6 +50,8 @@ ARGUMENTS = {
     "deit3_l16_imagenet": ["224", "384"],
     "deit3_s16_imagenet": ["384"],
     "finetune_bit": ["cifar100", "imagenet2012", "oxford_flowers102", "oxford_iiit_pet"],
+    "finetune_digits": ["probe", "scratch"],
+    "tenth_digits": ["plain", "distilled", "distilled_hard", "unlabelled"],
 }
 RUNS = [(path, arg) for path in FILES for arg in ("", *ARGUMENTS.get(path.stem, ()))]
 
@@ -238,6 +240,11 @@ def test_every_family_has_a_published_run_and_a_small_one() -> None:
         ("cait_s24_imagenet.py:448", "stage of cait_s24 '448'; valid: 384"),
         ("deit3_h14_imagenet.py:384", "stage of deit3_h14 '384'; valid: 224"),
         ("finetune_bit.py:cifar", "did you mean 'cifar10' or 'cifar100'"),
+        (
+            "finetune_digits.py:head",
+            "unknown arm 'head'; valid: finetune, finetune_augmented, probe",
+        ),
+        ("tenth_digits.py:cnn", "unknown arm 'cnn'; valid: augmented, convit, convit_plain"),
         ("vit_b16_imagenet.py:384", "takes 0 positional arguments"),
     ],
 )

@@ -31,7 +31,7 @@ def make_state(model: ModelConfig, seed: int, *, with_ema: bool = False) -> Trai
     return TrainState(
         step=jnp.int32(seed),
         params=params,
-        model_state=variables,
+        model_state=jax.tree.map(jnp.abs, variables),  # of BatchNorm's variances
         opt_state=optax.sgd(0.1, momentum=0.9).init(params),
         ema=draw(abstract) if with_ema else None,
         rng=jax.random.key(seed),

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""A tenth of the digits' labels: what augmentation, convolutions and a teacher are worth there.
+
+    python main.py --config=configs/tenth_digits.py:augmented --workdir=runs/tenth_augmented
+    python main.py --config=configs/tenth_digits.py:teacher --workdir=runs/tenth_teacher
+    python main.py --config=configs/tenth_digits.py:distilled --workdir=runs/tenth_distilled
+
+(--config.objective.distill.weights=ckpt:DIR takes another teacher than runs/tenth_teacher.) Arms,
+all of 900 steps of 48 images:
+plain, convit_plain: a ViT, and a ConViT as large, on the scans as they are.
+augmented, convit, teacher: that ViT, the ConViT and a ResNet, with warps and mixup.
+distilled: with a token for the teacher's distribution; distilled_hard: for its first guess (DeiT).
+distilled_plain: one head for both, at temperature 4; no warps, no mixup.
+unlabelled: learns from the teacher alone, on all 1,293 training scans without their labels.
+Hardware: 2 CPU cores, a quarter to half a minute.
+Published: none; `python -m benchmarks.recipes` measures test top-1 (docs/reproduce.md).
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+from configs import convit_digits, deit_digits, resnet_digits, vit_mu_digits
+from vit_jax import errors
+from vit_jax.config import Config
+from vit_jax.data import Crop, MixConfig, TransformConfig
+from vit_jax.models import ModelConfig
+from vit_jax.objectives import Distillation, DistillConfig
+
+WITH_TOKEN = deit_digits.get_config().model
+VIT = dataclasses.replace(WITH_TOKEN, distilled=False)
+CONVIT = convit_digits.get_config().model
+TEACHER = resnet_digits.get_config().model
+
+
+class Arm(NamedTuple):
+    """What sets a run apart; `distill` is without the teacher, which is one for all."""
+
+    model: ModelConfig = VIT
+    augmented: bool = True
+    distill: DistillConfig | None = None
+    split: str = "train[:144]"
+
+
+ARMS = {
+    "plain": Arm(augmented=False),
+    "augmented": Arm(),
+    "convit": Arm(model=CONVIT),
+    "convit_plain": Arm(model=CONVIT, augmented=False),
+    "teacher": Arm(model=TEACHER),
+    "distilled": Arm(model=WITH_TOKEN, distill=DistillConfig(kind=Distillation.KL)),
+    "distilled_hard": Arm(model=WITH_TOKEN, distill=DistillConfig(kind=Distillation.HARD)),
+    "distilled_plain": Arm(
+        augmented=False, distill=DistillConfig(kind=Distillation.KL, temperature=4.0)
+    ),
+    "unlabelled": Arm(distill=DistillConfig(kind=Distillation.KL, alpha=1.0), split="train[:1293]"),
+}
+
+
+def get_config(name: str = "augmented") -> Config:
+    if name not in ARMS:
+        raise errors.unknown("arm", name, ARMS)
+    arm, config = ARMS[name], vit_mu_digits.get_config()
+    config.model = dataclasses.replace(arm.model)
+    config.data.train_split, config.data.batch_size = arm.split, 48
+    if not arm.augmented:
+        config.data.transform, config.data.mix = TransformConfig(crop=Crop.RESIZE), MixConfig()
+    if arm.distill:
+        teacher = dataclasses.replace(TEACHER)
+        config.objective.distill = dataclasses.replace(
+            arm.distill, teacher=teacher, weights="ckpt:runs/tenth_teacher"
+        )
+    config.optim.warmup, config.duration = "5%", "900 steps"
+    config.evals["val"].every = config.checkpoint.every = "20%"
+    return config
