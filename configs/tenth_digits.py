@@ -7,8 +7,8 @@ r"""A tenth of the digits' labels: what augmentation, convolutions and a teacher
 
 (--config.objective.distill.weights=ckpt:DIR takes another teacher than runs/tenth_teacher.) Arms,
 all of 900 steps of 48 images:
-plain, convit_plain: a ViT, and a ConViT as large, on the scans as they are.
-augmented, convit, teacher: that ViT, the ConViT and a ResNet, with warps and mixup.
+plain, convit_plain, teacher_plain: a ViT, a ConViT as large and a ResNet on the scans as they are.
+augmented, convit, teacher: these with warps and mixup.
 distilled: with a token for the teacher's distribution; distilled_hard: for its first guess (DeiT).
 distilled_plain: one head for both, at temperature 4; no warps, no mixup.
 unlabelled: learns from the teacher alone, on all 1,293 training scans without their labels.
@@ -47,6 +47,7 @@ ARMS = {
     "convit": Arm(model=CONVIT),
     "convit_plain": Arm(model=CONVIT, augmented=False),
     "teacher": Arm(model=TEACHER),
+    "teacher_plain": Arm(model=TEACHER, augmented=False),
     "distilled": Arm(model=WITH_TOKEN, distill=DistillConfig(kind=Distillation.KL)),
     "distilled_hard": Arm(model=WITH_TOKEN, distill=DistillConfig(kind=Distillation.HARD)),
     "distilled_plain": Arm(

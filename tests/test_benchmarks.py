@@ -78,6 +78,14 @@ def test_the_fastest_setting_of_each_round_counts():
     assert turns.cpu_ratio([slow, slow], best) == 0.5
 
 
+def test_the_tables_of_recipes_are_those_measured():
+    page = (recipes.PICTURE.parent.parent / "reproduce.md").read_text().splitlines()
+    rows = recipes.read(record.RESULTS / "recipes_digits.json", [0, 1, 2])
+    assert [row.method for row in rows] == [run.row for run in recipes.RUNS]
+    for line in [*digits.markdown(rows).splitlines(), *recipes.judge(rows).splitlines()]:
+        assert line in page
+
+
 def test_a_claim_holds_where_every_seed_is_above():
     top1 = {"plain": (0.6, 0.5), "augmented": (0.7, 0.8), "teacher": (0.9, 0.65)}
     top1["convit"] = (0.75, 0.74)
