@@ -51,7 +51,7 @@ ARGUMENTS = {
     "deit3_s16_imagenet": ["384"],
     "finetune_bit": ["cifar100", "imagenet2012", "oxford_flowers102", "oxford_iiit_pet"],
     "finetune_digits": ["probe", "scratch"],
-    "tenth_digits": ["plain", "distilled", "distilled_hard", "unlabelled"],
+    "tenth_digits": ["plain", "distilled", "unlabelled"],
 }
 RUNS = [(path, arg) for path in FILES for arg in ("", *ARGUMENTS.get(path.stem, ()))]
 
