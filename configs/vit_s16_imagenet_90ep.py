@@ -46,6 +46,6 @@ def get_config() -> Config:
         ),
         duration="90 epochs",
         evals=google.imagenet_evals("10 epochs"),
-        checkpoint=CheckpointConfig(every="1000 steps"),
+        checkpoint=CheckpointConfig(every="1000 steps", metric="minival/top1"),
         log=LogConfig(every="50 steps"),
     )

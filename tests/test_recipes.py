@@ -28,6 +28,7 @@ deit_ti16_distilled_imagenet   300   1024 adamw 1e-3  1e-5 0.05 5      0.1  0.1 
 deit_s16_distilled_imagenet    300   1024 adamw 1e-3  1e-5 0.05 5      0.1  0.1 0.8 1 0.25 3 0 0.99996 224
 deit_b16_distilled_imagenet    300   1024 adamw 1e-3  1e-5 0.05 5      0.1  0.1 0.8 1 0.25 3 0 0.99996 224
 deit_b16_384_imagenet          30    512  adamw 5e-6  5e-6 1e-8 5      0    0.1 0.8 1 0.25 3 0 0.99996 384
+deit_b16_distilled_384_imagenet 30   512  adamw 5e-6  5e-6 1e-8 5      0    0.1 0.8 1 0.25 3 0 0.99996 384
 deit_b16_cifar10               1000  768  sgd   0.01  1e-5 1e-3 5      0    0.1 0.8 1 0    3 0 0.99996 224
 deit3_s16_imagenet             800   2048 lamb  4e-3  1e-5 0.05 5      0.05 0   0.8 1 0    3 1 0.99996 224
 deit3_b16_imagenet             800   2048 lamb  3e-3  1e-5 0.05 5      0.2  0   0.8 1 0    3 1 0.99996 192
@@ -172,7 +173,12 @@ def test_swin_schedule_and_images(run: str) -> None:
 
 @pytest.mark.parametrize(
     "run, side",
-    [("deit_b16_imagenet", 256), ("deit_b16_384_imagenet", 438), ("deit_b16_cifar10", 256)],
+    [
+        ("deit_b16_imagenet", 256),
+        ("deit_b16_384_imagenet", 438),
+        ("deit_b16_distilled_384_imagenet", 438),
+        ("deit_b16_cifar10", 256),
+    ],
 )
 def test_deit_is_tested_on_the_centre(run: str, side: int) -> None:
     cfg = get(run)
@@ -182,11 +188,15 @@ def test_deit_is_tested_on_the_centre(run: str, side: int) -> None:
 
 
 @pytest.mark.parametrize("run", [run for run in TABLE if run.startswith(("deit3", "cait"))])
-def test_deit3_and_cait_are_tested_on_the_whole_image(run: str) -> None:
+def test_deit3_and_cait_are_tested_on_the_central_square(run: str) -> None:
     assert get(run).evals["val"].transform.crop_ratio == 1.0
 
 
-@pytest.mark.parametrize("run", [run for run in TABLE if "distilled" in run or "cait" in run])
+def is_taught(run: str) -> bool:
+    return "cait" in run or ("distilled" in run and "384" not in run)
+
+
+@pytest.mark.parametrize("run", filter(is_taught, TABLE))
 def test_teachers(run: str) -> None:
     cfg = get(run)
     distill, bit = cfg.objective.distill, run.startswith("bit")
@@ -205,13 +215,27 @@ def test_teachers(run: str) -> None:
 def test_nobody_else_has_a_teacher() -> None:
     for run in TABLE:
         taught = get(run).objective.distill.kind is not Distillation.NONE
-        assert taught == ("distilled" in run or "cait" in run), run
+        assert taught == is_taught(run), run
+
+
+def test_checkpoints_are_ranked_by_what_was_held_out_if_at_all() -> None:
+    for run in TABLE:
+        cfg = get(run)
+        if cfg.checkpoint.keep_best:
+            held_out = cfg.evals[cfg.checkpoint.metric.split("/")[0]]
+            assert held_out.split.startswith(("train[", "full[")), run
+
+
+def test_the_distillation_token_is_decayed() -> None:
+    for run in TABLE:
+        decayed = get(run).optim.decay == "kernel$|dist_token"
+        assert decayed == (run.startswith("deit") and "distilled" in run), run
 
 
 def test_only_the_fine_tunings_of_deit_run_as_evaluated() -> None:
     for run in TABLE:
         cfg = get(run)
-        evaluated = run.startswith("deit_b16_384") or (run.startswith("cait") and ":384" in run)
+        evaluated = run.startswith(("deit_", "cait")) and "384" in run
         assert cfg.objective.train_mode != evaluated, run
 
 

@@ -17,6 +17,8 @@ RAND_AUGMENT = "rand-m9-mstd0.5-inc1"
 # huggingface.co/timm/regnety_160.deit_in1k, model.safetensors under this name; the authors' file is
 # dl.fbaipublicfiles.com/deit/regnety_160-a5fe301d.pth, which needs torch to read.
 TEACHER = "timm:regnety_160.deit_in1k.safetensors"
+# No list of DeiT's exempts the distillation token from the decay.
+_DECAY_DISTILLED = "kernel$|dist_token"
 # CaiT: stochastic depth, in every block alike; arXiv:2103.17239.
 _CAIT = {"cait_xxs24": 0.05, "cait_s24": 0.1, "cait_s36": 0.2, "cait_m36": 0.3}
 
@@ -75,7 +77,8 @@ def imagenet(
         objective=ObjectiveConfig(label_smoothing=0.1),
         duration=f"{epochs} epochs",
         evals=data.val("10 epochs", crop_ratio=crop_ratio, resize=Resize.BICUBIC),
-        checkpoint=CheckpointConfig(every="1 epoch"),
+        # The last one counts, as the authors' does: nothing is held out to choose another by.
+        checkpoint=CheckpointConfig(every="1 epoch", keep_best=0),
         log=LogConfig(every="50 steps"),
         ema_decay=0.99996,
     )
@@ -98,12 +101,9 @@ def taught(config: Config) -> Config:
 
 
 def distilled(model: ModelConfig) -> Config:
-    """DeiT with a distillation token: as `imagenet`, taught.
-
-    The token is decayed, as no list of DeiT's exempts it.
-    """
+    """DeiT with a distillation token: as `imagenet`, taught."""
     config = taught(imagenet(model))
-    config.optim.decay = "kernel$|dist_token"
+    config.optim.decay = _DECAY_DISTILLED
     return config
 
 
@@ -112,13 +112,16 @@ def finetune(model: ModelConfig, weights: str) -> Config:
 
     30 epochs, batch 512, a constant lr of 5e-6 after 5 epochs of warmup from 1e-6, weight decay
     1e-8, augmentation as in training; the model is run as for evaluation, so without stochastic
-    depth. Positions are resized by DeiT's bicubic rule.
+    depth, and with a distillation token by the mean of both heads and without the teacher.
+    Positions are resized by DeiT's bicubic rule.
     """
     config = imagenet(model, epochs=30, drop_path_rate=0.0)
     side = pair(model.image_size, "image_size")[0]
     config.data.batch_size = 512
     optim = OptimConfig(lr=5e-6, weight_decay=1e-8, min_lr=5e-6, clip_norm=0.0)
     config.optim = by_epochs(optim)
+    if getattr(model, "distilled", False):
+        config.optim.decay = _DECAY_DISTILLED
     config.objective.train_mode = False
     config.init = InitConfig(weights=weights, resize=ResizeRule.OFFICIAL)
     # DeiT rounds the short side down: 438 for 384.
@@ -146,8 +149,7 @@ def transfer(model: ModelConfig, weights: str, dataset: str) -> Config:
     )
     config.optim = by_epochs(optim)
     config.init = InitConfig(weights=weights, skip=("^head/",), resize=ResizeRule.OFFICIAL)
-    # Nothing is held out: no checkpoint is chosen by what is measured on the test images.
-    config.checkpoint = CheckpointConfig(every="10 epochs", keep_best=0)
+    config.checkpoint.every = "10 epochs"
     config.evals = {"test": config.evals["val"]}
     config.evals["test"].split = "test"
     return config
@@ -163,8 +165,8 @@ def convit(model: ModelConfig) -> Config:
 def cait(name: str, stage: str) -> Config:
     """CaiT on ImageNet-1k: arXiv:2103.17239; DeiT's in 400 epochs, taught without a token.
 
-    Its one head learns half from the labels and half from the teacher. Tested on the whole image,
-    crop ratio 1. Stage "384" fine-tunes a run of the stage before, runs/<name>_imagenet.
+    Its one head learns half from the labels and half from the teacher. Tested on the central square
+    (crop ratio 1). Stage "384" fine-tunes a run of the stage before, runs/<name>_imagenet.
 
     Raises:
         UserError: no such stage.

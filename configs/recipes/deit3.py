@@ -12,8 +12,8 @@ from vit_jax.optim import OptimConfig, Optimizer
 from vit_jax.weights.config import InitConfig
 from vit_jax.weights.resize import Resize as ResizeRule
 
-# Side, lr, stochastic depth (in every block alike) of pretraining. Differs from paper: H/14 at 154
-# pixels, which is what its patches see of 160.
+# Side, lr, stochastic depth (in every block alike) of pretraining. Differs from paper: H/14 sees
+# the whole crop at 154 pixels; there its patches see the top left 154 of 160.
 _PRETRAINED = {
     "deit3_s16": (224, 4e-3, 0.05),
     "deit3_b16": (192, 3e-3, 0.2),
@@ -50,7 +50,7 @@ def pretrain(name: str) -> Config:
     800 epochs, batch 2,048, LAMB lr 3e-3 (S: 4e-3), weight decay 0.05, cosine to 1e-5 by epochs
     after 5 epochs of warmup from 1e-6, a binary cross-entropy per class with every mixed label at
     1, no smoothing, mixup 0.8 or cutmix 1.0, 3-Augment with colour jitter 0.3, no random erasing, 3
-    copies of each image, stochastic depth; tested on the whole image.
+    copies of each image, stochastic depth; tested on the central square.
     """
     side, lr, rate = _PRETRAINED[name]
     model = models.variant(name, image_size=(side, side))

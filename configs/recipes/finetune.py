@@ -109,6 +109,7 @@ def bit(dataset: str, model: str = "bit_r50x1", weights: str = "npz:BiT-M-R50x1.
         warmup, *milestones, steps = 500, 6_000, 12_000, 18_000, 20_000
     precrop, side = (160, 128) if task.side < 96 else (512, 480)
     # Differs from paper: bfloat16 matmuls; --config.model.dtype=float32 undoes it.
+    # Differs from paper: lr falls at the steps named, there one update later.
     return Config(
         model=models.variant(
             model, num_classes=task.num_classes, image_size=(side, side), dtype=DType.BFLOAT16

@@ -65,7 +65,7 @@ def imagenet(model: ModelConfig, optim: OptimConfig, duration: str, augmentation
         optim=optim,
         duration=duration,
         evals=imagenet_evals("10 epochs"),
-        checkpoint=CheckpointConfig(every="1000 steps"),
+        checkpoint=CheckpointConfig(every="1000 steps", metric="minival/top1"),
         log=LogConfig(every="50 steps"),
     )
 

@@ -18,7 +18,7 @@ def imagenet(model: RegNetConfig | ResNetConfig, *, batch_size: int) -> Config:
     # Differs from paper: decay apart from the momentum, where a decay of 5e-5 adds up to 5e-4.
     # Differs from paper: BatchNorm's statistics are of the whole batch, not of a GPU's share of it.
     # Differs from paper: no jitter of the colours along their principal components (AlexNet's).
-    # Differs from paper: its rate is the cosine of the whole run times the warmup, epoch by epoch.
+    # Differs from paper: its warmup multiplies the cosine, 0.4 % less in epochs 1 to 4 at most.
     # Differs from paper: bfloat16 matmuls; --config.model.dtype=float32 undoes it.
     model.dtype = DType.BFLOAT16
     model.zero_init_last = False
@@ -38,6 +38,8 @@ def imagenet(model: RegNetConfig | ResNetConfig, *, batch_size: int) -> Config:
             lr=lr,
             warmup="5 epochs",
             warmup_lr=0.1 * lr,
+            schedule_every="1 epoch",
+            warmup_overlap=True,
             nesterov=True,
             weight_decay=5e-4,
             decay=".",
@@ -45,6 +47,6 @@ def imagenet(model: RegNetConfig | ResNetConfig, *, batch_size: int) -> Config:
         ),
         duration="100 epochs",
         evals=data.val("5 epochs", resize=Resize.BILINEAR),
-        checkpoint=CheckpointConfig(every="1 epoch"),
+        checkpoint=CheckpointConfig(every="1 epoch", keep_best=0),  # nothing is held out
         log=LogConfig(every="50 steps"),
     )
