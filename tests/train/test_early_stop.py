@@ -157,6 +157,16 @@ def test_stops_and_ends_with_the_best(stopped, capsys):
     assert "stopped early at step 9; nothing to do" in capsys.readouterr().out
 
 
+def test_patience_that_ends_with_the_run_counts(tmp_path):
+    cfg = config()
+    cfg.duration = "9 steps"
+    result = fit(cfg, tmp_path / "run")
+    assert (result.step, result.status, int(result.state.step)) == (9, 0, 3)
+    evaluated = [n for s, n, _ in scores(tmp_path / "run") if s == 9 and n.endswith("/loss")]
+    assert sorted(evaluated) == sorted(set(evaluated))
+    assert {"val/loss", "test/loss"} <= set(evaluated)
+
+
 def test_its_weights_are_the_best_ones_by_default(stopped):
     place, result = stopped
     assert [reader.find(place, which).step for which in ("", "best", "latest")] == [3, 3, 9]

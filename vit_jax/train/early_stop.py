@@ -65,7 +65,8 @@ def to_json(tally: Tally) -> dict[str, Any]:
 
 def describe(tally: Tally, step: int, restored: int) -> str:
     """Say why a run ended after `step` steps, and with the parameters of which step."""
+    equal = "" if restored == tally.step else ", as good"
     return (
         f"stopped early at step {step:,}: no better {tally.metric} than {tally.best:.6g} of step "
-        f"{tally.step:,} in {tally.since} evaluations; restored step {restored:,}"
+        f"{tally.step:,} in {tally.since} evaluations; restored step {restored:,}{equal}"
     )

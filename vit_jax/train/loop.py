@@ -134,7 +134,7 @@ def fit(cfg: Config, directory: str | Path, *, allow_config_change: bool = False
                 images_at_peak=_images_at_peak(cfg, parts, mesh),
             )
             state, step, metrics, tally = run.train(state, start, tally, source, stop)
-            if step < total and tally.ends(cfg.checkpoint.patience):
+            if tally.ends(cfg.checkpoint.patience):
                 del state  # its memory is the best one's
                 state, metrics = run.finish_early(step, tally)
             elif step < total:
@@ -190,8 +190,7 @@ class _Run:
                 if last or _due(step, plan.log_every):
                     self._log(step, meter.read(everything=last) | self._speed())
                 # Before the save, which notes the metrics by which the best is kept.
-                due = [n for n, e in plan.eval_every.items() if _due(step, e) or (last and e)]
-                metrics = self.evaluate(state, step, due, final=last)
+                metrics = self.evaluate(state, step, self._due_evals(step), final=last)
                 tally = tally.after(step, metrics)
                 last = last or tally.ends(patience)
                 stopping = not last and stop.requested(step)
@@ -219,14 +218,19 @@ class _Run:
                 self.progress.message(f"warning: {damage}")
                 continue
             self.progress.message(early_stop.describe(tally, step, best))
-            measured = {n for n, every in self.parts.plan.eval_every.items() if _due(step, every)}
             return state, self.evaluate(
-                state, step, list(self.cfg.evals), final=True, written=measured
+                state, step, list(self.cfg.evals), final=True, written=self._due_evals(step)
             )
         raise CorruptCheckpoints(
             f"{self.place} should end with the best parameters by {tally.metric}, but no intact "
             "checkpoint has it; set checkpoint.patience=0 to go on"
         )
+
+    def _due_evals(self, step: int) -> list[str]:
+        """Name the evaluations that training itself runs after a step."""
+        plan = self.parts.plan
+        last = step == plan.total_steps
+        return [n for n, every in plan.eval_every.items() if _due(step, every) or (last and every)]
 
     def evaluate(
         self,
