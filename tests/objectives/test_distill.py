@@ -26,7 +26,7 @@ from vit_jax.objectives import (
     Supervised,
     make_teacher,
 )
-from vit_jax.objectives.distill import INDEX, LOGITS, REST, TOP, compact, dense
+from vit_jax.objectives.distill import INDEX, LOGITS, REST, TOP, compact, dense, distillation_loss
 
 TABLE = np.load(Path(__file__).parent.parent / "golden" / "distill_tables.npz")
 RNG = jax.random.key(0)
@@ -189,6 +189,28 @@ def test_the_largest_logits_and_the_sum_of_all_survive() -> None:
     assert compact(logits, 0)[LOGITS].dtype == jnp.float16
 
 
+def test_the_largest_keep_their_shares_at_the_temperature() -> None:
+    # So flat that at temperature 1 the others' share is another.
+    logits = jnp.asarray(np.random.default_rng(1).integers(-6, 7, (5, 40)), jnp.float32)
+    kept = compact(logits, 4, 2.0)
+    rows = np.asarray(dense(kept[TOP], kept[INDEX], kept[REST], 40))
+    shares, whole = softmax(rows / 2), softmax(np.asarray(logits) / 2)
+    index = np.asarray(kept[INDEX])
+    for found, expected in ((shares, whole), (1 - shares, 1 - whole)):
+        found, expected = (np.take_along_axis(x, index, axis=1) for x in (found, expected))
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+    hotter = np.take_along_axis(softmax(rows), index, axis=1)
+    assert (hotter > 1.01 * np.take_along_axis(softmax(np.asarray(logits)), index, axis=1)).all()
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft", "kl"])
+def test_a_teacher_that_is_not_finite_has_no_finite_loss(kind: str) -> None:
+    broken = TAUGHT.at[1, 2].set(jnp.nan).at[2].set(jnp.inf)
+    cfg = DistillConfig(kind=Distillation(kind))
+    rows = np.asarray(distillation_loss(LOGITS_, broken, cfg))
+    assert np.isfinite(rows).tolist() == [True, False, False, True]
+
+
 def test_cached_logits_take_the_teachers_place() -> None:
     cfg = DistillConfig(kind=Distillation.KL, cache="somewhere")
     objective = distill(False, cfg)
@@ -238,9 +260,18 @@ def test_settings_that_cannot_be() -> None:
     many = dataclasses.replace(TINY["regnet"], num_classes=5)
     refused("teacher.num_classes=5 .* model.num_classes=3", teacher=many)
     refused("distill.teacher: model.depth", teacher=dataclasses.replace(TINY["regnet"], depth=0))
-    refused("not mixed", cache="x", data={"mix": MixConfig(mixup_alpha=0.1)})
-    refused("not mixed", cache="x", data={"mix": MixConfig(cutmix_alpha=0.1)})
-    refused("whole images", cache="x", data={"erasing_prob": 0.1})
+    dropping = dataclasses.replace(TINY["regnet"], drop_path_rate=0.1)
+    refused(r"teacher\.drop_path_rate=0\.1 has no effect on a teacher", teacher=dropping)
+    for key in ("dropout_rate", "attention_dropout_rate", "drop_path_rate"):
+        dropping = dataclasses.replace(TINY["vit"], **{key: 0.2})
+        refused(rf"distill\.teacher\.{key}=0\.2 has no effect", teacher=dropping)
+    end = r"=0, or objective\.distill\.cache=''$"
+    for key in ("mixup_alpha", "cutmix_alpha"):
+        mix = MixConfig(**{key: 0.1})
+        refused(
+            rf"not mixed and not erased: set data\.mix\.{key}{end}", cache="x", data={"mix": mix}
+        )
+    refused(rf"not erased: set data\.erasing_prob{end}", cache="x", data={"erasing_prob": 0.1})
 
 
 @pytest.mark.parametrize("field", [{"alpha": 0.1}, {"weights": "npz:x"}, {"cache": "x"}])

@@ -88,6 +88,26 @@ def test_one_device_and_eight_agree_and_the_teacher_stays(weights: str) -> None:
     assert spread, "fsdp cuts the teacher as well"
 
 
+def test_a_broken_teacher_teaches_nothing(weights: str) -> None:
+    cfg = config(weights, kind=Distillation.HARD)
+    mesh = sharding.make_mesh(cfg.mesh, jax.devices()[:1])
+    parts = build_lib.build(cfg, num_examples=1000)
+    state = build_lib.init_state(cfg, parts, mesh)
+    before = jax.tree.map(np.asarray, state.params)
+    variables = teacher_lib.read_weights(cfg)[0]
+    variables["params"]["head"]["bias"] = np.full(10, np.nan, np.float32)
+    frozen = teacher_lib.place({"teacher": variables}, build_lib.placed(parts.frozen, mesh))
+    batch = {
+        "image": np.zeros((16, *models.input_shape(cfg.model)), np.uint8),
+        "label": np.zeros(16, np.int32),
+    }
+    with jax.set_mesh(mesh):
+        batch = sharding.global_batch(batch, mesh, batch_size=16)
+        state, metrics = build_lib.compile_step(parts, mesh)(state, frozen, batch)
+    assert metrics["nonfinite"] == 1
+    jax.tree.map(np.testing.assert_array_equal, state.params, before)
+
+
 @pytest.mark.slow
 def test_a_run_goes_on_with_its_own_teacher_only(weights: str, tmp_path: Path) -> None:
     cfg = config(weights)
@@ -137,11 +157,13 @@ def test_a_dry_run_shows_the_teacher(weights: str) -> None:
         build_lib.make_teacher(cfg), teacher, jax.ShapeDtypeStruct((1, 8, 8, 1), "float32")
     )
     assert both == student + flops
-    with pytest.raises(UserError, match=r"distill\.weights"):
-        dry_run(config("ckpt:nowhere"))
+    cfg.optim.sam_rho = 0.1  # asks both networks twice
+    assert build_lib.image_flops(cfg, build_lib.build(cfg, 1000)) == 2 * both
+    cfg.optim.sam_rho = 0.0
+    assert "distill.weights" in str(dry_run(config("ckpt:nowhere"))[1])
     # What the run itself could do without is no reason to stop; what it needs is.
     with pytest.raises(UserError, match="holds no cached logits"):
-        dry_run(config(weights, cache="nowhere"))
+        teacher_lib.check(config(weights, cache="nowhere"))
 
 
 def test_a_teacher_is_written_down_and_compared() -> None:

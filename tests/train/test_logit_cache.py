@@ -5,6 +5,7 @@ import dataclasses
 import json
 import resource
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from vit_jax.objectives.distill import INDEX, LOGITS, REST, TOP
 from vit_jax.train import build as build_lib
 from vit_jax.train import logit_cache, teacher, write_cache
 from vit_jax.train.batches import device_batches
+from vit_jax.train.logit_cache import LogitCache
 from vit_jax.train.loop import fit
+from vit_jax.train.stop import Stop
 from vit_jax.train.writers import read_jsonl
 
 CONFIG = Path(__file__).parent / "distilled_digits.py"
@@ -38,7 +41,11 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
 def config(weights: str, cache: str | Path = "", **fields: Any) -> Config:
     cfg = dataclasses.replace(get_config(), duration="6 steps", evals={}, **fields)
     cfg.objective.distill = dataclasses.replace(
-        cfg.objective.distill, kind=Distillation.KL, weights=weights, cache=str(cache)
+        cfg.objective.distill,
+        kind=Distillation.KL,
+        temperature=2.0,
+        weights=weights,
+        cache=str(cache),
     )
     cfg.data.mix, cfg.data.erasing_prob = MixConfig(), 0.0
     cfg.optim.warmup, cfg.mesh.data = "1 steps", 1
@@ -82,7 +89,8 @@ def test_rows_are_what_the_teacher_says(weights: str, full: Path, top: Path) -> 
         np.testing.assert_array_equal(kept[INDEX], order[:, :3])
         best = np.take_along_axis(live, order[:, :3], axis=1)
         np.testing.assert_allclose(kept[TOP], best, rtol=2**-10, atol=1e-5)
-        rest = np.log(np.exp(np.take_along_axis(live, order[:, 3:], axis=1)).sum(axis=1))
+        others = np.take_along_axis(live, order[:, 3:], axis=1)
+        rest = 2 * np.log(np.exp(others / 2).mean(axis=1))
         np.testing.assert_allclose(kept[REST], rest, rtol=1e-4, atol=1e-5)
 
 
@@ -103,27 +111,41 @@ def test_a_cached_run_has_the_losses_of_the_live_one(
             assert near == pytest.approx(live, rel=0.5)
 
 
-def test_a_killed_writing_goes_on(weights: str, full: Path, tmp_path: Path) -> None:
+def noted(cache: LogitCache, *stops: int) -> LogitCache:
+    """Note what is on the disk anew, up to each of `stops`."""
+    cache = dataclasses.replace(cache, pieces=())
+    for stop in stops:
+        cache = cache.finish(stop)
+    return cache
+
+
+def test_a_killed_writing_goes_on(weights: str, full: Path, tmp_path: Path, capsys: Any) -> None:
     place = tmp_path / "part"
     shutil.copytree(full, place)
-    record = json.loads((place / logit_cache.RECORD).read_text())
     data = bytearray((place / f"{LOGITS}.bin").read_bytes())
-    # Killed in the fourth batch: of what was noted, 40 positions, nothing is written again.
-    (place / logit_cache.RECORD).write_text(json.dumps({**record, "done": 40}))
     whole = bytes(data)
+    # Killed in the fourth batch: of what was noted, 40 positions, nothing is written again.
+    data[39 * 20] ^= 1  # the last bit of a logit
+    (place / f"{LOGITS}.bin").write_bytes(data)
+    noted(logit_cache.read(place), 24, 40)
     data[40 * 20 :] = b"\x7f" * len(data[40 * 20 :])
     (place / f"{LOGITS}.bin").write_bytes(data[: 70 * 20])
-    with pytest.raises(UserError, match="holds 40 of the 96 positions"):
+    command = f"cache_teacher --config=FILE --out={place}$"
+    with pytest.raises(UserError, match=f"holds 40 of the 96 positions.*{command}"):
         fit(config(weights, place), tmp_path / "run")
-    write_cache.write(config(weights), place)
-    assert (place / f"{LOGITS}.bin").read_bytes() == whole
-    assert json.loads((place / logit_cache.RECORD).read_text()) == record
+    capsys.readouterr()
+    assert write_cache.write(config(weights), place) == 0
+    assert "\ncontinuing at position 40\n" in capsys.readouterr().out
+    data[40 * 20 :] = whole[40 * 20 :]
+    assert (place / f"{LOGITS}.bin").read_bytes() == data
+    assert logit_cache.read(place).done == 96
     # A longer run of the same stream goes on where the shorter one ended.
     longer = config(weights)
     longer.duration = "7 steps"
     write_cache.write(longer, place)
     data = (place / f"{LOGITS}.bin").read_bytes()
-    assert data[: len(whole)] == whole
+    assert data[40 * 20 : len(whole)] == whole[40 * 20 :]
+    logit_cache.read(place).check_rows(112)
     rows = logit_cache.read(place).rows(96, 112)[LOGITS]
     np.testing.assert_allclose(rows, live_logits(config(weights), 6), rtol=2**-10, atol=1e-5)
 
@@ -160,6 +182,25 @@ def test_another_stream_or_teacher_is_refused(weights: str, full: Path, tmp_path
         teacher.read(cfg, source, 97)
 
 
+def test_the_largest_are_for_one_temperature(weights: str, full: Path, top: Path) -> None:
+    source = build_lib.open_train(config(weights))
+    for place in (full, top):
+        assert teacher.read(config(weights, place), source, 96).cache is not None
+    cfg = config(weights, full)
+    cfg.objective.distill.temperature = 3.0
+    assert teacher.read(cfg, source, 96).cache is not None
+    cfg.objective.distill.cache = str(top)
+    with pytest.raises(UserError, match=r"--top_k=3 .*temperature 2, not .*temperature=3;"):
+        teacher.read(cfg, source, 96)
+    with pytest.raises(UserError, match=r"temperature 2, not .*temperature=3;"):
+        write_cache.write(cfg, top, top_k=3)
+    # The first guess is that at any.
+    cfg.objective.distill.kind, cfg.objective.distill.temperature = Distillation.HARD, 1.0
+    assert teacher.read(cfg, source, 96).cache is not None
+    with pytest.raises(UserError, match=f"cache_teacher --config=FILE --out={top} --top_k=3$"):
+        teacher.read(cfg, source, 97)
+
+
 @pytest.mark.parametrize("name", ["full", "top"])
 def test_rows_that_the_teacher_never_said_are_noticed(
     name: str, weights: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -172,10 +213,82 @@ def test_rows_that_the_teacher_never_said_are_noticed(
     rows = cache.rows(90, 96)
     key = LOGITS if name == "full" else REST
     cache.write(90, {**rows, key: rows[key] + rows[key].dtype.type(0.1)})
+    noted(cache, 96)
     with pytest.raises(UserError, match="does not hold what the teacher says: at position 9"):
         teacher.read(cfg, source, 96)
     cfg.objective.distill.weights = "ckpt:gone"
     assert teacher.read(cfg, source, 96).digest == cache.weights
+
+
+@pytest.mark.parametrize("key", [TOP, INDEX, REST])
+def test_one_bit_anywhere_is_noticed(
+    key: str, weights: str, top: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logit_cache, "_BLOCK", 100)
+    shutil.copytree(top, tmp_path / "cache")
+    cfg = config("ckpt:gone", tmp_path / "cache")
+    source = build_lib.open_train(cfg)
+    noted(logit_cache.read(tmp_path / "cache"), 32, 64, 96)
+    teacher.read(cfg, source, 96)
+    file = tmp_path / "cache" / f"{key}.bin"
+    data = bytearray(file.read_bytes())
+    data[len(data) * 63 // 96] ^= 1
+    file.write_bytes(data)
+    match = f"{key}.bin is damaged somewhere in positions 32 to 63; write the cache again"
+    with pytest.raises(UserError, match=match):
+        teacher.read(cfg, source, 96)
+    with pytest.raises(UserError, match=match):
+        write_cache.write(config(weights), tmp_path / "cache", top_k=3)
+    assert teacher.read(cfg, source, 32).cache is not None  # a run that does not need it
+
+
+def test_another_batch_size_leaves_noted_rows(weights: str, full: Path, tmp_path: Path) -> None:
+    shutil.copytree(full, tmp_path / "cache")
+    cache = noted(logit_cache.read(tmp_path / "cache"), 40)
+    rows = cache.rows(32, 40)
+    cache.write(32, {LOGITS: rows[LOGITS] * np.float16(1.001)})  # rounded otherwise
+    noted(cache, 40)
+    before = (tmp_path / "cache" / f"{LOGITS}.bin").read_bytes()
+    assert write_cache.write(config(weights), tmp_path / "cache") == 0
+    assert (tmp_path / "cache" / f"{LOGITS}.bin").read_bytes() == before
+    logit_cache.read(tmp_path / "cache").check_rows(96)
+
+
+def test_told_to_stop(weights: str, full: Path, tmp_path: Path, capsys: Any) -> None:
+    class Told(Stop):
+        """Get a real SIGTERM after the third batch."""
+
+        def requested(self, step: int) -> bool:
+            if step == 3:
+                signal.raise_signal(signal.SIGTERM)
+            return super().requested(step)
+
+    place = tmp_path / "cache"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(write_cache, "Stop", Told)
+        assert write_cache.write(config(weights), place) == 75
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said == "stopped by SIGTERM: wrote 48 of 96 positions; the same command continues"
+    assert logit_cache.read(place).done == 48
+    assert write_cache.write(config(weights), place) == 0
+    assert "\ncontinuing at position 48\n" in capsys.readouterr().out
+    name = f"{LOGITS}.bin"
+    assert (place / name).read_bytes() == (full / name).read_bytes()
+
+
+def test_a_run_and_a_cache_are_not_in_one_directory(
+    weights: str, full: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=f"^workdir {full} holds cached logits; choose another$"):
+        fit(config(weights), full)
+    for name in ("checkpoints", "config.json"):
+        (tmp_path / name).mkdir()
+        with pytest.raises(UserError, match=r"is the workdir of a run; choose another$"):
+            write_cache.write(config(weights), tmp_path)
+        (tmp_path / name).rmdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=f"^cannot write to --out {tmp_path}/file: File exists$"):
+        write_cache.write(config(weights), tmp_path / "file")
 
 
 def test_damage_is_noticed(full: Path, tmp_path: Path) -> None:
@@ -189,7 +302,7 @@ def test_damage_is_noticed(full: Path, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
-    cache = logit_cache.LogitCache(tmp_path, {}, 0, 10)
+    cache = LogitCache(tmp_path, {}, 0, 10)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
     try:
@@ -238,8 +351,12 @@ def test_the_command(
     assert run(*plain)[0] == 2
     status, _, error = run(out)
     assert (status, error.count("\n")) == (2, 1)
-    assert "images that are not mixed" in error
-    assert "--top_k=10 must be below" in run(out, *plain, "--top_k=10")[2]
+    assert error.endswith(
+        "not mixed and not erased: set data.mix.mixup_alpha=0 and data.mix.cutmix_alpha=0 and "
+        "data.erasing_prob=0\n"
+    )
+    for top_k in (-1, 10):
+        assert f"--top_k={top_k} must be 1 to 9 (or" in run(out, *plain, f"--top_k={top_k}")[2]
     assert not (tmp_path / "cache").exists()
     status, said, error = run(out, *plain, "--top_k=2")
     assert (status, error) == (0, "")

@@ -15,10 +15,10 @@ _HELP = """usage: python -m vit_jax cache_teacher --config=FILE --out=DIR [--top
 Writes what objective.distill.teacher says of every image of the run that FILE describes, augmented
 as there, for --config.objective.distill.cache=DIR. The same command continues where it stopped.
 
-  --top_k=K  keep the K largest logits of each image and what the others sum to (default: all)
+  --top_k=K  keep the K largest logits of each image and one for the others (default: all)
   --debug    show the traceback of an error
 
-  python -m vit_jax cache_teacher --config=my_distilled.py --out=caches/regnet --top_k=10"""
+  python -m vit_jax cache_teacher --config=configs/distill_digits.py:unmixed --out=runs/logits"""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -42,7 +42,6 @@ def main(argv: Sequence[str]) -> int:
         from vit_jax.train import write_cache
 
         sharding.initialize_distributed()
-        write_cache.write(cfg, Path(out).expanduser(), top_k)
-        return 0
+        return write_cache.write(cfg, Path(out).expanduser(), top_k)
 
     return cli_flags.run(command, argv)

@@ -166,6 +166,12 @@ def check_teacher(cfg: DistillConfig, model: ModelConfig, data: DataConfig) -> N
         models.create(cfg.teacher)
     except UserError as error:
         raise UserError(f"{field}.teacher: {error}") from None
+    for key in ("dropout_rate", "attention_dropout_rate", "drop_path_rate"):
+        if getattr(cfg.teacher, key, 0):
+            raise UserError(
+                f"{field}.teacher.{key}={getattr(cfg.teacher, key)} has no effect on a teacher, "
+                "which is run as evaluated; set it to 0.0"
+            )
     for key in ("num_classes", "channels"):
         theirs, ours = getattr(cfg.teacher, key), getattr(model, key)
         if theirs != ours:
@@ -184,13 +190,24 @@ def check_teacher(cfg: DistillConfig, model: ModelConfig, data: DataConfig) -> N
             f"{field}.alpha=1 would never train the class head of model.distilled; choose less, or "
             "a model without a distillation token"
         )
-    if cfg.cache and (data.mix.mixup_alpha or data.mix.cutmix_alpha):
+    if cfg.cache:
+        check_unmixed(data, f", or {field}.cache=''")
+
+
+def check_unmixed(data: DataConfig, otherwise: str = "") -> None:
+    """Refuse images of which no logits are cached, since others are in them.
+
+    Raises:
+        UserError: naming the fields, and what can be done `otherwise`.
+    """
+    found = {
+        "data.mix.mixup_alpha": data.mix.mixup_alpha,
+        "data.mix.cutmix_alpha": data.mix.cutmix_alpha,
+        "data.erasing_prob": data.erasing_prob,
+    }
+    wanted = [f"{key}=0" for key, value in found.items() if value]
+    if wanted:
         raise UserError(
-            f"{field}.cache holds the teacher's logits of images that are not mixed; set "
-            "data.mix.mixup_alpha=0 and data.mix.cutmix_alpha=0, or cache=''"
-        )
-    if cfg.cache and data.erasing_prob:
-        raise UserError(
-            f"{field}.cache holds the teacher's logits of whole images; set data.erasing_prob=0, "
-            "or cache=''"
+            "cached logits are of images that are not mixed and not erased: set "
+            f"{' and '.join(wanted)}{otherwise}"
         )

@@ -16,7 +16,7 @@ from vit_jax.objectives.supervised import Supervised
 Teacher = Callable[[Any, Float[Array, "B H W C"]], Float[Array, "B K"]]
 
 # A batch's arrays of cached logits: all of them in float16, or the largest, where they are, and the
-# logsumexp of the others.
+# one logit that stands for each of the others.
 LOGITS, TOP, INDEX, REST = "teacher_logits", "teacher_top", "teacher_index", "teacher_rest"
 
 
@@ -92,7 +92,9 @@ def distillation_loss(
     """Return the loss of every example against the teacher's logits, in nats."""
     if cfg.kind is Distillation.HARD:
         guess = teacher.argmax(axis=-1)[:, None]
-        return -jnp.take_along_axis(jax.nn.log_softmax(logits, axis=-1), guess, axis=-1)[:, 0]
+        loss = -jnp.take_along_axis(jax.nn.log_softmax(logits, axis=-1), guess, axis=-1)[:, 0]
+        # The first guess of a broken teacher is class 0: the guard of the step would not see it.
+        return jnp.where(jnp.isfinite(teacher).all(axis=-1), loss, jnp.nan)
     student = jax.nn.log_softmax(logits / cfg.temperature, axis=-1)
     target = jax.nn.log_softmax(teacher / cfg.temperature, axis=-1)
     kl = jnp.sum(jnp.exp(target) * (target - student), axis=-1) * cfg.temperature**2
@@ -139,13 +141,19 @@ def _renormalize(
     return (image * scale + shift - mean) / std
 
 
-def compact(logits: Float[Array, "B K"], top_k: int) -> dict[str, jax.Array]:
-    """Turn logits into what a cache keeps of them: all in float16, or the `top_k` largest."""
+def compact(
+    logits: Float[Array, "B K"], top_k: int, temperature: float = 1.0
+) -> dict[str, jax.Array]:
+    """Turn logits into what a cache keeps of them: all in float16, or the `top_k` largest.
+
+    The others are one number, with which their softmax at the temperature sums to what it did.
+    """
     if not top_k:
         return {LOGITS: logits.astype(jnp.float16)}
     top, index = jax.lax.top_k(logits, top_k)
     others = jnp.put_along_axis(logits, index, -jnp.inf, axis=-1, inplace=False)
-    rest = jax.nn.logsumexp(others, axis=-1)
+    mean = jax.nn.logsumexp(others / temperature, axis=-1) - jnp.log(logits.shape[-1] - top_k)
+    rest = temperature * mean
     return {TOP: top.astype(jnp.float16), INDEX: index, REST: rest}
 
 
@@ -155,9 +163,8 @@ def dense(
     rest: Float32[Array, " B"],
     num_classes: int,
 ) -> Float32[Array, "B K"]:
-    """Restore logits from the largest ones; the others share alike what `rest` says they sum to."""
-    share = rest - jnp.log(num_classes - top.shape[-1])
-    logits = jnp.broadcast_to(share[:, None], (top.shape[0], num_classes))
+    """Restore logits from the largest ones; the others are all `rest`."""
+    logits = jnp.broadcast_to(rest[:, None], (top.shape[0], num_classes))
     values = top.astype(jnp.float32)
     return jnp.put_along_axis(logits, index.astype(jnp.int32), values, axis=-1, inplace=False)
 

@@ -161,12 +161,10 @@ def image_flops(cfg: Config, parts: Parts) -> int:
     """Return the model FLOPs of training on one image, a teacher's forward pass included."""
     height, width, channels = models.input_shape(cfg.model)
     flops = train_flops(forward_flops(parts.module, (height, width), channels))
-    if cfg.optim.sam_rho:
-        flops *= 2  # the gradient here, and uphill
     if parts.frozen:
         image = jax.ShapeDtypeStruct((1, height, width, channels), "float32")
         flops += count(make_teacher(cfg), parts.frozen["teacher"], image)
-    return flops
+    return flops * 2 if cfg.optim.sam_rho else flops  # the gradient here, and uphill
 
 
 def open_train(cfg: Config) -> data.Source:

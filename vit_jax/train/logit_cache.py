@@ -5,26 +5,33 @@ Position i of the stream, its image and how that is augmented, is a function of 
 one row a position serves every run on the same stream: of any batch size, continued or not.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from vit_jax import config as config_lib
 from vit_jax import models
+from vit_jax.analysis.tables import format_bytes
 from vit_jax.config import Config
 from vit_jax.data import Source
 from vit_jax.errors import UserError
+from vit_jax.objectives import Distillation, DistillConfig
 from vit_jax.objectives.distill import INDEX, LOGITS, REST, TOP
+from vit_jax.train import workdir
 
-RECORD = "cache.json"
-_FORMAT = 1
+RECORD = workdir.CACHE
+_FORMAT = 2
+_BLOCK = 2**22  # bytes in memory of a file that is read whole
 _FIELD = "objective.distill.cache"
 _WEIGHTS = "the digest of objective.distill.weights"
 Rows = dict[str, np.ndarray]
@@ -84,14 +91,22 @@ class LogitCache:
         stream: what they depend on, by field.
         top_k: how many of each row are kept; 0 is all.
         num_classes: of the teacher.
-        done: positions written, from 0 on.
+        temperature: at which the rest of a row is summed up, where not all is kept.
+        pieces: of the positions written, from 0 on, in the order in which they were noted: where
+            each one ends ("stop"), and the CRC-32 of its rows, by array.
     """
 
     place: Path
     stream: dict[str, Any]
     top_k: int
     num_classes: int
-    done: int = 0
+    temperature: float = 1.0
+    pieces: Sequence[Mapping[str, int]] = ()
+
+    @property
+    def done(self) -> int:
+        """How many positions are written, from 0 on."""
+        return self.pieces[-1]["stop"] if self.pieces else 0
 
     @property
     def weights(self) -> str:
@@ -126,16 +141,13 @@ class LogitCache:
         Raises:
             UserError: there is no room, or no right to write.
         """
-
-        def allocate() -> None:
+        with self._writing():
             for key, (dtype, shape) in self.arrays.items():
                 size = positions * dtype.itemsize * math.prod(shape)
                 with open(self.file(key), "ab") as file:
                     # Also where the file is as long already: it may have holes.
                     if size and hasattr(os, "posix_fallocate"):
                         os.posix_fallocate(file.fileno(), 0, size)
-
-        self._writing(allocate)
 
     def write(self, start: int, rows: Mapping[str, np.ndarray]) -> None:
         """Write the rows from position `start` on; they count once `finish` has noted them.
@@ -148,34 +160,68 @@ class LogitCache:
                 f"the teacher's logits at positions {start:,} on are not finite in float16; "
                 "are objective.distill.weights those of objective.distill.teacher?"
             )
-
-        def put() -> None:
+        with self._writing():
             for key, (dtype, shape) in self.arrays.items():
                 with open(self.file(key), "r+b") as file:
                     file.seek(start * dtype.itemsize * math.prod(shape))
                     file.write(np.ascontiguousarray(rows[key], dtype).tobytes())
 
-        self._writing(put)
-
     def finish(self, done: int) -> "LogitCache":
         """Note, once they are on the disk, that `done` positions are written."""
-        noted = dataclasses.replace(self, done=done)
-
-        def sync() -> None:
+        piece = {"stop": done}
+        with self._writing():
             for key in self.arrays:
                 with open(self.file(key), "r+b") as file:
                     os.fsync(file.fileno())
-            tree = {key: getattr(noted, key) for key in ("stream", "top_k", "num_classes", "done")}
+                piece[key] = self._checksum(key, self.done, done)
+            noted = dataclasses.replace(self, pieces=[*self.pieces, piece])
+            keys = ("stream", "top_k", "num_classes", "temperature", "pieces")
+            tree = {key: getattr(noted, key) for key in keys}
             temporary = self.place / f"{RECORD}.tmp"
             temporary.write_text(json.dumps({"format": _FORMAT, **tree}, indent=1) + "\n")
             temporary.replace(self.place / RECORD)
-
-        self._writing(sync)
         return noted
 
-    def _writing(self, action: Callable[[], None]) -> None:
+    def check_rows(self, positions: int) -> None:
+        """Compare the first `positions` rows, on the disk, with their checksums.
+
+        Raises:
+            UserError: what was written is no longer there.
+        """
+        if jax.process_index() == 0:
+            size = format_bytes(positions * row_bytes(self.arrays))
+            print(f"comparing {size} in {self.place} with their checksums", flush=True)
+        start = 0
+        for piece in self.pieces:
+            stop = piece["stop"]
+            for key in self.arrays:
+                try:
+                    found = self._checksum(key, start, stop)
+                except OSError:  # a bad sector
+                    found = None
+                if found != piece[key]:
+                    raise UserError(
+                        f"{self.file(key)} is damaged somewhere in positions {start:,} to "
+                        f"{stop - 1:,}; write the cache again in another directory"
+                    )
+            if stop >= positions:
+                return
+            start = stop
+
+    def _checksum(self, key: str, start: int, stop: int) -> int:
+        dtype, shape = self.arrays[key]
+        size = dtype.itemsize * math.prod(shape)
+        checksum, left = 0, (stop - start) * size
+        with open(self.file(key), "rb") as file:
+            file.seek(start * size)
+            while block := file.read(min(left, _BLOCK)):
+                checksum, left = zlib.crc32(block, checksum), left - len(block)
+        return checksum
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
         try:
-            action()
+            yield
         except OSError as error:
             raise UserError(
                 f"cannot write to {self.place}: {error.strerror}; the same command continues"
@@ -229,6 +275,21 @@ def check_stream(cache: LogitCache, wanted: Mapping[str, Any]) -> None:
         )
 
 
+def check_temperature(cache: LogitCache, cfg: DistillConfig) -> None:
+    """Refuse the largest logits with the rest summed up at another temperature.
+
+    Raises:
+        UserError: with both temperatures.
+    """
+    soft = cfg.kind is not Distillation.HARD  # which needs the first guess alone
+    if cache.top_k and soft and cache.temperature != cfg.temperature:
+        raise UserError(
+            f"{cache.place} holds --top_k={cache.top_k} logits for temperature "
+            f"{cache.temperature:g}, not for objective.distill.temperature={cfg.temperature:g}; "
+            "write a cache at this one, or one of all logits, in another directory"
+        )
+
+
 def check_length(cache: LogitCache, positions: int) -> None:
     """Refuse a cache that ends before the run does.
 
@@ -236,7 +297,9 @@ def check_length(cache: LogitCache, positions: int) -> None:
         UserError: with both lengths.
     """
     if cache.done < positions:
+        top_k = f" --top_k={cache.top_k}" if cache.top_k else ""
         raise UserError(
             f"{_FIELD}={str(cache.place)!r} holds {cache.done:,} of the {positions:,} positions of "
-            "this duration; python -m vit_jax cache_teacher with the same config continues it"
+            "this duration; go on with this config: python -m vit_jax cache_teacher --config=FILE "
+            f"--out={cache.place}{top_k}"
         )

@@ -60,7 +60,8 @@ def check(cfg: Config) -> None:
 def read(cfg: Config, source: data.Source, positions: int) -> Teacher:
     """Read the teacher of a run that sees `positions` examples of `source`.
 
-    Cached logits are compared with the live teacher's where its weights can be read.
+    Cached logits are compared with their checksums, and a few of them with the live teacher's where
+    its weights can be read.
 
     Raises:
         UserError: weights that are not there or do not fit; a cache of something else.
@@ -73,7 +74,9 @@ def read(cfg: Config, source: data.Source, positions: int) -> Teacher:
         return Teacher({"teacher": variables}, digest, None)
     cache = logit_cache.read(distill.cache)
     logit_cache.check_stream(cache, logit_cache.stream(cfg, source, cache.weights))
+    logit_cache.check_temperature(cache, distill)
     logit_cache.check_length(cache, positions)
+    cache.check_rows(positions)
     if distill.weights:
         _compare(cache, cfg, source, positions)
     return Teacher({}, cache.weights, cache)
@@ -83,8 +86,9 @@ def _compare(cache: LogitCache, cfg: Config, source: data.Source, positions: int
     try:
         variables, digest = read_weights(cfg)
     except UserError as error:
-        if jax.process_index() == 0:
-            print(f"cached logits are not compared with the live teacher: {error}", flush=True)
+        if jax.process_count() > 1:  # the others may well read them, and would wait
+            raise
+        print(f"cached logits are not compared with the live teacher: {error}", flush=True)
         return
     logit_cache.check_stream(cache, logit_cache.stream(cfg, source, digest))
     for start in (0, max(positions - ROWS, 0)):
@@ -158,7 +162,7 @@ def verify(
     with jax.set_mesh(sharding.make_mesh(MeshConfig(), [jax.local_devices()[0]])):
         live = np.asarray(jax.jit(make_predict(cfg))(variables, images))
     rows = cache.rows(start, stop)
-    error = _difference(rows, live) / np.maximum(np.abs(live).max(axis=1), 1e-6)
+    error = _difference(rows, live, cache.temperature) / np.maximum(np.abs(live).max(axis=1), 1e-6)
     limit = _ROUNDING[cfg.objective.distill.teacher.dtype]
     if not (error <= limit).all():
         raise UserError(
@@ -194,13 +198,15 @@ def _images(cfg: Config, source: data.Source, start: int, stop: int) -> np.ndarr
         return np.concatenate([next(batches)["image"] for _ in range(start, stop)])
 
 
-def _difference(rows: Mapping[str, np.ndarray], live: np.ndarray) -> np.ndarray:
+def _difference(rows: Mapping[str, np.ndarray], live: np.ndarray, temperature: float) -> np.ndarray:
     """Return the largest difference of each row."""
     if LOGITS in rows:
         return np.abs(rows[LOGITS].astype(np.float32) - live).max(axis=1)
+    # Not of `compact` again, whose largest may be others where logits are as good as equal.
     index = rows[INDEX].astype(np.int64)
     top = np.abs(rows[TOP].astype(np.float32) - np.take_along_axis(live, index, axis=1))
-    others = live.copy()
+    others = live / temperature
     np.put_along_axis(others, index, -np.inf, axis=1)
-    rest = np.asarray(jax.nn.logsumexp(jnp.asarray(others), axis=1))
+    total = np.asarray(jax.nn.logsumexp(jnp.asarray(others), axis=1))
+    rest = temperature * (total - np.log(live.shape[1] - index.shape[1]))
     return np.maximum(top.max(axis=1), np.abs(rest - rows[REST]))

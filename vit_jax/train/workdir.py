@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The directory of one run: names of the things in it, its lock, its mark of being finished."""
+"""The directory of one run, or of cached logits: what is in it, its lock, its mark of the end."""
 
 import contextlib
 import fcntl
@@ -21,6 +21,7 @@ METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 CLASSES = "classes.json"
 CURVE = "learning_curve.png"
+CACHE = "cache.json"  # of cached logits, which no run has in its own
 _FINISHED = "finished.json"
 _LOCK = ".lock"
 _REMOTE = re.compile(r"(?:^|/)(?:gs|s3|hdfs|https?):/")
@@ -29,19 +30,28 @@ _log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def lock(workdir: Path) -> Iterator[None]:
+def lock(workdir: Path, *, cache: bool = False) -> Iterator[None]:
     """Create `workdir` and hold it alone: two runs writing to one would mix their checkpoints.
 
     The kernel holds the lock, so one left by a killed process is free at once. Only process 0 of a
     run locks.
 
+    Args:
+        workdir: the directory of a run; with `cache`, the one of cached logits.
+        cache: which of the two.
+
     Raises:
-        UserError: another run holds it, it cannot be written, or it is no path of a file system.
+        UserError: another run holds it, it cannot be written, it is no path of a file system, or
+            one of the other kind.
     """
+    name = "--out" if cache else "workdir"
     if _REMOTE.search(str(workdir)):
-        raise UserError(
-            f"workdir {workdir} is no path of a file system; mount the bucket, use that"
-        )
+        raise UserError(f"{name} {workdir} is no path of a file system; mount the bucket, use that")
+    if not cache and (workdir / CACHE).exists():
+        raise UserError(f"workdir {workdir} holds cached logits; choose another")
+    runs = (workdir / CHECKPOINTS).exists() or (workdir / CONFIG).exists()
+    if cache and runs and not (workdir / CACHE).exists():
+        raise UserError(f"--out {workdir} is the workdir of a run; choose another")
     if jax.process_index() != 0:
         yield
         return
@@ -49,7 +59,7 @@ def lock(workdir: Path) -> Iterator[None]:
         workdir.mkdir(parents=True, exist_ok=True)
         file = open(workdir / _LOCK, "a+", encoding="utf-8")  # noqa: SIM115  (open while locked)
     except OSError as error:
-        raise UserError(f"cannot write to the workdir {workdir}: {error.strerror}") from None
+        raise UserError(f"cannot write to {name} {workdir}: {error.strerror}") from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,7 +67,7 @@ def lock(workdir: Path) -> Iterator[None]:
             file.seek(0)
             holder = file.read().strip() or "another process"
             raise UserError(
-                f"workdir {workdir} is in use by {holder}; wait for it, stop it, or choose another"
+                f"{name} {workdir} is in use by {holder}; wait for it, stop it, or choose another"
             ) from None
         except OSError as error:  # some network file systems
             _log.warning("cannot lock %s (%s): run only one process here", workdir, error.strerror)

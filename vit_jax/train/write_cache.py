@@ -17,20 +17,26 @@ from vit_jax.analysis.tables import format_bytes
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.objectives import Distillation
+from vit_jax.objectives.config import check_unmixed
 from vit_jax.objectives.distill import compact
 from vit_jax.train import build as build_lib
 from vit_jax.train import logit_cache, teacher, workdir
 from vit_jax.train.batches import device_batches
 from vit_jax.train.logit_cache import LogitCache, Rows
+from vit_jax.train.loop import INTERRUPTED
 from vit_jax.train.progress import Progress
+from vit_jax.train.stop import Stop
 
 _NOTE_EVERY = 10.0  # seconds of work that a kill may cost
 
 
-def write(cfg: Config, place: Path, top_k: int = 0) -> None:
+def write(cfg: Config, place: Path, top_k: int = 0) -> int:
     """Write the teacher's logits for every position of the run of `cfg`, or what of it is missing.
 
-    Some rows are compared with the live teacher's: the first before going on, the last at the end.
+    What is there is compared with its checksums, and some rows with the live teacher's: the first
+    before going on, the last at the end.
+
+    Returns the exit status: 0 complete, 75 told to stop (the same command continues).
 
     Args:
         cfg: the run; its mesh does the work, `objective.distill.cache` is set to `place`.
@@ -47,13 +53,16 @@ def write(cfg: Config, place: Path, top_k: int = 0) -> None:
     config_lib.check_batch(cfg, sharding.batch_parts(mesh))
     variables, digest = teacher.read_weights(cfg)
     stream = logit_cache.stream(cfg, source, digest)
-    with workdir.lock(place), jax.set_mesh(mesh):
-        cache = LogitCache(place, stream, top_k, cfg.model.num_classes)
+    with workdir.lock(place, cache=True), jax.set_mesh(mesh):
+        temperature = cfg.objective.distill.temperature
+        cache = LogitCache(place, stream, top_k, cfg.model.num_classes, temperature)
         if (place / logit_cache.RECORD).exists():
             cache = logit_cache.read(place)
             logit_cache.check_stream(cache, stream)
             if cache.top_k != top_k:
                 raise UserError(f"{place} was begun with --top_k={cache.top_k}; so it must go on")
+            logit_cache.check_temperature(cache, cfg.objective.distill)
+            cache.check_rows(cache.done)
             teacher.verify(cache, cfg, source, variables, 0)
         size = logit_cache.row_bytes(cache.arrays)
         total = format_bytes(positions * size)
@@ -61,8 +70,11 @@ def write(cfg: Config, place: Path, top_k: int = 0) -> None:
         if cache.done < positions:
             cache.reserve(positions)
             cache = _fill(cfg, cache, source, mesh, variables, positions)
+        if cache.done < positions:
+            return INTERRUPTED
         teacher.verify(cache, cfg, source, variables, max(positions - teacher.ROWS, 0))
     print(f"{place} is complete: --config.objective.distill.cache={place}", flush=True)
+    return 0
 
 
 def _check(cfg: Config, place: Path, top_k: int) -> None:
@@ -75,9 +87,10 @@ def _check(cfg: Config, place: Path, top_k: int) -> None:
         raise UserError("objective.distill.weights is not set: whose logits are to be cached?")
     if not 0 <= top_k < cfg.model.num_classes:
         raise UserError(
-            f"--top_k={top_k} must be below model.num_classes={cfg.model.num_classes}; "
-            "leave it out to keep all logits"
+            f"--top_k={top_k} must be 1 to {cfg.model.num_classes - 1} (or left out, to keep all "
+            "logits)"
         )
+    check_unmixed(cfg.data)
     distill.cache = str(place)  # what a run could not use is refused now
     config_lib.check(cfg)
 
@@ -90,29 +103,46 @@ def _fill(
     variables: Any,
     positions: int,
 ) -> LogitCache:
-    """Write from the last noted position on; a batch that was cut is computed again."""
+    """Write from the last noted position on, to the end or until told to stop."""
     size = cfg.data.batch_size
     start, stop = cache.done // size, positions // size
     noted = time.monotonic()
-    with Progress(stop, size, start_step=start) as progress:
-        for step, rows in _rows(cfg, source, mesh, variables, cache.top_k, range(start, stop)):
-            cache.write(step * size, rows)
+    if cache.done:
+        print(f"continuing at position {cache.done:,}", flush=True)
+    with Progress(stop, size, start_step=start) as progress, Stop() as told:
+        for step, rows in _rows(cfg, cache, source, mesh, variables, range(start, stop)):
+            # Of a batch that is noted in part, since of another size, the rest: another batch
+            # rounds otherwise than the checksums have it.
+            first = max(cache.done, step * size)
+            cache.write(first, {key: value[first - step * size :] for key, value in rows.items()})
             progress.advance(step + 1)
-            if step + 1 == stop or time.monotonic() - noted > _NOTE_EVERY:
+            stopping = step + 1 < stop and told.requested(step + 1)
+            if step + 1 == stop or stopping or time.monotonic() - noted > _NOTE_EVERY:
                 cache, noted = cache.finish((step + 1) * size), time.monotonic()
                 rate = progress.images_per_sec()
                 progress.report({} if rate is None else {"perf/images_per_sec": rate})
+            if stopping:
+                progress.message(
+                    f"{told}: wrote {cache.done:,} of {positions:,} positions; the same command "
+                    "continues"
+                )
+                break
     return cache
 
 
 def _rows(
-    cfg: Config, source: data.Source, mesh: Mesh, variables: Any, top_k: int, steps: range
+    cfg: Config,
+    cache: LogitCache,
+    source: data.Source,
+    mesh: Mesh,
+    variables: Any,
+    steps: range,
 ) -> Iterator[tuple[int, Rows]]:
     """Yield the rows of each batch, one batch behind the devices."""
     abstract = build_lib.placed(models.abstract(cfg.objective.distill.teacher), mesh)
     predict = teacher.make_predict(cfg)
     compute = jax.jit(
-        lambda variables, image: compact(predict(variables, image), top_k),
+        lambda variables, image: compact(predict(variables, image), cache.top_k, cache.temperature),
         out_shardings=NamedSharding(mesh, PartitionSpec()),
     )
     frozen = teacher.place(variables, abstract)
