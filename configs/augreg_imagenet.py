@@ -14,7 +14,27 @@ vit_small_patch16_224.augreg_in1k, vit_base_patch16_384.augreg_in1k).
 
 from configs.recipes import google
 from vit_jax.config import Config
+from vit_jax.errors import UserError
+
+AXES = {
+    "MODEL": google.AUGREG_MODELS,
+    "AUGMENTATION": tuple(google.AUGREG),
+    "DECAY": google.AUGREG_DECAYS,
+    "RATE": google.AUGREG_RATES,
+}
 
 
 def get_config(run: str = "vit_s16,medium1,0.1,0.0") -> Config:
+    told = f"augreg_imagenet.py:{run}"
+    parts = [part.strip() for part in run.split(",")]
+    lists = [f"{axis}: {', '.join(valid)}" for axis, valid in AXES.items()]
+    if len(parts) != len(AXES):
+        lacking = "; ".join(["", *lists[len(parts) :]])
+        raise UserError(
+            f"{told} must be augreg_imagenet.py:{','.join(AXES)}, such as "
+            f"augreg_imagenet.py:vit_s16,medium1,0.1,0.0{lacking}"
+        )
+    for part, valid, listed in zip(parts, AXES.values(), lists, strict=True):
+        if part not in valid:
+            raise UserError(f"{told}: there is no {part!r}; {listed}")
     return google.augreg_grid(run)

@@ -232,11 +232,15 @@ def test_every_family_has_a_published_run_and_a_small_one() -> None:
 @pytest.mark.parametrize(
     "argument, told",
     [
-        ("augreg_imagenet.py:vit_s16", "'vit_s16' must be 'MODEL,AUGMENTATION,DECAY,RATE'"),
-        ("augreg_imagenet.py:vit_s61,none,0.1,0.0", "did you mean 'vit_s16'"),
-        ("augreg_imagenet.py:vit_s16,medium,0.1,0.0", "did you mean 'medium2' or 'medium1'"),
-        ("augreg_imagenet.py:vit_s16,none,0.3,0.0", "weight decay of AugReg's grid '0.3'"),
-        ("augreg_imagenet.py:vit_s16,none,0.1,0.2", "dropout and stochastic depth of AugReg's"),
+        ("augreg_imagenet.py:vit_s16", "vit_s16 must be augreg_imagenet.py:MODEL,AUG"),
+        ("augreg_imagenet.py:vit_s16,none", "DECAY: 0.03, 0.1; RATE: 0.0, 0.1"),
+        ("augreg_imagenet.py:vit_s61,none,0.1,0.0", "no 'vit_s61'; MODEL: vit_ti16, vit_s32"),
+        (
+            "augreg_imagenet.py:vit_s16,medium,0.1,0.0",
+            "AUGMENTATION: none, light1, light2, medium1",
+        ),
+        ("augreg_imagenet.py:vit_s16,none,0.3,0.0", "no '0.3'; DECAY: 0.03, 0.1"),
+        ("augreg_imagenet.py:vit_s16,none,0.1,0.2", "no '0.2'; RATE: 0.0, 0.1"),
         ("cait_s24_imagenet.py:448", "stage of cait_s24 '448'; valid: 384"),
         ("deit3_h14_imagenet.py:384", "stage of deit3_h14 '384'; valid: 224"),
         ("finetune_bit.py:cifar", "did you mean 'cifar10' or 'cifar100'"),
@@ -245,7 +249,7 @@ def test_every_family_has_a_published_run_and_a_small_one() -> None:
             "unknown arm 'head'; valid: finetune, finetune_augmented, probe",
         ),
         ("tenth_digits.py:cnn", "unknown arm 'cnn'; valid: augmented, convit, convit_plain"),
-        ("vit_b16_imagenet.py:384", "takes 0 positional arguments"),
+        ("vit_b16_imagenet.py:384", "vit_b16_imagenet.py takes no argument; drop ':384'"),
     ],
 )
 def test_a_wrong_argument_is_one_line_with_the_choices(argument: str, told: str) -> None:

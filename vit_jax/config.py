@@ -104,7 +104,9 @@ def check(cfg: Config) -> None:
     objectives.validate(cfg.objective)
     objectives.check_effect(cfg.objective, cfg.model, cfg.data.mix)
     objectives.check_teacher(cfg.objective.distill, cfg.model, cfg.data)
-    if cfg.accum_steps < 1 or cfg.data.batch_size % cfg.accum_steps:
+    if cfg.accum_steps < 1:
+        raise UserError(f"accum_steps={cfg.accum_steps} must be at least 1")
+    if cfg.data.batch_size % cfg.accum_steps:
         raise UserError(
             f"accum_steps={cfg.accum_steps} must divide data.batch_size={cfg.data.batch_size}"
         )
@@ -125,28 +127,34 @@ def check(cfg: Config) -> None:
 def _check_checkpoint(cfg: Config) -> None:
     """Refuse limits out of range, and a metric that no evaluation along the way measures."""
     keeping = cfg.checkpoint
-    if keeping.keep < 1 or keeping.keep_best < 0 or keeping.patience < 0:
-        raise UserError(
-            "checkpoint.keep must be at least 1, checkpoint.keep_best and patience at least 0"
-        )
+    for field, least in {"keep": 1, "keep_best": 0, "patience": 0}.items():
+        if getattr(keeping, field) < least:
+            value = getattr(keeping, field)
+            raise UserError(f"checkpoint.{field}={value} must be at least {least}")
     if keeping.patience and not keeping.keep_best:
         raise UserError(
             f"checkpoint.patience={keeping.patience} ends a run with its best parameters; keep "
             "them: checkpoint.keep_best=1"
         )
-    measured = {
-        f"{name}{suffix}/{key}"
+    periods = {
+        f"{name}{suffix}/{key}": ev.every
         for name, ev in cfg.evals.items()
-        if ev.every
         for suffix in (("", "_ema") if cfg.ema_decay else ("",))
         for key in ("loss", "top1", "top5")
     }
+    measured = [metric for metric, every in periods.items() if every]
     if keeping.patience and not measured:
         raise UserError(
             f"checkpoint.patience={keeping.patience} counts evaluations, and none is made along "
             "the way; give one a period: evals.<name>.every"
         )
     ranked = keeping.patience or (keeping.keep_best and keeping.metric and measured)
+    if ranked and keeping.metric in periods and keeping.metric not in measured:
+        name = keeping.metric.partition("/")[0].removesuffix("_ema")
+        raise UserError(
+            f"checkpoint.metric={keeping.metric!r} is measured only at the end; set "
+            f"evals.{name}.every, or choose {', '.join(measured)}"
+        )
     if ranked and keeping.metric not in measured:
         raise errors.unknown("checkpoint.metric", keeping.metric, measured)
 
@@ -155,7 +163,7 @@ def coerce(node: Any, path: str) -> None:
     """Turn plain strings of a config file, `crop="center"`, into the choices that they name.
 
     Raises:
-        UserError: no such choice.
+        UserError: no such choice, or a tuple that holds something else than its field says.
     """
     for field in dataclasses.fields(node):
         value = getattr(node, field.name)
@@ -165,7 +173,9 @@ def coerce(node: Any, path: str) -> None:
             for name, item in value.items():
                 coerce(item, f"{path}{field.name}.{name}.")
         else:
-            setattr(node, field.name, errors.choice(field.type, path + field.name, value))
+            value = errors.choice(field.type, path + field.name, value)
+            value = errors.elements(field.type, path + field.name, value, field.default)
+            setattr(node, field.name, value)
 
 
 def check_batch(cfg: Config, parts: int) -> None:

@@ -3,6 +3,7 @@
 
 import difflib
 import enum
+import typing
 from collections.abc import Iterable
 from typing import Any
 
@@ -43,3 +44,43 @@ def choice(kind: Any, name: str, value: Any) -> Any:
     if value not in list(kind):
         raise unknown(name, str(value), list(kind))
     return kind(value)
+
+
+# What a tuple field may hold: what to call it, its types, and an example where it has no default.
+_ELEMENTS: dict[Any, tuple[str, type | tuple[type, ...], tuple[Any, ...]]] = {
+    int: ("whole numbers", int, (1, 3, 7)),
+    float: ("numbers", (int, float), (0.5, 1.0)),
+    str: ("strings", str, ("^head",)),
+}
+
+
+def elements(kind: Any, name: str, value: Any, default: Any) -> Any:
+    """Refuse a tuple with elements of another type than its field's: a flag takes any.
+
+    Args:
+        kind: the field's type; of one other than tuple[int, ...] and the like nothing is asked.
+        name: the field, for the message.
+        value: what it is set to; a list becomes a tuple.
+        default: the field's, an example of what it may be.
+
+    Raises:
+        UserError: no tuple, or one of something else.
+    """
+    of = typing.get_args(kind)[:1] if typing.get_origin(kind) is tuple else ()
+    if not of or of[0] not in _ELEMENTS:
+        return value
+    words, types, example = _ELEMENTS[of[0]]
+    value = tuple(value) if isinstance(value, list) else value
+    if not isinstance(value, tuple) or not all(
+        isinstance(item, types) and not isinstance(item, bool) for item in value
+    ):
+        raise UserError(f"{name}={value!r} must be {words}, such as {written(default or example)}")
+    return value
+
+
+def written(values: tuple[Any, ...]) -> str:
+    """Write a tuple as a flag takes it: 1,3,7 or "('30%','60%')"."""
+    if not any(isinstance(value, str) for value in values):
+        return ",".join(map(str, values))
+    items = ",".join(map(repr, values))
+    return f'"({items}{"," if len(values) == 1 else ""})"'

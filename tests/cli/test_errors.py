@@ -8,6 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_configs import load
+from vit_jax import config as config_lib
+from vit_jax.cli import flags as cli_flags
+from vit_jax.cli.dry_run import dry_run
+from vit_jax.errors import UserError
+
 ROOT = Path(__file__).parent.parent.parent
 DIGITS = "--config=configs/vit_mu_digits.py"
 IMAGENET = "--config=configs/vit_b16_imagenet.py"
@@ -69,6 +75,86 @@ def test_one_clear_line(case: str, tmp_path: Path) -> None:
     assert lines[0].startswith("error: ")
     assert expected in lines[0]
     assert not (tmp_path / "w").exists()
+
+
+# Config errors word for word; what is said after "..." is not compared.
+SAID = {
+    "data.classes=one,two": "data.classes=('one,two',) must be whole numbers, such as 1,3,7",
+    "data.classes=1.5,2": "data.classes=(1.5, 2) must be whole numbers, such as 1,3,7",
+    "data.classes=True,2": "data.classes=(True, 2) must be whole numbers, such as 1,3,7",
+    "model.image_size=a": "model.image_size=('a',) must be whole numbers, such as 224,224",
+    "data.mean=a,b": "data.mean=('a,b',) must be numbers, such as 0.5",
+    "data.transform.area=a": "data.transform.area=('a',) must be numbers, such as 0.5,1.0",
+    "optim.milestones=(3,4)": (
+        """optim.milestones=(3, 4) must be strings, such as "('30%','60%','90%')\""""
+    ),
+    "init.skip=3": """init.skip=(3,) must be strings, such as "('^head',)\"""",
+    "optim.milestones=30%,10%": (
+        """--config.optim.milestones=30%,10% must be a tuple, such as "('30%','60%','90%')\""""
+    ),
+    "data.classes=1,%": (
+        """--config.data.classes=1,% must be a tuple, such as 1,2 or "('a','b')\""""
+    ),
+    "data.mix.per_example=maybe": "--config.data.mix.per_example=maybe must be true or false",
+    "optim.lr=x": "--config.optim.lr=x must be a number",
+    "seed=1.5": "--config.seed=1.5 must be a whole number",
+    "accum_steps=0": "accum_steps=0 must be at least 1",
+    "checkpoint.keep=0": "checkpoint.keep=0 must be at least 1",
+    "checkpoint.keep_best=-1": "checkpoint.keep_best=-1 must be at least 0",
+    "checkpoint.patience=-1": "checkpoint.patience=-1 must be at least 0",
+    "checkpoint.metric=test/top1": (
+        "checkpoint.metric='test/top1' is measured only at the end; set evals.test.every, or "
+        "choose val/loss, val/top1, val/top5"
+    ),
+    "data.transform.auto_augment=rand-m9-foo1": (
+        "data.transform.auto_augment='rand-m9-foo1': no key 'foo1'; keys: m, n, mstd, mmax, inc, p"
+    ),
+    "data.transform.auto_augment=x": "data.transform.auto_augment='x' is no policy; write ...",
+}
+
+
+@pytest.mark.parametrize("override", SAID)
+def test_a_value_that_cannot_be_is_named(override: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    argv = ["main.py", DIGITS, f"--config.{override}"]
+    with pytest.raises(UserError) as error:
+        cli_flags.read_config(argv, cli_flags.define(argv))
+    start, more, _ = SAID[override].partition("...")
+    assert str(error.value).startswith(start)
+    assert more or str(error.value) == start
+
+
+def test_tuples_of_a_config_file_are_checked_too() -> None:
+    cfg = load(ROOT / "configs" / "vit_mu_digits.py")
+    cfg.data.mean = [0]  # pyright: ignore[reportAttributeAccessIssue]
+    config_lib.check(cfg)
+    assert cfg.data.mean == (0,)
+    cfg.init.skip = "^head"  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(UserError, match=r"^init.skip='\^head' must be strings, such as"):
+        config_lib.check(cfg)
+
+
+@pytest.mark.parametrize(
+    "file, field, told",
+    [
+        (
+            "vit_mu_digits.py",
+            "init.weights",
+            "no.npz: no such file; the config's docstring says where to get it, or name another: "
+            "--config.init.weights=npz:FILE",
+        ),
+        ("distill_digits.py", "objective.distill.weights", "no.npz: no such file"),
+    ],
+)
+def test_missing_weights_are_named_and_do_not_hide_the_plan(
+    file: str, field: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    argv = ["main.py", f"--config={ROOT}/configs/{file}", f"--config.{field}=npz:no.npz"]
+    report, missing = dry_run(cli_flags.read_config(argv, cli_flags.define(argv)))
+    assert str(missing) == f"{field}: {told}"
+    assert "examples = " in report  # of data that are there, so the run's length is known
+    assert "no.npz" in report.splitlines()[-1]
 
 
 @pytest.mark.parametrize("case", ["key", "batch", "patch", "kind of weights", "duration"])

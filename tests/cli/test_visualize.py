@@ -158,7 +158,8 @@ ERRORS = {
     "no mode": (["--noaugmentations", DIGITS], "what to show? add one of: --augmentations"),
     "no such file": ([DIGITS, "--images", "no.jpg"], "--images: no.jpg: No such file"),
     "no file": ([DIGITS, "--images", "--count=3"], "--images needs the names"),
-    "no image": ([DIGITS, "--images", __file__], "test_visualize: not a readable image"),
+    "no image": ([DIGITS, "--images", __file__], f"--images {__file__}: not a readable image"),
+    "no directory": ([DIGITS, f"--out={__file__}/x"], f"--out: {__file__}"),
     "many": ([DIGITS, "--images", *"abcdefghi"], "8 files at most, not 9"),
     "count": ([DIGITS, "--count=17"], "[1, 16]"),
     "dataset": ([DIGITS, "--config.data.name=cifar10"], "take files instead: --images FILE"),
@@ -168,9 +169,11 @@ ERRORS = {
 
 @pytest.mark.parametrize("case", ERRORS)
 def test_a_mistake_is_one_line(case, tmp_path, capsys, monkeypatch):
+    # Told before anything is drawn, which takes long.
+    monkeypatch.setattr(augmentation_sheets, "_transform_sheet", None)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     args, expected = ERRORS[case]
-    assert run(*args, f"--out={tmp_path}/new") == 2
+    assert run(f"--out={tmp_path}/new", *args) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert expected in line

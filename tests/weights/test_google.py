@@ -180,13 +180,15 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     deeper = dataclasses.replace(VIT, depth=1)
     assert f"has more than the model: {block}/" in refused(tmp_path, arrays, deeper)
     message = refused(tmp_path, arrays, dataclasses.replace(VIT, num_heads=2))
-    assert "query/bias is [3, 4], not [2, 6]" in message
+    assert "query/bias: in the file [3, 4], here [2, 6]" in message
     message = refused(tmp_path, arrays, dataclasses.replace(VIT, fc_norm=True, pool=Pool.GAP))
     assert "lacks fc_norm/bias" in message
     message = refused(tmp_path, arrays, VIT, skip=["nothing/like/it"])
-    assert "unknown parameter in init.skip: 'nothing/like/it'" in message
+    assert "unknown parameter in init.skip: 'nothing/like/it'; valid: blocks, cls_token" in message
+    message = refused(tmp_path, arrays, VIT, skip=["^hed"])
+    assert message == "unknown parameter in init.skip: '^hed'; did you mean 'head'?"
     arrays["pos_embedding"] = arrays.pop("Transformer/posembed_input/pos_embedding")[:, :, :3]
-    assert "pos_embedding is [1, 7, 3], not [1, 7, 12]" in refused(tmp_path, arrays, VIT)
+    assert "pos_embedding: in the file [1, 7, 3], here [1, 7, 12]" in refused(tmp_path, arrays, VIT)
 
 
 def test_stacked_layers_of_another_depth(tmp_path: Path) -> None:
@@ -194,10 +196,10 @@ def test_stacked_layers_of_another_depth(tmp_path: Path) -> None:
     for depth in (1, 3):
         cfg = dataclasses.replace(VIT, depth=depth)
         message = refused(tmp_path, arrays, cfg)
-        assert f"/query/bias is [2, 3, 4], not [{depth}, 3, 4]" in message
+        assert f"/query/bias: in the file [2, 3, 4], here [{depth}, 3, 4]" in message
         assert message.endswith("and 12 more; choose the config it was made with")
     arrays["Transformer/encoderblock/LayerNorm_0/scale"] = np.float32(1)
-    assert "LayerNorm_0/scale is [], not [2, 12]" in refused(tmp_path, arrays, VIT)
+    assert "LayerNorm_0/scale: in the file [], here [2, 12]" in refused(tmp_path, arrays, VIT)
 
 
 def test_another_patch(tmp_path: Path) -> None:
@@ -206,7 +208,10 @@ def test_another_patch(tmp_path: Path) -> None:
     wide = dataclasses.replace(cfg, patch=(4, 4))
     arrays = writer.vit(made(wide)["params"], VIT.num_heads)
     message = refused(tmp_path, arrays, cfg, resize=Resize.NONE)
-    assert "embedding/kernel is [4, 4, 3, 12], not [2, 8, 3, 12] (resizing is off)" in message
+    assert (
+        "embedding/kernel: in the file [4, 4, 3, 12], here [2, 8, 3, 12] (resizing is off)"
+        in message
+    )
     kernel = weights.load(save(tmp_path, arrays), cfg)["params"]["patch_embed"]["kernel"]
     assert kernel.shape == (2, 8, 3, 12)
     with np.testing.assert_raises(AssertionError):
@@ -222,7 +227,7 @@ def test_families_without_files_of_google(tmp_path: Path) -> None:
 def test_skipped_parameters_start_as_the_models_own(tmp_path: Path) -> None:
     variables = made(dataclasses.replace(VIT, num_classes=7))
     ref = save(tmp_path, writer.vit(variables["params"], VIT.num_heads))
-    with pytest.raises(UserError, match=r"head/bias is \[7\], not \[5\]"):
+    with pytest.raises(UserError, match=r"head/bias: in the file \[7\], here \[5\]"):
         weights.load(ref, VIT)
     cfg = dataclasses.replace(VIT, zero_head=False, head_bias=-2.5)
     found = weights.load(ref, cfg, skip=["^head/"])["params"]

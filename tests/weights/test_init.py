@@ -216,12 +216,14 @@ def test_the_hint_for_another_head_can_be_pasted(source: Path, photos: Path) -> 
         argv = [*args, *more]
         return cli_flags.read_config(argv, cli_flags.define(argv))
 
-    with pytest.raises(UserError, match=r"head/kernel is \[16, 10\], not \[16, 3\]") as caught:
+    with pytest.raises(
+        UserError, match=r"head/kernel: in the file \[16, 10\], here \[16, 3\]"
+    ) as caught:
         start(cfg())
     hint = re.search(r"--config\.init\.skip=\S+", str(caught.value))
     assert hint is not None
     pasted = shlex.split(hint[0])
-    assert pasted == ["--config.init.skip=('head/.*',)"]
+    assert pasted == ["--config.init.skip=('^head',)"]
     _, told = start(cfg(*pasted))
     assert told.endswith("started anew: params/head/bias, params/head/kernel")
 

@@ -216,5 +216,5 @@ def test_flat_patches_of_another_size_are_not_guessed(tmp_path: Path) -> None:
     state = old_timm(weights.to_timm(made(DEIT3), DEIT3))
     save_file(state, tmp_path / "x.safetensors")
     cfg = dataclasses.replace(DEIT3, patch=(2, 2), image_size=(4,))
-    with pytest.raises(UserError, match=r"patch_embed.proj.weight is \[12, 48\], not"):
+    with pytest.raises(UserError, match=r"patch_embed.proj.weight: in the file \[12, 48\], here"):
         weights.load(f"timm:{tmp_path / 'x.safetensors'}", cfg)

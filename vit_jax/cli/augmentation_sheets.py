@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a config's augmentation does to images, as contact sheets: `visualize --augmentations`."""
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -30,10 +31,12 @@ class Examples:
     multi_label = False
     labels = None
 
-    def __init__(self, name: str, images: Sequence[bytes], titles: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, images: Sequence[bytes], titles: Sequence[str], ids: Sequence[str]
+    ) -> None:
         self.name = name
         self.class_names = tuple(titles)
-        self._images = tuple(images)
+        self._images, self._ids = tuple(images), tuple(ids)
 
     @property
     def num_classes(self) -> int:
@@ -48,12 +51,13 @@ class Examples:
         return self._images[index], index
 
     def example_id(self, index: int) -> str:
-        """Name an image by its title."""
-        return f"{self.name} {self.class_names[index]}"
+        """Name an image as its errors do."""
+        return self._ids[index]
 
     def only(self, index: int) -> "Examples":
         """Return one of them alone."""
-        return Examples(self.name, self._images[index : index + 1], [self.class_names[index]])
+        one = slice(index, index + 1)
+        return Examples(self.name, self._images[one], self.class_names[one], self._ids[one])
 
 
 def write_sheets(cfg: Config, files: Sequence[str], out: Path, count: int) -> list[str]:
@@ -69,27 +73,39 @@ def write_sheets(cfg: Config, files: Sequence[str], out: Path, count: int) -> li
         A line for each sheet: its path, or why there is none.
 
     Raises:
-        UserError: no such file or dataset, a broken image, or one that the transform refuses.
+        UserError: no such file or dataset, a broken image, or one that the transform refuses; a
+            directory that cannot be made.
     """
     if files:
         source = examples = _read_files(files)
     else:
         source = _open(cfg)
         examples = _first(source, cfg)
+    _evaluated(cfg, examples)  # before a directory is made: are all of them images?
+    with _writing():
+        out.mkdir(parents=True, exist_ok=True)
     sheets = {
         "transform.png": _transform_sheet(cfg, examples, count),
         "operations.png": _operations_sheet(cfg, examples),
         "batch.png": _batch_sheet(cfg, source, count),
     }
-    out.mkdir(parents=True, exist_ok=True)
     lines = []
     for name, sheet in sheets.items():
         if isinstance(sheet, bytes):
-            (out / name).write_bytes(sheet)
+            with _writing():
+                (out / name).write_bytes(sheet)
             lines.append(str(out / name))
         else:
             lines.append(f"no {name}: {sheet}")
     return lines
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"--out: {error.filename}: {error.strerror}") from error
 
 
 def _read_files(files: Sequence[str]) -> Examples:
@@ -99,7 +115,8 @@ def _read_files(files: Sequence[str]) -> Examples:
         images = [Path(file).read_bytes() for file in files]
     except OSError as error:
         raise UserError(f"--images: {error.filename}: {error.strerror}") from error
-    return Examples("--images", images, [Path(file).stem for file in files])
+    ids = [f"--images {file}" for file in files]
+    return Examples("--images", images, [Path(file).stem for file in files], ids)
 
 
 def _open(cfg: Config) -> data.Source:
@@ -113,13 +130,14 @@ def _open(cfg: Config) -> data.Source:
 
 def _first(source: data.Source, cfg: Config) -> Examples:
     """Read the run's first images."""
-    images, titles = [], []
+    images, titles, ids = [], [], []
     batch = _train_batch(cfg, source, _IMAGES)
     for index in batch["index"]:
         encoded, label = source.read(int(index))
         images.append(encoded)
         titles.append(_title(source, label))
-    return Examples(source.name, images, titles)
+        ids.append(source.example_id(int(index)))
+    return Examples(source.name, images, titles, ids)
 
 
 def _title(source: data.Source, label: Label) -> str:

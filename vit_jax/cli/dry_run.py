@@ -17,18 +17,25 @@ from vit_jax.train import start, teacher
 
 
 def dry_run(cfg: Config) -> tuple[str, UserError | None]:
-    """Return the report, and what keeps the run from starting here (a missing dataset) or None.
+    """Return the report, and what keeps the run from starting here or None.
+
+    That is a missing dataset, or weights to start from or of a teacher: missing, or none that fit.
 
     A mesh whose sizes are all given is planned for that many devices, though they are not here.
 
     Raises:
         UserError: settings that do not go together.
     """
-    if cfg.init.weights:
-        start.check(cfg)
-    teacher.check(cfg)
+    unread = None
+    try:
+        if cfg.init.weights:
+            start.check(cfg)
+        teacher.check(cfg)
+    except UserError as error:
+        unread = error  # shapes and costs do not need the weights
     with tempfile.TemporaryDirectory() as scratch:
-        return _report(_without_writing(cfg, scratch))
+        report, missing = _report(_without_writing(cfg, scratch))
+    return report, unread or missing
 
 
 def _without_writing(cfg: Config, scratch: str) -> Config:

@@ -11,6 +11,7 @@ from typing import cast
 
 from absl import flags
 from ml_collections import config_flags
+from ml_collections.config_flags import tuple_parser
 
 from vit_jax import errors
 from vit_jax.config import Config, check, check_path
@@ -59,6 +60,9 @@ def read_config(argv: Sequence[str], values: flags.FlagValues) -> Config:
         cause = _without_wrapping(error)
         if isinstance(cause, UserError):
             raise cause from None
+        told, _, argument = config.partition(":")
+        if argument and str(cause).startswith("get_config() takes 0 positional arguments"):
+            raise UserError(f"{told} takes no argument; drop ':{argument}'") from error
         raise UserError(f"{path} cannot be read: {type(cause).__name__}: {cause}") from error
     for override in overrides:
         check_path(base, override.split("=")[0].split("config.", 1)[1])
@@ -88,9 +92,31 @@ def parse(argv: Sequence[str], values: flags.FlagValues) -> None:
     except flags.UnrecognizedFlagError as error:
         raise errors.unknown("flag", "--" + error.flagname, [f"--{n}" for n in values]) from error
     except (flags.Error, ValueError, TypeError) as error:
-        raise UserError(" ".join(str(error).split())) from error
+        raise UserError(_in_words(error, values)) from error
     if len(rest) > 1:
         raise UserError(f"unexpected argument {rest[1]!r}; flags are written --name=value")
+
+
+def _in_words(error: Exception, values: flags.FlagValues) -> str:
+    """Say of what form the value should be, where absl shows what its parser raised."""
+    told = " ".join(str(error).split())
+    found = re.match(r"flag --([\w.]+)=", told)
+    if not found or found[1] not in values or error.__context__ is None:
+        return told
+    parser, default = values[found[1]].parser, values[found[1]].default
+    if isinstance(parser, tuple_parser.TupleParser):
+        shown = errors.written(tuple(default)) if default else "1,2 or \"('a','b')\""
+        form = f"a tuple, such as {shown}"
+    elif isinstance(parser, flags.BooleanParser):
+        form = "true or false"
+    elif isinstance(parser, flags.IntegerParser) and parser.lower_bound is None:
+        form = "a whole number"
+    elif isinstance(parser, flags.FloatParser) and parser.lower_bound is None:
+        form = "a number"
+    else:
+        return told  # of a choice or a range, absl says which
+    cause = " ".join(str(error.__context__).split())
+    return f"{told.removesuffix(f': {cause}').removeprefix('flag ')} must be {form}"
 
 
 def run(main: Callable[[], int | None], argv: Sequence[str]) -> int:

@@ -212,7 +212,10 @@ def check_transform(cfg: TransformConfig, name: str = "transform") -> None:
     _require(
         0 <= cfg.color_jitter <= 1, f"{name}.color_jitter={cfg.color_jitter} must be in [0, 1]"
     )
-    parse(cfg.auto_augment)
+    try:
+        parse(cfg.auto_augment)
+    except UserError as error:
+        raise UserError(f"{name}.{error}") from None
 
 
 def mean_color(cfg: DataConfig) -> tuple[int, ...]:
@@ -246,9 +249,7 @@ def check(cfg: DataConfig) -> None:
         _require(value >= 0, f"data.{key}={value} must not be negative")
     _require(cfg.prefetch >= 1, f"data.prefetch={cfg.prefetch} must be at least 1")
     check_mix(cfg.mix)
-    _require(
-        0 <= cfg.erasing_prob <= 1, f"data.erasing_prob={cfg.erasing_prob} must be in [0, 1]"
-    )
+    _require(0 <= cfg.erasing_prob <= 1, f"data.erasing_prob={cfg.erasing_prob} must be in [0, 1]")
     _require(cfg.repeats >= 1, f"data.repeats={cfg.repeats} must be at least 1")
     _require(
         cfg.repeats == 1 or not is_on(cfg.mix) or cfg.mix.partner is not Partner.PREVIOUS,

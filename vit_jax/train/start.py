@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from vit_jax import trees, weights
 from vit_jax.config import Config
+from vit_jax.errors import UserError
 from vit_jax.train import build as build_lib
 from vit_jax.train.state import TrainState
 
@@ -28,14 +29,26 @@ def check(cfg: Config) -> None:
 
 def _read(cfg: Config, *, only_check: bool = False) -> Mapping[str, np.ndarray]:
     init = cfg.init
-    return weights.read(
-        init.weights,
-        cfg.model,
-        skip=init.skip,
-        resize=init.resize,
-        ema=init.ema,
-        only_check=only_check,
-    )
+    try:
+        return weights.read(
+            init.weights,
+            cfg.model,
+            skip=init.skip,
+            resize=init.resize,
+            ema=init.ema,
+            only_check=only_check,
+        )
+    except UserError as error:
+        text = str(error)
+        if text.startswith(("init.", "unknown parameter in init.")):
+            raise
+        if text.endswith(": no such file"):
+            kind = init.weights.partition(":")[0]
+            text += (
+                "; the config's docstring says where to get it, or name another: "
+                f"--config.init.weights={kind}:FILE"
+            )
+        raise UserError(f"init.weights: {text}") from None
 
 
 def initial_state(cfg: Config, parts: build_lib.Parts, mesh: Mesh) -> tuple[TrainState, str]:

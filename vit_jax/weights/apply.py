@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fill a model's variables from a file, strictly: nothing missing, nothing left over, no NaN."""
 
+import difflib
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -95,11 +96,18 @@ def fill(
     for one in skips:
         if not one.found:
             names = [entry.name.split("/", 1)[1] for entry in entries]
-            raise unknown("parameter in init.skip:", one.pattern, [*names, *unused])
+            raise unknown("parameter in init.skip:", one.pattern, _near(one.pattern, names, unused))
     _check_keys(wanted, unused, shapes, source.name, resize)
     if only_check:
         return {}
     return {entry.name: _read(entry, source, shapes, resize) for entry in wanted}
+
+
+def _near(pattern: str, names: Sequence[str], unused: Sequence[str]) -> Collection[str]:
+    """Return names of layers, of modules or of arrays that resemble a pattern; else the modules."""
+    paths = [re.split(r"[./]", name) for name in [*names, *unused]]
+    every = {"/".join(path[:end]) for path in paths for end in range(1, len(path) + 1)}
+    return difflib.get_close_matches(pattern, every) or {path[0] for path in paths}
 
 
 class _Skip:
@@ -147,7 +155,7 @@ def _check_keys(
                 missing.append(f"{part.key} {list(part.shape)}")
             elif resize is None or not _can_resize(entry, part, there):
                 off = " (resizing is off)" if _can_resize(entry, part, there) else ""
-                wrong.append(f"{part.key} is {list(there)}, not {list(part.shape)}{off}")
+                wrong.append(f"{part.key}: in the file {list(there)}, here {list(part.shape)}{off}")
             else:
                 continue
             modules.add(entry.name.split("/")[1])
@@ -155,7 +163,7 @@ def _check_keys(
     if missing:
         problems.append(f"lacks {_listed(missing)}")
     if wrong:
-        problems.append(f"has another shape: {_listed(wrong)}")
+        problems.append(f"has other shapes: {_listed(wrong)}")
     if unused:
         left = [f"{key} {list(shapes[key])}" for key in unused]
         problems.append(f"has more than the model: {_listed(left)}")
@@ -168,7 +176,9 @@ def _skipping(modules: Collection[str]) -> str:
     """Say how to do without what does not fit, where that is heads alone."""
     if not set(modules) <= {"head", "head_dist", "pre_logits"}:
         return ""
-    patterns = "".join(f"'{name}/.*'," for name in sorted(modules))
+    # "^head" finds head_dist too.
+    names = set(modules) - ({"head_dist"} if "head" in modules else set())
+    patterns = "".join(f"'^{name}'," for name in sorted(names))
     return f', or start the head anew: --config.init.skip="({patterns})"'
 
 

@@ -19,7 +19,7 @@ def parse(text: str, fill: tuple[int, ...] = (128,)) -> Policy | None:
             the published policy takes the mean of the data.
 
     Raises:
-        UserError: the text has none of the known forms.
+        UserError: the text has none of the known forms, or what it says in one of them cannot be.
     """
     if not text:
         return None
@@ -28,7 +28,7 @@ def parse(text: str, fill: tuple[int, ...] = (128,)) -> Policy | None:
         if policy is not None:
             return policy
     forms = " or ".join(reader.FORM for reader in _READERS)
-    raise UserError(f"unknown auto_augment {text!r}; write '' or {forms}")
+    raise UserError(f"auto_augment={text!r} is no policy; write '' or {forms}")
 
 
 __all__ = ["Policy", "jitter", "parse"]

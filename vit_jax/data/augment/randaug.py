@@ -19,6 +19,7 @@ from jaxtyping import UInt8
 
 from vit_jax.data.augment.policy import Image, Operation
 from vit_jax.data.ops import warp
+from vit_jax.errors import UserError
 
 FORM = "randaug(OPS,MAGNITUDE) with OPS in 1..16 and MAGNITUDE in 0..30"
 
@@ -48,12 +49,20 @@ class RandAugment(NamedTuple):
 
 
 def read(text: str, fill: tuple[int, ...]) -> RandAugment | None:
-    """Read "randaug(2,10)"; None is any other text. Fills with 128, as published, not `fill`."""
+    """Read "randaug(2,10)"; None is any other text. Fills with 128, as published, not `fill`.
+
+    Raises:
+        UserError: a number out of its range.
+    """
     match = re.fullmatch(r"randaug\(\s*(\d+)\s*,\s*(\d+(?:\.\d+)?)\s*\)", text)
     if match is None:
         return None
     policy = RandAugment(int(match[1]), float(match[2]))
-    return policy if 1 <= policy.num_ops <= 16 and policy.magnitude <= 30 else None
+    if not 1 <= policy.num_ops <= 16:
+        raise UserError(f"auto_augment={text!r}: OPS={match[1]} must be in 1..16")
+    if policy.magnitude > 30:
+        raise UserError(f"auto_augment={text!r}: MAGNITUDE={match[2]} must be in 0..30")
+    return policy
 
 
 def lookup(image: Image, table: np.ndarray) -> Image:

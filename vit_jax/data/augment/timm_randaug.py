@@ -7,6 +7,7 @@ translations go by the image's side. DeiT and Swin set bicubic resampling, as he
 default draws between bilinear and bicubic.
 """
 
+import math
 import re
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from vit_jax.data.augment.pillow import Picture, Resampling, from_pillow, operate, to_pillow
 from vit_jax.data.augment.policy import Image, Operation
+from vit_jax.errors import UserError
 
 FORM = "rand-m9-mstd0.5-inc1 (timm's; keys m 0..30, n 1..16, mstd, mmax 1..30, inc 0 or 1, p 0..1)"
 OPERATIONS = (
@@ -21,8 +23,26 @@ OPERATIONS = (
     *("Color", "Contrast", "Brightness", "Sharpness", "ShearX", "ShearY"),
     *("TranslateX", "TranslateY"),
 )
-_KEYS = {"m": r"\d+", "n": r"\d+", "mstd": r"\d+(\.\d+)?", "mmax": r"\d+", "inc": "[01]"}
-_KEYS["p"] = r"\d+(\.\d+)?"
+
+
+class _Key(NamedTuple):
+    """How a key's value is written, between which bounds, what to call that, and the default."""
+
+    pattern: str
+    low: float
+    high: float
+    told: str
+    default: str
+
+
+_KEYS = {
+    "m": _Key(r"\d+", 0, 30, "a whole number in 0..30", "10"),
+    "n": _Key(r"\d+", 1, 16, "a whole number in 1..16", "2"),
+    "mstd": _Key(r"\d+(\.\d+)?", 0, math.inf, "a number from 0", "0"),
+    "mmax": _Key(r"\d+", 1, 30, "a whole number in 1..30", "10"),
+    "inc": _Key("[01]", 0, 1, "0 or 1", "0"),
+    "p": _Key(r"\d+(\.\d+)?", math.ulp(0.0), 1, "above 0 and at most 1", "0.5"),
+}
 _UNIFORM = 100.0  # a standard deviation above it means "uniform"
 
 
@@ -102,26 +122,33 @@ def argument(name: str, magnitude: float, sign: int, increasing: bool) -> float 
 
 
 def read(text: str, fill: tuple[int, ...]) -> TimmRandAugment | None:
-    """Read "rand-m9-mstd0.5-inc1" and the like, with timm's defaults; None is any other text."""
+    """Read "rand-m9-mstd0.5-inc1" and the like, with timm's defaults; None is any other text.
+
+    Raises:
+        UserError: a key that there is not, or is there twice, or whose value cannot be.
+    """
     kind, *parts = text.split("-")
-    found = dict.fromkeys(_KEYS, "") | {"m": "10", "n": "2", "mstd": "0", "mmax": "10"}
-    found |= {"inc": "0", "p": "0.5"}
-    seen = set()
+    if kind != "rand":
+        return None
+    found: dict[str, str] = {}
     for part in parts:
-        split = re.fullmatch(r"([a-z]+)(.*)", part)
-        key, value = split.groups() if split else ("", "")
-        if key in seen or not re.fullmatch(_KEYS.get(key, "(?!)"), value):
-            return None
-        seen.add(key)
+        key = re.match("[A-Za-z_]*", part)[0]  # pyright: ignore[reportOptionalSubscript]
+        value = part[len(key) :]
+        if key not in _KEYS:
+            raise UserError(f"auto_augment={text!r}: no key {part!r}; keys: {', '.join(_KEYS)}")
+        if key in found:
+            raise UserError(f"auto_augment={text!r}: key {key!r} is given twice")
+        form = _KEYS[key]
+        if not re.fullmatch(form.pattern, value) or not form.low <= float(value) <= form.high:
+            raise UserError(f"auto_augment={text!r}: {key}={value} must be {form.told}")
         found[key] = value
-    policy = TimmRandAugment(
-        magnitude=int(found["m"]),
-        num_ops=int(found["n"]),
-        std=float(found["mstd"]),
-        limit=float(found["mmax"]),
-        increasing=found["inc"] == "1",
-        prob=float(found["p"]),
+    values = {key: found.get(key, form.default) for key, form in _KEYS.items()}
+    return TimmRandAugment(
+        magnitude=int(values["m"]),
+        num_ops=int(values["n"]),
+        std=float(values["mstd"]),
+        limit=float(values["mmax"]),
+        increasing=values["inc"] == "1",
+        prob=float(values["p"]),
         fill=fill,
     )
-    sound = policy.magnitude <= 30 and 1 <= policy.num_ops <= 16 and 1 <= policy.limit <= 30
-    return policy if kind == "rand" and sound and 0 < policy.prob <= 1 else None
