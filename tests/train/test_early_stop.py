@@ -75,7 +75,10 @@ def test_goes_on_from_what_a_checkpoint_holds():
     [
         ({"patience": -1}, "patience"),
         ({"patience": 2, "keep_best": 0}, r"checkpoint.patience=2 .*checkpoint.keep_best=1"),
-        ({"patience": 2, "metric": "test/top1"}, "checkpoint.metric='test/top1' is measured only at the end"),
+        (
+            {"patience": 2, "metric": "test/top1"},
+            "checkpoint.metric='test/top1' is measured only at the end",
+        ),
         ({"patience": 2, "metric": ""}, "checkpoint.metric"),
         ({"patience": 2, "metric": "val_ema/top1"}, "checkpoint.metric"),
     ],
