@@ -232,7 +232,7 @@ def test_one_bit_anywhere_is_noticed(
     teacher.read(cfg, source, 96)
     file = tmp_path / "cache" / f"{key}.bin"
     data = bytearray(file.read_bytes())
-    data[len(data) * 63 // 96] ^= 1
+    data[len(data) * 33 // 96] ^= 1  # in the first of two blocks
     file.write_bytes(data)
     match = f"{key}.bin is damaged somewhere in positions 32 to 63; write the cache again"
     with pytest.raises(UserError, match=match):
