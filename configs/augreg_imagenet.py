@@ -13,6 +13,7 @@ vit_small_patch16_224.augreg_in1k, vit_base_patch16_384.augreg_in1k).
 """
 
 from configs.recipes import google
+from vit_jax import models
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 
@@ -37,4 +38,6 @@ def get_config(run: str = "vit_s16,medium1,0.1,0.0") -> Config:
     for part, valid, listed in zip(parts, AXES.values(), lists, strict=True):
         if part not in valid:
             raise UserError(f"{told}: there is no {part!r}; {listed}")
-    return google.augreg_grid(run)
+    name, augmentation, decay, rate = parts
+    model = models.variant(name)
+    return google.augreg(model, augmentation, weight_decay=float(decay), rate=float(rate))

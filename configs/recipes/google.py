@@ -3,10 +3,8 @@
 
 import math
 
-from vit_jax import errors, models
 from vit_jax.config import CheckpointConfig, Config, LogConfig
 from vit_jax.data import Crop, DataConfig, MixConfig, Resize, TransformConfig
-from vit_jax.errors import UserError
 from vit_jax.evals import EvalConfig
 from vit_jax.losses import Loss
 from vit_jax.models import DType, MixerConfig, ModelConfig, ViTConfig
@@ -125,31 +123,6 @@ def augreg(
     config = imagenet(model, optim, "300 epochs", augmentation)
     config.objective = ObjectiveConfig(loss=Loss.SIGMOID)
     return config
-
-
-def augreg_grid(arg: str) -> Config:
-    """Return one of AugReg's runs by "model,augmentation,decay,rate": "vit_s16,medium1,0.1,0.0".
-
-    Raises:
-        UserError: no such point of the grid.
-    """
-    parts = [part.strip() for part in arg.split(",")]
-    axes = {
-        "model": AUGREG_MODELS,
-        "augmentation": tuple(AUGREG),
-        "weight decay": AUGREG_DECAYS,
-        "dropout and stochastic depth": AUGREG_RATES,
-    }
-    if len(parts) != len(axes):
-        raise UserError(
-            f"{arg!r} must be 'MODEL,AUGMENTATION,DECAY,RATE': 'vit_s16,medium1,0.1,0.0'"
-        )
-    for part, (axis, choices) in zip(parts, axes.items(), strict=True):
-        if part not in choices:
-            raise errors.unknown(f"{axis} of AugReg's grid", part, choices)
-    name, augmentation, decay, rate = parts
-    model = models.variant(name)
-    return augreg(model, augmentation, weight_decay=float(decay), rate=float(rate))
 
 
 def mixer(model: MixerConfig) -> Config:
