@@ -12,6 +12,7 @@ from vit_jax.analysis import flops, memory, tables
 from vit_jax.config import Config
 from vit_jax.data.records import data_root
 from vit_jax.errors import UserError
+from vit_jax.objectives.distill import LOGITS
 from vit_jax.train import build as build_lib
 from vit_jax.train import start, teacher
 
@@ -101,6 +102,9 @@ def _memory(
     cfg: Config, parts: build_lib.Parts, state: object, mesh: jax.sharding.AbstractMesh
 ) -> list[str]:
     batch = _abstract_batch(cfg)
+    if cfg.objective.distill.cache:  # of all classes: a cache of fewer takes less
+        shape = (cfg.data.batch_size, cfg.model.num_classes)
+        batch[LOGITS] = jax.ShapeDtypeStruct(shape, "float16")
     prepared = jax.eval_shape(parts.objective.prepare, batch, jax.random.key(0))
     return tables.memory_table(
         memory.estimate(
