@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every test sees 8 virtual CPU devices, strict rank promotion and one shared compilation cache."""
 
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 CACHE = Path(__file__).parent.parent / ".cache" / "jax"
 
@@ -19,3 +23,12 @@ import jax  # noqa: E402  (the platform and the cache are read when jax is impor
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_programs() -> Iterator[None]:
+    # Of thousands of compiled programs, some GB, Python's collector would walk every object again
+    # and again. What another file shares comes back from the cache on disk.
+    yield
+    jax.clear_caches()
+    gc.collect()
