@@ -9,7 +9,7 @@ r"""The second half of a chain on scikit-learn's digits: the classes 5 to 9, fro
 half under a new head, each layer slower than the one above; probe: these weights frozen, the new
 head alone is trained; scratch: random weights, to compare with. None is augmented;
 finetune_augmented and scratch_augmented are.
-Hardware: 2 CPU cores, a quarter of a minute.
+Hardware: 2 CPU cores, half a minute.
 Published: none; `python -m benchmarks.recipes` measures test top-1 (docs/reproduce.md).
 """
 

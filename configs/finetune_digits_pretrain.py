@@ -5,7 +5,7 @@ r"""The first half of a chain on scikit-learn's digits: a small ViT on the class
         --workdir=runs/finetune_digits_pretrain
 
 The second half is configs/finetune_digits.py.
-Hardware: 2 CPU cores, a quarter of a minute.
+Hardware: 2 CPU cores, half a minute.
 Published: none; `python -m benchmarks.recipes` measures both halves (docs/reproduce.md).
 """
 

@@ -12,7 +12,7 @@ augmented, convit, teacher: these with warps and mixup.
 distilled: with a token for the teacher's distribution; distilled_hard: for its first guess (DeiT).
 distilled_plain: one head for both, at temperature 4; no warps, no mixup.
 unlabelled: learns from the teacher alone, on all 1,293 training scans without their labels.
-Hardware: 2 CPU cores, a quarter to half a minute.
+Hardware: 2 CPU cores, half a minute to a minute.
 Published: none; `python -m benchmarks.recipes` measures test top-1 (docs/reproduce.md).
 """
 
