@@ -136,30 +136,33 @@ def place(cfg: Config, folder: Path, tmp_path: Path) -> Config:
     return cfg
 
 
-def program(cfg: Config) -> tuple[str, int]:
-    """Return what decides which code a shrunk run takes, and how many of its numbers are not 0.
+# What decides which code a shrunk run takes; crops, mixing, schedules and dropout are tested where
+# they belong.
+_CODE = (
+    *("model.family", "model.distilled", "init.weights"),
+    *("optim.name", "optim.freeze", "optim.layer_decay", "optim.sam_rho"),
+    *("objective.loss", "objective.train_mode"),
+    *("objective.distill.kind", "objective.distill.teacher.family"),
+)
 
-    Of numbers only the optimizer's say whether they are 0: mixing, erasing, dropout and the like
-    are tested where they belong.
-    """
 
-    def choice(name: str, value: Any) -> Any:
-        if isinstance(value, float):
-            return value != 0 if name.startswith("optim.") else 0
-        if isinstance(value, list):
-            return [choice(name, item) for item in value]
-        return value.split(":")[0] if name.endswith(".weights") else value
+def program(cfg: Config) -> tuple[tuple[Any, ...], int]:
+    """Return what decides which code a shrunk run takes, and how many of its settings are set."""
+
+    def choice(name: str) -> Any:
+        value = tree.get(name)
+        if name in ("optim.freeze", "optim.layer_decay", "optim.sam_rho"):
+            return value not in ("", 0.0, 1.0)
+        return value.split(":")[0] if name == "init.weights" else value
 
     tree = config_lib.flatten(config_lib.to_json(cfg))
-    free = re.compile(r"^evals|\.(patch|image_size|backbone_\w+|auto_augment|train_split|partner)$")
-    flat = {name: choice(name, value) for name, value in tree.items() if not free.search(name)}
     numbers = sum(value not in (0, "", [], False) for value in tree.values())
-    return json.dumps(flat, sort_keys=True), numbers
+    return tuple(map(choice, _CODE)), numbers
 
 
 def _distinct() -> list[tuple[Path, str]]:
     """List one of those runs that, shrunk, differ in numbers alone: that with the most of them."""
-    best: dict[str, tuple[int, tuple[Path, str]]] = {}
+    best: dict[tuple[Any, ...], tuple[int, tuple[Path, str]]] = {}
     for run in RUNS:
         code, numbers = program(shrink(load(*run)))
         if code not in best or numbers > best[code][0]:

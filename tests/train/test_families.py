@@ -80,7 +80,8 @@ def test_a_mesh_of_all_axes_computes_the_same(family: str) -> None:
 @pytest.mark.parametrize("family", TINY)
 def test_remat_changes_nothing_and_bfloat16_little(family: str) -> None:
     expected, _ = on_one_device(family)
-    for remat in (Remat.DOTS, Remat.FULL):
+    # One wrapper serves all families, so both of its policies are tried on one of them.
+    for remat in (Remat.DOTS, Remat.FULL) if family == "vit" else (Remat.FULL,):
         losses, _ = train(config(family, remat=remat), devices=1)
         np.testing.assert_allclose(losses, expected, rtol=1e-5, err_msg=remat)
     losses, state = train(config(family, dtype=DType.BFLOAT16), devices=1)

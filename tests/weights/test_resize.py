@@ -182,5 +182,5 @@ def test_what_cannot_be_resized_is_one_line() -> None:
 
 def test_none_refuses() -> None:
     cfg = dataclasses.replace(VIT, image_size=(48,), num_classes=10)
-    with pytest.raises(UserError, match=r"pos_embed is \[1, 17, 48\].*resizing is off"):
+    with pytest.raises(UserError, match=r"pos_embed: in the file \[1, 17, 48\].*resizing is off"):
         weights.load(f"timm:{GOLDEN}/vit_resize_bicubic.safetensors", cfg, resize=Resize.NONE)
