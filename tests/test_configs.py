@@ -161,7 +161,7 @@ def program(cfg: Config) -> tuple[tuple[Any, ...], int]:
 
 
 def _distinct() -> list[tuple[Path, str]]:
-    """List one of those runs that, shrunk, differ in numbers alone: that with the most of them."""
+    """List one of those runs that, shrunk, take the same code: that with the most settings."""
     best: dict[tuple[Any, ...], tuple[int, tuple[Path, str]]] = {}
     for run in RUNS:
         code, numbers = program(shrink(load(*run)))

@@ -85,7 +85,7 @@ finetune_bit:cifar100          10000s 512 sgd   0.003 0    0    500s   0    0   
 finetune_bit:oxford_iiit_pet   500s  512  sgd   0.003 0    0    100s   0    0   0   0 0    1 0 0       480
 finetune_bit:oxford_flowers102 500s  512  sgd   0.003 0    0    100s   0    0   0   0 0    1 0 0       480
 finetune_bit:imagenet2012      20000s 512 sgd   0.003 0    0    500s   0    0   0.1 0 0    1 0 0       480
-"""  # noqa: E501
+"""  # noqa: E501  (a table: broken lines could not be compared with the papers)
 TABLE = {row.split()[0]: row.split()[1:] for row in PUBLISHED.strip().splitlines()}
 
 

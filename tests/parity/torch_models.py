@@ -23,7 +23,7 @@ for _op in ("nms", "qnms"):
     )
 
 import timm.layers  # noqa: E402  (after the schemas)
-import timm.models  # noqa: E402
+import timm.models  # noqa: E402  (after the schemas)
 
 timm.layers.set_fused_attn(False)  # the fused path rounds otherwise
 torch.set_num_threads(1)

@@ -23,7 +23,7 @@ from vit_jax.errors import UserError
 from vit_jax.objectives import Distillation
 from vit_jax.objectives.distill import INDEX, LOGITS, REST, TOP
 from vit_jax.train import build as build_lib
-from vit_jax.train import logit_cache, teacher, write_cache
+from vit_jax.train import logit_cache, teacher, workdir, write_cache
 from vit_jax.train.batches import device_batches
 from vit_jax.train.logit_cache import LogitCache
 from vit_jax.train.loop import fit
@@ -296,7 +296,7 @@ def test_damage_is_noticed(full: Path, tmp_path: Path) -> None:
     (tmp_path / "cut" / f"{LOGITS}.bin").write_bytes(b"")
     with pytest.raises(UserError, match="missing or cut"):
         logit_cache.read(tmp_path / "cut")
-    (tmp_path / "cut" / logit_cache.RECORD).write_text("{")
+    (tmp_path / "cut" / workdir.CACHE).write_text("{")
     with pytest.raises(UserError, match="cannot be read"):
         logit_cache.read(tmp_path / "cut")
 
@@ -363,9 +363,9 @@ def test_the_command(
     lines = said.splitlines()
     assert lines[0].startswith("32 images, 12 bytes each: 384 B in ")
     assert lines[-1].endswith(f"--config.objective.distill.cache={tmp_path / 'cache'}")
-    record = json.loads((tmp_path / "cache" / logit_cache.RECORD).read_text())
+    record = json.loads((tmp_path / "cache" / workdir.CACHE).read_text())
     assert record["stream"]["objective.distill.teacher.image_size"] == [24]
     # All is there: nothing is written again.
-    before = (tmp_path / "cache" / logit_cache.RECORD).stat().st_mtime_ns
+    before = (tmp_path / "cache" / workdir.CACHE).stat().st_mtime_ns
     assert run(out, *plain, "--top_k=2")[0] == 0
-    assert (tmp_path / "cache" / logit_cache.RECORD).stat().st_mtime_ns == before
+    assert (tmp_path / "cache" / workdir.CACHE).stat().st_mtime_ns == before

@@ -18,7 +18,7 @@ import pytest
 from vit_jax import sharding
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.train import build as build_lib
-from vit_jax.train.loop import INTERRUPTED
+from vit_jax.train.stop import INTERRUPTED
 from vit_jax.train.writers import read_jsonl
 
 ROOT = Path(__file__).parent.parent.parent

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Float16, Float32, Int, UInt
 
 from vit_jax import models
 from vit_jax.objectives.config import Distillation, DistillConfig
-from vit_jax.objectives.supervised import Supervised
+from vit_jax.objectives.supervised import Supervised, top1
 
 Teacher = Callable[[Any, Float[Array, "B H W C"]], Float[Array, "B K"]]
 
@@ -65,11 +65,11 @@ class Distill:
         agrees = logits.argmax(axis=-1) == taught.argmax(axis=-1)
         metrics = {
             "loss": loss,
-            "top1": _top1(out.logits, batch["targets"]),
+            "top1": top1(out.logits, batch["targets"]),
             "base_loss": base_loss,
             "distill_loss": distill_loss,
             "teacher_agreement": agrees.mean(dtype=jnp.float32),
-            "teacher_top1": _top1(taught, batch["targets"]),
+            "teacher_top1": top1(taught, batch["targets"]),
         }
         return loss, (metrics, model_state)
 
@@ -167,8 +167,3 @@ def dense(
     logits = jnp.broadcast_to(rest[:, None], (top.shape[0], num_classes))
     values = top.astype(jnp.float32)
     return jnp.put_along_axis(logits, index.astype(jnp.int32), values, axis=-1, inplace=False)
-
-
-def _top1(logits: Float[Array, "B K"], targets: Float[Array, "B K"]) -> Float32[Array, ""]:
-    hit = jnp.take_along_axis(targets, logits.argmax(axis=-1)[:, None], axis=-1)[:, 0]
-    return (hit >= targets.max(axis=-1)).mean(dtype=jnp.float32)

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Float32
 
 from vit_jax.data import MixConfig, mix
 from vit_jax.data.erase import erase
@@ -65,7 +65,13 @@ class Supervised:
         variables = {"params": params, **model_state}
         out, model_state = self.apply(variables, batch["image"], self.cfg.train_mode, rng)
         loss = example_loss(out.logits, batch["targets"], self.cfg.loss).mean()
-        # Any of the labels will do, as in evaluation; of a mixed image, the larger part's.
-        targets, guess = batch["targets"], out.logits.argmax(axis=-1)[:, None]
-        hit = jnp.take_along_axis(targets, guess, axis=-1)[:, 0] >= targets.max(axis=-1)
-        return loss, ({"loss": loss, "top1": hit.mean(dtype=jnp.float32)}, model_state)
+        return loss, ({"loss": loss, "top1": top1(out.logits, batch["targets"])}, model_state)
+
+
+def top1(logits: Float[Array, "B K"], targets: Float[Array, "B K"]) -> Float32[Array, ""]:
+    """Return how often the first guess is the largest target.
+
+    Any of the labels will do, as in evaluation; of a mixed image, the larger part's.
+    """
+    hit = jnp.take_along_axis(targets, logits.argmax(axis=-1)[:, None], axis=-1)[:, 0]
+    return (hit >= targets.max(axis=-1)).mean(dtype=jnp.float32)

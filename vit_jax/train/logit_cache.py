@@ -29,7 +29,6 @@ from vit_jax.objectives import Distillation, DistillConfig
 from vit_jax.objectives.distill import INDEX, LOGITS, REST, TOP
 from vit_jax.train import workdir
 
-RECORD = workdir.CACHE
 _FORMAT = 2
 _BLOCK = 2**22  # bytes in memory of a file that is read whole
 _FIELD = "objective.distill.cache"
@@ -177,9 +176,9 @@ class LogitCache:
             noted = dataclasses.replace(self, pieces=[*self.pieces, piece])
             keys = ("stream", "top_k", "num_classes", "temperature", "pieces")
             tree = {key: getattr(noted, key) for key in keys}
-            temporary = self.place / f"{RECORD}.tmp"
+            temporary = self.place / f"{workdir.CACHE}.tmp"
             temporary.write_text(json.dumps({"format": _FORMAT, **tree}, indent=1) + "\n")
-            temporary.replace(self.place / RECORD)
+            temporary.replace(self.place / workdir.CACHE)
         return noted
 
     def check_rows(self, positions: int) -> None:
@@ -236,14 +235,14 @@ def read(directory: str | Path) -> LogitCache:
     """
     place = Path(directory).expanduser()
     try:
-        tree = json.loads((place / RECORD).read_text())
+        tree = json.loads((place / workdir.CACHE).read_text())
     except FileNotFoundError:
         raise UserError(
             f"{_FIELD}={str(directory)!r} holds no cached logits; write them first: "
             f"python -m vit_jax cache_teacher --config=FILE --out={directory}"
         ) from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{place / RECORD} cannot be read: {error}") from None
+        raise UserError(f"{place / workdir.CACHE} cannot be read: {error}") from None
     if tree.pop("format", None) != _FORMAT:
         raise UserError(f"{place} was written by another version; write it in another directory")
     cache = LogitCache(place=place, **tree)

@@ -28,11 +28,8 @@ from vit_jax.train.logit_cache import LogitCache
 from vit_jax.train.meter import Meter
 from vit_jax.train.progress import Progress
 from vit_jax.train.state import TrainState
-from vit_jax.train.stop import Stop
+from vit_jax.train.stop import INTERRUPTED, Stop
 from vit_jax.train.writers import MetricWriter, make_writer
-
-# Exit status of a run that was told to stop and can go on (EX_TEMPFAIL of sysexits.h).
-INTERRUPTED = 75
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,8 @@ from types import FrameType, TracebackType
 import jax
 from jax.experimental import multihost_utils
 
+# Exit status of a run that was told to stop and can go on (EX_TEMPFAIL of sysexits.h).
+INTERRUPTED = 75
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 

@@ -23,9 +23,8 @@ from vit_jax.train import build as build_lib
 from vit_jax.train import logit_cache, teacher, workdir
 from vit_jax.train.batches import device_batches
 from vit_jax.train.logit_cache import LogitCache, Rows
-from vit_jax.train.loop import INTERRUPTED
 from vit_jax.train.progress import Progress
-from vit_jax.train.stop import Stop
+from vit_jax.train.stop import INTERRUPTED, Stop
 
 _NOTE_EVERY = 10.0  # seconds of work that a kill may cost
 
@@ -56,7 +55,7 @@ def write(cfg: Config, place: Path, top_k: int = 0) -> int:
     with workdir.lock(place, cache=True), jax.set_mesh(mesh):
         temperature = cfg.objective.distill.temperature
         cache = LogitCache(place, stream, top_k, cfg.model.num_classes, temperature)
-        if (place / logit_cache.RECORD).exists():
+        if (place / workdir.CACHE).exists():
             cache = logit_cache.read(place)
             logit_cache.check_stream(cache, stream)
             if cache.top_k != top_k:
