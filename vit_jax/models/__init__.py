@@ -11,13 +11,14 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from vit_jax import errors
+from vit_jax import errors, trees
 from vit_jax.models import bit, cait, clip, convit, deit, hybrid, mixer, regnet, resnet, swin, vit
 from vit_jax.models.base import DType, ModelConfig, Output, Remat, pair
 from vit_jax.models.bit import BiTConfig
 from vit_jax.models.cait import CaiTConfig
 from vit_jax.models.convit import ConViTConfig
 from vit_jax.models.hybrid import HybridConfig
+from vit_jax.models.layers.capture import COLLECTION
 from vit_jax.models.mixer import MixerConfig
 from vit_jax.models.regnet import RegNetConfig
 from vit_jax.models.resnet import ResNetConfig
@@ -119,6 +120,27 @@ def init(module: nn.Module, cfg: ModelConfig, key: jax.Array) -> tuple[Any, Mapp
     return params, variables
 
 
+def captured(
+    module: nn.Module, variables: Mapping[str, Any], image: jax.Array
+) -> tuple[Output, dict[str, jax.Array]]:
+    """Run a forward pass and return what its layers record of it as well, by name.
+
+    Args:
+        module: from `create`.
+        variables: {"params": ..., **model_state}.
+        image: [B, H, W, C], normalised.
+
+    Returns:
+        The output, and "<path of the layer>/<what>", stacked over depth where the layer is:
+        "blocks/attn/weights" [L, B, h, N, N] for a ViT, "stage0/block1/attn/weights"
+        [B, W, h, N, N] for the W windows of a Swin. {} for a network without attention.
+    """
+    output, state = module.apply(variables, image, mutable=[COLLECTION])
+    # Flax keeps a tuple of what each call recorded; a layer is called once.
+    leaves = trees.named_leaves(state.get(COLLECTION, {}))
+    return output, {name.removesuffix("/0"): leaf for name, leaf in leaves}
+
+
 def abstract(cfg: ModelConfig) -> dict[str, Any]:
     """Return the shapes and dtypes of {"params": ..., **model_state}, allocating nothing."""
     module = create(cfg)
@@ -142,6 +164,7 @@ __all__ = [
     "SwinConfig",
     "ViTConfig",
     "abstract",
+    "captured",
     "create",
     "from_json",
     "init",

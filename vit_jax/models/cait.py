@@ -23,8 +23,9 @@ from vit_jax.models.base import (
     grid,
     pair,
 )
-from vit_jax.models.layers.attention import AttentionImpl, attend
+from vit_jax.models.layers.attention import AttentionImpl, attend, attention_weights
 from vit_jax.models.layers.block import PreNormBlock
+from vit_jax.models.layers.capture import record
 from vit_jax.models.layers.dense import Dense
 from vit_jax.models.layers.drop_path import DropPathRule, drop_path_rates
 from vit_jax.models.layers.head import classifier
@@ -155,6 +156,7 @@ class TalkingHeads(nn.Module):
         logits = HeadMix(jnp.float32, rules.linear, name="proj_l")(logits)
         weights = jax.nn.softmax(logits, axis=-1)
         weights = HeadMix(self.dtype, rules.linear, name="proj_w")(weights)
+        record(self, "weights", lambda: weights)  # mixed: some below 0, the sum of a row is not 1
         weights = nn.Dropout(self.dropout_rate, deterministic=not self.train)(weights)
         out = jnp.matmul(weights, v).swapaxes(1, 2).reshape(batch, tokens, dim)
         return Dense(dim, self.dtype, rules.linear, name="proj")(out)
@@ -180,6 +182,7 @@ class ClassAttention(nn.Module):
         q, k, v = project(x[:, :1], "q"), project(x, "k"), project(x, "v")
         # One query an image: no flash kernel would gain anything.
         q, k, v = (y.swapaxes(1, 2) for y in (q, k, v))
+        record(self, "weights", lambda: attention_weights(q, k))
         out = attend(q, k, v, impl=AttentionImpl.XLA).reshape(batch, 1, dim)
         return Dense(dim, self.dtype, rules.linear, name="proj")(out)
 

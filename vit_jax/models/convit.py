@@ -23,6 +23,7 @@ from vit_jax.models.base import (
 )
 from vit_jax.models.layers.attention import AttentionImpl
 from vit_jax.models.layers.block import Block, PreNormBlock
+from vit_jax.models.layers.capture import record
 from vit_jax.models.layers.dense import Dense
 from vit_jax.models.layers.drop_path import DropPathRule, drop_path_rates
 from vit_jax.models.layers.head import classifier
@@ -168,6 +169,8 @@ class GatedPositionalAttention(nn.Module):
         logits = jnp.matmul(q, k.swapaxes(-1, -2), preferred_element_type=jnp.float32)
         position = self._by_position(tokens, rules.linear)
         weights = self._gate(jax.nn.softmax(logits, axis=-1), position).astype(self.dtype)
+        record(self, "position", lambda: position)
+        record(self, "weights", lambda: weights)
         weights = nn.Dropout(self.dropout_rate, deterministic=not self.train)(weights)
         out = jnp.matmul(weights, v).swapaxes(1, 2).reshape(batch, tokens, dim)
         return Dense(dim, self.dtype, rules.linear, name="proj")(out)

@@ -10,6 +10,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
+from vit_jax.models.layers.capture import record
 from vit_jax.models.layers.dense import Dense
 from vit_jax.models.layers.init import RULES, Init
 from vit_jax.models.layers.norm import layer_norm
@@ -48,6 +49,15 @@ def _use_cudnn(impl: AttentionImpl, q: jax.Array, dropout_rate: float) -> bool:
     return jax.default_backend() == "gpu" and half and fits
 
 
+def attention_weights(
+    q: Float[Array, "B h N d"], k: Float[Array, "B h M d"]
+) -> Float[Array, "B h N M"]:
+    """Return softmax(q k^T / sqrt(d)), in float32."""
+    scale = q.shape[-1] ** -0.5
+    logits = jnp.matmul(q * scale, k.swapaxes(-1, -2), preferred_element_type=jnp.float32)
+    return jax.nn.softmax(logits, axis=-1)
+
+
 def attend(
     q: Float[Array, "B h N d"],
     k: Float[Array, "B h M d"],
@@ -61,13 +71,12 @@ def attend(
 
     `dropout_key` drops attention weights (None: evaluation), which only XLA's form can.
     """
-    scale = q.shape[-1] ** -0.5
     if _use_cudnn(impl, q, dropout_rate if dropout_key is not None else 0.0):
         q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # cuDNN takes [B, N, h, d]
+        scale = q.shape[-1] ** -0.5
         out = jax.nn.dot_product_attention(q, k, v, scale=scale, implementation="cudnn")
         return out.swapaxes(1, 2)
-    logits = jnp.matmul(q * scale, k.swapaxes(-1, -2), preferred_element_type=jnp.float32)
-    weights = jax.nn.softmax(logits, axis=-1).astype(v.dtype)
+    weights = attention_weights(q, k).astype(v.dtype)
     if dropout_key is not None and dropout_rate > 0:
         keep = jax.random.bernoulli(dropout_key, 1 - dropout_rate, weights.shape)
         weights = jnp.where(keep, weights / (1 - dropout_rate), jnp.zeros_like(weights))
@@ -101,6 +110,7 @@ class Attention(nn.Module):
         if self.qk_norm:
             q = layer_norm(self.norm_eps, self.dtype, "q_norm")(q)
             k = layer_norm(self.norm_eps, self.dtype, "k_norm")(k)
+        record(self, "weights", lambda: attention_weights(q, k))
         dropping = self.train and self.dropout_rate > 0
         out = attend(
             q,

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from vit_jax.models.layers.attention import AttentionImpl, attend
+from vit_jax.models.layers.attention import AttentionImpl, attend, attention_weights
+from vit_jax.models.layers.capture import record
 from vit_jax.models.layers.dense import Dense
 from vit_jax.models.layers.init import RULES, Init
 from vit_jax.models.layers.mlp import Gelu, Mlp
@@ -50,7 +51,9 @@ class MapPool(nn.Module):
         # Columns (head, {k,v}, d), as in Attention.
         k, v = kv.reshape(batch, count, heads, 2, -1).transpose(3, 0, 2, 1, 4)
         q = jnp.broadcast_to(q.reshape(1, 1, heads, -1), (batch, 1, heads, dim // heads))
-        x = attend(q.swapaxes(1, 2), k, v, impl=self.impl).reshape(batch, dim)
+        q = q.swapaxes(1, 2)
+        record(self, "weights", lambda: attention_weights(q, k))
+        x = attend(q, k, v, impl=self.impl).reshape(batch, dim)
         x = Dense(dim, self.dtype, rules.linear, name="proj")(x)
         y = layer_norm(self.norm_eps, self.dtype, "norm")(x)
         return x + Mlp(self.mlp_dim, self.gelu, self.init_rules, self.dtype, name="mlp")(y)

@@ -10,6 +10,7 @@ from einops import rearrange
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from vit_jax.models.layers.capture import record
 from vit_jax.models.layers.dense import Dense
 from vit_jax.models.layers.init import POS_EMBED, RULES, Init
 
@@ -93,6 +94,7 @@ class WindowAttention(nn.Module):
         query = query * query.shape[-1] ** -0.5
         logits = jnp.matmul(query, key.swapaxes(-1, -2), preferred_element_type=jnp.float32)
         weights = jax.nn.softmax(logits + self._bias(grid)[None], axis=-1).astype(value.dtype)
+        record(self, "weights", lambda: weights)
         weights = nn.Dropout(self.dropout_rate, deterministic=not self.train)(weights)
         merge = "b (y x) h (p q) d -> b (y p) (x q) (h d)"
         x = rearrange(jnp.matmul(weights, value), merge, y=grid[0] // p, p=p, q=q)
