@@ -235,7 +235,7 @@ class CaiT(nn.Module):
         rates = drop_path_rates(cfg.drop_path_rate, cfg.depth, DropPathRule.CONSTANT)
         x, _ = self._patch_blocks(dtype, train)(constrain(x, BATCH_AXES), jnp.asarray(rates))
         token = self.param("cls_token", rules.token, (1, 1, cfg.dim), jnp.float32).astype(dtype)
-        x = jnp.concatenate([jnp.broadcast_to(token, (len(x), 1, cfg.dim)), x], axis=1)
+        x = jnp.concatenate([jnp.broadcast_to(token, (x.shape[0], 1, cfg.dim)), x], axis=1)
         x, _ = self._token_blocks(dtype)(constrain(x, BATCH_AXES), jnp.zeros(cfg.token_depth))
         x = layer_norm(cfg.norm_eps, dtype, "norm")(x)
         features = x[:, 0].astype(jnp.float32)

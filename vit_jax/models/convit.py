@@ -230,7 +230,7 @@ class ConViT(nn.Module):
         if num_local:
             x, _ = self._local_blocks(num_local, dtype, train)(x, jnp.asarray(rates[:num_local]))
         if num_local < cfg.depth:
-            x = jnp.concatenate([jnp.broadcast_to(token, (len(x), 1, cfg.dim)), x], axis=1)
+            x = jnp.concatenate([jnp.broadcast_to(token, (x.shape[0], 1, cfg.dim)), x], axis=1)
             blocks = self._blocks(cfg.depth - num_local, dtype, train)
             x, _ = blocks(constrain(x, BATCH_AXES), jnp.asarray(rates[num_local:]))
         x = layer_norm(cfg.norm_eps, dtype, "norm")(x)

@@ -236,13 +236,13 @@ class Swin(nn.Module):
         x = PatchEmbed(patch, cfg.dim, cfg.init, dtype, name="patch_embed")(image)
         x = layer_norm(cfg.norm_eps, dtype, "patch_norm")(x)
         x = nn.Dropout(cfg.dropout_rate, deterministic=not train)(x)
-        x = constrain(x.reshape(len(x), *grid(size, patch), cfg.dim), BATCH_AXES)
+        x = constrain(x.reshape(x.shape[0], *grid(size, patch), cfg.dim), BATCH_AXES)
         rates = drop_path_rates(cfg.drop_path_rate, sum(cfg.depths), cfg.drop_path_rule).tolist()
         for i, depth in enumerate(cfg.depths):
             own, rates = tuple(rates[:depth]), rates[depth:]
             x = Stage(cfg, i, own, train, name=f"stage{i}")(x)
         x = layer_norm(cfg.norm_eps, dtype, "norm")(x)
-        tokens = x.reshape(len(x), -1, x.shape[-1])
+        tokens = x.reshape(x.shape[0], -1, x.shape[-1])
         features = tokens.mean(axis=1, dtype=jnp.float32)
         logits = classifier(cfg, RULES[cfg.init].linear)(features)
         return Output(logits=logits, features=features, tokens=tokens)
