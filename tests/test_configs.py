@@ -21,7 +21,7 @@ from tests.photos import write_folder
 from tests.train import teachers
 from tests.weights import google_writer
 from vit_jax import config as config_lib
-from vit_jax import models, weights
+from vit_jax import config_json, models, weights
 from vit_jax.cli import flags
 from vit_jax.config import Config
 from vit_jax.errors import UserError
@@ -155,7 +155,7 @@ def program(cfg: Config) -> tuple[tuple[Any, ...], int]:
             return value not in ("", 0.0, 1.0)
         return value.split(":")[0] if name == "init.weights" else value
 
-    tree = config_lib.flatten(config_lib.to_json(cfg))
+    tree = config_json.flatten(config_json.to_json(cfg))
     numbers = sum(value not in (0, "", [], False) for value in tree.values())
     return tuple(map(choice, _CODE)), numbers
 
@@ -201,7 +201,7 @@ def test_config_trains(run: tuple[Path, str], folder: Path, tmp_path: Path) -> N
     evaluated = {name.split("/")[0] for name in result.metrics}
     assert set(cfg.evals) <= evaluated
     saved = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert saved == config_lib.to_json(cfg)
+    assert saved == config_json.to_json(cfg)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
@@ -280,11 +280,11 @@ def test_every_file_of_a_run_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_an_older_version_did_not_write_was_at_its_default() -> None:
     cfg = load(CONFIGS / "vit_mu_digits.py")
-    saved = config_lib.to_json(cfg)
+    saved = config_json.to_json(cfg)
     del saved["init"], saved["model"]["pool_prefix"]
-    assert config_lib.changes(saved, config_lib.to_json(cfg)) == []
+    assert config_json.changes(saved, config_json.to_json(cfg)) == []
     cfg.init.weights, cfg.model.pool_prefix = "npz:x", True
-    assert config_lib.changes(saved, config_lib.to_json(cfg)) == [
+    assert config_json.changes(saved, config_json.to_json(cfg)) == [
         "init.weights: '' -> 'npz:x'",
         "model.pool_prefix: False -> True",
     ]

@@ -16,7 +16,8 @@ LEVELS = [
     {"models", "data", "optim", "checkpoints"},
     {"objectives", "weights", "evals", "analysis"},
     {"config"},
-    {"train"},
+    {"config_json"},
+    {"train", "inference"},
     {"cli"},
     {"__main__"},
 ]

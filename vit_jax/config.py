@@ -2,7 +2,6 @@
 """The Config tree of one run: each component's own dataclass, composed and cross-checked here."""
 
 import dataclasses
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from vit_jax.durations import Clock
 from vit_jax.errors import UserError
 from vit_jax.evals import EvalConfig
 from vit_jax.models import ModelConfig, ViTConfig
-from vit_jax.objectives import Distillation, ObjectiveConfig
+from vit_jax.objectives import ObjectiveConfig
 from vit_jax.optim import OptimConfig
 from vit_jax.sharding import MeshConfig
 from vit_jax.weights import config as init_config
@@ -225,72 +224,6 @@ def plan(cfg: Config, num_examples: int) -> Plan:
         checkpoint_every=clock.steps(cfg.checkpoint.every),
         eval_every={name: clock.steps(e.every) for name, e in cfg.evals.items()},
     )
-
-
-def to_json(cfg: Config) -> dict[str, Any]:
-    """Return the config as plain JSON values, with the model's class name under model.family.
-
-    A teacher is written likewise, and only where there is one.
-    """
-    tree = json.loads(json.dumps(dataclasses.asdict(cfg)))
-    tree["model"] = {"family": type(cfg.model).__name__, **tree["model"]}
-    distill = tree["objective"]["distill"]
-    if cfg.objective.distill.kind is Distillation.NONE:
-        tree["objective"]["distill"] = {"kind": distill["kind"]}
-    else:
-        family = type(cfg.objective.distill.teacher).__name__
-        distill["teacher"] = {"family": family, **distill["teacher"]}
-    return tree
-
-
-# Fields that an older version wrote under another name.
-_RENAMED = {"data.mixup_alpha": "data.mix.mixup_alpha"}
-
-# What may differ between a run and its continuation: it changes rounding at most. Where a teacher's
-# weights lie is free too: what they are is compared by their digest.
-_FREE = re.compile(
-    r"^(log|checkpoint|mesh|evals|objective\.distill\.weights"
-    r"|(model|objective\.distill\.teacher)\.(scan_unroll|remat|attention)"
-    r"|data\.(data_dir|num_threads|num_workers|prefetch|cache))(\.|$)"
-)
-
-
-def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """List "field: old -> new" for fields that change what is computed, of two `to_json` trees.
-
-    A field that the version which wrote `old` did not have was at its default.
-    """
-    defaults = Config(model=models.from_json({"family": new["model"]["family"]}))
-    was = {_RENAMED.get(key, key): value for key, value in flatten(old).items()}
-    after = flatten(new)
-    distill = "objective.distill."
-    kinds = {tree.get(f"{distill}kind", "none") for tree in (was, after)}
-    if Distillation.NONE in kinds:  # a teacher more or less is one change, not one a field
-        was, after = (
-            {k: v for k, v in tree.items() if not k.startswith(distill) or k == f"{distill}kind"}
-            for tree in (was, after)
-        )
-    else:
-        family = {"family": new["objective"]["distill"]["teacher"]["family"]}
-        defaults.objective.distill.kind = Distillation(was[f"{distill}kind"])
-        defaults.objective.distill.teacher = models.from_json(family)
-    before = {**flatten(to_json(defaults)), **was}
-    return [
-        f"{key}: {before.get(key, 'absent')!r} -> {after.get(key, 'absent')!r}"
-        for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key) and not _FREE.search(key)
-    ]
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return {"optim.lr": 0.001, ...} of a `to_json` tree."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
 
 
 def check_path(cfg: Any, path: str, root: str = "config") -> None:

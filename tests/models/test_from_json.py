@@ -7,8 +7,7 @@ import json
 import pytest
 
 from tests.models.tiny import TINY
-from vit_jax import config as config_lib
-from vit_jax import models
+from vit_jax import config_json, models
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.models.layers.pool import Pool
@@ -19,7 +18,7 @@ CONFIGS = {**models.VARIANTS, **TINY}
 @pytest.mark.parametrize("name", CONFIGS)
 def test_round_trip(name: str) -> None:
     cfg = CONFIGS[name]
-    tree = json.loads(json.dumps(config_lib.to_json(Config(model=cfg))))["model"]
+    tree = json.loads(json.dumps(config_json.to_json(Config(model=cfg))))["model"]
     again = models.from_json(tree)
     assert type(again) is type(cfg)
     assert again == cfg

@@ -8,8 +8,7 @@ from typing import Any
 import jax
 
 from tests.weights.runs import make_state
-from vit_jax import config as config_lib
-from vit_jax import models
+from vit_jax import config_json, models
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.config import Config
@@ -33,7 +32,7 @@ def save(workdir: Path, model: ModelConfig, seed: int = 0) -> str:
     state = dataclasses.replace(make_state(model, 1), params=params, model_state=drawn)
     checkpoints = Checkpointer(workdir / "checkpoints", CheckpointConfig(keep_best=0))
     checkpoints.save(
-        1, state, metadata={"config": config_lib.to_json(Config(model=model))}, metrics={}
+        1, state, metadata={"config": config_json.to_json(Config(model=model))}, metrics={}
     )
     checkpoints.close()
     return f"ckpt:{workdir}"

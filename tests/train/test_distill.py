@@ -13,8 +13,7 @@ import pytest
 from tests.models.tiny import TINY
 from tests.train import teachers
 from tests.train.distilled_digits import TEACHER, get_config
-from vit_jax import config as config_lib
-from vit_jax import models, sharding, trees
+from vit_jax import config_json, models, sharding, trees
 from vit_jax.cli.dry_run import dry_run
 from vit_jax.config import Config
 from vit_jax.data import MixConfig
@@ -168,15 +167,15 @@ def test_a_dry_run_shows_the_teacher(weights: str) -> None:
 
 def test_a_teacher_is_written_down_and_compared() -> None:
     cfg = get_config()
-    tree = config_lib.to_json(cfg)
+    tree = config_json.to_json(cfg)
     teacher = tree["objective"]["distill"]["teacher"]
     assert models.from_json(teacher) == TEACHER
-    assert config_lib.changes(tree, tree) == []
+    assert config_json.changes(tree, tree) == []
 
     def changed(**distill: Any) -> list[str]:
         other = get_config()
         other.objective.distill = dataclasses.replace(other.objective.distill, **distill)
-        return config_lib.changes(tree, config_lib.to_json(other))
+        return config_json.changes(tree, config_json.to_json(other))
 
     assert changed(weights="ckpt:elsewhere") == []
     assert changed(alpha=0.1) == ["objective.distill.alpha: 0.5 -> 0.1"]
@@ -191,16 +190,16 @@ def test_a_teacher_is_written_down_and_compared() -> None:
     vit = dataclasses.replace(TINY["vit"], num_classes=10, channels=1)
     other = get_config()
     other.objective.distill = dataclasses.replace(other.objective.distill, teacher=vit)
-    before, after = config_lib.to_json(other), config_lib.to_json(other)
+    before, after = config_json.to_json(other), config_json.to_json(other)
     del before["objective"]["distill"]["teacher"]["pool_prefix"]
-    assert config_lib.changes(before, after) == []
+    assert config_json.changes(before, after) == []
 
     plain = get_config()
     plain.objective.distill = type(plain.objective.distill)()
-    without = config_lib.to_json(plain)
+    without = config_json.to_json(plain)
     assert without["objective"]["distill"] == {"kind": "none"}
-    full = config_lib.to_json(get_config())
-    assert config_lib.changes(without, full) == ["objective.distill.kind: 'none' -> 'hard'"]
-    assert config_lib.changes(full, without) == ["objective.distill.kind: 'hard' -> 'none'"]
+    full = config_json.to_json(get_config())
+    assert config_json.changes(without, full) == ["objective.distill.kind: 'none' -> 'hard'"]
+    assert config_json.changes(full, without) == ["objective.distill.kind: 'hard' -> 'none'"]
     del without["objective"]["distill"]  # as versions before wrote it
-    assert config_lib.changes(without, full) == ["objective.distill.kind: 'none' -> 'hard'"]
+    assert config_json.changes(without, full) == ["objective.distill.kind: 'none' -> 'hard'"]

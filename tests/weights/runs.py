@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from vit_jax import config as config_lib
-from vit_jax import models, sharding, trees
+from vit_jax import config_json, models, sharding, trees
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.config import Config
@@ -49,7 +48,7 @@ def save(
 ) -> dict[int, TrainState]:
     """Save a run's checkpoints as the training loop does; returns the state of each step."""
     checkpoint = CheckpointConfig(keep=9, **settings)
-    metadata = {"config": config_lib.to_json(Config(model=model, checkpoint=checkpoint))}
+    metadata = {"config": config_json.to_json(Config(model=model, checkpoint=checkpoint))}
     checkpoints = Checkpointer(workdir / "checkpoints", checkpoint)
     states = {}
     for step, score in scores.items():

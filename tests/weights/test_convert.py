@@ -190,7 +190,7 @@ def test_the_command_brings_to_size_and_takes_the_average(
 
 
 BAD = {
-    "no source": (["--to=timm:x.safetensors"], "add --from=ckpt:DIR"),
+    "no source": (["--to=timm:x.safetensors"], "add --from=DIR of a run"),
     "no target": (["--from={run}"], "add --to=timm:FILE.safetensors"),
     "target's kind": (["--from={run}", "--to=npz:x.npz"], "valid: timm:FILE.safetensors"),
     "suffix": (["--from={run}", "--to=timm:x.bin"], "written as .safetensors"),

@@ -81,20 +81,22 @@ def _without_wrapping(error: BaseException) -> BaseException:
     return error
 
 
-def parse(argv: Sequence[str], values: flags.FlagValues) -> None:
-    """Parse a command line of flags alone.
+def parse(argv: Sequence[str], values: flags.FlagValues, *, positional: bool = False) -> list[str]:
+    """Parse a command line and return its arguments that are no flags, where it may have some.
 
     Raises:
         UserError: an unknown flag, a value of the wrong type, anything that is no flag.
     """
+    values.set_gnu_getopt(positional)  # flags after other arguments
     try:
         rest = values(list(argv))
     except flags.UnrecognizedFlagError as error:
         raise errors.unknown("flag", "--" + error.flagname, [f"--{n}" for n in values]) from error
     except (flags.Error, ValueError, TypeError) as error:
         raise UserError(_in_words(error, values)) from error
-    if len(rest) > 1:
+    if len(rest) > 1 and not positional:
         raise UserError(f"unexpected argument {rest[1]!r}; flags are written --name=value")
+    return rest[1:]
 
 
 def _in_words(error: Exception, values: flags.FlagValues) -> str:

@@ -15,6 +15,7 @@ from vit_jax.data.mix_config import MixConfig, Partner
 from vit_jax.data.pipeline import batch_spec, eval_batches, train_batches
 from vit_jax.data.prefetch import Batch, BatchIterator
 from vit_jax.data.sources import Source
+from vit_jax.data.transform import evaluation_view
 
 __all__ = [
     "Batch",
@@ -30,6 +31,7 @@ __all__ = [
     "check",
     "check_transform",
     "eval_batches",
+    "evaluation_view",
     "normalize",
     "open_source",
     "targets",

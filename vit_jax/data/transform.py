@@ -27,6 +27,27 @@ _BOXES = {Crop.INCEPTION: ops.inception_box, Crop.RANDOM_RESIZED: ops.random_res
 _AVERAGING = (Resize.BILINEAR_ANTIALIAS, Resize.BICUBIC, Resize.AREA)
 
 
+def evaluation_view(
+    image: UInt8[np.ndarray, "H W C"], cfg: TransformConfig, size: tuple[int, int]
+) -> UInt8[np.ndarray, "P Q C"]:
+    """Bring an image to `size` by a crop that draws nothing: center, resize or none.
+
+    Raises:
+        UserError: the crop is "none" and the image has another size.
+    """
+    if cfg.crop is Crop.CENTER:
+        image = ops.resize_cover(image, size, cfg.crop_ratio, cfg.resize)
+        return ops.cut(image, ops.center_box(image.shape[0], image.shape[1], size))
+    if cfg.crop is Crop.RESIZE:
+        return ops.resize(image, size, cfg.resize)
+    if image.shape[:2] != size:
+        raise UserError(
+            "the image is {}x{}, the model takes {}x{}; ".format(*image.shape[:2], *size)
+            + "choose transform.crop 'resize' or 'center'"
+        )
+    return image
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Transform:
     """A transform made ready to run; can be pickled.
@@ -89,23 +110,13 @@ class Transform:
         if cfg.crop in _BOXES:
             return self._random_box(data, rng)
         image = decode(data, self.channels, exact=self.exact)
-        if cfg.crop is Crop.CENTER:
-            image = ops.resize_cover(image, size, cfg.crop_ratio, cfg.resize)
-            return ops.cut(image, ops.center_box(image.shape[0], image.shape[1], size))
         if cfg.crop is Crop.RANDOM:
             image = ops.resize_cover(image, size, cfg.crop_ratio, cfg.resize)
             return ops.random_cut(rng, image, size, cfg.pad)
         if cfg.crop is Crop.SQUASH_RANDOM:
             image = ops.resize(image, cover_size(size, cfg.crop_ratio), cfg.resize)
             return ops.random_cut(rng, image, size, pad=0)
-        if cfg.crop is Crop.RESIZE:
-            return ops.resize(image, size, cfg.resize)
-        if image.shape[:2] != size:
-            raise UserError(
-                "the image is {}x{}, the model takes {}x{}; ".format(*image.shape[:2], *size)
-                + "choose transform.crop 'resize' or 'center'"
-            )
-        return image
+        return evaluation_view(image, cfg, size)
 
     def _random_box(self, data: bytes, rng: np.random.Generator) -> UInt8[np.ndarray, "H W C"]:
         cfg, size = self.cfg, self.image_size

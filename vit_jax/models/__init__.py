@@ -72,7 +72,7 @@ def variant(name: str, **overrides: Any) -> Any:
 
 
 def from_json(tree: Mapping[str, Any]) -> Any:
-    """Rebuild a config from the "model" of a `config.to_json` tree, which names its class.
+    """Rebuild a config from the "model" of a `config_json.to_json` tree, which names its class.
 
     Fields that the writer's version did not have get their defaults.
 

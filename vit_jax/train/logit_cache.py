@@ -19,8 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from vit_jax import config as config_lib
-from vit_jax import models
+from vit_jax import config_json, models
 from vit_jax.analysis.tables import format_bytes
 from vit_jax.config import Config
 from vit_jax.data import Source
@@ -54,7 +53,7 @@ def stream(cfg: Config, source: Source, weights: str) -> dict[str, Any]:
     distill = cfg.objective.distill
     found = {
         key: value
-        for key, value in config_lib.flatten(config_lib.to_json(cfg)).items()
+        for key, value in config_json.flatten(config_json.to_json(cfg)).items()
         if _DECIDES.search(key) and not _FREE.search(key)
     }
     return {

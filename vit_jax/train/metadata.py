@@ -8,8 +8,7 @@ from typing import Any
 
 import jax
 
-from vit_jax import __version__, data
-from vit_jax import config as config_lib
+from vit_jax import __version__, config_json, data
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.train import workdir
@@ -20,7 +19,7 @@ def describe(cfg: Config, source: data.Source, teacher: Teacher) -> dict[str, An
     """Return what a checkpoint says about itself, besides its arrays."""
     return {
         **({"teacher": teacher.digest} if teacher.digest else {}),
-        "config": config_lib.to_json(cfg),
+        "config": config_json.to_json(cfg),
         "class_names": list(source.class_names),
         "versions": {"vit_jax": __version__, "jax": jax.__version__},
     }
@@ -36,7 +35,7 @@ def write(place: Path, metadata: Mapping[str, Any]) -> None:
 
 def check_unchanged(cfg: Config, saved: Mapping[str, Any], place: Path) -> None:
     """Refuse to continue a run under a config that computes something else."""
-    lines = config_lib.changes(saved, config_lib.to_json(cfg))
+    lines = config_json.changes(saved, config_json.to_json(cfg))
     if lines:
         more = f"; and {len(lines) - 4} more" if len(lines) > 4 else ""
         raise UserError(

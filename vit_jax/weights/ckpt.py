@@ -23,6 +23,9 @@ class Checkpoint:
     Attributes:
         name: the checkpoint's path.
         model: the config of the run's model.
+        step: at which it was saved.
+        metadata: what the run says of itself: "config", "class_names", "versions".
+        metrics: by name, at that step.
 
     Raises:
         UserError: no such checkpoint, a damaged one, or one without the average asked for.
@@ -45,7 +48,9 @@ class Checkpoint:
                 f"{self.name} holds no moving average: the run had ema_decay=0; "
                 "take its parameters with init.ema=false"
             )
-        saved = self._saved.record.metadata.get("config", {}).get("model", {})
+        self.step, record = self._saved.step, self._saved.record
+        self.metadata, self.metrics = record.metadata, record.metrics
+        saved = self.metadata.get("config", {}).get("model", {})
         self.model: ModelConfig = models.from_json(saved)
         self._arrays: dict[str, np.ndarray] | None = None
 

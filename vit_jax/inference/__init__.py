@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trained model and what one does with it: `load` it, `make_forward`, look at images."""
+
+from vit_jax.inference.forward import make_forward, probabilities
+from vit_jax.inference.trained import Trained, describe, load, read_weights
+
+__all__ = ["Trained", "describe", "load", "make_forward", "probabilities", "read_weights"]

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Any trained model, a run's or a published file's, with all that it takes to use it."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vit_jax import config_json, errors, models, weights
+from vit_jax.config import Config, coerce
+from vit_jax.data import TransformConfig, imagenet
+from vit_jax.errors import UserError
+from vit_jax.inference.published import preprocessing
+from vit_jax.losses import Loss
+from vit_jax.models import ModelConfig
+from vit_jax.weights.load import CHECKPOINT, split
+from vit_jax.weights.resize import Resize
+
+_SUFFIXES = {".npz": "npz", ".safetensors": "timm", ".pth": "timm", ".pt": "timm", ".bin": "timm"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A trained model.
+
+    Attributes:
+        ref: where its weights come from: "ckpt:DIR", "npz:FILE", "timm:FILE".
+        model: its config.
+        variables: {"params": ..., **model_state} as numpy; {} before they are read.
+        mean, std: of its input, in units where white is 1.
+        transform: what evaluation does to an image.
+        class_names: K of them.
+        loss: what it was trained with.
+        ema: the weights are a run's moving average.
+        config: the run's, with its data and evaluations; None for a published file.
+        step, metrics: of the checkpoint.
+    """
+
+    ref: str
+    model: ModelConfig
+    variables: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    transform: TransformConfig
+    class_names: tuple[str, ...]
+    loss: Loss = Loss.SOFTMAX
+    ema: bool = False
+    config: Config | None = None
+    step: int | None = None
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """(H, W)."""
+        return models.input_shape(self.model)[:2]
+
+    @property
+    def channels(self) -> int:
+        """C."""
+        return self.model.channels
+
+
+def load(
+    ref: str,
+    *,
+    model: ModelConfig | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    resize: Resize = Resize.AUTO,
+    ema: bool | None = None,
+    mean: Sequence[float] = (),
+    std: Sequence[float] = (),
+    transform: TransformConfig | None = None,
+    class_names: Sequence[str] = (),
+) -> Trained:
+    """Load a trained model: `load("runs/vit_mu_digits")`.
+
+    Args:
+        ref: "ckpt:DIR", "ckpt:DIR@STEP", "@best" or "@latest" of a run; "npz:FILE", "timm:FILE"; or
+            a path, which is a run's where it is a directory.
+        model: what a file holds, such as `models.variant("vit_b16_384")`; a run knows.
+        overrides: fields of the model to change, {"image_size": (64,)}.
+        resize: whose rule brings tables to another size.
+        ema: of a run, take the moving average or not; by default the one that it chose its best
+            checkpoint by.
+        mean, std, transform, class_names: instead of the run's own, or of those published.
+
+    Raises:
+        UserError: no such weights, or weights that do not fit.
+    """
+    found = describe(ref, model=model, ema=ema)
+    changed = models_with(found.model, overrides or {})
+    found = dataclasses.replace(
+        found,
+        model=changed,
+        mean=tuple(mean) or found.mean,
+        std=tuple(std) or found.std,
+        transform=transform or found.transform,
+        class_names=named(class_names, changed) if class_names else found.class_names,
+    )
+    return read_weights(found, resize=resize)
+
+
+def describe(ref: str, *, model: ModelConfig | None = None, ema: bool | None = None) -> Trained:
+    """Say what `load` would load, without its weights.
+
+    Raises:
+        UserError: no such weights, or a file without `model`, or a run with it.
+    """
+    scheme, path = split(reference(ref))
+    if scheme == CHECKPOINT:
+        if model is not None:
+            raise UserError(f"{ref} knows its model; say nothing of it, or change single fields")
+        return _of_run(path, ema)
+    if model is None:
+        raise UserError(f"which model does {ref} hold? add --model=VARIANT, such as vit_b16_384")
+    if ema:
+        raise UserError(f"{ref} holds no moving average to choose: only ckpt:DIR of a run does")
+    return Trained(
+        ref=f"{scheme}:{path}",
+        model=model,
+        class_names=named((), model),
+        **preprocessing(scheme, model)._asdict(),
+    )
+
+
+def read_weights(trained: Trained, *, resize: Resize = Resize.AUTO) -> Trained:
+    """Read the weights into the model, bringing tables and patch kernels to its size.
+
+    Raises:
+        UserError: weights that do not fit.
+    """
+    variables = weights.load(trained.ref, trained.model, resize=resize, ema=trained.ema)
+    return dataclasses.replace(trained, variables=variables)
+
+
+def reference(ref: str) -> str:
+    """Write a plain path as a reference: a directory's is a run, a file's kind is its suffix's."""
+    path = Path(ref).expanduser()
+    directory = Path(ref.rpartition("@")[0] or ref).expanduser()
+    if ref and (path.is_dir() or directory.is_dir()):
+        return f"{CHECKPOINT}:{ref}"
+    if path.suffix in _SUFFIXES and ref.partition(":")[0] not in {*_SUFFIXES.values(), CHECKPOINT}:
+        return f"{_SUFFIXES[path.suffix]}:{ref}"
+    if ":" not in ref:
+        raise UserError(
+            f"{ref!r} is neither a run's directory nor a file of weights "
+            f"({', '.join(_SUFFIXES)}); give ckpt:DIR, npz:FILE or timm:FILE"
+        )
+    return ref
+
+
+def models_with(model: ModelConfig, overrides: Mapping[str, Any]) -> Any:
+    """Return the config with fields changed.
+
+    Raises:
+        UserError: no such field or choice, or a model that cannot be.
+    """
+    fields = [field.name for field in dataclasses.fields(model)]
+    for name in overrides:
+        if name not in fields:
+            raise errors.unknown(f"field of {type(model).__name__}", name, fields)
+    changed = dataclasses.replace(model, **overrides)
+    coerce(changed, "model.")
+    models.create(changed)
+    return changed
+
+
+def _of_run(place: str, ema: bool | None) -> Trained:
+    from vit_jax.weights.ckpt import Checkpoint  # late: Orbax takes long to import
+
+    found = Checkpoint(place)
+    cfg = config_json.from_json(found.metadata["config"])
+    if ema is None:
+        ema = bool(cfg.ema_decay) and cfg.checkpoint.metric.partition("/")[0].endswith("_ema")
+    names = found.metadata.get("class_names", ())
+    return Trained(
+        ref=f"{CHECKPOINT}:{place}",
+        model=found.model,
+        mean=cfg.data.mean,
+        std=cfg.data.std,
+        transform=_transform(cfg),
+        class_names=imagenet.readable(named(names, found.model)),
+        loss=cfg.objective.loss,
+        ema=ema,
+        config=cfg,
+        step=found.step,
+        metrics=found.metrics,
+    )
+
+
+def _transform(cfg: Config) -> TransformConfig:
+    """Return how the run evaluates: by the evaluation that ranks its checkpoints, or the first."""
+    ranking = cfg.checkpoint.metric.partition("/")[0].removesuffix("_ema")
+    chosen = cfg.evals.get(ranking) or next(iter(cfg.evals.values()), None)
+    return chosen.transform if chosen else TransformConfig()
+
+
+def named(names: Sequence[str], model: ModelConfig) -> tuple[str, ...]:
+    """Name all K classes.
+
+    Raises:
+        UserError: another number of names than the model's classes.
+    """
+    count = model.num_classes
+    if not names and count == imagenet.NUM_CLASSES:
+        return tuple(imagenet.names_by_synset().values())
+    if not names:
+        return tuple(f"class {i}" for i in range(count))
+    if len(names) != count:
+        raise UserError(f"{len(names)} class names for a model of {count} classes")
+    return tuple(names)
