@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, UInt8
 
 from vit_jax import models
@@ -14,25 +15,28 @@ from vit_jax.inference.trained import Trained
 from vit_jax.losses import Loss
 from vit_jax.models import Output
 
-Forward = Callable[[Any, UInt8[Array, "B H W C"]], Output]
+Image = UInt8[Array | np.ndarray, "B H W C"]
+Forward = Callable[[Any, Image], Output]
 
 
 def make_apply(trained: Trained) -> Forward:
     """Return (variables, images) -> Output, normalisation included, in evaluation mode."""
     module = models.create(trained.model)
 
-    def apply(variables: Any, image: jax.Array) -> Output:
-        return cast(Output, module.apply(variables, normalize(image, trained.mean, trained.std)))
+    def apply(variables: Any, image: Image) -> Output:
+        image = normalize(jnp.asarray(image), trained.mean, trained.std)
+        return cast(Output, module.apply(variables, image))
 
     return apply
 
 
-def make_forward(trained: Trained) -> Callable[[UInt8[Array, "B H W C"]], Output]:
+def make_forward(trained: Trained) -> Callable[[Image], Output]:
     """Return images -> Output, compiled for each batch size; the weights go to the device once."""
     apply, variables = jax.jit(make_apply(trained)), jax.device_put(trained.variables)
     return lambda image: apply(variables, image)
 
 
-def probabilities(logits: Float[Array, "B K"], loss: Loss) -> Float[Array, "B K"]:
+def probabilities(logits: Float[Array | np.ndarray, "B K"], loss: Loss) -> Float[Array, "B K"]:
     """Turn logits into what training by `loss` makes of them: of one class, or of each alone."""
-    return jax.nn.softmax(logits) if loss is Loss.SOFTMAX else jax.nn.sigmoid(jnp.asarray(logits))
+    logits = jnp.asarray(logits)
+    return jax.nn.softmax(logits) if loss is Loss.SOFTMAX else jax.nn.sigmoid(logits)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vit_jax import config_json, errors, models, weights
-from vit_jax.config import Config, coerce
+from vit_jax import config_json, models, weights
+from vit_jax.config import Config
 from vit_jax.data import TransformConfig, imagenet
 from vit_jax.errors import UserError
 from vit_jax.inference.published import preprocessing
@@ -88,7 +88,8 @@ def load(
         UserError: no such weights, or weights that do not fit.
     """
     found = describe(ref, model=model, ema=ema)
-    changed = models_with(found.model, overrides or {})
+    changed = models.with_fields(found.model, overrides or {})
+    models.create(changed)  # which checks it
     found = dataclasses.replace(
         found,
         model=changed,
@@ -147,22 +148,6 @@ def reference(ref: str) -> str:
             f"({', '.join(_SUFFIXES)}); give ckpt:DIR, npz:FILE or timm:FILE"
         )
     return ref
-
-
-def models_with(model: ModelConfig, overrides: Mapping[str, Any]) -> Any:
-    """Return the config with fields changed.
-
-    Raises:
-        UserError: no such field or choice, or a model that cannot be.
-    """
-    fields = [field.name for field in dataclasses.fields(model)]
-    for name in overrides:
-        if name not in fields:
-            raise errors.unknown(f"field of {type(model).__name__}", name, fields)
-    changed = dataclasses.replace(model, **overrides)
-    coerce(changed, "model.")
-    models.create(changed)
-    return changed
 
 
 def _of_run(place: str, ema: bool | None) -> Trained:

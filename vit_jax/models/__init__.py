@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every model family by name: `variant("vit_b16")` is a config, `create(config)` its module."""
 
-import copy
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
@@ -59,11 +58,19 @@ def variant(name: str, **overrides: Any) -> Any:
         overrides = {"image_size": (side, side), **overrides}
     if base not in VARIANTS:
         raise errors.unknown("model", name, VARIANTS)
-    cfg = copy.copy(VARIANTS[base])
+    return with_fields(VARIANTS[base], overrides, base)
+
+
+def with_fields(cfg: ModelConfig, overrides: Mapping[str, Any], called: str = "") -> Any:
+    """Return a copy of a config with fields changed; `called` is its name in messages.
+
+    Raises:
+        UserError: an unknown field or choice, with the nearest valid ones.
+    """
     fields = {field.name: field.type for field in dataclasses.fields(cfg)}
     for name in overrides:
         if name not in fields:
-            raise errors.unknown(f"field of {base}", name, fields)
+            raise errors.unknown(f"field of {called or type(cfg).__name__}", name, fields)
     choices = {
         name: errors.choice(fields[name], f"model.{name}", value)
         for name, value in overrides.items()
@@ -133,7 +140,8 @@ def captured(
     Returns:
         The output, and "<path of the layer>/<what>", stacked over depth where the layer is:
         "blocks/attn/weights" [L, B, h, N, N] for a ViT, "stage0/block1/attn/weights"
-        [B, W, h, N, N] for the W windows of a Swin. {} for a network without attention.
+        [B, W, h, N, N] for the W windows of a Swin; the last "map" [B, P, Q, E] of a network
+        without tokens. {} for a Mixer.
     """
     output, state = module.apply(variables, image, mutable=[COLLECTION])
     # Flax keeps a tuple of what each call recorded; a layer is called once.
@@ -171,4 +179,5 @@ __all__ = [
     "input_shape",
     "pair",
     "variant",
+    "with_fields",
 ]

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trained model is found, described and read, whatever it is."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from absl import flags
+
+from tests.weights import runs
+from vit_jax import config_json, inference, models
+from vit_jax.checkpoints import CheckpointConfig
+from vit_jax.checkpoints.checkpointer import Checkpointer
+from vit_jax.cli import trained_flags
+from vit_jax.config import Config
+from vit_jax.data import Crop, Resize, TransformConfig, imagenet
+from vit_jax.errors import UserError
+from vit_jax.evals import EvalConfig
+from vit_jax.inference.published import preprocessing
+from vit_jax.losses import Loss
+from vit_jax.models import DType
+
+MODEL = models.variant(
+    "vit_mu16", patch=(4, 4), image_size=(8, 12), channels=1, num_classes=3, dim=8, mlp_dim=16
+)
+NAMES = ["cat", "dog", "n01440764"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Save a run whose best checkpoint is that of its average, at step 1."""
+    place = tmp_path_factory.mktemp("run")
+    cfg = Config(model=MODEL, ema_decay=0.9)
+    cfg.data.mean, cfg.data.std = (0.25,), (0.125,)
+    cfg.objective.loss = Loss.SIGMOID
+    cfg.evals = {"test": EvalConfig(), "val": EvalConfig(every="1 epoch")}
+    cfg.evals["val"].transform = TransformConfig(crop=Crop.RESIZE, resize=Resize.AREA)
+    cfg.checkpoint = CheckpointConfig(keep=9, keep_best=1, metric="val_ema/top1")
+    metadata = {"config": config_json.to_json(cfg), "class_names": NAMES}
+    checkpoints = Checkpointer(place / "checkpoints", cfg.checkpoint)
+    for step, score in {1: 0.9, 2: 0.5}.items():
+        state = runs.make_state(MODEL, step, with_ema=True)
+        checkpoints.save(step, state, metadata=metadata, metrics={"val_ema/top1": score})
+    checkpoints.close()
+    return place
+
+
+def test_a_run_says_all_of_itself(run: Path) -> None:
+    found = inference.load(str(run))
+    assert (found.step, found.metrics, found.ema) == (1, {"val_ema/top1": 0.9}, True)
+    assert (found.mean, found.std, found.loss) == ((0.25,), (0.125,), Loss.SIGMOID)
+    assert found.class_names == ("cat", "dog", "tench, Tinca tinca")
+    assert found.transform == TransformConfig(crop=Crop.RESIZE, resize=Resize.AREA)
+    assert (found.image_size, found.channels, found.model) == ((8, 12), 1, MODEL)
+    assert found.config is not None
+    assert found.config.evals["val"].every == "1 epoch"
+    state = runs.make_state(MODEL, 1, with_ema=True)
+    runs.assert_equal(dict(found.variables), state.ema["params"])
+    plain = inference.load(f"ckpt:{run}@2", ema=False)
+    assert plain.step == 2
+    runs.assert_equal(dict(plain.variables), runs.make_state(MODEL, 2).params)
+
+
+def test_the_forward_pass_normalises_and_evaluates(run: Path) -> None:
+    found = inference.load(str(run))
+    image = np.random.default_rng(0).integers(0, 256, (2, 8, 12, 1), np.uint8)
+    output = inference.make_forward(found)(image)
+    pixels = (image.astype(np.float32) / 255 - 0.25) / 0.125
+    expected = models.create(MODEL).apply(dict(found.variables), jnp.asarray(pixels))
+    np.testing.assert_allclose(output.logits, expected.logits, rtol=1e-5, atol=1e-5)
+
+
+def test_probabilities_are_those_of_the_loss() -> None:
+    logits = np.asarray([[0.0, 2.0]], np.float32)
+    alone = 1 / (1 + np.exp(-logits))
+    together = np.exp(logits) / np.exp(logits).sum()
+    np.testing.assert_allclose(inference.probabilities(logits, Loss.SOFTMAX), together, rtol=1e-6)
+    for loss in (Loss.SIGMOID, Loss.BCE):
+        np.testing.assert_allclose(inference.probabilities(logits, loss), alone, rtol=1e-6)
+
+
+def test_fields_change_and_tables_follow(run: Path) -> None:
+    found = inference.load(str(run), overrides={"image_size": (16, 12), "dtype": "bfloat16"})
+    assert found.image_size == (16, 12)
+    assert found.model.dtype is DType.BFLOAT16
+    assert found.variables["params"]["pos_embed"].shape == (1, 1 + 4 * 3, 8)
+    with pytest.raises(UserError, match="did you mean 'image_size'"):
+        inference.load(str(run), overrides={"image_sise": 1})
+    with pytest.raises(UserError, match="2 class names for a model of 3 classes"):
+        inference.load(str(run), class_names=["a", "b"])
+
+
+def test_published_preprocessing() -> None:
+    def of(name: str, scheme: str = "timm", **fields):
+        return preprocessing(scheme, models.variant(name, **fields))
+
+    half, imagenet_mean = (0.5,), (0.485, 0.456, 0.406)
+    assert of("vit_b16", "npz") == (half, half, TransformConfig(crop=Crop.RESIZE))
+    # mean, crop and interpolation of timm 1.0.31's pretrained_cfg of each family
+    published = {
+        "vit_b16": (half, 0.9, Resize.BICUBIC),
+        "vit_b16_clip": ((0.48145466, 0.4578275, 0.40821073), 0.9, Resize.BICUBIC),
+        "vit_b16_siglip": (half, 0.9, Resize.BICUBIC),
+        "deit_s16_distilled": (imagenet_mean, 0.9, Resize.BICUBIC),
+        "deit3_b16": (imagenet_mean, 0.9, Resize.BICUBIC),
+        "deit_b16_384": (imagenet_mean, 1.0, Resize.BICUBIC),
+        "cait_xxs24": (imagenet_mean, 1.0, Resize.BICUBIC),
+        "convit_b": (imagenet_mean, 0.875, Resize.BICUBIC),
+        "swin_t": (imagenet_mean, 0.9, Resize.BICUBIC),
+        "swin_b_384": (imagenet_mean, 1.0, Resize.BICUBIC),
+        "mixer_b16": (half, 0.875, Resize.BICUBIC),
+        "bit_r50x1": (half, 1.0, Resize.BILINEAR_ANTIALIAS),
+        "regnety_4gf": (imagenet_mean, 0.875, Resize.BICUBIC),
+        "r50_vit_b16_384": (half, 1.0, Resize.BICUBIC),
+    }
+    for name, (mean, ratio, resize) in published.items():
+        found = of(name)
+        expected = TransformConfig(crop=Crop.CENTER, crop_ratio=ratio, resize=resize)
+        assert (found.mean, found.transform) == (mean, expected), name
+    assert of("deit_s16", channels=1).mean == (pytest.approx(0.449, abs=1e-6),)
+
+
+def test_a_file_needs_to_be_told_its_model() -> None:
+    golden = Path(__file__).parent.parent / "golden"
+    with pytest.raises(UserError, match="add --model=VARIANT"):
+        inference.load(str(golden / "google_mixer.weights.npz"))
+    found = inference.describe("timm:x.safetensors", model=models.variant("vit_b16"))
+    assert found.class_names[:2] == ("tench, Tinca tinca", "goldfish, Carassius auratus")
+    assert len(found.class_names) == 1000
+    cfg = models.variant("vit_b16", num_classes=3)
+    assert inference.describe("x.npz", model=cfg).ref == "npz:x.npz"
+    assert inference.describe("x.pth", model=cfg).class_names == ("class 0", "class 1", "class 2")
+    with pytest.raises(UserError, match="no moving average"):
+        inference.describe("x.npz", model=cfg, ema=True)
+    with pytest.raises(UserError, match="neither a run's directory nor a file of weights"):
+        inference.describe("runs/none", model=cfg)
+
+
+def test_imagenet_has_its_classes_in_order() -> None:
+    names = imagenet.names_by_synset()
+    assert len(names) == imagenet.NUM_CLASSES
+    assert list(names) == sorted(names)
+    assert imagenet.readable(["n02123045", "other"]) == ("tabby, tabby cat", "other")
+
+
+def read(*argv: str) -> tuple[inference.Trained, list[str]]:
+    values = flags.FlagValues()
+    trained_flags.define(values)
+    return trained_flags.read(["verb", *argv], values)
+
+
+def test_flags_change_what_they_name(run: Path, tmp_path: Path) -> None:
+    names = tmp_path / "names.json"
+    names.write_text(json.dumps(["x", "y", "z"]))
+    found, others = read(
+        f"--from={run}",
+        "a.png",
+        "--model.image_size=16,8",
+        "--noema",
+        f"--classes={names}",
+        "--mean=0.1",
+        "--transform.crop=center",
+        "b.png",
+    )
+    assert others == ["a.png", "b.png"]
+    assert found.image_size == (16, 8)
+    assert (found.ema, found.mean, found.std) == (False, (0.1,), (0.125,))
+    assert found.class_names == ("x", "y", "z")
+    assert found.transform == TransformConfig(crop=Crop.CENTER, resize=Resize.AREA)
+    assert found.variables == {}
+    untouched, _ = read(f"--from={run}")
+    assert dataclasses.replace(untouched, config=None) == dataclasses.replace(
+        inference.describe(str(run)), config=None
+    )
+
+
+BAD = {
+    "none": ([], "add --from=DIR of a run"),
+    "field": (["--from={run}", "--model.dimm=3"], "did you mean 'dim'"),
+    "transform": (["--from={run}", "--transform.cropp=center"], "did you mean 'crop'"),
+    "random": (["--from={run}", "--transform.crop=inception"], "transform draws at random"),
+    "mean": (["--from={run}", "--mean=a"], "--mean=a must be numbers"),
+    "means": (["--from={run}", "--mean=1,2"], "must be one number, or 1"),
+    "std": (["--from={run}", "--std=0"], "--std=0 must be above 0"),
+    "classes": (["--from={run}", "--classes=/no"], "--classes=/no: No such file"),
+    "flag": (["--from={run}", "--topp=3"], "unknown flag '--topp'"),
+    "model": (["--from={run}", "--model=vit_b16"], "knows its model"),
+    "size": (["--from={run}", "--model.image_size=9"], "does not divide"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_mistakes_are_named(case: str, run: Path) -> None:
+    argv, message = BAD[case]
+    with pytest.raises(UserError, match=message):
+        read(*(word.format(run=run) for word in argv))

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run's config comes back from its JSON, whatever is in it."""
+
+import copy
+import json
+
+import pytest
+
+from tests.test_configs import FILES, load
+from vit_jax import config_json
+from vit_jax.data import Crop
+from vit_jax.errors import UserError
+from vit_jax.objectives import Distillation
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_config_comes_back(path) -> None:
+    cfg = load(path)
+    saved = json.loads(json.dumps(config_json.to_json(cfg)))
+    back = config_json.from_json(copy.deepcopy(saved))
+    assert back == cfg
+    assert type(back.model) is type(cfg.model)
+    if cfg.evals:
+        name = next(iter(cfg.evals))
+        assert isinstance(back.evals[name].transform.crop, Crop)
+    distill = cfg.objective.distill
+    if distill.kind is not Distillation.NONE:
+        assert type(back.objective.distill.teacher) is type(distill.teacher)
+
+
+def test_what_another_version_wrote() -> None:
+    cfg = load(next(path for path in FILES if path.stem == "vit_mu_digits"))
+    saved = config_json.to_json(cfg)
+    del saved["init"], saved["data"]["mix"]
+    saved["data"]["mixup_alpha"] = 0.3
+    back = config_json.from_json(saved)
+    assert back.data.mix.mixup_alpha == 0.3
+    assert back.init == cfg.init
+    saved["optim"]["momentun"] = 1
+    with pytest.raises(UserError, match=r"optim\.momentun that this version does not have"):
+        config_json.from_json(saved)
