@@ -5,13 +5,11 @@ Top-1 of a multi-label set is whether the first guess is among the labels, as in
 ReaL paper (arXiv:2006.07159).
 """
 
-import collections
-import contextlib
 import dataclasses
 import functools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -24,23 +22,11 @@ from vit_jax import data, sharding
 from vit_jax.errors import UserError
 from vit_jax.evals import report
 from vit_jax.evals.config import EvalConfig
+from vit_jax.evals.passes import Batches, run_pass
 from vit_jax.losses import Loss, example_loss
 
 PyTree = Any
 Predict = Callable[[PyTree, UInt8[Array, "B H W C"]], Float[Array, "B K"]]
-
-_IN_FLIGHT = 3  # batches on the devices before the host waits for the oldest
-
-
-@runtime_checkable
-class Batches(Protocol):
-    """One pass over a split."""
-
-    def __iter__(self) -> Iterator[dict[str, np.ndarray]]: ...
-
-    def close(self) -> None:
-        """Stop whatever prepares the batches."""
-        ...
 
 
 @runtime_checkable
@@ -122,28 +108,15 @@ class Classify:
         return scores.summary()
 
     def scores(self, predict: Predict, variables: PyTree) -> Scores:
-        """Score every example of the split once; `predict` must be one function object per run.
-
-        The batches' padding (mask 0) is computed and thrown away. The host waits only for results
-        a few batches old.
-        """
-        unit = sharding.batch_parts(self.mesh)  # all must hold equal parts of a batch
-        batch_size = math.ceil(self.batch_size / unit) * unit
+        """Score every example of the split once; `predict` must be one function object per run."""
         done: list[dict[str, np.ndarray]] = []
-        in_flight: collections.deque[dict[str, jax.Array]] = collections.deque()
-        with jax.set_mesh(self.mesh), contextlib.closing(self.batches(batch_size)) as stream:
-            for batch in stream:
-                local = {key: batch[key] for key in ("image", "label", "mask")}
-                arrays = sharding.global_batch(local, self.mesh, batch_size=batch_size)
-                result = score_batch(
-                    variables, arrays, predict=predict, loss=self.loss, mesh=self.mesh
-                )
-                for value in result.values():
-                    value.copy_to_host_async()
-                in_flight.append(result)
-                if len(in_flight) > _IN_FLIGHT:
-                    done.append(self._fetch(in_flight.popleft()))
-        done += [self._fetch(result) for result in in_flight]
+
+        def score(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+            return score_batch(variables, batch, predict=predict, loss=self.loss, mesh=self.mesh)
+
+        run_pass(
+            self.batches, self.batch_size, self.mesh, score, lambda x: done.append(self._fetch(x))
+        )
         if not sum(len(part["nll"]) for part in done):
             raise UserError(f"{self.name or 'the split'} has no examples to evaluate on")
         joined = {key: np.concatenate([part[key] for part in done]) for key in done[0]}
