@@ -99,7 +99,6 @@ def validate(cfg: HybridConfig) -> None:
     Raises:
         UserError: naming the fields and what they may be.
     """
-    vit.check_transformer(cfg)
     check_positive(cfg, "backbone_depths", "backbone_widths", "stem_width", "num_groups")
     if len(cfg.backbone_depths) != len(cfg.backbone_widths):
         raise UserError(
@@ -112,7 +111,7 @@ def validate(cfg: HybridConfig) -> None:
             f"model.num_groups={cfg.num_groups} does not divide the channels {odd} that follow "
             f"from model.stem_width={cfg.stem_width} and backbone_widths={cfg.backbone_widths}"
         )
-    token_grid(cfg, pair(cfg.image_size, "image_size"))
+    vit.check_transformer(cfg, token_grid(cfg, pair(cfg.image_size, "image_size")))
 
 
 def _widths(cfg: HybridConfig) -> tuple[int, list[int]]:

@@ -6,6 +6,7 @@ Sizes: Ti, S (arXiv:2012.12877, arXiv:2106.10270), B, L, H (table 1 of the ViT p
 """
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -32,6 +33,8 @@ from vit_jax.models.layers.dense import Dense
 from vit_jax.models.layers.drop_path import DropPathRule, drop_path_rates
 from vit_jax.models.layers.head import classifier
 from vit_jax.models.layers.init import POS_EMBED, RULES, Init, Initializer
+from vit_jax.models.layers.merge import mean
+from vit_jax.models.layers.merging_block import check_merging, merging_stack
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.norm import layer_norm
 from vit_jax.models.layers.patch import PatchEmbed
@@ -71,6 +74,8 @@ class ViTConfig(ModelConfig):
         drop_path_rate, drop_path_rule: stochastic depth and how it runs over the blocks.
         init: whose initial weights.
         attention: which attention kernel.
+        token_merging: pairs of similar tokens that every block merges (arXiv:2210.09461), of the
+            same parameters; with `gap` and `map` a token weighs as the patches it stands for.
     """
 
     patch: tuple[int, ...] = (16, 16)
@@ -102,6 +107,7 @@ class ViTConfig(ModelConfig):
     init: Init = Init.JAX
     zero_head: bool = True
     attention: AttentionImpl = AttentionImpl.AUTO
+    token_merging: int = 0
 
 
 # name: (D, L, F, h)
@@ -138,12 +144,11 @@ def validate(cfg: ViTConfig) -> None:
     Raises:
         UserError: naming the fields and what they may be.
     """
-    grid(pair(cfg.image_size, "image_size"), pair(cfg.patch, "patch"))
-    check_transformer(cfg)
+    check_transformer(cfg, grid(pair(cfg.image_size, "image_size"), pair(cfg.patch, "patch")))
 
 
-def check_transformer(cfg: ViTConfig) -> None:
-    """Do what `validate` does but for the grid of patches, which a backbone changes."""
+def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:
+    """Do what `validate` does, for a grid of patches that a backbone may have changed."""
     check_positive(cfg, "dim", "depth", "num_heads", "mlp_dim")
     check_heads(cfg.dim, cfg.num_heads)
     if cfg.pool is Pool.CLS and not cfg.class_token:
@@ -160,6 +165,7 @@ def check_transformer(cfg: ViTConfig) -> None:
         raise UserError(f"model.pos_embed=sincos2d needs model.dim={cfg.dim} divisible by 4")
     half, head_dim = cfg.dtype is DType.BFLOAT16, cfg.dim // cfg.num_heads
     check_impl(cfg.attention, half, head_dim, cfg.attention_dropout_rate)
+    check_merging(cfg.token_merging, math.prod(shape), cfg.scan_unroll, cfg.attention)
     check_rates(cfg, "dropout_rate", "attention_dropout_rate", "drop_path_rate")
     if cfg.num_registers < 0 or cfg.pre_logits_dim < 0:
         raise UserError("model.num_registers and pre_logits_dim cannot be negative")
@@ -180,13 +186,13 @@ class ViT(nn.Module):
         if cfg.pre_norm:
             x = layer_norm(cfg.norm_eps, dtype, "norm_pre")(x)
         rates = drop_path_rates(cfg.drop_path_rate, cfg.depth, cfg.drop_path_rule)
-        x, _ = self._blocks(dtype, train)(constrain(x, BATCH_AXES), jnp.asarray(rates))
+        x, sizes = self._blocks(constrain(x, BATCH_AXES), jnp.asarray(rates), num_prefix, train)
         if not cfg.fc_norm:
             x = layer_norm(cfg.norm_eps, dtype, "norm")(x)
         linear = RULES[cfg.init].linear
         if cfg.distilled:
             return self._two_heads(x, linear)
-        features = self._pool(x, num_prefix, dtype).astype(jnp.float32)
+        features = self._pool(x, sizes, num_prefix, dtype).astype(jnp.float32)
         if cfg.pre_logits_dim:
             lecun = nn.initializers.lecun_normal()
             dense = Dense(cfg.pre_logits_dim, jnp.float32, lecun, name="pre_logits")
@@ -264,46 +270,44 @@ class ViT(nn.Module):
             x = x + table.astype(dtype)
         return x, num_prefix
 
-    def _blocks(self, dtype: Any, train: bool) -> nn.Module:
+    def _blocks(
+        self, x: jax.Array, rates: jax.Array, num_prefix: int, train: bool
+    ) -> tuple[Float[Array, "B N D"], Float[Array, "B N"] | None]:
+        """Return the encoded tokens and how many patches each stands for (None: one each)."""
         cfg = self.cfg
-        return stack(
-            Block,
-            depth=cfg.depth,
-            unroll=cfg.scan_unroll,
-            policy=cfg.remat,
-            name="blocks",
-            num_heads=cfg.num_heads,
-            mlp_dim=cfg.mlp_dim,
-            gelu=cfg.gelu,
-            init_rules=cfg.init,
-            dtype=dtype,
-            norm_eps=cfg.norm_eps,
-            qkv_bias=cfg.qkv_bias,
-            qk_norm=cfg.qk_norm,
-            layer_scale=cfg.layer_scale,
-            dropout_rate=cfg.dropout_rate,
-            attention_dropout_rate=cfg.attention_dropout_rate,
-            attention=cfg.attention,
-            has_drop_path=cfg.drop_path_rate > 0,
-            train=train,
-        )
+        fields = {
+            "num_heads": cfg.num_heads,
+            "mlp_dim": cfg.mlp_dim,
+            "gelu": cfg.gelu,
+            "init_rules": cfg.init,
+            "dtype": compute_dtype(cfg),
+            "norm_eps": cfg.norm_eps,
+            "qkv_bias": cfg.qkv_bias,
+            "qk_norm": cfg.qk_norm,
+            "layer_scale": cfg.layer_scale,
+            "dropout_rate": cfg.dropout_rate,
+            "attention_dropout_rate": cfg.attention_dropout_rate,
+            "attention": cfg.attention,
+            "has_drop_path": cfg.drop_path_rate > 0,
+            "train": train,
+        }
+        if cfg.token_merging and not self.is_initializing():  # whose parameters are the stack's
+            fields |= {"merged": cfg.token_merging, "num_prefix": num_prefix}
+            return merging_stack(self, x, rates, cfg.remat, fields)
+        loop = {"depth": cfg.depth, "unroll": cfg.scan_unroll, "policy": cfg.remat}
+        return stack(Block, name="blocks", **loop, **fields)(x, rates)
 
-    def _pool(self, x: jax.Array, num_prefix: int, dtype: Any) -> Float[Array, "B D"]:
+    def _pool(
+        self, x: jax.Array, sizes: jax.Array | None, num_prefix: int, dtype: Any
+    ) -> Float[Array, "B D"]:
         cfg = self.cfg
         if cfg.pool is Pool.CLS:
             return x[:, 0]
         if not cfg.pool_prefix:
-            x = x[:, num_prefix:]
+            x, sizes = jax.tree.map(lambda array: array[:, num_prefix:], (x, sizes))
         if cfg.pool is Pool.MAP:
-            return MapPool(
-                cfg.num_heads,
-                cfg.mlp_dim,
-                cfg.gelu,
-                cfg.init,
-                dtype,
-                cfg.norm_eps,
-                cfg.attention,
-                name="map_pool",
-            )(x)
-        mean = x.mean(axis=1, dtype=jnp.float32)
-        return layer_norm(cfg.norm_eps, dtype, "fc_norm")(mean) if cfg.fc_norm else mean
+            shape = (cfg.num_heads, cfg.mlp_dim, cfg.gelu, cfg.init)
+            pool = MapPool(*shape, dtype, cfg.norm_eps, cfg.attention, name="map_pool")
+            return pool(x, sizes)
+        pooled = mean(x, sizes)
+        return layer_norm(cfg.norm_eps, dtype, "fc_norm")(pooled) if cfg.fc_norm else pooled

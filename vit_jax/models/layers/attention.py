@@ -50,11 +50,15 @@ def _use_cudnn(impl: AttentionImpl, q: jax.Array, dropout_rate: float) -> bool:
 
 
 def attention_weights(
-    q: Float[Array, "B h N d"], k: Float[Array, "B h M d"]
+    q: Float[Array, "B h N d"],
+    k: Float[Array, "B h M d"],
+    bias: Float[Array, "B 1 1 M"] | None = None,
 ) -> Float[Array, "B h N M"]:
-    """Return softmax(q k^T / sqrt(d)), in float32."""
+    """Return softmax(q k^T / sqrt(d) + bias), in float32."""
     scale = q.shape[-1] ** -0.5
     logits = jnp.matmul(q * scale, k.swapaxes(-1, -2), preferred_element_type=jnp.float32)
+    if bias is not None:
+        logits = logits + bias
     return jax.nn.softmax(logits, axis=-1)
 
 
@@ -63,20 +67,23 @@ def attend(
     k: Float[Array, "B h M d"],
     v: Float[Array, "B h M d"],
     *,
+    bias: Float[Array, "B 1 1 M"] | None = None,
     impl: AttentionImpl = AttentionImpl.AUTO,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
 ) -> Float[Array, "B h N d"]:
     """Attend with scale d**-0.5; logits and softmax in float32.
 
-    `dropout_key` drops attention weights (None: evaluation), which only XLA's form can.
+    `dropout_key` drops attention weights (None: evaluation), which only XLA's form can; it also
+    is the one for a `bias` of each key.
     """
-    if _use_cudnn(impl, q, dropout_rate if dropout_key is not None else 0.0):
+    dropping = dropout_rate if dropout_key is not None else 0.0
+    if bias is None and _use_cudnn(impl, q, dropping):
         q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # cuDNN takes [B, N, h, d]
         scale = q.shape[-1] ** -0.5
         out = jax.nn.dot_product_attention(q, k, v, scale=scale, implementation="cudnn")
         return out.swapaxes(1, 2)
-    weights = attention_weights(q, k).astype(v.dtype)
+    weights = attention_weights(q, k, bias).astype(v.dtype)
     if dropout_key is not None and dropout_rate > 0:
         keep = jax.random.bernoulli(dropout_key, 1 - dropout_rate, weights.shape)
         weights = jnp.where(keep, weights / (1 - dropout_rate), jnp.zeros_like(weights))
@@ -102,23 +109,37 @@ class Attention(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
+        q, k, v = self._heads(x)
+        record(self, "weights", lambda: attention_weights(q, k))
+        return self._attend(q, k, v)
+
+    def _heads(self, x: Float[Array, "B N D"]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Project to q, k and v, each [B, h, N, d]."""
         batch, tokens, dim = x.shape
         rules, head_dim = RULES[self.init_rules], dim // self.num_heads
         qkv = Dense(3 * dim, self.dtype, rules.qkv(3), use_bias=self.qkv_bias, name="qkv")(x)
         qkv = qkv.reshape(batch, tokens, self.num_heads, 3, head_dim)
-        q, k, v = qkv.transpose(3, 0, 2, 1, 4)  # each [B, h, N, d]
+        q, k, v = qkv.transpose(3, 0, 2, 1, 4)
         if self.qk_norm:
             q = layer_norm(self.norm_eps, self.dtype, "q_norm")(q)
             k = layer_norm(self.norm_eps, self.dtype, "k_norm")(k)
-        record(self, "weights", lambda: attention_weights(q, k))
+        return q, k, v
+
+    def _attend(
+        self, q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | None = None
+    ) -> Float[Array, "B N D"]:
+        """Attend and project the heads' outputs, side by side."""
+        batch, heads, tokens, head_dim = q.shape
+        dim = heads * head_dim
         dropping = self.train and self.dropout_rate > 0
         out = attend(
             q,
             k,
             v,
+            bias=bias,
             impl=self.impl,
             dropout_rate=self.dropout_rate,
             dropout_key=self.make_rng("dropout") if dropping else None,
         )
         out = out.swapaxes(1, 2).reshape(batch, tokens, dim)
-        return Dense(dim, self.dtype, rules.linear, name="proj")(out)
+        return Dense(dim, self.dtype, RULES[self.init_rules].linear, name="proj")(out)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pre-norm transformer block (arXiv:2010.11929 equations 2 and 3), and the ViT's."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from flax import linen as nn
@@ -13,6 +13,8 @@ from vit_jax.models.layers.init import Init
 from vit_jax.models.layers.mlp import Gelu, Mlp
 from vit_jax.models.layers.norm import LayerScale, layer_norm
 from vit_jax.sharding import BATCH_AXES, constrain
+
+A = TypeVar("A", bound=Attention)
 
 
 class PreNormBlock(nn.Module):
@@ -77,7 +79,10 @@ class Block(PreNormBlock):
     attention: AttentionImpl
 
     def _attention(self, y: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
-        return Attention(
+        return self._make(Attention)(y)
+
+    def _make(self, kind: type[A]) -> A:
+        return kind(
             num_heads=self.num_heads,
             init_rules=self.init_rules,
             dtype=self.dtype,
@@ -88,4 +93,4 @@ class Block(PreNormBlock):
             impl=self.attention,
             train=self.train,
             name="attn",
-        )(y)
+        )

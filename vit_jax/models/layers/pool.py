@@ -12,6 +12,7 @@ from vit_jax.models.layers.attention import AttentionImpl, attend, attention_wei
 from vit_jax.models.layers.capture import record
 from vit_jax.models.layers.dense import Dense
 from vit_jax.models.layers.init import RULES, Init
+from vit_jax.models.layers.merge import log_sizes
 from vit_jax.models.layers.mlp import Gelu, Mlp
 from vit_jax.models.layers.norm import layer_norm
 
@@ -39,7 +40,10 @@ class MapPool(nn.Module):
     impl: AttentionImpl = AttentionImpl.AUTO
 
     @nn.compact
-    def __call__(self, tokens: Float[Array, "B N D"]) -> Float[Array, "B D"]:
+    def __call__(
+        self, tokens: Float[Array, "B N D"], sizes: Float[Array, "B N"] | None = None
+    ) -> Float[Array, "B D"]:
+        """Pool tokens, each of which stands for one patch or as many as its size says."""
         batch, count, dim = tokens.shape
         rules, heads = RULES[self.init_rules], self.num_heads
         latent_init = (
@@ -53,7 +57,7 @@ class MapPool(nn.Module):
         q = jnp.broadcast_to(q.reshape(1, 1, heads, -1), (batch, 1, heads, dim // heads))
         q = q.swapaxes(1, 2)
         record(self, "weights", lambda: attention_weights(q, k))
-        x = attend(q, k, v, impl=self.impl).reshape(batch, dim)
+        x = attend(q, k, v, bias=log_sizes(sizes), impl=self.impl).reshape(batch, dim)
         x = Dense(dim, self.dtype, rules.linear, name="proj")(x)
         y = layer_norm(self.norm_eps, self.dtype, "norm")(x)
         return x + Mlp(self.mlp_dim, self.gelu, self.init_rules, self.dtype, name="mlp")(y)
