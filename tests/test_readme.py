@@ -4,6 +4,7 @@
 import contextlib
 import dataclasses
 import io
+import itertools
 import os
 import pkgutil
 import re
@@ -96,8 +97,15 @@ def commands(block: Block) -> list[Command]:
 
 SHELL = [b for page in TEXTS for b in blocks(page) if b.language in ("sh", "bash")]
 COMMANDS = [command for block in SHELL for command in commands(block)]
+# Pages that use the run of `make train`, each command in the place where those before it worked.
+IN_ORDER = [
+    f"docs/{name}.md"
+    for name in ("predict", "evaluate", "probe", "visualize", "export", "serve", "token_merging")
+    if f"docs/{name}.md" in TEXTS
+]
 # Each command of docs/distill.md needs what those before it made: tests/test_distill_docs.py.
-RUN = [c for c in COMMANDS if c.words[0] == "python" and c.page != "docs/distill.md"]
+APART = [*IN_ORDER, "docs/distill.md"]
+RUN = [c for c in COMMANDS if c.words[0] == "python" and c.page not in APART]
 
 
 def test_pages_have_commands_and_only_known_ones() -> None:
@@ -112,12 +120,6 @@ def test_pages_have_commands_and_only_known_ones() -> None:
 def photos(tmp_path: Path) -> Path:
     write_folder(tmp_path / "photos", {"train": 8, "val": 3}, ("china", "flower", "sky"))
     return tmp_path / "photos"
-
-
-def redirect(words: tuple[str, ...], tmp_path: Path, made: Path) -> tuple[str, ...]:
-    """Read the runs that a command names below `made`, and write its files to `tmp_path`."""
-    moved = [re.sub(r"=ckpt:(?=runs/)", f"=ckpt:{made}/", word) for word in words]
-    return tuple(re.sub(r"^--to=timm:", f"--to=timm:{tmp_path}/", word) for word in moved)
 
 
 def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
@@ -187,8 +189,8 @@ def test_command_runs(
     command: Command, tmp_path: Path, photos: Path, request: pytest.FixtureRequest
 ) -> None:
     words = command.words
-    if "=ckpt:runs/" in str(words):
-        words = redirect(words, tmp_path, request.getfixturevalue("made")[0])
+    if words[1] == "-m" and "=runs/" in str(words).replace("ckpt:", ""):
+        request.getfixturevalue("place")
     status, out, err = call(shorten(words, tmp_path, photos))
     if "--dry_run" in command.words and "no dataset" in err:
         assert (status, "PARAMETERS" in out) == (2, True), err
@@ -228,9 +230,56 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return place, out.stdout
 
 
+@pytest.fixture
+def place(made: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Go where the repository's files and the run of `made` can be read and all be written."""
+    for name in ("configs", "docs", "benchmarks", "examples"):
+        if (ROOT / name).exists():
+            (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "runs").symlink_to(made[0] / "runs")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _runs_here(command: Command) -> bool:
+    """Say whether a command of a page in order can run: not a server, not a file from outside."""
+    files = re.findall(r"--from=(?:npz|timm):(\S+)", str(command.words))
+    return command.words[:4] != ("python", "-m", "vit_jax", "serve") and not files
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("page", IN_ORDER)
+def test_page_runs_in_order(page: str, photos: Path) -> None:
+    here, ran = [*blocks(page), Block(page, "", "")], 0
+    for block, after in itertools.pairwise(here):
+        if block.language != "sh":
+            continue
+        printed = set()
+        for command in commands(block):
+            if command.words[0] != "python" or not _runs_here(command):
+                continue
+            if command.words[1] == "-c":
+                done = subprocess.run(
+                    [sys.executable, *command.words[1:]], capture_output=True, text=True
+                )
+                status, out, err = done.returncode, done.stdout, done.stderr
+            else:
+                status, out, err = call(list(command.words))
+            assert status == 0, f"{command}: {err}"
+            printed |= {_shape(line) for line in (out + err).splitlines()}
+            ran += 1
+        if after.language == "text" and printed:
+            for line in after.text.splitlines():
+                assert line == "..." or _shape(line) in printed, line
+    assert ran, f"no command of {page} runs"
+
+
 def _shape(line: str) -> str:
-    """Drop numbers, and the rate and time left, which are not known in a run's first steps."""
-    return re.sub(r"\d[\d.,]*(e[+-]\d+)?", "0", re.sub(r"  [\d.,]+ img/s|  eta \S+", "", line))
+    """Drop numbers, widths, and the rate and time left, which a run's first steps do not know."""
+    line = re.sub(r"  [\d.,]+ img/s|  eta \S+", "", line)
+    line = re.sub(r"[-+]?\d[\d.,]*(e[+-]\d+)?", "0", line)
+    return " ".join(re.sub(r"[-─━]{3,}", "---", line).split())
 
 
 def test_make_train_prints_and_leaves_what_the_readme_shows(made: tuple[Path, str]) -> None:
