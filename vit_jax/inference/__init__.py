@@ -2,6 +2,16 @@
 """A trained model and what one does with it: `load` it, `make_forward`, look at images."""
 
 from vit_jax.inference.forward import make_forward, probabilities
+from vit_jax.inference.prediction import Prediction, predict
 from vit_jax.inference.trained import Trained, describe, load, read_weights
 
-__all__ = ["Trained", "describe", "load", "make_forward", "probabilities", "read_weights"]
+__all__ = [
+    "Prediction",
+    "Trained",
+    "describe",
+    "load",
+    "make_forward",
+    "predict",
+    "probabilities",
+    "read_weights",
+]

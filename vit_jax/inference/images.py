@@ -23,9 +23,10 @@ from vit_jax.errors import UserError
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")
 # Not all that Pillow knows: for EPS it would start another program.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")
-# A file of a few kB can hold a billion pixels. This is Pillow's own limit, a quarter of a GiB as RGB.
-# A JPEG may have four times as many, as the largest sensors have, and is halved while decoding.
+# A file of a few kB can hold a billion pixels. Pillow's limit too, a quarter of a GiB as RGB. A
+# JPEG may have four times as many, as the largest sensors have, and is halved while decoding.
 MAX_PIXELS = 89_478_485
+MAX_ASPECT = 500  # a strip of one pixel would become gigabytes where its short side is enlarged
 MAX_BYTES = 1 << 28
 
 _JPEG = b"\xff\xd8\xff"
@@ -147,6 +148,8 @@ def _pixels(data: bytes, channels: int) -> UInt8[np.ndarray, "H W C"]:
         if height * width > times * MAX_PIXELS:
             limit = f"{times * MAX_PIXELS / 1e6:.0f} million"
             raise ValueError(f"{width}x{height} pixels, where {limit} are the limit")
+        if max(height, width) > MAX_ASPECT * min(height, width):
+            raise ValueError(f"{width}x{height} pixels, a strip of more than {MAX_ASPECT}:1")
         if not jpeg and image.has_transparency_data and mode != "I;16":
             pixels = _on_white(image, channels)
         elif mode.startswith("I;16") and image.format != "PNG":

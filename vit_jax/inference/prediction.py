@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The likeliest classes of images; decoding, in threads, goes on while the device computes."""
+
+import collections
+import concurrent.futures
+import functools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Array, Float32, Int32, UInt8
+
+from vit_jax import models, sharding
+from vit_jax.data import evaluation_view, normalize
+from vit_jax.errors import UserError
+from vit_jax.inference.forward import probabilities
+from vit_jax.inference.images import read_image, shown
+from vit_jax.inference.trained import Trained
+from vit_jax.losses import Loss
+from vit_jax.models import ModelConfig
+
+Source: TypeAlias = str | Path | bytes | np.ndarray
+_T = TypeVar("_T")
+_U = TypeVar("_U")
+
+# Batches that are decoded before they are wanted, and those on the device before one is waited for.
+_DECODED, _COMPUTED = 2, 1
+
+
+class Prediction(NamedTuple):
+    """A class and how likely it is: of all classes, or by a sigmoid loss of its own."""
+
+    class_id: int
+    name: str
+    probability: float
+
+
+class Result(NamedTuple):
+    """An image's likeliest classes, the first the likeliest; or what is wrong with it."""
+
+    source: Source
+    predictions: list[Prediction]
+    error: str = ""
+
+
+def predict(
+    trained: Trained, images: Sequence[Source] | Source, top: int = 5, *, batch_size: int = 32
+) -> list[list[Prediction]]:
+    """Return the `top` likeliest classes of each image: `predict(trained, ["cat.jpg"])[0][0].name`.
+
+    Args:
+        trained: from `load`.
+        images: files, encoded bytes or uint8 arrays (H, W, C) of pixels, C the model's; one
+            of these, or an array (B, H, W, C).
+        top: of K classes at most K.
+        batch_size: at once; the whole program compiles once for each.
+
+    Raises:
+        UserError: an image that cannot be read.
+    """
+    if isinstance(images, np.ndarray):
+        images = list(images) if images.ndim == 4 else [images]
+    if isinstance(images, (str, Path, bytes)):
+        images = [images]
+    found: list[list[Prediction]] = []
+    for results in stream(trained, images, top, batch_size=batch_size):
+        for result in results:
+            if result.error:
+                raise UserError(result.error)
+            found.append(result.predictions)
+    return found
+
+
+def stream(
+    trained: Trained, images: Sequence[Source], top: int = 5, *, batch_size: int = 32
+) -> Iterator[list[Result]]:
+    """Do what `predict` does, batch by batch, in order; a broken image is a result too.
+
+    All local devices share a batch, which is taken up to a multiple of them. Only a few batches are
+    held at a time. Close the iterator, if it is not exhausted, to stop its threads.
+
+    Raises:
+        UserError: a model of other images than grey or RGB.
+    """
+    if trained.channels not in (1, 3):
+        raise UserError(f"the model takes {trained.channels} channels; images have 1 or 3")
+    if not len(images):
+        return
+    size = min(batch_size, len(images))
+    devices = jax.local_devices()[:size]
+    mesh = sharding.make_mesh(sharding.MeshConfig(), devices)
+    size = math.ceil(size / len(devices)) * len(devices)
+    variables = jax.device_put(trained.variables, NamedSharding(mesh, PartitionSpec()))
+    settings: dict[str, Any] = {
+        "model": trained.model,
+        "mean": tuple(trained.mean),
+        "std": tuple(trained.std),
+        "loss": trained.loss,
+        "top": min(top, trained.model.num_classes),
+    }
+    pool = concurrent.futures.ThreadPoolExecutor(thread_name_prefix="decode")
+    read = functools.partial(_view, trained)
+
+    def decode(start: int) -> _Decoding:
+        sources = images[start : start + size]
+        return _Decoding(sources, [pool.submit(read, source) for source in sources])
+
+    def compute(decoding: _Decoding) -> tuple[_Decoding, Any]:
+        batch = np.zeros((size, *trained.image_size, trained.channels), np.uint8)
+        for row, view in enumerate(decoding.views):
+            pixels = view.result()
+            if not isinstance(pixels, str):
+                batch[row] = pixels
+        image = jax.device_put(batch, sharding.batch_sharding(mesh))
+        return decoding, _rank(variables, image, **settings)
+
+    try:
+        decoded = _ahead(range(0, len(images), size), decode, _DECODED)
+        for decoding, ranked in _ahead(decoded, compute, _COMPUTED):
+            ids, values = (np.asarray(array).tolist() for array in ranked)
+            yield [
+                Result(source, [], error)
+                if isinstance(error := view.result(), str)
+                else Result(source, _named(trained.class_names, ids[row], values[row]))
+                for row, (source, view) in enumerate(zip(*decoding, strict=True))
+            ]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Decoding(NamedTuple):
+    """A batch whose images are being decoded; a view is a str where its image is broken."""
+
+    sources: Sequence[Source]
+    views: list[concurrent.futures.Future]
+
+
+def _named(names: Sequence[str], ids: list[int], values: list[float]) -> list[Prediction]:
+    return [Prediction(k, names[k], value) for k, value in zip(ids, values, strict=True)]
+
+
+def _ahead(items: Iterable[_T], start: Callable[[_T], _U], count: int) -> Iterator[_U]:
+    """Yield start(item) of each, `count` more of them started than are asked for."""
+    started: collections.deque[_U] = collections.deque()
+    for item in items:
+        started.append(start(item))
+        if len(started) > count:
+            yield started.popleft()
+    yield from started
+
+
+def _view(trained: Trained, source: Source) -> np.ndarray | str:
+    """Return what the model sees of an image, or what is wrong with it."""
+    try:
+        if isinstance(source, np.ndarray):
+            image = _checked(source, trained.channels)
+        else:
+            image = read_image(source, trained.channels)
+    except UserError as error:
+        return str(error)
+    try:
+        return evaluation_view(image, trained.transform, trained.image_size)
+    except UserError as error:
+        name = shown(str(source)) if isinstance(source, (str, Path)) else "image"
+        return f"{name}: {error}"
+
+
+def _checked(image: np.ndarray, channels: int) -> UInt8[np.ndarray, "H W C"]:
+    if image.ndim == 2 and channels == 1:
+        image = image[..., None]
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != channels or not image.size:
+        raise UserError(
+            f"an array of {image.dtype} {image.shape} is no image for this model; "
+            f"it takes uint8 (H, W, {channels})"
+        )
+    return image
+
+
+# One function for all calls: another call with the same model does not compile again.
+@functools.partial(jax.jit, static_argnames=("model", "mean", "std", "loss", "top"))
+def _rank(
+    variables: Any,
+    image: UInt8[Array, "B H W C"],
+    *,
+    model: ModelConfig,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    loss: Loss,
+    top: int,
+) -> tuple[Int32[Array, "B top"], Float32[Array, "B top"]]:
+    output: Any = models.create(model).apply(variables, normalize(image, mean, std))
+    logits = output.logits.astype(jnp.float32)
+    # By logits, of which fewer are equal; ties go to the lower class id, as in evaluation.
+    ids = jax.lax.top_k(logits, top)[1]
+    return ids, jnp.take_along_axis(probabilities(logits, loss), ids, axis=-1)
