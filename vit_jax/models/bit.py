@@ -20,6 +20,7 @@ from vit_jax.models.base import (
     compute_dtype,
     pair,
 )
+from vit_jax.models.layers.capture import record
 from vit_jax.models.layers.conv import Padding, WeightStd, max_pool
 from vit_jax.models.layers.head import classifier
 from vit_jax.models.layers.init import Init, Initializer
@@ -182,6 +183,7 @@ class BiT(nn.Module):
         for i, (depth, width) in enumerate(zip(cfg.depths, widths, strict=True)):
             x = Stage(block, depth, width, 1 if i == 0 else 2, layers, name=f"stage{i}")(x)
         x = nn.relu(layers.norm("norm")(x))
+        record(self, "map", lambda: x)
         features = x.mean(axis=(1, 2), dtype=jnp.float32)
         logits = classifier(cfg, _HEAD_INIT[cfg.init])(features)
         return Output(logits=logits, features=features, tokens=None)

@@ -23,6 +23,7 @@ from vit_jax.models.base import (
     pair,
 )
 from vit_jax.models.layers.bottleneck import ConvNorm, Stage
+from vit_jax.models.layers.capture import record
 from vit_jax.models.layers.conv import Padding, max_pool
 from vit_jax.models.layers.drop_path import DropPathRule, drop_path_rates
 from vit_jax.models.layers.head import classifier
@@ -108,6 +109,7 @@ class ResNet(nn.Module):
                 zero_init_last=cfg.zero_init_last,
                 name=f"stage{i}",
             )(x)
+        record(self, "map", lambda: x)
         features: jax.Array = x.mean(axis=(1, 2), dtype=jnp.float32)
         y = nn.Dropout(cfg.dropout_rate, deterministic=not train)(features)
         # PyTorch's default for a linear layer, U(+-1/sqrt(fan_in)).
