@@ -5,7 +5,7 @@ import collections
 import concurrent.futures
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -58,7 +58,7 @@ def predict(
         images: files, encoded bytes or uint8 arrays (H, W, C) of pixels, C the model's; one
             of these, or an array (B, H, W, C).
         top: of K classes at most K.
-        batch_size: at once; the whole program compiles once for each.
+        batch_size: images at once; the program compiles once for each size.
 
     Raises:
         UserError: an image that cannot be read.
@@ -78,7 +78,7 @@ def predict(
 
 def stream(
     trained: Trained, images: Sequence[Source], top: int = 5, *, batch_size: int = 32
-) -> Iterator[list[Result]]:
+) -> Generator[list[Result], None, None]:
     """Do what `predict` does, batch by batch, in order; a broken image is a result too.
 
     All local devices share a batch, which is taken up to a multiple of them. Only a few batches are

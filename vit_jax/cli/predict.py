@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m vit_jax predict --from=RUN IMAGE ...`: the likeliest classes of images."""
+
+import contextlib
+import csv
+import io
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from absl import flags
+from PIL import Image
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from vit_jax import errors, startup
+from vit_jax.cli import flags as cli_flags
+from vit_jax.cli import trained_flags
+from vit_jax.errors import UserError
+from vit_jax.inference.images import expand, shown
+from vit_jax.inference.prediction import Result, stream
+from vit_jax.inference.trained import read_weights
+
+_HELP = f"""usage: python -m vit_jax predict --from=WEIGHTS IMAGE ... [flags]
+
+Prints the likeliest classes of each image. An IMAGE is a file, a folder (all images in it, at any
+depth), a pattern such as "photos/**/*.jpg", or - for a list of names on stdin, one a line.
+
+  --top=N                 classes of each image (default: 5)
+  --format=table          for reading; the default
+  --format=jsonl          a line of JSON an image, a broken one has "error"
+  --format=csv            a row for each image and rank; none for a broken image
+  --out=FILE              write there, not to stdout; FILE.jsonl and FILE.csv say the format
+  --batch_size=N          images at once (default: 32)
+
+{trained_flags.HELP}
+
+  python -m vit_jax predict --from=runs/vit_mu_digits docs/images/digits
+  python -m vit_jax predict --from=npz:ViT-B_16.npz --model=vit_b16_384 cat.jpg dog.jpg --top=1
+  find photos -name '*.jpg' | python -m vit_jax predict --from=runs/pets - --out=pets.csv
+
+Exit status: 0 all images were read, 1 some were not (stderr says which and why), 2 bad usage."""
+
+_TABLE, _JSONL, _CSV = "table", "jsonl", "csv"
+_SIGPIPE = 141  # as the shell has it
+# Seconds between lines of progress in a log.
+_EVERY = 10.0
+
+Write = Callable[[TextIO, Result], None]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command line (program name first) and return the exit status."""
+    if any(argument in ("-h", "--help", "-help") for argument in argv[1:]):
+        print(_HELP)
+        return 0
+
+    def command() -> int:
+        startup.configure()
+        values = flags.FlagValues()
+        trained_flags.define(values)
+        flags.DEFINE_integer("top", 5, "See --help.", 1, flag_values=values)
+        flags.DEFINE_string("format", "", "See --help.", flag_values=values)
+        flags.DEFINE_string("out", "", "See --help.", flag_values=values)
+        flags.DEFINE_integer("batch_size", 32, "See --help.", 1, flag_values=values)
+        found, names = trained_flags.read(argv, values)
+        if not names:
+            raise UserError("which images? name files, folders or patterns, or - to read a list")
+        out, top = str(values["out"].value), int(values["top"].value or 0)
+        form = _format(str(values["format"].value), out)
+        images = expand(names, sys.stdin)
+        if out and any(os.path.abspath(out) == os.path.abspath(name) for name in images):
+            raise UserError(f"--out={out} is one of the images; nothing was written")
+        with _sink(out) as sink:
+            trained = read_weights(found)
+            # `read_image` has a limit of its own, and says so once.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            batches = stream(trained, images, top, batch_size=int(values["batch_size"].value or 0))
+            with contextlib.closing(batches):
+                return _write(batches, images, form, sink, out)
+
+    return cli_flags.run(command, argv)
+
+
+def _format(form: str, out: str) -> str:
+    known = (_TABLE, _JSONL, _CSV)
+    if form and form not in known:
+        raise errors.unknown("format", form, known)
+    return form or (suffix if (suffix := Path(out).suffix[1:]) in known else _TABLE)
+
+
+def _sink(out: str) -> contextlib.AbstractContextManager[TextIO]:
+    """Open what results are written to; file names that are no text do not stop it."""
+    if not out:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
+        return contextlib.nullcontext(sys.stdout)
+    try:
+        return open(out, "w", encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise UserError(f"--out={out}: {error.strerror}") from None
+
+
+def _write(
+    batches: Iterable[list[Result]], images: Sequence[str], form: str, sink: TextIO, out: str
+) -> int:
+    """Write results as they come; returns the exit status."""
+    head, write = _writers(form, images)
+    broken = 0
+    try:
+        sink.write(head)
+        with _Report(len(images), to_terminal=sink.isatty()) as report:
+            for results in batches:
+                for result in results:
+                    if result.error:
+                        report.message(f"skipped {result.error}")
+                        broken += 1
+                    write(sink, result)
+                sink.flush()
+                report.advance(len(results))
+    except BrokenPipeError:  # a reader such as `head` has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return _SIGPIPE
+    except OSError as error:
+        raise UserError(f"{f'--out={out}' if out else 'stdout'}: {error.strerror}") from error
+    return 1 if broken else 0
+
+
+def _writers(form: str, images: Sequence[str]) -> tuple[str, Write]:
+    """Return what comes first, and what writes a result."""
+    if form == _JSONL:
+        return "", _write_jsonl
+    if form == _CSV:
+        return "file,rank,class,name,probability\n", _write_csv
+    width = min(max(len(shown(name)) for name in images), 60)
+
+    def write_table(sink: TextIO, result: Result) -> None:
+        name = shown(str(result.source))
+        for prediction in result.predictions:
+            sink.write(f"{name:{width}}  {prediction.probability:>7.2%}  {prediction.name}\n")
+            name = ""
+
+    return "", write_table
+
+
+def _write_jsonl(sink: TextIO, result: Result) -> None:
+    line: dict[str, object] = {"file": result.source}
+    if result.error:
+        line["error"] = result.error
+    else:
+        line["predictions"] = [
+            {"class": k, "name": name, "probability": _rounded(probability)}
+            for k, name, probability in result.predictions
+        ]
+    sink.write(json.dumps(line) + "\n")
+
+
+def _write_csv(sink: TextIO, result: Result) -> None:
+    csv.writer(sink, lineterminator="\n").writerows(
+        (result.source, rank, k, name, _rounded(probability))
+        for rank, (k, name, probability) in enumerate(result.predictions, 1)
+    )
+
+
+def _rounded(probability: float) -> float:
+    return float(f"{probability:.6g}")  # of float32, what it holds
+
+
+class _Report:
+    """Progress on stderr: a bar on a terminal, a line now and then in a log, a last line."""
+
+    def __init__(self, total: int, *, to_terminal: bool) -> None:
+        self._total, self._done = total, 0
+        self._begin = self._said = time.monotonic()
+        self._first: tuple[float, int] | None = None  # when a batch was done, and how many images
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._plain = not self._console.is_terminal
+        self._bar: Progress | None = None
+        if not self._plain and not to_terminal:  # there, the results are the progress
+            self._bar = Progress(
+                MofNCompleteColumn(),
+                BarColumn(),
+                TextColumn("{task.fields[rate]}"),
+                TimeRemainingColumn(),
+                console=self._console,
+                transient=True,
+                redirect_stdout=False,  # results are nobody else's
+            )
+            self._task = self._bar.add_task("", total=total, rate="compiling")
+
+    def __enter__(self) -> "_Report":
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._bar:
+            self._bar.stop()
+        if kind is None:
+            seconds = time.monotonic() - self._begin
+            self.message(f"{self._count(self._total)} in {seconds:.1f} s, {self._rate()}")
+
+    def message(self, text: str) -> None:
+        """Show a line above the bar."""
+        self._console.print(text, markup=False)
+
+    def advance(self, count: int) -> None:
+        """Note that `count` more images are done."""
+        self._done += count
+        now = time.monotonic()
+        if self._bar:
+            self._bar.update(self._task, completed=self._done, rate=self._rate())
+        elif self._plain and now - self._said >= _EVERY and self._done < self._total:
+            self._said = now
+            self.message(f"{self._done} of {self._count(self._total)}, {self._rate()}")
+        if self._first is None:
+            self._first = now, self._done
+
+    def _count(self, images: int) -> str:
+        return f"{images:,} image{'s' if images > 1 else ''}"
+
+    def _rate(self) -> str:
+        """Say how fast it goes; without the first batch, which compiles, if it can."""
+        begin, before, note = self._begin, 0, ", compilation included"
+        if self._first is not None and self._done > self._first[1]:
+            (begin, before), note = self._first, ""
+        rate = (self._done - before) / max(time.monotonic() - begin, 1e-9)
+        return f"{rate:,.0f} images/s{note}" if rate >= 10 else f"{rate:.2g} images/s{note}"
