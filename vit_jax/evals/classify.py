@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Classification accuracy over a split: every example counted once, whatever the layout.
 
-Top-1 of a multi-label set is whether the first guess is among the labels, as in big_vision and the
-ReaL paper (arXiv:2006.07159).
+Top-1 of a multi-label set is whether the first guess is among the labels, and an image without any
+is not counted, as in big_vision and the ReaL paper (arXiv:2006.07159).
 """
 
 import dataclasses
@@ -27,6 +27,7 @@ from vit_jax.losses import Loss, example_loss
 
 PyTree = Any
 Predict = Callable[[PyTree, UInt8[Array, "B H W C"]], Float[Array, "B K"]]
+Part = dict[str, np.ndarray]  # the fields of Scores, of some examples
 
 
 @runtime_checkable
@@ -48,6 +49,8 @@ class Scores:
         nll: [M] float32, the loss without smoothing.
         top1, top5: [M] bool, whether a label is the first guess, among the first min(5, K).
         prediction: [M] int32, the first guess.
+        confidence: [M] float32, the probability that the model gives it: among all classes where it
+            was trained by softmax, of that class alone where by sigmoid or bce.
         label: [M] int32, or None for multi-hot labels.
     """
 
@@ -55,6 +58,7 @@ class Scores:
     top1: np.ndarray
     top5: np.ndarray
     prediction: Int[np.ndarray, " M"]
+    confidence: Float[np.ndarray, " M"]
     label: Int[np.ndarray, " M"] | None
 
     def summary(self) -> dict[str, float]:
@@ -100,29 +104,47 @@ class Classify:
         """
         scores = self.scores(predict, variables)
         if report_dir is not None and jax.process_index() == 0:
-            if scores.label is None:
-                print(f"no report for {self.name}: its images have several labels each")
-            else:
-                names = _cover(self.class_names, scores.label, scores.prediction)
-                report.write_report(report_dir, scores.label, scores.prediction, names, self.name)
+            self.report(scores, report_dir)
         return scores.summary()
 
+    def report(self, scores: Scores, folder: str | os.PathLike[str]) -> list[str]:
+        """Write the per-class table and the confusion matrix; returns the names of the files."""
+        if scores.label is None:
+            print(f"no report for {self.name}: its images have several labels each")
+            return []
+        names = _cover(self.class_names, scores.label, scores.prediction)
+        return report.write_report(folder, scores.label, scores.prediction, names, self.name)
+
     def scores(self, predict: Predict, variables: PyTree) -> Scores:
-        """Score every example of the split once; `predict` must be one function object per run."""
-        done: list[dict[str, np.ndarray]] = []
+        """Score every example of the split once; `predict` must be one function object per run.
+
+        Raises:
+            UserError: labels that the model has no output for, or an empty split.
+        """
+        done: list[Part] = []
+        self.each_batch(predict, variables, done.append)
+        return self.join(done)
+
+    def each_batch(self, predict: Predict, variables: PyTree, take: Callable[[Part], None]) -> None:
+        """Give `take` the fields of `Scores` of one batch after the other, in order."""
 
         def score(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
             return score_batch(variables, batch, predict=predict, loss=self.loss, mesh=self.mesh)
 
-        run_pass(
-            self.batches, self.batch_size, self.mesh, score, lambda x: done.append(self._fetch(x))
-        )
-        if not sum(len(part["nll"]) for part in done):
+        run_pass(self.batches, self.batch_size, self.mesh, score, lambda x: take(self._fetch(x)))
+
+    def join(self, parts: Sequence[Part]) -> Scores:
+        """Put together what `each_batch` gave.
+
+        Raises:
+            UserError: no example in any of them.
+        """
+        if not sum(len(part["nll"]) for part in parts):
             raise UserError(f"{self.name or 'the split'} has no examples to evaluate on")
-        joined = {key: np.concatenate([part[key] for part in done]) for key in done[0]}
+        joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
         return Scores(label=joined.pop("label", None), **joined)
 
-    def _fetch(self, result: dict[str, jax.Array]) -> dict[str, np.ndarray]:
+    def _fetch(self, result: dict[str, jax.Array]) -> Part:
         """Bring a batch's results to the host, without the padding."""
         values = {key: np.asarray(value) for key, value in result.items()}
         real = values.pop("mask") > 0
@@ -223,11 +245,14 @@ def score_batch(
         )
     else:
         result["valid"] = jnp.ones(label.shape[:1], bool)
+        result["mask"] *= label.max(axis=-1) > 0
     # Ties go to the lower class id, as in argmax.
     ranked = jax.lax.top_k(logits, min(5, num_classes))[1]
     hits = jnp.take_along_axis(label, ranked, axis=-1) > 0
     result["top1"], result["top5"] = hits[:, 0], hits.any(axis=-1)
     result["prediction"] = ranked[:, 0]
+    normalized = jax.nn.softmax if loss is Loss.SOFTMAX else jax.nn.sigmoid
+    result["confidence"] = normalized(logits).max(axis=-1)
     result["nll"] = example_loss(logits, label.astype(jnp.float32), loss)
     return jax.lax.with_sharding_constraint(result, NamedSharding(mesh, PartitionSpec()))
 

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a model is as often right as it says: the expected calibration error (ECE).
+
+Guo et al. (arXiv:1706.04599) on the first guess: its confidence is the largest softmax probability.
+Of a model trained by sigmoid or bce it is the largest sigmoid: the probability of that class alone,
+against whether it is a label of the image; the probabilities of its classes need not sum to 1.
+"""
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+NUM_BINS = 15  # as in the paper
+
+
+class Bin(NamedTuple):
+    """The guesses with a confidence in (low, high]: how many, how sure and how often right."""
+
+    low: float
+    high: float
+    count: int
+    confidence: float
+    accuracy: float
+
+
+def reliability(
+    confidence: Float[np.ndarray, " M"], correct: Bool[np.ndarray, " M"], num_bins: int = NUM_BINS
+) -> list[Bin]:
+    """Sort M guesses into bins of equal width; an empty one has confidence and accuracy 0.
+
+    A confidence of 0, which the first bin's (0, high] leaves out, counts there.
+    """
+    edges = np.linspace(0, 1, num_bins + 1)
+    places = np.digitize(confidence, edges[1:-1], right=True)
+    bins = []
+    for k, (low, high) in enumerate(itertools.pairwise(edges)):
+        chosen = places == k
+        count = int(chosen.sum())
+        sure = float(confidence[chosen].mean(dtype=np.float64)) if count else 0.0
+        right = float(correct[chosen].mean(dtype=np.float64)) if count else 0.0
+        bins.append(Bin(float(low), float(high), count, sure, right))
+    return bins
+
+
+def expected_error(bins: list[Bin]) -> float:
+    """Return the ECE, in [0, 1]: |accuracy - confidence| of the bins, weighed by their counts."""
+    total = sum(each.count for each in bins)
+    return sum(each.count * abs(each.accuracy - each.confidence) for each in bins) / max(total, 1)

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A dataset's labels by the class ids of a model: matched by name, so that they mean the same."""
+
+import collections
+from collections.abc import Sequence
+
+import numpy as np
+
+from vit_jax import data
+from vit_jax.data import imagenet
+from vit_jax.data.sources import Label
+from vit_jax.errors import UserError
+
+
+class Renumbered:
+    """Another source with a model's class ids and names; see `data.Source`."""
+
+    def __init__(self, source: data.Source, ids: np.ndarray, class_names: tuple[str, ...]) -> None:
+        """Take the model's id of each of the source's classes, and the model's names."""
+        self._source = source
+        self._ids = ids
+        self.name = source.name
+        self.multi_label = source.multi_label
+        self.class_names = class_names
+        self.labels = None if source.labels is None else ids[source.labels]
+
+    @property
+    def num_classes(self) -> int:
+        """K of the model."""
+        return len(self.class_names)
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def read(self, index: int) -> tuple[bytes, Label]:
+        """Return an example's encoded image and its label, by the model's ids."""
+        image, label = self._source.read(index)
+        if isinstance(label, int):
+            return image, int(self._ids[label]) if label >= 0 else label
+        hot = np.zeros(self.num_classes, np.uint8)
+        hot[self._ids] = label
+        return image, hot
+
+    def example_id(self, index: int) -> str:
+        """Name one example as the other source does."""
+        return self._source.example_id(index)
+
+
+def align(source: data.Source, class_names: Sequence[str]) -> data.Source:
+    """Give a source the class ids of a model whose classes have these names.
+
+    Names are compared after ImageNet's synsets have become words. The folders 0..999 of
+    ImageNet-V2's archive are ids of its classes: sorted as text, as folders are, 10 follows 1.
+
+    Raises:
+        UserError: a class that the model does not have.
+    """
+    names, given = tuple(class_names), source.class_names
+    if imagenet.readable(given) == names:
+        return Renumbered(source, np.arange(len(names)), names) if given != names else source
+    return Renumbered(source, _ids(source, names), names)
+
+
+def _ids(source: data.Source, names: tuple[str, ...]) -> np.ndarray:
+    times, synsets = collections.Counter(names), imagenet.names_by_synset()
+    known = {name: k for k, name in enumerate(names) if times[name] == 1}
+    if names == tuple(synsets.values()):
+        known |= {synset: k for k, synset in enumerate(synsets)}  # some words are of two of them
+        known |= {str(k): k for k in range(len(names))}
+    given = source.class_names
+    strange = [name for name in given if name not in known]
+    if strange:
+        few = ", ".join(names[:3])
+        raise UserError(
+            f"{source.name} has the class {strange[0]!r}, which is none of the model's "
+            f"{len(names)} ({few}{', ...' if len(names) > 3 else ''}); evaluate on a dataset of "
+            "its classes, or name them: --classes=FILE"
+        )
+    return np.array([known[name] for name in given])

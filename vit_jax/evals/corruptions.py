@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nine of the corruptions of ImageNet-C and CIFAR-10-C (arXiv:1903.12261), on uint8 pixels.
+
+Each is what that paper's published code does, with its five severities: those of ImageNet-C were
+chosen for crops of 224 pixels, those of CIFAR-10-C for images of 32. Left out are the ones that
+need pictures of frost or say little at 32 pixels (glass, zoom, snow, fog, elastic).
+"""
+
+import io
+import math
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import cv2
+import numpy as np
+from jaxtyping import Float, UInt8
+
+_LIMIT = 85  # between 32 and 224, as often the one as it goes into the other
+NUM_SEVERITIES = 5
+
+# Of each: what the five severities are, for CIFAR-10-C and for ImageNet-C.
+_SEVERITIES: Mapping[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
+    "gaussian_noise": ((0.04, 0.06, 0.08, 0.09, 0.10), (0.08, 0.12, 0.18, 0.26, 0.38)),
+    "shot_noise": ((500, 250, 100, 75, 50), (60, 25, 12, 5, 3)),
+    "impulse_noise": ((0.01, 0.02, 0.03, 0.05, 0.07), (0.03, 0.06, 0.09, 0.17, 0.27)),
+    "defocus_blur": (
+        ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
+        ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
+    ),
+    "motion_blur": (
+        ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
+        ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
+    ),
+    "brightness": ((0.05, 0.1, 0.15, 0.2, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5)),
+    "contrast": ((0.75, 0.5, 0.4, 0.3, 0.15), (0.4, 0.3, 0.2, 0.1, 0.05)),
+    "pixelate": ((0.95, 0.9, 0.85, 0.75, 0.65), (0.6, 0.5, 0.4, 0.3, 0.25)),
+    "jpeg_compression": ((80, 65, 58, 50, 40), (25, 18, 15, 10, 7)),
+}
+NAMES = tuple(_SEVERITIES)
+
+Pixels = Float[np.ndarray, "H W C"]  # float32 in [0, 1]
+
+
+def benchmark(size: tuple[int, int]) -> str:
+    """Say whose severities images of this (height, width) get: CIFAR-10-C's or ImageNet-C's."""
+    return "CIFAR-10-C" if min(size) < _LIMIT else "ImageNet-C"
+
+
+def strength(name: str, severity: int, size: tuple[int, int]) -> Any:
+    """Return the published parameter of a severity (1..5) for images of a (height, width)."""
+    return _SEVERITIES[name][benchmark(size) == "ImageNet-C"][severity - 1]
+
+
+def corrupt(
+    image: UInt8[np.ndarray, "H W C"], name: str, severity: int, index: int
+) -> UInt8[np.ndarray, "H W C"]:
+    """Corrupt one image, grey (C = 1) or RGB.
+
+    What is drawn depends on the corruption, its severity and `index`, the image's number, alone.
+
+    Args:
+        image: the pixels that the model would see.
+        name: one of `NAMES`.
+        severity: 1..5.
+        index: of the image in its dataset.
+    """
+    seed = zlib.crc32(f"{name} {severity}".encode())
+    rng = np.random.Generator(np.random.Philox(key=np.array([seed, index], np.uint64)))
+    pixels = image.astype(np.float32) / 255
+    result = _FUNCTIONS[name](pixels, strength(name, severity, image.shape[:2]), rng)
+    # Truncated, not rounded: as published. The nudge keeps a whole level whole in float32.
+    return (result.clip(0, 1) * 255 + 1e-3).astype(np.uint8).reshape(image.shape)
+
+
+def _gaussian_noise(x: Pixels, scale: float, rng: np.random.Generator) -> Pixels:
+    return x + np.float32(scale) * rng.standard_normal(x.shape, np.float32)
+
+
+def _shot_noise(x: Pixels, photons: float, rng: np.random.Generator) -> Pixels:
+    return rng.poisson(x * photons).astype(np.float32) / photons
+
+
+def _impulse_noise(x: Pixels, amount: float, rng: np.random.Generator) -> Pixels:
+    """Replace a share of all values, of each channel alone, by 0 or 1, as often the one."""
+    draw = rng.random(x.shape, np.float32)
+    return np.where(draw < amount, (draw < amount / 2).astype(np.float32), x)
+
+
+def _defocus_blur(x: Pixels, setting: tuple[float, float], rng: np.random.Generator) -> Pixels:
+    """Filter by a disk of a radius whose edge a Gaussian has softened; mirrored at the border."""
+    radius, softness = setting
+    reach = max(8, math.ceil(radius))
+    place = np.arange(-reach, reach + 1)
+    disk = (place[:, None] ** 2 + place[None, :] ** 2 <= radius**2).astype(np.float32)
+    side = 3 if radius <= 8 else 5
+    kernel = cv2.GaussianBlur(disk / disk.sum(), (side, side), softness)
+    return cv2.filter2D(x, -1, kernel)
+
+
+def _motion_blur(x: Pixels, setting: tuple[int, float], rng: np.random.Generator) -> Pixels:
+    """Average along a line to one side, by half a Gaussian (ImageMagick's motion blur)."""
+    radius, sigma = setting
+    angle = math.radians(rng.uniform(-45, 45))
+    steps = np.arange(2 * radius + 1)
+    weights = np.exp(-(steps**2) / (2 * sigma**2))
+    right = np.ceil(steps * math.cos(angle) - 0.5).astype(int)
+    down = np.ceil(steps * math.sin(angle) - 0.5).astype(int)
+    reach = 2 * radius
+    kernel = np.zeros((2 * reach + 1, 2 * reach + 1), np.float32)
+    np.add.at(kernel, (reach + down, reach + right), weights / weights.sum())
+    return cv2.filter2D(x, -1, kernel, borderType=cv2.BORDER_REPLICATE)
+
+
+def _brightness(x: Pixels, amount: float, rng: np.random.Generator) -> Pixels:
+    """Add to the value of hue, saturation and value: the largest channel."""
+    value = x.max(axis=-1, keepdims=True)
+    brighter = np.minimum(value + np.float32(amount), 1)
+    return np.where(value > 0, x * (brighter / np.maximum(value, 1e-6)), brighter)
+
+
+def _contrast(x: Pixels, factor: float, rng: np.random.Generator) -> Pixels:
+    mean = x.mean(axis=(0, 1), keepdims=True)
+    return (x - mean) * np.float32(factor) + mean
+
+
+def _pixelate(x: Pixels, share: float, rng: np.random.Generator) -> Pixels:
+    from PIL import Image
+
+    image, (height, width) = _to_pillow(x), x.shape[:2]
+    small = (max(int(width * share), 1), max(int(height * share), 1))
+    image = image.resize(small, Image.Resampling.BOX)
+    return _to_pixels(image.resize((width, height), Image.Resampling.BOX))
+
+
+def _jpeg_compression(x: Pixels, quality: int, rng: np.random.Generator) -> Pixels:
+    from PIL import Image
+
+    file = io.BytesIO()
+    _to_pillow(x).save(file, "JPEG", quality=quality)
+    return _to_pixels(Image.open(file))
+
+
+def _to_pillow(x: Pixels) -> Any:
+    from PIL import Image
+
+    levels = (x * 255).round().astype(np.uint8)
+    return Image.fromarray(levels[..., 0] if levels.shape[-1] == 1 else levels)
+
+
+def _to_pixels(image: Any) -> Pixels:
+    return np.asarray(image).astype(np.float32) / 255
+
+
+_FUNCTIONS: Mapping[str, Callable[[Pixels, Any, np.random.Generator], np.ndarray]] = {
+    "gaussian_noise": _gaussian_noise,
+    "shot_noise": _shot_noise,
+    "impulse_noise": _impulse_noise,
+    "defocus_blur": _defocus_blur,
+    "motion_blur": _motion_blur,
+    "brightness": _brightness,
+    "contrast": _contrast,
+    "pixelate": _pixelate,
+    "jpeg_compression": _jpeg_compression,
+}

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures of an evaluation: calibration, accuracy by image size, accuracy under corruption."""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from vit_jax.evals.calibration import Bin, expected_error
+
+# Okabe and Ito's colours, which stay apart for every kind of colour vision
+# (jfly.uni-koeln.de/color).
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+_MARKERS = "os^Dv"
+
+
+def draw_reliability(bins: Sequence[Bin], title: str) -> bytes:
+    """Draw accuracy against confidence, and how many guesses there are of each, as PNG."""
+    figure = _figure((5.0, 5.6))
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    low = [each.low for each in bins]
+    width = bins[0].high - bins[0].low
+    seen = [each for each in bins if each.count]
+    bar = {"width": width, "align": "edge", "edgecolor": "white", "linewidth": 0.6}
+    upper.bar(low, [each.accuracy for each in bins], color=_COLOURS[0], label="accuracy", **bar)
+    upper.plot([0, 1], [0, 1], color="0.5", linestyle="--", linewidth=1, label="as sure as right")
+    upper.plot(
+        [each.confidence for each in seen],
+        [each.accuracy for each in seen],
+        color=_COLOURS[1],
+        marker="o",
+        markersize=4,
+        linewidth=0,
+        label="mean confidence",
+    )
+    upper.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="share that is right")
+    lower.bar(low, [each.count for each in bins], color="0.6", **bar)
+    lower.set(xlabel="confidence of the first guess", ylabel="images", yscale="log")
+    lower.set_ylim(bottom=0.7)
+    total = sum(each.count for each in bins)
+    heading = f"{title}\nECE {expected_error(list(bins)):.2%}, {total:,} images"
+    return _finish(figure, upper, heading)
+
+
+def draw_sizes(
+    rows: Sequence[tuple[int, float, float, float]], native: int | None, title: str
+) -> bytes:
+    """Draw top-1 against the side of the input as PNG.
+
+    Args:
+        rows: of each size (pixels, top-1, and the ends of its 95 % interval), ascending.
+        native: the size that the model was trained at.
+        title: of the picture.
+    """
+    figure = _figure((5.6, 3.8))
+    axes = figure.subplots()
+    sizes, top1, low, high = (np.array(column, float) for column in zip(*rows, strict=True))
+    axes.fill_between(sizes, 100 * low, 100 * high, color=_COLOURS[0], alpha=0.15, linewidth=0)
+    line = {"color": _COLOURS[0], "marker": "o", "markersize": 4, "linewidth": 2}
+    axes.plot(sizes, 100 * top1, label="top-1, with its 95 % interval", **line)
+    for size, value in zip(sizes, top1, strict=True):
+        place = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center", "fontsize": 8}
+        axes.annotate(f"{value:.1%}", (size, 100 * value), **place)
+    if native is not None:
+        axes.axvline(native, color="0.5", linestyle="--", linewidth=1, label="size of training")
+    axes.set_xticks(sizes)
+    axes.set(xlabel="side of the input (pixels)", ylabel="top-1 accuracy (%)")
+    axes.margins(y=0.12)
+    return _finish(figure, axes, title)
+
+
+def draw_corruptions(table: Mapping[str, Mapping[int, float]], clean: float, title: str) -> bytes:
+    """Draw top-1 against severity, a line for each corruption, from clean at 0, as PNG."""
+    figure = _figure((7.0, 4.2))
+    axes = figure.subplots()
+    for i, (name, values) in enumerate(table.items()):
+        axes.plot(
+            [0, *values],
+            [100 * value for value in (clean, *values.values())],
+            color=_COLOURS[i % len(_COLOURS)],
+            marker=_MARKERS[i % len(_MARKERS)],
+            markersize=4,
+            linewidth=1.6,
+            linestyle="-" if i < len(_COLOURS) else "--",
+            label=name.replace("_", " "),
+        )
+    severities = list(next(iter(table.values())))
+    axes.set_xticks([0, *severities], ["clean", *map(str, severities)])
+    axes.set(xlabel="severity", ylabel="top-1 accuracy (%)", ylim=(0, 102))
+    return _finish(figure, axes, title, beside=True)
+
+
+def _figure(size: tuple[float, float]) -> Any:
+    # Agg's own objects, not pyplot: nothing global, no display, nothing to close.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _finish(figure: Any, axes: Any, title: str, *, beside: bool = False) -> bytes:
+    for each in figure.axes:
+        each.grid(alpha=0.25)
+        each.set_axisbelow(True)
+        each.spines[["top", "right"]].set_visible(False)
+    axes.set_title(title, fontsize=10, parse_math=False)
+    place: dict[str, Any] = {"loc": "best"}
+    if beside:
+        place = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+    axes.legend(frameon=False, fontsize=8, **place)
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()

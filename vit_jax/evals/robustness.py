@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accuracy on corrupted images: every image is decoded once, and the forward compiled once."""
+
+import concurrent.futures
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from vit_jax import errors
+from vit_jax.errors import UserError
+from vit_jax.evals import corruptions
+from vit_jax.evals.classify import Classify, Part, Predict, Scores
+from vit_jax.evals.passes import Batches
+
+Variant = tuple[str, int]  # corruption, severity
+
+
+def check(names: Sequence[str], severities: Sequence[int]) -> None:
+    """Refuse an unknown corruption, or a severity that was not published.
+
+    Raises:
+        UserError: naming what there is.
+    """
+    for name in names:
+        if name not in corruptions.NAMES:
+            raise errors.unknown("corruption", name, ["all", *corruptions.NAMES])
+    wrong = [each for each in severities if not 1 <= each <= corruptions.NUM_SEVERITIES]
+    if wrong:
+        raise UserError(f"severity {wrong[0]} must be in 1..{corruptions.NUM_SEVERITIES}")
+
+
+def score(
+    evaluation: Classify, predict: Predict, variables: Any, variants: Sequence[Variant]
+) -> dict[Variant, Scores]:
+    """Score the whole split once for each corruption and severity, after its transform.
+
+    Differs from paper: ImageNet-C was saved as JPEG of quality 85 after each corruption.
+    """
+    parts: dict[Variant, list[Part]] = {variant: [] for variant in variants}
+    count = 0
+
+    def take(part: Part) -> None:
+        nonlocal count
+        parts[variants[count % len(variants)]].append(part)
+        count += 1
+
+    corrupted = dataclasses.replace(
+        evaluation, batches=lambda size: _Corrupted(evaluation.batches(size), variants)
+    )
+    corrupted.each_batch(predict, variables, take)
+    return {variant: evaluation.join(found) for variant, found in parts.items()}
+
+
+class _Corrupted:
+    """Gives each batch of a stream once for each variant, one after the other."""
+
+    def __init__(self, stream: Batches, variants: Sequence[Variant]) -> None:
+        self._stream = stream
+        self._variants = variants
+        # NumPy and OpenCV let other threads run while they work.
+        self._pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count(), "corrupt")
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        for batch in self._stream:
+            for name, severity in self._variants:
+                images = self._pool.map(_one(name, severity), batch["image"], batch["index"])
+                yield {**batch, "image": np.stack(list(images))}
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._stream.close()
+
+
+def _one(name: str, severity: int) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    def apply(image: np.ndarray, index: np.ndarray) -> np.ndarray:
+        padding = index < 0
+        return image if padding else corruptions.corrupt(image, name, severity, int(index))
+
+    return apply

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trained model on a dataset: which images, at which sizes."""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from vit_jax import data, evals, models, sharding
+from vit_jax.data import DataConfig
+from vit_jax.data.config import Crop
+from vit_jax.errors import UserError
+from vit_jax.evals import EvalConfig, Predict, classes
+from vit_jax.inference.forward import make_apply
+from vit_jax.inference.trained import Trained, read_weights
+from vit_jax.models import MixerConfig, pair
+
+_BATCH_SIZE = 128  # of a published file: it has no run that says
+
+
+class Target(NamedTuple):
+    """What a model is evaluated on: its images, and how they are read and brought to size."""
+
+    evaluation: EvalConfig
+    reading: DataConfig
+    source: data.Source
+
+
+def open_target(
+    trained: Trained,
+    *,
+    dataset: str = "",
+    split: str = "",
+    data_dir: str = "",
+    batch_size: int = 0,
+    own_transform: bool = True,
+) -> Target:
+    """Open a split for a model; its labels are the model's class ids.
+
+    Args:
+        trained: the model.
+        dataset: as `DataConfig.name`; "" is the run's.
+        split: "" is that of the run's last evaluation, or, of another dataset, "test".
+        data_dir: "" is the run's.
+        batch_size: over all processes; 0 is the run's.
+        own_transform: where the run evaluates on this split itself, do to the images what it does
+            there; else what `trained.transform` says.
+
+    Raises:
+        UserError: no such dataset or split, or classes that are not the model's.
+    """
+    cfg = trained.config
+    if cfg is None and not dataset:
+        raise UserError(
+            f"{trained.ref} does not say what to evaluate it on; add --dataset=NAME or "
+            "--dataset=folder:DIR"
+        )
+    reading = dataclasses.replace(cfg.data) if cfg else DataConfig(batch_size=_BATCH_SIZE)
+    evaluation = EvalConfig(dataset=dataset, split=split or "test", transform=trained.transform)
+    for own in cfg.evals.values() if cfg else ():
+        if dataset in ("", own.dataset or reading.name) and split in ("", own.split):
+            evaluation = dataclasses.replace(own)
+            if not own_transform:
+                evaluation.transform = trained.transform
+    reading.data_dir = data_dir or reading.data_dir
+    evaluation.batch_size = batch_size or evaluation.batch_size
+    source = evals.open_split(evaluation, reading)
+    return Target(evaluation, reading, classes.align(source, trained.class_names))
+
+
+def make_evaluator(trained: Trained, target: Target, mesh: Mesh) -> evals.Classify:
+    """Build the evaluator of a split, of images of the model's size."""
+    return evals.make_evaluator(
+        target.evaluation,
+        target.reading,
+        target.source,
+        image_size=trained.image_size,
+        channels=trained.channels,
+        mesh=mesh,
+        loss=trained.loss,
+    )
+
+
+def make_predict(trained: Trained) -> Predict:
+    """Return (variables, images [B, H, W, C]) -> logits [B, K]."""
+    apply = make_apply(trained)
+    return lambda variables, image: apply(variables, image).logits
+
+
+def placed(trained: Trained, mesh: Mesh) -> Any:
+    """Lay the model's variables over the devices, as training does."""
+    variables = dict(trained.variables)
+    return jax.device_put(variables, sharding.shardings(variables, mesh))
+
+
+def native_size(trained: Trained) -> tuple[int, int]:
+    """Return the (height, width) of training; of a published file, that of its variant."""
+    model = trained.config.model if trained.config else trained.model
+    return pair(model.image_size, "image_size")
+
+
+def resized(trained: Trained, size: int) -> Trained:
+    """Read the weights again for square images of another size, tables brought to it."""
+    model = dataclasses.replace(trained.model, image_size=(size, size))
+    return read_weights(dataclasses.replace(trained, model=model))
+
+
+def check_sizes(trained: Trained, transform: data.TransformConfig, sizes: Sequence[int]) -> None:
+    """Refuse sizes that the model cannot take.
+
+    Raises:
+        UserError: naming the size and those nearest that it can.
+    """
+    height, width = native_size(trained)
+    if isinstance(trained.model, MixerConfig):
+        raise UserError(
+            f"--sizes: a Mixer's weights are for {height}x{width} alone: it mixes that many patches"
+        )
+    if height != width:
+        raise UserError(f"--sizes are of squares, and this model was trained at {height}x{width}")
+    if transform.crop is Crop.NONE:
+        raise UserError(
+            "--sizes needs images brought to size; choose --transform.crop=resize or center"
+        )
+    for size in sizes:
+        if not _takes(trained, size):
+            near = sorted(range(1, 2 * max(size, height) + 1), key=lambda s: (abs(s - size), s))
+            fit = sorted(itertools.islice(filter(lambda s: _takes(trained, s), near), 4))
+            raise UserError(
+                f"--sizes={size}: the model takes, near it, {', '.join(map(str, fit)) or 'none'}"
+            )
+
+
+def _takes(trained: Trained, size: int) -> bool:
+    try:
+        models.create(dataclasses.replace(trained.model, image_size=(size, size)))
+    except UserError:
+        return False
+    return True
