@@ -15,6 +15,7 @@ VERBS = {
     "summary": "the parameter table and FLOPs of a config's model",
     "visualize": "contact sheets of what a config's augmentation does to images",
     "convert": "write a run's weights, or published ones, as a file that timm loads",
+    "serve": "a page where one drops an image and sees its classes (needs the extra [serve])",
     "cache_teacher": "write a teacher's logits for a whole run, to distil from without running it",
     "prepare": "download and convert a TFDS dataset to ArrayRecord (needs the extra [tf])",
 }

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m vit_jax serve --from=...`: a page that classifies images a visitor drops on it."""
+
+import importlib.util
+import ipaddress
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from absl import flags
+
+from vit_jax import startup
+from vit_jax.cli import flags as cli_flags
+from vit_jax.cli import trained_flags
+from vit_jax.errors import UserError
+
+_HELP = f"""usage: python -m vit_jax serve --from=WEIGHTS [flags]
+
+Shows a page in the browser: drop an image, see its likeliest classes and where the model looked.
+Needs gradio: pip install -e ".[serve]"
+
+{trained_flags.HELP}
+  --examples=FILES        images to choose from on the page: files, folders and globs, by commas
+  --port=N                of the page (default: 7860); 0 takes a free one
+  --host=ADDRESS          who may open it: 127.0.0.1, this machine alone (default); 0.0.0.0, all
+  --max_upload_mb=N       the largest file that is taken (default: 10)
+
+  python -m vit_jax serve --from=runs/vit_mu_digits
+  python -m vit_jax serve --from=npz:ViT-B_16.npz --model=vit_b16_384 --port=8000
+
+Ctrl-C ends it. Uploads are deleted ten minutes after, and at the end."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command line (program name first) and return the exit status."""
+    if any(argument in ("-h", "--help", "-help") for argument in argv[1:]):
+        print(_HELP)
+        return 0
+
+    def command() -> int:
+        values = flags.FlagValues()
+        trained_flags.define(values)
+        flags.DEFINE_list("examples", [], "See --help.", flag_values=values)
+        flags.DEFINE_integer("port", 7860, "See --help.", 0, 65535, flag_values=values)
+        flags.DEFINE_string("host", "127.0.0.1", "See --help.", flag_values=values)
+        flags.DEFINE_integer("max_upload_mb", 10, "See --help.", 1, 1000, flag_values=values)
+        found, _ = trained_flags.read(argv, values, positional=False)
+        if importlib.util.find_spec("gradio") is None:
+            raise UserError('the page needs gradio: pip install -e ".[serve]"')
+        setting: Any = {name: values[name].value for name in ("host", "port", "max_upload_mb")}
+        port = _free_port(setting["host"], setting["port"])
+        startup.configure()
+        from vit_jax.inference import images, page, read_weights
+
+        examples = images.expand(values["examples"].value or [], sys.stdin)
+        for file in examples:
+            images.read_image(file, found.channels)
+        print(f"reading {found.ref} and compiling", flush=True)
+        found = read_weights(found)
+        answer = page.make_answer(found)
+        with tempfile.TemporaryDirectory(prefix="vit_jax_serve_") as uploads:
+            _only_here(uploads)
+            blocks = page.build(found, answer, examples)
+            _serve(blocks, setting["host"], port, setting["max_upload_mb"])
+        return 0
+
+    return cli_flags.run(command, argv)
+
+
+def _free_port(host: str, port: int) -> int:
+    """Return the port, or a free one for 0.
+
+    Raises:
+        UserError: it is taken, or the address is none of this machine.
+    """
+    try:
+        with socket.socket(socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            return probe.getsockname()[1]
+    except OSError as error:
+        if isinstance(error, socket.gaierror) or error.errno == 99:
+            raise UserError(
+                f"--host={host} is no IPv4 address of this machine; try 127.0.0.1"
+            ) from None
+        raise UserError(
+            f"--port={port}: {error.strerror}; choose another, or --port=0 for a free one"
+        ) from None
+
+
+def _only_here(uploads: str) -> None:
+    """Keep gradio's files in `uploads`, and gradio off the network; call before importing it."""
+    for name in [name for name in os.environ if name.startswith("GRADIO_")]:
+        del os.environ[name]  # they open directories, share links and ports
+    os.environ |= {
+        "GRADIO_TEMP_DIR": uploads,
+        "GRADIO_ANALYTICS_ENABLED": "False",
+        "NO_PROXY": "*",  # it asks its own page at the start
+    }
+
+
+def _serve(blocks: Any, host: str, port: int, max_upload_mb: int) -> None:
+    """Serve the page until Ctrl-C or SIGTERM."""
+    from vit_jax.inference import page
+
+    told = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: told.set())
+    try:
+        _, url, _ = blocks.launch(
+            server_name=host,
+            server_port=port,
+            max_file_size=max_upload_mb * 2**20,
+            max_threads=8,
+            share=False,
+            ssr_mode=False,
+            enable_monitoring=False,
+            run_history=False,
+            footer_links=[],
+            quiet=True,
+            prevent_thread_lock=True,
+            **page.look(),
+        )
+    except OSError as error:
+        raise UserError(f"--port={port}: {error}") from None
+    if not _is_loopback(host):
+        print(f"warning: --host={host} lets everyone who reaches this machine use the page")
+    print(f"the page is at {url} (Ctrl-C ends it)", flush=True)
+    told.wait()
+    blocks.close(verbose=False)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
