@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
         with tempfile.TemporaryDirectory(prefix="vit_jax_serve_") as uploads:
             _only_here(uploads)
             blocks = page.build(found, answer, examples)
-            _serve(blocks, setting["host"], port, setting["max_upload_mb"])
+            _serve(blocks, setting["host"], port, setting["max_upload_mb"], page.look())
         return 0
 
     return cli_flags.run(command, argv)
@@ -104,10 +104,8 @@ def _only_here(uploads: str) -> None:
     }
 
 
-def _serve(blocks: Any, host: str, port: int, max_upload_mb: int) -> None:
+def _serve(blocks: Any, host: str, port: int, max_upload_mb: int, look: dict[str, Any]) -> None:
     """Serve the page until Ctrl-C or SIGTERM."""
-    from vit_jax.inference import page
-
     told = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: told.set())
@@ -124,7 +122,7 @@ def _serve(blocks: Any, host: str, port: int, max_upload_mb: int) -> None:
             footer_links=[],
             quiet=True,
             prevent_thread_lock=True,
-            **page.look(),
+            **look,
         )
     except OSError as error:
         raise UserError(f"--port={port}: {error}") from None
