@@ -78,13 +78,22 @@ def test_multi_hot_and_sigmoid(table, num_devices):
     order = np.argsort(-table, axis=1)
     p = 1 / (1 + np.exp(-table.astype(np.float64)))
     metrics = evaluator(labels, 8, num_devices, loss=Loss.SIGMOID).run(lookup, {"table": table})
-    rows = range(NUM_EXAMPLES)
-    assert metrics["top1"] == sum(labels[i, order[i, 0]] for i in rows) / NUM_EXAMPLES
-    assert metrics["top5"] == sum(labels[i, order[i, :5]].any() for i in rows) / NUM_EXAMPLES
-    binary = -np.where(labels, np.log(p), np.log(1 - p)).sum() / NUM_EXAMPLES
+    rows = [i for i in range(NUM_EXAMPLES) if labels[i].any()]
+    assert 0 < NUM_EXAMPLES - len(rows) == NUM_EXAMPLES - metrics["num_examples"]
+    assert metrics["top1"] == sum(labels[i, order[i, 0]] for i in rows) / len(rows)
+    assert metrics["top5"] == sum(labels[i, order[i, :5]].any() for i in rows) / len(rows)
+    binary = -np.where(labels, np.log(p), np.log(1 - p))[rows].sum() / len(rows)
     assert metrics["loss"] == pytest.approx(binary, rel=1e-6)
     mean = evaluator(labels, 8, num_devices, loss=Loss.BCE).run(lookup, {"table": table})
     assert mean["loss"] == pytest.approx(binary / NUM_CLASSES, rel=1e-6)
+
+
+@pytest.mark.parametrize("loss", Loss)
+def test_confidence_is_of_the_first_guess(table, labels, loss):
+    scores = evaluator(labels, 8, 8, loss=loss).scores(lookup, {"table": table})
+    odds = np.exp(table.astype(np.float64))
+    shares = odds / odds.sum(axis=1, keepdims=True) if loss is Loss.SOFTMAX else odds / (1 + odds)
+    np.testing.assert_allclose(scores.confidence, shares.max(axis=1), rtol=1e-5)
 
 
 def test_softmax_of_multi_hot_sums_over_labels(table):

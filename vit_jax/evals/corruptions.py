@@ -70,14 +70,14 @@ def corrupt(
     pixels = image.astype(np.float32) / 255
     result = _FUNCTIONS[name](pixels, strength(name, severity, image.shape[:2]), rng)
     # Truncated, not rounded: as published. The nudge keeps a whole level whole in float32.
-    return (result.clip(0, 1) * 255 + 1e-3).astype(np.uint8).reshape(image.shape)
+    return (result.clip(0, 1) * 255 + 1e-3).astype(np.uint8)
 
 
 def _gaussian_noise(x: Pixels, scale: float, rng: np.random.Generator) -> Pixels:
     return x + np.float32(scale) * rng.standard_normal(x.shape, np.float32)
 
 
-def _shot_noise(x: Pixels, photons: float, rng: np.random.Generator) -> Pixels:
+def _shot_noise(x: Pixels, photons: int, rng: np.random.Generator) -> Pixels:
     return rng.poisson(x * photons).astype(np.float32) / photons
 
 
@@ -87,7 +87,7 @@ def _impulse_noise(x: Pixels, amount: float, rng: np.random.Generator) -> Pixels
     return np.where(draw < amount, (draw < amount / 2).astype(np.float32), x)
 
 
-def _defocus_blur(x: Pixels, setting: tuple[float, float], rng: np.random.Generator) -> Pixels:
+def _defocus_blur(x: Pixels, setting: tuple[Any, Any], rng: np.random.Generator) -> Pixels:
     """Filter by a disk of a radius whose edge a Gaussian has softened; mirrored at the border."""
     radius, softness = setting
     reach = max(8, math.ceil(radius))
@@ -95,10 +95,10 @@ def _defocus_blur(x: Pixels, setting: tuple[float, float], rng: np.random.Genera
     disk = (place[:, None] ** 2 + place[None, :] ** 2 <= radius**2).astype(np.float32)
     side = 3 if radius <= 8 else 5
     kernel = cv2.GaussianBlur(disk / disk.sum(), (side, side), softness)
-    return cv2.filter2D(x, -1, kernel)
+    return cv2.filter2D(x, -1, kernel).reshape(x.shape)  # OpenCV drops a single channel
 
 
-def _motion_blur(x: Pixels, setting: tuple[int, float], rng: np.random.Generator) -> Pixels:
+def _motion_blur(x: Pixels, setting: tuple[Any, Any], rng: np.random.Generator) -> Pixels:
     """Average along a line to one side, by half a Gaussian (ImageMagick's motion blur)."""
     radius, sigma = setting
     angle = math.radians(rng.uniform(-45, 45))
@@ -109,7 +109,7 @@ def _motion_blur(x: Pixels, setting: tuple[int, float], rng: np.random.Generator
     reach = 2 * radius
     kernel = np.zeros((2 * reach + 1, 2 * reach + 1), np.float32)
     np.add.at(kernel, (reach + down, reach + right), weights / weights.sum())
-    return cv2.filter2D(x, -1, kernel, borderType=cv2.BORDER_REPLICATE)
+    return cv2.filter2D(x, -1, kernel, borderType=cv2.BORDER_REPLICATE).reshape(x.shape)
 
 
 def _brightness(x: Pixels, amount: float, rng: np.random.Generator) -> Pixels:
@@ -130,7 +130,7 @@ def _pixelate(x: Pixels, share: float, rng: np.random.Generator) -> Pixels:
     image, (height, width) = _to_pillow(x), x.shape[:2]
     small = (max(int(width * share), 1), max(int(height * share), 1))
     image = image.resize(small, Image.Resampling.BOX)
-    return _to_pixels(image.resize((width, height), Image.Resampling.BOX))
+    return _to_pixels(image.resize((width, height), Image.Resampling.BOX), x.shape)
 
 
 def _jpeg_compression(x: Pixels, quality: int, rng: np.random.Generator) -> Pixels:
@@ -138,7 +138,7 @@ def _jpeg_compression(x: Pixels, quality: int, rng: np.random.Generator) -> Pixe
 
     file = io.BytesIO()
     _to_pillow(x).save(file, "JPEG", quality=quality)
-    return _to_pixels(Image.open(file))
+    return _to_pixels(Image.open(file), x.shape)
 
 
 def _to_pillow(x: Pixels) -> Any:
@@ -148,11 +148,11 @@ def _to_pillow(x: Pixels) -> Any:
     return Image.fromarray(levels[..., 0] if levels.shape[-1] == 1 else levels)
 
 
-def _to_pixels(image: Any) -> Pixels:
-    return np.asarray(image).astype(np.float32) / 255
+def _to_pixels(image: Any, shape: tuple[int, ...]) -> Pixels:
+    return np.asarray(image).reshape(shape).astype(np.float32) / 255
 
 
-_FUNCTIONS: Mapping[str, Callable[[Pixels, Any, np.random.Generator], np.ndarray]] = {
+_FUNCTIONS: Mapping[str, Callable[[Pixels, Any, np.random.Generator], Pixels]] = {
     "gaussian_noise": _gaussian_noise,
     "shot_noise": _shot_noise,
     "impulse_noise": _impulse_noise,

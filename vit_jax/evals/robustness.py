@@ -74,9 +74,9 @@ class _Corrupted:
         self._stream.close()
 
 
-def _one(name: str, severity: int) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    def apply(image: np.ndarray, index: np.ndarray) -> np.ndarray:
-        padding = index < 0
-        return image if padding else corruptions.corrupt(image, name, severity, int(index))
+def _one(name: str, severity: int) -> Callable[[np.ndarray, Any], np.ndarray]:
+    def apply(image: np.ndarray, index: Any) -> np.ndarray:
+        # Padding has no index; it is thrown away later.
+        return corruptions.corrupt(image, name, severity, int(index)) if index >= 0 else image
 
     return apply

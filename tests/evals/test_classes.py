@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labels mean the model's classes: ImageNet-ReaL's records, ImageNet-V2's folders, subsets."""
+
+import io
+
+import jax
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from PIL import Image
+
+from vit_jax import data, sharding
+from vit_jax.data import imagenet, open_source
+from vit_jax.errors import UserError
+from vit_jax.evals import EvalConfig, make_evaluator
+from vit_jax.evals.classes import align
+
+SYNSETS = tuple(imagenet.names_by_synset())
+WORDS = tuple(imagenet.names_by_synset().values())
+
+
+def png(level):
+    file = io.BytesIO()
+    Image.fromarray(np.full((4, 4, 3), level, np.uint8)).save(file, "PNG")
+    file.seek(0)
+    return file
+
+
+class Imagenet2012Real(tfds.core.GeneratorBasedBuilder):
+    """ImageNet-ReaL's features; an image's brightness is its number."""
+
+    name = "imagenet2012_real"
+    VERSION = tfds.core.Version("1.0.0")
+    code_path = None
+    real = ((7,), (), (3, 999), (5, 6), ())
+
+    def _info(self):
+        features = {
+            "image": tfds.features.Image(encoding_format="png"),
+            "original_label": tfds.features.ClassLabel(names=SYNSETS),
+            "real_label": tfds.features.Sequence(tfds.features.ClassLabel(names=SYNSETS)),
+            "file_name": tfds.features.Text(),
+        }
+        return tfds.core.DatasetInfo(
+            builder=self,
+            features=tfds.features.FeaturesDict(features),
+            supervised_keys=("image", "real_label"),
+            disable_shuffling=True,
+        )
+
+    def _split_generators(self, dl_manager):
+        return {"validation": self._generate_examples()}
+
+    def _generate_examples(self):
+        for i, real in enumerate(self.real):
+            example = {"image": png(i), "original_label": 0, "real_label": list(real)}
+            yield i, {**example, "file_name": f"{i}.png"}
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    root = tmp_path_factory.mktemp("real")
+    Imagenet2012Real(data_dir=root, file_format="array_record").download_and_prepare()
+    return align(open_source("imagenet2012_real", str(root), "validation"), WORDS)
+
+
+def summary(source, guesses, devices=1):
+    """Score a model that answers image i, whose pixels are i, with guesses[i]."""
+    evaluation = make_evaluator(
+        EvalConfig(transform=data.TransformConfig(crop=data.Crop.RESIZE)),
+        data.DataConfig(batch_size=2),
+        source,
+        image_size=(4, 4),
+        channels=3,
+        mesh=sharding.make_mesh(sharding.MeshConfig(), jax.devices()[:devices]),
+    )
+
+    def predict(variables, image):
+        return 9 * jax.nn.one_hot(variables[image[:, 0, 0, 0]], source.num_classes)
+
+    return evaluation.scores(predict, np.array(guesses)).summary()
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_real_counts_any_label_and_leaves_out_images_without(real, devices):
+    assert real.class_names == WORDS
+    found = summary(real, [7, 7, 999, 4, 0], devices)  # right, -, right, wrong, -
+    assert (found["top1"], found["num_examples"]) == (2 / 3, 3)
+    assert summary(real, [0, 7, 3, 6, 0], devices)["top1"] == 2 / 3
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Make DIR/test/<name>/0.png of brightness i, for the i-th name."""
+
+    def make(names):
+        for i, name in enumerate(names):
+            file = tmp_path / "test" / name / "0.png"
+            file.parent.mkdir(parents=True)
+            file.write_bytes(png(i).read())
+        return open_source(f"folder:{tmp_path}", split="test")
+
+    return make
+
+
+def labels(source):
+    """Return each image's label by its brightness, and check what is known without reading."""
+    examples = [source.read(i) for i in range(len(source))]
+    assert source.labels.tolist() == [label for _, label in examples]
+    found = {int(np.array(Image.open(io.BytesIO(image)))[0, 0, 0]): k for image, k in examples}
+    return [found[i] for i in sorted(found)]
+
+
+def test_numbered_folders_are_ids_and_not_sorted_as_text(folder):
+    numbers = [0, 1, 2, 3, 10, 11, 100, 101, 999]
+    source = align(folder([str(n) for n in numbers]), WORDS)
+    assert labels(source) == numbers
+    assert source.num_classes == 1000
+    assert source.example_id(0).endswith("0.png")
+    guesses = [0, 1, 2, 3, 10, 11, 100, 101, 0]
+    assert summary(source, guesses)["top1"] == pytest.approx(8 / 9)
+
+
+def test_numbers_are_no_ids_of_other_classes(folder):
+    source = folder(["0", "1"])
+    with pytest.raises(UserError, match=r"class '0', which is none of the model's 2 \(cat, dog\)"):
+        align(source, ("cat", "dog"))
+    assert align(source, ("0", "1")) is source
+    assert labels(align(source, ("1", "7", "0"))) == [2, 0]
+
+
+def test_synsets_and_words_name_the_same(folder):
+    crane = WORDS.index("crane")
+    assert WORDS.count("crane") == 2  # the bird and the machine
+    source = folder([SYNSETS[5], SYNSETS[crane], SYNSETS[999]])
+    assert labels(align(source, WORDS)) == [5, crane, 999]
+
+
+def test_a_name_of_two_classes_is_refused(folder):
+    with pytest.raises(UserError, match="class 'crane'"):
+        align(folder(["crane"]), WORDS)
+
+
+def test_a_class_that_the_model_lacks_is_one_line(folder):
+    source = folder(["cat", "owl"])
+    with pytest.raises(UserError, match=r"'owl'.*model's 3 \(cat, dog, emu\).*--classes=FILE") as e:
+        align(source, ("cat", "dog", "emu"))
+    assert "\n" not in str(e.value)
+    with pytest.raises(UserError, match=r"none of the model's 21843 \(class 0, class 1, class 2, "):
+        align(source, tuple(f"class {k}" for k in range(21843)))
