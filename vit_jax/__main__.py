@@ -11,6 +11,8 @@ from vit_jax.errors import UserError
 # verb: one line of help. Each is a module of vit_jax.cli with a main(argv) -> exit status.
 VERBS = {
     "predict": "the likeliest classes of images, by a run or a published file",
+    "evaluate": "accuracy, calibration, confusion; at other sizes, on corrupted images",
+    "probe": "how good a model's frozen features are, and features to disk",
     "models": "the named variants with parameters and multiply-adds",
     "summary": "the parameter table and FLOPs of a config's model",
     "visualize": "contact sheets of what a config's augmentation does to images",
