@@ -3,6 +3,7 @@
 
 import contextlib
 import csv
+import functools
 import io
 import json
 import os
@@ -11,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any
 
 from absl import flags
 from PIL import Image
@@ -50,8 +51,6 @@ _TABLE, _JSONL, _CSV = "table", "jsonl", "csv"
 _SIGPIPE = 141  # as the shell has it
 # Seconds between lines of progress in a log.
 _EVERY = 10.0
-
-Write = Callable[[TextIO, Result], None]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -94,7 +93,7 @@ def _format(form: str, out: str) -> str:
     return form or (suffix if (suffix := Path(out).suffix[1:]) in known else _TABLE)
 
 
-def _sink(out: str) -> contextlib.AbstractContextManager[TextIO]:
+def _sink(out: str) -> contextlib.AbstractContextManager[Any]:
     """Open what results are written to; file names that are no text do not stop it."""
     if not out:
         if isinstance(sys.stdout, io.TextIOWrapper):
@@ -107,10 +106,10 @@ def _sink(out: str) -> contextlib.AbstractContextManager[TextIO]:
 
 
 def _write(
-    batches: Iterable[list[Result]], images: Sequence[str], form: str, sink: TextIO, out: str
+    batches: Iterable[list[Result]], images: Sequence[str], form: str, sink: Any, out: str
 ) -> int:
     """Write results as they come; returns the exit status."""
-    head, write = _writers(form, images)
+    head, written = _writers(form, images)
     broken = 0
     try:
         sink.write(head)
@@ -120,7 +119,7 @@ def _write(
                     if result.error:
                         report.message(f"skipped {result.error}")
                         broken += 1
-                    write(sink, result)
+                    sink.write(written(result))
                 sink.flush()
                 report.advance(len(results))
     except BrokenPipeError:  # a reader such as `head` has enough
@@ -131,25 +130,25 @@ def _write(
     return 1 if broken else 0
 
 
-def _writers(form: str, images: Sequence[str]) -> tuple[str, Write]:
-    """Return what comes first, and what writes a result."""
+def _writers(form: str, images: Sequence[str]) -> tuple[str, Callable[[Result], str]]:
+    """Return what comes first, and what a result is written as."""
     if form == _JSONL:
-        return "", _write_jsonl
+        return "", _as_json
     if form == _CSV:
-        return "file,rank,class,name,probability\n", _write_csv
-    width = min(max(len(shown(name)) for name in images), 60)
-
-    def write_table(sink: TextIO, result: Result) -> None:
-        name = shown(str(result.source))
-        for prediction in result.predictions:
-            sink.write(f"{name:{width}}  {prediction.probability:>7.2%}  {prediction.name}\n")
-            name = ""
-
-    return "", write_table
+        return "file,rank,class,name,probability\n", _as_csv
+    return "", functools.partial(_as_table, min(max(len(shown(name)) for name in images), 60))
 
 
-def _write_jsonl(sink: TextIO, result: Result) -> None:
-    line: dict[str, object] = {"file": result.source}
+def _as_table(width: int, result: Result) -> str:
+    names = [shown(str(result.source)), *[""] * len(result.predictions)]
+    return "".join(
+        f"{name:{width}}  {prediction.probability:>7.2%}  {prediction.name}\n"
+        for name, prediction in zip(names, result.predictions, strict=False)
+    )
+
+
+def _as_json(result: Result) -> str:
+    line: dict[str, Any] = {"file": result.source}
     if result.error:
         line["error"] = result.error
     else:
@@ -157,14 +156,16 @@ def _write_jsonl(sink: TextIO, result: Result) -> None:
             {"class": k, "name": name, "probability": _rounded(probability)}
             for k, name, probability in result.predictions
         ]
-    sink.write(json.dumps(line) + "\n")
+    return json.dumps(line) + "\n"
 
 
-def _write_csv(sink: TextIO, result: Result) -> None:
-    csv.writer(sink, lineterminator="\n").writerows(
+def _as_csv(result: Result) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(
         (result.source, rank, k, name, _rounded(probability))
         for rank, (k, name, probability) in enumerate(result.predictions, 1)
     )
+    return out.getvalue()
 
 
 def _rounded(probability: float) -> float:

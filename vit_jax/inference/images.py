@@ -203,7 +203,7 @@ def _orientation(image: Image.Image, data: bytes) -> int:
         return 1
 
 
-def _upright(pixels: UInt8[np.ndarray, "H W C"], orientation: int) -> UInt8[np.ndarray, "H W C"]:
+def _upright(pixels: UInt8[np.ndarray, "H W C"], orientation: int) -> UInt8[np.ndarray, "P Q C"]:
     if orientation in (5, 6, 7, 8):
         pixels = pixels.transpose(1, 0, 2)
     if orientation in (3, 4, 7, 8):

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names find the files they stand for; files of every kind become the pixels a person sees."""
+
+import io
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+from sklearn.datasets import load_sample_image
+
+from vit_jax.data.decode import decode
+from vit_jax.errors import UserError
+from vit_jax.inference import images
+from vit_jax.inference.images import expand, read_image
+
+PHOTO = load_sample_image("china.jpg")[100:148, 200:264]
+HEIGHT, WIDTH = PHOTO.shape[:2]
+
+
+def encode(image: Image.Image, form: str, **options) -> bytes:
+    out = io.BytesIO()
+    image.save(out, form, **options)
+    return out.getvalue()
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    names = ["b/img10.png", "b/img2.JPG", "b/c/x.webp", "a.jpg", "b-1.png", "note[1].png"]
+    for name in [*names, "b/notes.txt", "b/.hidden.png", "text/readme.txt"]:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).touch()
+    return tmp_path
+
+
+def test_folders_are_searched_in_natural_order(tree: Path) -> None:
+    assert expand(["b"]) == ["b/c/x.webp", "b/img2.JPG", "b/img10.png"]
+    assert expand(["."])[0] == "./a.jpg"
+    assert expand([str(tree / "b")]) == [str(tree / name) for name in expand(["b"])]
+
+
+def test_patterns_find_images_and_folders(tree: Path) -> None:
+    assert expand(["b/*"]) == expand(["b"])
+    assert expand(["b/img*"]) == ["b/img2.JPG", "b/img10.png"]
+    assert expand(["**/*.png"]) == ["b/img10.png", "b-1.png", "note[1].png"]
+    assert expand(["**"]) == ["a.jpg", *expand(["b"]), "b-1.png", "note[1].png"]
+    assert expand(["note[1].png"]) == ["note[1].png"]  # a file before it is a pattern
+
+
+def test_each_image_comes_once_where_it_is_named_first(tree: Path) -> None:
+    here = f"{tree}/a.jpg"
+    assert expand(["b/img10.png", "a.jpg", "b", "./a.jpg", here]) == [
+        "b/img10.png",
+        "a.jpg",
+        "b/c/x.webp",
+        "b/img2.JPG",
+    ]
+
+
+def test_a_file_is_taken_whatever_its_name(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert expand(["b/notes.txt", "b/.hidden.png"]) == ["b/notes.txt", "b/.hidden.png"]
+    monkeypatch.setenv("HOME", str(tree))
+    assert expand(["~/a.jpg"]) == [str(tree / "a.jpg")]
+
+
+def test_a_list_on_stdin_may_name_what_is_gone(tree: Path) -> None:
+    lines = ["b/img2.JPG\n", "\n", "gone.png\r\n", "b\n", "*-1.png"]
+    expected = ["a.jpg", "b/img2.JPG", "gone.png", "b/c/x.webp", "b/img10.png", "b-1.png"]
+    assert expand(["a.jpg", "-", "b"], lines) == expected
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("nope.png", "^nope.png: no such file or folder$"),
+        ("text", r"^text: no images there \(.jpg, "),
+        ("*.gif", r"^\*.gif: no images there"),
+    ],
+)
+@pytest.mark.usefixtures("tree")
+def test_a_name_that_finds_nothing_is_an_error(name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        expand(["a.jpg", name])
+
+
+def test_a_folder_that_cannot_be_read_is_an_error(tree: Path) -> None:
+    def scandir(path: str) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    with pytest.MonkeyPatch.context() as patch:  # root may read any
+        patch.setattr(os, "scandir", scandir)
+        with pytest.raises(UserError, match=r"^b: Permission denied$"):
+            expand(["b"])
+
+
+PLAIN = {
+    "JPEG": {"quality": 90},
+    "PNG": {},
+    "WEBP": {"quality": 80},
+    "BMP": {},
+    "TIFF": {},
+    "GIF": {},
+}
+
+
+@pytest.mark.parametrize("form", PLAIN)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_plain_images_have_the_pixels_of_evaluation(
+    form: str, channels: int, tmp_path: Path
+) -> None:
+    for mode in ("RGB", "L"):
+        data = encode(Image.fromarray(PHOTO).convert(mode), form, **PLAIN[form])
+        expected = decode(data, channels, exact=True)
+        np.testing.assert_array_equal(read_image(data, channels), expected)
+    file = tmp_path / "x"
+    file.write_bytes(data)
+    np.testing.assert_array_equal(read_image(file, channels), expected)
+    np.testing.assert_array_equal(read_image(str(file), channels), expected)
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation_is_applied(form: str, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"lossless": True} if form == "WEBP" else {}
+    data = encode(Image.fromarray(PHOTO), form, exif=exif, **options)
+    with Image.open(io.BytesIO(data)) as image:
+        expected = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+    pixels = read_image(data, 3)
+    assert pixels.shape == ((WIDTH, HEIGHT, 3) if orientation > 4 else (HEIGHT, WIDTH, 3))
+    assert np.abs(pixels.astype(int) - expected).max() <= 1  # of libjpeg-turbo's two wrappers
+
+
+def test_broken_exif_is_ignored() -> None:
+    data = encode(Image.fromarray(PHOTO), "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\xff broken")
+    np.testing.assert_array_equal(read_image(data, 3), decode(data, 3))
+    exif = Image.Exif()
+    exif[0x0112] = 77
+    data = encode(Image.fromarray(PHOTO), "JPEG", exif=exif)
+    np.testing.assert_array_equal(read_image(data, 3), decode(data, 3))
+
+
+def with_alpha(alpha: np.ndarray, mode: str) -> Image.Image:
+    image = Image.fromarray(PHOTO).convert(mode[:-1])
+    image.putalpha(Image.fromarray(alpha))
+    assert image.mode == mode
+    return image
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA"])
+@pytest.mark.parametrize("form", ["PNG", "WEBP", "TIFF"])
+def test_what_is_transparent_becomes_white(mode: str, form: str) -> None:
+    alpha = np.full((HEIGHT, WIDTH), 255, np.uint8)
+    alpha[:10], alpha[10:20] = 0, 128
+    options = {"lossless": True, "exact": True} if form == "WEBP" else {}
+    data = encode(with_alpha(alpha, mode), form, **options)
+    plain = np.asarray(Image.fromarray(PHOTO).convert(mode[:-1]).convert("RGB")).astype(float)
+    share = alpha[..., None] / 255
+    expected = plain * share + 255 * (1 - share)
+    pixels = read_image(data, 3)
+    np.testing.assert_allclose(pixels, expected, atol=1)
+    np.testing.assert_array_equal(pixels[20:], plain[20:])
+    grey = read_image(data, 1)
+    assert (grey[:10] == 255).all()
+    np.testing.assert_allclose(grey[..., 0], expected @ [0.299, 0.587, 0.114], atol=1.5)
+
+
+def test_palettes_with_and_without_transparency() -> None:
+    palette = Image.fromarray(PHOTO).quantize(16)
+    colours = np.asarray(palette.convert("RGB"))
+    for form in ("PNG", "GIF"):
+        np.testing.assert_array_equal(read_image(encode(palette, form), 3), colours)
+        index = np.asarray(palette)
+        clear = encode(palette, form, transparency=int(index[0, 0]))
+        expected = np.where((index == index[0, 0])[..., None], 255, colours)
+        np.testing.assert_array_equal(read_image(clear, 3), expected)
+
+
+def test_16_bits_become_8() -> None:
+    levels = PHOTO[..., 0].astype(np.uint16) * 257
+    for form in ("PNG", "TIFF"):
+        data = encode(Image.fromarray(levels), form)
+        np.testing.assert_array_equal(read_image(data, 1)[..., 0], PHOTO[..., 0])
+        np.testing.assert_array_equal(read_image(data, 3)[..., 2], PHOTO[..., 0])
+    with pytest.raises(UserError, match=r"without a known white \(mode F\)"):
+        read_image(encode(Image.fromarray(levels.astype(np.float32)), "TIFF"), 1)
+
+
+def test_cmyk_is_as_pillow_converts_it() -> None:
+    data = encode(Image.fromarray(PHOTO).convert("CMYK"), "JPEG", quality=95)
+    assert np.abs(read_image(data, 3).astype(int) - PHOTO).mean() < 6
+    assert read_image(data, 1).shape == (HEIGHT, WIDTH, 1)
+
+
+@pytest.mark.parametrize("form", ["GIF", "PNG", "WEBP", "TIFF", "MPO"])
+def test_of_several_frames_the_first_is_taken(form: str) -> None:
+    first, second = Image.fromarray(PHOTO).quantize(16).convert("RGB"), Image.new("RGB", (64, 48))
+    options = {"WEBP": {"lossless": True}, "MPO": {"quality": 95}}.get(form, {})
+    data = encode(first, form, save_all=True, append_images=[second], **options)
+    with Image.open(io.BytesIO(data)) as image:
+        assert image.n_frames == 2
+    assert np.abs(read_image(data, 3).astype(int) - np.asarray(first)).mean() < 9  # MPO is JPEG
+
+
+def test_one_pixel_is_an_image() -> None:
+    for form in ("JPEG", "PNG", "WEBP", "GIF"):
+        pixels = read_image(encode(Image.new("RGB", (1, 1), (200, 200, 200)), form), 3)
+        assert pixels.shape == (1, 1, 3)
+        assert np.abs(pixels.astype(int) - 200).max() <= 2
+
+
+BROKEN = {
+    "empty": (b"", "the file is empty"),
+    "text": (b"this is no picture\n" * 99, "no image of a known format"),
+    "heic": (b"\0\0\0\x18ftypheic" + b"\0" * 99, "a HEIC photograph, .*; save it as JPEG"),
+    "start of a JPEG": (b"\xff\xd8\xff\xe0\0\x10", "a broken header"),
+    "start of a PNG": (encode(Image.fromarray(PHOTO), "PNG")[:20], "a broken header"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_no_image_is_named_with_the_reason(case: str, tmp_path: Path) -> None:
+    data, reason = BROKEN[case]
+    file = tmp_path / "x.jpg"
+    file.write_bytes(data)
+    with pytest.raises(UserError, match=f"^{file}: {reason}") as error:
+        read_image(file, 3)
+    assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match=f"^image: {reason}"):
+        read_image(data, 3)
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "AVIF"])
+@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+def test_truncated_files_are_broken(form: str, mode: str) -> None:
+    if mode == "RGBA" and form in ("JPEG", "BMP"):
+        pytest.skip("has no alpha channel")
+    noise = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, len(mode)), np.uint8)
+    data = encode(Image.fromarray(noise, mode), form)
+    for length in (len(data) // 2, len(data) // 8):
+        with pytest.raises(UserError, match=r"^image: [a-z]"):
+            read_image(data[:length], 3)
+
+
+def test_what_is_no_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"gone.png: no such file or directory$"):
+        read_image(tmp_path / "gone.png", 3)
+    with pytest.raises(UserError, match=r": is a directory$"):
+        read_image(tmp_path, 3)
+    with pytest.raises(UserError, match=r"^'.*two\\nlines.png': no such file"):
+        read_image(tmp_path / "two\nlines.png", 3)
+
+
+def bomb(width: int, height: int) -> bytes:
+    """Write a PNG of a few hundred bytes, its pixels never there."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        body = kind + data
+        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    pixels = zlib.compress(bytes(1000))
+    end = chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + end
+
+
+def test_bombs_are_refused_by_their_header() -> None:
+    with pytest.raises(UserError, match="more pixels than 89 million, the limit"):
+        read_image(bomb(20_000, 20_000), 3)
+    with (
+        pytest.warns(Image.DecompressionBombWarning),
+        pytest.raises(UserError, match="10000x10000 pixels, where 89 million are the limit"),
+    ):
+        read_image(bomb(10_000, 10_000), 3)
+    with pytest.raises(UserError, match="1x600 pixels, a strip of more than 500:1"):
+        read_image(encode(Image.new("L", (1, 600)), "PNG"), 3)
+
+
+def test_a_large_jpeg_is_halved_and_a_larger_one_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encode(Image.fromarray(PHOTO), "JPEG")
+    monkeypatch.setattr(images, "MAX_PIXELS", HEIGHT * WIDTH)
+    assert read_image(data, 3).shape == PHOTO.shape
+    monkeypatch.setattr(images, "MAX_PIXELS", HEIGHT * WIDTH - 1)
+    half = decode(data, 3, min_size=(HEIGHT // 2, WIDTH // 2))
+    np.testing.assert_array_equal(read_image(data, 3), half)
+    assert half.shape == (HEIGHT // 2, WIDTH // 2, 3)
+    with pytest.raises(UserError, match="64x48 pixels, where"):
+        read_image(encode(Image.fromarray(PHOTO), "PNG"), 3)
+    with pytest.raises(UserError, match="64x48 pixels, where"):  # libjpeg does not convert it
+        read_image(encode(Image.fromarray(PHOTO).convert("CMYK"), "JPEG"), 3)
+    monkeypatch.setattr(images, "MAX_PIXELS", HEIGHT * WIDTH // 4 - 1)
+    with pytest.raises(UserError, match="64x48 pixels, where"):
+        read_image(data, 3)
+
+
+def test_a_real_200_megapixel_photograph_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "huge.jpg"
+    Image.new("L", (16_320, 12_240), 77).save(file)
+    pixels = read_image(file, 1)
+    assert pixels.shape == (6_120, 8_160, 1)
+    assert (pixels == 77).all()
+
+
+def test_files_of_endless_bytes_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images, "MAX_BYTES", 1 << 20)
+    with pytest.raises(UserError, match="/dev/zero: a file of more than 1 MiB"):
+        read_image("/dev/zero", 3)
