@@ -91,6 +91,35 @@ def draw_corruptions(table: Mapping[str, Mapping[int, float]], clean: float, tit
     return _finish(figure, axes, title, beside=True)
 
 
+def draw_shots(
+    curves: Mapping[str, Sequence[tuple[int, float, float]]], num_test: int, title: str
+) -> bytes:
+    """Draw top-1 against the number of images a class as PNG.
+
+    Args:
+        curves: by name, of each number of shots (shots, mean top-1, deviation over the seeds).
+        num_test: how many test images it is of.
+        title: of the picture.
+    """
+    figure = _figure((5.6, 3.8))
+    axes = figure.subplots()
+    shots: set[int] = set()
+    for i, (name, points) in enumerate(curves.items()):
+        x, mean, deviation = (np.array(column) for column in zip(*points, strict=True))
+        colour = _COLOURS[i % len(_COLOURS)]
+        band = (100 * np.maximum(mean - deviation, 0), 100 * np.minimum(mean + deviation, 1))
+        axes.fill_between(x, *band, color=colour, alpha=0.15, linewidth=0)
+        label = f"{name}  {mean[-1]:.1%} at {x[-1]}"
+        style = {"marker": _MARKERS[i % len(_MARKERS)], "markersize": 4, "linewidth": 2}
+        axes.plot(x, 100 * mean, color=colour, label=label, **style)
+        shots |= set(x.tolist())
+    axes.set_xscale("log")
+    axes.set_xticks(sorted(shots), [str(n) for n in sorted(shots)])
+    axes.minorticks_off()
+    axes.set(xlabel="labelled images a class", ylabel=f"top-1 accuracy (%), {num_test:,} images")
+    return _finish(figure, axes, title)
+
+
 def _figure(size: tuple[float, float]) -> Any:
     # Agg's own objects, not pyplot: nothing global, no display, nothing to close.
     from matplotlib.backends.backend_agg import FigureCanvasAgg

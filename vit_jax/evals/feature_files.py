@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Features on the disk: .npy arrays filled through a map, labels and names; shown when complete."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from vit_jax.errors import UserError
+from vit_jax.evals.features import Allocate
+
+_PARTIAL = ".partial"
+_README = "FEATURES.md"
+
+
+class FeatureFiles:
+    """The files of one folder while they are written.
+
+    For each part, such as "train": features_train.npy (float32 [N, D]), labels_train.npy (where
+    there are labels), names_train.txt (a line an image).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Take an empty folder to write in."""
+        self._folder = folder
+
+    def allocate(self, part: str) -> Allocate:
+        """Return what makes the arrays of a part, each mapped to its file."""
+
+        def make(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+            return self._map(f"{name}_{part}.npy", shape, dtype)
+
+        return make
+
+    def _map(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        file = self._folder / name
+        array = np.lib.format.open_memmap(file, "w+", dtype, shape)
+        if hasattr(os, "posix_fallocate"):  # else a full disk would show as a crash of the process
+            with file.open("r+b") as stream:
+                os.posix_fallocate(stream.fileno(), 0, file.stat().st_size)
+        return array
+
+    def cut(self, name: str, count: int) -> None:
+        """Keep the first `count` rows of an array, such as "features_images"."""
+        file = self._folder / f"{name}.npy"
+        whole = np.load(file, mmap_mode="r")
+        kept = self._map(f"{name}.cut", (count, *whole.shape[1:]), whole.dtype)
+        kept[:] = whole[:count]
+        (self._folder / f"{name}.cut").replace(file)
+
+    def write_lines(self, name: str, lines: Iterable[str]) -> None:
+        """Write a line each; what would not be one, such as a name with a line break, as a repr."""
+        with (self._folder / name).open("w", encoding="utf-8") as file:
+            file.writelines(f"{x if x.isprintable() else repr(x)}\n" for x in lines)
+
+    def write_readme(self, heading: str, parts: Sequence[str]) -> None:
+        """Say what the folder holds and how it is loaded; the last file to appear."""
+        lines = [heading, "", "```python", "import numpy as np", ""]
+        for part in parts:
+            for name in (f"features_{part}", f"labels_{part}"):
+                if (self._folder / f"{name}.npy").exists():
+                    array = np.load(self._folder / f"{name}.npy", mmap_mode="r")
+                    shape = f"{array.dtype} {list(array.shape)}"
+                    lines += [f'{name} = np.load("{name}.npy", mmap_mode="r")  # {shape}']
+            lines += [f'names_{part} = open("names_{part}.txt").read().splitlines()']
+        (self._folder / _README).write_text("\n".join([*lines, "```", ""]), encoding="utf-8")
+
+
+def check_folder(folder: Path, *, force: bool) -> None:
+    """Refuse to write features over others.
+
+    Raises:
+        UserError: the folder holds some, and `force` is False.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--features={folder} is a file; name a folder")
+    if (folder / _README).exists() and not force:
+        raise UserError(
+            f"{folder} holds a {_README} already; choose another folder, or add --force"
+        )
+
+
+@contextlib.contextmanager
+def written(folder: Path, *, force: bool) -> Iterator[FeatureFiles]:
+    """Show the files in `folder` once all are complete and on the disk; after an error, none.
+
+    Those of the same name are replaced, FEATURES.md, without which a folder is incomplete, last.
+
+    Raises:
+        UserError: features are there and `force` is False, no room, no right to write.
+    """
+    check_folder(folder, force=force)
+    partial = folder / _PARTIAL
+    try:
+        shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+        partial.mkdir(parents=True)
+        yield FeatureFiles(partial)
+        for file in partial.iterdir():
+            with file.open("rb+") as stream:
+                os.fsync(stream.fileno())
+        (folder / _README).unlink(missing_ok=True)
+        for file in sorted(partial.iterdir(), key=lambda file: file.name == _README):
+            file.replace(folder / file.name)
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the probes of frozen features share: what they tell, and what they ask of a split."""
+
+import dataclasses
+import statistics
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from vit_jax.errors import UserError
+from vit_jax.evals.features import FeatureSet
+from vit_jax.evals.intervals import wilson
+
+_FEW = 2**24
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+    """Test accuracy of one probe with one setting.
+
+    Attributes:
+        method: "fewshot", "knn" or "logistic".
+        settings: what it was run with.
+        top1: test accuracy in [0, 1], one number a seed.
+        num_test: how many test images it is of.
+        of: whose features.
+        notes: what to know of it, in words.
+    """
+
+    method: str
+    settings: Mapping[str, float]
+    top1: tuple[float, ...]
+    num_test: int
+    of: str = "features"
+    notes: tuple[str, ...] = ()
+
+    @property
+    def mean(self) -> float:
+        """Mean over the seeds."""
+        return statistics.fmean(self.top1)
+
+    @property
+    def deviation(self) -> float | None:
+        """Standard deviation over the seeds (n - 1); None of a single one."""
+        return statistics.stdev(self.top1) if len(self.top1) > 1 else None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where the accuracy lies with 95 % confidence, by how many test images there are."""
+        return wilson(round(self.mean * self.num_test), self.num_test)
+
+
+def blas_threads(size: int) -> AbstractContextManager[Any]:
+    """Let NumPy's and SciPy's BLAS use one thread where matrices have few numbers, else all.
+
+    There its threads would mostly wait for each other: on busy cores, up to 80 times as long.
+    """
+    from threadpoolctl import threadpool_limits  # comes with scikit-learn
+
+    return threadpool_limits(limits=1 if size < _FEW else None, user_api="blas")
+
+
+def check_sets(train: FeatureSet, test: FeatureSet) -> list[str]:
+    """Refuse splits that no probe can use; returns what to know of those that it can.
+
+    Raises:
+        UserError: several labels an image, images without a label, or a single class.
+    """
+    for part in (train, test):
+        if part.labels.ndim > 1:
+            raise UserError(f"{part.name} has several labels per image; probes tell one from one")
+        if part.labels.min() < 0 or part.labels.max() >= part.num_classes:
+            raise UserError(
+                f"{part.name} has images without a label (test splits often hold -1); "
+                "choose another split"
+            )
+    seen = np.unique(train.labels)
+    if len(seen) < 2:
+        raise UserError(f"{train.name} holds images of a single class; a probe needs two")
+    missing = np.setdiff1d(np.unique(test.labels), seen)
+    if not len(missing):
+        return []
+    lost = int(np.isin(test.labels, missing).sum())
+    return [
+        f"{len(missing)} of the classes of {test.name} have no image in {train.name} (the first: "
+        f"{test.class_names[int(missing[0])]}); its {lost:,} images of them count as wrong"
+    ]
