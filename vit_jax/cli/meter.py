@@ -4,7 +4,6 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TextIO
 
 import numpy as np
 
@@ -19,16 +18,10 @@ class Meter:
     """
 
     def __init__(
-        self,
-        total: int,
-        what: str,
-        *,
-        file: TextIO | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, total: int, what: str, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._total, self._what = total, what
-        self._file = file or sys.stderr
-        self._live = self._file.isatty()
+        self._live = sys.stderr.isatty()
         self._clock = clock
         self._start = self._last = clock()
         self._warm: tuple[float, int] | None = None  # after the first batch, which compiles
@@ -50,11 +43,11 @@ class Meter:
     def close(self) -> None:
         """Clear the line of a terminal."""
         if self._live and self._last > self._start:
-            self._file.write("\r\033[K")
+            sys.stderr.write("\r\033[K")
 
     def _write(self, line: str) -> None:
-        self._file.write(f"\r{line}\033[K" if self._live else f"{line}\n")
-        self._file.flush()
+        sys.stderr.write(f"\r{line}\033[K" if self._live else f"{line}\n")
+        sys.stderr.flush()
 
 
 def watched(
