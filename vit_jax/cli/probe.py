@@ -66,8 +66,10 @@ def main(argv: Sequence[str]) -> int:
 
     def command() -> int:
         values = flags.FlagValues()
+        if cli_flags.value_of("classes", argv) is not None:
+            raise UserError("--classes names a model's classes, which a probe does not use")
         trained_flags.define(values)
-        _define(values)
+        define(values)
         found, names = trained_flags.read(argv, values)
         asked: dict[str, Any] = {name: values[name].value for name in values}
         given = {name for name in values if values[name].present}
@@ -107,7 +109,8 @@ def main(argv: Sequence[str]) -> int:
     return cli_flags.run(command, argv)
 
 
-def _define(values: flags.FlagValues) -> None:
+def define(values: flags.FlagValues) -> None:
+    """Define the verb's own flags."""
     texts = {"dataset": "", "data_dir": "", "train_split": "train", "test_split": "test"}
     for name, default in {**texts, "features": "", "out": "", "plot": ""}.items():
         flags.DEFINE_string(name, default, "See --help.", flag_values=values)
@@ -123,8 +126,6 @@ def _define(values: flags.FlagValues) -> None:
 
 def _check(given: set[str], asked: dict[str, Any], *, images: bool) -> None:
     """Refuse a flag that could not act."""
-    if "classes" in given:
-        raise UserError("--classes names a model's classes, which a probe does not use; drop it")
     for name in asked["methods"]:
         if name not in METHODS:
             raise errors.unknown("method", name, METHODS)

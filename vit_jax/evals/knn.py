@@ -85,7 +85,7 @@ def nearest(
         best = jax.device_put(best, split)
         for first in range(0, len(train), cut):
             part = jax.device_put(_padded(train[first : first + cut], cut), whole)
-            best = _merge(*best, queries, part, first, len(train))
+            best = _merge(*best, queries, part, jnp.int32(first), jnp.int32(len(train)))
         count = min(rows, len(test) - start)
         found.append((np.asarray(best[0])[:count], np.asarray(best[1])[:count]))
     similarity, index = (np.concatenate(parts) for parts in zip(*found, strict=True))
@@ -98,8 +98,8 @@ def _merge(
     index: Int[Array, "R k"],
     test: Float[Array, "R D"],
     train: Float[Array, "T D"],
-    first: int,
-    total: int,
+    first: Int[Array, ""],
+    total: Int[Array, ""],
 ) -> tuple[Float[Array, "R k"], Int[Array, "R k"]]:
     """Merge the rows `first` on of the training set into the best of those before them."""
     # The default precision of a TPU, and of an H100, would swap neighbours.

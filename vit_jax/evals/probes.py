@@ -30,7 +30,7 @@ class Result:
     """
 
     method: str
-    settings: Mapping[str, float]
+    settings: Mapping[str, int | float]
     top1: tuple[float, ...]
     num_test: int
     of: str = "features"

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`probe` from the command line: its numbers are those of the files that it writes."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from absl import flags
+from PIL import Image
+
+from tests.models.tiny import TINY
+from tests.photos import write_folder
+from tests.weights.runs import save
+from vit_jax.__main__ import main as verb_main
+from vit_jax.cli import probing
+from vit_jax.cli.probe import define
+from vit_jax.data import open_source
+from vit_jax.evals import fewshot, logistic
+from vit_jax.evals.features import FeatureSet
+
+MODEL = dataclasses.replace(TINY["vit"], image_size=(8, 8), channels=3, patch=(4, 4))
+CLASSES = ("china", "flower", "sky")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    root = tmp_path_factory.mktemp("probe")
+    write_folder(root / "photos", {"train": 12, "val": 5}, CLASSES)
+    save(root / "run", MODEL, {1: None})
+    return root
+
+
+def run(place, *args):
+    words = [word.replace("HERE", str(place)) for word in args]
+    return verb_main(["vit_jax", "probe", f"--from={place}/run", *words])
+
+
+PHOTOS = ("--dataset=folder:HERE/photos", "--test_split=val")
+
+
+def test_numbers_are_those_of_the_files(place, tmp_path, capsys):
+    flags = (
+        "--shots=1,4",
+        "--seeds=2",
+        "--k=1,3",
+        "--pixels",
+        "--seed=7",
+        f"--out={tmp_path}/r.json",
+    )
+    files = (f"--features={tmp_path}/f", f"--plot={tmp_path}/p.png")
+    assert run(place, *PHOTOS, *flags, *files) == 0
+    out = capsys.readouterr().out
+    tree = json.loads((tmp_path / "r.json").read_text())
+    found = {(r["of"], r["method"], r.get("shots", r.get("k"))): r for r in tree["results"]}
+    methods = [("fewshot", 1), ("fewshot", 4), ("knn", 1), ("knn", 3), ("logistic", None)]
+    assert list(found) == [(of, *method) for of in ("features", "pixels") for method in methods]
+    assert (tree["num_train"], tree["num_test"], tree["num_features"]) == (36, 15, 16)
+
+    load = {n: np.load(tmp_path / "f" / f"{n}.npy") for n in ("features_train", "features_test")}
+    train, test = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in load.values())
+    labels = [np.load(tmp_path / "f" / f"labels_{part}.npy") for part in ("train", "test")]
+    nearest = labels[0][(test @ train.T).argmax(axis=1)]
+    assert found["features", "knn", 1]["top1"] == np.mean(nearest == labels[1])
+    sets = [
+        FeatureSet(name="", features=x, labels=y, class_names=CLASSES)
+        for x, y in zip(load.values(), labels, strict=True)
+    ]
+    (again,) = fewshot.run(*sets, shots=(4,), seeds=(7, 8))
+    assert found["features", "fewshot", 4]["top1_by_seed"] == list(again.top1)
+    (again,) = logistic.run(*sets, seed=7)
+    assert found["features", "logistic", None]["C"] == again.settings["C"]
+    assert found["features", "logistic", None]["top1"] == again.mean
+    for part, split in (("train", "train"), ("test", "val")):
+        source = open_source(f"folder:{place}/photos", split=split)
+        names = (tmp_path / "f" / f"names_{part}.txt").read_text().splitlines()
+        assert names == [source.example_id(i) for i in range(len(source))]
+        np.testing.assert_array_equal(labels[part == "test"], source.labels)
+    assert (tmp_path / "f" / "class_names.txt").read_text().split() == list(CLASSES)
+    with Image.open(tmp_path / "p.png") as picture:
+        assert picture.format == "PNG"
+        assert picture.width > 500
+    for result in tree["results"]:
+        assert f"{result['top1']:.2%}" in out
+    assert "36 images, 3 classes" in out
+
+
+def test_images_without_labels(place, tmp_path, capsys):
+    assert run(place, *PHOTOS, "--methods=", "--features=HERE/of_dataset") == 0
+    names = (place / "of_dataset" / "names_train.txt").read_text().splitlines()
+    expected = np.load(place / "of_dataset" / "features_train.npy")
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(b"\xff\xd8\xff no more")
+    files = [*names[:11], str(broken), *names[11:]]
+    # Batches of 8 on as many devices; the broken one is in the second of five.
+    assert run(place, *files, f"--features={tmp_path}/f", "--batch_size=8") == 1
+    told = capsys.readouterr()
+    assert told.err.startswith(f"skipped {broken}: ")
+    assert "16 features of 36 images" in told.out
+    assert (tmp_path / "f" / "names_images.txt").read_text().splitlines() == names
+    np.testing.assert_allclose(
+        np.load(tmp_path / "f" / "features_images.npy"), expected, atol=1e-5, rtol=1e-5
+    )
+    assert not (tmp_path / "f" / "labels_images.npy").exists()
+    assert run(place, str(broken), f"--features={tmp_path}/none") == 2
+    assert "none of 1 images could be read" in capsys.readouterr().err
+    assert list((tmp_path / "none").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--methods=knn,svm",), "unknown method 'svm'; valid: fewshot, knn, logistic."),
+        (("--methods=",), "nothing to do: add --methods=fewshot,knn,logistic or --features=DIR"),
+        (("--methods=knn", "--shots=3"), "--shots is of fewshot, which is not among the methods"),
+        (("--methods=fewshot", "--k=3"), "--k is of knn, which is not among the methods"),
+        (("--methods=", "--features=x", "--pixels"), "--pixels is of the probes"),
+        (("--methods=knn", "--plot=x.png"), "--plot is of fewshot"),
+        (("--shots=0",), "--shots=0 must be whole numbers, such as 1,5,25"),
+        (("--shots=",), "--shots= must be whole numbers"),
+        (("--l2=nan",), "--l2=nan must be numbers above 0"),
+        (("--temperature=0",), "--temperature=0.0 must be above 0"),
+        (("--k=37", "--methods=knn"), "[train] has only 36 images; choose a smaller k"),
+        (("--force",), "--force is of files; add --features, --out or --plot"),
+        (("--classes=x",), "--classes names a model's classes"),
+        (("--train_split=tain",), "unknown split of HERE/photos 'tain'; did you mean 'train'?"),
+        (("--out=HERE/no/r.json",), "--out=HERE/no/r.json: HERE/no is no directory"),
+        (("--out=HERE/photos",), "HERE/photos is there already"),
+        (("HERE/photos",), "images without labels cannot be probed; add --features=DIR"),
+        (("HERE/photos", "--features=x"), "--dataset is of a labelled dataset"),
+    ],
+)
+def test_mistakes_are_one_line(place, flags, message, capsys):
+    assert run(place, *PHOTOS, *flags) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert message.replace("HERE", str(place)) in told
+    assert told.count("\n") == 1
+
+
+def test_several_labels_are_refused_before_any_image_is_read(place, monkeypatch, capsys):
+    def several(*args, **kwargs):
+        source = open_source(*args, **kwargs)
+        source.multi_label = True
+        return source
+
+    monkeypatch.setattr(probing.data, "open_source", several)
+    assert run(place, *PHOTOS) == 2
+    assert "photos[train] has several labels per image" in capsys.readouterr().err
+
+
+def test_a_published_file_needs_a_dataset(capsys):
+    assert verb_main(["vit_jax", "probe", "--from=timm:w.safetensors", "--model=vit_ti16"]) == 2
+    assert "does not say what to probe it on; add --dataset=NAME" in capsys.readouterr().err
+
+
+def test_help_names_every_flag(capsys):
+    assert verb_main(["vit_jax", "probe", "--help"]) == 0
+    text = capsys.readouterr().out
+    values = flags.FlagValues()
+    define(values)
+    assert len(list(values)) > 15
+    assert [name for name in values if f"--{name}" not in text] == []

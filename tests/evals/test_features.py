@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every example's features once, in the split's order; on the disk all of them or none."""
+
+import dataclasses
+import os
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.models.tiny import TINY
+from tests.weights.runs import make_state
+from vit_jax import data, models, sharding
+from vit_jax.data import Crop, TransformConfig
+from vit_jax.data.decode import decode
+from vit_jax.errors import UserError
+from vit_jax.evals import feature_files, features, probes
+
+MODEL = dataclasses.replace(TINY["vit"], image_size=(8, 8), channels=3)
+PLAIN = TransformConfig(crop=Crop.NONE)
+SHAPE = (8, 8, 3)
+MODULE = models.create(MODEL)
+
+
+def encode(variables, image):
+    return MODULE.apply(variables, data.normalize(image, (0.5,), (0.25,))).features
+
+
+@pytest.fixture(scope="module")
+def variables():
+    return {"params": make_state(MODEL, 0).params}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    root, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
+    for i in range(15):
+        file = root / "train" / f"class{i % 3}" / f"{i}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, SHAPE, dtype=np.uint8)).save(file)
+    return data.open_source(f"folder:{root}", split="train")
+
+
+def extract(source, variables, *, num_devices=8, batch_size=4, encode=encode, **kwargs):
+    return features.extract(
+        encode,
+        variables,
+        source,
+        features.split_batches(source, PLAIN, SHAPE),
+        shape=SHAPE,
+        mesh=sharding.make_mesh(sharding.MeshConfig(), jax.devices()[:num_devices]),
+        batch_size=batch_size,
+        **kwargs,
+    )
+
+
+# 15 images in batches of 8 (4 does not divide over 8 devices), of 4, and in one that is too large.
+@pytest.mark.parametrize(("num_devices", "batch_size"), [(8, 4), (1, 4), (1, 32)])
+def test_features_are_the_forward_pass_of_each_example(source, variables, num_devices, batch_size):
+    found = extract(source, variables, num_devices=num_devices, batch_size=batch_size)
+    assert found.features.shape == (15, 16)
+    assert found.features.dtype == np.float32
+    forward = jax.jit(lambda image: MODULE.apply(variables, image).features)
+    for i in range(15):
+        with Image.open(source.example_id(i)) as image:
+            pixels = np.asarray(image, np.float32)[None] / 255
+        np.testing.assert_allclose(found.features[i], forward((pixels - 0.5) / 0.25)[0], atol=1e-4)
+        assert found.class_names[found.labels[i]] == Path(source.example_id(i)).parent.name
+    distances = np.abs(found.features[:, None] - found.features[None]).max(axis=2)
+    assert distances[~np.eye(15, dtype=bool)].min() > 0.01
+
+
+def test_bfloat16_comes_as_float32_that_is_close(source, variables):
+    module = models.create(dataclasses.replace(MODEL, dtype=models.DType.BFLOAT16))
+
+    def half(variables, image):
+        return module.apply(variables, data.normalize(image, (0.5,), (0.25,))).features
+
+    found = extract(source, variables, encode=half)
+    exact = extract(source, variables)
+    assert found.features.dtype == np.float32
+    error = np.abs(found.features - exact.features).mean() / np.abs(exact.features).mean()
+    assert 0 < error < 0.1
+
+
+def test_pixels(source):
+    found = extract(source, {}, encode=features.pixels)
+    image = decode(source.read(3)[0], 3)
+    np.testing.assert_allclose(found.features[3], image.reshape(-1) / np.float32(255), rtol=1e-6)
+
+
+def test_refuses_what_is_not_finite(source):
+    def broken(variables, image):
+        return jax.numpy.log(features.pixels(variables, image) - 2)
+
+    with pytest.raises(UserError, match=r"train\]: the features are not finite"):
+        extract(source, {}, encode=broken)
+
+
+def names(folder):
+    return sorted(os.listdir(folder))
+
+
+def test_files_hold_what_memory_would(source, variables, tmp_path):
+    folder = tmp_path / "new" / "features"
+    with feature_files.written(folder, force=False) as files:
+        found = extract(source, variables, allocate=files.allocate("train"))
+        files.write_lines("names_train.txt", [source.example_id(i) for i in range(14)] + ["a\nb"])
+        assert isinstance(found.features, np.memmap)
+        files.write_readme("Title", ("train",))
+        assert names(folder) == [".partial"]
+    expected = extract(source, variables)
+    stored = np.load(folder / "features_train.npy")
+    assert stored.dtype == np.float32
+    np.testing.assert_array_equal(stored, expected.features)
+    np.testing.assert_array_equal(found.features, expected.features)
+    np.testing.assert_array_equal(np.load(folder / "labels_train.npy"), expected.labels)
+    text = (folder / "FEATURES.md").read_text()
+    assert text.startswith("Title\n")
+    here, loaded = os.getcwd(), {}
+    try:
+        os.chdir(folder)
+        exec(text.split("```python\n")[1].split("```")[0], loaded)
+    finally:
+        os.chdir(here)
+    np.testing.assert_array_equal(loaded["features_train"], expected.features)
+    np.testing.assert_array_equal(loaded["labels_train"], expected.labels)
+    assert loaded["names_train"] == [source.example_id(i) for i in range(14)] + ["'a\\nb'"]
+
+
+def write_two(folder, value, *, force=False, rows=2):
+    with feature_files.written(folder, force=force) as files:
+        files.allocate("train")("features", (rows, 3), np.dtype(np.float32))[:] = value
+        files.write_readme("Two", ("train",))
+
+
+def test_nothing_is_overwritten_unless_asked(tmp_path):
+    write_two(tmp_path, 1)
+    with pytest.raises(UserError, match=r"holds a FEATURES\.md already; .* add --force"):
+        write_two(tmp_path, 2)
+    assert (np.load(tmp_path / "features_train.npy") == 1).all()
+    (tmp_path / "mine.txt").write_text("kept")
+    write_two(tmp_path, 3, force=True)
+    assert (np.load(tmp_path / "features_train.npy") == 3).all()
+    assert names(tmp_path) == ["FEATURES.md", "features_train.npy", "mine.txt"]
+
+
+def test_an_error_leaves_what_was_there(tmp_path):
+    write_two(tmp_path, 1)
+
+    def write_half():
+        with feature_files.written(tmp_path, force=True) as files:
+            files.allocate("train")("features", (2, 3), np.dtype(np.float32))[:] = 2
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        write_half()
+    assert (np.load(tmp_path / "features_train.npy") == 1).all()
+    assert names(tmp_path) == ["FEATURES.md", "features_train.npy"]
+
+
+def test_a_disk_without_room_is_told_before_the_work(tmp_path):
+    with pytest.raises(UserError, match=r"cannot write to .*: "):
+        write_two(tmp_path, 1, rows=2**58)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="is a file; name a folder"):
+        write_two(tmp_path / "file", 1)
+    with pytest.raises(UserError, match=r"cannot write to .*: "):
+        write_two(tmp_path / "file" / "below", 1)
+    assert names(tmp_path) == ["file"]
+
+
+def test_cut(tmp_path):
+    with feature_files.written(tmp_path, force=False) as files:
+        array = files.allocate("images")("features", (5, 2), np.dtype(np.float32))
+        array[:] = np.arange(10).reshape(5, 2)
+        files.cut("features_images", 3)
+    assert np.load(tmp_path / "features_images.npy").tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert names(tmp_path) == ["features_images.npy"]
+
+
+def some(name, labels, num_classes=4):
+    return features.FeatureSet(
+        name=name,
+        features=np.zeros((len(labels), 2), np.float32),
+        labels=np.array(labels),
+        class_names=[f"c{k}" for k in range(num_classes)],
+    )
+
+
+def test_splits_that_no_probe_can_use():
+    good = some("good", np.int32([0, 1]))
+    for bad, message in (
+        (some("hot", np.eye(4, dtype=np.uint8)), "hot has several labels per image"),
+        (some("bare", np.int32([-1, -1])), "bare has images without a label"),
+        (some("wide", np.int32([0, 4])), "wide has images without a label"),
+    ):
+        with pytest.raises(UserError, match=message):
+            probes.check_sets(good, bad)
+        with pytest.raises(UserError, match=message):
+            probes.check_sets(bad, good)
+    with pytest.raises(UserError, match="one holds images of a single class"):
+        probes.check_sets(some("one", np.int32([2, 2])), good)
+    assert probes.check_sets(good, good) == []
+    (note,) = probes.check_sets(good, some("test", np.int32([0, 2, 2, 3])))
+    assert note == (
+        "2 of the classes of test have no image in good (the first: c2); its 3 images of them "
+        "count as wrong"
+    )
+
+
+def test_result():
+    result = probes.Result(method="knn", settings={"k": 1}, top1=(0.5, 0.7), num_test=100)
+    assert result.mean == pytest.approx(0.6)
+    assert result.deviation == pytest.approx(np.std([0.5, 0.7], ddof=1))
+    # Wilson's interval of 60 in 100, as R's prop.test(60, 100, correct=FALSE) has it.
+    assert result.interval == pytest.approx((0.5020026, 0.6905987), abs=1e-6)
+    assert dataclasses.replace(result, top1=(0.5,)).deviation is None

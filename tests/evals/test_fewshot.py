@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Few-shot least squares against the definition of the minimum."""
+
+import numpy as np
+import pytest
+
+from vit_jax.evals import fewshot
+from vit_jax.evals.features import FeatureSet
+
+
+def blobs(count, num_classes, dim, seed, *, spread=1.0):
+    """Make features around a centre a class; the centres are the same for every seed."""
+    centres = np.random.default_rng(99).normal(size=(num_classes, dim))
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.arange(count, dtype=np.int32) % num_classes)
+    features = 3 + centres[labels] + spread * rng.normal(size=(count, dim))
+    names = [f"c{k}" for k in range(num_classes)]
+    return FeatureSet(
+        name=f"blobs[{seed}]",
+        features=features.astype(np.float32),
+        labels=labels,
+        class_names=names,
+    )
+
+
+def minimum(x, y, num_classes, test, l2):
+    """Solve min |A w - Y|^2 + l2 |w|^2 as the least-squares problem [A; sqrt(l2) I] w = [Y; 0]."""
+    mean, deviation = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64) + 1e-5
+    a = np.c_[(x - mean) / deviation, np.full(len(x), 100.0)]
+    targets = np.where(np.arange(num_classes) == y[:, None], 1.0, -1.0)
+    rows = np.r_[a, np.sqrt(l2) * np.eye(a.shape[1])]
+    zeros = np.zeros((a.shape[1], num_classes))
+    weights = np.linalg.lstsq(rows, np.r_[targets, zeros], rcond=None)[0]
+    return np.c_[(test - mean) / deviation, np.full(len(test), 100.0)] @ weights
+
+
+@pytest.mark.parametrize("l2", [2.0**-10, 1.0, 2.0**10, 2.0**20])
+@pytest.mark.parametrize("count", [12, 80])  # fewer images than features, and more
+def test_is_the_minimum(count, l2, monkeypatch):
+    monkeypatch.setattr(fewshot, "_ROWS", 7)  # of 60 test rows
+    train, test = blobs(count, 4, 20, 0, spread=2.0), blobs(60, 4, 20, 1, spread=2.0)
+    guesses = fewshot.classify(train.features, train.labels, 4, test.features, l2)
+    scores = minimum(train.features, train.labels, 4, test.features, l2)
+    np.testing.assert_array_equal(guesses, scores.argmax(axis=1))
+    assert len(set(guesses.tolist())) > 1
+
+
+def test_a_constant_feature_does_no_harm():
+    train, test = blobs(40, 3, 5, 0), blobs(30, 3, 5, 1)
+    constant = [np.c_[each.features, np.ones(len(each.features))] for each in (train, test)]
+    with_it = fewshot.classify(constant[0], train.labels, 3, constant[1], 1.0)
+    without = fewshot.classify(train.features, train.labels, 3, test.features, 1.0)
+    np.testing.assert_array_equal(with_it, without)
+
+
+def test_shots_are_big_visions():
+    labels = np.int32([0, 1, 0, 2, 1, 0, 2, 1, 0, 2])
+    rng = np.random.default_rng(5)
+    expected = [rng.permutation(np.where(labels == k)[0])[:2] for k in range(3)]
+    found = [indices[:2] for indices in fewshot.class_order(labels, 3, seed=5)]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_accuracy_is_of_the_chosen_images_alone():
+    train, test = blobs(60, 3, 6, 0, spread=2.0), blobs(50, 3, 6, 1, spread=2.0)
+    results = fewshot.run(train, test, shots=(1, 4), l2=(1.0, 1024.0), seeds=(3, 4))
+    assert [dict(r.settings) for r in results] == [
+        {"shots": n, "l2": l2} for n in (1, 4) for l2 in (1.0, 1024.0)
+    ]
+    expected = []
+    for seed in (3, 4):
+        order = fewshot.class_order(train.labels, 3, seed)
+        chosen = np.concatenate([indices[:4] for indices in order])
+        x, y = train.features[chosen], train.labels[chosen]
+        guesses = minimum(x, y, 3, test.features, 1024.0).argmax(axis=1)
+        expected.append(np.mean(guesses == test.labels))
+    assert results[3].top1 == tuple(expected)
+    assert results[3].mean == pytest.approx(np.mean(expected))
+    assert results[3].deviation == pytest.approx(np.std(expected, ddof=1))
+    assert expected[0] != expected[1]
+    again = fewshot.run(train, test, shots=(1, 4), l2=(1.0, 1024.0), seeds=(3, 4))
+    assert [r.top1 for r in again] == [r.top1 for r in results]
+
+
+def test_a_class_with_few_images_gives_all_it_has():
+    train, test = blobs(40, 3, 6, 0), blobs(50, 3, 6, 1)
+    kept = np.flatnonzero((train.labels != 1) | (np.arange(40) < 8))
+    few = FeatureSet(
+        name="few",
+        features=train.features[kept],
+        labels=train.labels[kept],
+        class_names=train.class_names,
+    )
+    assert 1 <= (few.labels == 1).sum() < 5
+    results = fewshot.run(few, test, shots=(1, 5))
+    assert results[0].notes == ()
+    assert results[1].notes == (
+        "5 shots: 1 of 3 classes have fewer images, and give all they have",
+    )
+    chosen = np.concatenate([i[:5] for i in fewshot.class_order(few.labels, 3, seed=0)])
+    assert (few.labels[chosen] == 1).sum() == (few.labels == 1).sum()
+    scores = minimum(few.features[chosen], few.labels[chosen], 3, test.features, 1024.0)
+    assert results[1].top1[0] == np.mean(scores.argmax(axis=1) == test.labels)
