@@ -155,7 +155,8 @@ def test_the_seed_fixes_every_pixel(config, files, tmp_path):
 
 
 ERRORS = {
-    "no mode": (["--noaugmentations", DIGITS], "what to show? add one of: --augmentations"),
+    "two modes": (["--weights", DIGITS], "what to show? add one of: --augmentations"),
+    "flag of another mode": ([DIGITS, "--heads=0"], "unknown flag '--heads'"),
     "no such file": ([DIGITS, "--images", "no.jpg"], "--images: no.jpg: No such file"),
     "no file": ([DIGITS, "--images", "--count=3"], "--images needs the names"),
     "no image": ([DIGITS, "--images", __file__], f"--images {__file__}: not a readable image"),

@@ -7,7 +7,9 @@ row-major order; tokens before the patches (class, distillation, registers) are 
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from einops import rearrange
+from jaxtyping import Array, Bool, Float, Int
 
 from vit_jax.models import HybridConfig, ModelConfig, SwinConfig, base, hybrid
 
@@ -59,3 +61,72 @@ def rollout(
 def prepend_token(flow: Float[Array, "B N N"]) -> Float[Array, "B M M"]:
     """Add, as the first of M = N + 1, a token that has read itself only: ConViT's class token."""
     return jnp.pad(flow, ((0, 0), (1, 0), (1, 0))).at[:, 0, 0].set(1.0)
+
+
+def distances(grid: Grid, step: tuple[float, float]) -> Float[np.ndarray, "N N"]:
+    """Return how far tokens lie from each other, in the unit of `step`, from one to the next."""
+    places = np.mgrid[: grid[0], : grid[1]].reshape(2, -1) * np.asarray(step)[:, None]
+    return np.hypot(*(places[:, :, None] - places[:, None]))
+
+
+def attention_distance(
+    weights: Float[np.ndarray, "W h n n"],
+    window: Grid,
+    step: tuple[float, float],
+    real: Bool[np.ndarray, "W n"] | None = None,
+) -> Float[np.ndarray, "h"]:
+    """Return each head's mean distance from a query to what it attends to.
+
+    It is figure 7 (right) of arXiv:2010.11929 in pixels, and the non-locality of arXiv:2103.10697
+    (section 4) in patches. Weights of talking heads may be negative: what counts is their size.
+
+    Args:
+        weights: of windows of one size; attention to the whole grid is one window.
+        window: the tokens of a window.
+        step: from one token to the next, in rows and columns: the unit of the result.
+        real: tokens that are part of the image; the others count as neither query nor key.
+    """
+    pairs = np.abs(weights, dtype=np.float32)
+    if real is not None:
+        pairs = pairs * real[:, None, None]
+    total = np.maximum(pairs.sum(axis=-1), np.finfo(np.float32).tiny)
+    reach = np.einsum("whqk,qk->whq", pairs, distances(window, step)) / total
+    each = rearrange(reach, "w h n -> h w n")
+    return each.mean(axis=(1, 2)) if real is None else each[:, real].mean(axis=1)
+
+
+def window_tokens(grid: Grid, window: Grid, shift: Grid) -> Int[np.ndarray, "W n"]:
+    """Return which token of the grid stands at each place of the windows of a `WindowAttention`.
+
+    The zeros that fill the last windows are -1. `window` and `shift` are those of `fit_window`.
+    """
+    tokens = np.arange(grid[0] * grid[1]).reshape(grid)
+    tokens = np.roll(tokens, (-shift[0], -shift[1]), axis=(0, 1))
+    fill = [(0, -side % size) for side, size in zip(grid, window, strict=True)]
+    tokens = np.pad(tokens, fill, constant_values=-1)
+    return rearrange(tokens, "(y p) (x q) -> (y x) (p q)", p=window[0], q=window[1])
+
+
+def received(
+    weights: Float[np.ndarray, "W h n n"], tokens: Int[np.ndarray, "W n"]
+) -> Float[np.ndarray, "h N"]:
+    """Return how much attention each token of the grid gets from all queries, 1 on average or less.
+
+    Less, as some may go to the zeros that fill windows. `tokens` is from `window_tokens`.
+    """
+    real = tokens >= 0
+    gets = rearrange((weights * real[:, None, :, None]).sum(axis=2), "w h n -> h w n")
+    out = np.zeros((weights.shape[1], np.count_nonzero(real)), np.float32)
+    out[:, tokens[real]] = gets[:, real]
+    return out
+
+
+def window_edges(side: int, size: int, shift: int) -> list[int]:
+    """Return, along one axis, the tokens before which another window begins."""
+    window = (np.arange(side) - shift) % side // size
+    return [int(i) for i in np.flatnonzero(np.diff(window)) + 1]
+
+
+def gates(gating_param: Float[np.ndarray, "h"]) -> Float[np.ndarray, "h"]:
+    """Return the share of GPSA's attention that goes by position, by head (arXiv:2103.10697)."""
+    return 1 / (1 + np.exp(-np.asarray(gating_param, np.float32)))

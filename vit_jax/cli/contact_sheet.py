@@ -8,9 +8,10 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageDraw, ImageFont
 
-# Bytes that a sheet may have. Tiles are made smaller until it fits.
+# Bytes that a sheet may have. Tiles are made smaller until it fits, at last of fewer colours.
 _MAX_BYTES = 280_000
 _SIDES = (160, 144, 128, 112, 96, 84, 72, 64, 56, 48)
+_COLOURS = 256
 _MARGIN = 6
 _FONT_SIZE, _LINE = 11, 14
 
@@ -25,21 +26,21 @@ class Tile(NamedTuple):
 
 
 def render(rows: list[list[Tile]], title: str) -> bytes:
-    """Draw a contact sheet and return it as a PNG of 256 colours, below 280 kB if need be.
+    """Draw a contact sheet and return it as a PNG of at most 256 colours and 280 kB, if need be.
 
     Small images are enlarged by whole numbers, their pixels to be seen as they are.
     """
-    data, tiles = b"", sum(map(len, rows))
-    for side in _SIDES:
+    tiles = sum(map(len, rows))
+    sheets = [(side, _COLOURS) for side in _SIDES] + [(_SIDES[-1], 64), (_SIDES[-1], 16)]
+    for side, colours in sheets:
         if tiles * side**2 > 3 * _MAX_BYTES and side > _SIDES[-1]:
             continue  # photographs take half a byte a pixel: not worth a try
-        out = io.BytesIO()
-        sheet = _draw(rows, title, side)
-        sheet.quantize(256, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
-        data = out.getvalue()
-        if len(data) <= _MAX_BYTES:
+        out, sheet = io.BytesIO(), _draw(rows, title, side)
+        # One step of k-means keeps greys grey beside many colours.
+        sheet.quantize(colours, kmeans=1, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
+        if out.tell() <= _MAX_BYTES:
             break
-    return data
+    return out.getvalue()
 
 
 def _draw(rows: list[list[Tile]], title: str, side: int) -> Image.Image:
@@ -48,9 +49,11 @@ def _draw(rows: list[list[Tile]], title: str, side: int) -> Image.Image:
     width = max(len(row) for row in rows) * step + _MARGIN
     captions = [[_wrap(tile.caption, side, font) for tile in row] for row in rows]
     heading = _wrap(title, width - 2 * _MARGIN, font)
-    heights = [side + _LINE * max(map(len, texts)) + 2 * _MARGIN for texts in captions]
+    pictures = [[_fit(tile.image, side) for tile in row] for row in rows]
+    heights = [max(picture.height for picture in row) for row in pictures]
+    below = [_LINE * max(map(len, texts)) + 2 * _MARGIN for texts in captions]
     top = _LINE * len(heading) + 2 * _MARGIN
-    sheet = Image.new("RGB", (width, top + sum(heights)), "white")
+    sheet = Image.new("RGB", (width, top + sum(heights) + sum(below)), "white")
     draw = ImageDraw.Draw(sheet)
 
     def write(lines: list[str], left: int, top: int) -> None:
@@ -58,13 +61,12 @@ def _draw(rows: list[list[Tile]], title: str, side: int) -> Image.Image:
             draw.text((left, top + i * _LINE), line, "black", font)
 
     write(heading, _MARGIN, _MARGIN)
-    for row, texts, height in zip(rows, captions, heights, strict=True):
-        for i, (tile, text) in enumerate(zip(row, texts, strict=True)):
+    for row, texts, height, space in zip(pictures, captions, heights, below, strict=True):
+        for i, (picture, text) in enumerate(zip(row, texts, strict=True)):
             left = _MARGIN + i * step
-            picture = _fit(tile.image, side)
             sheet.paste(picture, (left + (side - picture.width) // 2, top))
-            write(text, left, top + side + 1)
-        top += height
+            write(text, left, top + height + 1)
+        top += height + space
     return sheet
 
 

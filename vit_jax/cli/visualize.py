@@ -1,62 +1,165 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m vit_jax visualize --augmentations --config=FILE`: pictures of what a run does."""
+"""`python -m vit_jax visualize`: pictures of what a run does and of what a model has learned."""
 
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
 from absl import flags
 
+from vit_jax import startup
 from vit_jax.cli import flags as cli_flags
+from vit_jax.cli import trained_flags
 from vit_jax.errors import UserError
 
-_HELP = """usage: python -m vit_jax visualize --augmentations --config=FILE [flags]
+_HELP = f"""usage: python -m vit_jax visualize --attention --from=WEIGHTS IMAGE ... [flags]
+       python -m vit_jax visualize --weights --from=WEIGHTS [flags]
+       python -m vit_jax visualize --augmentations --config=FILE [flags]
 
 Writes contact sheets (PNG). What to show, one of:
 
+  --attention         NAME_attention.png of each image: where the model looked, over the image,
+                      in all and by layer and head; attention_distance.png: how far heads look.
+                      Of networks without attention, the class activation map
+  --weights           patch_filters.png, positions.png; of a ConViT gates.png, of a Swin
+                      relative_bias.png
   --augmentations     transform.png: images as evaluated, then as drawn for training
                       operations.png: every operation of data.transform.auto_augment
                       batch.png: batches as the step sees them, mixed and erased
 
+  --out=DIR           where to (default: runs/visualize)
+
+With --attention (an IMAGE is a file, a folder, a pattern, or - for a list on stdin):
+
+  --layers=0,5,11     layers to draw, or all (default: up to 4 of each kind, evenly spaced)
+  --heads=0,3         heads to draw beside their mean, all, or none (default: up to 6)
+
+With --attention or --weights:
+
+{trained_flags.WEIGHTS}
+
+With --attention:
+
+{trained_flags.INPUTS}
+
+With --augmentations:
+
   --config=FILE       the run, with overrides such as --config.data.mix.cutmix_alpha=1
   --images FILE ...   take these images instead of the run's training split
-  --out=DIR           where to (default: runs/visualize)
   --count=N           draws of each image, and images of a batch (default: 8)
   --debug             show the traceback of an error
 
+  python -m vit_jax visualize --attention --from=runs/vit_mu_digits docs/images/digits
+  python -m vit_jax visualize --attention --from=npz:ViT-B_16.npz --model=vit_b16_384 cat.jpg \\
+      --layers=all --heads=none
+  python -m vit_jax visualize --weights --from=runs/vit_mu_digits
   python -m vit_jax visualize --augmentations --config=configs/vit_mu_digits.py
   python -m vit_jax visualize --augmentations --config=configs/deit_s16_imagenet.py \\
       --images cat.jpg dog.jpg --out=sheets"""
 
-_MODES = ("augmentations",)
-
 
 def main(argv: Sequence[str]) -> int:
     """Run the command line (program name first) and return the exit status."""
-    if any(argument in ("-h", "--help") for argument in argv):
+    if any(argument in ("-h", "--help", "-help") for argument in argv[1:]):
         print(_HELP)
         return 0
 
     def command() -> int:
-        jax.config.update("jax_platforms", "cpu")  # nothing here is worth waiting for a GPU
-        words = _spread_images(argv)
-        values = cli_flags.define(words)
-        for mode in _MODES:
-            flags.DEFINE_bool(mode, False, "See --help.", flag_values=values)
-        flags.DEFINE_multi_string("images", [], "See --help.", flag_values=values)
-        flags.DEFINE_string("out", "runs/visualize", "See --help.", flag_values=values)
-        flags.DEFINE_integer("count", 8, "See --help.", 1, 16, flag_values=values)
-        cfg = cli_flags.read_config(words, values)
-        if [bool(values[mode].value) for mode in _MODES].count(True) != 1:
-            raise UserError(f"what to show? add one of: {', '.join(f'--{m}' for m in _MODES)}")
-        from vit_jax.cli.augmentation_sheets import write_sheets
-
-        files, out, count = (values[name].value for name in ("images", "out", "count"))
-        print("\n".join(write_sheets(cfg, files or [], Path(str(out)), int(count or 1))))
+        mode, rest = _mode(argv)
+        print("\n".join(_MODES[mode](rest)))
         return 0
 
     return cli_flags.run(command, argv)
+
+
+def _mode(argv: Sequence[str]) -> tuple[str, list[str]]:
+    """Return which mode a command line asks for, and the command line without it."""
+    asked = [word for word in argv[1:] if word.removeprefix("--") in _MODES and word[:2] == "--"]
+    if len(asked) != 1:
+        raise UserError(f"what to show? add one of: {', '.join(f'--{mode}' for mode in _MODES)}")
+    return asked[0].removeprefix("--"), [word for word in argv if word != asked[0]]
+
+
+def _augmentations(argv: Sequence[str]) -> list[str]:
+    jax.config.update("jax_platforms", "cpu")  # nothing here is worth waiting for a GPU
+    words = _spread_images(argv)
+    values = cli_flags.define(words)
+    _define_out(values)
+    flags.DEFINE_multi_string("images", [], "See --help.", flag_values=values)
+    flags.DEFINE_integer("count", 8, "See --help.", 1, 16, flag_values=values)
+    cfg = cli_flags.read_config(words, values)
+    from vit_jax.cli.augmentation_sheets import write_sheets
+
+    files, count = (values[name].value for name in ("images", "count"))
+    return write_sheets(cfg, files or [], _out(values), int(count or 1))
+
+
+def _attention(argv: Sequence[str]) -> list[str]:
+    startup.configure()
+    values = flags.FlagValues()
+    _define_out(values)
+    trained_flags.define(values)
+    for name in ("layers", "heads"):
+        flags.DEFINE_string(name, "", "See --help.", flag_values=values)
+    found, names = trained_flags.read(argv, values)
+    from vit_jax.cli.attention_sheets import Choice, write_sheets
+    from vit_jax.data import evaluation_view
+    from vit_jax.inference import read_weights
+    from vit_jax.inference.images import expand, read_image
+    from vit_jax.inference.saliency import check
+
+    check(found.model)
+    choice = Choice(*(_numbers(name, str(values[name].value)) for name in ("layers", "heads")))
+    if not names:
+        raise UserError("which images? name files, folders or patterns, or - to read a list")
+    files, views = expand(names, sys.stdin), []
+    for file in files:  # all, before anything is drawn, which takes long
+        image = read_image(file, found.channels)
+        views.append(evaluation_view(image, found.transform, found.image_size))
+    shown = [Path(file).name for file in files]
+    return write_sheets(read_weights(found), views, shown, _out(values), choice)
+
+
+def _numbers(name: str, text: str) -> tuple[int, ...] | str:
+    """Read "0,3,11" or "none" as numbers; "" and "all" stay what they are."""
+    words = {"layers": ("", "all"), "heads": ("", "all", "none")}[name]
+    if text in words:
+        return () if text == "none" else text
+    if not re.fullmatch(r"\d+(,\d+)*", text):
+        raise UserError(
+            f"--{name}={text} must be numbers, such as 0,3, or {' or '.join(words[1:])}"
+        )
+    return tuple(int(number) for number in text.split(","))
+
+
+def _weights(argv: Sequence[str]) -> list[str]:
+    jax.config.update("jax_platforms", "cpu")
+    values = flags.FlagValues()
+    _define_out(values)
+    trained_flags.define(values, inputs=False)
+    found, _ = trained_flags.read(argv, values, positional=False)
+    from vit_jax.cli.weight_sheets import write_sheets
+    from vit_jax.inference import read_weights
+
+    return write_sheets(read_weights(found), _out(values))
+
+
+def _define_out(values: flags.FlagValues) -> None:
+    flags.DEFINE_string("out", "runs/visualize", "See --help.", flag_values=values)
+
+
+def _out(values: flags.FlagValues) -> Path:
+    return Path(str(values["out"].value))
+
+
+# Each reads the rest of the command line, and knows no other's flags.
+_MODES: dict[str, Callable[[Sequence[str]], list[str]]] = {
+    "augmentations": _augmentations,
+    "attention": _attention,
+    "weights": _weights,
+}
 
 
 def _spread_images(argv: Sequence[str]) -> list[str]:

@@ -18,7 +18,8 @@ from vit_jax.models.layers.pool import Pool
 
 Grid = tuple[int, int]
 Seen = Mapping[str, jax.Array]
-Saliency = Callable[[UInt8[Array, "B H W C"]], tuple[Output, Float[Array, "B rows columns"]]]
+Map = Float[Array, "B rows columns"]
+Saliency = Callable[[UInt8[Array, "B H W C"]], tuple[Output, Map]]
 
 
 def method(cfg: ModelConfig) -> str:
@@ -60,19 +61,36 @@ def make_saliency(trained: Trained) -> Saliency:
     Raises:
         UserError: a model of whose tokens no map can be made.
     """
+    inspect = _make_inspect(trained)
+    apply = jax.jit(lambda variables, image: inspect(variables, image)[:2])
+    variables = jax.device_put(trained.variables)
+    return lambda image: apply(variables, image)
+
+
+def make_inspection(
+    trained: Trained,
+) -> Callable[[UInt8[Array, "B H W C"]], tuple[Output, Map, Seen]]:
+    """Return images -> (output, map, all that `models.captured` records): `make_saliency` and more.
+
+    Raises:
+        UserError: a model of whose tokens no map can be made.
+    """
+    apply, variables = jax.jit(_make_inspect(trained)), jax.device_put(trained.variables)
+    return lambda image: apply(variables, image)
+
+
+def _make_inspect(trained: Trained) -> Callable[[Any, jax.Array], tuple[Output, Map, Seen]]:
     cfg = trained.model
     check(cfg)
     module = models.create(cfg)
 
-    @jax.jit
-    def apply(variables: Any, image: jax.Array) -> tuple[Output, jax.Array]:
-        size = image.shape[1], image.shape[2]
+    def inspect(variables: Any, image: jax.Array) -> tuple[Output, Map, Seen]:
         normal = normalize(image, trained.mean, trained.std)
         output, seen = models.captured(module, variables, normal)
-        return output, heat_map(cfg, variables, output, seen, size)
+        size = image.shape[1], image.shape[2]
+        return output, heat_map(cfg, variables, output, seen, size), seen
 
-    variables = jax.device_put(trained.variables)
-    return lambda image: apply(variables, image)
+    return inspect
 
 
 def heat_map(
@@ -111,6 +129,14 @@ def convit_rollout(seen: Seen) -> Float[Array, "B N N"]:
     if "blocks/attn/weights" not in seen:
         return local
     return attention.rollout(seen["blocks/attn/weights"], attention.prepend_token(local))
+
+
+def extra_rollout(cfg: ModelConfig, seen: Seen) -> Float[Array, "B N"] | None:
+    """Return the rollout to the mean of the patches where the map is the pooling query's."""
+    if not (isinstance(cfg, ViTConfig) and cfg.pool is Pool.MAP):
+        return None
+    prefix = attention.num_prefix(cfg)
+    return attention.rollout(seen["blocks/attn/weights"])[:, prefix:, prefix:].mean(axis=1)
 
 
 def _class_activation(

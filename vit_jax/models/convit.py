@@ -168,8 +168,10 @@ class GatedPositionalAttention(nn.Module):
         q = q * head_dim**-0.5
         logits = jnp.matmul(q, k.swapaxes(-1, -2), preferred_element_type=jnp.float32)
         position = self._by_position(tokens, rules.linear)
-        weights = self._gate(jax.nn.softmax(logits, axis=-1), position).astype(self.dtype)
+        content = jax.nn.softmax(logits, axis=-1)
+        weights = self._gate(content, position).astype(self.dtype)
         record(self, "position", lambda: position)
+        record(self, "content", lambda: content)
         record(self, "weights", lambda: weights)
         weights = nn.Dropout(self.dropout_rate, deterministic=not self.train)(weights)
         out = jnp.matmul(weights, v).swapaxes(1, 2).reshape(batch, tokens, dim)

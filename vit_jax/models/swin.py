@@ -125,7 +125,7 @@ def validate(cfg: SwinConfig) -> None:
         raise UserError(f"model.mlp_ratio={cfg.mlp_ratio} leaves the MLP no width")
 
 
-def _stage_windows(cfg: SwinConfig) -> list[tuple[int, int]]:
+def stage_windows(cfg: SwinConfig) -> list[tuple[int, int]]:
     """Return the (rows, columns) of each stage's windows, before they are fitted to its grid."""
     if len(cfg.window) <= 2:
         return [pair(cfg.window, "window")] * len(cfg.depths)
@@ -135,7 +135,7 @@ def _stage_windows(cfg: SwinConfig) -> list[tuple[int, int]]:
 def fitted_windows(cfg: SwinConfig) -> list[tuple[int, int]]:
     """Return the (rows, columns) of each stage's windows as fitted to its grid of tokens."""
     size, found = grid(pair(cfg.image_size, "image_size"), pair(cfg.patch, "patch")), []
-    for window in _stage_windows(cfg):
+    for window in stage_windows(cfg):
         found.append(fit_window(size, window, shifted=False)[0])
         size = (size[0] + 1) // 2, (size[1] + 1) // 2
     return found
@@ -214,7 +214,7 @@ class Stage(nn.Module):
             x = block(
                 cfg=cfg,
                 num_heads=cfg.num_heads[self.index],
-                window=_stage_windows(cfg)[self.index],
+                window=stage_windows(cfg)[self.index],
                 shifted=i % 2 == 1,
                 drop_path_rate=rate,
                 train=self.train,
