@@ -55,7 +55,7 @@ def test_counts(resmlp: ModuleType) -> None:
 @pytest.mark.slow
 def test_trains_on_any_mesh(resmlp: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(test_families.TINY, "resmlp", tiny())
-    test_families.test_a_mesh_of_all_axes_computes_the_same("resmlp")
+    test_families.test_a_mesh_of_all_axes_with_remat_computes_the_same("resmlp")
 
 
 def test_weights_go_out_and_in(resmlp: ModuleType) -> None:
