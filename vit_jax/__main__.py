@@ -16,6 +16,7 @@ VERBS = {
     "models": "the named variants with parameters and multiply-adds",
     "summary": "the parameter table and FLOPs of a config's model",
     "visualize": "contact sheets of what a config's augmentation does to images",
+    "export": "a model for jax alone, ONNX Runtime, timm or the Hugging Face Hub",
     "convert": "write a run's weights, or published ones, as a file that timm loads",
     "serve": "a page where one drops an image and sees its classes (needs the extra [serve])",
     "cache_teacher": "write a teacher's logits for a whole run, to distil from without running it",

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trained model as files that other programs run: the contents of an export's folder."""
+
+import dataclasses
+import enum
+import json
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import safetensors.numpy
+from jax import export as jax_export
+
+import vit_jax
+from vit_jax import config_json, weights
+from vit_jax.config import Config
+from vit_jax.errors import UserError
+from vit_jax.inference import (
+    export_check,
+    export_folder,
+    export_onnx,
+    export_stablehlo,
+    model_card,
+    quantize,
+    timm_config,
+)
+from vit_jax.inference.export_check import Change
+from vit_jax.inference.forward import make_forward
+from vit_jax.inference.quantize import WeightDType
+from vit_jax.inference.trained import Trained
+from vit_jax.weights import export as weights_export
+from vit_jax.weights import timm as timm_names
+
+
+class Format(enum.StrEnum):
+    """What is to run the model."""
+
+    STABLEHLO = "stablehlo"  # jax alone
+    ONNX = "onnx"  # ONNX Runtime and whatever else reads ONNX
+    TIMM = "timm"  # PyTorch
+
+
+_INT8_ELSEWHERE = {
+    Format.ONNX: "ONNX Runtime makes int8 of the float32 file: onnxruntime.quantization",
+    Format.TIMM: "timm's layers have no scales; PyTorch quantises a loaded model: torchao",
+}
+
+
+def check(trained: Trained, form: Format, dtype: WeightDType) -> None:
+    """Refuse what cannot be exported so, before weights are read.
+
+    Raises:
+        UserError: naming what stands in the way.
+    """
+    if form is Format.ONNX:
+        export_onnx.require()
+        if dtype is WeightDType.BFLOAT16:
+            raise UserError("--dtype=bfloat16 is for stablehlo and timm; --format=onnx has float32")
+    if dtype is WeightDType.INT8 and form is not Format.STABLEHLO:
+        raise UserError(f"--dtype=int8 is for --format=stablehlo; {_INT8_ELSEWHERE[form]}")
+    if form is Format.TIMM:
+        weights_export.check(trained.model)
+        timm_config.hub_config(trained)
+
+
+def make(
+    trained: Trained, form: Format, dtype: WeightDType, *, name: str
+) -> tuple[dict[str, bytes], Change]:
+    """Return the files of an export by name, and what it changed.
+
+    Args:
+        trained: the model, with its weights.
+        form, dtype: what `check` lets pass.
+        name: the model card's title.
+
+    Raises:
+        UserError: the format cannot hold this model.
+    """
+    packed = quantize.pack(trained.variables, dtype)
+    files: dict[str, bytes] = {}
+    run: Callable[[Any], Any]
+    if form is Format.STABLEHLO:
+        data = export_stablehlo.serialize(trained, packed)
+        run = jax.jit(jax_export.deserialize(bytearray(data)).call)
+    elif form is Format.ONNX:
+        data = export_onnx.serialize(trained)
+        run = export_onnx.runner(data)
+    else:
+        state = weights.to_timm(packed, trained.model)
+        data = safetensors.numpy.save(state, metadata={"format": "pt"})
+        files[export_folder.CONFIG] = _json(timm_config.hub_config(trained))
+        run = _from_timm(trained, data)
+    change = export_check.compare(trained, run)
+    description = _description(trained, form, dtype)
+    card = model_card.card(trained, form.value, change, description, name)
+    files |= {
+        export_folder.WEIGHTS[form.value]: data,
+        export_folder.CLASSES: _json(list(trained.class_names)),
+        export_folder.CARD: card.encode(),
+        export_folder.MARK: _json(description),
+    }
+    return files, change
+
+
+def _from_timm(trained: Trained, data: bytes) -> Callable[[Any], Any]:
+    # Without what timm holds besides, such as a table of fixed positions.
+    entries = timm_names.entries(trained.model)
+    ours = {part.key for entry in entries for layer in entry.layers for part in layer}
+    state = safetensors.numpy.load(data)
+    variables = weights.from_timm(
+        {key: state[key].astype(np.float32) for key in ours}, trained.model
+    )
+    forward = make_forward(dataclasses.replace(trained, variables=variables))
+    return lambda images: forward(images).logits
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _description(trained: Trained, form: Format, dtype: WeightDType) -> dict[str, Any]:
+    """Say for programs what the model card says for people."""
+    height, width = trained.image_size
+    transform = trained.transform
+    found: dict[str, Any] = {
+        "vit_jax": vit_jax.__version__,
+        "format": form.value,
+        "weights": export_folder.WEIGHTS[form.value],
+        "dtype": dtype.value,
+        "model": config_json.to_json(Config(model=trained.model))["model"],
+        "input": {
+            "shape": ["batch", height, width, trained.channels],
+            "dtype": "uint8",
+            "crop": transform.crop.value,
+            "crop_ratio": transform.crop_ratio,
+            "resize": transform.resize.value,
+            "mean": list(trained.mean),
+            "std": list(trained.std),
+            "normalization": "inside" if form is not Format.TIMM else "outside",
+        },
+        "output": {"shape": ["batch", trained.model.num_classes], "dtype": "float32"},
+        "loss": trained.loss.value,
+        "from": trained.ref,
+        "ema": trained.ema,
+        "step": trained.step,
+        "metrics": dict(trained.metrics),
+    }
+    if form is Format.TIMM:
+        found["input"] |= {"shape": ["batch", trained.channels, height, width], "dtype": "float32"}
+    if form is Format.STABLEHLO:
+        found |= {"jax": jax.__version__, "platforms": list(export_stablehlo.PLATFORMS)}
+    if form is Format.ONNX:
+        found["opset"] = export_onnx.OPSET
+    if trained.config is not None:
+        found["config"] = config_json.to_json(trained.config)
+    return found

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an export changed: its logits beside the model's own, on real images."""
+
+import dataclasses
+from collections.abc import Callable
+
+import cv2
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from vit_jax.data import ops
+from vit_jax.data.transform import Transform
+from vit_jax.errors import UserError
+from vit_jax.evals.classify import open_split
+from vit_jax.inference.forward import make_forward
+from vit_jax.inference.trained import Trained
+
+COUNT = 16
+Images = UInt8[np.ndarray, "B H W C"]
+Logits = Float[np.ndarray, "B K"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """How far an export's logits are from the model's.
+
+    Attributes:
+        images: what was looked at, in words.
+        count: how many.
+        largest: the largest difference of any logit.
+        scale: the largest logit.
+        same_top1: images with the same first guess.
+    """
+
+    images: str
+    count: int
+    largest: float
+    scale: float
+    same_top1: int
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        return (
+            f"on {self.count} {self.images} logits (up to {self.scale:.3g}) change by at most "
+            f"{self.largest:.2g}, the first guess is the same for {self.same_top1}"
+        )
+
+
+def compare(trained: Trained, run: Callable[[Images], Logits]) -> Change:
+    """Run an export and the model that it was made from on the same images.
+
+    The export sees them in two batches, of one and of the rest: it must take any number.
+    """
+    images, name = sample_images(trained)
+    before = np.asarray(make_forward(trained)(images).logits)
+    after = np.concatenate([np.asarray(run(images[:1])), np.asarray(run(images[1:]))])
+    return Change(
+        images=name,
+        count=len(images),
+        largest=float(np.abs(after - before).max()),
+        scale=float(np.abs(before).max()),
+        same_top1=int((after.argmax(1) == before.argmax(1)).sum()),
+    )
+
+
+def sample_images(trained: Trained) -> tuple[Images, str]:
+    """Return a few images as the model takes them, and what they are.
+
+    They are spread over the split that the run evaluates on. Where there is no run, or not its data
+    any more, they are cut out of the two photographs that come with scikit-learn.
+    """
+    cfg = trained.config
+    if cfg is not None and cfg.evals:
+        try:
+            source = open_split(next(iter(cfg.evals.values())), cfg.data)
+        except UserError:
+            source = None
+        if source is not None and len(source):
+            transform = Transform(
+                cfg=trained.transform,
+                image_size=trained.image_size,
+                channels=trained.channels,
+                exact=True,
+            )
+            rng = np.random.default_rng(0)  # of which an evaluation's transform draws nothing
+            chosen = np.linspace(0, len(source) - 1, min(COUNT, len(source))).astype(int)
+            views = [transform(source.read(int(i))[0], rng) for i in chosen]
+            return np.stack(views), f"images of {source.name}"
+    return np.stack(_photographs(trained)), "views of two photographs"
+
+
+def _photographs(trained: Trained) -> list[UInt8[np.ndarray, "H W C"]]:
+    from sklearn.datasets import load_sample_images  # late: slow to import
+
+    views = []
+    for photo in load_sample_images().images:
+        if trained.channels == 1:
+            photo = cv2.cvtColor(photo, cv2.COLOR_RGB2GRAY)[:, :, None]
+        height, width = photo.shape[:2]
+        for i in range(COUNT // 2):
+            # Windows of half the sides, from corner to corner.
+            top, left = (i * height // COUNT, i % 4 * width // 8)
+            window = photo[top : top + height // 2, left : left + width // 2]
+            views.append(ops.resize(window, trained.image_size, trained.transform.resize))
+    return views

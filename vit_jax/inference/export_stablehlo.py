@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trained model as one StableHLO artifact, which runs with jax alone."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import export
+from jaxtyping import Array, Float, UInt8
+
+from vit_jax import trees
+from vit_jax.errors import UserError
+from vit_jax.inference.forward import make_apply
+from vit_jax.inference.quantize import unpack
+from vit_jax.inference.trained import Trained
+from vit_jax.models.layers.attention import AttentionImpl
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+# What holds the module, a flatbuffer, addresses 2 GiB; the program itself is within the rest.
+MAX_BYTES = 2**31 - 2**26
+
+
+def portable(trained: Trained) -> Trained:
+    """Return the model with the attention that every platform has.
+
+    Left to itself it is chosen for the device of this process.
+    """
+    if not hasattr(trained.model, "attention"):
+        return trained
+    model: Any = dataclasses.replace(trained.model, **{"attention": AttentionImpl.XLA})
+    return dataclasses.replace(trained, model=model)
+
+
+def serialize(trained: Trained, packed: Any) -> bytes:
+    """Return the artifact of images -> logits, weights and normalisation inside.
+
+    It takes uint8 [B, H, W, C], cropped and resized, for any B >= 1, and returns float32 [B, K].
+    No device is used: a process without an accelerator writes for all of `PLATFORMS`.
+
+    Args:
+        trained: the model; its own weights are not looked at.
+        packed: its weights, from `quantize.pack`.
+
+    Raises:
+        UserError: weights of 2 GiB or more.
+    """
+    size = trees.num_bytes(packed)
+    if size > MAX_BYTES:
+        raise UserError(
+            f"the weights are {size:,} bytes; a StableHLO artifact holds {MAX_BYTES:,}: "
+            "store them smaller by --dtype=bfloat16 or int8"
+        )
+    apply = make_apply(portable(trained))
+
+    def logits(image: UInt8[Array, "B H W C"]) -> Float[Array, "B K"]:
+        return apply(unpack(packed), image).logits
+
+    (batch,) = export.symbolic_shape("batch")
+    shape = (batch, *trained.image_size, trained.channels)
+    exported = export.export(jax.jit(logits), platforms=PLATFORMS)(
+        jax.ShapeDtypeStruct(shape, jnp.uint8)
+    )
+    return bytes(exported.serialize())

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder onto the Hugging Face Hub."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vit_jax.errors import UserError
+
+
+def check(repo: str) -> None:
+    """Refuse a push that cannot work, before anything is computed.
+
+    Raises:
+        UserError: no client, no token, or a name of another form than USER/REPO.
+    """
+    hub = _client()
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
+        raise UserError(f"--push={repo} must be USER/REPO or ORGANISATION/REPO")
+    if not hub.get_token():
+        raise UserError(
+            "--push needs a token of the Hugging Face Hub that may write: run `hf auth login`, or "
+            "set HF_TOKEN"
+        )
+
+
+def push(folder: Path, files: Sequence[str], repo: str, *, public: bool, message: str) -> str:
+    """Upload these files of a folder and return the repository's address.
+
+    A repository that is not there is created, private unless `public`; one that is keeps its
+    visibility and its other files.
+
+    Raises:
+        UserError: the Hub cannot be reached, or refuses.
+    """
+    hub, errors = _client(), _errors()
+    try:
+        api = hub.HfApi(library_name="vit_jax")
+        url = api.create_repo(repo, private=not public, exist_ok=True)
+        api.upload_folder(
+            folder_path=folder, repo_id=repo, allow_patterns=list(files), commit_message=message
+        )
+    except errors as error:
+        raise UserError(f"--push={repo}: {_reason(error)}; {folder} is complete") from error
+    return str(url)
+
+
+def _client() -> Any:
+    try:
+        import huggingface_hub  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise UserError("--push needs huggingface_hub: pip install -e '.[hub]'") from None
+    return huggingface_hub
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    import httpx  # pyright: ignore[reportMissingImports]
+    from huggingface_hub import errors  # pyright: ignore[reportMissingImports]
+
+    return (errors.HfHubHTTPError, errors.HFValidationError, httpx.HTTPError, OSError)
+
+
+def _reason(error: Exception) -> str:
+    """Say in one line what the Hub, or the way to it, said."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    told = getattr(error, "server_message", None) or " ".join(str(error).split())
+    if status in (401, 403):
+        return f"the Hub refuses the token ({status}: {told}); it must be allowed to write there"
+    if status == 404:
+        return f"the Hub knows no such user or organisation, or not for this token (404: {told})"
+    if status:
+        return f"the Hub answers {status}: {told}"
+    return f"the Hub cannot be reached: {told}"

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""README.md of an export: what the model is, how it was measured, how to load it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax import trees
+from vit_jax.inference.export_check import Change
+from vit_jax.inference.export_folder import CLASSES, MARK, WEIGHTS
+from vit_jax.inference.trained import Trained
+from vit_jax.losses import Loss
+
+# The loader that the Hub's page offers, where it knows one.
+_LIBRARY = {"timm": "timm", "onnx": "onnx", "stablehlo": "jax"}
+_LOAD = {
+    "stablehlo": """\
+```sh
+pip install jax flatbuffers
+```
+
+```python
+import jax, numpy as np
+from jax import export
+
+with open("{weights}", "rb") as file:
+    model = jax.jit(export.deserialize(bytearray(file.read())).call)
+images = np.zeros((2, {height}, {width}, {channels}), np.uint8)  # any number of them
+logits = model(images)  # float32 [2, {classes}]
+```
+
+Nothing else is needed: the weights are inside, and so is the normalisation. The one file runs on
+CPUs, on NVIDIA GPUs and on TPUs. JAX promises to read it for at least six months after the version
+that wrote it, {jax}.""",
+    "onnx": """\
+```sh
+pip install onnxruntime
+```
+
+```python
+import numpy as np, onnxruntime
+
+session = onnxruntime.InferenceSession("{weights}")
+images = np.zeros((2, {height}, {width}, {channels}), np.uint8)  # any number of them
+(logits,) = session.run(["logits"], {{"images": images}})  # float32 [2, {classes}]
+```
+
+The weights are inside, and so is the normalisation.""",
+    "timm": """\
+```sh
+pip install timm
+```
+
+```python
+import timm
+
+model = timm.create_model("local-dir:.", pretrained=True).eval()  # this folder; or hf-hub:USER/REPO
+transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
+```
+
+With vit_jax: `--from=timm:{weights}`; the model's fields are in `export.json`.""",
+}
+
+
+def card(
+    trained: Trained, form: str, change: Change, description: Mapping[str, Any], name: str
+) -> str:
+    """Write the model card of an export, as the Hugging Face Hub shows it.
+
+    Args:
+        trained: the model, with its weights.
+        form: "stablehlo", "onnx" or "timm".
+        change: what the export changed.
+        description: what export.json says.
+        name: the title.
+    """
+    height, width = trained.image_size
+    load = _LOAD[form].format(
+        weights=WEIGHTS[form],
+        height=height,
+        width=width,
+        channels=trained.channels,
+        classes=trained.model.num_classes,
+        jax=description.get("jax", ""),
+    )
+    parts = [
+        _header(form),
+        f"# {name}",
+        _what(trained, form, description),
+        "## Use",
+        load,
+        "## Input and output",
+        _preprocessing(trained, form),
+        "## Evaluation",
+        _evaluation(trained, change),
+        "## Limits",
+        _limits(trained),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _header(form: str) -> str:
+    tags = "".join(f"\n- {tag}" for tag in ("image-classification", "vit_jax", form))
+    return (
+        f"---\nlibrary_name: {_LIBRARY[form]}\npipeline_tag: image-classification\n"
+        f"tags:{tags}\nmetrics:\n- accuracy\n---"
+    )
+
+
+def _what(trained: Trained, form: str, description: Mapping[str, Any]) -> str:
+    family = type(trained.model).__name__.removesuffix("Config")
+    count = trees.num_params(trained.variables["params"])
+    height, width = trained.image_size
+    text = (
+        f"An image classifier ({family}, {count:,} parameters, {width} x {height} pixels, "
+        f"{trained.channels} channel{'s' if trained.channels > 1 else ''}, "
+        f"{trained.model.num_classes:,} classes), stored for {form} with weights in "
+        f"{description['dtype']} by vit_jax {description['vit_jax']}."
+    )
+    cfg = trained.config
+    if cfg is None:
+        return f"{text} The weights were read from `{description['from']}`."
+    return (
+        f"{text} It was trained on `{cfg.data.name}` [{cfg.data.train_split}] for "
+        f"{cfg.duration} with seed {cfg.seed}; these are the "
+        f"{'moving average of the weights' if trained.ema else 'weights'} after "
+        f"{trained.step:,} steps. The run's whole config is in `{MARK}`."
+    )
+
+
+def _preprocessing(trained: Trained, form: str) -> str:
+    transform, (height, width) = trained.transform, trained.image_size
+    sized = {
+        "center": f"the short side resized to the model's over {transform.crop_ratio:g}, the "
+        "centre cut out",
+        "resize": "the whole image squashed to size",
+        "none": "images of that size as they are",
+    }[transform.crop.value]
+    scale = (
+        "the pixels go in as they are, 0 to 255: normalisation is part of the model"
+        if form != "timm"
+        else f"then (pixel / 255 - mean) / std with mean {list(trained.mean)} and std "
+        f"{list(trained.std)}"
+    )
+    layout = f"[B, {height}, {width}, {trained.channels}]"
+    if form == "timm":
+        layout = f"[B, {trained.channels}, {height}, {width}]"
+    probability = "softmax" if trained.loss is Loss.SOFTMAX else "the sigmoid of each"
+    return (
+        f"Images {layout}: {sized} ({transform.resize.value} interpolation); {scale}. Logits "
+        f"[B, {trained.model.num_classes}], of which {probability} makes probabilities; the names "
+        f"of the classes are in `{CLASSES}`, in order."
+    )
+
+
+def _evaluation(trained: Trained, change: Change) -> str:
+    measured = {
+        name: value for name, value in trained.metrics.items() if not name.endswith("/num_examples")
+    }
+    told = "No measurement came with the weights."
+    if measured:
+        rows = "\n".join(
+            f"| {name} | {value:.2%} |" if "/top" in name else f"| {name} | {value:.4f} |"
+            for name, value in sorted(measured.items())
+        )
+        told = (
+            f"Measured by the run, before this export:\n\n| evaluation | value |\n|---|--:|\n{rows}"
+        )
+    return f"{told}\n\nAgainst the model before the export: {change}."
+
+
+def _limits(trained: Trained) -> str:
+    return (
+        f"It chooses among {trained.model.num_classes:,} classes, whatever an image shows. How it "
+        "does on other cameras, places, people or corruptions than those of its data was not "
+        "measured unless this page says so, and its probabilities are not calibrated. No licence "
+        "is stated here: those of the data and of the weights apply."
+    )
