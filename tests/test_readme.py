@@ -95,17 +95,23 @@ def commands(block: Block) -> list[Command]:
     return found
 
 
+def _runs_here(command: Command) -> bool:
+    """Say whether a command can run here: no server, and no file of weights from outside."""
+    files = re.findall(r"--from=(?:npz|timm):(\S+)", str(command.words))
+    return command.words[:4] != ("python", "-m", "vit_jax", "serve") and not files
+
+
 SHELL = [b for page in TEXTS for b in blocks(page) if b.language in ("sh", "bash")]
 COMMANDS = [command for block in SHELL for command in commands(block)]
 # Pages that use the run of `make train`, each command in the place where those before it worked.
 IN_ORDER = [
     f"docs/{name}.md"
-    for name in ("predict", "evaluate", "probe", "visualize", "export", "serve", "token_merging")
+    for name in ("predict", "evaluate", "probe", "visualize", "export", "token_merging")
     if f"docs/{name}.md" in TEXTS
 ]
 # Each command of docs/distill.md needs what those before it made: tests/test_distill_docs.py.
 APART = [*IN_ORDER, "docs/distill.md"]
-RUN = [c for c in COMMANDS if c.words[0] == "python" and c.page not in APART]
+RUN = [c for c in COMMANDS if c.words[0] == "python" and c.page not in APART and _runs_here(c)]
 
 
 def test_pages_have_commands_and_only_known_ones() -> None:
@@ -241,12 +247,6 @@ def place(made: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return tmp_path
 
 
-def _runs_here(command: Command) -> bool:
-    """Say whether a command of a page in order can run: not a server, not a file from outside."""
-    files = re.findall(r"--from=(?:npz|timm):(\S+)", str(command.words))
-    return command.words[:4] != ("python", "-m", "vit_jax", "serve") and not files
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("page", IN_ORDER)
@@ -260,9 +260,9 @@ def test_page_runs_in_order(page: str, photos: Path) -> None:
             if command.words[0] != "python" or not _runs_here(command):
                 continue
             if command.words[1] == "-c":
-                done = subprocess.run(
-                    [sys.executable, *command.words[1:]], capture_output=True, text=True
-                )
+                code = [sys.executable, *command.words[1:]]
+                env = {**os.environ, "PYTHONPATH": str(ROOT)}  # where a user's shell is
+                done = subprocess.run(code, capture_output=True, text=True, env=env)
                 status, out, err = done.returncode, done.stdout, done.stderr
             else:
                 status, out, err = call(list(command.words))
@@ -323,8 +323,9 @@ def _shown() -> list[object]:
     """List (shell block, text block after it): what the commands are said to print."""
     cases = []
     for page in TEXTS:
-        pairs = zip(blocks(page), blocks(page)[1:], strict=False)
-        for before, block in pairs:
+        if page in IN_ORDER:
+            continue
+        for before, block in itertools.pairwise(blocks(page)):
             if block.language == "text" and "python" in before.text:
                 cases.append(pytest.param(before, block, id=f"{page}: {before.text[:60]!r}"))
     return cases
@@ -332,15 +333,21 @@ def _shown() -> list[object]:
 
 @pytest.mark.usefixtures("at_root")
 @pytest.mark.parametrize("before, block", _shown())
-def test_shown_lines_are_printed(before: Block, block: Block, tmp_path: Path, photos: Path) -> None:
+def test_shown_lines_are_printed(
+    before: Block, block: Block, tmp_path: Path, photos: Path, request: pytest.FixtureRequest
+) -> None:
+    of_a_run = "=runs/" in before.text
+    if of_a_run:  # numbers are those of a whole run
+        request.getfixturevalue("place")
     printed = {
-        " ".join(line.split()).strip("-")
+        _shape(line) if of_a_run else " ".join(line.split()).strip("-")
         for command in commands(before)
         for line in call(shorten(command.words, tmp_path, photos))[1].splitlines()
     }
     for line in block.text.splitlines():
         if line != "...":
-            assert " ".join(line.split()).strip("-") in printed, line
+            shown = _shape(line) if of_a_run else " ".join(line.split()).strip("-")
+            assert shown in printed, line
 
 
 def _config_of(words: tuple[str, ...] | list[str]) -> config_lib.Config:
