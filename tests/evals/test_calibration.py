@@ -22,7 +22,7 @@ def test_known_bins_and_their_error():
 def test_matches_the_formula_written_as_loops():
     rng = np.random.default_rng(0)
     confidence = rng.random(500).astype(np.float32)
-    correct = rng.random(500) < confidence**2
+    correct = rng.random(500) < confidence * 6 % 1  # too sure here, not sure enough there
     error = 0.0
     for m in range(1, 16):
         inside = [i for i in range(500) if (m - 1) / 15 < confidence[i] <= m / 15]

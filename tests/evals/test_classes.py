@@ -89,6 +89,28 @@ def test_real_counts_any_label_and_leaves_out_images_without(real, devices):
     assert summary(real, [0, 7, 3, 6, 0], devices)["top1"] == 2 / 3
 
 
+class Tags:
+    """A source with several labels per image."""
+
+    name, class_names, multi_label, labels = "tags", ("sky", "sea", "sun"), True, None
+    num_classes = 3
+
+    def __len__(self):
+        return 1
+
+    def read(self, index):
+        return b"", np.array([1, 1, 0], np.uint8)
+
+    def example_id(self, index):
+        return "tag"
+
+
+def test_several_labels_in_another_order():
+    source = align(Tags(), ("sun", "rain", "sky", "sea"))
+    assert source.multi_label
+    np.testing.assert_array_equal(source.read(0)[1], [0, 0, 1, 1])
+
+
 @pytest.fixture
 def folder(tmp_path):
     """Make DIR/test/<name>/0.png of brightness i, for the i-th name."""
@@ -134,6 +156,8 @@ def test_synsets_and_words_name_the_same(folder):
     assert WORDS.count("crane") == 2  # the bird and the machine
     source = folder([SYNSETS[5], SYNSETS[crane], SYNSETS[999]])
     assert labels(align(source, WORDS)) == [5, crane, 999]
+    some = (WORDS[999], WORDS[7], WORDS[crane], WORDS[5])  # the classes of a run on four of them
+    assert labels(align(source, some)) == [3, 2, 0]
 
 
 def test_a_name_of_two_classes_is_refused(folder):

@@ -8,7 +8,7 @@ import pytest
 from vit_jax.evals import plots
 from vit_jax.evals.calibration import reliability
 
-TITLE = r"a$\set{"  # no formula
+TITLE = r"$\no{$"  # no formula
 
 
 def pixels(png):

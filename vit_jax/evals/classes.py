@@ -68,7 +68,11 @@ def _ids(source: data.Source, names: tuple[str, ...]) -> np.ndarray:
         known |= {synset: k for k, synset in enumerate(synsets)}  # some words are of two of them
         known |= {str(k): k for k in range(len(names))}
     given = source.class_names
-    strange = [name for name in given if name not in known]
+    ids = [
+        known.get(name, known.get(word))
+        for name, word in zip(given, imagenet.readable(given), strict=True)
+    ]
+    strange = [name for name, k in zip(given, ids, strict=True) if k is None]
     if strange:
         few = ", ".join(names[:3])
         raise UserError(
@@ -76,4 +80,4 @@ def _ids(source: data.Source, names: tuple[str, ...]) -> np.ndarray:
             f"{len(names)} ({few}{', ...' if len(names) > 3 else ''}); evaluate on a dataset of "
             "its classes, or name them: --classes=FILE"
         )
-    return np.array([known[name] for name in given])
+    return np.array(ids)
