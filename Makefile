@@ -26,6 +26,8 @@ bench: $(VENV)/installed
 	$(RUN) -m benchmarks.train_step
 	$(RUN) -m benchmarks.input_pipeline
 	$(RUN) -m benchmarks.startup
+	$(RUN) -m benchmarks.inference
+	$(RUN) -m benchmarks.token_merging
 
 # The accuracy table of the README: three seeds of the digits run.
 digits: $(VENV)/installed

@@ -30,7 +30,7 @@ NAMES = {
 }
 
 
-def _create(cfg: ModelConfig, name: str) -> Any:
+def create(cfg: ModelConfig, name: str) -> Any:
     """Create timm's model of a name, or without one of a ViT's config (no extras)."""
     import torch  # pyright: ignore[reportMissingImports]
 
@@ -76,6 +76,19 @@ def settings() -> dict[str, dict[str, Any]]:
     return found if cores > 1 else {"1 thread": found["1 thread"]}
 
 
+def start(threads: int, wait_policy: str) -> tuple[Any, str]:
+    """Import PyTorch with its threads set; returns it and the device."""
+    if wait_policy == "passive":  # "active" spelled out would spin for longer than the default
+        os.environ["OMP_WAIT_POLICY"] = wait_policy  # read when OpenMP is loaded, with torch
+    import torch  # pyright: ignore[reportMissingImports]
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    return torch, device
+
+
 def make(
     model: ModelConfig,
     batch_size: int,
@@ -96,15 +109,8 @@ def make(
         threads: of PyTorch on a CPU.
         wait_policy: "active": waiting threads spin, OpenMP's default; "passive": they sleep.
     """
-    if wait_policy == "passive":  # "active" spelled out would spin for longer than the default
-        os.environ["OMP_WAIT_POLICY"] = wait_policy  # read when OpenMP is loaded, with torch
-    import torch  # pyright: ignore[reportMissingImports]
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cpu":
-        torch.set_num_threads(threads)
-    torch.manual_seed(0)
-    net = _create(model, name).to(device)
+    torch, device = start(threads, wait_policy)
+    net = create(model, name).to(device)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0.05, fused=True)
     arrays = random_batch(model, batch_size)
     pixels = torch.from_numpy(arrays["image"]).permute(0, 3, 1, 2).contiguous().to(device)

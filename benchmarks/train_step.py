@@ -82,19 +82,21 @@ def measure(
             for name, turn in zip(("ours", *tried), done, strict=False):
                 print(f"  {name}: " + ", ".join(f"{t.images / t.seconds:,.3g}" for t in turn))
             name = f"{variant} {work} batch={batch} {dtype}"
-            rows.append(_row(name, work, ours.facts, done, "; ".join(tried), load))
+            rows.append(make_row(name, work, ours.facts, done, "; ".join(tried), load))
             print(record.table(rows[-1:]), flush=True)
     return rows
 
 
-def _row(
+def make_row(
     name: str,
     work: str,
     facts: dict[str, Any],
     done: Sequence[Sequence[turns.Turn]],
     tried: str,
     load: float,
+    peer: str = _PEER,
 ) -> record.Row:
+    """Return the row of our turns, which come first, and those of a peer's settings."""
     ours, *peers = done
     rate = turns.images_per_second(ours)
     peak = facts["peak_flops"]
@@ -107,13 +109,13 @@ def _row(
         work=name,
         unit="images/s",
         ours=rate,
-        peer=_PEER,
+        peer=peer,
         peer_value=turns.images_per_second(best),
         ratio=statistics.median(ratios),
         ratio_range=(min(ratios), max(ratios)),
         cpu_ratio=turns.cpu_ratio(ours, best) if facts["platform"] == "cpu" else None,
         mfu=mfu,
-        peer_settings=tried,
+        peer_settings=tried or None,
         load=load,
     )
 

@@ -11,7 +11,7 @@ import importlib.metadata
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -27,6 +27,8 @@ class Turn(NamedTuple):
 
 # Prepares a side in its process: settings -> (facts to report, what a turn does).
 Make = Callable[..., tuple[dict[str, Any], Callable[..., Turn]]]
+# Does something so many times, and returns when it is done.
+Work = Callable[[int], None]
 
 
 class Missing(Exception):
@@ -91,6 +93,27 @@ def _serve(pipe: Connection, make: Make, settings: dict[str, Any]) -> None:
         except EOFError:
             return
         pipe.send(do_turn(*args))
+
+
+def calibrated(works: Mapping[int, Work], seconds: float) -> Callable[[int], Turn]:
+    """Run every piece of work, a batch size's, until it is warm; returns what a turn of it does.
+
+    Args:
+        works: by batch size.
+        seconds: about a turn's least length.
+    """
+
+    def clock(size: int, count: int) -> Turn:
+        start, cpu = time.perf_counter(), time.process_time()
+        works[size](count)
+        took = time.perf_counter() - start
+        return Turn(count * size, took, time.process_time() - cpu)
+
+    counts = {}
+    for size, work in works.items():
+        work(1)  # compiles
+        counts[size] = max(1, round(seconds / clock(size, 1).seconds))
+    return lambda size: clock(size, counts[size])
 
 
 def alternate(sides: Sequence[Side], rounds: int, *args: Any) -> list[list[Turn]]:

@@ -74,8 +74,8 @@ class ViTConfig(ModelConfig):
         drop_path_rate, drop_path_rule: stochastic depth and how it runs over the blocks.
         init: whose initial weights.
         attention: which attention kernel.
-        token_merging: pairs of similar tokens that every block merges (arXiv:2210.09461), of the
-            same parameters; with `gap` and `map` a token weighs as the patches it stands for.
+        token_merging: pairs of similar tokens that every block merges (arXiv:2210.09461), its
+            parameters as ever, its loop unrolled; `gap` and `map` weigh tokens by their patches.
     """
 
     patch: tuple[int, ...] = (16, 16)
@@ -165,7 +165,7 @@ def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:
         raise UserError(f"model.pos_embed=sincos2d needs model.dim={cfg.dim} divisible by 4")
     half, head_dim = cfg.dtype is DType.BFLOAT16, cfg.dim // cfg.num_heads
     check_impl(cfg.attention, half, head_dim, cfg.attention_dropout_rate)
-    check_merging(cfg.token_merging, math.prod(shape), cfg.scan_unroll, cfg.attention)
+    check_merging(cfg.token_merging, math.prod(shape), cfg.attention)
     check_rates(cfg, "dropout_rate", "attention_dropout_rate", "drop_path_rate")
     if cfg.num_registers < 0 or cfg.pre_logits_dim < 0:
         raise UserError("model.num_registers and pre_logits_dim cannot be negative")

@@ -23,8 +23,8 @@ from vit_jax.models.layers.stack import remat
 from vit_jax.sharding import BATCH_AXES, constrain
 
 
-def check_merging(r: int, num_patches: int, scan_unroll: int, impl: AttentionImpl) -> None:
-    """Refuse a number that the first block could not merge, and what merging does without.
+def check_merging(r: int, num_patches: int, impl: AttentionImpl) -> None:
+    """Refuse a number that the first block could not merge, and a kernel that cannot weigh.
 
     Raises:
         UserError: naming the fields and what they may be.
@@ -33,11 +33,6 @@ def check_merging(r: int, num_patches: int, scan_unroll: int, impl: AttentionImp
         raise UserError(
             f"model.token_merging={r} must be 0 (off) to {num_patches // 2}, half of the "
             f"{num_patches} patches"
-        )
-    if r and scan_unroll:
-        raise UserError(
-            f"model.scan_unroll={scan_unroll}: blocks of fewer and fewer tokens "
-            "(model.token_merging) cannot be a loop; set model.scan_unroll=0"
         )
     if r and impl is AttentionImpl.CUDNN:
         raise UserError(
