@@ -4,7 +4,7 @@
 import dataclasses
 import enum
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -90,7 +90,7 @@ def make(
         state = weights.to_timm(packed, trained.model)
         data = safetensors.numpy.save(state, metadata={"format": "pt"})
         files[export_folder.CONFIG] = _json(timm_config.hub_config(trained))
-        run = _from_timm(trained, data)
+        run = _from_timm(trained, state)
     change = export_check.compare(trained, run)
     description = _description(trained, form, dtype)
     card = model_card.card(trained, form.value, change, description, name)
@@ -103,11 +103,10 @@ def make(
     return files, change
 
 
-def _from_timm(trained: Trained, data: bytes) -> Callable[[Any], Any]:
+def _from_timm(trained: Trained, state: Mapping[str, np.ndarray]) -> Callable[[Any], Any]:
     # Without what timm holds besides, such as a table of fixed positions.
     entries = timm_names.entries(trained.model)
     ours = {part.key for entry in entries for layer in entry.layers for part in layer}
-    state = safetensors.numpy.load(data)
     variables = weights.from_timm(
         {key: state[key].astype(np.float32) for key in ours}, trained.model
     )

@@ -159,12 +159,12 @@ def _laid_out(params: dict[str, Any], operands: list[Any]) -> list[Any]:
     return carry
 
 
-def _pad(x: jax.Array, fill: Any, config: Sequence[tuple[int, int, int]]) -> jax.Array:
+def _pad(x: jax.Array, fill: Any, config: Sequence[tuple[Any, ...]]) -> jax.Array:
     # The converter's own padding wants a batch that is a number.
     for axis, (before, after, between) in enumerate(config):
         if min(before, after) < 0 or between:
             raise NotImplementedError("padding that cuts or spreads")
-        x = _extended(x, axis, before, after, fill)
+        x = _extended(x, axis, int(before), int(after), fill)
     return x
 
 
@@ -187,7 +187,7 @@ def _max_pool(x: jax.Array, params: dict[str, Any]) -> jax.Array:
         params["window_dimensions"], params["window_strides"], params["padding"], strict=True
     )
     for axis, (window, stride, (before, after)) in enumerate(sizes):
-        x = _extended(x, axis, before, after, -jnp.inf)
+        x = _extended(x, axis, int(before), int(after), -jnp.inf)
         if window == 1 and stride == 1:
             continue
         last = (x.shape[axis] - window) // stride * stride

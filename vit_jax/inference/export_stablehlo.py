@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A trained model as one StableHLO artifact, which runs with jax alone."""
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -19,6 +21,7 @@ from vit_jax.models.layers.attention import AttentionImpl
 PLATFORMS = ("cpu", "cuda", "tpu")
 # What holds the module, a flatbuffer, addresses 2 GiB; the program itself is within the rest.
 MAX_BYTES = 2**31 - 2**26
+_LOCATIONS = "jax_traceback_in_locations_limit"
 
 
 def portable(trained: Trained) -> Trained:
@@ -58,7 +61,19 @@ def serialize(trained: Trained, packed: Any) -> bytes:
 
     (batch,) = export.symbolic_shape("batch")
     shape = (batch, *trained.image_size, trained.channels)
-    exported = export.export(jax.jit(logits), platforms=PLATFORMS)(
-        jax.ShapeDtypeStruct(shape, jnp.uint8)
-    )
-    return bytes(exported.serialize())
+    with _without_locations():
+        exported = export.export(jax.jit(logits), platforms=PLATFORMS)(
+            jax.ShapeDtypeStruct(shape, jnp.uint8)
+        )
+        return bytes(exported.serialize())
+
+
+@contextlib.contextmanager
+def _without_locations() -> Iterator[None]:
+    """Leave out where each operation comes from: the paths of this machine's source files."""
+    before = jax.config.values[_LOCATIONS]
+    jax.config.update(_LOCATIONS, 0)
+    try:
+        yield
+    finally:
+        jax.config.update(_LOCATIONS, before)
