@@ -86,7 +86,7 @@ def test_numbers_are_those_of_the_files(place, tmp_path, capsys):
 
 
 def test_images_without_labels(place, tmp_path, capsys):
-    assert run(place, *PHOTOS, "--methods=", "--features=HERE/of_dataset") == 0
+    assert run(place, *PHOTOS, "--methods=none", "--features=HERE/of_dataset") == 0
     names = (place / "of_dataset" / "names_train.txt").read_text().splitlines()
     expected = np.load(place / "of_dataset" / "features_train.npy")
     broken = tmp_path / "broken.jpg"
@@ -111,10 +111,14 @@ def test_images_without_labels(place, tmp_path, capsys):
     ("flags", "message"),
     [
         (("--methods=knn,svm",), "unknown method 'svm'; valid: fewshot, knn, logistic."),
-        (("--methods=",), "nothing to do: add --methods=fewshot,knn,logistic or --features=DIR"),
+        (("--methods=knn,none",), "unknown method 'none'; did you mean"),
+        (
+            ("--methods=none",),
+            "nothing to do: add --methods=fewshot,knn,logistic or --features=DIR",
+        ),
         (("--methods=knn", "--shots=3"), "--shots is of fewshot, which is not among the methods"),
         (("--methods=fewshot", "--k=3"), "--k is of knn, which is not among the methods"),
-        (("--methods=", "--features=x", "--pixels"), "--pixels is of the probes"),
+        (("--methods=none", "--features=x", "--pixels"), "--pixels is of the probes"),
         (("--methods=knn", "--plot=x.png"), "--plot is of fewshot"),
         (("--shots=0",), "--shots=0 must be whole numbers, such as 1,5,25"),
         (("--shots=",), "--shots= must be whole numbers"),

@@ -31,7 +31,7 @@ folders or patterns that are named, which need no labels, it does only that.
   --data_dir=DIR          where TFDS datasets lie; by default the run's
   --train_split=SPLIT     what the probes learn from (default: train); train[:10%] is a part of it
   --test_split=SPLIT      what they are tested on (default: test)
-  --methods=M,M           of fewshot, knn, logistic (default: all); empty with --features is none
+  --methods=M,M           of fewshot, knn, logistic (default: all); none, with --features
   --shots=1,5,10,25       fewshot: images a class
   --seeds=3               fewshot: how often they are drawn, from --seed on
   --l2=1024               fewshot: strength of the regularisation, several are tried one by one
@@ -72,6 +72,8 @@ def main(argv: Sequence[str]) -> int:
         define(values)
         found, names = trained_flags.read(argv, values)
         asked: dict[str, Any] = {name: values[name].value for name in values}
+        if asked["methods"] == ["none"]:
+            asked["methods"] = []
         given = {name for name in values if values[name].present}
         _check(given, asked, images=bool(names))
         # Late: a mistake in the flags is reported before the slower half of the imports.

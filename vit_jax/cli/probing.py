@@ -173,7 +173,7 @@ def _check(request: Request, sources: Sequence[data.Source]) -> None:
     if sources[0].multi_label and request.methods:
         raise UserError(
             f"{sources[0].name} has several labels per image; probes tell one class from the "
-            "others: with --methods= and --features=DIR its features are written"
+            "others: with --methods=none and --features=DIR its features are written"
         )
     if "knn" in request.methods:
         knn.check_k(request.settings["k"], len(sources[0]), sources[0].name)
