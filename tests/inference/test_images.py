@@ -137,12 +137,12 @@ def test_exif_orientation_is_applied(form: str, orientation: int) -> None:
 
 
 def test_broken_exif_is_ignored() -> None:
-    data = encode(Image.fromarray(PHOTO), "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\xff broken")
-    np.testing.assert_array_equal(read_image(data, 3), decode(data, 3))
     exif = Image.Exif()
-    exif[0x0112] = 77
-    data = encode(Image.fromarray(PHOTO), "JPEG", exif=exif)
-    np.testing.assert_array_equal(read_image(data, 3), decode(data, 3))
+    exif[0x0112] = 77  # of eight
+    text = b"Exif\0\0" + struct.pack(">2sHIHHHI4sI", b"MM", 42, 8, 1, 0x0112, 2, 3, b"up", 0)
+    for broken in (text, exif):
+        data = encode(Image.fromarray(PHOTO), "JPEG", exif=broken)
+        np.testing.assert_array_equal(read_image(data, 3), decode(data, 3))
 
 
 def with_alpha(alpha: np.ndarray, mode: str) -> Image.Image:

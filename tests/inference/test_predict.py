@@ -331,7 +331,7 @@ def process(*words: str | Path, **options) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-m", "vit_jax", "predict", *map(str, words)],
         cwd=ROOT,
-        env={**os.environ, "JAX_NUM_CPU_DEVICES": "1"},
+        env={**os.environ, "JAX_NUM_CPU_DEVICES": "1", "PYTHONUNBUFFERED": ""},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -75,13 +75,12 @@ def main(argv: Sequence[str]) -> int:
         images = expand(names, sys.stdin)
         if out and any(os.path.abspath(out) == os.path.abspath(name) for name in images):
             raise UserError(f"--out={out} is one of the images; nothing was written")
-        with _sink(out) as sink:
-            trained = read_weights(found)
-            # `read_image` has a limit of its own, and says so once.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            batches = stream(trained, images, top, batch_size=int(values["batch_size"].value or 0))
-            with contextlib.closing(batches):
-                return _write(batches, images, form, sink, out)
+        trained = read_weights(found)
+        # `read_image` has a limit of its own, and says so once.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        batches = stream(trained, images, top, batch_size=int(values["batch_size"].value or 0))
+        with _sink(out) as sink, contextlib.closing(batches):
+            return _write(batches, images, form, sink, out)
 
     return cli_flags.run(command, argv)
 
@@ -190,7 +189,6 @@ class _Report:
                 TimeRemainingColumn(),
                 console=self._console,
                 transient=True,
-                redirect_stdout=False,  # results are nobody else's
             )
             self._task = self._bar.add_task("", total=total, rate="compiling")
 
