@@ -226,11 +226,10 @@ def _mixer(cfg: MixerConfig) -> tuple[str, Args]:
             f"timm has no Mixer with model.patch={cfg.patch}, depth={cfg.depth} and dim={cfg.dim}; "
             f"it has {', '.join(_MIXERS.values())}"
         )
-    _must(cfg, name, norm_eps=1e-6)
+    _must(cfg, name, gelu=Gelu.ERF, norm_eps=1e-6)
     return name, {
         "img_size": list(pair(cfg.image_size, "image_size")),
         "mlp_ratio": [_ratio(w, cfg.dim) for w in (cfg.token_mlp_dim, cfg.channel_mlp_dim)],
-        "act_layer": _ACTS[cfg.gelu],
     }
 
 
