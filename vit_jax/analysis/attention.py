@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from einops import rearrange
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from vit_jax.models import HybridConfig, ModelConfig, SwinConfig, base, hybrid
 
@@ -63,17 +63,11 @@ def prepend_token(flow: Float[Array, "B N N"]) -> Float[Array, "B M M"]:
     return jnp.pad(flow, ((0, 0), (1, 0), (1, 0))).at[:, 0, 0].set(1.0)
 
 
-def distances(grid: Grid, step: tuple[float, float]) -> Float[np.ndarray, "N N"]:
-    """Return how far tokens lie from each other, in the unit of `step`, from one to the next."""
-    places = np.mgrid[: grid[0], : grid[1]].reshape(2, -1) * np.asarray(step)[:, None]
-    return np.hypot(*(places[:, :, None] - places[:, None]))
-
-
 def attention_distance(
     weights: Float[np.ndarray, "W h n n"],
-    window: Grid,
+    tokens: Int[np.ndarray, "W n"],
+    grid: Grid,
     step: tuple[float, float],
-    real: Bool[np.ndarray, "W n"] | None = None,
 ) -> Float[np.ndarray, "h"]:
     """Return each head's mean distance from a query to what it attends to.
 
@@ -81,18 +75,18 @@ def attention_distance(
     (section 4) in patches. Weights of talking heads may be negative: what counts is their size.
 
     Args:
-        weights: of windows of one size; attention to the whole grid is one window.
-        window: the tokens of a window.
+        weights: within windows; attention among all patches is one window.
+        tokens: which of the grid each is; those that are none, -1, are neither query nor key.
+        grid: its (rows, columns).
         step: from one token to the next, in rows and columns: the unit of the result.
-        real: tokens that are part of the image; the others count as neither query nor key.
     """
-    pairs = np.abs(weights, dtype=np.float32)
-    if real is not None:
-        pairs = pairs * real[:, None, None]
+    real = tokens >= 0
+    y, x = (place * size for place, size in zip(np.divmod(tokens, grid[1]), step, strict=True))
+    far = np.hypot(y[:, :, None] - y[:, None], x[:, :, None] - x[:, None])
+    pairs = np.abs(weights, dtype=np.float32) * real[:, None, None]
     total = np.maximum(pairs.sum(axis=-1), np.finfo(np.float32).tiny)
-    reach = np.einsum("whqk,qk->whq", pairs, distances(window, step)) / total
-    each = rearrange(reach, "w h n -> h w n")
-    return each.mean(axis=(1, 2)) if real is None else each[:, real].mean(axis=1)
+    each = rearrange(np.einsum("whqk,wqk->whq", pairs, far) / total, "w h n -> h w n")
+    return each[:, real].mean(axis=1)
 
 
 def window_tokens(grid: Grid, window: Grid, shift: Grid) -> Int[np.ndarray, "W n"]:

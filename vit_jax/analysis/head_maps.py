@@ -96,8 +96,8 @@ def _of_block(
     """Show the mean over some queries; the distance is of the patches' attention to patches."""
     patches = slice(weights.shape[-1] - grid[0] * grid[1], None)
     maps = _on_grid(weights[:, readers].mean(axis=1), grid)
-    among = weights[None, :, patches, patches]
-    distance = attention.attention_distance(among, grid, step)
+    among, tokens = weights[None, :, patches, patches], np.arange(grid[0] * grid[1])[None]
+    distance = attention.attention_distance(among, tokens, grid, step)
     return HeadMaps(kind, layer, kind, query, maps, distance)
 
 
@@ -162,7 +162,7 @@ def _swin(cfg: SwinConfig, seen: Seen, image_size: Grid) -> list[HeadMaps]:
                     f"stage {stage} block {i}",
                     "received in shifted windows" if any(shift) else "received in windows",
                     attention.received(weights, tokens).reshape(-1, *grid),
-                    attention.attention_distance(weights, window, (step[0], step[1]), tokens >= 0),
+                    attention.attention_distance(weights, tokens, grid, (step[0], step[1])),
                     edges=(edges[0], edges[1]),
                 )
             )

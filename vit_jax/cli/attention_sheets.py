@@ -57,13 +57,14 @@ def write_sheets(
     lines, found = [], []
     taken: set[str] = set()
     for view, name in zip(views, names, strict=True):
-        output, heat, seen = jax.device_get(inspect(jnp.asarray(view[None])))
+        output, heat, seen = inspect(jnp.asarray(view[None]))
+        other = extra_rollout(trained.model, seen)
+        output, heat, seen, other = jax.device_get((output, heat, seen, other))
         layers = head_maps(trained.model, trained.variables["params"], seen, view.shape[:2])
         image = _enlarged(view)
         first = [Tile(image, name), _overlaid(image, heat[0], _top(trained, output.logits))]
-        other = extra_rollout(trained.model, seen)
         if other is not None:
-            other = np.asarray(other[0]).reshape(heat[0].shape)
+            other = other[0].reshape(heat[0].shape)
             first.append(_overlaid(image, other, "attention rollout, mean over the patches"))
         shape = "{} x {}".format(*heat.shape[1:])
         first.append(Tile(colors(spread(heat[0])), f"{method(trained.model)}, {shape}"))

@@ -36,8 +36,10 @@ def render(rows: list[list[Tile]], title: str) -> bytes:
         if tiles * side**2 > 3 * _MAX_BYTES and side > _SIDES[-1]:
             continue  # photographs take half a byte a pixel: not worth a try
         out, sheet = io.BytesIO(), _draw(rows, title, side)
-        # One step of k-means keeps greys grey beside many colours.
-        sheet.quantize(colours, kmeans=1, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
+        # k-means keeps greys grey beside many colours; it stops when so few pixels change colour.
+        settled = max(1, sheet.width * sheet.height // 20)
+        small = sheet.quantize(colours, kmeans=settled, dither=Image.Dither.NONE)
+        small.save(out, "PNG", optimize=True)
         if out.tell() <= _MAX_BYTES:
             break
     return out.getvalue()

@@ -117,13 +117,13 @@ def _gates(trained: Trained) -> Sheet:
     attn = trained.variables["params"]["local_blocks"]["attn"]
     side = attention.patch_grid(cfg, trained.image_size)[0]
     offsets = np.asarray(relative_positions(side))
-    centre = side // 2 * side + side // 2
+    centre, tokens = side // 2 * side + side // 2, np.arange(side * side)[None]
     rows = []
     for i, gating in enumerate(attn["gating_param"]):
         logits = offsets @ attn["pos_proj"]["kernel"][i] + attn["pos_proj"]["bias"][i]
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         weights = np.moveaxis(weights / weights.sum(axis=1, keepdims=True), -1, 0)
-        reach = attention.attention_distance(weights[None], (side, side), (1.0, 1.0))
+        reach = attention.attention_distance(weights[None], tokens, (side, side), (1.0, 1.0))
         rows.append(
             [
                 Tile(
