@@ -15,9 +15,10 @@ from tests.models.tiny import TINY
 from vit_jax import models
 from vit_jax.analysis.flops import forward_flops
 from vit_jax.errors import UserError
+from vit_jax.models.layers import attention
 from vit_jax.models.layers.attention import AttentionImpl
 from vit_jax.models.layers.drop_path import DropPathRule
-from vit_jax.models.layers.merge import merge
+from vit_jax.models.layers.merge import log_sizes, merge
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
@@ -57,7 +58,7 @@ def merged_by_loops(
 
 @pytest.mark.parametrize(
     "num_tokens, num_prefix, r",
-    [(17, 1, 8), (17, 2, 3), (16, 2, 100), (12, 0, 4), (13, 5, 3), (3, 1, 1)],
+    [(17, 1, 8), (17, 2, 3), (17, 2, 100), (12, 0, 4), (13, 5, 3), (3, 1, 1)],
 )
 def test_merging_is_that_of_the_loops(num_tokens: int, num_prefix: int, r: int) -> None:
     x = RNG.normal(size=(3, num_tokens, 6)).astype(np.float32)
@@ -155,7 +156,7 @@ def drawn(cfg: models.ViTConfig, batch: int = 2) -> tuple[Any, jax.Array]:
     [
         ({"token_merging": 2, "num_registers": 2}, 3),
         ({"token_merging": 7, "distilled": True}, 2),
-        ({"token_merging": 3, "class_token": False, "pool": Pool.GAP}, 0),
+        ({"token_merging": 3, "num_registers": 1, "class_token": False, "pool": Pool.GAP}, 1),
     ],
     ids=["cls", "distilled", "gap"],
 )
@@ -171,9 +172,20 @@ def test_forward_pass_is_that_of_the_loops(fields: dict[str, Any], num_prefix: i
         np.testing.assert_allclose(out.tokens[i], x, atol=2e-4)
         assert sizes.sum() == num_prefix + 15
         if cfg.pool is Pool.GAP:
-            np.testing.assert_allclose(out.features[i], sizes @ x / 15, atol=2e-4)
+            mean = sizes[num_prefix:] @ x[num_prefix:] / 15
+            np.testing.assert_allclose(out.features[i], mean, atol=2e-4)
         elif not cfg.distilled:
             np.testing.assert_array_equal(out.features[i], out.tokens[i, 0])
+
+
+def test_sizes_are_never_left_to_a_kernel_that_ignores_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    q, k, v = (jnp.asarray(RNG.normal(size=(1, 2, 3, 4)), jnp.float32) for _ in range(3))
+    sizes = jnp.asarray([[1.0, 3, 2]])
+    want = attention.attend(q, k, v, bias=log_sizes(sizes))
+    monkeypatch.setattr(attention, "_use_cudnn", lambda *_: True)
+    np.testing.assert_array_equal(attention.attend(q, k, v, bias=log_sizes(sizes)), want)
 
 
 def test_attention_pooling_counts_merged_twins_as_two() -> None:
@@ -202,6 +214,8 @@ def test_without_merging_no_operation_of_it_is_traced() -> None:
         for name in (" sort[", " argmax[", " log ", " gather["):
             assert name in with_merging
             assert name not in without
+        assert " scan[" in without
+        assert " scan[" not in with_merging
 
 
 def test_blocks_in_a_loop_that_merge_nothing_are_the_plain_stack() -> None:
