@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A folder onto the Hugging Face Hub."""
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ def check(repo: str) -> None:
     """Refuse a push that cannot work, before anything is computed.
 
     Raises:
-        UserError: no client, no token, or a name of another form than USER/REPO.
+        UserError: no client, no token or one that the Hub does not know, no Hub in reach, a name of
+            another form than USER/REPO.
     """
     hub = _client()
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
@@ -23,6 +25,8 @@ def check(repo: str) -> None:
             "--push needs a token of the Hugging Face Hub that may write: run `hf auth login`, or "
             "set HF_TOKEN"
         )
+    with _in_words(repo):
+        hub.HfApi(library_name="vit_jax").whoami()
 
 
 def push(folder: Path, files: Sequence[str], repo: str, *, public: bool, message: str) -> str:
@@ -34,16 +38,13 @@ def push(folder: Path, files: Sequence[str], repo: str, *, public: bool, message
     Raises:
         UserError: the Hub cannot be reached, or refuses.
     """
-    hub, errors = _client(), _errors()
-    try:
-        api = hub.HfApi(library_name="vit_jax")
+    with _in_words(repo, f"; {folder} is complete, and can be pushed again"):
+        api = _client().HfApi(library_name="vit_jax")
         url = api.create_repo(repo, private=not public, exist_ok=True)
         api.upload_folder(
             folder_path=folder, repo_id=repo, allow_patterns=list(files), commit_message=message
         )
-    except errors as error:
-        raise UserError(f"--push={repo}: {_reason(error)}; {folder} is complete") from error
-    return str(url)
+        return str(url)
 
 
 def _client() -> Any:
@@ -54,11 +55,12 @@ def _client() -> Any:
     return huggingface_hub
 
 
-def _errors() -> tuple[type[Exception], ...]:
-    import httpx  # pyright: ignore[reportMissingImports]
-    from huggingface_hub import errors  # pyright: ignore[reportMissingImports]
-
-    return (errors.HfHubHTTPError, errors.HFValidationError, httpx.HTTPError, OSError)
+@contextlib.contextmanager
+def _in_words(repo: str, rest: str = "") -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # of what its HTTP client raises, each version has another
+        raise UserError(f"--push={repo}: {_reason(error)}{rest}") from error
 
 
 def _reason(error: Exception) -> str:
@@ -71,4 +73,4 @@ def _reason(error: Exception) -> str:
         return f"the Hub knows no such user or organisation, or not for this token (404: {told})"
     if status:
         return f"the Hub answers {status}: {told}"
-    return f"the Hub cannot be reached: {told}"
+    return f"the Hub cannot be reached, or its answer not read: {told}"
