@@ -132,6 +132,7 @@ def test_which_images(run):
 
     subset = ", 4 of 10 classes"
     assert chosen() == (f"digits[test[:200]]{subset}", "center", 24)
+    assert chosen(split="test[:200]") == chosen()
     assert chosen(own_transform=False) == (f"digits[test[:200]]{subset}", "resize", 24)
     assert chosen(split="train[1293:]") == (f"digits[train[1293:]]{subset}", "resize", 0)
     assert chosen(split="train[:9]") == (f"digits[train[:9]]{subset}", "resize", 0)
