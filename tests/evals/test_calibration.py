@@ -10,7 +10,7 @@ from vit_jax.evals.intervals import wilson
 
 
 def test_known_bins_and_their_error():
-    confidence = np.float32([0.30, 0.45, 0.48, 0.90, 0.95, 1.0])
+    confidence = np.array([0.30, 0.45, 0.48, 0.90, 0.95, 1.0])
     correct = np.array([True, False, True, True, True, False])
     bins = reliability(confidence, correct, num_bins=2)
     assert [(each.low, each.high, each.count) for each in bins] == [(0, 0.5, 3), (0.5, 1, 3)]

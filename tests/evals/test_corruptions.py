@@ -144,7 +144,9 @@ def test_jpeg_is_another_librarys(side, severity, quality, channels, photo):
     image = photo[:side, :side, :channels]
     bgr = np.ascontiguousarray(image[..., ::-1])
     data = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, quality])[1]
-    wanted = cv2.imdecode(data, cv2.IMREAD_UNCHANGED).reshape(bgr.shape)[..., ::-1]
+    decoded = cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
+    assert decoded is not None
+    wanted = decoded.reshape(bgr.shape)[..., ::-1]
     np.testing.assert_allclose(
         corrupt(image, "jpeg_compression", severity, 0).astype(int), wanted, atol=2
     )
