@@ -238,6 +238,7 @@ def test_progress_is_never_among_the_results(
     assert "2/2" in shown  # the bar
     assert "the file is empty" in shown
     assert "2 images in " in shown.splitlines()[-1]
+    assert shown.endswith(" images/s, compilation included\n")
     # Where the results go to the terminal, they are the progress.
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setattr(sys, "stdout", Terminal())
