@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from tests.models.tiny import TINY
-from tests.weights.runs import make_state
+from vit_jax import models, trees
 from vit_jax.data import TransformConfig
 from vit_jax.inference.forward import make_forward
 from vit_jax.inference.trained import Trained, named
@@ -19,11 +19,15 @@ from vit_jax.models import ModelConfig
 
 
 def trained(cfg: ModelConfig, **fields) -> Trained:
-    state = make_state(cfg, 0)
-    variables = {"params": state.params, **state.model_state}
+    rng = np.random.default_rng(0)
+
+    def draw(name: str, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+        values = rng.normal(size=leaf.shape).astype(np.float32) / 2
+        return values if name.startswith("params/") else np.abs(values)  # a variance may be
+
     known = {
         "ref": "npz:made_up.npz",
-        "variables": jax.tree.map(lambda leaf: np.asarray(leaf) / 2, variables),
+        "variables": trees.map_named(draw, models.abstract(cfg)),
         "mean": (0.5, 0.4, 0.3)[: cfg.channels],
         "std": (0.25,),
         "transform": TransformConfig(),
