@@ -97,8 +97,13 @@ def test_names_that_cannot_be_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="is a file; name a folder"):
         export_folder.check(tmp_path / "file")
-    with pytest.raises(UserError, match="is no directory; make it first"):
-        export_folder.check(tmp_path / "no" / "out")
+    with pytest.raises(UserError, match="file is no directory; name another folder"):
+        export_folder.check(tmp_path / "file" / "out")
+
+
+def test_a_folder_is_made_with_those_above_it(tmp_path: Path) -> None:
+    export_folder.write(tmp_path / "exports" / "digits", FILES)
+    assert contents(tmp_path / "exports" / "digits") == FILES
 
 
 def test_what_changed_is_measured_on_photographs() -> None:

@@ -21,10 +21,10 @@ def check(folder: Path, *, force: bool = False) -> None:
     """Refuse a folder that `write` could or should not fill.
 
     Raises:
-        UserError: no such parent, a file of that name, or other files than an export's there.
+        UserError: below a file, a file of that name, or other files than an export's there.
     """
-    if not folder.parent.is_dir():
-        raise UserError(f"{folder.parent} is no directory; make it first")
+    if any(parent.exists() and not parent.is_dir() for parent in folder.parents):
+        raise UserError(f"{folder.parent} is no directory; name another folder")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; name a folder")
     try:
@@ -58,7 +58,7 @@ def write(folder: Path, files: Mapping[str, bytes], *, force: bool = False) -> N
     check(folder, force=force)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
-        temporary.mkdir()
+        temporary.mkdir(parents=True)
         for name, data in files.items():
             with open(temporary / name, "wb") as stream:
                 stream.write(data)
