@@ -15,7 +15,7 @@ VERBS = {
     "probe": "how good a model's frozen features are, and features to disk",
     "models": "the named variants with parameters and multiply-adds",
     "summary": "the parameter table and FLOPs of a config's model",
-    "visualize": "contact sheets of what a config's augmentation does to images",
+    "visualize": "contact sheets of where a model looks, of its weights, of augmentation",
     "export": "a model for jax alone, ONNX Runtime, timm or the Hugging Face Hub",
     "convert": "write a run's weights, or published ones, as a file that timm loads",
     "serve": "a page where one drops an image and sees its classes (needs the extra [serve])",

@@ -128,8 +128,8 @@ def test_a_convit_shows_position_and_content_and_its_gates():
     assert [each.layer for each in layers] == [0, 0, 0, 1, 1, 1, 2]
     whole, position, content = layers[3:6]
     assert (position.query, content.query) == (
-        "centre patch, position alone",
-        "centre patch, content alone",
+        "centre patch, by position",
+        "centre patch, by content",
     )
     for each, name in ((whole, "weights"), (content, "content")):
         centre = seen[f"local_blocks/attn/{name}"][1, 0, :, 4].reshape(4, 3, 3)

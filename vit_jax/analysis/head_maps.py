@@ -129,8 +129,8 @@ def _convit(
         gates = attention.gates(params["local_blocks"]["attn"]["gating_param"][i])
         for query, part in (
             ("centre patch", weights[0]),
-            ("centre patch, position alone", seen["local_blocks/attn/position"][i]),
-            ("centre patch, content alone", seen["local_blocks/attn/content"][i, 0]),
+            ("centre patch, by position", seen["local_blocks/attn/position"][i]),
+            ("centre patch, by content", seen["local_blocks/attn/content"][i, 0]),
         ):
             reader = slice(centre, centre + 1)
             maps = _of_block("local block", i, query, part, reader, grid, step)

@@ -33,7 +33,8 @@ def overlay(
         heat: of any range; its least value is black, its greatest light yellow.
     """
     height, width = image.shape[:2]
-    map_ = Image.fromarray(spread(heat)).resize((width, height), Image.Resampling.BILINEAR)
+    small = Image.fromarray(spread(heat))
+    warm = np.asarray(small.resize((width, height), Image.Resampling.BILINEAR))
     grey = image.astype(np.float32).mean(axis=-1, keepdims=True)
-    blend = 0.45 * grey + 0.55 * colors(np.asarray(map_))
-    return np.rint(blend).astype(np.uint8)
+    share = (0.4 + 0.4 * warm)[..., None]  # the image shows through, most where the map is cold
+    return np.rint((1 - share) * grey + share * colors(warm)).astype(np.uint8)
