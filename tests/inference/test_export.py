@@ -181,8 +181,10 @@ def test_the_card_of_a_runs_artifact_loads_it(
 
 
 def test_timms_folder_holds_the_weights_in_half_the_size(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    nothing = export_check.Change(images="", count=0, largest=0.0, scale=0.0, same_top1=0)
+    monkeypatch.setattr(export_check, "compare", lambda *_: nothing)  # it compiles
     sizes = {}
     for dtype in ("float32", "bfloat16"):
         folder = tmp_path / dtype
