@@ -150,7 +150,10 @@ def test_several_labels_are_refused_before_any_image_is_read(place, monkeypatch,
 
     monkeypatch.setattr(probing.data, "open_source", several)
     assert run(place, *PHOTOS) == 2
-    assert "photos[train] has several labels per image" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert "photos[train] has several labels per image" in told.err
+    assert "--methods=none and --features=DIR" in told.err
+    assert told.out == ""
 
 
 def test_a_published_file_needs_a_dataset(capsys):
