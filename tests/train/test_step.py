@@ -14,6 +14,7 @@ from vit_jax.data import DataConfig, MixConfig
 from vit_jax.optim import OptimConfig
 from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
+from vit_jax.train.state import TrainState
 
 STEPS = 5
 
@@ -120,27 +121,40 @@ def test_training_learns(one_device) -> None:
     assert losses[-1] < 0.6 * losses[0]
 
 
-def test_ema_follows_the_parameters() -> None:
+@pytest.fixture(scope="module")
+def averaged():
+    """Compile a step with a moving average; returns it, on one batch, and a maker of first states."""
     cfg = tiny(ema_decay=0.75)
-    start, _, _, state = _run(cfg, _batches(1), devices=1)
+    mesh = sharding.make_mesh(cfg.mesh, jax.devices()[:1])
+    parts = build_lib.build(cfg, num_examples=1000)
+    step = build_lib.compile_step(parts, mesh)
+    first = build_lib.init_state(cfg, parts, mesh)
+
+    def take(state: TrainState):
+        with jax.set_mesh(mesh):
+            return step(state, {}, sharding.global_batch(_batches(1)[0], mesh, batch_size=16))
+
+    return take, lambda: jax.device_put(first, may_alias=False)
+
+
+def test_ema_follows_the_parameters(averaged) -> None:
+    take, begin = averaged
+    state = begin()
+    start = jax.device_get(state.params)
+    state, _ = take(state)
     name = ("head", "kernel")
     before, after, ema = (t[name[0]][name[1]] for t in (start, state.params, state.ema["params"]))
     assert not np.array_equal(before, after)
     np.testing.assert_allclose(ema, 0.75 * before + 0.25 * np.asarray(after), atol=1e-7)
 
 
-def test_a_step_that_is_not_finite_changes_nothing_but_the_counter() -> None:
+def test_a_step_that_is_not_finite_changes_nothing_but_the_counter(averaged) -> None:
     # A finite float32 loss cannot come from these parameters: the first LayerNorm overflows.
-    cfg = tiny(ema_decay=0.9)
-    mesh = sharding.make_mesh(cfg.mesh, jax.devices()[:1])
-    parts = build_lib.build(cfg, num_examples=1000)
-    state = build_lib.init_state(cfg, parts, mesh)
+    take, begin = averaged
+    state = begin()
     state.params["head"]["kernel"] = jnp.full_like(state.params["head"]["kernel"], jnp.nan)
     before = jax.device_get((state.params, state.opt_state, state.ema))
-    step = build_lib.compile_step(parts, mesh)
-    with jax.set_mesh(mesh):
-        batch = sharding.global_batch(_batches(1)[0], mesh, batch_size=16)
-        state, metrics = step(state, {}, batch)
+    state, metrics = take(state)
     assert float(metrics["nonfinite"]) == 1
     assert int(state.step) == 1
     after = (state.params, state.opt_state, state.ema)
@@ -151,13 +165,9 @@ def test_a_step_that_is_not_finite_changes_nothing_but_the_counter() -> None:
             np.testing.assert_array_equal(old, new)
 
 
-def test_state_is_donated() -> None:
-    cfg = tiny()
-    mesh = sharding.make_mesh(cfg.mesh, jax.devices()[:1])
-    parts = build_lib.build(cfg, num_examples=1000)
-    state = build_lib.init_state(cfg, parts, mesh)
+def test_state_is_donated(averaged) -> None:
+    take, begin = averaged
+    state = begin()
     old = state.params["head"]["kernel"]
-    with jax.set_mesh(mesh):
-        batch = sharding.global_batch(_batches(1)[0], mesh, batch_size=16)
-        build_lib.compile_step(parts, mesh)(state, {}, batch)
+    take(state)
     assert old.is_deleted()
