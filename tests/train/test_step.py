@@ -123,7 +123,7 @@ def test_training_learns(one_device) -> None:
 
 @pytest.fixture(scope="module")
 def averaged():
-    """Compile a step with a moving average; returns it, on one batch, and a maker of first states."""
+    """Compile a step with a moving average; returns it, on one batch, and a maker of states."""
     cfg = tiny(ema_decay=0.75)
     mesh = sharding.make_mesh(cfg.mesh, jax.devices()[:1])
     parts = build_lib.build(cfg, num_examples=1000)
