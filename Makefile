@@ -53,8 +53,9 @@ $(VENV)/installed-dev: requirements-dev.txt $(VENV)/installed
 	$(RUN) -m pip install -q --disable-pip-version-check -r requirements-dev.txt
 	touch $@
 
-$(VENV)/installed-parity: requirements-parity.txt $(VENV)/installed-dev
-	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -r requirements-parity.txt
+$(VENV)/installed-parity: requirements-parity.txt requirements-onnx.txt $(VENV)/installed-dev
+	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -r requirements-parity.txt \
+		-r requirements-onnx.txt
 	touch $@
 
 clean:

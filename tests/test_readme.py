@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import importlib.util
 import io
 import itertools
 import os
@@ -96,9 +97,10 @@ def commands(block: Block) -> list[Command]:
 
 
 def _runs_here(command: Command) -> bool:
-    """Say whether a command can run here: no server, and no file of weights from outside."""
-    files = re.findall(r"--from=(?:npz|timm):(\S+)", str(command.words))
-    return command.words[:4] != ("python", "-m", "vit_jax", "serve") and not files
+    """Say whether a command can run here: no server, no upload, no weights from outside."""
+    outside = re.search(r"--from=(npz|timm):|vit_jax serve|--push=", " ".join(command.words))
+    needs_onnx = "--format=onnx" in command.words
+    return not outside and (not needs_onnx or importlib.util.find_spec("jax2onnx") is not None)
 
 
 SHELL = [b for page in TEXTS for b in blocks(page) if b.language in ("sh", "bash")]
