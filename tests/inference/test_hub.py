@@ -128,6 +128,7 @@ def test_a_push_and_its_refusals(tmp_path: Path) -> None:
     assert without.startswith("error: --push needs a token")
     created = [json.loads(r.body) for r in handler.seen if r.path == "/api/repos/create"]
     assert [r["visibility"] for r in created[:2]] == ["private", "public"]
+    assert [r.path for r in handler.seen if r.token == "Bearer bad"] == ["/api/whoami-v2"]
     commits = [r for r in handler.seen if "/commit/" in r.path]
     assert [r.path for r in commits] == [
         "/api/models/me/new/commit/main",

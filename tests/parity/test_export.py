@@ -40,6 +40,7 @@ CONFIGS: dict[str, ModelConfig] = {
         _VIT,
         pos_embed=PosEmbed.SINCOS2D,
         pool=Pool.GAP,
+        pool_prefix=True,
         fc_norm=True,
         num_registers=2,
         image_size=(8, 12),
@@ -116,6 +117,8 @@ def test_timm_gives_the_same_logits(name: str, tmp_path: Path) -> None:
     with torch.no_grad():
         found = theirs(torch.from_numpy(normalized(batch, ours))).numpy()
     assert_close(found, expected, 5e-5)
+    eps = {module.eps for module in theirs.modules() if isinstance(module, torch.nn.LayerNorm)}
+    assert eps <= {getattr(cfg, "norm_eps", None)}, "which logits hardly show"
 
 
 @pytest.mark.parametrize(
