@@ -27,6 +27,7 @@ def trained(cfg: ModelConfig, **fields) -> Trained:
 
     known = {
         "ref": "npz:made_up.npz",
+        "source": "npz:made_up.npz",
         "variables": trees.map_named(draw, models.abstract(cfg)),
         "mean": (0.5, 0.4, 0.3)[: cfg.channels],
         "std": (0.25,),

@@ -161,6 +161,7 @@ def test_what_no_arguments_change_is_refused(cfg: ModelConfig, message: str) -> 
 def trained_shapes(cfg: ModelConfig) -> Trained:
     return Trained(
         ref="npz:x.npz",
+        source="npz:x.npz",
         model=cfg,
         mean=(0.5,),
         std=(0.5,),
