@@ -69,6 +69,44 @@ def test_a_sheet_an_image_and_a_plot_of_all(run, photos, tmp_path, capsys):
     assert Image.open(out / names[2]).size == (960, 600)
 
 
+def test_images_come_one_by_one_and_a_broken_one_is_skipped(
+    run, photos, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(attention_sheets, "render", lambda *_: b"png")
+    inspected = []
+    make = attention_sheets.make_inspection
+
+    def make_inspection(trained):
+        inspect = make(trained)
+        return lambda image: inspected.append(list(tmp_path.rglob("*.png"))) or inspect(image)
+
+    monkeypatch.setattr(attention_sheets, "make_inspection", make_inspection)
+    distances = iter((np.asarray([1.0, 2.0]), np.asarray([2.0, 6.0])))
+    monkeypatch.setattr(attention_sheets, "_distances", lambda _: {0: next(distances)})
+    drawn = []
+
+    def draw(mean, title):
+        drawn.append((mean, title))
+        return b"png"
+
+    monkeypatch.setattr(attention_sheets, "_draw_distances", draw)
+    files = [str(photos / "a/x.jpg"), __file__, str(photos / "b/x.jpg")]
+    assert main(["visualize", "--attention", f"--from={run}", *files, "--out=~/maps"]) == 1
+    told = capsys.readouterr()
+    names = ["x_attention.png", "x_2_attention.png", "attention_distance.png"]
+    assert told.out.splitlines() == [str(tmp_path / "maps" / name) for name in names]
+    (line,) = told.err.splitlines()
+    assert line.startswith(f"skipped {__file__}: no image of a known format")
+    assert list(map(len, inspected)) == [0, 1]  # the first is drawn before the second is seen
+    ((mean, title),) = drawn
+    np.testing.assert_array_equal(mean[0], [1.5, 4.0])
+    assert title.endswith("2 images")
+
+    assert main(["visualize", "--attention", f"--from={run}", __file__, "--out=~/new"]) == 1
+    assert not (tmp_path / "new").exists()
+
+
 def test_the_weights_of_a_convit(run, tmp_path, drawn, capsys):
     assert main(["visualize", f"--from={run}", "--weights", f"--out={tmp_path}"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -103,6 +141,7 @@ def trained(cfg: models.ModelConfig) -> Trained:
     state = runs.make_state(cfg, 0)
     return Trained(
         ref="ckpt:tiny",
+        source="ckpt:tiny",
         model=cfg,
         variables={"params": state.params, **state.model_state},
         mean=(0.5,),
@@ -116,7 +155,8 @@ def test_a_swin_shows_its_windows_and_its_biases_where_the_keys_lie(tmp_path, dr
     cfg = dataclasses.replace(TINY["swin"], image_size=(20, 16))
     found = trained(cfg)
     view = np.random.default_rng(0).integers(0, 256, (20, 16, 3), np.uint8)
-    lines = attention_sheets.write_sheets(found, [view], ["x.png"], tmp_path, Choice(layers=(1,)))
+    choice = Choice(layers=(1,))
+    lines = list(attention_sheets.write_sheets(found, [("x.png", view)], tmp_path, choice))
     assert [Path(line).name for line in lines] == ["x_attention.png", "attention_distance.png"]
     (first, row) = drawn[0]
     captions = [tile.caption.splitlines()[0] for tile in row]
@@ -142,7 +182,7 @@ def test_a_network_without_attention_shows_its_class_activation_and_its_first_fi
 ):
     found = trained(dataclasses.replace(TINY["mixer"], image_size=(8, 12)))
     view = np.random.default_rng(0).integers(0, 256, (8, 12, 3), np.uint8)
-    lines = attention_sheets.write_sheets(found, [view], ["x"], tmp_path, Choice())
+    lines = list(attention_sheets.write_sheets(found, [("x", view)], tmp_path, Choice()))
     assert lines[1].startswith("no attention_distance.png: the model has no attention")
     ((image, over, plain),) = drawn[0]
     np.testing.assert_array_equal(image.image, view.repeat(13, 0).repeat(13, 1))
@@ -212,7 +252,6 @@ ERRORS = {
     "no model": (["--attention", "x.jpg"], "which model? add --from"),
     "no image": (["--attention", "--from={run}"], "which images? name files"),
     "no such image": (["--attention", "--from={run}", "no.jpg"], "no.jpg: no such file"),
-    "broken image": (["--attention", "--from={run}", __file__], f"{__file__}: no image of a known"),
     "flag of --augmentations": (["--attention", "--from={run}", "--count=3"], "unknown flag"),
     "word": (["--attention", "--from={run}", "x", "--heads=some"], "--heads=some must be numbers"),
     "none": (["--attention", "--from={run}", "x", "--layers=none"], "such as 0,3, or all"),

@@ -2,7 +2,7 @@
 """Where a trained model looks in images, as contact sheets: `visualize --attention`."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,30 +33,28 @@ class Choice(NamedTuple):
 
 def write_sheets(
     trained: Trained,
-    views: Sequence[UInt8[np.ndarray, "H W C"]],
-    names: Sequence[str],
+    images: Iterable[tuple[str, UInt8[np.ndarray, "H W C"]]],
     out: Path,
     choice: Choice,
-) -> list[str]:
-    """Write NAME_attention.png for every image, and attention_distance.png.
+) -> Iterator[str]:
+    """Write NAME_attention.png of each image as it comes, and attention_distance.png of all.
 
     Args:
         trained: the model.
-        views: images at the model's size.
-        names: of the files they are from.
+        images: the names of their files, and the images at the model's size.
         out: a directory, made where it is not there.
         choice: of layers and heads.
 
-    Returns:
-        What was written, and what was not and why, a line each.
+    Yields:
+        What was written, and what was not and why, a line each; without images nothing.
 
     Raises:
         UserError: no such layer or head, or `out` cannot be.
     """
     inspect = make_inspection(trained)
-    lines, found = [], []
+    count, sums = 0, {}  # of the distances, by layer
     taken: set[str] = set()
-    for view, name in zip(views, names, strict=True):
+    for name, view in images:
         output, heat, seen = inspect(jnp.asarray(view[None]))
         other = extra_rollout(trained.model, seen)
         output, heat, seen, other = jax.device_get((output, heat, seen, other))
@@ -70,13 +68,15 @@ def write_sheets(
         first.append(Tile(colors(spread(heat[0])), f"{method(trained.model)}, {shape}"))
         rows = [first, *(_row(image, layer, choice) for layer in chosen(layers, choice))]
         png = render(rows, f"{trained.ref}: {method(trained.model)}")
-        lines.append(write(out, f"{_unused(Path(name).stem, taken)}_attention.png", png))
-        found.append(_distances(layers))
-    if not found[0]:
-        return [*lines, "no attention_distance.png: the model has no attention among patches"]
-    mean = {layer: np.mean([each[layer] for each in found], axis=0) for layer in found[0]}
-    title = f"{trained.ref}: mean attention distance, {len(views)} image{'s' * (len(views) > 1)}"
-    return [*lines, write(out, "attention_distance.png", _draw_distances(mean, title))]
+        yield write(out, f"{_unused(Path(name).stem, taken)}_attention.png", png)
+        count += 1
+        sums = {layer: sums.get(layer, 0) + far for layer, far in _distances(layers).items()}
+    if sums:
+        mean = {layer: total / count for layer, total in sums.items()}
+        title = f"{trained.ref}: mean attention distance, {count} image{'s' * (count > 1)}"
+        yield write(out, "attention_distance.png", _draw_distances(mean, title))
+    elif count:
+        yield "no attention_distance.png: the model has no attention among patches"
 
 
 def chosen(layers: Sequence[HeadMaps], choice: Choice) -> list[HeadMaps]:

@@ -3,8 +3,9 @@
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 from absl import flags
@@ -68,8 +69,7 @@ def main(argv: Sequence[str]) -> int:
 
     def command() -> int:
         mode, rest = _mode(argv)
-        print("\n".join(_MODES[mode](rest)))
-        return 0
+        return _MODES[mode](rest)
 
     return cli_flags.run(command, argv)
 
@@ -82,7 +82,13 @@ def _mode(argv: Sequence[str]) -> tuple[str, list[str]]:
     return asked[0].removeprefix("--"), [word for word in argv if word != asked[0]]
 
 
-def _augmentations(argv: Sequence[str]) -> list[str]:
+def _say(lines: Iterable[str]) -> int:
+    for line in lines:
+        print(line, flush=True)
+    return 0
+
+
+def _augmentations(argv: Sequence[str]) -> int:
     jax.config.update("jax_platforms", "cpu")  # nothing here is worth waiting for a GPU
     words = _spread_images(argv)
     values = cli_flags.define(words)
@@ -93,10 +99,10 @@ def _augmentations(argv: Sequence[str]) -> list[str]:
     from vit_jax.cli.augmentation_sheets import write_sheets
 
     files, count = (values[name].value for name in ("images", "count"))
-    return write_sheets(cfg, files or [], _out(values), int(count or 1))
+    return _say(write_sheets(cfg, files or [], _out(values), int(count or 1)))
 
 
-def _attention(argv: Sequence[str]) -> list[str]:
+def _attention(argv: Sequence[str]) -> int:
     startup.configure()
     values = flags.FlagValues()
     _define_out(values)
@@ -105,21 +111,28 @@ def _attention(argv: Sequence[str]) -> list[str]:
         flags.DEFINE_string(name, "", "See --help.", flag_values=values)
     found, names = trained_flags.read(argv, values)
     from vit_jax.cli.attention_sheets import Choice, write_sheets
-    from vit_jax.data import evaluation_view
     from vit_jax.inference import read_weights
-    from vit_jax.inference.images import expand, read_image
+    from vit_jax.inference.features import read_view
+    from vit_jax.inference.images import expand
     from vit_jax.inference.saliency import check
 
     check(found.model)
     choice = Choice(*(_numbers(name, str(values[name].value)) for name in ("layers", "heads")))
     if not names:
         raise UserError("which images? name files, folders or patterns, or - to read a list")
-    files, views = expand(names, sys.stdin), []
-    for file in files:  # all, before anything is drawn, which takes long
-        image = read_image(file, found.channels)
-        views.append(evaluation_view(image, found.transform, found.image_size))
-    shown = [Path(file).name for file in files]
-    return write_sheets(read_weights(found), views, shown, _out(values), choice)
+    files, broken = expand(names, sys.stdin), []
+
+    def images() -> Iterator[tuple[str, Any]]:
+        for file in files:
+            view = read_view(found, file)[1]
+            if isinstance(view, str):
+                print(f"skipped {view}", file=sys.stderr)
+                broken.append(file)
+            else:
+                yield Path(file).name, view
+
+    status = _say(write_sheets(read_weights(found), images(), _out(values), choice))
+    return 1 if broken else status
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...] | str:
@@ -134,7 +147,7 @@ def _numbers(name: str, text: str) -> tuple[int, ...] | str:
     return tuple(int(number) for number in text.split(","))
 
 
-def _weights(argv: Sequence[str]) -> list[str]:
+def _weights(argv: Sequence[str]) -> int:
     jax.config.update("jax_platforms", "cpu")
     values = flags.FlagValues()
     _define_out(values)
@@ -143,7 +156,7 @@ def _weights(argv: Sequence[str]) -> list[str]:
     from vit_jax.cli.weight_sheets import write_sheets
     from vit_jax.inference import read_weights
 
-    return write_sheets(read_weights(found), _out(values))
+    return _say(write_sheets(read_weights(found), _out(values)))
 
 
 def _define_out(values: flags.FlagValues) -> None:
@@ -151,11 +164,11 @@ def _define_out(values: flags.FlagValues) -> None:
 
 
 def _out(values: flags.FlagValues) -> Path:
-    return Path(str(values["out"].value))
+    return Path(str(values["out"].value)).expanduser()
 
 
 # Each reads the rest of the command line, and knows no other's flags.
-_MODES: dict[str, Callable[[Sequence[str]], list[str]]] = {
+_MODES: dict[str, Callable[[Sequence[str]], int]] = {
     "augmentations": _augmentations,
     "attention": _attention,
     "weights": _weights,

@@ -47,7 +47,7 @@ class FileBatches:
         self.errors: list[str] = []
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
-        view = functools.partial(_view, self._trained)
+        view = functools.partial(read_view, self._trained)
         waiting: collections.deque[list[concurrent.futures.Future]] = collections.deque()
         for start in range(0, len(self._files), self._size):
             part = self._files[start : start + self._size]
@@ -86,7 +86,7 @@ def file_batches(trained: Trained, files: Sequence[str]) -> Callable[[int], File
     return functools.partial(FileBatches, trained, files)
 
 
-def _view(trained: Trained, file: str) -> tuple[str, UInt8[np.ndarray, "H W C"] | str]:
+def read_view(trained: Trained, file: str) -> tuple[str, UInt8[np.ndarray, "H W C"] | str]:
     """Return a file's name and what the model sees of it, or what is wrong with it."""
     try:
         image = read_image(file, trained.channels)
