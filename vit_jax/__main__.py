@@ -37,7 +37,21 @@ def main(argv: Sequence[str]) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.status
-    return importlib.import_module(f"vit_jax.cli.{argv[1]}").main([f"vit_jax {argv[1]}", *argv[2:]])
+    try:
+        verb = importlib.import_module(f"vit_jax.cli.{argv[1]}")
+    except (KeyboardInterrupt, ImportError):
+        if not _interrupted(sys.exc_info()[1]):
+            raise
+        print("interrupted", file=sys.stderr)
+        return 130  # as the shell has it for SIGINT
+    return verb.main([f"vit_jax {argv[1]}", *argv[2:]])
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Say whether Ctrl-C is behind an error: an extension that it meets fails to import."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 if __name__ == "__main__":

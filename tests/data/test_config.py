@@ -11,7 +11,7 @@ from vit_jax.data import (
     check,
     check_transform,
 )
-from vit_jax.data.config import check_pad, crop_ranges, has_affine, is_random
+from vit_jax.data.config import check_pad, cover_size, crop_ranges, has_affine, is_random
 from vit_jax.data.transform import Transform
 from vit_jax.errors import UserError
 from vit_jax.models import ViTConfig
@@ -109,3 +109,11 @@ def test_what_counts_as_random():
         {"color_jitter": 0.1},
     ):
         assert is_random(TransformConfig(**fields)), fields
+
+
+def test_the_resized_image_is_rounded_down() -> None:
+    # timm's math.floor(img_size / crop_pct), DeiT's and Swin's int(256 / 224 * size)
+    assert cover_size((224, 384), 0.9) == (248, 426)
+    assert cover_size((224, 128), 0.875) == (256, 146)
+    assert cover_size((128, 128), 0.8) == (160, 160)
+    assert cover_size((32, 31), 1.0) == (32, 31)

@@ -19,7 +19,9 @@ from vit_jax.config import Config
 from vit_jax.data import Crop, Resize, TransformConfig, imagenet
 from vit_jax.errors import UserError
 from vit_jax.evals import EvalConfig
+from vit_jax.inference.forward import make_apply
 from vit_jax.inference.published import preprocessing
+from vit_jax.inference.trained import with_model
 from vit_jax.losses import Loss
 from vit_jax.models import DType
 
@@ -87,6 +89,7 @@ def test_fields_change_and_tables_follow(run: Path) -> None:
     assert found.image_size == (16, 12)
     assert found.model.dtype is DType.BFLOAT16
     assert found.variables["params"]["pos_embed"].shape == (1, 1 + 4 * 3, 8)
+    assert found.class_names == ("cat", "dog", "tench, Tinca tinca")
     with pytest.raises(UserError, match="did you mean 'image_size'"):
         inference.load(str(run), overrides={"image_sise": 1})
     with pytest.raises(UserError, match="2 class names for a model of 3 classes"):
@@ -104,6 +107,7 @@ def test_published_preprocessing() -> None:
         "vit_b16": (half, 0.9, Resize.BICUBIC),
         "vit_b16_clip": ((0.48145466, 0.4578275, 0.40821073), 0.9, Resize.BICUBIC),
         "vit_b16_siglip": (half, 0.9, Resize.BICUBIC),
+        "vit_b16_siglip_384": (half, 0.9, Resize.BICUBIC),
         "deit_s16_distilled": (imagenet_mean, 0.9, Resize.BICUBIC),
         "deit3_b16": (imagenet_mean, 0.9, Resize.BICUBIC),
         "deit_b16_384": (imagenet_mean, 1.0, Resize.BICUBIC),
@@ -139,6 +143,36 @@ def test_a_file_needs_to_be_told_its_model() -> None:
         inference.describe("runs/none", model=cfg)
 
 
+def test_what_follows_from_the_model_follows_its_fields(tmp_path: Path) -> None:
+    model = models.variant("deit_ti16", depth=1, dim=8, num_heads=2, mlp_dim=8)
+    found = inference.describe("x.pth", model=model)
+    fewer = dataclasses.replace(model, num_classes=3, channels=1, image_size=(384, 384))
+    changed = with_model(found, fewer)
+    assert changed == inference.describe("x.pth", model=fewer)
+    assert inference.changes(changed) == []  # nobody knows a file's own
+    assert changed.class_names == ("class 0", "class 1", "class 2")
+    assert (len(changed.mean), changed.transform.crop_ratio) == (1, 1.0)
+    told = ["--from=x.pth", "--model=deit_ti16", "--model.image_size=384"]
+    same = read("--from=x.pth", "--model=deit_ti16_384")[0]
+    assert read(*told)[0].transform == same.transform
+    found, _ = read(*told, "--transform.resize=area")
+    assert (found.transform.crop_ratio, found.transform.resize) == (1.0, Resize.AREA)
+
+
+def test_weights_are_of_the_checkpoint_that_was_described(tmp_path: Path) -> None:
+    runs.save(tmp_path, MODEL, {1: None})
+    found = inference.describe(f"{tmp_path}@latest")
+    runs.save(tmp_path, MODEL, {2: None})
+    assert inference.describe(f"{tmp_path}@latest").step == 2
+    read_back = inference.read_weights(found)
+    runs.assert_equal(dict(read_back.variables), runs.make_state(MODEL, 1).params)
+
+
+def test_a_program_holds_no_weights(run: Path) -> None:
+    found = inference.load(str(run))
+    assert make_apply(found) is make_apply(dataclasses.replace(found, variables={}))
+
+
 def test_imagenet_has_its_classes_in_order() -> None:
     names = imagenet.names_by_synset()
     assert len(names) == imagenet.NUM_CLASSES
@@ -171,6 +205,12 @@ def test_flags_change_what_they_name(run: Path, tmp_path: Path) -> None:
     assert found.class_names == ("x", "y", "z")
     assert found.transform == TransformConfig(crop=Crop.CENTER, resize=Resize.AREA)
     assert found.variables == {}
+    assert inference.changes(found) == [
+        "model.image_size=(16, 8)",
+        "transform.crop=center",
+        "mean=(0.1,)",
+    ]
+    assert inference.changes(read(f"--from={run}", "--model.scan_unroll=1")[0]) == []
     untouched, _ = read(f"--from={run}")
     assert dataclasses.replace(untouched, config=None) == dataclasses.replace(
         inference.describe(str(run)), config=None
@@ -183,11 +223,16 @@ BAD = {
     "transform": (["--from={run}", "--transform.cropp=center"], "did you mean 'crop'"),
     "random": (["--from={run}", "--transform.crop=inception"], "transform draws at random"),
     "mean": (["--from={run}", "--mean=a"], "--mean=a must be numbers"),
-    "means": (["--from={run}", "--mean=1,2"], "must be one number, or 1"),
+    "means": (["--from={run}", "--mean=1,2"], "must be one number: the model's images are grey"),
+    "no number": (["--from={run}", "--mean=nan"], "--mean=nan must be numbers"),
+    "endless": (["--from={run}", "--std=inf"], "--std=inf must be numbers"),
+    "which": (["--from={run}@beste"], "unknown checkpoint of .*'beste'; did you mean 'best'"),
+    "twice": (["--from={run}", "--from={run}"], "--from is given twice"),
     "std": (["--from={run}", "--std=0"], "--std=0 must be above 0"),
     "classes": (["--from={run}", "--classes=/no"], "--classes=/no: No such file"),
     "flag": (["--from={run}", "--topp=3"], "unknown flag '--topp'"),
     "model": (["--from={run}", "--model=vit_b16"], "knows its model"),
+    "average of a file": (["--from=x.npz", "--model=vit_b16", "--ema"], "no moving average"),
     "size": (["--from={run}", "--model.image_size=9"], "does not divide"),
 }
 

@@ -48,7 +48,8 @@ def save(
 ) -> dict[int, TrainState]:
     """Save a run's checkpoints as the training loop does; returns the state of each step."""
     checkpoint = CheckpointConfig(keep=9, **settings)
-    metadata = {"config": config_json.to_json(Config(model=model, checkpoint=checkpoint))}
+    cfg = Config(model=model, checkpoint=checkpoint, ema_decay=0.9 if with_ema else 0.0)
+    metadata = {"config": config_json.to_json(cfg)}
     checkpoints = Checkpointer(workdir / "checkpoints", checkpoint)
     states = {}
     for step, score in scores.items():

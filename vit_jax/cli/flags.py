@@ -136,7 +136,13 @@ def run(main: Callable[[], int | None], argv: Sequence[str]) -> int:
 
 
 def value_of(name: str, argv: Sequence[str]) -> str | None:
-    """Return what --name is set to, before the flags can be parsed; None where it is not."""
+    """Return what --name is set to, before the flags can be parsed; None where it is not.
+
+    Raises:
+        UserError: it is given twice.
+    """
+    if sum(re.fullmatch(rf"--?{name}(=.*)?", argument) is not None for argument in argv) > 1:
+        raise UserError(f"--{name} is given twice; which of them?")
     for i, argument in enumerate(argv):
         if re.fullmatch(rf"--?{name}", argument) and i + 1 < len(argv):
             return argv[i + 1]

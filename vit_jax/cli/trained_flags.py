@@ -3,6 +3,7 @@
 
 import dataclasses
 import json
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from vit_jax.config import check_path, coerce
 from vit_jax.data import check_transform
 from vit_jax.data.config import is_random
 from vit_jax.errors import UserError
-from vit_jax.inference.trained import Trained, describe, named, read_weights
+from vit_jax.inference.trained import Trained, describe, named, with_model
 
 WEIGHTS = """\
   --from=RUN              a run's workdir: DIR, DIR@STEP, DIR@best, DIR@latest
@@ -69,26 +70,31 @@ def read(
     bases: dict[str, Any] = {"model": dataclasses.replace(found.model)}
     if inputs:
         bases["transform"] = dataclasses.replace(found.transform)
+    given: list[str] = []
     for argument in rest:
         field = re.match(r"--?(model|transform)\.([^=]+)", argument)
         if field and field[1] in bases:
             check_path(bases[field[1]], field[2], root=field[1])
+            given += [field[2]] if field[1] == "transform" else []
     for name, base in bases.items():
         config_flags.DEFINE_config_dataclass(name, base, flag_values=values, sys_argv=rest)
     others = cli_flags.parse(rest, values, positional=positional)
     changed: dict[str, Any] = {name: values[name].value for name in bases}
     for name, config in changed.items():
         coerce(config, f"{name}.")
-    models.create(changed["model"])
     ema: Any = values["ema"].value
-    if ema and found.config is None:
-        raise UserError(f"{source} holds no moving average to choose: only a run does")
+    if ema and (found.config is None or not found.config.ema_decay):
+        raise UserError(f"{source} holds no moving average to choose: leave --ema out")
     if ema is not None:
         found = dataclasses.replace(found, ema=ema)
-    if found.model.num_classes != changed["model"].num_classes:
-        found = dataclasses.replace(found, class_names=named((), changed["model"]))
-    found = dataclasses.replace(found, **changed)
-    return (_with_inputs(found, values) if inputs else found), others
+    found = with_model(found, changed["model"])
+    if inputs:  # what was said of the transform, on top of what that model's is
+        said = {key: getattr(changed["transform"], key) for key in given}
+        found = _with_inputs(
+            dataclasses.replace(found, transform=dataclasses.replace(found.transform, **said)),
+            values,
+        )
+    return found, others
 
 
 def _with_inputs(found: Trained, values: flags.FlagValues) -> Trained:
@@ -104,14 +110,6 @@ def _with_inputs(found: Trained, values: flags.FlagValues) -> Trained:
     )
 
 
-def load(
-    argv: Sequence[str], values: flags.FlagValues, *, positional: bool = True
-) -> tuple[Trained, list[str]]:
-    """Do what `read` does, and read the weights."""
-    found, others = read(argv, values, positional=positional)
-    return read_weights(found), others
-
-
 def _without_variant(argv: Sequence[str]) -> list[str]:
     # `--model=NAME` and `--model NAME` are ours; `--model.FIELD` is for the flags' own parser.
     rest = list(argv)
@@ -125,10 +123,15 @@ def _numbers(name: str, values: flags.FlagValues, channels: int) -> tuple[float,
     given: Any = values[name].value
     try:
         numbers = tuple(float(word) for word in given)
+        if not all(map(math.isfinite, numbers)):
+            raise ValueError
     except ValueError:
         raise UserError(f"--{name}={','.join(given)} must be numbers, such as 0.5") from None
     if numbers and len(numbers) not in (1, channels):
-        raise UserError(f"--{name}={','.join(given)} must be one number, or {channels}")
+        or_each = (
+            "the model's images are grey" if channels == 1 else f"or {channels}, one a channel"
+        )
+        raise UserError(f"--{name}={','.join(given)} must be one number: {or_each}")
     if name == "std" and any(number <= 0 for number in numbers):
         raise UserError(f"--std={','.join(given)} must be above 0")
     return numbers

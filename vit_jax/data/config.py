@@ -13,9 +13,9 @@ class Crop(enum.StrEnum):
     """Which part of an image becomes the model's input.
 
     NONE takes the image as it is: it must have the size already. RESIZE squashes the whole image.
-    CENTER resizes the short side to round(size / crop_ratio) and cuts the centre. RANDOM resizes
+    CENTER resizes the short side to floor(size / crop_ratio) and cuts the centre. RANDOM resizes
     like CENTER, mirrors `pad` pixels outwards at every edge, and cuts anywhere (CIFAR's crop, and
-    DeiT III's simple one); SQUASH_RANDOM squashes to round(size / crop_ratio) and cuts anywhere
+    DeiT III's simple one); SQUASH_RANDOM squashes to floor(size / crop_ratio) and cuts anywhere
     (BiT-HyperRule). INCEPTION draws a box as TensorFlow's sample_distorted_bounding_box does (the
     JAX-born recipes), RANDOM_RESIZED as torchvision's RandomResizedCrop does (the PyTorch-born
     ones).
@@ -157,8 +157,12 @@ def is_random(cfg: TransformConfig) -> bool:
 
 
 def cover_size(size: tuple[int, int], ratio: float) -> tuple[int, int]:
-    """Return the (height, width) of which `size` is the share `ratio`."""
-    return round(size[0] / ratio), round(size[1] / ratio)
+    """Return the (height, width) of which `size` is the share `ratio`, rounded down.
+
+    As timm and the authors of DeiT and Swin have it: 248 pixels for 224 at 0.9.
+    """
+    rows, columns = (math.floor(side / ratio + 1e-6) for side in size)  # 128 / 0.8 is 160
+    return rows, columns
 
 
 def has_affine(cfg: TransformConfig) -> bool:

@@ -126,7 +126,7 @@ def crop_resize(image: Image, box: Box, size: tuple[int, int], method: Resize) -
 def resize_cover(image: Image, size: tuple[int, int], ratio: float, method: Resize) -> Resized:
     """Resize so that (height, width) is `ratio` of what just covers it, keeping the aspect.
 
-    For a square size the short side becomes round(size / ratio): 256 for 224 at 0.875.
+    For a square size the short side becomes floor(size / ratio): 256 for 224 at 0.875.
     """
     height, width = image.shape[:2]
     cover = cover_size(size, ratio)

@@ -3,11 +3,12 @@
 
 from vit_jax.inference.forward import make_forward, probabilities
 from vit_jax.inference.prediction import Prediction, predict
-from vit_jax.inference.trained import Trained, describe, load, read_weights
+from vit_jax.inference.trained import Trained, changes, describe, load, read_weights
 
 __all__ = [
     "Prediction",
     "Trained",
+    "changes",
     "describe",
     "load",
     "make_forward",

@@ -2,6 +2,7 @@
 """A trained model on a dataset: which images, at which sizes."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from vit_jax.data import DataConfig
 from vit_jax.data.config import Crop
 from vit_jax.errors import UserError
 from vit_jax.evals import EvalConfig, Predict, classes
-from vit_jax.inference.forward import make_apply
+from vit_jax.inference.forward import Forward, make_apply
 from vit_jax.inference.trained import Trained, read_weights
 from vit_jax.models import MixerConfig, pair
 
@@ -86,7 +87,11 @@ def make_evaluator(trained: Trained, target: Target, mesh: Mesh) -> evals.Classi
 
 def make_predict(trained: Trained) -> Predict:
     """Return (variables, images [B, H, W, C]) -> logits [B, K]."""
-    apply = make_apply(trained)
+    return _logits(make_apply(trained))
+
+
+@functools.lru_cache  # one object a program: the evaluator's jit knows it by that
+def _logits(apply: Forward) -> Predict:
     return lambda variables, image: apply(variables, image).logits
 
 

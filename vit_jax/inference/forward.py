@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The forward pass of a trained model over uint8 images."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from vit_jax import models
 from vit_jax.data import normalize
 from vit_jax.inference.trained import Trained
 from vit_jax.losses import Loss
-from vit_jax.models import Output
+from vit_jax.models import ModelConfig, Output
 
 Image = UInt8[Array | np.ndarray, "B H W C"]
 Forward = Callable[[Any, Image], Output]
@@ -21,10 +22,15 @@ Forward = Callable[[Any, Image], Output]
 
 def make_apply(trained: Trained) -> Forward:
     """Return (variables, images) -> Output, normalisation included, in evaluation mode."""
-    module = models.create(trained.model)
+    return _apply(trained.model, tuple(trained.mean), tuple(trained.std))
+
+
+@functools.lru_cache  # jit knows a program by its function; and none holds on to weights
+def _apply(model: ModelConfig, mean: tuple[float, ...], std: tuple[float, ...]) -> Forward:
+    module = models.create(model)
 
     def apply(variables: Any, image: Image) -> Output:
-        image = normalize(jnp.asarray(image), trained.mean, trained.std)
+        image = normalize(jnp.asarray(image), mean, std)
         return cast(Output, module.apply(variables, image))
 
     return apply

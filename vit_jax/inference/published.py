@@ -47,8 +47,9 @@ def preprocessing(scheme: str, cfg: ModelConfig) -> Preprocessing:
     if scheme == "npz":
         return Preprocessing(*_HALF, TransformConfig(crop=Crop.RESIZE))
     (mean, std), ratio = _family(cfg)
-    # Fine-tuned at a higher resolution, all of them see the whole image.
-    ratio = 1.0 if max(pair(cfg.image_size, "image_size")) > 224 else ratio
+    # Fine-tuned at a higher resolution, all see the whole image but SigLIP, which is trained there.
+    siglip = isinstance(cfg, ViTConfig) and not cfg.class_token
+    ratio = 1.0 if max(pair(cfg.image_size, "image_size")) > 224 and not siglip else ratio
     bilinear = isinstance(cfg, BiTConfig | ResNetConfig)
     return Preprocessing(
         mean if cfg.channels == len(mean) else (sum(mean) / len(mean),),

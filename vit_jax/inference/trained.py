@@ -2,6 +2,7 @@
 """Any trained model, a run's or a published file's, with all that it takes to use it."""
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ class Trained:
 
     Attributes:
         ref: where its weights come from: "ckpt:DIR", "npz:FILE", "timm:FILE".
+        source: the same, but of a run the very checkpoint that all of this is of: a run that is
+            still training may have a newer one, or a better, when the weights are read.
         model: its config.
         variables: {"params": ..., **model_state} as numpy; {} before they are read.
         mean, std: of its input, in units where white is 1.
@@ -37,6 +40,7 @@ class Trained:
     """
 
     ref: str
+    source: str
     model: ModelConfig
     variables: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     mean: tuple[float, ...]
@@ -88,15 +92,13 @@ def load(
         UserError: no such weights, or weights that do not fit.
     """
     found = describe(ref, model=model, ema=ema)
-    changed = models.with_fields(found.model, overrides or {})
-    models.create(changed)  # which checks it
+    found = with_model(found, models.with_fields(found.model, overrides or {}))
     found = dataclasses.replace(
         found,
-        model=changed,
         mean=tuple(mean) or found.mean,
         std=tuple(std) or found.std,
         transform=transform or found.transform,
-        class_names=named(class_names, changed) if class_names else found.class_names,
+        class_names=named(class_names, found.model) if class_names else found.class_names,
     )
     return read_weights(found, resize=resize)
 
@@ -116,11 +118,54 @@ def describe(ref: str, *, model: ModelConfig | None = None, ema: bool | None = N
         raise UserError(f"which model does {ref} hold? add --model=VARIANT, such as vit_b16_384")
     if ema:
         raise UserError(f"{ref} holds no moving average to choose: only ckpt:DIR of a run does")
+    return _of_file(f"{scheme}:{path}", model)
+
+
+def with_model(found: Trained, model: ModelConfig) -> Trained:
+    """Change fields of the model, and with them what follows from it.
+
+    Raises:
+        UserError: a model that cannot be.
+    """
+    models.create(model)  # which checks it
+    if found.config is None:
+        return _of_file(found.ref, model)
+    if model.num_classes == found.model.num_classes:
+        return dataclasses.replace(found, model=model)
+    return dataclasses.replace(found, model=model, class_names=named((), model))
+
+
+def changes(trained: Trained) -> list[str]:
+    """List what is not the run's own, "model.image_size=(64,)": its metrics are not of that.
+
+    Of a published file [], whose own settings nobody wrote down.
+    """
+    cfg = trained.config
+    if cfg is None:
+        return []
+    pairs = {"model": (cfg.model, trained.model), "transform": (_transform(cfg), trained.transform)}
+    found = [
+        f"{name}.{field.name}={getattr(new, field.name)}"
+        for name, (old, new) in pairs.items()
+        for field in dataclasses.fields(new)
+        if getattr(old, field.name) != getattr(new, field.name)
+    ]
+    own = {"mean": cfg.data.mean, "std": cfg.data.std}
+    found += [f"{k}={getattr(trained, k)}" for k, v in own.items() if getattr(trained, k) != v]
+    return [change for change in found if not _FREE.match(change)]
+
+
+# What changes rounding at most.
+_FREE = re.compile(r"model\.(scan_unroll|remat|attention)=")
+
+
+def _of_file(ref: str, model: ModelConfig) -> Trained:
     return Trained(
-        ref=f"{scheme}:{path}",
+        ref=ref,
+        source=ref,
         model=model,
         class_names=named((), model),
-        **preprocessing(scheme, model)._asdict(),
+        **preprocessing(split(ref)[0], model)._asdict(),
     )
 
 
@@ -130,7 +175,7 @@ def read_weights(trained: Trained, *, resize: Resize = Resize.AUTO) -> Trained:
     Raises:
         UserError: weights that do not fit.
     """
-    variables = weights.load(trained.ref, trained.model, resize=resize, ema=trained.ema)
+    variables = weights.load(trained.source, trained.model, resize=resize, ema=trained.ema)
     return dataclasses.replace(trained, variables=variables)
 
 
@@ -155,11 +200,14 @@ def _of_run(place: str, ema: bool | None) -> Trained:
 
     found = Checkpoint(place)
     cfg = config_json.from_json(found.metadata["config"])
+    if ema and not cfg.ema_decay:
+        raise UserError(f"{place} keeps no moving average (ema_decay=0); leave --ema out")
     if ema is None:
         ema = bool(cfg.ema_decay) and cfg.checkpoint.metric.partition("/")[0].endswith("_ema")
     names = found.metadata.get("class_names", ())
     return Trained(
         ref=f"{CHECKPOINT}:{place}",
+        source=f"{CHECKPOINT}:{found.directory}@{found.step}",
         model=found.model,
         mean=cfg.data.mean,
         std=cfg.data.std,

@@ -3,12 +3,13 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from vit_jax import models, trees
 from vit_jax.checkpoints import reader
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, unknown
 from vit_jax.models import ModelConfig
 from vit_jax.weights.apply import fill
 from vit_jax.weights.layout import Entry, Part, Shape
@@ -22,6 +23,7 @@ class Checkpoint:
 
     Attributes:
         name: the checkpoint's path.
+        directory: that of all of the run's checkpoints.
         model: the config of the run's model.
         step: at which it was saved.
         metadata: what the run says of itself: "config", "class_names", "versions".
@@ -40,8 +42,12 @@ class Checkpoint:
         """
         found = re.fullmatch(r"(.*?)(?:@(\d+|best|latest))?", place)
         assert found is not None
+        run, _, which = place.rpartition("@")
+        if run and not found[2] and Path(run).is_dir() and not Path(place).exists():
+            raise unknown(f"checkpoint of {run}", which, ["best", "latest", "a step"])
         self._saved = reader.find(found[1], found[2] or "")
         self.name = str(self._saved.path)
+        self.directory = self._saved.path.parent
         self._names = _names(list(self._saved.record.leaves), ema=ema)
         if ema and not self._names:
             raise UserError(

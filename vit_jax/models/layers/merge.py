@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+_EXACT = jax.lax.Precision.HIGHEST  # a GPU would round means and near ties to 10 bits
+
 
 class Matching(NamedTuple):
     """Places within A and B.
@@ -37,7 +39,7 @@ def match(a: Float[Array, "B M d"], b: Float[Array, "B N d"], r: int) -> Matchin
         b: likewise of B.
         r: at most M.
     """
-    similarity = jnp.matmul(_unit(a), _unit(b).swapaxes(-1, -2))
+    similarity = jnp.matmul(_unit(a), _unit(b).swapaxes(-1, -2), precision=_EXACT)
     order = jnp.argsort(similarity.max(axis=-1), axis=-1, descending=True)
     source = order[:, :r]
     target = jnp.take_along_axis(similarity.argmax(axis=-1), source, axis=1)
@@ -85,7 +87,8 @@ def merge(
     moved = jax.nn.one_hot(target, size_b.shape[1], axis=1) * _take(size_a, source)[:, None]
     size_b = size_b + moved.sum(axis=-1)
     total = x[:, in_b].astype(jnp.float32) * sizes[:, in_b][..., None]
-    total += jnp.matmul(moved, _take(x[:, in_a], source).astype(jnp.float32))
+    taken = _take(x[:, in_a], source).astype(jnp.float32)
+    total += jnp.matmul(moved, taken, precision=_EXACT)
     mean = (total / size_b[..., None]).astype(x.dtype)
     x = jnp.concatenate([x[:, :num_prefix], _take(x[:, in_a], kept), mean], axis=1)
     sizes = jnp.concatenate([sizes[:, :num_prefix], _take(size_a, kept), size_b], axis=1)
@@ -106,5 +109,5 @@ def mean(x: Float[Array, "B N D"], sizes: Float[Array, "B N"] | None) -> Float[A
     """Return the mean over the patches that the tokens stand for, in float32."""
     if sizes is None:
         return x.mean(axis=1, dtype=jnp.float32)
-    total = jnp.einsum("bn,bnd->bd", sizes, x.astype(jnp.float32))
+    total = jnp.einsum("bn,bnd->bd", sizes, x.astype(jnp.float32), precision=_EXACT)
     return total / sizes.sum(axis=1, keepdims=True)
