@@ -12,7 +12,10 @@ from vit_jax.models import ModelConfig
 def make(
     model: ModelConfig, batch_sizes: Sequence[int], seconds: float
 ) -> tuple[dict[str, Any], Callable[[int], Turn]]:
-    """Build what `predict` runs, of random weights in the model's dtype; a turn is a batch size.
+    """Build the forward pass of the verbs over random weights; a turn is a batch size.
+
+    Weights are stored in the model's dtype, as `export --dtype=bfloat16` stores them; the other
+    verbs hold float32 and cast in the pass.
 
     Args:
         model: whose forward pass.
@@ -36,6 +39,7 @@ def make(
     forward = make_forward(
         Trained(
             ref="random",
+            source="random",
             model=model,
             variables={"params": params, **state},
             mean=(0.5,),

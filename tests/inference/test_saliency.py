@@ -41,6 +41,7 @@ PIXELS = {"hybrid": 8, "bit": 8, "resnet": 8, "regnet": 8, "swin": 8}
 def trained(cfg: models.ModelConfig, variables: dict) -> Trained:
     return Trained(
         ref="ckpt:tiny",
+        source="ckpt:tiny",
         model=cfg,
         variables=variables,
         mean=(0.25,),

@@ -82,6 +82,7 @@ def test_a_patch_bias_that_is_not_there_is_zero() -> None:
     "fields, message",
     [
         ({"pre_logits_dim": 8}, "pre_logits_dim=8"),
+        ({"token_merging": 2}, "token_merging=2"),
         ({"pre_norm": True}, "model.patch_bias with model.pre_norm"),
         ({"distilled": True, "num_registers": 2}, "num_registers=2 with model.distilled"),
         ({"distilled": True, "pos_embed_prefix": False}, "model.pos_embed_prefix"),

@@ -69,6 +69,8 @@ def check(cfg: ModelConfig) -> None:
 
 
 def _vit_only(cfg: ViTConfig) -> str:
+    if cfg.token_merging:
+        return f"model.token_merging={cfg.token_merging}: its models do not merge"
     if cfg.pre_logits_dim:
         return f"model.pre_logits_dim={cfg.pre_logits_dim}: its heads are one layer"
     if cfg.patch_bias and cfg.pre_norm:
