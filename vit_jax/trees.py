@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pytrees by name: flatten, map, mask and compare by regular expressions over '/'-joined paths."""
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -51,6 +52,15 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
             node = node.setdefault(part, {})
         node[last] = leaf
     return tree
+
+
+def finite(tree: Any) -> Any:
+    """Replace what JSON has no number for, in dicts and lists, by None."""
+    if isinstance(tree, dict):
+        return {key: finite(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [finite(value) for value in tree]
+    return None if isinstance(tree, float) and not math.isfinite(tree) else tree
 
 
 def is_stacked(name: str) -> bool:

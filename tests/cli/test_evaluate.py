@@ -4,6 +4,7 @@
 import csv
 import dataclasses
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from configs import vit_mu_digits
 from vit_jax import data, models
-from vit_jax.cli import evaluate
+from vit_jax.cli import evaluate, evaluation
 from vit_jax.cli.meter import Meter
 from vit_jax.errors import UserError
 from vit_jax.inference import describe, load
@@ -157,12 +158,16 @@ def test_a_folder_with_the_classes_in_another_order(run, tmp_path, capsys):
             file = tmp_path / "d" / "test" / str(label) / f"{i}.png"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(encoded)
-    assert call(f"--from={run}", f"--dataset=folder:{tmp_path}/d", f"--out={tmp_path}/o") == 0
+    sizes = ("--model.image_size=40", "--sizes=24")
+    folder = f"--dataset=folder:{tmp_path}/d"
+    assert call(f"--from={run}", folder, f"--out={tmp_path}/o", *sizes) == 0
     found = json.loads((tmp_path / "o" / "metrics.json").read_text())
     table = {row[0]: row for row in rows(tmp_path / "o" / "per_class.csv")[1:]}
     assert list(table) == ["7", "1", "4", "0"]
     assert table["7"][1] == "0"
-    assert found["top1"] > 0.5  # by the folder's ids it would be about none
+    assert [row["size"] for row in found["sizes"]] == [24, 32, 40]  # asked for, trained at, its own
+    assert found["sizes"][1]["top1"] > 0.5  # by the folder's ids it would be about none
+    assert found["sizes"][2]["top1"] == found["top1"]
     assert "folder:" not in found["dataset"]
 
 
@@ -185,6 +190,7 @@ def test_a_folder_with_the_classes_in_another_order(run, tmp_path, capsys):
         (("--from={run}", "--out={run}/config.json"), "--out="),
         (("--from={run}", "images"), "unexpected argument 'images'"),
         (("--from={run}", "--model.num_classes=7"), "which is none of the model's 7 (class 0"),
+        (("--from={run}", "--out=/proc"), "--out=/proc: "),
     ],
 )
 def test_mistakes_are_one_line(run, args, told, capsys):
@@ -197,6 +203,22 @@ def test_mistakes_are_one_line(run, args, told, capsys):
 
 def test_help_names_every_flag(capsys):
     assert call("--help") == 0
+def test_a_folder_that_cannot_be_written_is_told_before_any_work(run, tmp_path, monkeypatch):
+    writer = evaluation._Writer(tmp_path / "out")
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        with pytest.raises(UserError, match=r"--out=.*out: No space left on device"):
+            writer.write("x.png", b"")
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(evaluation, "read_weights", lambda _: pytest.fail("weights were read"))
+    with pytest.raises(UserError, match=r"--out=.*new: No space left on device"):
+        evaluation.evaluate(load(str(run)), evaluation.Request(out=tmp_path / "new"))
+
+
     told = capsys.readouterr().out
     for flag in ("from", "dataset", "split", "data_dir", "batch_size", "out", "sizes", "mesh.data"):
         assert f"--{flag}" in told

@@ -110,6 +110,7 @@ def test_files_hold_what_memory_would(source, variables, tmp_path):
         found = extract(source, variables, allocate=files.allocate("train"))
         files.write_lines("names_train.txt", [source.example_id(i) for i in range(14)] + ["a\nb"])
         assert isinstance(found.features, np.memmap)
+        files.write_lines("class_names.txt", ("cat", "dog"))
         files.write_readme("Title", ("train",))
         assert names(folder) == [".partial"]
     expected = extract(source, variables)
@@ -128,6 +129,7 @@ def test_files_hold_what_memory_would(source, variables, tmp_path):
         os.chdir(here)
     np.testing.assert_array_equal(loaded["features_train"], expected.features)
     np.testing.assert_array_equal(loaded["labels_train"], expected.labels)
+    assert loaded["class_names"] == ["cat", "dog"]
     assert loaded["names_train"] == [source.example_id(i) for i in range(14)] + ["'a\\nb'"]
 
 
@@ -146,6 +148,12 @@ def test_nothing_is_overwritten_unless_asked(tmp_path):
     write_two(tmp_path, 3, force=True)
     assert (np.load(tmp_path / "features_train.npy") == 3).all()
     assert names(tmp_path) == ["FEATURES.md", "features_train.npy", "mine.txt"]
+    (tmp_path / "features_mine.npy").write_bytes(b"kept")
+    with feature_files.written(tmp_path, force=True) as files:
+        files.allocate("images")("features", (2, 3), np.dtype(np.float32))[:] = 4
+        files.write_readme("Other", ("images",))
+    others = ["features_mine.npy", "mine.txt"]
+    assert names(tmp_path) == sorted(["FEATURES.md", "features_images.npy", *others])
 
 
 def test_an_error_leaves_what_was_there(tmp_path):

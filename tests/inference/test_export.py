@@ -16,13 +16,18 @@ from tests.models.tiny import TINY
 from tests.weights.runs import save
 from vit_jax import weights
 from vit_jax.__main__ import main as verb_main
+from vit_jax.config import Config
+from vit_jax.data import Resize, TransformConfig
 from vit_jax.errors import UserError
-from vit_jax.inference import export, export_check, export_folder
+from vit_jax.evals import EvalConfig
+from vit_jax.inference import export, export_check, export_folder, model_card
 from vit_jax.inference.export import Format
 from vit_jax.inference.forward import make_forward
 from vit_jax.inference.quantize import WeightDType, pack, unpack
-from vit_jax.inference.trained import load
+from vit_jax.inference.trained import Trained, load
+from vit_jax.objectives import Distillation
 
+NOTHING = export_check.Change(images="", count=0, largest=0.0, scale=0.0, same_top1=0)
 FILES = {"export.json": b'{"vit_jax": "1"}', "README.md": b"new", "model.onnx": b"weights"}
 
 
@@ -99,6 +104,18 @@ def test_names_that_cannot_be_a_folder(tmp_path: Path) -> None:
         export_folder.check(tmp_path / "file")
     with pytest.raises(UserError, match="file is no directory; name another folder"):
         export_folder.check(tmp_path / "file" / "out")
+
+
+def test_here_is_a_folder_and_the_root_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    export_folder.write(Path("."), FILES)
+    assert contents(tmp_path / "here") == FILES
+    assert os.listdir(tmp_path) == ["here"]
+    with pytest.raises(UserError, match=r"^/ has no name of its own; name a folder below it"):
+        export_folder.check(Path("/"))
 
 
 def test_a_folder_is_made_with_those_above_it(tmp_path: Path) -> None:
@@ -183,8 +200,7 @@ def test_the_card_of_a_runs_artifact_loads_it(
 def test_timms_folder_holds_the_weights_in_half_the_size(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nothing = export_check.Change(images="", count=0, largest=0.0, scale=0.0, same_top1=0)
-    monkeypatch.setattr(export_check, "compare", lambda *_: nothing)  # it compiles
+    monkeypatch.setattr(export_check, "compare", lambda *_: NOTHING)  # it compiles
     sizes = {}
     for dtype in ("float32", "bfloat16"):
         folder = tmp_path / dtype
@@ -236,3 +252,54 @@ def test_onnx_is_float32(dtype: WeightDType, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("vit_jax.inference.export_onnx.require", lambda: None)
     with pytest.raises(UserError, match=f"--dtype={dtype} is for"):
         export.check(of_family("vit")[0], Format.ONNX, dtype)
+def described(model: Trained) -> dict:
+    """Return export.json as `make` writes it."""
+    return json.loads(export._json(export._description(model, Format.TIMM, WeightDType.FLOAT32)))
+
+
+def test_no_folder_of_the_machine_is_published() -> None:
+    cfg = Config(model=TINY["vit"])
+    cfg.data.name, cfg.data.data_dir = "folder:/home/me/photos", "/home/me/tfds"
+    cfg.evals["val"] = EvalConfig(dataset="folder:~/others")
+    cfg.init.weights, cfg.log.wandb_project = "npz:/home/me/b16.npz", "mine"
+    cfg.objective.distill.kind = Distillation.HARD
+    cfg.objective.distill.weights = "ckpt:/home/me/teacher@best"
+    cfg.objective.distill.cache = "/home/me/logits"
+    metrics = {"val/loss": float("nan"), "val/top1": 0.5}
+    fields = {"config": cfg, "step": 1616, "metrics": metrics}
+    model = trained(TINY["vit"], ref="ckpt:/home/me/runs/digits@best", **fields)
+    found = described(model)
+    assert found["from"] == "digits, step 1616"
+    assert found["metrics"] == {"val/loss": None, "val/top1": 0.5}
+    config = found["config"]
+    assert config["data"]["name"] == "folder:photos"
+    assert config["evals"]["val"]["dataset"] == "folder:others"
+    assert config["init"]["weights"] == "npz:b16.npz"
+    assert config["objective"]["distill"]["weights"] == "ckpt:teacher@best"
+    card = model_card.card(model, "timm", NOTHING, found, "digits")
+    assert "trained on `folder:photos` [" in card
+    for text in (json.dumps(found), card):
+        assert not re.search('/home|others/|tfds|logits"|mine', text)
+    assert cfg.data.name == "folder:/home/me/photos"
+    assert described(trained(TINY["vit"], ref="npz:/home/me/x.npz"))["from"] == "x.npz"
+
+
+@pytest.mark.parametrize(
+    "resize, told",
+    [
+        (Resize.AREA, "the mean over each pixel's footprint"),
+        (Resize.BILINEAR, "bilinearly without antialiasing"),
+        (Resize.BICUBIC_NO_ANTIALIAS, "bicubically without antialiasing"),
+        (Resize.BICUBIC, ""),
+        (Resize.BILINEAR_ANTIALIAS, ""),
+    ],
+)
+def test_the_card_says_where_timm_resizes_otherwise(resize: Resize, told: str) -> None:
+    model = trained(TINY["vit"], transform=TransformConfig(resize=resize))
+    card = model_card.card(model, "timm", NOTHING, described(model), "x")
+    limits = card.split("## Limits")[1]
+    assert ("timm's transform has none such" in limits) == bool(told)
+    assert told in limits
+    assert "timm" not in model_card.card(model, "onnx", NOTHING, described(model), "x")
+
+

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -20,6 +21,7 @@ from tests.weights import runs
 from vit_jax import config_json, data, inference, models, sharding
 from vit_jax.__main__ import main as verb_main
 from vit_jax.checkpoints.checkpointer import Checkpointer
+from vit_jax.cli import predict as predict_verb
 from vit_jax.config import Config
 from vit_jax.data import Crop, TransformConfig
 from vit_jax.errors import UserError
@@ -193,6 +195,22 @@ def test_json_has_a_line_for_every_image(
     best, second = lines[0]["predictions"]
     assert best["probability"] >= second["probability"] > 0
     assert best["name"] == NAMES[best["class"]]
+
+
+def test_json_writes_no_number_as_null_and_out_may_be_at_home(
+    run: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    nothing = prediction.Prediction(0, "zero", float("nan"))
+
+    def stream(*_, **__) -> Iterator[list[prediction.Result]]:
+        yield [prediction.Result("x", [nothing])]
+
+    monkeypatch.setattr(predict_verb, "stream", stream)
+    assert predict(f"--from={run}", folder / "1.png", "--out=~/found.jsonl") == 0
+    (line,) = (tmp_path / "found.jsonl").read_text().splitlines()
+    assert json.loads(line)["predictions"] == [{"class": 0, "name": "zero", "probability": None}]
+    assert "NaN" not in line
 
 
 def test_the_table_names_each_image_once(

@@ -9,8 +9,10 @@ from typing import Any
 from absl import flags
 from ml_collections import config_flags
 
+from vit_jax import sharding, startup
 from vit_jax.cli import flags as cli_flags
 from vit_jax.cli import trained_flags
+from vit_jax.cli.evaluation import Request, evaluate
 from vit_jax.config import check_path
 from vit_jax.errors import UserError
 from vit_jax.sharding import MeshConfig
@@ -61,12 +63,7 @@ def main(argv: Sequence[str]) -> int:
         sizes, severities = (_whole(name, asked[name]) for name in ("sizes", "severities"))
         if severities and not asked["corruptions"]:
             raise UserError("--severities are of corruptions; add --corruptions=all")
-        # Late: a mistake in the flags is reported before the slower half of the imports.
-        from vit_jax import sharding, startup
-
         startup.configure()
-        from vit_jax.cli.evaluation import Request, evaluate
-
         sharding.initialize_distributed()
         request = Request(
             dataset=asked["dataset"],

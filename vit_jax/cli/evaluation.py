@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `evaluate` does: measures, prints tables, writes files."""
 
+import contextlib
 import csv
 import dataclasses
 import io
 import json
 import math
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
-from vit_jax import sharding
+from vit_jax import sharding, trees
 from vit_jax.cli.corrupted_sheet import corrupted_sheet
 from vit_jax.cli.meter import watched
 from vit_jax.errors import UserError
@@ -102,7 +104,7 @@ def evaluate(found: Trained, request: Request) -> dict[str, Any]:
     if names:
         variants = [(name, severity) for name in names for severity in severities]
         measured["corruptions"] = _corrupt(measuring, variants, measured["top1"])
-    writer.write("metrics.json", json.dumps(_finite(measured), indent=1) + "\n")
+    writer.write("metrics.json", json.dumps(trees.finite(measured), indent=1) + "\n")
     if writer.written:
         print(f"\nwrote {', '.join(writer.written)} in {writer.folder}")
     return measured
@@ -118,16 +120,25 @@ class _Writer:
         self.folder = folder
         self.written: list[str] = []
         if folder is not None:
-            try:
+            with _writing(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise UserError(f"--out={folder}: {error.strerror}") from None
+                with tempfile.TemporaryFile(dir=folder):  # now, not after hours
+                    pass
 
     def write(self, name: str, content: str | bytes) -> None:
         if self.folder is not None:
             data = content if isinstance(content, bytes) else content.encode()
-            (self.folder / name).write_bytes(data)
+            with _writing(self.folder):
+                (self.folder / name).write_bytes(data)
             self.written.append(name)
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"--out={folder}: {error.strerror or error}") from None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -190,7 +201,8 @@ def _measure(measuring: _Measuring) -> tuple[Scores, dict[str, Any]]:
         ]
     )
     if writer.folder is not None:
-        writer.written += measuring.evaluation.report(scores, writer.folder)
+        with _writing(writer.folder):
+            writer.written += measuring.evaluation.report(scores, writer.folder)
         writer.write("reliability.png", plots.draw_reliability(bins, source.name))
     return scores, measured
 
@@ -200,7 +212,8 @@ def _sweep(
 ) -> list[dict[str, int | float]]:
     trained, target, mesh = measuring.trained, measuring.target, measuring.mesh
     native, rows = native_size(trained)[0], []
-    for size in sorted({*sizes, native}):
+    height, width = trained.image_size
+    for size in sorted({*sizes, native, *([height] if height == width else [])}):
         scores = at_own
         if (size, size) != trained.image_size:
             other = resized(trained, size)
@@ -281,12 +294,3 @@ def _csv(rows: Iterable[Sequence[Any]]) -> str:
         [f"{x:.6f}" if isinstance(x, float) else x for x in row] for row in rows
     )
     return file.getvalue()
-
-
-def _finite(tree: Any) -> Any:
-    """Replace what JSON has no number for by null."""
-    if isinstance(tree, dict):
-        return {key: _finite(value) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [_finite(value) for value in tree]
-    return None if isinstance(tree, float) and not math.isfinite(tree) else tree

@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
         export.check(found, form, dtype)
         if repo:
             hub.check(repo)
-        files, change = export.make(read_weights(found), form, dtype, name=folder.name)
+        files, change = export.make(read_weights(found), form, dtype, name=folder.resolve().name)
         export_folder.write(folder, files, force=force)
         width = max(map(len, files))
         for name, data in files.items():

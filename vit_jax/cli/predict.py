@@ -19,7 +19,7 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from vit_jax import errors, startup
+from vit_jax import errors, startup, trees
 from vit_jax.cli import flags as cli_flags
 from vit_jax.cli import trained_flags
 from vit_jax.errors import UserError
@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
         found, names = trained_flags.read(argv, values)
         if not names:
             raise UserError("which images? name files, folders or patterns, or - to read a list")
-        out, top = str(values["out"].value), int(values["top"].value or 0)
+        out, top = os.path.expanduser(str(values["out"].value)), int(values["top"].value or 0)
         form = _format(str(values["format"].value), out)
         images = expand(names, sys.stdin)
         if out and any(os.path.abspath(out) == os.path.abspath(name) for name in images):
@@ -155,7 +155,7 @@ def _as_json(result: Result) -> str:
             {"class": k, "name": name, "probability": _rounded(probability)}
             for k, name, probability in result.predictions
         ]
-    return json.dumps(line) + "\n"
+    return json.dumps(trees.finite(line)) + "\n"
 
 
 def _as_csv(result: Result) -> str:

@@ -12,10 +12,11 @@ from typing import Any
 
 from absl import flags
 
-from vit_jax import errors
+from vit_jax import errors, startup
 from vit_jax.cli import flags as cli_flags
-from vit_jax.cli import trained_flags
+from vit_jax.cli import probing, trained_flags
 from vit_jax.errors import UserError
+from vit_jax.inference.images import expand
 
 _HELP = f"""usage: python -m vit_jax probe --from=RUN [flags] [IMAGE ...]
 
@@ -76,16 +77,9 @@ def main(argv: Sequence[str]) -> int:
             asked["methods"] = []
         given = {name for name in values if values[name].present}
         _check(given, asked, images=bool(names))
-        # Late: a mistake in the flags is reported before the slower half of the imports.
-        from vit_jax import startup
-
         startup.configure()
-        from vit_jax.cli import probing
-
         folder, out, plot = (_path(asked[name]) for name in ("features", "out", "plot"))
         if folder is not None and names:
-            from vit_jax.inference.images import expand
-
             files, force = expand(names, sys.stdin), asked["force"]
             return probing.write_images(found, files, folder, asked["batch_size"], force=force)
         settings = {

@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -14,13 +15,17 @@ from vit_jax.evals.features import Allocate
 
 _PARTIAL = ".partial"
 _README = "FEATURES.md"
+CLASSES = "class_names.txt"
+# The files that a readme tells how to load; nobody else's.
+_LISTED = re.compile(r'"((?:features|labels)_\w+\.npy|names_\w+\.txt|class_names\.txt)"')
 
 
 class FeatureFiles:
     """The files of one folder while they are written.
 
     For each part, such as "train": features_train.npy (float32 [N, D]), labels_train.npy (where
-    there are labels), names_train.txt (a line an image).
+    there are labels), names_train.txt (a line an image). For all, where there are classes:
+    class_names.txt (a line a class).
     """
 
     def __init__(self, folder: Path) -> None:
@@ -66,6 +71,8 @@ class FeatureFiles:
                     shape = f"{array.dtype} {list(array.shape)}"
                     lines += [f'{name} = np.load("{name}.npy", mmap_mode="r")  # {shape}']
             lines += [f'names_{part} = open("names_{part}.txt").read().splitlines()']
+        if (self._folder / CLASSES).exists():
+            lines += [f'class_names = open("{CLASSES}").read().splitlines()']
         (self._folder / _README).write_text("\n".join([*lines, "```", ""]), encoding="utf-8")
 
 
@@ -87,7 +94,8 @@ def check_folder(folder: Path, *, force: bool) -> None:
 def written(folder: Path, *, force: bool) -> Iterator[FeatureFiles]:
     """Show the files in `folder` once all are complete and on the disk; after an error, none.
 
-    Those of the same name are replaced, FEATURES.md, without which a folder is incomplete, last.
+    Those of the same name are replaced, FEATURES.md, without which a folder is incomplete, last;
+    others that a former FEATURES.md lists are removed.
 
     Raises:
         UserError: features are there and `force` is False, no room, no right to write.
@@ -101,7 +109,11 @@ def written(folder: Path, *, force: bool) -> Iterator[FeatureFiles]:
         for file in partial.iterdir():
             with file.open("rb+") as stream:
                 os.fsync(stream.fileno())
-        (folder / _README).unlink(missing_ok=True)
+        if (folder / _README).exists():
+            listed = set(_LISTED.findall((folder / _README).read_text(encoding="utf-8")))
+            (folder / _README).unlink()
+            for name in listed - {file.name for file in partial.iterdir()}:
+                (folder / name).unlink(missing_ok=True)
         for file in sorted(partial.iterdir(), key=lambda file: file.name == _README):
             file.replace(folder / file.name)
     except OSError as error:

@@ -4,7 +4,9 @@
 import dataclasses
 import enum
 import json
+import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,7 +15,7 @@ import safetensors.numpy
 from jax import export as jax_export
 
 import vit_jax
-from vit_jax import config_json, weights
+from vit_jax import config_json, trees, weights
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.inference import (
@@ -115,7 +117,7 @@ def _from_timm(trained: Trained, state: Mapping[str, np.ndarray]) -> Callable[[A
 
 
 def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+    return (json.dumps(trees.finite(value), indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def _description(trained: Trained, form: Format, dtype: WeightDType) -> dict[str, Any]:
@@ -140,7 +142,7 @@ def _description(trained: Trained, form: Format, dtype: WeightDType) -> dict[str
         },
         "output": {"shape": ["batch", trained.model.num_classes], "dtype": "float32"},
         "loss": trained.loss.value,
-        "from": trained.ref,
+        "from": _source(trained),
         "ema": trained.ema,
         "step": trained.step,
         "metrics": dict(trained.metrics),
@@ -152,5 +154,34 @@ def _description(trained: Trained, form: Format, dtype: WeightDType) -> dict[str
     if form is Format.ONNX:
         found["opset"] = export_onnx.OPSET
     if trained.config is not None:
-        found["config"] = config_json.to_json(trained.config)
+        found["config"] = _published(trained.config)
     return found
+
+
+def _source(trained: Trained) -> str:
+    name = _base_name(trained.ref).partition(":")[2]
+    if trained.step is None:
+        return name
+    run = re.sub(r"@(\d+|best|latest)$", "", name)
+    return f"{run}, step {trained.step}"
+
+
+def _published(cfg: Config) -> dict[str, Any]:
+    """Return a config as JSON without what it says of the machine: an export may be pushed."""
+    tree = config_json.to_json(cfg)
+    del tree["log"], tree["data"]["data_dir"]
+    distill = tree["objective"]["distill"]
+    distill.pop("cache", None)
+    places = [(tree["data"], "name"), (tree["init"], "weights"), (distill, "weights")]
+    for node, field in [*places, *((each, "dataset") for each in tree["evals"].values())]:
+        if field in node:
+            node[field] = _base_name(node[field])
+    return tree
+
+
+def _base_name(ref: str) -> str:
+    """Write "folder:DIR/photos" or "npz:DIR/b16.npz" without DIR; others as they are."""
+    kind, colon, path = ref.partition(":")
+    if kind not in ("folder", "npz", "timm", "ckpt"):
+        return ref
+    return f"{kind}{colon}{Path(path).expanduser().resolve().name}"

@@ -23,6 +23,8 @@ def check(folder: Path, *, force: bool = False) -> None:
     Raises:
         UserError: below a file, a file of that name, or other files than an export's there.
     """
+    if not folder.resolve().name:
+        raise UserError(f"{folder} has no name of its own; name a folder below it")
     if any(parent.exists() and not parent.is_dir() for parent in folder.parents):
         raise UserError(f"{folder.parent} is no directory; name another folder")
     if folder.exists() and not folder.is_dir():
@@ -56,6 +58,7 @@ def write(folder: Path, files: Mapping[str, bytes], *, force: bool = False) -> N
     """
     assert set(files) <= set(NAMES), "what a later export may remove"
     check(folder, force=force)
+    folder = folder.resolve()  # "." has no name to put the temporary one beside
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
         temporary.mkdir(parents=True)

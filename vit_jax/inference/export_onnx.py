@@ -148,6 +148,8 @@ def _apply(primitive: Any, params: dict[str, Any], operands: list[Any]) -> list[
 
 def _laid_out(params: dict[str, Any], operands: list[Any]) -> list[Any]:
     """Run a scan that keeps nothing but its carry, as a stack of blocks does."""
+    if params["reverse"]:
+        raise NotImplementedError("a scan from the last layer to the first")
     first = params["num_consts"] + params["num_carry"]
     consts, carry = operands[: params["num_consts"]], operands[params["num_consts"] : first]
     body = params["jaxpr"]

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax import trees
+from vit_jax.data import Resize
 from vit_jax.inference.export_check import Change
 from vit_jax.inference.export_folder import CLASSES, MARK, WEIGHTS
 from vit_jax.inference.trained import Trained
@@ -93,7 +94,7 @@ def card(
         "## Evaluation",
         _evaluation(trained, change),
         "## Limits",
-        _limits(trained),
+        _limits(trained, form),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -119,8 +120,9 @@ def _what(trained: Trained, form: str, description: Mapping[str, Any]) -> str:
     cfg = trained.config
     if cfg is None:
         return f"{text} The weights were read from `{description['from']}`."
+    dataset = description["config"]["data"]["name"]  # without the folders of this machine
     return (
-        f"{text} It was trained on `{cfg.data.name}` [{cfg.data.train_split}] for "
+        f"{text} It was trained on `{dataset}` [{cfg.data.train_split}] for "
         f"{cfg.duration} with seed {cfg.seed}; these are the "
         f"{'moving average of the weights' if trained.ema else 'weights'} after "
         f"{trained.step:,} steps. The run's whole config is in `{MARK}`."
@@ -168,8 +170,19 @@ def _evaluation(trained: Trained, change: Change) -> str:
     return f"{told}\n\nAgainst the model before the export: {change}."
 
 
-def _limits(trained: Trained) -> str:
-    return (
+# Filters that timm's transforms, which are Pillow's, do not have.
+_FILTERS = {
+    Resize.AREA: "by the mean over each pixel's footprint (area)",
+    Resize.BILINEAR: "bilinearly without antialiasing",
+    Resize.BICUBIC_NO_ANTIALIAS: "bicubically without antialiasing",
+}
+
+
+def _limits(trained: Trained, form: str) -> str:
+    resizing = _FILTERS.get(trained.transform.resize) if form == "timm" else None
+    told = f"The model was evaluated on images resized {resizing}. timm's transform has none such; "
+    told += "`config.json` names the nearest, which is antialiased, and accuracy may differ.\n\n"
+    return (told if resizing else "") + (
         f"It chooses among {trained.model.num_classes:,} classes, whatever an image shows. How it "
         "does on other cameras, places, people or corruptions than those of its data was not "
         "measured unless this page says so, and its probabilities are not calibrated. No licence "
