@@ -188,9 +188,9 @@ def test_a_folder_with_the_classes_in_another_order(run, tmp_path, capsys):
         (("--from={run}", "--mesh.data=9"), "does not fit 8 device(s)"),
         (("--from={run}", "--batch_size=-1"), "--batch_size"),
         (("--from={run}", "--out={run}/config.json"), "--out="),
+        (("--from={run}", "--out=/proc"), "--out=/proc: "),
         (("--from={run}", "images"), "unexpected argument 'images'"),
         (("--from={run}", "--model.num_classes=7"), "which is none of the model's 7 (class 0"),
-        (("--from={run}", "--out=/proc"), "--out=/proc: "),
     ],
 )
 def test_mistakes_are_one_line(run, args, told, capsys):
@@ -201,8 +201,6 @@ def test_mistakes_are_one_line(run, args, told, capsys):
     assert told in error
 
 
-def test_help_names_every_flag(capsys):
-    assert call("--help") == 0
 def test_a_folder_that_cannot_be_written_is_told_before_any_work(run, tmp_path, monkeypatch):
     writer = evaluation._Writer(tmp_path / "out")
 
@@ -219,6 +217,8 @@ def test_a_folder_that_cannot_be_written_is_told_before_any_work(run, tmp_path, 
         evaluation.evaluate(load(str(run)), evaluation.Request(out=tmp_path / "new"))
 
 
+def test_help_names_every_flag(capsys):
+    assert call("--help") == 0
     told = capsys.readouterr().out
     for flag in ("from", "dataset", "split", "data_dir", "batch_size", "out", "sizes", "mesh.data"):
         assert f"--{flag}" in told

@@ -225,10 +225,8 @@ BAD = {
     "int8 of timm": (["--format=timm", "--dtype=int8"], "is for --format=stablehlo; timm's"),
     "public": (["--format=timm", "--public"], "add --push=USER/REPO"),
     "positional": (["--format=timm", "x"], "unexpected argument 'x'"),
-    "merging": (
-        ["--format=timm", "--model.token_merging=1"],
-        "has model.token_merging=0, not 1; where the weights bear it, change it by",
-    ),
+    "merging": (["--format=timm", "--model.token_merging=1"], "of model.token_merging=1: its models"),
+    "eps": (["--format=timm", "--model.norm_eps=1e-4"], "where the weights bear it, change it by"),
     "norm": (["--format=timm", "--model.norm_eps=1e-4"], "has model.norm_eps=1e-06, not 0.0001"),
     "no counterpart": (["--format=timm", "--model.pre_logits_dim=4"], "pre_logits_dim=4"),
 }
@@ -247,11 +245,6 @@ def test_mistakes_are_one_line(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("dtype", [WeightDType.BFLOAT16, WeightDType.INT8])
-def test_onnx_is_float32(dtype: WeightDType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vit_jax.inference.export_onnx.require", lambda: None)
-    with pytest.raises(UserError, match=f"--dtype={dtype} is for"):
-        export.check(of_family("vit")[0], Format.ONNX, dtype)
 def described(model: Trained) -> dict:
     """Return export.json as `make` writes it."""
     return json.loads(export._json(export._description(model, Format.TIMM, WeightDType.FLOAT32)))
@@ -303,3 +296,8 @@ def test_the_card_says_where_timm_resizes_otherwise(resize: Resize, told: str) -
     assert "timm" not in model_card.card(model, "onnx", NOTHING, described(model), "x")
 
 
+@pytest.mark.parametrize("dtype", [WeightDType.BFLOAT16, WeightDType.INT8])
+def test_onnx_is_float32(dtype: WeightDType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vit_jax.inference.export_onnx.require", lambda: None)
+    with pytest.raises(UserError, match=f"--dtype={dtype} is for"):
+        export.check(of_family("vit")[0], Format.ONNX, dtype)
