@@ -36,6 +36,13 @@ def test_jpeg_is_halved_only_while_it_stays_large_enough(photo):
     assert decode(data, 3, min_size=(50, 50)).shape == (54, 80, 3)
 
 
+def test_opencv_does_not_talk_about_what_pillow_says_better(photo, capfd):
+    data = encode(photo[:50, :70], "PNG")
+    with pytest.raises(ValueError, match="truncated"):
+        decode(data[: len(data) // 2], 3)
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
 def test_grey_and_transparent_files_give_the_channels_asked_for(photo, form):
     grey = photo[:40, :60, 1]

@@ -8,6 +8,8 @@ import glob
 import io
 import os
 import re
+import stat
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -32,6 +34,8 @@ MAX_BYTES = 1 << 28
 _JPEG = b"\xff\xd8\xff"
 _HEIC = (b"ftypheic", b"ftypheix", b"ftyphevc", b"ftypmif1")  # at byte 4
 _ORIENTATION = 0x0112
+# As `warnings.filters` has it: no message about half a limit that is enforced here.
+_NO_BOMB_WARNING = ("ignore", None, Image.DecompressionBombWarning, None, 0)
 
 
 def expand(names: Sequence[str], stdin: Iterable[str] = ()) -> list[str]:
@@ -133,6 +137,9 @@ def shown(name: str) -> str:
 
 
 def _read(path: str | Path) -> bytes:
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # of a directory `open` says so
+        raise ValueError("is no regular file")  # a pipe or a device may never end
     with open(path, "rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
@@ -170,6 +177,10 @@ def _open(data: bytes) -> Image.Image:
         raise ValueError("the file is empty")
     if data[4:12] in _HEIC:
         raise ValueError("a HEIC photograph, which is not read here; save it as JPEG")
+    # For good, as `catch_warnings` is not for threads; once, as every change has Python repeat the
+    # warnings that it has shown.
+    if _NO_BOMB_WARNING not in warnings.filters:
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
     try:
         if data.startswith(_JPEG):  # `Image.open` refuses what libjpeg can halve
             return JpegImagePlugin.JpegImageFile(io.BytesIO(data))
