@@ -118,7 +118,7 @@ def test_top1_is_that_of_the_runs_evaluation(
     assert printed.out == ""
     skipped, last = printed.err.splitlines()
     assert skipped == f"skipped {folder}/40b.png: the file is empty"
-    assert last.startswith("361 images in ")
+    assert last.startswith("360 of 361 images in ")
     assert last.endswith(" images/s")
 
 
@@ -213,6 +213,12 @@ def test_json_writes_no_number_as_null_and_out_may_be_at_home(
     assert "NaN" not in line
 
 
+def test_the_suffix_says_the_format_in_any_case(run: Path, folder: Path, tmp_path: Path) -> None:
+    for name, start in {"a.JSONL": "{", "a.CSV": "file,rank", "a.Txt": str(folder)}.items():
+        assert predict(f"--from={run}", folder / "1.png", f"--out={tmp_path / name}") == 0
+        assert (tmp_path / name).read_text().startswith(start)
+
+
 def test_the_table_names_each_image_once(
     run: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -255,7 +261,7 @@ def test_progress_is_never_among_the_results(
     shown = sys.stderr.getvalue()
     assert "2/2" in shown  # the bar
     assert "the file is empty" in shown
-    assert "2 images in " in shown.splitlines()[-1]
+    assert "1 of 2 images in " in shown.splitlines()[-1]
     assert shown.endswith(" images/s, compilation included\n")
     # Where the results go to the terminal, they are the progress.
     monkeypatch.setattr(sys, "stderr", Terminal())
@@ -317,7 +323,11 @@ BAD = {
     "top": (["{image}", "--top=0"], "top=0"),
     "batch": (["{image}", "--batch_size=0"], "batch_size=0"),
     "no place": (["{image}", "--out={image}/x.csv"], "Not a directory"),
-    "an image": (["{image}", "--out={image}"], "is one of the images; nothing was written"),
+    "suffix": (["{image}", "--out=x.xlsx"], "name it .csv, .jsonl or .txt (a table), or add"),
+    "an image": (
+        ["{image}", "--out={image}", "--format=csv"],
+        "is one of the images; nothing was written",
+    ),
     "flag": (["{image}", "--topp=1"], "did you mean '--top'"),
 }
 
@@ -362,23 +372,24 @@ def process(*words: str | Path, **options) -> subprocess.Popen:
 def test_names_come_from_stdin_until_it_is_interrupted(
     run: Path, folder: Path, tmp_path: Path
 ) -> None:
-    stuck = tmp_path / "stuck.png"
-    os.mkfifo(stuck)
-    names = [folder / "0.png", folder / "gone.png", "", folder / "1.png", stuck, folder / "2.png"]
-    child = process(f"--from={run}", "-", "--top=1", "--batch_size=1")
+    # What they print is more than a pipe holds: the last one's never comes.
+    last = tmp_path / "last.png"
+    last.write_bytes((folder / "0.png").read_bytes())
+    names = [folder / "0.png", folder / "gone.png", "", folder, last]
+    child = process(f"--from={run}", "-", "--top=10", "--batch_size=1", "--format=csv")
     child.stdin.write("\n".join(map(str, names)))
     child.stdin.close()
     child.stdin = None
-    with open(stuck, "wb"):  # returns once it is being read
-        assert child.stdout.readline().startswith(f"{folder}/0.png")
-        child.send_signal(signal.SIGINT)
+    assert child.stdout.readline().startswith("file,")
+    assert child.stdout.readline().startswith(f"{folder}/0.png")
+    child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=60)
     assert child.returncode == 130
     assert err.splitlines() in (
         [f"skipped {folder}/gone.png: no such file or directory", "interrupted"],
         ["interrupted"],  # before that batch was waited for
     )
-    assert "2.png" not in out
+    assert "last.png" not in out
 
 
 def test_a_reader_that_has_enough_ends_it_silently(run: Path, folder: Path) -> None:

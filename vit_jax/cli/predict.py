@@ -9,13 +9,11 @@ import json
 import os
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import flags
-from PIL import Image
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -36,7 +34,7 @@ depth), a pattern such as "photos/**/*.jpg", or - for a list of names on stdin, 
   --format=table          for reading; the default
   --format=jsonl          a line of JSON an image, a broken one has "error"
   --format=csv            a row for each image and rank; none for a broken image
-  --out=FILE              write there, not to stdout; FILE.jsonl and FILE.csv say the format
+  --out=FILE              write there, not to stdout; .csv, .jsonl and .txt (table) say the format
   --batch_size=N          images at once (default: 32)
 
 {trained_flags.HELP}
@@ -48,6 +46,7 @@ depth), a pattern such as "photos/**/*.jpg", or - for a list of names on stdin, 
 Exit status: 0 all images were read, 1 some were not (stderr says which and why), 2 bad usage."""
 
 _TABLE, _JSONL, _CSV = "table", "jsonl", "csv"
+_SUFFIXES = {"": _TABLE, ".txt": _TABLE, ".jsonl": _JSONL, ".csv": _CSV}
 _SIGPIPE = 141  # as the shell has it
 # Seconds between lines of progress in a log.
 _EVERY = 10.0
@@ -76,8 +75,6 @@ def main(argv: Sequence[str]) -> int:
         if out and any(os.path.abspath(out) == os.path.abspath(name) for name in images):
             raise UserError(f"--out={out} is one of the images; nothing was written")
         trained = read_weights(found)
-        # `read_image` has a limit of its own, and says so once.
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         batches = stream(trained, images, top, batch_size=int(values["batch_size"].value or 0))
         with _sink(out) as sink, contextlib.closing(batches):
             return _write(batches, images, form, sink, out)
@@ -89,7 +86,13 @@ def _format(form: str, out: str) -> str:
     known = (_TABLE, _JSONL, _CSV)
     if form and form not in known:
         raise errors.unknown("format", form, known)
-    return form or (suffix if (suffix := Path(out).suffix[1:]) in known else _TABLE)
+    suffix = Path(out).suffix.lower()
+    if not form and suffix not in _SUFFIXES:
+        raise UserError(
+            f"--out={out}: no format is known by {suffix!r}; name it .csv, .jsonl or .txt (a "
+            f"table), or add --format={'|'.join(known)}"
+        )
+    return form or _SUFFIXES[suffix]
 
 
 def _sink(out: str) -> contextlib.AbstractContextManager[Any]:
@@ -116,7 +119,7 @@ def _write(
             for results in batches:
                 for result in results:
                     if result.error:
-                        report.message(f"skipped {result.error}")
+                        report.skip(result.error)
                         broken += 1
                     sink.write(written(result))
                 sink.flush()
@@ -175,7 +178,7 @@ class _Report:
     """Progress on stderr: a bar on a terminal, a line now and then in a log, a last line."""
 
     def __init__(self, total: int, *, to_terminal: bool) -> None:
-        self._total, self._done = total, 0
+        self._total, self._done, self._skipped = total, 0, 0
         self._begin = self._said = time.monotonic()
         self._first: tuple[float, int] | None = None  # when a batch was done, and how many images
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -202,11 +205,17 @@ class _Report:
             self._bar.stop()
         if kind is None:
             seconds = time.monotonic() - self._begin
-            self.message(f"{self._count(self._total)} in {seconds:.1f} s, {self._rate()}")
+            read = f"{self._total - self._skipped:,} of " if self._skipped else ""
+            self.message(f"{read}{self._count(self._total)} in {seconds:.1f} s, {self._rate()}")
 
     def message(self, text: str) -> None:
         """Show a line above the bar."""
         self._console.print(text, markup=False)
+
+    def skip(self, error: str) -> None:
+        """Show what is wrong with an image, which the last line leaves out."""
+        self._skipped += 1
+        self.message(f"skipped {error}")
 
     def advance(self, count: int) -> None:
         """Note that `count` more images are done."""
