@@ -31,7 +31,7 @@ from vit_jax.inference.evaluate import (
     placed,
     resized,
 )
-from vit_jax.inference.trained import Trained, read_weights
+from vit_jax.inference.trained import Trained, changes, read_weights
 from vit_jax.losses import Loss
 from vit_jax.sharding import MeshConfig
 
@@ -173,6 +173,7 @@ def _measure(measuring: _Measuring) -> tuple[Scores, dict[str, Any]]:
         "from": trained.ref,
         "step": trained.step,
         "ema": trained.ema,
+        "changes": changes(trained),
         "dataset": source.name,
         "image_size": list(trained.image_size),
         "num_examples": count,
@@ -188,7 +189,8 @@ def _measure(measuring: _Measuring) -> tuple[Scores, dict[str, Any]]:
     without = len(source) - count
     left_out = f" ({without:,} more have no label and are left out)" if without else ""
     alone = "" if trained.loss is Loss.SOFTMAX else ", of its class alone (sigmoid)"
-    _say(f"{trained.ref}{step}{', moving average' if trained.ema else ''}")
+    changed = f", with {', '.join(changes(trained))}" if changes(trained) else ""
+    _say(f"{trained.ref}{step}{', moving average' if trained.ema else ''}{changed}")
     _say(f"{source.name}: {count:,} images{left_out}\n")
     _show(
         [

@@ -50,10 +50,23 @@ def compare(trained: Trained, run: Callable[[Images], Logits]) -> Change:
     """Run an export and the model that it was made from on the same images.
 
     The export sees them in two batches, of one and of the rest: it must take any number.
+
+    Raises:
+        UserError: logits that are not finite, of either.
     """
     images, name = sample_images(trained)
     before = np.asarray(make_forward(trained)(images).logits)
+    if not np.isfinite(before).all():
+        raise UserError(
+            f"{trained.ref}: on {name} its logits are not finite: nothing to export; take weights "
+            "from before the training diverged, such as ckpt:DIR@STEP"
+        )
     after = np.concatenate([np.asarray(run(images[:1])), np.asarray(run(images[1:]))])
+    if not np.isfinite(after).all():
+        raise UserError(
+            f"on {name} the export's logits are not finite, where the model's are; "
+            "choose another --dtype, such as float32"
+        )
     return Change(
         images=name,
         count=len(images),

@@ -8,7 +8,7 @@ from vit_jax import trees
 from vit_jax.data import Resize
 from vit_jax.inference.export_check import Change
 from vit_jax.inference.export_folder import CLASSES, MARK, WEIGHTS
-from vit_jax.inference.trained import Trained
+from vit_jax.inference.trained import Trained, changes
 from vit_jax.losses import Loss
 
 # The loader that the Hub's page offers, where it knows one.
@@ -125,8 +125,13 @@ def _what(trained: Trained, form: str, description: Mapping[str, Any]) -> str:
         f"{text} It was trained on `{dataset}` [{cfg.data.train_split}] for "
         f"{cfg.duration} with seed {cfg.seed}; these are the "
         f"{'moving average of the weights' if trained.ema else 'weights'} after "
-        f"{trained.step:,} steps. The run's whole config is in `{MARK}`."
+        f"{trained.step:,} steps{_changed(trained)}. The run's config is in `{MARK}`."
     )
+
+
+def _changed(trained: Trained) -> str:
+    listed = ", ".join(f"`{change}`" for change in changes(trained))
+    return f", changed since to {listed}" if listed else ""
 
 
 def _preprocessing(trained: Trained, form: str) -> str:
@@ -164,8 +169,10 @@ def _evaluation(trained: Trained, change: Change) -> str:
             f"| {name} | {value:.2%} |" if "/top" in name else f"| {name} | {value:.4f} |"
             for name, value in sorted(measured.items())
         )
+        without = " and without the changes named above" if changes(trained) else ""
         told = (
-            f"Measured by the run, before this export:\n\n| evaluation | value |\n|---|--:|\n{rows}"
+            f"Measured by the run, before this export{without}:"
+            f"\n\n| evaluation | value |\n|---|--:|\n{rows}"
         )
     return f"{told}\n\nAgainst the model before the export: {change}."
 
