@@ -130,6 +130,8 @@ def test_images_without_labels(place, tmp_path, capsys):
         (("--train_split=tain",), "unknown split of HERE/photos 'tain'; did you mean 'train'?"),
         (("--out=HERE/no/r.json",), "--out=HERE/no/r.json: HERE/no is no directory"),
         (("--out=HERE/photos",), "HERE/photos is there already"),
+        (("--out=HERE/r.csv",), "--out=HERE/r.csv must end in .json"),
+        (("--plot=HERE/r.jpg",), "--plot=HERE/r.jpg must end in .png"),
         (("HERE/photos",), "images without labels cannot be probed; add --features=DIR"),
         (("HERE/photos", "--features=x"), "--dataset is of a labelled dataset"),
     ],
@@ -154,6 +156,27 @@ def test_several_labels_are_refused_before_any_image_is_read(place, monkeypatch,
     assert "photos[train] has several labels per image" in told.err
     assert "--methods=none and --features=DIR" in told.err
     assert told.out == ""
+
+
+def test_a_folder_that_may_not_be_written_to_is_told_before_the_work(place, monkeypatch, capsys):
+    monkeypatch.setattr(probing.probe_results.os, "access", lambda *_: False)  # root may always
+    assert run(place, *PHOTOS, f"--out={place}/r.json") == 2
+    assert f"{place} may not be written to" in capsys.readouterr().err
+
+
+def test_what_is_not_the_runs_and_not_a_test_is_told(place, tmp_path, capsys):
+    args = ("--dataset=folder:HERE/photos", "--test_split=train", "--methods=knn", "--k=1")
+    assert run(place, *args, "--mean=0.25", f"--out={tmp_path}/r.json") == 0
+    told = capsys.readouterr()
+    (warning,) = told.err.splitlines()
+    assert warning.startswith("warning: the probes learn from ")
+    assert "[train], and are tested on the same images" in warning
+    assert ", step 1, with mean=(0.25,), 16 features" in told.out
+    assert json.loads((tmp_path / "r.json").read_text())["changes"] == ["mean=(0.25,)"]
+    assert run(place, *PHOTOS, "--methods=knn", "--k=1") == 0
+    told = capsys.readouterr()
+    assert "warning" not in told.err
+    assert ", step 1, 16 features" in told.out
 
 
 def test_a_published_file_needs_a_dataset(capsys):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Results of `probe` as a table, as JSON and as a picture."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -68,12 +69,18 @@ def check_target(flag: str, file: Path, *, force: bool) -> None:
     """Refuse a file that `save` could or should not write.
 
     Raises:
-        UserError: no such directory, or a file that is there already.
+        UserError: no such directory, none to write in, a file that is there already, or one whose
+            name says that it is something else.
     """
     if not file.parent.is_dir():
         raise UserError(f"--{flag}={file}: {file.parent} is no directory; make it first")
     if file.is_dir() or (file.exists() and not force):
         raise UserError(f"{file} is there already; choose another name, or add --force")
+    if not os.access(file.parent, os.W_OK | os.X_OK):
+        raise UserError(f"--{flag}={file}: {file.parent} may not be written to")
+    suffix = {"out": ".json", "plot": ".png"}[flag]
+    if file.suffix.lower() != suffix:
+        raise UserError(f"--{flag}={file} must end in {suffix}, which is what is written")
 
 
 def save(file: Path, content: bytes) -> None:

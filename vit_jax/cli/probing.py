@@ -31,7 +31,7 @@ from vit_jax.evals.passes import Batches
 from vit_jax.evals.probes import Result, check_sets
 from vit_jax.inference.evaluate import placed
 from vit_jax.inference.features import FileBatches, file_batches, make_encode
-from vit_jax.inference.trained import Trained, read_weights
+from vit_jax.inference.trained import Trained, changes, read_weights
 
 PARTS = ("train", "test")
 
@@ -101,6 +101,7 @@ def probe(found: Trained, request: Request) -> list[Result]:
             "from": trained.ref,
             "step": trained.step,
             "ema": trained.ema,
+            "changes": changes(trained),
             "seed": request.settings["seed"],
             **probe_results.to_json(train, test, results),
             "notes": notes,
@@ -141,7 +142,7 @@ def _extract(
             for part, source in zip(PARTS, sources, strict=True):
                 ids = (source.example_id(i) for i in range(len(source)))
                 files.write_lines(f"names_{part}.txt", ids)
-            files.write_lines("class_names.txt", sources[0].class_names)
+            files.write_lines(feature_files.CLASSES, sources[0].class_names)
             splits = " and ".join(source.name for source in sources)
             files.write_readme(f"Features of {_title(trained)} on {splits}.", PARTS)
     if request.pixels:
@@ -175,6 +176,11 @@ def _check(request: Request, sources: Sequence[data.Source]) -> None:
             f"{sources[0].name} has several labels per image; probes tell one class from the "
             "others: with --methods=none and --features=DIR its features are written"
         )
+    if request.methods and sources[0].name == sources[1].name:
+        told = (
+            f"warning: the probes learn from {sources[0].name}, and are tested on the same images"
+        )
+        print(f"{told}; choose another --test_split", file=sys.stderr)
     if "knn" in request.methods:
         knn.check_k(request.settings["k"], len(sources[0]), sources[0].name)
     if request.features is not None:
@@ -198,7 +204,8 @@ def _run(
 
 def _title(trained: Trained) -> str:
     step = "" if trained.step is None else f", step {trained.step:,}"
-    return f"{trained.ref}{step}{', moving average' if trained.ema else ''}"
+    changed = f", with {', '.join(changes(trained))}" if changes(trained) else ""
+    return f"{trained.ref}{step}{', moving average' if trained.ema else ''}{changed}"
 
 
 def write_images(
