@@ -370,13 +370,35 @@ def test_an_open_page_is_warned_of(
 
     before = [(n, signal.getsignal(n)) for n in (signal.SIGINT, signal.SIGTERM)]
     try:
-        serve._serve(Blocks(), host, 1, 10, {})
+        serve._serve(serve._end(), Blocks(), host, 1, 10, {})
     finally:
         for number, handler in before:
             signal.signal(number, handler)
     out = capsys.readouterr().out
     assert out.endswith("(Ctrl-C ends it)\nclosed\n")
     assert (f"warning: --host={host}" in out) == warned
+
+
+def test_a_signal_before_the_page_is_up_leaves_no_folder(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(*_: Any) -> None:
+        assert len(list(tmp_path.iterdir())) == 1
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(serve.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(serve.startup, "configure", lambda: None)
+    monkeypatch.setattr(serve, "_only_here", lambda uploads: None)
+    monkeypatch.setattr(page, "make_answer", lambda found: None)
+    monkeypatch.setattr(page, "build", build)
+    before = [(n, signal.getsignal(n)) for n in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        assert serve.main(["vit_jax serve", f"--from={run}", "--port=0"]) == 0
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_web_address_is_no_upload() -> None:

@@ -63,10 +63,13 @@ def main(argv: Sequence[str]) -> int:
         print(f"reading {found.ref} and compiling", flush=True)
         found = read_weights(found)
         answer = page.make_answer(found)
+        told = _end()  # before there is a folder that a signal would leave behind
         with tempfile.TemporaryDirectory(prefix="vit_jax_serve_") as uploads:
             _only_here(uploads)
             blocks = page.build(found, answer, examples)
-            _serve(blocks, setting["host"], port, setting["max_upload_mb"], page.look())
+            if not told.is_set():
+                look = page.look()
+                _serve(told, blocks, setting["host"], port, setting["max_upload_mb"], look)
         return 0
 
     return cli_flags.run(command, argv)
@@ -104,11 +107,23 @@ def _only_here(uploads: str) -> None:
     }
 
 
-def _serve(blocks: Any, host: str, port: int, max_upload_mb: int, look: dict[str, Any]) -> None:
-    """Serve the page until Ctrl-C or SIGTERM."""
+def _end() -> threading.Event:
+    """Return what Ctrl-C and SIGTERM set from now on."""
     told = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: told.set())
+    return told
+
+
+def _serve(
+    told: threading.Event,
+    blocks: Any,
+    host: str,
+    port: int,
+    max_upload_mb: int,
+    look: dict[str, Any],
+) -> None:
+    """Serve the page until it is told to end."""
     try:
         _, url, _ = blocks.launch(
             server_name=host,
