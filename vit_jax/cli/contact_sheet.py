@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contact sheets: rows of small images with captions, as one PNG small enough for a page."""
 
+import functools
 import io
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +48,7 @@ def render(rows: list[list[Tile]], title: str) -> bytes:
 
 
 def _draw(rows: list[list[Tile]], title: str, side: int) -> Image.Image:
-    font = ImageFont.load_default(_FONT_SIZE)
+    font = _font()
     step = side + _MARGIN
     width = max(len(row) for row in rows) * step + _MARGIN
     captions = [[_wrap(tile.caption, side, font) for tile in row] for row in rows]
@@ -70,6 +72,15 @@ def _draw(rows: list[list[Tile]], title: str, side: int) -> Image.Image:
             write(text, left, top + height + 1)
         top += height + space
     return sheet
+
+
+@functools.cache
+def _font() -> Font:
+    """Load matplotlib's font, which has accents, Greek and Cyrillic; Pillow's own has ASCII."""
+    import matplotlib as mpl
+
+    path = Path(mpl.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
+    return ImageFont.truetype(path, _FONT_SIZE)
 
 
 def _fit(image: np.ndarray, side: int) -> Image.Image:
