@@ -169,6 +169,8 @@ def test_a_folder_with_the_classes_in_another_order(run, tmp_path, capsys):
     assert found["sizes"][1]["top1"] > 0.5  # by the folder's ids it would be about none
     assert found["sizes"][2]["top1"] == found["top1"]
     assert "folder:" not in found["dataset"]
+    assert found["changes"] == ["model.image_size=(40,)"]
+    assert capsys.readouterr().out.splitlines()[0].endswith(", with model.image_size=(40,)")
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,28 @@ def test_what_changed_is_measured_on_photographs() -> None:
     assert change.scale == pytest.approx(np.abs(logits).max())
 
 
+def test_logits_that_are_not_finite_are_refused() -> None:
+    model = trained(dataclasses.replace(TINY["mixer"], channels=1))
+    broken = np.full((1, model.model.num_classes), np.nan)
+    with pytest.raises(UserError, match=r"the export's logits are not finite.*--dtype"):
+        export_check.compare(model, lambda batch: broken.repeat(len(batch), axis=0))
+    head = {name: x * np.inf for name, x in model.variables["params"]["head"].items()}
+    diverged = {"params": {**model.variables["params"], "head": head}}
+    with pytest.raises(UserError, match=r"made_up.npz: on views of two photographs its logits"):
+        export_check.compare(dataclasses.replace(model, variables=diverged), lambda _: broken)
+
+
+def test_the_card_names_what_is_not_the_runs(run: Path) -> None:
+    nothing = export_check.Change(images="", count=0, largest=0.0, scale=0.0, same_top1=0)
+    about = {"dtype": "float32", "vit_jax": "", "config": {"data": {"name": "digits"}}}
+    own = load(str(run))
+    other = dataclasses.replace(own, mean=(0.1,))
+    cards = [model_card.card(each, "onnx", nothing, about, "tiny") for each in (own, other)]
+    assert ["changed since to `mean=(0.1,)`" in card for card in cards] == [False, True]
+    assert ["this export and without the changes named" in x for x in cards] == [False, True]
+    assert ["before this export:\n\n|" in card for card in cards] == [True, False]
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     workdir = tmp_path_factory.mktemp("run")
