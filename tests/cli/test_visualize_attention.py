@@ -269,3 +269,9 @@ def test_a_mistake_is_one_line(case, run, tmp_path, capsys):
     assert line.startswith("error: ")
     assert expected in line
     assert not (tmp_path / "new").exists()
+
+
+def test_a_file_of_any_name_is_told_in_one_line(tmp_path):
+    told = attention_sheets.write(tmp_path, "two\nlines_\udce9.png", b"")
+    assert told.endswith(r"two\nlines_\udce9.png'")
+    assert len(list(tmp_path.iterdir())) == 1

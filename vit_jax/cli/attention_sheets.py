@@ -15,6 +15,7 @@ from vit_jax.analysis.head_maps import HeadMaps, head_maps
 from vit_jax.cli.contact_sheet import Tile, render
 from vit_jax.errors import UserError
 from vit_jax.inference import Trained, probabilities
+from vit_jax.inference.images import shown
 from vit_jax.inference.overlay import colors, overlay, spread
 from vit_jax.inference.saliency import extra_rollout, make_inspection, method
 
@@ -60,7 +61,7 @@ def write_sheets(
         output, heat, seen, other = jax.device_get((output, heat, seen, other))
         layers = head_maps(trained.model, trained.variables["params"], seen, view.shape[:2])
         image = _enlarged(view)
-        first = [Tile(image, name), _overlaid(image, heat[0], _top(trained, output.logits))]
+        first = [Tile(image, shown(name)), _overlaid(image, heat[0], _top(trained, output.logits))]
         if other is not None:
             other = other[0].reshape(heat[0].shape)
             first.append(_overlaid(image, other, "attention rollout, mean over the patches"))
@@ -176,7 +177,7 @@ def write(out: Path, name: str, png: bytes) -> str:
         (out / name).write_bytes(png)
     except OSError as error:
         raise UserError(f"--out: {error.filename or out}: {error.strerror}") from None
-    return str(out / name)
+    return shown(str(out / name))
 
 
 def _distances(layers: Sequence[HeadMaps]) -> dict[int, np.ndarray]:
