@@ -215,7 +215,8 @@ def _sweep(
     trained, target, mesh = measuring.trained, measuring.target, measuring.mesh
     native, rows = native_size(trained)[0], []
     height, width = trained.image_size
-    for size in sorted({*sizes, native, *([height] if height == width else [])}):
+    wanted: list[int] = [*sizes, native, *([height] if height == width else [])]
+    for size in sorted(set(wanted)):
         scores = at_own
         if (size, size) != trained.image_size:
             other = resized(trained, size)
