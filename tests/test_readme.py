@@ -197,7 +197,7 @@ def test_command_runs(
     command: Command, tmp_path: Path, photos: Path, request: pytest.FixtureRequest
 ) -> None:
     words = command.words
-    if words[1] == "-m" and "=runs/" in str(words).replace("ckpt:", ""):
+    if re.search(r"(=ckpt:|--from=)runs/", " ".join(words)):
         request.getfixturevalue("place")
     status, out, err = call(shorten(words, tmp_path, photos))
     if "--dry_run" in command.words and "no dataset" in err:
@@ -338,7 +338,7 @@ def _shown() -> list[object]:
 def test_shown_lines_are_printed(
     before: Block, block: Block, tmp_path: Path, photos: Path, request: pytest.FixtureRequest
 ) -> None:
-    of_a_run = "=runs/" in before.text
+    of_a_run = re.search(r"(=ckpt:|--from=)runs/", before.text) is not None
     if of_a_run:  # numbers are those of a whole run
         request.getfixturevalue("place")
     printed = {
