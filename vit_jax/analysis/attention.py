@@ -11,35 +11,19 @@ import numpy as np
 from einops import rearrange
 from jaxtyping import Array, Float, Int
 
-from vit_jax.models import HybridConfig, ModelConfig, SwinConfig, base, hybrid
+from vit_jax import models
+from vit_jax.models import SwinConfig
 
 Grid = tuple[int, int]
 
 
-def patch_grid(cfg: ModelConfig, image_size: Grid) -> Grid:
-    """Return the grid that a transformer or a Mixer cuts an image into; a Swin's first stage's.
-
-    Raises:
-        UserError: the patch does not divide the image.
-    """
-    if isinstance(cfg, HybridConfig):
-        return hybrid.token_grid(cfg, image_size)
-    return base.grid(image_size, base.pair(getattr(cfg, "patch"), "patch"))  # noqa: B009
-
-
 def stage_grids(cfg: SwinConfig, image_size: Grid) -> list[Grid]:
     """Return the grid of each stage of a Swin."""
-    grids = [patch_grid(cfg, image_size)]
+    grids = [models.patch_grid(cfg, image_size)]
     for _ in cfg.depths[1:]:
         rows, columns = grids[-1]
         grids.append(((rows + 1) // 2, (columns + 1) // 2))
     return grids
-
-
-def num_prefix(cfg: ModelConfig) -> int:
-    """Return how many tokens a ViT, DeiT or hybrid puts before the patches."""
-    token, distilled = getattr(cfg, "class_token", False), getattr(cfg, "distilled", False)
-    return int(token) + int(distilled) + getattr(cfg, "num_registers", 0)
 
 
 def rollout(

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from vit_jax import models
 from vit_jax.analysis import attention
 from vit_jax.models import CaiTConfig, ConViTConfig, ModelConfig, SwinConfig, ViTConfig, base
 from vit_jax.models.layers.pool import Pool
@@ -58,7 +59,7 @@ def head_maps(
         return _swin(cfg, seen, image_size)
     if not isinstance(cfg, ViTConfig | CaiTConfig | ConViTConfig):
         return []
-    grid = attention.patch_grid(cfg, image_size)
+    grid = models.patch_grid(cfg, image_size)
     step = image_size[0] / grid[0], image_size[1] / grid[1]
     seen = {name: np.asarray(leaf, np.float32) for name, leaf in seen.items()}
     if isinstance(cfg, CaiTConfig):
@@ -69,7 +70,7 @@ def head_maps(
 
 
 def _vit(cfg: ViTConfig, seen: Seen, grid: Grid, step: tuple[float, float]) -> list[HeadMaps]:
-    readers = slice(attention.num_prefix(cfg), None)
+    readers = slice(models.num_prefix(cfg), None)
     query = "mean over all patches"
     if cfg.pool is Pool.CLS:
         readers = slice(2 if cfg.distilled else 1)

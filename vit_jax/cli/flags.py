@@ -17,8 +17,6 @@ from vit_jax import errors
 from vit_jax.config import Config, check, check_path
 from vit_jax.errors import UserError
 
-USAGE = 2  # exit status of bad input
-
 
 def define(argv: Sequence[str]) -> flags.FlagValues:
     """Define the flags that every command with a config shares, in a set of their own."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, UInt8
 
+from vit_jax import models
 from vit_jax.analysis import attention
 from vit_jax.analysis.filters import position_similarity, principal_filters
 from vit_jax.cli.attention_sheets import spaced, write
@@ -94,10 +95,10 @@ def _positions(trained: Trained) -> Sheet:
     cfg, params = trained.model, trained.variables["params"]
     title = "cosine of a position's embedding with all others'"
     if isinstance(cfg, ViTConfig) and cfg.pos_embed is PosEmbed.SINCOS2D:
-        grid = attention.patch_grid(cfg, trained.image_size)
+        grid = models.patch_grid(cfg, trained.image_size)
         table, title = sincos2d(*grid, cfg.dim), f"{title} (fixed: sincos2d)"
     elif "pos_embed" in params:
-        grid = attention.patch_grid(cfg, trained.image_size)
+        grid = models.patch_grid(cfg, trained.image_size)
         table = np.asarray(params["pos_embed"])[0, -grid[0] * grid[1] :]
     else:
         return "the model has no position embedding"
@@ -115,7 +116,7 @@ def _gates(trained: Trained) -> Sheet:
     if not isinstance(cfg, ConViTConfig) or not cfg.local_up_to_layer:
         return "the model has no gated positional attention (ConViT's)"
     attn = trained.variables["params"]["local_blocks"]["attn"]
-    side = attention.patch_grid(cfg, trained.image_size)[0]
+    side = models.patch_grid(cfg, trained.image_size)[0]
     offsets = np.asarray(relative_positions(side))
     centre, tokens = side // 2 * side + side // 2, np.arange(side * side)[None]
     rows = []

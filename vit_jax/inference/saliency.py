@@ -101,7 +101,7 @@ def heat_map(
         return _class_activation(
             cfg, variables["params"]["head"]["kernel"], output, seen, image_size
         )
-    rows, columns = attention.patch_grid(cfg, image_size)
+    rows, columns = models.patch_grid(cfg, image_size)
     heat = _attention(cfg, seen)[:, -rows * columns :]  # without the prefix
     return heat.astype(jnp.float32).reshape(-1, rows, columns)
 
@@ -117,7 +117,7 @@ def _attention(cfg: ModelConfig, seen: Seen) -> Float[Array, "B N"]:
         return seen["map_pool/weights"].mean(axis=(1, 2))
     flow = attention.rollout(seen["blocks/attn/weights"])
     if cfg.pool is Pool.GAP:
-        return flow[:, 0 if cfg.pool_prefix else attention.num_prefix(cfg) :].mean(axis=1)
+        return flow[:, 0 if cfg.pool_prefix else models.num_prefix(cfg) :].mean(axis=1)
     return flow[:, : 2 if cfg.distilled else 1].mean(axis=1)  # a head for each of both tokens
 
 
@@ -135,7 +135,7 @@ def extra_rollout(cfg: ModelConfig, seen: Seen) -> Float[Array, "B N"] | None:
     """Return the rollout to the mean of the patches where the map is the pooling query's."""
     if not (isinstance(cfg, ViTConfig) and cfg.pool is Pool.MAP):
         return None
-    prefix = attention.num_prefix(cfg)
+    prefix = models.num_prefix(cfg)
     return attention.rollout(seen["blocks/attn/weights"])[:, prefix:, prefix:].mean(axis=1)
 
 
@@ -150,7 +150,7 @@ def _class_activation(
         grid = (
             attention.stage_grids(cfg, image_size)[-1]
             if swin
-            else attention.patch_grid(cfg, image_size)
+            else models.patch_grid(cfg, image_size)
         )
         last = output.tokens.reshape(-1, *grid, output.tokens.shape[-1])
     weights = kernel.T[output.logits.argmax(axis=-1)]

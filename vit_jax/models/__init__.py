@@ -12,7 +12,7 @@ from flax import linen as nn
 
 from vit_jax import errors, trees
 from vit_jax.models import bit, cait, clip, convit, deit, hybrid, mixer, regnet, resnet, swin, vit
-from vit_jax.models.base import DType, ModelConfig, Output, Remat, pair
+from vit_jax.models.base import DType, ModelConfig, Output, Remat, grid, pair
 from vit_jax.models.bit import BiTConfig
 from vit_jax.models.cait import CaiTConfig
 from vit_jax.models.convit import ConViTConfig
@@ -120,6 +120,26 @@ def input_shape(cfg: ModelConfig) -> tuple[int, int, int]:
     return (*pair(cfg.image_size, "image_size"), cfg.channels)
 
 
+def patch_grid(cfg: Any, image_size: tuple[int, int]) -> tuple[int, int]:
+    """Return the (rows, columns) of tokens that a transformer or a Mixer makes of an image.
+
+    A Swin's are those of its first stage.
+
+    Raises:
+        UserError: the patch does not divide the image.
+    """
+    if isinstance(cfg, HybridConfig):
+        return hybrid.token_grid(cfg, image_size)
+    return grid(image_size, pair(cfg.patch, "patch"))
+
+
+def num_prefix(cfg: ModelConfig) -> int:
+    """Return how many tokens a ViT, DeiT or hybrid puts before the patches; others put none."""
+    if not isinstance(cfg, ViTConfig):
+        return 0
+    return int(cfg.class_token) + int(cfg.distilled) + cfg.num_registers
+
+
 def init(module: nn.Module, cfg: ModelConfig, key: jax.Array) -> tuple[Any, Mapping[str, Any]]:
     """Initialise (params, model_state); pure, so that `eval_shape` and `jit` can run it."""
     variables = dict(module.init(key, jnp.zeros((1, *input_shape(cfg)), jnp.float32)))
@@ -177,7 +197,9 @@ __all__ = [
     "from_json",
     "init",
     "input_shape",
+    "num_prefix",
     "pair",
+    "patch_grid",
     "variant",
     "with_fields",
 ]

@@ -3,7 +3,8 @@
 
 from typing import Any
 
-from vit_jax.models import ModelConfig, base, hybrid, swin
+from vit_jax import models
+from vit_jax.models import ModelConfig, swin
 
 Grid = tuple[int, int]
 
@@ -13,15 +14,8 @@ def positions(cfg: Any) -> tuple[int, Grid]:
 
     `cfg` is of a family that has such a table; only those of the ViT's kind have some before.
     """
-    size = base.pair(cfg.image_size, "image_size")
-    if isinstance(cfg, hybrid.HybridConfig):
-        grid = hybrid.token_grid(cfg, size)
-    else:
-        grid = base.grid(size, base.pair(cfg.patch, "patch"))
-    prefix = 0
-    if getattr(cfg, "pos_embed_prefix", False):
-        prefix = int(cfg.class_token) + int(cfg.distilled) + cfg.num_registers
-    return prefix, grid
+    covered = models.num_prefix(cfg) if getattr(cfg, "pos_embed_prefix", False) else 0
+    return covered, models.patch_grid(cfg, models.pair(cfg.image_size, "image_size"))
 
 
 def windows(cfg: ModelConfig) -> list[Grid]:
