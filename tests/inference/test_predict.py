@@ -215,7 +215,9 @@ def test_json_writes_no_number_as_null_and_out_may_be_at_home(
 
 def test_the_suffix_says_the_format_in_any_case(run: Path, folder: Path, tmp_path: Path) -> None:
     for name, start in {"a.JSONL": "{", "a.CSV": "file,rank", "a.Txt": str(folder)}.items():
-        assert predict(f"--from={run}", folder / "1.png", f"--out={tmp_path / name}") == 0
+        (tmp_path / name).write_text("older")
+        words = [folder / "1.png", f"--out={tmp_path / name}", "--force"]
+        assert predict(f"--from={run}", *words) == 0
         assert (tmp_path / name).read_text().startswith(start)
 
 
@@ -323,6 +325,11 @@ BAD = {
     "top": (["{image}", "--top=0"], "top=0"),
     "batch": (["{image}", "--batch_size=0"], "batch_size=0"),
     "no place": (["{image}", "--out={image}/x.csv"], "Not a directory"),
+    "there": (
+        ["{image}", "--out={there}"],
+        "is there already; choose another name, or add --force",
+    ),
+    "force": (["{image}", "--force"], "--force is of a file; add --out=FILE"),
     "suffix": (["{image}", "--out=x.xlsx"], "name it .csv, .jsonl or .txt (a table), or add"),
     "an image": (
         ["{image}", "--out={image}", "--format=csv"],
@@ -334,12 +341,15 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_usage_is_one_line(
-    case: str, run: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+    case: str, run: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words, message = BAD[case]
     image = folder / "1.png"
-    before = image.read_bytes()
-    assert predict(f"--from={run}", *(word.format(image=image) for word in words)) == 2
+    before, there = image.read_bytes(), tmp_path / "there.csv"
+    there.write_text("results")
+    words = [word.format(image=image, there=there) for word in words]
+    assert predict(f"--from={run}", *words) == 2
+    assert there.read_text() == "results"
     printed = capsys.readouterr()
     assert printed.out == ""
     (line,) = printed.err.splitlines()

@@ -35,6 +35,7 @@ depth), a pattern such as "photos/**/*.jpg", or - for a list of names on stdin, 
   --format=jsonl          a line of JSON an image, a broken one has "error"
   --format=csv            a row for each image and rank; none for a broken image
   --out=FILE              write there, not to stdout; .csv, .jsonl and .txt (table) say the format
+  --force                 replace a FILE that is there
   --batch_size=N          images at once (default: 32)
 
 {trained_flags.HELP}
@@ -65,6 +66,7 @@ def main(argv: Sequence[str]) -> int:
         flags.DEFINE_integer("top", 5, "See --help.", 1, flag_values=values)
         flags.DEFINE_string("format", "", "See --help.", flag_values=values)
         flags.DEFINE_string("out", "", "See --help.", flag_values=values)
+        flags.DEFINE_bool("force", False, "See --help.", flag_values=values)
         flags.DEFINE_integer("batch_size", 32, "See --help.", 1, flag_values=values)
         found, names = trained_flags.read(argv, values)
         if not names:
@@ -74,6 +76,7 @@ def main(argv: Sequence[str]) -> int:
         images = expand(names, sys.stdin)
         if out and any(os.path.abspath(out) == os.path.abspath(name) for name in images):
             raise UserError(f"--out={out} is one of the images; nothing was written")
+        _check_force(out, force=bool(values["force"].value))
         trained = read_weights(found)
         batches = stream(trained, images, top, batch_size=int(values["batch_size"].value or 0))
         with _sink(out) as sink, contextlib.closing(batches):
@@ -93,6 +96,13 @@ def _format(form: str, out: str) -> str:
             f"table), or add --format={'|'.join(known)}"
         )
     return form or _SUFFIXES[suffix]
+
+
+def _check_force(out: str, *, force: bool) -> None:
+    if force and not out:
+        raise UserError("--force is of a file; add --out=FILE")
+    if Path(out).is_file() and not force:  # what is no file, such as /dev/null, loses nothing
+        raise UserError(f"--out={out} is there already; choose another name, or add --force")
 
 
 def _sink(out: str) -> contextlib.AbstractContextManager[Any]:
