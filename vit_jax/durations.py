@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Durations as people write them ("90 epochs", "10_000 steps", "1e6 examples", "5%") in steps."""
+"""Durations as people write them in steps ("90 epochs", "1e6 examples", "5%"), seconds as words."""
 
 import dataclasses
 import re
@@ -71,3 +71,16 @@ class Clock:
         # Floor, as big_vision does: 90 epochs of 1,268,355 at 1,024 are 111,476 full steps. 1e-9
         # undoes the representation error of products such as 0.1 * 30.
         return max(int(steps + 1e-9), 1) if number > 0 else 0
+
+
+def format_duration(seconds: float) -> str:
+    """Write seconds as `8s`, `1m12s`, `3h05m` or `2d04h`."""
+    whole = round(seconds)
+    for unit, small, size, step in (
+        ("d", "h", 86400, 3600),
+        ("h", "m", 3600, 60),
+        ("m", "s", 60, 1),
+    ):
+        if whole >= size:
+            return f"{whole // size}{unit}{whole % size // step:02d}{small}"
+    return f"{whole}s"

@@ -174,7 +174,9 @@ def test_from_python_a_broken_image_is_an_error(trained: Trained, folder: Path) 
 def test_only_a_few_batches_are_held(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
     monkeypatch.setattr(
-        prediction, "_view", lambda _, source: read.append(source) or np.zeros((8, 8, 1), np.uint8)
+        prediction,
+        "read_view",
+        lambda _, source: read.append(source) or np.zeros((8, 8, 1), np.uint8),
     )
     names = [f"{i}.png" for i in range(400)]
     batches = prediction.stream(trained, names, batch_size=8)

@@ -9,7 +9,8 @@ from pathlib import Path
 import jax
 import pytest
 
-from vit_jax.train.progress import Pace, Progress, format_duration, format_scalars
+from vit_jax.durations import format_duration
+from vit_jax.train.progress import Pace, Progress, format_scalars
 
 SCALARS = {
     "train/loss": 0.8123,

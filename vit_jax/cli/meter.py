@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from vit_jax.durations import format_duration
 from vit_jax.evals.passes import Batches
-from vit_jax.train.progress import format_duration
 
 
 class Meter:

@@ -112,9 +112,9 @@ def _attention(argv: Sequence[str]) -> int:
     found, names = trained_flags.read(argv, values)
     from vit_jax.cli.attention_sheets import Choice, write_sheets
     from vit_jax.inference import read_weights
-    from vit_jax.inference.features import read_view
     from vit_jax.inference.images import expand
     from vit_jax.inference.saliency import check
+    from vit_jax.inference.views import read_view
 
     check(found.model)
     choice = Choice(*(_numbers(name, str(values[name].value)) for name in ("layers", "heads")))
@@ -124,7 +124,7 @@ def _attention(argv: Sequence[str]) -> int:
 
     def images() -> Iterator[tuple[str, Any]]:
         for file in files:
-            view = read_view(found, file)[1]
+            view = read_view(found, file)
             if isinstance(view, str):
                 print(f"skipped {view}", file=sys.stderr)
                 broken.append(file)

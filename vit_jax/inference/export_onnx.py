@@ -7,6 +7,7 @@ that it knows out of the middle of a model, and of our ten families it then conv
 
 import contextlib
 import dataclasses
+import importlib.util
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -41,11 +42,9 @@ def require() -> None:
     Raises:
         UserError: saying how to install it.
     """
-    try:
-        import jax2onnx  # noqa: F401  # pyright: ignore[reportMissingImports]
-        import onnxruntime  # noqa: F401  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise UserError(f"--format=onnx needs {error.name}; install it: {_INSTALL}") from None
+    for name in ("jax2onnx", "onnxruntime"):
+        if importlib.util.find_spec(name) is None:
+            raise UserError(f"--format=onnx needs {name}; install it: {_INSTALL}")
 
 
 def serialize(trained: Trained) -> bytes:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Features of a trained model, and image files as the stream of batches that they come from."""
 
-import collections
 import concurrent.futures
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -9,16 +8,14 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import UInt8
 
-from vit_jax.data import evaluation_view
-from vit_jax.errors import UserError
 from vit_jax.evals.features import Encode
 from vit_jax.inference.forward import make_apply
-from vit_jax.inference.images import read_image, shown
 from vit_jax.inference.trained import Trained
+from vit_jax.inference.views import ahead, check_channels, read_view
 
 _AHEAD = 2  # batches that are decoded before they are wanted
+_Decoding = tuple[str, concurrent.futures.Future]  # a file, and what `read_view` makes of it
 
 
 def make_encode(trained: Trained) -> Encode:
@@ -48,21 +45,20 @@ class FileBatches:
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
         view = functools.partial(read_view, self._trained)
-        waiting: collections.deque[list[concurrent.futures.Future]] = collections.deque()
-        for start in range(0, len(self._files), self._size):
-            part = self._files[start : start + self._size]
-            waiting.append([self._pool.submit(view, file) for file in part])
-            if len(waiting) > _AHEAD:
-                yield self._batch(waiting.popleft())
-        while waiting:
-            yield self._batch(waiting.popleft())
 
-    def _batch(self, views: list[concurrent.futures.Future]) -> dict[str, np.ndarray]:
+        def decode(start: int) -> list[_Decoding]:
+            part = self._files[start : start + self._size]
+            return [(file, self._pool.submit(view, file)) for file in part]
+
+        for views in ahead(range(0, len(self._files), self._size), decode, _AHEAD):
+            yield self._batch(views)
+
+    def _batch(self, views: list[_Decoding]) -> dict[str, np.ndarray]:
         shape = (*self._trained.image_size, self._trained.channels)
         image = np.zeros((self._size, *shape), np.uint8)
         mask = np.zeros(self._size, np.float32)
-        for row, view in enumerate(views):
-            file, found = view.result()
+        for row, (file, view) in enumerate(views):
+            found = view.result()
             if isinstance(found, str):
                 self.errors.append(found)
             else:
@@ -81,18 +77,5 @@ def file_batches(trained: Trained, files: Sequence[str]) -> Callable[[int], File
     Raises:
         UserError: a model of other images than grey or RGB.
     """
-    if trained.channels not in (1, 3):
-        raise UserError(f"the model takes {trained.channels} channels; images have 1 or 3")
+    check_channels(trained)
     return functools.partial(FileBatches, trained, files)
-
-
-def read_view(trained: Trained, file: str) -> tuple[str, UInt8[np.ndarray, "H W C"] | str]:
-    """Return a file's name and what the model sees of it, or what is wrong with it."""
-    try:
-        image = read_image(file, trained.channels)
-    except UserError as error:
-        return file, str(error)
-    try:
-        return file, evaluation_view(image, trained.transform, trained.image_size)
-    except UserError as error:
-        return file, f"{shown(file)}: {error}"

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The likeliest classes of images; decoding, in threads, goes on while the device computes."""
 
-import collections
 import concurrent.futures
 import functools
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,18 +14,12 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float32, Int32, UInt8
 
-from vit_jax import models, sharding
-from vit_jax.data import evaluation_view, normalize
+from vit_jax import sharding
 from vit_jax.errors import UserError
-from vit_jax.inference.forward import probabilities
-from vit_jax.inference.images import read_image, shown
+from vit_jax.inference.forward import Forward, make_apply, probabilities
 from vit_jax.inference.trained import Trained
+from vit_jax.inference.views import Source, ahead, check_channels, read_view
 from vit_jax.losses import Loss
-from vit_jax.models import ModelConfig
-
-Source: TypeAlias = str | Path | bytes | np.ndarray
-_T = TypeVar("_T")
-_U = TypeVar("_U")
 
 # Batches that are decoded before they are wanted, and those on the device before one is waited for.
 _DECODED, _COMPUTED = 2, 1
@@ -87,8 +80,7 @@ def stream(
     Raises:
         UserError: a model of other images than grey or RGB.
     """
-    if trained.channels not in (1, 3):
-        raise UserError(f"the model takes {trained.channels} channels; images have 1 or 3")
+    check_channels(trained)
     if not len(images):
         return
     size = min(batch_size, len(images))
@@ -97,14 +89,12 @@ def stream(
     size = math.ceil(size / len(devices)) * len(devices)
     variables = jax.device_put(trained.variables, NamedSharding(mesh, PartitionSpec()))
     settings: dict[str, Any] = {
-        "model": trained.model,
-        "mean": tuple(trained.mean),
-        "std": tuple(trained.std),
+        "apply": make_apply(trained),
         "loss": trained.loss,
         "top": min(top, trained.model.num_classes),
     }
     pool = concurrent.futures.ThreadPoolExecutor(thread_name_prefix="decode")
-    read = functools.partial(_view, trained)
+    read = functools.partial(read_view, trained)
 
     def decode(start: int) -> _Decoding:
         sources = images[start : start + size]
@@ -120,8 +110,8 @@ def stream(
         return decoding, _rank(variables, image, **settings)
 
     try:
-        decoded = _ahead(range(0, len(images), size), decode, _DECODED)
-        for decoding, ranked in _ahead(decoded, compute, _COMPUTED):
+        decoded = ahead(range(0, len(images), size), decode, _DECODED)
+        for decoding, ranked in ahead(decoded, compute, _COMPUTED):
             ids, values = (np.asarray(array).tolist() for array in ranked)
             yield [
                 Result(source, [], error)
@@ -144,57 +134,17 @@ def _named(names: Sequence[str], ids: list[int], values: list[float]) -> list[Pr
     return [Prediction(k, names[k], value) for k, value in zip(ids, values, strict=True)]
 
 
-def _ahead(items: Iterable[_T], start: Callable[[_T], _U], count: int) -> Iterator[_U]:
-    """Yield start(item) of each, `count` more of them started than are asked for."""
-    started: collections.deque[_U] = collections.deque()
-    for item in items:
-        started.append(start(item))
-        if len(started) > count:
-            yield started.popleft()
-    yield from started
-
-
-def _view(trained: Trained, source: Source) -> np.ndarray | str:
-    """Return what the model sees of an image, or what is wrong with it."""
-    try:
-        if isinstance(source, np.ndarray):
-            image = _checked(source, trained.channels)
-        else:
-            image = read_image(source, trained.channels)
-    except UserError as error:
-        return str(error)
-    try:
-        return evaluation_view(image, trained.transform, trained.image_size)
-    except UserError as error:
-        name = shown(str(source)) if isinstance(source, (str, Path)) else "image"
-        return f"{name}: {error}"
-
-
-def _checked(image: np.ndarray, channels: int) -> UInt8[np.ndarray, "H W C"]:
-    if image.ndim == 2 and channels == 1:
-        image = image[..., None]
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != channels or not image.size:
-        raise UserError(
-            f"an array of {image.dtype} {image.shape} is no image for this model; "
-            f"it takes uint8 (H, W, {channels})"
-        )
-    return image
-
-
 # One function for all calls: another call with the same model does not compile again.
-@functools.partial(jax.jit, static_argnames=("model", "mean", "std", "loss", "top"))
+@functools.partial(jax.jit, static_argnames=("apply", "loss", "top"))
 def _rank(
     variables: Any,
     image: UInt8[Array, "B H W C"],
     *,
-    model: ModelConfig,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
+    apply: Forward,
     loss: Loss,
     top: int,
 ) -> tuple[Int32[Array, "B top"], Float32[Array, "B top"]]:
-    output: Any = models.create(model).apply(variables, normalize(image, mean, std))
-    logits = output.logits.astype(jnp.float32)
+    logits = apply(variables, image).logits.astype(jnp.float32)
     # By logits, of which fewer are equal; ties go to the lower class id, as in evaluation.
     ids = jax.lax.top_k(logits, top)[1]
     return ids, jnp.take_along_axis(probabilities(logits, loss), ids, axis=-1)

@@ -13,6 +13,8 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Column
 
+from vit_jax.durations import format_duration
+
 # The first steps compile, fill the input queue and the device's; the rate is counted after them.
 _WARMUP_STEPS = 3
 _COMPILING = "compiling"
@@ -26,19 +28,6 @@ _FORMATS: dict[str, Callable[[float], str]] = {
     "images_per_sec": lambda x: f"{x:,.0f} img/s" if x >= 100 else f"{x:.3g} img/s",
     "mfu": lambda x: f"mfu {x:.1%}",
 }
-
-
-def format_duration(seconds: float) -> str:
-    """Write seconds as `8s`, `1m12s`, `3h05m` or `2d04h`."""
-    whole = round(seconds)
-    for unit, small, size, step in (
-        ("d", "h", 86400, 3600),
-        ("h", "m", 3600, 60),
-        ("m", "s", 60, 1),
-    ):
-        if whole >= size:
-            return f"{whole // size}{unit}{whole % size // step:02d}{small}"
-    return f"{whole}s"
 
 
 def format_scalars(scalars: Mapping[str, SupportsFloat]) -> str:
