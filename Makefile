@@ -25,9 +25,11 @@ lint: $(VENV)/installed-dev
 bench: $(VENV)/installed
 	$(RUN) -m benchmarks.train_step
 	$(RUN) -m benchmarks.input_pipeline
-	$(RUN) -m benchmarks.startup
+	$(RUN) -m benchmarks.startup --large
+	$(RUN) -m benchmarks.host_overhead
 	$(RUN) -m benchmarks.inference
 	$(RUN) -m benchmarks.token_merging
+	$(RUN) -m benchmarks.tables
 
 # The accuracy table of the README: three seeds of the digits run.
 digits: $(VENV)/installed

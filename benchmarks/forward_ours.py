@@ -67,4 +67,4 @@ def make(
         "peak_flops": peaks.peak_flops(device.device_kind, model.dtype.value),
         "flops": {"forward": flops.forward_flops(module, (height, width), channels)},
     }
-    return facts, calibrated({size: work(size) for size in batch_sizes}, seconds)
+    return facts, calibrated({size: (size, work(size)) for size in batch_sizes}, seconds)

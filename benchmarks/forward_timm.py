@@ -47,4 +47,4 @@ def make(
         return run
 
     facts = {"num_params": num_params}
-    return facts, calibrated({size: work(size) for size in batch_sizes}, seconds)
+    return facts, calibrated({size: (size, work(size)) for size in batch_sizes}, seconds)

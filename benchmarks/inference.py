@@ -5,7 +5,8 @@
     python -m benchmarks.inference --variant vit_s16 --batch 64 256 --dtype bfloat16
     python -m benchmarks.inference --variant vit_s16 --batch 32 --token_merging 8 13
 
-Weights are random. The peer runs if `torch` and `timm` are installed (see benchmarks.train_step).
+Weights are random; other families are in benchmarks.train_step. The peer runs if `torch` and `timm`
+are installed (see there).
 """
 
 import argparse
@@ -16,10 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import forward_ours, forward_timm, record, step_timm, turns
-from benchmarks.train_step import make_row, model_config
+from benchmarks.train_step import EAGER, make_row, model_config
 from vit_jax.models import DType
-
-_TIMM = "timm eager"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +36,6 @@ DEFAULT = (
     Case(variant="vit_ti16", batch_sizes=(8, 32), dtype="bfloat16"),
     Case(variant="vit_s16", batch_sizes=(1, 8, 32)),
     Case(variant="vit_s16", token_merging=(8, 13)),
-    *(Case(variant=name) for name in step_timm.NAMES),
 )
 
 
@@ -70,7 +68,7 @@ def measure(case: Case, rounds: int, seconds: float, peer: str) -> list[record.R
         counts = {side.facts["num_params"] for side in (plain, *others)}
         if len(counts) > 1:
             raise RuntimeError(f"not the same model: {counts} parameters")
-        return _compare(case, "", [plain, *others], rounds, _TIMM, "; ".join(tried))
+        return _compare(case, "", [plain, *others], rounds, EAGER, "; ".join(tried))
 
 
 def _compare(
@@ -112,8 +110,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error("--batch, --dtype and --token_merging are of one model: add --variant")
     rows = [row for case in cases for row in measure(case, args.rounds, args.seconds, args.peer)]
     peers = {row.peer for row in rows}
-    versions = turns.installed("torch", "timm") if _TIMM in peers else {}
-    record.report(rows, args.out, versions, prefix="inference_")
+    versions = turns.installed("torch", "timm") if EAGER in peers else {}
+    record.report(rows, args.out, versions)
 
 
 if __name__ == "__main__":

@@ -86,7 +86,6 @@ def save(
     directory: Path,
     device_name: str,
     versions: Mapping[str, str] | None = None,
-    prefix: str = "",
 ) -> Path:
     """Put rows into the device's file, over those of the same work and peer; returns its path.
 
@@ -95,10 +94,9 @@ def save(
         directory: holds one JSON file per device.
         device_name: from `device`.
         versions: of the peers; this project's own dependencies are added.
-        prefix: of the file's name.
     """
     slug = re.sub(r"[^a-z0-9]+", "-", device_name.lower()).strip("-")
-    path = directory / f"{prefix}{slug}.json"
+    path = directory / f"{slug}.json"
     old: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     today = datetime.date.today().isoformat()
     new = {(row.work, row.peer): {**_rounded(row), "date": today} for row in rows}
@@ -151,12 +149,11 @@ def report(
     rows: Sequence[Row],
     directory: Path,
     versions: Mapping[str, str] | None = None,
-    prefix: str = "",
 ) -> None:
     """Print the table and save the rows."""
     name = device()
     print(table(rows))
-    print(f"{name}: written to {save(rows, directory, name, versions, prefix)}")
+    print(f"{name}: written to {save(rows, directory, name, versions)}")
 
 
 def _rounded(row: Row) -> dict[str, Any]:

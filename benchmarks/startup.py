@@ -1,26 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Seconds from a command to its first training step and to its end, cold and warm cache.
 
-    python -m benchmarks.startup
+    python -m benchmarks.startup [--large]
 
 Real processes: three steps of the digits' run through main.py, first with an empty compilation
-cache, then with what that run left in it.
+cache, then with what that run left in it; and the stages of such a start. `--large` adds how long
+ViT-L/16's training step takes to trace and compile, scanned and unrolled: minutes.
+
+Python's bytecode is there before anything is measured, as after any first run. Where
+PYTHONDONTWRITEBYTECODE keeps it from being written, every start compiles 1,900 modules anew.
 """
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import record
+from benchmarks.start_stages import MODULES
 
 _ROOT = Path(__file__).parent.parent
-_IMPORTS = "import vit_jax.cli.train, vit_jax.startup, vit_jax.train.loop"
+_IMPORTS = f"import {', '.join(MODULES)}"
 
 
 def run_once(workdir: Path, cache: Path, data_dir: Path) -> tuple[float, float]:
@@ -59,10 +65,11 @@ def run_once(workdir: Path, cache: Path, data_dir: Path) -> tuple[float, float]:
     return first, total
 
 
-def import_seconds() -> float:
+def import_seconds(data_dir: Path) -> float:
     """Return the seconds a process takes that only imports what a run needs."""
     start = time.perf_counter()
-    subprocess.run([sys.executable, "-c", _IMPORTS], cwd=_ROOT, check=True)
+    environment = _environment(data_dir, data_dir)
+    subprocess.run([sys.executable, "-c", _IMPORTS], cwd=_ROOT, env=environment, check=True)
     return time.perf_counter() - start
 
 
@@ -79,12 +86,52 @@ def measure(repeats: int) -> list[record.Row]:
             stdout=subprocess.DEVNULL,
             check=True,
         )
+        run_once(Path(root, "first"), Path(root, "unused"), data_dir)
         for i in range(repeats):
             cache = Path(root, f"cache{i}")
-            imports.append(import_seconds())
+            imports.append(import_seconds(data_dir))
             cold.append(run_once(Path(root, f"cold{i}"), cache, data_dir))
             warm.append(run_once(Path(root, f"warm{i}"), cache, data_dir))
-    return rows(imports, cold, warm, load)
+        parts = [stages(["digits"], cache, data_dir) for _ in range(repeats)]
+    return rows(imports, cold, warm, load) + stage_rows("digits, warm cache", parts, load)
+
+
+def measure_large(model: str = "vit_l16") -> list[record.Row]:
+    """Compile the training step of a large model, scanned and unrolled, cold and warm."""
+    found = []
+    with tempfile.TemporaryDirectory() as root:
+        for name, scan_unroll in (("scanned", "1"), ("unrolled", "0")):
+            for state in ("empty cache", "warm cache"):
+                load = os.getloadavg()[0]
+                took = stages([model, scan_unroll], Path(root, name), Path(root, "data"))
+                found += stage_rows(f"{model} train batch=8, {name}, {state}", [took], load)
+    return found
+
+
+def stages(work: Sequence[str], cache: Path, data_dir: Path) -> dict[str, float]:
+    """Return the seconds of each stage, from a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.start_stages", *work],
+        cwd=_ROOT,
+        env=_environment(cache, data_dir),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def stage_rows(work: str, repeats: Sequence[Mapping[str, float]], load: float) -> list[record.Row]:
+    """Return a row for each stage, its median over the repeats."""
+    return [
+        record.Row(
+            work=f"start: {work}: {name}",
+            unit="s",
+            ours=statistics.median(each[name] for each in repeats),
+            load=load,
+        )
+        for name in repeats[0]
+    ]
 
 
 def rows(
@@ -117,10 +164,13 @@ def rows(
 
 
 def _environment(cache: Path, data_dir: Path) -> dict[str, str]:
-    return os.environ | {
+    own = {
         "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "PYTHONPYCACHEPREFIX": str(data_dir.parent / "bytecode"),
         "TFDS_DATA_DIR": str(data_dir),
     }
+    dropped = "PYTHONDONTWRITEBYTECODE"
+    return {key: value for key, value in os.environ.items() if key != dropped} | own
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -128,8 +178,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.startup")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, default=record.RESULTS)
+    parser.add_argument("--large", action="store_true", help="ViT-L/16's compile time as well")
     args = parser.parse_args(argv)
-    record.report(measure(args.repeats), args.out)
+    found = measure(args.repeats)
+    record.report(found + (measure_large() if args.large else []), args.out)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """This project's own compiled training step, as one side of a comparison."""
 
-import time
+import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from benchmarks.turns import Turn
+from benchmarks.turns import Turn, calibrated
 from vit_jax.models import ModelConfig
 
 
@@ -35,6 +35,8 @@ def make(
     from vit_jax import models, sharding, startup
 
     startup.configure()
+    # A GPU's memory is shared with the peers.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
 
     from vit_jax.analysis import flops, peaks
@@ -57,28 +59,20 @@ def make(
         batch = sharding.global_batch(random_batch(model, batch_size), mesh, batch_size=batch_size)
         num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
 
-    def run(work: str, count: int) -> float:
+    def train(count: int) -> None:
         nonlocal state
-        start = time.perf_counter()
+        out = None
         with jax.set_mesh(mesh):
-            out = None
             for _ in range(count):
-                if work == "train":
-                    state, out = train_step(state, {}, batch)
-                else:
-                    out = predict({"params": state.params, **state.model_state}, batch["image"])
+                state, out = train_step(state, {}, batch)
             jax.block_until_ready(out)
-        return time.perf_counter() - start
 
-    counts = {}
-    for work in ("train", "forward"):
-        run(work, 2)  # compiles
-        counts[work] = max(steps, round(seconds / run(work, 1)))
-
-    def turn(work: str) -> Turn:
-        cpu = time.process_time()
-        took = run(work, counts[work])
-        return Turn(counts[work] * batch_size, took, time.process_time() - cpu)
+    def forward(count: int) -> None:
+        variables, out = {"params": state.params, **state.model_state}, None
+        with jax.set_mesh(mesh):
+            for _ in range(count):
+                out = predict(variables, batch["image"])
+            jax.block_until_ready(out)
 
     kind = mesh.devices.flat[0].device_kind
     peak = peaks.peak_flops(kind, model.dtype.value)
@@ -88,4 +82,5 @@ def make(
         "peak_flops": peak * mesh.size if peak else None,
         "flops": {"train": flops.train_flops(forward_flops), "forward": forward_flops},
     }
-    return facts, turn
+    works = {"train": (batch_size, train), "forward": (batch_size, forward)}
+    return facts, calibrated(works, seconds, steps)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""timm's model of a config, eager PyTorch with fused AdamW, as the other side of a comparison.
+"""timm's model of a config, PyTorch with fused AdamW, eager or compiled: a comparison's other side.
 
 The same model, batch and work as step_ours.py: uint8 images to the loss, the gradient, the update.
 """
@@ -7,13 +7,12 @@ The same model, batch and work as step_ours.py: uint8 images to the loss, the gr
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 from benchmarks.record import num_cores
 from benchmarks.step_ours import random_batch
-from benchmarks.turns import Turn
+from benchmarks.turns import Turn, Work, calibrated
 from vit_jax.models import ModelConfig, ViTConfig
 from vit_jax.models.base import pair
 from vit_jax.models.layers.pool import Pool
@@ -24,6 +23,7 @@ NAMES = {
     "cait_xxs24": "cait_xxs24_224",
     "convit_ti": "convit_tiny",
     "mixer_s16": "mixer_s16_224",
+    "r26_vit_s32": "vit_small_r26_s32_224",
     "regnety_400mf": "regnety_004",
     "resnet50": "resnet50",
     "swin_t": "swin_tiny_patch4_window7_224",
@@ -97,6 +97,7 @@ def make(
     name: str = "",
     threads: int = 1,
     wait_policy: str = "active",
+    compiled: bool = False,
 ) -> tuple[dict[str, Any], Callable[[str], Turn]]:
     """Build model and optimizer; a turn is "train" or "forward".
 
@@ -108,9 +109,12 @@ def make(
         name: timm's, of a family other than ViT.
         threads: of PyTorch on a CPU.
         wait_policy: "active": waiting threads spin, OpenMP's default; "passive": they sleep.
+        compiled: by `torch.compile`.
     """
     torch, device = start(threads, wait_policy)
     net = create(model, name).to(device)
+    num_params = sum(p.numel() for p in net.parameters())
+    net = torch.compile(net) if compiled else net
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0.05, fused=True)
     arrays = random_batch(model, batch_size)
     pixels = torch.from_numpy(arrays["image"]).permute(0, 3, 1, 2).contiguous().to(device)
@@ -122,32 +126,24 @@ def make(
         with cast:
             return net((pixels.float() / 255 - 0.5) / 0.5)
 
-    def train() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        torch.nn.functional.cross_entropy(logits().float(), label).backward()
-        optimizer.step()
+    def once(train: bool) -> None:
+        if train:
+            optimizer.zero_grad(set_to_none=True)
+            torch.nn.functional.cross_entropy(logits().float(), label).backward()
+            optimizer.step()
+        else:
+            with torch.inference_mode():
+                logits()
 
-    def forward() -> None:
-        with torch.inference_mode():
-            logits()
+    def work(train: bool) -> Work:
+        def run(count: int) -> None:
+            net.train(train)
+            for _ in range(count):
+                once(train)
+            if device == "cuda":
+                torch.cuda.synchronize()
 
-    def run(work: str, count: int) -> float:
-        net.train(work == "train")
-        start = time.perf_counter()
-        for _ in range(count):
-            train() if work == "train" else forward()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter() - start
+        return run
 
-    counts = {}
-    for work in ("train", "forward"):
-        run(work, 2)
-        counts[work] = max(steps, round(seconds / run(work, 1)))
-
-    def turn(work: str) -> Turn:
-        cpu = time.process_time()
-        took = run(work, counts[work])
-        return Turn(counts[work] * batch_size, took, time.process_time() - cpu)
-
-    return {"num_params": sum(p.numel() for p in net.parameters())}, turn
+    works = {name: (batch_size, work(name == "train")) for name in ("train", "forward")}
+    return {"num_params": num_params}, calibrated(works, seconds, steps)

@@ -1,30 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images per second of a training step and of a forward pass, in turns with timm on PyTorch.
+"""Images per second of a training step and of a forward pass, in turns with their peers.
 
     python -m benchmarks.train_step
     python -m benchmarks.train_step --variant vit_b16 --batch 256 --dtype bfloat16
 
-The peer runs if `torch` and `timm` are installed, best in a virtual environment of its own:
-`pip install -r requirements.txt torch torchvision timm`.
+Peers are timm on PyTorch, eager and by `torch.compile`, if `torch` and `timm` are installed, best
+in a virtual environment of their own (`pip install -r requirements.txt torch torchvision timm`),
+and, of plain ViTs, what plain Flax gives.
 """
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import record, step_ours, step_timm, turns
+from benchmarks import record, step_flax, step_ours, step_timm, turns
 from vit_jax import models
-from vit_jax.models import DType, ModelConfig
+from vit_jax.models import DType, ModelConfig, ViTConfig
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.pool import Pool
 
 _DIGITS = "vit_mu_8x8"  # 8x8 pixels, patch 2, learned positions: what timm can build too
-_DEFAULT = (_DIGITS, "vit_ti16", "vit_s16")
-_PEER = "timm eager"
+EAGER, COMPILED, PLAIN = "timm eager", "timm torch.compile", "plain Flax"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """One model at one batch size, beside some of its peers."""
+
+    variant: str
+    batch_size: int
+    peers: tuple[str, ...] = (EAGER,)
+    dtype: str = "float32"
+
+
+# The ViTs beside everything; one small network of every other family beside timm.
+DEFAULT = (
+    Case(variant="vit_s16", batch_size=16, peers=(EAGER, COMPILED, PLAIN)),
+    Case(variant="vit_ti16", batch_size=16, peers=(EAGER, PLAIN)),
+    Case(variant=_DIGITS, batch_size=256, peers=(EAGER, PLAIN)),
+    *(Case(variant=name, batch_size=8) for name in step_timm.NAMES),
+)
 
 
 def model_config(variant: str, dtype: str) -> ModelConfig:
@@ -50,40 +70,64 @@ def model_config(variant: str, dtype: str) -> ModelConfig:
     )
 
 
-def measure(
-    variant: str, batch: int, dtype: str, rounds: int, steps: int, seconds: float, peer: str
-) -> list[record.Row]:
-    """Measure one model; returns the rows of its training step and of its forward pass."""
+def peer_settings(peer: str, variant: str, platform: str) -> dict[str, dict[str, Any]]:
+    """Return what a peer is tried with, by name: the fastest of every round counts."""
+    name = step_timm.NAMES.get(variant, "")
+    if peer == PLAIN:
+        return {"": {}}
+    if platform != "cpu":
+        return {"": {"name": name, "compiled": peer == COMPILED}}
+    tried = step_timm.settings()
+    if peer == COMPILED:  # whose threads are those of eager mode; compiling takes a minute
+        first = next(iter(tried))
+        tried = {first: tried[first] | {"compiled": True}}
+    return {key: options | {"name": name} for key, options in tried.items()}
+
+
+def measure(case: Case, rounds: int, steps: int, seconds: float) -> list[record.Row]:
+    """Measure one model; returns rows of its training step and forward pass, one for each peer."""
     settings = {
-        "model": model_config(variant, dtype),
-        "batch_size": batch,
+        "model": model_config(case.variant, case.dtype),
+        "batch_size": case.batch_size,
         "steps": steps,
         "seconds": seconds,
     }
-    rows = []
+    rows: list[record.Row] = []
     with contextlib.ExitStack() as stack:
         ours = stack.enter_context(turns.Side(step_ours.make, **settings))
-        sides, tried = [ours], {}
-        if peer == "timm":
-            tried = step_timm.settings() if ours.facts["platform"] == "cpu" else {"default": {}}
+        sides: dict[str, dict[str, turns.Side]] = {}
+        for peer in case.peers:
+            make = step_flax.make if peer == PLAIN else step_timm.make
             try:
-                for options in tried.values():
-                    name = step_timm.NAMES.get(variant, "")
-                    side = turns.Side(step_timm.make, **settings, **options, name=name)
-                    sides.append(stack.enter_context(side))
+                sides[peer] = {
+                    key: stack.enter_context(turns.Side(make, **settings, **options))
+                    for key, options in peer_settings(
+                        peer, case.variant, ours.facts["platform"]
+                    ).items()
+                }
             except turns.Missing as error:
-                print(f"{error}; for the peer: pip install torch torchvision timm")
-            counts = {side.facts["num_params"] for side in sides}
-            if len(counts) > 1:
-                raise RuntimeError(f"not the same model: {counts} parameters")
+                print(f"{error}; for {peer}: pip install torch torchvision timm")
+        all_sides = [ours, *(side for tried in sides.values() for side in tried.values())]
+        counts = {side.facts["num_params"] for side in all_sides}
+        if len(counts) > 1:
+            raise RuntimeError(f"not the same model: {counts} parameters")
         for work in ("train", "forward"):
             load = os.getloadavg()[0]
-            done = turns.alternate(sides, rounds, work)
-            for name, turn in zip(("ours", *tried), done, strict=False):
-                print(f"  {name}: " + ", ".join(f"{t.images / t.seconds:,.3g}" for t in turn))
-            name = f"{variant} {work} batch={batch} {dtype}"
-            rows.append(make_row(name, work, ours.facts, done, "; ".join(tried), load))
-            print(record.table(rows[-1:]), flush=True)
+            mine, *theirs = turns.alternate(all_sides, rounds, work)
+            name = f"{case.variant} {work} batch={case.batch_size} {case.dtype}"
+            found = []
+            for peer, tried in sides.items():
+                done, theirs = theirs[: len(tried)], theirs[len(tried) :]
+                for key, turn in zip(tried, done, strict=True):
+                    rates = ", ".join(f"{t.images / t.seconds:,.3g}" for t in turn)
+                    print(f"  {peer} {key}: {rates}")
+                tried_with = "; ".join(key for key in tried if key)
+                found.append(
+                    make_row(name, work, ours.facts, [mine, *done], tried_with, load, peer)
+                )
+            found = found or [make_row(name, work, ours.facts, [mine], "", load)]
+            print(record.table(found), flush=True)
+            rows += found
     return rows
 
 
@@ -94,7 +138,7 @@ def make_row(
     done: Sequence[Sequence[turns.Turn]],
     tried: str,
     load: float,
-    peer: str = _PEER,
+    peer: str = EAGER,
 ) -> record.Row:
     """Return the row of our turns, which come first, and those of a peer's settings."""
     ours, *peers = done
@@ -120,26 +164,43 @@ def make_row(
     )
 
 
+def chosen(args: argparse.Namespace) -> Sequence[Case]:
+    """Return the cases of the command line: the table's, or one model's beside all its peers."""
+    cases = [case for case in DEFAULT if args.variant in (None, case.variant)]
+    if args.variant and (not cases or args.batch or args.dtype != cases[0].dtype):
+        plain = type(model_config(args.variant, args.dtype)) is ViTConfig
+        cases = [
+            Case(
+                variant=args.variant,
+                batch_size=args.batch or (cases[0].batch_size if cases else 16),
+                peers=(EAGER, COMPILED, PLAIN) if plain else (EAGER, COMPILED),
+                dtype=args.dtype,
+            )
+        ]
+    if args.peers is None:
+        return cases
+    return [dataclasses.replace(case, peers=tuple(args.peers)) for case in cases]
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.train_step")
-    parser.add_argument("--variant", action="append", help=f"default: {', '.join(_DEFAULT)}")
-    parser.add_argument("--batch", type=int, help=f"default: 256 for {_DIGITS}, 16 for others")
+    parser.add_argument("--variant", help="one model instead of the table's")
+    parser.add_argument("--batch", type=int, help="with --variant")
     parser.add_argument("--dtype", choices=[d.value for d in DType], default="float32")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=3, help="at least so many in a round")
+    parser.add_argument("--steps", type=int, default=1, help="at least so many in a round")
     parser.add_argument("--seconds", type=float, default=2.0, help="at least about so long a round")
-    parser.add_argument("--peer", choices=("timm", "none"), default="timm")
+    parser.add_argument("--peers", nargs="*", choices=(EAGER, COMPILED, PLAIN), metavar="PEER")
     parser.add_argument("--out", type=Path, default=record.RESULTS)
     args = parser.parse_args(argv)
-    rows: list[record.Row] = []
-    for variant in args.variant or _DEFAULT:
-        batch = args.batch or (256 if variant == _DIGITS else 16)
-        rows += measure(
-            variant, batch, args.dtype, args.rounds, args.steps, args.seconds, args.peer
-        )
-    versions = turns.installed("torch", "timm") if any(row.peer for row in rows) else {}
-    record.report(rows, args.out, versions)
+    if not args.variant and (args.batch or args.dtype != "float32"):
+        parser.error("--batch and --dtype are of one model: add --variant")
+    for case in chosen(args):
+        rows = measure(case, args.rounds, args.steps, args.seconds)
+        peers = {row.peer for row in rows}
+        versions = turns.installed("torch", "timm") if peers & {EAGER, COMPILED} else {}
+        record.report(rows, args.out, versions)  # as soon as there is something to lose
 
 
 if __name__ == "__main__":

@@ -95,25 +95,29 @@ def _serve(pipe: Connection, make: Make, settings: dict[str, Any]) -> None:
         pipe.send(do_turn(*args))
 
 
-def calibrated(works: Mapping[int, Work], seconds: float) -> Callable[[int], Turn]:
-    """Run every piece of work, a batch size's, until it is warm; returns what a turn of it does.
+def calibrated(
+    works: Mapping[Any, tuple[int, Work]], seconds: float, least: int = 1
+) -> Callable[[Any], Turn]:
+    """Run every piece of work until it is warm; returns what a turn of it does.
 
     Args:
-        works: by batch size.
+        works: by what a turn is asked for: the images of doing it once, and the work.
         seconds: about a turn's least length.
+        least: how often a turn does it at least.
     """
 
-    def clock(size: int, count: int) -> Turn:
+    def clock(key: Any, count: int) -> Turn:
+        images, work = works[key]
         start, cpu = time.perf_counter(), time.process_time()
-        works[size](count)
+        work(count)
         took = time.perf_counter() - start
-        return Turn(count * size, took, time.process_time() - cpu)
+        return Turn(count * images, took, time.process_time() - cpu)
 
     counts = {}
-    for size, work in works.items():
-        work(1)  # compiles
-        counts[size] = max(1, round(seconds / clock(size, 1).seconds))
-    return lambda size: clock(size, counts[size])
+    for key, (_, work) in works.items():
+        work(2)  # compiles, and settles
+        counts[key] = max(least, round(seconds / clock(key, 1).seconds))
+    return lambda key: clock(key, counts[key])
 
 
 def alternate(sides: Sequence[Side], rounds: int, *args: Any) -> list[list[Turn]]:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import digits, input_pipeline, recipes, record, startup, train_step, turns
+from benchmarks import digits, input_pipeline, recipes, record, startup, tables, train_step, turns
 from configs import finetune_digits, tenth_digits
 from tests.conftest import CACHE
 from vit_jax import config as config_lib
+from vit_jax import models
 
 
 def _rows(directory: Path) -> list[dict]:
@@ -26,11 +27,21 @@ def _rows(directory: Path) -> list[dict]:
 
 
 @pytest.mark.slow
-def test_train_step_writes_a_row_for_the_step_and_one_for_the_forward_pass(tmp_path):
-    sizes = ["--batch=8", "--rounds=1", "--steps=1", "--seconds=0"]
-    train_step.main(["--variant=vit_mu_8x8", "--peer=none", *sizes, f"--out={tmp_path}"])
-    works = [row["work"] for row in _rows(tmp_path)]
-    assert works == [f"vit_mu_8x8 {w} batch=8 float32" for w in ("forward", "train")]
+def test_train_step_writes_a_row_for_each_work_and_peer(tmp_path):
+    sizes = ["--batch=8", "--rounds=1", "--seconds=0"]
+    train_step.main(["--variant=vit_mu_8x8", *sizes, f"--out={tmp_path}", "--peers", "plain Flax"])
+    rows = _rows(tmp_path)
+    assert [(row["work"], row["peer"]) for row in rows] == [
+        (f"vit_mu_8x8 {work} batch=8 float32", "plain Flax") for work in ("forward", "train")
+    ]
+    for row in rows:
+        assert row["ratio"] == pytest.approx(row["ours"] / row["peer_value"], rel=1e-2)
+
+
+def test_every_family_has_a_row_beside_timm():
+    measured = {type(train_step.model_config(c.variant, c.dtype)) for c in train_step.DEFAULT}
+    assert measured == {type(cfg) for cfg in models.VARIANTS.values()}
+    assert all(train_step.EAGER in case.peers for case in train_step.DEFAULT)
 
 
 @pytest.mark.slow
@@ -135,3 +146,26 @@ def test_recipes_name_every_arm_once_and_what_it_needs_before_it(tmp_path):
     assert {arm for pair in recipes.CLAIMS.values() for arm in pair} <= {
         r.arm for r in recipes.RUNS
     }
+
+
+def test_the_tables_of_the_readme_are_those_measured():
+    assert (
+        f"{tables.MARKS[0]}\n\n{tables.tables()}\n\n{tables.MARKS[1]}" in tables.README.read_text()
+    )
+
+
+def test_a_table_has_training_beside_forward_and_marks_no_peer():
+    row = {"unit": "images/s", "ours": 1.0, "peer": "p", "peer_value": 2.0, "ratio": 0.5}
+    step = row | {"ratio_range": [0.4, 0.6]}
+    lines = tables.markdown(
+        "cpu",
+        [
+            step | {"work": "vit_s16 forward batch=16 float32", "ratio": 1.25},
+            step | {"work": "vit_s16 train batch=16 float32"},
+            step | {"work": "vit_s16 forward batch=1 float32"},
+            row | {"work": "w", "peer": None, "peer_value": None, "ratio": None, "unit": "ms"},
+        ],
+    ).splitlines()
+    assert lines[2] == "| vit_s16 | 16 float32 | p | 0.50 (0.40-0.60) | 1.25 (0.40-0.60) |"
+    assert lines[3] == ""
+    assert lines[-1] == "| w | 1 ms |  |  |  |"

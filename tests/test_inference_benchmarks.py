@@ -17,7 +17,7 @@ DOCS = token_merging.PICTURE.parent.parent
 def test_inference_measures_merging_beside_none_at_each_batch_size(tmp_path: Path) -> None:
     sizes = ["--batch", "2", "3", "--rounds=1", "--seconds=0", f"--out={tmp_path}"]
     inference.main(["--variant=vit_mu_8x8", *sizes, "--token_merging", "2"])
-    (path,) = tmp_path.glob("inference_*.json")
+    (path,) = tmp_path.glob("*.json")
     rows = json.loads(path.read_text())["rows"]
     works = [f"vit_mu_8x8 token_merging=2 forward batch={size} float32" for size in (2, 3)]
     assert [row["work"] for row in rows] == works

@@ -41,6 +41,7 @@ OUTSIDE = {
     "export",
     "gcloud",
     "git",
+    "mpirun",
     "pip",
     "pyright",
     "pytest",
@@ -48,7 +49,9 @@ OUTSIDE = {
     "ruff",
     "source",
     "srun",
+    "tensorboard",
     "until",
+    "xpk",
 }
 
 
@@ -142,6 +145,8 @@ def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
         flags["--config.optim.warmup"] = "1 steps"
         flags["--config.log.every"] = "1 steps"
         flags["--config.model.scan_unroll"] = "1"
+        if "--profile" in flags:
+            flags["--profile"] = "2,2"
         if "--config.init.weights" not in flags:  # else the model is that of the weights
             flags["--config.model.dim"] = "16"
             flags["--config.model.num_heads"] = "2"
@@ -374,7 +379,7 @@ def _check_flags(text: str, cfg: config_lib.Config) -> None:
     for name in re.findall(r"--config=(\S+\.py)", text):
         assert (ROOT / name).is_file(), name
     for flag in re.findall(r"main\.py\b[^`]*?\s--(?!config)(\w+)", text):
-        assert flag in {"workdir", "dry_run", "allow_config_change", "debug"}, flag
+        assert flag in {"workdir", "dry_run", "allow_config_change", "debug", "profile"}, flag
 
 
 @pytest.mark.parametrize("page", TEXTS)

@@ -5,6 +5,7 @@ One code path: a laptop is the (1, 1, 1) mesh. `data` copies parameters and spli
 `fsdp` splits both (ZeRO-3), `tensor` splits heads and MLP width (Megatron-LM, arXiv:1909.08053).
 """
 
+import collections
 import dataclasses
 import math
 import os
@@ -13,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from vit_jax import trees
@@ -21,6 +24,7 @@ from vit_jax.errors import UserError
 PyTree = Any
 AXES = ("data", "fsdp", "tensor")
 BATCH_AXES = ("data", "fsdp")
+HEARTBEAT_TIMEOUT = 30  # seconds
 
 # First match wins; a spec names the trailing dimensions, so that stacked parameters (one leading
 # depth axis) follow the same rules, and optimizer moments follow by the end of their name.
@@ -74,9 +78,49 @@ def make_mesh(cfg: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     shape = mesh_shape(cfg, len(devices))
     if jax.process_count() > 1 and math.prod(shape) != len(devices):
         raise UserError(f"mesh {shape} must use all {len(devices)} devices of all processes")
-    devices = devices[: math.prod(shape)]
-    # Auto: `jax.make_mesh` defaults to Explicit axes, which Linen's modules reject.
-    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+    grid = device_grid(shape, devices[: math.prod(shape)])
+    # Auto: Linen's modules reject Explicit axes.
+    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def device_grid(shape: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarray:
+    """Lay devices over the mesh, a process's own devices side by side: tensor first, then fsdp.
+
+    So the axes that talk most stay on the fastest links, a process reads contiguous examples, and
+    of several TPU slices `data` alone crosses the network between them. JAX's own layout of a whole
+    pod follows the torus instead and scatters each host's devices over the batch.
+
+    Args:
+        shape: of (data, fsdp, tensor).
+        devices: as many as that takes.
+
+    Raises:
+        UserError: processes of unlike numbers of devices, or a mesh that slices cannot share out.
+    """
+    counts = collections.Counter(d.process_index for d in devices)
+    local = len(devices) // len(counts)
+    if set(counts.values()) != {local}:
+        each = ", ".join(f"process {i} has {n}" for i, n in sorted(counts.items()))
+        raise UserError(f"every process must have as many devices as the others, but {each}")
+    tensor = math.gcd(shape[2], local)
+    fsdp = math.gcd(shape[1], local // tensor)
+    inside = (local // tensor // fsdp, fsdp, tensor)
+    across = tuple(whole // part for whole, part in zip(shape, inside, strict=True))
+    grid = mesh_utils.create_hybrid_device_mesh(
+        inside, across, devices, process_is_granule=True, allow_split_physical_axes=True
+    )
+    if devices[0].platform == "tpu":
+        num_slices = len({_slice(d) for d in devices})
+        if any(len({_slice(d) for d in copy.flat}) > 1 for copy in grid):
+            raise UserError(
+                f"mesh {shape}: fsdp and tensor cannot cross the network between slices; "
+                f"make mesh.data a multiple of {num_slices}"
+            )
+    return grid
+
+
+def _slice(device: Any) -> int:
+    return getattr(device, "slice_index", 0)
 
 
 def abstract_mesh(cfg: MeshConfig, num_devices: int) -> AbstractMesh:
@@ -87,20 +131,36 @@ def abstract_mesh(cfg: MeshConfig, num_devices: int) -> AbstractMesh:
 def spec(name: str, shape: Sequence[int], axis_sizes: Mapping[str, int]) -> PartitionSpec:
     """Return the PartitionSpec of a parameter (or of its moment) by the first rule that matches.
 
-    A dimension that its mesh axis does not divide stays whole; so does a leaf of another rank than
-    its rule's (Adafactor's factored moments).
+    An axis that does not divide its dimension joins another axis on the last dimension that it does
+    divide (a Mixer's tokens are odd in number, its token MLP is not), or else copies. A leaf of
+    another rank than its rule's is copied (Adafactor's factored moments).
     """
     for pattern, axes in RULES:
         if re.search(pattern, name):
             lead = len(shape) - len(axes)
             if lead != int(trees.is_stacked(name)):
                 continue
-            fitted = [
-                axis if axis and size % axis_sizes[axis] == 0 else None
-                for axis, size in zip(axes, shape[lead:], strict=True)
-            ]
-            return PartitionSpec(*[None] * lead, *fitted)
+            return PartitionSpec(*[None] * lead, *_fit(axes, shape[lead:], axis_sizes))
     return PartitionSpec()
+
+
+def _fit(
+    axes: Sequence[str | None], shape: Sequence[int], axis_sizes: Mapping[str, int]
+) -> list[str | tuple[str, ...] | None]:
+    placed: list[list[str]] = [[] for _ in shape]
+
+    def place(axis: str, dims: Sequence[int]) -> bool:
+        for dim in dims:
+            parts = math.prod(axis_sizes[a] for a in (*placed[dim], axis))
+            if shape[dim] % parts == 0:
+                placed[dim].append(axis)
+                return True
+        return False
+
+    left = [axis for dim, axis in enumerate(axes) if axis and not place(axis, [dim])]
+    for axis in left:
+        place(axis, range(len(shape) - 1, -1, -1))
+    return [tuple(on) if len(on) > 1 else on[0] if on else None for on in placed]
 
 
 def shardings(abstract: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
@@ -161,6 +221,8 @@ def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
 def global_batch(batch: Mapping[str, Any], mesh: Mesh, *, batch_size: int) -> dict[str, jax.Array]:
     """Assemble the global batch from every process's contiguous slice (numpy, leading axis)."""
     sharding = batch_sharding(mesh)
+    if jax.process_count() == 1:  # the same, in less of the host's time
+        return jax.device_put(dict(batch), sharding)
     return {
         # global_shape always: without it processes with uneven slices disagree silently.
         key: jax.make_array_from_process_local_data(sharding, x, (batch_size, *x.shape[1:]))
@@ -169,12 +231,17 @@ def global_batch(batch: Mapping[str, Any], mesh: Mesh, *, batch_size: int) -> di
 
 
 def initialize_distributed() -> None:
-    """Join the cluster that the environment describes (TPU pod, Slurm, Open MPI).
+    """Join the cluster that the environment describes (TPU pod, Slurm, Open MPI, Kubernetes).
 
     A single process does nothing. `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and
-    `JAX_PROCESS_ID` describe a cluster by hand. Must run before any other jax call.
+    `JAX_PROCESS_ID` describe a cluster by hand; `JAX_NUM_PROCESSES=1` alone says that a process
+    that looks like one of a cluster's is a run of its own. Must run before any other jax call.
+
+    Raises:
+        UserError: half a description, or a cluster that could not be joined.
     """
     env = os.environ
+    by_hand: tuple[Any, ...] = ()
     if "JAX_COORDINATOR_ADDRESS" in env:
         try:
             count, index = int(env["JAX_NUM_PROCESSES"]), int(env["JAX_PROCESS_ID"])
@@ -182,16 +249,34 @@ def initialize_distributed() -> None:
             raise UserError(
                 "JAX_COORDINATOR_ADDRESS is set: set JAX_NUM_PROCESSES and JAX_PROCESS_ID as well"
             ) from error
-        jax.distributed.initialize(env["JAX_COORDINATOR_ADDRESS"], count, index)
+        by_hand = (env["JAX_COORDINATOR_ADDRESS"], count, index)
+    elif env.get("JAX_NUM_PROCESSES") == "1" or not _in_cluster(env):
         return
-    detected = (
-        int(env.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in env,
-        int(env.get("OMPI_COMM_WORLD_SIZE", "1")) > 1,
-        len(env.get("TPU_WORKER_HOSTNAMES", "").split(",")) > 1,
-        "MEGASCALE_COORDINATOR_ADDRESS" in env,
-        # A Cloud TPU VM, where jax sets the first and asks the metadata server for the pod's hosts;
-        # the second says that there is no such server.
-        env.get("TPU_ML_PLATFORM") == "JAX" and "TPU_SKIP_MDS_QUERY" not in env,
+    try:
+        # Of a process that dies the others hear after the heartbeats' timeout, 100 s by default.
+        jax.distributed.initialize(*by_hand, heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT)
+    except (RuntimeError, ValueError) as error:
+        raise UserError(
+            f"cannot join the cluster of this environment: {str(error).splitlines()[0]}; "
+            "set JAX_COORDINATOR_ADDRESS=HOST:PORT, JAX_NUM_PROCESSES and JAX_PROCESS_ID by hand, "
+            "or JAX_NUM_PROCESSES=1 for a run of this process alone"
+        ) from error
+
+
+def _in_cluster(env: Mapping[str, str]) -> bool:
+    if "TPU_WORKER_HOSTNAMES" in env or env.get("TPU_ML_PLATFORM") == "JAX":
+        return (
+            len(env.get("TPU_WORKER_HOSTNAMES", "").split(",")) > 1
+            or "MEGASCALE_COORDINATOR_ADDRESS" in env
+            # A Cloud TPU VM, where jax sets the first and asks the metadata server for the pod's
+            # hosts; the second says that there is no such server.
+            or (env.get("TPU_ML_PLATFORM") == "JAX" and "TPU_SKIP_MDS_QUERY" not in env)
+        )
+    return (
+        # Without a step's nodes this is a batch script, not one of the tasks that srun starts.
+        (int(env.get("SLURM_NTASKS", "1")) > 1 and "SLURM_STEP_NODELIST" in env)
+        or int(env.get("OMPI_COMM_WORLD_SIZE", "1")) > 1
+        or "MEGASCALE_COORDINATOR_ADDRESS" in env
+        # A pod of an Indexed Job; jax asks Kubernetes for the others.
+        or ("KUBERNETES_SERVICE_HOST" in env and "JOB_COMPLETION_INDEX" in env)
     )
-    if any(detected):
-        jax.distributed.initialize()

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must be set before jax touches a device: XLA's CPU flags, the compilation cache, hosts."""
+"""What must be set before jax touches a device: XLA's flags, the heap, the compilation cache."""
 
+import contextlib
+import ctypes
 import os
+import sys
+import tempfile
 from pathlib import Path
 
 import jax
@@ -13,13 +17,90 @@ _CPU_FLAGS = (
     "--xla_cpu_enable_concurrency_optimized_scheduler=false",
 )
 
+# malloc.h: M_MMAP_MAX (no block outside the heap), M_TRIM_THRESHOLD (nothing is given back),
+# M_ARENA_MAX (XLA's threads allocate from it too).
+_ONE_HEAP = ((-4, 0), (-1, -1), (-8, 1))
+# Device files of GPUs (NVIDIA, AMD) and TPUs: there the heap serves the input pipeline's threads.
+_ACCELERATORS = ("nvidia[0-9]*", "kfd", "accel[0-9]*", "vfio/[0-9]*")
+
+# Of compiled programs on disk; ViT-B's training step is some MB. jax itself would keep all.
+_MAX_BYTES = 2 * 2**30
+
 
 def configure() -> None:
     """Set defaults that the user's own environment overrides; call before any jax computation."""
     given = os.environ.get("XLA_FLAGS", "")
     missing = [flag for flag in _CPU_FLAGS if flag.split("=")[0] not in given]
     os.environ["XLA_FLAGS"] = " ".join([*missing, given]).strip()
-    if jax.config.values["jax_compilation_cache_dir"] is None:
-        cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "vit_jax" / "jax"
-        jax.config.update("jax_compilation_cache_dir", str(cache))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    if not any(next(Path("/dev").glob(node), None) for node in _ACCELERATORS):
+        keep_heap()
+    keep_programs()
+
+
+def keep_heap() -> None:
+    """Have freed memory reused, on Linux with glibc; call before any thread allocates.
+
+    XLA on a CPU allocates a step's activations anew each step. By default glibc maps blocks of that
+    size from the system and gives them back, and the system fills every page with zeros at its
+    first touch: up to a sixth of a ViT-S step. So all blocks come from one heap that never shrinks;
+    a process keeps the most that it ever needed. GLIBC_TUNABLES and MALLOC_* variables win.
+    """
+    if any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        for parameter, value in _ONE_HEAP:
+            mallopt(parameter, value)
+
+
+def keep_programs() -> None:
+    """Keep compiled programs on disk: a later process reads what it would else compile.
+
+    They lie in $XDG_CACHE_HOME/vit_jax/jax, or ~/.cache/vit_jax/jax, up to 2 GiB of them. jax's
+    own settings win: JAX_COMPILATION_CACHE_DIR names another directory,
+    JAX_ENABLE_COMPILATION_CACHE=false turns it off. A directory that cannot be written is one line
+    of warning. Machines may share one: jax tells programs of unlike CPUs and versions apart.
+    """
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        # A start runs dozens of small programs: 30-100 ms to compile each, a few ms to read.
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    settings = jax.config.values
+    if settings["jax_compilation_cache_dir"] or not settings["jax_enable_compilation_cache"]:
+        return
+    try:
+        cache = _cache_home() / "vit_jax" / "jax"
+        cache.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=cache).close()  # permissions alone say too little
+        if settings["jax_compilation_cache_max_size"] == -1:  # else jax deletes
+            _prune(cache, _MAX_BYTES)
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        print(
+            f"warning: compiled programs cannot be kept ({reason}); every start compiles anew. "
+            "Set JAX_COMPILATION_CACHE_DIR to a directory that can be written",
+            file=sys.stderr,
+        )
+        return
+    jax.config.update("jax_compilation_cache_dir", str(cache))
+
+
+def _cache_home() -> Path:
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The XDG specification has relative paths ignored.
+    return given if given.is_absolute() else Path.home() / ".cache"
+
+
+def _prune(cache: Path, max_bytes: int) -> None:
+    """Delete the programs that have not been used for longest until the rest fits."""
+    found = []
+    for path in cache.glob("*-cache"):
+        with contextlib.suppress(FileNotFoundError):  # another process deletes too
+            stat = path.stat()
+            # Without access times (noatime), the order of writing.
+            found.append((max(stat.st_atime_ns, stat.st_mtime_ns), stat.st_size, path))
+    total = sum(size for _, size, _ in found)
+    for _, size, path in sorted(found):
+        if total <= max_bytes:
+            return
+        path.unlink(missing_ok=True)
+        total -= size

@@ -240,7 +240,7 @@ def test_a_random_cut_is_a_window_of_the_mirrored_image_anywhere_with_equal_chan
 def test_affine_is_the_identity_by_default_and_exact_for_known_moves():
     image = RNG(0).integers(0, 256, (8, 8, 1)).astype(np.uint8)
     still = {"degrees": 0.0, "translate": (0.0, 0.0), "scale": (1.0, 1.0), "shear": 0.0}
-    matrix = ops.affine_matrix(RNG(0), 8, 8, **still)
+    (matrix,) = ops.affine_matrices(RNG(0).random((1, 5)), 8, 8, **still)
     np.testing.assert_allclose(matrix, [[1, 0, 0], [0, 1, 0]], atol=1e-12)
     np.testing.assert_array_equal(ops.warp(image, matrix), image)
     right = ops.warp(image, np.array([[1.0, 0, 2], [0, 1, 0]]))
@@ -250,12 +250,10 @@ def test_affine_is_the_identity_by_default_and_exact_for_known_moves():
 
 def test_affine_draws_fill_their_ranges_and_fix_the_centre():
     centre = np.array([4.5, 2.5, 1])  # of 6 rows and 10 columns
-    drawn = [
-        ops.affine_matrix(
-            RNG(i), 6, 10, degrees=30.0, translate=(0.2, 0.1), scale=(0.8, 1.2), shear=10.0
-        )
-        for i in range(2000)
-    ]
+    uniforms = np.stack([RNG(i).random(5) for i in range(2000)])
+    drawn = ops.affine_matrices(
+        uniforms, 6, 10, degrees=30.0, translate=(0.2, 0.1), scale=(0.8, 1.2), shear=10.0
+    )
     moves = np.array([m @ centre for m in drawn]) - centre[:2]
     np.testing.assert_allclose(np.abs(moves).max(0), [2.0, 0.6], rtol=0.02)
     zoom = np.sqrt([np.linalg.det(m[:, :2]) for m in drawn])

@@ -32,6 +32,15 @@ def test_the_quick_generator_is_a_fresh_philox():
         assert drawn.integers(1000) == fresh.integers(1000)
 
 
+@pytest.mark.parametrize("count", [1, 4, 5, 9])
+def test_uniforms_of_many_positions_are_each_generators_own(count):
+    positions = np.array([0, 3, 2**31, 2**40 + 5])
+    for seed in (0, 7, 2**63 + 11, -1):
+        rng = ExampleRng(seed)
+        expected = np.stack([rng(position).random(count) for position in positions.tolist()])
+        np.testing.assert_array_equal(stream.uniforms(seed, positions, count), expected)
+
+
 def test_indices_over_the_end_of_an_epoch_and_of_a_pass():
     orders = np.concatenate([epoch_order(5, 3, epoch) for epoch in range(4)])
     for start in (0, 3, 5):

@@ -129,8 +129,19 @@ def test_a_large_jpeg_decoded_at_a_fraction_gives_nearly_the_same_crop(photo, re
 
 
 def test_resizes_that_skip_pixels_and_exact_ones_decode_at_full_size(photo, monkeypatch):
-    data = encode(photo, "JPEG")
-    monkeypatch.setattr(module, "jpeg_size", None)  # calling it would fail
-    run(data, crop=Crop.INCEPTION, resize=Resize.BILINEAR)
-    run(data, crop=Crop.INCEPTION, resize=Resize.BICUBIC_NO_ANTIALIAS)
-    run(data, crop=Crop.INCEPTION, resize=Resize.AREA, exact=True)
+    data = encode(cv2.resize(photo, (2400, 1600), interpolation=cv2.INTER_CUBIC), "JPEG")
+    calls = []
+    decode = module.decode
+
+    def watched(*args, **fields):
+        calls.append(fields)
+        return decode(*args, **fields)
+
+    monkeypatch.setattr(module, "decode", watched)
+    run(data, crop=Crop.RANDOM_RESIZED, resize=Resize.BILINEAR)
+    run(data, crop=Crop.RANDOM_RESIZED, resize=Resize.BICUBIC_NO_ANTIALIAS)
+    run(data, crop=Crop.RANDOM_RESIZED, resize=Resize.AREA, exact=True)
+    assert len(calls) == 3
+    assert not any("min_size" in fields for fields in calls)
+    run(data, crop=Crop.RANDOM_RESIZED, resize=Resize.AREA)
+    assert "min_size" in calls[-1]

@@ -2,6 +2,7 @@
 """Every example counts once, with known answers, whatever the batch size and the devices."""
 
 import math
+import shutil
 
 import cv2
 import jax
@@ -12,6 +13,7 @@ import pytest
 from vit_jax import data, sharding
 from vit_jax.errors import UserError
 from vit_jax.evals import Classify, EvalConfig, make_evaluator, open_split
+from vit_jax.evals.passes import keep_passes
 from vit_jax.losses import Loss
 
 NUM_EXAMPLES, NUM_CLASSES = 37, 7
@@ -257,3 +259,41 @@ def test_real_images_from_a_folder(tmp_path, batch_size):
     rows = (tmp_path / "report" / "per_class.csv").read_text().splitlines()
     assert rows[2].startswith("shade1,4,0.0000")
     assert rows[2].endswith("shade0,4")
+    shutil.rmtree(tmp_path / "val")  # a small split is read and decoded once
+    assert evaluation.run(predict, {"wrong_from": 2}) == metrics
+
+
+def test_a_split_too_large_for_memory_is_read_anew(tmp_path, monkeypatch):
+    (tmp_path / "val" / "dog").mkdir(parents=True)
+    cv2.imwrite(str(tmp_path / "val" / "dog" / "0.png"), np.zeros((6, 6, 3), np.uint8))
+    monkeypatch.setattr(data, "MAX_CACHED_BYTES", 4 * 4 * 3 - 1)
+    cfg = EvalConfig(split="val", transform=data.TransformConfig(crop=data.Crop.RESIZE))
+    data_cfg = data.DataConfig(name=f"folder:{tmp_path}", batch_size=1)
+    shape = {"image_size": (4, 4), "channels": 3, "mesh": mesh_of(1)}
+    evaluation = make_evaluator(cfg, data_cfg, open_split(cfg, data_cfg), **shape)
+
+    def predict(variables, image):
+        return jax.nn.one_hot(image[:, 0, 0, 0], 1)
+
+    evaluation.run(predict, {})
+    shutil.rmtree(tmp_path / "val")
+    with pytest.raises(UserError, match="not a readable image"):
+        evaluation.run(predict, {})
+
+
+def test_a_pass_that_was_left_is_not_kept(labels):
+    starts = []
+
+    def start(size):
+        starts.append(size)
+        return batches(labels, size)
+
+    passes = keep_passes(start)
+    left = passes(8)
+    next(iter(left))
+    left.close()
+    first, second = list(passes(8)), list(passes(8))
+    assert starts == [8, 8]
+    assert len(first) == len(second) == 5
+    assert all(one is two for one, two in zip(first, second, strict=True))
+    assert len(list(passes(16))) == 3

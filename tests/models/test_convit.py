@@ -20,6 +20,7 @@ from vit_jax.analysis.flops import forward_flops
 from vit_jax.errors import UserError
 from vit_jax.models import ConViTConfig
 from vit_jax.models.convit import GatedPositionalAttention, local_init, relative_positions
+from vit_jax.models.layers.attention import AttentionImpl
 from vit_jax.models.layers.init import Init
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -171,6 +172,66 @@ def test_starts_as_a_convolution() -> None:
         np.testing.assert_allclose(after[:, 1:4, 1:4, head], shifted, atol=1e-5)
 
 
+def gpsa(impl: AttentionImpl, dtype: Any) -> tuple[Any, Any, jax.Array]:
+    """Return GPSA's loss of its parameters and tokens, which weigh all outputs differently."""
+    module = GatedPositionalAttention(
+        num_heads=2,
+        init_rules=Init.TIMM,
+        dtype=dtype,
+        qkv_bias=True,
+        locality_strength=0.5,
+        dropout_rate=0.0,
+        train=True,
+        impl=impl,
+    )
+    tokens = jax.random.normal(jax.random.key(0), (3, 9, 16))
+    params = jax.tree.map(
+        lambda x: jax.random.normal(jax.random.key(x.size), x.shape) / 2,
+        jax.eval_shape(module.init, jax.random.key(1), tokens)["params"],
+    )
+    cotangent = jax.random.normal(jax.random.key(2), tokens.shape)
+
+    def loss(params: Any, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
+        out = module.apply({"params": params}, tokens)
+        assert isinstance(out, jax.Array)
+        return (out * cotangent).sum(), out
+
+    return loss, params, tokens
+
+
+def test_content_and_position_apart_equal_their_mix(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The kernel itself needs a GPU; what surrounds it does not.
+    kernel, called = jax.nn.dot_product_attention, []
+
+    def attend(*args: Any, implementation: str, **kwargs: Any) -> jax.Array:
+        called.append(implementation)
+        return kernel(*args, implementation="xla", **kwargs)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", attend)
+    found = []
+    for impl in (AttentionImpl.XLA, AttentionImpl.CUDNN):
+        loss, params, tokens = gpsa(impl, jnp.float32)
+        with jax.default_matmul_precision("highest"):
+            found.append(jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))(params, tokens))
+    assert set(called) == {"cudnn"}
+    ((_, mixed), gradients), ((_, apart), others) = found
+    np.testing.assert_allclose(mixed, apart, atol=1e-5)
+    assert np.abs(gradients[0]["gating_param"]).min() > 0.01
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-4), gradients, others
+    )
+
+
+def test_half_precision_has_no_weights_of_an_image() -> None:
+    # Chosen by itself: an array [B, h, N, N] to mix in float32, none in bfloat16 but the kernel's.
+    programs = []
+    for dtype in (jnp.float32, jnp.bfloat16):
+        loss, params, tokens = gpsa(AttentionImpl.AUTO, dtype)
+        programs.append(str(jax.make_jaxpr(lambda p, x, loss=loss: loss(p, x)[1])(params, tokens)))
+    by_position = "2,9,24"  # [h, N, B * d]
+    assert [by_position in program for program in programs] == [False, True]
+
+
 @pytest.mark.parametrize("local, stacks, tokens", [(0, {"blocks"}, 10), (7, {"local_blocks"}, 9)])
 def test_one_kind_of_block_only(local: int, stacks: set, tokens: int) -> None:
     cfg = small(local_up_to_layer=local)
@@ -216,6 +277,7 @@ def test_drop_path_grows_over_both_stacks() -> None:
         ({"local_up_to_layer": -1}, "local_up_to_layer=-1"),
         ({"drop_path_rate": 1.0}, "drop_path_rate=1.0"),
         ({"dropout_rate": -0.1}, "dropout_rate=-0.1"),
+        ({"attention": AttentionImpl.CUDNN}, "attention=cudnn needs model.dtype=bfloat16"),
     ],
 )
 def test_impossible_configs_are_named(fields: dict, message: str) -> None:

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from vit_jax.models.layers.conv import Padding, max_pool
 from vit_jax.models.layers.grouped_conv import conv2d, kaiming_normal
 
 
@@ -35,6 +36,21 @@ def test_equals_one_convolution(
     expected = plain(x, kernel, stride, groups)
     assert y.shape == expected.shape
     np.testing.assert_allclose(y, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("backend, convolutions, scatters", [("cpu", 1, 0), ("gpu", 3, 1)])
+def test_backward_pass_is_of_matmuls_on_a_cpu(
+    backend: str, convolutions: int, scatters: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+
+    def total(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return max_pool(conv2d(x, kernel), Padding.SYMMETRIC).sum()
+
+    gradients = jax.grad(total, argnums=(0, 1))
+    program = str(jax.make_jaxpr(gradients)(jnp.ones((1, 5, 5, 2)), jnp.ones((3, 3, 2, 4))))
+    assert program.count("= conv_general_dilated[") == convolutions
+    assert program.count("= select_and_scatter_add[") == scatters
 
 
 def test_kaiming_normal_counts_what_an_input_reaches() -> None:

@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import time
-
 import jax.numpy as jnp
 import pytest
 
@@ -49,11 +47,3 @@ def test_one_good_step_starts_the_count_again() -> None:
     meter = Meter()
     for i in range(60):
         meter.add(i + 1, step(1.0, nonfinite=float(i % 15 != 0)))
-
-
-def test_share_of_time_spent_waiting() -> None:
-    meter = Meter()
-    meter.add(1, step(1.0))
-    with meter.waiting():
-        time.sleep(0.05)
-    assert 0.3 < meter.read(everything=True)["perf/data_wait"] <= 1

@@ -80,16 +80,6 @@ def test_two_processes_equal_one(one: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_tensor_axis_may_span_processes(one: Path, tmp_path: Path) -> None:
-    run_two(tmp_path / "two", "--config.mesh.data=1", "--config.mesh.tensor=2", NO_REPORT)
-    rows, expected = (read_jsonl(d / "metrics.jsonl") for d in (tmp_path / "two", one))
-    for name in ("train/loss", "val/loss", "test/num_examples"):
-        got, want = ([r[name] for r in x if name in r] for x in (rows, expected))
-        assert len(got) > 0
-        assert got == pytest.approx(want, abs=1e-5), name
-
-
-@pytest.mark.slow
 def test_a_run_of_one_process_goes_on_in_two(tmp_path: Path) -> None:
     workdir = tmp_path / "run"
     process = start(workdir, 1, "--config.duration=4 steps", NO_REPORT)
@@ -99,7 +89,7 @@ def test_a_run_of_one_process_goes_on_in_two(tmp_path: Path) -> None:
     rows = read_jsonl(workdir / "metrics.jsonl")
     # Another length of the run is another learning rate: only the examples are the same.
     assert [r["step"] for r in rows if "train/loss" in r] == list(range(1, 9))
-    assert rows[-1]["test/num_examples"] == 360
+    assert [r["test/num_examples"] for r in rows if "test/loss" in r] == [360, 360]
 
 
 @pytest.mark.slow

@@ -24,14 +24,17 @@ from vit_jax.train.writers import read_jsonl
 
 ROOT = Path(__file__).parent.parent.parent
 STEPS = 60
-ARGS = (
+SMALL = (
     f"--config={ROOT}/configs/vit_mu_digits.py",
     "--config.model.dim=16",
     "--config.model.depth=1",
     "--config.model.num_heads=2",
     "--config.model.mlp_dim=32",
-    "--config.model.dropout_rate=0.1",
     "--config.data.batch_size=16",
+)
+ARGS = (
+    *SMALL,
+    "--config.model.dropout_rate=0.1",
     f"--config.duration={STEPS} steps",
     "--config.optim.warmup=5 steps",
     "--config.checkpoint.every=5 steps",

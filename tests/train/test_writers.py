@@ -181,3 +181,16 @@ def test_wandb_continues_one_run_per_workdir(tmp_path, monkeypatch):
         writer.flush()
         writer.close()
     assert ids[0] == ids[1]
+
+
+def test_a_process_that_only_ends_a_run_leaves_its_own_times(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    for wall in (9.0, 2.0):  # killed after its last line, then started again at that step
+        writer = writers.JsonlWriter(path, step=0 if wall == 9.0 else 5)
+        writer.write(5, {"test/loss": 1.0})
+        writer.write(5, {"perf/wall_seconds": wall})
+        writer.close()
+    rows = [{"step": 5, "test/loss": 1.0}]
+    assert writers.read_jsonl(path) == rows + [
+        {"step": 5, "perf/wall_seconds": w} for w in (9.0, 2.0)
+    ]

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimate of a run's memory per device and of its checkpoints, from shapes and shardings alone."""
+"""A run's memory per device and of its checkpoints: from shapes alone, and as XLA plans it."""
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import jax
-from jax.extend import core
 
 from vit_jax import trees
-from vit_jax.analysis.flops import sub_jaxprs
+from vit_jax.analysis.peak import array_bytes, peak_of
 
 PyTree = Any
 
@@ -34,9 +33,9 @@ class Memory:
         optimizer: the optimizer's state.
         ema: the moving average of the parameters.
         frozen: parameters that are not trained, such as a teacher's.
-        gradients: one set, two where micro-batches are accumulated; and a set of parameters where
-            SAM moves uphill.
-        activations: what the forward pass keeps for the backward pass.
+        gradients: one set.
+        activations: what else is held where the step holds most: what the forward pass keeps for
+            the backward pass, its largest intermediate results, sums over micro-batches.
         batch: the input images and labels.
         checkpoint: the whole state before compression, over all devices.
     """
@@ -66,111 +65,72 @@ class Memory:
 
 def estimate(
     state: State,
-    loss: Callable[..., Any],
+    step: Callable[..., Any],
     batch: PyTree,
     *,
     frozen: PyTree = None,
     batch_shards: int = 1,
-    num_microbatches: int = 1,
-    uphill: bool = False,
 ) -> Memory:
-    """Estimate the memory of `loss`'s training step; computes nothing and needs no device.
+    """Estimate the memory of a training step; computes nothing, compiles nothing.
 
-    The activations are what autodiff asks for: a compiler saves some of it by recomputing
-    element-wise work, and spends some on workspace and on gathered weights. XLA's own plan for a
-    float32 ViT-S/16 step on one CPU, with and without remat, scanned or not, was 0.8 to 1.05 times
-    gradients + activations + batch. A tensor axis is taken to leave activations whole.
+    What is held between operations is read off the step's program (`peak.peak_of`), in the
+    program's order. Where blocks run in a loop XLA keeps to that order; where they are laid out it
+    holds weights' gradients back, and plans more. A tensor axis is taken to leave activations
+    whole, and gathered weights are counted as they are cut.
 
     Args:
         state: the train state, abstract or not; a leaf without a sharding counts as replicated.
-        loss: `loss(params, frozen, model_state, batch, rng) -> (scalar, aux)`.
+        step: `step(state, frozen, batch) -> (state, metrics)`, which writes over its state.
         batch: the global batch, leading axis B.
-        frozen: what the loss takes besides the trained parameters, or None.
+        frozen: what the step takes besides and leaves as it is, or None.
         batch_shards: number of parts the mesh cuts the batch into.
-        num_microbatches: number of pieces a device takes its part in.
-        uphill: a second gradient is taken at other parameters (SAM).
     """
-
-    def cut(leaf: Any, parts: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((max(leaf.shape[0] // parts, 1), *leaf.shape[1:]), leaf.dtype)
-
-    local = jax.tree.map(lambda leaf: cut(leaf, batch_shards), batch)
-    micro = jax.tree.map(lambda leaf: cut(leaf, batch_shards * num_microbatches), batch)
-    params = device_bytes(state.params)
+    local = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(
+            (max(leaf.shape[0] // batch_shards, 1), *leaf.shape[1:]), leaf.dtype
+        ),
+        batch,
+    )
+    # Gradients and what becomes of them are cut as the parameters are.
+    parts = {leaf.shape: _parts(leaf) for leaf in jax.tree.leaves(state.params) if leaf.ndim > 1}
+    args = (*jax.tree.map(_unsharded, (state, frozen)), local)
+    program = jax.make_jaxpr(step)(*args)
+    peak = peak_of(program.jaxpr, lambda aval: array_bytes(aval) // parts.get(aval.shape, 1))
+    gradients = device_bytes(state.params)
     return Memory(
-        params=params + device_bytes(state.model_state),
+        params=gradients + device_bytes(state.model_state),
         optimizer=device_bytes(state.opt_state),
         ema=device_bytes(state.ema),
         frozen=device_bytes(frozen),
-        gradients=params * (1 + (num_microbatches > 1) + uphill),
-        activations=activation_bytes(loss, state.params, frozen, state.model_state, micro),
+        gradients=gradients,
+        activations=max(peak - gradients, 0),
         batch=device_bytes(local),
         checkpoint=trees.num_bytes((state.params, state.model_state, state.opt_state, state.ema)),
     )
 
 
+def planned(compiled: Any) -> int:
+    """Return the bytes that XLA's plan of a compiled program takes of each device."""
+    plan = compiled.memory_analysis()
+    return (
+        plan.argument_size_in_bytes
+        + plan.output_size_in_bytes
+        - plan.alias_size_in_bytes
+        + plan.temp_size_in_bytes
+    )
+
+
 def device_bytes(tree: PyTree) -> int:
     """Sum the bytes that one device holds of all leaves, by the leaves' shardings."""
-    total = 0
-    for leaf in jax.tree.leaves(tree):
-        sharding = getattr(leaf, "sharding", None)
-        shape = leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)
-        total += math.prod(shape) * _itemsize(leaf)
-    return total
+    return sum(array_bytes(leaf) // _parts(leaf) for leaf in jax.tree.leaves(tree))
 
 
-def activation_bytes(
-    loss: Callable[..., Any], params: PyTree, frozen: PyTree, model_state: PyTree, batch: PyTree
-) -> int:
-    """Sum what autodiff keeps between the forward and the backward pass of `loss`.
-
-    The residuals that are an input themselves (a weight, the batch) are held anyway and left out.
-    Rematerialised blocks add what the largest of them keeps while it is run again.
-    """
-
-    args = jax.tree.map(_unsharded, (params, frozen, model_state, batch))
-
-    def scalar(params: PyTree, *rest: PyTree) -> Any:
-        return loss(params, *rest, jax.random.key(0))
-
-    def pullback(params: PyTree, *rest: PyTree) -> Any:
-        return jax.vjp(lambda p: scalar(p, *rest), params, has_aux=True)[1]
-
-    bodies = _remat_bodies(jax.make_jaxpr(scalar)(*args).jaxpr)
-    return _kept_bytes(pullback, args) + max(map(_recomputed_bytes, bodies), default=0)
-
-
-def _recomputed_bytes(body: core.ClosedJaxpr) -> int:
-    fn = core.jaxpr_as_fun(body)
-    return _kept_bytes(lambda *args: jax.vjp(fn, *args)[1], body.in_avals)
-
-
-def _kept_bytes(pullback: Callable[..., Any], args: Sequence[Any]) -> int:
-    """Sum the leaves of a pullback that are none of the arguments."""
-    jaxpr = jax.make_jaxpr(lambda *args: jax.tree.leaves(pullback(*args)))(*args).jaxpr
-    held = {id(var) for var in jaxpr.invars}
-    kept = {id(var): var.aval for var in jaxpr.outvars if id(var) not in held}
-    return sum(aval.size * _itemsize(aval) for aval in kept.values())
-
-
-def _remat_bodies(jaxpr: Any) -> list[core.ClosedJaxpr]:
-    """Find the bodies of `jax.checkpoint` (`nn.remat`), outermost only."""
-    found = []
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name in ("remat2", "checkpoint"):
-            found.append(core.ClosedJaxpr(eqn.params["jaxpr"], ()))
-        else:
-            found += [body for sub in sub_jaxprs(eqn.params) for body in _remat_bodies(sub)]
-    return found
+def _parts(leaf: Any) -> int:
+    """Count the parts that a leaf's sharding cuts it into."""
+    sharding = getattr(leaf, "sharding", None)
+    shape = leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)
+    return math.prod(leaf.shape) // max(math.prod(shape), 1) or 1
 
 
 def _unsharded(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-
-
-def _itemsize(leaf: Any) -> int:
-    """Return the bytes of an element; a typed PRNG key counts as its data."""
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        data = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), leaf.dtype))
-        return data.size * data.dtype.itemsize
-    return leaf.dtype.itemsize

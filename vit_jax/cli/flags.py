@@ -7,15 +7,17 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from absl import flags
 from ml_collections import config_flags
 from ml_collections.config_flags import tuple_parser
 
 from vit_jax import errors
-from vit_jax.config import Config, check, check_path
 from vit_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from vit_jax.config import Config
 
 
 def define(argv: Sequence[str]) -> flags.FlagValues:
@@ -28,7 +30,7 @@ def define(argv: Sequence[str]) -> flags.FlagValues:
     return values
 
 
-def read_config(argv: Sequence[str], values: flags.FlagValues) -> Config:
+def read_config(argv: Sequence[str], values: flags.FlagValues) -> "Config":
     """Parse a command line and return its checked config.
 
     Args:
@@ -44,6 +46,9 @@ def read_config(argv: Sequence[str], values: flags.FlagValues) -> Config:
     path = Path(config.split(":")[0])
     if not path.is_file():
         raise errors.unknown("config file", str(path), _config_files())
+    # Late: help and a mistyped file are answered before jax is imported.
+    from vit_jax.config import Config, check, check_path
+
     overrides = [a for a in argv[1:] if re.match(r"--?config\.", a)]
     try:
         # First without overrides: an unknown key is then looked up in the config itself.

@@ -14,6 +14,7 @@ Trains the run that FILE describes, or continues it where DIR holds its checkpoi
 
   --dry_run              build all by shapes, print sizes and costs, write nothing
   --allow_config_change  continue a run though its config changed
+  --profile=STEP,COUNT   write a trace of COUNT steps from STEP on to DIR/profile
   --debug                show the traceback of an error
 
   python main.py --config=configs/vit_mu_digits.py --workdir=runs/digits
@@ -37,6 +38,9 @@ def main(argv: Sequence[str]) -> int:
         False,
         "Continue a run though its config changed.",
         flag_values=values,
+    )
+    flags.DEFINE_string(
+        "profile", None, "STEP,COUNT: trace so many steps from that one on.", flag_values=values
     )
 
     if any(argument in ("-h", "--help", "-help") for argument in argv[1:]):
@@ -62,13 +66,17 @@ def main(argv: Sequence[str]) -> int:
         if values["workdir"].value.startswith("-"):
             raise UserError(f"--workdir={values['workdir'].value} looks like a flag; name a folder")
         from vit_jax import sharding
+        from vit_jax.train import profile
         from vit_jax.train.loop import fit
 
+        asked = values["profile"].value
+        window = None if asked is None else profile.read_window(asked)
         sharding.initialize_distributed()
         return fit(
             cfg,
             values["workdir"].value,
             allow_config_change=bool(values["allow_config_change"].value),
+            window=window,
         ).status
 
     return cli_flags.run(command, argv)

@@ -13,11 +13,13 @@ from vit_jax.data.config import (
 from vit_jax.data.mix import normalize, targets
 from vit_jax.data.mix_config import MixConfig, Partner
 from vit_jax.data.pipeline import batch_spec, eval_batches, train_batches
+from vit_jax.data.pixel_cache import MAX_CACHED_BYTES
 from vit_jax.data.prefetch import Batch, BatchIterator
 from vit_jax.data.sources import Source
 from vit_jax.data.transform import evaluation_view
 
 __all__ = [
+    "MAX_CACHED_BYTES",
     "Batch",
     "BatchIterator",
     "Crop",

@@ -13,6 +13,8 @@ import numpy as np
 import simplejpeg
 from jaxtyping import UInt8
 
+from vit_jax.data.jpeg_rows import decode_rows
+
 # Parallelism is over examples; OpenCV's own threads would only fight with those.
 cv2.setNumThreads(0)
 # What it cannot read, Pillow tries, and says why not.
@@ -35,7 +37,12 @@ def jpeg_size(data: bytes) -> tuple[int, int] | None:
 
 
 def decode(
-    data: bytes, channels: int, *, exact: bool = True, min_size: tuple[int, int] = (0, 0)
+    data: bytes,
+    channels: int,
+    *,
+    exact: bool = True,
+    min_size: tuple[int, int] = (0, 0),
+    num_rows: int | None = None,
 ) -> UInt8[np.ndarray, "H W C"]:
     """Decode an image to RGB (`channels` 3) or grey (1); an alpha channel is dropped.
 
@@ -46,11 +53,17 @@ def decode(
             ones differ by a level or two in 255.
         min_size: JPEG: (height, width) below which the image may not come out. libjpeg halves it,
             at no cost in time but a gain, as long as it stays above; (0, 0) is full size.
+        num_rows: JPEG, not `exact`: rows from the top that are wanted; those below may be missing
+            from what is returned, and flaws in them go unnoticed. None is all.
 
     Raises:
         ValueError: the bytes are no image, or a broken one.
     """
     if data.startswith(_JPEG):
+        if num_rows is not None and not exact:
+            rows = decode_rows(data, channels, num_rows)
+            if rows is not None:
+                return rows
         try:
             return simplejpeg.decode_jpeg(
                 data,

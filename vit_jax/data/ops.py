@@ -16,6 +16,8 @@ from vit_jax.data.config import Resize, cover_size
 Image = UInt8[np.ndarray, "H W C"]
 Resized = UInt8[np.ndarray, "H_out W_out C"]
 
+# How many numbers `affine_matrices` takes for each.
+AFFINE_UNIFORMS = 5
 _INCEPTION_TRIES = 100
 _RANDOM_RESIZED_TRIES = 10
 _OPENCV = {
@@ -155,8 +157,16 @@ def random_cut(rng: np.random.Generator, image: Image, size: tuple[int, int], pa
     return cut(image, Box(top, left, *size))
 
 
-def affine_matrix(
-    rng: np.random.Generator,
+def flip(image: Image) -> Image:
+    """Mirror left to right.
+
+    A copy by OpenCV takes a twentieth of what copying NumPy's view with a negative stride takes.
+    """
+    return cv2.flip(image, 1).reshape(image.shape)
+
+
+def affine_matrices(
+    drawn: Float[np.ndarray, "n 5"],
     height: int,
     width: int,
     *,
@@ -164,22 +174,34 @@ def affine_matrix(
     translate: tuple[float, ...],
     scale: tuple[float, ...],
     shear: float,
-) -> Float[np.ndarray, "2 3"]:
-    """Draw the matrix, from input to output (x, y), of torchvision's RandomAffine.
+) -> Float[np.ndarray, "n 2 3"]:
+    """Make the matrices, from input to output (x, y), of torchvision's RandomAffine.
 
     About the centre: shear along x, then zoom and rotate, then shift. Differs from torchvision:
     the shift is not rounded to whole pixels, which at 8x8 would leave three places to be.
+
+    Args:
+        drawn: uniform in [0, 1), for the angle, the shifts along x and y, zoom and shear.
+        height: of the images.
+        width: likewise.
+        degrees: as `TransformConfig` has it, like the rest.
+        translate: largest shifts.
+        scale: range of the zoom.
+        shear: largest angle in degrees.
     """
-    angle, dx, dy, zoom, lean = rng.random(5) * 2 - 1
-    angle = math.radians(angle * degrees)
-    lean = math.tan(math.radians(lean * shear))
+    angle, dx, dy, zoom, lean = (drawn * 2 - 1).T
     zoom = scale[0] + (zoom + 1) / 2 * (scale[1] - scale[0])
-    cos, sin = zoom * math.cos(angle), zoom * math.sin(angle)
+    # The C library's functions: NumPy's differ in the last bit from one processor to another.
+    angles = [math.radians(value) for value in (angle * degrees).tolist()]
+    leans = [math.radians(value) for value in (lean * shear).tolist()]
+    cos = zoom * np.array([math.cos(value) for value in angles])
+    sin = zoom * np.array([math.sin(value) for value in angles])
+    lean = np.array([math.tan(value) for value in leans])
     a, b, c, d = cos, -cos * lean - sin, sin, -sin * lean + cos
     x, y = (width - 1) / 2, (height - 1) / 2
     shift_x = x + dx * translate[0] * width - a * x - b * y
     shift_y = y + dy * translate[1] * height - c * x - d * y
-    return np.array([[a, b, shift_x], [c, d, shift_y]])
+    return np.stack([a, b, shift_x, c, d, shift_y], axis=1).reshape(-1, 2, 3)
 
 
 def warp(

@@ -25,9 +25,10 @@ from vit_jax.data.config import (
     is_random,
     mean_color,
 )
+from vit_jax.data.pixel_cache import MAX_CACHED_BYTES, Example, PixelCache
 from vit_jax.data.prefetch import Batch, BatchIterator
 from vit_jax.data.sources import Source
-from vit_jax.data.stream import ExampleRng, stream_indices
+from vit_jax.data.stream import stream_indices
 from vit_jax.data.transform import Transform
 from vit_jax.errors import UserError
 
@@ -68,6 +69,8 @@ class _Batches:
         self._seed = seed
         self._first = first
         self._repeats = repeats
+        # One pass sees each example once, so nothing is kept of it.
+        self._cache = PixelCache(len(source), 0 if seed is None else MAX_CACHED_BYTES)
         self._lock = threading.Lock()
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
         self._closed = False
@@ -112,21 +115,28 @@ class _Batches:
         return batch
 
     def _fill(self, batch: Batch, positions: np.ndarray, rows: range) -> None:
-        rng = ExampleRng(self._seed or 0)
-        for row in rows:
-            example = int(batch["index"][row])
+        images, labels, transform = batch["image"], batch["label"], self._transform
+        examples = batch["index"][rows.start : rows.stop].tolist()
+        drawn = positions[rows.start : rows.stop]
+        variations = transform.variations(self._seed or 0, drawn)
+        for row, example, vary in zip(rows, examples, variations, strict=True):
             if example < 0:
-                batch["image"][row] = 0
+                images[row] = 0
                 continue
             try:
-                data, batch["label"][row] = self._source.read(example)
-                batch["image"][row] = self._transform(data, rng(int(positions[row])))
+                found = self._cache.get(example) or self._load(example)
+                image = found.image if found.viewed else transform.view(found.image)
+                images[row], labels[row] = vary(image), found.label
             except UserError:
                 raise
             except (ValueError, OSError, cv2.error) as error:
                 raise UserError(
                     f"{self._source.example_id(example)}: not a readable image ({_reason(error)})"
                 ) from error
+
+    def _load(self, example: int) -> Example:
+        data, label = self._source.read(example)
+        return self._cache.load(example, data, label, self._transform)
 
     def _threads(self) -> concurrent.futures.ThreadPoolExecutor:
         with self._lock:

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches prepared ahead by Grain's threads and worker processes, which end when this does."""
+"""Batches prepared ahead by threads, or by Grain's worker processes, which end when this does."""
 
+import collections
+import concurrent.futures
+import functools
+import itertools
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -35,26 +39,12 @@ class BatchIterator:
     """
 
     def __init__(self, batches: BatchSource, *, num_workers: int, prefetch: int) -> None:
-        # Late: Grain takes a second to import, and a command may end before it reads any batch.
-        import grain
-        from absl import flags
-
-        # Two batches in work at once, so that no thread idles while a batch's last rows finish.
-        options = grain.ReadOptions(num_threads=min(prefetch, 2), prefetch_buffer_size=prefetch)
-        dataset = grain.MapDataset.source(batches).to_iter_dataset(options)
-        if num_workers:
-            if not flags.FLAGS.is_parsed():  # Grain hands its flags to the workers
-                flags.FLAGS.mark_as_parsed()
-            dataset = dataset.mp_prefetch(
-                grain.MultiprocessingOptions(num_workers, per_worker_buffer_size=1),
-                worker_init_fn=_start_worker,
-            )
         # The list holds the only reference: Grain's iterator cleans up once more when collected,
         # which fails loudly where modules are being torn down. The finalizer runs once, at
         # close(), when this is collected, or at exit before that happens.
-        self._open = [iter(dataset)]
+        start = functools.partial(_from_processes, num_workers) if num_workers else Threads
+        self._open = [start(batches, prefetch)]
         self._finalizer = weakref.finalize(self, _close, self._open, batches)
-        self._open[0].start_prefetch()
 
     def __iter__(self) -> "BatchIterator":
         return self
@@ -73,6 +63,57 @@ class BatchIterator:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Threads:
+    """Batches prepared ahead in this process, without Grain, whose own cost is a digits batch's."""
+
+    def __init__(self, batches: BatchSource, prefetch: int) -> None:
+        """Start on the first `prefetch` batches."""
+        self._rest = iter(range(len(batches)))
+        self._prepare = batches.__getitem__
+        # Two batches in work at once, so that no thread idles while a batch's last rows finish.
+        self._pool = concurrent.futures.ThreadPoolExecutor(min(prefetch, 2), "batches")
+        self._ahead: collections.deque[concurrent.futures.Future[Batch]] = collections.deque()
+        for _ in range(prefetch):
+            self._start_one()
+
+    def ready(self) -> bool:
+        """Say whether the next batch can be had without waiting."""
+        return bool(self._ahead) and self._ahead[0].done()
+
+    def __next__(self) -> Batch:
+        if not self._ahead:
+            raise StopIteration
+        batch = self._ahead.popleft()
+        self._start_one()
+        return batch.result()
+
+    def close(self) -> None:
+        """Start no more batches."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _start_one(self) -> None:
+        for index in itertools.islice(self._rest, 1):
+            self._ahead.append(self._pool.submit(self._prepare, index))
+
+
+def _from_processes(num_workers: int, batches: BatchSource, prefetch: int) -> Any:
+    """Start Grain's worker processes, each with threads of its own."""
+    import grain  # late: it takes a second to import
+    from absl import flags
+
+    if not flags.FLAGS.is_parsed():  # Grain hands its flags to the workers
+        flags.FLAGS.mark_as_parsed()
+    options = grain.ReadOptions(num_threads=min(prefetch, 2), prefetch_buffer_size=prefetch)
+    dataset = grain.MapDataset.source(batches).to_iter_dataset(options)
+    dataset = dataset.mp_prefetch(
+        grain.MultiprocessingOptions(num_workers, per_worker_buffer_size=1),
+        worker_init_fn=_start_worker,
+    )
+    iterator = iter(dataset)
+    iterator.start_prefetch()
+    return iterator
 
 
 def _close(iterators: list[Any], batches: BatchSource) -> None:

@@ -10,10 +10,17 @@ import threading
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int, Int32, UInt64
+from jaxtyping import Float64, Int, Int32, UInt64
 
 # Where the words of an epoch's order start in Philox's counter, far from those of the examples.
 _ORDER = 1 << 192
+
+# Philox-4x64-10's multipliers of words 0 and 2, and what its key grows by every round, here for
+# (word 1 of the key, word 0).
+_FACTORS = np.array([[0xD2E7470EE14C6C93], [0xCA5A826395121157]], np.uint64)
+_GROWTH = np.array([[0xBB67AE8584CAA73B], [0x9E3779B97F4A7C15]], np.uint64)
+_ROUNDS = 10
+_LOW, _HALF = np.uint64(2**32 - 1), np.uint64(32)
 
 # lru_cache lets threads that miss at the same time all compute; an order is worth waiting for.
 _order_lock = threading.Lock()
@@ -76,3 +83,36 @@ class ExampleRng:
         self._state["state"]["key"][1] = index
         self._bits.state = self._state
         return self._generator
+
+
+def uniforms(
+    seed: int, positions: Int[np.ndarray, " n"], count: int
+) -> Float64[np.ndarray, "n count"]:
+    """Return what `ExampleRng(seed)(position).random(count)` does, for all positions at once.
+
+    To the bit, in a quarter of the time: Philox-4x64-10 (Salmon et al. 2011, sec. 4.3), of whose
+    words NumPy takes the high 53 bits.
+    """
+    blocks = -(-count // 4)
+    counter = np.tile(np.arange(1, blocks + 1, dtype=np.uint64), len(positions))
+    even = np.stack([counter, np.zeros_like(counter)])  # words 0 and 2 of four
+    odd = np.zeros_like(even)  # words 1 and 3
+    key = np.empty_like(even)
+    key[0], key[1] = np.repeat(positions.astype(np.uint64), blocks), np.uint64(seed % 2**64)
+    for _ in range(_ROUNDS):
+        high, low = _multiply(even)
+        even, odd = high[::-1] ^ odd ^ key[::-1], low[::-1]
+        key += _GROWTH
+    words = np.stack([even[0], odd[0], even[1], odd[1]], axis=1).reshape(len(positions), -1)
+    return (words[:, :count] >> np.uint64(11)) * 2.0**-53
+
+
+def _multiply(
+    words: UInt64[np.ndarray, "2 n"],
+) -> tuple[UInt64[np.ndarray, "2 n"], UInt64[np.ndarray, "2 n"]]:
+    """Return the high and the low 64 bits of the products with Philox's multipliers."""
+    low, high = words & _LOW, words >> _HALF
+    factor_low, factor_high = _FACTORS & _LOW, _FACTORS >> _HALF
+    first = factor_high * low + (factor_low * low >> _HALF)
+    second = factor_low * high + (first & _LOW)
+    return factor_high * high + (first >> _HALF) + (second >> _HALF), _FACTORS * words

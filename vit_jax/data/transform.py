@@ -2,10 +2,14 @@
 """One example's way from encoded bytes to the model's input pixels, as `TransformConfig` says."""
 
 import dataclasses
+import functools
+import itertools
 import math
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Float, Int, UInt8
 
 from vit_jax.data import ops
 from vit_jax.data.augment import Policy, parse
@@ -20,11 +24,19 @@ from vit_jax.data.config import (
     has_affine,
 )
 from vit_jax.data.decode import decode, jpeg_size
+from vit_jax.data.stream import ExampleRng, uniforms
 from vit_jax.errors import UserError
 
 _BOXES = {Crop.INCEPTION: ops.inception_box, Crop.RANDOM_RESIZED: ops.random_resized_box}
+_PLAIN_CROPS = (Crop.NONE, Crop.RESIZE, Crop.CENTER)
 # These average over all the pixels that an output pixel stands for; the others skip some.
 _AVERAGING = (Resize.BILINEAR_ANTIALIAS, Resize.BICUBIC, Resize.AREA)
+
+# Pixels (h, w, C), or the bytes of a JPEG of which only a part may have to be decoded.
+Loaded: TypeAlias = np.ndarray | bytes
+Pixels: TypeAlias = UInt8[np.ndarray, "H W C"]
+# Whether an image is mirrored, and the matrix of `ops.warp`.
+Motion: TypeAlias = tuple[bool, np.ndarray | None]
 
 
 def evaluation_view(
@@ -73,69 +85,130 @@ class Transform:
     def __post_init__(self) -> None:
         check_pad(self.cfg, self.image_size)
         object.__setattr__(self, "_policy", parse(self.cfg.auto_augment, self.fill))
-        object.__setattr__(self, "_affine", has_affine(self.cfg))
+        affine = has_affine(self.cfg)
+        count = int(self.cfg.flip) + ops.AFFINE_UNIFORMS * affine
+        object.__setattr__(self, "_affine", affine)
+        object.__setattr__(self, "_num_uniforms", count)
 
     _policy: Policy | None = dataclasses.field(init=False, repr=False, compare=False)
     _affine: bool = dataclasses.field(init=False, repr=False, compare=False)
+    _num_uniforms: int = dataclasses.field(init=False, repr=False, compare=False)  # flip, affine
 
-    def __call__(self, data: bytes, rng: np.random.Generator) -> UInt8[np.ndarray, "H W C"]:
+    def __call__(self, data: bytes, rng: np.random.Generator) -> Pixels:
         """Decode and transform one image, drawing from `rng` in a fixed order.
 
         Raises:
             ValueError: the bytes are no image.
             UserError: the crop is "none" and the image has another size.
         """
+        return self.vary(self.view(self.load(data)), rng)
+
+    def variations(
+        self, seed: int, positions: Int[np.ndarray, " n"]
+    ) -> Iterator[Callable[[Any], Pixels]]:
+        """Give, for each position of the stream, `vary` with the position's generator.
+
+        Each is dead once the next is asked for. Where flip and affine are all that is drawn, their
+        numbers are computed for all positions at once, and are the same.
+        """
+        colors = self._policy is not None or self.cfg.color_jitter
+        if self.cfg.crop in _PLAIN_CROPS and not colors:
+            motions = self._motions(uniforms(seed, positions, self._num_uniforms))
+            return (functools.partial(self._move, motion=motion) for motion in motions)
+        rng = ExampleRng(seed)
+        return (functools.partial(self.vary, rng=rng(i)) for i in positions.tolist())
+
+    def load(self, data: bytes) -> Loaded:
+        """Decode an image, unless how much of it is wanted is yet to be drawn: a JPEG's box.
+
+        Raises:
+            ValueError: the bytes are no image.
+        """
+        if self.cfg.crop in _BOXES and not self.exact and jpeg_size(data) is not None:
+            return data
+        return decode(data, self.channels, exact=self.exact)
+
+    def view(self, image: Loaded) -> Loaded:
+        """Do the part of the crop that draws nothing.
+
+        Raises:
+            UserError: the crop is "none" and the image has another size.
+        """
         cfg = self.cfg
-        image = self._cropped(data, rng)
-        if cfg.flip and rng.random() < 0.5:
-            image = image[:, ::-1]
-        if self._affine:
-            matrix = ops.affine_matrix(
-                rng,
-                *self.image_size,
-                degrees=cfg.degrees,
-                translate=cfg.translate,
-                scale=cfg.scale,
-                shear=cfg.shear,
-            )
-            image = ops.warp(np.ascontiguousarray(image), matrix)
+        if cfg.crop in _BOXES or isinstance(image, bytes):
+            return image
+        if cfg.crop is Crop.RANDOM:
+            return ops.resize_cover(image, self.image_size, cfg.crop_ratio, cfg.resize)
+        if cfg.crop is Crop.SQUASH_RANDOM:
+            cover = cover_size(self.image_size, cfg.crop_ratio)
+            return ops.resize(image, cover, cfg.resize)
+        return evaluation_view(image, cfg, self.image_size)
+
+    def vary(self, image: Loaded, rng: np.random.Generator) -> Pixels:
+        """Do all that is drawn at random to what `view` returned, which stays as it is.
+
+        Raises:
+            ValueError: the bytes are no image.
+        """
+        cfg = self.cfg
+        if cfg.crop in _BOXES or isinstance(image, bytes):
+            image = self._random_box(image, rng)
+        elif cfg.crop not in _PLAIN_CROPS:
+            image = ops.random_cut(rng, image, self.image_size, cfg.pad)
+        if self._num_uniforms:
+            (motion,) = self._motions(rng.random((1, self._num_uniforms)))
+            image = self._move(image, motion)
         if self._policy is not None:
             image = self._policy(np.ascontiguousarray(image), rng)
         if cfg.color_jitter:
             image = jitter(np.ascontiguousarray(image), cfg.color_jitter, rng)
         return image
 
-    def _cropped(self, data: bytes, rng: np.random.Generator) -> UInt8[np.ndarray, "H W C"]:
-        cfg, size = self.cfg, self.image_size
-        if cfg.crop in _BOXES:
-            return self._random_box(data, rng)
-        image = decode(data, self.channels, exact=self.exact)
-        if cfg.crop is Crop.RANDOM:
-            image = ops.resize_cover(image, size, cfg.crop_ratio, cfg.resize)
-            return ops.random_cut(rng, image, size, cfg.pad)
-        if cfg.crop is Crop.SQUASH_RANDOM:
-            image = ops.resize(image, cover_size(size, cfg.crop_ratio), cfg.resize)
-            return ops.random_cut(rng, image, size, pad=0)
-        return evaluation_view(image, cfg, size)
+    def _motions(self, drawn: Float[np.ndarray, "n count"]) -> Iterator[Motion]:
+        """Say of each image whether it is mirrored, and by which matrix it is then warped."""
+        cfg = self.cfg
+        flips = drawn[:, 0] < 0.5 if cfg.flip else np.zeros(len(drawn), bool)
+        if not self._affine:
+            return zip(flips.tolist(), itertools.repeat(None))
+        matrices = ops.affine_matrices(
+            drawn[:, int(cfg.flip) :],
+            *self.image_size,
+            degrees=cfg.degrees,
+            translate=cfg.translate,
+            scale=cfg.scale,
+            shear=cfg.shear,
+        )
+        return zip(flips.tolist(), matrices, strict=True)
 
-    def _random_box(self, data: bytes, rng: np.random.Generator) -> UInt8[np.ndarray, "H W C"]:
+    def _move(self, image: Pixels, motion: Motion) -> Pixels:
+        flip, matrix = motion
+        if flip:
+            image = ops.flip(image)
+        return image if matrix is None else ops.warp(np.ascontiguousarray(image), matrix)
+
+    def _random_box(self, image: Loaded, rng: np.random.Generator) -> Pixels:
         cfg, size = self.cfg, self.image_size
         area, aspect = crop_ranges(cfg)
-        known = jpeg_size(data) if not self.exact and cfg.resize in _AVERAGING else None
-        if known is None:
-            image = decode(data, self.channels, exact=self.exact)
-            box = _BOXES[cfg.crop](rng, image.shape[0], image.shape[1], area, aspect)
+        sample = _BOXES[cfg.crop]
+        if not isinstance(image, bytes):
+            box = sample(rng, image.shape[0], image.shape[1], area, aspect)
             return ops.crop_resize(image, box, size, cfg.resize)
+        known = jpeg_size(image)
+        assert known is not None  # `load` has looked
+        box = sample(rng, *known, area, aspect)
         # An antialiased resize averages pixels anyway, so libjpeg may average 2x2 of them (or 4x4,
         # 8x8) in the inverse DCT, for less work, as long as it leaves twice what is needed: then
         # rounding the box moves it by a quarter of an output pixel at most. A resize that skips
         # pixels instead must skip the ones it always did.
-        box = _BOXES[cfg.crop](rng, *known, area, aspect)
         needed = (
             math.ceil(2 * known[0] * size[0] / box.height),
             math.ceil(2 * known[1] * size[1] / box.width),
         )
-        image = decode(data, self.channels, exact=False, min_size=needed)
+        spare = all(2 * least <= side + 1 for least, side in zip(needed, known, strict=True))
+        if cfg.resize not in _AVERAGING or not spare:
+            image = decode(image, self.channels, exact=False, num_rows=box.top + box.height)
+            return ops.crop_resize(image, box, size, cfg.resize)
+        image = decode(image, self.channels, exact=False, min_size=needed)
         if image.shape[:2] != known:
             y, x = image.shape[0] / known[0], image.shape[1] / known[1]
             top, left = round(box.top * y), round(box.left * x)

@@ -22,7 +22,7 @@ from vit_jax import data, sharding
 from vit_jax.errors import UserError
 from vit_jax.evals import report
 from vit_jax.evals.config import EvalConfig
-from vit_jax.evals.passes import Batches, run_pass
+from vit_jax.evals.passes import Batches, keep_passes, run_pass
 from vit_jax.losses import Loss, example_loss
 
 PyTree = Any
@@ -169,6 +169,9 @@ def make_evaluator(
 ) -> Classify:
     """Build the evaluator of a split, with the training set's reading options.
 
+    Where the decoded split fits into `data.MAX_CACHED_BYTES` of each process, it is read and
+    decoded once, however often the evaluator runs.
+
     Args:
         cfg: what to evaluate on.
         data_cfg: the training data's config.
@@ -195,8 +198,9 @@ def make_evaluator(
             prefetch=data_cfg.prefetch,
         )
 
+    num_bytes = len(source) * math.prod(image_size) * channels // count
     return Classify(
-        batches=batches,
+        batches=keep_passes(batches) if num_bytes <= data.MAX_CACHED_BYTES else batches,
         batch_size=cfg.batch_size or data_cfg.batch_size,
         mesh=mesh,
         class_names=source.class_names,

@@ -4,7 +4,7 @@
 import collections
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Protocol, runtime_checkable
 
 import jax
@@ -27,6 +27,27 @@ class Batches(Protocol):
     def close(self) -> None:
         """Stop whatever prepares the batches."""
         ...
+
+
+def keep_passes(start: Callable[[int], Batches]) -> Callable[[int], Batches]:
+    """Let every pass but the first of each batch size come from memory, with the same batches.
+
+    A pass that is left before its end is not kept. What the batches take stays taken.
+    """
+    kept: dict[int, list[dict[str, np.ndarray]]] = {}
+
+    def one_pass(batch_size: int) -> Generator[dict[str, np.ndarray], None, None]:
+        if batch_size in kept:
+            yield from kept[batch_size]
+            return
+        done = []
+        with contextlib.closing(start(batch_size)) as stream:
+            for batch in stream:
+                done.append(batch)
+                yield batch
+        kept[batch_size] = done
+
+    return one_pass
 
 
 def run_pass(

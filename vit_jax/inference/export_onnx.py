@@ -129,9 +129,9 @@ def _evaluate(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any]) -> list[
 
 
 def _apply(primitive: Any, params: dict[str, Any], operands: list[Any]) -> list[Any]:
-    inner = params.get("call_jaxpr" if primitive.name == "custom_jvp_call" else "jaxpr")
-    if primitive.name in ("jit", "custom_jvp_call"):
-        assert inner is not None
+    custom = primitive.name in ("custom_jvp_call", "custom_vjp_call")
+    if custom or primitive.name == "jit":
+        inner = params["call_jaxpr" if custom else "jaxpr"]
         return _evaluate(inner.jaxpr, inner.consts, operands)
     if primitive.name == "scan":
         return _laid_out(params, operands)

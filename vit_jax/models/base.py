@@ -37,8 +37,9 @@ class ModelConfig:
         channels: C of the input.
         dtype: compute dtype.
         remat: what the backward pass keeps.
-        scan_unroll: blocks of a homogeneous stack per loop iteration; 0 unrolls all (fastest step),
-            1 compiles fastest. Families of unlike stages (Swin, BiT, RegNet) have no such stack.
+        scan_unroll: blocks of a homogeneous stack per loop iteration; 0 unrolls all (fastest step)
+            unless `remat` is to save memory, 1 compiles fastest. Families of unlike stages (Swin,
+            BiT, RegNet) have no such stack.
         zero_head, head_bias: start the head's kernel at zero; start its bias at this value
             (-log K for a sigmoid loss over K classes).
     """

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
 from vit_jax.models.base import (
+    DType,
     ModelConfig,
     Output,
     check_input,
@@ -21,7 +22,12 @@ from vit_jax.models.base import (
     grid,
     pair,
 )
-from vit_jax.models.layers.attention import AttentionImpl
+from vit_jax.models.layers.attention import (
+    AttentionImpl,
+    attend,
+    attention_weights,
+    check_impl,
+)
 from vit_jax.models.layers.block import Block, PreNormBlock
 from vit_jax.models.layers.capture import record
 from vit_jax.models.layers.dense import Dense
@@ -52,6 +58,7 @@ class ConViTConfig(ModelConfig):
         dropout_rate: after the position embedding, the attention and both MLP layers.
         attention_dropout_rate: on the attention weights.
         drop_path_rate: stochastic depth of the last block, from 0 linearly.
+        attention: which attention kernel, in both kinds of block.
         init: whose initial weights, but for those of GPSA that make it a convolution.
     """
 
@@ -68,6 +75,7 @@ class ConViTConfig(ModelConfig):
     dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0
     drop_path_rate: float = 0.0
+    attention: AttentionImpl = AttentionImpl.AUTO
     init: Init = Init.TIMM
 
     @property
@@ -109,6 +117,8 @@ def validate(cfg: ConViTConfig) -> None:
             f"model.local_up_to_layer={cfg.local_up_to_layer} must be a number of blocks, "
             f"from 0 to model.depth={cfg.depth}"
         )
+    half = cfg.dtype is DType.BFLOAT16
+    check_impl(cfg.attention, half, cfg.head_dim, cfg.attention_dropout_rate)
     check_rates(cfg, "dropout_rate", "attention_dropout_rate", "drop_path_rate")
 
 
@@ -155,6 +165,7 @@ class GatedPositionalAttention(nn.Module):
     locality_strength: float
     dropout_rate: float
     train: bool
+    impl: AttentionImpl = AttentionImpl.AUTO
 
     @nn.compact
     def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
@@ -165,16 +176,21 @@ class GatedPositionalAttention(nn.Module):
         q, k = qk.transpose(3, 0, 2, 1, 4)  # each [B, h, N, d]
         v = Dense(dim, self.dtype, _identity, use_bias=self.qkv_bias, name="v")(x)
         v = v.reshape(batch, tokens, self.num_heads, head_dim).swapaxes(1, 2)
-        q = q * head_dim**-0.5
-        logits = jnp.matmul(q, k.swapaxes(-1, -2), preferred_element_type=jnp.float32)
         position = self._by_position(tokens, rules.linear)
-        content = jax.nn.softmax(logits, axis=-1)
-        weights = self._gate(content, position).astype(self.dtype)
+        gate = self.param("gating_param", nn.initializers.ones, (self.num_heads,), jnp.float32)
+        gate = jax.nn.sigmoid(gate)[:, None, None]
         record(self, "position", lambda: position)
-        record(self, "content", lambda: content)
-        record(self, "weights", lambda: weights)
-        weights = nn.Dropout(self.dropout_rate, deterministic=not self.train)(weights)
-        out = jnp.matmul(weights, v).swapaxes(1, 2).reshape(batch, tokens, dim)
+        record(self, "content", lambda: attention_weights(q, k))
+        record(self, "weights", lambda: mixed(attention_weights(q, k), position, gate, self.dtype))
+        dropping = self.train and self.dropout_rate > 0
+        if self._apart() and not dropping:
+            out = (1 - gate)[None] * attend(q, k, v, impl=self.impl)
+            out = (out + values_by_position(gate * position, v)).astype(self.dtype)
+        else:
+            weights = mixed(attention_weights(q, k), position, gate, self.dtype)
+            weights = nn.Dropout(self.dropout_rate, deterministic=not dropping)(weights)
+            out = jnp.matmul(weights, v)
+        out = out.swapaxes(1, 2).reshape(batch, tokens, dim)
         return Dense(dim, self.dtype, rules.linear, name="proj")(out)
 
     def _by_position(self, tokens: int, linear: Initializer) -> Float[Array, "h N N"]:
@@ -184,20 +200,42 @@ class GatedPositionalAttention(nn.Module):
         logits = dense(relative_positions(math.isqrt(tokens))).transpose(2, 0, 1)
         return jax.nn.softmax(logits, axis=-1)
 
-    def _gate(
-        self, content: Float[Array, "B h N N"], position: Float[Array, "h N N"]
-    ) -> Float[Array, "B h N N"]:
-        ones = nn.initializers.ones
-        gate = self.param("gating_param", ones, (self.num_heads,), jnp.float32)
-        gate = jax.nn.sigmoid(gate)[:, None, None]
-        weights = (1 - gate)[None] * content + (gate * position)[None]
-        return weights / weights.sum(axis=-1, keepdims=True)
+    def _apart(self) -> bool:
+        """Say whether content and position weigh the values apart: in half precision.
+
+        No image then has an [N, N] array of its own where a flash kernel attends by content. In
+        float32, which has no such kernel, a second product costs what one array saves.
+        """
+        if self.impl is AttentionImpl.AUTO:
+            return self.dtype != jnp.float32
+        return self.impl is AttentionImpl.CUDNN
+
+
+def mixed(
+    content: Float[Array, "B h N N"],
+    position: Float[Array, "h N N"],
+    gate: Float[Array, "h 1 1"],
+    dtype: Any,
+) -> Float[Array, "B h N N"]:
+    """Return GPSA's weights. The authors divide them by their sum, which is 1."""
+    return ((1 - gate)[None] * content + (gate * position)[None]).astype(dtype)
+
+
+def values_by_position(
+    weights: Float[Array, "h N N"], v: Float[Array, "B h N d"]
+) -> Float[Array, "B h N d"]:
+    """Return weights v in float32, by one matmul a head for all images."""
+    batch, heads, tokens, head_dim = v.shape
+    side_by_side = v.transpose(1, 2, 0, 3).reshape(heads, tokens, batch * head_dim)
+    out = jnp.matmul(weights.astype(v.dtype), side_by_side, preferred_element_type=jnp.float32)
+    return out.reshape(heads, tokens, batch, head_dim).transpose(2, 0, 1, 3)
 
 
 class LocalBlock(PreNormBlock):
     """A block with GPSA."""
 
     locality_strength: float
+    attention: AttentionImpl
 
     def _attention(self, y: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
         return GatedPositionalAttention(
@@ -208,6 +246,7 @@ class LocalBlock(PreNormBlock):
             locality_strength=self.locality_strength,
             dropout_rate=self.attention_dropout_rate,
             train=self.train,
+            impl=self.attention,
             name="attn",
         )(y)
 
@@ -255,7 +294,6 @@ class ConViT(nn.Module):
             depth=depth,
             name="blocks",
             qk_norm=False,
-            attention=AttentionImpl.AUTO,
             **self._shared(dtype, train),
         )
 
@@ -275,6 +313,7 @@ class ConViT(nn.Module):
             "layer_scale": 0.0,
             "dropout_rate": cfg.dropout_rate,
             "attention_dropout_rate": cfg.attention_dropout_rate,
+            "attention": cfg.attention,
             "has_drop_path": cfg.drop_path_rate > 0,
             "train": train,
         }

@@ -155,7 +155,8 @@ class SwinBlock(nn.Module):
     def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
         cfg, dtype = self.cfg, compute_dtype(self.cfg)
         window, shift = fit_window((x.shape[1], x.shape[2]), self.window, shifted=self.shifted)
-        y = layer_norm(cfg.norm_eps, dtype, "norm1")(x)
+        flat = x.reshape(-1, x.shape[-1])  # as in PreNormBlock
+        y = layer_norm(cfg.norm_eps, dtype, "norm1")(flat)
         y = WindowAttention(
             window=window,
             shift=shift,
@@ -166,13 +167,14 @@ class SwinBlock(nn.Module):
             dropout_rate=cfg.attention_dropout_rate,
             train=self.train,
             name="attn",
-        )(y)
+        )(y.reshape(x.shape))
         y = nn.Dropout(cfg.dropout_rate, deterministic=not self.train)(y)
-        x = x + self._drop_path(y)
-        y = layer_norm(cfg.norm_eps, dtype, "norm2")(x)
+        flat = flat + self._drop_path(y).reshape(flat.shape)
+        y = layer_norm(cfg.norm_eps, dtype, "norm2")(flat)
         hidden = int(x.shape[-1] * cfg.mlp_ratio)
-        mlp = Mlp(hidden, cfg.gelu, cfg.init, dtype, cfg.dropout_rate, self.train, name="mlp")
-        return constrain(x + self._drop_path(mlp(y)), BATCH_AXES)
+        y = Mlp(hidden, cfg.gelu, cfg.init, dtype, cfg.dropout_rate, self.train, name="mlp")(y)
+        flat = flat + self._drop_path(y.reshape(x.shape)).reshape(flat.shape)
+        return constrain(flat.reshape(x.shape), BATCH_AXES)
 
     def _drop_path(self, y: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
         if not self.train or not self.drop_path_rate:

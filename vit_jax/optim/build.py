@@ -9,7 +9,7 @@ import optax
 
 from vit_jax import trees
 from vit_jax.durations import Clock
-from vit_jax.optim import transforms
+from vit_jax.optim import moments, transforms
 from vit_jax.optim.config import OptimConfig, Optimizer
 from vit_jax.optim.rules import Rules, make_rules
 from vit_jax.optim.schedules import make_schedule
@@ -27,7 +27,9 @@ def make_optimizer(
     The chain: drop the gradients of frozen layers, clip by the global norm of the rest, apply the
     optimizer, add weight decay, multiply by the lr factors, multiply by -lr(step), restore frozen
     layers. LAMB adds the decay before its trust ratio. `update` needs `params`, and with `sam_rho`
-    `grad_fn` as well: (params, pass) -> the gradient there, of which the step is made.
+    `grad_fn` as well: (params, pass) -> the gradient there, of which the step is made. It may be
+    told `is_finite`, a function without arguments that is called after the last pass: where it
+    gives False the state stays as it is, all but its counters.
 
     The state's array leaves end in the name of the parameter they belong to and have its shape
     (Adafactor's factored moments lack one axis); wholly frozen parameters have none.
@@ -47,7 +49,7 @@ def make_optimizer(
     if partly_frozen:
         steps.append(("drop", transforms.fill(rules.frozen, 0.0)))
     if cfg.clip_norm:
-        steps.append(("clip", optax.clip_by_global_norm(cfg.clip_norm)))
+        steps.append(("clip", transforms.clip_norm(cfg.clip_norm)))
     steps.append((str(cfg.name), _core(cfg)))
     if cfg.weight_decay:
         steps.append(("decay", transforms.add_decay(cfg.weight_decay, rules.decayed)))
@@ -64,7 +66,7 @@ def make_optimizer(
         # Differs from paper: the whole batch climbs to one point, so that results do not depend on
         # the number of devices; there each device climbed by its own share.
         climb = (transforms.fill(rules.frozen, 0.0), transforms.scale_to_norm(-cfg.sam_rho))
-        tx = optax.contrib.sam(tx, optax.chain(*climb), opaque_mode=True)
+        tx = moments.sharpness_aware(tx, optax.chain(*climb))
     return tx, schedule
 
 
@@ -76,10 +78,10 @@ def _core(cfg: OptimConfig) -> optax.GradientTransformation:
             return _adam(cfg)
         case Optimizer.SGD:
             # The bfloat16 accumulator of google-research/vision_transformer's fine-tuning.
-            trace = optax.trace(cfg.momentum, cfg.nesterov, accumulator_dtype=mu_dtype)
+            trace = moments.momentum(cfg.momentum, cfg.nesterov, mu_dtype)
             return trace if cfg.momentum else optax.identity()
         case Optimizer.LION:
-            return optax.scale_by_lion(cfg.beta1, cfg.beta2, mu_dtype=mu_dtype)
+            return moments.kept(optax.scale_by_lion(cfg.beta1, cfg.beta2, mu_dtype=mu_dtype))
         case Optimizer.ADAFACTOR:
             # big_vision's form: no clipping by block, no scaling by the parameter, momentum that is
             # not debiased. It differs in what is one matrix: here the fused qkv kernel of a layer,
@@ -88,14 +90,15 @@ def _core(cfg: OptimConfig) -> optax.GradientTransformation:
                 decay_rate=0.8, beta2_cap=cfg.beta2, min_dim_size_to_factor=32
             )
             ema = optax.ema(cfg.momentum, debias=False, accumulator_dtype=mu_dtype)
-            return optax.chain(rms, ema) if cfg.momentum else rms
+            return moments.kept(optax.chain(rms, ema) if cfg.momentum else rms)
         case Optimizer.MUON:
-            return optax.partition({"muon": _muon(cfg), "adam": _adam(cfg)}, _muon_or_adam)
+            muon = moments.kept(_muon(cfg))
+            return optax.partition({"muon": muon, "adam": _adam(cfg)}, _muon_or_adam)
 
 
 def _adam(cfg: OptimConfig) -> optax.GradientTransformation:
     mu_dtype = jnp.dtype(str(cfg.mu_dtype))
-    return optax.scale_by_adam(cfg.beta1, cfg.beta2, cfg.eps, mu_dtype=mu_dtype)
+    return moments.scale_by_adam(cfg.beta1, cfg.beta2, cfg.eps, mu_dtype)
 
 
 def _muon(cfg: OptimConfig) -> optax.GradientTransformation:

@@ -67,6 +67,21 @@ def fill(mask: Values, value: float) -> optax.GradientTransformation:
     return optax.stateless(update)
 
 
+def clip_norm(norm: float) -> optax.GradientTransformation:
+    """Bring a global norm of the updates above `norm` to it (as PyTorch: by one factor).
+
+    A factor of 1 leaves every bit. `optax.clip_by_global_norm` divides every element, and XLA
+    stores what was divided: a second gradient.
+    """
+
+    def update(updates: trees.PyTree, params: trees.PyTree) -> trees.PyTree:
+        del params
+        factor = norm / jnp.maximum(optax.global_norm(updates), norm)
+        return jax.tree.map(lambda u: u * factor, updates)
+
+    return optax.stateless(update)
+
+
 def scale_to_norm(norm: float) -> optax.GradientTransformation:
     """Bring the global norm of the updates to `norm`, whose sign they take; zeros stay zero."""
 

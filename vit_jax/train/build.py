@@ -2,10 +2,12 @@
 """From a Config to the pieces that a run, a dry run, a benchmark or a test puts together."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, cast
 
 import jax
+import numpy as np
 import optax
 from flax import linen as nn
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
@@ -18,7 +20,7 @@ from vit_jax.data import mix
 from vit_jax.errors import UserError
 from vit_jax.evals import Predict
 from vit_jax.losses import Loss
-from vit_jax.train.state import TrainState, make_init
+from vit_jax.train.state import TrainState, make_init, make_state
 from vit_jax.train.step import TrainStep, jit_step, make_train_step
 
 PyTree = Any
@@ -60,10 +62,14 @@ def build(cfg: Config, num_examples: int) -> Parts:
     plan = config_lib.plan(cfg, num_examples)
     module = models.create(cfg.model)
 
-    def init_model(key: jax.Array) -> tuple[PyTree, PyTree]:
-        return models.init(module, cfg.model, key)
+    looped = models.looped(cfg.model)
 
-    params = models.abstract(cfg.model)["params"]
+    def init_model(key: jax.Array) -> tuple[PyTree, PyTree]:
+        return models.init(models.create(looped), looped, key)
+
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    # The model is traced this once: its own state's shapes are what the run's are made of.
+    params, model_state = jax.eval_shape(init_model, key)
     tx, schedule = optim.make_optimizer(cfg.optim, params, plan.clock)
     objective: objectives.Objective = objectives.Supervised(
         cfg=cfg.objective,
@@ -80,11 +86,13 @@ def build(cfg: Config, num_examples: int) -> Parts:
         objective = objectives.Distill(objective, distill, make_teacher(cfg))
         # A teacher whose logits are cached does not run.
         frozen = {} if distill.cache else {"teacher": models.abstract(distill.teacher)}
-    init = make_init(init_model, tx, with_ema=cfg.ema_decay > 0)
+    with_ema = cfg.ema_decay > 0
+    init = make_init(init_model, tx, with_ema=with_ema)
     step = make_train_step(
         objective, tx, schedule, accum_steps=cfg.accum_steps, ema_decay=cfg.ema_decay
     )
-    abstract = jax.eval_shape(init, jax.random.key(0))
+    around = functools.partial(make_state, tx=tx, with_ema=with_ema)
+    abstract = jax.eval_shape(around, params, model_state, key)
     predict = make_predict(cfg, module)
     return Parts(module, objective, plan, schedule, init, step, predict, abstract, frozen)
 
@@ -132,15 +140,28 @@ def shardings(parts: Parts, mesh: Mesh | AbstractMesh) -> TrainState:
 
 def init_state(cfg: Config, parts: Parts, mesh: Mesh) -> TrainState:
     """Make the state of step 0, each leaf born in its sharding."""
+
+    def init(seed: jax.Array) -> TrainState:
+        return parts.init(jax.random.key(seed))
+
     with jax.set_mesh(mesh):
-        init = jax.jit(parts.init, out_shardings=shardings(parts, mesh))
-        return init(jax.random.key(cfg.seed))
+        # The seed is an argument: one program, kept on disk, is every seed's.
+        return jax.jit(init, out_shardings=shardings(parts, mesh))(np.asarray(cfg.seed))
 
 
 def compile_step(parts: Parts, mesh: Mesh) -> TrainStep:
     """Jit the step over the mesh (compiled at its first call)."""
     frozen = sharding.shardings(parts.frozen, mesh)
     return jit_step(parts.step, shardings(parts, mesh), frozen, mesh)
+
+
+def lower_step(parts: Parts, mesh: Mesh, batch: dict[str, jax.ShapeDtypeStruct]) -> Any:
+    """Trace the step for a global batch; `.compile().memory_analysis()` is XLA's plan of it."""
+    where = sharding.batch_sharding(mesh)
+    batch = {k: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where) for k, x in batch.items()}
+    with jax.set_mesh(mesh):
+        step = cast(Any, compile_step(parts, mesh))
+        return step.lower(abstract_state(parts, mesh), placed(parts.frozen, mesh), batch)
 
 
 def abstract_state(parts: Parts, mesh: Mesh | AbstractMesh) -> TrainState:

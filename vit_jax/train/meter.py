@@ -2,9 +2,6 @@
 """Training metrics between two lines of the log, fetched without stalling the device."""
 
 import collections
-import contextlib
-import time
-from collections.abc import Iterator
 
 import jax
 import numpy as np
@@ -29,15 +26,6 @@ class Meter:
         self._pending: collections.deque[tuple[int, dict[str, jax.Array]]] = collections.deque()
         self._done: list[dict[str, float]] = []
         self._nonfinite = 0
-        self._waited = 0.0
-        self._since = time.monotonic()
-
-    @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Count the time inside as waiting for data."""
-        start = time.monotonic()
-        yield
-        self._waited += time.monotonic() - start
 
     def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
         """Take a step's metrics as device scalars; waits for a step a few before it.
@@ -50,7 +38,7 @@ class Meter:
             self._fetch()
 
     def read(self, *, everything: bool = False) -> dict[str, float]:
-        """Return the means since the last call as `train/...` and the share of time spent waiting.
+        """Return the means since the last call as `train/...`.
 
         Without `everything` the newest steps, still on the device, wait for the next call.
 
@@ -59,7 +47,6 @@ class Meter:
         """
         while self._pending and (everything or not self._done):
             self._fetch()
-        now = time.monotonic()
         finite = [m for m in self._done if not m["nonfinite"]] or self._done
         scalars = {
             f"train/{name}": float(np.mean([m[name] for m in finite])) for name in self._done[0]
@@ -67,13 +54,17 @@ class Meter:
         # The rate is the newest, not a mean; skipped steps count over all of them.
         scalars["train/lr"] = self._done[-1]["lr"]
         scalars["train/nonfinite"] = float(np.mean([m["nonfinite"] for m in self._done]))
-        scalars["perf/data_wait"] = self._waited / max(now - self._since, 1e-9)
-        self._done, self._waited, self._since = [], 0.0, now
+        self._done = []
         return scalars
+
+    def wait(self) -> None:
+        """Wait until the device has done every step so far."""
+        jax.block_until_ready([metrics for _, metrics in self._pending])
 
     def _fetch(self) -> None:
         step, metrics = self._pending.popleft()
-        values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+        # Not `jax.device_get`, which takes the host ten times as long for a few scalars.
+        values = {name: float(np.asarray(value)) for name, value in metrics.items()}
         self._nonfinite = self._nonfinite + 1 if values["nonfinite"] else 0
         if self._nonfinite >= _MAX_NONFINITE:
             raise NonFinite(

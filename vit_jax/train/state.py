@@ -33,6 +33,26 @@ class TrainState:
     rng: Any
 
 
+def make_state(
+    params: PyTree,
+    model_state: PyTree,
+    rng: jax.Array,
+    tx: optax.GradientTransformation,
+    *,
+    with_ema: bool,
+) -> TrainState:
+    """Build the state of step 0 around a model's variables; pure."""
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        params=params,
+        model_state=model_state,
+        opt_state=tx.init(params),
+        # A copy: donation forbids one buffer in two places.
+        ema=jax.tree.map(jnp.copy, {"params": params, **model_state}) if with_ema else None,
+        rng=rng,
+    )
+
+
 def make_init(
     init_model: Callable[[jax.Array], tuple[PyTree, PyTree]],
     tx: optax.GradientTransformation,
@@ -44,14 +64,6 @@ def make_init(
     def init(key: jax.Array) -> TrainState:
         model_key, rng = jax.random.split(key)
         params, model_state = init_model(model_key)
-        return TrainState(
-            step=jnp.zeros((), jnp.int32),
-            params=params,
-            model_state=model_state,
-            opt_state=tx.init(params),
-            # A copy: donation forbids one buffer in two places.
-            ema=jax.tree.map(jnp.copy, {"params": params, **model_state}) if with_ema else None,
-            rng=rng,
-        )
+        return make_state(params, model_state, rng, tx, with_ema=with_ema)
 
     return init

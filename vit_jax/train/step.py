@@ -57,18 +57,14 @@ def _mean_gradient(
     (total, model_state), metrics = jax.lax.scan(
         body, (zeros, state.model_state), (_micro_batches(batch, count), jnp.arange(count))
     )
-    grads = jax.tree.map(lambda g: g / count, total)
+    # Not a division: XLA stores what was divided, a second gradient.
+    grads = jax.tree.map(lambda g: g * (1 / count), total)
     return grads, jax.tree.map(lambda m: m.mean(axis=0), metrics), model_state
 
 
 def _is_finite(tree: PyTree) -> jax.Array:
     leaves = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]
     return jnp.asarray(leaves, bool).all()
-
-
-def _choose(finite: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-    # Counters go on: the schedule is a function of the step, skipped or not.
-    return new if jnp.issubdtype(new.dtype, jnp.integer) else jnp.where(finite, new, old)
 
 
 def make_train_step(
@@ -99,26 +95,30 @@ def make_train_step(
             passes.append((optax.global_norm(grads), *rest))
             return grads
 
+        def is_finite() -> jax.Array:
+            # Model state too: an overflowing variance divides activations to 0, the loss is finite.
+            return _is_finite([(norm, each["loss"], stats) for norm, each, stats in passes])
+
         grads = gradient(state.params)
         updates, opt_state = with_passes.update(
-            grads, state.opt_state, state.params, grad_fn=gradient
+            grads, state.opt_state, state.params, grad_fn=gradient, is_finite=is_finite
         )
         # What was measured is of the parameters themselves, what moves them of the last pass.
         _, metrics, model_state = passes[0]
         grad_norm = passes[-1][0]
-        params = optax.apply_updates(state.params, updates)
+        finite = is_finite()
+
+        def kept(new: PyTree, old: PyTree) -> PyTree:
+            return jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
+
+        # The optimizer has kept its own state: see `optim.moments`.
+        params = kept(optax.apply_updates(state.params, updates), state.params)
+        model_state = kept(model_state, state.model_state)
         ema = None
         if state.ema is not None:
             # With BatchNorm's statistics, as in timm's ModelEma: the step's are of other weights.
             variables = {"params": params, **model_state}
-            ema = optax.incremental_update(variables, state.ema, 1 - ema_decay)
-        # Model state too: an overflowing variance divides activations to 0, the loss is finite.
-        finite = _is_finite([(norm, each["loss"], stats) for norm, each, stats in passes])
-        new = (params, model_state, opt_state, ema)
-        old = (state.params, state.model_state, state.opt_state, state.ema)
-        params, model_state, opt_state, ema = jax.tree.map(
-            lambda n, o: _choose(finite, n, o), new, old
-        )
+            ema = kept(optax.incremental_update(variables, state.ema, 1 - ema_decay), state.ema)
         metrics |= {
             "lr": jnp.asarray(schedule(state.step), jnp.float32),
             "grad_norm": grad_norm,

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where metrics go: a JSON-lines file always, TensorBoard and Weights & Biases when asked."""
 
+import contextlib
 import hashlib
 import json
 import math
 import os
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, SupportsFloat, runtime_checkable
 
@@ -42,7 +44,14 @@ class JsonlWriter:
         _drop_after(path, step)
         # What is repeated at the step where the run goes on: the evaluations that end a run.
         self._again = step
-        self._written = {name for row in read_jsonl(path) if row["step"] == step for name in row}
+        # Not the times, which are of another process each time.
+        self._written = {
+            name
+            for row in read_jsonl(path)
+            if row["step"] == step
+            for name in row
+            if not name.startswith("perf/")
+        }
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, step: int, scalars: Mapping[str, SupportsFloat]) -> None:
@@ -68,7 +77,8 @@ class TensorBoardWriter:
 
     def __init__(self, directory: Path, *, step: int = 0) -> None:
         """Open a new event file, at which TensorBoard forgets what came after `step`."""
-        from tensorboardX import SummaryWriter
+        with _hidden("torch"):  # which it imports where it is, seconds of a start, to log tensors
+            from tensorboardX import SummaryWriter
 
         # TensorBoard reads files in the order of their names, which else have whole seconds only.
         suffix = f".{time.time_ns()}"
@@ -89,6 +99,19 @@ class TensorBoardWriter:
     def close(self) -> None:
         """Close the event file."""
         self._writer.close()
+
+
+@contextlib.contextmanager
+def _hidden(package: str) -> Iterator[None]:
+    """Let imports inside take a package that is not imported yet for one that is not installed."""
+    if package in sys.modules:
+        yield
+        return
+    sys.modules[package] = None  # pyright: ignore[reportArgumentType]  (Python's own convention)
+    try:
+        yield
+    finally:
+        del sys.modules[package]
 
 
 class WandbWriter:

@@ -52,7 +52,7 @@ def _use_cudnn(impl: AttentionImpl, q: jax.Array, dropout_rate: float) -> bool:
 def attention_weights(
     q: Float[Array, "B h N d"],
     k: Float[Array, "B h M d"],
-    bias: Float[Array, "B 1 1 M"] | None = None,
+    bias: Float[Array, "#B #h #N M"] | None = None,
 ) -> Float[Array, "B h N M"]:
     """Return softmax(q k^T / sqrt(d) + bias), in float32."""
     scale = q.shape[-1] ** -0.5
@@ -67,7 +67,7 @@ def attend(
     k: Float[Array, "B h M d"],
     v: Float[Array, "B h M d"],
     *,
-    bias: Float[Array, "B 1 1 M"] | None = None,
+    bias: Float[Array, "#B #h #N M"] | None = None,
     impl: AttentionImpl = AttentionImpl.AUTO,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
@@ -75,7 +75,7 @@ def attend(
     """Attend with scale d**-0.5; logits and softmax in float32.
 
     `dropout_key` drops attention weights (None: evaluation), which only XLA's form can; it also
-    is the one for a `bias` of each key.
+    is the one for a `bias`, which is added to the logits.
     """
     dropping = dropout_rate if dropout_key is not None else 0.0
     if bias is None and _use_cudnn(impl, q, dropping):
@@ -83,11 +83,64 @@ def attend(
         scale = q.shape[-1] ** -0.5
         out = jax.nn.dot_product_attention(q, k, v, scale=scale, implementation="cudnn")
         return out.swapaxes(1, 2)
+    if dropout_key is None or dropout_rate == 0:
+        return _attend(q * q.shape[-1] ** -0.5, k, v, bias)
     weights = attention_weights(q, k, bias).astype(v.dtype)
-    if dropout_key is not None and dropout_rate > 0:
-        keep = jax.random.bernoulli(dropout_key, 1 - dropout_rate, weights.shape)
-        weights = jnp.where(keep, weights / (1 - dropout_rate), jnp.zeros_like(weights))
+    keep = jax.random.bernoulli(dropout_key, 1 - dropout_rate, weights.shape)
+    weights = jnp.where(keep, weights / (1 - dropout_rate), jnp.zeros_like(weights))
     return jnp.matmul(weights, v)
+
+
+@jax.custom_vjp
+def _attend(
+    q: Float[Array, "B h N d"],
+    k: Float[Array, "B h M d"],
+    v: Float[Array, "B h M d"],
+    bias: Float[Array, "#B #h #N M"] | None,
+) -> Float[Array, "B h N d"]:
+    """Return softmax(q k^T + bias) v, for q with its scale.
+
+    One [N, M] array lives from the forward to the backward pass, exp(logits - max) in the values'
+    dtype. The softmax's divisor d wide, not M: it divides the output and the output's gradient.
+    """
+    return _attend_forward(q, k, v, bias)[0]
+
+
+def _attend_forward(
+    q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | None
+) -> tuple[jax.Array, tuple[Any, ...]]:
+    logits = jnp.matmul(q, k.swapaxes(-1, -2), preferred_element_type=jnp.float32)
+    if bias is not None:
+        logits = logits + bias
+    powers = jnp.exp(logits - logits.max(axis=-1, keepdims=True))
+    inverse = 1 / powers.sum(axis=-1, keepdims=True)
+    powers = powers.astype(v.dtype)
+    out = jnp.matmul(powers, v, preferred_element_type=jnp.float32) * inverse
+    return out.astype(v.dtype), (q, k, v, bias, powers, inverse, out.astype(v.dtype))
+
+
+def _attend_backward(
+    kept: tuple[Any, ...], dout: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
+    q, k, v, bias, powers, inverse, out = kept
+    dout = dout.astype(jnp.float32) * inverse
+    mean = (dout * out).sum(axis=-1, keepdims=True)  # of the weights' gradient, by the weights
+    dout = dout.astype(v.dtype)
+    dv = jnp.matmul(powers.swapaxes(-1, -2), dout)
+    dweights = jnp.matmul(dout, v.swapaxes(-1, -2), preferred_element_type=jnp.float32)
+    dlogits = powers * (dweights - mean)
+    dbias = None if bias is None else _sum_to(dlogits, bias.shape).astype(bias.dtype)
+    dlogits = dlogits.astype(q.dtype)
+    return jnp.matmul(dlogits, k), jnp.matmul(dlogits.swapaxes(-1, -2), q), dv, dbias
+
+
+def _sum_to(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Undo a broadcast from `shape`: the sum over its axes of length 1."""
+    axes = [axis for axis, size in enumerate(shape) if size == 1]
+    return x.sum(axis=axes, keepdims=True)
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
 
 
 class Attention(nn.Module):

@@ -14,6 +14,8 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from vit_jax.models.layers.normalise import normalise
+
 # The share of the old running statistics that a step keeps: PyTorch's `momentum=0.1`.
 MOMENTUM = 0.9
 
@@ -39,20 +41,19 @@ class BatchNorm(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, shape, jnp.float32)
         running_mean = self.variable("batch_stats", "mean", jnp.zeros, shape, jnp.float32)
         running_var = self.variable("batch_stats", "var", jnp.ones, shape, jnp.float32)
-        wide = x.astype(jnp.float32)
-        mean, var = running_mean.value, running_var.value
         if self.train:
-            axes = tuple(range(x.ndim - 1))
-            mean = wide.mean(axis=axes)
-            var = jnp.square(wide - _last(mean, x.ndim)).mean(axis=axes)
+            flat = x.reshape(1, -1, x.shape[-1])
+            y, mean, var = normalise(flat, scale, bias, 1, self.epsilon, self.dtype)
             if not self.is_initializing():
                 count = math.prod(x.shape[:-1])
                 # One value has no unbiased variance, here 0; PyTorch refuses to train on it.
-                unbiased = var * (count / max(count - 1, 1))
-                running_mean.value = MOMENTUM * running_mean.value + (1 - MOMENTUM) * mean
+                unbiased = var[0] * (count / max(count - 1, 1))
+                running_mean.value = MOMENTUM * running_mean.value + (1 - MOMENTUM) * mean[0]
                 running_var.value = MOMENTUM * running_var.value + (1 - MOMENTUM) * unbiased
-        factor = scale * jax.lax.rsqrt(var + self.epsilon)
-        y = (wide - _last(mean, x.ndim)) * _last(factor, x.ndim) + _last(bias, x.ndim)
+            return y.reshape(x.shape)
+        centred = x.astype(jnp.float32) - _last(running_mean.value, x.ndim)
+        factor = scale * jax.lax.rsqrt(running_var.value + self.epsilon)
+        y = centred * _last(factor, x.ndim) + _last(bias, x.ndim)
         return y.astype(self.dtype)
 
 

@@ -20,7 +20,9 @@ A = TypeVar("A", bound=Attention)
 class PreNormBlock(nn.Module):
     """x += attn(norm(x)); x += mlp(norm(x)), each with its LayerScale and stochastic depth.
 
-    A subclass says in `_attention` which attention that is.
+    A subclass says in `_attention` which attention that is. The residual stream is flattened to
+    [B*N, D], what the matmuls take: XLA's CPU backend fuses through a reshape, and so would add up
+    the gradients of all later branches once more for every matmul that takes their sum.
     """
 
     num_heads: int
@@ -40,11 +42,12 @@ class PreNormBlock(nn.Module):
     def __call__(
         self, x: Float[Array, "B N D"], drop_path_rate: Float[Array, ""]
     ) -> tuple[Float[Array, "B N D"], None]:
-        y = layer_norm(self.norm_eps, self.dtype, "norm1")(x)
-        y = self._attention(y)
+        flat = x.reshape(-1, x.shape[-1])
+        y = layer_norm(self.norm_eps, self.dtype, "norm1")(flat)
+        y = self._attention(y.reshape(x.shape))
         y = nn.Dropout(self.dropout_rate, deterministic=not self.train)(y)
-        x = x + self._branch(y, drop_path_rate, "ls1")
-        x = self._add_mlp(x, drop_path_rate)
+        flat = flat + self._branch(y, drop_path_rate, "ls1").reshape(flat.shape)
+        x = self._add_mlp(flat.reshape(x.shape), drop_path_rate)
         return constrain(x, BATCH_AXES), None
 
     def _attention(self, y: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
@@ -52,7 +55,8 @@ class PreNormBlock(nn.Module):
         raise NotImplementedError
 
     def _add_mlp(self, x: jax.Array, drop_path_rate: jax.Array) -> jax.Array:
-        y = layer_norm(self.norm_eps, self.dtype, "norm2")(x)
+        flat = x.reshape(-1, x.shape[-1])
+        y = layer_norm(self.norm_eps, self.dtype, "norm2")(flat)
         y = Mlp(
             self.mlp_dim,
             self.gelu,
@@ -62,7 +66,8 @@ class PreNormBlock(nn.Module):
             self.train,
             name="mlp",
         )(y)
-        return x + self._branch(y, drop_path_rate, "ls2")
+        y = self._branch(y.reshape(x.shape), drop_path_rate, "ls2")
+        return (flat + y.reshape(flat.shape)).reshape(x.shape)
 
     def _branch(self, y: jax.Array, drop_path_rate: jax.Array, name: str) -> jax.Array:
         if self.layer_scale:

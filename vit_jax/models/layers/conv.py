@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from vit_jax.models.layers.grouped_conv import conv2d
 from vit_jax.models.layers.init import Initializer
+from vit_jax.models.layers.window_conv import Pads, reduce_max, window_max
 
 
 class Padding(enum.StrEnum):
@@ -65,17 +66,23 @@ class StdConv(nn.Module):
         if self.weight_std is not None:
             kernel = self.weight_std(kernel)
         x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
-        if self.padding is not Padding.SAME or self.kernel_size == 1:
-            return conv2d(x, kernel, stride=self.stride)
-        strides = (self.stride, self.stride)
-        numbers = ("NHWC", "HWIO", "NHWC")
-        return jax.lax.conv_general_dilated(x, kernel, strides, "SAME", dimension_numbers=numbers)
+        pads = None
+        if self.padding is Padding.SAME and self.kernel_size > 1:
+            pads = _same_pads(x, self.kernel_size, self.stride)
+        return conv2d(x, kernel, stride=self.stride, pads=pads)
 
 
 def max_pool(x: Float[Array, "B H W C"], padding: Padding) -> Float[Array, "B P Q C"]:
     """Take the maximum of 3x3 at every second position."""
+    if padding is Padding.FIXED:
+        x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    pads = ((0, 0), (0, 0)) if padding is Padding.FIXED else ((1, 1), (1, 1))
     if padding is Padding.SAME:
-        return nn.max_pool(x, (3, 3), (2, 2), "SAME")
-    border = 0.0 if padding is Padding.FIXED else -jnp.inf
-    x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=border)
-    return nn.max_pool(x, (3, 3), (2, 2), "VALID")
+        pads = _same_pads(x, 3, 2)
+    pool = window_max if jax.default_backend() == "cpu" else reduce_max
+    return pool(x, 3, 2, pads)
+
+
+def _same_pads(x: jax.Array, size: int, stride: int) -> Pads:
+    rows, columns = jax.lax.padtype_to_pads(x.shape[1:3], (size, size), (stride, stride), "SAME")
+    return rows, columns

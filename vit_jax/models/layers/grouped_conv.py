@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions with PyTorch's symmetric padding, each in the form that its device runs fastest."""
+"""Convolutions, each in the form that its device runs fastest."""
 
 import math
 from typing import Any
@@ -11,6 +11,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.models.layers.init import Initializer
+from vit_jax.models.layers.window_conv import Pads, convolve, window_conv
 
 
 def conv2d(
@@ -19,28 +20,33 @@ def conv2d(
     *,
     stride: int = 1,
     groups: int = 1,
+    pads: Pads | None = None,
 ) -> Float[Array, "B P Q O"]:
     """Convolve with k // 2 zeros on every side; group i of O reads group i of I = groups * J.
 
     XLA's CPU backend takes 2 to 4 times as long for the backward pass of a 1x1 convolution as for
-    that of a matmul, and 40 to 150 times as long for a grouped one's as for those of its groups.
+    that of a matmul, and 40 to 150 times as long for a grouped one's as for those of its groups,
+    which are many and small: windows would make them more operations than compile in good time.
+
+    Args:
+        x: maps.
+        kernel: of odd sides.
+        stride: of rows and columns.
+        groups: of channels.
+        pads: zeros before and after the rows and the columns, where they are not k // 2.
     """
     kernel = jnp.asarray(kernel)
-    if kernel.shape[:2] == (1, 1) and groups == 1:
+    if kernel.shape[:2] == (1, 1) and groups == 1 and pads is None:
         x = x[:, ::stride, ::stride]
         return (x.reshape(-1, x.shape[-1]) @ kernel[0, 0]).reshape(*x.shape[:-1], -1)
-    if groups > 1 and jax.default_backend() == "cpu":
-        parts = zip(jnp.split(x, groups, axis=-1), jnp.split(kernel, groups, axis=-1), strict=True)
-        return jnp.concatenate([conv2d(a, b, stride=stride) for a, b in parts], axis=-1)
     side = kernel.shape[0] // 2
-    return jax.lax.conv_general_dilated(
-        x,
-        kernel,
-        window_strides=(stride, stride),
-        padding=((side, side), (side, side)),
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        feature_group_count=groups,
-    )
+    pads = ((side, side), (side, side)) if pads is None else pads
+    if jax.default_backend() != "cpu":
+        return convolve(x, kernel, stride, pads, groups)
+    if groups == 1:
+        return window_conv(x, kernel, stride, pads)
+    parts = zip(jnp.split(x, groups, axis=-1), jnp.split(kernel, groups, axis=-1), strict=True)
+    return jnp.concatenate([convolve(a, b, stride, pads) for a, b in parts], axis=-1)
 
 
 def kaiming_normal(groups: int = 1) -> Initializer:

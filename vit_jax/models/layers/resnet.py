@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from vit_jax.models.layers.batch_norm import BatchNorm
 from vit_jax.models.layers.conv import Padding, StdConv, WeightStd
+from vit_jax.models.layers.group_norm import GroupNorm
 from vit_jax.models.layers.grouped_conv import kaiming_normal
 from vit_jax.models.layers.init import Init, Initializer
 
@@ -67,14 +68,7 @@ class Layers:
         """Create a norm, which computes the variance in two passes."""
         if self.norm_kind is Norm.BATCH:
             return BatchNorm(self.norm_eps, self.dtype, self.train, scale_init, name=name)
-        return nn.GroupNorm(
-            num_groups=self.num_groups,
-            epsilon=self.norm_eps,
-            dtype=self.dtype,
-            use_fast_variance=False,
-            scale_init=scale_init,
-            name=name,
-        )
+        return GroupNorm(self.num_groups, self.norm_eps, self.dtype, scale_init, name=name)
 
 
 class Projection(nn.Module):

@@ -3,13 +3,13 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from einops import rearrange
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from vit_jax.models.layers.attention import AttentionImpl, attend, attention_weights
 from vit_jax.models.layers.capture import record
 from vit_jax.models.layers.dense import Dense
 from vit_jax.models.layers.init import POS_EMBED, RULES, Init
@@ -88,26 +88,36 @@ class WindowAttention(nn.Module):
         x = jnp.pad(x, ((0, 0), (0, -height % p), (0, -width % q), (0, 0)))
         grid = x.shape[1], x.shape[2]
         qkv = Dense(3 * dim, self.dtype, rules.qkv(3), use_bias=self.qkv_bias, name="qkv")(x)
-        # One transpose both cuts windows and splits heads.
-        split = "b (y p) (x q) (h three d) -> three b (y x) h (p q) d"
+        # One transpose cuts windows and splits heads. Each window is a head of its own, so that a
+        # bias is its own too; heads lead, since they are what is split over devices.
+        split = "b (y p) (x q) (h three d) -> three b (h y x) (p q) d"
         query, key, value = rearrange(qkv, split, p=p, q=q, h=self.num_heads, three=3)
-        query = query * query.shape[-1] ** -0.5
-        logits = jnp.matmul(query, key.swapaxes(-1, -2), preferred_element_type=jnp.float32)
-        weights = jax.nn.softmax(logits + self._bias(grid)[None], axis=-1).astype(value.dtype)
-        record(self, "weights", lambda: weights)
-        weights = nn.Dropout(self.dropout_rate, deterministic=not self.train)(weights)
-        merge = "b (y x) h (p q) d -> b (y p) (x q) (h d)"
-        x = rearrange(jnp.matmul(weights, value), merge, y=grid[0] // p, p=p, q=q)
+        bias = self._bias(grid)
+        record(self, "weights", lambda: self._by_window(attention_weights(query, key, bias)))
+        dropping = self.train and self.dropout_rate > 0
+        out = attend(
+            query,
+            key,
+            value,
+            bias=bias,
+            impl=AttentionImpl.XLA,  # with a bias cuDNN trains on even lengths only, not on 49
+            dropout_rate=self.dropout_rate,
+            dropout_key=self.make_rng("dropout") if dropping else None,
+        )
+        merge = "b (h y x) (p q) d -> b (y p) (x q) (h d)"
+        x = rearrange(out, merge, h=self.num_heads, y=grid[0] // p, p=p, q=q)
         x = x[:, :height, :width]
         if any(self.shift):
             x = jnp.roll(x, self.shift, axis=(1, 2))
         return Dense(dim, self.dtype, rules.linear, name="proj")(x)
 
-    def _bias(self, grid: Pair) -> Float[Array, "W h N N"]:
-        """Return what is added to the logits in float32; W is 1 where all windows get the same."""
+    def _by_window(self, weights: Float[Array, "B M N N"]) -> Float[Array, "B W h N N"]:
+        return rearrange(weights, "b (h w) i j -> b w h i j", h=self.num_heads)
+
+    def _bias(self, grid: Pair) -> Float[Array, "1 M N N"]:
+        """Return what is added to the logits of each head's windows, in float32."""
         offsets = (2 * self.window[0] - 1) * (2 * self.window[1] - 1)
         table = self.param("rel_pos_bias", POS_EMBED, (offsets, self.num_heads), jnp.float32)
-        bias = relative_bias(jnp.asarray(table), self.window)[None]
-        if any(self.shift):
-            bias = bias + shift_mask(grid, self.window, self.shift)[:, None]
-        return bias
+        bias = relative_bias(jnp.asarray(table), self.window)[:, None]
+        bias = bias + shift_mask(grid, self.window, self.shift)[None]
+        return bias.reshape(1, -1, *bias.shape[2:])

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a step of the digits' run costs the host besides its data, beside the step itself.
+
+    python -m benchmarks.host_overhead
+
+The run's own loop, log, progress and transfer of every batch, twice: with a step that passes the
+whole state on and computes nothing, and with the real one. The batch in the host's memory is always
+the same, and the first step, which compiles, is left out. The host's time is CPU time, which other
+programs on the machine disturb less than the wall's; so is the step's where the CPU is the device.
+"""
+
+import argparse
+import dataclasses
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import record
+
+_WORK = "digits host overhead per step"
+_PEER = "the same loop with its real step"
+
+
+def seconds_per_step(
+    steps: int, *, compute: bool, repeats: int, now: Callable[[], float]
+) -> list[float]:
+    """Train so many steps in this process, `repeats` times; each time's mean seconds per step.
+
+    Args:
+        steps: of every time.
+        compute: take the real step; else one that only counts.
+        repeats: how often.
+        now: the clock.
+    """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from configs.vit_mu_digits import get_config
+    from vit_jax import models, sharding
+    from vit_jax.checkpoints.checkpointer import Checkpointer
+    from vit_jax.objectives import Batch
+    from vit_jax.train import build, early_stop, loop, stop
+    from vit_jax.train.clock import Clock, Stage
+    from vit_jax.train.meter import Meter
+    from vit_jax.train.progress import Progress
+    from vit_jax.train.stages import Stages
+    from vit_jax.train.state import TrainState
+    from vit_jax.train.writers import make_writer
+
+    cfg = get_config()
+    cfg.evals, cfg.checkpoint.keep_best = {}, 0
+    cfg.duration = cfg.checkpoint.every = f"{steps} steps"
+    size = cfg.data.batch_size
+    mesh = sharding.make_mesh(cfg.mesh)
+    parts = build.build(cfg, num_examples=size)
+    rng = np.random.default_rng(0)
+    arrays = {
+        "image": rng.integers(0, 256, (size, *models.input_shape(cfg.model)), np.uint8),
+        "label": rng.integers(0, cfg.model.num_classes, size, np.int32),
+    }
+
+    def count(state: TrainState, frozen: Any, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
+        del frozen
+        names = jax.eval_shape(step, parts.abstract, parts.frozen, batch)[1]
+        metrics = {name: jnp.zeros(()) for name in names}
+        return dataclasses.replace(state, step=state.step + 1), metrics
+
+    step = parts.step
+    if not compute:
+        parts = dataclasses.replace(parts, step=count)
+
+    def stream() -> Generator[dict[str, jax.Array], None, None]:
+        while True:
+            yield sharding.global_batch(arrays, mesh, batch_size=size)
+
+    def once(place: Path) -> float:
+        clock = Clock(now)
+        writer = make_writer(cfg.log, place)
+        with jax.set_mesh(mesh), Progress(steps, size) as progress, stop.Stop() as stopped:
+            stages = Stages(
+                cfg=cfg,
+                parts=parts,
+                mesh=mesh,
+                evaluators={},
+                checkpoints=Checkpointer(place / "checkpoints", cfg.checkpoint),
+                meter=Meter(),
+                clock=clock,
+                writer=writer,
+                progress=progress,
+                metadata={},
+                place=place,
+                images_at_peak=None,
+            )
+            state = build.init_state(cfg, parts, mesh)
+            clock.switch(Stage.OTHER)
+            tally = early_stop.resume(cfg.checkpoint, {})
+            loop.train(stages, state, 0, parts.frozen, stream(), tally, stopped, None)
+        writer.close()
+        spent = clock.seconds()
+        return sum(spent[s] for s in (Stage.DATA, Stage.STEP, Stage.OTHER)) / (steps - 1)
+
+    with tempfile.TemporaryDirectory() as root:
+        return [once(Path(root, str(i))) for i in range(repeats)]
+
+
+def row(host: Sequence[float], step: Sequence[float], load: float) -> record.Row:
+    """Return the row of seconds per step without and with what the step computes."""
+    return record.Row(
+        work=_WORK,
+        unit="ms",
+        ours=1e3 * statistics.median(host),
+        peer=_PEER,
+        peer_value=1e3 * statistics.median(step),
+        ratio=statistics.median(host) / statistics.median(step),
+        load=load,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.host_overhead")
+    parser.add_argument("--steps", type=int, default=300, help="that compute nothing")
+    parser.add_argument("--real_steps", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=record.RESULTS)
+    args = parser.parse_args(argv)
+    from vit_jax import startup
+
+    startup.configure()
+    import jax
+
+    load, cpu = os.getloadavg()[0], time.process_time
+    device = cpu if jax.default_backend() == "cpu" else time.monotonic
+    host = seconds_per_step(args.steps, compute=False, repeats=args.repeats, now=cpu)
+    step = seconds_per_step(args.real_steps, compute=True, repeats=args.repeats, now=device)
+    record.report([row(host, step, load)], args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write README's tables of speed from `results/<device>.json`.
+
+python -m benchmarks.tables
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import record
+
+README = Path(__file__).parent.parent / "README.md"
+MARKS = ("<!-- benchmarks-table -->", "<!-- /benchmarks-table -->")
+_STEP = re.compile(r"(?P<model>\w+) (?P<work>train|forward) (?P<size>batch=\d+ \w+)")
+
+Rows = Sequence[dict[str, Any]]
+
+
+def markdown(device: str, rows: Rows) -> str:
+    """Return a table of models, training step beside forward pass, and one of all other rows."""
+    steps: dict[tuple[str, str, str], dict[str, str]] = {}
+    others = []
+    for row in rows:
+        found = _STEP.fullmatch(row["work"])
+        if found and row["ratio"] is not None:
+            key = (found["model"], found["size"], row["peer"])
+            steps.setdefault(key, {})[found["work"]] = _ratio(row)
+        elif not found:
+            others.append(row)
+    lines = [f"| on {device} | batch, dtype | beside | training step | forward pass |"]
+    lines += ["|---|---|---|--:|--:|"]
+    lines += [
+        f"| {model} | {size.removeprefix('batch=')} | {peer} | {of.get('train', '')} "
+        f"| {of.get('forward', '')} |"
+        for (model, size, peer), of in steps.items()
+        if "train" in of
+    ]
+    lines += ["", f"| on {device} | ours | beside | theirs | ratio |", "|---|--:|---|--:|--:|"]
+    lines += [
+        f"| {row['work']} | {_value(row['ours'], row['unit'])} | {row['peer'] or ''} "
+        f"| {_value(row['peer_value'], row['unit'])} | {_ratio(row)} |"
+        for row in others
+    ]
+    return "\n".join(lines)
+
+
+def _ratio(row: dict[str, Any]) -> str:
+    if row["ratio"] is None:
+        return ""
+    low, high = row["ratio_range"] or (row["ratio"], row["ratio"])
+    return f"{row['ratio']:.2f}" + (f" ({low:.2f}-{high:.2f})" if low != high else "")
+
+
+def _value(value: float | None, unit: str) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+
+
+def tables(results: Path = record.RESULTS) -> str:
+    """Return the tables of every device that has a file in `results`."""
+    contents = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
+    return "\n\n".join(
+        markdown(content["device"], content["rows"])
+        for content in contents
+        if "work" in content["rows"][0]
+    )
+
+
+def main() -> None:
+    """Put the tables between README's marks."""
+    before, _, rest = README.read_text().partition(MARKS[0])
+    after = rest.partition(MARKS[1])[2]
+    README.write_text(f"{before}{MARKS[0]}\n\n{tables()}\n\n{MARKS[1]}{after}")
+
+
+if __name__ == "__main__":
+    main()

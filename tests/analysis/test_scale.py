@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The predictions: what moves against XLA's collectives, times by hand, the page's table."""
+
+import dataclasses
+import math
+
+import jax
+import pytest
+
+from benchmarks import scale as page
+from tests.train.test_step import tiny
+from vit_jax import models, sharding, trees
+from vit_jax.analysis import memory, scale
+from vit_jax.sharding import MeshConfig
+from vit_jax.train import build as build_lib
+
+B, DIM, TOKENS, DEPTH = 16, 64, 5, 2
+
+
+def compiled(mesh_config: MeshConfig):
+    """Compile the real step of a small ViT on 8 devices; returns it, its parts and its mesh."""
+    cfg = tiny(mesh=mesh_config)
+    cfg.model = dataclasses.replace(
+        cfg.model,
+        dim=DIM,
+        mlp_dim=4 * DIM,
+        num_heads=2,
+        depth=DEPTH,
+        dropout_rate=0.0,
+        drop_path_rate=0.0,
+    )
+    mesh = sharding.make_mesh(cfg.mesh)
+    parts = build_lib.build(cfg, 1000)
+    batch = {
+        "image": jax.ShapeDtypeStruct((B, 16, 16, 3), "uint8"),
+        "label": jax.ShapeDtypeStruct((B,), "int32"),
+    }
+    with jax.set_mesh(mesh):
+        step = build_lib.compile_step(parts, mesh)
+        program = step.lower(build_lib.abstract_state(parts, mesh), {}, batch).compile()
+    return program, parts, mesh
+
+
+@pytest.mark.parametrize(
+    "mesh_config",
+    [MeshConfig(data=8), MeshConfig(data=1, fsdp=8), MeshConfig(data=1, fsdp=4, tensor=2)],
+    ids=["data", "fsdp", "fsdp-tensor"],
+)
+def test_the_compiled_step_moves_the_predicted_bytes(mesh_config: MeshConfig) -> None:
+    program, parts, mesh = compiled(mesh_config)
+    found = scale.collective_bytes(program.as_text())
+    moved = scale.traffic(
+        parts.abstract.params,
+        dict(mesh.shape),
+        activation=B / sharding.batch_parts(mesh) * TOKENS * DIM * 4,
+        num_sums=4 * DEPTH,
+    )
+    # On a CPU XLA sums a gradient whole where a TPU or GPU scatters it (reduce-scatter).
+    reduced = moved.scatter + moved.reduce + moved.reduce_copies + moved.tensor
+    assert found.pop("all-gather", 0) == pytest.approx(moved.gather, rel=0.02, abs=100)
+    assert found.pop("all-reduce") == pytest.approx(reduced, rel=0.02)
+    # Mixup's partners, the class token's gradient.
+    assert sum(found.values()) < 0.02 * reduced
+    held = program.memory_analysis().argument_size_in_bytes
+    state = build_lib.abstract_state(parts, mesh)
+    images = B // sharding.batch_parts(mesh) * (16 * 16 * 3 + 4)
+    assert held == pytest.approx(memory.device_bytes(state) + images, rel=0.01)
+
+
+def test_traffic_of_a_model_by_hand() -> None:
+    params = models.abstract(models.variant("vit_mu8", num_classes=8))["params"]
+    size = trees.num_bytes(params)
+    alone = scale.traffic(params, {"data": 1, "fsdp": 1, "tensor": 1}, activation=8.0, num_sums=4)
+    assert dataclasses.astuple(alone) == (0, 0, 0, 0, 0)
+    copies = scale.traffic(params, {"data": 4, "fsdp": 1, "tensor": 1})
+    assert (copies.reduce_copies, copies.gather, copies.reduce) == (size, 0, 0)
+    both = scale.traffic(params, {"data": 4, "fsdp": 8, "tensor": 1})
+    assert both.scatter + both.reduce_copies == size
+    assert both.reduce == both.scatter / 8
+    assert scale.traffic(params, {"data": 1, "fsdp": 8, "tensor": 1}).reduce == 0
+
+
+def test_rings_within_a_group_and_across() -> None:
+    chip = scale.Chip(kind="TPU v4", memory=1.0, group=8, fast=100.0, slow=10.0)
+    assert scale.gather_seconds(800.0, 1, 1, chip) == 0
+    assert scale.gather_seconds(800.0, 8, 1, chip) == pytest.approx(800 * 7 / 8 / 100)
+    # 4 groups: the eighth of the result that each device fetches, then shares.
+    near, far = 800 * 7 / 8 / 100, 100 * 3 / 4 / 10
+    assert scale.gather_seconds(800.0, 32, 1, chip) == pytest.approx(near + far)
+    # An axis outside one that fills the group crosses at every hop.
+    assert scale.gather_seconds(800.0, 4, 8, chip) == pytest.approx(800 * 3 / 4 / 10)
+
+
+def test_a_step_hides_weights_but_not_activations() -> None:
+    chip = dataclasses.replace(scale.CHIPS["v4"], group=8, fast=100.0, slow=10.0)
+    sizes = {"data": 2, "fsdp": 2, "tensor": 2}
+    moved = scale.Traffic(gather=200.0, scatter=100.0, reduce=50.0, reduce_copies=8.0, tensor=30.0)
+    step = scale.predict(275e12, moved, sizes, chip)
+    assert step.compute == pytest.approx(1 / scale.EFFICIENCY)
+    assert step.weights == pytest.approx((300 / 2 + 2 * 50 / 2 + 2 * 8 * 3 / 4) / 100)
+    assert step.tensor == pytest.approx(2 * 30 / 2 / 100)
+    assert step.total == pytest.approx(max(step.compute, step.weights) + step.tensor)
+    assert dataclasses.replace(step, weights=9.0).total == 9 + step.tensor
+
+
+def test_every_chip_has_a_peak() -> None:
+    assert all(math.isfinite(scale.compute_seconds(1.0, chip)) for chip in scale.CHIPS.values())
+
+
+def test_the_pages_table_is_what_the_code_predicts() -> None:
+    lines = page.PAGE.read_text().split(page.MARKS[0])[1].split(page.MARKS[1])[0].split("\n")
+    assert sum(line.startswith("| vit_") for line in lines) == len(page.PLANS) * len(page.CHIPS)
+    plan = page.PLANS[-1]
+    written = [line.strip("| ").split(" | ") for line in lines if plan.name in line]
+    assert written[-2:] == page.rows(plan, page.CHIPS[-2:])

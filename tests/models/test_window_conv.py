@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolution and max-pool on windows against XLA's own: values and gradients."""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax.models.layers.window_conv import Pads, window_conv, window_max
+
+# Maps and windows of both forms of the weight gradient, odd and even sides, uneven borders.
+CASES = [
+    ((7, 10), 3, 1, 20, ((1, 1), (1, 1))),
+    ((7, 10), 3, 2, 20, ((1, 1), (1, 1))),
+    ((8, 9), 3, 2, 20, ((0, 1), (1, 1))),
+    ((8, 9), 7, 2, 3, ((3, 3), (3, 3))),
+    ((9, 8), 5, 3, 3, ((2, 1), (1, 2))),
+    ((2, 3), 3, 1, 3, ((1, 1), (1, 1))),
+]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def with_gradients(
+    fn: Callable[..., jax.Array], dy: jax.Array, *args: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    """Return fn(*args) and, for the gradient dy of it, that of every argument."""
+    y, vjp = jax.vjp(fn, *args)
+    return y, vjp(dy)
+
+
+@pytest.mark.parametrize("side, size, stride, channels, pads", CASES)
+def test_convolution_and_its_gradients(
+    side: tuple[int, int], size: int, stride: int, channels: int, pads: Pads
+) -> None:
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(2, *side, channels)), jnp.float32)
+    kernel = jnp.asarray(rng.normal(size=(size, size, channels, 5)), jnp.float32)
+
+    def plain(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        numbers = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(
+            x, kernel, (stride, stride), pads, dimension_numbers=numbers
+        )
+
+    def on_windows(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return window_conv(x, kernel, stride, pads)
+
+    dy = jnp.asarray(rng.normal(size=jax.eval_shape(plain, x, kernel).shape), jnp.float32)
+    expected, found = (
+        with_gradients(plain, dy, x, kernel),
+        with_gradients(on_windows, dy, x, kernel),
+    )
+    np.testing.assert_array_equal(found[0], expected[0])
+    for gradient, wanted in zip(found[1], expected[1], strict=True):
+        np.testing.assert_allclose(gradient, wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("side, stride, pads", [(c[0], c[2], c[4]) for c in CASES if c[1] == 3])
+def test_max_pool_gives_the_first_of_equals_the_gradient(
+    side: tuple[int, int], stride: int, pads: Pads
+) -> None:
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.integers(-2, 3, size=(2, *side, 3)), jnp.float32)  # ties everywhere
+
+    def plain(x: jax.Array) -> jax.Array:
+        window, strides = (1, 3, 3, 1), (1, stride, stride, 1)
+        borders = ((0, 0), *pads, (0, 0))
+        return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, strides, borders)
+
+    dy = jnp.asarray(rng.integers(1, 9, size=jax.eval_shape(plain, x).shape), jnp.float32)
+    expected = with_gradients(plain, dy, x)
+    found = with_gradients(lambda x: window_max(x, 3, stride, pads), dy, x)
+    np.testing.assert_array_equal(found[0], expected[0])
+    np.testing.assert_array_equal(found[1][0], expected[1][0])

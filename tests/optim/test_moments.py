@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moments that a step without finite numbers leaves alone, and what of a step needs memory."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from vit_jax.durations import Clock
+from vit_jax.objectives import Batch
+from vit_jax.optim import MomentDtype, OptimConfig, Optimizer, make_optimizer, moments
+from vit_jax.train.state import TrainState, make_init
+from vit_jax.train.step import make_train_step
+
+CLOCK = Clock(batch_size=8, num_examples=80, total_steps=100)
+SIDE = 64
+# As a run compiles, and the tests, in haste, do not.
+AS_TRAINED: dict[str, str | bool] = {"xla_cpu_opt_preset": "CPU_OPT_PRESET_DEFAULT"}
+SIZE = 2 * SIDE * SIDE * 4  # bytes of the parameters
+
+
+def make_params() -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    kernel = rng.normal(size=(2, SIDE, SIDE)).astype(np.float32)
+    return {"blocks": {"fc1": {"kernel": jnp.asarray(kernel)}}}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (
+            lambda dtype: moments.scale_by_adam(0.9, 0.99, 1e-6, dtype),
+            lambda dtype: optax.scale_by_adam(0.9, 0.99, 1e-6, mu_dtype=dtype),
+        ),
+        (
+            lambda dtype: moments.momentum(0.9, True, dtype),
+            lambda dtype: optax.trace(0.9, True, accumulator_dtype=dtype),
+        ),
+        (
+            lambda dtype: moments.momentum(0.9, False, dtype),
+            lambda dtype: optax.trace(0.9, False, accumulator_dtype=dtype),
+        ),
+    ],
+)
+def test_equals_optax_bitwise(ours: Any, theirs: Any, dtype: str) -> None:
+    params = make_params()
+    ours, theirs = ours(jnp.dtype(dtype)), theirs(jnp.dtype(dtype))
+    mine, other = ours.init(params), theirs.init(params)
+    for i in range(3):
+        grads = jax.tree.map(lambda p, i=i: jnp.sin(p + i), params)
+        u, mine = ours.update(grads, mine, params, is_finite=lambda: jnp.asarray(True))
+        v, other = theirs.update(grads, other, params)
+        jax.tree.map(np.testing.assert_array_equal, (u, mine), (v, other))
+        assert jax.tree.structure(mine) == jax.tree.structure(other)
+
+
+@pytest.mark.parametrize("dtype", list(MomentDtype))
+@pytest.mark.parametrize("name", list(Optimizer))
+def test_a_step_that_does_not_count_changes_counters_only(name: Any, dtype: MomentDtype) -> None:
+    params = make_params()
+    tx, _ = make_optimizer(OptimConfig(name=name, mu_dtype=dtype), params, CLOCK)
+    tx = optax.with_extra_args_support(tx)
+    update = jax.jit(
+        lambda g, s, finite: tx.update(g, s, params, is_finite=lambda: finite)[1],
+    )
+    before = update(jax.tree.map(jnp.sin, params), tx.init(params), True)
+    after = update(jax.tree.map(lambda p: p * jnp.nan, params), before, False)
+
+    def compare(old: jax.Array, new: jax.Array) -> None:
+        counts = jnp.issubdtype(old.dtype, jnp.integer)
+        np.testing.assert_array_equal(new, old + 1 if counts else old)
+
+    jax.tree.map(compare, before, after)
+
+
+class Product:
+    """A loss whose gradient is a product, and little else: what is left is the optimizer's."""
+
+    def prepare(self, batch: Batch, rng: jax.Array) -> Batch:
+        """Leave the batch as it is."""
+        return batch
+
+    def loss(self, params: Any, frozen: Any, model_state: Any, batch: Batch, rng: jax.Array) -> Any:
+        """Return the mean square of x through the layers."""
+        kernel = params["blocks"]["fc1"]["kernel"]
+        loss = jnp.mean(jax.vmap(jnp.matmul, (None, 0))(batch["x"], kernel) ** 2)
+        return loss, ({"loss": loss}, model_state)
+
+
+def temporary(cfg: OptimConfig, *, accum_steps: int = 1, ema: bool = False) -> float:
+    """Return what XLA plans for the step beside its state, in sizes of the parameters."""
+    params = make_params()
+    tx, schedule = make_optimizer(cfg, params, CLOCK)
+    init = make_init(lambda _: (params, {}), tx, with_ema=ema)
+    step = make_train_step(Product(), tx, schedule, accum_steps=accum_steps, ema_decay=0.5 * ema)
+    state: TrainState = jax.eval_shape(init, jax.random.key(0))
+    batch = {"x": jax.ShapeDtypeStruct((accum_steps, SIDE), jnp.float32)}
+    lowered = jax.jit(step, donate_argnums=0).lower(state, {}, batch)
+    plan: Any = lowered.compile(compiler_options=AS_TRAINED).memory_analysis()
+    return plan.temp_size_in_bytes / SIZE
+
+
+ADAMW = OptimConfig(weight_decay=0.1, clip_norm=1.0)
+
+
+@pytest.mark.parametrize(
+    ("cfg", "limit"),
+    [
+        (ADAMW, 1),
+        (dataclasses.replace(ADAMW, mu_dtype=MomentDtype.BFLOAT16), 1.5),
+        (dataclasses.replace(ADAMW, name=Optimizer.LAMB), 2),
+        (dataclasses.replace(ADAMW, name=Optimizer.SGD, nesterov=True), 1),
+        (dataclasses.replace(ADAMW, sam_rho=0.1), 2),
+    ],
+)
+def test_a_step_holds_one_gradient_and_no_copy_of_its_state(cfg: OptimConfig, limit: float) -> None:
+    """Of bfloat16 moments a copy is made, half as large; LAMB stores the update that it scales, SAM
+    the parameters uphill."""
+    assert temporary(cfg) < limit + 0.1
+
+
+def test_a_moving_average_needs_nothing_and_micro_batches_a_sum() -> None:
+    assert temporary(ADAMW, ema=True) < 1.1
+    assert temporary(ADAMW, accum_steps=4) < 2.1

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adam, momentum and SAM that know whether the step counts, so that it needs no copy of the state.
+
+The training step keeps the old state where a loss or a gradient is not finite. With optax's own
+forms a parameter's update is made of moments that are never stored: XLA computes them anew from the
+old ones, which it must copy first, since the new ones are written over them. Here the choice is
+part of the moment, and the update is made of what is stored: every array changes in place. The
+numbers are optax's, bit for bit.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from vit_jax import trees
+
+IsFinite = Callable[[], jax.Array]
+
+
+def _choose(is_finite: IsFinite | None, new: trees.PyTree, old: trees.PyTree) -> trees.PyTree:
+    """Return the new moments in their own dtype, or the old ones where the step does not count."""
+    if is_finite is None:
+        return new
+    finite = is_finite()
+    return jax.tree.map(lambda n, o: jnp.where(finite, n, o.astype(n.dtype)), new, old)
+
+
+def kept(tx: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
+    """Keep the state of `tx`, all but its counters, where `is_finite` gives False.
+
+    Counters go on: the schedule is a function of the step, skipped or not.
+    """
+
+    def update(
+        updates: trees.PyTree,
+        state: Any,
+        params: trees.PyTree | None = None,
+        *,
+        is_finite: IsFinite | None = None,
+        **_: Any,
+    ) -> tuple[trees.PyTree, Any]:
+        updates, new = tx.update(updates, state, params)
+        if is_finite is None:
+            return updates, new
+        finite = is_finite()
+        return updates, jax.tree.map(
+            lambda n, o: n if jnp.issubdtype(n.dtype, jnp.integer) else jnp.where(finite, n, o),
+            new,
+            state,
+        )
+
+    return optax.GradientTransformationExtraArgs(tx.init, update)
+
+
+def scale_by_adam(
+    b1: float, b2: float, eps: float, mu_dtype: Any
+) -> optax.GradientTransformationExtraArgs:
+    """Build `optax.scale_by_adam`, with its state, which it keeps as `kept` does."""
+
+    def update(
+        updates: trees.PyTree,
+        state: Any,
+        params: trees.PyTree | None = None,
+        *,
+        is_finite: IsFinite | None = None,
+        **_: Any,
+    ) -> tuple[trees.PyTree, optax.ScaleByAdamState]:
+        del params
+        mu = optax.tree.update_moment(updates, state.mu, b1, 1)
+        nu = optax.tree.update_moment_per_elem_norm(updates, state.nu, b2, 2)
+        mu, nu = _choose(is_finite, (mu, nu), (state.mu, state.nu))
+        count = optax.safe_increment(state.count)
+        updates = jax.tree.map(
+            lambda m, v: m / (jnp.sqrt(v) + eps),
+            optax.tree.bias_correction(mu, b1, count),
+            optax.tree.bias_correction(nu, b2, count),
+        )
+        mu = optax.tree.cast(mu, mu_dtype)
+        return updates, optax.ScaleByAdamState(count=count, mu=mu, nu=nu)
+
+    init = optax.scale_by_adam(b1, b2, eps, mu_dtype=mu_dtype).init
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def momentum(
+    decay: float, nesterov: bool, accumulator_dtype: Any
+) -> optax.GradientTransformationExtraArgs:
+    """Build `optax.trace`, with its state, which it keeps as `kept` does."""
+
+    def add(updates: trees.PyTree, trace: trees.PyTree) -> trees.PyTree:
+        return jax.tree.map(lambda u, t: u + decay * t, updates, trace)
+
+    def update(
+        updates: trees.PyTree,
+        state: Any,
+        params: trees.PyTree | None = None,
+        *,
+        is_finite: IsFinite | None = None,
+        **_: Any,
+    ) -> tuple[trees.PyTree, optax.TraceState]:
+        del params
+        trace = _choose(is_finite, add(updates, state.trace), state.trace)
+        updates = add(updates, trace) if nesterov else trace
+        return updates, optax.TraceState(trace=optax.tree.cast(trace, accumulator_dtype))
+
+    init = optax.trace(decay, nesterov, accumulator_dtype=accumulator_dtype).init
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def sharpness_aware(
+    tx: optax.GradientTransformation, climb: optax.GradientTransformation
+) -> optax.GradientTransformationExtraArgs:
+    """Build `optax.contrib.sam` of two passes with its state, handing `tx` the extra arguments.
+
+    `update` needs `grad_fn`: (params, pass) -> the gradient there, of which the step is made.
+    """
+    tx = optax.with_extra_args_support(tx)
+
+    def state_of(params: trees.PyTree, opt_state: Any) -> Any:
+        steps = jnp.zeros((), jnp.int32)
+        return optax.contrib.SAMState(steps, opt_state, climb.init(params), None)
+
+    def init(params: trees.PyTree) -> Any:
+        return state_of(params, tx.init(params))
+
+    def update(
+        updates: trees.PyTree,
+        state: Any,
+        params: trees.PyTree | None = None,
+        *,
+        grad_fn: Callable[[trees.PyTree, int], trees.PyTree] | None = None,
+        **extra: Any,
+    ) -> tuple[trees.PyTree, Any]:
+        if grad_fn is None:
+            raise ValueError("SAM takes a second gradient: update(..., grad_fn=...)")
+        down, _ = climb.update(updates, state.adv_state, params)
+        uphill = jax.tree.map(lambda p, d: p - d, params, down)
+        updates, opt_state = tx.update(grad_fn(uphill, 0), state.opt_state, params, **extra)
+        return updates, state_of(params, opt_state)
+
+    return optax.GradientTransformationExtraArgs(init, update)
