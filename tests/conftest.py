@@ -24,6 +24,8 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 # A collective of 8 devices blocks a thread each; where two run at once, a pool of 8 deadlocks.
 os.environ.setdefault("PJRT_NPROC", "32")
 
+FLAGS = os.environ["XLA_FLAGS"]
+
 import jax  # noqa: E402  (the platform and the cache are read when jax is imported)
 
 jax.config.update("jax_num_cpu_devices", 8)
@@ -35,5 +37,14 @@ def _forget_programs() -> Iterator[None]:
     # Of thousands of compiled programs, some GB, Python's collector would walk every object again
     # and again. What another file shares comes back from the cache on disk.
     yield
+    os.environ["XLA_FLAGS"] = FLAGS
     jax.clear_caches()
     gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def _own_flags() -> Iterator[None]:
+    # A command called in this process adds flags of its own; a process started after it would
+    # inherit them and compute other bits than this one.
+    yield
+    os.environ["XLA_FLAGS"] = FLAGS

@@ -136,17 +136,18 @@ def place(cfg: Config, folder: Path, tmp_path: Path) -> Config:
     return cfg
 
 
-# What decides which code a shrunk run takes; crops, mixing, schedules and dropout are tested where
-# they belong.
+# What decides, within a family, which code a shrunk run takes; crops, mixing, schedules and dropout
+# are tested where they belong.
 _CODE = (
-    *("model.family", "model.distilled", "init.weights"),
+    *("model.distilled", "init.weights", "objective.distill.kind"),
     *("optim.name", "optim.freeze", "optim.layer_decay", "optim.sam_rho"),
-    *("objective.loss", "objective.train_mode"),
-    *("objective.distill.kind", "objective.distill.teacher.family"),
+    *("objective.loss", "objective.train_mode", "objective.distill.teacher.family"),
 )
+# These two go by whether the model has a head that learns from a teacher.
+_OF_HEADS = ("init.weights", "objective.distill.kind")
 
 
-def program(cfg: Config) -> tuple[tuple[Any, ...], int]:
+def choices(cfg: Config) -> tuple[frozenset[tuple[Any, ...]], int]:
     """Return what decides which code a shrunk run takes, and how many of its settings are set."""
 
     def choice(name: str) -> Any:
@@ -157,17 +158,21 @@ def program(cfg: Config) -> tuple[tuple[Any, ...], int]:
 
     tree = config_json.flatten(config_json.to_json(cfg))
     numbers = sum(value not in (0, "", [], False) for value in tree.values())
-    return tuple(map(choice, _CODE)), numbers
+    family, distilled = tree["model.family"], tree.get("model.distilled")
+    made = {(family, name, choice(name)) for name in _CODE}
+    made |= {(family, distilled, name, choice(name)) for name in _OF_HEADS}
+    return frozenset(made), numbers
 
 
 def _distinct() -> list[tuple[Path, str]]:
-    """List one of those runs that, shrunk, take the same code: that with the most settings."""
-    best: dict[tuple[Any, ...], tuple[int, tuple[Path, str]]] = {}
-    for run in RUNS:
-        code, numbers = program(shrink(load(*run)))
-        if code not in best or numbers > best[code][0]:
-            best[code] = numbers, run
-    return [run for _, run in best.values()]
+    """List runs that make, together, every choice that a run makes; those that make many first."""
+    rest = {run: choices(shrink(load(*run))) for run in RUNS}
+    open_, runs = frozenset().union(*(made for made, _ in rest.values())), []
+    while open_:
+        run = max(rest, key=lambda run: (len(rest[run][0] & open_), rest[run][1]))
+        open_ -= rest.pop(run)[0]
+        runs.append(run)
+    return runs
 
 
 DISTINCT = _distinct()

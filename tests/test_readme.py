@@ -116,11 +116,25 @@ IN_ORDER = [
 ]
 # Each command of docs/distill.md needs what those before it made: tests/test_distill_docs.py.
 APART = [*IN_ORDER, "docs/distill.md"]
-RUN = [c for c in COMMANDS if c.words[0] == "python" and c.page not in APART and _runs_here(c)]
+# Shell blocks with the text block after them, what the commands are said to print; a training run
+# is shortened and prints something else.
+SHOWN = [
+    (before, after)
+    for page in TEXTS
+    if page not in IN_ORDER
+    for before, after in itertools.pairwise(blocks(page))
+    if after.language == "text" and "python" in before.text
+]
+PRINTING = [c for block, _ in SHOWN for c in commands(block) if "--workdir" not in block.text]
+RUN = [
+    c
+    for c in COMMANDS
+    if c.words[0] == "python" and c.page not in APART and c not in PRINTING and _runs_here(c)
+]
 
 
 def test_pages_have_commands_and_only_known_ones() -> None:
-    assert len([c for c in RUN if c.page == "README.md"]) >= 5
+    assert len([c for c in [*RUN, *PRINTING] if c.page == "README.md"]) >= 5
     inner = {"[", "done"}  # the lines of a shell loop
     for command in COMMANDS:
         known = OUTSIDE | inner | {"python", "make"}
@@ -185,6 +199,16 @@ def call(words: list[str]) -> tuple[int, str, str]:
     return status, out.getvalue(), err.getvalue()
 
 
+def call_well(command: Command, tmp_path: Path, photos: Path) -> str:
+    """Call a command, shortened, which must succeed; returns what it printed."""
+    status, out, err = call(shorten(command.words, tmp_path, photos))
+    if "--dry_run" in command.words and "no dataset" in err:
+        assert (status, "PARAMETERS" in out) == (2, True), f"{command}: {err}"
+    else:
+        assert status == 0, f"{command}: {err}"
+    return out
+
+
 @pytest.fixture
 def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
@@ -204,11 +228,7 @@ def test_command_runs(
     words = command.words
     if re.search(r"(=ckpt:|--from=)runs/", " ".join(words)):
         request.getfixturevalue("place")
-    status, out, err = call(shorten(words, tmp_path, photos))
-    if "--dry_run" in command.words and "no dataset" in err:
-        assert (status, "PARAMETERS" in out) == (2, True), err
-        return
-    assert status == 0, err
+    call_well(command, tmp_path, photos)
     if any(word.startswith("--workdir") for word in command.words):
         steps = [row["step"] for row in read_jsonl(tmp_path / "run" / "metrics.jsonl")]
         assert steps[-1] == 3
@@ -326,31 +346,20 @@ def test_console_shows_the_real_output(command: str, output: str) -> None:
     assert (out + err).strip() == output.strip()
 
 
-def _shown() -> list[object]:
-    """List (shell block, text block after it): what the commands are said to print."""
-    cases = []
-    for page in TEXTS:
-        if page in IN_ORDER:
-            continue
-        for before, block in itertools.pairwise(blocks(page)):
-            if block.language == "text" and "python" in before.text:
-                cases.append(pytest.param(before, block, id=f"{page}: {before.text[:60]!r}"))
-    return cases
-
-
 @pytest.mark.usefixtures("at_root")
-@pytest.mark.parametrize("before, block", _shown())
+@pytest.mark.parametrize(
+    "before, block", SHOWN, ids=[f"{before.page}: {before.text[:60]!r}" for before, _ in SHOWN]
+)
 def test_shown_lines_are_printed(
     before: Block, block: Block, tmp_path: Path, photos: Path, request: pytest.FixtureRequest
 ) -> None:
     of_a_run = re.search(r"(=ckpt:|--from=)runs/", before.text) is not None
     if of_a_run:  # numbers are those of a whole run
         request.getfixturevalue("place")
-    printed = {
-        _shape(line) if of_a_run else " ".join(line.split()).strip("-")
-        for command in commands(before)
-        for line in call(shorten(command.words, tmp_path, photos))[1].splitlines()
-    }
+    printed = set()
+    for command in commands(before):
+        lines = call_well(command, tmp_path, photos).splitlines()
+        printed |= {_shape(x) if of_a_run else " ".join(x.split()).strip("-") for x in lines}
     for line in block.text.splitlines():
         if line != "...":
             shown = _shape(line) if of_a_run else " ".join(line.split()).strip("-")

@@ -23,6 +23,7 @@ _ONE_HEAP = ((-4, 0), (-1, -1), (-8, 1))
 # Device files of GPUs (NVIDIA, AMD) and TPUs: there the heap serves the input pipeline's threads.
 _ACCELERATORS = ("nvidia[0-9]*", "kfd", "accel[0-9]*", "vfio/[0-9]*")
 
+_JAX_LEAST_SECONDS = 1.0  # jax's default: what compiles faster is not kept
 # Of compiled programs on disk; ViT-B's training step is some MB. jax itself would keep all.
 _MAX_BYTES = 2 * 2**30
 
@@ -61,17 +62,19 @@ def keep_programs() -> None:
     JAX_ENABLE_COMPILATION_CACHE=false turns it off. A directory that cannot be written is one line
     of warning. Machines may share one: jax tells programs of unlike CPUs and versions apart.
     """
-    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+    settings = jax.config.values
+    if settings["jax_persistent_cache_min_compile_time_secs"] == _JAX_LEAST_SECONDS:
         # A start runs dozens of small programs: 30-100 ms to compile each, a few ms to read.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    settings = jax.config.values
     if settings["jax_compilation_cache_dir"] or not settings["jax_enable_compilation_cache"]:
         return
     try:
-        cache = _cache_home() / "vit_jax" / "jax"
+        unlimited = settings["jax_compilation_cache_max_size"] == -1
+        # Where jax deletes it keeps files of its own beside each program, and needs them all.
+        cache = _cache_home() / "vit_jax" / ("jax" if unlimited else "jax_limited")
         cache.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=cache).close()  # permissions alone say too little
-        if settings["jax_compilation_cache_max_size"] == -1:  # else jax deletes
+        if unlimited:
             _prune(cache, _MAX_BYTES)
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error

@@ -38,18 +38,13 @@ def test_equals_one_convolution(
     np.testing.assert_allclose(y, expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("backend, convolutions, scatters", [("cpu", 1, 0), ("gpu", 3, 1)])
-def test_backward_pass_is_of_matmuls_on_a_cpu(
-    backend: str, convolutions: int, scatters: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("backend, scatters", [("cpu", 0), ("gpu", 1)])
+def test_max_pool_has_its_own_backward_pass_on_a_cpu(
+    backend: str, scatters: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
-
-    def total(x: jax.Array, kernel: jax.Array) -> jax.Array:
-        return max_pool(conv2d(x, kernel), Padding.SYMMETRIC).sum()
-
-    gradients = jax.grad(total, argnums=(0, 1))
-    program = str(jax.make_jaxpr(gradients)(jnp.ones((1, 5, 5, 2)), jnp.ones((3, 3, 2, 4))))
-    assert program.count("= conv_general_dilated[") == convolutions
+    gradient = jax.grad(lambda x: max_pool(x, Padding.SYMMETRIC).sum())
+    program = str(jax.make_jaxpr(gradient)(jnp.ones((1, 5, 5, 2))))
     assert program.count("= select_and_scatter_add[") == scatters
 
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every step writes its new state over the old one: all of it, in every family and layout."""
+"""Every step writes its new state over the old one: all of it, in every family and layout.
+
+Here are the steps that hold more than one gradient or one network; tests/train/test_families.py has
+the plain step of every family, on one device and on eight.
+"""
 
 import dataclasses
 import warnings
@@ -7,6 +11,7 @@ from typing import Any
 
 import jax
 import pytest
+from jax.sharding import Mesh
 
 from tests.models.tiny import TINY
 from vit_jax import models, sharding
@@ -20,56 +25,51 @@ from vit_jax.train import build as build_lib
 
 BATCH = 16
 MIXED = MeshConfig(data=2, fsdp=2, tensor=2)
+ONE_AND_EIGHT = [1, pytest.param(8, marks=pytest.mark.slow)]
 
 
-def config(family: str, mesh: MeshConfig | None = None, **fields: Any) -> Config:
-    optim = OptimConfig(weight_decay=0.1, mu_dtype=MomentDtype.BFLOAT16)
-    base = Config(
-        model=TINY[family],
-        data=DataConfig(batch_size=BATCH, mix=MixConfig(mixup_alpha=0.2)),
-        optim=optim,
-        duration="2 steps",
-        mesh=mesh or MeshConfig(),
-        accum_steps=2,
-        ema_decay=0.9,
-    )
-    return dataclasses.replace(base, **fields)
-
-
-def assert_all_is_written_over(cfg: Config, devices: int) -> None:
-    mesh = sharding.make_mesh(cfg.mesh, jax.devices()[:devices])
-    parts = build_lib.build(cfg, num_examples=1000)
+def compile_in_place(cfg: Config, parts: build_lib.Parts, mesh: Mesh) -> Any:
+    """Compile the step, which must write all of its new state over the old one."""
     size = memory.device_bytes(build_lib.abstract_state(parts, mesh))
+    batch_size = cfg.data.batch_size
     batch = {
-        "image": jax.ShapeDtypeStruct((BATCH, *models.input_shape(cfg.model)), "uint8"),
-        "label": jax.ShapeDtypeStruct((BATCH,), "int32"),
+        "image": jax.ShapeDtypeStruct((batch_size, *models.input_shape(cfg.model)), "uint8"),
+        "label": jax.ShapeDtypeStruct((batch_size,), "int32"),
     }
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*donated")  # "buffers were not usable"
-        plan = build_lib.lower_step(parts, mesh, batch).compile().memory_analysis()
-    assert plan.alias_size_in_bytes == size
+        step = build_lib.lower_step(parts, mesh, batch).compile()
+    assert step.memory_analysis().alias_size_in_bytes == size
+    return step
 
 
-@pytest.mark.parametrize("family", TINY)
-def test_one_device(family: str) -> None:
-    """The moving average, BatchNorm's statistics and a bfloat16 moment among it."""
-    assert_all_is_written_over(config(family), 1)
+def check(family: str, devices: int, **fields: Any) -> None:
+    cfg = Config(
+        model=TINY[family],
+        data=DataConfig(batch_size=BATCH, mix=MixConfig(mixup_alpha=0.2)),
+        duration="2 steps",
+        mesh=MIXED if devices == 8 else MeshConfig(),
+        ema_decay=0.9,
+    )
+    cfg = dataclasses.replace(cfg, **fields)
+    mesh = sharding.make_mesh(cfg.mesh, jax.devices()[:devices])
+    compile_in_place(cfg, build_lib.build(cfg, num_examples=1000), mesh)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", TINY)
-def test_eight_devices(family: str) -> None:
-    assert_all_is_written_over(config(family, MIXED), 8)
+# A stack of blocks, BatchNorm's statistics handed from one micro-batch to the next, and windows.
+@pytest.mark.parametrize("devices", ONE_AND_EIGHT)
+@pytest.mark.parametrize("family", ["vit", "regnet", "swin"])
+def test_accumulation(family: str, devices: int) -> None:
+    optim = OptimConfig(weight_decay=0.1, mu_dtype=MomentDtype.BFLOAT16)
+    check(family, devices, optim=optim, accum_steps=2)
 
 
-@pytest.mark.parametrize("devices", [1, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("devices", ONE_AND_EIGHT)
 def test_two_passes_and_a_teacher_that_is_only_read(devices: int) -> None:
     taught = DistillConfig(kind=Distillation.HARD, teacher=TINY["regnet"], weights="ckpt:elsewhere")
-    cfg = config(
+    check(
         "deit",
-        MIXED if devices == 8 else MeshConfig(),
+        devices,
         objective=ObjectiveConfig(distill=taught),
         optim=OptimConfig(name=Optimizer.SGD, sam_rho=0.1),
-        accum_steps=1,
     )
-    assert_all_is_written_over(cfg, devices)

@@ -30,6 +30,7 @@ def tiny(**fields: object) -> Config:
             zero_head=False,
             dropout_rate=0.1,
             drop_path_rate=0.1,
+            scan_unroll=1,
         ),
         data=DataConfig(batch_size=16, mix=MixConfig(mixup_alpha=0.2)),
         optim=OptimConfig(lr=1e-3, weight_decay=0.1),
@@ -70,17 +71,19 @@ def one_device():
 
 
 @pytest.mark.parametrize(
-    "mesh",
+    "mesh, unroll",
     [
-        MeshConfig(),
-        MeshConfig(data=1, fsdp=8),
-        MeshConfig(data=4, tensor=2),
-        MeshConfig(data=2, fsdp=2, tensor=2),
+        (MeshConfig(), 1),
+        (MeshConfig(data=1, fsdp=8), 1),
+        (MeshConfig(data=4, tensor=2), 1),
+        (MeshConfig(data=2, fsdp=2, tensor=2), 0),
     ],
-    ids=["data", "fsdp", "tensor", "mixed"],
+    ids=["data", "fsdp", "tensor", "mixed and unrolled"],
 )
-def test_losses_do_not_depend_on_the_layout(one_device, mesh: MeshConfig) -> None:
-    start, losses, norms, _ = _run(tiny(mesh=mesh), _batches())
+def test_losses_do_not_depend_on_the_layout(one_device, mesh: MeshConfig, unroll: int) -> None:
+    cfg = tiny(mesh=mesh)
+    cfg.model = dataclasses.replace(cfg.model, scan_unroll=unroll)
+    start, losses, norms, _ = _run(cfg, _batches())
     jax.tree.map(np.testing.assert_array_equal, start, one_device[0])
     np.testing.assert_allclose(losses, one_device[1], atol=1e-5, rtol=0)
     np.testing.assert_allclose(norms, one_device[2], atol=1e-4, rtol=0)
@@ -96,10 +99,14 @@ def test_losses_do_not_depend_on_accumulation() -> None:
     np.testing.assert_allclose(split, whole, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("fields", [{"remat": models.Remat.FULL}, {"remat": models.Remat.DOTS}])
+@pytest.mark.parametrize(
+    "fields",
+    [{"remat": models.Remat.FULL}, {"remat": models.Remat.DOTS, "scan_unroll": 0}],
+    ids=["full", "dots"],
+)
 def test_remat_and_scan_change_nothing(one_device, fields: dict) -> None:
     cfg = tiny()
-    cfg.model = dataclasses.replace(cfg.model, scan_unroll=1, **fields)
+    cfg.model = dataclasses.replace(cfg.model, **fields)
     _, losses, _, _ = _run(cfg, _batches(), devices=1)
     np.testing.assert_allclose(losses, one_device[1], atol=1e-5, rtol=0)
 

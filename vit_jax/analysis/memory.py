@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run's memory per device and of its checkpoints: from shapes alone, and as XLA plans it."""
+"""Estimate of a run's memory per device and of its checkpoints, from shapes and shardings alone."""
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax
+from jax.extend import core
 
 from vit_jax import trees
-from vit_jax.analysis.peak import array_bytes, peak_of
+from vit_jax.analysis.flops import sub_jaxprs
 
 PyTree = Any
+
+_SAME_MEMORY = ("reshape", "broadcast_in_dim", "squeeze", "expand_dims")
 
 
 @runtime_checkable
@@ -33,9 +36,9 @@ class Memory:
         optimizer: the optimizer's state.
         ema: the moving average of the parameters.
         frozen: parameters that are not trained, such as a teacher's.
-        gradients: one set.
-        activations: what else is held where the step holds most: what the forward pass keeps for
-            the backward pass, its largest intermediate results, sums over micro-batches.
+        gradients: one set, two where micro-batches are accumulated; and a set of parameters where
+            SAM moves uphill.
+        activations: what the forward pass keeps for the backward pass.
         batch: the input images and labels.
         checkpoint: the whole state before compression, over all devices.
     """
@@ -65,45 +68,43 @@ class Memory:
 
 def estimate(
     state: State,
-    step: Callable[..., Any],
+    loss: Callable[..., Any],
     batch: PyTree,
     *,
     frozen: PyTree = None,
     batch_shards: int = 1,
+    num_microbatches: int = 1,
+    uphill: bool = False,
 ) -> Memory:
-    """Estimate the memory of a training step; computes nothing, compiles nothing.
+    """Estimate the memory of `loss`'s training step; computes nothing and needs no device.
 
-    What is held between operations is read off the step's program (`peak.peak_of`), in the
-    program's order. Where blocks run in a loop XLA keeps to that order; where they are laid out it
-    holds weights' gradients back, and plans more. A tensor axis is taken to leave activations
-    whole, and gathered weights are counted as they are cut.
+    The activations are what autodiff asks for: a compiler saves some of it by recomputing
+    element-wise work, and spends some on workspace and on gathered weights. benchmarks/NOTES.md
+    has it beside XLA's plan for every family. A tensor axis is taken to leave activations whole.
 
     Args:
         state: the train state, abstract or not; a leaf without a sharding counts as replicated.
-        step: `step(state, frozen, batch) -> (state, metrics)`, which writes over its state.
+        loss: `loss(params, frozen, model_state, batch, rng) -> (scalar, aux)`.
         batch: the global batch, leading axis B.
-        frozen: what the step takes besides and leaves as it is, or None.
+        frozen: what the loss takes besides the trained parameters, or None.
         batch_shards: number of parts the mesh cuts the batch into.
+        num_microbatches: number of pieces a device takes its part in.
+        uphill: a second gradient is taken at other parameters (SAM).
     """
-    local = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(
-            (max(leaf.shape[0] // batch_shards, 1), *leaf.shape[1:]), leaf.dtype
-        ),
-        batch,
-    )
-    # Gradients and what becomes of them are cut as the parameters are.
-    parts = {leaf.shape: _parts(leaf) for leaf in jax.tree.leaves(state.params) if leaf.ndim > 1}
-    args = (*jax.tree.map(_unsharded, (state, frozen)), local)
-    program = jax.make_jaxpr(step)(*args)
-    peak = peak_of(program.jaxpr, lambda aval: array_bytes(aval) // parts.get(aval.shape, 1))
-    gradients = device_bytes(state.params)
+
+    def cut(leaf: Any, parts: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((max(leaf.shape[0] // parts, 1), *leaf.shape[1:]), leaf.dtype)
+
+    local = jax.tree.map(lambda leaf: cut(leaf, batch_shards), batch)
+    micro = jax.tree.map(lambda leaf: cut(leaf, batch_shards * num_microbatches), batch)
+    params = device_bytes(state.params)
     return Memory(
-        params=gradients + device_bytes(state.model_state),
+        params=params + device_bytes(state.model_state),
         optimizer=device_bytes(state.opt_state),
         ema=device_bytes(state.ema),
         frozen=device_bytes(frozen),
-        gradients=gradients,
-        activations=max(peak - gradients, 0),
+        gradients=params * (1 + (num_microbatches > 1) + uphill),
+        activations=activation_bytes(loss, state.params, frozen, state.model_state, micro),
         batch=device_bytes(local),
         checkpoint=trees.num_bytes((state.params, state.model_state, state.opt_state, state.ema)),
     )
@@ -122,15 +123,90 @@ def planned(compiled: Any) -> int:
 
 def device_bytes(tree: PyTree) -> int:
     """Sum the bytes that one device holds of all leaves, by the leaves' shardings."""
-    return sum(array_bytes(leaf) // _parts(leaf) for leaf in jax.tree.leaves(tree))
+    total = 0
+    for leaf in jax.tree.leaves(tree):
+        sharding = getattr(leaf, "sharding", None)
+        shape = leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)
+        total += math.prod(shape) * _itemsize(leaf)
+    return total
 
 
-def _parts(leaf: Any) -> int:
-    """Count the parts that a leaf's sharding cuts it into."""
-    sharding = getattr(leaf, "sharding", None)
-    shape = leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)
-    return math.prod(leaf.shape) // max(math.prod(shape), 1) or 1
+def activation_bytes(
+    loss: Callable[..., Any], params: PyTree, frozen: PyTree, model_state: PyTree, batch: PyTree
+) -> int:
+    """Sum what autodiff keeps between the forward and the backward pass of `loss`.
+
+    The residuals that are an input themselves (a weight, the batch) are held anyway and left out.
+    Rematerialised blocks add what the largest of them keeps while it is run again; blocks that are
+    laid out, the copies of their weights that are cut out of the stack.
+    """
+
+    args = jax.tree.map(_unsharded, (params, frozen, model_state, batch))
+
+    def scalar(params: PyTree, *rest: PyTree) -> Any:
+        return loss(params, *rest, jax.random.key(0))
+
+    def pullback(params: PyTree, *rest: PyTree) -> Any:
+        return jax.vjp(lambda p: scalar(p, *rest), params, has_aux=True)[1]
+
+    jaxpr = jax.make_jaxpr(scalar)(*args).jaxpr
+    recomputed = max(map(_recomputed_bytes, _remat_bodies(jaxpr)), default=0)
+    return _kept_bytes(pullback, args) + recomputed + _cut_bytes(jaxpr)
+
+
+def _recomputed_bytes(body: core.ClosedJaxpr) -> int:
+    fn = core.jaxpr_as_fun(body)
+    return _kept_bytes(lambda *args: jax.vjp(fn, *args)[1], body.in_avals)
+
+
+def _kept_bytes(pullback: Callable[..., Any], args: Sequence[Any]) -> int:
+    """Sum the leaves of a pullback that are none of the arguments.
+
+    What is reshaped or repeated has no memory of its own.
+    """
+    jaxpr = jax.make_jaxpr(lambda *args: jax.tree.leaves(pullback(*args)))(*args).jaxpr
+    origin = {
+        eqn.outvars[0]: eqn.invars[0] for eqn in jaxpr.eqns if eqn.primitive.name in _SAME_MEMORY
+    }
+    kept = set()
+    for var in jaxpr.outvars:
+        while not isinstance(var, core.Literal) and var in origin:
+            var = origin[var]
+        if not isinstance(var, core.Literal):
+            kept.add(var)
+    return sum(var.aval.size * _itemsize(var.aval) for var in kept.difference(jaxpr.invars))
+
+
+def _cut_bytes(jaxpr: Any) -> int:
+    """Sum what loops that are laid out whole go through: stacked weights."""
+    total = 0
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "scan" and eqn.params["unroll"] >= eqn.params["length"] > 1:
+            stacked = eqn.invars[eqn.params["num_consts"] + eqn.params["num_carry"] :]
+            total += sum(x.aval.size * _itemsize(x.aval) for x in stacked)
+        else:
+            total += sum(map(_cut_bytes, sub_jaxprs(eqn.params)))
+    return total
+
+
+def _remat_bodies(jaxpr: Any) -> list[core.ClosedJaxpr]:
+    """Find the bodies of `jax.checkpoint` (`nn.remat`), outermost only."""
+    found = []
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name in ("remat2", "checkpoint"):
+            found.append(core.ClosedJaxpr(eqn.params["jaxpr"], ()))
+        else:
+            found += [body for sub in sub_jaxprs(eqn.params) for body in _remat_bodies(sub)]
+    return found
 
 
 def _unsharded(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+
+
+def _itemsize(leaf: Any) -> int:
+    """Return the bytes of an element; a typed PRNG key counts as its data."""
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        data = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), leaf.dtype))
+        return data.size * data.dtype.itemsize
+    return leaf.dtype.itemsize

@@ -124,7 +124,7 @@ def gather_seconds(nbytes: float, size: int, inner: int, chip: Chip) -> float:
         inner: product of the axes inside this one, the stride of its devices.
         chip: the device.
     """
-    near = max(min(size, chip.group // inner), 1)
+    near = math.gcd(size, max(chip.group // inner, 1))
     far = size // near
     return nbytes * (near - 1) / near / chip.fast + nbytes / near * (far - 1) / far / chip.slow
 

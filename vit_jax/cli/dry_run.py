@@ -2,7 +2,6 @@
 """`main.py --dry_run`: what a run would be, by shapes alone; no array is made, no file written."""
 
 import dataclasses
-import math
 import tempfile
 
 import jax
@@ -18,21 +17,16 @@ from vit_jax.train import build as build_lib
 from vit_jax.train import start, teacher
 
 
-def dry_run(cfg: Config, *, with_plan: bool = False) -> tuple[str, UserError | None]:
+def dry_run(cfg: Config) -> tuple[str, UserError | None]:
     """Return the report, and what keeps the run from starting here or None.
 
     That is a missing dataset, or weights to start from or of a teacher: missing, or none that fit.
 
     A mesh whose sizes are all given is planned for that many devices, though they are not here.
-    `with_plan` compiles the step, for such a mesh on as many virtual CPU devices, and adds the
-    memory that XLA plans for it. To be called before any device is used, then.
 
     Raises:
         UserError: settings that do not go together.
     """
-    sizes = (cfg.mesh.data, cfg.mesh.fsdp, cfg.mesh.tensor)
-    if with_plan and -1 not in sizes:
-        jax.config.update("jax_num_cpu_devices", math.prod(sizes))
     unread = None
     try:
         if cfg.init.weights:
@@ -41,7 +35,7 @@ def dry_run(cfg: Config, *, with_plan: bool = False) -> tuple[str, UserError | N
     except UserError as error:
         unread = error  # shapes and costs do not need the weights
     with tempfile.TemporaryDirectory() as scratch:
-        report, missing = _report(_without_writing(cfg, scratch), with_plan)
+        report, missing = _report(_without_writing(cfg, scratch))
     return report, unread or missing
 
 
@@ -52,7 +46,7 @@ def _without_writing(cfg: Config, scratch: str) -> Config:
     return dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, data_dir=scratch))
 
 
-def _report(cfg: Config, with_plan: bool) -> tuple[str, UserError | None]:
+def _report(cfg: Config) -> tuple[str, UserError | None]:
     missing = None
     try:
         source = build_lib.open_train(cfg)
@@ -71,8 +65,8 @@ def _report(cfg: Config, with_plan: bool) -> tuple[str, UserError | None]:
     state = build_lib.abstract_state(parts, mesh)
     lines = ["PARAMETERS", *tables.parameter_table(state.params, _optimizer(cfg, state.params)), ""]
     lines += [f"COST ({devices} device(s), mesh {dict(mesh.shape)})"]
-    lines += [_flops(cfg, parts, missing is None), *_memory(cfg, parts, state, mesh), ""]
-    lines[-1:] = [*_plan(cfg, parts, devices), ""] if with_plan else [""]
+    lines += [_flops(cfg, parts, missing is None)]
+    lines += [*tables.memory_table(estimate_memory(cfg, parts, mesh)), ""]
     lines += ["BATCH", *_batch(cfg, source), ""]
     lines += ["RUN", *_durations(cfg, parts.plan, num_examples, missing is None)]
     lines += [f"starts from {cfg.init.weights}"] if cfg.init.weights else []
@@ -105,34 +99,23 @@ def _abstract_batch(cfg: Config) -> dict[str, jax.ShapeDtypeStruct]:
     return {"image": image, "label": jax.ShapeDtypeStruct((size,), "int32")}
 
 
-def _memory(
-    cfg: Config, parts: build_lib.Parts, state: object, mesh: jax.sharding.AbstractMesh
-) -> list[str]:
-    return tables.memory_table(
-        memory.estimate(
-            state,  # pyright: ignore[reportArgumentType]
-            parts.step,
-            _step_batch(cfg),
-            frozen=build_lib.placed(parts.frozen, mesh),
-            batch_shards=sharding.batch_parts(mesh),
-        )
-    )
-
-
-def _step_batch(cfg: Config) -> dict[str, jax.ShapeDtypeStruct]:
+def estimate_memory(
+    cfg: Config, parts: build_lib.Parts, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh
+) -> memory.Memory:
+    """Estimate the bytes of a run's step; of what it could be, by `mesh`, here or not."""
     batch = _abstract_batch(cfg)
     if cfg.objective.distill.cache:  # of all classes: a cache of fewer takes less
         shape = (cfg.data.batch_size, cfg.model.num_classes)
         batch[LOGITS] = jax.ShapeDtypeStruct(shape, "float16")
-    return batch
-
-
-def _plan(cfg: Config, parts: build_lib.Parts, num_devices: int) -> list[str]:
-    """Compile the step and say what XLA plans, on the devices here or on virtual ones."""
-    devices = jax.devices() if jax.device_count() >= num_devices else jax.devices("cpu")
-    mesh = sharding.make_mesh(cfg.mesh, devices[:num_devices])
-    size = memory.planned(build_lib.lower_step(parts, mesh, _step_batch(cfg)).compile())
-    return [f"XLA's plan for the {devices[0].platform}: {tables.format_bytes(size)} per device"]
+    return memory.estimate(
+        build_lib.abstract_state(parts, mesh),
+        parts.objective.loss,
+        jax.eval_shape(parts.objective.prepare, batch, jax.random.key(0)),
+        frozen=build_lib.placed(parts.frozen, mesh),
+        batch_shards=sharding.batch_parts(mesh),
+        num_microbatches=cfg.accum_steps,
+        uphill=cfg.optim.sam_rho > 0,
+    )
 
 
 def _teacher(cfg: Config, parts: build_lib.Parts) -> list[str]:

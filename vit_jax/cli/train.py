@@ -53,6 +53,10 @@ def main(argv: Sequence[str]) -> int:
         from vit_jax import startup
 
         startup.configure()
+        from vit_jax.train import profile
+
+        asked = values["profile"].value
+        window = None if asked is None else profile.read_window(asked)
         if values["dry_run"].value:
             from vit_jax.cli.dry_run import dry_run
 
@@ -66,11 +70,8 @@ def main(argv: Sequence[str]) -> int:
         if values["workdir"].value.startswith("-"):
             raise UserError(f"--workdir={values['workdir'].value} looks like a flag; name a folder")
         from vit_jax import sharding
-        from vit_jax.train import profile
         from vit_jax.train.loop import fit
 
-        asked = values["profile"].value
-        window = None if asked is None else profile.read_window(asked)
         sharding.initialize_distributed()
         return fit(
             cfg,

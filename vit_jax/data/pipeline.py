@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches as a pure function of (seed, step), streamed by Grain from threads or processes.
+"""Batches as a pure function of (seed, step), prepared ahead by threads or processes.
 
 Example i of step s is element s * B + i of an infinite stream that is reshuffled every epoch, and
 whatever is drawn at random for it depends on the seed and that number alone. So resuming needs the
@@ -37,10 +37,10 @@ _TINY = 4096
 
 
 class _Batches:
-    """Grain's view: random access to whole batches, so that Grain's own cost is paid once a batch.
+    """Random access to whole batches.
 
     Element i is batch `first + i`. The rows of a batch are spread over a thread pool: all cores
-    work on the batch that is needed next, and only `prefetch` batches are ever in memory.
+    work on the batch that is needed next.
     """
 
     def __init__(

@@ -27,7 +27,6 @@ class PixelCache:
         """Start empty."""
         self._num_examples = num_examples
         self._max_bytes = max_bytes
-        self._left = max_bytes
         self._examples: dict[int, Example] = {}
 
     def get(self, index: int) -> Example | None:
@@ -46,10 +45,9 @@ class PixelCache:
             if isinstance(stage, np.ndarray) and self._fits(stage.nbytes):
                 kept = stage.copy()  # a part would hold the whole
                 kept.flags.writeable = False
-                self._left -= kept.nbytes
                 self._examples[index] = Example(kept, label, is_viewed)
                 break
         return Example(viewed, label, True)
 
     def _fits(self, num_bytes: int) -> bool:
-        return num_bytes * self._num_examples <= self._max_bytes and num_bytes <= self._left
+        return num_bytes * self._num_examples <= self._max_bytes

@@ -4,7 +4,6 @@
 import collections
 import concurrent.futures
 import functools
-import itertools
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -35,7 +34,7 @@ class BatchIterator:
     """An iterator over batches that prepares them ahead from the moment it exists.
 
     `close()` it, or use it in a `with` block, to stop its threads and processes; at the latest
-    they stop with the program, however that ends.
+    they stop with the program, which first prepares what it had asked for.
     """
 
     def __init__(self, batches: BatchSource, *, num_workers: int, prefetch: int) -> None:
@@ -94,7 +93,8 @@ class Threads:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _start_one(self) -> None:
-        for index in itertools.islice(self._rest, 1):
+        index = next(self._rest, None)
+        if index is not None:
             self._ahead.append(self._pool.submit(self._prepare, index))
 
 

@@ -198,10 +198,12 @@ def make_evaluator(
             prefetch=data_cfg.prefetch,
         )
 
-    num_bytes = len(source) * math.prod(image_size) * channels // count
+    batch_size = cfg.batch_size or data_cfg.batch_size
+    padded = math.ceil(len(source) / batch_size) * batch_size
+    num_bytes = padded * math.prod(image_size) * channels // count
     return Classify(
         batches=keep_passes(batches) if num_bytes <= data.MAX_CACHED_BYTES else batches,
-        batch_size=cfg.batch_size or data_cfg.batch_size,
+        batch_size=batch_size,
         mesh=mesh,
         class_names=source.class_names,
         loss=loss,

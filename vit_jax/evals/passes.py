@@ -43,7 +43,8 @@ def keep_passes(start: Callable[[int], Batches]) -> Callable[[int], Batches]:
         done = []
         with contextlib.closing(start(batch_size)) as stream:
             for batch in stream:
-                done.append(batch)
+                # Plain copies: worker processes' arrays hold shared memory and open files.
+                done.append({key: np.array(value) for key, value in batch.items()})
                 yield batch
         kept[batch_size] = done
 

@@ -28,6 +28,7 @@ from vit_jax.models.layers.block import PreNormBlock
 from vit_jax.models.layers.capture import record
 from vit_jax.models.layers.dense import Dense
 from vit_jax.models.layers.drop_path import DropPathRule, drop_path_rates
+from vit_jax.models.layers.dropout import Dropout
 from vit_jax.models.layers.head import classifier
 from vit_jax.models.layers.init import POS_EMBED, RULES, Init, Initializer
 from vit_jax.models.layers.mlp import Gelu
@@ -157,7 +158,7 @@ class TalkingHeads(nn.Module):
         weights = jax.nn.softmax(logits, axis=-1)
         weights = HeadMix(self.dtype, rules.linear, name="proj_w")(weights)
         record(self, "weights", lambda: weights)  # mixed: some below 0, the sum of a row is not 1
-        weights = nn.Dropout(self.dropout_rate, deterministic=not self.train)(weights)
+        weights = Dropout(self.dropout_rate, deterministic=not self.train)(weights)
         out = jnp.matmul(weights, v).swapaxes(1, 2).reshape(batch, tokens, dim)
         return Dense(dim, self.dtype, rules.linear, name="proj")(out)
 
@@ -231,7 +232,7 @@ class CaiT(nn.Module):
         patch = pair(cfg.patch, "patch")
         x = PatchEmbed(patch, cfg.dim, cfg.init, dtype, name="patch_embed")(image)
         x = x + self.param("pos_embed", POS_EMBED, (1, *x.shape[1:]), jnp.float32).astype(dtype)
-        x = nn.Dropout(cfg.dropout_rate, deterministic=not train)(x)
+        x = Dropout(cfg.dropout_rate, deterministic=not train)(x)
         rates = drop_path_rates(cfg.drop_path_rate, cfg.depth, DropPathRule.CONSTANT)
         x, _ = self._patch_blocks(dtype, train)(constrain(x, BATCH_AXES), jnp.asarray(rates))
         token = self.param("cls_token", rules.token, (1, 1, cfg.dim), jnp.float32).astype(dtype)

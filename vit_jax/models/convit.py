@@ -32,6 +32,7 @@ from vit_jax.models.layers.block import Block, PreNormBlock
 from vit_jax.models.layers.capture import record
 from vit_jax.models.layers.dense import Dense
 from vit_jax.models.layers.drop_path import DropPathRule, drop_path_rates
+from vit_jax.models.layers.dropout import Dropout
 from vit_jax.models.layers.head import classifier
 from vit_jax.models.layers.init import POS_EMBED, RULES, Init, Initializer
 from vit_jax.models.layers.mlp import Gelu
@@ -188,7 +189,7 @@ class GatedPositionalAttention(nn.Module):
             out = (out + values_by_position(gate * position, v)).astype(self.dtype)
         else:
             weights = mixed(attention_weights(q, k), position, gate, self.dtype)
-            weights = nn.Dropout(self.dropout_rate, deterministic=not dropping)(weights)
+            weights = Dropout(self.dropout_rate, deterministic=not dropping)(weights)
             out = jnp.matmul(weights, v)
         out = out.swapaxes(1, 2).reshape(batch, tokens, dim)
         return Dense(dim, self.dtype, rules.linear, name="proj")(out)
@@ -263,7 +264,7 @@ class ConViT(nn.Module):
         patch = pair(cfg.patch, "patch")
         x = PatchEmbed(patch, cfg.dim, cfg.init, dtype, name="patch_embed")(image)
         x = x + self.param("pos_embed", POS_EMBED, (1, *x.shape[1:]), jnp.float32).astype(dtype)
-        x = constrain(nn.Dropout(cfg.dropout_rate, deterministic=not train)(x), BATCH_AXES)
+        x = constrain(Dropout(cfg.dropout_rate, deterministic=not train)(x), BATCH_AXES)
         # Held, as in the published weights, even where no block is left to read it.
         token = self.param("cls_token", rules.token, (1, 1, cfg.dim), jnp.float32).astype(dtype)
         num_local = min(cfg.local_up_to_layer, cfg.depth)

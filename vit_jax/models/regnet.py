@@ -28,6 +28,7 @@ from vit_jax.models.base import (
 from vit_jax.models.layers import bottleneck
 from vit_jax.models.layers.capture import record
 from vit_jax.models.layers.drop_path import DropPathRule, drop_path_rates
+from vit_jax.models.layers.dropout import Dropout
 from vit_jax.models.layers.head import classifier
 from vit_jax.sharding import BATCH_AXES, constrain
 
@@ -179,6 +180,6 @@ class RegNet(nn.Module):
             )(x)
         record(self, "map", lambda: x)
         features: jax.Array = x.mean(axis=(1, 2), dtype=jnp.float32)
-        y = nn.Dropout(cfg.dropout_rate, deterministic=not train)(features)
+        y = Dropout(cfg.dropout_rate, deterministic=not train)(features)
         logits = classifier(cfg, nn.initializers.normal(0.01))(y)
         return Output(logits=logits, features=features, tokens=None)

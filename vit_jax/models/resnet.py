@@ -26,6 +26,7 @@ from vit_jax.models.layers.bottleneck import ConvNorm, Stage
 from vit_jax.models.layers.capture import record
 from vit_jax.models.layers.conv import Padding, max_pool
 from vit_jax.models.layers.drop_path import DropPathRule, drop_path_rates
+from vit_jax.models.layers.dropout import Dropout
 from vit_jax.models.layers.head import classifier
 from vit_jax.sharding import BATCH_AXES, constrain
 
@@ -111,7 +112,7 @@ class ResNet(nn.Module):
             )(x)
         record(self, "map", lambda: x)
         features: jax.Array = x.mean(axis=(1, 2), dtype=jnp.float32)
-        y = nn.Dropout(cfg.dropout_rate, deterministic=not train)(features)
+        y = Dropout(cfg.dropout_rate, deterministic=not train)(features)
         # PyTorch's default for a linear layer, U(+-1/sqrt(fan_in)).
         kernel_init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
         return Output(logits=classifier(cfg, kernel_init)(y), features=features, tokens=None)

@@ -25,6 +25,7 @@ from vit_jax.models.base import (
 )
 from vit_jax.models.layers.dense import Dense
 from vit_jax.models.layers.drop_path import DropPathRule, drop_path, drop_path_rates
+from vit_jax.models.layers.dropout import Dropout
 from vit_jax.models.layers.head import classifier
 from vit_jax.models.layers.init import RULES, Init
 from vit_jax.models.layers.mlp import Gelu, Mlp
@@ -168,7 +169,7 @@ class SwinBlock(nn.Module):
             train=self.train,
             name="attn",
         )(y.reshape(x.shape))
-        y = nn.Dropout(cfg.dropout_rate, deterministic=not self.train)(y)
+        y = Dropout(cfg.dropout_rate, deterministic=not self.train)(y)
         flat = flat + self._drop_path(y).reshape(flat.shape)
         y = layer_norm(cfg.norm_eps, dtype, "norm2")(flat)
         hidden = int(x.shape[-1] * cfg.mlp_ratio)
@@ -237,7 +238,7 @@ class Swin(nn.Module):
         check_input(image, size, cfg.channels)
         x = PatchEmbed(patch, cfg.dim, cfg.init, dtype, name="patch_embed")(image)
         x = layer_norm(cfg.norm_eps, dtype, "patch_norm")(x)
-        x = nn.Dropout(cfg.dropout_rate, deterministic=not train)(x)
+        x = Dropout(cfg.dropout_rate, deterministic=not train)(x)
         x = constrain(x.reshape(x.shape[0], *grid(size, patch), cfg.dim), BATCH_AXES)
         rates = drop_path_rates(cfg.drop_path_rate, sum(cfg.depths), cfg.drop_path_rule).tolist()
         for i, depth in enumerate(cfg.depths):

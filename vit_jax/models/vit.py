@@ -31,6 +31,7 @@ from vit_jax.models.layers.attention import AttentionImpl, check_impl
 from vit_jax.models.layers.block import Block
 from vit_jax.models.layers.dense import Dense
 from vit_jax.models.layers.drop_path import DropPathRule, drop_path_rates
+from vit_jax.models.layers.dropout import Dropout
 from vit_jax.models.layers.head import classifier
 from vit_jax.models.layers.init import POS_EMBED, RULES, Init, Initializer
 from vit_jax.models.layers.merge import mean
@@ -182,7 +183,7 @@ class ViT(nn.Module):
         self._check_image(image)
         x, shape = self._patches(image, dtype)
         x, num_prefix = self._embed(x, shape, dtype)
-        x = nn.Dropout(cfg.dropout_rate, deterministic=not train)(x)
+        x = Dropout(cfg.dropout_rate, deterministic=not train)(x)
         if cfg.pre_norm:
             x = layer_norm(cfg.norm_eps, dtype, "norm_pre")(x)
         rates = drop_path_rates(cfg.drop_path_rate, cfg.depth, cfg.drop_path_rule)

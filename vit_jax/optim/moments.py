@@ -119,12 +119,9 @@ def sharpness_aware(
     """
     tx = optax.with_extra_args_support(tx)
 
-    def state_of(params: trees.PyTree, opt_state: Any) -> Any:
-        steps = jnp.zeros((), jnp.int32)
-        return optax.contrib.SAMState(steps, opt_state, climb.init(params), None)
-
     def init(params: trees.PyTree) -> Any:
-        return state_of(params, tx.init(params))
+        steps = jnp.zeros((), jnp.int32)
+        return optax.contrib.SAMState(steps, tx.init(params), climb.init(params), None)
 
     def update(
         updates: trees.PyTree,
@@ -139,6 +136,7 @@ def sharpness_aware(
         down, _ = climb.update(updates, state.adv_state, params)
         uphill = jax.tree.map(lambda p, d: p - d, params, down)
         updates, opt_state = tx.update(grad_fn(uphill, 0), state.opt_state, params, **extra)
-        return updates, state_of(params, opt_state)
+        # The counter, always 0, is handed on: a new 0 would need memory beside the old one's.
+        return updates, state._replace(opt_state=opt_state)
 
     return optax.GradientTransformationExtraArgs(init, update)

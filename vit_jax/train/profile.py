@@ -12,6 +12,7 @@ import jax
 from vit_jax.errors import UserError
 
 FOLDER = "profile"  # in the workdir
+_OWN = ".process{}"  # in it, while the trace is taken
 _STEP = "train"  # what XProf groups by, with the step's number
 
 
@@ -59,7 +60,8 @@ def read_window(text: str) -> Window:
 def check(window: Window | None, workdir: Path, *, start: int, total: int) -> Window | None:
     """Return what is still to be traced by a run that continues after `start` of `total` steps.
 
-    None where nothing was asked for, or the trace was written before the run was interrupted.
+    None where nothing was asked for, or the window was begun before the run was interrupted: its
+    trace is written, or lost with a process that was killed.
 
     Raises:
         UserError: steps that this run will not do.
@@ -69,7 +71,7 @@ def check(window: Window | None, workdir: Path, *, start: int, total: int) -> Wi
     if window.last > total:
         raise UserError(f"{window} ends with step {window.last:,}; the run ends with {total:,}")
     if window.first <= start:
-        if window.place(workdir).is_dir():
+        if window.place(workdir).is_dir() or any((workdir / FOLDER).glob(_OWN.format("*"))):
             return None
         raise UserError(
             f"{window} begins before step {start + 1:,}, where {workdir} continues; choose a later "
@@ -106,6 +108,7 @@ class Profiler:
         if window is not None and number == window.first:
             self._wait()  # what the device still does is of the steps before
             shutil.rmtree(self._own_folder(), ignore_errors=True)  # a kill may have left it
+            self._own_folder().mkdir(parents=True)  # tells a later process that it was begun
             jax.profiler.start_trace(self._own_folder())
             self._traced = number
         with jax.profiler.StepTraceAnnotation(_STEP, step_num=number):
@@ -136,4 +139,4 @@ class Profiler:
         )
 
     def _own_folder(self) -> Path:
-        return self._workdir / FOLDER / f".process{jax.process_index()}"
+        return self._workdir / FOLDER / _OWN.format(jax.process_index())

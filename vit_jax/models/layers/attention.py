@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from vit_jax.errors import UserError
 from vit_jax.models.layers.capture import record
 from vit_jax.models.layers.dense import Dense
+from vit_jax.models.layers.dropout import dropout
 from vit_jax.models.layers.init import RULES, Init
 from vit_jax.models.layers.norm import layer_norm
 
@@ -86,9 +87,7 @@ def attend(
     if dropout_key is None or dropout_rate == 0:
         return _attend(q * q.shape[-1] ** -0.5, k, v, bias)
     weights = attention_weights(q, k, bias).astype(v.dtype)
-    keep = jax.random.bernoulli(dropout_key, 1 - dropout_rate, weights.shape)
-    weights = jnp.where(keep, weights / (1 - dropout_rate), jnp.zeros_like(weights))
-    return jnp.matmul(weights, v)
+    return jnp.matmul(dropout(weights, dropout_rate, dropout_key), v)
 
 
 @jax.custom_vjp

@@ -14,7 +14,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from vit_jax.models.layers.normalise import normalise
+from vit_jax.models.layers.group_norm import normalize_groups
 
 # The share of the old running statistics that a step keeps: PyTorch's `momentum=0.1`.
 MOMENTUM = 0.9
@@ -43,7 +43,7 @@ class BatchNorm(nn.Module):
         running_var = self.variable("batch_stats", "var", jnp.ones, shape, jnp.float32)
         if self.train:
             flat = x.reshape(1, -1, x.shape[-1])
-            y, mean, var = normalise(flat, scale, bias, 1, self.epsilon, self.dtype)
+            y, mean, var = normalize_groups(flat, scale, bias, 1, self.epsilon, self.dtype)
             if not self.is_initializing():
                 count = math.prod(x.shape[:-1])
                 # One value has no unbiased variance, here 0; PyTorch refuses to train on it.

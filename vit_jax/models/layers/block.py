@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from vit_jax.models.layers.attention import Attention, AttentionImpl
 from vit_jax.models.layers.drop_path import drop_path
+from vit_jax.models.layers.dropout import Dropout
 from vit_jax.models.layers.init import Init
 from vit_jax.models.layers.mlp import Gelu, Mlp
 from vit_jax.models.layers.norm import LayerScale, layer_norm
@@ -45,7 +46,7 @@ class PreNormBlock(nn.Module):
         flat = x.reshape(-1, x.shape[-1])
         y = layer_norm(self.norm_eps, self.dtype, "norm1")(flat)
         y = self._attention(y.reshape(x.shape))
-        y = nn.Dropout(self.dropout_rate, deterministic=not self.train)(y)
+        y = Dropout(self.dropout_rate, deterministic=not self.train)(y)
         flat = flat + self._branch(y, drop_path_rate, "ls1").reshape(flat.shape)
         x = self._add_mlp(flat.reshape(x.shape), drop_path_rate)
         return constrain(x, BATCH_AXES), None

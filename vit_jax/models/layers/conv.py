@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from vit_jax.models.layers.grouped_conv import conv2d
+from vit_jax.models.layers.grouped_conv import Pads, conv2d
 from vit_jax.models.layers.init import Initializer
-from vit_jax.models.layers.window_conv import Pads, reduce_max, window_max
+from vit_jax.models.layers.window_max import reduce_max, window_max
 
 
 class Padding(enum.StrEnum):

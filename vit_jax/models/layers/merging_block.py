@@ -17,6 +17,7 @@ from vit_jax.models.base import Remat
 from vit_jax.models.layers.attention import Attention, AttentionImpl
 from vit_jax.models.layers.block import Block
 from vit_jax.models.layers.capture import COLLECTION
+from vit_jax.models.layers.dropout import Dropout
 from vit_jax.models.layers.merge import log_sizes, merge
 from vit_jax.models.layers.norm import layer_norm
 from vit_jax.models.layers.stack import remat
@@ -68,7 +69,7 @@ class MergingBlock(Block):
     ) -> tuple[Float[Array, "B M D"], Float[Array, "B M"] | None]:
         y = layer_norm(self.norm_eps, self.dtype, "norm1")(x)
         y, keys = self._make(MergingAttention)(y, sizes)
-        y = nn.Dropout(self.dropout_rate, deterministic=not self.train)(y)
+        y = Dropout(self.dropout_rate, deterministic=not self.train)(y)
         x = x + self._branch(y, drop_path_rate, "ls1")
         x, sizes = merge(x, sizes, keys, self.merged, self.num_prefix)
         x = self._add_mlp(x, drop_path_rate)

@@ -11,6 +11,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.models.layers.dense import Dense
+from vit_jax.models.layers.dropout import Dropout
 from vit_jax.models.layers.init import RULES, Init
 
 
@@ -91,6 +92,6 @@ class Mlp(nn.Module):
         x = x.reshape(-1, dim)  # and so throughout: see PreNormBlock
         x = Dense(self.hidden_dim, self.dtype, rules.linear, rules.mlp_bias, name="fc1")(x)
         x = gelu(x, self.gelu)
-        x = nn.Dropout(self.dropout_rate, deterministic=not self.train)(x)
+        x = Dropout(self.dropout_rate, deterministic=not self.train)(x)
         x = Dense(dim, self.dtype, rules.linear, rules.mlp_bias, name="fc2")(x)
-        return nn.Dropout(self.dropout_rate, deterministic=not self.train)(x).reshape(shape)
+        return Dropout(self.dropout_rate, deterministic=not self.train)(x).reshape(shape)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from vit_jax.models.layers.normalise import normalise
+from vit_jax.models.layers.group_norm import normalize_groups
 
 EPSILON = 1e-2  # large enough to be missed
 
@@ -30,7 +30,7 @@ def test_equals_flax(group_width: int) -> None:
         return (y * other).sum(), y
 
     def own(x: jax.Array, scale: jax.Array, bias: jax.Array) -> tuple[jax.Array, Any]:
-        y, mean, variance = normalise(x, scale, bias, group_width, EPSILON, jnp.float32)
+        y, mean, variance = normalize_groups(x, scale, bias, group_width, EPSILON, jnp.float32)
         return (y * other).sum(), (y, mean, variance)
 
     arguments = (x, scale, bias)
@@ -47,9 +47,9 @@ def test_equals_flax(group_width: int) -> None:
 def test_statistics_of_half_precision_are_wide() -> None:
     x = jnp.asarray(np.random.default_rng(0).normal(8, 0.1, (2, 4096, 4)), jnp.bfloat16)
     ones = jnp.ones(4)
-    y, mean, _ = normalise(x, ones, jnp.zeros(4), 2, 1e-6, jnp.bfloat16)
+    y, mean, _ = normalize_groups(x, ones, jnp.zeros(4), 2, 1e-6, jnp.bfloat16)
     exact = np.asarray(x, np.float64).reshape(2, 4096, 2, 2).mean((1, 3))
     np.testing.assert_allclose(mean[:, ::2], exact, rtol=1e-5)
     assert y.dtype == jnp.bfloat16
-    dx = jax.grad(lambda x: normalise(x, ones, ones, 2, 1e-6, jnp.bfloat16)[0][0, 0, 0])(x)
+    dx = jax.grad(lambda x: normalize_groups(x, ones, ones, 2, 1e-6, jnp.bfloat16)[0][0, 0, 0])(x)
     assert dx.dtype == jnp.bfloat16
