@@ -10,10 +10,9 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
-
 from vit_jax import models, sharding
-from vit_jax.analysis import flops, memory, scale
+from vit_jax.analysis import flops, scale
+from vit_jax.cli.dry_run import estimate_memory
 from vit_jax.config import Config
 from vit_jax.data import DataConfig
 from vit_jax.models import DType, Remat
@@ -87,19 +86,8 @@ def rows(plan: Plan, counts: Sequence[int] = CHIPS) -> list[list[str]]:
 
 
 def _memory(cfg: Config, count: int) -> int:
-    parts = build_lib.build(cfg, _IMAGES)
     mesh = sharding.abstract_mesh(cfg.mesh, count)
-    shape = (cfg.data.batch_size, *models.input_shape(cfg.model))
-    batch = {
-        "image": jax.ShapeDtypeStruct(shape, "uint8"),
-        "label": jax.ShapeDtypeStruct(shape[:1], "int32"),
-    }
-    return memory.estimate(
-        build_lib.abstract_state(parts, mesh),  # pyright: ignore[reportArgumentType]
-        parts.step,
-        batch,
-        batch_shards=sharding.batch_parts(mesh),
-    ).device_total
+    return estimate_memory(cfg, build_lib.build(cfg, _IMAGES), mesh).device_total
 
 
 def table(plans: Sequence[Plan] = PLANS) -> str:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """This project's own compiled training step, as one side of a comparison."""
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -35,8 +34,6 @@ def make(
     from vit_jax import models, sharding, startup
 
     startup.configure()
-    # A GPU's memory is shared with the peers.
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
 
     from vit_jax.analysis import flops, peaks

@@ -29,6 +29,8 @@ NAMES = {
     "swin_t": "swin_tiny_patch4_window7_224",
 }
 
+CONVOLUTIONAL = ("bit_r50x1", "regnety_400mf", "resnet50")
+
 
 def create(cfg: ModelConfig, name: str) -> Any:
     """Create timm's model of a name, or without one of a ViT's config (no extras)."""
@@ -48,7 +50,8 @@ def create(cfg: ModelConfig, name: str) -> Any:
     import timm  # pyright: ignore[reportMissingImports]
 
     if name:
-        return timm.create_model(name, num_classes=cfg.num_classes)
+        # Swin's default drops paths; ours does not here.
+        return timm.create_model(name, num_classes=cfg.num_classes, drop_path_rate=0.0)
     assert isinstance(cfg, ViTConfig), "a variant of another family needs a row in NAMES"
     return timm.models.VisionTransformer(
         img_size=pair(cfg.image_size, "image_size"),
@@ -85,6 +88,9 @@ def start(threads: int, wait_policy: str) -> tuple[Any, str]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu":
         torch.set_num_threads(threads)
+    else:  # what JAX does by default too
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = True
     torch.manual_seed(0)
     return torch, device
 
@@ -98,6 +104,7 @@ def make(
     threads: int = 1,
     wait_policy: str = "active",
     compiled: bool = False,
+    channels_last: bool = False,
 ) -> tuple[dict[str, Any], Callable[[str], Turn]]:
     """Build model and optimizer; a turn is "train" or "forward".
 
@@ -110,14 +117,22 @@ def make(
         threads: of PyTorch on a CPU.
         wait_policy: "active": waiting threads spin, OpenMP's default; "passive": they sleep.
         compiled: by `torch.compile`.
+        channels_last: convolutions' layout.
     """
     torch, device = start(threads, wait_policy)
     net = create(model, name).to(device)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    net = net.to(memory_format=layout)
     num_params = sum(p.numel() for p in net.parameters())
     net = torch.compile(net) if compiled else net
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0.05, fused=True)
     arrays = random_batch(model, batch_size)
-    pixels = torch.from_numpy(arrays["image"]).permute(0, 3, 1, 2).contiguous().to(device)
+    pixels = (
+        torch.from_numpy(arrays["image"])
+        .permute(0, 3, 1, 2)
+        .contiguous(memory_format=layout)
+        .to(device)
+    )
     label = torch.from_numpy(arrays["label"]).long().to(device)
 
     def logits() -> Any:

@@ -36,7 +36,6 @@ def markdown(device: str, rows: Rows) -> str:
         f"| {model} | {size.removeprefix('batch=')} | {peer} | {of.get('train', '')} "
         f"| {of.get('forward', '')} |"
         for (model, size, peer), of in steps.items()
-        if "train" in of
     ]
     lines += ["", f"| on {device} | ours | beside | theirs | ratio |", "|---|--:|---|--:|--:|"]
     lines += [

@@ -75,11 +75,16 @@ def peer_settings(peer: str, variant: str, platform: str) -> dict[str, dict[str,
     name = step_timm.NAMES.get(variant, "")
     if peer == PLAIN:
         return {"": {}}
+    convolutional = variant in step_timm.CONVOLUTIONAL
     if platform != "cpu":
-        return {"": {"name": name, "compiled": peer == COMPILED}}
+        return {"": {"name": name, "compiled": peer == COMPILED, "channels_last": convolutional}}
     tried = step_timm.settings()
-    if peer == COMPILED:  # whose threads are those of eager mode; compiling takes a minute
-        first = next(iter(tried))
+    if convolutional:  # mostly its fastest layout on a CPU too
+        tried |= {
+            f"{key}, NHWC": options | {"channels_last": True} for key, options in tried.items()
+        }
+    if peer == COMPILED:  # compiling takes a minute; threads that sleep lose least where busy
+        first = list(tried)[min(1, len(tried) - 1)]
         tried = {first: tried[first] | {"compiled": True}}
     return {key: options | {"name": name} for key, options in tried.items()}
 

@@ -9,6 +9,7 @@ loaded the machine was. Between its turns a side's process sleeps.
 
 import importlib.metadata
 import multiprocessing
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -81,6 +82,8 @@ class Side:
 
 
 def _serve(pipe: Connection, make: Make, settings: dict[str, Any]) -> None:
+    # A GPU's memory is shared by the sides.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:
         facts, do_turn = make(**settings)
     except ImportError as error:

@@ -167,5 +167,6 @@ def test_a_table_has_training_beside_forward_and_marks_no_peer():
         ],
     ).splitlines()
     assert lines[2] == "| vit_s16 | 16 float32 | p | 0.50 (0.40-0.60) | 1.25 (0.40-0.60) |"
-    assert lines[3] == ""
+    assert lines[3] == "| vit_s16 | 1 float32 | p |  | 0.50 (0.40-0.60) |"
+    assert lines[4] == ""
     assert lines[-1] == "| w | 1 ms |  |  |  |"

@@ -223,8 +223,10 @@ def test_half_described_cluster(monkeypatch: pytest.MonkeyPatch, missing: str) -
         ({}, False),
         ({"SLURM_NTASKS": "1", "SLURM_PROCID": "0"}, False),
         ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, False),  # a batch script
-        ({"SLURM_NTASKS": "8", "SLURM_STEP_NODELIST": "node[1-2]"}, True),
-        ({"SLURM_NTASKS": "8", "SLURM_STEP_NODELIST": "n", "JAX_NUM_PROCESSES": "1"}, False),
+        ({"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "8"}, True),
+        ({"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"}, False),  # an interactive shell
+        ({"SLURM_STEP_NUM_TASKS": "8", "JAX_NUM_PROCESSES": "1"}, False),
+        ({"SLURM_STEP_NUM_TASKS": "", "OMPI_COMM_WORLD_SIZE": ""}, False),
         ({"OMPI_COMM_WORLD_SIZE": "2"}, True),
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False),
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}, True),

@@ -25,6 +25,7 @@ PyTree = Any
 AXES = ("data", "fsdp", "tensor")
 BATCH_AXES = ("data", "fsdp")
 HEARTBEAT_TIMEOUT = 30  # seconds
+SHUTDOWN_TIMEOUT = 60  # longer than the first process takes for a run's last files
 
 # First match wins; a spec names the trailing dimensions, so that stacked parameters (one leading
 # depth axis) follow the same rules, and optimizer moments follow by the end of their name.
@@ -249,15 +250,25 @@ def initialize_distributed() -> None:
             raise UserError(
                 "JAX_COORDINATOR_ADDRESS is set: set JAX_NUM_PROCESSES and JAX_PROCESS_ID as well"
             ) from error
+        if not re.fullmatch(r".+:\d+", env["JAX_COORDINATOR_ADDRESS"]):
+            raise UserError(
+                f"JAX_COORDINATOR_ADDRESS={env['JAX_COORDINATOR_ADDRESS']} must be HOST:PORT"
+            )
         by_hand = (env["JAX_COORDINATOR_ADDRESS"], count, index)
     elif env.get("JAX_NUM_PROCESSES") == "1" or not _in_cluster(env):
         return
     try:
         # Of a process that dies the others hear after the heartbeats' timeout, 100 s by default.
-        jax.distributed.initialize(*by_hand, heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT)
-    except (RuntimeError, ValueError) as error:
+        # One that ends by an error of its own waits for the others, 300 s by default.
+        jax.distributed.initialize(
+            *by_hand,
+            heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT,
+            shutdown_timeout_seconds=SHUTDOWN_TIMEOUT,
+        )
+    except Exception as error:  # of jax, and of the clients of Kubernetes and metadata servers
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"cannot join the cluster of this environment: {str(error).splitlines()[0]}; "
+            f"cannot join the cluster of this environment: {reason}; "
             "set JAX_COORDINATOR_ADDRESS=HOST:PORT, JAX_NUM_PROCESSES and JAX_PROCESS_ID by hand, "
             "or JAX_NUM_PROCESSES=1 for a run of this process alone"
         ) from error
@@ -273,9 +284,9 @@ def _in_cluster(env: Mapping[str, str]) -> bool:
             or (env.get("TPU_ML_PLATFORM") == "JAX" and "TPU_SKIP_MDS_QUERY" not in env)
         )
     return (
-        # Without a step's nodes this is a batch script, not one of the tasks that srun starts.
-        (int(env.get("SLURM_NTASKS", "1")) > 1 and "SLURM_STEP_NODELIST" in env)
-        or int(env.get("OMPI_COMM_WORLD_SIZE", "1")) > 1
+        # Of the step, not of the job: a batch script or a shell is no task of srun's.
+        int(env.get("SLURM_STEP_NUM_TASKS") or 1) > 1
+        or int(env.get("OMPI_COMM_WORLD_SIZE") or 1) > 1
         or "MEGASCALE_COORDINATOR_ADDRESS" in env
         # A pod of an Indexed Job; jax asks Kubernetes for the others.
         or ("KUBERNETES_SERVICE_HOST" in env and "JOB_COMPLETION_INDEX" in env)

@@ -71,6 +71,7 @@ def slurm(count: int) -> list[dict[str, str]]:
         "SLURM_JOB_ID": str(job),
         "SLURM_STEP_NODELIST": "127.0.0.1",
         "SLURM_NTASKS": str(count),
+        "SLURM_STEP_NUM_TASKS": str(count),
         "SLURM_STEP_NUM_NODES": "1",
     }
     return [shared | {"SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)} for i in range(count)]

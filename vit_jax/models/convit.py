@@ -204,8 +204,8 @@ class GatedPositionalAttention(nn.Module):
     def _apart(self) -> bool:
         """Say whether content and position weigh the values apart: in half precision.
 
-        No image then has an [N, N] array of its own where a flash kernel attends by content. In
-        float32, which has no such kernel, a second product costs what one array saves.
+        With a flash kernel no image then has an [N, N] array of its own. In float32, which has no
+        such kernel, a second product costs what one array saves.
         """
         if self.impl is AttentionImpl.AUTO:
             return self.dtype != jnp.float32

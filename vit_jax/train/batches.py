@@ -15,8 +15,9 @@ from vit_jax.train.logit_cache import LogitCache
 def device_batches(
     cfg: Config, source: data.Source, mesh: Mesh, start: int, cache: LogitCache | None = None
 ) -> Generator[dict[str, jax.Array], None, None]:
-    """Yield global batches from step `start` on, one transfer ahead of the step that uses it.
+    """Yield global batches from step `start` on, each on its way to the devices.
 
+    Its transfer goes on beside the steps before it, which the host does not wait for (`Meter`).
     Every process reads its own part of each, of the images and of the teacher's cached logits.
     """
     height, width, channels = models.input_shape(cfg.model)
@@ -33,14 +34,9 @@ def device_batches(
         process_count=count,
     )
     with contextlib.closing(batches):
-        ahead = None
         for step, batch in enumerate(batches, start):
             arrays = {key: batch[key] for key in ("image", "label")}
             if cache is not None:
                 first = step * cfg.data.batch_size + index * share
-                # The batch ahead may be one that no step will ask for.
-                arrays |= cache.rows(first, first + share) if first + share <= cache.done else {}
-            following = sharding.global_batch(arrays, mesh, batch_size=cfg.data.batch_size)
-            if ahead is not None:
-                yield ahead
-            ahead = following
+                arrays |= cache.rows(first, first + share)
+            yield sharding.global_batch(arrays, mesh, batch_size=cfg.data.batch_size)

@@ -115,7 +115,8 @@ def _attend_forward(
     inverse = 1 / powers.sum(axis=-1, keepdims=True)
     powers = powers.astype(v.dtype)
     out = jnp.matmul(powers, v, preferred_element_type=jnp.float32) * inverse
-    return out.astype(v.dtype), (q, k, v, bias, powers, inverse, out.astype(v.dtype))
+    out = out.astype(v.dtype)
+    return out, (q, k, v, bias, powers, inverse, out)
 
 
 def _attend_backward(

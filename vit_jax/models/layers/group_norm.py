@@ -34,7 +34,7 @@ class GroupNorm(nn.Module):
         scale = self.param("scale", self.scale_init, (channels,), jnp.float32)
         bias = self.param("bias", nn.initializers.zeros, (channels,), jnp.float32)
         width = channels // self.num_groups
-        flat = x.reshape(batch, -1, channels)
+        flat = x.reshape(batch, x.shape[1] * x.shape[2], channels)
         y, _, _ = normalize_groups(flat, scale, bias, width, self.epsilon, self.dtype)
         return y.reshape(x.shape)
 
