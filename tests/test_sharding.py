@@ -217,6 +217,17 @@ def test_half_described_cluster(monkeypatch: pytest.MonkeyPatch, missing: str) -
         sharding.initialize_distributed()
 
 
+@pytest.mark.parametrize("address", ["localhost", "localhost:port", ""])
+def test_an_address_without_a_port_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", address)
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
+    monkeypatch.setenv("JAX_PROCESS_ID", "0")
+    with pytest.raises(UserError, match="must be HOST:PORT"):
+        sharding.initialize_distributed()
+
+
 @pytest.mark.parametrize(
     "environment, joins",
     [

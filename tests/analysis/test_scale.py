@@ -3,6 +3,7 @@
 
 import dataclasses
 import math
+import re
 
 import jax
 import pytest
@@ -41,6 +42,22 @@ def compiled(mesh_config: MeshConfig):
     return program, parts, mesh
 
 
+def collective_bytes(hlo: str) -> dict[str, int]:
+    """Sum the bytes of the results of a compiled program's collectives, by operation.
+
+    Args:
+        hlo: `compiled.as_text()`, without loops (a loop's body counts once).
+    """
+    sizes = {"f32": 4, "s32": 4, "u32": 4, "bf16": 2, "f16": 2, "pred": 1, "u8": 1}
+    kinds = r"all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
+    found: dict[str, int] = {}
+    for result, kind in re.findall(rf"= (.*?) ({kinds})(?:-start)?\(", hlo):
+        for dtype, dims in re.findall(r"(\w+)\[([\d,]*)\]", result):
+            nbytes = sizes[dtype] * math.prod(int(dim) for dim in dims.split(",") if dim)
+            found[kind] = found.get(kind, 0) + nbytes
+    return found
+
+
 @pytest.mark.parametrize(
     "mesh_config",
     [MeshConfig(data=8), MeshConfig(data=1, fsdp=8), MeshConfig(data=1, fsdp=4, tensor=2)],
@@ -48,7 +65,7 @@ def compiled(mesh_config: MeshConfig):
 )
 def test_the_compiled_step_moves_the_predicted_bytes(mesh_config: MeshConfig) -> None:
     program, parts, mesh = compiled(mesh_config)
-    found = scale.collective_bytes(program.as_text())
+    found = collective_bytes(program.as_text())
     moved = scale.traffic(
         parts.abstract.params,
         dict(mesh.shape),
@@ -87,6 +104,9 @@ def test_rings_within_a_group_and_across() -> None:
     # 4 groups: the eighth of the result that each device fetches, then shares.
     near, far = 800 * 7 / 8 / 100, 100 * 3 / 4 / 10
     assert scale.gather_seconds(800.0, 32, 1, chip) == pytest.approx(near + far)
+    # 12 devices in groups of 8 make 3 whole groups of 4.
+    near, far = 1200 * 3 / 4 / 100, 1200 / 4 * 2 / 3 / 10
+    assert scale.gather_seconds(1200.0, 12, 1, chip) == pytest.approx(near + far)
     # An axis outside one that fills the group crosses at every hop.
     assert scale.gather_seconds(800.0, 4, 8, chip) == pytest.approx(800 * 3 / 4 / 10)
 

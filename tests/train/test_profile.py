@@ -85,9 +85,9 @@ def test_every_second_of_the_run_is_accounted_for(traced) -> None:
     place, _, took = traced
     rows = [row for row in read_jsonl(place / "metrics.jsonl") if "perf/wall_seconds" in row]
     assert [row["step"] for row in rows] == [4, 8, 12, 12]
+    assert all(0 <= row["perf/data_wait"] <= 1 for row in rows[:-1])
     for row in rows:
         assert sum(row[f"perf/share/{stage}"] for stage in Stage) == pytest.approx(1)
-        assert 0 <= row["perf/data_wait"] <= 1
     seconds = {stage: rows[-1]["perf/wall_seconds"] * rows[-1][f"perf/share/{stage}"]
                for stage in Stage}  # fmt: skip
     assert sum(seconds.values()) == pytest.approx(took["wall"], rel=0.05)
@@ -127,6 +127,18 @@ def test_a_window_before_the_resumed_step_is_refused_unless_it_is_there(traced) 
         profile.check(Window(7, 2), place, start=7, total=12)
     # A run that was stopped inside its window, or after it, goes on by the same command.
     assert profile.check(Window(6, 3), place, start=7, total=12) is None
+
+
+def test_a_kill_inside_the_window_does_not_keep_the_run_from_going_on(tmp_path: Path) -> None:
+    """What was traced is lost with the process; the same command continues all the same."""
+    window = Window(5, 50)
+    profiler = profile.Profiler(window, tmp_path, wait=lambda: None, say=lambda _: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax.profiler, "start_trace", lambda _: None)
+        with profiler.step(5):
+            pass
+    assert profile.check(window, tmp_path, start=20, total=100) is None
+    assert profile.check(window, tmp_path, start=4, total=100) == window
 
 
 def test_a_stop_inside_the_window_closes_the_trace(

@@ -162,19 +162,3 @@ def predict(flops: float, moved: Traffic, axis_sizes: Mapping[str, int], chip: C
         weights=weights,
         tensor=2 * gather_seconds(moved.tensor, tensor, 1, chip),
     )
-
-
-def collective_bytes(hlo: str) -> dict[str, int]:
-    """Sum the bytes of the results of a compiled program's collectives, by operation.
-
-    Args:
-        hlo: `compiled.as_text()`, without loops (a loop's body counts once).
-    """
-    sizes = {"f32": 4, "s32": 4, "u32": 4, "bf16": 2, "f16": 2, "pred": 1, "u8": 1}
-    kinds = r"all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
-    found: dict[str, int] = {}
-    for result, kind in re.findall(rf"= (.*?) ({kinds})(?:-start)?\(", hlo):
-        for dtype, dims in re.findall(r"(\w+)\[([\d,]*)\]", result):
-            nbytes = sizes[dtype] * math.prod(int(dim) for dim in dims.split(",") if dim)
-            found[kind] = found.get(kind, 0) + nbytes
-    return found
