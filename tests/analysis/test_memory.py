@@ -129,7 +129,6 @@ vit = dict(dim=96, depth=3, num_heads=3, mlp_dim=384, **shapes)
 found = {
     "vit": compare(models.variant("deit_s16", **vit), 32),
     "rematerialised": compare(models.variant("deit_s16", remat="full", **vit), 32, accum_steps=2),
-    "swin": compare(models.variant("swin_t", depths=(4,), num_heads=(3,), **shapes), 8),
     "resnet": compare(models.variant("resnet50", depths=(8,), widths=(128,), **shapes), 8),
 }
 json.dump(found, sys.stdout)

@@ -110,7 +110,8 @@ def estimate_memory(
     return memory.estimate(
         build_lib.abstract_state(parts, mesh),
         parts.objective.loss,
-        jax.eval_shape(parts.objective.prepare, batch, jax.random.key(0)),
+        # The key inside: made outside, it would be computed.
+        jax.eval_shape(lambda x: parts.objective.prepare(x, jax.random.key(0)), batch),
         frozen=build_lib.placed(parts.frozen, mesh),
         batch_shards=sharding.batch_parts(mesh),
         num_microbatches=cfg.accum_steps,
