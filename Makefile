@@ -29,6 +29,7 @@ bench: $(VENV)/installed
 	$(RUN) -m benchmarks.host_overhead
 	$(RUN) -m benchmarks.inference
 	$(RUN) -m benchmarks.token_merging
+	$(RUN) -m benchmarks.memory
 	$(RUN) -m benchmarks.tables
 
 # The accuracy table of the README: three seeds of the digits run.

@@ -24,13 +24,12 @@ from vit_jax.data import DataConfig
 from vit_jax.models import DType, ModelConfig, Remat
 from vit_jax.train import build as build_lib
 
-_SCANNED = {"scan_unroll": 1}
 # By what is written in the table: a variant, fields of its model, fields of the run.
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "vit_s16": ("vit_s16", {}, {}),
     "vit_b16": ("vit_b16", {}, {}),
     "vit_b16 dropout_rate=0.1": ("vit_b16", {"dropout_rate": 0.1}, {}),
-    "vit_b16 scan_unroll=1": ("vit_b16", _SCANNED, {}),
+    "vit_b16 scan_unroll=1": ("vit_b16", {"scan_unroll": 1}, {}),
     "vit_b16 remat=dots": ("vit_b16", {"remat": Remat.DOTS}, {}),
     "vit_b16 remat=full": ("vit_b16", {"remat": Remat.FULL}, {}),
     "vit_b16 bfloat16": ("vit_b16", {"dtype": DType.BFLOAT16}, {}),

@@ -37,7 +37,6 @@ def _forget_programs() -> Iterator[None]:
     # Of thousands of compiled programs, some GB, Python's collector would walk every object again
     # and again. What another file shares comes back from the cache on disk.
     yield
-    os.environ["XLA_FLAGS"] = FLAGS
     jax.clear_caches()
     gc.collect()
 

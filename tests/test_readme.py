@@ -212,7 +212,6 @@ def call_well(command: Command, tmp_path: Path, photos: Path) -> str:
 @pytest.fixture
 def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))  # a run sets its own
 
 
 def _slow_outside_readme(command: Command) -> object:

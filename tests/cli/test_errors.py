@@ -80,7 +80,6 @@ def test_one_clear_line(
     args = [a.replace("--workdir=x", f"--workdir={tmp_path / 'w'}") for a in CASES[case][0]]
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))  # a run sets its own
     check_line(case, main(["main.py", *args]), capfd.readouterr().err)
     assert not (tmp_path / "w").exists()
 

@@ -345,7 +345,6 @@ def test_a_mistake_is_one_line(
     case: str, run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     args, expected = ERRORS[case]
-    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))  # the command adds to it
     monkeypatch.setattr(page, "build", None)
     if case == "gradio":
         monkeypatch.setattr(serve.importlib.util, "find_spec", lambda name: None)

@@ -74,11 +74,6 @@ def predict(*words: str | Path) -> int:
     return verb_main(["vit_jax", "predict", *map(str, words)])
 
 
-@pytest.fixture(autouse=True)
-def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))  # the verb adds its own
-
-
 def test_top1_is_that_of_the_runs_evaluation(
     run: Path,
     trained: Trained,

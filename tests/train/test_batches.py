@@ -43,7 +43,7 @@ def test_a_step_slower_than_the_pipeline_never_waits(run, monkeypatch):
 
     def asked(self):
         pipelines.append(self)
-        waited.append(not self.ready())
+        waited.append(not self._ahead[0].done())
         return take(self)
 
     monkeypatch.setattr(prefetch.Threads, "__next__", asked)

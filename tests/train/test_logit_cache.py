@@ -334,11 +334,7 @@ def test_every_process_reads_its_own_rows(
         np.testing.assert_array_equal(value, whole[key][8:])
 
 
-def test_the_command(
-    weights: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
-) -> None:
-    monkeypatch.setenv("XLA_FLAGS", "")
-
+def test_the_command(weights: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*args: str) -> tuple[int, str, str]:
         argv = [f"--config={CONFIG}", f"--config.objective.distill.weights={weights}", *args]
         status = cache_teacher.main(["vit_jax cache_teacher", *argv])

@@ -129,23 +129,16 @@ def test_sigterm_saves_and_the_same_command_continues(reference: Path, tmp_path:
     assert digest(workdir) == digest(reference)
 
 
-@pytest.fixture
-def own_flags(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))  # a run sets its own
-
-
 def call(workdir: Path, *args: str) -> int:
     return main(["main.py", f"--workdir={workdir}", *ARGS, "--config.mesh.data=1", *args])
 
 
-@pytest.mark.usefixtures("own_flags")
 def test_a_finished_run_says_so(reference: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # What changes no number is free to change.
     assert call(reference, "--config.log.every=3 steps", "--config.data.prefetch=4") == 0
     assert "nothing to do" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("own_flags")
 def test_another_config_is_refused_with_what_differs(
     reference: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,7 +3,6 @@
 
 import copy
 import dataclasses
-import os
 import re
 import shlex
 import shutil
@@ -194,7 +193,6 @@ def test_a_missing_file_is_told_before_the_data_are_opened(ref: str, tmp_path: P
 @pytest.fixture
 def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parents[2])
-    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))  # a run sets its own
 
 
 @pytest.mark.usefixtures("at_root")

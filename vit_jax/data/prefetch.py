@@ -77,10 +77,6 @@ class Threads:
         for _ in range(prefetch):
             self._start_one()
 
-    def ready(self) -> bool:
-        """Say whether the next batch can be had without waiting."""
-        return bool(self._ahead) and self._ahead[0].done()
-
     def __next__(self) -> Batch:
         if not self._ahead:
             raise StopIteration

@@ -46,12 +46,10 @@ def conv2d(
     if groups == 1 or jax.default_backend() != "cpu":
         return _convolve(x, kernel, stride, pads, groups)
     parts = zip(jnp.split(x, groups, axis=-1), jnp.split(kernel, groups, axis=-1), strict=True)
-    return jnp.concatenate([_convolve(a, b, stride, pads) for a, b in parts], axis=-1)
+    return jnp.concatenate([_convolve(a, b, stride, pads, 1) for a, b in parts], axis=-1)
 
 
-def _convolve(
-    x: jax.Array, kernel: jax.Array, stride: int, pads: Pads, groups: int = 1
-) -> jax.Array:
+def _convolve(x: jax.Array, kernel: jax.Array, stride: int, pads: Pads, groups: int) -> jax.Array:
     return jax.lax.conv_general_dilated(
         x,
         kernel,
