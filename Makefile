@@ -11,7 +11,7 @@ train: $(VENV)/installed
 	$(RUN) main.py --config=$(CONFIG) --workdir=$(WORKDIR)
 
 test: $(VENV)/installed-dev
-	$(RUN) -m pytest -n 2
+	$(RUN) -m pytest -n 2 --dist worksteal
 
 # The models against timm on a CPU build of torch; without it `make test` skips them.
 parity: $(VENV)/installed-parity

@@ -45,6 +45,7 @@ def seconds_per_step(
     from vit_jax.checkpoints.checkpointer import Checkpointer
     from vit_jax.objectives import Batch
     from vit_jax.train import build, early_stop, loop, stop
+    from vit_jax.train.broken import Broken
     from vit_jax.train.clock import Clock, Stage
     from vit_jax.train.meter import Meter
     from vit_jax.train.progress import Progress
@@ -88,7 +89,8 @@ def seconds_per_step(
                 mesh=mesh,
                 evaluators={},
                 checkpoints=Checkpointer(place / "checkpoints", cfg.checkpoint),
-                meter=Meter(),
+                meter=Meter(cfg.faults, lambda step, loss: None),
+                broken=Broken(0, str),
                 clock=clock,
                 writer=writer,
                 progress=progress,

@@ -15,12 +15,14 @@ from benchmarks import record
 README = Path(__file__).parent.parent / "README.md"
 MARKS = ("<!-- benchmarks-table -->", "<!-- /benchmarks-table -->")
 _STEP = re.compile(r"(?P<model>\w+) (?P<work>train|forward) (?P<size>batch=\d+ \w+)")
+# The stages of a start stay in the results.
+_STAGE = re.compile(r"start: .*: (?!compile)[a-z ]+")
 
 Rows = Sequence[dict[str, Any]]
 
 
 def markdown(device: str, rows: Rows) -> str:
-    """Return a table of models, training step beside forward pass, and one of all other rows."""
+    """Return a table of models, training step beside forward pass, and one of the other rows."""
     steps: dict[tuple[str, str, str], dict[str, str]] = {}
     others = []
     for row in rows:
@@ -28,7 +30,7 @@ def markdown(device: str, rows: Rows) -> str:
         if found and row["ratio"] is not None:
             key = (found["model"], found["size"], row["peer"])
             steps.setdefault(key, {})[found["work"]] = _ratio(row)
-        elif not found:
+        elif not found and not _STAGE.fullmatch(row["work"]):
             others.append(row)
     lines = [f"| on {device} | batch, dtype | beside | training step | forward pass |"]
     lines += ["|---|---|---|--:|--:|"]

@@ -25,6 +25,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 os.environ.setdefault("PJRT_NPROC", "32")
 
 FLAGS = os.environ["XLA_FLAGS"]
+MOST_RESIDENT = 3 * 2**30  # bytes, of each of two workers
 
 import jax  # noqa: E402  (the platform and the cache are read when jax is imported)
 
@@ -34,11 +35,20 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 @pytest.fixture(scope="module", autouse=True)
 def _forget_programs() -> Iterator[None]:
-    # Of thousands of compiled programs, some GB, Python's collector would walk every object again
-    # and again. What another file shares comes back from the cache on disk.
+    # Thousands of compiled programs are some GB, which Python's collector would walk again and
+    # again: frozen, it passes them by. Those that many files share are worth their room.
     yield
-    jax.clear_caches()
-    gc.collect()
+    if _resident() > MOST_RESIDENT:
+        gc.unfreeze()
+        jax.clear_caches()
+        gc.collect()
+    gc.freeze()
+
+
+def _resident() -> int:
+    statm = Path("/proc/self/statm")  # Linux has it
+    pages = int(statm.read_text().split()[1]) if statm.exists() else MOST_RESIDENT
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ from tests.test_configs import FILES, load
 from vit_jax import config_json
 from vit_jax.data import Crop
 from vit_jax.errors import UserError
+from vit_jax.faults import FaultsConfig
 from vit_jax.objectives import Distillation
 
 
@@ -39,3 +40,15 @@ def test_what_another_version_wrote() -> None:
     saved["optim"]["momentun"] = 1
     with pytest.raises(UserError, match=r"optim\.momentun that this version does not have"):
         config_json.from_json(saved)
+
+
+def test_faults_may_differ_where_they_change_no_number() -> None:
+    cfg = load(next(path for path in FILES if path.stem == "vit_mu_digits"))
+    saved = config_json.to_json(cfg)
+    cfg.faults = FaultsConfig(max_nonfinite=5, spike_sigmas=3.0, hang_seconds=0.0)
+    assert config_json.changes(saved, config_json.to_json(cfg)) == []
+    cfg.faults.skip_spikes = True
+    assert config_json.changes(saved, config_json.to_json(cfg)) == [
+        "faults.skip_spikes: False -> True",
+        "faults.spike_sigmas: 6.0 -> 3.0",
+    ]

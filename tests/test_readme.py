@@ -418,6 +418,7 @@ def test_every_config_field_is_documented() -> None:
         config_lib.Config,
         config_lib.CheckpointConfig,
         config_lib.LogConfig,
+        config_lib.FaultsConfig,
         data.DataConfig,
         data.TransformConfig,
         evals.EvalConfig,
@@ -427,6 +428,7 @@ def test_every_config_field_is_documented() -> None:
         InitConfig,
     ):
         groups = {"init", "data", "optim", "objective", "evals", "mesh", "checkpoint", "log"}
+        groups |= {"faults"}
         missing = {f.name for f in dataclasses.fields(cls)} - documented - groups
         assert not missing, f"docs/configs.md lacks {missing} of {cls.__name__}"
     for cls in {type(cfg) for cfg in models.VARIANTS.values()}:

@@ -7,13 +7,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax import data, errors, evals, models, objectives, optim, sharding
+from vit_jax import data, errors, evals, faults, models, objectives, optim, sharding
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.data import DataConfig
 from vit_jax.data.config import check_pad
 from vit_jax.durations import Clock
 from vit_jax.errors import UserError
 from vit_jax.evals import EvalConfig
+from vit_jax.faults import FaultsConfig
 from vit_jax.models import ModelConfig, ViTConfig
 from vit_jax.objectives import ObjectiveConfig
 from vit_jax.optim import OptimConfig
@@ -52,6 +53,7 @@ class Config:
             keeps none.
         init: weights to start from, of another run or a published file.
         checkpoint, log: saving and logging.
+        faults: when the run doubts itself.
         seed: of initial weights, data order, augmentation and dropout.
     """
 
@@ -67,6 +69,7 @@ class Config:
     init: InitConfig = dataclasses.field(default_factory=InitConfig)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
+    faults: FaultsConfig = dataclasses.field(default_factory=FaultsConfig)
     seed: int = 0
 
 
@@ -117,6 +120,7 @@ def check(cfg: Config) -> None:
             raise UserError(f"evals.{name}: use a-z, 0-9 and _, and neither 'train' nor 'perf'")
         evals.validate(cfg.evals[name], name)
     _check_checkpoint(cfg)
+    faults.validate(cfg.faults)
     # Durations are read once without knowing the data, so that a typo dies here.
     plan(cfg, num_examples=cfg.data.batch_size)
     known = [axis for axis in sharding.BATCH_AXES if getattr(cfg.mesh, axis) > 0]
@@ -162,7 +166,8 @@ def coerce(node: Any, path: str) -> None:
     """Turn plain strings of a config file, `crop="center"`, into the choices that they name.
 
     Raises:
-        UserError: no such choice, or a tuple that holds something else than its field says.
+        UserError: no such choice, a tuple that holds something else than its field says, a number
+            that is not finite or of more than 64 bits.
     """
     for field in dataclasses.fields(node):
         value = getattr(node, field.name)
@@ -174,6 +179,7 @@ def coerce(node: Any, path: str) -> None:
         else:
             value = errors.choice(field.type, path + field.name, value)
             value = errors.elements(field.type, path + field.name, value, field.default)
+            errors.check_number(path + field.name, value)
             setattr(node, field.name, value)
 
 

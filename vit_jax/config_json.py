@@ -33,12 +33,13 @@ def to_json(cfg: Config) -> dict[str, Any]:
 # Fields that an older version wrote under another name.
 _RENAMED = {"data.mixup_alpha": "data.mix.mixup_alpha"}
 
-# What may differ between a run and its continuation: it changes rounding at most. Where a teacher's
-# weights lie is free too: what they are is compared by their digest.
+# What may differ between a run and its continuation: it changes rounding at most, or when the run
+# ends. Where a teacher's weights lie is free too: what they are is compared by their digest.
 _FREE = re.compile(
     r"^(log|checkpoint|mesh|evals|objective\.distill\.weights"
     r"|(model|objective\.distill\.teacher)\.(scan_unroll|remat|attention)"
-    r"|data\.(data_dir|num_threads|num_workers|prefetch|cache))(\.|$)"
+    r"|data\.(data_dir|num_threads|num_workers|prefetch|cache|max_broken)"
+    r"|faults\.(max_nonfinite|hang_seconds))(\.|$)"
 )
 
 
@@ -62,6 +63,8 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         defaults.objective.distill.kind = Distillation(was[f"{distill}kind"])
         defaults.objective.distill.teacher = models.from_json(family)
     before = {**flatten(to_json(defaults)), **was}
+    if not after["faults.skip_spikes"]:  # then spikes are only told
+        before["faults.spike_sigmas"] = after["faults.spike_sigmas"]
     return [
         f"{key}: {before.get(key, 'absent')!r} -> {after.get(key, 'absent')!r}"
         for key in sorted(before.keys() | after.keys())

@@ -2,6 +2,7 @@
 """Durations as people write them in steps ("90 epochs", "1e6 examples", "5%"), seconds as words."""
 
 import dataclasses
+import math
 import re
 
 from vit_jax.errors import UserError
@@ -53,7 +54,7 @@ class Clock:
         """Return the duration in steps, at least 1 for a positive one; "" is 0.
 
         Raises:
-            UserError: unreadable text, or "%" while the length of the run is not known.
+            UserError: unreadable text, no end, or "%" while the length of the run is not known.
         """
         if not text:
             return 0
@@ -68,6 +69,8 @@ class Clock:
             raise UserError(f"{text!r}: the length of the run itself cannot be a percentage")
         else:
             steps = number / 100 * self.total_steps
+        if not math.isfinite(steps):
+            raise UserError(f"the duration {text!r} is longer than any number of steps")
         # Floor, as big_vision does: 90 epochs of 1,268,355 at 1,024 are 111,476 full steps. 1e-9
         # undoes the representation error of products such as 0.1 * 30.
         return max(int(steps + 1e-9), 1) if number > 0 else 0

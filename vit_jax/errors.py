@@ -3,15 +3,40 @@
 
 import difflib
 import enum
+import math
 import typing
 from collections.abc import Iterable
 from typing import Any
 
 
 class UserError(ValueError):
-    """Bad input. `main.py` and the CLI print its message in one line and exit with `status`."""
+    """Bad input. `main.py` and the CLI print its message in one line and exit with `status`.
+
+    Each kind of fault has a status of its own, named as in sysexits.h where it has a name there.
+    """
 
     status = 2
+
+
+class DataError(UserError):
+    """An image, a record or a label cannot be used."""
+
+    status = 65  # EX_DATAERR
+
+
+# A checkpoint, or anything else that a run keeps, cannot be written (EX_IOERR).
+CANNOT_SAVE = 74
+
+
+class NonFinite(UserError):
+    """Losses or gradients are not finite step after step, or what is to be saved is not."""
+
+    status = 70  # EX_SOFTWARE
+
+
+def shown(name: str) -> str:
+    """Write a file's name in one line: one with line breaks or odd bytes as Python's repr."""
+    return name if name.isprintable() else repr(name)
 
 
 def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
@@ -60,7 +85,7 @@ def elements(kind: Any, name: str, value: Any, default: Any) -> Any:
     Args:
         kind: the field's type; of one other than tuple[int, ...] and the like nothing is asked.
         name: the field, for the message.
-        value: what it is set to; a list becomes a tuple.
+        value: what it is set to; a list becomes a tuple, a whole number among floats one of them.
         default: the field's, an example of what it may be.
 
     Raises:
@@ -75,7 +100,30 @@ def elements(kind: Any, name: str, value: Any, default: Any) -> Any:
         isinstance(item, types) and not isinstance(item, bool) for item in value
     ):
         raise UserError(f"{name}={value!r} must be {words}, such as {written(default or example)}")
-    return value
+    return tuple(map(_as_float, value)) if of[0] is float else value
+
+
+def _as_float(number: int | float) -> float:
+    """Return a float also of a whole number, which a flag reads as an int."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
+
+
+def check_number(name: str, value: Any) -> None:
+    """Refuse NaN, infinity and what 64 bits do not hold, in a number or a tuple of numbers.
+
+    Comparisons with bounds may let them pass, and arithmetic stumbles over them.
+
+    Raises:
+        UserError: naming the field.
+    """
+    for item in value if isinstance(value, tuple) else (value,):
+        if isinstance(item, float) and not math.isfinite(item):
+            raise UserError(f"{name}={value} must be finite")
+        if isinstance(item, int) and abs(item) >= 2**63:
+            raise UserError(f"{name} is a number of more than 64 bits; choose a smaller one")
 
 
 def written(values: tuple[Any, ...]) -> str:

@@ -33,9 +33,14 @@ def configure() -> None:
     given = os.environ.get("XLA_FLAGS", "")
     missing = [flag for flag in _CPU_FLAGS if flag.split("=")[0] not in given]
     os.environ["XLA_FLAGS"] = " ".join([*missing, given]).strip()
-    if not any(next(Path("/dev").glob(node), None) for node in _ACCELERATORS):
+    if not device_files():
         keep_heap()
     keep_programs()
+
+
+def device_files() -> list[str]:
+    """List the device files of accelerators, whether or not jax has a plugin for them."""
+    return [str(file) for node in _ACCELERATORS for file in sorted(Path("/dev").glob(node))]
 
 
 def keep_heap() -> None:

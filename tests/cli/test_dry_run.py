@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from vit_jax.cli.train import main
+
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -24,6 +26,11 @@ def run(home: Path, *args: str) -> subprocess.CompletedProcess:
 def home(tmp_path: Path) -> Path:
     (tmp_path / "tmp").mkdir()
     return tmp_path
+
+
+@pytest.fixture
+def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
 
 
 def test_digits(home: Path) -> None:
@@ -49,15 +56,34 @@ def test_a_pod_is_planned_from_a_laptop(home: Path) -> None:
     assert len(out.stderr.strip().splitlines()) == 1
 
 
-def test_memory_is_shared_out(home: Path) -> None:
+@pytest.mark.usefixtures("at_root")
+def test_memory_is_shared_out(capsys: pytest.CaptureFixture[str]) -> None:
     def parameters(*mesh: str) -> float:
-        out = run(home, "main.py", "--config=configs/vit_b16_imagenet.py", "--dry_run", *mesh)
-        (line,) = [x for x in out.stdout.splitlines() if x.startswith("parameters ")]
+        flags = [
+            "--config=configs/vit_b16_imagenet.py",
+            "--dry_run",
+            "--config.model.scan_unroll=1",
+        ]
+        main(["main.py", *flags, *mesh])
+        printed = capsys.readouterr().out
+        assert "warning" not in printed
+        (line,) = [x for x in printed.splitlines() if x.startswith("parameters ")]
         assert line.endswith("MiB")
         return float(line.split()[1])
 
     assert parameters("--config.mesh.data=1") == pytest.approx(86_567_656 * 4 / 2**20, abs=0.01)
     assert parameters("--config.mesh.data=1", "--config.mesh.fsdp=8") < 45
+
+
+@pytest.mark.usefixtures("at_root")
+def test_a_mesh_that_divides_no_parameter_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = [f"--config.model.{name}={n}" for name, n in {"dim": 512, "mlp_dim": 1024}.items()]
+    mesh = ["--config.mesh.data=1", "--config.mesh.fsdp=7", "--config.data.batch_size=70"]
+    argv = ["main.py", "--config=configs/vit_mu_digits.py", "--dry_run", *sizes, *mesh]
+    assert main(argv) == 0
+    (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("warning")]
+    assert line.startswith("warning: mesh.fsdp=7 divides no axis of blocks/attn/")
+    assert line.endswith("whole on every device")
 
 
 def test_summary(home: Path) -> None:

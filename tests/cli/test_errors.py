@@ -116,6 +116,9 @@ SAID = {
     "checkpoint.keep=0": "checkpoint.keep=0 must be at least 1",
     "checkpoint.keep_best=-1": "checkpoint.keep_best=-1 must be at least 0",
     "checkpoint.patience=-1": "checkpoint.patience=-1 must be at least 0",
+    "faults.max_nonfinite=0": "faults.max_nonfinite=0 must be at least 1",
+    "faults.spike_sigmas=nan": "faults.spike_sigmas=nan must be finite",
+    "faults.hang_seconds=-1": "faults.hang_seconds=-1.0 must be at least 0; 0 turns it off",
     "checkpoint.metric=test/top1": (
         "checkpoint.metric='test/top1' is measured only at the end; set evals.test.every, or "
         "choose val/loss, val/top1, val/top5"

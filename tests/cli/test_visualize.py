@@ -14,6 +14,7 @@ from vit_jax import data
 from vit_jax.cli import augmentation_sheets, contact_sheet
 from vit_jax.cli.contact_sheet import Tile
 from vit_jax.cli.visualize import main
+from vit_jax.errors import DataError, UserError
 
 ROOT = Path(__file__).parent.parent.parent
 DIGITS = f"--config={ROOT}/configs/vit_mu_digits.py"
@@ -174,7 +175,8 @@ def test_a_mistake_is_one_line(case, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(augmentation_sheets, "_transform_sheet", None)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     args, expected = ERRORS[case]
-    assert run(f"--out={tmp_path}/new", *args) == 2
+    status = DataError.status if case == "no image" else UserError.status
+    assert run(f"--out={tmp_path}/new", *args) == status
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert expected in line

@@ -50,6 +50,7 @@ def test_nonsense_in_a_transform_is_one_line_that_names_the_field(fields, messag
         {"prefetch": 0},
         {"mix": MixConfig(mixup_alpha=-0.1)},
         {"repeats": 0},
+        {"max_broken": -1},
         {"mean": (0.5, 0.5)},
         {"std": (0.0,)},
     ],

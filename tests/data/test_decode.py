@@ -6,7 +6,8 @@ import pytest
 from PIL import Image
 
 from tests.data.conftest import encode
-from vit_jax.data.decode import decode, jpeg_size
+from vit_jax.data.decode import decode
+from vit_jax.data.encoded import jpeg_size
 
 LUMA = np.array([0.299, 0.587, 0.114])
 

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
 import pickle
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -71,3 +76,84 @@ def test_each_wrong_layout_has_its_own_line(tmp_path, photo):
     (root / "train" / "cat" / "cat.PNG").write_bytes(encode(photo[:8, :8], "PNG"))
     assert "unknown split" in message("val")
     assert len(open_source(f"folder:{root}")) == 1
+
+
+def write(root, *names):
+    for name in names:
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"x")
+    return f"folder:{root}"
+
+
+def test_files_that_differ_in_their_suffix_alone_are_told_once(tmp_path, capsys):
+    names = ["a.jpg", "a.png", "b.jpg", "b.webp", "b.x.jpg", "c.png"]
+    name = write(tmp_path, *(f"train/cat/{n}" for n in names), "train/dog/a.jpg", "val/cat/c.png")
+    for _ in range(2):
+        assert len(open_source(name)) == 7
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"warning: {tmp_path}/train/cat has ")
+    assert "/train/cat has a.jpg and a.png, and 1 more such: one photograph twice would" in line
+
+
+def test_a_class_spelled_in_two_ways_by_two_splits_is_refused(tmp_path):
+    for i, (one, two) in enumerate([("Cat", "cat"), ("caf\u00e9", "cafe\u0301")]):
+        name = write(tmp_path / str(i), f"train/{one}/a.png", f"val/{two}/a.png")
+        with pytest.raises(UserError, match=f"the class '{one}' of train is '{two}' in val"):
+            open_source(name)
+    # Handwritten letters: two classes.
+    name = write(tmp_path / "letters", "train/a/1.png", "train/A/1.png", "val/a/1.png")
+    assert open_source(name).class_names == ("A", "a")
+
+
+def test_what_is_no_file_is_no_image(tmp_path):
+    name = write(tmp_path, "train/cat/a.png", "train/cat/b.png/notes.txt")
+    os.mkfifo(tmp_path / "train" / "cat" / "c.png")
+    (tmp_path / "train" / "cat" / "d.png").symlink_to("a.png")
+    source = open_source(name)
+    assert sorted(source.example_id(i)[-5:] for i in range(len(source))) == ["a.png", "d.png"]
+
+
+def test_a_name_of_two_lines_is_told_in_one(tmp_path):
+    source = open_source(write(tmp_path, "train/cat/two\nlines.png"))
+    assert source.example_id(0) == repr(str(tmp_path / "train" / "cat" / "two\nlines.png"))
+    assert source.read(0) == (b"x", 0)
+
+
+@pytest.fixture
+def public():
+    """A folder that every user of the machine may enter, as not those of pytest."""
+    with tempfile.TemporaryDirectory() as root:
+        os.chmod(root, 0o755)
+        yield Path(root)
+
+
+@pytest.mark.parametrize("closed", ["", "train", "train/cat", "train/cat/a.png"])
+def test_what_may_not_be_read_is_named(public, closed):
+    name = write(public / "data", "train/cat/a.png", "train/dog/b.png")
+    where = public / "data" / closed
+    where.chmod(0)
+    code = """
+import os, sys
+from vit_jax import data
+from vit_jax.data import folders
+from vit_jax.errors import UserError
+folders.absolute_slices("train", {"train": 2}, "")  # imported now, as another may not read it
+if os.getuid() == 0:  # who may read all
+    os.setuid(65534)
+try:
+    source = data.open_source(sys.argv[1])
+    print([source.read(i)[1] for i in range(len(source))])
+except (UserError, OSError) as error:
+    print(type(error).__name__, error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, name], capture_output=True, text=True, check=False
+    )
+    where.chmod(0o755)
+    assert done.returncode == 0, done.stderr
+    if closed.endswith("png"):
+        assert done.stdout == f"PermissionError [Errno 13] Permission denied: '{where}'\n"
+    else:
+        assert done.stdout.startswith(f"UserError {where}")
+        assert done.stdout.endswith(": Permission denied\n")

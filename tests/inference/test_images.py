@@ -5,7 +5,6 @@ import io
 import os
 import struct
 import warnings
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +12,10 @@ import pytest
 from PIL import Image, ImageOps
 from sklearn.datasets import load_sample_image
 
+from tests.faults.broken_files import png_bomb
+from vit_jax.data import encoded
 from vit_jax.data.decode import decode
 from vit_jax.errors import UserError
-from vit_jax.inference import images
 from vit_jax.inference.images import expand, read_image
 
 PHOTO = load_sample_image("china.jpg")[100:148, 200:264]
@@ -265,27 +265,14 @@ def test_what_is_no_file_is_named(tmp_path: Path) -> None:
         read_image(tmp_path / "two\nlines.png", 3)
 
 
-def bomb(width: int, height: int) -> bytes:
-    """Write a PNG of a few hundred bytes, its pixels never there."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        body = kind + data
-        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    pixels = zlib.compress(bytes(1000))
-    end = chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + end
-
-
 def test_bombs_are_refused_by_their_header() -> None:
     with pytest.raises(UserError, match="more pixels than 89 million, the limit"):
-        read_image(bomb(20_000, 20_000), 3)
+        read_image(png_bomb(20_000, 20_000), 3)
     with (
         warnings.catch_warnings(record=True) as warned,
         pytest.raises(UserError, match="10000x10000 pixels, where 89 million are the limit"),
     ):
-        read_image(bomb(10_000, 10_000), 3)
+        read_image(png_bomb(10_000, 10_000), 3)
     assert warned == []
     with pytest.raises(UserError, match="1x600 pixels, a strip of more than 500:1"):
         read_image(encode(Image.new("L", (1, 600)), "PNG"), 3)
@@ -293,9 +280,9 @@ def test_bombs_are_refused_by_their_header() -> None:
 
 def test_a_large_jpeg_is_halved_and_a_larger_one_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     data = encode(Image.fromarray(PHOTO), "JPEG")
-    monkeypatch.setattr(images, "MAX_PIXELS", HEIGHT * WIDTH)
+    monkeypatch.setattr(encoded, "MAX_PIXELS", HEIGHT * WIDTH)
     assert read_image(data, 3).shape == PHOTO.shape
-    monkeypatch.setattr(images, "MAX_PIXELS", HEIGHT * WIDTH - 1)
+    monkeypatch.setattr(encoded, "MAX_PIXELS", HEIGHT * WIDTH - 1)
     half = decode(data, 3, min_size=(HEIGHT // 2, WIDTH // 2))
     np.testing.assert_array_equal(read_image(data, 3), half)
     assert half.shape == (HEIGHT // 2, WIDTH // 2, 3)
@@ -303,7 +290,7 @@ def test_a_large_jpeg_is_halved_and_a_larger_one_refused(monkeypatch: pytest.Mon
         read_image(encode(Image.fromarray(PHOTO), "PNG"), 3)
     with pytest.raises(UserError, match="64x48 pixels, where"):  # libjpeg does not convert it
         read_image(encode(Image.fromarray(PHOTO).convert("CMYK"), "JPEG"), 3)
-    monkeypatch.setattr(images, "MAX_PIXELS", HEIGHT * WIDTH // 4 - 1)
+    monkeypatch.setattr(encoded, "MAX_PIXELS", HEIGHT * WIDTH // 4 - 1)
     with pytest.raises(UserError, match="64x48 pixels, where"):
         read_image(data, 3)
 
@@ -319,7 +306,7 @@ def test_a_real_200_megapixel_photograph_is_read(tmp_path: Path) -> None:
 def test_files_of_endless_bytes_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(images, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(encoded, "MAX_BYTES", 1 << 20)
     with open(tmp_path / "zeros.png", "wb") as file:
         file.truncate((1 << 20) + 1)
     with pytest.raises(UserError, match=r"zeros.png: a file of more than 1 MiB"):

@@ -3,6 +3,7 @@
 
 import functools
 import math
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from vit_jax.models.layers.attention import attend
+from vit_jax.models.layers.attention import _has_cudnn, attend
 from vit_jax.models.layers.drop_path import DropPathRule, drop_path, drop_path_rates
 from vit_jax.models.layers.mlp import Gelu, gelu
 from vit_jax.models.layers.norm import layer_norm
@@ -123,6 +124,15 @@ def test_a_step_of_many_blocks_keeps_one_array_of_attention_weights_each() -> No
     q = k = v = jnp.ones((2, 3, 16, 4))
     kept = jax.tree.leaves(jax.vjp(attend, q, k, v)[1])
     assert sum(leaf.shape == (2, 3, 16, 16) for leaf in kept) == 1
+
+
+@pytest.mark.parametrize(
+    "capability, runs",
+    [("9.0", True), ("12.0", True), ("8.0", True), ("7.5", False), ("gfx942", False)],
+)
+def test_flash_attention_is_for_nvidia_from_ampere_on(capability: str, runs: bool) -> None:
+    assert _has_cudnn(types.SimpleNamespace(compute_capability=capability)) == runs
+    assert not _has_cudnn(jax.local_devices()[0])
 
 
 def test_attention_dropout_keeps_the_mean() -> None:

@@ -2,7 +2,9 @@
 import jax.numpy as jnp
 import pytest
 
-from vit_jax.train.meter import Meter, NonFinite
+from vit_jax.errors import NonFinite
+from vit_jax.faults import FaultsConfig
+from vit_jax.train.meter import Meter
 
 
 def step(loss: float, *, nonfinite: float = 0.0, lr: float = 0.1) -> dict:
@@ -11,7 +13,7 @@ def step(loss: float, *, nonfinite: float = 0.0, lr: float = 0.1) -> dict:
 
 
 def test_means_leave_the_steps_in_flight_for_the_next_line() -> None:
-    meter = Meter()
+    meter = Meter(FaultsConfig(), lambda step, loss: None)
     for i in range(6):
         meter.add(i + 1, step(float(i), lr=0.1 * i))
     first = meter.read()
@@ -21,13 +23,13 @@ def test_means_leave_the_steps_in_flight_for_the_next_line() -> None:
 
 
 def test_the_first_line_needs_no_second_step() -> None:
-    meter = Meter()
+    meter = Meter(FaultsConfig(), lambda step, loss: None)
     meter.add(1, step(2.0))
     assert meter.read()["train/loss"] == 2.0
 
 
 def test_skipped_steps_are_counted_but_not_averaged() -> None:
-    meter = Meter()
+    meter = Meter(FaultsConfig(), lambda step, loss: None)
     for loss, bad in ((1.0, 0.0), (float("nan"), 1.0), (3.0, 0.0), (5.0, 0.0)):
         meter.add(1, step(loss, nonfinite=bad))
     scalars = meter.read(everything=True)
@@ -36,7 +38,7 @@ def test_skipped_steps_are_counted_but_not_averaged() -> None:
 
 
 def test_a_run_that_never_recovers_is_ended() -> None:
-    meter = Meter()
+    meter = Meter(FaultsConfig(), lambda step, loss: None)
     for i in range(21):
         meter.add(i + 1, step(float("nan"), nonfinite=1.0))
     with pytest.raises(NonFinite, match=r"20 steps up to 20.*optim\.lr"):
@@ -44,6 +46,6 @@ def test_a_run_that_never_recovers_is_ended() -> None:
 
 
 def test_one_good_step_starts_the_count_again() -> None:
-    meter = Meter()
+    meter = Meter(FaultsConfig(), lambda step, loss: None)
     for i in range(60):
         meter.add(i + 1, step(1.0, nonfinite=float(i % 15 != 0)))

@@ -246,6 +246,7 @@ def test_not_files_of_weights(tmp_path: Path) -> None:
         Path(place).write_bytes(content)
         assert expected in refused(place), content
     assert "is not a plain file" in refused("/dev/null")
+    assert "cannot be read: File name too long" in refused(str(tmp_path / ("a" * 300)))
     address = "gs://vit_models/augreg/x.npz"
     assert "curl -O https://storage.googleapis.com/vit_models/augreg/x.npz" in refused(address)
 

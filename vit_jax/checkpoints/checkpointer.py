@@ -22,7 +22,7 @@ from vit_jax.checkpoints import storage
 from vit_jax.checkpoints.config import CheckpointConfig, ranked
 from vit_jax.checkpoints.orbax_errors import cause, silence_orbax
 from vit_jax.checkpoints.record import Damaged
-from vit_jax.errors import UserError
+from vit_jax.errors import CANNOT_SAVE, UserError
 
 _log = logging.getLogger(__name__)
 
@@ -32,9 +32,13 @@ _DELETED = ".deleted"  # renamed before removal: a kill half-way leaves no half 
 class CorruptCheckpoints(UserError):
     """There are checkpoints, but none that can be used."""
 
+    status = 66  # EX_NOINPUT
+
 
 class SaveFailed(UserError):
     """A checkpoint could not be written; the older ones are intact."""
+
+    status = CANNOT_SAVE
 
 
 class Restored(NamedTuple):
@@ -92,6 +96,7 @@ class Checkpointer:
             SaveFailed: this save could not start, or the one before failed meanwhile (this one is
                 under way then).
             UserError: the directory holds this or a later step that this run did not restore.
+            NonFinite: the state holds NaN or infinity.
         """
         failure = self._join()
         if step in self._ours:

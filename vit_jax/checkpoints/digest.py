@@ -26,7 +26,8 @@ def _words(x: Array) -> UInt32[Array, "*shape"]:
 
 
 @jax.jit
-def _digest(x: Array) -> Array:
+def _digest(x: Array) -> tuple[Array, Array]:
+    """Return the digest, and whether every number is finite: one pass over the array."""
     words = _words(x)
     # Row-major position, by axis: a reshape to one axis would gather a sharded array.
     index = jnp.zeros(words.shape, jnp.uint32)
@@ -34,7 +35,8 @@ def _digest(x: Array) -> Array:
         stride = math.prod(words.shape[axis + 1 :]) % 2**32
         index += lax.broadcasted_iota(jnp.uint32, words.shape, axis) * jnp.uint32(stride)
     # An odd weight has an inverse modulo 2**32, so a change of one element is always seen.
-    return jnp.sum(words * (2 * index + 1), dtype=jnp.uint32)
+    finite = jnp.isfinite(x).all() if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.asarray(True)
+    return jnp.sum(words * (2 * index + 1), dtype=jnp.uint32), finite
 
 
 def digests(tree: trees.PyTree) -> dict[str, int]:
@@ -43,6 +45,13 @@ def digests(tree: trees.PyTree) -> dict[str, int]:
     The sum over words of `word * (2 * i + 1)` modulo 2**32, i being the word's row-major index in
     the global array. Every process of a run must call it, and gets the same numbers.
     """
+    return examine(tree)[0]
+
+
+def examine(tree: trees.PyTree) -> tuple[dict[str, int], list[str]]:
+    """Return `digests`, and the names of the leaves that hold NaN or infinity."""
     # Leaf by leaf: leaves may live on different devices, and equal shapes compile once.
     on_device = {name: _digest(jnp.asarray(leaf)) for name, leaf in trees.named_leaves(tree)}
-    return {name: int(value) for name, value in jax.device_get(on_device).items()}
+    found = jax.device_get(on_device).items()
+    sums = {name: int(digest) for name, (digest, _) in found}
+    return sums, [name for name, (_, finite) in found if not finite]

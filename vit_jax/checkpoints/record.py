@@ -13,8 +13,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from vit_jax import trees
-from vit_jax.checkpoints.digest import digests
-from vit_jax.errors import UserError
+from vit_jax.checkpoints.digest import digests, examine
+from vit_jax.errors import NonFinite, UserError
 
 _FORMAT = 1
 
@@ -43,8 +43,17 @@ class Record:
 def describe(
     state: trees.PyTree, metadata: Mapping[str, Any], metrics: Mapping[str, SupportsFloat]
 ) -> Record:
-    """Describe a state; waits for its arrays to be computed."""
-    sums = digests(state)
+    """Describe a state; waits for its arrays to be computed.
+
+    Raises:
+        NonFinite: it is none to go on from.
+    """
+    sums, bad = examine(state)
+    if bad:
+        raise NonFinite(
+            f"{listed(bad)} overflowed to NaN or infinity, so no checkpoint is made of them; those "
+            "before are intact. Lower optim.lr or set optim.clip_norm=1"
+        )
     leaves = {
         name: (str(leaf.dtype), list(leaf.shape), sums[name])
         for name, leaf in trees.named_leaves(state)

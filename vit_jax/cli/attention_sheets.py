@@ -13,9 +13,8 @@ from jaxtyping import Float, UInt8
 
 from vit_jax.analysis.head_maps import HeadMaps, head_maps
 from vit_jax.cli.contact_sheet import Tile, render
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, shown
 from vit_jax.inference import Trained, probabilities
-from vit_jax.inference.images import shown
 from vit_jax.inference.overlay import colors, overlay, spread
 from vit_jax.inference.saliency import extra_rollout, make_inspection, method
 

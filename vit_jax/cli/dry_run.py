@@ -3,6 +3,7 @@
 
 import dataclasses
 import tempfile
+from typing import Any
 
 import jax
 
@@ -15,6 +16,8 @@ from vit_jax.errors import UserError
 from vit_jax.objectives.distill import LOGITS
 from vit_jax.train import build as build_lib
 from vit_jax.train import start, teacher
+
+_LARGE = 2**20  # bytes of a parameter
 
 
 def dry_run(cfg: Config) -> tuple[str, UserError | None]:
@@ -35,11 +38,11 @@ def dry_run(cfg: Config) -> tuple[str, UserError | None]:
     except UserError as error:
         unread = error  # shapes and costs do not need the weights
     with tempfile.TemporaryDirectory() as scratch:
-        report, missing = _report(_without_writing(cfg, scratch))
+        report, missing = _report(without_writing(cfg, scratch))
     return report, unread or missing
 
 
-def _without_writing(cfg: Config, scratch: str) -> Config:
+def without_writing(cfg: Config, scratch: str) -> Config:
     """Point to `scratch` where opening the digits would write them first."""
     if cfg.data.name != "digits" or (data_root(cfg.data.data_dir) / "digits").is_dir():
         return cfg
@@ -66,7 +69,11 @@ def _report(cfg: Config) -> tuple[str, UserError | None]:
     lines = ["PARAMETERS", *tables.parameter_table(state.params, _optimizer(cfg, state.params)), ""]
     lines += [f"COST ({devices} device(s), mesh {dict(mesh.shape)})"]
     lines += [_flops(cfg, parts, missing is None)]
-    lines += [*tables.memory_table(estimate_memory(cfg, parts, mesh)), ""]
+    lines += [
+        *tables.memory_table(estimate_memory(cfg, parts, mesh)),
+        *_undivided(state.params, mesh),
+        "",
+    ]
     lines += ["BATCH", *_batch(cfg, source), ""]
     lines += ["RUN", *_durations(cfg, parts.plan, num_examples, missing is None)]
     lines += [f"starts from {cfg.init.weights}"] if cfg.init.weights else []
@@ -117,6 +124,23 @@ def estimate_memory(
         num_microbatches=cfg.accum_steps,
         uphill=cfg.optim.sam_rho > 0,
     )
+
+
+def _undivided(params: Any, mesh: jax.sharding.AbstractMesh) -> list[str]:
+    """Warn of large parameters that stay whole though the mesh has axes to divide them by."""
+    sizes = {axis: mesh.shape[axis] for axis in ("fsdp", "tensor") if mesh.shape[axis] > 1}
+    whole = [
+        name
+        for name, leaf in trees.named_leaves(params)
+        if trees.num_bytes(leaf) >= _LARGE and leaf.sharding.shard_shape(leaf.shape) == leaf.shape
+    ]
+    if not sizes or not whole:
+        return []
+    axes = " and ".join(f"mesh.{axis}={size}" for axis, size in sizes.items())
+    more = f" and {len(whole) - 3} more" if len(whole) > 3 else ""
+    return [
+        f"warning: {axes} divides no axis of {', '.join(whole[:3])}{more}: whole on every device"
+    ]
 
 
 def _teacher(cfg: Config, parts: build_lib.Parts) -> list[str]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Command lines with a config file and overrides: every mistake is one line with a suggestion."""
 
+import errno
 import os
 import re
 import sys
@@ -18,6 +19,10 @@ from vit_jax.errors import UserError
 
 if TYPE_CHECKING:
     from vit_jax.config import Config
+
+
+# What the system says of a disk without room: full, over quota, or a file over its limit.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def define(argv: Sequence[str]) -> flags.FlagValues:
@@ -44,7 +49,7 @@ def read_config(argv: Sequence[str], values: flags.FlagValues) -> "Config":
     if config is None:
         raise UserError(f"which run? add --config=FILE, one of: {', '.join(_config_files())}")
     path = Path(config.split(":")[0])
-    if not path.is_file():
+    if not os.path.isfile(path):  # unlike pathlib's, False of a name that is too long
         raise errors.unknown("config file", str(path), _config_files())
     # Late: help and a mistyped file are answered before jax is imported.
     from vit_jax.config import Config, check, check_path
@@ -132,10 +137,25 @@ def run(main: Callable[[], int | None], argv: Sequence[str]) -> int:
         print("interrupted", file=sys.stderr)
         return 130  # as the shell has it for SIGINT
     except UserError as error:
-        if "--debug" in argv:
-            traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
+        _tell(str(error), argv)
         return error.status
+    except OSError as error:
+        what = f"{error.filename}: " if error.filename else ""
+        if error.errno in _NO_ROOM:
+            _tell(f"{what}{error.strerror}; make room, then start the same command again", argv)
+            return errors.CANNOT_SAVE
+        # Of a path that a user named, wherever it is first looked at.
+        if error.errno in (errno.ENAMETOOLONG, errno.EACCES) and what:
+            _tell(f"{what}{error.strerror}", argv)
+            return UserError.status
+        raise
+
+
+def _tell(what: str, argv: Sequence[str]) -> None:
+    """Say what went wrong, while it is handled, in one line whatever the value that it quotes."""
+    if "--debug" in argv:
+        traceback.print_exc()
+    print(f"error: {' '.join(what.splitlines())}", file=sys.stderr)
 
 
 def value_of(name: str, argv: Sequence[str]) -> str | None:

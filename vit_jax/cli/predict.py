@@ -20,8 +20,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from vit_jax import errors, startup, trees
 from vit_jax.cli import flags as cli_flags
 from vit_jax.cli import trained_flags
-from vit_jax.errors import UserError
-from vit_jax.inference.images import expand, shown
+from vit_jax.errors import UserError, shown
+from vit_jax.inference.images import expand
 from vit_jax.inference.prediction import Result, stream
 from vit_jax.inference.trained import read_weights
 

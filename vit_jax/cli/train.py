@@ -20,7 +20,8 @@ Trains the run that FILE describes, or continues it where DIR holds its checkpoi
   python main.py --config=configs/vit_mu_digits.py --workdir=runs/digits
   python main.py --config=configs/vit_b16_imagenet.py --dry_run --config.model.depth=6
 
-Exit status: 0 finished, 2 bad input, 75 stopped by a signal (the same command continues)."""
+Exit status: 0 finished, 2 bad input, 65 bad data, 66 no usable checkpoint, 70 not finite, 71 hung,
+74 cannot save, 75 stopped by a signal (after 71 and 75 the same command continues)."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -71,13 +72,13 @@ def main(argv: Sequence[str]) -> int:
             raise UserError(f"--workdir={values['workdir'].value} looks like a flag; name a folder")
         from vit_jax import sharding
         from vit_jax.train.loop import fit
+        from vit_jax.train.lost_process import other_processes
 
         sharding.initialize_distributed()
-        return fit(
-            cfg,
-            values["workdir"].value,
-            allow_config_change=bool(values["allow_config_change"].value),
-            window=window,
-        ).status
+        allow = bool(values["allow_config_change"].value)
+        with other_processes():
+            return fit(
+                cfg, values["workdir"].value, allow_config_change=allow, window=window
+            ).status
 
     return cli_flags.run(command, argv)

@@ -54,6 +54,7 @@ _CROP_RANGES = {
     Crop.INCEPTION: ((0.05, 1.0), (0.75, 1.33)),
     Crop.RANDOM_RESIZED: ((0.08, 1.0), (3 / 4, 4 / 3)),
 }
+_LEAST_RATIO = 0.001  # an image is resized to the size over it
 _RANDOM_CROPS = (*_CROP_RANGES, Crop.RANDOM, Crop.SQUASH_RANDOM)
 
 
@@ -121,6 +122,9 @@ class DataConfig:
         mix: mixup and cutmix.
         erasing_prob: how often a box of an image is replaced by noise (random erasing,
             arXiv:1708.04896).
+        max_broken: how many training examples may turn out to be unreadable, each then replaced by
+            the next one that can be read; one more ends the run. 0 is none: a run never learns from
+            other images than it was told to unless its config says so. Evaluations allow none.
     """
 
     name: str = "digits"
@@ -138,6 +142,7 @@ class DataConfig:
     classes: tuple[int, ...] = ()
     mix: MixConfig = dataclasses.field(default_factory=MixConfig)
     erasing_prob: float = 0.0
+    max_broken: int = 0
 
 
 def crop_ranges(cfg: TransformConfig) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -190,7 +195,10 @@ def check_transform(cfg: TransformConfig, name: str = "transform") -> None:
     """
     from vit_jax.data.augment import parse  # late: it needs OpenCV, which a config does not
 
-    _require(0 < cfg.crop_ratio <= 1, f"{name}.crop_ratio={cfg.crop_ratio} must be in (0, 1]")
+    _require(
+        _LEAST_RATIO <= cfg.crop_ratio <= 1,
+        f"{name}.crop_ratio={cfg.crop_ratio} must be from {_LEAST_RATIO} to 1",
+    )
     if cfg.crop in _CROP_RANGES:
         for key, high in (("area", 1.0), ("aspect", math.inf)):
             if getattr(cfg, key):
@@ -254,6 +262,7 @@ def check(cfg: DataConfig) -> None:
     _require(cfg.prefetch >= 1, f"data.prefetch={cfg.prefetch} must be at least 1")
     check_mix(cfg.mix)
     _require(0 <= cfg.erasing_prob <= 1, f"data.erasing_prob={cfg.erasing_prob} must be in [0, 1]")
+    _require(cfg.max_broken >= 0, f"data.max_broken={cfg.max_broken} must not be negative")
     _require(cfg.repeats >= 1, f"data.repeats={cfg.repeats} must be at least 1")
     _require(
         cfg.repeats == 1 or not is_on(cfg.mix) or cfg.mix.partner is not Partner.PREVIOUS,

@@ -6,34 +6,28 @@ take (CMYK, small flaws, other formats) through Pillow. EXIF orientation is igno
 decoders ignore it: published models were trained that way.
 """
 
-import io
+import contextlib
 
 import cv2
 import numpy as np
 import simplejpeg
 from jaxtyping import UInt8
 
+from vit_jax.data.encoded import (
+    JPEG,
+    PNG,
+    check_size,
+    image_size,
+    is_webp,
+    open_image,
+    png_claims_too_much,
+)
 from vit_jax.data.jpeg_rows import decode_rows
 
 # Parallelism is over examples; OpenCV's own threads would only fight with those.
 cv2.setNumThreads(0)
 # What it cannot read, Pillow tries, and says why not.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
-
-_JPEG = b"\xff\xd8\xff"
-_PNG = b"\x89PNG\r\n\x1a\n"
-_WEBP = b"WEBP"  # at byte 8
-
-
-def jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """Return (height, width) of a JPEG from its header; None where this is not a readable one."""
-    if not data.startswith(_JPEG):
-        return None
-    try:
-        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
-    except ValueError:
-        return None
-    return int(height), int(width)
 
 
 def decode(
@@ -47,7 +41,7 @@ def decode(
     """Decode an image to RGB (`channels` 3) or grey (1); an alpha channel is dropped.
 
     Args:
-        data: a JPEG, PNG, WebP or anything else that Pillow reads.
+        data: a JPEG, PNG, WebP or another of `encoded.FORMATS`.
         channels: 1 or 3.
         exact: JPEG: the accurate inverse DCT and chroma interpolation, for evaluation. The fast
             ones differ by a level or two in 255.
@@ -57,9 +51,14 @@ def decode(
             from what is returned, and flaws in them go unnoticed. None is all.
 
     Raises:
-        ValueError: the bytes are no image, or a broken one.
+        ValueError: the bytes are no image, a broken one, or one of more than `encoded.MAX_PIXELS`
+            (of a JPEG four times as many, where `min_size` lets it be halved).
     """
-    if data.startswith(_JPEG):
+    size = image_size(data)
+    if size is not None:
+        halved = any(min_size) and all(2 * m <= n + 1 for m, n in zip(min_size, size, strict=True))
+        check_size(*size, times=4 if halved and data.startswith(JPEG) else 1)
+    if data.startswith(JPEG) and size is not None:
         if num_rows is not None and not exact:
             rows = decode_rows(data, channels, num_rows)
             if rows is not None:
@@ -76,24 +75,23 @@ def decode(
             )
         except ValueError:
             pass  # CMYK, of which ImageNet has some, or a flaw that Pillow may forgive
-    elif data.startswith(_PNG) or data[8:12] == _WEBP:
+    elif is_webp(data) or (data.startswith(PNG) and not png_claims_too_much(data)):
         flag = cv2.IMREAD_COLOR_RGB if channels == 3 else cv2.IMREAD_GRAYSCALE
-        image = cv2.imdecode(np.frombuffer(data, np.uint8), flag | cv2.IMREAD_IGNORE_ORIENTATION)
-        if image is not None:
-            return image.reshape(*image.shape[:2], channels)
+        flag |= cv2.IMREAD_IGNORE_ORIENTATION
+        with contextlib.suppress(cv2.error):
+            image = cv2.imdecode(np.frombuffer(data, np.uint8), flag)
+            if image is not None:
+                return image.reshape(*image.shape[:2], channels)
     return _decode_pillow(data, channels)
 
 
 def _decode_pillow(data: bytes, channels: int) -> UInt8[np.ndarray, "H W C"]:
-    from PIL import Image, UnidentifiedImageError
-
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with open_image(data) as image:
+            check_size(image.height, image.width)
             pixels = np.asarray(image.convert("RGB" if channels == 3 else "L"))
-    except UnidentifiedImageError as error:  # its own text is the address of the BytesIO
-        raise ValueError("no known image format") from error
-    except Image.DecompressionBombError as error:
-        raise ValueError("more pixels than Pillow's limit") from error
-    except (OSError, SyntaxError, ValueError) as error:  # Pillow raises SyntaxError on a bad PNG
+    except ValueError:
+        raise
+    except Exception as error:  # of broken files Pillow's readers raise anything
         raise ValueError(str(error) or type(error).__name__) from error
     return pixels.reshape(*pixels.shape[:2], channels)

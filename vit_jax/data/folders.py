@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folders of images, DIR/{train,val,test}/<class>/*.{jpg,jpeg,png,webp}, read as a dataset."""
 
+import functools
 import hashlib
 import os
 import re
+import sys
+import unicodedata
 from pathlib import Path
 
 import numpy as np
 
+from vit_jax.data.encoded import read_file
 from vit_jax.data.sources import absolute_slices
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, shown
 
 _SPLITS = ("train", "val", "test")
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
@@ -43,11 +47,13 @@ class FolderSource:
 
     def read(self, index: int) -> tuple[bytes, int]:
         """Return an example's encoded image and its class id."""
-        with open(self.example_id(index), "rb", buffering=0) as file:  # read in one go anyway
-            return file.read(), int(self.labels[index])
+        return read_file(self._path(index)), int(self.labels[index])
 
     def example_id(self, index: int) -> str:
-        """Return the file's path."""
+        """Return the file's path, in one line."""
+        return shown(self._path(index))
+
+    def _path(self, index: int) -> str:
         return str(self._root / os.fsdecode(self._paths[index]))
 
 
@@ -59,19 +65,31 @@ def open_folder(path: str, split: str) -> FolderSource:
     were written for a TFDS dataset. Within a split, files come in an order that depends on
     their names alone but is mixed over the classes: by name, `train[:99%]` would lack the last.
 
+    Two files of a class that differ in their suffix alone may be one photograph twice, and are told
+    on stderr: they may as well be two.
+
     Raises:
-        UserError: no such folder or split, no class folders, or one without an image.
+        UserError: no such folder or split, no class folders, one without an image, one that may not
+            be read, or one whose name differs between splits in case alone.
     """
     if not path:
         raise UserError("data.name=folder: names no folder; write it as data.name=folder:DIR")
-    root = Path(path).expanduser()
-    layout = f"expected {root}/{{train,val}}/<class>/*.{{jpg,jpeg,png,webp}}"
+    try:
+        return _open(Path(os.path.expanduser(path)), split)
+    except OSError as error:
+        raise UserError(f"{shown(str(error.filename or path))}: {error.strerror}") from error
+
+
+def _open(root: Path, split: str) -> FolderSource:
+    where = shown(str(root))
+    layout = f"expected {where}/{{train,val}}/<class>/*.{{jpg,jpeg,png,webp}}"
     if not root.is_dir():
-        raise UserError(f"no folder {str(root)!r}; {layout}")
+        raise UserError(f"no folder {where!r}; {layout}")
     splits = [name for name in _SPLITS if (root / name).is_dir()]
     if not splits:
-        raise UserError(f"{root} has none of the folders train, val, test; {layout}")
+        raise UserError(f"{where} has none of the folders train, val, test; {layout}")
     classes = {name: _classes(root / name, layout) for name in splits}
+    _check_spelling(where, classes)
     union = tuple(sorted(set().union(*classes.values())))
     split = re.sub(r"\bvalidation\b", "val", split)
     wanted = {part.split("[")[0].strip() for part in split.split("+")}
@@ -80,17 +98,36 @@ def open_folder(path: str, split: str) -> FolderSource:
     }
     sizes = {name: len(found) for name, found in files.items()}
     chosen: list[str] = []
-    for name, start, stop in absolute_slices(split, sizes, str(root)):
+    for name, start, stop in absolute_slices(split, sizes, where):
         chosen += files[name][start:stop]
-    return FolderSource(root, f"{root}[{split}]", union, chosen)
+    return FolderSource(root, f"{where}[{split}]", union, chosen)
 
 
 def _classes(directory: Path, layout: str) -> list[str]:
     with os.scandir(directory) as entries:
         names = [e.name for e in entries if e.is_dir() and not e.name.startswith(".")]
     if not names:
-        raise UserError(f"{directory} has no class folders; {layout}")
+        raise UserError(f"{shown(str(directory))} has no class folders; {layout}")
     return names
+
+
+def _check_spelling(where: str, classes: dict[str, list[str]]) -> None:
+    """Refuse a class that one split writes otherwise than another, in case or accents' encoding.
+
+    Two such classes within a split are two: handwritten letters may well lie in "a" and "A".
+    """
+    spelled: dict[str, dict[str, str]] = {}
+    for split, names in classes.items():
+        for name in names:
+            key = unicodedata.normalize("NFC", name).casefold()
+            spelled.setdefault(key, {}).setdefault(name, split)
+    for found in spelled.values():
+        if len(found) > 1 and all(len(found.keys() & set(names)) < 2 for names in classes.values()):
+            (one, here), (two, there) = list(found.items())[:2]
+            raise UserError(
+                f"{where}: the class {one!r} of {here} is {two!r} in {there}; give both folders "
+                "the same name"
+            )
 
 
 def _files(root: Path, split: str, classes: list[str], layout: str) -> list[str]:
@@ -101,8 +138,33 @@ def _files(root: Path, split: str, classes: list[str], layout: str) -> list[str]
                 f"{split}/{name}/{e.name}"
                 for e in entries
                 if e.name.lower().endswith(_SUFFIXES) and not e.name.startswith(".")
+                # Links are believed: to follow a million of them over a network takes minutes.
+                if e.is_file(follow_symlinks=False) or e.is_symlink()
             ]
+        folder = shown(str(root / split / name))
         if not images:
-            raise UserError(f"class folder {root / split / name} holds no images; {layout}")
+            raise UserError(f"class folder {folder} holds no images; {layout}")
+        _tell_twins(folder, images)
         found += images
     return sorted(found, key=lambda p: hashlib.blake2b(os.fsencode(p), digest_size=8).digest())
+
+
+def _tell_twins(folder: str, images: list[str]) -> None:
+    """Warn of files that differ in their suffix alone."""
+    if len({path.rpartition(".")[0] for path in images}) == len(images):
+        return
+    by_stem: dict[str, list[str]] = {}
+    for path in sorted(images):
+        by_stem.setdefault(path.rpartition(".")[0], []).append(shown(path.rpartition("/")[2]))
+    twins = [names for names in by_stem.values() if len(names) > 1]
+    one, two = twins[0][:2]
+    more = f", and {len(twins) - 1} more such" if len(twins) > 1 else ""
+    _warn_once(
+        f"{folder} has {one} and {two}{more}: one photograph twice would count twice, and could "
+        "lie on both sides of a split"
+    )
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)

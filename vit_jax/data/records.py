@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from vit_jax.data.sources import Label, absolute_slices
-from vit_jax.errors import UserError, unknown
+from vit_jax.errors import DataError, UserError, unknown
 
 
 class TfdsSource:
@@ -55,17 +55,32 @@ class TfdsSource:
         return len(self._records)
 
     def read(self, index: int) -> tuple[bytes, Label]:
-        """Return an example's encoded image and its label."""
+        """Return an example's encoded image and its label.
+
+        A label of -1 is TFDS's way to say that there is none, for those who need none.
+
+        Raises:
+            DataError: a record that is cut or damaged, or a label that is none of the classes.
+        """
         try:
             example = self._records[index]
-        except RuntimeError as error:  # of the reader, which is C++: a cut or overwritten file
-            raise _unreadable(self._directory, error) from error
-        label = example[self._label]
+            image = bytes(example[self._image])
+            label = np.asarray(example[self._label], np.int64)
+        except Exception as error:  # the reader, protobuf and TFDS have many kinds
+            told = str(_unreadable(self._directory, error))
+            raise DataError(f"{self.example_id(index)}: {told}") from error
+        lowest = 0 if self.multi_label else -1
+        unfit = label[(label < lowest) | (label >= self.num_classes)]
+        if unfit.size:
+            raise DataError(
+                f"{self.example_id(index)}: the label is {unfit.flat[0]}, where the "
+                f"{self.num_classes} classes are 0 to {self.num_classes - 1}"
+            )
         if self.multi_label:
             hot = np.zeros(self.num_classes, np.uint8)
             hot[label] = 1
-            return example[self._image], hot
-        return example[self._image], int(label)
+            return image, hot
+        return image, int(label)
 
     def example_id(self, index: int) -> str:
         """Return "imagenet2012[train] record 17"."""

@@ -23,7 +23,8 @@ from vit_jax.data.config import (
     crop_ranges,
     has_affine,
 )
-from vit_jax.data.decode import decode, jpeg_size
+from vit_jax.data.decode import decode
+from vit_jax.data.encoded import check_size, jpeg_size
 from vit_jax.data.stream import ExampleRng, uniforms
 from vit_jax.errors import UserError
 
@@ -122,10 +123,13 @@ class Transform:
         """Decode an image, unless how much of it is wanted is yet to be drawn: a JPEG's box.
 
         Raises:
-            ValueError: the bytes are no image.
+            ValueError: the bytes are no image, or one of too many pixels.
         """
-        if self.cfg.crop in _BOXES and not self.exact and jpeg_size(data) is not None:
-            return data
+        if self.cfg.crop in _BOXES and not self.exact:
+            size = jpeg_size(data)
+            if size is not None:
+                check_size(*size)  # whichever part is wanted
+                return data
         return decode(data, self.channels, exact=self.exact)
 
     def view(self, image: Loaded) -> Loaded:

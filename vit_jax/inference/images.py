@@ -5,37 +5,23 @@ Pixels are those that evaluation sees, with two differences, both in `read_image
 """
 
 import glob
-import io
 import os
 import re
-import stat
-import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import cv2
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image, JpegImagePlugin, UnidentifiedImageError
+from PIL import Image
 
+from vit_jax.data import encoded
 from vit_jax.data.decode import decode
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, shown
 
 # What a folder or a pattern is searched for; a file that is named is read whatever its name.
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")
-# Not all that Pillow knows: for EPS it would start another program.
-_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")
-# A file of a few kB can hold a billion pixels. Pillow's limit too, a quarter of a GiB as RGB. A
-# JPEG may have four times as many, as the largest sensors have, and is halved while decoding.
-MAX_PIXELS = 89_478_485
-MAX_ASPECT = 500  # a strip of one pixel would become gigabytes where its short side is enlarged
-MAX_BYTES = 1 << 28
-
-_JPEG = b"\xff\xd8\xff"
-_HEIC = (b"ftypheic", b"ftypheix", b"ftyphevc", b"ftypmif1")  # at byte 4
 _ORIENTATION = 0x0112
-# As `warnings.filters` has it: no message about half a limit that is enforced here.
-_NO_BOMB_WARNING = ("ignore", None, Image.DecompressionBombWarning, None, 0)
 
 
 def expand(names: Sequence[str], stdin: Iterable[str] = ()) -> list[str]:
@@ -113,7 +99,8 @@ def read_image(source: str | Path | bytes, channels: int) -> UInt8[np.ndarray, "
     * Transparency, which becomes white: what lies under it is arbitrary, often black, and cut-outs
       are drawn for a white page. Training drops the alpha channel.
 
-    A JPEG above `MAX_PIXELS` comes at half its size.
+    A JPEG above `encoded.MAX_PIXELS` comes at half its size: the largest sensors have four times
+    as many.
 
     Args:
         source: a file, or its bytes.
@@ -124,39 +111,18 @@ def read_image(source: str | Path | bytes, channels: int) -> UInt8[np.ndarray, "
     """
     name = "image" if isinstance(source, bytes) else shown(str(source))
     try:
-        return _pixels(source if isinstance(source, bytes) else _read(source), channels)
+        return _pixels(source if isinstance(source, bytes) else encoded.read_file(source), channels)
     except (ValueError, OSError, cv2.error, MemoryError) as error:
         told = getattr(error, "strerror", None) or getattr(error, "err", None) or str(error)
         reason = " ".join(told.split()) or type(error).__name__
         raise UserError(f"{name}: {reason[0].lower()}{reason[1:]}") from error
 
 
-def shown(name: str) -> str:
-    """Write a file's name in one line: one with line breaks or odd bytes as Python's repr."""
-    return name if name.isprintable() else repr(name)
-
-
-def _read(path: str | Path) -> bytes:
-    mode = os.stat(path).st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # of a directory `open` says so
-        raise ValueError("is no regular file")  # a pipe or a device may never end
-    with open(path, "rb") as file:
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"a file of more than {MAX_BYTES >> 20} MiB")
-    return data
-
-
 def _pixels(data: bytes, channels: int) -> UInt8[np.ndarray, "H W C"]:
-    with _open(data) as image:
+    with encoded.open_image(data) as image:
         height, width, mode = image.height, image.width, image.mode
-        jpeg = data.startswith(_JPEG)
-        times = 4 if jpeg and mode in ("L", "RGB") else 1
-        if height * width > times * MAX_PIXELS:
-            limit = f"{times * MAX_PIXELS / 1e6:.0f} million"
-            raise ValueError(f"{width}x{height} pixels, where {limit} are the limit")
-        if max(height, width) > MAX_ASPECT * min(height, width):
-            raise ValueError(f"{width}x{height} pixels, a strip of more than {MAX_ASPECT}:1")
+        jpeg = data.startswith(encoded.JPEG)
+        encoded.check_size(height, width, times=4 if jpeg and mode in ("L", "RGB") else 1)
         if not jpeg and image.has_transparency_data and mode != "I;16":
             pixels = _on_white(image, channels)
         elif mode.startswith("I;16") and image.format != "PNG":
@@ -165,33 +131,10 @@ def _pixels(data: bytes, channels: int) -> UInt8[np.ndarray, "H W C"]:
         elif mode in ("I", "F"):
             raise ValueError(f"pixels without a known white (mode {mode}); save it as 8-bit PNG")
         else:
-            halved = height * width > MAX_PIXELS
+            halved = height * width > encoded.MAX_PIXELS
             least = (-(-height // 2), -(-width // 2)) if halved else (0, 0)
             pixels = decode(data, channels, min_size=least)
         return _upright(pixels, _orientation(image, data))
-
-
-def _open(data: bytes) -> Image.Image:
-    """Read an image's header; of pixels nothing yet."""
-    if not data:
-        raise ValueError("the file is empty")
-    if data[4:12] in _HEIC:
-        raise ValueError("a HEIC photograph, which is not read here; save it as JPEG")
-    # For good, as `catch_warnings` is not for threads; once, as every change has Python repeat the
-    # warnings that it has shown.
-    if _NO_BOMB_WARNING not in warnings.filters:
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-    try:
-        if data.startswith(_JPEG):  # `Image.open` refuses what libjpeg can halve
-            return JpegImagePlugin.JpegImageFile(io.BytesIO(data))
-        return Image.open(io.BytesIO(data), formats=_FORMATS)
-    except Image.DecompressionBombError:
-        limit = f"{MAX_PIXELS / 1e6:.0f} million"
-        raise ValueError(f"more pixels than {limit}, the limit") from None
-    except UnidentifiedImageError:
-        raise ValueError(f"no image of a known format ({', '.join(_FORMATS)})") from None
-    except Exception as error:  # of broken headers Pillow's readers raise anything
-        raise ValueError(f"a broken header ({str(error) or type(error).__name__})") from error
 
 
 def _on_white(image: Image.Image, channels: int) -> UInt8[np.ndarray, "H W C"]:

@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import UInt8
 
 from vit_jax.data import evaluation_view
-from vit_jax.errors import UserError
-from vit_jax.inference.images import read_image, shown
+from vit_jax.errors import UserError, shown
+from vit_jax.inference.images import read_image
 from vit_jax.inference.trained import Trained
 
 Source: TypeAlias = str | Path | bytes | np.ndarray

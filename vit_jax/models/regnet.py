@@ -33,6 +33,7 @@ from vit_jax.models.layers.head import classifier
 from vit_jax.sharding import BATCH_AXES, constrain
 
 _MULTIPLE = 8  # of which every width of the quantised line is one (section 3.3)
+_DEEPEST = 1000  # blocks
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
@@ -140,7 +141,15 @@ def validate(cfg: RegNetConfig) -> None:
     if not 0 <= cfg.se_ratio <= 1:
         raise UserError(f"model.se_ratio={cfg.se_ratio} must be in [0, 1]")
     check_rates(cfg, "dropout_rate", "drop_path_rate")
-    narrowest = min(cfg.stem_width, *(stage.width for stage in stages(cfg)))
+    if cfg.depth > _DEEPEST:
+        raise UserError(f"model.depth={cfg.depth} must be at most {_DEEPEST}")
+    try:
+        widths = [stage.width for stage in stages(cfg)]
+    except OverflowError:
+        raise UserError(
+            f"model.w0={cfg.w0}, wa={cfg.wa} and wm={cfg.wm} make stages without end; lower them"
+        ) from None
+    narrowest = min(cfg.stem_width, *widths)
     if cfg.se_ratio and not round(cfg.se_ratio * narrowest):
         raise UserError(
             f"model.se_ratio={cfg.se_ratio} leaves nothing of the narrowest block's {narrowest} "

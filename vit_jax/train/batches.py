@@ -9,17 +9,28 @@ from jax.sharding import Mesh
 
 from vit_jax import data, models, sharding
 from vit_jax.config import Config
+from vit_jax.train.broken import Broken
 from vit_jax.train.logit_cache import LogitCache
 
 
 def device_batches(
-    cfg: Config, source: data.Source, mesh: Mesh, start: int, cache: LogitCache | None = None
+    cfg: Config,
+    source: data.Source,
+    mesh: Mesh,
+    start: int,
+    cache: LogitCache | None = None,
+    broken: Broken | None = None,
 ) -> Generator[dict[str, jax.Array], None, None]:
     """Yield global batches from step `start` on, each on its way to the devices.
 
     Its transfer goes on beside the steps before it, which the host does not wait for (`Meter`).
     Every process reads its own part of each, of the images and of the teacher's cached logits.
+
+    Raises:
+        DataError: more broken examples than data.max_broken, which `broken` counts.
     """
+    if broken is None:
+        broken = Broken(cfg.data.max_broken, source.example_id)
     height, width, channels = models.input_shape(cfg.model)
     index, count = sharding.batch_slice(mesh)
     share = cfg.data.batch_size // count
@@ -35,6 +46,7 @@ def device_batches(
     )
     with contextlib.closing(batches):
         for step, batch in enumerate(batches, start):
+            broken.note(batch)
             arrays = {key: batch[key] for key in ("image", "label")}
             if cache is not None:
                 first = step * cfg.data.batch_size + index * share

@@ -86,12 +86,17 @@ def build(cfg: Config, num_examples: int) -> Parts:
         objective = objectives.Distill(objective, distill, make_teacher(cfg))
         # A teacher whose logits are cached does not run.
         frozen = {} if distill.cache else {"teacher": models.abstract(distill.teacher)}
-    with_ema = cfg.ema_decay > 0
-    init = make_init(init_model, tx, with_ema=with_ema)
+    kept = {"with_ema": cfg.ema_decay > 0, "skip_spikes": cfg.faults.skip_spikes}
+    init = make_init(init_model, tx, **kept)
     step = make_train_step(
-        objective, tx, schedule, accum_steps=cfg.accum_steps, ema_decay=cfg.ema_decay
+        objective,
+        tx,
+        schedule,
+        accum_steps=cfg.accum_steps,
+        ema_decay=cfg.ema_decay,
+        spike_sigmas=cfg.faults.spike_sigmas,
     )
-    around = functools.partial(make_state, tx=tx, with_ema=with_ema)
+    around = functools.partial(make_state, tx=tx, **kept)
     abstract = jax.eval_shape(around, params, model_state, key)
     predict = make_predict(cfg, module)
     return Parts(module, objective, plan, schedule, init, step, predict, abstract, frozen)

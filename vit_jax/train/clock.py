@@ -43,6 +43,14 @@ class Clock:
         before, self._stage = self._stage, stage
         return before
 
+    def tick(self) -> None:
+        """Note that the present stage gets on."""
+        self.switch(self._stage)
+
+    def mark(self) -> tuple[Stage, float]:
+        """Return the stage and the time at which it began or last got on; for other threads."""
+        return self._stage, self._since
+
     @contextlib.contextmanager
     def spent(self, stage: Stage) -> Iterator[None]:
         """Count the time inside for a stage, then again for the one before."""
@@ -54,7 +62,7 @@ class Clock:
 
     def seconds(self) -> dict[Stage, float]:
         """Return the seconds of every stage so far; their sum is the clock's age."""
-        self.switch(self._stage)
+        self.tick()
         return dict(self._seconds)
 
     def scalars(self) -> dict[str, float]:

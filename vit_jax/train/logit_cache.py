@@ -37,7 +37,8 @@ Rows = dict[str, np.ndarray]
 # Of a config, what decides an image of the stream and what its teacher says of it.
 _DECIDES = re.compile(r"^(seed$|data\.|model\.channels$|objective\.distill\.teacher\.)")
 _FREE = re.compile(
-    r"^(data\.(data_dir|num_threads|num_workers|prefetch|cache|batch_size|mix|erasing_prob)"
+    r"^(data\.(data_dir|num_threads|num_workers|prefetch|cache|max_broken|batch_size|mix"
+    r"|erasing_prob)"
     r"|objective\.distill\.teacher\.(scan_unroll|remat|attention))(\.|$)"
 )
 

@@ -17,8 +17,9 @@ from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.objectives import Batch
+from vit_jax.train import broken as broken_lib
 from vit_jax.train import build as build_lib
-from vit_jax.train import early_stop, profile, report, workdir
+from vit_jax.train import early_stop, hang, profile, report, spikes, workdir
 from vit_jax.train import metadata as metadata_lib
 from vit_jax.train import start as start_lib
 from vit_jax.train import teacher as teacher_lib
@@ -80,11 +81,12 @@ def fit(
     config_lib.check_batch(cfg, sharding.batch_parts(mesh))
     parts = build_lib.build(cfg, len(source))
     evaluators = {
-        name: build_lib.evaluator(cfg, name, split, mesh) for name, split in eval_sources.items()
+        name: hang.ticking(build_lib.evaluator(cfg, name, split, mesh), clock)
+        for name, split in eval_sources.items()
     }
     total = parts.plan.total_steps
     profile.check(window, place, start=0, total=total)
-    with workdir.lock(place), jax.set_mesh(mesh):
+    with Stop() as stop, workdir.lock(place), jax.set_mesh(mesh):
         checkpoints = Checkpointer(place / workdir.CHECKPOINTS, cfg.checkpoint)
         latest = checkpoints.latest_step()
         saved = {} if latest is None else checkpoints.metadata(latest)
@@ -123,19 +125,28 @@ def fit(
         teacher = dataclasses.replace(teacher, frozen={})  # from now on on the devices alone
         metadata = metadata_lib.describe(cfg, source, teacher)
         metadata_lib.write(place, metadata)
+        if stop.signal is not None:
+            _say(f"{stop} before it took a step: nothing to save; the same command continues")
+            return Result(state, start, INTERRUPTED, {})
         with contextlib.ExitStack() as stack:
+            stack.enter_context(hang.watch(clock, cfg.faults.hang_seconds))
             writer = make_writer(cfg.log, place, step=start, run_config=metadata["config"])
             stack.callback(writer.close)
             progress = Progress(total, cfg.data.batch_size, start_step=start)
             stack.enter_context(progress)
-            stop = stack.enter_context(Stop())
+            note_spike = spikes.make_log(cfg, source, place, progress.message)
+            known = restored.metadata.get(broken_lib.KEY, []) if restored is not None else []
+            broken = broken_lib.Broken(
+                cfg.data.max_broken, source.example_id, known=known, say=progress.message
+            )
             stages = Stages(
                 cfg=cfg,
                 parts=parts,
                 mesh=mesh,
                 evaluators=evaluators,
                 checkpoints=checkpoints,
-                meter=Meter(),
+                meter=Meter(cfg.faults, note_spike),
+                broken=broken,
                 clock=clock,
                 writer=writer,
                 progress=progress,
@@ -143,7 +154,7 @@ def fit(
                 place=place,
                 images_at_peak=_images_at_peak(cfg, parts, mesh),
             )
-            stream = device_batches(cfg, source, mesh, start, teacher.cache)
+            stream = device_batches(cfg, source, mesh, start, teacher.cache, broken)
             clock.switch(Stage.OTHER)
             state, step, metrics, tally = train(
                 stages, state, start, frozen, stream, tally, stop, window
@@ -151,7 +162,7 @@ def fit(
             if tally.ends(cfg.checkpoint.patience):
                 del state  # its memory is the best one's
                 state, metrics = stages.finish_early(step, tally)
-            elif step < total:
+            elif step < total or stop.signal is not None:
                 stages.tell_time(step)
                 progress.message(f"{stop}: saved step {step:,}; the same command continues")
                 return Result(state, step, INTERRUPTED, metrics)
@@ -186,7 +197,11 @@ def train(
     step, metrics, patience = start, {}, cfg.checkpoint.patience
     train_step = build_lib.compile_step(stages.parts, stages.mesh)
     profiler = Profiler(window, stages.place, wait=meter.wait, say=stages.progress.message)
-    with contextlib.closing(stream) as batches, contextlib.closing(profiler):
+    with (
+        contextlib.closing(stream) as batches,
+        contextlib.closing(profiler),
+        stages.keeping_saves(),
+    ):
         while step < plan.total_steps and not tally.ends(patience):
             with profiler.step(step + 1):
                 with clock.spent(Stage.DATA):

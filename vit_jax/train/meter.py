@@ -2,27 +2,28 @@
 """Training metrics between two lines of the log, fetched without stalling the device."""
 
 import collections
+import math
+from collections.abc import Callable
 
 import jax
 import numpy as np
 
-from vit_jax.errors import UserError
+from vit_jax.errors import NonFinite
+from vit_jax.faults import WINDOW, FaultsConfig, is_spike
 
 # Steps in flight on the device before the host waits: enough to keep it busy, few enough that
 # batches do not pile up in its memory.
 _IN_FLIGHT = 2
-# Non-finite steps in a row after which going on is pointless; each of them changed nothing.
-_MAX_NONFINITE = 20
-
-
-class NonFinite(UserError):
-    """The loss or its gradient has not been finite for many steps."""
 
 
 class Meter:
     """Collects the metrics of steps and keeps the host a few steps behind the device."""
 
-    def __init__(self) -> None:
+    def __init__(self, faults: FaultsConfig, note_spike: Callable[[int, float], None]) -> None:
+        """Give `note_spike` the step and the loss of each spike."""
+        self._faults = faults
+        self._note_spike = note_spike
+        self._losses, self._num_losses = np.zeros(WINDOW), 0
         self._pending: collections.deque[tuple[int, dict[str, jax.Array]]] = collections.deque()
         self._done: list[dict[str, float]] = []
         self._nonfinite = 0
@@ -38,7 +39,7 @@ class Meter:
             self._fetch()
 
     def read(self, *, everything: bool = False) -> dict[str, float]:
-        """Return the means since the last call as `train/...`.
+        """Return the means since the last call as `train/...`, of spikes the number.
 
         Without `everything` the newest steps, still on the device, wait for the next call.
 
@@ -54,6 +55,8 @@ class Meter:
         # The rate is the newest, not a mean; skipped steps count over all of them.
         scalars["train/lr"] = self._done[-1]["lr"]
         scalars["train/nonfinite"] = float(np.mean([m["nonfinite"] for m in self._done]))
+        if self._faults.spike_sigmas:
+            scalars["train/spikes"] = sum(m["spikes"] for m in self._done)
         self._done = []
         return scalars
 
@@ -66,10 +69,25 @@ class Meter:
         # Not `jax.device_get`, which takes the host ten times as long for a few scalars.
         values = {name: float(np.asarray(value)) for name, value in metrics.items()}
         self._nonfinite = self._nonfinite + 1 if values["nonfinite"] else 0
-        if self._nonfinite >= _MAX_NONFINITE:
+        if self._nonfinite >= self._faults.max_nonfinite:
             raise NonFinite(
                 f"loss or gradient was not finite in {self._nonfinite} steps up to {step}; the "
                 "parameters are still those before them. Lower optim.lr, set optim.clip_norm=1 "
                 "or use model.dtype=float32"
             )
+        if self._faults.spike_sigmas:
+            if "spikes" not in values:  # where spikes are skipped, the step has judged
+                values["spikes"] = float(self._is_spike(values["loss"]))
+            if values["spikes"]:
+                self._note_spike(step, values["loss"])
         self._done.append(values)
+
+    def _is_spike(self, loss: float) -> bool:
+        """Judge and remember a loss as `spikes.judge` does, since this process began."""
+        if not math.isfinite(loss):
+            return False
+        full = self._num_losses >= WINDOW
+        spike = full and bool(is_spike(loss, self._losses, self._faults.spike_sigmas))
+        self._losses[self._num_losses % WINDOW] = loss
+        self._num_losses += 1
+        return spike

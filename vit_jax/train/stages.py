@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run does between its steps: log, evaluate, save; and how it ends."""
 
+import contextlib
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ from jax.sharding import Mesh
 
 from vit_jax.checkpoints.checkpointer import Checkpointer, CorruptCheckpoints, SaveFailed
 from vit_jax.config import Config
+from vit_jax.errors import UserError
 from vit_jax.evals import Classify
 from vit_jax.train import build as build_lib
 from vit_jax.train import early_stop
+from vit_jax.train.broken import Broken
 from vit_jax.train.clock import Clock, Stage
 from vit_jax.train.early_stop import Tally
 from vit_jax.train.meter import Meter
@@ -31,6 +34,7 @@ class Stages:
     evaluators: Mapping[str, Classify]
     checkpoints: Checkpointer
     meter: Meter
+    broken: Broken
     clock: Clock
     writer: MetricWriter
     progress: Progress
@@ -42,7 +46,8 @@ class Stages:
         """Write the training metrics since the last line; `everything` waits for the last step."""
         with self.clock.spent(Stage.STEP):
             scalars = self.meter.read(everything=everything)
-        scalars |= self._speed() | self.clock.scalars()
+        self.broken.agree()
+        scalars |= self.broken.scalars() | self._speed() | self.clock.scalars()
         self.writer.write(step, scalars)
         self.progress.report(scalars)
 
@@ -107,9 +112,10 @@ class Stages:
     ) -> None:
         """Start a save; one that fails midway (a full disk) is told and tried again next time."""
         self._finish_steps()
+        self.broken.agree()
         with self.clock.spent(Stage.SAVE):
             try:
-                metadata = self.metadata | early_stop.to_json(tally)
+                metadata = self.metadata | early_stop.to_json(tally) | self.broken.to_json()
                 self.checkpoints.save(step, state, metadata=metadata, metrics=metrics)
             except SaveFailed as error:
                 self.progress.message(f"warning: {error}")
@@ -123,6 +129,16 @@ class Stages:
         """Wait until the save that is under way is on disk."""
         with self.clock.spent(Stage.SAVE):
             self.checkpoints.wait()
+
+    @contextlib.contextmanager
+    def keeping_saves(self) -> Iterator[None]:
+        """Let the save under way reach the disk where what is inside ends by an error."""
+        try:
+            yield
+        except UserError:
+            with contextlib.suppress(SaveFailed):  # told is why the run ends
+                self.wait_for_save()
+            raise
 
     def _finish_steps(self) -> None:
         """Wait for the steps in flight, as the next stage would: the time is theirs."""

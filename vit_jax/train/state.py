@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from vit_jax.train.spikes import no_losses
+
 PyTree = Any
 
 
@@ -23,6 +25,7 @@ class TrainState:
         opt_state: optax's state.
         ema: exponential moving average of {"params": params, **model_state}, or None.
         rng: typed PRNG key; step s draws from fold_in(rng, s).
+        losses: `spikes.Losses`, by which spikes are skipped, or None.
     """
 
     step: Any
@@ -31,6 +34,7 @@ class TrainState:
     opt_state: Any
     ema: Any
     rng: Any
+    losses: Any = None
 
 
 def make_state(
@@ -40,6 +44,7 @@ def make_state(
     tx: optax.GradientTransformation,
     *,
     with_ema: bool,
+    skip_spikes: bool = False,
 ) -> TrainState:
     """Build the state of step 0 around a model's variables; pure."""
     return TrainState(
@@ -50,6 +55,7 @@ def make_state(
         # A copy: donation forbids one buffer in two places.
         ema=jax.tree.map(jnp.copy, {"params": params, **model_state}) if with_ema else None,
         rng=rng,
+        losses=no_losses() if skip_spikes else None,
     )
 
 
@@ -58,12 +64,13 @@ def make_init(
     tx: optax.GradientTransformation,
     *,
     with_ema: bool,
+    skip_spikes: bool = False,
 ) -> Callable[[jax.Array], TrainState]:
     """Build the pure function from a PRNG key to the state of step 0."""
 
     def init(key: jax.Array) -> TrainState:
         model_key, rng = jax.random.split(key)
         params, model_state = init_model(model_key)
-        return make_state(params, model_state, rng, tx, with_ema=with_ema)
+        return make_state(params, model_state, rng, tx, with_ema=with_ema, skip_spikes=skip_spikes)
 
     return init

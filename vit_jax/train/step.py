@@ -12,11 +12,19 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from vit_jax import sharding
 from vit_jax.objectives import Batch, Objective
+from vit_jax.train import spikes
 from vit_jax.train.state import TrainState
 
 PyTree = Any
 Metrics = dict[str, jax.Array]
 TrainStep = Callable[[TrainState, PyTree, Batch], tuple[TrainState, Metrics]]
+
+# XLA hands sums on a CPU to a library that first multiplies into memory of its own. Of BatchNorm's
+# long sums that is a quarter of a ResNet's step; those of other layers are quicker there.
+_BATCH_NORM_ON_CPU = {
+    "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,"
+    "LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
+}
 
 
 def _micro_batches(batch: Batch, count: int) -> Batch:
@@ -74,11 +82,14 @@ def make_train_step(
     *,
     accum_steps: int = 1,
     ema_decay: float = 0.0,
+    spike_sigmas: float = 0.0,
 ) -> TrainStep:
     """Build the step; jit it with `jit_step`.
 
     A step whose loss, gradient or model state is not finite changes nothing but counters and
-    reports `nonfinite` = 1. Metrics are float32 scalars, means over the global batch.
+    reports `nonfinite` = 1. Of a state with a window of losses so does one whose loss is a spike by
+    `spike_sigmas`, and reports `spikes` = 1. Metrics are float32 scalars, means over the global
+    batch.
     """
 
     with_passes = optax.with_extra_args_support(tx)
@@ -99,17 +110,28 @@ def make_train_step(
             # Model state too: an overflowing variance divides activations to 0, the loss is finite.
             return _is_finite([(norm, each["loss"], stats) for norm, each, stats in passes])
 
+        def counts() -> jax.Array:
+            if state.losses is None:
+                return is_finite()
+            loss = passes[0][1]["loss"]
+            return is_finite() & ~spikes.judge(state.losses, loss, spike_sigmas)[0]
+
         grads = gradient(state.params)
         updates, opt_state = with_passes.update(
-            grads, state.opt_state, state.params, grad_fn=gradient, is_finite=is_finite
+            grads, state.opt_state, state.params, grad_fn=gradient, is_finite=counts
         )
         # What was measured is of the parameters themselves, what moves them of the last pass.
         _, metrics, model_state = passes[0]
         grad_norm = passes[-1][0]
-        finite = is_finite()
+        valid = finite = is_finite()
+        losses = None
+        if state.losses is not None:
+            spike, losses = spikes.judge(state.losses, metrics["loss"], spike_sigmas)
+            metrics["spikes"] = spike.astype(jnp.float32)
+            valid = finite & ~spike
 
         def kept(new: PyTree, old: PyTree) -> PyTree:
-            return jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
+            return jax.tree.map(lambda n, o: jnp.where(valid, n, o), new, old)
 
         # The optimizer has kept its own state: see `optim.moments`.
         params = kept(optax.apply_updates(state.params, updates), state.params)
@@ -131,6 +153,7 @@ def make_train_step(
             opt_state=opt_state,
             ema=ema,
             rng=state.rng,
+            losses=losses,
         )
         return state, metrics
 
@@ -142,9 +165,11 @@ def jit_step(
 ) -> TrainStep:
     """Compile the step for the mesh; the state's buffers are donated."""
     replicated = NamedSharding(mesh, PartitionSpec())
+    on_cpu = mesh.devices.flat[0].platform == "cpu"
     return jax.jit(
         step,
         in_shardings=(state_shardings, frozen_shardings, sharding.batch_sharding(mesh)),
         out_shardings=(state_shardings, replicated),
         donate_argnums=0,
+        compiler_options=_BATCH_NORM_ON_CPU if on_cpu and state_shardings.model_state else None,
     )

@@ -18,6 +18,7 @@ from vit_jax.errors import UserError
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
+SPIKES = "spikes.jsonl"
 TENSORBOARD = "tensorboard"
 CLASSES = "classes.json"
 CURVE = "learning_curve.png"
@@ -45,8 +46,7 @@ def lock(workdir: Path, *, cache: bool = False) -> Iterator[None]:
             one of the other kind.
     """
     name = "--out" if cache else "workdir"
-    if _REMOTE.search(str(workdir)):
-        raise UserError(f"{name} {workdir} is no path of a file system; mount the bucket, use that")
+    check_local(workdir, name)
     if not cache and (workdir / CACHE).exists():
         raise UserError(f"workdir {workdir} holds cached logits; choose another")
     runs = (workdir / CHECKPOINTS).exists() or (workdir / CONFIG).exists()
@@ -75,6 +75,16 @@ def lock(workdir: Path, *, cache: bool = False) -> Iterator[None]:
         file.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
         yield  # closing the file unlocks it
+
+
+def check_local(place: Path, name: str = "workdir") -> None:
+    """Refuse the address of a bucket; `name` is what the message calls it.
+
+    Raises:
+        UserError: it is one.
+    """
+    if _REMOTE.search(str(place)):
+        raise UserError(f"{name} {place} is no path of a file system; mount the bucket, use that")
 
 
 def has_checkpoints(workdir: Path) -> bool:

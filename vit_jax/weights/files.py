@@ -2,14 +2,23 @@
 """What every reader asks first: is it a file of weights, and are its names fit to print?"""
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 from vit_jax.errors import UserError
 
 # Published checkpoints hold some hundreds; optimizer state triples that.
 MAX_TENSORS = 2**16
 MAX_NAME = 512
+# Of an array: no weights have more axes, and no memory holds a longer one.
+_MAX_AXES, MAX_SIDE = 32, 2**48
+
+
+def is_shape(sides: Sequence[Any]) -> bool:
+    """Say whether an array may have these sides, as some file claims."""
+    fit = all(type(side) is int and 0 <= side < MAX_SIDE for side in sides)
+    return fit and len(sides) <= _MAX_AXES
 
 
 def first_bytes(path: str, count: int = 64) -> bytes:
@@ -24,13 +33,13 @@ def first_bytes(path: str, count: int = 64) -> bytes:
             f"{path}: weights are read from local files; download it: curl -O {address}"
         )
     file = Path(path)
-    if file.is_dir():
-        raise UserError(f"{path} is a directory; give the file of weights in it")
-    if not file.exists():
-        raise UserError(f"{path}: no such file{_nearest(file)}")
-    if not file.is_file():
-        raise UserError(f"{path} is not a plain file")
-    try:
+    try:  # a name may be too long, a folder closed
+        if file.is_dir():
+            raise UserError(f"{path} is a directory; give the file of weights in it")
+        if not file.exists():
+            raise UserError(f"{path}: no such file{_nearest(file)}")
+        if not file.is_file():
+            raise UserError(f"{path} is not a plain file")
         with file.open("rb") as stream:
             start = stream.read(count)
     except OSError as error:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from vit_jax.errors import UserError
-from vit_jax.weights.files import check_names, damaged, first_bytes
+from vit_jax.weights.files import MAX_SIDE, check_names, damaged, first_bytes, is_shape
 from vit_jax.weights.layout import Shape
 
 # numpy's own limit of a header's length, and room for what comes before it.
@@ -34,6 +34,7 @@ _DAMAGE = (
     EOFError,
     NotImplementedError,
     OSError,
+    OverflowError,
     RuntimeError,
     ValueError,
 )
@@ -78,7 +79,9 @@ class Npz:
         """Return one array as float32; raises UserError where the data are not what was said."""
         member = self._members[key]
         if not _is_float(member.dtype):
-            raise UserError(f"{self.name}: {key} is {member.dtype}, not an array of floats")
+            raise UserError(
+                f"{self.name}: {key} is {str(member.dtype)[:80]}, not an array of floats"
+            )
         flat = np.empty(math.prod(member.shape), member.dtype)
         with self._named(key), self._zip.open(member.info) as stream:
             stream.read(member.offset)
@@ -111,12 +114,15 @@ class Npz:
     def _check_header(self, key: str, member: _Member) -> None:
         if member.dtype.hasobject:
             raise UserError(f"{self.name}: {key} holds Python objects, which could run code")
-        if min(member.shape, default=0) < 0:
-            raise UserError(f"{self.name}: {key} has the shape {list(member.shape)}")
-        promised = member.offset + math.prod(member.shape) * member.dtype.itemsize
+        shape = member.shape
+        if not is_shape(shape):
+            shown = ", ".join(str(side) if abs(side) < MAX_SIDE else "..." for side in shape[:8])
+            raise UserError(f"{self.name}: {key} has the shape [{shown}], which no array has")
+        promised = member.offset + math.prod(shape) * member.dtype.itemsize
         if promised != member.info.file_size:
+            said = f"{str(member.dtype)[:80]}{list(shape)}"
             raise UserError(
-                f"{self.name}: {key} lies: its header promises {member.dtype}{list(member.shape)}, "
+                f"{self.name}: {key} lies: its header promises {said}, "
                 f"{promised:,} bytes, and it holds {member.info.file_size:,}"
             )
 

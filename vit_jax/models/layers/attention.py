@@ -47,7 +47,14 @@ def _use_cudnn(impl: AttentionImpl, q: jax.Array, dropout_rate: float) -> bool:
         return impl is AttentionImpl.CUDNN
     half = q.dtype in (jnp.bfloat16, jnp.float16)
     fits = q.shape[-1] % 8 == 0 and q.shape[-1] <= 128 and dropout_rate == 0
-    return jax.default_backend() == "gpu" and half and fits
+    return half and fits and _has_cudnn(jax.local_devices()[0])
+
+
+def _has_cudnn(device: Any) -> bool:
+    """Say whether cuDNN's flash attention runs on a device: on NVIDIA's GPUs from Ampere on."""
+    # "8.0" and the like; "gfx942" of AMD, nothing of a CPU or TPU.
+    capability = getattr(device, "compute_capability", "").split(".")[0]
+    return capability.isdecimal() and int(capability) >= 8
 
 
 def attention_weights(

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`doctor`: a sound machine is told so, and each thing that can be wrong is a line of its own."""
+
+import errno
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.photos import write_folder
+from vit_jax.__main__ import main as verb_main
+from vit_jax.cli import check_compute, check_disk, check_install, check_run, doctor
+from vit_jax.cli.finding import BROKEN, OK, WARNING
+from vit_jax.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+DIGITS = f"--config={ROOT}/configs/vit_mu_digits.py"
+LINE = re.compile(r"(\w+) +(ok|warning|broken) +(\S.*)")
+
+
+def run(*args: str, **env: str) -> tuple[int, dict[str, tuple[str, str]], str]:
+    """Run the verb in a process of its own: status, {check: (state, text)}, its last line."""
+    done = subprocess.run(
+        [sys.executable, "-m", "vit_jax", "doctor", *args],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_NUM_CPU_DEVICES": "1", **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "Traceback" not in done.stdout + done.stderr, done.stderr
+    *lines, last = done.stdout.splitlines()
+    found = [LINE.fullmatch(line) for line in lines]
+    assert all(found), done.stdout + done.stderr
+    return done.returncode, {m[1]: (m[2], m[3]) for m in found if m}, last
+
+
+@pytest.mark.slow
+def test_the_page_shows_what_is_printed(tmp_path: Path) -> None:
+    env = {"TFDS_DATA_DIR": str(tmp_path)}
+    status, found, last = run(DIGITS, f"--workdir={tmp_path / 'runs'}", **env)
+    assert status == 0, found
+    assert {state for state, _ in found.values()} <= {OK, WARNING}
+    assert last.startswith(f"{len(found)} ok") or "warning" in last
+    page = (ROOT / "docs" / "doctor.md").read_text()
+    shown = page.split("```log\n")[1].split("```")[0].splitlines()
+    assert [LINE.fullmatch(line)[1] for line in shown[:-1]] == list(found)
+    for line in shown[:-1]:
+        _, state, text = LINE.fullmatch(line).groups()
+        assert words(text) == words(found[line.split()[0]][1]) or state != OK
+    assert words(shown[-1]) == words(last)
+    assert list(tmp_path.iterdir()) == []  # neither a workdir nor a dataset
+
+
+def words(text: str) -> list[str]:
+    """Drop what differs between machines: numbers, units, paths."""
+    return re.sub(r"(/\S+|[\d.,e+-]*\d|[KMG]iB)", "", text).split()
+
+
+@pytest.mark.slow
+def test_every_check_may_fail(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    status, found, last = run(
+        DIGITS,
+        f"--workdir={tmp_path}/file/run",
+        JAX_PLATFORMS="no_such_platform",
+        XDG_CACHE_HOME=str(tmp_path / "file"),
+        JAX_COMPILATION_CACHE_DIR="",
+        TFDS_DATA_DIR=str(tmp_path / "file"),
+    )
+    assert status == 1
+    broken = {name for name, (state, _) in found.items() if state == BROKEN}
+    devices = {"accelerator", "devices", "float32", "bfloat16", "step", "memory", "size"}
+    assert broken == devices | {"disk"}
+    assert "no_such_platform" in found["devices"][1]
+    assert found["disk"][1] == f"{tmp_path}/file is no folder; choose another place"
+    assert found["cache"][0] == WARNING
+    assert f"{len(broken)} broken" in last
+
+
+def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for args, expected in (
+        (["--workdri=x"], "did you mean '--workdir'"),
+        ([DIGITS, "--config.optim.lrr=1"], "did you mean 'lr'"),
+        (["runs"], "unexpected argument 'runs'"),
+    ):
+        assert verb_main(["vit_jax", "doctor", *args]) == 2
+        out, err = capsys.readouterr()
+        assert (out, len(err.splitlines())) == ("", 1), err
+        assert expected in err
+
+
+def test_what_is_missing_ends_it_early(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without(name: str) -> Any:
+        raise ImportError(f"libGL.so.1: cannot open shared object file\n({name})")
+
+    monkeypatch.setattr(check_install.importlib, "import_module", without)
+    assert doctor.main(["doctor", DIGITS]) == 1
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in out[:-1]] == ["python", "packages", "imports"]
+    assert "broken   ImportError: libGL.so.1: cannot open shared object file (vit_jax" in out[2]
+    assert out[-1] == "2 ok, 0 warning, 1 broken; the other checks need what is missing"
+
+
+def test_an_error_is_a_line_and_debug_shows_more(capsys: pytest.CaptureFixture[str]) -> None:
+    def fails() -> Any:
+        raise ZeroDivisionError("by\nzero")
+
+    def leaves() -> Any:
+        sys.exit("gone")
+
+    assert doctor.attempt(fails) == (BROKEN, "ZeroDivisionError: by zero", "")
+    assert doctor.attempt(leaves) == (BROKEN, "SystemExit: gone", "")
+    assert capsys.readouterr().err == ""
+    doctor.attempt(fails, debug=True)
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_versions_and_their_ranges() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["requires-python"] == f">={'.'.join(map(str, check_install._OLDEST))}"
+    assert check_install.requirements() == (project["dependencies"], "pyproject.toml")
+    assert check_install.packages().state == OK
+    wanted = ["jax>=0.1", "numpy>=99,<100", "no-such-package>=1", "tf>=1; extra == 'tf'"]
+    state, text, fix = check_install.compare(wanted, "x")
+    assert state == BROKEN
+    assert text == (
+        f"numpy {np.__version__}, <100,>=99 is needed; no-such-package is missing, >=1 is needed"
+    )
+    assert fix == "pip install 'numpy<100,>=99' 'no-such-package>=1'"
+
+
+def test_a_python_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 10, 14))
+    assert check_install.python().state == BROKEN
+    monkeypatch.setattr(sys, "version_info", (3, 11, 0))
+    assert check_install.python().state == OK
+
+
+NVIDIA, TPU = ["/dev/nvidia0"], ["/dev/accel0"]
+
+
+@pytest.mark.parametrize(
+    "plugins, files, seen, asked, state, told",
+    [
+        ([], [], ["cpu"], "", OK, "none here"),
+        (["xla_cuda13"], NVIDIA, ["gpu"], "", OK, "gpu in use"),
+        (["xla_cuda13"], NVIDIA, ["cpu"], "", BROKEN, "/dev/nvidia0 and the plugin xla_cuda13"),
+        (["xla_cuda13"], NVIDIA, ["cpu"], "cpu", WARNING, "JAX_PLATFORMS=cpu hides"),
+        (["xla_cuda13"], [], ["cpu"], "", WARNING, "no device of it"),
+        ([], NVIDIA, ["cpu"], "", WARNING, "jax[cuda13]"),
+        ([], TPU, ["cpu"], "", WARNING, "jax[tpu]"),
+        ([], [], ["cpu"], "cpu", OK, "none here"),
+    ],
+)
+def test_accelerators(
+    plugins: list[str], files: list[str], seen: list[str], asked: str, state: str, told: str
+) -> None:
+    finding = check_install.judge(plugins, files, seen, asked)
+    assert finding.state == state
+    assert told in f"{finding.text}; {finding.fix}"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_product_that_is_wrong(dtype: str) -> None:
+    assert check_compute.matmul(dtype).state == OK
+    exact = np.ones((4, 4))
+    for off in (0.02, np.nan, np.inf):
+        found = exact.copy()
+        found[2, 3] += off
+        assert check_compute.near(found, exact, dtype).state == BROKEN
+
+
+def test_rounding_to_float32_tells_a_shorter_dtype() -> None:
+    exact = np.linspace(0, 1, 16)
+    assert check_compute.near(exact.astype(np.float32), exact, "float32").state == OK
+    assert check_compute.near(exact.astype(np.float16), exact, "float32").state == BROKEN
+
+
+def test_a_step_on_all_devices() -> None:
+    state, text, _ = check_compute.training_step()
+    assert state == OK
+    assert text == "a tiny ViT's step twice: the same bits; the same loss on 8 devices"
+
+
+def test_a_step_that_is_not_repeated() -> None:
+    one, other = {"w": b"ab", "b": b"c"}, {"w": b"aB", "b": b"c"}
+    judge = check_compute.compare
+    assert judge((one, 2.3), (one, 2.3), 2.30001, 8, "cpu").state == OK
+    assert judge((one, 2.3), (one, 2.3), None, 1, "cpu").state == OK
+    assert judge((one, 2.3), (other, 2.3), None, 1, "cpu").state == BROKEN
+    assert judge((one, 2.3), (other, 2.3), None, 1, "cpu").text.endswith("(w, 1 of 2 arrays)")
+    assert "deterministic" in judge((one, 2.3), (other, 2.3), None, 1, "gpu").fix
+    assert judge((one, 2.3), (one, 2.3), 2.4, 8, "gpu").state == BROKEN
+    assert judge((one, 2.3), (one, 2.3), np.nan, 8, "tpu").state == BROKEN
+    assert judge((one, np.nan), (one, np.nan), None, 1, "cpu").state == BROKEN
+
+
+def test_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, text, _ = check_disk.disk(tmp_path / "not" / "there")
+    assert (state, text.partition(":")[0]) == (OK, str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UserError, match="mount the bucket"):
+        check_disk.disk(Path("gs://bucket/run"))
+    if sys.platform == "linux":
+        assert check_disk.disk(Path("/proc/self")).state == BROKEN  # where no file can be made
+    usage = shutil.disk_usage(tmp_path)._replace(free=2**20)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: usage)
+        assert check_disk.disk(tmp_path).text.startswith(f"{tmp_path}: 1.00 MiB free")
+        assert check_disk.disk(tmp_path).state == WARNING
+    with monkeypatch.context() as patch:
+
+        def full(_: int) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        patch.setattr(os, "fsync", full)
+        assert "no file can be kept there (No space left" in check_disk.disk(tmp_path).text
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "urandom", lambda n: bytearray(n) if n else b"")
+        patch.setattr(os, "fsync", lambda fd: os.pwrite(fd, b"x", 5))
+        assert "reads other bytes" in check_disk.disk(tmp_path).text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    for broken, told in ((lambda *_: None, "two hold"), (none, "No locks available")):
+        monkeypatch.setattr(fcntl, "flock", broken)
+        state, text, _ = check_disk.disk(tmp_path)
+        assert state == WARNING
+        assert told in text
+
+
+def test_memory_of_a_container(tmp_path: Path) -> None:
+    assert check_compute.available(tmp_path) is None
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:   8000 kB\n")
+    assert check_compute.available(tmp_path) == 8000 * 1024
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    limit = tmp_path / "sys/fs/cgroup/memory.max"
+    limit.write_text("max\n")
+    assert check_compute.available(tmp_path) == 8000 * 1024
+    limit.write_text("4096\n")
+    assert check_compute.available(tmp_path) == 4096
+
+
+def test_a_run_that_does_not_fit() -> None:
+    mesh = {"data": 1}
+    assert check_run.judge(10, 20, 5, 9, mesh).state == OK
+    assert check_run.judge(10, None, 5, 9, mesh).state == OK
+    assert "raise accum_steps" in check_run.judge(21, 20, 5, 9, mesh).fix
+    assert "lower checkpoint.keep" in check_run.judge(10, 20, 10, 9, mesh).fix
+
+
+def digits(**data: Any) -> Any:
+    from configs.vit_mu_digits import get_config
+
+    cfg = get_config()
+    for name, value in data.items():
+        setattr(cfg.data, name, value)
+    return cfg
+
+
+def test_a_run_larger_than_the_machine(tmp_path: Path) -> None:
+    cfg = digits(batch_size=2**26)
+    assert check_run.size(cfg, tmp_path).state == WARNING
+    cfg.mesh.data = 3_000
+    with pytest.raises(UserError, match="does not fit 8"):
+        check_run.size(cfg, tmp_path)
+
+
+def test_a_folder_and_what_can_be_wrong_with_it(tmp_path: Path) -> None:
+    write_folder(tmp_path, {"train": 40, "val": 3}, ("china", "flower", "sky"))
+    cfg = digits(name=f"folder:{tmp_path}", train_split="train")
+    cfg.evals = {"val": cfg.evals["val"]}
+    cfg.evals["val"].split = "val"
+    with pytest.raises(UserError, match=r"has 3 classes; add --config\.model\.num_classes=3"):
+        check_run.dataset(cfg)
+    cfg.model.num_classes = 3
+    state, text, _ = check_run.dataset(cfg)
+    assert state == OK
+    assert "120 images, 3 classes; train, val read at " in text
+    broken = tmp_path / "val" / "sky" / "1.jpg"
+    broken.write_bytes(broken.read_bytes()[:100])
+    with pytest.raises(UserError, match=r"sky/1.jpg: not a readable image"):
+        check_run.dataset(cfg)
+
+
+def test_labels_out_of_range() -> None:
+    assert check_run.out_of_range(np.array([0, 2]), 3) is None
+    assert check_run.out_of_range(np.array([0, 3]), 3) == 3
+    assert check_run.out_of_range(np.array([-1]), 3) == -1
+    np.testing.assert_array_equal(
+        check_run._classes({"label": np.array([[0, 1, 1], [1, 0, 0]])}), [1, 2, 0]
+    )

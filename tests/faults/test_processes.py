@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two processes of one run, and one of them is told to stop, or dies."""
+
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.train.test_processes import start
+from vit_jax import sharding
+from vit_jax.train.stop import INTERRUPTED
+from vit_jax.train.writers import read_jsonl
+
+LONG = ("--config.duration=100000 steps", "--config.optim.warmup=2 steps")
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[list[subprocess.Popen]]:
+    """Two processes that train, and have taken some steps."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    cluster = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": "2"}
+    own = [{**cluster, "JAX_PROCESS_ID": str(i)} for i in range(2)]
+    processes = [start(tmp_path / "run", 1, *LONG, **env) for env in own]
+    deadline = time.monotonic() + 150
+    while len(read_jsonl(tmp_path / "run" / "metrics.jsonl")) < 5:
+        assert time.monotonic() < deadline
+        assert [p.poll() for p in processes] == [None, None]
+        time.sleep(0.05)
+    yield processes
+    for process in processes:
+        process.kill()
+
+
+@pytest.mark.slow
+def test_told_to_one_both_stop_at_one_step(pair: list[subprocess.Popen], tmp_path: Path) -> None:
+    pair[1].send_signal(signal.SIGTERM)
+    outputs = [p.communicate(timeout=60)[0] for p in pair]
+    assert [p.returncode for p in pair] == [INTERRUPTED, INTERRUPTED], outputs
+    rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")
+    newest = max(int(e.name) for e in (tmp_path / "run" / "checkpoints").iterdir())
+    assert newest == rows[-1]["step"]
+    assert f"saved step {newest:,}" in outputs[0]
+
+
+@pytest.mark.slow
+def test_of_one_that_dies_the_other_hears(pair: list[subprocess.Popen]) -> None:
+    pair[1].kill()
+    output = pair[0].communicate(timeout=sharding.HEARTBEAT_TIMEOUT + 30)[0]
+    assert pair[0].returncode not in (0, None)
+    assert "Traceback" not in output, output

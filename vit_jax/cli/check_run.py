@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of `doctor` on one run: does it fit the machine, and can its data be read?"""
+
+import dataclasses
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from vit_jax import config as config_lib
+from vit_jax import data, models, sharding
+from vit_jax.analysis.tables import format_bytes
+from vit_jax.cli.check_compute import available, device_limit
+from vit_jax.cli.check_disk import standing
+from vit_jax.cli.dry_run import estimate_memory, without_writing
+from vit_jax.cli.finding import BROKEN, OK, WARNING, Finding
+from vit_jax.config import Config
+from vit_jax.train import build
+
+_BATCH = 32
+_SECONDS = 1.0  # of reading
+_EPOCH = 100  # batches, where only shapes are asked for
+
+
+def size(cfg: Config, place: Path) -> Finding:
+    """Compare what a run takes, by `--dry_run`'s estimate, with what devices and disk have.
+
+    Raises:
+        UserError: a mesh or a batch that does not fit the devices.
+    """
+    mesh = sharding.make_mesh(cfg.mesh)
+    config_lib.check_batch(cfg, sharding.batch_parts(mesh))
+    parts = build.build(cfg, _EPOCH * cfg.data.batch_size)
+    need = estimate_memory(cfg, parts, mesh)
+    here = device_limit()
+    if here is None and (host := available()) is not None:  # virtual devices share the host's
+        here = host // len(jax.local_devices())
+    kept = need.checkpoint * (cfg.checkpoint.keep + cfg.checkpoint.keep_best + 1)
+    free = shutil.disk_usage(standing(place)).free
+    return judge(need.device_total, here, kept, free, dict(mesh.shape))
+
+
+def judge(need: int, here: int | None, kept: int, free: int, mesh: dict[str, int]) -> Finding:
+    """Judge a run's size, in bytes.
+
+    Args:
+        need: on each device.
+        here: what each has; None is not known.
+        kept: of all checkpoints that are kept, and one that is being written.
+        free: on their disk.
+        mesh: sizes of its axes.
+    """
+    text = f"about {format_bytes(need)} on each device"
+    text += f" of {format_bytes(here)}" if here is not None else ""
+    text += f", checkpoints of {format_bytes(kept)} at most; mesh {mesh}"
+    if here is not None and need > here:
+        return Finding(WARNING, text, "raise accum_steps or mesh.fsdp, or set model.remat=full")
+    if kept > free:
+        fix = f"only {format_bytes(free)} of disk are free: lower checkpoint.keep, or free some"
+        return Finding(WARNING, text, fix)
+    return Finding(OK, text)
+
+
+def dataset(cfg: Config) -> Finding:
+    """Open a run's splits, read some images of each and time it.
+
+    Raises:
+        UserError: a split that is not there, classes that are not the model's, a broken image.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        cfg = without_writing(cfg, scratch)
+        source = build.open_train(cfg)
+        labels, rate = _read_training(cfg, source)
+        for name, split in build.open_evals(cfg, source).items():
+            labels = np.append(labels, _read_first(cfg, name, split))
+    text = f"{source.name}: {len(source):,} images, {source.num_classes:,} classes"
+    wrong = out_of_range(labels, source.num_classes)
+    if wrong is not None:
+        text += f", and a label {wrong}"
+        return Finding(BROKEN, text, "prepare the dataset again; labels are 0 to classes - 1")
+    others = "".join(f", {name}" for name in cfg.evals)
+    return Finding(OK, f"{text}; train{others} read at {rate:,.0f} images/s in this process")
+
+
+def out_of_range(labels: np.ndarray, num_classes: int) -> int | None:
+    """Return the first class id that is none; None where all are."""
+    wrong = labels[(labels < 0) | (labels >= num_classes)]
+    return int(wrong[0]) if len(wrong) else None
+
+
+def _read_training(cfg: Config, source: data.Source) -> tuple[np.ndarray, float]:
+    """Read training batches for a second: class ids, and images per second after the first."""
+    height, width, channels = models.input_shape(cfg.model)
+    settings = dataclasses.replace(cfg.data, num_workers=0, batch_size=_BATCH)
+    batches = data.train_batches(
+        source, settings, image_size=(height, width), channels=channels, seed=cfg.seed
+    )
+    with batches:
+        labels = [_classes(next(batches))]
+        begin = time.monotonic()
+        while (spent := time.monotonic() - begin) < _SECONDS or len(labels) < 2:
+            labels.append(_classes(next(batches)))
+    return np.concatenate(labels), _BATCH * (len(labels) - 1) / spent
+
+
+def _read_first(cfg: Config, name: str, source: data.Source) -> np.ndarray:
+    """Read the first batch of an evaluation's split; returns its class ids."""
+    height, width, channels = models.input_shape(cfg.model)
+    batches = data.eval_batches(
+        source,
+        cfg.evals[name].transform,
+        batch_size=_BATCH,
+        image_size=(height, width),
+        channels=channels,
+    )
+    with batches:
+        return _classes(next(batches))
+
+
+def _classes(batch: data.Batch) -> np.ndarray:
+    """Return the class ids of a batch's labels, multi-hot ones too."""
+    label = batch["label"]
+    return label if label.ndim == 1 else np.nonzero(label)[1]

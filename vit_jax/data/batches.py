@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One batch: its examples read, varied and put in rows, by a pool of threads."""
+
+import concurrent.futures
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cv2
+import numpy as np
+
+from vit_jax.data.pixel_cache import MAX_CACHED_BYTES, Example, PixelCache
+from vit_jax.data.prefetch import Batch
+from vit_jax.data.sources import Source
+from vit_jax.data.stream import stream_indices
+from vit_jax.data.transform import Pixels, Transform
+from vit_jax.errors import DataError, UserError
+
+# What of the message about a broken example comes with its batch, in bytes.
+_REASON = 200
+
+
+class Batches:
+    """Random access to whole batches.
+
+    Element i is batch `first + i`. The rows of a batch are spread over a thread pool: all cores
+    work on the batch that is needed next.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        transform: Transform,
+        *,
+        batch_size: int,
+        rows: range,
+        length: int,
+        num_threads: int,
+        seed: int | None,
+        first: int = 0,
+        repeats: int = 1,
+        max_broken: int = 0,
+    ) -> None:
+        """Take the global batch size, and which `rows` of each batch are this process's.
+
+        `seed` None is one pass in the stored order, the last batch padded. With `max_broken` above
+        0 a broken example is replaced by the next one that can be read, in its own place of the
+        stream: so the batch is still a function of (seed, step).
+        """
+        self._source = source
+        self._transform = transform
+        self._batch_size = batch_size
+        self._rows = rows
+        self._length = length
+        self._num_threads = num_threads
+        self._seed = seed
+        self._first = first
+        self._repeats = repeats
+        self._max_broken = max_broken
+        # One pass sees each example once, so nothing is kept of it.
+        self._cache = PixelCache(len(source), 0 if seed is None else MAX_CACHED_BYTES)
+        self._lock = threading.Lock()
+        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+        self._closed = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        settings = {
+            "batch_size": self._batch_size,
+            "rows": self._rows,
+            "length": self._length,
+            "num_threads": self._num_threads,
+            "seed": self._seed,
+            "first": self._first,
+            "repeats": self._repeats,
+            "max_broken": self._max_broken,
+        }
+        return functools.partial(Batches, **settings), (self._source, self._transform)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Batch:
+        start = (self._first + int(index)) * self._batch_size
+        positions = np.arange(start + self._rows.start, start + self._rows.stop)
+        count, source, size = len(positions), self._source, self._transform.image_size
+        multi = source.multi_label
+        batch: Batch = {
+            "image": np.empty((count, *size, self._transform.channels), np.uint8),
+            "label": np.zeros((count, source.num_classes) if multi else count, label_dtype(source)),
+            "index": stream_indices(positions, len(source), self._seed, self._repeats),
+        }
+        if self._seed is None:
+            batch["mask"] = (batch["index"] >= 0).astype(np.float32)
+        else:
+            batch["broken"] = np.full(count, -1, np.int32)
+            batch["reason"] = np.zeros(count, f"S{_REASON}")
+        if self._num_threads == 1:
+            self._fill(batch, positions, range(count))
+        else:
+            step = max(1, count // (4 * self._num_threads))
+            chunks = [range(i, min(i + step, count)) for i in range(0, count, step)]
+            fill = functools.partial(self._fill, batch, positions)
+            for _ in self._threads().map(fill, chunks):  # the loop raises what a thread raised
+                pass
+        return batch
+
+    def _fill(self, batch: Batch, positions: np.ndarray, rows: range) -> None:
+        examples = batch["index"][rows.start : rows.stop].tolist()
+        variations = self._variations(positions[rows.start : rows.stop])
+        for row, example, vary in zip(rows, examples, variations, strict=True):
+            if example < 0:
+                batch["image"][row] = 0
+                continue
+            try:
+                self._put(batch, row, example, vary)
+            except DataError as error:
+                if self._seed is None:
+                    raise
+                self._replace(batch, row, example, positions[row : row + 1], error)
+
+    def _variations(self, positions: np.ndarray) -> Iterator[Callable[[Any], Pixels]]:
+        return self._transform.variations(self._seed or 0, positions)
+
+    def _put(self, batch: Batch, row: int, example: int, vary: Callable[[Any], Pixels]) -> None:
+        """Read, vary and write one example.
+
+        Raises:
+            DataError: it cannot be used.
+        """
+        try:
+            found = self._cache.get(example) or self._load(example)
+            image = found.image if found.viewed else self._transform.view(found.image)
+            batch["image"][row], batch["label"][row] = vary(image), found.label
+        except UserError:
+            raise
+        except (ValueError, OSError, cv2.error) as error:
+            raise DataError(
+                f"{self._source.example_id(example)}: not a readable image ({_reason(error)})"
+            ) from error
+
+    def _load(self, example: int) -> Example:
+        data, label = self._source.read(example)
+        if self._seed is not None and isinstance(label, int) and label < 0:
+            raise DataError(
+                f"{self._source.example_id(example)}: the label is {label}, that of an example "
+                "without one, which cannot be learned from"
+            )
+        return self._cache.load(example, data, label, self._transform)
+
+    def _replace(
+        self, batch: Batch, row: int, example: int, position: np.ndarray, error: DataError
+    ) -> None:
+        """Put the next example that can be read in place of a broken one, and note it.
+
+        Raises:
+            DataError: none may be replaced, or more than that in a row are broken.
+        """
+        if not self._max_broken:
+            raise DataError(
+                f"{error}; repair it, or set data.max_broken=N to go on with other examples in "
+                "place of up to N such"
+            ) from error
+        count = len(self._source)
+        tries = min(self._max_broken, count - 1)
+        for step in range(1, tries + 1):
+            other = (example + step) % count
+            # All that is drawn is the place's: anew, as the broken one may have used a part of it.
+            (vary,) = self._variations(position)
+            try:
+                self._put(batch, row, other, vary)
+            except DataError:
+                continue
+            name = self._source.example_id(example)
+            batch["index"][row], batch["broken"][row] = other, example
+            batch["reason"][row] = str(error).removeprefix(f"{name}: ").encode(errors="replace")
+            return
+        raise DataError(
+            f"{error}; nor can the {tries} after it be used, and data.max_broken="
+            f"{self._max_broken} allows no more"
+        ) from error
+
+    def _threads(self) -> concurrent.futures.ThreadPoolExecutor:
+        with self._lock:
+            if self._closed:
+                raise concurrent.futures.CancelledError
+            if self._pool is None:
+                self._pool = concurrent.futures.ThreadPoolExecutor(self._num_threads, "decode")
+            return self._pool
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            if self._pool is not None:
+                self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _reason(error: Exception) -> str:
+    # The system's and OpenCV's full texts repeat paths, object addresses or source lines.
+    short = getattr(error, "strerror", None) or getattr(error, "err", None) or str(error)
+    return short.splitlines()[0].strip() if short.strip() else type(error).__name__
+
+
+def label_dtype(source: Source) -> np.dtype:
+    """Return the dtype of a batch's labels: class ids or multi-hot rows."""
+    return np.dtype(np.uint8 if source.multi_label else np.int32)

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run of several processes, of which one is gone: the others end in one line."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+import jax
+
+from vit_jax.errors import UserError
+
+# How the transports of collectives, and jax's coordination service, say that a peer is gone.
+_LOST = re.compile(r"gloo|nccl|connection|UNAVAILABLE|DEADLINE_EXCEEDED|heartbeat", re.IGNORECASE)
+
+
+class LostProcess(UserError):
+    """Another process of the run has died, or cannot be reached."""
+
+    status = 75  # EX_TEMPFAIL: the same command continues
+
+
+@contextlib.contextmanager
+def other_processes() -> Iterator[None]:
+    """Say in one line that another process of the run is gone, where computing with it fails.
+
+    Raises:
+        LostProcess: in place of the error of the collective.
+    """
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        reason = str(error).splitlines()[0]
+        # Not of a device without memory: to start again would end the same way.
+        if jax.process_count() == 1 or not _LOST.search(reason):
+            raise
+        raise LostProcess(
+            f"another process of this run died or cannot be reached ({reason}); start them all "
+            "again, which continues"
+        ) from error
