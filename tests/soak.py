@@ -12,6 +12,7 @@ import argparse
 import collections
 import contextlib
 import errno
+import itertools
 import os
 import random
 import resource
@@ -177,6 +178,13 @@ def _metrics(workdir: Path) -> list[dict[str, object]]:
     return [row for row in kept if len(row) > 1]
 
 
+def _first_difference(got: list[dict[str, object]], want: list[dict[str, object]]) -> str:
+    for line, reference in itertools.zip_longest(got, want):
+        if line != reference:
+            return f"first {line} where {reference} was expected"
+    return ""
+
+
 def main() -> None:
     """Soak for the minutes asked for, and say what was done."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -198,8 +206,10 @@ def main() -> None:
         soak = Soak(Path(scratch, "disk", "run"), log, disk, random.Random(asked.seed))
         while runs == 0 or time.monotonic() < until:
             soak.run(until)
-            if digest(soak.workdir, ARGS) != want or _metrics(soak.workdir) != lines:
-                sys.exit(f"seed {asked.seed}: run {runs + 1} differs from the undisturbed one")
+            if digest(soak.workdir, ARGS) != want:
+                sys.exit(f"seed {asked.seed}: run {runs + 1} ends in another state")
+            if difference := _first_difference(_metrics(soak.workdir), lines):
+                sys.exit(f"seed {asked.seed}: run {runs + 1} has other metrics; {difference}")
             soak.forget()
             runs += 1
     took = (time.monotonic() - began) / 60

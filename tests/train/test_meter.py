@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
+import json
+
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from vit_jax.errors import NonFinite
 from vit_jax.faults import FaultsConfig
-from vit_jax.train.meter import Meter
+from vit_jax.train.meter import KEY, Meter
 
 
 def step(loss: float, *, nonfinite: float = 0.0, lr: float = 0.1) -> dict:
@@ -26,6 +29,56 @@ def test_the_first_line_needs_no_second_step() -> None:
     meter = Meter(FaultsConfig(), lambda step, loss: None)
     meter.add(1, step(2.0))
     assert meter.read()["train/loss"] == 2.0
+
+
+@pytest.mark.parametrize("saved_at", [1, 2, 9, 10, 11, 137])
+def test_lines_after_a_resume_are_those_of_a_run_never_interrupted(saved_at: int) -> None:
+    rng = np.random.default_rng(0)
+    losses = rng.normal(1.0, 0.1, 170)
+    losses[135] = losses[150] = 9.0  # spikes, where the 128 losses before are known
+
+    def run(resumed: bool) -> tuple[list, list]:
+        spikes, lines = [], []
+
+        def note(step: int, loss: float) -> None:
+            spikes.append((step, loss))
+
+        meter = Meter(FaultsConfig(), note)
+        for i, loss in enumerate(losses, 1):
+            meter.add(i, step(loss, nonfinite=float(i % 7 == 0)))
+            if i % 10 == 0:
+                lines.append(meter.read(everything=i == len(losses)))
+            if resumed and i == saved_at:
+                known = json.loads(json.dumps(meter.to_json()))[KEY]
+                meter = Meter(FaultsConfig(), note, known=known)
+        return spikes, lines
+
+    spikes, lines = run(resumed=False)
+    assert [at for at, _ in spikes] == [136, 151]
+    assert run(resumed=True) == (spikes, lines)
+
+
+def test_a_run_counts_its_nonfinite_steps_on_after_a_resume() -> None:
+    meter = Meter(FaultsConfig(max_nonfinite=4), lambda step, loss: None)
+    for i in range(4):  # two of them are in flight
+        meter.add(i + 1, step(float("nan"), nonfinite=1.0))
+    meter = Meter(
+        FaultsConfig(max_nonfinite=4), lambda step, loss: None, known=meter.to_json()[KEY]
+    )
+    with pytest.raises(NonFinite, match="4 steps up to 4"):
+        meter.read(everything=True)
+
+
+def test_another_objective_after_a_resume_shares_what_both_measure() -> None:
+    meter = Meter(FaultsConfig(), lambda step, loss: None)
+    for i in range(4):
+        meter.add(i + 1, step(1.0) | {"top1": jnp.float32(0.5)})
+    meter = Meter(FaultsConfig(), lambda step, loss: None, known=meter.to_json()[KEY])
+    for i in range(4, 8):
+        meter.add(i + 1, step(3.0) | {"agreement": jnp.float32(0.5)})
+    scalars = meter.read(everything=True)
+    assert scalars["train/loss"] == 2.0
+    assert scalars.keys() == {"train/loss", "train/lr", "train/nonfinite", "train/spikes"}
 
 
 def test_skipped_steps_are_counted_but_not_averaged() -> None:

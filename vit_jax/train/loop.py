@@ -21,12 +21,12 @@ from vit_jax.train import broken as broken_lib
 from vit_jax.train import build as build_lib
 from vit_jax.train import early_stop, hang, profile, report, spikes, workdir
 from vit_jax.train import metadata as metadata_lib
+from vit_jax.train import meter as meter_lib
 from vit_jax.train import start as start_lib
 from vit_jax.train import teacher as teacher_lib
 from vit_jax.train.batches import device_batches
 from vit_jax.train.clock import Clock, Stage
 from vit_jax.train.early_stop import Tally
-from vit_jax.train.meter import Meter
 from vit_jax.train.profile import Profiler, Window
 from vit_jax.train.progress import Progress
 from vit_jax.train.stages import Stages, due
@@ -135,9 +135,12 @@ def fit(
             progress = Progress(total, cfg.data.batch_size, start_step=start)
             stack.enter_context(progress)
             note_spike = spikes.make_log(cfg, source, place, progress.message)
-            known = restored.metadata.get(broken_lib.KEY, []) if restored is not None else []
+            known = restored.metadata if restored is not None else {}
             broken = broken_lib.Broken(
-                cfg.data.max_broken, source.example_id, known=known, say=progress.message
+                cfg.data.max_broken,
+                source.example_id,
+                known=known.get(broken_lib.KEY, []),
+                say=progress.message,
             )
             stages = Stages(
                 cfg=cfg,
@@ -145,7 +148,7 @@ def fit(
                 mesh=mesh,
                 evaluators=evaluators,
                 checkpoints=checkpoints,
-                meter=Meter(cfg.faults, note_spike),
+                meter=meter_lib.Meter(cfg.faults, note_spike, known=known.get(meter_lib.KEY)),
                 broken=broken,
                 clock=clock,
                 writer=writer,

@@ -3,7 +3,8 @@
 
 import collections
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,19 +15,45 @@ from vit_jax.faults import WINDOW, FaultsConfig, is_spike
 # Steps in flight on the device before the host waits: enough to keep it busy, few enough that
 # batches do not pile up in its memory.
 _IN_FLIGHT = 2
+KEY = "meter"  # in a checkpoint's metadata
 
 
 class Meter:
     """Collects the metrics of steps and keeps the host a few steps behind the device."""
 
-    def __init__(self, faults: FaultsConfig, note_spike: Callable[[int, float], None]) -> None:
-        """Give `note_spike` the step and the loss of each spike."""
+    def __init__(
+        self,
+        faults: FaultsConfig,
+        note_spike: Callable[[int, float], None],
+        *,
+        known: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Give `note_spike` the step and the loss of each spike.
+
+        `known` is what `to_json` returned when the run was saved: the next line is then the same,
+        to the bit, as that of a run that was never interrupted.
+        """
         self._faults = faults
         self._note_spike = note_spike
-        self._losses, self._num_losses = np.zeros(WINDOW), 0
-        self._pending: collections.deque[tuple[int, dict[str, jax.Array]]] = collections.deque()
-        self._done: list[dict[str, float]] = []
-        self._nonfinite = 0
+        known = known or {"losses": [], "nonfinite": 0, "done": [], "pending": []}
+        self._losses = collections.deque(known["losses"], maxlen=WINDOW)
+        self._nonfinite: int = known["nonfinite"]
+        self._done: list[dict[str, float]] = list(known["done"])
+        self._pending: collections.deque[tuple[int, Mapping[str, Any]]] = collections.deque(
+            (step, metrics) for step, metrics in known["pending"]
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `known` takes, to be merged into a checkpoint's metadata; waits as `wait`."""
+        pending = [(step, _to_host(metrics)) for step, metrics in self._pending]
+        return {
+            KEY: {
+                "losses": list(self._losses),
+                "nonfinite": self._nonfinite,
+                "done": self._done,
+                "pending": pending,
+            }
+        }
 
     def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
         """Take a step's metrics as device scalars; waits for a step a few before it.
@@ -49,14 +76,14 @@ class Meter:
         while self._pending and (everything or not self._done):
             self._fetch()
         finite = [m for m in self._done if not m["nonfinite"]] or self._done
-        scalars = {
-            f"train/{name}": float(np.mean([m[name] for m in finite])) for name in self._done[0]
-        }
+        # In all of them: a run may go on with an objective that measures something else.
+        names = [name for name in self._done[-1] if all(name in m for m in self._done)]
+        scalars = {f"train/{name}": float(np.mean([m[name] for m in finite])) for name in names}
         # The rate is the newest, not a mean; skipped steps count over all of them.
         scalars["train/lr"] = self._done[-1]["lr"]
         scalars["train/nonfinite"] = float(np.mean([m["nonfinite"] for m in self._done]))
         if self._faults.spike_sigmas:
-            scalars["train/spikes"] = sum(m["spikes"] for m in self._done)
+            scalars["train/spikes"] = sum(m.get("spikes", 0.0) for m in self._done)
         self._done = []
         return scalars
 
@@ -66,8 +93,7 @@ class Meter:
 
     def _fetch(self) -> None:
         step, metrics = self._pending.popleft()
-        # Not `jax.device_get`, which takes the host ten times as long for a few scalars.
-        values = {name: float(np.asarray(value)) for name, value in metrics.items()}
+        values = _to_host(metrics)
         self._nonfinite = self._nonfinite + 1 if values["nonfinite"] else 0
         if self._nonfinite >= self._faults.max_nonfinite:
             raise NonFinite(
@@ -83,11 +109,15 @@ class Meter:
         self._done.append(values)
 
     def _is_spike(self, loss: float) -> bool:
-        """Judge and remember a loss as `spikes.judge` does, since this process began."""
+        """Judge and remember a loss as `spikes.judge` does."""
         if not math.isfinite(loss):
             return False
-        full = self._num_losses >= WINDOW
-        spike = full and bool(is_spike(loss, self._losses, self._faults.spike_sigmas))
-        self._losses[self._num_losses % WINDOW] = loss
-        self._num_losses += 1
+        full = len(self._losses) == WINDOW
+        spike = full and bool(is_spike(loss, np.asarray(self._losses), self._faults.spike_sigmas))
+        self._losses.append(loss)
         return spike
+
+
+def _to_host(metrics: Mapping[str, Any]) -> dict[str, float]:
+    # Not `jax.device_get`, which takes the host ten times as long for a few scalars.
+    return {name: float(np.asarray(value)) for name, value in metrics.items()}

@@ -115,7 +115,8 @@ class Stages:
         self.broken.agree()
         with self.clock.spent(Stage.SAVE):
             try:
-                metadata = self.metadata | early_stop.to_json(tally) | self.broken.to_json()
+                metadata = self.metadata | early_stop.to_json(tally)
+                metadata |= self.broken.to_json() | self.meter.to_json()
                 self.checkpoints.save(step, state, metadata=metadata, metrics=metrics)
             except SaveFailed as error:
                 self.progress.message(f"warning: {error}")
