@@ -517,6 +517,14 @@ def test_write_errors_surface_once_and_the_next_save_works(tmp_path):
         assert "\n" not in text
 
 
+def test_what_a_failed_save_still_wrote_is_removed_by_the_next(tmp_path):
+    ck = _open(tmp_path)
+    (tmp_path / "1.orbax-checkpoint-tmp" / "state").mkdir(parents=True)
+    ck.save(2, _state(2), metadata={})
+    ck.close()
+    assert os.listdir(tmp_path) == ["2"]
+
+
 def test_full_disk(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()

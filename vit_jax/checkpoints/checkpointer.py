@@ -62,9 +62,7 @@ class Checkpointer:
         self._cfg = cfg
         if jax.process_index() == 0:
             self._directory.mkdir(parents=True, exist_ok=True)
-            for entry in self._directory.iterdir():
-                if storage.TEMPORARY in entry.name or entry.name.endswith(_DELETED):
-                    shutil.rmtree(entry, ignore_errors=True)
+        self._clear()
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("vit_jax checkpoints cleaned")
         self._metrics: dict[int, dict[str, float]] = {}  # of every finished checkpoint
@@ -111,6 +109,8 @@ class Checkpointer:
             )
         if step in self._bad:
             self._delete({step})
+        # A save that failed may have gone on writing while its files were removed.
+        self._clear()
         record = record_lib.describe(state, metadata, metrics or {})
         num_bytes = trees.num_bytes(state)
         try:
@@ -256,11 +256,17 @@ class Checkpointer:
                     self._path(step).rename(doomed)
                     shutil.rmtree(doomed)
 
-    def _failed(self, step: int, num_bytes: int, error: BaseException) -> SaveFailed:
-        with contextlib.suppress(OSError):  # the disk may be full: give back what was written
-            if jax.process_index() == 0:
-                for entry in self._directory.glob(f"{step}{storage.TEMPORARY}*"):
+    def _clear(self) -> None:
+        """Remove what is no checkpoint: of saves and deletions that failed or were killed."""
+        if jax.process_index() != 0:
+            return
+        with contextlib.suppress(OSError):  # a disk that is gone; the save will say so
+            for entry in self._directory.iterdir():
+                if storage.TEMPORARY in entry.name or entry.name.endswith(_DELETED):
                     shutil.rmtree(entry, ignore_errors=True)
+
+    def _failed(self, step: int, num_bytes: int, error: BaseException) -> SaveFailed:
+        self._clear()  # the disk may be full: give back what was written
         free = shutil.disk_usage(self._directory).free
         older = f"newest intact: step {self.latest_step()}" if self.steps() else "there is no other"
         return SaveFailed(
