@@ -7,7 +7,9 @@ Each appears under its final name only when it is complete (storage.py). A diges
 
 import contextlib
 import logging
+import os
 import shutil
+import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -114,6 +116,7 @@ class Checkpointer:
         record = record_lib.describe(state, metadata, metrics or {})
         num_bytes = trees.num_bytes(state)
         try:
+            record_lib.on_all_processes(self._make_folder)
             complete = storage.save_async(self._path(step), state, record)
         except Exception as error:
             raise self._failed(step, num_bytes, error) from None
@@ -264,6 +267,18 @@ class Checkpointer:
             for entry in self._directory.iterdir():
                 if storage.TEMPORARY in entry.name or entry.name.endswith(_DELETED):
                     shutil.rmtree(entry, ignore_errors=True)
+
+    def _make_folder(self) -> None:
+        """Try what a save does first: where it fails, Orbax's threads wait for it for 20 minutes.
+
+        Raises:
+            Damaged: the disk is full, gone or not to be written to.
+        """
+        try:
+            if jax.process_index() == 0:
+                os.rmdir(tempfile.mkdtemp(suffix=_DELETED, dir=self._directory))
+        except OSError as error:
+            raise Damaged(error.strerror) from error
 
     def _failed(self, step: int, num_bytes: int, error: BaseException) -> SaveFailed:
         self._clear()  # the disk may be full: give back what was written

@@ -110,7 +110,9 @@ class Npz:
             raise UserError(f"{self.name}: {name} is not compressed as numpy does it")
         if not name.endswith(".npy"):
             pytorch = " (PyTorch's? those are read as timm:FILE)" if "data" in name else ""
-            raise UserError(f"{self.name} is not an .npz: {name or 'what has no name'} is no array{pytorch}")
+            raise UserError(
+                f"{self.name} is not an .npz: {name or 'what has no name'} is no array{pytorch}"
+            )
 
     def _check_header(self, key: str, member: _Member) -> None:
         if member.dtype.hasobject:
