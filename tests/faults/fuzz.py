@@ -5,8 +5,8 @@
     python -m tests.faults.fuzz npz -max_total_time=600
 
 The reader is `npz`, `safetensors` or `image`; what follows are libFuzzer's options. It stops at the
-first file that is neither read as it says nor refused in one line, and leaves it as crash-... in the
-current folder.
+first file that is neither read as it says nor refused in one line, and leaves it in the current
+folder as crash-... .
 """
 
 import functools
@@ -18,10 +18,9 @@ from pathlib import Path
 import atheris  # pyright: ignore[reportMissingImports]
 
 with atheris.instrument_imports(include=["vit_jax.data", "vit_jax.weights", "PIL", "zipfile"]):
-    from vit_jax.weights import npz_file, safetensors_file
-
     from tests.faults import test_fuzz_images as images
     from tests.faults import test_weights_fuzz as weights
+    from vit_jax.weights import npz_file, safetensors_file
 
 
 def readers(place: Path) -> dict[str, tuple[Callable[[bytes], None], Collection[bytes]]]:
