@@ -64,18 +64,23 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path, R
     return cfg, root / "run", fit(cfg, root / "run")
 
 
+@pytest.mark.parametrize("step", [2, 5])
 def test_training_goes_on_and_the_next_save_is_tried(
-    reference: tuple[Config, Path, Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    reference: tuple[Config, Path, Result],
+    step: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     cfg, whole, result = reference
-    with full_while_saving(2):
+    with full_while_saving(step):
         again = fit(cfg, tmp_path / "run")
     assert again.status == 0
     (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("warning: ")]
     place = tmp_path / "run" / "checkpoints"
-    assert line.startswith(f"warning: could not save the checkpoint of step 2 to {place} (needs up")
-    assert " MB free; newest intact: step 1): File too large" in line
-    assert saved(tmp_path / "run") == ["1", "3", "4", "5", "6"]
+    told = f"warning: could not save the checkpoint of step {step} to {place} (needs up to 0.1 MB, "
+    assert line.startswith(told)
+    assert f" MB free; newest intact: step {step - 1}): File too large" in line
+    assert saved(tmp_path / "run") == [str(i) for i in range(1, 7) if i != step]
     assert digests(again) == digests(result)
     assert scores(tmp_path / "run") == scores(whole)
 
