@@ -18,6 +18,7 @@ LEVELS = [
     {"config"},
     {"config_json"},
     {"train", "inference"},
+    {"sweeps"},
     {"cli"},
     {"__main__"},
 ]
