@@ -130,7 +130,7 @@ def make(file: SweepFile, overrides: Overrides, name: str, device: Device) -> Po
         UserError: they make no config.
     """
     rest = dict(overrides)
-    config = rest.pop("config", file.config)
+    name, config = rest.pop("name", name), rest.pop("config", file.config)
     try:
         cfg = read_config(config, rest)
         _check_metric(cfg, file.metric)

@@ -2,7 +2,6 @@
 """What a run costs before it is started: parameters, FLOPs, images, tokens; by shapes alone."""
 
 import functools
-import re
 import time
 from typing import NamedTuple
 
@@ -10,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax import config as config_lib
-from vit_jax import data, errors, models, trees
+from vit_jax import data, durations, errors, models, trees
 from vit_jax.analysis.peaks import peak_flops
 from vit_jax.analysis.scale import CHIPS, EFFICIENCY
 from vit_jax.config import Config
@@ -63,12 +62,18 @@ def price(cfg: Config) -> Price:
     )
 
 
+def examples(model: ModelConfig, flops: float) -> str:
+    """Return the duration in which training a model takes so many FLOPs: "16384 examples"."""
+    _, image_flops, _ = _of_image(model, ObjectiveConfig(), uphill=False)
+    return f"{round(flops / image_flops)} examples"
+
+
 def _num_examples(cfg: Config) -> tuple[int, bool]:
     """Return the length of the training split, and whether it is known."""
     try:
         return _length(cfg.data), True
     except UserError as error:
-        if re.search(r"ep(och)?s?\s*$", cfg.duration):
+        if durations.parse(cfg.duration)[1] == "epochs":
             raise UserError(
                 f"{error}; or write duration={cfg.duration!r} in steps or examples, which need no "
                 "data to be priced"

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Loss against size, images and compute: small ViTs on the digits, a real sweep for a laptop.
+
+    python -m vit_jax sweep run configs/sweeps/scaling_digits.py --out=runs/scaling --workers=2
+    python -m vit_jax sweep report runs/scaling
+
+For each budget of FLOPs every size is trained for as many images as the budget allows (isoFLOP
+curves, Hoffmann et al. 2022, arXiv:2203.15556); the two largest budgets once more with a quarter
+and a sixteenth of the training images, each then seen more often. Widths go with the number of
+heads, so that a head keeps its 16 channels, and Muon needs no other learning rate for them.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+
+from configs import vit_mu_digits
+from vit_jax.sweeps import grid
+from vit_jax.sweeps.price import examples
+
+CONFIG = "configs/vit_mu_digits.py"
+METRIC = "val/loss"
+
+WIDTHS = (16, 32, 48, 64, 96, 128)
+BUDGETS = grid.log_spaced(2e10, 2e12, 5)
+IMAGES = 1000  # of 1,437; 144 for validation would be too few to tell runs apart
+LEAST_STEPS = 60
+
+# One evaluation, at the end, and one checkpoint: a run is over in seconds.
+SHORT = {
+    "optim.warmup": "10%",
+    "evals.val.split": f"train[{IMAGES}:]",
+    "evals.val.every": "25%",
+    "checkpoint.every": "50%",
+    "checkpoint.keep_best": 0,
+    "log.every": "5%",
+    "log.tensorboard": False,
+}
+
+
+def sweep() -> Iterator[grid.Overrides]:
+    for budget in BUDGETS:
+        yield from runs(budget, 1.0, WIDTHS)
+    for budget in BUDGETS[-2:]:
+        for share in (1 / 4, 1 / 16):
+            yield from runs(budget, share, WIDTHS[1::2])
+
+
+def runs(budget: float, share: float, widths: tuple[int, ...]) -> Iterator[grid.Overrides]:
+    """Yield a run of each width that the budget trains for enough steps."""
+    for width in widths:
+        shape = {"dim": width, "num_heads": width // 16, "mlp_dim": 4 * width}
+        model = dataclasses.replace(vit_mu_digits.get_config().model, **shape)
+        duration = examples(model, budget)
+        if int(duration.split()[0]) < LEAST_STEPS * vit_mu_digits.get_config().data.batch_size:
+            continue
+        yield {
+            "name": f"dim={width} flops={budget:.3g} data={share:.4g}",
+            **{f"model.{field}": value for field, value in shape.items()},
+            "duration": duration,
+            "data.train_split": f"train[:{round(share * IMAGES)}]",
+            **SHORT,
+        }
