@@ -11,7 +11,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "vit_jax"
 LEVELS = [
-    {"errors", "durations", "trees", "losses", "startup", "faults"},
+    {"errors", "durations", "trees", "losses", "startup", "faults", "mup"},
     {"sharding"},
     {"models", "data", "optim", "checkpoints"},
     {"objectives", "weights", "evals", "analysis"},

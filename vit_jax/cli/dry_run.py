@@ -82,7 +82,7 @@ def _report(cfg: Config) -> tuple[str, UserError | None]:
 
 
 def _optimizer(cfg: Config, params: object) -> dict[str, dict[str, str]]:
-    rows = optim.describe(cfg.optim, params)
+    rows = optim.describe(cfg.optim, params, models.growth(cfg.model))
     return {
         "decay": {row.parameter: row.decay for row in rows},
         "lr": {row.parameter: row.lr for row in rows},

@@ -70,7 +70,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
     key = jax.eval_shape(lambda: jax.random.key(0))
     # The model is traced this once: its own state's shapes are what the run's are made of.
     params, model_state = jax.eval_shape(init_model, key)
-    tx, schedule = optim.make_optimizer(cfg.optim, params, plan.clock)
+    tx, schedule = optim.make_optimizer(cfg.optim, params, plan.clock, models.growth(cfg.model))
     objective: objectives.Objective = objectives.Supervised(
         cfg=cfg.objective,
         apply=apply_with_state(module),
