@@ -20,13 +20,16 @@ from vit_jax.sweeps.price import examples
 CONFIG = "configs/vit_mu_digits.py"
 METRIC = "val/loss"
 
-WIDTHS = (16, 32, 48, 64, 96, 128)
-BUDGETS = grid.log_spaced(2e10, 2e12, 5)
+WIDTHS = (4, 8, 12, 16, 24, 32, 48, 64)
+BUDGETS = grid.log_spaced(3e9, 3e11, 5)
 IMAGES = 1000  # of 1,437; 144 for validation would be too few to tell runs apart
-LEAST_STEPS = 60
+STEPS = (60, 12_000)
+
+BATCH = 64
 
 # One evaluation, at the end, and one checkpoint: a run is over in seconds.
 SHORT = {
+    "data.mix.mixup_alpha": 0.0,
     "optim.warmup": "10%",
     "evals.val.split": f"train[{IMAGES}:]",
     "evals.val.every": "25%",
@@ -48,10 +51,11 @@ def sweep() -> Iterator[grid.Overrides]:
 def runs(budget: float, share: float, widths: tuple[int, ...]) -> Iterator[grid.Overrides]:
     """Yield a run of each width that the budget trains for enough steps."""
     for width in widths:
-        shape = {"dim": width, "num_heads": width // 16, "mlp_dim": 4 * width}
+        shape = {"dim": width, "num_heads": width // 4, "mlp_dim": 4 * width, "depth": 2}
         model = dataclasses.replace(vit_mu_digits.get_config().model, **shape)
         duration = examples(model, budget)
-        if int(duration.split()[0]) < LEAST_STEPS * vit_mu_digits.get_config().data.batch_size:
+        steps = int(duration.split()[0]) // BATCH
+        if not STEPS[0] <= steps <= STEPS[1]:
             continue
         yield {
             "name": f"dim={width} flops={budget:.3g} data={share:.4g}",
