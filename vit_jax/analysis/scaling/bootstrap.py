@@ -32,7 +32,8 @@ def t_factor(freedom: int) -> float:
 
 def interval(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the percentiles of LEVEL over the first axis of draws [R, ...]."""
-    low, high = np.percentile(draws, [50 * (1 - LEVEL), 50 * (1 + LEVEL)], axis=0)
+    tails = [50 * (1 - LEVEL), 50 * (1 + LEVEL)]
+    low, high = np.percentile(draws, tails, axis=0, method="weibull")
     return low, high
 
 

@@ -33,7 +33,8 @@ class Chinchilla:
         beta: exponent of the examples.
         a: beta / (alpha + beta).
         b: alpha / (alpha + beta).
-        k: FLOPs for each parameter and example, the geometric mean of the runs.
+        k: FLOPs for each parameter and example, the geometric mean of the runs; None where their
+            FLOPs were not given.
         k_spread: the largest over the smallest C / (N D) of the runs; far from 1, C = k N D is
             rough: a convolution or attention costs more for each parameter than a matmul.
         intervals: of E, A, B, alpha, beta, a and b at 95 %.
@@ -48,8 +49,8 @@ class Chinchilla:
     beta: float
     a: float
     b: float
-    k: float
-    k_spread: float
+    k: float | None
+    k_spread: float | None
     intervals: Intervals
     noise: float
     draws: tuple[tuple[float, ...], ...] = dataclasses.field(repr=False)
@@ -66,7 +67,15 @@ class Chinchilla:
         return bootstrap.around(_loss(draws, params, examples), self.predict(params, examples))
 
     def optimum(self, compute: Numbers | float) -> "Optimum":
-        """Return what to train with each compute, in FLOPs: the compute-optimal frontier."""
+        """Return what to train with each compute, in FLOPs: the compute-optimal frontier.
+
+        Raises:
+            CannotFit: the law was fitted without the FLOPs of each run.
+        """
+        if self.k is None:
+            raise CannotFit(
+                "the law was fitted without FLOPs: give fit_chinchilla those of each run"
+            )
         theta = (self.E, self.A, self.B, self.alpha, self.beta)
         centre = _optimum(theta, compute, self.k)
         spread = _optimum(bootstrap.per_draw(self.draws, compute), compute, self.k)
@@ -142,7 +151,7 @@ def fit_chinchilla(
         params: N of each run.
         examples: D of each run, images seen with repetitions.
         loss: of each run.
-        flops: C of each run; None: 6 N D, a pass over one token for each example.
+        flops: C of each run, from which k = C / (N D) is estimated: `optimum` needs it.
         delta: of Huber's loss; 1e-3 in the paper, None: 1.345 times the noise.
         num_resamples: of the bootstrap.
         seed: of the bootstrap.
@@ -150,9 +159,9 @@ def fit_chinchilla(
     Raises:
         CannotFit: the runs do not support the law.
     """
-    costs = np.asarray(params) * np.asarray(examples) * 6 if flops is None else flops
-    params, examples, loss, costs = runs.columns(
-        params=params, examples=examples, loss=loss, flops=costs
+    given = {} if flops is None else {"flops": flops}
+    params, examples, loss, *costs = runs.columns(
+        params=params, examples=examples, loss=loss, **given
     )
     _check({"parameters": params, "examples": examples}, loss)
     middle = np.exp(np.mean(np.log([params, examples]), axis=1))
@@ -211,11 +220,11 @@ def fit_chinchilla(
     centre = {name: float(p) for name, p in with_exponents(named(found.theta)).items()}
     intervals = bootstrap.named_intervals(with_exponents(draws), centre)
     runs.check_exponents(intervals, centre, ["alpha", "beta"])
-    ratio = costs / (params * examples)
+    ratio = costs[0] / (params * examples) if costs else None
     return Chinchilla(
         **centre,
-        k=float(np.exp(np.mean(np.log(ratio)))),
-        k_spread=float(ratio.max() / ratio.min()),
+        k=None if ratio is None else float(np.exp(np.mean(np.log(ratio)))),
+        k_spread=None if ratio is None else float(ratio.max() / ratio.min()),
         intervals=intervals,
         noise=found.noise,
         draws=tuple(map(tuple, np.column_stack(list(draws.values())).tolist())),

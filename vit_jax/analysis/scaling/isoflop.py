@@ -90,12 +90,14 @@ class IsoFlop:
             CannotFit: the law was fitted without the examples of each run.
         """
         if self.k is None:
-            raise CannotFit("the law was fitted without examples: give those of each run")
+            raise CannotFit(
+                "the law was fitted without examples: give fit_isoflop those of each run"
+            )
         return np.asarray(compute) / (self.k * self.predict(compute))
 
     def describe(self) -> str:
         """Write the law in one line."""
-        return f"N(C) = {self.N0:.3g} (C/{self.unit:.0e})^{self.a:.3g}; D ~ C^{self.b:.3g}"
+        return f"N(C) = {self.N0:.3g} (C/{runs.ten(self.unit)})^{self.a:.3g}; D ~ C^{self.b:.3g}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields without the draws."""

@@ -57,8 +57,8 @@ class PowerLaw:
 
     def describe(self) -> str:
         """Write the law in one line."""
-        shift = f"C + {self.d:.2g}" if self.d else "C"
-        inner = f"(({shift})/{self.unit:.0e})" if self.d else f"(C/{self.unit:.0e})"
+        shifted = f"(C + {self.d:.2g})" if self.d > 1e-3 * self.span[0] else "C"
+        inner = f"({shifted}/{runs.ten(self.unit)})"
         rest = f" + {self.c:.3g}" if self.c else ""
         return f"E(C) = {self.a:.3g} {inner}^-{self.b:.3g}{rest}"
 

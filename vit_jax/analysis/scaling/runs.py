@@ -9,7 +9,7 @@ from scipy import special
 from vit_jax.analysis.scaling.bootstrap import Intervals
 from vit_jax.errors import UserError
 
-Numbers = Sequence[float] | np.ndarray
+Numbers = Sequence[float | int] | np.ndarray
 # Exponents outside are no law of scaling, but a fit that found none.
 EXPONENTS = (0.005, 5.0)
 
@@ -89,6 +89,11 @@ def check_exponents(intervals: Intervals, centre: dict[str, float], names: Seque
                 f"the runs do not determine {name}: {centre[name]:.2g}, but anything from "
                 f"{low:.2g} to {high:.2g} fits as well; add runs over a wider range"
             )
+
+
+def ten(power: float) -> str:
+    """Write a power of ten as 1e18."""
+    return f"1e{round(np.log10(power))}"
 
 
 def unit_of(compute: np.ndarray) -> float:

@@ -81,7 +81,7 @@ class ShapeLaw:
 
     def describe(self) -> str:
         """Write the optimum in one line."""
-        return f"x(C) = {float(self.optimum(self.unit)):.3g} (C/{self.unit:.0e})^{self.s:.3g}"
+        return f"x(C) = {float(self.optimum(self.unit)):.3g} (C/{runs.ten(self.unit)})^{self.s:.3g}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields without the draws."""
