@@ -105,6 +105,12 @@ def _tell(axes: Any, text: str) -> None:
     )
 
 
+def _note(axes: Any, text: str) -> None:
+    """Write a remark below a panel."""
+    label = "\n".join([axes.get_xlabel(), *textwrap.wrap(text, 84)])
+    axes.set_xlabel(label, fontsize=8.5, parse_math=False)
+
+
 def _sizes(axes: Any, runs: Sequence[Run]) -> Any:
     """Return a colour for each number of parameters, and show them beside the panel."""
     from matplotlib.cm import ScalarMappable
@@ -165,7 +171,7 @@ def _draw_budgets(axes: Any, laws: Laws, metric: str) -> None:
         axes.plot(budget.params, budget.loss, "*", color="black", markersize=10, zorder=3)
     axes.legend(frameon=False, fontsize=8)
     if laws.isoflop.refused:
-        _tell(axes, "left out: " + "; ".join(laws.isoflop.refused))
+        _note(axes, "left out: " + "; ".join(laws.isoflop.refused))
 
 
 def _draw_best_size(axes: Any, laws: Laws) -> None:
@@ -189,11 +195,11 @@ def _draw_best_size(axes: Any, laws: Laws) -> None:
         axes.fill_between(compute, *best.params_band, color=_OTHER, alpha=0.15, linewidth=0)
     if laws.isoflop is None and laws.joint is None:
         _tell(axes, laws.refused.get("isoflop", ""))
-    _label(axes, "training FLOPs", "parameters")
+    _label(axes, "training FLOPs", "parameters", corner="upper left")
 
 
 def _draw_joint(axes: Any, laws: Laws, metric: str) -> None:
-    axes.set_title("L(N, D) = E + A / N^alpha + B / D^beta", fontsize=10)
+    axes.set_title("predicted from parameters N and examples D, and measured", fontsize=10)
     _label(axes, f"{metric}, predicted", f"{metric}, measured", legend=False)
     if laws.joint is None:
         _tell(axes, laws.refused.get("joint", ""))
@@ -204,7 +210,7 @@ def _draw_joint(axes: Any, laws: Laws, metric: str) -> None:
         axes.plot(predicted, run.value, "o", color=colour(run.params), markersize=5)
     values = [run.value for run in laws.runs]
     axes.plot([min(values), max(values)], [min(values), max(values)], color=_GREY, linewidth=1)
-    _tell(axes, laws.joint.describe())
+    _note(axes, laws.joint.describe())
 
 
 def _ramp(count: int) -> list[Any]:
@@ -213,7 +219,7 @@ def _ramp(count: int) -> list[Any]:
     return [colormaps["plasma"](x) for x in np.linspace(0, 0.85, count)]
 
 
-def _label(axes: Any, x: str, y: str, *, legend: bool = True) -> None:
+def _label(axes: Any, x: str, y: str, *, legend: bool = True, corner: str = "best") -> None:
     from matplotlib.ticker import LogFormatter, NullFormatter
 
     axes.set_xscale("log")
@@ -223,5 +229,5 @@ def _label(axes: Any, x: str, y: str, *, legend: bool = True) -> None:
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     if legend and axes.get_legend_handles_labels()[0]:
-        for text in axes.legend(frameon=False, fontsize=8).get_texts():
+        for text in axes.legend(frameon=False, fontsize=8, loc=corner).get_texts():
             text.set_parse_math(False)
