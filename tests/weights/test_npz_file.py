@@ -191,6 +191,9 @@ def test_other_archives(tmp_path: Path) -> None:
     assert "timm:FILE" in refused(path)
     path = write(tmp_path / "x.npz", {"readme.txt": b"hello"})
     assert "readme.txt is no array" in refused(path)
+    path = tmp_path / "nameless.npz"
+    write(path, {"w.npy": npy(X)})
+    assert "what has no name is no array" in refused(patched(path, b"w.npy", b"\0.npy"))
 
 
 def test_encrypted(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ Each appears under its final name only when it is complete (storage.py). A diges
 
 import contextlib
 import logging
+import os
 import shutil
+import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,9 +64,7 @@ class Checkpointer:
         self._cfg = cfg
         if jax.process_index() == 0:
             self._directory.mkdir(parents=True, exist_ok=True)
-            for entry in self._directory.iterdir():
-                if storage.TEMPORARY in entry.name or entry.name.endswith(_DELETED):
-                    shutil.rmtree(entry, ignore_errors=True)
+        self._clear()
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("vit_jax checkpoints cleaned")
         self._metrics: dict[int, dict[str, float]] = {}  # of every finished checkpoint
@@ -111,9 +111,12 @@ class Checkpointer:
             )
         if step in self._bad:
             self._delete({step})
+        # A save that failed may have gone on writing while its files were removed.
+        self._clear()
         record = record_lib.describe(state, metadata, metrics or {})
         num_bytes = trees.num_bytes(state)
         try:
+            record_lib.on_all_processes(self._make_folder)
             complete = storage.save_async(self._path(step), state, record)
         except Exception as error:
             raise self._failed(step, num_bytes, error) from None
@@ -256,11 +259,29 @@ class Checkpointer:
                     self._path(step).rename(doomed)
                     shutil.rmtree(doomed)
 
-    def _failed(self, step: int, num_bytes: int, error: BaseException) -> SaveFailed:
-        with contextlib.suppress(OSError):  # the disk may be full: give back what was written
-            if jax.process_index() == 0:
-                for entry in self._directory.glob(f"{step}{storage.TEMPORARY}*"):
+    def _clear(self) -> None:
+        """Remove what is no checkpoint: of saves and deletions that failed or were killed."""
+        if jax.process_index() != 0:
+            return
+        with contextlib.suppress(OSError):  # a disk that is gone; the save will say so
+            for entry in self._directory.iterdir():
+                if storage.TEMPORARY in entry.name or entry.name.endswith(_DELETED):
                     shutil.rmtree(entry, ignore_errors=True)
+
+    def _make_folder(self) -> None:
+        """Try what a save does first: where it fails, Orbax's threads wait for it for 20 minutes.
+
+        Raises:
+            Damaged: the disk is full, gone or not to be written to.
+        """
+        try:
+            if jax.process_index() == 0:
+                os.rmdir(tempfile.mkdtemp(suffix=_DELETED, dir=self._directory))
+        except OSError as error:
+            raise Damaged(error.strerror) from error
+
+    def _failed(self, step: int, num_bytes: int, error: BaseException) -> SaveFailed:
+        self._clear()  # the disk may be full: give back what was written
         free = shutil.disk_usage(self._directory).free
         older = f"newest intact: step {self.latest_step()}" if self.steps() else "there is no other"
         return SaveFailed(

@@ -121,17 +121,17 @@ def listed(names: list[str]) -> str:
     return ", ".join(names[:3]) + more
 
 
-def on_all_processes(read: Callable[[], T]) -> T:
-    """Return `read()`; if it is damaged for one process, raise for all, lest they part ways."""
+def on_all_processes(do: Callable[[], T]) -> T:
+    """Return `do()`; if one process finds damage, raise for all, lest they part ways."""
     value, damage = None, None
     try:
-        value = read()
+        value = do()
     except Damaged as error:
         damage = error
     if jax.process_count() > 1:
         intact = multihost_utils.process_allgather(np.asarray(damage is None))
         if not intact.all() and damage is None:
-            damage = Damaged("another process cannot read it")
+            damage = Damaged("another process cannot reach it")
     if damage is not None:
         raise damage
     return cast(T, value)
