@@ -137,7 +137,7 @@ def _conclude(place: Path, points: Sequence[Point], *, stopped: bool) -> int:
     found = results.read(place, points)
     counts = Counter(result.state for result in found)
     parts = ", ".join(f"{counts[state]} {state}" for state in State if counts[state])
-    _say(f"{len(points)} runs: {parts}")
+    _say(f"{len(points)} run{'s' * (len(points) != 1)}: {parts}")
     for result in found:
         if result.state is State.FAILED:
             log = result.point.workdir(place) / "log.txt"
