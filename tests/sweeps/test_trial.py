@@ -75,6 +75,8 @@ def test_a_run_that_fails_is_not_started_again_and_says_why(
     # The next sweep forgets it, and tells of what its own log says.
     assert train(tmp_path, monkeypatch, "sys.exit(2)")[:2] == (State.FAILED, 2)
     assert told(tmp_path) == "status 2: no output"
+    assert train(tmp_path, monkeypatch, "done()")[0] is State.FINISHED
+    assert told(tmp_path) is None
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,8 @@ def report(place: Path, title: str) -> int:
         figure.draw_laws(fitted, metric, title, place / PICTURE)
         (place / FITS).write_text(json.dumps(fitted.to_json(), indent=1) + "\n")
         for name, quantity, value, interval in page.law_rows(fitted):
-            print(f"{name:22} {quantity}" + (f" = {value} ({interval})" if value else ""))
+            between = f" ({interval})" if interval else ""
+            print(f"{name:22} {quantity}" + (f" = {value}{between}" if value else ""))
         for name, reason in fitted.refused.items():
             print(f"{name:22} not fitted: {reason}")
     else:

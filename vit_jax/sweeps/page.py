@@ -80,8 +80,8 @@ def law_rows(laws: Laws) -> list[tuple[str, str, str, str]]:
                 rows.append(("", quantity, value, f"{low:.3g} to {high:.3g}"))
     if laws.held_out is not None:
         worst = f"{100 * laws.held_out.worst:+.1f} %"
-        count = len(laws.held_out.compute)
-        rows.append(("held out", f"the {count} largest on the frontier, predicted", worst, ""))
+        told = f"error of predicting the {len(laws.held_out.compute)} of most compute"
+        rows.append(("held out", told, worst, ""))
     return rows
 
 
