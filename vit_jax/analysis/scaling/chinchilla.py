@@ -3,13 +3,12 @@
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from vit_jax.analysis.scaling import bootstrap, least_squares, runs
-from vit_jax.analysis.scaling.bootstrap import Intervals
+from vit_jax.analysis.scaling.bootstrap import Intervals, Values
 from vit_jax.analysis.scaling.least_squares import NUM_RESAMPLES
 from vit_jax.analysis.scaling.runs import CannotFit, Numbers
 
@@ -55,18 +54,18 @@ class Chinchilla:
     noise: float
     draws: tuple[tuple[float, ...], ...] = dataclasses.field(repr=False)
 
-    def predict(self, params: Numbers | float, examples: Numbers | float) -> np.ndarray:
+    def predict(self, params: Numbers | float | int, examples: Numbers | float | int) -> Values:
         """Return the loss of each pair of parameters and examples."""
         return _loss((self.E, self.A, self.B, self.alpha, self.beta), params, examples)
 
     def band(
-        self, params: Numbers | float, examples: Numbers | float
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self, params: Numbers | float | int, examples: Numbers | float | int
+    ) -> tuple[Values, Values]:
         """Return the interval of the law at each pair."""
         draws = bootstrap.per_draw(self.draws, params)
         return bootstrap.around(_loss(draws, params, examples), self.predict(params, examples))
 
-    def optimum(self, compute: Numbers | float) -> "Optimum":
+    def optimum(self, compute: Numbers | float | int) -> "Optimum":
         """Return what to train with each compute, in FLOPs: the compute-optimal frontier.
 
         Raises:
@@ -107,20 +106,20 @@ class Chinchilla:
 class Optimum:
     """Parameters, examples and loss at each compute, with their intervals (low, high)."""
 
-    params: np.ndarray
-    examples: np.ndarray
-    loss: np.ndarray
-    params_band: tuple[np.ndarray, np.ndarray]
-    examples_band: tuple[np.ndarray, np.ndarray]
-    loss_band: tuple[np.ndarray, np.ndarray]
+    params: Values
+    examples: Values
+    loss: Values
+    params_band: tuple[Values, Values]
+    examples_band: tuple[Values, Values]
+    loss_band: tuple[Values, Values]
 
 
-def _loss(theta: Any, params: Any, examples: Any) -> np.ndarray:
+def _loss(theta: Any, params: Any, examples: Any) -> Any:
     E, A, B, alpha, beta = theta
     return E + A * np.asarray(params) ** -alpha + B * np.asarray(examples) ** -beta
 
 
-def _optimum(theta: Any, compute: Any, k: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _optimum(theta: Any, compute: Any, k: float) -> Any:
     """Minimise the loss on N D = C / k: where alpha A / N^alpha = beta B / D^beta."""
     _, A, B, alpha, beta = theta
     product = np.asarray(compute) / k
@@ -194,7 +193,7 @@ def fit_chinchilla(
     bounds = least_squares.Bounds(
         low=np.array([0, -np.inf, least, -np.inf, least]),
         high=np.array([lowest, np.inf, most, np.inf, most]),
-        loose=np.array([-3 * lowest, -np.inf, least, -np.inf, least]),
+        loose=np.array([-lowest, -np.inf, least, -np.inf, least]),
     )
     found = least_squares.fit(
         model,
@@ -206,13 +205,13 @@ def fit_chinchilla(
         seed=seed,
     )
 
-    def named(theta: np.ndarray) -> dict[str, np.ndarray]:
+    def named(theta: np.ndarray) -> dict[str, Any]:
         E, log_a, alpha, log_b, beta = theta.T
         A = np.exp(log_a + alpha * np.log(middle[0]))
         B = np.exp(log_b + beta * np.log(middle[1]))
         return {"E": E, "A": A, "B": B, "alpha": alpha, "beta": beta}
 
-    def with_exponents(law: Mapping[str, Any]) -> dict[str, Any]:
+    def with_exponents(law: dict[str, Any]) -> dict[str, Any]:
         total = law["alpha"] + law["beta"]
         return {**law, "a": law["beta"] / total, "b": law["alpha"] / total}
 
