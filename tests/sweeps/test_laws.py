@@ -93,7 +93,8 @@ def test_the_best_of_one_dimension_is_fitted_by_its_own_ray(tmp_path: Path) -> N
     for point, value in zip(made, values, strict=True):
         synthetic.finish(tmp_path, point, float(value))
     laws = fit(tmp_path)
-    assert set(laws.shapes) == {"model.dim"}  # two depths and a centre are one of three; see below
+    assert set(laws.shapes) == {"model.dim"}
+    assert "model.depth" in laws.refused  # three depths, of which the error does not depend
     low, high = laws.shapes["model.dim"].intervals["s"]
     assert low < 0.3 / (0.6 + 0.5) < high
     assert "model.mlp_dim" not in laws.refused  # it was not varied

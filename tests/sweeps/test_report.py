@@ -144,5 +144,10 @@ def test_status_tells_what_every_run_is_doing(
     assert " 50/100 " in lines[4]
     assert " on " in lines[4]  # who trains it
     assert lines[-1].startswith("6 runs: 1 waiting, 1 running, 1 interrupted, 1 finished, 1 pruned")
-    # 100 % of one run took 12.5 s; of three of the same compute the rest is 2 halves and a whole.
-    assert lines[-1].endswith("; about 12s to go at this pace")
+    told = lines[-1].rpartition("; about ")[2]
+    with claim(tmp_path, running.run), claim(tmp_path, interrupted.run):
+        assert main(["vit_jax sweep", "status", str(tmp_path)]) == 0
+    # Two at a time take half as long.
+    again = capsys.readouterr().out.splitlines()[-1].rpartition("; about ")[2]
+    assert told.endswith("s to go at this pace")
+    assert int(told.split("s")[0]) == pytest.approx(2 * int(again.split("s")[0]), abs=1)

@@ -152,7 +152,7 @@ def _draw_compute(axes: Any, laws: Laws, metric: str) -> None:
     _label(axes, "training FLOPs", metric)
     values = [run.value for run in laws.runs]
     axes.set_ylim(0.5 * min(values), 1.5 * max(values))  # a band may go down to nothing
-    axes.set_title("value against compute, with a 95 % interval", fontsize=10)
+    axes.set_title("value against compute, and 95 % of the laws that fit", fontsize=10)
 
 
 def _draw_budgets(axes: Any, laws: Laws, metric: str) -> None:
