@@ -57,8 +57,8 @@ def finish(place: Path, point: Point, value: float) -> None:
     (run / "finished.json").write_text('{"step": 100}\n')
     cfg = vit_mu_digits.get_config()
     for field, override in point.overrides.items():
-        group, _, name = field.partition(".")
-        setattr(getattr(cfg, group), name, override)
+        group, _, name = field.rpartition(".")
+        setattr(getattr(cfg, group) if group else cfg, name, override)
     (run / "config.json").write_text(json.dumps(config_json.to_json(cfg)))
 
 

@@ -51,6 +51,22 @@ def test_runs_of_fewer_images_are_apart(tmp_path: Path) -> None:
     }
 
 
+def test_runs_of_several_seeds_are_one_of_their_mean(tmp_path: Path) -> None:
+    made = []
+    for seed in (0, 1):
+        for point in synthetic.points():
+            overrides = {**point.overrides, "seed": seed}
+            made.append(synthetic.renamed(point, run=f"{seed}{point.run}", overrides=overrides))
+    synthetic.sweep(tmp_path, made, noise=0.1)
+    found = results.read(tmp_path, made)
+    laws = laws_lib.fit(tmp_path, found)
+    assert laws.others == {}
+    assert len(laws.runs) == len(made) // 2
+    first, second = (result.value for result in found if result.point.run[1:] == made[3].run[1:])
+    assert first != second
+    assert laws.runs[3].value == pytest.approx((first * second) ** 0.5)
+
+
 def test_what_cannot_be_fitted_says_why(tmp_path: Path) -> None:
     made = synthetic.points()[:3]
     synthetic.sweep(tmp_path, made)

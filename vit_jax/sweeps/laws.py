@@ -3,6 +3,7 @@
 
 import dataclasses
 import json
+import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,14 +17,14 @@ from vit_jax.train import workdir
 
 # Fields in which a run may differ from others and still follow one law with them: its size, its
 # length, and what is set by size or length.
-_OF_SIZE = ("model.", "duration", "optim.lr", "optim.warmup", "data.batch_size")
+_OF_SIZE = ("model.", "duration", "optim.lr", "optim.warmup", "data.batch_size", "seed")
 SHAPES = ("model.dim", "model.depth", "model.mlp_dim")
 _ONE_BUDGET = 0.1  # by which FLOPs of runs planned for the same may differ
 Law = TypeVar("Law")
 
 
 class Run(NamedTuple):
-    """A finished run as a point of a law."""
+    """A finished run as a point of a law; of several that differ in their seed, their mean."""
 
     name: str
     params: int
@@ -134,18 +135,27 @@ def _groups(found: Sequence[Result]) -> dict[str, list[tuple[Run, Result]]]:
     fields = sorted({field for rest in rests.values() for field in rest})
     differing = [field for field in fields if len({rest.get(field) for rest in rests.values()}) > 1]
     groups: dict[str, list[tuple[Run, Result]]] = {}
-    for result in found:
-        if result.value is None:
-            continue
-        point, rest = result.point, rests[result.point.run]
+    for results in _by_seed(found):
+        point, rest = results[0].point, rests[results[0].point.run]
         label = " ".join(
             f"{field.rpartition('.')[2]}={json.loads(rest[field])}"
             for field in differing
             if field in rest
         )
-        run = Run(point.name, point.params, point.examples, point.flops, result.value)
-        groups.setdefault(label, []).append((run, result))
+        value = statistics.geometric_mean(result.curve[-1][1] for result in results)
+        run = Run(point.name, point.params, point.examples, point.flops, value)
+        groups.setdefault(label, []).append((run, results[0]))
     return groups
+
+
+def _by_seed(found: Sequence[Result]) -> list[list[Result]]:
+    """Put finished runs that differ in the seed alone together."""
+    same: dict[str, list[Result]] = {}
+    for result in found:
+        if result.value is not None:
+            rest = {k: v for k, v in result.point.overrides.items() if k != "seed"}
+            same.setdefault(json.dumps([result.point.config, rest]), []).append(result)
+    return list(same.values())
 
 
 def _shapes(
