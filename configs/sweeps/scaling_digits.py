@@ -6,8 +6,8 @@ r"""Loss against size, images and compute: small ViTs on the digits, a real swee
 
 For each budget of FLOPs every size is trained for as many images as the budget allows (isoFLOP
 curves, Hoffmann et al. 2022, arXiv:2203.15556), by two seeds; the two largest budgets once more
-with a quarter and a sixteenth of the training images, each then seen more often. Widths go with the
-number of heads, so that a head keeps its 4 channels, and Muon needs no other learning rate for them.
+with a quarter and a sixteenth of the training images, each then seen more often. Heads keep their 4
+channels, and Muon needs no other learning rate for another width.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ IMAGES = 1000  # of 1,437; 144 for validation would be too few to tell runs apar
 BATCH = 64
 STEPS = (60, 12_000)  # of a run; fewer train nothing, more take minutes
 
-# Few evaluations and checkpoints: a run is over in seconds. No mixup, which small models do not fit.
+# Few evaluations and checkpoints: a run is over in seconds. Mixup is too much for small models.
 SHORT = {
     "data.batch_size": BATCH,
     "data.mix.mixup_alpha": 0.0,

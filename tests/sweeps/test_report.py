@@ -110,6 +110,15 @@ def _new(run: Path) -> Path:
     return run
 
 
+def test_the_time_of_a_run_is_that_of_all_its_processes(tmp_path: Path) -> None:
+    (point,) = made = synthetic.points()[:1]
+    synthetic.finish(tmp_path, point, 0.5)  # 12.5 s
+    with open(point.workdir(tmp_path) / "metrics.jsonl", "a") as file:
+        for step, wall in ((110, 4.0), (120, 5.0), (130, 2.0)):
+            file.write(json.dumps({"step": step, "perf/wall_seconds": wall}) + "\n")
+    assert results.read(tmp_path, made)[0].seconds == 12.5 + 5.0 + 2.0
+
+
 def test_a_report_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     point_lib.write_manifest(tmp_path, synthetic.points())
     assert main(["vit_jax sweep", "report", str(tmp_path)]) == 2
