@@ -31,7 +31,11 @@ def points(*, split: str = "train[:1000]", count: int = 7) -> list[Point]:
                     run=f"{len(made):03d}{abs(hash(split)) % 1000:03d}",
                     name=f"N={params:.3g} C={budget:.2g}",
                     config="configs/vit_mu_digits.py",
-                    overrides={"model.dim": round(params**0.5), "data.train_split": split},
+                    overrides={
+                        "model.dim": round(params**0.5),
+                        "duration": f"{budget / (K * params):.0f} examples",
+                        "data.train_split": split,
+                    },
                     metric="val/loss",
                     params=round(params),
                     flops=float(budget),

@@ -96,7 +96,7 @@ def test_the_best_of_one_dimension_is_fitted_by_its_own_ray(tmp_path: Path) -> N
                     synthetic.renamed(
                         synthetic.points()[0],
                         run=f"{len(made):04d}",
-                        overrides=shape,
+                        overrides={**shape, "duration": f"{budget} examples"},
                         params=size * 100,
                         flops=float(budget),
                     )
