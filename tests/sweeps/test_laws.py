@@ -103,14 +103,15 @@ def test_the_best_of_one_dimension_is_fitted_by_its_own_ray(tmp_path: Path) -> N
                 )
                 x = size / 50 if field == "model.dim" else 1.0
                 error = 0.2 * x**-0.6 + 0.1 * x**0.5 * (budget / 1e11) ** -0.3 + 0.05
-                values.append(error * np.exp(rng.normal(0, 0.002)))
+                other = 2.0 if field == "model.depth" else 1.0  # of another ray: not the width's
+                values.append(other * error * np.exp(rng.normal(0, 0.002)))
     tmp_path.mkdir(exist_ok=True)
     point_lib.write_manifest(tmp_path, made)
     for point, value in zip(made, values, strict=True):
         synthetic.finish(tmp_path, point, float(value))
     laws = fit(tmp_path)
     assert set(laws.shapes) == {"model.dim"}
-    assert "model.depth" in laws.refused  # three depths, of which the error does not depend
+    assert "model.depth" in laws.refused  # three depths, and the middle one is the best
     low, high = laws.shapes["model.dim"].intervals["s"]
     assert low < 0.3 / (0.6 + 0.5) < high
     assert "model.mlp_dim" not in laws.refused  # it was not varied
