@@ -33,7 +33,7 @@ class Point:
         examples: images seen, repeats included.
         tokens: of those images; None where the model has none.
         steps: of training.
-        seconds: estimated time of the training steps; None where the device's speed is not known.
+        seconds: estimated time of the training steps; None where no device was named.
     """
 
     run: str
