@@ -22,6 +22,7 @@ import pytest
 
 from tests.faults.test_broken_records import labelled, rewritten
 from tests.photos import write_folder
+from vit_jax import startup
 from vit_jax.__main__ import main as verb_main
 from vit_jax.cli import check_compute, check_disk, check_install, check_run, doctor
 from vit_jax.cli.finding import BROKEN, OK, WARNING
@@ -198,6 +199,14 @@ def test_accelerators(
     assert told in f"{finding.text}; {finding.fix}"
 
 
+def test_device_files_and_plugins_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "device_files", lambda: NVIDIA)
+    monkeypatch.setattr(check_install, "_version", {"libtpu": "0.1"}.get)
+    _, text, fix = check_install.accelerator()  # the tests set JAX_PLATFORMS
+    assert text == "JAX_PLATFORMS=cpu hides what is here (libtpu, /dev/nvidia0)"
+    assert fix == "unset it"
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_product_that_is_wrong(dtype: str) -> None:
     assert check_compute.matmul(dtype).state == OK
@@ -238,7 +247,10 @@ def test_a_step_that_goes_otherwise_the_second_time(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(build, "init_state", other)
     state, text, _ = check_compute.training_step()
     assert state == BROKEN
-    assert text.startswith("the same step twice gave other bits (params/")
+    # All but the counters: gradients reach every parameter.
+    assert re.fullmatch(
+        r"the same step twice gave other bits \(opt_state/.*, 60 of 62 arrays\)", text
+    )
 
 
 def test_a_step_that_is_not_repeated() -> None:
@@ -381,6 +393,8 @@ def digits(**data: Any) -> Any:
 
 
 def test_a_run_larger_than_the_machine(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="batch_size=12 cannot be split over 8 devices"):
+        check_run.size(digits(batch_size=12), tmp_path)
     cfg = digits(batch_size=2**26)
     assert check_run.size(cfg, tmp_path).state == WARNING
     cfg.mesh.data = 3_000
@@ -399,10 +413,13 @@ def test_a_folder_and_what_can_be_wrong_with_it(tmp_path: Path) -> None:
     state, text, _ = check_run.dataset(cfg)
     assert state == OK
     assert "120 images, 3 classes; train, val read at " in text
-    broken = tmp_path / "val" / "sky" / "1.jpg"
-    broken.write_bytes(broken.read_bytes()[:100])
-    with pytest.raises(UserError, match=r"sky/1.jpg: not a readable image"):
-        check_run.dataset(cfg)
+    for split in ("val", "train"):
+        broken = tmp_path / split / "sky" / "1.jpg"
+        whole = broken.read_bytes()
+        broken.write_bytes(whole[:100])
+        with pytest.raises(UserError, match=rf"{split}/sky/1.jpg: not a readable image"):
+            check_run.dataset(cfg)
+        broken.write_bytes(whole)
 
 
 def test_an_evaluation_without_labels(tmp_path: Path) -> None:

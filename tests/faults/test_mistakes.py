@@ -127,4 +127,8 @@ def test_a_changed_config_is_refused_and_may_be_allowed(
     assert last_line(err).startswith("error: ")
     assert "blocks/" in last_line(err)
     assert "Traceback" not in err
+    status, err = train("--config.faults.skip_spikes=true", longer, "--allow_config_change")
+    assert status == 2
+    assert "faults.skip_spikes needs: losses/count: nothing saved" in last_line(err)
+    assert last_line(err).endswith(f" --config.init.weights=ckpt:{tmp_path / 'run'}")
     assert train("--config.optim.lr=0.5", longer, "--allow_config_change")[0] == 0

@@ -97,9 +97,11 @@ def check_structure(record: Record, abstract: trees.PyTree, path: Path) -> None:
     ]
     if lines:
         more = f"; and {len(lines) - 4} more" if len(lines) > 4 else ""
+        run = path.parent.parent  # of runs/x/checkpoints/7
         raise UserError(
-            f"{path} is a checkpoint of another model or optimizer: {'; '.join(lines[:4])}{more}. "
-            "Go back to the config it was trained with, or choose another workdir"
+            f"{path} holds what another model, optimizer, ema_decay or faults.skip_spikes needs: "
+            f"{'; '.join(lines[:4])}{more}. Go back to the config it was trained with, or choose "
+            f"another workdir and begin with its weights: --config.init.weights=ckpt:{run}"
         )
 
 

@@ -5,14 +5,13 @@ import argparse
 import concurrent.futures
 import copy
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from vit_jax.cli import sweep_file, sweep_plan
+from vit_jax.cli import sweep_file, sweep_plan, sweep_status
 from vit_jax.cli.sweep_file import SweepFile
 from vit_jax.errors import UserError
 from vit_jax.sweeps import devices, point, queue, results
@@ -58,6 +57,7 @@ def run(args: argparse.Namespace, extra: Overrides) -> int:
                 points = [_indexed(points, args.index)]
                 _train_one(workers[0], points[0])
             else:
+                _say(sweep_status.summary(results.read(place, points)))
                 by_run = {each.run: each for each in points}
                 _each(workers, lambda worker, _: worker.run_grid(by_run))
     return _conclude(place, points, stopped=stopping.asked)
@@ -134,9 +134,7 @@ def _train_one(worker: Worker, chosen: Point) -> None:
 def _conclude(place: Path, points: Sequence[Point], *, stopped: bool) -> int:
     """Say what the runs have come to, and return the exit status."""
     found = results.read(place, points)
-    counts = Counter(result.state for result in found)
-    parts = ", ".join(f"{counts[state]} {state}" for state in State if counts[state])
-    _say(f"{len(points)} run{'s' * (len(points) != 1)}: {parts}")
+    _say(sweep_status.summary(found))
     for result in found:
         if result.state is State.FAILED:
             log = result.point.workdir(place) / "log.txt"
@@ -144,7 +142,7 @@ def _conclude(place: Path, points: Sequence[Point], *, stopped: bool) -> int:
     if stopped:
         _say("stopped; the same command continues")
         return INTERRUPTED
-    return _SOME_FAILED if counts[State.FAILED] else 0
+    return _SOME_FAILED if any(result.state is State.FAILED for result in found) else 0
 
 
 def _say(text: str) -> None:
