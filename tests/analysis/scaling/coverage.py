@@ -64,8 +64,9 @@ def isoflops(num_budgets: int, num_sizes: int, reach: float, shift: float = 1.0)
 SHAPE = (0.15, 0.6, 0.2, 0.5, 0.08, 0.5, 0.1)
 
 
-def shape(size: np.ndarray, compute: np.ndarray) -> np.ndarray:
+def shape(size: np.ndarray, compute: np.ndarray, floors: bool = True) -> np.ndarray:
     alpha, a, beta, b, xi, c, eps = SHAPE
+    xi, eps = floors * xi, floors * eps
     x, t = size / 400, compute / 1e18
     return alpha * x**-a + (beta * x**b + xi) * t**-c + eps
 

@@ -44,6 +44,24 @@ def test_intervals_hold_the_truth(sweep, noise) -> None:
     assert min(counts.values()) >= 90, counts
 
 
+def test_a_budget_of_uncertain_minimum_counts_for_less() -> None:
+    best = 3e6 * np.array([1, 4, 16, 64.0])
+    reach = np.array([8, 8, 8, 1.7])[:, None]  # the last budget's sizes are too near each other
+    params = best[:, None] * reach ** np.linspace(-1, 1, 6)
+    flops = np.repeat([1e16, 1e17, 1e18, 1e19], 6)
+    exact = np.exp(0.05 * np.log(params / best[:, None]) ** 2).ravel()
+    weighted, plain = [], []
+    for trial, rng in generators(2):
+        try:
+            law = fit_isoflop(params.ravel(), noisy(exact, 0.003, rng), flops, seed=trial)
+        except CannotFit:
+            continue
+        points = np.log([(budget.flops, budget.params) for budget in law.budgets]).T
+        weighted.append(law.a)
+        plain.append(np.polyfit(*points, 1)[0])
+    assert np.std(weighted) < 0.7 * np.std(plain)
+
+
 def test_bands_hold_the_truth() -> None:
     exact = fit_isoflop(PARAMS, chinchilla(PARAMS, EXAMPLES), FLOPS)
     inside = {"beyond": 0, "minimum": 0}

@@ -57,15 +57,14 @@ def test_intervals_are_no_wider_than_they_need_be() -> None:
 
 
 def test_band_holds_the_law_also_beyond_the_runs() -> None:
-    beyond = np.array([1e16, 1e18, 1e19])
-    inside = np.zeros(3)
+    points = np.array([1e14, 1e15, 1e18, 1e19])
+    true = power_law(points, 0.5, 0.3, 0.1, 1)
+    inside = np.zeros(4)
     for trial, rng in generators(3):
-        law = fit_power_law(COMPUTE, noisy(power_law(COMPUTE, 0.5, 0.3, 0.1, 0), 0.01, rng))
-        low, high = law.band(beyond)
-        inside += (low <= power_law(beyond, 0.5, 0.3, 0.1, 0)) & (
-            power_law(beyond, 0.5, 0.3, 0.1, 0) <= high
-        )
-        assert (high - low)[2] > (high - low)[1], trial
+        error = noisy(power_law(COMPUTE, 0.5, 0.3, 0.1, 1), 0.01, rng)
+        low, high = fit_power_law(COMPUTE, error, seed=trial).band(points)
+        inside += (low <= true) & (true <= high)
+        assert (high - low)[3] > (high - low)[2], trial
     assert (inside >= 90).all(), inside
 
 
@@ -158,8 +157,8 @@ def test_published_numbers_without_gain_are_refused() -> None:
         ([1, 10, 100, 1000], [4, 3, 1], "one number is needed"),
         ([], [], "0 different computes"),
         (np.ones((4, 2)), np.ones((4, 2)), "not of shape"),
-        # All of the fall lies between the first two runs: any steep power does.
-        (10.0 ** np.arange(6), [9, 1.002, 1.001, 1.0, 1.0, 0.999], "do not determine b"),
+        # So few and so noisy that a step fits as well as a logarithm.
+        (np.geomspace(1, 30, 5), [0.579, 0.303, 0.324, 0.234, 0.2], "do not determine b"),
     ],
 )
 def test_runs_that_support_no_law_are_refused(compute, error, message) -> None:
@@ -169,9 +168,9 @@ def test_runs_that_support_no_law_are_refused(compute, error, message) -> None:
 
 
 def test_d_is_dropped_where_it_leaves_b_open() -> None:
-    # A factor of 12 in compute with noise does not tell saturation from a small exponent.
+    # A factor of 12 in compute with noise does not tell saturation from a large exponent.
     compute = np.geomspace(1e15, 1.2e16, 8)
-    error = noisy(power_law(compute, 0.5, 0.3, 0.0, 0), 0.02, np.random.default_rng(5))
+    error = noisy(power_law(compute, 0.5, 0.3, 0.0, 0), 0.03, np.random.default_rng(4))
     with pytest.raises(CannotFit, match="do not determine b"):
         fit_power_law(compute, error, saturation=True)
     assert fit_power_law(compute, error).fixed == ("d",)

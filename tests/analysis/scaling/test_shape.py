@@ -22,16 +22,17 @@ def test_exact_law_is_recovered() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("sweep,noise", [((4, 4), 0.01), ((6, 5), 0.02)])
-def test_intervals_hold_the_truth(sweep, noise) -> None:
+@pytest.mark.parametrize("sweep,noise,floors", [((5, 4), 0.01, False), ((6, 5), 0.02, True)])
+def test_intervals_hold_the_truth(sweep, noise, floors) -> None:
     size, compute = star(*sweep)
-    exact = shape(size, compute)
+    exact = shape(size, compute, floors)
 
     def fit(trial: int, rng: np.random.Generator):
         return fit_shape(size, compute, noisy(exact, noise, rng), seed=trial)
 
     _, a, _, b, _, c, eps = SHAPE
-    counts = hits(fit, {"s": c / (a + b), "a": a, "b": b, "c": c, "eps": eps}, seed=0)
+    truth = {"s": c / (a + b), "a": a, "b": b, "c": c, "eps": floors * eps}
+    counts = hits(fit, truth, seed=0)
     assert min(counts.values()) >= 90, counts
 
 
