@@ -7,7 +7,7 @@ r"""Loss against size, images and compute: small ViTs on the digits, a real swee
 For each budget of FLOPs every size is trained for as many images as the budget allows (isoFLOP
 curves, Hoffmann et al. 2022, arXiv:2203.15556), by two seeds; the two largest budgets once more
 with a quarter and a sixteenth of the training images, each then seen more often. Heads keep their 4
-channels, and Muon needs no other learning rate for another width.
+channels. All share one learning rate, which docs/mup.md would scale with the width.
 """
 
 import dataclasses
