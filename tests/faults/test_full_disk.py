@@ -24,9 +24,9 @@ ROOM = 20_000  # bytes: more than the log takes, less than a checkpoint's arrays
 
 
 @contextlib.contextmanager
-def no_room() -> Iterator[None]:
+def no_room(but: int) -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (but, before[1]))
     try:
         yield
     finally:
@@ -34,7 +34,7 @@ def no_room() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def full_while_saving(first: int) -> Iterator[None]:
+def full_while_saving(first: int, but: int = ROOM) -> Iterator[None]:
     """Have no room from the save of a step on, until the next one or the end of the block."""
     save = Checkpointer.save
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as full:
@@ -44,7 +44,7 @@ def full_while_saving(first: int) -> Iterator[None]:
                 self._pending.join()  # the save before this one
             full.close()
             if step == first:
-                full.enter_context(no_room())
+                full.enter_context(no_room(but))
             return save(self, step, *args, **kwargs)
 
         patch.setattr(Checkpointer, "save", between)
@@ -97,4 +97,21 @@ def test_what_must_be_saved_ends_the_run_and_the_same_command_goes_on(
     assert not (tmp_path / "run" / "finished.json").exists()
     assert digests(fit(cfg, tmp_path / "run")) == digests(result)
     assert saved(tmp_path / "run") == ["1", "2", "3", "4", "5", "6"]
+    assert scores(tmp_path / "run") == scores(whole)
+
+
+def test_a_log_without_room_ends_the_run_and_the_same_command_goes_on(
+    reference: tuple[Config, Path, Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cfg, whole, result = reference
+    log = tmp_path / "run" / "metrics.jsonl"
+
+    def command() -> None:
+        with full_while_saving(2, but=10):
+            fit(cfg, tmp_path / "run")
+
+    assert cli_flags.run(command, ["main.py"]) == 74
+    expected = f"error: {log}: File too large; make room, then start the same command again\n"
+    assert capsys.readouterr().err == expected
+    assert digests(fit(cfg, tmp_path / "run")) == digests(result)
     assert scores(tmp_path / "run") == scores(whole)

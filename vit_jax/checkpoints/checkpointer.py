@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, SupportsFloat
@@ -28,6 +29,7 @@ from vit_jax.errors import CANNOT_SAVE, UserError
 
 _log = logging.getLogger(__name__)
 
+_PAUSES = (0.1, 0.3, 1.0, 0.0)  # seconds: threads of a save that failed may still be writing
 _DELETED = ".deleted"  # renamed before removal: a kill half-way leaves no half of a checkpoint
 
 
@@ -111,7 +113,6 @@ class Checkpointer:
             )
         if step in self._bad:
             self._delete({step})
-        # A save that failed may have gone on writing while its files were removed.
         self._clear()
         record = record_lib.describe(state, metadata, metrics or {})
         num_bytes = trees.num_bytes(state)
@@ -264,9 +265,18 @@ class Checkpointer:
         if jax.process_index() != 0:
             return
         with contextlib.suppress(OSError):  # a disk that is gone; the save will say so
-            for entry in self._directory.iterdir():
-                if storage.TEMPORARY in entry.name or entry.name.endswith(_DELETED):
+            doomed = [
+                entry
+                for entry in self._directory.iterdir()
+                if storage.TEMPORARY in entry.name or entry.name.endswith(_DELETED)
+            ]
+            for pause in _PAUSES:
+                for entry in doomed:
                     shutil.rmtree(entry, ignore_errors=True)
+                doomed = [entry for entry in doomed if entry.exists()]
+                if not doomed:
+                    return
+                time.sleep(pause)
 
     def _make_folder(self) -> None:
         """Try what a save does first: where it fails, Orbax's threads wait for it for 20 minutes.
