@@ -123,6 +123,8 @@ def test_a_search_prunes_and_makes_as_many_trials_as_asked_for(tmp_path: Path) -
     out = files.finish(files.start(file, f"--out={place}", "--workers=2"))
     assert "3 runs: 1 finished, 2 pruned" in out
     found = {result.point.overrides["optim.lr"]: result for result in read(place)}
+    names = {result.point.name for result in found.values()}
+    assert all(re.fullmatch(r"weight_decay=\S+", name) for name in names)
     assert found[4e-3].value < 2.2
     assert found[1e-9].state is State.PRUNED
     assert 300 <= found[1e-9].step < 4000

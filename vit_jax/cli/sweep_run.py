@@ -109,7 +109,7 @@ def _search(worker: Worker, i: int, file: SweepFile, extra: Overrides) -> None:
 
     def propose(trial: Any) -> Point:
         overrides = sweep_plan.propose(file, trial, extra)
-        name = point.names([overrides])[0]
+        name = point.names([trial.params])[0]  # what was drawn, not what all runs share
         made = sweep_file.make(file, overrides, name, None)
         point.add_to_manifest(worker.place, made)
         return made
