@@ -115,3 +115,32 @@ def test_a_log_without_room_ends_the_run_and_the_same_command_goes_on(
     assert capsys.readouterr().err == expected
     assert digests(fit(cfg, tmp_path / "run")) == digests(result)
     assert scores(tmp_path / "run") == scores(whole)
+
+
+def test_a_last_save_that_cannot_begin_ends_the_run_too(
+    reference: tuple[Config, Path, Result],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cfg, _, result = reference
+    place, away = tmp_path / "run" / "checkpoints", tmp_path / "away"
+    save = Checkpointer.save
+
+    def gone(self: Checkpointer, step: int, *args: Any, **kwargs: Any) -> bool:
+        if step == 6:
+            self.wait()
+            place.rename(away)
+            place.write_text("")  # no folder can be made in it
+        return save(self, step, *args, **kwargs)
+
+    monkeypatch.setattr(Checkpointer, "save", gone)
+    assert cli_flags.run(lambda: fit(cfg, tmp_path / "run").status, ["main.py"]) == 74
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: could not save the checkpoint of step 6 to ")
+    assert line.endswith(": Not a directory")
+    assert not (tmp_path / "run" / "finished.json").exists()
+    monkeypatch.undo()
+    place.unlink()
+    away.rename(place)
+    assert digests(fit(cfg, tmp_path / "run")) == digests(result)
