@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from tests.models.sizes import params_and_flops
 from vit_jax import models, trees, weights
-from vit_jax.analysis import flops
 from vit_jax.errors import UserError
 from vit_jax.models import BiTConfig, bit
 from vit_jax.models.layers.conv import Padding
@@ -35,17 +35,10 @@ def test_every_row_is_compared() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_parameter_count_and_flops(name: str) -> None:
     cfg, row = models.variant(name), TABLE[NAMES[name]]
-    sizes = []
-
-    def run(image: jax.Array) -> jax.Array:  # one trace for both
-        out, variables = models.create(cfg).init_with_output(jax.random.key(0), image)
-        sizes.append(trees.num_params(variables["params"]))
-        return out.logits
-
     assert cfg.image_size == (row["img_size"],) * 2
-    counted = flops.count(run, jax.ShapeDtypeStruct((1, *models.input_shape(cfg)), jnp.float32))
-    assert sizes == [row["params"]]
-    assert counted == pytest.approx(2e9 * row["gmacs"], rel=1e-4)
+    params, flops = params_and_flops(cfg)
+    assert params == row["params"]
+    assert flops == pytest.approx(2e9 * row["gmacs"], rel=1e-4)
 
 
 @pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])

@@ -13,8 +13,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from safetensors.numpy import load_file
 
+from tests.models.sizes import params_and_flops
 from vit_jax import models, sharding, trees, weights
-from vit_jax.analysis.flops import forward_flops
 from vit_jax.errors import UserError
 from vit_jax.models import CaiTConfig
 
@@ -31,8 +31,8 @@ PUBLISHED = {
 def test_published_size(name: str) -> None:
     row, cfg = PUBLISHED[name], models.variant(name)
     assert models.pair(cfg.image_size, "image_size") == (row["img_size"], row["img_size"])
-    assert trees.num_params(models.abstract(cfg)["params"]) == row["params"]
-    flops = forward_flops(models.create(cfg), row["img_size"])
+    params, flops = params_and_flops(cfg)
+    assert params == row["params"]
     assert flops == pytest.approx(2e9 * row["gmacs"], rel=0.01)
 
 

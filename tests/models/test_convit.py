@@ -15,8 +15,8 @@ from flax import linen as nn
 from jax.sharding import PartitionSpec as P
 from safetensors.numpy import load_file
 
+from tests.models.sizes import params_and_flops
 from vit_jax import models, sharding, trees, weights
-from vit_jax.analysis.flops import forward_flops
 from vit_jax.errors import UserError
 from vit_jax.models import ConViTConfig
 from vit_jax.models.convit import GatedPositionalAttention, local_init, relative_positions
@@ -41,8 +41,8 @@ def num_params(cfg: ConViTConfig) -> int:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_size(name: str) -> None:
     row, cfg = PUBLISHED[name], models.variant(OURS[name])
-    assert num_params(cfg) == row["params"]
-    flops = forward_flops(models.create(cfg), row["img_size"])
+    params, flops = params_and_flops(cfg)
+    assert params == row["params"]
     assert flops == pytest.approx(2e9 * row["gmacs"], rel=0.01)
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from tests.models.sizes import params_and_flops
 from vit_jax import models, trees, weights
-from vit_jax.analysis import flops
 from vit_jax.errors import UserError
 from vit_jax.models import HybridConfig, hybrid
 from vit_jax.models.hybrid import Standardise, token_grid
@@ -47,17 +47,10 @@ def test_every_row_and_variant_is_compared() -> None:
 @pytest.mark.parametrize("name", ROWS)
 def test_parameter_count_and_flops(name: str) -> None:
     cfg, row = models.variant(name, scan_unroll=1), TABLE[ROWS[name]]
-    sizes = []
-
-    def run(image: jax.Array) -> jax.Array:  # one trace for both
-        out, variables = models.create(cfg).init_with_output(jax.random.key(0), image)
-        sizes.append(trees.num_params(variables["params"]))
-        return out.logits
-
     assert cfg.image_size == (row["img_size"],) * 2
-    counted = flops.count(run, jax.ShapeDtypeStruct((1, *models.input_shape(cfg)), jnp.float32))
-    assert sizes == [row["params"]]
-    assert counted == pytest.approx(2e9 * row["gmacs"], rel=1e-3)
+    params, flops = params_and_flops(cfg)
+    assert params == row["params"]
+    assert flops == pytest.approx(2e9 * row["gmacs"], rel=1e-3)
 
 
 def golden_config(**fields: object) -> HybridConfig:

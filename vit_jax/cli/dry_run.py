@@ -91,7 +91,9 @@ def _optimizer(cfg: Config, params: object) -> dict[str, dict[str, str]]:
 
 def _flops(cfg: Config, parts: build_lib.Parts, known: bool) -> str:
     height, width, channels = models.input_shape(cfg.model)
-    forward = flops.forward_flops(parts.module, (height, width), channels)
+    forward = flops.forward_flops(
+        models.create(models.looped(cfg.model)), (height, width), channels
+    )
     step = build_lib.image_flops(cfg, parts) * cfg.data.batch_size
     whole = f"; whole run: {tables.format_flops(step * parts.plan.total_steps)}" if known else ""
     return (
