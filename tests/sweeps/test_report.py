@@ -9,6 +9,7 @@ from PIL import Image
 
 from tests.browser import browser_needed
 from tests.sweeps import synthetic
+from vit_jax.cli import sweep_status
 from vit_jax.cli.sweep import main
 from vit_jax.sweeps import point as point_lib
 from vit_jax.sweeps import results
@@ -156,6 +157,12 @@ def test_status_tells_what_every_run_is_doing(
     told = lines[-1].rpartition("; about ")[2]
     with claim(tmp_path, running.run), claim(tmp_path, interrupted.run):
         assert main(["vit_jax sweep", "status", str(tmp_path)]) == 0
+    found = results.read(tmp_path, made)
+    assert [r.state for r in sweep_status.most_telling(found, 3)] == [
+        "failed",
+        "interrupted",
+        "interrupted",
+    ]
     # Two at a time take half as long.
     again = capsys.readouterr().out.splitlines()[-1].rpartition("; about ")[2]
     assert told.endswith("s to go at this pace")

@@ -16,13 +16,14 @@ from vit_jax.sweeps import point, results
 from vit_jax.sweeps.results import Result, State
 
 _EVERY = 2.0  # seconds between two looks
+# In the order in which a screen that is too small shows them.
 _COLOURS = {
-    State.WAITING: "dim",
     State.RUNNING: "cyan",
+    State.FAILED: "red",
     State.INTERRUPTED: "yellow",
     State.FINISHED: "green",
     State.PRUNED: "magenta",
-    State.FAILED: "red",
+    State.WAITING: "dim",
 }
 
 
@@ -38,13 +39,19 @@ def status(place: Path, *, once: bool) -> int:
     with Live(console=console, screen=False, auto_refresh=False) as live:
         while True:
             grid = Table.grid()
-            grid.add_row(table(found))
+            grid.add_row(table(most_telling(found, console.height - 4)))
             grid.add_row(summary(found))
             live.update(grid, refresh=True)
             if all(is_over(result) for result in found):
                 return 0
             time.sleep(_EVERY)
             found = results.read(place, point.read_manifest(place))
+
+
+def most_telling(found: Sequence[Result], count: int) -> list[Result]:
+    """Return as many runs as fit: those under way first, those that wait last."""
+    order = list(_COLOURS)
+    return sorted(found, key=lambda result: order.index(result.state))[: max(count, 1)]
 
 
 def is_over(result: Result) -> bool:
@@ -57,7 +64,7 @@ def table(found: Sequence[Result]) -> Table:
     shown = Table(box=None, pad_edge=False)
     metric = found[0].point.metric if found else "metric"
     for header in ("run", "name", "state"):
-        shown.add_column(header, no_wrap=header == "run")
+        shown.add_column(header, no_wrap=True, min_width=12 if header == "run" else None)
     for header in ("step", metric, "time"):
         shown.add_column(header, justify="right", no_wrap=True)
     shown.add_column("", overflow="fold")
