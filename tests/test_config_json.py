@@ -42,6 +42,18 @@ def test_what_another_version_wrote() -> None:
         config_json.from_json(saved)
 
 
+def test_what_changes_no_number_may_differ() -> None:
+    cfg = load(next(path for path in FILES if path.stem == "vit_mu_digits"))
+    saved = config_json.to_json(cfg)
+    cfg.data.max_broken, cfg.data.num_workers, cfg.data.prefetch = 9, 3, 5
+    cfg.log.every, cfg.checkpoint.keep, cfg.mesh.fsdp = "7 steps", 9, 2
+    cfg.model.scan_unroll = 2
+    del cfg.evals["val"]
+    assert config_json.changes(saved, config_json.to_json(cfg)) == []
+    cfg.data.repeats = 2
+    assert config_json.changes(saved, config_json.to_json(cfg)) == ["data.repeats: 1 -> 2"]
+
+
 def test_faults_may_differ_where_they_change_no_number() -> None:
     cfg = load(next(path for path in FILES if path.stem == "vit_mu_digits"))
     saved = config_json.to_json(cfg)

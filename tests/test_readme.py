@@ -101,7 +101,9 @@ def commands(block: Block) -> list[Command]:
 
 def _runs_here(command: Command) -> bool:
     """Say whether a command can run here: no server, no upload, no weights from outside."""
-    outside = re.search(r"--from=(npz|timm):|vit_jax serve|--push=", " ".join(command.words))
+    # Sweeps of the same names, over at once, are run by tests/sweeps/test_scaling_docs.py.
+    elsewhere = r"--from=(npz|timm):|vit_jax serve|--push=|vit_jax sweep (run|status|report)"
+    outside = re.search(elsewhere, " ".join(command.words))
     needs_onnx = "--format=onnx" in command.words
     return not outside and (not needs_onnx or importlib.util.find_spec("jax2onnx") is not None)
 
@@ -114,14 +116,15 @@ IN_ORDER = [
     for name in ("predict", "evaluate", "probe", "visualize", "export", "token_merging")
     if f"docs/{name}.md" in TEXTS
 ]
-# Each command of docs/distill.md needs what those before it made: tests/test_distill_docs.py.
-APART = [*IN_ORDER, "docs/distill.md"]
+# Here too, each command needs what those before it made; tests/test_distill_docs.py and
+# tests/sweeps/test_scaling_docs.py run them.
+APART = [*IN_ORDER, "docs/distill.md", "docs/scaling.md"]
 # Shell blocks with the text block after them, what the commands are said to print; a training run
 # is shortened and prints something else.
 SHOWN = [
     (before, after)
     for page in TEXTS
-    if page not in IN_ORDER
+    if page not in IN_ORDER and page != "docs/scaling.md"
     for before, after in itertools.pairwise(blocks(page))
     if after.language == "text" and "python" in before.text
 ]

@@ -48,6 +48,19 @@ thread.start()
 thread.join()
 """
 
+# Sums over eight virtual devices, started faster than they are done.
+COLLECTIVES = """
+import jax, numpy as np
+from vit_jax import sharding, startup
+from vit_jax.checkpoints.digest import digests
+startup.configure()
+mesh = sharding.make_mesh(sharding.MeshConfig(data=1, fsdp=8))
+rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("fsdp"))
+arrays = {str(i): jax.device_put(np.full((256, 256), i, np.float32), rows) for i in range(60)}
+for _ in range(5):
+    print(len(digests(arrays)))
+"""
+
 # A real run; what is imported when its last step is done and only its curve is left to draw.
 TRAIN = """
 import sys
@@ -80,6 +93,18 @@ def test_memory_of_a_step_is_kept_for_the_next():
     # Whoever tunes glibc is let be.
     tuned = _python("-c", HEAP, MALLOC_TRIM_THRESHOLD_="131072", MALLOC_MMAP_THRESHOLD_="131072")
     assert min(map(int, tuned.stdout.split())) >= 2**26 // 2**21
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"JAX_NUM_CPU_DEVICES": "8"},
+        {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_NUM_CPU_DEVICES": "-1"},
+    ],
+)
+def test_virtual_devices_do_not_wait_for_each_others_threads(asked, monkeypatch):
+    monkeypatch.delenv("PJRT_NPROC")  # which the tests set
+    assert _python("-c", COLLECTIVES, **asked).stdout == 5 * "60\n"
 
 
 def test_programs_are_kept_below_the_users_cache_directory(tmp_path):

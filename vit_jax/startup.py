@@ -4,6 +4,7 @@
 import contextlib
 import ctypes
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -23,6 +24,7 @@ _ONE_HEAP = ((-4, 0), (-1, -1), (-8, 1))
 # Device files of GPUs (NVIDIA, AMD) and TPUs: there the heap serves the input pipeline's threads.
 _ACCELERATORS = ("nvidia[0-9]*", "kfd", "accel[0-9]*", "vfio/[0-9]*")
 
+_THREADS_PER_DEVICE = 4  # 1 is what deadlocks
 _JAX_LEAST_SECONDS = 1.0  # jax's default: what compiles faster is not kept
 # Of compiled programs on disk; ViT-B's training step is some MB. jax itself would keep all.
 _MAX_BYTES = 2 * 2**30
@@ -35,7 +37,21 @@ def configure() -> None:
     os.environ["XLA_FLAGS"] = " ".join([*missing, given]).strip()
     if not device_files():
         keep_heap()
+    lend_threads()
     keep_programs()
+
+
+def lend_threads() -> None:
+    """Give virtual CPU devices threads enough; call before any computation.
+
+    A collective holds a thread of each device until all have come. XLA's pool has a thread for each
+    core or device: with as many devices as threads, programs that follow each other closely wait
+    for threads that the others hold, and after 40 s XLA ends the process.
+    """
+    flag = re.search(r"host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    count = max(jax.config.values["jax_num_cpu_devices"], int(flag[1]) if flag else 1)
+    if count > 1:
+        os.environ.setdefault("PJRT_NPROC", str(_THREADS_PER_DEVICE * count))
 
 
 def device_files() -> list[str]:

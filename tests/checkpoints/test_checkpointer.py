@@ -445,9 +445,9 @@ QUIET = """
     from vit_jax.checkpoints.checkpointer import Checkpointer, CorruptCheckpoints
     mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
     rows = NamedSharding(mesh, PartitionSpec("x"))
-    x = jax.ShapeDtypeStruct((64, 64), jnp.float32, sharding=rows)
+    x = jax.ShapeDtypeStruct((256, 256), jnp.float32, sharding=rows)
     try:
-        print(Checkpointer(sys.argv[1], CheckpointConfig()).restore({n: x for n in "abcdef"}))
+        print(Checkpointer(sys.argv[1], CheckpointConfig()).restore({n: x for n in sys.argv[2]}))
     except CorruptCheckpoints as error:
         print(error)
     gc.collect()
@@ -456,14 +456,14 @@ QUIET = """
 
 def test_reads_that_fail_leave_nothing_else_on_the_screen(tmp_path):
     ck = _open(tmp_path)
-    keys = jax.random.split(jax.random.key(0), 6)
+    names = "abcdefghijklmnop"
+    keys = jax.random.split(jax.random.key(0), len(names))
     mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
-    state = {n: jax.random.normal(k, (64, 64)) for n, k in zip("abcdef", keys, strict=True)}
+    state = {n: jax.random.normal(k, (256, 256)) for n, k in zip(names, keys, strict=True)}
     ck.save(1, jax.device_put(state, NamedSharding(mesh, P("x"))), metadata={})
     ck.close()
-    for file in (tmp_path / "1" / "state" / "d").iterdir():
-        file.unlink()  # what says where the data are: every array fails at once
-    done = _python(QUIET, tmp_path)
+    _data_file(tmp_path, 1).unlink()  # every array fails at once
+    done = _python(QUIET, tmp_path, names)
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) == 1, done.stdout
     assert len(done.stderr.splitlines()) == 1, done.stderr
@@ -515,6 +515,39 @@ def test_write_errors_surface_once_and_the_next_save_works(tmp_path):
         assert "4.0 MB" in text
         assert "File too large" in text
         assert "\n" not in text
+
+
+REFUSED = """
+    import os, shutil, sys
+    import jax.numpy as jnp
+    from vit_jax.checkpoints import CheckpointConfig
+    from vit_jax.checkpoints.checkpointer import Checkpointer, SaveFailed
+    ck = Checkpointer(sys.argv[1], CheckpointConfig())
+    os.rmdir(sys.argv[1])
+    open(sys.argv[1], "w").close()  # no folder can be made in it
+    try:
+        ck.save(1, {"x": jnp.ones(4)}, metadata={})
+        ck.wait()
+    except SaveFailed as error:
+        print(error)
+"""
+
+
+def test_saves_that_fail_at_once_leave_nothing_else_on_the_screen(tmp_path):
+    done = _python(REFUSED, tmp_path / "checkpoints")
+    assert (done.returncode, done.stderr) == (0, "")
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("could not save the checkpoint of step 1 to ")
+    assert "there is no other" in line
+    assert "Not a directory" in line
+
+
+def test_what_a_failed_save_still_wrote_is_removed_by_the_next(tmp_path):
+    ck = _open(tmp_path)
+    (tmp_path / "1.orbax-checkpoint-tmp" / "state").mkdir(parents=True)
+    ck.save(2, _state(2), metadata={})
+    ck.close()
+    assert os.listdir(tmp_path) == ["2"]
 
 
 def test_full_disk(tmp_path):

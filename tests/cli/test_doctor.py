@@ -1,25 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """`doctor`: a sound machine is told so, and each thing that can be wrong is a line of its own."""
 
+import contextlib
+import dataclasses
 import errno
 import fcntl
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
+from tests.faults.test_broken_records import labelled, rewritten
 from tests.photos import write_folder
+from vit_jax import startup
 from vit_jax.__main__ import main as verb_main
 from vit_jax.cli import check_compute, check_disk, check_install, check_run, doctor
 from vit_jax.cli.finding import BROKEN, OK, WARNING
+from vit_jax.data.digits import prepare
 from vit_jax.errors import UserError
+from vit_jax.train import build
 
 ROOT = Path(__file__).parents[2]
 DIGITS = f"--config={ROOT}/configs/vit_mu_digits.py"
@@ -125,6 +134,26 @@ def test_an_error_is_a_line_and_debug_shows_more(capsys: pytest.CaptureFixture[s
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_a_command_that_is_cut_short(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped() -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor, "_INSTALL", (("python", stopped),))
+    assert doctor.main(["doctor"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+    done = subprocess.run(
+        f"{sys.executable} -m vit_jax doctor | true; echo ${{PIPESTATUS[0]}}",
+        shell=True,
+        executable="/bin/bash",
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.stderr) == ("141\n", "")
+
+
 def test_versions_and_their_ranges() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["requires-python"] == f">={'.'.join(map(str, check_install._OLDEST))}"
@@ -170,6 +199,14 @@ def test_accelerators(
     assert told in f"{finding.text}; {finding.fix}"
 
 
+def test_device_files_and_plugins_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "device_files", lambda: NVIDIA)
+    monkeypatch.setattr(check_install, "_version", {"libtpu": "0.1"}.get)
+    _, text, fix = check_install.accelerator()  # the tests set JAX_PLATFORMS
+    assert text == "JAX_PLATFORMS=cpu hides what is here (libtpu, /dev/nvidia0)"
+    assert fix == "unset it"
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_product_that_is_wrong(dtype: str) -> None:
     assert check_compute.matmul(dtype).state == OK
@@ -178,6 +215,15 @@ def test_a_product_that_is_wrong(dtype: str) -> None:
         found = exact.copy()
         found[2, 3] += off
         assert check_compute.near(found, exact, dtype).state == BROKEN
+
+
+def test_a_device_that_multiplies_in_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    multiply = check_compute.jnp.matmul
+    half = np.dtype(np.float16)
+    monkeypatch.setattr(
+        check_compute.jnp, "matmul", lambda x, y, **_: multiply(x.astype(half), y.astype(half))
+    )
+    assert check_compute.matmul("float32").state == BROKEN
 
 
 def test_rounding_to_float32_tells_a_shorter_dtype() -> None:
@@ -190,6 +236,21 @@ def test_a_step_on_all_devices() -> None:
     state, text, _ = check_compute.training_step()
     assert state == OK
     assert text == "a tiny ViT's step twice: the same bits; the same loss on 8 devices"
+
+
+def test_a_step_that_goes_otherwise_the_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    init, seeds = build.init_state, iter([0, 1, 0])
+
+    def other(cfg: Any, *rest: Any) -> Any:
+        return init(dataclasses.replace(cfg, seed=next(seeds)), *rest)
+
+    monkeypatch.setattr(build, "init_state", other)
+    state, text, _ = check_compute.training_step()
+    assert state == BROKEN
+    # All but the counters: gradients reach every parameter.
+    assert re.fullmatch(
+        r"the same step twice gave other bits \(opt_state/.*, 60 of 62 arrays\)", text
+    )
 
 
 def test_a_step_that_is_not_repeated() -> None:
@@ -232,6 +293,50 @@ def test_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@contextlib.contextmanager
+def compiling_to(place: Any) -> Iterator[None]:
+    before = jax.config.values["jax_compilation_cache_dir"]
+    jax.config.update("jax_compilation_cache_dir", None if place is None else str(place))
+    try:
+        yield
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with compiling_to(None):
+        assert "not kept: every start compiles anew" in check_disk.cache().text
+        assert check_disk.cache().state == WARNING
+    with compiling_to("gs://bucket/cache"):
+        assert check_disk.cache() == (OK, "gs://bucket/cache, not looked at", "")
+    (tmp_path / "file").write_text("")
+    with compiling_to(tmp_path / "file" / "cache"):
+        state, text, _ = check_disk.cache()
+        assert state == WARNING
+        assert f"cannot be written ({tmp_path / 'file'} is no folder" in text
+    place = tmp_path / "made" / "later"
+    with compiling_to(place):
+        assert check_disk.cache().state == OK
+        assert f"{place}: 0 compiled programs, " in check_disk.cache().text
+        jax.config.update("jax_enable_compilation_cache", False)
+        assert check_disk.cache().fix == "unset it"
+        jax.config.update("jax_enable_compilation_cache", True)
+        place.mkdir(parents=True)
+        (place / "a-cache").write_text("")
+        assert f"{place}: 1 compiled programs, " in check_disk.cache().text
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+        full = check_disk.cache()
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert full.state == WARNING
+        assert "cannot be written (File too large)" in full.text
+        usage = shutil.disk_usage(place)._replace(free=2**20)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+        assert check_disk.cache().state == WARNING
+        assert check_disk.cache().text.endswith("1.00 MiB free")
+    assert [path.name for path in place.iterdir()] == ["a-cache"]
+
+
 def test_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: Any) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
@@ -254,6 +359,20 @@ def test_memory_of_a_container(tmp_path: Path) -> None:
     assert check_compute.available(tmp_path) == 8000 * 1024
     limit.write_text("4096\n")
     assert check_compute.available(tmp_path) == 4096
+    limit.unlink()
+    limit = tmp_path / "sys/fs/cgroup/memory/memory.limit_in_bytes"  # of the older kind
+    limit.parent.mkdir()
+    limit.write_text("9223372036854771712\n")
+    assert check_compute.available(tmp_path) == 8000 * 1024
+    limit.write_text("8192\n")
+    assert check_compute.available(tmp_path) == 8192
+
+
+def test_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for left, state in ((2**20, WARNING), (2**32, OK), (None, OK)):
+        monkeypatch.setattr(check_compute, "available", lambda left=left: left)
+        assert check_compute.memory().state == state
+    assert check_compute.memory().text == "not known"
 
 
 def test_a_run_that_does_not_fit() -> None:
@@ -274,6 +393,8 @@ def digits(**data: Any) -> Any:
 
 
 def test_a_run_larger_than_the_machine(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="batch_size=12 cannot be split over 8 devices"):
+        check_run.size(digits(batch_size=12), tmp_path)
     cfg = digits(batch_size=2**26)
     assert check_run.size(cfg, tmp_path).state == WARNING
     cfg.mesh.data = 3_000
@@ -292,10 +413,20 @@ def test_a_folder_and_what_can_be_wrong_with_it(tmp_path: Path) -> None:
     state, text, _ = check_run.dataset(cfg)
     assert state == OK
     assert "120 images, 3 classes; train, val read at " in text
-    broken = tmp_path / "val" / "sky" / "1.jpg"
-    broken.write_bytes(broken.read_bytes()[:100])
-    with pytest.raises(UserError, match=r"sky/1.jpg: not a readable image"):
-        check_run.dataset(cfg)
+    for split in ("val", "train"):
+        broken = tmp_path / split / "sky" / "1.jpg"
+        whole = broken.read_bytes()
+        broken.write_bytes(whole[:100])
+        with pytest.raises(UserError, match=rf"{split}/sky/1.jpg: not a readable image"):
+            check_run.dataset(cfg)
+        broken.write_bytes(whole)
+
+
+def test_an_evaluation_without_labels(tmp_path: Path) -> None:
+    prepare(tmp_path / "whole")
+    rewritten(tmp_path / "whole", tmp_path / "digits", labelled(-1))
+    state, text, _ = check_run.dataset(digits(data_dir=str(tmp_path / "digits")))
+    assert (state, text.endswith("10 classes, and a label -1")) == (BROKEN, True), text
 
 
 def test_labels_out_of_range() -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from array_record.python import array_record_module
+from sklearn.datasets import load_sample_image
 from tensorflow_datasets.proto import tf_example_pb2
 
+from tests.data.test_records import Tagged
 from vit_jax.data import (
     Crop,
     DataConfig,
@@ -39,22 +41,26 @@ def the_file(root: Path) -> Path:
 def rewritten(digits: Path, root: Path, change: Callable[[bytes], bytes]) -> Path:
     """Copy the digits with one record of the test split changed."""
     shutil.copytree(digits, root, dirs_exist_ok=True)
-    file = the_file(root)
+    rewrite(the_file(root), BAD, change)
+    return root
+
+
+def rewrite(file: Path, index: int, change: Callable[[bytes], bytes]) -> None:
+    """Change one record of a file."""
     reader = array_record_module.ArrayRecordReader(str(file))
     records = reader.read_all()
     reader.close()
-    records[BAD] = change(records[BAD])
+    records[index] = change(records[index])
     writer = array_record_module.ArrayRecordWriter(str(file), "group_size:1")
     for record in records:
         writer.write(record)
     writer.close()
-    return root
 
 
-def labelled(label: int) -> Callable[[bytes], bytes]:
+def labelled(*labels: int, feature: str = "label") -> Callable[[bytes], bytes]:
     def change(record: bytes) -> bytes:
         example = tf_example_pb2.Example.FromString(record)
-        example.features.feature["label"].int64_list.value[:] = [label]
+        example.features.feature[feature].int64_list.value[:] = labels
         return example.SerializeToString()
 
     return change
@@ -130,6 +136,24 @@ def test_an_evaluation_takes_unlabelled_records_but_no_impossible_label(digits, 
                     next(batches)
             else:
                 assert next(batches)["label"][BAD] == -1
+
+
+@pytest.mark.parametrize("tags, told", [((0, 3), 3), ((-1,), -1), ((2, -2, 1), -2)])
+def test_of_several_labels_one_that_is_no_class_is_named(tags, told, tmp_path):
+    Tagged.photo = load_sample_image("china.jpg")
+    Tagged(data_dir=tmp_path, file_format="array_record").download_and_prepare()
+    (file,) = (tmp_path / "tagged" / "2.1.0").glob("*.array_record*")
+    rewrite(file, 1, labelled(*tags, feature="tags"))
+    source = open_source("tagged", str(tmp_path), "train")
+    assert source.read(3)[1].tolist() == [0, 1, 1]
+    expected = rf"record 1: the label is {told}, where the 3 classes are 0 to 2$"
+    with pytest.raises(DataError, match=expected):
+        source.read(1)
+    cfg = DataConfig(batch_size=4, transform=PLAIN, max_broken=1)
+    with train_batches(source, cfg, image_size=(8, 8), channels=3, seed=0) as batches:
+        batch = next(batches)
+    assert batch["broken"][batch["broken"] >= 0].tolist() == [1]
+    assert batch["label"].shape == (4, 3)
 
 
 def test_flipped_bytes_of_the_file_are_noticed(digits, tmp_path):

@@ -3,6 +3,7 @@
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from vit_jax.__main__ import VERBS
 from vit_jax.__main__ import main as verb_main
+from vit_jax.cli import flags as cli_flags
 from vit_jax.cli.train import main as train_main
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +64,17 @@ def test_names_that_are_too_long(args: list[str], capsys: pytest.CaptureFixture[
     err = capsys.readouterr().err
     assert len(err.splitlines()) == 1
     assert LONG in err
+
+
+def test_a_name_of_two_lines_is_told_in_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train_main(["main.py", DIGITS, "--workdir=gs://bucket\nand/more"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: workdir ")
+
+
+def test_ctrl_c_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli_flags.run(lambda: signal.raise_signal(signal.SIGINT), ["main.py"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_a_typo_costs_no_five_seconds() -> None:
@@ -127,4 +140,8 @@ def test_a_changed_config_is_refused_and_may_be_allowed(
     assert last_line(err).startswith("error: ")
     assert "blocks/" in last_line(err)
     assert "Traceback" not in err
+    status, err = train("--config.faults.skip_spikes=true", longer, "--allow_config_change")
+    assert status == 2
+    assert "faults.skip_spikes needs: losses/count: nothing saved" in last_line(err)
+    assert last_line(err).endswith(f" --config.init.weights=ckpt:{tmp_path / 'run'}")
     assert train("--config.optim.lr=0.5", longer, "--allow_config_change")[0] == 0

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
+import fcntl
 import os
 import subprocess
-import sys
+import threading
 from pathlib import Path
 
-from tests.sweeps import files
 from vit_jax.sweeps.claim import claim, holder
 
 
@@ -25,20 +25,15 @@ def test_a_run_is_claimed_once(tmp_path: Path) -> None:
 
 
 def test_a_look_does_not_keep_a_worker_from_its_claim(tmp_path: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from vit_jax.sweeps.claim import holder\n"
-        "while True: holder(Path(sys.argv[1]), 'run')"
-    )
-    (tmp_path / "claims").mkdir()
-    (tmp_path / "claims" / "run").touch()
-    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=files.ROOT)
-    try:
-        for _ in range(50):
-            with claim(tmp_path, "run") as descriptor:
-                assert descriptor is not None
-    finally:
-        process.kill()
-        process.wait()
+    with claim(tmp_path, "run"):  # makes the file
+        pass
+    with open(tmp_path / "claims" / "run") as looked_at:
+        fcntl.flock(looked_at, fcntl.LOCK_SH)  # as `holder` has it for a moment
+        moment = threading.Timer(0.05, fcntl.flock, (looked_at, fcntl.LOCK_UN))
+        moment.start()
+        with claim(tmp_path, "run") as descriptor:
+            assert descriptor is not None
+        moment.join()
 
 
 def test_a_process_that_inherits_the_claim_holds_it(tmp_path: Path) -> None:

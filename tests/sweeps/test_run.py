@@ -38,7 +38,7 @@ def steps_logged(place: Path, run: str) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes as Linux does")
 def test_a_killed_worker_loses_nothing_and_no_point_is_trained_twice(tmp_path: Path) -> None:
-    file = files.grid_of(tmp_path / "lrs.py", (0.001, 0.002, 0.004), steps=3000)
+    file = files.grid_of(tmp_path / "lrs.py", (0.001, 0.002, 0.004), steps=1200)
     place = tmp_path / "out"
     victim = files.start(file, f"--out={place}")
     try:
@@ -59,7 +59,7 @@ def test_a_killed_worker_loses_nothing_and_no_point_is_trained_twice(tmp_path: P
     assert starts == [1, 1, 1]
     assert sum("continuing" in log for log in logs) == 1  # the victim's, from where it was
     for result in found:
-        assert steps_logged(place, result.point.run) == list(range(50, 3001, 50))
+        assert steps_logged(place, result.point.run) == list(range(50, 1201, 50))
     # And what has finished is not done again.
     assert "finished" in files.finish(files.start(place))
     assert [(place / "runs" / r.point.run / "log.txt").read_text() for r in found] == logs
@@ -67,7 +67,7 @@ def test_a_killed_worker_loses_nothing_and_no_point_is_trained_twice(tmp_path: P
 
 @pytest.mark.slow
 def test_a_worker_that_is_told_to_stop_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    file = files.grid_of(tmp_path / "lrs.py", (0.001, 0.002), steps=4000)
+    file = files.grid_of(tmp_path / "lrs.py", (0.001, 0.002), steps=2000)
     place = tmp_path / "out"
     first = files.start(file, f"--out={place}", "--workers=2")
     files.wait_until(lambda: len(list(place.glob("runs/*/metrics.jsonl"))) == 2)
@@ -76,7 +76,7 @@ def test_a_worker_that_is_told_to_stop_saves_and_the_same_command_goes_on(tmp_pa
     assert "2 runs: 2 interrupted" in out
     assert "stopped; the same command continues" in out
     at = {result.point.run: result.step for result in read(place)}
-    assert all(0 < step < 4000 for step in at.values())
+    assert all(0 < step < 2000 for step in at.values())
     second = files.start(place, "--index=1")
     files.finish(second)
     one, other = read(place)
@@ -84,7 +84,7 @@ def test_a_worker_that_is_told_to_stop_saves_and_the_same_command_goes_on(tmp_pa
     log = (other.point.workdir(place) / "log.txt").read_text()
     assert f"saved step {at[other.point.run]:,}" in log
     assert (
-        f"continuing {other.point.workdir(place)} at step {at[other.point.run]:,} of 4,000" in log
+        f"continuing {other.point.workdir(place)} at step {at[other.point.run]:,} of 2,000" in log
     )
 
 
@@ -123,6 +123,8 @@ def test_a_search_prunes_and_makes_as_many_trials_as_asked_for(tmp_path: Path) -
     out = files.finish(files.start(file, f"--out={place}", "--workers=2"))
     assert "3 runs: 1 finished, 2 pruned" in out
     found = {result.point.overrides["optim.lr"]: result for result in read(place)}
+    names = {result.point.name for result in found.values()}
+    assert all(re.fullmatch(r"weight_decay=\S+", name) for name in names)
     assert found[4e-3].value < 2.2
     assert found[1e-9].state is State.PRUNED
     assert 300 <= found[1e-9].step < 4000

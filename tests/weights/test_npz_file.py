@@ -13,6 +13,7 @@ import pytest
 
 from vit_jax.errors import UserError
 from vit_jax.weights import apply, npz_file
+from vit_jax.weights.files import is_shape
 from vit_jax.weights.layout import Entry, Part
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4) / 8
@@ -104,6 +105,13 @@ def test_names_that_are_not_printable(tmp_path: Path) -> None:
     assert "is not the name of a parameter" in refused(path)
 
 
+def test_what_may_be_a_shape() -> None:
+    for sides in ([], [0, 5], [2**40] * 32):
+        assert is_shape(sides), sides
+    for sides in ([-1], [2**48], [1] * 33, ["a", 2], [2.0], [True], [None]):
+        assert not is_shape(sides), sides
+
+
 def test_names_twice(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
         archive.writestr("w.npy", npy(X))
@@ -191,6 +199,9 @@ def test_other_archives(tmp_path: Path) -> None:
     assert "timm:FILE" in refused(path)
     path = write(tmp_path / "x.npz", {"readme.txt": b"hello"})
     assert "readme.txt is no array" in refused(path)
+    path = tmp_path / "nameless.npz"
+    write(path, {"w.npy": npy(X)})
+    assert "what has no name is no array" in refused(patched(path, b"w.npy", b"\0.npy"))
 
 
 def test_encrypted(tmp_path: Path) -> None:

@@ -7,8 +7,11 @@ Each appears under its final name only when it is complete (storage.py). A diges
 
 import contextlib
 import logging
+import os
 import shutil
+import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, SupportsFloat
@@ -26,6 +29,7 @@ from vit_jax.errors import CANNOT_SAVE, UserError
 
 _log = logging.getLogger(__name__)
 
+_PAUSES = (0.1, 0.3, 1.0, 0.0)  # seconds: threads of a save that failed may still be writing
 _DELETED = ".deleted"  # renamed before removal: a kill half-way leaves no half of a checkpoint
 
 
@@ -62,9 +66,7 @@ class Checkpointer:
         self._cfg = cfg
         if jax.process_index() == 0:
             self._directory.mkdir(parents=True, exist_ok=True)
-            for entry in self._directory.iterdir():
-                if storage.TEMPORARY in entry.name or entry.name.endswith(_DELETED):
-                    shutil.rmtree(entry, ignore_errors=True)
+        self._clear()
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("vit_jax checkpoints cleaned")
         self._metrics: dict[int, dict[str, float]] = {}  # of every finished checkpoint
@@ -111,9 +113,11 @@ class Checkpointer:
             )
         if step in self._bad:
             self._delete({step})
+        self._clear()
         record = record_lib.describe(state, metadata, metrics or {})
         num_bytes = trees.num_bytes(state)
         try:
+            record_lib.on_all_processes(self._make_folder)
             complete = storage.save_async(self._path(step), state, record)
         except Exception as error:
             raise self._failed(step, num_bytes, error) from None
@@ -256,11 +260,38 @@ class Checkpointer:
                     self._path(step).rename(doomed)
                     shutil.rmtree(doomed)
 
-    def _failed(self, step: int, num_bytes: int, error: BaseException) -> SaveFailed:
-        with contextlib.suppress(OSError):  # the disk may be full: give back what was written
-            if jax.process_index() == 0:
-                for entry in self._directory.glob(f"{step}{storage.TEMPORARY}*"):
+    def _clear(self) -> None:
+        """Remove what is no checkpoint: of saves and deletions that failed or were killed."""
+        if jax.process_index() != 0:
+            return
+        with contextlib.suppress(OSError):  # a disk that is gone; the save will say so
+            doomed = [
+                entry
+                for entry in self._directory.iterdir()
+                if storage.TEMPORARY in entry.name or entry.name.endswith(_DELETED)
+            ]
+            for pause in _PAUSES:
+                for entry in doomed:
                     shutil.rmtree(entry, ignore_errors=True)
+                doomed = [entry for entry in doomed if entry.exists()]
+                if not doomed:
+                    return
+                time.sleep(pause)
+
+    def _make_folder(self) -> None:
+        """Try what a save does first: where it fails, Orbax's threads wait for it for 20 minutes.
+
+        Raises:
+            Damaged: the disk is full, gone or not to be written to.
+        """
+        try:
+            if jax.process_index() == 0:
+                os.rmdir(tempfile.mkdtemp(suffix=_DELETED, dir=self._directory))
+        except OSError as error:
+            raise Damaged(error.strerror) from error
+
+    def _failed(self, step: int, num_bytes: int, error: BaseException) -> SaveFailed:
+        self._clear()  # the disk may be full: give back what was written
         free = shutil.disk_usage(self._directory).free
         older = f"newest intact: step {self.latest_step()}" if self.steps() else "there is no other"
         return SaveFailed(

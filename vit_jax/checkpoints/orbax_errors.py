@@ -21,11 +21,12 @@ def silence_orbax() -> None:
     """Hide the lines and tracebacks that Orbax emits besides raising; checkpoint.py says enough.
 
     When one array of a damaged checkpoint fails to load, the reads of all others end in "exception
-    ignored" tracebacks of hundreds of lines, some of them at a later garbage collection.
+    ignored" tracebacks of hundreds of lines, some of them at a later garbage collection. What is
+    left of a failed save or load are coroutines, of which vit_jax has none of its own.
     """
     for name in ("absl", "asyncio"):
         logging.getLogger(name).addFilter(_not_from_orbax)
-    warnings.filterwarnings("ignore", r"coroutine '(Store\.|_read_)", RuntimeWarning)
+    warnings.filterwarnings("ignore", "coroutine '.*' was never awaited", RuntimeWarning)
     before = sys.unraisablehook
 
     def hook(unraisable: "sys.UnraisableHookArgs") -> None:
@@ -46,6 +47,6 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def cause(error: BaseException) -> str:
     """Say in one short line why a save failed."""
-    links = [str(link) for link in chain(error)]
+    links = [getattr(link, "strerror", None) or str(link) for link in chain(error)]
     code = re.search(r"os_error_code='(\d+)'", "\n".join(links))
     return os.strerror(int(code[1])) if code else links[-1].split("\n")[0][:160]

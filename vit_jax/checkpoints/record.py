@@ -97,9 +97,11 @@ def check_structure(record: Record, abstract: trees.PyTree, path: Path) -> None:
     ]
     if lines:
         more = f"; and {len(lines) - 4} more" if len(lines) > 4 else ""
+        run = path.parent.parent  # of runs/x/checkpoints/7
         raise UserError(
-            f"{path} is a checkpoint of another model or optimizer: {'; '.join(lines[:4])}{more}. "
-            "Go back to the config it was trained with, or choose another workdir"
+            f"{path} holds what another model, optimizer, ema_decay or faults.skip_spikes needs: "
+            f"{'; '.join(lines[:4])}{more}. Go back to the config it was trained with, or choose "
+            f"another workdir and begin with its weights: --config.init.weights=ckpt:{run}"
         )
 
 
@@ -121,17 +123,17 @@ def listed(names: list[str]) -> str:
     return ", ".join(names[:3]) + more
 
 
-def on_all_processes(read: Callable[[], T]) -> T:
-    """Return `read()`; if it is damaged for one process, raise for all, lest they part ways."""
+def on_all_processes(do: Callable[[], T]) -> T:
+    """Return `do()`; if one process finds damage, raise for all, lest they part ways."""
     value, damage = None, None
     try:
-        value = read()
+        value = do()
     except Damaged as error:
         damage = error
     if jax.process_count() > 1:
         intact = multihost_utils.process_allgather(np.asarray(damage is None))
         if not intact.all() and damage is None:
-            damage = Damaged("another process cannot read it")
+            damage = Damaged("another process cannot reach it")
     if damage is not None:
         raise damage
     return cast(T, value)

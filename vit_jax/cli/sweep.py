@@ -23,7 +23,16 @@ def main(argv: Sequence[str]) -> int:
     )
     plan.add_argument("file", type=Path, metavar="FILE")
     plan.add_argument("--out", type=Path, metavar="DIR", help="write them to DIR/manifest.jsonl")
-    _add_device(plan)
+    plan.add_argument(
+        "--device",
+        default="here",
+        metavar="NAME",
+        help="by which time is estimated: v4, v5e, v5p, v6e, H100, the FLOP/s that training "
+        "reaches, such as 2e12, or here (default)",
+    )
+    plan.add_argument(
+        "--num_devices", type=int, default=1, metavar="N", help="devices that share each run"
+    )
     plan.add_argument("--price", type=float, metavar="X", help="of a device and hour, any currency")
     run = verbs.add_parser(
         "run",
@@ -40,7 +49,6 @@ def main(argv: Sequence[str]) -> int:
     run.add_argument(
         "--index", type=int, metavar="I", help="train line I of the manifest alone, counted from 0"
     )
-    _add_device(run)
     status = verbs.add_parser(
         "status",
         help="a table of what every run is doing",
@@ -82,16 +90,3 @@ def main(argv: Sequence[str]) -> int:
         return sweep_report.report(args.place, args.title)
 
     return cli_flags.run(command, argv)
-
-
-def _add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--device",
-        default="here",
-        metavar="NAME",
-        help="by which time is estimated: v4, v5e, v5p, v6e, H100, the FLOP/s that training "
-        "reaches, such as 2e12, or here (default)",
-    )
-    parser.add_argument(
-        "--num_devices", type=int, default=1, metavar="N", help="devices that share each run"
-    )

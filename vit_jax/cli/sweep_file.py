@@ -98,12 +98,12 @@ def read(path: Path) -> SweepFile:
     )
 
 
-def points(file: SweepFile, device: Device, extra: Overrides) -> list[Point]:
+def points(file: SweepFile, device: Device | None, extra: Overrides) -> list[Point]:
     """Return the points of a list, each run once, in the file's order.
 
     Args:
         file: the sweep.
-        device: by which their time is estimated.
+        device: by which their time is estimated, if it is.
         extra: fields set in all of them.
 
     Raises:
@@ -123,7 +123,7 @@ def points(file: SweepFile, device: Device, extra: Overrides) -> list[Point]:
     return list({point.run: point for point in reversed(made)}.values())[::-1]
 
 
-def make(file: SweepFile, overrides: Overrides, name: str, device: Device) -> Point:
+def make(file: SweepFile, overrides: Overrides, name: str, device: Device | None) -> Point:
     """Return the point of some overrides.
 
     Raises:
@@ -143,7 +143,7 @@ def make(file: SweepFile, overrides: Overrides, name: str, device: Device) -> Po
         config=config,
         overrides=rest,
         metric=file.metric,
-        seconds=seconds(cost, device),
+        seconds=None if device is None else seconds(cost, device),
         **cost._asdict(),
     )
 

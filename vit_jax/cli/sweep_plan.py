@@ -20,7 +20,9 @@ from vit_jax.sweeps.price import Device, find_device
 def plan(args: argparse.Namespace, extra: Overrides) -> int:
     """Print the points as JSON lines, and their total on standard error."""
     file = sweep_file.read(args.file)
-    device = device_of(args)
+    if args.num_devices < 1:
+        raise UserError(f"--num_devices={args.num_devices} must be at least 1")
+    device = find_device(args.device, args.num_devices)
     drawn = file.search is not None
     points = draw(file, device, extra) if drawn else sweep_file.points(file, device, extra)
     for point in points:
@@ -33,13 +35,6 @@ def plan(args: argparse.Namespace, extra: Overrides) -> int:
     if drawn:
         print("(of a search: trials drawn at random, all run to their end)", file=sys.stderr)
     return 0
-
-
-def device_of(args: argparse.Namespace) -> Device:
-    """Return the device that the flags name."""
-    if args.num_devices < 1:
-        raise UserError(f"--num_devices={args.num_devices} must be at least 1")
-    return find_device(args.device, args.num_devices)
 
 
 def draw(file: SweepFile, device: Device, extra: Overrides) -> list[Point]:
@@ -81,7 +76,7 @@ def write(place: Path, points: list[Point]) -> None:
         )
 
 
-def total(points: list[Point], device: Device, price: float | None = None) -> str:
+def total(points: list[Point], device: Device, price: float | None) -> str:
     """Say what all points cost in one line."""
     flops = sum(point.flops for point in points)
     seconds = sum(point.seconds or 0.0 for point in points)

@@ -5,19 +5,19 @@ import argparse
 import concurrent.futures
 import copy
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vit_jax.cli import sweep_file, sweep_plan
+import jax
+
+from vit_jax.cli import sweep_file, sweep_plan, sweep_status
 from vit_jax.cli.sweep_file import SweepFile
 from vit_jax.errors import UserError
 from vit_jax.sweeps import devices, point, queue, results
 from vit_jax.sweeps.claim import claim
 from vit_jax.sweeps.grid import Overrides
 from vit_jax.sweeps.point import Point
-from vit_jax.sweeps.price import Device
 from vit_jax.sweeps.results import State
 from vit_jax.sweeps.trial import Stopping
 from vit_jax.sweeps.worker import Worker
@@ -29,6 +29,8 @@ _SOME_FAILED = 1
 
 def run(args: argparse.Namespace, extra: Overrides) -> int:
     """Train what has not finished; returns the exit status."""
+    # The devices are the runs': a process that only looks at a GPU takes most of its memory.
+    jax.config.update("jax_platforms", "cpu")
     if args.workers < 1:
         raise UserError(f"--workers={args.workers} must be at least 1")
     file, place = _open(args, extra)
@@ -47,8 +49,7 @@ def run(args: argparse.Namespace, extra: Overrides) -> int:
             for i in range(args.workers)
         ]
         if search is not None:
-            device = sweep_plan.device_of(args)
-            _each(workers, lambda worker, i: _search(worker, i, search, device, extra))
+            _each(workers, lambda worker, i: _search(worker, i, search, extra))
             points = point.read_manifest(place)
         else:
             points = point.read_manifest(place)
@@ -56,6 +57,7 @@ def run(args: argparse.Namespace, extra: Overrides) -> int:
                 points = [_indexed(points, args.index)]
                 _train_one(workers[0], points[0])
             else:
+                _say(sweep_status.summary(results.read(place, points)))
                 by_run = {each.run: each for each in points}
                 _each(workers, lambda worker, _: worker.run_grid(by_run))
     return _conclude(place, points, stopped=stopping.asked)
@@ -77,10 +79,7 @@ def _open(args: argparse.Namespace, extra: Overrides) -> tuple[SweepFile | None,
         workdir.check_local(place, "--out")
         place.mkdir(parents=True, exist_ok=True)
         if file.search is None:
-            device = sweep_plan.device_of(args)
-            listed = sweep_file.points(file, device, extra)
-            sweep_plan.write(place, listed)
-            _say(sweep_plan.total(listed, device))
+            sweep_plan.write(place, sweep_file.points(file, None, extra))
     return file, place
 
 
@@ -100,7 +99,7 @@ def _each(workers: Sequence[Worker], work: Any) -> None:
             future.result()
 
 
-def _search(worker: Worker, i: int, file: SweepFile, device: Device, extra: Overrides) -> None:
+def _search(worker: Worker, i: int, file: SweepFile, extra: Overrides) -> None:
     """Train what the file's search proposes, adding each point to the manifest."""
     sampler = copy.deepcopy(file.sampler)  # its random numbers are one worker's
     study = queue.open_study(
@@ -110,8 +109,8 @@ def _search(worker: Worker, i: int, file: SweepFile, device: Device, extra: Over
 
     def propose(trial: Any) -> Point:
         overrides = sweep_plan.propose(file, trial, extra)
-        name = point.names([overrides])[0]
-        made = sweep_file.make(file, overrides, name, device)
+        name = point.names([trial.params])[0]  # what was drawn, not what all runs share
+        made = sweep_file.make(file, overrides, name, None)
         point.add_to_manifest(worker.place, made)
         return made
 
@@ -135,9 +134,7 @@ def _train_one(worker: Worker, chosen: Point) -> None:
 def _conclude(place: Path, points: Sequence[Point], *, stopped: bool) -> int:
     """Say what the runs have come to, and return the exit status."""
     found = results.read(place, points)
-    counts = Counter(result.state for result in found)
-    parts = ", ".join(f"{counts[state]} {state}" for state in State if counts[state])
-    _say(f"{len(points)} runs: {parts}")
+    _say(sweep_status.summary(found))
     for result in found:
         if result.state is State.FAILED:
             log = result.point.workdir(place) / "log.txt"
@@ -145,7 +142,7 @@ def _conclude(place: Path, points: Sequence[Point], *, stopped: bool) -> int:
     if stopped:
         _say("stopped; the same command continues")
         return INTERRUPTED
-    return _SOME_FAILED if counts[State.FAILED] else 0
+    return _SOME_FAILED if any(result.state is State.FAILED for result in found) else 0
 
 
 def _say(text: str) -> None:

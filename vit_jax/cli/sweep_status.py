@@ -81,7 +81,7 @@ def summary(found: Sequence[Result]) -> str:
     parts = ", ".join(f"{counts[state]} {state}" for state in State if counts[state])
     left = remaining_seconds(found)
     rest = "" if left is None else f"; about {format_duration(left)} to go at this pace"
-    return f"{len(found)} runs: {parts}{rest}"
+    return f"{len(found)} run{'s' * (len(found) != 1)}: {parts}{rest}"
 
 
 def remaining_seconds(found: Sequence[Result]) -> float | None:

@@ -33,7 +33,7 @@ class Point:
         examples: images seen, repeats included.
         tokens: of those images; None where the model has none.
         steps: of training.
-        seconds: estimated time of the training steps; None where the device's speed is not known.
+        seconds: estimated time of the training steps; None where no device was named.
     """
 
     run: str
@@ -69,6 +69,10 @@ def _text(value: Any) -> str:
     return repr(_as_tuple(value)) if isinstance(value, list | tuple) else str(value)
 
 
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else _text(value)
+
+
 def _as_tuple(value: Any) -> Any:
     return tuple(map(_as_tuple, value)) if isinstance(value, list | tuple) else value
 
@@ -96,7 +100,7 @@ def names(points: Sequence[Overrides]) -> list[str]:
     differing = [field for field in fields if len({repr(point.get(field)) for point in points}) > 1]
     shown = _short(differing or fields)
     return [
-        " ".join(f"{shown[field]}={_text(point[field])}" for field in shown if field in point)
+        " ".join(f"{shown[field]}={_shown(point[field])}" for field in shown if field in point)
         or "base"
         for point in points
     ]

@@ -3,13 +3,13 @@
 
 import functools
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from vit_jax import config as config_lib
-from vit_jax import data, durations, errors, models, trees
+from vit_jax import data, durations, errors, models, optim, trees
 from vit_jax.analysis.peaks import peak_flops
 from vit_jax.analysis.scale import CHIPS, EFFICIENCY
 from vit_jax.config import Config
@@ -48,24 +48,24 @@ def price(cfg: Config) -> Price:
             the others.
     """
     num_examples, known = _num_examples(cfg)
-    steps = config_lib.plan(cfg, num_examples).total_steps
+    plan = config_lib.plan(cfg, num_examples)
+    image = _of_image(cfg.model, cfg.objective, uphill=cfg.optim.sam_rho > 0)
     if known:  # a warmup longer than the run is found here, not by its worker
-        build_lib.build(cfg, num_examples)
-    params, image_flops, tokens = _of_image(cfg.model, cfg.objective, cfg.optim.sam_rho > 0)
-    examples = steps * cfg.data.batch_size
+        optim.make_optimizer(cfg.optim, image.params, plan.clock)
+    count = plan.total_steps * cfg.data.batch_size
     return Price(
-        params=params,
-        flops=float(image_flops) * examples,
-        examples=examples,
-        tokens=None if tokens is None else tokens * examples,
-        steps=steps,
+        params=trees.num_params(image.params),
+        flops=float(image.flops) * count,
+        examples=count,
+        tokens=None if image.tokens is None else image.tokens * count,
+        steps=plan.total_steps,
     )
 
 
 def examples(model: ModelConfig, flops: float) -> str:
     """Return the duration in which training a model takes so many FLOPs: "16384 examples"."""
-    _, image_flops, _ = _of_image(model, ObjectiveConfig(), uphill=False)
-    return f"{round(flops / image_flops)} examples"
+    image = _of_image(model, ObjectiveConfig(), uphill=False)
+    return f"{round(flops / image.flops)} examples"
 
 
 def _num_examples(cfg: Config) -> tuple[int, bool]:
@@ -89,19 +89,29 @@ def _length(cfg: DataConfig) -> int:
     return len(source)
 
 
+class _OfImage(NamedTuple):
+    """What a model costs: its parameters' shapes, FLOPs of training on an image, and its tokens."""
+
+    params: Any
+    flops: int
+    tokens: int | None
+
+
+def _of_image(model: ModelConfig, objective: ObjectiveConfig, *, uphill: bool) -> _OfImage:
+    # In a loop all counts are the same, and traced in a fraction of the time.
+    return _of_looped(models.looped(model), objective, uphill)
+
+
 @functools.lru_cache
-def _of_image(
-    model: ModelConfig, objective: ObjectiveConfig, uphill: bool
-) -> tuple[int, int, int | None]:
-    """Return parameters, FLOPs of training on one image, and its tokens where there are any."""
-    cfg = Config(model=models.looped(model), objective=objective, duration="1 steps")
+def _of_looped(model: ModelConfig, objective: ObjectiveConfig, uphill: bool) -> _OfImage:
+    cfg = Config(model=model, objective=objective, duration="1 steps")
     cfg.optim.sam_rho = 0.1 if uphill else 0.0
     parts = build_lib.build(cfg, num_examples=cfg.data.batch_size)
-    variables = models.abstract(model)
+    variables = {"params": parts.abstract.params, **parts.abstract.model_state}
     image = jax.ShapeDtypeStruct((1, *models.input_shape(model)), jnp.float32)
     output = jax.eval_shape(lambda v, x: parts.module.apply(v, x, train=False), variables, image)
     tokens = None if output.tokens is None else output.tokens.shape[1]
-    return trees.num_params(variables["params"]), build_lib.image_flops(cfg, parts), tokens
+    return _OfImage(parts.abstract.params, build_lib.image_flops(cfg, parts), tokens)
 
 
 def find_device(name: str, count: int) -> Device:

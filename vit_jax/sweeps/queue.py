@@ -17,6 +17,7 @@ from vit_jax.errors import UserError
 
 JOURNAL = "queue.log"
 _RUN = "run"  # a trial's attribute: which run of the sweep it stands for
+_LOCK_SECONDS = 5  # after which the journal's lock was left by a worker that was killed
 _STARTING = 120.0  # seconds, after which a trial without a run has lost its worker
 
 
@@ -42,9 +43,10 @@ def open_study(
 ) -> Any:
     """Open the study of the sweep in `place`, or begin it."""
     package = optuna()
-    # Absolute: the journal's lock is a link that names it. A lock whose holder was killed is broken
-    # after 30 seconds.
-    backend = package.storages.journal.JournalFileBackend(str((place / JOURNAL).absolute()))
+    path = str((place / JOURNAL).absolute())  # the journal's lock is a link that names it
+    journal = package.storages.journal
+    lock = journal.JournalFileSymlinkLock(path, grace_period=_LOCK_SECONDS)
+    backend = journal.JournalFileBackend(path, lock_obj=lock)
     return package.create_study(
         study_name="sweep",
         storage=package.storages.JournalStorage(backend),

@@ -117,7 +117,8 @@ def _start(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**os.environ, **environment},
+            # One point, one process: those of an array job are no hosts of one run.
+            env={**os.environ, "JAX_NUM_PROCESSES": "1", **environment},
             pass_fds=(descriptor,),
             start_new_session=True,  # a Ctrl-C reaches it through the worker alone
         )

@@ -41,6 +41,7 @@ class JsonlWriter:
 
     def __init__(self, path: Path, *, step: int = 0) -> None:
         """Open `path` for a run that continues after `step`, dropping all that came later."""
+        self._path = path
         _drop_after(path, step)
         # What is repeated at the step where the run goes on: the evaluations that end a run.
         self._again = step
@@ -61,15 +62,25 @@ class JsonlWriter:
         if not values:
             return
         finite = {n: value if math.isfinite(value) else None for n, value in values.items()}
-        self._file.write(json.dumps({"step": step, **finite}) + "\n")
-        self._file.flush()
+        with self._named():
+            self._file.write(json.dumps({"step": step, **finite}) + "\n")
+            self._file.flush()
 
     def flush(self) -> None:
         """Do nothing: every line is flushed as it is written."""
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        with self._named():
+            self._file.close()
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:  # a full disk does not say of which file
+            error.filename = str(self._path)
+            raise
 
 
 class TensorBoardWriter:

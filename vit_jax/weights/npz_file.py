@@ -58,7 +58,8 @@ class Npz:
 
     def __init__(self, path: str, archive: zipfile.ZipFile) -> None:
         self.name, self._zip = path, archive
-        infos = [info for info in archive.infolist() if not info.is_dir()]
+        # Not `is_dir`, which before Python 3.12 fails on an empty name.
+        infos = [info for info in archive.infolist() if not info.filename.endswith("/")]
         check_names(path, [info.filename for info in infos])
         self._members: dict[str, _Member] = {}
         for info in infos:
@@ -109,7 +110,9 @@ class Npz:
             raise UserError(f"{self.name}: {name} is not compressed as numpy does it")
         if not name.endswith(".npy"):
             pytorch = " (PyTorch's? those are read as timm:FILE)" if "data" in name else ""
-            raise UserError(f"{self.name} is not an .npz: {name} is no array{pytorch}")
+            raise UserError(
+                f"{self.name} is not an .npz: {name or 'what has no name'} is no array{pytorch}"
+            )
 
     def _check_header(self, key: str, member: _Member) -> None:
         if member.dtype.hasobject:

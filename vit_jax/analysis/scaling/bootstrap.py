@@ -9,6 +9,8 @@ from scipy import special
 
 LEVEL = 0.95
 Intervals = dict[str, tuple[float, float]]
+# What numpy makes of arrays, and of numbers.
+Values = np.ndarray | np.floating
 
 
 def errors(residual: np.ndarray, jacobian: np.ndarray) -> np.ndarray:
@@ -30,9 +32,10 @@ def t_factor(freedom: int) -> float:
     return float(special.stdtrit(max(freedom, 1), tail) / special.ndtri(tail))
 
 
-def interval(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def interval(draws: np.ndarray) -> tuple[Values, Values]:
     """Return the percentiles of LEVEL over the first axis of draws [R, ...]."""
-    low, high = np.percentile(draws, [50 * (1 - LEVEL), 50 * (1 + LEVEL)], axis=0)
+    tails = [50 * (1 - LEVEL), 50 * (1 + LEVEL)]
+    low, high = np.percentile(draws, tails, axis=0, method="weibull")
     return low, high
 
 
@@ -41,7 +44,7 @@ def per_draw(draws: tuple[tuple[float, ...], ...], like: Any) -> list[np.ndarray
     return [p.reshape(-1, *[1] * np.ndim(like)) for p in np.asarray(draws).T]
 
 
-def around(draws: np.ndarray, centre: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def around(draws: Any, centre: Values) -> tuple[Values, Values]:
     """Return the interval of positive quantities from their draws [R, ...], with the estimate in.
 
     The draws are fitted without c >= 0 and the like: they may lie below zero, and the estimate
@@ -53,7 +56,7 @@ def around(draws: np.ndarray, centre: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 def named_intervals(draws: dict[str, np.ndarray], centre: dict[str, float]) -> Intervals:
     """Return the interval of each named quantity from its draws [R]."""
-    pairs = {name: around(draws[name], np.asarray(centre[name])) for name in draws}
+    pairs = {name: around(draws[name], np.float64(centre[name])) for name in draws}
     return {name: (float(low), float(high)) for name, (low, high) in pairs.items()}
 
 

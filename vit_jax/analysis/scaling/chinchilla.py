@@ -3,13 +3,12 @@
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from vit_jax.analysis.scaling import bootstrap, least_squares, runs
-from vit_jax.analysis.scaling.bootstrap import Intervals
+from vit_jax.analysis.scaling.bootstrap import Intervals, Values
 from vit_jax.analysis.scaling.least_squares import NUM_RESAMPLES
 from vit_jax.analysis.scaling.runs import CannotFit, Numbers
 
@@ -33,7 +32,8 @@ class Chinchilla:
         beta: exponent of the examples.
         a: beta / (alpha + beta).
         b: alpha / (alpha + beta).
-        k: FLOPs for each parameter and example, the geometric mean of the runs.
+        k: FLOPs for each parameter and example, the geometric mean of the runs; None where their
+            FLOPs were not given.
         k_spread: the largest over the smallest C / (N D) of the runs; far from 1, C = k N D is
             rough: a convolution or attention costs more for each parameter than a matmul.
         intervals: of E, A, B, alpha, beta, a and b at 95 %.
@@ -48,25 +48,33 @@ class Chinchilla:
     beta: float
     a: float
     b: float
-    k: float
-    k_spread: float
+    k: float | None
+    k_spread: float | None
     intervals: Intervals
     noise: float
     draws: tuple[tuple[float, ...], ...] = dataclasses.field(repr=False)
 
-    def predict(self, params: Numbers | float, examples: Numbers | float) -> np.ndarray:
+    def predict(self, params: Numbers | float | int, examples: Numbers | float | int) -> Values:
         """Return the loss of each pair of parameters and examples."""
         return _loss((self.E, self.A, self.B, self.alpha, self.beta), params, examples)
 
     def band(
-        self, params: Numbers | float, examples: Numbers | float
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self, params: Numbers | float | int, examples: Numbers | float | int
+    ) -> tuple[Values, Values]:
         """Return the interval of the law at each pair."""
         draws = bootstrap.per_draw(self.draws, params)
         return bootstrap.around(_loss(draws, params, examples), self.predict(params, examples))
 
-    def optimum(self, compute: Numbers | float) -> "Optimum":
-        """Return what to train with each compute, in FLOPs: the compute-optimal frontier."""
+    def optimum(self, compute: Numbers | float | int) -> "Optimum":
+        """Return what to train with each compute, in FLOPs: the compute-optimal frontier.
+
+        Raises:
+            CannotFit: the law was fitted without the FLOPs of each run.
+        """
+        if self.k is None:
+            raise CannotFit(
+                "the law was fitted without FLOPs: give fit_chinchilla those of each run"
+            )
         theta = (self.E, self.A, self.B, self.alpha, self.beta)
         centre = _optimum(theta, compute, self.k)
         spread = _optimum(bootstrap.per_draw(self.draws, compute), compute, self.k)
@@ -98,20 +106,20 @@ class Chinchilla:
 class Optimum:
     """Parameters, examples and loss at each compute, with their intervals (low, high)."""
 
-    params: np.ndarray
-    examples: np.ndarray
-    loss: np.ndarray
-    params_band: tuple[np.ndarray, np.ndarray]
-    examples_band: tuple[np.ndarray, np.ndarray]
-    loss_band: tuple[np.ndarray, np.ndarray]
+    params: Values
+    examples: Values
+    loss: Values
+    params_band: tuple[Values, Values]
+    examples_band: tuple[Values, Values]
+    loss_band: tuple[Values, Values]
 
 
-def _loss(theta: Any, params: Any, examples: Any) -> np.ndarray:
+def _loss(theta: Any, params: Any, examples: Any) -> Any:
     E, A, B, alpha, beta = theta
     return E + A * np.asarray(params) ** -alpha + B * np.asarray(examples) ** -beta
 
 
-def _optimum(theta: Any, compute: Any, k: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _optimum(theta: Any, compute: Any, k: float) -> Any:
     """Minimise the loss on N D = C / k: where alpha A / N^alpha = beta B / D^beta."""
     _, A, B, alpha, beta = theta
     product = np.asarray(compute) / k
@@ -142,7 +150,7 @@ def fit_chinchilla(
         params: N of each run.
         examples: D of each run, images seen with repetitions.
         loss: of each run.
-        flops: C of each run; None: 6 N D, a pass over one token for each example.
+        flops: C of each run, from which k = C / (N D) is estimated: `optimum` needs it.
         delta: of Huber's loss; 1e-3 in the paper, None: 1.345 times the noise.
         num_resamples: of the bootstrap.
         seed: of the bootstrap.
@@ -150,9 +158,9 @@ def fit_chinchilla(
     Raises:
         CannotFit: the runs do not support the law.
     """
-    costs = np.asarray(params) * np.asarray(examples) * 6 if flops is None else flops
-    params, examples, loss, costs = runs.columns(
-        params=params, examples=examples, loss=loss, flops=costs
+    given = {} if flops is None else {"flops": flops}
+    params, examples, loss, *costs = runs.columns(
+        params=params, examples=examples, loss=loss, **given
     )
     _check({"parameters": params, "examples": examples}, loss)
     middle = np.exp(np.mean(np.log([params, examples]), axis=1))
@@ -185,7 +193,7 @@ def fit_chinchilla(
     bounds = least_squares.Bounds(
         low=np.array([0, -np.inf, least, -np.inf, least]),
         high=np.array([lowest, np.inf, most, np.inf, most]),
-        loose=np.array([-3 * lowest, -np.inf, least, -np.inf, least]),
+        loose=np.array([-lowest, -np.inf, least, -np.inf, least]),
     )
     found = least_squares.fit(
         model,
@@ -197,13 +205,13 @@ def fit_chinchilla(
         seed=seed,
     )
 
-    def named(theta: np.ndarray) -> dict[str, np.ndarray]:
+    def named(theta: np.ndarray) -> dict[str, Any]:
         E, log_a, alpha, log_b, beta = theta.T
         A = np.exp(log_a + alpha * np.log(middle[0]))
         B = np.exp(log_b + beta * np.log(middle[1]))
         return {"E": E, "A": A, "B": B, "alpha": alpha, "beta": beta}
 
-    def with_exponents(law: Mapping[str, Any]) -> dict[str, Any]:
+    def with_exponents(law: dict[str, Any]) -> dict[str, Any]:
         total = law["alpha"] + law["beta"]
         return {**law, "a": law["beta"] / total, "b": law["alpha"] / total}
 
@@ -211,11 +219,11 @@ def fit_chinchilla(
     centre = {name: float(p) for name, p in with_exponents(named(found.theta)).items()}
     intervals = bootstrap.named_intervals(with_exponents(draws), centre)
     runs.check_exponents(intervals, centre, ["alpha", "beta"])
-    ratio = costs / (params * examples)
+    ratio = costs[0] / (params * examples) if costs else None
     return Chinchilla(
         **centre,
-        k=float(np.exp(np.mean(np.log(ratio)))),
-        k_spread=float(ratio.max() / ratio.min()),
+        k=None if ratio is None else float(np.exp(np.mean(np.log(ratio)))),
+        k_spread=None if ratio is None else float(ratio.max() / ratio.min()),
         intervals=intervals,
         noise=found.noise,
         draws=tuple(map(tuple, np.column_stack(list(draws.values())).tolist())),

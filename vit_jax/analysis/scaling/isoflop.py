@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.analysis.scaling import bootstrap, runs
-from vit_jax.analysis.scaling.bootstrap import Intervals
+from vit_jax.analysis.scaling.bootstrap import Intervals, Values
 from vit_jax.analysis.scaling.least_squares import NUM_RESAMPLES
 from vit_jax.analysis.scaling.runs import CannotFit, Numbers
 
@@ -38,7 +38,7 @@ class Budget:
     sizes: tuple[float, ...]
     losses: tuple[float, ...]
 
-    def predict(self, params: Numbers | float) -> np.ndarray:
+    def predict(self, params: Numbers | float | int) -> Values:
         """Return the parabola at each number of parameters."""
         return self.loss * np.exp(
             self.curvature / 2 * np.log(np.asarray(params) / self.params) ** 2
@@ -73,29 +73,31 @@ class IsoFlop:
     refused: tuple[str, ...]
     draws: tuple[tuple[float, ...], ...] = dataclasses.field(repr=False)
 
-    def predict(self, compute: Numbers | float) -> np.ndarray:
+    def predict(self, compute: Numbers | float | int) -> Values:
         """Return the best number of parameters for each compute."""
         return self.N0 * (np.asarray(compute) / self.unit) ** self.a
 
-    def band(self, compute: Numbers | float) -> tuple[np.ndarray, np.ndarray]:
+    def band(self, compute: Numbers | float | int) -> tuple[Values, Values]:
         """Return the interval of the best number of parameters."""
         N0, a = bootstrap.per_draw(self.draws, compute)
         draws = N0 * (np.asarray(compute) / self.unit) ** a
         return bootstrap.around(draws, self.predict(compute))
 
-    def examples(self, compute: Numbers | float) -> np.ndarray:
+    def examples(self, compute: Numbers | float | int) -> Values:
         """Return the number of examples that each compute pays for at the best size.
 
         Raises:
             CannotFit: the law was fitted without the examples of each run.
         """
         if self.k is None:
-            raise CannotFit("the law was fitted without examples: give those of each run")
+            raise CannotFit(
+                "the law was fitted without examples: give fit_isoflop those of each run"
+            )
         return np.asarray(compute) / (self.k * self.predict(compute))
 
     def describe(self) -> str:
         """Write the law in one line."""
-        return f"N(C) = {self.N0:.3g} (C/{self.unit:.0e})^{self.a:.3g}; D ~ C^{self.b:.3g}"
+        return f"N(C) = {self.N0:.3g} (C/{runs.ten(self.unit)})^{self.a:.3g}; D ~ C^{self.b:.3g}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields without the draws."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.analysis.scaling import bootstrap, least_squares, runs
-from vit_jax.analysis.scaling.bootstrap import Intervals
+from vit_jax.analysis.scaling.bootstrap import Intervals, Values
 from vit_jax.analysis.scaling.least_squares import NUM_RESAMPLES
 from vit_jax.analysis.scaling.runs import EXPONENTS, CannotFit, Numbers
 
@@ -44,11 +44,11 @@ class PowerLaw:
     span: tuple[float, float]
     draws: tuple[tuple[float, ...], ...] = dataclasses.field(repr=False)
 
-    def predict(self, compute: Numbers | float) -> np.ndarray:
+    def predict(self, compute: Numbers | float | int) -> Values:
         """Return the error at each compute."""
         return self.a * ((np.asarray(compute) + self.d) / self.unit) ** -self.b + self.c
 
-    def band(self, compute: Numbers | float) -> tuple[np.ndarray, np.ndarray]:
+    def band(self, compute: Numbers | float | int) -> tuple[Values, Values]:
         """Return the interval of the law, not of one run's error, at each compute."""
         a, b, c, d = bootstrap.per_draw(self.draws, compute)
         # Draws may have d < 0, which means nothing below that compute.
@@ -57,8 +57,8 @@ class PowerLaw:
 
     def describe(self) -> str:
         """Write the law in one line."""
-        shift = f"C + {self.d:.2g}" if self.d else "C"
-        inner = f"(({shift})/{self.unit:.0e})" if self.d else f"(C/{self.unit:.0e})"
+        shifted = f"(C + {self.d:.2g})" if self.d > 1e-3 * self.span[0] else "C"
+        inner = f"({shifted}/{runs.ten(self.unit)})"
         rest = f" + {self.c:.3g}" if self.c else ""
         return f"E(C) = {self.a:.3g} {inner}^-{self.b:.3g}{rest}"
 
@@ -159,7 +159,7 @@ def _fit(
     bounds = least_squares.Bounds(
         low=np.array([-np.inf, EXPONENTS[0], 0, 0]),
         high=np.array([np.inf, EXPONENTS[1], with_c * lowest, with_d * x[-1]]),
-        loose=np.array([-np.inf, EXPONENTS[0], -3 * with_c * lowest, -0.5 * with_d * x[0]]),
+        loose=np.array([-np.inf, EXPONENTS[0], -with_c * lowest, -0.5 * with_d * x[0]]),
     )
     found = least_squares.fit(
         model,
@@ -171,7 +171,7 @@ def _fit(
         seed=seed,
     )
 
-    def named(theta: np.ndarray) -> dict[str, np.ndarray]:
+    def named(theta: np.ndarray) -> dict[str, Any]:
         log_a, b, c, d = theta.T
         a = np.exp(log_a + b * np.log(middle / unit))
         return {"a": a, "b": b, "c": c, "d": d * middle}

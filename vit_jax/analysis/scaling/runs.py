@@ -9,7 +9,7 @@ from scipy import special
 from vit_jax.analysis.scaling.bootstrap import Intervals
 from vit_jax.errors import UserError
 
-Numbers = Sequence[float] | np.ndarray
+Numbers = Sequence[float | int] | np.ndarray
 # Exponents outside are no law of scaling, but a fit that found none.
 EXPONENTS = (0.005, 5.0)
 
@@ -91,18 +91,32 @@ def check_exponents(intervals: Intervals, centre: dict[str, float], names: Seque
             )
 
 
+def ten(power: float) -> str:
+    """Write a power of ten as 1e18."""
+    return f"1e{round(np.log10(power))}"
+
+
 def unit_of(compute: np.ndarray) -> float:
     """Return the power of ten next to the geometric mean."""
     return float(10.0 ** np.round(np.mean(np.log10(compute))))
 
 
-def frontier(compute: Numbers, error: Numbers) -> np.ndarray:
+def frontier(compute: Numbers, error: Numbers, *, tolerance: float = 0.0) -> np.ndarray:
     """Return the indices, by compute, of the runs that none beats: cheaper and at least as good.
+
+    Args:
+        compute: of each run.
+        error: of each run.
+        tolerance: how much dearer, relatively, a run may be and beat another: runs planned for one
+            budget differ by a step or two.
 
     Raises:
         CannotFit: no positive numbers, or not as many of each.
     """
     columns(compute=compute, error=error)
     order = np.lexsort((np.asarray(error), np.asarray(compute)))
-    best = np.minimum.accumulate(np.asarray(error, np.float64)[order])
-    return order[np.append(True, best[1:] < best[:-1])] if len(order) else order
+    costs, errors = np.asarray(compute, np.float64)[order], np.asarray(error, np.float64)[order]
+    best = np.minimum.accumulate(errors)
+    before = np.append(np.inf, best)  # the least error of the first i runs
+    affordable = np.searchsorted(costs, costs * (1 + tolerance), side="right")
+    return order[(errors < before[:-1]) & (errors <= before[affordable])]

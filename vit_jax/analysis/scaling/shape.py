@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.analysis.scaling import bootstrap, least_squares, runs
-from vit_jax.analysis.scaling.bootstrap import Intervals
+from vit_jax.analysis.scaling.bootstrap import Intervals, Values
 from vit_jax.analysis.scaling.least_squares import NUM_RESAMPLES
 from vit_jax.analysis.scaling.runs import CannotFit, Numbers
 
@@ -56,23 +56,23 @@ class ShapeLaw:
     def _theta(self) -> tuple[float, ...]:
         return self.alpha, self.a, self.beta, self.b, self.xi, self.c, self.eps
 
-    def predict(self, size: Numbers | float, compute: Numbers | float) -> np.ndarray:
+    def predict(self, size: Numbers | float | int, compute: Numbers | float | int) -> Values:
         """Return the error of each pair of size and compute."""
         return _error(self._theta(), size, np.asarray(compute) / self.unit)
 
     def band(
-        self, size: Numbers | float, compute: Numbers | float
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self, size: Numbers | float | int, compute: Numbers | float | int
+    ) -> tuple[Values, Values]:
         """Return the interval of the law at each pair."""
         draws = bootstrap.per_draw(self.draws, compute)
         spread = _error(draws, size, np.asarray(compute) / self.unit)
         return bootstrap.around(spread, self.predict(size, compute))
 
-    def optimum(self, compute: Numbers | float) -> np.ndarray:
+    def optimum(self, compute: Numbers | float | int) -> Values:
         """Return the best size for each compute."""
         return _optimum(self._theta(), np.asarray(compute) / self.unit)
 
-    def optimum_band(self, compute: Numbers | float) -> tuple[np.ndarray, np.ndarray]:
+    def optimum_band(self, compute: Numbers | float | int) -> tuple[Values, Values]:
         """Return the interval of the best size for each compute."""
         draws = bootstrap.per_draw(self.draws, compute)
         return bootstrap.around(
@@ -81,20 +81,20 @@ class ShapeLaw:
 
     def describe(self) -> str:
         """Write the optimum in one line."""
-        return f"x(C) = {float(self.optimum(self.unit)):.3g} (C/{self.unit:.0e})^{self.s:.3g}"
+        return f"x(C) = {float(self.optimum(self.unit)):.3g} (C/{runs.ten(self.unit)})^{self.s:.3g}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields without the draws."""
         return bootstrap.without_draws(self)
 
 
-def _error(theta: Any, size: Any, compute: Any) -> np.ndarray:
+def _error(theta: Any, size: Any, compute: Any) -> Any:
     alpha, a, beta, b, xi, c, eps = theta
     size = np.asarray(size)
     return alpha * size**-a + (beta * size**b + xi) * compute**-c + eps
 
 
-def _optimum(theta: Any, compute: Any) -> np.ndarray:
+def _optimum(theta: Any, compute: Any) -> Any:
     alpha, a, beta, b, _, c, _ = theta
     return (alpha * a / (beta * b) * compute**c) ** (1 / (a + b))
 
@@ -162,7 +162,7 @@ def fit_shape(
     bounds = least_squares.Bounds(
         low=np.array([-inf, least, -inf, least, 0, least, 0]),
         high=np.array([inf, most, inf, most, inf, most, lowest]),
-        loose=np.array([-inf, least, -inf, least, -2 * error.max(), least, -2 * lowest]),
+        loose=np.array([-inf, least, -inf, least, -2 * error.max(), least, -lowest]),
     )
     found = least_squares.fit(
         model,
@@ -174,7 +174,7 @@ def fit_shape(
         seed=seed,
     )
 
-    def named(theta: np.ndarray) -> dict[str, np.ndarray]:
+    def named(theta: np.ndarray) -> dict[str, Any]:
         log_alpha, a, log_beta, b, xi, c, eps = theta.T
         scale = np.exp(c * np.log(middle[1] / unit))
         return {
@@ -201,7 +201,7 @@ def fit_shape(
         noise=found.noise,
         draws=tuple(map(tuple, np.column_stack(list(draws.values())).tolist())),
     )
-    best = law.optimum(np.unique(compute))
+    best = np.asarray(law.optimum(np.unique(compute)))
     if (best < size.min()).all() or (best > size.max()).all():
         side = "smaller" if best[0] < size.min() else "larger"
         raise CannotFit(
