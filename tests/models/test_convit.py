@@ -161,10 +161,10 @@ def test_starts_as_a_convolution() -> None:
         train=False,
     )
     tokens = jax.random.normal(jax.random.key(0), (2, 25, 18))
-    params = module.init(jax.random.key(1), tokens)["params"]
+    params = jax.jit(module.init)(jax.random.key(1), tokens)["params"]
     params = {**params, "gating_param": jnp.full(9, 40.0)}
     params["proj"] = {"kernel": jnp.eye(18), "bias": jnp.zeros(18)}
-    out = module.apply({"params": params}, tokens)
+    out = jax.jit(module.apply)({"params": params}, tokens)
     before, after = (x.reshape(2, 5, 5, 9, 2) for x in (tokens, out))
     for head in range(9):
         dx, dy = head // 3 - 1, head % 3 - 1
