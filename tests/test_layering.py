@@ -69,6 +69,16 @@ def test_files_are_short_and_named_for_what_they_do() -> None:
         assert path.stem not in {"utils", "util", "common", "misc", "helpers"}, path
 
 
+def test_annotated_shapes_are_checked(request: pytest.FixtureRequest) -> None:
+    *checked, _ = request.config.getoption("--jaxtyping-packages").split(",")
+    for path in FILES:
+        if any(name.startswith("jaxtyping.") for name in _imports(path)):
+            module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+            assert f"{module}.".startswith(tuple(f"{name}." for name in checked)), (
+                f"add {module} to --jaxtyping-packages in pyproject.toml"
+            )
+
+
 def test_train_path_imports_neither_tensorflow_nor_torch_nor_matplotlib() -> None:
     code = (
         "import sys; import vit_jax.cli.train, vit_jax.train.loop, vit_jax.data.records;"

@@ -17,6 +17,7 @@ from pathlib import Path
 import jax
 import pytest
 
+from configs import vit_mu_digits
 from tests.photos import write_folder
 from tests.test_configs import FILES as CONFIG_FILES
 from tests.test_configs import load
@@ -499,6 +500,14 @@ def test_the_example_prints_what_it_says(
 def test_a_checkpoint_is_read_as_shown(
     made: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def narrow() -> config_lib.Config:
+        cfg = whole()
+        sizes = {name: int(size) for name, size in SMALL.items()}
+        cfg.model = dataclasses.replace(cfg.model, **sizes)
+        return cfg
+
+    whole = vit_mu_digits.get_config
+    monkeypatch.setattr(vit_mu_digits, "get_config", narrow)
     monkeypatch.chdir(made[0])
     exec(_python("docs/checkpoints.md"), {})
     steps, restored = capsys.readouterr().out.strip().splitlines()
