@@ -54,7 +54,7 @@ def test_a_killed_worker_loses_nothing_and_no_point_is_trained_twice(tmp_path: P
     assert "3 runs: 3 finished" in out
     found = read(place)
     assert [result.state for result in found] == [State.FINISHED] * 3
-    logs = [(place / "runs" / r.point.run / "log.txt").read_text() for r in found]
+    logs = [(place / "runs" / r.point.run / "output.txt").read_text() for r in found]
     starts = [log.count("learning curve: ") for log in logs]
     assert starts == [1, 1, 1]
     assert sum("continuing" in log for log in logs) == 1  # the victim's, from where it was
@@ -62,7 +62,7 @@ def test_a_killed_worker_loses_nothing_and_no_point_is_trained_twice(tmp_path: P
         assert steps_logged(place, result.point.run) == list(range(50, 1201, 50))
     # And what has finished is not done again.
     assert "finished" in files.finish(files.start(place))
-    assert [(place / "runs" / r.point.run / "log.txt").read_text() for r in found] == logs
+    assert [(place / "runs" / r.point.run / "output.txt").read_text() for r in found] == logs
 
 
 @pytest.mark.slow
@@ -81,7 +81,7 @@ def test_a_worker_that_is_told_to_stop_saves_and_the_same_command_goes_on(tmp_pa
     files.finish(second)
     one, other = read(place)
     assert (one.state, other.state) == (State.INTERRUPTED, State.FINISHED)
-    log = (other.point.workdir(place) / "log.txt").read_text()
+    log = (other.point.workdir(place) / "output.txt").read_text()
     assert f"saved step {at[other.point.run]:,}" in log
     assert (
         f"continuing {other.point.workdir(place)} at step {at[other.point.run]:,} of 2,000" in log
@@ -97,7 +97,7 @@ def test_a_run_that_fails_is_told_and_does_not_stop_the_others(tmp_path: Path) -
     place = tmp_path / "out"
     out = files.finish(files.start(files.write(tmp_path / "two.py", body), f"--out={place}"), 1)
     assert "2 runs: 1 finished, 1 failed" in out
-    assert re.search(r"failed: name=folder.*status 2: .*none.* see .*log\.txt", out)
+    assert re.search(r"failed: name=folder.*status 2: .*none.* see .*output\.txt", out)
     failed, finished = read(place)
     assert (failed.state, finished.state) == (State.FAILED, State.FINISHED)
     assert failed.told.startswith("status 2: ")

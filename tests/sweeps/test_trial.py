@@ -60,7 +60,7 @@ def told(place: Path) -> str | None:
 def test_a_run_that_ends_well_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body = "print(sys.argv[1:], os.environ['MINE'], os.environ['JAX_NUM_PROCESSES']); done()"
     assert train(tmp_path, monkeypatch, body) == (State.FINISHED, 1, [])
-    log = (POINT.workdir(tmp_path) / "log.txt").read_text()
+    log = (POINT.workdir(tmp_path) / "output.txt").read_text()
     assert "'--config.data.train_split=train[:1000]'" in log
     assert log.endswith(" 1 1\n")
     assert told(tmp_path) is None

@@ -137,7 +137,7 @@ def _conclude(place: Path, points: Sequence[Point], *, stopped: bool) -> int:
     _say(sweep_status.summary(found))
     for result in found:
         if result.state is State.FAILED:
-            log = result.point.workdir(place) / "log.txt"
+            log = result.point.workdir(place) / "output.txt"
             _say(f"failed: {result.point.name}: {result.told}; see {log}")
     if stopped:
         _say("stopped; the same command continues")

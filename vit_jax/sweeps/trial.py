@@ -19,7 +19,7 @@ from vit_jax.train.hang import HUNG
 from vit_jax.train.stop import INTERRUPTED
 from vit_jax.train.writers import read_jsonl
 
-LOG = "log.txt"
+LOG = "output.txt"
 # What `python main.py` does, wherever that lies.
 _MAIN = "import sys; from vit_jax.cli.train import main; sys.exit(main(['main.py', *sys.argv[1:]]))"
 _POLL = 0.2  # seconds
