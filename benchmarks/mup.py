@@ -147,11 +147,15 @@ def _activations(module: Any, params: Any, image: jax.Array) -> dict[str, jax.Ar
     }
 
 
-def slope(widths: Sequence[int], changes: Sequence[float]) -> float:
-    """Return the power of the width that changes grow with; infinite where one is not finite."""
-    if not np.isfinite(changes).all():
+def slope(widths: Sequence[int], changes: Sequence[float | None]) -> float:
+    """Return the power of the width that changes grow with; infinite where one is not finite.
+
+    JSON has no number for such a one: None.
+    """
+    values = np.asarray(changes, float)
+    if not np.isfinite(values).all():
         return math.inf
-    return float(np.polyfit(np.log(widths), np.log(changes), 1)[0])
+    return float(np.polyfit(np.log(widths), np.log(values), 1)[0])
 
 
 def load_digits() -> tuple[np.ndarray, np.ndarray]:
@@ -304,7 +308,10 @@ def draw_transfer(rows: Sequence[Row], widths: Sequence[int], path: Path) -> Non
                 panel.plot([top.lr], [_mean_loss(top)], "*", color=color, markersize=14)
             panel.set(xscale="log", yscale="log", title=f"{KINDS[kind]}, {GROWTHS[growth]}")
             panel.grid(alpha=0.3)
+    rates = sorted({row.lr for row in rows})
     for panel in axes[-1]:
+        panel.set_xticks(rates, [f"2^{math.log2(rate):.0f}" for rate in rates])
+        panel.minorticks_off()
         panel.set_xlabel("peak learning rate")
     for panel in axes[:, 0]:
         panel.set_ylabel("training loss, last epoch")
@@ -332,15 +339,22 @@ def draw_check(
 
 
 def _save(figure: Any, path: Path) -> None:
+    import matplotlib.pyplot as plt
+
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100)
-    figure.clear()
+    plt.close(figure)
 
 
 def read(path: Path) -> list[Row]:
     """Read the rows of a results file."""
     rows = [Row(**row) for row in json.loads(path.read_text())["rows"]]
-    return [dataclasses.replace(r, loss=tuple(r.loss), top1=tuple(r.top1)) for r in rows]
+    # JSON has no number for a loss that is not finite.
+    numbers = [tuple(math.nan if loss is None else loss for loss in row.loss) for row in rows]
+    return [
+        dataclasses.replace(row, loss=loss, top1=tuple(row.top1))
+        for row, loss in zip(rows, numbers, strict=True)
+    ]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -3,6 +3,7 @@
 
 import dataclasses
 import functools
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks import mup
 from benchmarks.mup import BASE, CHECKED, coordinates, get_model, slope
 from configs import vit_mu_digits
 from tests.inference.exported import trained
@@ -319,3 +321,29 @@ def test_an_export_to_timm_computes_what_the_run_does(qk_norm: bool) -> None:
 def test_an_export_without_a_factor_changes_no_bit() -> None:
     cfg = everything(mup_base_heads=0)
     assert weights.export.standard(cfg) is cfg
+
+
+def test_the_tables_of_the_page_are_the_ones_measured() -> None:
+    page = (mup.IMAGES.parent / "mup.md").read_text().splitlines()
+    content = json.loads(mup.RESULTS.read_text())
+    checked = content["coordinates"].pop("widths")
+    table = mup.powers(checked, content["coordinates"])
+    found = [
+        *table.splitlines(),
+        *mup.markdown(mup.read(mup.RESULTS), content["widths"]).splitlines(),
+    ]
+    assert [line for line in found if line not in page] == []
+
+
+@pytest.mark.slow
+def test_the_benchmark_trains_every_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mup, "LRS", (2.0**-8, 2.0**-7))
+    monkeypatch.setattr(mup, "BASE", 8)
+    argv = ["--widths", "8", "16", "--seeds=0", "--epochs=1", "--only=transfer"]
+    mup.main([*argv, f"--out={tmp_path / 'rows.json'}", f"--pictures={tmp_path}"])
+    rows = mup.read(tmp_path / "rows.json")
+    assert len(rows) == 2 * 2 * 2 * 2
+    base = [row.loss for row in rows if row.width == 8]
+    assert len(set(base)) == 2  # one model, two rates
+    assert all(0 < loss < 3 for row in rows for loss in row.loss)
+    assert (tmp_path / "mup_transfer.png").is_file()
