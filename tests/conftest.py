@@ -29,6 +29,8 @@ MOST_RESIDENT = 3 * 2**30  # bytes, of each of two workers
 
 import jax  # noqa: E402  (the platform and the cache are read when jax is imported)
 
+from tests.browser import chrome  # noqa: E402, F401  (a fixture of every test)
+
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 

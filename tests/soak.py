@@ -28,6 +28,7 @@ from pathlib import Path
 from tests.train.test_resume import ROOT, SMALL, digest
 from vit_jax.errors import CANNOT_SAVE
 from vit_jax.train.stop import INTERRUPTED
+from vit_jax.train.workdir import finished_step
 from vit_jax.train.writers import read_jsonl
 
 STEPS = 3000
@@ -125,6 +126,8 @@ class Soak:
 
     def _damage(self) -> None:
         """Flip a byte of the newest checkpoint, cut a file or delete one; an older one stays."""
+        if finished_step(self.workdir) is not None:  # killed at its very end: nothing follows
+            return
         place = self.workdir / "checkpoints"
         steps = [e for e in place.iterdir() if e.name.isdecimal()] if place.is_dir() else []
         intact = sorted((e for e in steps if e.name not in self.damaged), key=lambda e: int(e.name))

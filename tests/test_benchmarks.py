@@ -10,6 +10,7 @@ import pytest
 from benchmarks import digits, input_pipeline, recipes, record, startup, tables, train_step, turns
 from configs import finetune_digits, tenth_digits
 from tests.conftest import CACHE
+from tests.models.tiny import shrink
 from vit_jax import config as config_lib
 from vit_jax import models
 
@@ -55,7 +56,16 @@ def test_input_pipeline_writes_rows_for_threads_and_digits(tmp_path):
 
 
 @pytest.mark.slow
-def test_startup_times_a_real_run_to_its_first_step_and_to_its_end(tmp_path):
+def test_startup_times_a_real_run_to_its_first_step_and_to_its_end(tmp_path, monkeypatch):
+    whole = startup._environment
+
+    def environment(cache, data_dir):
+        own = whole(cache, data_dir)
+        # Python's bytecode is this process's: that of all modules anew is half a minute's work.
+        assert Path(own.pop("PYTHONPYCACHEPREFIX")).parent == tmp_path
+        return own
+
+    monkeypatch.setattr(startup, "_environment", environment)
     first, end = startup.run_once(tmp_path / "run", CACHE, tmp_path / "data")
     assert 0 < first < end
 
@@ -113,7 +123,15 @@ def test_a_claim_holds_where_every_seed_is_above():
 
 
 @pytest.mark.slow
-def test_recipes_measure_the_chosen_ones_and_keep_the_others(tmp_path):
+def test_recipes_measure_the_chosen_ones_and_keep_the_others(tmp_path, monkeypatch):
+    whole = recipes.Run.load
+
+    def small(run, seed, root):
+        cfg = whole(run, seed, root)
+        cfg.model, cfg.mesh.data = shrink(cfg.model, num_classes=cfg.model.num_classes), 1
+        return cfg
+
+    monkeypatch.setattr(recipes.Run, "load", small)
     out, picture = tmp_path / "recipes.json", tmp_path / "recipes.png"
     rows = [
         digits.Row(method=run.row, num_train=1, top1=(0.5,), seconds=(1.0,))

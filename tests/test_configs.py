@@ -136,15 +136,16 @@ def place(cfg: Config, folder: Path, tmp_path: Path) -> Config:
     return cfg
 
 
-# What decides, within a family, which code a shrunk run takes; crops, mixing, schedules and dropout
-# are tested where they belong.
-_CODE = (
-    *("model.distilled", "init.weights", "objective.distill.kind"),
-    *("optim.name", "optim.freeze", "optim.layer_decay", "optim.sam_rho"),
-    *("objective.loss", "objective.train_mode", "objective.distill.teacher.family"),
+# What decides which code a shrunk run takes; crops, mixing, schedules and dropout are tested where
+# they belong, and SAM in tests/train/test_sam.py. Of a family: what goes by its parameters' names.
+# AdamW and SGD train every family in tests/train/test_families.py, Muon finds what it steps in
+# every family's tree in tests/optim/test_build.py.
+_OF_FAMILY = ("init.weights", "optim.freeze", "optim.layer_decay")
+# Of any: what sees logits, gradients or leaves of whatever shape.
+_OF_ANY = (
+    *("optim.name", "objective.loss", "objective.train_mode"),
+    *("objective.distill.kind", "objective.distill.teacher.family"),
 )
-# These two go by whether the model has a head that learns from a teacher.
-_OF_HEADS = ("init.weights", "objective.distill.kind")
 
 
 def choices(cfg: Config) -> tuple[frozenset[tuple[Any, ...]], int]:
@@ -152,15 +153,18 @@ def choices(cfg: Config) -> tuple[frozenset[tuple[Any, ...]], int]:
 
     def choice(name: str) -> Any:
         value = tree.get(name)
-        if name in ("optim.freeze", "optim.layer_decay", "optim.sam_rho"):
-            return value not in ("", 0.0, 1.0)
+        if name in ("optim.freeze", "optim.layer_decay"):
+            return value not in ("", 1.0)
         return value.split(":")[0] if name == "init.weights" else value
 
     tree = config_json.flatten(config_json.to_json(cfg))
     numbers = sum(value not in (0, "", [], False) for value in tree.values())
-    family, distilled = tree["model.family"], tree.get("model.distilled")
-    made = {(family, name, choice(name)) for name in _CODE}
-    made |= {(family, distilled, name, choice(name)) for name in _OF_HEADS}
+    family, distilled = tree["model.family"], bool(tree.get("model.distilled"))
+    taught = cfg.objective.distill.kind is not Distillation.NONE
+    # A teacher is heard by the one head that there is, or by the second, or that one hears labels.
+    made = {(family,), ("heads", distilled, taught)}
+    made |= {(family, name, choice(name)) for name in _OF_FAMILY if choice(name)}
+    made |= {(name, choice(name)) for name in _OF_ANY}
     return frozenset(made), numbers
 
 

@@ -11,13 +11,14 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "vit_jax"
 LEVELS = [
-    {"errors", "durations", "trees", "losses", "startup", "faults"},
+    {"errors", "durations", "trees", "losses", "startup", "faults", "mup"},
     {"sharding"},
     {"models", "data", "optim", "checkpoints"},
     {"objectives", "weights", "evals", "analysis"},
     {"config"},
     {"config_json"},
     {"train", "inference"},
+    {"sweeps"},
     {"cli"},
     {"__main__"},
 ]
@@ -66,6 +67,16 @@ def test_files_are_short_and_named_for_what_they_do() -> None:
     for path in FILES:
         assert len(path.read_text().splitlines()) <= 320, f"{path}: split it"
         assert path.stem not in {"utils", "util", "common", "misc", "helpers"}, path
+
+
+def test_annotated_shapes_are_checked(request: pytest.FixtureRequest) -> None:
+    *checked, _ = request.config.getoption("--jaxtyping-packages").split(",")
+    for path in FILES:
+        if any(name.startswith("jaxtyping.") for name in _imports(path)):
+            module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+            assert f"{module}.".startswith(tuple(f"{name}." for name in checked)), (
+                f"add {module} to --jaxtyping-packages in pyproject.toml"
+            )
 
 
 def test_train_path_imports_neither_tensorflow_nor_torch_nor_matplotlib() -> None:

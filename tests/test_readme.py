@@ -17,6 +17,7 @@ from pathlib import Path
 import jax
 import pytest
 
+from configs import vit_mu_digits
 from tests.photos import write_folder
 from tests.test_configs import FILES as CONFIG_FILES
 from tests.test_configs import load
@@ -101,7 +102,9 @@ def commands(block: Block) -> list[Command]:
 
 def _runs_here(command: Command) -> bool:
     """Say whether a command can run here: no server, no upload, no weights from outside."""
-    outside = re.search(r"--from=(npz|timm):|vit_jax serve|--push=", " ".join(command.words))
+    # Sweeps of the same names, over at once, are run by tests/sweeps/test_scaling_docs.py.
+    elsewhere = r"--from=(npz|timm):|vit_jax serve|--push=|vit_jax sweep (run|status|report)"
+    outside = re.search(elsewhere, " ".join(command.words))
     needs_onnx = "--format=onnx" in command.words
     return not outside and (not needs_onnx or importlib.util.find_spec("jax2onnx") is not None)
 
@@ -114,23 +117,37 @@ IN_ORDER = [
     for name in ("predict", "evaluate", "probe", "visualize", "export", "token_merging")
     if f"docs/{name}.md" in TEXTS
 ]
-# Each command of docs/distill.md needs what those before it made: tests/test_distill_docs.py.
-APART = [*IN_ORDER, "docs/distill.md"]
+# Here too, each command needs what those before it made; tests/test_distill_docs.py and
+# tests/sweeps/test_scaling_docs.py run them.
+APART = [*IN_ORDER, "docs/distill.md", "docs/scaling.md"]
 # Shell blocks with the text block after them, what the commands are said to print; a training run
 # is shortened and prints something else.
 SHOWN = [
     (before, after)
     for page in TEXTS
-    if page not in IN_ORDER
+    if page not in IN_ORDER and page != "docs/scaling.md"
     for before, after in itertools.pairwise(blocks(page))
     if after.language == "text" and "python" in before.text
 ]
 PRINTING = [c for block, _ in SHOWN for c in commands(block) if "--workdir" not in block.text]
+
+
+def _same(command: Command) -> tuple[str, ...]:
+    """Drop where a command writes: what is left says what it does."""
+    return tuple(w for w in command.words if not w.startswith("--workdir="))
+
+
+# What two pages say is run once: in order, if it is there.
+_ONCE = {_same(c): c for c in reversed(COMMANDS) if c.page not in APART}
+_ONCE |= {_same(c): c for c in COMMANDS if c.page in APART}
 RUN = [
     c
     for c in COMMANDS
     if c.words[0] == "python" and c.page not in APART and c not in PRINTING and _runs_here(c)
+    if _ONCE[_same(c)] is c
 ]
+# The width of all that is trained here.
+SMALL = {"dim": "16", "num_heads": "4", "mlp_dim": "32"}
 
 
 def test_pages_have_commands_and_only_known_ones() -> None:
@@ -161,10 +178,7 @@ def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
         flags["--config.model.scan_unroll"] = "1"
         if "--profile" in flags:
             flags["--profile"] = "2,2"
-        if "--config.init.weights" not in flags:  # else the model is that of the weights
-            flags["--config.model.dim"] = "16"
-            flags["--config.model.num_heads"] = "2"
-            flags["--config.model.mlp_dim"] = "32"
+        flags |= {f"--config.model.{name}": size for name, size in SMALL.items()}
         if "--config.data.num_workers" in flags:  # these have tests of their own
             flags["--config.data.num_workers"] = "0"
         if "digits" not in flags["--config"]:
@@ -243,7 +257,7 @@ def make(*args: str) -> str:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Run what `make train` runs, for three steps; returns its directory and what it printed."""
+    """Take three steps of what `make train` trains, narrower; returns where, and what it said."""
     place = tmp_path_factory.mktemp("made")
     (line,) = [line for line in make("-n", "train").splitlines() if "main.py" in line]
     _, *words = shlex.split(line)
@@ -253,6 +267,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         "--config.duration=3 steps",
         "--config.optim.warmup=1 steps",
         "--config.model.scan_unroll=1",
+        *(f"--config.model.{name}={size}" for name, size in SMALL.items()),
     ]
     env = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
     out = subprocess.run(
@@ -485,6 +500,14 @@ def test_the_example_prints_what_it_says(
 def test_a_checkpoint_is_read_as_shown(
     made: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def narrow() -> config_lib.Config:
+        cfg = whole()
+        sizes = {name: int(size) for name, size in SMALL.items()}
+        cfg.model = dataclasses.replace(cfg.model, **sizes)
+        return cfg
+
+    whole = vit_mu_digits.get_config
+    monkeypatch.setattr(vit_mu_digits, "get_config", narrow)
     monkeypatch.chdir(made[0])
     exec(_python("docs/checkpoints.md"), {})
     steps, restored = capsys.readouterr().out.strip().splitlines()

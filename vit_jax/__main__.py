@@ -20,6 +20,7 @@ VERBS = {
     "convert": "write a run's weights, or published ones, as a file that timm loads",
     "serve": "a page where one drops an image and sees its classes (needs the extra [serve])",
     "cache_teacher": "write a teacher's logits for a whole run, to distil from without running it",
+    "sweep": "many runs of one question: plan, run, watch, fit laws to them",
     "doctor": "is this machine fit to train: install, devices, disk, memory, a run's data",
     "prepare": "download and convert a TFDS dataset to ArrayRecord (needs the extra [tf])",
 }

@@ -103,6 +103,8 @@ def check(cfg: Config) -> None:
                 f"model.channels={cfg.model.channels}"
             )
     optim.validate(cfg.optim)
+    if models.growth(cfg.model) is not None:
+        optim.check_width(cfg.optim)
     objectives.validate(cfg.objective)
     objectives.check_effect(cfg.objective, cfg.model, cfg.data.mix)
     objectives.check_teacher(cfg.objective.distill, cfg.model, cfg.data)

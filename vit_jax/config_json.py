@@ -68,8 +68,13 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return [
         f"{key}: {before.get(key, 'absent')!r} -> {after.get(key, 'absent')!r}"
         for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key) and not _FREE.search(key)
+        if before.get(key) != after.get(key) and not is_free(key)
     ]
+
+
+def is_free(field: str) -> bool:
+    """Say whether a field may change within a run: it moves rounding, or when the run ends."""
+    return _FREE.search(field) is not None
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +23,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.browser import browser_needed
 from tests.weights import runs
 from vit_jax import config_json, inference, models
 from vit_jax.checkpoints import CheckpointConfig
@@ -51,11 +51,6 @@ MODEL = models.variant(
     scan_unroll=1,
 )
 NAMES = ["red", "green", "blue"]
-
-browser_needed = pytest.mark.skipif(
-    not (shutil.which("chromium") and shutil.which("chromedriver")),
-    reason="no browser on this machine: apt-get install chromium chromium-driver",
-)
 
 
 def color_params() -> dict[str, Any]:
@@ -158,28 +153,6 @@ def server(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
     process.kill()
     process.wait()
     rest.join()
-
-
-@pytest.fixture(scope="module")
-def chrome() -> Iterator[Any]:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
-    for flag in (
-        "--headless=new",
-        "--no-sandbox",  # which root has to do without
-        "--disable-dev-shm-usage",
-        "--no-proxy-server",
-        "--window-size=1280,900",
-        "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
-    ):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL"})
-    driver = webdriver.Chrome(options, Service(shutil.which("chromedriver")))
-    yield driver
-    driver.quit()
 
 
 def wait(chrome: Any, condition: Any) -> Any:

@@ -26,6 +26,7 @@ WRONG = {
     "doctor": [DIGITS, "--config.model.patch=3"],
     "visualize": ["--weights", "--from=/nowhere"],
     "prepare": ["no_such_dataset"],
+    "sweep": ["status", "/nowhere"],
 }
 
 

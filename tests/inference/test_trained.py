@@ -5,6 +5,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -71,7 +72,7 @@ def test_the_forward_pass_normalises_and_evaluates(run: Path) -> None:
     image = np.random.default_rng(0).integers(0, 256, (2, 8, 12, 1), np.uint8)
     output = inference.make_forward(found)(image)
     pixels = (image.astype(np.float32) / 255 - 0.25) / 0.125
-    expected = models.create(MODEL).apply(dict(found.variables), jnp.asarray(pixels))
+    expected = jax.jit(models.create(MODEL).apply)(dict(found.variables), jnp.asarray(pixels))
     np.testing.assert_allclose(output.logits, expected.logits, rtol=1e-5, atol=1e-5)
 
 

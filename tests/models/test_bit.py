@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from tests.models.sizes import params_and_flops
 from vit_jax import models, trees, weights
-from vit_jax.analysis import flops
 from vit_jax.errors import UserError
 from vit_jax.models import BiTConfig, bit
 from vit_jax.models.layers.conv import Padding
@@ -35,21 +35,13 @@ def test_every_row_is_compared() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_parameter_count_and_flops(name: str) -> None:
     cfg, row = models.variant(name), TABLE[NAMES[name]]
-    sizes = []
-
-    def run(image: jax.Array) -> jax.Array:  # one trace for both
-        out, variables = models.create(cfg).init_with_output(jax.random.key(0), image)
-        sizes.append(trees.num_params(variables["params"]))
-        return out.logits
-
     assert cfg.image_size == (row["img_size"],) * 2
-    counted = flops.count(run, jax.ShapeDtypeStruct((1, *models.input_shape(cfg)), jnp.float32))
-    assert sizes == [row["params"]]
-    assert counted == pytest.approx(2e9 * row["gmacs"], rel=1e-4)
+    params, flops = params_and_flops(cfg)
+    assert params == row["params"]
+    assert flops == pytest.approx(2e9 * row["gmacs"], rel=1e-4)
 
 
-@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
-def test_equals_timm(jit: bool) -> None:
+def test_equals_timm() -> None:
     golden = np.load(GOLDEN / "resnetv2_bit.npz")
     kwargs = json.loads(str(golden["spec"]))["kwargs"]
     cfg = BiTConfig(
@@ -72,7 +64,7 @@ def test_equals_timm(jit: bool) -> None:
         )
 
     with jax.default_matmul_precision("highest"):
-        out, seen = (jax.jit(forward) if jit else forward)(jnp.asarray(golden["input"]))
+        out, seen = jax.jit(forward)(jnp.asarray(golden["input"]))
     np.testing.assert_allclose(out.logits, golden["logits"], atol=5e-5, rtol=0)
     np.testing.assert_allclose(out.features, golden["pre_logits"], atol=5e-5, rtol=0)
     (map_before_relu,) = seen["intermediates"]["norm"]["__call__"]

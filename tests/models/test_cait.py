@@ -13,8 +13,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from safetensors.numpy import load_file
 
+from tests.models.sizes import params_and_flops
 from vit_jax import models, sharding, trees, weights
-from vit_jax.analysis.flops import forward_flops
 from vit_jax.errors import UserError
 from vit_jax.models import CaiTConfig
 
@@ -31,8 +31,8 @@ PUBLISHED = {
 def test_published_size(name: str) -> None:
     row, cfg = PUBLISHED[name], models.variant(name)
     assert models.pair(cfg.image_size, "image_size") == (row["img_size"], row["img_size"])
-    assert trees.num_params(models.abstract(cfg)["params"]) == row["params"]
-    flops = forward_flops(models.create(cfg), row["img_size"])
+    params, flops = params_and_flops(cfg)
+    assert params == row["params"]
     assert flops == pytest.approx(2e9 * row["gmacs"], rel=0.01)
 
 
@@ -73,13 +73,13 @@ def golden(name: str = "cait") -> tuple[CaiTConfig, dict[str, np.ndarray], Any]:
     return cfg, load_file(GOLDEN / f"{name}.safetensors"), arrays
 
 
-@pytest.mark.parametrize("jit", [False, True])
-def test_equals_timm(jit: bool) -> None:
+@pytest.mark.parametrize("scan_unroll", [0, 1])
+def test_equals_timm(scan_unroll: int) -> None:
     cfg, state, arrays = golden()
-    cfg.scan_unroll = 0 if jit else 1
+    cfg.scan_unroll = scan_unroll
     apply, image = models.create(cfg).apply, jnp.asarray(arrays["input"])
     with jax.default_matmul_precision("highest"):
-        out = (jax.jit(apply) if jit else apply)(weights.from_timm(state, cfg), image)
+        out = jax.jit(apply)(weights.from_timm(state, cfg), image)
     np.testing.assert_allclose(out.logits, arrays["logits"], atol=TOLERANCE, rtol=0)
     np.testing.assert_allclose(out.features, arrays["pre_logits"], atol=TOLERANCE, rtol=0)
     np.testing.assert_allclose(out.tokens, arrays["features"], atol=TOLERANCE, rtol=0)

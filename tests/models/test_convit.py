@@ -15,8 +15,8 @@ from flax import linen as nn
 from jax.sharding import PartitionSpec as P
 from safetensors.numpy import load_file
 
+from tests.models.sizes import params_and_flops
 from vit_jax import models, sharding, trees, weights
-from vit_jax.analysis.flops import forward_flops
 from vit_jax.errors import UserError
 from vit_jax.models import ConViTConfig
 from vit_jax.models.convit import GatedPositionalAttention, local_init, relative_positions
@@ -41,8 +41,8 @@ def num_params(cfg: ConViTConfig) -> int:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_size(name: str) -> None:
     row, cfg = PUBLISHED[name], models.variant(OURS[name])
-    assert num_params(cfg) == row["params"]
-    flops = forward_flops(models.create(cfg), row["img_size"])
+    params, flops = params_and_flops(cfg)
+    assert params == row["params"]
     assert flops == pytest.approx(2e9 * row["gmacs"], rel=0.01)
 
 
@@ -74,13 +74,13 @@ def golden() -> tuple[ConViTConfig, dict[str, np.ndarray], Any]:
     return cfg, load_file(GOLDEN / "convit.safetensors"), arrays
 
 
-@pytest.mark.parametrize("jit", [False, True])
-def test_equals_timm(jit: bool) -> None:
+@pytest.mark.parametrize("scan_unroll", [0, 1])
+def test_equals_timm(scan_unroll: int) -> None:
     cfg, state, arrays = golden()
-    cfg.scan_unroll = 0 if jit else 1
+    cfg.scan_unroll = scan_unroll
     apply, image = models.create(cfg).apply, jnp.asarray(arrays["input"])
     with jax.default_matmul_precision("highest"):
-        out = (jax.jit(apply) if jit else apply)(weights.from_timm(state, cfg), image)
+        out = jax.jit(apply)(weights.from_timm(state, cfg), image)
     np.testing.assert_allclose(out.logits, arrays["logits"], atol=TOLERANCE, rtol=0)
     np.testing.assert_allclose(out.features, arrays["pre_logits"], atol=TOLERANCE, rtol=0)
     np.testing.assert_allclose(out.tokens, arrays["features"], atol=TOLERANCE, rtol=0)
@@ -161,10 +161,10 @@ def test_starts_as_a_convolution() -> None:
         train=False,
     )
     tokens = jax.random.normal(jax.random.key(0), (2, 25, 18))
-    params = module.init(jax.random.key(1), tokens)["params"]
+    params = jax.jit(module.init)(jax.random.key(1), tokens)["params"]
     params = {**params, "gating_param": jnp.full(9, 40.0)}
     params["proj"] = {"kernel": jnp.eye(18), "bias": jnp.zeros(18)}
-    out = module.apply({"params": params}, tokens)
+    out = jax.jit(module.apply)({"params": params}, tokens)
     before, after = (x.reshape(2, 5, 5, 9, 2) for x in (tokens, out))
     for head in range(9):
         dx, dy = head // 3 - 1, head % 3 - 1

@@ -14,9 +14,9 @@ from flax import linen as nn
 from jax.sharding import PartitionSpec
 from safetensors.numpy import load_file
 
+from tests.models.sizes import params_and_flops
 from vit_jax import config as config_lib
-from vit_jax import models, sharding, trees, weights
-from vit_jax.analysis.flops import count
+from vit_jax import models, sharding, weights
 from vit_jax.errors import UserError
 from vit_jax.models import SwinConfig, swin
 from vit_jax.models.layers.drop_path import DropPathRule
@@ -47,15 +47,12 @@ def test_every_row_and_variant_is_compared() -> None:
 def test_parameter_count_and_flops(name: str) -> None:
     cfg, row = models.variant(name), TABLE[NAMES[name]]
     assert cfg.image_size == (row["img_size"],) * 2
-    variables = models.abstract(cfg)
-    assert trees.num_params(variables) == row["params"]
-    image = jax.ShapeDtypeStruct((1, *models.input_shape(cfg)), jnp.float32)
-    flops = count(models.create(cfg).apply, variables, image)
+    params, flops = params_and_flops(cfg)
+    assert params == row["params"]
     assert flops == pytest.approx(2e9 * row["gmacs"], rel=1e-3)
 
 
-@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
-def test_equals_timm(jit: bool) -> None:
+def test_equals_timm() -> None:
     golden = np.load(GOLDEN / "swin.npz")
     kwargs = json.loads(str(golden["spec"]))["kwargs"]
     cfg = SwinConfig(
@@ -70,7 +67,7 @@ def test_equals_timm(jit: bool) -> None:
     variables = weights.from_timm(load_file(GOLDEN / "swin.safetensors"), cfg)
     apply = models.create(cfg).apply
     with jax.default_matmul_precision("highest"):
-        out = (jax.jit(apply) if jit else apply)(variables, jnp.asarray(golden["input"]))
+        out = jax.jit(apply)(variables, jnp.asarray(golden["input"]))
     tokens = golden["features"].reshape(out.tokens.shape)
     np.testing.assert_allclose(out.logits, golden["logits"], atol=5e-5, rtol=0)
     np.testing.assert_allclose(out.features, golden["pre_logits"], atol=5e-5, rtol=0)

@@ -7,7 +7,8 @@ import numpy as np
 import optax
 import pytest
 
-from vit_jax import trees
+from tests.models.tiny import TINY
+from vit_jax import models, trees
 from vit_jax.durations import Clock
 from vit_jax.optim import MomentDtype, OptimConfig, Optimizer, Schedule, make_optimizer
 
@@ -190,6 +191,14 @@ def test_muon_equals_optax_on_each_matrix():
             updates, state = plain.update(g["blocks"]["mlp"]["fc1"]["kernel"][layer], state, matrix)
             matrix += updates
         np.testing.assert_allclose(got["blocks"]["mlp"]["fc1"]["kernel"][layer], matrix, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", TINY)
+def test_muon_has_a_step_for_every_leaf_of_every_family(family):
+    params = models.abstract(TINY[family])["params"]
+    tx, _ = make_optimizer(config(Optimizer.MUON), params, CLOCK)
+    updates, _ = jax.eval_shape(tx.update, params, jax.eval_shape(tx.init, params), params)
+    assert trees.named_leaves(updates) == trees.named_leaves(params)
 
 
 def test_muon_keeps_embeddings_and_head_with_adam():

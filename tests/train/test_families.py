@@ -15,7 +15,7 @@ from vit_jax import models, sharding
 from vit_jax.config import Config
 from vit_jax.data import DataConfig, MixConfig
 from vit_jax.models import DType, Remat
-from vit_jax.optim import MomentDtype, OptimConfig
+from vit_jax.optim import MomentDtype, OptimConfig, Optimizer
 from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
 
@@ -89,15 +89,21 @@ def test_a_mesh_of_all_axes_with_remat_computes_the_same(family: str) -> None:
     )
 
 
+# By the smallest optimizer: what follows the gradient is float32, as above.
 @pytest.mark.slow
 @pytest.mark.parametrize("family", TINY)
 def test_bfloat16_changes_little(family: str) -> None:
     expected, _, start = on_one_device(family)
     cfg = config(family, dtype=DType.BFLOAT16)
+    cfg.optim, cfg.ema_decay = OptimConfig(name=Optimizer.SGD, momentum=0.0, lr=1e-3), 0.0
+    opt_state = build_lib.build(cfg, num_examples=1000).abstract.opt_state
+    opt_state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), opt_state)
+    start = dataclasses.replace(start, opt_state=opt_state, ema=None)
     losses, state, _ = train(cfg, 1, start)
-    # Every second is a gradient norm, which 8 bits change more.
-    np.testing.assert_allclose(losses[::2], expected[::2], atol=5e-2)
-    assert losses != expected
+    assert losses[0] != expected[0]
+    np.testing.assert_allclose(losses[0], expected[0], atol=5e-2)
+    np.testing.assert_allclose(losses[1], expected[1], rtol=0.1)  # the gradient's norm
+    assert np.isfinite(losses).all()
     kept = (state.params, models.abstract(cfg.model))
     assert {leaf.dtype for leaf in jax.tree.leaves(kept)} == {np.dtype(np.float32)}
 

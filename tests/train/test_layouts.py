@@ -20,8 +20,9 @@ from vit_jax.sharding import MeshConfig
 ROOT = Path(__file__).parent.parent.parent
 
 # Devices lent by each process, and the mesh over all of them.
-OF_TWO = ("1,2,1,1", "2,2,2,1", "8,2,4,2")
-OF_FOUR = ("1,2,1,2", "8,4,4,2")  # the first tensor axis spans two processes
+# (Two of one device each are tests/train/test_processes.py's.)
+OF_TWO = ("2,2,2,1", "8,2,4,2")
+OF_FOUR = ("1,2,1,2",)  # the tensor axis spans two processes
 
 
 def start(clusters: list[dict[str, str]], workdir: Path, meshes: tuple[str, ...]) -> list[Any]:
@@ -93,7 +94,7 @@ def test_a_run_handed_from_layout_to_layout_is_one_run(tmp_path: Path) -> None:
     legs.append(layouts.run(relay, fsdp))
     legs += start(by_hand(4), relay, OF_FOUR)
     legs.append(layouts.run(relay, one))
-    assert len(legs) == 8
+    assert len(legs) == 6
 
     whole = layouts.run(tmp_path / "whole", one, steps=len(legs) * layouts.STEPS)
     # Every layout goes on where the one before stopped, and reads the same global batches.

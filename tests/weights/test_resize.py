@@ -109,7 +109,7 @@ def test_logits_at_another_size(name: str, rule: Resize) -> None:
     table = variables["params"]["pos_embed"]
     np.testing.assert_allclose(table, golden["pos_embed_resized"], atol=TOLERANCE, rtol=0)
     with jax.default_matmul_precision("highest"):
-        out = models.create(cfg).apply(variables, jnp.asarray(golden["input"]))
+        out = jax.jit(models.create(cfg).apply)(variables, jnp.asarray(golden["input"]))
     np.testing.assert_allclose(out.logits, golden["logits"], atol=5e-5, rtol=0)
 
 

@@ -82,7 +82,7 @@ def _report(cfg: Config) -> tuple[str, UserError | None]:
 
 
 def _optimizer(cfg: Config, params: object) -> dict[str, dict[str, str]]:
-    rows = optim.describe(cfg.optim, params)
+    rows = optim.describe(cfg.optim, params, models.growth(cfg.model))
     return {
         "decay": {row.parameter: row.decay for row in rows},
         "lr": {row.parameter: row.lr for row in rows},
@@ -91,7 +91,9 @@ def _optimizer(cfg: Config, params: object) -> dict[str, dict[str, str]]:
 
 def _flops(cfg: Config, parts: build_lib.Parts, known: bool) -> str:
     height, width, channels = models.input_shape(cfg.model)
-    forward = flops.forward_flops(parts.module, (height, width), channels)
+    forward = flops.forward_flops(
+        models.create(models.looped(cfg.model)), (height, width), channels
+    )
     step = build_lib.image_flops(cfg, parts) * cfg.data.batch_size
     whole = f"; whole run: {tables.format_flops(step * parts.plan.total_steps)}" if known else ""
     return (

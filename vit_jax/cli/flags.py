@@ -139,6 +139,9 @@ def run(main: Callable[[], int | None], argv: Sequence[str]) -> int:
     except UserError as error:
         _tell(str(error), argv)
         return error.status
+    except BrokenPipeError:  # a reader such as `head` has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
+        return 141  # as the shell has it for SIGPIPE
     except OSError as error:
         what = f"{error.filename}: " if error.filename else ""
         if error.errno in _NO_ROOM:

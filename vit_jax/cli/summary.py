@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
         from vit_jax import models
         from vit_jax.analysis import flops, tables
 
-        module = models.create(cfg.model)
+        module = models.create(models.looped(cfg.model))  # traced sooner, counted alike
         params = models.abstract(cfg.model)["params"]
         height, width, channels = models.input_shape(cfg.model)
         forward = flops.forward_flops(module, (height, width), channels)

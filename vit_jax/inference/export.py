@@ -107,12 +107,11 @@ def make(
 
 def _from_timm(trained: Trained, state: Mapping[str, np.ndarray]) -> Callable[[Any], Any]:
     # Without what timm holds besides, such as a table of fixed positions.
-    entries = timm_names.entries(trained.model)
+    model = weights_export.standard(trained.model)
+    entries = timm_names.entries(model)
     ours = {part.key for entry in entries for layer in entry.layers for part in layer}
-    variables = weights.from_timm(
-        {key: state[key].astype(np.float32) for key in ours}, trained.model
-    )
-    forward = make_forward(dataclasses.replace(trained, variables=variables))
+    variables = weights.from_timm({key: state[key].astype(np.float32) for key in ours}, model)
+    forward = make_forward(dataclasses.replace(trained, model=model, variables=variables))
     return lambda images: forward(images).logits
 
 

@@ -11,7 +11,21 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from vit_jax import errors, trees
-from vit_jax.models import bit, cait, clip, convit, deit, hybrid, mixer, regnet, resnet, swin, vit
+from vit_jax.models import (
+    bit,
+    cait,
+    clip,
+    convit,
+    deit,
+    hybrid,
+    mixer,
+    mup,
+    regnet,
+    resnet,
+    swin,
+    vit,
+    vit_sizes,
+)
 from vit_jax.models.base import DType, ModelConfig, Output, Remat, grid, pair
 from vit_jax.models.bit import BiTConfig
 from vit_jax.models.cait import CaiTConfig
@@ -19,6 +33,7 @@ from vit_jax.models.convit import ConViTConfig
 from vit_jax.models.hybrid import HybridConfig
 from vit_jax.models.layers.capture import COLLECTION
 from vit_jax.models.mixer import MixerConfig
+from vit_jax.models.mup import growth, logit_factor
 from vit_jax.models.regnet import RegNetConfig
 from vit_jax.models.resnet import ResNetConfig
 from vit_jax.models.swin import SwinConfig
@@ -28,7 +43,7 @@ from vit_jax.models.vit import ViTConfig
 _FAMILIES: dict[
     type, tuple[Callable[[Any], nn.Module], Mapping[str, Any], Callable[[Any], None]]
 ] = {
-    ViTConfig: (vit.ViT, vit.VARIANTS | deit.VARIANTS | clip.VARIANTS, vit.validate),
+    ViTConfig: (vit.ViT, vit_sizes.VARIANTS | deit.VARIANTS | clip.VARIANTS, vit.validate),
     HybridConfig: (hybrid.Hybrid, hybrid.VARIANTS, hybrid.validate),
     BiTConfig: (bit.BiT, bit.VARIANTS, bit.validate),
     SwinConfig: (swin.Swin, swin.VARIANTS, swin.validate),
@@ -143,7 +158,7 @@ def num_prefix(cfg: ModelConfig) -> int:
 def init(module: nn.Module, cfg: ModelConfig, key: jax.Array) -> tuple[Any, Mapping[str, Any]]:
     """Initialise (params, model_state); pure, so that `eval_shape` and `jit` can run it."""
     variables = dict(module.init(key, jnp.zeros((1, *input_shape(cfg)), jnp.float32)))
-    params = variables.pop("params")
+    params = mup.widened(variables.pop("params"), cfg)
     return params, variables
 
 
@@ -205,8 +220,10 @@ __all__ = [
     "captured",
     "create",
     "from_json",
+    "growth",
     "init",
     "input_shape",
+    "logit_factor",
     "looped",
     "num_prefix",
     "pair",

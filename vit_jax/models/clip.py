@@ -8,7 +8,8 @@ the mean (`_siglip_gap`).
 
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.pool import Pool
-from vit_jax.models.vit import ViTConfig, sized
+from vit_jax.models.vit import ViTConfig
+from vit_jax.models.vit_sizes import sized
 
 
 def _clip(size: str, patch: int) -> ViTConfig:

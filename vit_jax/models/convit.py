@@ -290,13 +290,8 @@ class ConViT(nn.Module):
         )
 
     def _blocks(self, depth: int, dtype: Any, train: bool) -> nn.Module:
-        return stack(
-            Block,
-            depth=depth,
-            name="blocks",
-            qk_norm=False,
-            **self._shared(dtype, train),
-        )
+        fields = {"qk_norm": False, "logit_factor": 1.0, **self._shared(dtype, train)}
+        return stack(Block, depth=depth, name="blocks", **fields)
 
     def _shared(self, dtype: Any, train: bool) -> dict[str, Any]:
         """Return what both stacks are built with."""

@@ -10,7 +10,8 @@ from typing import Any
 from vit_jax.models.layers.drop_path import DropPathRule
 from vit_jax.models.layers.init import Init
 from vit_jax.models.layers.mlp import Gelu
-from vit_jax.models.vit import ViTConfig, sized
+from vit_jax.models.vit import ViTConfig
+from vit_jax.models.vit_sizes import sized
 
 
 def _deit(size: str, patch: int, **fields: Any) -> ViTConfig:

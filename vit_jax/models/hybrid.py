@@ -29,6 +29,7 @@ from vit_jax.models.layers.resnet import (
 )
 from vit_jax.models.layers.stack import remat
 from vit_jax.models.vit import ViT, ViTConfig
+from vit_jax.models.vit_sizes import SIZES
 from vit_jax.sharding import BATCH_AXES, constrain
 
 
@@ -72,7 +73,7 @@ class HybridConfig(ViTConfig):
 
 
 def _variant(size: str, depths: tuple[int, ...], patch: int = 1) -> HybridConfig:
-    dim, depth, mlp_dim, num_heads = vit.SIZES[size]
+    dim, depth, mlp_dim, num_heads = SIZES[size]
     return HybridConfig(
         dim=dim,
         depth=depth,

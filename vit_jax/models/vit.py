@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vision Transformer (arXiv:2010.11929) with the options of its successors.
-
-Sizes: Ti, S (arXiv:2012.12877, arXiv:2106.10270), B, L, H (table 1 of the ViT paper), g, G
-(arXiv:2106.04560 table 2), So400m (arXiv:2305.13035), mu and M (big_vision).
-"""
+"""Vision Transformer (arXiv:2010.11929) with the options of its successors."""
 
 import dataclasses
 import math
@@ -42,6 +38,7 @@ from vit_jax.models.layers.patch import PatchEmbed
 from vit_jax.models.layers.pool import MapPool, Pool
 from vit_jax.models.layers.posemb import PosEmbed, resample, sincos2d
 from vit_jax.models.layers.stack import stack
+from vit_jax.models.mup import check_mup, logit_factor
 from vit_jax.sharding import BATCH_AXES, constrain
 
 
@@ -77,6 +74,9 @@ class ViTConfig(ModelConfig):
         attention: which attention kernel.
         token_merging: pairs of similar tokens that every block merges (arXiv:2210.09461), its
             parameters as ever, its loop unrolled; `gap` and `map` weigh tokens by their patches.
+        mup_base_dim: the `dim` at which learning rate and decay were tuned, for maximal update
+            parametrisation (docs/mup.md); 0 is the standard one.
+        mup_base_heads: the `num_heads` there; 0 says that heads were as wide as here.
     """
 
     patch: tuple[int, ...] = (16, 16)
@@ -109,34 +109,8 @@ class ViTConfig(ModelConfig):
     zero_head: bool = True
     attention: AttentionImpl = AttentionImpl.AUTO
     token_merging: int = 0
-
-
-# name: (D, L, F, h)
-SIZES = {
-    "mu": (32, 1, 128, 2),
-    "ti": (192, 12, 768, 3),
-    "s": (384, 12, 1536, 6),
-    "m": (512, 12, 2048, 8),
-    "b": (768, 12, 3072, 12),
-    "l": (1024, 24, 4096, 16),
-    "h": (1280, 32, 5120, 16),
-    "g": (1408, 40, 6144, 16),
-    "G": (1664, 48, 8192, 16),
-    "so400m": (1152, 27, 4304, 16),
-}
-PATCHES = (8, 14, 16, 32)
-
-
-def sized(size: str, patch: int, **fields: Any) -> ViTConfig:
-    """Return the config of a size of `SIZES` and a square patch, with other fields."""
-    dim, depth, mlp_dim, num_heads = SIZES[size]
-    shape = {"dim": dim, "depth": depth, "mlp_dim": mlp_dim, "num_heads": num_heads}
-    return ViTConfig(patch=(patch, patch), **shape, **fields)
-
-
-VARIANTS: dict[str, ViTConfig] = {
-    f"vit_{size}{patch}": sized(size, patch) for size in SIZES for patch in PATCHES
-}
+    mup_base_dim: int = 0
+    mup_base_heads: int = 0
 
 
 def validate(cfg: ViTConfig) -> None:
@@ -167,6 +141,7 @@ def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:
     half, head_dim = cfg.dtype is DType.BFLOAT16, cfg.dim // cfg.num_heads
     check_impl(cfg.attention, half, head_dim, cfg.attention_dropout_rate)
     check_merging(cfg.token_merging, math.prod(shape), cfg.attention)
+    check_mup(cfg)
     check_rates(cfg, "dropout_rate", "attention_dropout_rate", "drop_path_rate")
     if cfg.num_registers < 0 or cfg.pre_logits_dim < 0:
         raise UserError("model.num_registers and pre_logits_dim cannot be negative")
@@ -289,6 +264,7 @@ class ViT(nn.Module):
             "dropout_rate": cfg.dropout_rate,
             "attention_dropout_rate": cfg.attention_dropout_rate,
             "attention": cfg.attention,
+            "logit_factor": logit_factor(cfg),
             "has_drop_path": cfg.drop_path_rate > 0,
             "train": train,
         }
@@ -308,7 +284,8 @@ class ViT(nn.Module):
             x, sizes = jax.tree.map(lambda array: array[:, num_prefix:], (x, sizes))
         if cfg.pool is Pool.MAP:
             shape = (cfg.num_heads, cfg.mlp_dim, cfg.gelu, cfg.init)
-            pool = MapPool(*shape, dtype, cfg.norm_eps, cfg.attention, name="map_pool")
+            attention = (cfg.attention, logit_factor(cfg))
+            pool = MapPool(*shape, dtype, cfg.norm_eps, *attention, name="map_pool")
             return pool(x, sizes)
         pooled = mean(x, sizes)
         return layer_norm(cfg.norm_eps, dtype, "fc_norm")(pooled) if cfg.fc_norm else pooled

@@ -5,6 +5,7 @@ from vit_jax.optim.build import make_optimizer
 from vit_jax.optim.config import MomentDtype, OptimConfig, Optimizer, Schedule, validate
 from vit_jax.optim.rules import Row, describe
 from vit_jax.optim.schedules import make_schedule
+from vit_jax.optim.width import check_width
 
 __all__ = [
     "MomentDtype",
@@ -12,6 +13,7 @@ __all__ = [
     "Optimizer",
     "Row",
     "Schedule",
+    "check_width",
     "describe",
     "make_optimizer",
     "make_schedule",

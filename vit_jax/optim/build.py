@@ -9,6 +9,7 @@ import optax
 
 from vit_jax import trees
 from vit_jax.durations import Clock
+from vit_jax.mup import Growth
 from vit_jax.optim import moments, transforms
 from vit_jax.optim.config import OptimConfig, Optimizer
 from vit_jax.optim.rules import Rules, make_rules
@@ -20,16 +21,17 @@ _NOT_HIDDEN = re.compile(r"(?:^|/)(?:patch_embed|pos_embed|[a-z]+_token|head[a-z
 
 
 def make_optimizer(
-    cfg: OptimConfig, params: trees.PyTree, clock: Clock
+    cfg: OptimConfig, params: trees.PyTree, clock: Clock, growth: Growth | None = None
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """Build the transformation and its learning-rate schedule.
 
     The chain: drop the gradients of frozen layers, clip by the global norm of the rest, apply the
-    optimizer, add weight decay, multiply by the lr factors, multiply by -lr(step), restore frozen
-    layers. LAMB adds the decay before its trust ratio. `update` needs `params`, and with `sam_rho`
-    `grad_fn` as well: (params, pass) -> the gradient there, of which the step is made. It may be
-    told `is_finite`, a function without arguments that is called after the last pass: where it
-    gives False the state stays as it is, all but its counters.
+    optimizer, multiply by the width's factors, add weight decay, multiply by the lr factors,
+    multiply by -lr(step), restore frozen layers. LAMB adds the decay before its trust ratio.
+    `update` needs `params`, and with `sam_rho` `grad_fn` as well: (params, pass) -> the gradient
+    there, of which the step is made. It may be told `is_finite`, a function without arguments that
+    is called after the last pass: where it gives False the state stays as it is, all but its
+    counters.
 
     The state's array leaves end in the name of the parameter they belong to and have its shape
     (Adafactor's factored moments lack one axis); wholly frozen parameters have none.
@@ -38,12 +40,14 @@ def make_optimizer(
         cfg: settings.
         params: arrays or ShapeDtypeStructs, float32.
         clock: what the durations are measured against, with the length of the run.
+        growth: how much wider the model is than its base under maximal update parametrisation; None
+            is the standard one.
 
     Raises:
         UserError: settings out of range, without effect, or matching no parameter.
     """
     schedule = make_schedule(cfg, clock)
-    rules = make_rules(cfg, params)
+    rules = make_rules(cfg, params, growth)
     partly_frozen = any(value.size > 1 for value in rules.frozen.values())
     steps: list[tuple[str, optax.GradientTransformation]] = []
     if partly_frozen:
@@ -51,6 +55,9 @@ def make_optimizer(
     if cfg.clip_norm:
         steps.append(("clip", transforms.clip_norm(cfg.clip_norm)))
     steps.append((str(cfg.name), _core(cfg)))
+    # Before the decay: lr times weight decay is to be the same at every width (docs/mup.md).
+    if any((factor != 1).any() for factor in rules.width.values()):
+        steps.append(("width", transforms.multiply(rules.width)))
     if cfg.weight_decay:
         steps.append(("decay", transforms.add_decay(cfg.weight_decay, rules.decayed)))
     if cfg.name == Optimizer.LAMB:

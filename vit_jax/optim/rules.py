@@ -10,6 +10,8 @@ import numpy as np
 
 from vit_jax import trees
 from vit_jax.errors import UserError, unknown
+from vit_jax.mup import Growth
+from vit_jax.optim import width
 from vit_jax.optim.config import OptimConfig, Optimizer
 
 # By parameter name: one value of shape (), or, where its layers differ, one of shape (L, 1, ...).
@@ -27,11 +29,15 @@ _STAGE = re.compile(r"^stage(\d+)/(?:block(\d+)/)?")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What happens to each parameter: decayed and frozen (bool), lr (float32 factor)."""
+    """What happens to each parameter: decayed and frozen (bool), lr and width (float32 factors).
+
+    `lr` multiplies the whole step, `width` (maximal update parametrisation) all but the decay.
+    """
 
     decayed: Values
     frozen: Values
     lr: Values
+    width: Values
 
 
 class Row(NamedTuple):
@@ -140,8 +146,11 @@ def _layer_decay(factor: float, params: trees.PyTree) -> Callable[[str], float]:
     return value_of
 
 
-def make_rules(cfg: OptimConfig, params: trees.PyTree) -> Rules:
+def make_rules(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = None) -> Rules:
     """Apply the config's regexes to the parameters (arrays or ShapeDtypeStructs).
+
+    `growth` is how much wider the model is than its base under maximal update parametrisation;
+    None is the standard one.
 
     Raises:
         UserError: a pattern is no regex or matches nothing, nothing is left to train, or
@@ -169,6 +178,9 @@ def make_rules(cfg: OptimConfig, params: trees.PyTree) -> Rules:
         ),
         frozen=frozen,
         lr=_by_layer(params, lr_of, np.float32),
+        width=_by_layer(
+            params, lambda name: width.factor(cfg, growth, name) if growth else 1.0, np.float32
+        ),
     )
 
 
@@ -178,19 +190,20 @@ def _share(value: np.ndarray) -> str:
     return f"{value.sum()} of {value.size} layers" if value.any() else "no"
 
 
-def describe(cfg: OptimConfig, params: trees.PyTree) -> list[Row]:
+def describe(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = None) -> list[Row]:
     """Tabulate what the rules do to each parameter (arrays or ShapeDtypeStructs).
 
     `decay` is "yes", "no" or "2 of 12 layers"; `lr` is "frozen" or the factor on the learning
-    rate, "1", "0.1" or, over the layers, "0.0687 to 0.75", with the number of frozen layers.
+    rate, "1", "0.1" or, over the layers, "0.0687 to 0.75", with the number of frozen layers. That
+    of the width is in it.
 
     Raises:
         UserError: as `make_optimizer`.
     """
-    rules = make_rules(cfg, params)
+    rules = make_rules(cfg, params, growth)
     rows = []
     for name, leaf in trees.named_leaves(params):
-        frozen, factor = rules.frozen[name], rules.lr[name]
+        frozen, factor = rules.frozen[name], rules.lr[name] * rules.width[name]
         lr = f"{factor.min():.3g}"
         lr += f" to {factor.max():.3g}" if factor.size > 1 else ""
         lr += f" ({_share(frozen)} frozen)" if frozen.any() else ""

@@ -14,7 +14,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from vit_jax import config as config_lib
 from vit_jax import data, evals, models, objectives, optim, sharding
-from vit_jax.analysis.flops import count, forward_flops, train_flops
+from vit_jax.analysis.flops import count, train_flops
 from vit_jax.config import Config, Plan
 from vit_jax.data import mix
 from vit_jax.errors import UserError
@@ -70,7 +70,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
     key = jax.eval_shape(lambda: jax.random.key(0))
     # The model is traced this once: its own state's shapes are what the run's are made of.
     params, model_state = jax.eval_shape(init_model, key)
-    tx, schedule = optim.make_optimizer(cfg.optim, params, plan.clock)
+    tx, schedule = optim.make_optimizer(cfg.optim, params, plan.clock, models.growth(cfg.model))
     objective: objectives.Objective = objectives.Supervised(
         cfg=cfg.objective,
         apply=apply_with_state(module),
@@ -186,9 +186,12 @@ def placed(abstract: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
 def image_flops(cfg: Config, parts: Parts) -> int:
     """Return the model FLOPs of training on one image, a teacher's forward pass included."""
     height, width, channels = models.input_shape(cfg.model)
-    flops = train_flops(forward_flops(parts.module, (height, width), channels))
+    image = jax.ShapeDtypeStruct((1, height, width, channels), "float32")
+    variables = {"params": parts.abstract.params, **parts.abstract.model_state}
+    # A stack that is a loop counts the same, and is traced in the time of one block.
+    module = models.create(models.looped(cfg.model))
+    flops = train_flops(count(functools.partial(module.apply, train=False), variables, image))
     if parts.frozen:
-        image = jax.ShapeDtypeStruct((1, height, width, channels), "float32")
         flops += count(make_teacher(cfg), parts.frozen["teacher"], image)
     return flops * 2 if cfg.optim.sam_rho else flops  # the gradient here, and uphill
 

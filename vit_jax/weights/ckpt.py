@@ -119,5 +119,11 @@ def load(
         UserError: no such checkpoint, or of another model, each parameter with its shape.
     """
     source = Checkpoint(place, ema=ema)
+    own, theirs = models.logit_factor(cfg), models.logit_factor(source.model)
+    if own != theirs:
+        raise UserError(
+            f"{source.name} multiplies attention logits by {theirs:.3g}, this model by {own:.3g}; "
+            "set model.mup_base_dim and mup_base_heads as they were in its config"
+        )
     resize_to = resizer(resize, cfg, old=source.model)
     return fill(entries(cfg), source, skip=skip, resize=resize_to, only_check=only_check)

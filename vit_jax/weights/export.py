@@ -2,6 +2,7 @@
 """A model's variables as a timm state_dict, and that as a file; the way back is `load`."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from vit_jax import trees
+from vit_jax import models, trees
 from vit_jax.errors import UserError
 from vit_jax.models import (
     CaiTConfig,
@@ -30,14 +31,18 @@ SUFFIX = ".safetensors"
 def to_timm(variables: Mapping[str, Any], cfg: ModelConfig) -> dict[str, np.ndarray]:
     """Convert a model's variables to a timm state_dict, which `load_state_dict` takes strictly.
 
-    Values are the same, bit for bit. What timm holds besides is added: fixed position tables as
-    learned ones, zeros for a bias that timm always has, PyTorch's counters beside BatchNorm's
-    statistics.
+    Values are the same, bit for bit, but for a `models.logit_factor`: timm's attention has none, so
+    the queries' weights are multiplied by it, and what comes is `standard(cfg)`'s. What timm holds
+    besides is added: fixed position tables as learned ones, zeros for a bias that timm always has,
+    PyTorch's counters beside BatchNorm's statistics.
 
     Raises:
         UserError: an option of the config that timm's model of the family does not have.
     """
     check(cfg)
+    factor = models.logit_factor(cfg)
+    if factor != 1:
+        variables = trees.map_named(lambda name, x: _folded(name, x, cfg, factor), variables)
     leaves = dict(trees.named_leaves(variables))
     state = {}
     for entry in timm.entries(cfg):
@@ -47,6 +52,24 @@ def to_timm(variables: Mapping[str, Any], cfg: ModelConfig) -> dict[str, np.ndar
             for part, there in zip(parts, entry.encode(layer), strict=True):
                 state[part.key] = np.ascontiguousarray(there)
     return {**state, **dict(_added(state, cfg))}
+
+
+def standard(cfg: ModelConfig) -> Any:
+    """Return the config that computes with `to_timm`'s weights what `cfg` does with its own."""
+    if models.logit_factor(cfg) == 1:
+        return cfg
+    return models.with_fields(cfg, {"mup_base_dim": 0, "mup_base_heads": 0})
+
+
+def _folded(name: str, value: Any, cfg: Any, factor: float) -> np.ndarray:
+    """Multiply what is last to make the queries by a factor on attention's logits."""
+    value = np.asarray(value)
+    scale = np.ones(value.shape[-1:], np.float32)
+    if re.search(r"(?:/q_norm|/map_pool/q)/", name):
+        scale *= factor
+    elif "/attn/qkv/" in name and not cfg.qk_norm:
+        scale.reshape(cfg.num_heads, 3, -1)[:, 0] *= factor  # columns (head, {q,k,v}, d)
+    return (value * scale).astype(value.dtype)
 
 
 def check(cfg: ModelConfig) -> None:

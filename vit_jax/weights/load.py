@@ -73,6 +73,11 @@ def read(
         from vit_jax.weights import ckpt  # late: Orbax takes long to import
 
         return ckpt.load(path, cfg, skip=skip, resize=resize, ema=ema, only_check=only_check)
+    if models.logit_factor(cfg) != 1:
+        raise UserError(
+            f"{ref} was trained with attention logits over sqrt(d), this model has them over d; "
+            "set model.mup_base_heads=0"
+        )
     if ema:
         raise UserError(f"{ref} holds no moving average to choose: only ckpt:DIR of a run does")
     return _READERS[scheme](path, cfg, skip, resize, only_check)

@@ -166,6 +166,7 @@ class Attention(nn.Module):
     dropout_rate: float = 0.0
     impl: AttentionImpl = AttentionImpl.AUTO
     train: bool = False
+    logit_factor: float = 1.0  # besides d**-0.5: see models/mup.py
 
     @nn.compact
     def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
@@ -183,7 +184,7 @@ class Attention(nn.Module):
         if self.qk_norm:
             q = layer_norm(self.norm_eps, self.dtype, "q_norm")(q)
             k = layer_norm(self.norm_eps, self.dtype, "k_norm")(k)
-        return q, k, v
+        return (q if self.logit_factor == 1 else q * self.logit_factor), k, v
 
     def _attend(
         self, q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | None = None

@@ -83,6 +83,7 @@ class Block(PreNormBlock):
 
     qk_norm: bool
     attention: AttentionImpl
+    logit_factor: float
 
     def _attention(self, y: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
         return self._make(Attention)(y)
@@ -98,5 +99,6 @@ class Block(PreNormBlock):
             dropout_rate=self.attention_dropout_rate,
             impl=self.attention,
             train=self.train,
+            logit_factor=self.logit_factor,
             name="attn",
         )

@@ -38,6 +38,7 @@ class MapPool(nn.Module):
     dtype: Any
     norm_eps: float = 1e-6
     impl: AttentionImpl = AttentionImpl.AUTO
+    logit_factor: float = 1.0  # besides d**-0.5: see models/mup.py
 
     @nn.compact
     def __call__(
@@ -51,6 +52,7 @@ class MapPool(nn.Module):
         )
         latent = self.param("latent", latent_init, (1, 1, dim), jnp.float32)
         q = Dense(dim, self.dtype, rules.linear, name="q")(latent)
+        q = q if self.logit_factor == 1 else q * self.logit_factor
         kv = Dense(2 * dim, self.dtype, rules.qkv(2), name="kv")(tokens)
         # Columns (head, {k,v}, d), as in Attention.
         k, v = kv.reshape(batch, count, heads, 2, -1).transpose(3, 0, 2, 1, 4)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How well a law foretells runs larger than those it was fitted to."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from vit_jax.analysis.scaling import runs
+from vit_jax.analysis.scaling.runs import CannotFit, Numbers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """A law fitted without the runs of most compute, and how it predicts them.
+
+    Attributes:
+        compute: of the runs held out.
+        measured: their errors.
+        predicted: by the law of the others.
+        low: of the band there.
+        high: of the band there.
+        relative_error: predicted / measured - 1, of each.
+        worst: the largest of them by size.
+    """
+
+    compute: tuple[float, ...]
+    measured: tuple[float, ...]
+    predicted: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    relative_error: tuple[float, ...]
+    worst: float
+
+
+def held_out(
+    fit: Callable[..., Any],
+    inputs: Sequence[Numbers],
+    error: Numbers,
+    compute: Numbers,
+    *,
+    share: float = 0.2,
+) -> HeldOut:
+    """Fit without the runs of most compute, about `share` of all and at least one; predict them.
+
+    Args:
+        fit: of `inputs` and the error, such as fit_power_law.
+        inputs: what the law predicts from: (compute,), or (params, examples).
+        error: of each run.
+        compute: of each run; of equal computes all are held out.
+        share: of the runs.
+
+    Raises:
+        CannotFit: the others do not support the law.
+    """
+    costs = runs.column("compute", compute)
+    measured = runs.column("error", error)
+    arrays = [np.asarray(values, np.float64) for values in inputs]
+    if not len(costs) or {len(costs)} != {len(array) for array in (measured, *arrays)}:
+        raise CannotFit("of each run one number is needed in every column")
+    count = max(1, round(share * len(costs)))
+    out = costs >= np.sort(costs)[-count] * (1 - 1e-9)
+    law = fit(*(array[~out] for array in arrays), measured[~out])
+    predicted = law.predict(*(array[out] for array in arrays))
+    low, high = law.band(*(array[out] for array in arrays))
+    relative = predicted / measured[out] - 1
+    return HeldOut(
+        compute=tuple(costs[out].tolist()),
+        measured=tuple(measured[out].tolist()),
+        predicted=tuple(predicted.tolist()),
+        low=tuple(low.tolist()),
+        high=tuple(high.tolist()),
+        relative_error=tuple(relative.tolist()),
+        worst=float(relative[np.argmax(np.abs(relative))]),
+    )

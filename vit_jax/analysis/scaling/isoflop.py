@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The best size for each compute from runs of equal compute: Hoffmann et al. 2022, section 3.2."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from vit_jax.analysis.scaling import bootstrap, runs
+from vit_jax.analysis.scaling.bootstrap import Intervals, Values
+from vit_jax.analysis.scaling.least_squares import NUM_RESAMPLES
+from vit_jax.analysis.scaling.runs import CannotFit, Numbers
+
+TOLERANCE = 0.1
+# Budgets must differ by this factor at least.
+MIN_RANGE = 4.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Runs of one compute: log loss = log(loss) + curvature / 2 (log N - log(params))^2.
+
+    Attributes:
+        flops: of a run, the geometric mean.
+        params: at the minimum.
+        loss: at the minimum.
+        curvature: of log loss over log parameters.
+        params_interval: at 95 %.
+        sizes: parameters of the runs.
+        losses: of the runs.
+    """
+
+    flops: float
+    params: float
+    loss: float
+    curvature: float
+    params_interval: tuple[float, float]
+    sizes: tuple[float, ...]
+    losses: tuple[float, ...]
+
+    def predict(self, params: Numbers | float | int) -> Values:
+        """Return the parabola at each number of parameters."""
+        return self.loss * np.exp(
+            self.curvature / 2 * np.log(np.asarray(params) / self.params) ** 2
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class IsoFlop:
+    """N(C) = N0 (C / unit)^a and D(C) = C / (k N(C)), proportional to C^b.
+
+    Attributes:
+        a: exponent of the parameters.
+        b: exponent of the examples, 1 - a.
+        N0: parameters at C = unit.
+        unit: of compute, a power of ten near the middle of the budgets.
+        k: FLOPs for each parameter and example; None where the examples were not given.
+        intervals: of a, b and N0 at 95 %.
+        noise: of one run, the standard deviation of log loss.
+        budgets: with their minima.
+        refused: of the budgets left out, why.
+        draws: N0 and a of the resamples.
+    """
+
+    a: float
+    b: float
+    N0: float
+    unit: float
+    k: float | None
+    intervals: Intervals
+    noise: float
+    budgets: tuple[Budget, ...]
+    refused: tuple[str, ...]
+    draws: tuple[tuple[float, ...], ...] = dataclasses.field(repr=False)
+
+    def predict(self, compute: Numbers | float | int) -> Values:
+        """Return the best number of parameters for each compute."""
+        return self.N0 * (np.asarray(compute) / self.unit) ** self.a
+
+    def band(self, compute: Numbers | float | int) -> tuple[Values, Values]:
+        """Return the interval of the best number of parameters."""
+        N0, a = bootstrap.per_draw(self.draws, compute)
+        draws = N0 * (np.asarray(compute) / self.unit) ** a
+        return bootstrap.around(draws, self.predict(compute))
+
+    def examples(self, compute: Numbers | float | int) -> Values:
+        """Return the number of examples that each compute pays for at the best size.
+
+        Raises:
+            CannotFit: the law was fitted without the examples of each run.
+        """
+        if self.k is None:
+            raise CannotFit(
+                "the law was fitted without examples: give fit_isoflop those of each run"
+            )
+        return np.asarray(compute) / (self.k * self.predict(compute))
+
+    def describe(self) -> str:
+        """Write the law in one line."""
+        return f"N(C) = {self.N0:.3g} (C/{runs.ten(self.unit)})^{self.a:.3g}; D ~ C^{self.b:.3g}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields without the draws."""
+        return bootstrap.without_draws(self)
+
+
+def fit_isoflop(
+    params: Numbers,
+    loss: Numbers,
+    flops: Numbers,
+    *,
+    examples: Numbers | None = None,
+    tolerance: float = TOLERANCE,
+    num_resamples: int = NUM_RESAMPLES,
+    seed: int = 0,
+) -> IsoFlop:
+    """Fit a parabola in log N to the runs of each compute, and a power law through the minima.
+
+    A parabola that opens downward, or whose minimum lies outside the sizes tried, is left out and
+    named in `refused`. Differs from paper: the parabola is of log loss.
+
+    Args:
+        params: N of each run.
+        loss: of each run.
+        flops: C of each run.
+        examples: D of each run, from which k = C / (N D) is estimated.
+        tolerance: computes that differ by less, relatively, are one budget.
+        num_resamples: of the bootstrap.
+        seed: of the bootstrap.
+
+    Raises:
+        CannotFit: fewer than two budgets have a minimum, or they are too near each other.
+    """
+    given = {} if examples is None else {"examples": examples}
+    flops, params, loss, *rest = runs.columns(flops=flops, params=params, loss=loss, **given)
+    parabolas, refused = [], []
+    for group in _groups(flops, tolerance):
+        parabola = _parabola(flops[group], params[group], loss[group])
+        reason = parabola.refusal()
+        if reason:
+            refused.append(f"{parabola.flops:.3g} FLOPs: {reason}")
+        else:
+            parabolas.append(parabola)
+    _check(parabolas, refused)
+    spare = sum(parabola.spare for parabola in parabolas)
+    pool = np.concatenate([parabola.errors() for parabola in parabolas])
+    pool = (pool - pool.mean()) * bootstrap.t_factor(spare)
+    rng = np.random.default_rng(seed)
+    minima = np.column_stack([p.resampled_minima(pool, num_resamples, rng) for p in parabolas])
+    centre = np.array([p.minimum for p in parabolas])
+
+    budgets = np.array([parabola.flops for parabola in parabolas])
+    unit = runs.unit_of(budgets)
+    # A budget whose minimum the resamples move about counts for less.
+    spread = np.subtract(*np.percentile(minima, [84, 16], axis=0))
+    weight = 1 / np.maximum(spread, 1e-9 + 0.1 * np.median(spread))
+    design = np.column_stack([np.ones(len(budgets)), np.log(budgets / unit)])
+    line = np.linalg.pinv(design * weight[:, None]) * weight
+    log_n0, a = line @ centre
+    log_draws, a_draws = line @ minima.T
+    law = {"a": float(a), "b": float(1 - a), "N0": float(np.exp(log_n0))}
+    draws = {"a": a_draws, "b": 1 - a_draws, "N0": np.exp(log_draws)}
+    low, high = np.exp(bootstrap.interval(minima))
+    squares = sum(float(np.sum(parabola.residuals**2)) for parabola in parabolas)
+    return IsoFlop(
+        **law,
+        unit=unit,
+        k=float(np.exp(np.mean(np.log(flops / (params * rest[0]))))) if rest else None,
+        intervals=bootstrap.named_intervals(draws, law),
+        noise=float(np.sqrt(squares / spare)),
+        budgets=tuple(
+            parabola.budget((float(low[i]), float(high[i]))) for i, parabola in enumerate(parabolas)
+        ),
+        refused=tuple(refused),
+        draws=tuple(zip(draws["N0"].tolist(), a_draws.tolist(), strict=True)),
+    )
+
+
+def _groups(flops: np.ndarray, tolerance: float) -> list[np.ndarray]:
+    """Split runs, sorted by compute, where one is above the first of its group by `tolerance`."""
+    groups: list[list[int]] = []
+    for i, cost in enumerate(flops):
+        if groups and cost <= flops[groups[-1][0]] * (1 + tolerance):
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    return [np.array(group) for group in groups]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Parabola:
+    """log loss = p0 + p1 z + p2 z^2 of one budget, z = log N - middle."""
+
+    flops: float
+    params: np.ndarray
+    loss: np.ndarray
+    middle: float
+    design: np.ndarray
+    coefficients: np.ndarray
+
+    @property
+    def reach(self) -> float:
+        return float(np.ptp(np.log(self.params)))
+
+    @property
+    def spare(self) -> int:
+        return len(self.params) - 3
+
+    @property
+    def residuals(self) -> np.ndarray:
+        return np.log(self.loss) - self.design @ self.coefficients
+
+    @property
+    def minimum(self) -> float:
+        return float(self.minima(self.coefficients[None])[0])
+
+    def refusal(self) -> str:
+        """Say why the budget has no minimum; empty where it has."""
+        different = len(np.unique(self.params))
+        if different < 3:
+            return f"{different} sizes, and a parabola needs three"
+        if self.coefficients[2] <= 0:
+            return "the parabola opens downward; try more sizes, further apart"
+        if not np.log(self.params.min()) <= self.minimum <= np.log(self.params.max()):
+            side = "larger" if self.minimum > self.middle else "smaller"
+            return f"the minimum lies outside the sizes tried; try {side} ones"
+        return ""
+
+    def minima(self, coefficients: np.ndarray) -> np.ndarray:
+        """Return log N at the minimum of each parabola [R, 3], at most `reach` from the middle.
+
+        One that opens downward has its least value at that distance, on the side where it is lower.
+        """
+        slope, half = coefficients[:, 1], coefficients[:, 2]
+        inside = -slope / (2 * np.where(half > 0, half, 1))
+        best = np.where(half > 0, inside, -np.sign(slope) * self.reach)
+        return self.middle + np.clip(best, -self.reach, self.reach)
+
+    def errors(self) -> np.ndarray:
+        """Return residuals as large as the errors; without those of runs that fix the parabola."""
+        leverage = np.sum(np.linalg.qr(self.design)[0] ** 2, axis=1)
+        keep = leverage < 0.99
+        return self.residuals[keep] / np.sqrt(1 - leverage[keep])
+
+    def resampled_minima(
+        self, pool: np.ndarray, num_resamples: int, rng: np.random.Generator
+    ) -> np.ndarray:
+        noise = rng.choice(pool, (num_resamples, len(self.params)))
+        return self.minima(self.coefficients + noise @ np.linalg.pinv(self.design).T)
+
+    def budget(self, interval: tuple[float, float]) -> Budget:
+        z = self.minimum - self.middle
+        return Budget(
+            flops=self.flops,
+            params=float(np.exp(self.minimum)),
+            loss=float(np.exp(self.coefficients @ np.array([1.0, z, z**2]))),
+            curvature=float(2 * self.coefficients[2]),
+            params_interval=interval,
+            sizes=tuple(self.params.tolist()),
+            losses=tuple(self.loss.tolist()),
+        )
+
+
+def _parabola(flops: np.ndarray, params: np.ndarray, loss: np.ndarray) -> _Parabola:
+    middle = float(np.mean(np.log(params)))
+    z = np.log(params) - middle
+    design = np.column_stack([np.ones_like(z), z, z**2])
+    return _Parabola(
+        flops=float(np.exp(np.mean(np.log(flops)))),
+        params=params,
+        loss=loss,
+        middle=middle,
+        design=design,
+        coefficients=np.linalg.lstsq(design, np.log(loss), rcond=None)[0],
+    )
+
+
+def _check(parabolas: list[_Parabola], refused: list[str]) -> None:
+    if len(parabolas) < 2:
+        raise CannotFit(
+            f"{len(parabolas)} of {len(parabolas) + len(refused)} budgets have a minimum, and two "
+            "are needed" + "".join(f"; {reason}" for reason in refused)
+        )
+    factor = max(p.flops for p in parabolas) / min(p.flops for p in parabolas)
+    if factor < MIN_RANGE:
+        raise CannotFit(f"budgets span a factor of {factor:.3g}: at least {MIN_RANGE:g} needed")
+    if sum(parabola.spare for parabola in parabolas) < 2:
+        raise CannotFit(
+            "three runs for each budget fit a parabola exactly, whatever the noise: add sizes"
+        )

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs as columns of numbers, and why they may not support a law."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import special
+
+from vit_jax.analysis.scaling.bootstrap import Intervals
+from vit_jax.errors import UserError
+
+Numbers = Sequence[float | int] | np.ndarray
+# Exponents outside are no law of scaling, but a fit that found none.
+EXPONENTS = (0.005, 5.0)
+
+
+class CannotFit(UserError):
+    """The data do not support the law: one line that names why, and what would."""
+
+
+def column(name: str, values: object) -> np.ndarray:
+    """Read a column of positive numbers.
+
+    Raises:
+        CannotFit: something else.
+    """
+    try:
+        array = np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        raise CannotFit(f"{name} must be numbers, one for each run") from None
+    if array.ndim != 1:
+        raise CannotFit(f"{name} must be one number for each run, not of shape {array.shape}")
+    bad = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
+    if len(bad):
+        raise CannotFit(
+            f"{name} of run {bad[0]} is {array[bad[0]]:g}: "
+            "all must be finite and above zero; leave the run out"
+        )
+    return array
+
+
+def columns(**values: object) -> list[np.ndarray]:
+    """Read columns of equal length and sort their runs, so that their order means nothing.
+
+    Raises:
+        CannotFit: of different lengths, or no positive numbers.
+    """
+    arrays = [column(name, value) for name, value in values.items()]
+    sizes = {name: len(array) for name, array in zip(values, arrays, strict=True)}
+    if len(set(sizes.values())) > 1:
+        raise CannotFit("of each run one number is needed: got " + str(sizes))
+    order = np.lexsort(arrays[::-1])
+    return [array[order] for array in arrays]
+
+
+def falls(name: str, columns: np.ndarray, log_error: np.ndarray, names: list[str]) -> None:
+    """Refuse errors that do not fall along each of `columns` [N, K] by more than their noise.
+
+    A straight line through logarithms; each slope must be negative by Student's t at 97.5 %.
+
+    Raises:
+        CannotFit: naming the column.
+    """
+    design = np.column_stack([columns - columns.mean(0), np.ones(len(columns))])
+    slopes, *_ = np.linalg.lstsq(design, log_error, rcond=None)
+    spare = len(columns) - design.shape[1]
+    noise = np.sum((log_error - design @ slopes) ** 2) / max(spare, 1)
+    spread = np.sqrt(noise * np.diag(np.linalg.pinv(design.T @ design)))
+    for slope, std, column in zip(slopes, spread, names, strict=False):
+        if slope >= 0:
+            raise CannotFit(f"{name} rises with {column}: no law of scaling; check the larger runs")
+        if -slope < special.stdtrit(max(spare, 1), 0.975) * std:
+            raise CannotFit(
+                f"{name} does not fall with {column} by more than its noise: "
+                "add runs over a wider range, or repeat them with other seeds"
+            )
+
+
+def check_exponents(intervals: Intervals, centre: dict[str, float], names: Sequence[str]) -> None:
+    """Refuse a law with an exponent that the runs leave open.
+
+    Raises:
+        CannotFit: naming the exponent.
+    """
+    for name in names:
+        low, high = intervals[name]
+        if low <= EXPONENTS[0] or high >= EXPONENTS[1]:
+            raise CannotFit(
+                f"the runs do not determine {name}: {centre[name]:.2g}, but anything from "
+                f"{low:.2g} to {high:.2g} fits as well; add runs over a wider range"
+            )
+
+
+def ten(power: float) -> str:
+    """Write a power of ten as 1e18."""
+    return f"1e{round(np.log10(power))}"
+
+
+def unit_of(compute: np.ndarray) -> float:
+    """Return the power of ten next to the geometric mean."""
+    return float(10.0 ** np.round(np.mean(np.log10(compute))))
+
+
+def frontier(compute: Numbers, error: Numbers, *, tolerance: float = 0.0) -> np.ndarray:
+    """Return the indices, by compute, of the runs that none beats: cheaper and at least as good.
+
+    Args:
+        compute: of each run.
+        error: of each run.
+        tolerance: how much dearer, relatively, a run may be and beat another: runs planned for one
+            budget differ by a step or two.
+
+    Raises:
+        CannotFit: no positive numbers, or not as many of each.
+    """
+    columns(compute=compute, error=error)
+    order = np.lexsort((np.asarray(error), np.asarray(compute)))
+    costs, errors = np.asarray(compute, np.float64)[order], np.asarray(error, np.float64)[order]
+    best = np.minimum.accumulate(errors)
+    before = np.append(np.inf, best)  # the least error of the first i runs
+    affordable = np.searchsorted(costs, costs * (1 + tolerance), side="right")
+    return order[(errors < before[:-1]) & (errors <= before[affordable])]

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The best width, depth or MLP for a compute: Alabdulmohsin et al. 2023, arXiv:2305.13035."""
+
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+
+from vit_jax.analysis.scaling import bootstrap, least_squares, runs
+from vit_jax.analysis.scaling.bootstrap import Intervals, Values
+from vit_jax.analysis.scaling.least_squares import NUM_RESAMPLES
+from vit_jax.analysis.scaling.runs import CannotFit, Numbers
+
+MIN_RUNS = 12
+MIN_SIZES, MIN_COMPUTES = 4, 3
+# Sizes, and computes, must differ by this factor at least.
+MIN_RANGE = 4.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShapeLaw:
+    """f(x, C) = alpha x^-a + (beta x^b + xi) (C / unit)^-c + eps, x one dimension of the shape.
+
+    A larger x leaves a smaller error once trained (alpha), and takes more compute to train (beta).
+    The best is x(C) = (alpha a / (beta b) (C / unit)^c)^(1 / (a + b)), proportional to C^s.
+
+    Attributes:
+        alpha: error that a small x leaves.
+        a: its exponent.
+        beta: error that a large x has not yet trained away.
+        b: its exponent.
+        xi: error that compute removes whatever x is.
+        c: exponent of compute.
+        eps: error that neither removes.
+        s: c / (a + b).
+        unit: of compute, a power of ten near the middle of the runs.
+        intervals: of all of them, at 95 %.
+        noise: of one run, the standard deviation of log error.
+        draws: alpha, a, beta, b, xi, c and eps of the resamples.
+    """
+
+    alpha: float
+    a: float
+    beta: float
+    b: float
+    xi: float
+    c: float
+    eps: float
+    s: float
+    unit: float
+    intervals: Intervals
+    noise: float
+    draws: tuple[tuple[float, ...], ...] = dataclasses.field(repr=False)
+
+    def _theta(self) -> tuple[float, ...]:
+        return self.alpha, self.a, self.beta, self.b, self.xi, self.c, self.eps
+
+    def predict(self, size: Numbers | float | int, compute: Numbers | float | int) -> Values:
+        """Return the error of each pair of size and compute."""
+        return _error(self._theta(), size, np.asarray(compute) / self.unit)
+
+    def band(
+        self, size: Numbers | float | int, compute: Numbers | float | int
+    ) -> tuple[Values, Values]:
+        """Return the interval of the law at each pair."""
+        draws = bootstrap.per_draw(self.draws, compute)
+        spread = _error(draws, size, np.asarray(compute) / self.unit)
+        return bootstrap.around(spread, self.predict(size, compute))
+
+    def optimum(self, compute: Numbers | float | int) -> Values:
+        """Return the best size for each compute."""
+        return _optimum(self._theta(), np.asarray(compute) / self.unit)
+
+    def optimum_band(self, compute: Numbers | float | int) -> tuple[Values, Values]:
+        """Return the interval of the best size for each compute."""
+        draws = bootstrap.per_draw(self.draws, compute)
+        return bootstrap.around(
+            _optimum(draws, np.asarray(compute) / self.unit), self.optimum(compute)
+        )
+
+    def describe(self) -> str:
+        """Write the optimum in one line."""
+        return f"x(C) = {float(self.optimum(self.unit)):.3g} (C/{runs.ten(self.unit)})^{self.s:.3g}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields without the draws."""
+        return bootstrap.without_draws(self)
+
+
+def _error(theta: Any, size: Any, compute: Any) -> Any:
+    alpha, a, beta, b, xi, c, eps = theta
+    size = np.asarray(size)
+    return alpha * size**-a + (beta * size**b + xi) * compute**-c + eps
+
+
+def _optimum(theta: Any, compute: Any) -> Any:
+    alpha, a, beta, b, _, c, _ = theta
+    return (alpha * a / (beta * b) * compute**c) ** (1 / (a + b))
+
+
+def fit_shape(
+    size: Numbers,
+    compute: Numbers,
+    error: Numbers,
+    *,
+    num_resamples: int = NUM_RESAMPLES,
+    seed: int = 0,
+) -> ShapeLaw:
+    """Fit f(x, C) to runs that differ in one dimension of the shape and in compute.
+
+    The other dimensions stay at the centre of a star-shaped sweep, large enough not to hold the
+    error up. Differs from paper: each dimension has its own c, where the paper shares one.
+
+    Args:
+        size: x of each run: its width, depth or MLP width.
+        compute: of each run, in any unit.
+        error: of each run.
+        num_resamples: of the bootstrap.
+        seed: of the bootstrap.
+
+    Raises:
+        CannotFit: the runs do not support the law.
+    """
+    compute, size, error = runs.columns(compute=compute, size=size, error=error)
+    _check(size, compute, error)
+    unit = runs.unit_of(compute)
+    middle = np.exp(np.mean(np.log([size, compute]), axis=1))
+    log_x, log_t = np.log(size / middle[0]), np.log(compute / middle[1])
+    lowest = error.min()
+
+    def model(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        log_alpha, a, log_beta, b, xi, c, eps = theta.T[:, :, None]
+        left = np.exp(log_alpha - a * log_x)
+        trained = np.exp(-c * log_t)
+        untrained = np.exp(log_beta + b * log_x) * trained
+        common = xi * trained
+        total = left + untrained + common + eps
+        slopes = np.stack(
+            [
+                left,
+                -left * log_x,
+                untrained,
+                untrained * log_x,
+                trained,
+                -(untrained + common) * log_t,
+                np.ones_like(total),
+            ],
+            -1,
+        )
+        return np.log(total), slopes / total[..., None]
+
+    starts = []
+    for a, b, c, part, xi in itertools.product(
+        (0.3, 1.0), (0.3, 1.0), (0.2, 0.6), (0.0, 0.5, 0.8), (0.0, 0.4)
+    ):
+        rest = error.mean() - part * lowest
+        log = np.log(rest * (1 - xi) / 2)
+        starts.append((log, a, log, b, xi * rest, c, part * lowest))
+    least, most = runs.EXPONENTS
+    inf = np.inf
+    bounds = least_squares.Bounds(
+        low=np.array([-inf, least, -inf, least, 0, least, 0]),
+        high=np.array([inf, most, inf, most, inf, most, lowest]),
+        loose=np.array([-inf, least, -inf, least, -2 * error.max(), least, -lowest]),
+    )
+    found = least_squares.fit(
+        model,
+        np.log(error),
+        np.array(starts),
+        bounds,
+        delta=None,
+        num_resamples=num_resamples,
+        seed=seed,
+    )
+
+    def named(theta: np.ndarray) -> dict[str, Any]:
+        log_alpha, a, log_beta, b, xi, c, eps = theta.T
+        scale = np.exp(c * np.log(middle[1] / unit))
+        return {
+            "alpha": np.exp(log_alpha + a * np.log(middle[0])),
+            "a": a,
+            "beta": np.exp(log_beta - b * np.log(middle[0])) * scale,
+            "b": b,
+            "xi": xi * scale,
+            "c": c,
+            "eps": eps,
+        }
+
+    def with_exponent(law: dict[str, Any]) -> dict[str, Any]:
+        return {**law, "s": law["c"] / (law["a"] + law["b"])}
+
+    draws = named(found.draws)
+    centre = {name: float(p) for name, p in with_exponent(named(found.theta)).items()}
+    intervals = bootstrap.named_intervals(with_exponent(draws), centre)
+    runs.check_exponents(intervals, centre, ["a", "b", "c"])
+    law = ShapeLaw(
+        **centre,
+        unit=unit,
+        intervals=intervals,
+        noise=found.noise,
+        draws=tuple(map(tuple, np.column_stack(list(draws.values())).tolist())),
+    )
+    best = np.asarray(law.optimum(np.unique(compute)))
+    if (best < size.min()).all() or (best > size.max()).all():
+        side = "smaller" if best[0] < size.min() else "larger"
+        raise CannotFit(
+            f"the best size lies outside those tried at every compute, near {best[-1]:.3g}: "
+            f"try {side} ones"
+        )
+    return law
+
+
+def _check(size: np.ndarray, compute: np.ndarray, error: np.ndarray) -> None:
+    """Refuse runs that cannot tell the seven parameters apart."""
+    if len(size) < MIN_RUNS:
+        raise CannotFit(f"{len(size)} runs: f(x, C) has 7 parameters, and needs {MIN_RUNS} runs")
+    for name, values, least in (("sizes", size, MIN_SIZES), ("computes", compute, MIN_COMPUTES)):
+        different = len(np.unique(values))
+        if different < least:
+            raise CannotFit(f"{different} different {name}: f(x, C) needs at least {least}")
+        if values.max() < MIN_RANGE * values.min():
+            raise CannotFit(
+                f"{name} span a factor of {values.max() / values.min():.3g}: "
+                f"f(x, C) needs at least {MIN_RANGE:g}"
+            )
+    runs.falls("error", np.log(compute)[:, None], np.log(error), ["compute"])

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`sweep plan`: the manifest of a sweep and its price."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from vit_jax.analysis.tables import format_flops
+from vit_jax.cli import sweep_file
+from vit_jax.cli.sweep_file import SweepFile
+from vit_jax.durations import format_duration
+from vit_jax.errors import UserError
+from vit_jax.sweeps import point as point_lib
+from vit_jax.sweeps import queue
+from vit_jax.sweeps.grid import Overrides
+from vit_jax.sweeps.point import Point
+from vit_jax.sweeps.price import Device, find_device
+
+
+def plan(args: argparse.Namespace, extra: Overrides) -> int:
+    """Print the points as JSON lines, and their total on standard error."""
+    file = sweep_file.read(args.file)
+    if args.num_devices < 1:
+        raise UserError(f"--num_devices={args.num_devices} must be at least 1")
+    device = find_device(args.device, args.num_devices)
+    drawn = file.search is not None
+    points = draw(file, device, extra) if drawn else sweep_file.points(file, device, extra)
+    for point in points:
+        print(point_lib.to_line(point))
+    if args.out is not None:
+        if drawn:
+            raise UserError(f"{file.path} is a search: its points come up as it runs; drop --out")
+        write(args.out, points)
+    print(total(points, device, args.price), file=sys.stderr)
+    if drawn:
+        print("(of a search: trials drawn at random, all run to their end)", file=sys.stderr)
+    return 0
+
+
+def draw(file: SweepFile, device: Device, extra: Overrides) -> list[Point]:
+    """Return as many points as a search makes, drawn at random: what it would cost."""
+    package = queue.optuna()
+    study = package.create_study(sampler=package.samplers.RandomSampler(seed=0))
+    overrides = [propose(file, study.ask(), extra) for _ in range(file.trials)]
+    names = point_lib.names(overrides)
+    return [
+        sweep_file.make(file, each, name, device)
+        for each, name in zip(overrides, names, strict=True)
+    ]
+
+
+def propose(file: SweepFile, trial: object, extra: Overrides) -> Overrides:
+    """Return the overrides that a search makes of an Optuna trial."""
+    assert file.search is not None
+    try:
+        return {**file.search(trial), **extra}
+    except UserError:
+        raise
+    except Exception as error:  # whatever a user's own file does
+        raise UserError(f"{file.path}: search(): {type(error).__name__}: {error}") from error
+
+
+def write(place: Path, points: list[Point]) -> None:
+    """Write the manifest, and say what is new against one that was there."""
+    place.mkdir(parents=True, exist_ok=True)
+    known = set()
+    if (place / point_lib.MANIFEST).exists():
+        known = {point.run for point in point_lib.read_manifest(place)}
+    point_lib.write_manifest(place, points)
+    runs = {point.run for point in points}
+    if known and known != runs:
+        print(
+            f"{place / point_lib.MANIFEST}: {len(runs - known)} runs are new, "
+            f"{len(known - runs)} are no longer in it (their directories stay)",
+            file=sys.stderr,
+        )
+
+
+def total(points: list[Point], device: Device, price: float | None) -> str:
+    """Say what all points cost in one line."""
+    flops = sum(point.flops for point in points)
+    seconds = sum(point.seconds or 0.0 for point in points)
+    hours = seconds * device.count / 3600
+    money = "" if price is None else f", {hours * price:,.2f} at {price:g} an hour"
+    devices = device.name if device.count == 1 else f"{device.count} x {device.name}"
+    return (
+        f"{len(points)} runs, {format_flops(flops)}; about {format_duration(seconds)} one after "
+        f"the other on {devices} at {device.flops_per_second:.2g} FLOP/s each: "
+        f"{hours:,.3g} device-hours{money}"
+    )

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`sweep report`: laws fitted to the finished runs, as a picture, a page and numbers."""
+
+import json
+from pathlib import Path
+
+from vit_jax.cli import sweep_status
+from vit_jax.errors import UserError
+from vit_jax.sweeps import figure, laws, page, point, results
+
+PICTURE, PAGE, FITS = "report.png", "report.html", "fits.json"
+_SIZES = 3  # different numbers of parameters that make a sweep one of sizes
+
+
+def report(place: Path, title: str) -> int:
+    """Write the report of the sweep in `place`, and print what was found.
+
+    Raises:
+        UserError: no run has finished, or the metric is one that grows.
+    """
+    found = results.read(place, point.read_manifest(place))
+    finished = [result for result in found if result.value is not None]
+    if not finished:
+        raise UserError(f"of the {len(found)} runs in {place} none has finished; start: sweep run")
+    metric, title = found[0].point.metric, title or place.resolve().name
+    fitted = None
+    sized = len({result.point.params for result in finished}) >= _SIZES
+    if sized and metric.endswith("loss"):
+        fitted = laws.fit(place, found)
+        figure.draw_laws(fitted, metric, title, place / PICTURE)
+        (place / FITS).write_text(json.dumps(fitted.to_json(), indent=1) + "\n")
+        for name, quantity, value, interval in page.law_rows(fitted):
+            between = f" ({interval})" if interval else ""
+            print(f"{name:22} {quantity}" + (f" = {value}{between}" if value else ""))
+        for name, reason in fitted.refused.items():
+            print(f"{name:22} not fitted: {reason}")
+    else:
+        figure.draw_search(found, metric, title, place / PICTURE)
+        order = -1 if metric.endswith("loss") else 1
+        for result in sorted(finished, key=lambda r: -order * (r.value or 0.0))[:5]:
+            print(f"{metric} {result.value:.4f}  {result.point.name}")
+    page.write(
+        place / PAGE,
+        found,
+        fitted,
+        title=title,
+        summary=sweep_status.summary(found),
+        picture=place / PICTURE,
+    )
+    written = [PICTURE, PAGE, *([FITS] if fitted is not None else [])]
+    print("wrote " + ", ".join(str(place / name) for name in written))
+    return 0

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`sweep run`: workers that train what has not finished, or one point of an array job."""
+
+import argparse
+import concurrent.futures
+import copy
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from vit_jax.cli import sweep_file, sweep_plan, sweep_status
+from vit_jax.cli.sweep_file import SweepFile
+from vit_jax.errors import UserError
+from vit_jax.sweeps import devices, point, queue, results
+from vit_jax.sweeps.claim import claim
+from vit_jax.sweeps.grid import Overrides
+from vit_jax.sweeps.point import Point
+from vit_jax.sweeps.results import State
+from vit_jax.sweeps.trial import Stopping
+from vit_jax.sweeps.worker import Worker
+from vit_jax.train import workdir
+from vit_jax.train.stop import INTERRUPTED
+
+_SOME_FAILED = 1
+
+
+def run(args: argparse.Namespace, extra: Overrides) -> int:
+    """Train what has not finished; returns the exit status."""
+    # The devices are the runs': a process that only looks at a GPU takes most of its memory.
+    jax.config.update("jax_platforms", "cpu")
+    if args.workers < 1:
+        raise UserError(f"--workers={args.workers} must be at least 1")
+    file, place = _open(args, extra)
+    search = file if file is not None and file.search is not None else None
+    if search is not None and args.index is not None:
+        raise UserError(f"{search.path} is a search: its points come up as it runs; drop --index")
+    with Stopping() as stopping:
+        workers = [
+            Worker(
+                place=place,
+                stopping=stopping,
+                since=time.time(),
+                environment=devices.share(i, args.workers),
+                say=_say if args.workers == 1 else _numbered(i + 1),
+            )
+            for i in range(args.workers)
+        ]
+        if search is not None:
+            _each(workers, lambda worker, i: _search(worker, i, search, extra))
+            points = point.read_manifest(place)
+        else:
+            points = point.read_manifest(place)
+            if args.index is not None:
+                points = [_indexed(points, args.index)]
+                _train_one(workers[0], points[0])
+            else:
+                _say(sweep_status.summary(results.read(place, points)))
+                by_run = {each.run: each for each in points}
+                _each(workers, lambda worker, _: worker.run_grid(by_run))
+    return _conclude(place, points, stopped=stopping.asked)
+
+
+def _open(args: argparse.Namespace, extra: Overrides) -> tuple[SweepFile | None, Path]:
+    """Read the file, where one is named, write its manifest, and return it with the directory."""
+    if args.target.is_dir():
+        if args.out is not None or extra:
+            flag = "--out" if args.out is not None else "--config.FIELD"
+            raise UserError(f"{args.target} has its manifest; {flag} is for a sweep file")
+        place, file = args.target, None
+        point.read_manifest(place)
+    else:
+        file = sweep_file.read(args.target)
+        if args.out is None:
+            raise UserError(f"where to? add --out=DIR for the runs of {args.target}")
+        place = args.out
+        workdir.check_local(place, "--out")
+        place.mkdir(parents=True, exist_ok=True)
+        if file.search is None:
+            sweep_plan.write(place, sweep_file.points(file, None, extra))
+    return file, place
+
+
+def _each(workers: Sequence[Worker], work: Any) -> None:
+    """Let every worker work, each in a thread with its share of the cores, until all have ended."""
+
+    def begin(i: int) -> None:
+        devices.keep_to_cores(i, len(workers))
+        try:
+            work(workers[i], i)
+        except BaseException:
+            workers[i].stopping.stop()  # the others' runs are saved before this one's error is told
+            raise
+
+    with concurrent.futures.ThreadPoolExecutor(len(workers)) as pool:
+        for future in [pool.submit(begin, i) for i in range(len(workers))]:
+            future.result()
+
+
+def _search(worker: Worker, i: int, file: SweepFile, extra: Overrides) -> None:
+    """Train what the file's search proposes, adding each point to the manifest."""
+    sampler = copy.deepcopy(file.sampler)  # its random numbers are one worker's
+    study = queue.open_study(
+        worker.place, sampler=sampler, pruner=file.pruner, maximize=file.maximize
+    )
+    queue.begin_sampling(study, i)
+
+    def propose(trial: Any) -> Point:
+        overrides = sweep_plan.propose(file, trial, extra)
+        name = point.names([trial.params])[0]  # what was drawn, not what all runs share
+        made = sweep_file.make(file, overrides, name, None)
+        point.add_to_manifest(worker.place, made)
+        return made
+
+    worker.run_search(study, file.trials, propose, prunes=file.pruner is not None)
+
+
+def _indexed(points: list[Point], index: int) -> Point:
+    if not 0 <= index < len(points):
+        raise UserError(f"--index={index}: the manifest has lines 0 to {len(points) - 1}")
+    return points[index]
+
+
+def _train_one(worker: Worker, chosen: Point) -> None:
+    with claim(worker.place, chosen.run) as descriptor:
+        if descriptor is None:
+            raise UserError(f"{chosen.name} ({chosen.run}) is being trained by another worker")
+        if not results.is_finished(chosen.workdir(worker.place)):
+            worker.train(chosen, descriptor)
+
+
+def _conclude(place: Path, points: Sequence[Point], *, stopped: bool) -> int:
+    """Say what the runs have come to, and return the exit status."""
+    found = results.read(place, points)
+    _say(sweep_status.summary(found))
+    for result in found:
+        if result.state is State.FAILED:
+            log = result.point.workdir(place) / "output.txt"
+            _say(f"failed: {result.point.name}: {result.told}; see {log}")
+    if stopped:
+        _say("stopped; the same command continues")
+        return INTERRUPTED
+    return _SOME_FAILED if any(result.state is State.FAILED for result in found) else 0
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _numbered(worker: int) -> Any:
+    return lambda text: _say(f"worker {worker}: {text}")

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What sweep files are written with: iterables of overrides, combined.
+
+An override is {"optim.lr": 1e-3}: fields of the config by their paths, as `--config.optim.lr`
+names them; "config" is the base file itself, and "name" what the run is called where the fields in
+which it differs from the others would not say it.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from vit_jax.errors import UserError
+
+Overrides = dict[str, Any]
+
+
+def axis(field: str, values: Iterable[Any]) -> list[Overrides]:
+    """Return one override for each value: axis("model.dim", (64, 128))."""
+    return [{field: value} for value in values]
+
+
+def product(*axes: Iterable[Overrides]) -> Iterator[Overrides]:
+    """Combine each override of the first axis with each of the second, and so on."""
+    return map(_merged, itertools.product(*axes))
+
+
+def zipped(*axes: Iterable[Overrides]) -> Iterator[Overrides]:
+    """Combine the first overrides of all axes, then the second ones, and so on.
+
+    Raises:
+        UserError: axes of different lengths.
+    """
+    columns = [list(values) for values in axes]
+    if len({len(column) for column in columns}) > 1:
+        lengths = ", ".join(str(len(column)) for column in columns)
+        raise UserError(f"zipped() needs axes of one length, not {lengths}")
+    return map(_merged, zip(*columns, strict=True))
+
+
+def chain(*axes: Iterable[Overrides]) -> Iterator[Overrides]:
+    """Return all of the first, then all of the second, and so on."""
+    return itertools.chain(*axes)
+
+
+def log_spaced(low: float, high: float, count: int) -> list[float]:
+    """Return `count` numbers from `low` to `high`, each the same factor above the one before.
+
+    Three digits are kept, so that a name or a flag can be typed again.
+    """
+    return [float(f"{value:.3g}") for value in np.geomspace(low, high, count)]
+
+
+def _merged(overrides: Iterable[Overrides]) -> Overrides:
+    merged: Overrides = {}
+    for each in overrides:
+        for field in each:
+            if field in merged:
+                raise UserError(f"two axes of a sweep set {field}; drop it from one of them")
+        merged |= each
+    return merged

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The laws that the finished runs of a sweep follow, or why they follow none."""
+
+import dataclasses
+import json
+import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from vit_jax import config_json
+from vit_jax.analysis import scaling
+from vit_jax.analysis.scaling import CannotFit
+from vit_jax.sweeps.results import Result
+from vit_jax.train import workdir
+
+# Fields in which a run may differ from others and still follow one law with them: its size, its
+# length, and what is set by size or length.
+_OF_SIZE = ("model.", "duration", "optim.lr", "optim.warmup", "data.batch_size", "seed")
+SHAPES = ("model.dim", "model.depth", "model.mlp_dim")
+_ONE_BUDGET = 0.1  # by which FLOPs of runs planned for the same may differ
+Law = TypeVar("Law")
+
+
+class Run(NamedTuple):
+    """A finished run as a point of a law; of several that differ in their seed, their mean."""
+
+    name: str
+    params: int
+    examples: int
+    flops: float
+    value: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Laws:
+    """What was fitted to one group of runs.
+
+    Attributes:
+        runs: those that the laws are of.
+        others: by what sets them apart, runs that may follow another law: of fewer images, say.
+        frontier: the runs that none beats.
+        compute: value against compute, of the frontier.
+        held_out: how the law of the smaller ones of them predicts the largest.
+        joint: value against parameters and examples.
+        isoflop: the best size for each compute.
+        shapes: by field, the best width, depth or MLP width for each compute.
+        refused: by law, why it could not be fitted.
+    """
+
+    runs: Sequence[Run]
+    others: Mapping[str, Sequence[Run]]
+    frontier: Sequence[Run]
+    compute: scaling.PowerLaw | None
+    held_out: scaling.HeldOut | None
+    joint: scaling.Chinchilla | None
+    isoflop: scaling.IsoFlop | None
+    shapes: Mapping[str, scaling.ShapeLaw]
+    refused: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the laws as plain JSON values."""
+        fitted = {"compute": self.compute, "joint": self.joint, "isoflop": self.isoflop}
+        return {
+            **{name: law.to_json() for name, law in fitted.items() if law is not None},
+            "held_out": None if self.held_out is None else dataclasses.asdict(self.held_out),
+            "shapes": {field: law.to_json() for field, law in self.shapes.items()},
+            "refused": dict(self.refused),
+            "frontier": [run.name for run in self.frontier],
+        }
+
+
+def fit(place: Path, found: Sequence[Result]) -> Laws:
+    """Fit every law to the finished runs of the sweep in `place`.
+
+    Runs that differ in other fields than those of size and length, such as the training split, are
+    apart: the laws are of the largest group. A value is the sweep's metric, lower being better.
+    """
+    groups = _groups(found)
+    main = max(groups, key=lambda label: len(groups[label])) if groups else ""
+    runs = [run for run, _ in groups.get(main, [])]
+    refused: dict[str, str] = {}
+
+    def tried(name: str, law: Callable[[], Law]) -> Law | None:
+        try:
+            return law()
+        except CannotFit as error:
+            refused[name] = str(error)
+            return None
+
+    params, examples, flops, values = _columns(runs)
+    best = tried("frontier", lambda: scaling.frontier(flops, values, tolerance=_ONE_BUDGET))
+    frontier = [] if best is None else [runs[i] for i in best]
+    _, _, costs, losses = _columns(frontier)
+    return Laws(
+        runs=runs,
+        others={
+            label: [run for run, _ in group] for label, group in groups.items() if label != main
+        },
+        frontier=frontier,
+        compute=tried("compute", lambda: scaling.fit_power_law(costs, losses)),
+        held_out=tried(
+            "held out",
+            lambda: scaling.held_out(scaling.fit_power_law, (costs,), losses, costs),
+        ),
+        joint=tried("joint", lambda: scaling.fit_chinchilla(params, examples, values, flops=flops)),
+        isoflop=tried(
+            "isoflop", lambda: scaling.fit_isoflop(params, values, flops, examples=examples)
+        ),
+        shapes=_shapes(place, groups.get(main, []), tried),
+        refused=refused,
+    )
+
+
+def _columns(runs: Sequence[Run]) -> tuple[list[float], ...]:
+    return (
+        [float(run.params) for run in runs],
+        [float(run.examples) for run in runs],
+        [run.flops for run in runs],
+        [run.value for run in runs],
+    )
+
+
+def _groups(found: Sequence[Result]) -> dict[str, list[tuple[Run, Result]]]:
+    """Put finished runs that may follow one law together, by what they have in common."""
+    rests = {
+        result.point.run: {
+            field: json.dumps(value)
+            for field, value in result.point.overrides.items()
+            if not field.startswith(_OF_SIZE)
+        }
+        for result in found
+    }
+    fields = sorted({field for rest in rests.values() for field in rest})
+    differing = [field for field in fields if len({rest.get(field) for rest in rests.values()}) > 1]
+    groups: dict[str, list[tuple[Run, Result]]] = {}
+    for results in _by_seed(found):
+        point, rest = results[0].point, rests[results[0].point.run]
+        label = " ".join(
+            f"{field.rpartition('.')[2]}={json.loads(rest[field])}"
+            for field in differing
+            if field in rest
+        )
+        value = statistics.geometric_mean(result.curve[-1][1] for result in results)
+        run = Run(point.name, point.params, point.examples, point.flops, value)
+        groups.setdefault(label, []).append((run, results[0]))
+    return groups
+
+
+def _by_seed(found: Sequence[Result]) -> list[list[Result]]:
+    """Put finished runs that differ in the seed alone together."""
+    same: dict[str, list[Result]] = {}
+    for result in found:
+        if result.value is not None:
+            rest = {k: v for k, v in result.point.overrides.items() if k != "seed"}
+            same.setdefault(json.dumps([result.point.config, rest]), []).append(result)
+    return list(same.values())
+
+
+def _shapes(
+    place: Path,
+    group: Sequence[tuple[Run, Result]],
+    tried: Callable[[str, Callable[[], scaling.ShapeLaw]], scaling.ShapeLaw | None],
+) -> dict[str, scaling.ShapeLaw]:
+    """Fit the law of each dimension of the shape that is varied alone, around a centre."""
+    shapes = [_shape(place, result) for _, result in group]
+    if any(shape is None for shape in shapes):  # a network without these dimensions
+        return {}
+    sizes = [shape for shape in shapes if shape is not None]
+    centre = tuple(Counter(column).most_common(1)[0][0] for column in zip(*sizes, strict=True))
+    laws = {}
+    for i, field in enumerate(SHAPES):
+        rays = [
+            (size[i], run)
+            for size, (run, _) in zip(sizes, group, strict=True)
+            if all(size[j] == centre[j] for j in range(len(SHAPES)) if j != i)
+        ]
+        if len({size for size, _ in rays}) < 3:
+            continue  # it was not asked for
+        columns = [[float(size) for size, _ in rays], *_columns([run for _, run in rays])[2:]]
+        law = tried(field, lambda columns=columns: scaling.fit_shape(*columns))
+        if law is not None:
+            laws[field] = law
+    return laws
+
+
+def _shape(place: Path, result: Result) -> tuple[int, ...] | None:
+    saved = json.loads((result.point.workdir(place) / workdir.CONFIG).read_text())
+    tree = config_json.flatten(saved)
+    values = [tree[field] for field in SHAPES if isinstance(tree.get(field), int)]
+    return tuple(values) if len(values) == len(SHAPES) else None

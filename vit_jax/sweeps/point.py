@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A point of a sweep: one run, its name, its directory and its price; and the list of them."""
+
+import dataclasses
+import fcntl
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vit_jax import config_json
+from vit_jax.config import Config
+from vit_jax.errors import UserError
+from vit_jax.sweeps.grid import Overrides
+
+MANIFEST = "manifest.jsonl"
+RUNS = "runs"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Point:
+    """One run of a sweep; a line of its manifest.
+
+    Attributes:
+        run: hash of the config, the name of the run's directory.
+        name: the fields in which it differs from its neighbours.
+        config: the base file, with its argument if it has one.
+        overrides: fields of the config and their values.
+        metric: what the sweep compares, such as "val/loss".
+        params: trained parameters.
+        flops: of the whole run, a multiply-add counted as two; training steps alone.
+        examples: images seen, repeats included.
+        tokens: of those images; None where the model has none.
+        steps: of training.
+        seconds: estimated time of the training steps; None where no device was named.
+    """
+
+    run: str
+    name: str
+    config: str
+    overrides: Overrides
+    metric: str
+    params: int
+    flops: float
+    examples: int
+    tokens: int | None
+    steps: int
+    seconds: float | None
+
+    def arguments(self) -> list[str]:
+        """Return the flags of `main.py` that make the run's config."""
+        return arguments(self.config, self.overrides)
+
+    def workdir(self, place: Path) -> Path:
+        """Return the run's directory in a sweep's directory."""
+        return place / RUNS / self.run
+
+
+def arguments(config: str, overrides: Overrides) -> list[str]:
+    """Return the flags of `main.py` that read a base file and change fields of it."""
+    changed = [f"--config.{field}={_text(value)}" for field, value in overrides.items()]
+    return [f"--config={config}", *changed]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(_as_tuple(value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else _text(value)
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list | tuple) else value
+
+
+def run_hash(cfg: Config) -> str:
+    """Hash what a run computes and measures: the same where only its layout or place differs.
+
+    Fields at their defaults are left out: one that a later version adds changes no hash.
+    """
+    base = dataclasses.replace(Config(), model=type(cfg.model)())
+    default = config_json.flatten(config_json.to_json(base))
+    tree = config_json.flatten(config_json.to_json(cfg))
+    kept = {
+        field: value
+        for field, value in tree.items()
+        if (field not in default or default[field] != value or field == "model.family")
+        and (not config_json.is_free(field) or field.startswith("evals."))
+    }
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def names(points: Sequence[Overrides]) -> list[str]:
+    """Name each point by the fields in which the points differ: "dim=64 lr=0.001"."""
+    fields = list(dict.fromkeys(field for point in points for field in point))
+    differing = [field for field in fields if len({repr(point.get(field)) for point in points}) > 1]
+    shown = _short(differing or fields)
+    return [
+        " ".join(f"{shown[field]}={_shown(point[field])}" for field in shown if field in point)
+        or "base"
+        for point in points
+    ]
+
+
+def _short(fields: Sequence[str]) -> dict[str, str]:
+    """Drop what precedes the last part of a path, where that names no other field."""
+    last = [field.rpartition(".")[2] for field in fields]
+    return {
+        field: short if last.count(short) == 1 else field
+        for field, short in zip(fields, last, strict=True)
+    }
+
+
+def write_manifest(place: Path, points: Sequence[Point]) -> None:
+    """Write one JSON line for each point, by renaming a finished file over the old one."""
+    temporary = place / f"{MANIFEST}.tmp"
+    temporary.write_text("".join(f"{to_line(point)}\n" for point in points), encoding="utf-8")
+    temporary.replace(place / MANIFEST)
+
+
+def add_to_manifest(place: Path, point: Point) -> None:
+    """Add the line of a point that a search has come up with, unless it is there."""
+    with open(place / MANIFEST, "a+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        if all(json.loads(line)["run"] != point.run for line in file):
+            file.write(f"{to_line(point)}\n")
+
+
+def to_line(point: Point) -> str:
+    """Write a point as a line of the manifest."""
+    return json.dumps(dataclasses.asdict(point))
+
+
+def read_manifest(place: Path) -> list[Point]:
+    """Read a sweep's points.
+
+    Raises:
+        UserError: no manifest in `place`, or a line that is no point.
+    """
+    path = place / MANIFEST
+    if not path.is_file():
+        raise UserError(
+            f"{place} holds no {MANIFEST}; it is written by: python -m vit_jax sweep run FILE "
+            f"--out={place}"
+        )
+    return [_read_line(path, i, line) for i, line in enumerate(path.read_text().splitlines(), 1)]
+
+
+def _read_line(path: Path, number: int, line: str) -> Point:
+    fields = {field.name for field in dataclasses.fields(Point)}
+    try:
+        values: Mapping[str, Any] = json.loads(line)
+        if set(values) != fields:
+            raise ValueError("it has other fields")
+        return Point(**values)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path}, line {number}, is no point of a sweep: {error}") from None

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run costs before it is started: parameters, FLOPs, images, tokens; by shapes alone."""
+
+import functools
+import time
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from vit_jax import config as config_lib
+from vit_jax import data, durations, errors, models, optim, trees
+from vit_jax.analysis.peaks import peak_flops
+from vit_jax.analysis.scale import CHIPS, EFFICIENCY
+from vit_jax.config import Config
+from vit_jax.data import DataConfig
+from vit_jax.errors import UserError
+from vit_jax.models import ModelConfig
+from vit_jax.objectives import ObjectiveConfig
+from vit_jax.train import build as build_lib
+
+HERE = "here"
+
+
+class Price(NamedTuple):
+    """The costs of a run; the fields of `point.Point` of the same names."""
+
+    params: int
+    flops: float
+    examples: int
+    tokens: int | None
+    steps: int
+
+
+class Device(NamedTuple):
+    """Devices of one kind, and the training FLOPs per second that one of them is taken to reach."""
+
+    name: str
+    count: int
+    flops_per_second: float
+
+
+def price(cfg: Config) -> Price:
+    """Count what a run costs.
+
+    Raises:
+        UserError: a duration in epochs of a dataset that is not here, or one that does not go with
+            the others.
+    """
+    num_examples, known = _num_examples(cfg)
+    plan = config_lib.plan(cfg, num_examples)
+    image = _of_image(cfg.model, cfg.objective, uphill=cfg.optim.sam_rho > 0)
+    if known:  # a warmup longer than the run is found here, not by its worker
+        optim.make_optimizer(cfg.optim, image.params, plan.clock)
+    count = plan.total_steps * cfg.data.batch_size
+    return Price(
+        params=trees.num_params(image.params),
+        flops=float(image.flops) * count,
+        examples=count,
+        tokens=None if image.tokens is None else image.tokens * count,
+        steps=plan.total_steps,
+    )
+
+
+def examples(model: ModelConfig, flops: float) -> str:
+    """Return the duration in which training a model takes so many FLOPs: "16384 examples"."""
+    image = _of_image(model, ObjectiveConfig(), uphill=False)
+    return f"{round(flops / image.flops)} examples"
+
+
+def _num_examples(cfg: Config) -> tuple[int, bool]:
+    """Return the length of the training split, and whether it is known."""
+    try:
+        return _length(cfg.data), True
+    except UserError as error:
+        if durations.parse(cfg.duration)[1] == "epochs":
+            raise UserError(
+                f"{error}; or write duration={cfg.duration!r} in steps or examples, which need no "
+                "data to be priced"
+            ) from None
+        return cfg.data.batch_size, False  # of a length in steps or examples, any number
+
+
+@functools.lru_cache
+def _length(cfg: DataConfig) -> int:
+    source = data.open_source(
+        cfg.name, cfg.data_dir, cfg.train_split, cache=False, classes=cfg.classes
+    )
+    return len(source)
+
+
+class _OfImage(NamedTuple):
+    """What a model costs: its parameters' shapes, FLOPs of training on an image, and its tokens."""
+
+    params: Any
+    flops: int
+    tokens: int | None
+
+
+def _of_image(model: ModelConfig, objective: ObjectiveConfig, *, uphill: bool) -> _OfImage:
+    # In a loop all counts are the same, and traced in a fraction of the time.
+    return _of_looped(models.looped(model), objective, uphill)
+
+
+@functools.lru_cache
+def _of_looped(model: ModelConfig, objective: ObjectiveConfig, uphill: bool) -> _OfImage:
+    cfg = Config(model=model, objective=objective, duration="1 steps")
+    cfg.optim.sam_rho = 0.1 if uphill else 0.0
+    parts = build_lib.build(cfg, num_examples=cfg.data.batch_size)
+    variables = {"params": parts.abstract.params, **parts.abstract.model_state}
+    image = jax.ShapeDtypeStruct((1, *models.input_shape(model)), jnp.float32)
+    output = jax.eval_shape(lambda v, x: parts.module.apply(v, x, train=False), variables, image)
+    tokens = None if output.tokens is None else output.tokens.shape[1]
+    return _OfImage(parts.abstract.params, build_lib.image_flops(cfg, parts), tokens)
+
+
+def find_device(name: str, count: int) -> Device:
+    """Return the device that `--device` names.
+
+    Args:
+        name: a chip of `analysis.scale.CHIPS`, "here", or the FLOP/s that training reaches: "2e12".
+        count: how many of them share a run, taken to be so many times as fast.
+
+    Raises:
+        UserError: none of these.
+    """
+    if name == HERE:
+        return Device(jax.devices()[0].device_kind, count, _here())
+    if name in CHIPS:
+        peak = peak_flops(CHIPS[name].kind)
+        assert peak is not None, name
+        return Device(name, count, peak * EFFICIENCY)
+    try:
+        rate = float(name)
+    except ValueError:
+        raise errors.unknown("device", name, [HERE, *CHIPS, "2e12"]) from None
+    if not 0 < rate < float("inf"):
+        raise UserError(f"--device={name}: FLOP/s must be above 0")
+    return Device(f"{rate:.3g} FLOP/s", count, rate)
+
+
+@functools.lru_cache
+def _here() -> float:
+    """Return the FLOP/s of training to expect of this machine's device."""
+    peak = peak_flops(jax.devices()[0].device_kind)
+    return EFFICIENCY * (_matmul_speed() if peak is None else peak)
+
+
+def _matmul_speed() -> float:
+    """Measure the FLOP/s of a float32 matmul, in a third of a second."""
+    size, best = 1024, float("inf")
+    x = jnp.ones((size, size), jnp.float32)
+    multiply = jax.jit(lambda x: x @ x)
+    multiply(x).block_until_ready()
+    end = time.perf_counter() + 0.3
+    while (began := time.perf_counter()) < end:
+        multiply(x).block_until_ready()
+        best = min(best, time.perf_counter() - began)
+    return 2 * size**3 / best
+
+
+def seconds(of: Price, device: Device) -> float:
+    """Estimate the time of a run's training steps, without its start, evaluations and saves."""
+    return of.flops / (device.flops_per_second * device.count)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The queue of a sweep: an Optuna study in a journal file, shared by any number of workers.
+
+The manifest is the truth, and the runs' directories; the journal hands out what is to do, and
+remembers for Optuna's samplers what came of it. A worker that dies leaves its trial RUNNING.
+Of Optuna's states COMPLETE is a run that finished, PRUNED one that was stopped or failed by itself,
+which samplers take for a bad one, and FAIL a trial that counts for nothing.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from vit_jax.errors import UserError
+
+JOURNAL = "queue.log"
+_RUN = "run"  # a trial's attribute: which run of the sweep it stands for
+_LOCK_SECONDS = 5  # after which the journal's lock was left by a worker that was killed
+_STARTING = 120.0  # seconds, after which a trial without a run has lost its worker
+
+
+def optuna() -> Any:
+    """Import Optuna, of which a training run has no need.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        import optuna
+    except ImportError:
+        raise UserError(
+            "sweeps with workers need the package optuna: pip install optuna (the extra [sweep]); "
+            "sweep plan, status, report and run --index do without"
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
+
+
+def open_study(
+    place: Path, *, sampler: Any = None, pruner: Any = None, maximize: bool = False
+) -> Any:
+    """Open the study of the sweep in `place`, or begin it."""
+    package = optuna()
+    path = str((place / JOURNAL).absolute())  # the journal's lock is a link that names it
+    journal = package.storages.journal
+    lock = journal.JournalFileSymlinkLock(path, grace_period=_LOCK_SECONDS)
+    backend = journal.JournalFileBackend(path, lock_obj=lock)
+    return package.create_study(
+        study_name="sweep",
+        storage=package.storages.JournalStorage(backend),
+        sampler=sampler,
+        pruner=pruner,
+        direction="maximize" if maximize else "minimize",
+        load_if_exists=True,
+    )
+
+
+def fill(study: Any, runs: Iterable[str]) -> None:
+    """Put runs at the end of the queue, but for those that wait there already."""
+    waiting = {trial.user_attrs.get(_RUN) for trial in _trials(study, "WAITING")}
+    for run in runs:
+        if run not in waiting:
+            study.enqueue_trial({}, user_attrs={_RUN: run})
+
+
+def take(study: Any) -> tuple[Any, str] | None:
+    """Take the next run off the queue, with its trial; None when it is empty."""
+    while _trials(study, "WAITING"):
+        trial = study.ask()
+        if _RUN in trial.user_attrs:
+            return trial, trial.user_attrs[_RUN]
+        drop(study, trial)  # another worker was quicker: a new trial, of nothing
+    return None
+
+
+def begin_sampling(study: Any, worker: int) -> None:
+    """Let a worker draw other numbers than those before it: a sampler's seed is for the first."""
+    if worker > 0 or study.get_trials(deepcopy=False):
+        study.sampler.reseed_rng()
+
+
+def ask(study: Any, most: int) -> Any | None:
+    """Take a trial for a search to fill in: one whose worker died, or a new one.
+
+    Returns None when `most` have been handed out.
+    """
+    trial = study.ask()
+    counted = sorted(t.number for t in _trials(study, "WAITING", "RUNNING", "COMPLETE", "PRUNED"))
+    if trial.number in counted[:most]:
+        return trial
+    drop(study, trial)
+    return None
+
+
+def assign(trial: Any, run: str) -> None:
+    """Note which run a search's trial is."""
+    trial.set_user_attr(_RUN, run)
+
+
+def orphans(study: Any) -> list[tuple[Any, str | None]]:
+    """List the trials that are said to run, with their runs.
+
+    Those which have no run yet are listed when they should have had one for long.
+    """
+    found = []
+    for trial in _trials(study, "RUNNING"):
+        age = time.time() - trial.datetime_start.timestamp()
+        if _RUN in trial.user_attrs or age > _STARTING:
+            found.append((trial, trial.user_attrs.get(_RUN)))
+    return found
+
+
+def again(study: Any, trial: Any) -> None:
+    """Queue the parameters of a trial whose worker died for another trial."""
+    study.enqueue_trial(trial.params)
+    drop(study, trial)
+
+
+def drop(study: Any, trial: Any) -> None:
+    """End a trial that counts for nothing: its run was done, or is done, under another one."""
+    _tell(study, trial, state="FAIL")
+
+
+def end(study: Any, trial: Any, value: float | None) -> None:
+    """End a trial by the value its run came to; None: it was stopped early, or failed by itself."""
+    _tell(study, trial, value, state="PRUNED" if value is None else None)
+
+
+def _tell(study: Any, trial: Any, value: float | None = None, state: str | None = None) -> None:
+    kind = None if state is None else optuna().trial.TrialState[state]
+    with contextlib.suppress(ValueError):  # somebody else has ended it: so be it
+        study.tell(trial.number, value, state=kind)
+
+
+def _trials(study: Any, *states: str) -> list[Any]:
+    kinds = tuple(optuna().trial.TrialState[state] for state in states)
+    return study.get_trials(deepcopy=False, states=kinds)

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What has become of the points of a sweep, read from their directories alone."""
+
+import dataclasses
+import enum
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from vit_jax.sweeps import claim
+from vit_jax.sweeps.point import Point
+from vit_jax.train import workdir
+from vit_jax.train.writers import read_jsonl
+
+_ENDED = "ended.json"
+
+
+class State(enum.StrEnum):
+    """What a point is doing."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    INTERRUPTED = "interrupted"
+    FINISHED = "finished"
+    PRUNED = "pruned"
+    FAILED = "failed"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+    """A point and how far it is.
+
+    Attributes:
+        point: the run.
+        state: what it is doing.
+        step: of its last line of metrics; 0 where there is none.
+        curve: (step, value) of the sweep's metric, at each of its evaluations.
+        train_loss: (step, value), likewise.
+        seconds: that its processes have run, as far as its metrics tell.
+        told: who trains it, or why it failed.
+    """
+
+    point: Point
+    state: State
+    step: int
+    curve: list[tuple[int, float]]
+    train_loss: list[tuple[int, float]]
+    seconds: float
+    told: str
+
+    @property
+    def value(self) -> float | None:
+        """The metric at the end of a finished run; else None."""
+        finished = self.state is State.FINISHED and self.curve
+        return self.curve[-1][1] if finished else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """Why a run is not to be started again by the workers of now.
+
+    Attributes:
+        state: FAILED or PRUNED.
+        told: the reason, one line.
+        time: when, in seconds since 1970.
+    """
+
+    state: State
+    told: str
+    time: float
+
+
+def read(place: Path, points: Sequence[Point]) -> list[Result]:
+    """Read what each point of the sweep in `place` has come to."""
+    return [_read(place, point) for point in points]
+
+
+def _read(place: Path, point: Point) -> Result:
+    run = point.workdir(place)
+    rows = read_jsonl(run / workdir.METRICS)
+    holder = claim.holder(place, point.run)
+    how = ended(run)
+    if is_finished(run):
+        state, told = State.FINISHED, ""
+    elif holder is not None:
+        state, told = State.RUNNING, holder
+    elif how is not None:
+        state, told = how.state, how.told
+    else:
+        state, told = (State.INTERRUPTED if rows else State.WAITING), ""
+    return Result(
+        point=point,
+        state=state,
+        step=rows[-1]["step"] if rows else 0,
+        curve=series(rows, point.metric),
+        train_loss=series(rows, "train/loss"),
+        seconds=_seconds(rows),
+        told=told,
+    )
+
+
+def final_value(place: Path, point: Point) -> float | None:
+    """Return the metric at the end of a run; None where it has not finished or was not finite."""
+    run = point.workdir(place)
+    values = series(read_jsonl(run / workdir.METRICS), point.metric)
+    return values[-1][1] if values and is_finished(run) else None
+
+
+def series(rows: Sequence[dict], metric: str) -> list[tuple[int, float]]:
+    """Return (step, value) of a metric, where it was finite."""
+    return [(row["step"], row[metric]) for row in rows if row.get(metric) is not None]
+
+
+def _seconds(rows: Sequence[dict]) -> float:
+    """Sum what the clock of each process showed last."""
+    total = last = 0.0
+    for _, wall in series(rows, "perf/wall_seconds"):
+        total += last if wall < last else 0.0
+        last = wall
+    return total + last
+
+
+def is_finished(run: Path) -> bool:
+    """Say whether the run in a directory has ended as planned."""
+    return workdir.finished_step(run) is not None
+
+
+def ended(run: Path) -> Ended | None:
+    """Read how a run ended that is not to be started again; None where nothing says so."""
+    try:
+        values = json.loads((run / _ENDED).read_text())
+        return Ended(State(values["state"]), str(values["told"]), float(values["time"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def mark_ended(run: Path, state: State, told: str) -> None:
+    """Note that a run failed or was pruned."""
+    temporary = run / f"{_ENDED}.tmp"
+    temporary.write_text(json.dumps({"state": state, "told": told, "time": time.time()}) + "\n")
+    temporary.replace(run / _ENDED)
+
+
+def unmark(run: Path) -> None:
+    """Forget how a run ended, before it is started again."""
+    (run / _ENDED).unlink(missing_ok=True)

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One point of a sweep trained to its end, in a process of its own: `main.py` with its flags."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+
+from vit_jax import errors
+from vit_jax.sweeps import results
+from vit_jax.sweeps.point import Point
+from vit_jax.sweeps.results import State
+from vit_jax.train import workdir
+from vit_jax.train.hang import HUNG
+from vit_jax.train.stop import INTERRUPTED
+from vit_jax.train.writers import read_jsonl
+
+LOG = "output.txt"
+# What `python main.py` does, wherever that lies.
+_MAIN = "import sys; from vit_jax.cli.train import main; sys.exit(main(['main.py', *sys.argv[1:]]))"
+_POLL = 0.2  # seconds
+_MOST_STARTS = 3  # of a run that is killed or hangs again and again: memory, most likely
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+# Takes a step and the metric there; says whether the run is to be given up.
+Report = Callable[[int, float], bool]
+
+
+class Stopping:
+    """Context manager that remembers a signal to stop, and hands it to the runs under way."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.processes: set[subprocess.Popen[bytes]] = set()
+
+    def __enter__(self) -> "Stopping":
+        self._previous = {number: signal.signal(number, self._remember) for number in _SIGNALS}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self.stop()
+
+    def stop(self) -> None:
+        """Tell the runs to save and end, and their workers to start no others."""
+        self.asked = True
+        for process in list(self.processes):
+            process.terminate()
+
+
+def train(
+    point: Point,
+    place: Path,
+    *,
+    descriptor: int,
+    environment: Mapping[str, str],
+    stopping: Stopping,
+    report: Report | None,
+    say: Callable[[str], None],
+) -> State:
+    """Train a claimed point, or continue it, until it ends.
+
+    A run that is killed or hangs is continued. How one failed, or that it was given up, is noted in
+    its directory.
+
+    Args:
+        point: the run.
+        place: the sweep's directory.
+        descriptor: of the claim, which the run holds too.
+        environment: variables added to this process's.
+        stopping: ends the run at a step, saved, where a signal comes.
+        report: is given every value of the metric, from the first on.
+        say: prints a line.
+
+    Returns:
+        FINISHED, PRUNED, FAILED, or INTERRUPTED by `stopping`.
+    """
+    run = point.workdir(place)
+    run.mkdir(parents=True, exist_ok=True)
+    results.unmark(run)
+    told = ""
+    for attempt in range(1, _MOST_STARTS + 1):
+        begin = (run / LOG).stat().st_size if (run / LOG).exists() else 0
+        process = _start(point, run, descriptor, environment)
+        status, given_up = _watch(process, run, point, stopping, report)
+        if status == 0:
+            return State.FINISHED
+        if stopping.asked:
+            return State.INTERRUPTED
+        if given_up:
+            results.mark_ended(run, State.PRUNED, "worse than others at that step")
+            return State.PRUNED
+        told = _reason(run, begin, status)
+        if status > 0 and status not in (INTERRUPTED, HUNG):
+            break
+        if attempt < _MOST_STARTS:
+            say(f"{point.name}: {told}; it is continued")
+    results.mark_ended(run, State.FAILED, told)
+    return State.FAILED
+
+
+def _start(
+    point: Point, run: Path, descriptor: int, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", _MAIN, *point.arguments(), f"--workdir={run}"]
+    with (run / LOG).open("ab") as log:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            # One point, one process: those of an array job are no hosts of one run.
+            env={**os.environ, "JAX_NUM_PROCESSES": "1", **environment},
+            pass_fds=(descriptor,),
+            start_new_session=True,  # a Ctrl-C reaches it through the worker alone
+        )
+
+
+def _watch(
+    process: subprocess.Popen[bytes],
+    run: Path,
+    point: Point,
+    stopping: Stopping,
+    report: Report | None,
+) -> tuple[int, bool]:
+    """Wait for a process; returns its exit status, and whether `report` gave it up."""
+    stopping.processes.add(process)
+    if stopping.asked:  # between the start and the line above
+        process.terminate()
+    reported, given_up = 0, False
+    try:
+        while True:
+            status = process.poll()
+            if report is not None and not given_up:
+                curve = results.series(read_jsonl(run / workdir.METRICS), point.metric)
+                for step, value in curve[reported:]:
+                    given_up |= report(step, value)
+                reported = len(curve)
+                if given_up and status is None:
+                    process.terminate()
+            if status is not None:
+                return status, given_up
+            time.sleep(_POLL)
+    finally:
+        stopping.processes.discard(process)
+
+
+def _reason(run: Path, begin: int, status: int) -> str:
+    """Say why a process ended that has written its log from byte `begin` on."""
+    if status < 0:
+        return f"killed by {signal.Signals(-status).name} (too little memory?)"
+    with (run / LOG).open("rb") as log:
+        log.seek(begin)
+        lines = log.read().decode(errors="replace").split("\n")
+    told = [line for line in lines if line.startswith("error: ")] or [x for x in lines if x]
+    last = errors.shown(told[-1]) if told else "no output"
+    return f"status {status}: {last.removeprefix('error: ')}"

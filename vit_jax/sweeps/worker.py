@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One worker of a sweep: takes a point off the queue, trains it, takes the next."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from vit_jax.durations import format_duration
+from vit_jax.sweeps import queue, results
+from vit_jax.sweeps.claim import claim, holder
+from vit_jax.sweeps.point import Point
+from vit_jax.sweeps.results import State
+from vit_jax.sweeps.trial import Report, Stopping, train
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Worker:
+    """What a worker knows.
+
+    Attributes:
+        place: the sweep's directory.
+        stopping: whether it has been told to stop.
+        since: when the sweep was started, in seconds since 1970: what failed later is let be.
+        environment: variables of its runs: which devices are theirs.
+        say: prints a line.
+    """
+
+    place: Path
+    stopping: Stopping
+    since: float
+    environment: Mapping[str, str]
+    say: Callable[[str], None]
+
+    def run_grid(self, points: Mapping[str, Point]) -> None:
+        """Train the points, by their runs, that nobody has finished or trains; until none is left.
+
+        A point whose worker has died is such a one.
+        """
+        study = queue.open_study(self.place)
+        while not self.stopping.asked:
+            taken = queue.take(study)
+            if taken is None:
+                left = [run for run, point in points.items() if self.is_free(point)]
+                if not left:
+                    return
+                queue.fill(study, left)
+                continue
+            trial, run = taken
+            point = points.get(run)  # None: the sweep file has it no more
+            with claim(self.place, run) as descriptor:
+                if point is None or descriptor is None or self._is_done(point):
+                    queue.drop(study, trial)
+                elif self.train(point, descriptor) is State.INTERRUPTED:
+                    queue.drop(study, trial)  # its place in the queue is found by its directory
+                else:
+                    queue.end(study, trial, results.final_value(self.place, point))
+
+    def run_search(
+        self, study: Any, most: int, propose: Callable[[Any], Point], *, prunes: bool
+    ) -> None:
+        """Train what `propose` makes of Optuna's trials, until `most` of them have been made."""
+        while not self.stopping.asked:
+            for orphan, run in queue.orphans(study):
+                if run is None or holder(self.place, run) is None:
+                    queue.again(study, orphan)
+            trial = queue.ask(study, most)
+            if trial is None:
+                return
+            point = propose(trial)
+            with claim(self.place, point.run) as descriptor:
+                if descriptor is None:  # another trial of the very same run
+                    queue.drop(study, trial)
+                    continue
+                queue.assign(trial, point.run)
+
+                def report(step: int, value: float, trial: Any = trial) -> bool:
+                    trial.report(value, step)
+                    return prunes and trial.should_prune()
+
+                state = self.train(point, descriptor, report)
+                if state is State.INTERRUPTED:
+                    queue.again(study, trial)
+                else:
+                    queue.end(study, trial, results.final_value(self.place, point))
+
+    def is_free(self, point: Point) -> bool:
+        """Say whether a point is to be trained and nobody does."""
+        return not self._is_done(point) and holder(self.place, point.run) is None
+
+    def _is_done(self, point: Point) -> bool:
+        """Say whether a run has finished, or has failed since the sweep was started."""
+        run = point.workdir(self.place)
+        how = results.ended(run)
+        return results.is_finished(run) or (how is not None and how.time >= self.since)
+
+    def train(self, point: Point, descriptor: int, report: Report | None = None) -> State:
+        """Train a claimed point, and say what it has come to."""
+        state = train(
+            point,
+            self.place,
+            descriptor=descriptor,
+            environment=self.environment,
+            stopping=self.stopping,
+            report=report,
+            say=self.say,
+        )
+        self.say(f"{point.name}: {self._describe(point, state)} ({point.run})")
+        return state
+
+    def _describe(self, point: Point, state: State) -> str:
+        """Say what a run has come to."""
+        run, result = point.workdir(self.place), results.read(self.place, [point])[0]
+        if state is State.FINISHED:
+            value = f"{result.curve[-1][1]:.4f}" if result.curve else "never finite"
+            return f"{point.metric} {value} in {format_duration(result.seconds)}"
+        how = results.ended(run)
+        if how is not None and how.state is State.FAILED:
+            return how.told
+        return f"{state} at step {result.step:,} of {point.steps:,}"
