@@ -54,7 +54,7 @@ def widened(params: trees.PyTree, cfg: Any) -> trees.PyTree:
     At the base's width, and in the standard parametrisation, they stay bit for bit.
     """
     wider = growth(cfg)
-    if wider is None or wider.dim == 1:
+    if wider is None:
         return params
 
     def widen(name: str, value: Any) -> Any:
