@@ -11,10 +11,10 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "vit_jax"
 LEVELS = [
-    {"errors", "durations", "trees", "losses", "startup", "faults", "mup"},
+    {"errors", "durations", "trees", "losses", "startup", "faults", "mup", "hardware"},
     {"sharding"},
     {"models", "data", "optim", "checkpoints"},
-    {"objectives", "weights", "evals", "analysis"},
+    {"objectives", "weights", "evals", "analysis", "aot"},
     {"config"},
     {"config_json"},
     {"train", "inference"},

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from vit_jax import hardware
 from vit_jax.models.layers.conv import Padding, max_pool
 from vit_jax.models.layers.grouped_conv import conv2d, kaiming_normal
 
@@ -25,26 +26,22 @@ def plain(x: jax.Array, kernel: jax.Array, stride: int, groups: int) -> jax.Arra
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("size, groups", [(1, 1), (3, 1), (3, 3), (1, 3), (7, 1)])
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
-def test_equals_one_convolution(
-    size: int, groups: int, stride: int, backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+def test_equals_one_convolution(size: int, groups: int, stride: int, backend: str) -> None:
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.normal(size=(2, 7, 10, 6)), jnp.float32)
     kernel = jnp.asarray(rng.normal(size=(size, size, 6 // groups, 9)), jnp.float32)
-    y = conv2d(x, kernel, stride=stride, groups=groups)
+    with hardware.tracing_for(hardware.Target(backend)):
+        y = conv2d(x, kernel, stride=stride, groups=groups)
     expected = plain(x, kernel, stride, groups)
     assert y.shape == expected.shape
     np.testing.assert_allclose(y, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("backend, scatters", [("cpu", 0), ("gpu", 1)])
-def test_max_pool_has_its_own_backward_pass_on_a_cpu(
-    backend: str, scatters: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+def test_max_pool_has_its_own_backward_pass_on_a_cpu(backend: str, scatters: int) -> None:
     gradient = jax.grad(lambda x: max_pool(x, Padding.SYMMETRIC).sum())
-    program = str(jax.make_jaxpr(gradient)(jnp.ones((1, 5, 5, 2))))
+    with hardware.tracing_for(hardware.Target(backend)):
+        program = str(jax.make_jaxpr(gradient)(jnp.ones((1, 5, 5, 2))))
     assert program.count("= select_and_scatter_add[") == scatters
 
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from vit_jax.models.layers.attention import _has_cudnn, attend
+from vit_jax import hardware
+from vit_jax.models.layers.attention import attend
 from vit_jax.models.layers.drop_path import DropPathRule, drop_path, drop_path_rates
 from vit_jax.models.layers.mlp import Gelu, gelu
 from vit_jax.models.layers.norm import layer_norm
@@ -131,8 +132,9 @@ def test_a_step_of_many_blocks_keeps_one_array_of_attention_weights_each() -> No
     [("9.0", True), ("12.0", True), ("8.0", True), ("7.5", False), ("gfx942", False)],
 )
 def test_flash_attention_is_for_nvidia_from_ampere_on(capability: str, runs: bool) -> None:
-    assert _has_cudnn(types.SimpleNamespace(compute_capability=capability)) == runs
-    assert not _has_cudnn(jax.local_devices()[0])
+    device = types.SimpleNamespace(platform="gpu", device_kind="", compute_capability=capability)
+    assert hardware.of(device).has_cudnn == runs
+    assert not hardware.target().has_cudnn
 
 
 def test_attention_dropout_keeps_the_mean() -> None:

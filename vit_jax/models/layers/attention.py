@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from vit_jax import hardware
 from vit_jax.errors import UserError
 from vit_jax.models.layers.capture import record
 from vit_jax.models.layers.dense import Dense
@@ -47,14 +48,7 @@ def _use_cudnn(impl: AttentionImpl, q: jax.Array, dropout_rate: float) -> bool:
         return impl is AttentionImpl.CUDNN
     half = q.dtype in (jnp.bfloat16, jnp.float16)
     fits = q.shape[-1] % 8 == 0 and q.shape[-1] <= 128 and dropout_rate == 0
-    return half and fits and _has_cudnn(jax.local_devices()[0])
-
-
-def _has_cudnn(device: Any) -> bool:
-    """Say whether cuDNN's flash attention runs on a device: on NVIDIA's GPUs from Ampere on."""
-    # "8.0" and the like; "gfx942" of AMD, nothing of a CPU or TPU.
-    capability = getattr(device, "compute_capability", "").split(".")[0]
-    return capability.isdecimal() and int(capability) >= 8
+    return half and fits and hardware.target().has_cudnn
 
 
 def attention_weights(

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from vit_jax import hardware
 from vit_jax.models.layers.grouped_conv import Pads, conv2d
 from vit_jax.models.layers.init import Initializer
 from vit_jax.models.layers.window_max import reduce_max, window_max
@@ -82,7 +83,7 @@ def max_pool(x: Float[Array, "B H W C"], padding: Padding) -> Float[Array, "B P 
     pads = ((0, 0), (0, 0)) if padding is Padding.FIXED else ((1, 1), (1, 1))
     if padding is Padding.SAME:
         pads = _same_pads(x, 3, 2)
-    pool = window_max if jax.default_backend() == "cpu" else reduce_max
+    pool = window_max if hardware.target().platform == "cpu" else reduce_max
     return pool(x, 3, 2, pads)
 
 

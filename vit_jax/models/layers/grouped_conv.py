@@ -10,6 +10,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from vit_jax import hardware
 from vit_jax.models.layers.init import Initializer
 
 # What is added (before, after) the rows and the columns of a map.
@@ -46,7 +47,7 @@ def conv2d(
         return (x.reshape(-1, x.shape[-1]) @ kernel[0, 0]).reshape(*x.shape[:-1], -1)
     side = kernel.shape[0] // 2
     pads = ((side, side), (side, side)) if pads is None else pads
-    if groups == 1 or jax.default_backend() != "cpu":
+    if groups == 1 or hardware.target().platform != "cpu":
         return _convolve(x, kernel, stride, pads, groups)
     together = max(_DENSE // kernel.shape[2], 1)  # groups
     inputs, outputs = together * kernel.shape[2], together * (kernel.shape[3] // groups)
