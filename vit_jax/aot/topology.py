@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-
 from vit_jax import hardware
 from vit_jax.errors import UserError
 
@@ -145,11 +144,11 @@ def _gpus(name: str, kind: str, slices: int, shape: list[int]) -> Topology:
     return Topology(name, devices, hardware.Target("gpu", gpu.kind, gpu.capability), hosts)
 
 
-def _devices(platform: str, topology: str, name: str, **options: Any) -> list[Any]:
+def _devices(platform: str, resolved: str, name: str, **options: Any) -> list[Any]:
     from jax.experimental import topologies
 
     try:
-        return list(topologies.get_topology_desc(topology, platform, **options).devices)
+        return list(topologies.get_topology_desc(resolved, platform, **options).devices)
     except Exception as error:  # the plugins raise what they like, with a C++ trace behind it
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"--compile_for={name}: no such hardware ({reason})") from error
