@@ -5,7 +5,7 @@ CONFIG ?= configs/vit_mu_digits.py
 WORKDIR ?= runs/$(basename $(notdir $(CONFIG)))
 RUN := $(VENV)/bin/python
 
-.PHONY: train test parity lint bench digits lock clean
+.PHONY: train test parity lint bench bench-gpu digits lock clean
 
 train: $(VENV)/installed
 	$(RUN) main.py --config=$(CONFIG) --workdir=$(WORKDIR)
@@ -31,6 +31,13 @@ bench: $(VENV)/installed
 	$(RUN) -m benchmarks.token_merging
 	$(RUN) -m benchmarks.memory
 	$(RUN) -m benchmarks.tables
+
+# On a GPU, beside timm by torch.compile, with MFU; needs torch, torchvision and timm in the environment.
+bench-gpu: $(VENV)/installed
+	for variant in vit_s16 vit_b16 vit_l16; do \
+		$(RUN) -m benchmarks.train_step --variant $$variant --batch 256 --dtype bfloat16 && \
+		$(RUN) -m benchmarks.inference --variant $$variant --batch 1 256 --dtype bfloat16 || exit 1; \
+	done
 
 # The accuracy table of the README: three seeds of the digits run.
 digits: $(VENV)/installed
