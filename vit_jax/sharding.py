@@ -85,11 +85,12 @@ def make_mesh(cfg: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def device_grid(shape: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarray:
-    """Lay devices over the mesh, a process's own devices side by side: tensor first, then fsdp.
+    """Lay devices over the mesh so that the axes that talk most stay on the fastest links.
 
-    So the axes that talk most stay on the fastest links, a process reads contiguous examples, and
-    of several TPU slices `data` alone crosses the network between them. JAX's own layout of a whole
-    pod follows the torus instead and scatters each host's devices over the batch.
+    Within a TPU slice that is jax's own layout: it follows the torus, where a host's devices may
+    lie apart in a batch. Blocks of hosts side by side look tidier, but v5e's compiler refuses the
+    strided groups that they make. Between slices `data` alone crosses the network. GPUs and CPUs
+    lie in the order of their processes, tensor first, then fsdp: a node's share its fast links.
 
     Args:
         shape: of (data, fsdp, tensor).
@@ -99,29 +100,27 @@ def device_grid(shape: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarr
         UserError: processes of unlike numbers of devices, or a mesh that slices cannot share out.
     """
     counts = collections.Counter(d.process_index for d in devices)
-    local = len(devices) // len(counts)
-    if set(counts.values()) != {local}:
+    if len(set(counts.values())) > 1:
         each = ", ".join(f"process {i} has {n}" for i, n in sorted(counts.items()))
         raise UserError(f"every process must have as many devices as the others, but {each}")
-    tensor = math.gcd(shape[2], local)
-    fsdp = math.gcd(shape[1], local // tensor)
-    inside = (local // tensor // fsdp, fsdp, tensor)
-    across = tuple(whole // part for whole, part in zip(shape, inside, strict=True))
-    grid = mesh_utils.create_hybrid_device_mesh(
-        inside, across, devices, process_is_granule=True, allow_split_physical_axes=True
-    )
-    if devices[0].platform == "tpu":
-        num_slices = len({_slice(d) for d in devices})
-        if any(len({_slice(d) for d in copy.flat}) > 1 for copy in grid):
-            raise UserError(
-                f"mesh {shape}: fsdp and tensor cannot cross the network between slices; "
-                f"make mesh.data a multiple of {num_slices}"
-            )
-    return grid
+    slices = collections.defaultdict(list)
+    for device in devices:
+        on_tpu = device.platform == "tpu"
+        slices[getattr(device, "slice_index", 0) if on_tpu else 0].append(device)
+    if shape[0] % len(slices):
+        raise UserError(
+            f"mesh {shape}: fsdp and tensor cannot cross the network between slices; "
+            f"make mesh.data a multiple of {len(slices)}"
+        )
+    inside = (shape[0] // len(slices), *shape[1:])
+    return np.concatenate([_slice_grid(inside, slices[index]) for index in sorted(slices)])
 
 
-def _slice(device: Any) -> int:
-    return getattr(device, "slice_index", 0)
+def _slice_grid(shape: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarray:
+    try:
+        return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    except AssertionError:  # some of a slice's devices, which leave holes in its torus
+        return np.asarray(devices).reshape(shape)
 
 
 def abstract_mesh(cfg: MeshConfig, num_devices: int) -> AbstractMesh:
