@@ -240,7 +240,7 @@ def global_batch(batch: Mapping[str, Any], mesh: Mesh, *, batch_size: int) -> di
     place = {part * size: i * size for i, part in enumerate(own_parts(mesh))}
 
     def put(x: np.ndarray) -> jax.Array:
-        def rows(index: tuple[slice, ...]) -> np.ndarray:
+        def rows(index: Any) -> np.ndarray:
             first = place[index[0].start or 0]
             return x[first : first + size]
 
