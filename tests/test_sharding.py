@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import collections
 import dataclasses
 import itertools
 import math
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import models, optim, sharding, trees
@@ -162,6 +164,40 @@ def test_a_slices_mesh_follows_its_torus(size: tuple, kind: str, fsdp: int, tens
             sides = [sorted(set(side)) for side in zip(*(d.coords for d in group), strict=True)]
             strided = [side for side in sides if side != list(range(side[0], side[-1] + 1))]
             assert len(strided) <= 1
+
+
+@pytest.mark.parametrize("size", [(4, 4, 1), (4, 4, 4), (16, 16, 1)])
+@pytest.mark.parametrize("fsdp, tensor", [(1, 1), (8, 1), (4, 2), (1, 8)])
+def test_a_pods_hosts_read_the_rows_that_their_chips_hold(
+    size: tuple, fsdp: int, tensor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = [dataclasses.replace(d, device_kind="TPU v5 lite") for d in pod(*size)]
+    shape = (len(devices) // fsdp // tensor, fsdp, tensor)
+    grid = sharding.device_grid(shape, devices)
+    owners = [{d.process_index for d in copies} for copies in grid.reshape(-1, tensor)]
+    batch_size = 2 * len(owners)
+    found: collections.Counter[int] = collections.Counter()
+    for process in range(len(devices) // 4):
+        monkeypatch.setattr(jax, "process_index", lambda process=process: process)
+        rows = sharding.batch_rows(Mesh(grid, sharding.AXES), batch_size)
+        mine = [part for part, owner in enumerate(owners) if process in owner]
+        assert rows.tolist() == [2 * part + i for part in mine for i in range(2)]
+        found.update(rows.tolist())
+    # Every row is read, and as often as processes share a part.
+    assert found == {row: len(owners[row // 2]) for row in range(batch_size)}
+
+
+def test_a_v5e_host_reads_two_runs() -> None:
+    devices = [dataclasses.replace(d, device_kind="TPU v5 lite") for d in pod(16, 16, 1)]
+    grid = sharding.device_grid((32, 8, 1), devices)
+    rows = sharding.batch_rows(Mesh(grid, sharding.AXES), 512)
+    assert len(rows) == 8
+    assert (np.diff(rows) != 1).sum() == 1
+
+
+def test_a_batch_that_cannot_be_divided_is_refused() -> None:
+    with pytest.raises(UserError, match="a batch of 10 cannot be divided evenly over 8"):
+        sharding.batch_rows(sharding.make_mesh(MeshConfig()), 10)
 
 
 def test_some_of_a_slices_devices() -> None:

@@ -7,6 +7,7 @@ One code path: a laptop is the (1, 1, 1) mesh. `data` copies parameters and spli
 
 import collections
 import dataclasses
+import functools
 import math
 import os
 import re
@@ -17,6 +18,7 @@ import jax
 import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Int
 
 from vit_jax import trees
 from vit_jax.errors import UserError
@@ -181,25 +183,36 @@ def batch_parts(mesh: Mesh | AbstractMesh) -> int:
     return math.prod(mesh.shape[a] for a in BATCH_AXES)
 
 
-def batch_slice(mesh: Mesh) -> tuple[int, int]:
-    """Return (i, n): this process reads part i of n equal, contiguous parts of a global batch.
+def own_parts(mesh: Mesh) -> tuple[int, ...]:
+    """Return which parts of a batch lie on this process's devices, in ascending order.
 
-    Processes that share examples (a tensor axis that spans them) read the same part.
+    They are side by side or not, as the devices are. Processes that share examples (a tensor axis
+    that spans them) may have the same.
+    """
+    return _parts_of(jax.process_index(), mesh)
+
+
+@functools.lru_cache
+def _parts_of(process: int, mesh: Mesh) -> tuple[int, ...]:
+    copies = mesh.devices.reshape(batch_parts(mesh), -1)
+    return tuple(i for i, own in enumerate(copies) if any(d.process_index == process for d in own))
+
+
+def own_share(mesh: Mesh) -> float:
+    """Return the share of a batch that this process reads."""
+    return len(own_parts(mesh)) / batch_parts(mesh)
+
+
+def batch_rows(mesh: Mesh, batch_size: int) -> Int[np.ndarray, " b"]:
+    """Return which rows of a global batch this process's devices hold, in ascending order.
 
     Raises:
-        UserError: devices so ordered that a process would need scattered examples.
+        UserError: the batch cannot be divided evenly.
     """
     parts = batch_parts(mesh)
-    slices = batch_sharding(mesh).addressable_devices_indices_map((parts,)).values()
-    starts = sorted({index[0].indices(parts)[0] for index in slices if index is not None})
-    count = len(starts)
-    if starts != list(range(starts[0], starts[0] + count)) or starts[0] % count or parts % count:
-        raise UserError(
-            f"mesh {dict(mesh.shape)} gives process {jax.process_index()} the parts {starts} of a "
-            "batch, which are not contiguous; make mesh.tensor * mesh.fsdp a multiple or divisor "
-            "of the devices per process"
-        )
-    return starts[0] // count, parts // count
+    if batch_size % parts:
+        raise UserError(f"a batch of {batch_size} cannot be divided evenly over {parts} devices")
+    return np.arange(batch_size).reshape(parts, -1)[list(own_parts(mesh))].reshape(-1)
 
 
 def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
@@ -219,15 +232,21 @@ def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
 
 
 def global_batch(batch: Mapping[str, Any], mesh: Mesh, *, batch_size: int) -> dict[str, jax.Array]:
-    """Assemble the global batch from every process's contiguous slice (numpy, leading axis)."""
+    """Assemble the global batch from the `batch_rows` of every process (numpy, leading axis)."""
     sharding = batch_sharding(mesh)
     if jax.process_count() == 1:  # the same, in less of the host's time
         return jax.device_put(dict(batch), sharding)
-    return {
-        # global_shape always: without it processes with uneven slices disagree silently.
-        key: jax.make_array_from_process_local_data(sharding, x, (batch_size, *x.shape[1:]))
-        for key, x in batch.items()
-    }
+    size = batch_size // batch_parts(mesh)
+    place = {part * size: i * size for i, part in enumerate(own_parts(mesh))}
+
+    def put(x: np.ndarray) -> jax.Array:
+        def rows(index: Any) -> np.ndarray:
+            first = place[index[0].start or 0]
+            return x[first : first + size]
+
+        return jax.make_array_from_callback((batch_size, *x.shape[1:]), sharding, rows)
+
+    return {key: put(x) for key, x in batch.items()}
 
 
 def initialize_distributed() -> None:
