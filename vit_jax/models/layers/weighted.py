@@ -53,6 +53,7 @@ def _tangent(
     primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, jax.Array]:
     (x, kernel), (dx, dkernel) = primals, tangents
-    # The product itself, not `_matmul`, which would hide it from rematerialisation policies.
+    narrow = kernel.astype(x.dtype)  # once, and so gathered once for both products
     moved = linear_call(_product, _kernel_gradient, x, dkernel)
-    return _product(x, kernel), _product(dx, kernel) + moved
+    # The product itself, not `_matmul`, which would hide it from rematerialisation policies.
+    return x @ narrow, dx @ narrow + moved
