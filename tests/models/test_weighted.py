@@ -80,18 +80,18 @@ def model_and_loss(**fields: Any) -> tuple[nn.Module, Any, Any]:
     return module, loss, (params, image)
 
 
-def trace(dtype: ReduceDType | None, **fields: Any) -> Any:
+def trace(sums: ReduceDType | None, **fields: Any) -> Any:
     """Return the program of a ViT's gradient; None differentiates as jax does."""
     _, loss, args = model_and_loss(**fields)
-    if dtype is None:
+    if sums is None:
         return jax.make_jaxpr(jax.grad(loss))(*args)
-    with reduction.summing_in(dtype):
+    with reduction.summing_in(sums):
         return jax.make_jaxpr(jax.grad(loss))(*args)
 
 
-def flops(dtype: ReduceDType, **fields: Any) -> int:
+def flops(sums: ReduceDType, **fields: Any) -> int:
     _, loss, args = model_and_loss(**fields)
-    with reduction.summing_in(dtype):
+    with reduction.summing_in(sums):
         return count(jax.grad(loss), *args)
 
 
