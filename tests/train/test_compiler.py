@@ -40,7 +40,8 @@ def _no_flags(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_several_nvidia_gpus_move_while_they_compute() -> None:
     assert options(H100, 8) == dict.fromkeys(PIPELINED, True)
-    assert not options(H100, 1) and not options(MI300, 8) and not options(V5E, 8)
+    for target, count in ((H100, 1), (MI300, 8), (V5E, 8)):
+        assert not options(target, count)
 
 
 def test_the_users_flag_wins(monkeypatch: pytest.MonkeyPatch) -> None:
