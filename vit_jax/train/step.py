@@ -10,21 +10,16 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from vit_jax import sharding
+from vit_jax import reduction, sharding
 from vit_jax.objectives import Batch, Objective
+from vit_jax.reduction import ReduceDType
 from vit_jax.train import spikes
+from vit_jax.train.compiler import compiler_options
 from vit_jax.train.state import TrainState
 
 PyTree = Any
 Metrics = dict[str, jax.Array]
 TrainStep = Callable[[TrainState, PyTree, Batch], tuple[TrainState, Metrics]]
-
-# XLA hands sums on a CPU to a library that first multiplies into memory of its own. Of BatchNorm's
-# long sums that is a quarter of a ResNet's step; those of other layers are quicker there.
-_BATCH_NORM_ON_CPU = {
-    "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,"
-    "LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
-}
 
 
 def _micro_batches(batch: Batch, count: int) -> Batch:
@@ -44,9 +39,15 @@ def _mean_gradient(
     batch: Batch,
     rng: jax.Array,
     count: int,
+    reduce_dtype: ReduceDType,
 ) -> tuple[PyTree, Metrics, PyTree]:
     """Average gradient and metrics over `count` micro-batches, holding one gradient at a time."""
-    differentiate = jax.value_and_grad(objective.loss, has_aux=True)
+
+    def loss(*args: Any) -> Any:
+        with reduction.summing_in(reduce_dtype):
+            return objective.loss(*args)
+
+    differentiate = jax.value_and_grad(loss, has_aux=True)
     if count == 1:
         (_, (metrics, model_state)), grads = differentiate(
             state.params, frozen, state.model_state, batch, rng
@@ -83,6 +84,7 @@ def make_train_step(
     accum_steps: int = 1,
     ema_decay: float = 0.0,
     spike_sigmas: float = 0.0,
+    reduce_dtype: ReduceDType = ReduceDType.FLOAT32,
 ) -> TrainStep:
     """Build the step; jit it with `jit_step`.
 
@@ -102,7 +104,9 @@ def make_train_step(
 
         def gradient(params: PyTree, _: int = 0) -> PyTree:
             here = dataclasses.replace(state, params=params)
-            grads, *rest = _mean_gradient(objective, here, frozen, batch, loss_rng, accum_steps)
+            grads, *rest = _mean_gradient(
+                objective, here, frozen, batch, loss_rng, accum_steps, reduce_dtype
+            )
             passes.append((optax.global_norm(grads), *rest))
             return grads
 
@@ -165,11 +169,10 @@ def jit_step(
 ) -> TrainStep:
     """Compile the step for the mesh; the state's buffers are donated."""
     replicated = NamedSharding(mesh, PartitionSpec())
-    on_cpu = mesh.devices.flat[0].platform == "cpu"
     return jax.jit(
         step,
         in_shardings=(state_shardings, frozen_shardings, sharding.batch_sharding(mesh)),
         out_shardings=(state_shardings, replicated),
         donate_argnums=0,
-        compiler_options=_BATCH_NORM_ON_CPU if on_cpu and state_shardings.model_state else None,
+        compiler_options=compiler_options(mesh, has_batch_norm=bool(state_shardings.model_state)),
     )
