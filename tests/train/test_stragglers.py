@@ -9,9 +9,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
 from tests.train.test_layouts import by_hand
 from tests.train.test_processes import ARGS, ROOT
+from vit_jax import sharding
+from vit_jax.sharding import MeshConfig
 from vit_jax.train import stragglers
 from vit_jax.train.clock import Stage
 from vit_jax.train.stragglers import Stragglers
@@ -48,6 +51,14 @@ def test_one_process_has_no_slowest() -> None:
     compared = Stragglers()
     for _ in range(2):
         assert compared.scalars(dict.fromkeys(Stage, 1.0)) == {}
+
+
+def test_the_order_of_the_runs_devices_is_of_no_matter() -> None:
+    tidy = sharding.make_mesh(MeshConfig())
+    back_to_front = Mesh(tidy.devices[::-1], tidy.axis_names, axis_types=tidy.axis_types)
+    with jax.set_mesh(back_to_front):
+        gathered = stragglers._gather(np.array([1.0, 2.0], np.float32))
+    np.testing.assert_array_equal(gathered, [[1.0, 2.0]])
 
 
 @pytest.mark.slow
