@@ -3,6 +3,7 @@
 
 import contextlib
 import ctypes
+import importlib.util
 import os
 import re
 import sys
@@ -24,6 +25,11 @@ _ONE_HEAP = ((-4, 0), (-1, -1), (-8, 1))
 # Device files of GPUs (NVIDIA, AMD) and TPUs: there the heap serves the input pipeline's threads.
 _ACCELERATORS = ("nvidia[0-9]*", "kfd", "accel[0-9]*", "vfio/[0-9]*")
 
+# Of NVIDIA's GPUs under WSL and on Jetson boards.
+_OTHER_GPUS = ("dxg", "nvmap", "nvhost-gpu")
+# What brings the compilers of TPUs and GPUs, and the devices where there are any.
+_PLUGINS = ("libtpu", "jax_cuda13_plugin", "jax_cuda12_plugin")
+
 _THREADS_PER_DEVICE = 4  # 1 is what deadlocks
 _JAX_LEAST_SECONDS = 1.0  # jax's default: what compiles faster is not kept
 # Of compiled programs on disk; ViT-B's training step is some MB. jax itself would keep all.
@@ -37,6 +43,7 @@ def configure() -> None:
     os.environ["XLA_FLAGS"] = " ".join([*missing, given]).strip()
     if not device_files():
         keep_heap()
+        ignore_plugins()
     lend_threads()
     keep_programs()
 
@@ -44,6 +51,20 @@ def configure() -> None:
 def stay_on_cpu() -> None:
     """Leave accelerators to others, a TPU VM's own too; call before any jax computation."""
     jax.config.update("jax_platforms", "cpu")
+
+
+def ignore_plugins() -> None:
+    """Leave out the plugins of TPUs and GPUs that are here to compile for them, not to run.
+
+    On a machine without either, jax would load them to look for devices: a page of errors, and
+    libtpu may ask the network for its metadata server. JAX_PLATFORMS wins.
+    """
+    if jax.config.values["jax_platforms"] or sys.platform != "linux":
+        return
+    if any(Path("/dev", node).exists() for node in _OTHER_GPUS):
+        return
+    if any(importlib.util.find_spec(name) is not None for name in _PLUGINS):
+        stay_on_cpu()
 
 
 def lend_threads() -> None:
