@@ -19,10 +19,10 @@ SMALL_MATMUL = 2**16
 
 VITS = [
     ("v5e:4x4", (16, 1, 1)),
-    ("v5e:4x4", (2, 4, 2)),
-    ("v5e:8x8", (1, 64, 1)),
+    ("v5e:4x4", (1, 16, 1)),
+    ("v5e:8x8", (4, 8, 2)),
     ("v5e:16x16", (32, 8, 1)),
-    ("v6e:8x8", (8, 4, 2)),
+    ("v6e:8x8", (8, 8, 1)),
     ("v5p:4x4x4", (8, 8, 1)),
     ("v4:4x4x4", (16, 1, 4)),
     ("2xv5e:4x4", (4, 8, 1)),
@@ -87,9 +87,8 @@ def check_gathers_are_of_one_layer(seen: Seen, fsdp: int, tensor: int) -> None:
         return
     assert {dtype for _, dtype, _ in weights} == {"bf16"}
     # Two blocks, forward and backward, whether or not the compiler has unrolled a loop of two.
-    runs = {n: sum(x.times for size, _, x in weights if size == n) for n in kernels}
-    assert runs[DIM * 3 * DIM // tensor] >= 4
-    assert runs[DIM * MLP // tensor] >= 8
+    gathered = sum(size * x.times for size, _, x in weights)
+    assert gathered >= 4 * (4 * DIM * DIM + 2 * DIM * MLP) // tensor
     assert any(x.loops for _, _, x in weights), "no gather is in a loop"
 
 

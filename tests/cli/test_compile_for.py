@@ -93,13 +93,13 @@ def test_out_of_memory_is_told_with_its_numbers() -> None:
 
 def test_a_compilers_words_are_counted_and_shown(capfd: pytest.CaptureFixture[str]) -> None:
     told = b"W0000 spmd_partitioner.cc:1] [SPMD] Involuntary full rematerialization. The compiler\n"
-    lowered = types.SimpleNamespace(compile=lambda: os.write(2, told))
+    lowered = types.SimpleNamespace(compile=lambda **_: os.write(2, told))
     assert compiler.compile_lowered(lowered).num_rematerialized == 1
     assert capfd.readouterr().err == told.decode()
 
 
 def test_a_program_that_does_not_compile_is_one_line() -> None:
-    def fail() -> None:
+    def fail(compiler_options: object) -> None:
         raise jax.errors.JaxRuntimeError("INTERNAL: cannot route\nbacktrace")
 
     with pytest.raises(UserError, match=r"^does not compile: INTERNAL: cannot route$"):
