@@ -19,10 +19,10 @@ SMALL_MATMUL = 2**16
 
 VITS = [
     ("v5e:4x4", (16, 1, 1)),
-    ("v5e:4x4", (2, 4, 2)),
-    ("v5e:8x8", (1, 64, 1)),
+    ("v5e:4x4", (1, 16, 1)),
+    ("v5e:8x8", (4, 8, 2)),
     ("v5e:16x16", (32, 8, 1)),
-    ("v6e:8x8", (8, 4, 2)),
+    ("v6e:8x8", (8, 8, 1)),
     ("v5p:4x4x4", (8, 8, 1)),
     ("v4:4x4x4", (16, 1, 4)),
     ("2xv5e:4x4", (4, 8, 1)),
@@ -42,7 +42,7 @@ FAMILIES = [
 def test_vit_compiles_as_it_is_meant(hardware: str, shape: tuple[int, int, int]) -> None:
     seen = compile_step("vit", hardware, shape)
     check_every_program(seen)
-    check_gathers_are_of_one_layer(seen, shape[1])
+    check_gathers_are_of_one_layer(seen, fsdp=shape[1], tensor=shape[2])
     check_tensor_sums(seen, shape[2])
     if hardware.startswith("2x"):
         check_only_sums_cross_slices(seen, per_slice=16)
@@ -59,8 +59,9 @@ def test_family_compiles_as_it_is_meant(family: str, hardware: str) -> None:
     shape = (4, 4, 1) if hardware == "v5e:4x4" else (2, 4, 1)
     seen = compile_step(family, hardware, shape)
     check_every_program(seen)
-    # These layers' attention has a bias or a gate, or one query: none of it is cuDNN's.
-    assert "__cudnn$fmha" not in seen.text
+    # ConViT's second block attends as a ViT's; the others' attention has a bias or mixed heads.
+    by_cudnn = family == "convit" and hardware == "h100:8"
+    assert ("__cudnn$fmha" in seen.text) == by_cudnn
 
 
 def check_every_program(seen: Seen) -> None:
@@ -74,20 +75,20 @@ def check_every_program(seen: Seen) -> None:
     assert wide_matmuls(seen.program) == []
 
 
-def check_gathers_are_of_one_layer(seen: Seen, fsdp: int) -> None:
+def check_gathers_are_of_one_layer(seen: Seen, fsdp: int, tensor: int) -> None:
     """ZeRO-3: each block's weights are gathered where they are used, in bfloat16, and no stack."""
     gathers = [x for x in seen.collectives if x.kind == "all-gather"]
     arrays = [(math.prod(a.shape), a.dtype, x) for x in gathers for a in x.arrays]
-    assert [x for size, _, x in arrays if size in {2 * n for n in BLOCK}] == []
-    weights = [(size, dtype, x) for size, dtype, x in arrays if size in BLOCK]
+    kernels = {n // tensor for n in BLOCK}
+    assert [x for size, _, x in arrays if size in {2 * n for n in kernels}] == []
+    weights = [(size, dtype, x) for size, dtype, x in arrays if size in kernels]
     if fsdp == 1:
         assert weights == []
         return
     assert {dtype for _, dtype, _ in weights} == {"bf16"}
     # Two blocks, forward and backward, whether or not the compiler has unrolled a loop of two.
-    runs = {n: sum(x.times for size, _, x in weights if size == n) for n in BLOCK}
-    assert runs[DIM * 3 * DIM] >= 4
-    assert runs[DIM * MLP] >= 8
+    gathered = sum(size * x.times for size, _, x in weights)
+    assert gathered >= 4 * (4 * DIM * DIM + 2 * DIM * MLP) // tensor
     assert any(x.loops for _, _, x in weights), "no gather is in a loop"
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -35,8 +35,8 @@ class Compiled:
     num_rematerialized: int
 
 
-def compile_lowered(lowered: Any) -> Compiled:
-    """Compile what `jit(...).lower(...)` returned.
+def compile_lowered(lowered: Any, options: Mapping[str, Any] | None = None) -> Compiled:
+    """Compile what `jit(...).lower(...)` returned, with XLA's options besides the program's own.
 
     Raises:
         UserError: it does not compile; the compiler's reason in one line.
@@ -44,7 +44,7 @@ def compile_lowered(lowered: Any) -> Compiled:
     start = time.monotonic()
     try:
         with _log() as log:
-            program = lowered.compile()
+            program = lowered.compile(compiler_options=dict(options) if options else None)
     except jax.errors.JaxRuntimeError as error:
         raise UserError(reason(str(error))) from error
     return Compiled(program, time.monotonic() - start, log[0].lower().count(_REMATERIALIZED))
