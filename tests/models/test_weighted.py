@@ -2,7 +2,7 @@
 """Gradients of bfloat16 layers are summed in float32, and nothing else of a program changes."""
 
 import re
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -75,7 +75,7 @@ def model_and_loss(**fields: Any) -> tuple[nn.Module, Any, Any]:
     params = jax.eval_shape(module.init, jax.random.key(0), image)["params"]
 
     def loss(params: Any, image: jax.Array) -> jax.Array:
-        return module.apply({"params": params}, image).logits.sum()
+        return cast(models.Output, module.apply({"params": params}, image)).logits.sum()
 
     return module, loss, (params, image)
 

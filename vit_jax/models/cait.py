@@ -132,7 +132,7 @@ class HeadMix(nn.Module):
         mix = jnp.broadcast_to(spread(jnp.asarray(kernel).T, shape, self.dtype), shape)
         y = jnp.matmul(mix, x.astype(self.dtype).reshape(batch, heads, -1))
         y = y.reshape(x.shape)
-        return y + spread(jnp.asarray(bias)[:, None, None], y.shape, self.dtype)
+        return y + spread(jnp.asarray(bias)[None, :, None, None], y.shape, self.dtype)
 
 
 class TalkingHeads(nn.Module):

@@ -238,14 +238,14 @@ class ViT(nn.Module):
         elif cfg.pos_embed is PosEmbed.SINCOS2D:
             table = jnp.asarray(sincos2d(*shape, cfg.dim))[None]
         if table is not None and not covers_prefix:
-            x = x + spread(table, x.shape, dtype)
+            x = x + spread(jnp.asarray(table), x.shape, dtype)
         if prefix:
             first = jnp.concatenate(prefix, axis=1)
-            shape = (x.shape[0], *first.shape[1:])
-            first = jnp.broadcast_to(spread(first, shape, dtype), shape)
+            repeated = (x.shape[0], *first.shape[1:])
+            first = jnp.broadcast_to(spread(first, repeated, dtype), repeated)
             x = jnp.concatenate([first, x], axis=1)
         if table is not None and covers_prefix:
-            x = x + spread(table, x.shape, dtype)
+            x = x + spread(jnp.asarray(table), x.shape, dtype)
         return x, num_prefix
 
     def _blocks(
