@@ -111,14 +111,26 @@ def estimate(
 
 
 def planned(compiled: Any) -> int:
-    """Return the bytes that XLA's plan of a compiled program takes of each device."""
+    """Return the bytes that the compiler's plan of a program takes of each device's memory.
+
+    On a TPU that is the peak: `temp_size_in_bytes` there counts the memory on the chip's core too
+    (111 MiB of a v5e's), and on top of it what is in no allocation of the buffer assignment: of
+    L/16's step on 16 v5e it is 1.41 GB where 0.94 GB of temporaries are allocated.
+    """
     plan = compiled.memory_analysis()
+    if _platform(compiled) == "tpu":
+        return plan.peak_memory_in_bytes
     return (
         plan.argument_size_in_bytes
         + plan.output_size_in_bytes
         - plan.alias_size_in_bytes
         + plan.temp_size_in_bytes
     )
+
+
+def _platform(compiled: Any) -> str:
+    where = jax.tree.leaves(compiled.output_shardings)[0]
+    return next(iter(where.device_set)).platform
 
 
 def device_bytes(tree: PyTree) -> int:
