@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import collections
 import dataclasses
 import itertools
 import math
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import models, optim, sharding, trees
@@ -146,20 +148,61 @@ def pod(x: int, y: int, z: int, num_slices: int = 1) -> list[Device]:
     return devices
 
 
-@pytest.mark.parametrize("size", [(2, 2, 4), (4, 4, 4), (4, 4, 1), (16, 16, 1)])
+@pytest.mark.parametrize("kind", ["TPU v4", "TPU v5 lite"])
+@pytest.mark.parametrize("size", [(2, 2, 4), (4, 4, 4), (4, 4, 1), (8, 8, 1), (16, 16, 1)])
 @pytest.mark.parametrize("fsdp, tensor", [(1, 1), (-1, 1), (8, 1), (4, 2), (1, 4), (1, 8)])
-def test_a_pods_hosts_read_contiguous_examples(size: tuple, fsdp: int, tensor: int) -> None:
-    devices = pod(*size)
+def test_a_slices_mesh_follows_its_torus(size: tuple, kind: str, fsdp: int, tensor: int) -> None:
+    devices = [dataclasses.replace(d, device_kind=kind) for d in pod(*size)]
     cfg = MeshConfig(data=1 if fsdp == -1 else -1, fsdp=fsdp, tensor=tensor)
     shape = sharding.mesh_shape(cfg, len(devices))
     grid = sharding.device_grid(shape, devices)
     assert grid.shape == shape
     assert {d.id for d in grid.flat} == set(range(len(devices)))
-    owners = [{d.process_index for d in row} for row in grid.reshape(-1, tensor)]
+    # v5e's compiler refuses groups of chips that are strided along two sides of the torus.
+    for axis in range(3):
+        for group in np.moveaxis(grid, axis, -1).reshape(-1, shape[axis]):
+            sides = [sorted(set(side)) for side in zip(*(d.coords for d in group), strict=True)]
+            strided = [side for side in sides if side != list(range(side[0], side[-1] + 1))]
+            assert len(strided) <= 1
+
+
+@pytest.mark.parametrize("size", [(4, 4, 1), (4, 4, 4), (16, 16, 1)])
+@pytest.mark.parametrize("fsdp, tensor", [(1, 1), (8, 1), (4, 2), (1, 8)])
+def test_a_pods_hosts_read_the_rows_that_their_chips_hold(
+    size: tuple, fsdp: int, tensor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = [dataclasses.replace(d, device_kind="TPU v5 lite") for d in pod(*size)]
+    shape = (len(devices) // fsdp // tensor, fsdp, tensor)
+    grid = sharding.device_grid(shape, devices)
+    owners = [{d.process_index for d in copies} for copies in grid.reshape(-1, tensor)]
+    batch_size = 2 * len(owners)
+    found: collections.Counter[int] = collections.Counter()
     for process in range(len(devices) // 4):
+        monkeypatch.setattr(jax, "process_index", lambda process=process: process)
+        rows = sharding.batch_rows(Mesh(grid, sharding.AXES), batch_size)
         mine = [part for part, owner in enumerate(owners) if process in owner]
-        assert mine == list(range(mine[0], mine[0] + max(4 // tensor, 1)))
-        assert mine[0] % len(mine) == 0
+        assert rows.tolist() == [2 * part + i for part in mine for i in range(2)]
+        found.update(rows.tolist())
+    # Every row is read, and as often as processes share a part.
+    assert found == {row: len(owners[row // 2]) for row in range(batch_size)}
+
+
+def test_a_v5e_host_reads_two_runs() -> None:
+    devices = [dataclasses.replace(d, device_kind="TPU v5 lite") for d in pod(16, 16, 1)]
+    grid = sharding.device_grid((32, 8, 1), devices)
+    rows = sharding.batch_rows(Mesh(grid, sharding.AXES), 512)
+    assert len(rows) == 8
+    assert (np.diff(rows) != 1).sum() == 1
+
+
+def test_a_batch_that_cannot_be_divided_is_refused() -> None:
+    with pytest.raises(UserError, match="a batch of 10 cannot be divided evenly over 8"):
+        sharding.batch_rows(sharding.make_mesh(MeshConfig()), 10)
+
+
+def test_some_of_a_slices_devices() -> None:
+    grid = sharding.device_grid((3, 1, 1), pod(2, 2, 1)[:3])
+    assert [d.id for d in grid.flat] == [0, 1, 2]
 
 
 def test_data_alone_crosses_from_slice_to_slice() -> None:
@@ -176,6 +219,9 @@ def test_data_alone_crosses_from_slice_to_slice() -> None:
 def test_gpu_nodes_may_share_parameters() -> None:
     nodes = [dataclasses.replace(d, platform="gpu") for d in pod(4, 4, 1, num_slices=2)]
     assert sharding.device_grid((1, 32, 1), nodes).shape == (1, 32, 1)
+    # tensor, then fsdp, stay inside a node's fast links where they fit.
+    for group in sharding.device_grid((8, 2, 2), nodes).reshape(8, 4):
+        assert len({d.process_index for d in group}) == 1
 
 
 def test_processes_of_unlike_numbers_of_devices() -> None:

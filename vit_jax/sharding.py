@@ -7,6 +7,7 @@ One code path: a laptop is the (1, 1, 1) mesh. `data` copies parameters and spli
 
 import collections
 import dataclasses
+import functools
 import math
 import os
 import re
@@ -17,6 +18,7 @@ import jax
 import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Int
 
 from vit_jax import trees
 from vit_jax.errors import UserError
@@ -85,11 +87,12 @@ def make_mesh(cfg: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def device_grid(shape: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarray:
-    """Lay devices over the mesh, a process's own devices side by side: tensor first, then fsdp.
+    """Lay devices over the mesh so that the axes that talk most stay on the fastest links.
 
-    So the axes that talk most stay on the fastest links, a process reads contiguous examples, and
-    of several TPU slices `data` alone crosses the network between them. JAX's own layout of a whole
-    pod follows the torus instead and scatters each host's devices over the batch.
+    Within a TPU slice that is jax's own layout: it follows the torus, where a host's devices may
+    lie apart in a batch. Blocks of hosts side by side look tidier, but v5e's compiler refuses the
+    strided groups that they make. Between slices `data` alone crosses the network. GPUs and CPUs
+    lie in the order of their processes, tensor first, then fsdp: a node's share its fast links.
 
     Args:
         shape: of (data, fsdp, tensor).
@@ -99,29 +102,27 @@ def device_grid(shape: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarr
         UserError: processes of unlike numbers of devices, or a mesh that slices cannot share out.
     """
     counts = collections.Counter(d.process_index for d in devices)
-    local = len(devices) // len(counts)
-    if set(counts.values()) != {local}:
+    if len(set(counts.values())) > 1:
         each = ", ".join(f"process {i} has {n}" for i, n in sorted(counts.items()))
         raise UserError(f"every process must have as many devices as the others, but {each}")
-    tensor = math.gcd(shape[2], local)
-    fsdp = math.gcd(shape[1], local // tensor)
-    inside = (local // tensor // fsdp, fsdp, tensor)
-    across = tuple(whole // part for whole, part in zip(shape, inside, strict=True))
-    grid = mesh_utils.create_hybrid_device_mesh(
-        inside, across, devices, process_is_granule=True, allow_split_physical_axes=True
-    )
-    if devices[0].platform == "tpu":
-        num_slices = len({_slice(d) for d in devices})
-        if any(len({_slice(d) for d in copy.flat}) > 1 for copy in grid):
-            raise UserError(
-                f"mesh {shape}: fsdp and tensor cannot cross the network between slices; "
-                f"make mesh.data a multiple of {num_slices}"
-            )
-    return grid
+    slices = collections.defaultdict(list)
+    for device in devices:
+        on_tpu = device.platform == "tpu"
+        slices[getattr(device, "slice_index", 0) if on_tpu else 0].append(device)
+    if shape[0] % len(slices):
+        raise UserError(
+            f"mesh {shape}: fsdp and tensor cannot cross the network between slices; "
+            f"make mesh.data a multiple of {len(slices)}"
+        )
+    inside = (shape[0] // len(slices), *shape[1:])
+    return np.concatenate([_slice_grid(inside, slices[index]) for index in sorted(slices)])
 
 
-def _slice(device: Any) -> int:
-    return getattr(device, "slice_index", 0)
+def _slice_grid(shape: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarray:
+    try:
+        return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    except AssertionError:  # some of a slice's devices, which leave holes in its torus
+        return np.asarray(devices).reshape(shape)
 
 
 def abstract_mesh(cfg: MeshConfig, num_devices: int) -> AbstractMesh:
@@ -182,25 +183,36 @@ def batch_parts(mesh: Mesh | AbstractMesh) -> int:
     return math.prod(mesh.shape[a] for a in BATCH_AXES)
 
 
-def batch_slice(mesh: Mesh) -> tuple[int, int]:
-    """Return (i, n): this process reads part i of n equal, contiguous parts of a global batch.
+def own_parts(mesh: Mesh) -> tuple[int, ...]:
+    """Return which parts of a batch lie on this process's devices, in ascending order.
 
-    Processes that share examples (a tensor axis that spans them) read the same part.
+    They are side by side or not, as the devices are. Processes that share examples (a tensor axis
+    that spans them) may have the same.
+    """
+    return _parts_of(jax.process_index(), mesh)
+
+
+@functools.lru_cache
+def _parts_of(process: int, mesh: Mesh) -> tuple[int, ...]:
+    copies = mesh.devices.reshape(batch_parts(mesh), -1)
+    return tuple(i for i, own in enumerate(copies) if any(d.process_index == process for d in own))
+
+
+def own_share(mesh: Mesh) -> float:
+    """Return the share of a batch that this process reads."""
+    return len(own_parts(mesh)) / batch_parts(mesh)
+
+
+def batch_rows(mesh: Mesh, batch_size: int) -> Int[np.ndarray, " b"]:
+    """Return which rows of a global batch this process's devices hold, in ascending order.
 
     Raises:
-        UserError: devices so ordered that a process would need scattered examples.
+        UserError: the batch cannot be divided evenly.
     """
     parts = batch_parts(mesh)
-    slices = batch_sharding(mesh).addressable_devices_indices_map((parts,)).values()
-    starts = sorted({index[0].indices(parts)[0] for index in slices if index is not None})
-    count = len(starts)
-    if starts != list(range(starts[0], starts[0] + count)) or starts[0] % count or parts % count:
-        raise UserError(
-            f"mesh {dict(mesh.shape)} gives process {jax.process_index()} the parts {starts} of a "
-            "batch, which are not contiguous; make mesh.tensor * mesh.fsdp a multiple or divisor "
-            "of the devices per process"
-        )
-    return starts[0] // count, parts // count
+    if batch_size % parts:
+        raise UserError(f"a batch of {batch_size} cannot be divided evenly over {parts} devices")
+    return np.arange(batch_size).reshape(parts, -1)[list(own_parts(mesh))].reshape(-1)
 
 
 def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
@@ -220,15 +232,21 @@ def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
 
 
 def global_batch(batch: Mapping[str, Any], mesh: Mesh, *, batch_size: int) -> dict[str, jax.Array]:
-    """Assemble the global batch from every process's contiguous slice (numpy, leading axis)."""
+    """Assemble the global batch from the `batch_rows` of every process (numpy, leading axis)."""
     sharding = batch_sharding(mesh)
     if jax.process_count() == 1:  # the same, in less of the host's time
         return jax.device_put(dict(batch), sharding)
-    return {
-        # global_shape always: without it processes with uneven slices disagree silently.
-        key: jax.make_array_from_process_local_data(sharding, x, (batch_size, *x.shape[1:]))
-        for key, x in batch.items()
-    }
+    size = batch_size // batch_parts(mesh)
+    place = {part * size: i * size for i, part in enumerate(own_parts(mesh))}
+
+    def put(x: np.ndarray) -> jax.Array:
+        def rows(index: tuple[slice, ...]) -> np.ndarray:
+            first = place[index[0].start or 0]
+            return x[first : first + size]
+
+        return jax.make_array_from_callback((batch_size, *x.shape[1:]), sharding, rows)
+
+    return {key: put(x) for key, x in batch.items()}
 
 
 def initialize_distributed() -> None:

@@ -41,6 +41,11 @@ def configure() -> None:
     keep_programs()
 
 
+def stay_on_cpu() -> None:
+    """Leave accelerators to others, a TPU VM's own too; call before any jax computation."""
+    jax.config.update("jax_platforms", "cpu")
+
+
 def lend_threads() -> None:
     """Give virtual CPU devices threads enough; call before any computation.
 

@@ -213,16 +213,20 @@ def test_batches_do_not_depend_on_worker_processes_which_end_with_the_iterator(p
 
 
 @pytest.mark.parametrize("process_count, repeats", [(2, 1), (5, 1), (2, 3)])
-def test_batches_do_not_depend_on_hosts(photos, reference, repeated, process_count, repeats):
+@pytest.mark.parametrize("scattered", [False, True])
+def test_batches_do_not_depend_on_hosts(
+    photos, reference, repeated, process_count, repeats, scattered
+):
     reference = repeated if repeats == 3 else reference
-    shares = [
-        take(photos, 8, process_index=i, process_count=process_count, repeats=repeats)
-        for i in range(process_count)
-    ]
-    joined = [
-        {key: np.concatenate([share[step][key] for share in shares]) for key in reference[0]}
-        for step in range(8)
-    ]
+    owner = np.arange(10) * process_count // 10
+    if scattered:  # several runs each, and some rows alone
+        owner = np.random.default_rng(0).permutation(owner)
+    joined = [{key: np.zeros_like(x) for key, x in batch.items()} for batch in reference]
+    for i in range(process_count):
+        rows = np.flatnonzero(owner == i)
+        for whole, part in zip(joined, take(photos, 8, rows=rows, repeats=repeats), strict=True):
+            for key, value in part.items():
+                whole[key][rows] = value
     same(joined, reference)
 
 
@@ -248,8 +252,7 @@ def test_evaluation_counts_every_example_once(photos, batch_size, process_count)
             batch_size=batch_size,
             image_size=(16, 16),
             channels=1,
-            process_index=i,
-            process_count=process_count,
+            rows=np.arange(i, batch_size, process_count),
         ) as batches:
             shares.append(list(batches))
     assert {len(share) for share in shares} == {-(-24 // batch_size)}
@@ -353,11 +356,6 @@ def test_an_error_of_opencv_is_one_line(photos, monkeypatch):
     monkeypatch.setattr("vit_jax.data.transform.Transform.view", broken)
     with pytest.raises(UserError, match=r"not a readable image \(!ssize\.empty\(\)\)"):
         take(photos, 1)
-
-
-def test_a_batch_that_cannot_be_divided_is_refused(photos):
-    with pytest.raises(UserError, match="batch_size=10 cannot be divided evenly over 3"):
-        take(photos, 1, process_count=3)
 
 
 def test_closing_ends_the_threads_at_once(photos):

@@ -53,8 +53,7 @@ def take(source, count, *, max_broken=0, start_step=0, hosts=(0, 1), **fields):
         channels=3,
         seed=0,
         start_step=start_step,
-        process_index=hosts[0],
-        process_count=hosts[1],
+        rows=np.split(np.arange(BATCH), hosts[1])[hosts[0]],
     )
     with batches:
         return list(itertools.islice(batches, count))

@@ -22,8 +22,7 @@ def take(source, count, start_step, host, hosts, num_workers):
         channels=3,
         seed=5,
         start_step=start_step,
-        process_index=host,
-        process_count=hosts,
+        rows=np.split(np.arange(BATCH), hosts)[host],
     )
     with batches:
         return list(itertools.islice(batches, count))

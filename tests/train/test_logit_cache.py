@@ -81,10 +81,10 @@ def test_rows_are_what_the_teacher_says(weights: str, full: Path, top: Path) -> 
     for step in (0, 5):
         live = live_logits(config(weights), step)
         assert np.std(live, axis=0).min() > 0.1
-        at = slice(16 * step, 16 * step + 16)
-        rows = cache.rows(at.start, at.stop)[LOGITS]
+        at = np.arange(16 * step, 16 * step + 16)
+        rows = cache.rows(at)[LOGITS]
         np.testing.assert_allclose(rows, live, rtol=2**-10, atol=1e-5)
-        kept = few.rows(at.start, at.stop)
+        kept = few.rows(at)
         order = np.argsort(-live, axis=1)
         np.testing.assert_array_equal(kept[INDEX], order[:, :3])
         best = np.take_along_axis(live, order[:, :3], axis=1)
@@ -147,7 +147,7 @@ def test_a_killed_writing_goes_on(weights: str, full: Path, tmp_path: Path, caps
     data = (place / f"{LOGITS}.bin").read_bytes()
     assert data[40 * 20 : len(whole)] == whole[40 * 20 :]
     logit_cache.read(place).check_rows(112)
-    rows = logit_cache.read(place).rows(96, 112)[LOGITS]
+    rows = logit_cache.read(place).rows(np.arange(96, 112))[LOGITS]
     np.testing.assert_allclose(rows, live_logits(config(weights), 6), rtol=2**-10, atol=1e-5)
 
 
@@ -211,7 +211,7 @@ def test_rows_that_the_teacher_never_said_are_noticed(
     source = build_lib.open_train(cfg)
     teacher.read(cfg, source, 96)
     cache = logit_cache.read(tmp_path / "cache")
-    rows = cache.rows(90, 96)
+    rows = cache.rows(np.arange(90, 96))
     key = LOGITS if name == "full" else REST
     cache.write(90, {**rows, key: rows[key] + rows[key].dtype.type(0.1)})
     noted(cache, 96)
@@ -246,7 +246,7 @@ def test_one_bit_anywhere_is_noticed(
 def test_another_batch_size_leaves_noted_rows(weights: str, full: Path, tmp_path: Path) -> None:
     shutil.copytree(full, tmp_path / "cache")
     cache = noted(logit_cache.read(tmp_path / "cache"), 40)
-    rows = cache.rows(32, 40)
+    rows = cache.rows(np.arange(32, 40))
     cache.write(32, {LOGITS: rows[LOGITS] * np.float16(1.001)})  # rounded otherwise
     noted(cache, 40)
     before = (tmp_path / "cache" / f"{LOGITS}.bin").read_bytes()
@@ -325,13 +325,14 @@ def test_every_process_reads_its_own_rows(
     mesh, source = sharding.make_mesh(cfg.mesh), build_lib.open_train(cfg)
     cache = logit_cache.read(full)
     whole = next(device_batches(cfg, source, mesh, 2, cache))
-    np.testing.assert_array_equal(whole[LOGITS], cache.rows(32, 48)[LOGITS])
-    monkeypatch.setattr(sharding, "batch_slice", lambda mesh: (1, 2))
+    np.testing.assert_array_equal(whole[LOGITS], cache.rows(np.arange(32, 48))[LOGITS])
+    own = np.array([0, 1, 6, 7, 8, 15])  # in several runs, as a host's chips lie in a torus
+    monkeypatch.setattr(sharding, "batch_rows", lambda mesh, batch_size: own)
     monkeypatch.setattr(sharding, "global_batch", lambda batch, mesh, batch_size: batch)
     part = next(device_batches(cfg, source, mesh, 2, cache))
     assert set(part) == set(whole)
     for key, value in part.items():
-        np.testing.assert_array_equal(value, whole[key][8:])
+        np.testing.assert_array_equal(value, np.asarray(whole[key])[own])
 
 
 def test_the_command(weights: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,3 +63,14 @@ def peak_flops(device_kind: str, dtype: str = "bfloat16") -> float | None:
         if re.search(pattern, device_kind):
             return 1e12 * (f32 if dtype == "float32" else bf16)
     return None
+
+
+# GHz of the TensorCores: of v2, v3 and v4 from arXiv:2304.01433 table 4; those of v5e and v5p give
+# the peaks above with four matrix units of 128 x 128 a core.
+_TPU_CLOCKS = {"TPU v2": 0.7, "TPU v3": 0.94, "TPU v4": 1.05, "TPU v5 lite": 1.5, "TPU v5": 1.75}
+
+
+def clock(device_kind: str) -> float | None:
+    """Return the cycles per second of a TPU's cores, or None where they are not known."""
+    ghz = _TPU_CLOCKS.get(device_kind)
+    return None if ghz is None else 1e9 * ghz

@@ -21,6 +21,8 @@ _TPU_ENVIRONMENT = {
 }
 # Generations that libtpu resolves, and by how many numbers each says its shape.
 _TPUS = {"v2": 2, "v3": 2, "v4": 3, "v5e": 2, "v5p": 3, "v6e": 2, "tpu7x": 3}
+# GiB of a jax device, half of a chip of v2, v3 and TPU7x (docs.cloud.google.com/tpu/docs).
+_TPU_MEMORY = {"v2": 8, "v3": 16, "v4": 32, "v5e": 16, "v5p": 95, "v6e": 32, "tpu7x": 96}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,12 +77,14 @@ class Topology:
         devices: compile-only devices, which hold no memory and run nothing.
         target: what layers choose their kernels by.
         num_slices: TPU slices; hosts of GPUs.
+        memory: bytes of a device.
     """
 
     name: str
     devices: Sequence[Any]
     target: hardware.Target
     num_slices: int
+    memory: int
 
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
@@ -128,7 +132,7 @@ def _tpus(name: str, kind: str, slices: int, shape: list[int]) -> Topology:
         options["num_slices"] = slices
     sides = "x".join(map(str, shape))
     devices = _devices("tpu", f"{kind}:{sides}", name, **options)
-    return Topology(name, devices, hardware.of(devices[0]), slices)
+    return Topology(name, devices, hardware.of(devices[0]), slices, _TPU_MEMORY[kind] * 2**30)
 
 
 def _gpus(name: str, kind: str, slices: int, shape: list[int]) -> Topology:
@@ -141,7 +145,8 @@ def _gpus(name: str, kind: str, slices: int, shape: list[int]) -> Topology:
     devices = _devices(
         "cuda", kind, name, topology=f"1x{hosts}x{shape[-1]}", target_config=_config(gpu)
     )
-    return Topology(name, devices, hardware.Target("gpu", gpu.kind, gpu.capability), hosts)
+    target = hardware.Target("gpu", gpu.kind, gpu.capability)
+    return Topology(name, devices, target, hosts, gpu.memory)
 
 
 def _devices(platform: str, resolved: str, name: str, **options: Any) -> list[Any]:

@@ -157,7 +157,7 @@ class _Measuring:
 def _watch(evaluation: Classify, what: str, total: int, *, times: int = 1) -> Classify:
     if jax.process_index():
         return evaluation
-    share = total // sharding.batch_slice(evaluation.mesh)[1]  # what this process reads of it
+    share = int(total * sharding.own_share(evaluation.mesh))  # what this process reads of it
     batches = watched(evaluation.batches, max(share, 1), what, times=times)
     return dataclasses.replace(evaluation, batches=batches)
 

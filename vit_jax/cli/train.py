@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python main.py`: flags to Config to fit, or to a dry run."""
+"""`python main.py`: flags to Config to fit, to a dry run or to programs for other hardware."""
 
 from collections.abc import Sequence
 
@@ -13,12 +13,15 @@ _HELP = """usage: python main.py --config=FILE --workdir=DIR [--config.FIELD=VAL
 Trains the run that FILE describes, or continues it where DIR holds its checkpoints.
 
   --dry_run              build all by shapes, print sizes and costs, write nothing
+  --compile_for=NAME     compile it for hardware that is not here (v5e:16x16, 2xv5e:8x8, h100:8x8),
+                         print memory, traffic and time, write nothing
   --allow_config_change  continue a run though its config changed
   --profile=STEP,COUNT   write a trace of COUNT steps from STEP on to DIR/profile
   --debug                show the traceback of an error
 
   python main.py --config=configs/vit_mu_digits.py --workdir=runs/digits
   python main.py --config=configs/vit_b16_imagenet.py --dry_run --config.model.depth=6
+  python main.py --config=configs/vit_b16_imagenet.py --compile_for=h100:8 --config.accum_steps=8
 
 Exit status: 0 finished, 2 bad input, 65 bad data, 66 no usable checkpoint, 70 not finite, 71 hung,
 74 cannot save, 75 stopped by a signal (after 71 and 75 the same command continues)."""
@@ -33,6 +36,9 @@ def main(argv: Sequence[str]) -> int:
         False,
         "Build all by shapes, print sizes and costs, write nothing.",
         flag_values=values,
+    )
+    flags.DEFINE_string(
+        "compile_for", None, "Compile for hardware such as v5e:16x16, h100:8.", flag_values=values
     )
     flags.DEFINE_bool(
         "allow_config_change",
@@ -53,6 +59,11 @@ def main(argv: Sequence[str]) -> int:
         # Late: a mistake in the config is reported before the slower half of the imports.
         from vit_jax import startup
 
+        hardware = values["compile_for"].value
+        if hardware is not None:
+            if values["dry_run"].value:
+                raise UserError("--dry_run and --compile_for are two reports; ask for one of them")
+            startup.stay_on_cpu()
         startup.configure()
         from vit_jax.train import profile
 
@@ -65,6 +76,14 @@ def main(argv: Sequence[str]) -> int:
             print(report)
             if missing is not None:
                 raise missing
+            return 0
+        if hardware is not None:
+            from vit_jax.cli.compile_for import compile_for
+
+            report, unfit = compile_for(cfg, hardware)
+            print(report)
+            if unfit is not None:
+                raise unfit
             return 0
         if not values["workdir"].value:
             raise UserError("where to? add --workdir=DIR (or --dry_run to write nothing)")

@@ -9,6 +9,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+from jaxtyping import Int
 
 from vit_jax.data.pixel_cache import MAX_CACHED_BYTES, Example, PixelCache
 from vit_jax.data.prefetch import Batch
@@ -34,7 +35,7 @@ class Batches:
         transform: Transform,
         *,
         batch_size: int,
-        rows: range,
+        rows: Int[np.ndarray, " b"],
         length: int,
         num_threads: int,
         seed: int | None,
@@ -42,7 +43,7 @@ class Batches:
         repeats: int = 1,
         max_broken: int = 0,
     ) -> None:
-        """Take the global batch size, and which `rows` of each batch are this process's.
+        """Take the global batch size, and which `rows` of each batch are wanted, ascending.
 
         `seed` None is one pass in the stored order, the last batch padded. With `max_broken` above
         0 a broken example is replaced by the next one that can be read, in its own place of the
@@ -81,8 +82,7 @@ class Batches:
         return self._length
 
     def __getitem__(self, index: int) -> Batch:
-        start = (self._first + int(index)) * self._batch_size
-        positions = np.arange(start + self._rows.start, start + self._rows.stop)
+        positions = (self._first + int(index)) * self._batch_size + self._rows
         count, source, size = len(positions), self._source, self._transform.image_size
         multi = source.multi_label
         batch: Batch = {

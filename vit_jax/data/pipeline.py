@@ -12,6 +12,7 @@ import sys
 
 import jax
 import numpy as np
+from jaxtyping import Int
 
 from vit_jax.data.batches import Batches, label_dtype
 from vit_jax.data.config import (
@@ -38,10 +39,9 @@ def train_batches(
     channels: int,
     seed: int,
     start_step: int = 0,
-    process_index: int = 0,
-    process_count: int = 1,
+    rows: Int[np.ndarray, " b"] | None = None,
 ) -> BatchIterator:
-    """Stream this process's share of every training batch from `start_step` on, without end.
+    """Stream some rows of every training batch from `start_step` on, without end.
 
     Args:
         source: what to read; `cfg.name` and `cfg.train_split` are not looked at.
@@ -51,8 +51,7 @@ def train_batches(
         channels: 1 or 3.
         seed: of the order and of every random crop and augmentation.
         start_step: the first batch, counted from 0.
-        process_index: which contiguous slice of the global batch is wanted.
-        process_count: into how many it is cut.
+        rows: which of the global batch are wanted, in ascending order; None is all of them.
 
     Returns:
         Batches: image uint8 (b, H, W, C), label int32 (b,) or multi-hot uint8 (b, K), index int32
@@ -75,7 +74,7 @@ def train_batches(
             fill=mean_color(cfg),
         ),
         batch_size=cfg.batch_size,
-        rows=_rows(cfg.batch_size, process_index, process_count),
+        rows=np.arange(cfg.batch_size) if rows is None else rows,
         length=sys.maxsize,
         num_threads=_num_threads(cfg.num_threads, cfg.num_workers, image_size, channels),
         seed=seed,
@@ -93,8 +92,7 @@ def eval_batches(
     batch_size: int,
     image_size: tuple[int, int],
     channels: int,
-    process_index: int = 0,
-    process_count: int = 1,
+    rows: Int[np.ndarray, " b"] | None = None,
     num_threads: int = 0,
     num_workers: int = 0,
     prefetch: int = 2,
@@ -108,7 +106,7 @@ def eval_batches(
         example, 0 for padding (image 0, label 0, index -1).
 
     Raises:
-        UserError: a transform that draws at random, or a batch that cannot be divided evenly.
+        UserError: a transform that draws at random.
         DataError: while iterating, an example that cannot be used: each counts exactly once.
     """
     check_transform(transform)
@@ -121,7 +119,7 @@ def eval_batches(
         source,
         Transform(cfg=transform, image_size=image_size, channels=channels, exact=True),
         batch_size=batch_size,
-        rows=_rows(batch_size, process_index, process_count),
+        rows=np.arange(batch_size) if rows is None else rows,
         length=math.ceil(len(source) / batch_size),
         num_threads=_num_threads(num_threads, num_workers, image_size, channels),
         seed=None,
@@ -149,15 +147,6 @@ def batch_spec(
         "index": jax.ShapeDtypeStruct(rows, np.int32),
     }
     return spec | ({"mask": jax.ShapeDtypeStruct(rows, np.float32)} if masked else {})
-
-
-def _rows(batch_size: int, process_index: int, process_count: int) -> range:
-    if batch_size % process_count:
-        raise UserError(
-            f"batch_size={batch_size} cannot be divided evenly over {process_count} processes"
-        )
-    size = batch_size // process_count
-    return range(process_index * size, (process_index + 1) * size)
 
 
 def _num_threads(asked: int, num_workers: int, image_size: tuple[int, int], channels: int) -> int:

@@ -46,7 +46,7 @@ def _compute_order(num_examples: int, seed: int, epoch: int) -> Int32[np.ndarray
 def stream_indices(
     positions: Int[np.ndarray, " n"], num_examples: int, seed: int | None, repeats: int = 1
 ) -> Int32[np.ndarray, " n"]:
-    """Return which example is at each position (a contiguous run) of the stream.
+    """Return which example is at each position (in ascending order) of the stream.
 
     With `repeats` each example of an epoch's order comes that often in a row. The epoch stays as
     long as it is, so only the order's first 1 / repeats are in it (the published RASampler).

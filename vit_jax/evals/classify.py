@@ -79,7 +79,7 @@ class Classify:
 
     Attributes:
         batches: starts one pass over the split in global batches of a given size, the last one
-            padded; yields this process's slice of each, and has a `close`.
+            padded; yields this process's rows of each, and has a `close`.
         batch_size: over all processes; taken up to the next multiple of the batch's parts.
         mesh: the devices.
         class_names: of the split, for the report.
@@ -182,7 +182,6 @@ def make_evaluator(
         loss: what the model is trained with.
         name: what messages and pictures call the split; "" is the source's name.
     """
-    index, count = sharding.batch_slice(mesh)
 
     def batches(batch_size: int) -> Batches:
         return data.eval_batches(
@@ -191,8 +190,7 @@ def make_evaluator(
             batch_size=batch_size,
             image_size=image_size,
             channels=channels,
-            process_index=index,
-            process_count=count,
+            rows=sharding.batch_rows(mesh, batch_size),
             num_threads=data_cfg.num_threads,
             num_workers=data_cfg.num_workers,
             prefetch=data_cfg.prefetch,
@@ -200,7 +198,7 @@ def make_evaluator(
 
     batch_size = cfg.batch_size or data_cfg.batch_size
     padded = math.ceil(len(source) / batch_size) * batch_size
-    num_bytes = padded * math.prod(image_size) * channels // count
+    num_bytes = int(padded * sharding.own_share(mesh)) * math.prod(image_size) * channels
     return Classify(
         batches=keep_passes(batches) if num_bytes <= data.MAX_CACHED_BYTES else batches,
         batch_size=batch_size,

@@ -62,7 +62,7 @@ def run_pass(
 
     Args:
         batches: starts one pass in global batches of a given size, the last one padded; yields
-            this process's slice of each.
+            this process's rows of each.
         batch_size: over all processes; taken up to the next multiple of the batch's parts.
         mesh: the devices.
         compute: of a batch on the devices (image, mask, and label where there are labels), its

@@ -24,7 +24,8 @@ def device_batches(
     """Yield global batches from step `start` on, each on its way to the devices.
 
     Its transfer goes on beside the steps before it, which the host does not wait for (`Meter`).
-    Every process reads its own part of each, of the images and of the teacher's cached logits.
+    Every process reads the rows of each that its devices hold, of the images and of the teacher's
+    cached logits.
 
     Raises:
         DataError: more broken examples than data.max_broken, which `broken` counts.
@@ -32,8 +33,7 @@ def device_batches(
     if broken is None:
         broken = Broken(cfg.data.max_broken, source.example_id)
     height, width, channels = models.input_shape(cfg.model)
-    index, count = sharding.batch_slice(mesh)
-    share = cfg.data.batch_size // count
+    rows = sharding.batch_rows(mesh, cfg.data.batch_size)
     batches = data.train_batches(
         source,
         cfg.data,
@@ -41,14 +41,12 @@ def device_batches(
         channels=channels,
         seed=cfg.seed,
         start_step=start,
-        process_index=index,
-        process_count=count,
+        rows=rows,
     )
     with contextlib.closing(batches):
         for step, batch in enumerate(batches, start):
             broken.note(batch)
             arrays = {key: batch[key] for key in ("image", "label")}
             if cache is not None:
-                first = step * cfg.data.batch_size + index * share
-                arrays |= cache.rows(first, first + share)
+                arrays |= cache.rows(step * cfg.data.batch_size + rows)
             yield sharding.global_batch(arrays, mesh, batch_size=cfg.data.batch_size)

@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Int
 
 from vit_jax import config_json, models
 from vit_jax.analysis.tables import format_bytes
@@ -117,15 +118,17 @@ class LogitCache:
         """Dtype and shape of one row of each array."""
         return layout(self.num_classes, self.top_k)
 
-    def rows(self, start: int, stop: int) -> Rows:
-        """Read the rows of positions `start` to `stop`."""
-        if stop > self.done:
-            raise ValueError(f"{self.place} ends at position {self.done}, before {stop}")
-        return {
+    def rows(self, positions: Int[np.ndarray, " n"]) -> Rows:
+        """Read the rows of positions in ascending order, a run of neighbours at a time."""
+        if positions[-1] >= self.done:
+            raise ValueError(f"{self.place} ends at {self.done}, before position {positions[-1]}")
+        runs = np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1)
+        found = {}
+        for key, (dtype, shape) in self.arrays.items():
             # Opened anew each time: a map kept open would count every page that it ever touched.
-            key: np.array(self._map(key, dtype, shape)[start:stop])
-            for key, (dtype, shape) in self.arrays.items()
-        }
+            array = self._map(key, dtype, shape)
+            found[key] = np.concatenate([np.asarray(array[run[0] : run[-1] + 1]) for run in runs])
+        return found
 
     def _map(self, key: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
         return np.memmap(self.file(key), dtype, "r", shape=(self.done, *shape))

@@ -161,7 +161,7 @@ def verify(
     # On one device of this process, whatever the mesh: a few images are no work to share.
     with jax.set_mesh(sharding.make_mesh(MeshConfig(), [jax.local_devices()[0]])):
         live = np.asarray(jax.jit(make_predict(cfg))(variables, images))
-    rows = cache.rows(start, stop)
+    rows = cache.rows(np.arange(start, stop))
     error = _difference(rows, live, cache.temperature) / np.maximum(np.abs(live).max(axis=1), 1e-6)
     limit = _ROUNDING[cfg.objective.distill.teacher.dtype]
     if not (error <= limit).all():

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compile a traced program, with what the compiler logs and, where it fails, its reason."""
+
+import contextlib
+import dataclasses
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from vit_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """A compiled program.
+
+    Attributes:
+        program: of jax; has `as_text` and `memory_analysis`.
+        seconds: that the compiler took.
+        num_rematerialized: arrays that the partitioner makes whole on every device, because it
+            knows no way from one of their shardings to the other; each is a line of its log.
+    """
+
+    program: Any
+    seconds: float
+    num_rematerialized: int
+
+
+def compile_lowered(lowered: Any) -> Compiled:
+    """Compile what `jit(...).lower(...)` returned.
+
+    Raises:
+        UserError: it does not compile; the compiler's reason in one line.
+    """
+    start = time.monotonic()
+    try:
+        with _log() as log:
+            program = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        raise UserError(reason(str(error))) from error
+    told = log[0]
+    return Compiled(program, time.monotonic() - start, told.lower().count(_REMATERIALIZED))
+
+
+_REMATERIALIZED = "involuntary full rematerialization"
+
+
+def reason(message: str) -> str:
+    """Say in one line why XLA does not compile a program.
+
+    Of a TPU without memory enough it says how much is used of how much; then a page of buffers.
+    """
+    used = re.search(r"Used ([\d.]+)([KMG]) of ([\d.]+)([KMG]) hbm", message)
+    if used is not None:
+        return (
+            f"does not compile: out of memory, {used[1]} {used[2]}iB needed of the "
+            f"{used[3]} {used[4]}iB that a chip has; fewer images a chip, accum_steps, "
+            "model.remat=full or mesh.fsdp take less"
+        )
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return f"does not compile: {lines[0] if lines else 'the compiler gives no reason'}"
+
+
+@contextlib.contextmanager
+def _log() -> Iterator[list[str]]:
+    """Catch what C++ writes to the process's standard error; it is not Python's sys.stderr."""
+    told: list[str] = [""]
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as file:
+        kept = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield told
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            file.seek(0)
+            told[0] = file.read().decode(errors="replace")

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""XLA's text of a compiled program: computations, instructions, and how often each is run."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator
+
+_BITS = {"pred": 8, "token": 0, "f8e4m3fn": 8, "f8e5m2": 8, "bf16": 16, "c64": 64, "c128": 128}
+_ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\](\{[^{}]*\})?")
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.$-]+) \(.*\{\s*$")
+_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.$-]+) = ")
+_CALLED = re.compile(
+    r"\b(calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.$-]+)"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+    """An array of a type's text.
+
+    Attributes:
+        dtype: XLA's name, such as "bf16".
+        shape: of one device's part.
+        layout: in braces, or "".
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    layout: str = ""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes without a layout's padding."""
+        digits = re.search(r"\d+$", self.dtype)
+        bits = _BITS.get(self.dtype, int(digits[0]) if digits else 0)
+        return math.prod(self.shape) * bits // 8
+
+    @property
+    def on_chip(self) -> bool:
+        """Whether it lies in another memory than the chip's main one, such as a TPU's VMEM."""
+        return re.search(r"S\([1-9]\d*\)", self.layout) is not None
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One line of a computation.
+
+    Attributes:
+        name: without the percent sign.
+        type: of the result, as text.
+        opcode: such as "fusion".
+        operands: names of other instructions.
+        rest: the attributes behind the operands.
+    """
+
+    name: str
+    type: str
+    opcode: str
+    operands: tuple[str, ...]
+    rest: str
+
+    @property
+    def arrays(self) -> list[Array]:
+        """The arrays of the result: one, or those of a tuple."""
+        return arrays(self.type)
+
+    @property
+    def called(self) -> dict[str, str]:
+        """The computations that it calls, by attribute (calls, to_apply, body, condition)."""
+        return dict(_CALLED.findall(self.rest))
+
+    @property
+    def op_name(self) -> str:
+        """The path of jax's names to what it was traced from; "" where the compiler made it."""
+        found = re.search(r'op_name="((?:[^"\\]|\\.)*)"', self.rest)
+        return found[1] if found else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A compiled module: its instructions by computation, in the order in which they are run."""
+
+    entry: str
+    computations: dict[str, list[Instruction]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Visit:
+    """A computation that is run as a schedule of its own: the entry, a loop's body, a branch.
+
+    Attributes:
+        name: of the computation.
+        times: how often a run of the program runs it.
+        loops: how many loops it is in.
+    """
+
+    name: str
+    times: int
+    loops: int
+
+
+def parse(text: str) -> Program:
+    """Parse `compiled.as_text()`."""
+    computations: dict[str, list[Instruction]] = {}
+    entry, body = "", []
+    for line in text.splitlines():
+        header = _COMPUTATION.match(line)
+        if header is not None:
+            body = computations[header[2]] = []
+            entry = header[2] if header[1] else entry
+            continue
+        start = _INSTRUCTION.match(line)
+        if start is not None:
+            body.append(_instruction(start[2], line[start.end() :]))
+    return Program(entry, computations)
+
+
+def arrays(text: str) -> list[Array]:
+    """List the arrays of a type, an array's or a tuple's."""
+    return [
+        Array(dtype, tuple(int(n) for n in shape.split(",") if n), layout or "")
+        for dtype, shape, layout in _ARRAY.findall(re.sub(r"/\*.*?\*/", "", text))
+    ]
+
+
+def schedules(program: Program) -> Iterator[Visit]:
+    """Walk the computations that are run, each with its number of times in one run."""
+    yield from _walk(program, Visit(program.entry, 1, 0))
+
+
+def trip_count(program: Program, loop: Instruction) -> int:
+    """Return how often a `while` runs its body; 1 where the text does not say it.
+
+    XLA writes known_trip_count where it found one; else the condition compares with a constant.
+    """
+    known = re.search(r'known_trip_count"?:? ?\{"n":"(\d+)"', loop.rest)
+    if known is not None:
+        return int(known[1])
+    condition = program.computations.get(loop.called.get("condition", ""), [])
+    by_name = {x.name: x for x in condition}
+    compared = [x for x in condition if x.opcode == "compare" and "direction=LT" in x.rest]
+    for inner in (x.called.get("calls", "") for x in condition if x.opcode == "fusion"):
+        compared += [x for x in program.computations.get(inner, []) if "direction=LT" in x.rest]
+    if not compared:
+        return 1
+    limits = [x for x in by_name.values() if x.opcode == "constant" and x.type.startswith("s32[]")]
+    values = [int(n[1]) for x in limits if (n := re.match(r"\((\d+)\)", x.rest))]
+    return max(values, default=1)
+
+
+def _walk(program: Program, visit: Visit) -> Iterator[Visit]:
+    yield visit
+    for instruction in program.computations[visit.name]:
+        called = instruction.called
+        if instruction.opcode == "while":
+            times = visit.times * trip_count(program, instruction)
+            yield from _walk(program, Visit(called["body"], times, visit.loops + 1))
+        elif instruction.opcode == "call":
+            yield from _walk(program, dataclasses.replace(visit, name=called["to_apply"]))
+        elif instruction.opcode == "conditional":
+            branches = re.search(r"branch_computations=\{([^}]*)\}", instruction.rest)
+            names = re.findall(r"[\w.$-]+", branches[1]) if branches else []
+            names += [called[k] for k in ("true_computation", "false_computation") if k in called]
+            for name in names:
+                yield from _walk(program, dataclasses.replace(visit, name=name))
+
+
+def _instruction(name: str, text: str) -> Instruction:
+    end = _closing(text, 0) if text.startswith("(") else text.index(" ")
+    kind, text = text[:end], text[end:].lstrip()
+    opcode, _, _ = text.partition("(")
+    close = _closing(text, len(opcode))
+    inside = text[len(opcode) + 1 : close - 1]
+    rest = text[close:]
+    if opcode == "constant":  # its value stands where the others' operands do
+        return Instruction(name, kind, opcode, (), f"({inside}){rest}")
+    # Shapes stand before the operands' names in some versions of the text.
+    return Instruction(name, kind, opcode, tuple(re.findall(r"%([\w.$-]+)", inside)), rest)
+
+
+def _closing(text: str, start: int) -> int:
+    """Return the position behind the parenthesis that closes the one at `start`."""
+    depth = 0
+    for found in re.finditer(r"[()]", text[start:]):
+        depth += 1 if found[0] == "(" else -1
+        if depth == 0:
+            return start + found.end()
+    return len(text)

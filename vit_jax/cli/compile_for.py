@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`main.py --compile_for`: a run's programs by the compiler of hardware that is not here."""
+
+import math
+
+import jax
+from jax.sharding import Mesh
+
+from vit_jax import config as config_lib
+from vit_jax import models, sharding
+from vit_jax.analysis import scale
+from vit_jax.aot import collectives, compiler, hlo, topology
+from vit_jax.cli import compile_report
+from vit_jax.cli.dry_run import estimate_memory
+from vit_jax.config import Config
+from vit_jax.errors import UserError
+from vit_jax.evals.classify import score_batch
+from vit_jax.objectives.distill import LOGITS
+from vit_jax.train import build as build_lib
+
+_LONG = 100_000  # steps of an epoch: durations in epochs need a number, and none changes a program
+
+
+def compile_for(cfg: Config, name: str) -> tuple[str, UserError | None]:
+    """Return the report, and why the run would not fit the hardware or None.
+
+    Compiles the training step and the largest evaluation, with the run's batches, over its mesh.
+    Needs no data and no weights, and writes nothing but jax's cache of programs.
+
+    Raises:
+        UserError: settings that do not go together, or a program that does not compile.
+    """
+    top = topology.describe(name)
+    mesh = _mesh(cfg, top)
+    config_lib.check_batch(cfg, sharding.batch_parts(mesh))
+    parts = build_lib.build(cfg, _LONG * cfg.data.batch_size)
+    with top.tracing():
+        step = compiler.compile_lowered(build_lib.lower_step(parts, mesh, _batch(cfg)))
+        estimate = estimate_memory(cfg, parts, mesh)
+        size = _eval_batch_size(cfg, mesh)
+        evaluation = None if size is None else _evaluation(cfg, parts, mesh, size)
+    report = compile_report.Report(
+        hardware=top,
+        axis_sizes=dict(mesh.shape),
+        step=_examined(step, dict(mesh.shape)),
+        evaluation=None if evaluation is None else _examined(evaluation, dict(mesh.shape)),
+        batch_size=cfg.data.batch_size,
+        eval_batch_size=size or 0,
+        state=build_lib.abstract_state(parts, mesh),
+        estimate=estimate,
+        seconds=_step_seconds(cfg, parts, mesh, top),
+    )
+    return compile_report.write(report), _unfit(report)
+
+
+def _mesh(cfg: Config, top: topology.Topology) -> Mesh:
+    mesh = sharding.make_mesh(cfg.mesh, top.devices)
+    if mesh.size != len(top.devices):
+        raise UserError(
+            f"mesh {dict(mesh.shape)} takes {mesh.size} of the {len(top.devices)} devices of "
+            f"{top.name}; set one of its axes to -1, or name smaller hardware"
+        )
+    return mesh
+
+
+def _batch(cfg: Config) -> dict[str, jax.ShapeDtypeStruct]:
+    size = cfg.data.batch_size
+    batch = _images(cfg, size)
+    if cfg.objective.distill.cache:
+        batch[LOGITS] = jax.ShapeDtypeStruct((size, cfg.model.num_classes), "float16")
+    return batch
+
+
+def _images(cfg: Config, size: int) -> dict[str, jax.ShapeDtypeStruct]:
+    image = jax.ShapeDtypeStruct((size, *models.input_shape(cfg.model)), "uint8")
+    return {"image": image, "label": jax.ShapeDtypeStruct((size,), "int32")}
+
+
+def _eval_batch_size(cfg: Config, mesh: Mesh) -> int | None:
+    sizes = [ev.batch_size or cfg.data.batch_size for ev in cfg.evals.values()]
+    unit = sharding.batch_parts(mesh)
+    return math.ceil(max(sizes) / unit) * unit if sizes else None
+
+
+def _evaluation(cfg: Config, parts: build_lib.Parts, mesh: Mesh, size: int) -> compiler.Compiled:
+    state = build_lib.abstract_state(parts, mesh)
+    where = sharding.batch_sharding(mesh)
+    batch = _images(cfg, size) | {"mask": jax.ShapeDtypeStruct((size,), "float32")}
+    batch = {k: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where) for k, x in batch.items()}
+    with jax.set_mesh(mesh):
+        variables = {"params": state.params, **state.model_state}
+        loss = cfg.objective.loss
+        lowered = score_batch.lower(variables, batch, predict=parts.predict, loss=loss, mesh=mesh)
+    return compiler.compile_lowered(lowered)
+
+
+def _examined(compiled: compiler.Compiled, axis_sizes: dict[str, int]) -> compile_report.Examined:
+    program = hlo.parse(compiled.program.as_text())
+    return compile_report.Examined(
+        compiled=compiled,
+        plan=compiled.program.memory_analysis(),
+        program=program,
+        collectives=collectives.find(program, axis_sizes),
+    )
+
+
+def _unfit(report: compile_report.Report) -> UserError | None:
+    planned, memory = report.step.planned, report.hardware.memory
+    if planned <= memory:
+        return None
+    return UserError(
+        f"the step compiles, but its plan of {planned / 1e9:.1f} GB is more than the "
+        f"{memory / 1e9:.1f} GB of a device; fewer images a chip, accum_steps, model.remat=full or "
+        "mesh.fsdp take less"
+    )
+
+
+def _step_seconds(
+    cfg: Config, parts: build_lib.Parts, mesh: Mesh, top: topology.Topology
+) -> tuple[float, float] | None:
+    """Return what the cost model gives for a step, least and most, or None for unknown chips."""
+    generation = top.name.split(":")[0].split("x")[-1]
+    chip = scale.CHIPS.get(generation) or scale.CHIPS.get(generation.upper())
+    if chip is None:
+        return None
+    flops = build_lib.image_flops(cfg, parts) * cfg.data.batch_size / mesh.size
+    if cfg.model.remat is models.Remat.FULL:
+        flops = flops * 4 / 3
+    sizes = dict(mesh.shape)
+    moved = scale.traffic(parts.abstract.params, sizes)
+    step = scale.predict(flops, moved, sizes, chip)
+    best, worst = (scale.compute_seconds(flops, chip, share) for share in (0.45, 0.27))
+    return max(best, step.weights) + step.tensor, worst + step.weights + step.tensor
