@@ -92,9 +92,9 @@ def compile_row(name: str, hardware: str) -> dict[str, Any]:
 
     jax.config.update("jax_platforms", "cpu")
     from benchmarks.memory import lowered
-    from vit_jax.analysis import memory
-    from vit_jax.aot import topology
-    from vit_jax.cli.dry_run import estimate_memory
+    from vit_jax.analysis import memory, peaks, scale
+    from vit_jax.aot import collectives, hlo, temporaries, topology
+    from vit_jax.cli.dry_run import estimate_memory, estimate_step, estimate_traffic
 
     cfg = config(name, hardware)
     found = topology.describe(hardware)
@@ -107,14 +107,39 @@ def compile_row(name: str, hardware: str) -> dict[str, Any]:
         compiled = traced.compile(compiler_options=options or None)
         done = time.perf_counter()
         estimated = estimate_memory(cfg, parts, mesh).device_total
-    plan = memory.planned(compiled)
-    return row | {
+        sizes = dict(mesh.shape)
+        chip = scale.chip(found.target.kind)
+        step = None if chip is None else estimate_step(cfg, parts, sizes, chip).range
+        moved = estimate_traffic(cfg, parts, sizes)
+    plan, program = memory.planned(compiled), hlo.parse(compiled.as_text())
+    row |= {
         "trace_s": round(traced_at - began, 1),
         "compile_s": round(done - traced_at, 1),
         "plan": plan,
         "estimate": estimated,
         "ratio": round(estimated / plan, 3),
+        "collectives": summed(collectives.find(program, sizes)),
+        "predicted_bytes": {k: int(v) for k, v in dataclasses.asdict(moved).items() if v},
+        "step_ms": None if step is None else [round(1e3 * seconds, 2) for seconds in step],
     }
+    cycles, clock = temporaries.estimated_cycles(program), peaks.clock(found.target.kind)
+    if cycles is not None and clock is not None:  # of TPUs: for two forms of a model, not a speed
+        row["static_ms"] = round(1e3 * cycles / clock, 2)
+    return row
+
+
+def summed(found: Sequence[Any]) -> list[dict[str, Any]]:
+    """Sum the bytes and the number of a program's collectives by kind, axes and whether hidden."""
+    groups: dict[tuple[str, str, bool], list[int]] = {}
+    for x in found:
+        if x.axes:
+            total = groups.setdefault((x.kind, x.axes, x.hidden), [0, 0])
+            total[0] += x.num_bytes * x.times
+            total[1] += x.times
+    return [
+        {"kind": kind, "axes": axes, "hidden": hidden, "bytes": nbytes, "count": count}
+        for (kind, axes, hidden), (nbytes, count) in sorted(groups.items())
+    ]
 
 
 def _in_process(row: str, seconds: float) -> dict[str, Any]:
@@ -133,7 +158,7 @@ def _in_process(row: str, seconds: float) -> dict[str, Any]:
             out, err = child.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
-            return {"compiled": False, "reason": f"no program within {seconds / 60:.0f} minutes"}
+            return {"compiled": False, "reason": f"no program within {seconds:g} s"}
         except KeyboardInterrupt:
             os.killpg(child.pid, signal.SIGKILL)
             raise
