@@ -11,12 +11,12 @@ from jax import export
 
 from tests.inference.exported import assert_close, images, of_family, run_alone, trained
 from tests.models.tiny import TINY
+from vit_jax import hardware
 from vit_jax.errors import UserError
 from vit_jax.inference import export_stablehlo
 from vit_jax.inference.forward import make_forward
 from vit_jax.inference.quantize import MIN_SIZE, WeightDType, pack, unpack
 from vit_jax.models import DType
-from vit_jax.models.layers import attention
 
 _LOAD_ALL = """
 import pathlib, jax, numpy as np
@@ -80,14 +80,12 @@ def test_weights_are_stored_once_and_as_asked() -> None:
     assert saved[WeightDType.INT8] == pytest.approx(large * 3 / 4, rel=0.05)
 
 
-def test_attention_is_not_chosen_for_the_device_of_this_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_attention_is_not_chosen_for_the_device_of_this_process() -> None:
     cfg = dataclasses.replace(TINY["vit"], dtype=DType.BFLOAT16)  # which cuDNN would take
     model = trained(cfg)
     here = export_stablehlo.serialize(model, model.variables)
-    monkeypatch.setattr(attention, "_has_cudnn", lambda _: True)
-    assert export_stablehlo.serialize(model, model.variables) == here
+    with hardware.tracing_for(hardware.Target("gpu", capability=(9, 0))):
+        assert export_stablehlo.serialize(model, model.variables) == here
 
 
 def test_more_than_an_artifact_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from safetensors.numpy import load_file
 
 from tests.models.sizes import params_and_flops
-from vit_jax import models, sharding, trees, weights
+from vit_jax import hardware, models, sharding, trees, weights
 from vit_jax.errors import UserError
 from vit_jax.models import ConViTConfig
 from vit_jax.models.convit import GatedPositionalAttention, local_init, relative_positions
@@ -211,7 +211,8 @@ def test_content_and_position_apart_equal_their_mix(monkeypatch: pytest.MonkeyPa
     found = []
     for impl in (AttentionImpl.XLA, AttentionImpl.CUDNN):
         loss, params, tokens = gpsa(impl, jnp.float32)
-        with jax.default_matmul_precision("highest"):
+        here = hardware.Target("gpu", capability=(9, 0))  # which cuDNN's kernel is meant for
+        with jax.default_matmul_precision("highest"), hardware.tracing_for(here):
             found.append(jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))(params, tokens))
     assert set(called) == {"cudnn"}
     ((_, mixed), gradients), ((_, apart), others) = found

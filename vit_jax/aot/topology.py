@@ -89,7 +89,7 @@ class Topology:
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
         """Trace what is inside for this hardware."""
-        with hardware.tracing_for(self.target), _cudnn_of(self.target):
+        with hardware.tracing_for(self.target), cudnn_answers(self.target):
             yield
 
 
@@ -185,7 +185,7 @@ dnn_version_info {{ major: {_CUDNN[0]} minor: {_CUDNN[1]} patch: {_CUDNN[2]} }}"
 
 
 @contextlib.contextmanager
-def _cudnn_of(target: hardware.Target) -> Iterator[None]:
+def cudnn_answers(target: hardware.Target) -> Iterator[None]:
     """Have jax's checks of cuDNN answer for a described GPU instead of asking a local one."""
     if not target.has_cudnn:
         yield

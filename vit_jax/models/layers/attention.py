@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from vit_jax import hardware
 from vit_jax.errors import UserError
+from vit_jax.models.layers import cudnn
 from vit_jax.models.layers.capture import record
 from vit_jax.models.layers.dense import Dense
 from vit_jax.models.layers.dropout import dropout
@@ -44,6 +45,11 @@ def check_impl(impl: AttentionImpl, half: bool, head_dim: int, dropout_rate: flo
 
 
 def _use_cudnn(impl: AttentionImpl, q: jax.Array, dropout_rate: float) -> bool:
+    if impl is AttentionImpl.CUDNN and not hardware.target().has_cudnn:
+        raise UserError(
+            "model.attention=cudnn needs an NVIDIA GPU from Ampere on, not "
+            f"{hardware.target().kind or hardware.target().platform}; choose auto"
+        )
     if impl is not AttentionImpl.AUTO:
         return impl is AttentionImpl.CUDNN
     half = q.dtype in (jnp.bfloat16, jnp.float16)
@@ -81,10 +87,7 @@ def attend(
     """
     dropping = dropout_rate if dropout_key is not None else 0.0
     if bias is None and _use_cudnn(impl, q, dropping):
-        q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # cuDNN takes [B, N, h, d]
-        scale = q.shape[-1] ** -0.5
-        out = jax.nn.dot_product_attention(q, k, v, scale=scale, implementation="cudnn")
-        return out.swapaxes(1, 2)
+        return cudnn.flash(q, k, v)
     if dropout_key is None or dropout_rate == 0:
         return _attend(q * q.shape[-1] ** -0.5, k, v, bias)
     weights = attention_weights(q, k, bias).astype(v.dtype)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cuDNN's attention without a GPU: every config's training step traces, and padding changes nothing.
+
+jax's checks of the kernel answer for a described H100, so that a refused shape fails here.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.test_configs import RUNS, load
+from vit_jax import hardware, models
+from vit_jax.aot import topology
+from vit_jax.errors import UserError
+from vit_jax.models import (
+    CaiTConfig,
+    ConViTConfig,
+    DType,
+    HybridConfig,
+    SwinConfig,
+    ViTConfig,
+)
+from vit_jax.models.layers import cudnn
+from vit_jax.models.layers.attention import AttentionImpl, attend
+from vit_jax.models.layers.pool import Pool
+
+H100 = hardware.Target("gpu", "NVIDIA H100 80GB HBM3", (9, 0))
+FORWARD, BACKWARD = "dot_product_attention_fwd", "dot_product_attention_bwd"  # jax's primitives
+
+# By family that attends: what cuts a config's depth and width, and leaves tokens, heads and kernel.
+CUT: dict[type, dict[str, Any]] = {
+    ViTConfig: {"depth": 1, "mlp_dim": 8, "drop_path_rate": 0.0, "dropout_rate": 0.0},
+    ConViTConfig: {"depth": 2, "local_up_to_layer": 1, "mlp_dim": 8, "drop_path_rate": 0.0},
+    CaiTConfig: {"depth": 1, "token_depth": 1, "mlp_dim": 8, "token_mlp_dim": 8},
+    SwinConfig: {"drop_path_rate": 0.0},
+}
+CUT[HybridConfig] = CUT[ViTConfig]
+
+
+def shapes() -> set[Any]:
+    """Every config's model that attends, cut; configs with the same attention are one."""
+    found = set()
+    for path, arg in RUNS:
+        cfg = load(path, arg).model
+        if type(cfg) in CUT:
+            fields = {"dtype": DType.BFLOAT16, "num_classes": 2, "head_bias": 0.0, "scan_unroll": 1}
+            cfg = dataclasses.replace(cfg, **fields, **CUT[type(cfg)])
+            if isinstance(cfg, SwinConfig):
+                cfg.depths = tuple(min(depth, 2) for depth in cfg.depths)
+            if isinstance(cfg, HybridConfig):
+                cfg.backbone_depths = (1,) * len(cfg.backbone_depths)
+            found.add(cfg)
+    return found
+
+
+def step(cfg: Any) -> str:
+    """Return the program of a loss's gradient, as jax writes it down."""
+    module, params = models.create(cfg), models.abstract(cfg)["params"]
+    image = jax.ShapeDtypeStruct((2, *models.input_shape(cfg)), jnp.float32)
+
+    def loss(params: Any, image: jax.Array, key: jax.Array) -> jax.Array:
+        out = module.apply({"params": params}, image, train=True, rngs={"dropout": key})
+        return out.logits.sum()
+
+    return str(jax.make_jaxpr(jax.grad(loss))(params, image, jax.random.key(0)))
+
+
+def traced_for_h100(cfg: Any) -> str:
+    with hardware.tracing_for(H100), topology.cudnn_answers(H100):
+        return step(cfg)
+
+
+def test_every_configs_gradient_is_one_that_cudnn_computes() -> None:
+    tokens, families = set(), set()
+    for cfg in shapes():
+        program = traced_for_h100(cfg)
+        plain = isinstance(cfg, ViTConfig | ConViTConfig) and not cfg.attention_dropout_rate
+        takes = plain and not getattr(cfg, "token_merging", 0)
+        assert (FORWARD in program, BACKWARD in program) == (takes, takes), cfg
+        if takes:
+            rows, columns = models.patch_grid(cfg, models.pair(cfg.image_size, "image_size"))
+            tokens.add(rows * columns + models.num_prefix(cfg))
+        families.add(type(cfg))
+    assert families == set(CUT)
+    assert {197, 577} <= tokens  # odd ones are among them
+
+
+@pytest.mark.parametrize("tokens", [65, 145, 197, 257, 577])
+def test_odd_numbers_of_tokens_train_with_pooling_by_a_query_or_without(tokens: int) -> None:
+    for pool in (Pool.CLS, Pool.MAP):
+        side = int((tokens - 1) ** 0.5)
+        fields = dict(CUT[ViTConfig], dim=16, num_heads=2, patch=(4, 4), pool=pool)
+        cfg = models.variant("vit_b16", image_size=(4 * side,), dtype=DType.BFLOAT16, **fields)
+        program = traced_for_h100(cfg)
+        assert program.count(f"{FORWARD}_wrapper[") == 1 + (pool is Pool.MAP)
+        assert program.count(f"{BACKWARD}_wrapper[") == 1 + (pool is Pool.MAP)
+
+
+def value_and_gradients(attend: Callable[..., jax.Array], *args: jax.Array) -> list[np.ndarray]:
+    shape = jax.eval_shape(attend, *args)
+    cotangent = jax.random.normal(jax.random.key(3), shape.shape).astype(shape.dtype)
+
+    def both(*args: jax.Array) -> Any:
+        out, pull = jax.vjp(attend, *args)
+        return out, *pull(cotangent)
+
+    return [np.asarray(x, np.float32) for x in jax.jit(both)(*args)]
+
+
+@pytest.mark.parametrize("dtype, atol", [(jnp.float32, 2e-6), (jnp.bfloat16, 0.03)])
+@pytest.mark.parametrize(
+    "queries, keys",
+    [(65, 65), (145, 145), (197, 197), (257, 257), (577, 577), (1, 196), (1, 197), (196, 196)],
+)
+def test_padding_changes_no_output_and_no_gradient(
+    queries: int, keys: int, dtype: Any, atol: float
+) -> None:
+    # The kernel itself needs a GPU; the same lengths and mask go to XLA's.
+    seeds = jax.random.split(jax.random.key(queries), 3)
+    q, k, v = (
+        jax.random.normal(seed, (2, 2, n, 16)).astype(dtype)
+        for seed, n in zip(seeds, (queries, keys, keys), strict=True)
+    )
+    found = value_and_gradients(lambda *args: cudnn.flash(*args, implementation="xla"), q, k, v)
+    wanted = value_and_gradients(attend, q, k, v)
+    for got, want in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(got, want, atol=atol * np.abs(want).max(), rtol=0)
+
+
+def test_even_numbers_of_tokens_have_neither_padding_nor_mask() -> None:
+    q = jax.ShapeDtypeStruct((2, 2, 196, 16), jnp.bfloat16)
+    with topology.cudnn_answers(H100):
+        program = str(jax.make_jaxpr(cudnn.flash)(q, q, q))
+        odd = str(jax.make_jaxpr(cudnn.flash)(*[jax.ShapeDtypeStruct((2, 2, 7, 16), q.dtype)] * 3))
+    assert "NO_MASK" in program and "pad[" not in program
+    assert "MaskType.PADDING" in odd and "pad[" in odd
+
+
+@pytest.mark.parametrize("target", [hardware.Target("tpu", "TPU v5 lite"), hardware.Target("cpu")])
+def test_cudnn_asked_for_elsewhere_is_refused_in_one_line(target: hardware.Target) -> None:
+    q = jnp.ones((1, 1, 2, 8), jnp.bfloat16)
+    with (
+        hardware.tracing_for(target),
+        pytest.raises(UserError, match="attention=cudnn needs an NVIDIA GPU.*choose auto"),
+    ):
+        attend(q, q, q, impl=AttentionImpl.CUDNN)
