@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """One process of several: goes on from a checkpoint, some steps on one mesh after the other.
 
-    python -m tests.train.layouts WORKDIR DEVICES,DATA,FSDP,TENSOR ...
+    python -m tests.train.layouts WORKDIR DEVICES,DATA,FSDP,TENSOR[,scattered] ...
 
-DEVICES is how many of its virtual devices each process lends to a mesh. Prints a line of JSON for
-each mesh: what `run` returns.
+DEVICES is how many of its virtual devices each process lends to a mesh; scattered ones lie in it in
+a random order, so that the rows of a process are several runs. Prints a line of JSON for each mesh:
+what `run` returns.
 """
 
 import dataclasses
@@ -23,10 +24,13 @@ from vit_jax import sharding
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.config import Config
+from vit_jax.objectives.distill import LOGITS
 from vit_jax.optim import OptimConfig
 from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
+from vit_jax.train import logit_cache
 from vit_jax.train.batches import device_batches
+from vit_jax.train.logit_cache import LogitCache
 
 STEPS = 2  # on each mesh
 
@@ -42,13 +46,27 @@ def config() -> Config:
     return cfg
 
 
-def lend(mesh: MeshConfig, num_devices: int) -> Mesh:
-    """Make a mesh of the first devices of every process."""
+def lend(mesh: MeshConfig, num_devices: int, *, scattered: bool = False) -> Mesh:
+    """Make a mesh of the first devices of every process, `scattered` in one random order."""
     by_process: dict[int, list[Any]] = {}
     for device in jax.devices():
         by_process.setdefault(device.process_index, []).append(device)
     lent = [device for own in by_process.values() for device in own[:num_devices]]
-    return sharding.make_mesh(mesh, lent)
+    tidy = sharding.make_mesh(mesh, lent)
+    if not scattered:
+        return tidy
+    grid = np.random.default_rng(0).permutation(tidy.devices.reshape(-1)).reshape(tidy.axis_sizes)
+    return Mesh(grid, tidy.axis_names, axis_types=tidy.axis_types)
+
+
+def write_logits(place: Path, positions: int) -> LogitCache:
+    """Write a cache of random logits: what a teacher would say is of no matter here."""
+    place.mkdir(parents=True)
+    cache = LogitCache(place, {}, 0, num_classes=10)
+    cache.reserve(positions)
+    rng = np.random.default_rng(0)
+    cache.write(0, {LOGITS: rng.standard_normal((positions, 10)).astype(np.float16)})
+    return cache.finish(positions)
 
 
 def run(workdir: Path, mesh: Mesh, *, steps: int = STEPS) -> dict[str, Any]:
@@ -59,11 +77,13 @@ def run(workdir: Path, mesh: Mesh, *, steps: int = STEPS) -> dict[str, Any]:
 
     Returns:
         "step" of the first, "losses" of all, and for each the "batches" of this process: the row
-        of every example in the global batch, and the SHA-256 of its image and label.
+        of every example in the global batch, and the SHA-256 of its image, label and logits of
+        `WORKDIR/logits`; "val" of the last, what an evaluation says.
     """
     cfg = config()
     source = build_lib.open_train(cfg)
     parts = build_lib.build(cfg, len(source))
+    cache = logit_cache.read(workdir / "logits")
     checkpoints = Checkpointer(workdir / "checkpoints", CheckpointConfig(keep=1))
     result: dict[str, Any] = {"losses": [], "batches": [], "step": 0}
     with jax.set_mesh(mesh):
@@ -74,13 +94,17 @@ def run(workdir: Path, mesh: Mesh, *, steps: int = STEPS) -> dict[str, Any]:
             assert restored is not None
             state, result["step"] = restored.state, restored.step
         step = build_lib.compile_step(parts, mesh)
-        batches = device_batches(cfg, source, mesh, result["step"])
+        batches = device_batches(cfg, source, mesh, result["step"], cache)
         for _ in range(steps):
             batch = next(batches)
             result["batches"].append(rows(batch))
+            del batch[LOGITS]
             state, metrics = step(state, {}, batch)
             result["losses"].append(float(metrics["loss"]))
         batches.close()
+        val = build_lib.open_evals(cfg, source)["val"]
+        variables = {"params": state.params, **state.model_state}
+        result["val"] = build_lib.evaluator(cfg, "val", val, mesh).run(parts.predict, variables)
         checkpoints.save(result["step"] + steps, state, metadata={})
         checkpoints.close()
     return result
@@ -89,12 +113,12 @@ def run(workdir: Path, mesh: Mesh, *, steps: int = STEPS) -> dict[str, Any]:
 def rows(batch: dict[str, jax.Array]) -> dict[str, str]:
     """Hash every example that this process holds, by its row in the global batch."""
     found = {}
-    shards = [batch[key].addressable_shards for key in ("image", "label")]
-    for image, label in zip(*shards, strict=True):
-        first = image.index[0].start or 0
-        assert first == (label.index[0].start or 0)
-        for i, pair in enumerate(zip(np.asarray(image.data), np.asarray(label.data), strict=True)):
-            joined = b"".join(x.tobytes() for x in pair)
+    shards = [batch[key].addressable_shards for key in ("image", "label", LOGITS)]
+    for arrays in zip(*shards, strict=True):
+        first = arrays[0].index[0].start or 0
+        assert all((array.index[0].start or 0) == first for array in arrays)
+        for i, row in enumerate(zip(*(np.asarray(array.data) for array in arrays), strict=True)):
+            joined = b"".join(x.tobytes() for x in row)
             found[str(first + i)] = hashlib.sha256(joined).hexdigest()
     return found
 
@@ -103,8 +127,9 @@ def main() -> None:
     workdir, meshes = Path(sys.argv[1]), sys.argv[2:]
     sharding.initialize_distributed()
     for given in meshes:
-        num_devices, data, fsdp, tensor = map(int, given.split(","))
-        mesh = lend(MeshConfig(data=data, fsdp=fsdp, tensor=tensor), num_devices)
+        num_devices, data, fsdp, tensor, *scattered = given.split(",")
+        cfg = MeshConfig(data=int(data), fsdp=int(fsdp), tensor=int(tensor))
+        mesh = lend(cfg, int(num_devices), scattered=bool(scattered))
         print(json.dumps(run(workdir, mesh)), flush=True)
 
 

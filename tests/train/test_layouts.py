@@ -21,8 +21,9 @@ ROOT = Path(__file__).parent.parent.parent
 
 # Devices lent by each process, and the mesh over all of them.
 # (Two of one device each are tests/train/test_processes.py's.)
-OF_TWO = ("2,2,2,1", "8,2,4,2")
-OF_FOUR = ("1,2,1,2",)  # the tensor axis spans two processes
+OF_TWO = ("2,2,2,1", "8,2,4,2", "8,4,4,1,scattered")
+# The tensor axis spans two processes; scattered, processes share some of their rows.
+OF_FOUR = ("1,2,1,2", "4,2,4,2,scattered", "2,4,2,1,scattered")
 
 
 def start(clusters: list[dict[str, str]], workdir: Path, meshes: tuple[str, ...]) -> list[Any]:
@@ -47,7 +48,7 @@ def start(clusters: list[dict[str, str]], workdir: Path, meshes: tuple[str, ...]
 
 def together(legs: tuple[dict[str, Any], ...]) -> dict[str, Any]:
     """Put the batches of all processes together; of losses there is one, on every process."""
-    assert all(leg["losses"] == legs[0]["losses"] for leg in legs)
+    assert all(leg[key] == legs[0][key] for leg in legs for key in ("losses", "val"))
     parts = zip(*[leg["batches"] for leg in legs], strict=True)
     return legs[0] | {"batches": [{k: v for part in of for k, v in part.items()} for of in parts]}
 
@@ -88,18 +89,23 @@ def by_hand(count: int) -> list[dict[str, str]]:
 def test_a_run_handed_from_layout_to_layout_is_one_run(tmp_path: Path) -> None:
     one = layouts.lend(MeshConfig(), 1)
     fsdp = sharding.make_mesh(MeshConfig(data=1, fsdp=8), jax.devices())
-    relay = tmp_path / "relay"
+    relay, whole = tmp_path / "relay", tmp_path / "whole"
+    for workdir in (relay, whole):
+        layouts.write_logits(workdir / "logits", 32 * layouts.STEPS * 9)
     legs = [layouts.run(relay, one)]
     legs += start(slurm(2), relay, OF_TWO)
     legs.append(layouts.run(relay, fsdp))
     legs += start(by_hand(4), relay, OF_FOUR)
     legs.append(layouts.run(relay, one))
-    assert len(legs) == 6
+    assert len(legs) == 9
 
-    whole = layouts.run(tmp_path / "whole", one, steps=len(legs) * layouts.STEPS)
+    expected = [layouts.run(whole, one) for _ in legs]
     # Every layout goes on where the one before stopped, and reads the same global batches.
-    assert [leg["step"] for leg in legs] == [i * layouts.STEPS for i in range(len(legs))]
-    assert [x for leg in legs for x in leg["batches"]] == whole["batches"]
-    assert all(len(batch) == 32 for batch in whole["batches"])
-    losses = [x for leg in legs for x in leg["losses"]]
-    np.testing.assert_allclose(losses, whole["losses"], atol=1e-5, rtol=0)
+    assert [leg["step"] for leg in legs] == [leg["step"] for leg in expected]
+    assert [leg["batches"] for leg in legs] == [leg["batches"] for leg in expected]
+    assert all(len(batch) == 32 for leg in legs for batch in leg["batches"])
+    for leg, one_device in zip(legs, expected, strict=True):
+        assert leg["val"]["num_examples"] == one_device["val"]["num_examples"]
+        for key in ("top1", "loss"):
+            assert leg["val"][key] == pytest.approx(one_device["val"][key], abs=1e-5)
+        np.testing.assert_allclose(leg["losses"], one_device["losses"], atol=1e-5, rtol=0)
