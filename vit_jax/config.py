@@ -18,6 +18,7 @@ from vit_jax.faults import FaultsConfig
 from vit_jax.models import ModelConfig, ViTConfig
 from vit_jax.objectives import ObjectiveConfig
 from vit_jax.optim import OptimConfig
+from vit_jax.reduction import ReduceDType
 from vit_jax.sharding import MeshConfig
 from vit_jax.weights import config as init_config
 from vit_jax.weights.config import InitConfig
@@ -49,6 +50,9 @@ class Config:
         mesh: how devices share the work; results do not depend on it.
         accum_steps: micro-batches per step, for batches that do not fit in memory. BatchNorm's
             statistics are each micro-batch's own, as in PyTorch.
+        reduce_dtype: of the sums of bfloat16 matmuls' gradients, over examples and over devices;
+            the weights that are gathered for them are bfloat16 with either. Convolutions of more
+            than one pixel sum in the dtype that they compute in.
         ema_decay: decay per step of the moving average of parameters and BatchNorm's statistics; 0
             keeps none.
         init: weights to start from, of another run or a published file.
@@ -65,6 +69,7 @@ class Config:
     evals: dict[str, EvalConfig] = dataclasses.field(default_factory=dict)
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     accum_steps: int = 1
+    reduce_dtype: ReduceDType = ReduceDType.FLOAT32
     ema_decay: float = 0.0
     init: InitConfig = dataclasses.field(default_factory=InitConfig)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)

@@ -231,6 +231,24 @@ def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, PartitionSpec(*fitted))
 
 
+def constrain_parameter(p: jax.Array, name: str) -> jax.Array:
+    """Pin one layer's parameter, and so its gradient, to where the state holds it.
+
+    A layer then gathers its own weights only, after it has cast them, however many layers of a
+    stack are laid out; and sums of gradients end as shards (reduce-scatters) where they are made,
+    not as copies in every device. A no-op outside `jax.set_mesh`, and on one device.
+
+    Args:
+        p: one layer's, not a stack's.
+        name: the module's and the parameter's, such as "qkv/kernel".
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return p
+    where = spec(name, p.shape, dict(mesh.shape))
+    return jax.lax.with_sharding_constraint(p, where) if any(where) else p
+
+
 def global_batch(batch: Mapping[str, Any], mesh: Mesh, *, batch_size: int) -> dict[str, jax.Array]:
     """Assemble the global batch from the `batch_rows` of every process (numpy, leading axis)."""
     sharding = batch_sharding(mesh)

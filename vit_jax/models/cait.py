@@ -35,6 +35,7 @@ from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.norm import layer_norm
 from vit_jax.models.layers.patch import PatchEmbed
 from vit_jax.models.layers.stack import stack
+from vit_jax.models.layers.weighted import spread
 from vit_jax.sharding import BATCH_AXES, constrain
 
 
@@ -127,9 +128,11 @@ class HeadMix(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, (heads,), jnp.float32)
         # One copy of the kernel an example: a batched matmul leaves the heads where they are, up to
         # three times as fast as a contraction that moves them, and Remat.DOTS does not keep it.
-        mix = jnp.broadcast_to(kernel.T.astype(self.dtype)[None], (batch, heads, heads))
+        shape = (batch, heads, heads)
+        mix = jnp.broadcast_to(spread(jnp.asarray(kernel).T, shape, self.dtype), shape)
         y = jnp.matmul(mix, x.astype(self.dtype).reshape(batch, heads, -1))
-        return y.reshape(x.shape) + bias.astype(self.dtype)[None, :, None, None]
+        y = y.reshape(x.shape)
+        return y + spread(jnp.asarray(bias)[:, None, None], y.shape, self.dtype)
 
 
 class TalkingHeads(nn.Module):
@@ -231,12 +234,15 @@ class CaiT(nn.Module):
         check_input(image, pair(cfg.image_size, "image_size"), cfg.channels)
         patch = pair(cfg.patch, "patch")
         x = PatchEmbed(patch, cfg.dim, cfg.init, dtype, name="patch_embed")(image)
-        x = x + self.param("pos_embed", POS_EMBED, (1, *x.shape[1:]), jnp.float32).astype(dtype)
+        table = self.param("pos_embed", POS_EMBED, (1, *x.shape[1:]), jnp.float32)
+        x = x + spread(jnp.asarray(table), x.shape, dtype)
         x = Dropout(cfg.dropout_rate, deterministic=not train)(x)
         rates = drop_path_rates(cfg.drop_path_rate, cfg.depth, DropPathRule.CONSTANT)
         x, _ = self._patch_blocks(dtype, train)(constrain(x, BATCH_AXES), jnp.asarray(rates))
-        token = self.param("cls_token", rules.token, (1, 1, cfg.dim), jnp.float32).astype(dtype)
-        x = jnp.concatenate([jnp.broadcast_to(token, (x.shape[0], 1, cfg.dim)), x], axis=1)
+        token = self.param("cls_token", rules.token, (1, 1, cfg.dim), jnp.float32)
+        shape = (x.shape[0], 1, cfg.dim)
+        token = jnp.broadcast_to(spread(jnp.asarray(token), shape, dtype), shape)
+        x = jnp.concatenate([token, x], axis=1)
         x, _ = self._token_blocks(dtype)(constrain(x, BATCH_AXES), jnp.zeros(cfg.token_depth))
         x = layer_norm(cfg.norm_eps, dtype, "norm")(x)
         features = x[:, 0].astype(jnp.float32)

@@ -39,6 +39,7 @@ from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.norm import layer_norm
 from vit_jax.models.layers.patch import PatchEmbed
 from vit_jax.models.layers.stack import stack
+from vit_jax.models.layers.weighted import spread
 from vit_jax.sharding import BATCH_AXES, constrain
 
 
@@ -263,16 +264,19 @@ class ConViT(nn.Module):
         check_input(image, pair(cfg.image_size, "image_size"), cfg.channels)
         patch = pair(cfg.patch, "patch")
         x = PatchEmbed(patch, cfg.dim, cfg.init, dtype, name="patch_embed")(image)
-        x = x + self.param("pos_embed", POS_EMBED, (1, *x.shape[1:]), jnp.float32).astype(dtype)
+        table = self.param("pos_embed", POS_EMBED, (1, *x.shape[1:]), jnp.float32)
+        x = x + spread(jnp.asarray(table), x.shape, dtype)
         x = constrain(Dropout(cfg.dropout_rate, deterministic=not train)(x), BATCH_AXES)
         # Held, as in the published weights, even where no block is left to read it.
-        token = self.param("cls_token", rules.token, (1, 1, cfg.dim), jnp.float32).astype(dtype)
+        token = self.param("cls_token", rules.token, (1, 1, cfg.dim), jnp.float32)
         num_local = min(cfg.local_up_to_layer, cfg.depth)
         rates = drop_path_rates(cfg.drop_path_rate, cfg.depth, DropPathRule.LINEAR)
         if num_local:
             x, _ = self._local_blocks(num_local, dtype, train)(x, jnp.asarray(rates[:num_local]))
         if num_local < cfg.depth:
-            x = jnp.concatenate([jnp.broadcast_to(token, (x.shape[0], 1, cfg.dim)), x], axis=1)
+            shape = (x.shape[0], 1, cfg.dim)
+            token = jnp.broadcast_to(spread(jnp.asarray(token), shape, dtype), shape)
+            x = jnp.concatenate([token, x], axis=1)
             blocks = self._blocks(cfg.depth - num_local, dtype, train)
             x, _ = blocks(constrain(x, BATCH_AXES), jnp.asarray(rates[num_local:]))
         x = layer_norm(cfg.norm_eps, dtype, "norm")(x)

@@ -38,6 +38,7 @@ from vit_jax.models.layers.patch import PatchEmbed
 from vit_jax.models.layers.pool import MapPool, Pool
 from vit_jax.models.layers.posemb import PosEmbed, resample, sincos2d
 from vit_jax.models.layers.stack import stack
+from vit_jax.models.layers.weighted import spread
 from vit_jax.models.mup import check_mup, logit_factor
 from vit_jax.sharding import BATCH_AXES, constrain
 
@@ -237,13 +238,14 @@ class ViT(nn.Module):
         elif cfg.pos_embed is PosEmbed.SINCOS2D:
             table = jnp.asarray(sincos2d(*shape, cfg.dim))[None]
         if table is not None and not covers_prefix:
-            x = x + table.astype(dtype)
+            x = x + spread(table, x.shape, dtype)
         if prefix:
-            first = jnp.concatenate(prefix, axis=1).astype(dtype)
-            first = jnp.broadcast_to(first, (x.shape[0], *first.shape[1:]))
+            first = jnp.concatenate(prefix, axis=1)
+            shape = (x.shape[0], *first.shape[1:])
+            first = jnp.broadcast_to(spread(first, shape, dtype), shape)
             x = jnp.concatenate([first, x], axis=1)
         if table is not None and covers_prefix:
-            x = x + table.astype(dtype)
+            x = x + spread(table, x.shape, dtype)
         return x, num_prefix
 
     def _blocks(

@@ -95,6 +95,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
         accum_steps=cfg.accum_steps,
         ema_decay=cfg.ema_decay,
         spike_sigmas=cfg.faults.spike_sigmas,
+        reduce_dtype=cfg.reduce_dtype,
     )
     around = functools.partial(make_state, tx=tx, **kept)
     abstract = jax.eval_shape(around, params, model_state, key)

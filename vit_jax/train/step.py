@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from vit_jax import sharding
+from vit_jax import reduction, sharding
 from vit_jax.objectives import Batch, Objective
+from vit_jax.reduction import ReduceDType
 from vit_jax.train import spikes
 from vit_jax.train.state import TrainState
 
@@ -44,9 +45,15 @@ def _mean_gradient(
     batch: Batch,
     rng: jax.Array,
     count: int,
+    reduce_dtype: ReduceDType,
 ) -> tuple[PyTree, Metrics, PyTree]:
     """Average gradient and metrics over `count` micro-batches, holding one gradient at a time."""
-    differentiate = jax.value_and_grad(objective.loss, has_aux=True)
+
+    def loss(*args: Any) -> Any:
+        with reduction.summing_in(reduce_dtype):
+            return objective.loss(*args)
+
+    differentiate = jax.value_and_grad(loss, has_aux=True)
     if count == 1:
         (_, (metrics, model_state)), grads = differentiate(
             state.params, frozen, state.model_state, batch, rng
@@ -83,6 +90,7 @@ def make_train_step(
     accum_steps: int = 1,
     ema_decay: float = 0.0,
     spike_sigmas: float = 0.0,
+    reduce_dtype: ReduceDType = ReduceDType.FLOAT32,
 ) -> TrainStep:
     """Build the step; jit it with `jit_step`.
 
@@ -102,7 +110,9 @@ def make_train_step(
 
         def gradient(params: PyTree, _: int = 0) -> PyTree:
             here = dataclasses.replace(state, params=params)
-            grads, *rest = _mean_gradient(objective, here, frozen, batch, loss_rng, accum_steps)
+            grads, *rest = _mean_gradient(
+                objective, here, frozen, batch, loss_rng, accum_steps, reduce_dtype
+            )
             passes.append((optax.global_norm(grads), *rest))
             return grads
 

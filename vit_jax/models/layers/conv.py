@@ -14,6 +14,7 @@ from vit_jax import hardware
 from vit_jax.models.layers.grouped_conv import Pads, conv2d
 from vit_jax.models.layers.init import Initializer
 from vit_jax.models.layers.window_max import reduce_max, window_max
+from vit_jax.sharding import constrain_parameter
 
 
 class Padding(enum.StrEnum):
@@ -67,9 +68,10 @@ class StdConv(nn.Module):
     def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B P Q F"]:
         shape = (self.kernel_size, self.kernel_size, x.shape[-1], self.features)
         kernel = jnp.asarray(self.param("kernel", self.kernel_init, shape, jnp.float32))
+        kernel = constrain_parameter(kernel, f"{self.name}/kernel")
         if self.weight_std is not None:
             kernel = self.weight_std(kernel)
-        x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
+        x = x.astype(self.dtype)
         pads = None
         if self.padding is Padding.SAME and self.kernel_size > 1:
             pads = _same_pads(x, self.kernel_size, self.stride)

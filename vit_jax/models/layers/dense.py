@@ -8,6 +8,8 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.models.layers.init import Initializer
+from vit_jax.models.layers.weighted import matmul, spread
+from vit_jax.sharding import constrain_parameter
 
 
 class Dense(nn.Module):
@@ -26,8 +28,9 @@ class Dense(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*lead I"]) -> Float[Array, "*lead O"]:
         kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features), jnp.float32)
-        y = x.reshape(-1, x.shape[-1]).astype(self.dtype) @ kernel.astype(self.dtype)
+        kernel = constrain_parameter(jnp.asarray(kernel), f"{self.name}/kernel")
+        y = matmul(x.reshape(-1, x.shape[-1]).astype(self.dtype), kernel)
         if self.use_bias:
             bias = self.param("bias", self.bias_init, (self.features,), jnp.float32)
-            y = y + bias.astype(self.dtype)[None]
+            y = y + spread(jnp.asarray(bias), y.shape, self.dtype)
         return y.reshape(*x.shape[:-1], self.features)

@@ -12,6 +12,8 @@ from jaxtyping import Array, Float
 
 from vit_jax import hardware
 from vit_jax.models.layers.init import Initializer
+from vit_jax.models.layers.weighted import matmul
+from vit_jax.sharding import constrain_parameter
 
 # What is added (before, after) the rows and the columns of a map.
 Pads = tuple[tuple[int, int], tuple[int, int]]
@@ -36,7 +38,7 @@ def conv2d(
 
     Args:
         x: maps.
-        kernel: of odd sides.
+        kernel: of odd sides, used in the dtype of x.
         stride: of rows and columns.
         groups: of channels.
         pads: zeros before and after the rows and the columns, where they are not k // 2.
@@ -44,7 +46,8 @@ def conv2d(
     kernel = jnp.asarray(kernel)
     if kernel.shape[:2] == (1, 1) and groups == 1 and pads is None:
         x = x[:, ::stride, ::stride]
-        return (x.reshape(-1, x.shape[-1]) @ kernel[0, 0]).reshape(*x.shape[:-1], -1)
+        return matmul(x.reshape(-1, x.shape[-1]), kernel[0, 0]).reshape(*x.shape[:-1], -1)
+    kernel = kernel.astype(x.dtype)
     side = kernel.shape[0] // 2
     pads = ((side, side), (side, side)) if pads is None else pads
     if groups == 1 or hardware.target().platform != "cpu":
@@ -106,5 +109,5 @@ class GroupedConv(nn.Module):
         k = self.kernel_size
         shape = (k, k, x.shape[-1] // self.groups, self.features)
         kernel = self.param("kernel", kaiming_normal(self.groups), shape, jnp.float32)
-        x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
-        return conv2d(x, kernel, stride=self.stride, groups=self.groups)
+        kernel = constrain_parameter(jnp.asarray(kernel), f"{self.name}/kernel")
+        return conv2d(x.astype(self.dtype), kernel, stride=self.stride, groups=self.groups)

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from vit_jax.models.layers.weighted import spread
+
 
 def layer_norm(epsilon: float, dtype: Any, name: str) -> "LayerNorm":
     """Create a LayerNorm of the last axis, its output in `dtype`."""
@@ -90,4 +92,4 @@ class LayerScale(nn.Module):
     def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
         init = nn.initializers.constant(self.init_value)
         gamma = self.param("gamma", init, (x.shape[-1],), jnp.float32)
-        return x * gamma.astype(x.dtype)[None, None]
+        return x * spread(jnp.asarray(gamma), x.shape, x.dtype)

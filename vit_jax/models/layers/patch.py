@@ -10,6 +10,8 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.models.layers.init import RULES, Init
+from vit_jax.models.layers.weighted import matmul, spread
+from vit_jax.sharding import constrain_parameter
 
 
 class PatchEmbed(nn.Module):
@@ -30,10 +32,11 @@ class PatchEmbed(nn.Module):
         rules, fan_in = RULES[self.init_rules], rows * columns * channels
         shape = (rows, columns, channels, self.dim)
         kernel = self.param("kernel", rules.patch_kernel, shape, jnp.float32)
+        kernel = constrain_parameter(jnp.asarray(kernel), f"{self.name}/kernel")
         patches = rearrange(image, "b (y p) (x q) c -> (b y x) (p q c)", p=rows, q=columns)
-        out = patches.astype(self.dtype) @ kernel.reshape(fan_in, self.dim).astype(self.dtype)
+        out = matmul(patches.astype(self.dtype), kernel.reshape(fan_in, self.dim))
         if self.use_bias:
             bias = self.param("bias", rules.patch_bias(fan_in), (self.dim,), jnp.float32)
-            out = out + bias.astype(self.dtype)[None]
+            out = out + spread(jnp.asarray(bias), out.shape, self.dtype)
         num_tokens = math.prod(image.shape[1:3]) // (rows * columns)
         return out.reshape(image.shape[0], num_tokens, self.dim)
