@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vit_jax import models, sharding
-from vit_jax.analysis import flops, scale
-from vit_jax.cli.dry_run import estimate_memory
+from vit_jax.analysis import scale
+from vit_jax.cli.dry_run import estimate_memory, estimate_step, estimate_traffic
 from vit_jax.config import Config
 from vit_jax.data import DataConfig
 from vit_jax.models import DType, Remat
