@@ -125,9 +125,10 @@ def estimate_memory(
         # The key inside: made outside, it would be computed.
         jax.eval_shape(lambda x: parts.objective.prepare(x, jax.random.key(0)), batch),
         frozen=build_lib.placed(parts.frozen, mesh),
-        batch_shards=sharding.batch_parts(mesh),
+        axis_sizes=dict(mesh.shape),
         num_microbatches=cfg.accum_steps,
         uphill=cfg.optim.sam_rho > 0,
+        compute_bytes=jnp.dtype(cfg.model.dtype.value).itemsize,
     )
 
 
@@ -142,6 +143,7 @@ def estimate_traffic(
         parts.abstract.params,
         axis_sizes,
         compute_bytes=itemsize,
+        reduce_bytes=max(itemsize, jnp.dtype(cfg.reduce_dtype.value).itemsize),
         activation=images * values * itemsize,
         num_sums=sums,
     )
@@ -170,7 +172,8 @@ def _tensor_sums(cfg: Config, parts: build_lib.Parts) -> tuple[int, int]:
     if tokens is None:  # convolutions, which no tensor axis cuts
         return 0, 0
     # Each stage of a Swin has half of the values of the one before.
-    depths = (cfg.model.depth,) if hasattr(cfg.model, "depth") else cfg.model.depths
+    model: Any = cfg.model
+    depths = (model.depth,) if hasattr(model, "depth") else model.depths
     blocks = sum(depth * 2**after for after, depth in enumerate(reversed(depths)))
     recomputed = cfg.model.remat is models.Remat.FULL
     return tokens.size, scale.tensor_sums(blocks, recomputed=recomputed)
