@@ -36,12 +36,23 @@ def test_mesh_shape(cfg: MeshConfig, devices: int, shape: tuple) -> None:
 
 
 @pytest.mark.parametrize(
-    "cfg",
-    [MeshConfig(fsdp=3), MeshConfig(data=-1, fsdp=-1), MeshConfig(data=0), MeshConfig(data=16)],
+    "cfg, told",
+    [
+        (MeshConfig(fsdp=3), r"8 device\(s\), which is no multiple of 3; lower mesh.fsdp"),
+        (MeshConfig(data=-1, fsdp=-1), "at most one -1"),
+        (MeshConfig(data=0), "each must be positive"),
+        (MeshConfig(data=16), r"does not fit 8 device\(s\); set one of them to -1"),
+    ],
 )
-def test_mesh_that_does_not_fit(cfg: MeshConfig) -> None:
-    with pytest.raises(UserError, match="mesh"):
+def test_mesh_that_does_not_fit(cfg: MeshConfig, told: str) -> None:
+    with pytest.raises(UserError, match=told):
         sharding.mesh_shape(cfg, 8)
+
+
+def test_several_processes_must_use_all_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(UserError, match=r"all 8 devices of all processes; set mesh\.data=-1"):
+        sharding.make_mesh(MeshConfig(data=4))
 
 
 @pytest.mark.parametrize(

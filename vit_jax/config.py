@@ -195,10 +195,11 @@ def check_batch(cfg: Config, parts: int) -> None:
     micro = cfg.data.batch_size // cfg.accum_steps
     if micro % parts:
         near = max(round(cfg.data.batch_size / (parts * cfg.accum_steps)), 1)
+        fewer = max(n for n in range(1, parts) if micro % n == 0)
         raise UserError(
             f"data.batch_size={cfg.data.batch_size} cannot be split over {parts} devices "
-            f"x accum_steps={cfg.accum_steps}; "
-            f"the nearest that can is {near * parts * cfg.accum_steps}"
+            f"x accum_steps={cfg.accum_steps}; the nearest that can is "
+            f"{near * parts * cfg.accum_steps}, and this one can over {fewer}"
         )
     heads = getattr(cfg.model, "num_heads", ())
     each = heads if isinstance(heads, tuple) else (heads,)  # Swin has a number for each stage

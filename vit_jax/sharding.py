@@ -66,7 +66,12 @@ def mesh_shape(cfg: MeshConfig, num_devices: int) -> tuple[int, int, int]:
     known = math.prod(s for s in sizes if s != -1)
     if -1 in sizes and num_devices % known == 0:
         sizes[sizes.index(-1)] = num_devices // known
-    if -1 in sizes or math.prod(sizes) > num_devices:
+    if -1 in sizes:
+        raise UserError(
+            f"{asked} does not fit {num_devices} device(s), which is no multiple of {known}; lower "
+            "mesh.fsdp or mesh.tensor, or take other devices"
+        )
+    if math.prod(sizes) > num_devices:
         raise UserError(f"{asked} does not fit {num_devices} device(s); set one of them to -1")
     return sizes[0], sizes[1], sizes[2]
 
@@ -80,7 +85,9 @@ def make_mesh(cfg: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     devices = list(devices) if devices is not None else jax.devices()
     shape = mesh_shape(cfg, len(devices))
     if jax.process_count() > 1 and math.prod(shape) != len(devices):
-        raise UserError(f"mesh {shape} must use all {len(devices)} devices of all processes")
+        raise UserError(
+            f"mesh {shape} must use all {len(devices)} devices of all processes; set mesh.data=-1"
+        )
     grid = device_grid(shape, devices[: math.prod(shape)])
     # Auto: Linen's modules reject Explicit axes.
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
@@ -258,7 +265,7 @@ def global_batch(batch: Mapping[str, Any], mesh: Mesh, *, batch_size: int) -> di
     place = {part * size: i * size for i, part in enumerate(own_parts(mesh))}
 
     def put(x: np.ndarray) -> jax.Array:
-        def rows(index: tuple[slice, ...]) -> np.ndarray:
+        def rows(index: Any) -> np.ndarray:
             first = place[index[0].start or 0]
             return x[first : first + size]
 

@@ -40,7 +40,7 @@ def take(source, count, *, transform=RANDOM, batch_size=10, size=(32, 32), chann
     names = ("num_threads", "num_workers", "repeats", "mean")
     fields = {k: options.pop(k) for k in names if k in options}
     cfg = DataConfig(batch_size=batch_size, transform=transform, **fields)
-    options = {"seed": 0} | options
+    options = {"seed": 0, **options}
     with train_batches(source, cfg, image_size=size, channels=channels, **options) as batches:
         return list(itertools.islice(batches, count))
 

@@ -102,7 +102,7 @@ def test_a_batch_that_the_devices_here_cannot_share(
     assert train_main(["main.py", *args]) == 2
     err = capsys.readouterr().err
     assert "data.batch_size=12 cannot be split over 8 devices" in err
-    assert "the nearest that can is 16" in err
+    assert "the nearest that can is 16, and this one can over 6" in err
     assert len(err.splitlines()) == 1
     assert not workdir.exists()
 

@@ -32,6 +32,7 @@ from vit_jax.train.progress import Progress
 from vit_jax.train.stages import Stages, due
 from vit_jax.train.state import TrainState
 from vit_jax.train.stop import INTERRUPTED, Stop
+from vit_jax.train.stragglers import Stragglers
 from vit_jax.train.writers import make_writer
 
 
@@ -151,6 +152,7 @@ def fit(
                 meter=meter_lib.Meter(cfg.faults, note_spike, known=known.get(meter_lib.KEY)),
                 broken=broken,
                 clock=clock,
+                stragglers=Stragglers(),
                 writer=writer,
                 progress=progress,
                 metadata=metadata,

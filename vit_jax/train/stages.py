@@ -21,6 +21,7 @@ from vit_jax.train.early_stop import Tally
 from vit_jax.train.meter import Meter
 from vit_jax.train.progress import Progress
 from vit_jax.train.state import TrainState
+from vit_jax.train.stragglers import Stragglers
 from vit_jax.train.writers import MetricWriter
 
 
@@ -36,6 +37,7 @@ class Stages:
     meter: Meter
     broken: Broken
     clock: Clock
+    stragglers: Stragglers
     writer: MetricWriter
     progress: Progress
     metadata: dict[str, Any]
@@ -46,8 +48,9 @@ class Stages:
         """Write the training metrics since the last line; `everything` waits for the last step."""
         with self.clock.spent(Stage.STEP):
             scalars = self.meter.read(everything=everything)
-        self.broken.agree()
-        scalars |= self.broken.scalars() | self._speed() | self.clock.scalars()
+            self.broken.agree()
+            scalars |= self.broken.scalars() | self.stragglers.scalars(self.clock.seconds())
+        scalars |= self._speed() | self.clock.scalars()
         self.writer.write(step, scalars)
         self.progress.report(scalars)
 
@@ -112,8 +115,8 @@ class Stages:
     ) -> None:
         """Start a save; one that fails midway (a full disk) is told and tried again next time."""
         self._finish_steps()
-        self.broken.agree()
         with self.clock.spent(Stage.SAVE):
+            self.broken.agree()
             try:
                 metadata = self.metadata | early_stop.to_json(tally)
                 metadata |= self.broken.to_json() | self.meter.to_json()

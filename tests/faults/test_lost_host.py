@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run that loses a host goes on over those that are left, as if it had never had it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.train.test_layouts import by_hand
+from tests.train.test_processes import ARGS, ROOT, start
+from vit_jax import sharding
+from vit_jax.train.stop import INTERRUPTED
+from vit_jax.train.writers import read_jsonl
+
+STEPS = 12
+RUN = (
+    "--config.data.batch_size=24",  # over 4, 3 or 2
+    f"--config.duration={STEPS} steps",
+    f"--config.evals.val.every={STEPS} steps",
+    "--config.evals.test.report=false",
+)
+# How a process ends whose peer is gone: by itself, or by jax's coordination service (SIGABRT).
+LOST = (INTERRUPTED, -signal.SIGABRT)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    workdir = tmp_path_factory.mktemp("undisturbed") / "run"
+    process = start(workdir, 1, *RUN)
+    output = process.communicate(timeout=240)[0]
+    assert process.returncode == 0, output
+    return workdir
+
+
+def cluster(count: int, module: tuple[str, ...], workdir: Path, *args: str) -> list:
+    command = [sys.executable, *module, f"--workdir={workdir}", *ARGS, *RUN, *args]
+    shared = {**os.environ, "JAX_NUM_CPU_DEVICES": "1", "SLOW": "1"}
+    return [
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=shared | env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for env in by_hand(count)
+    ]
+
+
+def lose(processes: list[subprocess.Popen], workdir: Path) -> None:
+    """Kill the last process after the first checkpoint; the others end by themselves."""
+    deadline = time.monotonic() + 200
+    while len(read_jsonl(workdir / "metrics.jsonl")) < 6:
+        assert time.monotonic() < deadline
+        assert [p.poll() for p in processes] == [None] * len(processes)
+        time.sleep(0.05)
+    processes[-1].kill()
+    limit = sharding.HEARTBEAT_TIMEOUT + 60
+    outputs = [p.communicate(timeout=limit)[0] for p in processes]
+    assert all(p.returncode in LOST for p in processes[:-1]), "\n".join(outputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("left, mesh", [(3, ()), (2, ("--config.mesh.fsdp=2",))])
+def test_a_run_of_four_goes_on_over_those_that_are_left(
+    undisturbed: Path, tmp_path: Path, left: int, mesh: tuple[str, ...]
+) -> None:
+    workdir = tmp_path / "run"
+    four = cluster(4, ("-m", "tests.train.slowed"), workdir, *mesh)
+    try:
+        lose(four, workdir)
+    finally:
+        for process in four:
+            process.kill()
+    fewer = cluster(left, ("main.py",), workdir, *mesh)
+    outputs = [p.communicate(timeout=240)[0] for p in fewer]
+    assert [p.returncode for p in fewer] == [0] * left, "\n".join(outputs)
+    assert f"continuing {workdir} at step 4 of {STEPS}" in outputs[0]
+    rows, expected = (read_jsonl(d / "metrics.jsonl") for d in (workdir, undisturbed))
+    assert [r["step"] for r in rows if "train/loss" in r] == list(range(1, STEPS + 1))
+    for name in ("train/loss", "train/grad_norm", "val/loss", "test/loss"):
+        got, want = ([r[name] for r in x if name in r] for x in (rows, expected))
+        assert len(got) > 0
+        assert got == pytest.approx(want, abs=1e-5), name

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log names the host that the others wait for."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from tests.train.test_layouts import by_hand
+from tests.train.test_processes import ARGS, ROOT
+from vit_jax import sharding
+from vit_jax.sharding import MeshConfig
+from vit_jax.train import stragglers
+from vit_jax.train.clock import Stage
+from vit_jax.train.stragglers import Stragglers
+from vit_jax.train.writers import read_jsonl
+
+SCALARS = ("perf/slowest_host", "perf/slowest_host_lag")
+
+
+def test_the_slowest_is_held_against_the_median() -> None:
+    # Seconds by itself, and of all steps.
+    four = stragglers.compare(np.array([[1, 10], [2, 10], [6, 10], [3, 10]], np.float32))
+    assert list(four.items()) == [(SCALARS[0], 2.0), (SCALARS[1], pytest.approx(0.4))]
+    two = stragglers.compare(np.array([[6, 10], [1, 10]], np.float32))
+    assert list(two.items()) == [(SCALARS[0], 0.0), (SCALARS[1], pytest.approx(0.5))]
+
+
+def test_only_what_a_host_does_by_itself_counts_since_the_last_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[list[float]] = []
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(
+        stragglers, "_gather", lambda mine: sent.append(mine.tolist()) or np.stack([mine, mine])
+    )
+    seconds = dict.fromkeys(Stage, 100.0)
+    compared = Stragglers()
+    assert compared.scalars(seconds) == {}  # known one line later
+    seconds |= {Stage.DATA: 101.0, Stage.OTHER: 100.5, Stage.STEP: 102.5, Stage.EVAL: 900.0}
+    assert set(compared.scalars(seconds)) == set(SCALARS)
+    assert sent == [[200.0, 300.0], [1.5, 4.0]]
+
+
+def test_one_process_has_no_slowest() -> None:
+    compared = Stragglers()
+    for _ in range(2):
+        assert compared.scalars(dict.fromkeys(Stage, 1.0)) == {}
+
+
+def test_the_order_of_the_runs_devices_is_of_no_matter() -> None:
+    tidy = sharding.make_mesh(MeshConfig())
+    back_to_front = Mesh(tidy.devices[::-1], tidy.axis_names, axis_types=tidy.axis_types)
+    with jax.set_mesh(back_to_front):
+        gathered = stragglers._gather(np.array([1.0, 2.0], np.float32))
+    np.testing.assert_array_equal(gathered, [[1.0, 2.0]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slow", [0, 1])
+def test_of_two_processes_the_one_with_the_slow_loader_is_named(slow: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.train.slowed", f"--workdir={tmp_path}", *ARGS]
+    # Without evaluations, behind which a slow loader catches up.
+    command += ["--config.log.every=2 steps", "--config.duration=14 steps"]
+    command += ["--config.evals.val.every=14 steps", "--config.checkpoint.every=14 steps"]
+    processes = []
+    for index, cluster in enumerate(by_hand(2)):
+        own = {"JAX_NUM_CPU_DEVICES": "1", "SLOW": "0.3" if index == slow else "0"}
+        env = {**os.environ, **cluster, **own}
+        processes.append(
+            subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    outputs = [p.communicate(timeout=240)[0] for p in processes]
+    assert [p.returncode for p in processes] == [0, 0], "\n".join(outputs)
+    rows = [r for r in read_jsonl(tmp_path / "metrics.jsonl") if "train/loss" in r]
+    assert [SCALARS[0] in row for row in rows] == [False] + 6 * [True]
+    # The lines before these tell of the start, where either may be the later.
+    assert [row[SCALARS[0]] for row in rows[3:]] == 4 * [slow]
+    assert min(row[SCALARS[1]] for row in rows[3:]) > 0.3
