@@ -238,6 +238,11 @@ def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, PartitionSpec(*fitted))
 
 
+def splits_parameters() -> bool:
+    """Say whether what is traced runs on a mesh that splits parameters over fsdp."""
+    return jax.sharding.get_abstract_mesh().shape.get("fsdp", 1) > 1
+
+
 def constrain_parameter(p: jax.Array, name: str) -> jax.Array:
     """Pin one layer's parameter, and so its gradient, to where the state holds it.
 

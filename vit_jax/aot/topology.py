@@ -86,6 +86,15 @@ class Topology:
     num_slices: int
     memory: int
 
+    @property
+    def compiler_options(self) -> dict[str, bool]:
+        """What `Lowered.compile` needs here and not there.
+
+        On a card XLA times its kernels of a matmul and takes one that works. Without one it takes
+        the first tiling of Triton's, which cannot cut a Swin's windows of 49 tokens.
+        """
+        return {"xla_gpu_enable_triton_gemm": False} if self.target.platform == "gpu" else {}
+
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
         """Trace what is inside for this hardware."""

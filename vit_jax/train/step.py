@@ -14,18 +14,12 @@ from vit_jax import reduction, sharding
 from vit_jax.objectives import Batch, Objective
 from vit_jax.reduction import ReduceDType
 from vit_jax.train import spikes
+from vit_jax.train.compiler import compiler_options
 from vit_jax.train.state import TrainState
 
 PyTree = Any
 Metrics = dict[str, jax.Array]
 TrainStep = Callable[[TrainState, PyTree, Batch], tuple[TrainState, Metrics]]
-
-# XLA hands sums on a CPU to a library that first multiplies into memory of its own. Of BatchNorm's
-# long sums that is a quarter of a ResNet's step; those of other layers are quicker there.
-_BATCH_NORM_ON_CPU = {
-    "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,"
-    "LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
-}
 
 
 def _micro_batches(batch: Batch, count: int) -> Batch:
@@ -175,11 +169,10 @@ def jit_step(
 ) -> TrainStep:
     """Compile the step for the mesh; the state's buffers are donated."""
     replicated = NamedSharding(mesh, PartitionSpec())
-    on_cpu = mesh.devices.flat[0].platform == "cpu"
     return jax.jit(
         step,
         in_shardings=(state_shardings, frozen_shardings, sharding.batch_sharding(mesh)),
         out_shardings=(state_shardings, replicated),
         donate_argnums=0,
-        compiler_options=_BATCH_NORM_ON_CPU if on_cpu and state_shardings.model_state else None,
+        compiler_options=compiler_options(mesh, has_batch_norm=bool(state_shardings.model_state)),
     )

@@ -10,6 +10,7 @@ import jax
 from flax import linen as nn
 
 from vit_jax.models.base import Remat
+from vit_jax.sharding import splits_parameters
 
 # DOTS keeps what weights multiply (no batch dimension: not attention's own products).
 _POLICIES = {
@@ -21,10 +22,14 @@ _POLICIES = {
 def remat(block: type[nn.Module], policy: Remat, *, prevent_cse: bool = True) -> type[nn.Module]:
     """Return the block keeping for its backward pass what `policy` says.
 
-    `prevent_cse` keeps XLA from undoing it; inside a rolled scan the loop does so by itself.
+    `prevent_cse` keeps XLA from undoing it; inside a rolled scan the loop does so by itself. Blocks
+    that are laid out and keep everything keep their shards of the weights alone: XLA would hold
+    the gathered weights of all of them until the backward pass instead of gathering them again.
     """
     if policy is Remat.NONE:
-        return block
+        if not (prevent_cse and splits_parameters()):
+            return block
+        return nn.remat(block, policy=jax.checkpoint_policies.everything_saveable)
     return nn.remat(block, policy=_POLICIES[policy], prevent_cse=prevent_cse)
 
 

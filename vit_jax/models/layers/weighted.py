@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.custom_derivatives import linear_call
+from jax.custom_derivatives import SymbolicZero, linear_call
 from jaxtyping import Array, Float
 
 from vit_jax import reduction
@@ -48,11 +48,14 @@ def _kernel_gradient(x: jax.Array, dy: jax.Array) -> jax.Array:
 _matmul = jax.custom_jvp(_product)
 
 
-@_matmul.defjvp
-def _tangent(
-    primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
-) -> tuple[jax.Array, jax.Array]:
+def _tangent(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
     (x, kernel), (dx, dkernel) = primals, tangents
-    # The product itself, not `_matmul`, which would hide it from rematerialisation policies.
+    narrow = kernel.astype(x.dtype)  # once, and so gathered once for both products
+    y = x @ narrow  # and not `_matmul`, which would hide it from rematerialisation policies
+    if isinstance(dkernel, SymbolicZero):
+        return y, dx @ narrow
     moved = linear_call(_product, _kernel_gradient, x, dkernel)
-    return _product(x, kernel), _product(dx, kernel) + moved
+    return y, moved if isinstance(dx, SymbolicZero) else dx @ narrow + moved
+
+
+_matmul.defjvp(_tangent, symbolic_zeros=True)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which options of XLA a step is compiled with."""
+
+import jax
+import numpy as np
+import pytest
+
+from vit_jax import hardware, sharding
+from vit_jax.hardware import Target
+from vit_jax.sharding import MeshConfig
+from vit_jax.train.compiler import compiler_options
+
+H100 = Target("gpu", "NVIDIA H100 80GB HBM3", (9, 0))
+MI300 = Target("gpu", "AMD Instinct MI300X")
+V5E = Target("tpu", "TPU v5 lite")
+PIPELINED = {
+    f"xla_gpu_enable_pipelined_{kind}" for kind in ("all_gather", "reduce_scatter", "all_reduce")
+}
+
+
+class Device:
+    """No more of a described device than is asked for."""
+
+    platform = "gpu"
+
+
+def options(target: Target, count: int) -> dict[str, bool | str]:
+    class Described:
+        devices = np.full((count,), Device())
+        size = count
+
+    with hardware.tracing_for(target):
+        return compiler_options(Described(), has_batch_norm=True)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.fixture(autouse=True)
+def _no_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+
+
+def test_several_nvidia_gpus_move_while_they_compute() -> None:
+    assert options(H100, 8) == dict.fromkeys(PIPELINED, True)
+    for target, count in ((H100, 1), (MI300, 8), (V5E, 8)):
+        assert not options(target, count)
+
+
+def test_the_users_flag_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    flag = "xla_gpu_enable_pipelined_all_gather"
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to=x --{flag}=false")
+    assert options(H100, 8).keys() == PIPELINED - {flag}
+
+
+def test_batch_norm_on_a_cpu_has_an_option_of_its_own() -> None:
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:2])
+    assert len(compiler_options(mesh, has_batch_norm=True)) == 1
+    assert not compiler_options(mesh, has_batch_norm=False)
