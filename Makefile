@@ -5,7 +5,7 @@ CONFIG ?= configs/vit_mu_digits.py
 WORKDIR ?= runs/$(basename $(notdir $(CONFIG)))
 RUN := $(VENV)/bin/python
 
-.PHONY: train test parity lint bench digits lock clean
+.PHONY: train test parity aot lint bench digits lock clean
 
 train: $(VENV)/installed
 	$(RUN) main.py --config=$(CONFIG) --workdir=$(WORKDIR)
@@ -16,6 +16,10 @@ test: $(VENV)/installed-dev
 # The models against timm on a CPU build of torch; without it `make test` skips them.
 parity: $(VENV)/installed-parity
 	$(RUN) -m pytest -n 2 tests/parity
+
+# Training steps through the compilers of TPUs and GPUs; without them `make test` skips these.
+aot: $(VENV)/installed-aot
+	$(RUN) -m pytest -n 2 tests/aot
 
 lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
@@ -59,6 +63,10 @@ $(VENV)/installed-dev: requirements-dev.txt $(VENV)/installed
 $(VENV)/installed-parity: requirements-parity.txt requirements-onnx.txt $(VENV)/installed-dev
 	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -r requirements-parity.txt \
 		-r requirements-onnx.txt
+	touch $@
+
+$(VENV)/installed-aot: requirements-aot.txt $(VENV)/installed-dev
+	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -r requirements-aot.txt
 	touch $@
 
 clean:

@@ -102,8 +102,11 @@ def commands(block: Block) -> list[Command]:
 
 def _runs_here(command: Command) -> bool:
     """Say whether a command can run here: no server, no upload, no weights from outside."""
-    # Sweeps of the same names, over at once, are run by tests/sweeps/test_scaling_docs.py.
-    elsewhere = r"--from=(npz|timm):|vit_jax serve|--push=|vit_jax sweep (run|status|report)"
+    # Sweeps of the same names, over at once, are run by tests/sweeps/test_scaling_docs.py,
+    # compilers by tests/cli/test_compile_for.py.
+    elsewhere = (
+        r"--from=(npz|timm):|vit_jax serve|--push=|vit_jax sweep (run|status|report)|--compile_for="
+    )
     outside = re.search(elsewhere, " ".join(command.words))
     needs_onnx = "--format=onnx" in command.words
     return not outside and (not needs_onnx or importlib.util.find_spec("jax2onnx") is not None)
@@ -402,7 +405,8 @@ def _check_flags(text: str, cfg: config_lib.Config) -> None:
     for name in re.findall(r"--config=(\S+\.py)", text):
         assert (ROOT / name).is_file(), name
     for flag in re.findall(r"main\.py\b[^`]*?\s--(?!config)(\w+)", text):
-        assert flag in {"workdir", "dry_run", "allow_config_change", "debug", "profile"}, flag
+        known = {"workdir", "dry_run", "compile_for", "allow_config_change", "debug", "profile"}
+        assert flag in known, flag
 
 
 @pytest.mark.parametrize("page", TEXTS)

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import importlib.util
 import os
 import subprocess
 import sys
@@ -61,6 +62,13 @@ for _ in range(5):
     print(len(digests(arrays)))
 """
 
+PLUGINS = """
+import jax
+from vit_jax import startup
+startup.configure()
+print(jax.devices()[0].platform)
+"""
+
 # A real run; what is imported when its last step is done and only its curve is left to draw.
 TRAIN = """
 import sys
@@ -105,6 +113,36 @@ def test_memory_of_a_step_is_kept_for_the_next():
 def test_virtual_devices_do_not_wait_for_each_others_threads(asked, monkeypatch):
     monkeypatch.delenv("PJRT_NPROC")  # which the tests set
     assert _python("-c", COLLECTIVES, **asked).stdout == 5 * "60\n"
+
+
+@pytest.mark.skipif(bool(startup.device_files()), reason="this machine has an accelerator")
+def test_compilers_without_their_devices_say_nothing():
+    if not any(importlib.util.find_spec(name) for name in ("libtpu", "jax_cuda13_plugin")):
+        pytest.skip('no compiler is here: pip install -e ".[aot-tpu]"')
+    done = _python("-c", PLUGINS, JAX_PLATFORMS="")
+    assert (done.stdout, done.stderr) == ("cpu\n", "")
+
+
+@pytest.mark.parametrize(
+    "asked, plugin, node, left_out",
+    [
+        ("", "libtpu", "", True),
+        ("", "", "", False),  # others' plugins are none of ours
+        ("tpu,cpu", "libtpu", "", False),
+        ("", "jax_cuda13_plugin", "dxg", False),  # a GPU under WSL has no other device file
+    ],
+)
+def test_plugins_are_left_out_where_there_is_no_device(
+    asked, plugin, node, left_out, monkeypatch, tmp_path
+):
+    done = []
+    (tmp_path / node).touch()
+    monkeypatch.setattr(startup, "_DEVICES", tmp_path)
+    monkeypatch.setattr(startup, "stay_on_cpu", lambda: done.append(True))
+    monkeypatch.setattr(startup.sys, "platform", "linux")
+    monkeypatch.setattr(startup.importlib.util, "find_spec", lambda name: name == plugin or None)
+    startup.ignore_plugins(asked)
+    assert bool(done) == left_out
 
 
 def test_programs_are_kept_below_the_users_cache_directory(tmp_path):

@@ -3,6 +3,7 @@
 
 import contextlib
 import ctypes
+import importlib.util
 import os
 import re
 import sys
@@ -21,8 +22,14 @@ _CPU_FLAGS = (
 # malloc.h: M_MMAP_MAX (no block outside the heap), M_TRIM_THRESHOLD (nothing is given back),
 # M_ARENA_MAX (XLA's threads allocate from it too).
 _ONE_HEAP = ((-4, 0), (-1, -1), (-8, 1))
+_DEVICES = Path("/dev")
 # Device files of GPUs (NVIDIA, AMD) and TPUs: there the heap serves the input pipeline's threads.
 _ACCELERATORS = ("nvidia[0-9]*", "kfd", "accel[0-9]*", "vfio/[0-9]*")
+
+# Of NVIDIA's GPUs under WSL and on Jetson boards.
+_OTHER_GPUS = ("dxg", "nvmap", "nvhost-gpu")
+# What brings the compilers of TPUs and GPUs, and the devices where there are any.
+_PLUGINS = ("libtpu", "jax_cuda13_plugin", "jax_cuda12_plugin")
 
 _THREADS_PER_DEVICE = 4  # 1 is what deadlocks
 _JAX_LEAST_SECONDS = 1.0  # jax's default: what compiles faster is not kept
@@ -37,6 +44,7 @@ def configure() -> None:
     os.environ["XLA_FLAGS"] = " ".join([*missing, given]).strip()
     if not device_files():
         keep_heap()
+        ignore_plugins(jax.config.values["jax_platforms"] or "")
     lend_threads()
     keep_programs()
 
@@ -44,6 +52,23 @@ def configure() -> None:
 def stay_on_cpu() -> None:
     """Leave accelerators to others, a TPU VM's own too; call before any jax computation."""
     jax.config.update("jax_platforms", "cpu")
+
+
+def ignore_plugins(asked: str) -> None:
+    """Leave out the plugins of TPUs and GPUs that are here to compile for them, not to run.
+
+    On a machine without either, jax would load them to look for devices: a page of errors, and
+    libtpu may ask the network for its metadata server.
+
+    Args:
+        asked: $JAX_PLATFORMS, which wins.
+    """
+    if asked or sys.platform != "linux":
+        return
+    if any((_DEVICES / node).exists() for node in _OTHER_GPUS):
+        return
+    if any(importlib.util.find_spec(name) is not None for name in _PLUGINS):
+        stay_on_cpu()
 
 
 def lend_threads() -> None:
@@ -61,7 +86,7 @@ def lend_threads() -> None:
 
 def device_files() -> list[str]:
     """List the device files of accelerators, whether or not jax has a plugin for them."""
-    return [str(file) for node in _ACCELERATORS for file in sorted(Path("/dev").glob(node))]
+    return [str(file) for node in _ACCELERATORS for file in sorted(_DEVICES.glob(node))]
 
 
 def keep_heap() -> None:

@@ -31,7 +31,7 @@ class Collective:
         loops: how many loops it is in.
         hidden: whether it is started before other work and awaited after it.
         groups: of positions in the mesh, or empty where the text has none.
-        dtype: of its largest array.
+        arrays: its results on one device; several where the compiler has combined some.
         op_name: jax's name of what it was traced from.
     """
 
@@ -42,7 +42,7 @@ class Collective:
     loops: int
     hidden: bool
     groups: Groups
-    dtype: str
+    arrays: tuple[hlo.Array, ...]
     op_name: str
 
 
@@ -69,7 +69,7 @@ def find(program: hlo.Program, axis_sizes: Mapping[str, int]) -> list[Collective
                     loops=visit.loops,
                     hidden=_is_hidden(program, schedule, i, core),
                     groups=groups,
-                    dtype=max(arrays, key=lambda x: x.num_bytes).dtype,
+                    arrays=tuple(arrays),
                     op_name=core.op_name or instruction.op_name,
                 )
             )
@@ -159,7 +159,7 @@ def _between_slices(
         loops=visit.loops,
         hidden=any(x.opcode in _COMPUTE for x in between),
         groups=(),
-        dtype=send.arrays[0].dtype,
+        arrays=(send.arrays[0],),
         op_name=send.op_name,
     )
 
@@ -179,11 +179,11 @@ def _core(program: hlo.Program, instruction: hlo.Instruction) -> hlo.Instruction
     if not cores:
         return None
     text = " ".join(x.rest for x in inside if x.opcode == "custom-call")
-    part_of_another = "AsyncCollectiveDone" in text or _is_beside(program, instruction)
+    part_of_another = "AsyncCollectiveDone" in text or _is_beside(instruction)
     return None if part_of_another else cores[0]
 
 
-def _is_beside(program: hlo.Program, instruction: hlo.Instruction) -> bool:
+def _is_beside(instruction: hlo.Instruction) -> bool:
     return instruction.called.get("calls", "").startswith("async_collective_fusion")
 
 
@@ -214,19 +214,20 @@ def _is_hidden(
 ) -> bool:
     """Say whether other work stands between a collective's start and what awaits it."""
     instruction = schedule[start]
+    by_fusion = _has_start(program, instruction)
     if '"is_sync":true' in instruction.rest:
         return False
-    channel = re.search(r"channel_id=(\d+)", core.rest)
+    if not by_fusion and not instruction.opcode.endswith("-start"):
+        return False
+    channel = re.search(r"channel_id=\d+,", core.rest)
     for later in schedule[start + 1 :]:
         if later.opcode.endswith("-done") and instruction.name in later.operands:
             return False
         inside = program.computations.get(later.called.get("calls", ""), [])
-        if channel and any(f"{channel[0]}," in x.rest for x in inside):
-            return _is_beside(program, later)
-        if later.opcode in _COMPUTE and (instruction.opcode.endswith("-start") or inside):
-            if instruction.opcode.endswith("-start") or _has_start(program, instruction):
-                return True
-            return False
+        if by_fusion and channel and any(channel[0] in x.rest for x in inside):
+            return _is_beside(later)
+        if later.opcode in _COMPUTE:
+            return True
     return False
 
 

@@ -5,15 +5,18 @@ import contextlib
 import dataclasses
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 
 from vit_jax.errors import UserError
+
+_REMATERIALIZED = "involuntary full rematerialization"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +35,8 @@ class Compiled:
     num_rematerialized: int
 
 
-def compile_lowered(lowered: Any) -> Compiled:
-    """Compile what `jit(...).lower(...)` returned.
+def compile_lowered(lowered: Any, options: Mapping[str, Any] | None = None) -> Compiled:
+    """Compile what `jit(...).lower(...)` returned, with XLA's options besides the program's own.
 
     Raises:
         UserError: it does not compile; the compiler's reason in one line.
@@ -41,14 +44,10 @@ def compile_lowered(lowered: Any) -> Compiled:
     start = time.monotonic()
     try:
         with _log() as log:
-            program = lowered.compile()
+            program = lowered.compile(compiler_options=dict(options) if options else None)
     except jax.errors.JaxRuntimeError as error:
         raise UserError(reason(str(error))) from error
-    told = log[0]
-    return Compiled(program, time.monotonic() - start, told.lower().count(_REMATERIALIZED))
-
-
-_REMATERIALIZED = "involuntary full rematerialization"
+    return Compiled(program, time.monotonic() - start, log[0].lower().count(_REMATERIALIZED))
 
 
 def reason(message: str) -> str:
@@ -69,16 +68,22 @@ def reason(message: str) -> str:
 
 @contextlib.contextmanager
 def _log() -> Iterator[list[str]]:
-    """Catch what C++ writes to the process's standard error; it is not Python's sys.stderr."""
-    told: list[str] = [""]
+    """Keep a copy of what C++ writes to the process's standard error, which is not sys.stderr.
+
+    Through another process, which shows the last words of a compiler that ends this one.
+    """
+    told = [""]
     sys.stderr.flush()
-    with tempfile.TemporaryFile() as file:
+    with tempfile.NamedTemporaryFile() as file:
         kept = os.dup(2)
-        os.dup2(file.fileno(), 2)
+        copy = subprocess.Popen(["tee", file.name], stdin=subprocess.PIPE, stdout=kept)
+        assert copy.stdin is not None
+        os.dup2(copy.stdin.fileno(), 2)
         try:
             yield told
         finally:
             os.dup2(kept, 2)
             os.close(kept)
-            file.seek(0)
+            copy.stdin.close()
+            copy.wait()
             told[0] = file.read().decode(errors="replace")

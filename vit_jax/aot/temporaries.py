@@ -8,10 +8,25 @@ import re
 from vit_jax.aot import hlo
 
 # They name what others hold, or pass it on: `while` carries what is made in and around it.
-_NO_MEMORY = {
-    "parameter", "get-tuple-element", "tuple", "bitcast", "while", "constant", "call", "conditional",
-    "optimization-barrier", "after-all", "copy-start", "send", "recv", "recv-done", "send-done",
-}  # fmt: skip
+_NO_MEMORY = frozenset(
+    [
+        "parameter",
+        "get-tuple-element",
+        "tuple",
+        "bitcast",
+        "while",
+        "constant",
+        "call",
+        "conditional",
+        "optimization-barrier",
+        "after-all",
+        "copy-start",
+        "send",
+        "send-done",
+        "recv",
+        "recv-done",
+    ]
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -139,6 +139,9 @@ def _tpus(name: str, kind: str, slices: int, shape: list[int]) -> Topology:
     options: dict[str, Any] = {"chip_config_name": "megacore"} if kind == "v4" else {}
     if slices > 1:
         options["num_slices"] = slices
+    # Hosts of four chips are what libtpu takes all to be; these are one host each.
+    if set(shape) == {1} or (kind in ("v5e", "v6e") and shape == [2, 4]):
+        options["chips_per_host_bounds"] = [*shape, 1][:3]
     sides = "x".join(map(str, shape))
     devices = _devices("tpu", f"{kind}:{sides}", name, **options)
     return Topology(name, devices, hardware.of(devices[0]), slices, _TPU_MEMORY[kind] * 2**30)

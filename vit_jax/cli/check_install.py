@@ -3,6 +3,7 @@
 
 import importlib
 import importlib.metadata
+import os
 import platform
 import shlex
 import sys
@@ -95,7 +96,7 @@ def accelerator() -> Finding:
     plugins += ["libtpu"] if _version("libtpu") else []
     seen = {device.platform for device in jax.local_devices()}
     return judge(
-        sorted(set(plugins)), startup.device_files(), seen, jax.config.values["jax_platforms"] or ""
+        sorted(set(plugins)), startup.device_files(), seen, os.environ.get("JAX_PLATFORMS", "")
     )
 
 

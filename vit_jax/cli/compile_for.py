@@ -2,6 +2,7 @@
 """`main.py --compile_for`: a run's programs by the compiler of hardware that is not here."""
 
 import math
+import sys
 
 import jax
 from jax.sharding import Mesh
@@ -34,6 +35,11 @@ def compile_for(cfg: Config, name: str) -> tuple[str, UserError | None]:
     mesh = _mesh(cfg, top)
     config_lib.check_batch(cfg, sharding.batch_parts(mesh))
     parts = build_lib.build(cfg, _LONG * cfg.data.batch_size)
+    looped = cfg.model.scan_unroll == 1
+    hint = (
+        "" if looped else "; --config.model.scan_unroll=1 compiles the blocks as a loop, far sooner"
+    )
+    print(f"compiling for {name}, which takes minutes{hint}", file=sys.stderr)
     with top.tracing():
         step = compiler.compile_lowered(build_lib.lower_step(parts, mesh, _batch(cfg)))
         estimate = estimate_memory(cfg, parts, mesh)

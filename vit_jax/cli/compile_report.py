@@ -62,8 +62,8 @@ def write(report: Report) -> str:
     count = math.prod(report.axis_sizes.values())
     lines = [
         f"COMPILED for {report.hardware.name}: {count} x {kind}, mesh {dict(report.axis_sizes)}",
-        f"step: batch {report.batch_size:,}, {report.batch_size / _parts(report):g} images for each "
-        f"part of the batch; compiled in {report.step.compiled.seconds:.0f} s",
+        f"step: batch {report.batch_size:,}, {report.batch_size // _parts(report)} images for each "
+        f"of {_parts(report)} parts; compiled in {report.step.compiled.seconds:.0f} s",
     ]
     if report.evaluation is not None:
         lines += [
@@ -136,7 +136,9 @@ def _collectives(found: Sequence[collectives.Collective]) -> list[str]:
                 f"{sum(x.times for x in some if x.loops):,}",
                 _gb(_moved(some)),
                 f"{_moved(hidden) / max(_moved(some), 1):.0%}",
-                "+".join(sorted({x.dtype for x in some if x.num_bytes * x.times >= _LARGE})),
+                "+".join(
+                    sorted({a.dtype for x in some for a in x.arrays if x.num_bytes >= _LARGE})
+                ),
             ]
         )
     if not rows:

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training steps of small models, compiled for hardware that is not here."""
+
+import dataclasses
+import importlib.util
+from typing import Any
+
+import jax
+import pytest
+
+from vit_jax import models, sharding
+from vit_jax.aot import collectives, compiler, hlo, topology
+from vit_jax.config import Config
+from vit_jax.data import DataConfig
+from vit_jax.models import DType
+from vit_jax.sharding import MeshConfig
+from vit_jax.train import build as build_lib
+from vit_jax.train.state import TrainState
+
+# Two blocks, of which each has weights of over 1 MB on a device of a mesh of 4 x 4.
+DIM, MLP = 512, 2048
+_VIT: dict[str, Any] = {"dim": DIM, "num_heads": 8, "mlp_dim": MLP, "depth": 2, "scan_unroll": 1}
+_SMALL: dict[str, Any] = {"image_size": (64, 64)}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "vit": ("vit_b16", _VIT),  # 197 tokens: an odd number
+    "swin": ("swin_t", {"dim": 64, "depths": (1, 1), "num_heads": (2, 4)}),
+    "convit": ("convit_ti", {"depth": 2, "local_up_to_layer": 1, "scan_unroll": 1, **_SMALL}),
+    "cait": ("cait_xxs24", {"depth": 2, "token_depth": 1, "scan_unroll": 1, **_SMALL}),
+    "regnet": ("regnety_200mf", {"depth": 4, **_SMALL}),
+    "mixer": ("mixer_b16", {"dim": 256, "channel_mlp_dim": 1024, "depth": 2, "scan_unroll": 1}),
+}
+# XLA's matmuls by Triton find no tiles for the windows of 49 tokens on a GPU that is described, not
+# here: no card to tune them on.
+_GPU_OPTIONS: dict[str, dict[str, Any]] = {"swin": {"xla_gpu_enable_triton_gemm": False}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """A compiled step, and what its text says."""
+
+    mesh: jax.sharding.Mesh
+    state: TrainState
+    compiled: compiler.Compiled
+    text: str
+    program: hlo.Program
+    collectives: list[collectives.Collective]
+
+
+def need(hardware: str) -> None:
+    """Skip the test where the hardware's compiler is not installed."""
+    gpu = hardware.startswith(("h100", "a100"))
+    module, extra = ("jax_cuda13_plugin", "aot-gpu") if gpu else ("libtpu", "aot-tpu")
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f'{hardware} needs its compiler: pip install -e ".[{extra}]"')
+
+
+def compile_step(model: str, hardware: str, shape: tuple[int, int, int], images: int = 4) -> Seen:
+    """Compile a model's training step in bfloat16 over a mesh of (data, fsdp, tensor).
+
+    Args:
+        model: of `MODELS`.
+        hardware: as `--compile_for` takes it.
+        shape: of the mesh.
+        images: for each part of the batch.
+    """
+    need(hardware)
+    name, fields = MODELS[model]
+    top = topology.describe(hardware)
+    sizes = dict(zip(sharding.AXES, shape, strict=True))
+    cfg = Config(
+        model=models.variant(name, dtype=DType.BFLOAT16, **fields),
+        data=DataConfig(batch_size=images * shape[0] * shape[1]),
+        mesh=MeshConfig(**sizes),
+        duration="10 steps",
+    )
+    mesh = sharding.make_mesh(cfg.mesh, top.devices)
+    image = jax.ShapeDtypeStruct((cfg.data.batch_size, *models.input_shape(cfg.model)), "uint8")
+    label = jax.ShapeDtypeStruct((cfg.data.batch_size,), "int32")
+    with top.tracing():
+        parts = build_lib.build(cfg, 10 * cfg.data.batch_size)
+        lowered = build_lib.lower_step(parts, mesh, {"image": image, "label": label})
+        options = _GPU_OPTIONS.get(model) if top.target.platform == "gpu" else None
+        compiled = compiler.compile_lowered(lowered, options)
+    text = compiled.program.as_text()
+    program = hlo.parse(text)
+    return Seen(
+        mesh=mesh,
+        state=build_lib.abstract_state(parts, mesh),
+        compiled=compiled,
+        text=text,
+        program=program,
+        collectives=collectives.find(program, sizes),
+    )
