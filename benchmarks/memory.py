@@ -51,14 +51,20 @@ def compare(model: ModelConfig, batch_size: int, **fields: Any) -> tuple[int, in
     """Return the bytes of a step on one device by the dry run's estimate and by XLA's plan."""
     data = DataConfig(batch_size=batch_size)
     cfg = dataclasses.replace(Config(model=model, data=data, duration="10 steps"), **fields)
-    mesh = sharding.make_mesh(cfg.mesh, jax.devices()[:1])
-    parts = build_lib.build(cfg, num_examples=10 * batch_size)
+    parts, mesh, step = lowered(cfg, jax.devices()[:1])
+    return estimate_memory(cfg, parts, mesh).device_total, memory.planned(step.compile())
+
+
+def lowered(cfg: Config, devices: Sequence[Any]) -> tuple[build_lib.Parts, jax.sharding.Mesh, Any]:
+    """Return a run's parts, its mesh of `devices` and its step, traced for a batch of images."""
+    size = cfg.data.batch_size
+    mesh = sharding.make_mesh(cfg.mesh, devices)
+    parts = build_lib.build(cfg, num_examples=10 * size)
     batch = {
-        "image": jax.ShapeDtypeStruct((batch_size, *models.input_shape(model)), "uint8"),
-        "label": jax.ShapeDtypeStruct((batch_size,), "int32"),
+        "image": jax.ShapeDtypeStruct((size, *models.input_shape(cfg.model)), "uint8"),
+        "label": jax.ShapeDtypeStruct((size,), "int32"),
     }
-    plan = memory.planned(build_lib.lower_step(parts, mesh, batch).compile())
-    return estimate_memory(cfg, parts, mesh).device_total, plan
+    return parts, mesh, build_lib.lower_step(parts, mesh, batch)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

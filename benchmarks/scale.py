@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vit_jax import models, sharding
-from vit_jax.analysis import flops, scale
-from vit_jax.cli.dry_run import estimate_memory
+from vit_jax.analysis import scale
+from vit_jax.cli.dry_run import estimate_memory, estimate_step, estimate_traffic
 from vit_jax.config import Config
 from vit_jax.data import DataConfig
 from vit_jax.models import DType, Remat
@@ -63,24 +63,21 @@ def rows(plan: Plan, counts: Sequence[int] = CHIPS) -> list[list[str]]:
         duration="100 steps",
     )
     parts = build_lib.build(cfg, _IMAGES)
-    forward = flops.forward_flops(parts.module, models.input_shape(cfg.model)[0])
-    passes = 3 + (plan.remat is Remat.FULL)  # the blocks' forward pass, again
     cells = []
     for count in counts:
         sizes = {"data": count // plan.fsdp, "fsdp": plan.fsdp, "tensor": 1}
         pieces = max(BATCH // count // plan.most, 1)
-        held = _memory(dataclasses.replace(cfg, accum_steps=pieces), count)
-        once = scale.traffic(parts.abstract.params, sizes)
-        # Each piece gathers the weights and sums its own gradient.
-        moved = scale.Traffic(**{k: v * pieces for k, v in dataclasses.asdict(once).items()})
+        here = dataclasses.replace(cfg, accum_steps=pieces)
+        moved = estimate_traffic(here, parts, sizes)
         nbytes = moved.gather + moved.scatter + 2 * (moved.reduce + moved.reduce_copies)
         layout = f"{sizes['data']} x {sizes['fsdp']}"
         images = f"{BATCH // count // pieces}" + (f" x {pieces}" if pieces > 1 else "")
-        row = [plan.name, f"{count}", layout, images, f"{held / 1e9:.1f}", f"{nbytes / 1e9:.1f}"]
+        row = [plan.name, f"{count}", layout, images, f"{nbytes / 1e9:.1f}"]
         for chip in scale.CHIPS.values():
-            step = scale.predict(forward * passes * BATCH / count, moved, sizes, chip)
-            times = f"{step.compute * 1e3:.0f} / {step.weights * 1e3:.0f}"
-            row.append(times if held < chip.memory else "memory")
+            held = _memory(here, count, chip)
+            least, most = estimate_step(here, parts, sizes, chip).range
+            times = f"{least * 1e3:.0f}-{most * 1e3:.0f}"
+            row.append(f"{times}; {held / 1e9:.1f}" if held < chip.memory else "memory")
         cells.append(row)
     return cells
 

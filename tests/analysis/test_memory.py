@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from vit_jax import sharding
-from vit_jax.analysis import memory
+from vit_jax import hardware, sharding
+from vit_jax.analysis import memory, workspace
 
 ROOT = Path(__file__).parent.parent.parent
 B, D, F = 32, 8, 64
@@ -63,13 +63,13 @@ def test_one_device():
     # cos(z) for the sine, sin(z) for the second matmul's kernel, its output for the square.
     assert m.activations == (B * F + B * F + B * D) * 4
     assert m.checkpoint == m.params + m.optimizer + m.ema
-    assert m.frozen == 0
+    assert m.frozen == m.workspace == 0
     assert m.device_total == 2 * KERNEL * 5 + 4 + m.batch + m.activations
 
 
 def test_pod_of_256_planned_here():
     placed, mesh = sharded(state(), sharding.MeshConfig(data=64, fsdp=4, tensor=1), 256)
-    m = memory.estimate(placed, loss, batch(1024), batch_shards=sharding.batch_parts(mesh))
+    m = memory.estimate(placed, loss, batch(1024), axis_sizes=dict(mesh.shape))
     assert m.params == m.gradients == 2 * KERNEL // 4
     assert m.optimizer == 2 * 2 * KERNEL // 4 + 4
     assert m.batch == 1024 // 256 * D * 4
@@ -112,6 +112,97 @@ def test_remat_keeps_less_and_recomputes_one_block_at_a_time():
     assert deep(False, 6) == 6 * 3 * x + x
     assert deep(True, 6) == 6 * x + x + 3 * x
     assert deep(True, 12) - deep(True, 6) == 6 * x
+
+
+TPU = hardware.Target("tpu", "TPU v5 lite")
+GPU = hardware.Target("gpu", "NVIDIA H100 80GB HBM3", (9, 0))
+
+
+@pytest.mark.parametrize(
+    "shape, target, elements",
+    [
+        # As libtpu lays them out: bf16[64,12,197,64]{2,3,1,0:T(8,128)}, the tokens in the lanes.
+        ((64, 12, 197, 64), TPU, 64 * 12 * 64 * 256),
+        ((64, 12, 197, 197), TPU, 64 * 12 * 200 * 256),
+        ((12608, 768), TPU, 12608 * 768),
+        ((64, 12, 197, 1), TPU, 64 * 16 * 256),
+        ((16, 257, 104), TPU, 16 * 264 * 128),  # less than 16 * 104 * 384
+        # And XLA for GPUs: bf16[24576,56,56] for the 49 tokens of a Swin's window.
+        ((24576, 49, 49), GPU, 24576 * 56 * 56),
+        ((64, 197, 1024), GPU, 64 * 197 * 1024),
+        ((64, 12, 197, 197), hardware.Target("cpu"), 64 * 12 * 197 * 197),
+    ],
+)
+def test_padding(shape, target, elements):
+    assert workspace.padded(shape, 2, target) == 2 * elements
+
+
+def test_an_accelerator_has_a_blocks_gradients_in_hand():
+    with hardware.tracing_for(GPU):
+        m = memory.estimate(state(), loss, batch())
+    # Of both matmuls' outputs; there are no attention weights.
+    assert m.workspace == (B * F + B * D) * 4
+    assert m.device_total == memory.estimate(state(), loss, batch()).device_total + m.workspace
+
+
+def test_attention_has_its_logits_gradient_in_hand_too():
+    def attend(params, frozen, model_state, batch, rng):
+        y = batch["x"] @ params
+        return jnp.mean(jnp.matmul(y[None], y[None].swapaxes(1, 2)) ** 2), {}
+
+    jaxpr = jax.make_jaxpr(attend)(jnp.ones((D, D)), None, {}, {"x": jnp.ones((B, D))}, None)
+    found = workspace.in_progress(jaxpr.jaxpr, lambda aval: aval.size)
+    assert found == B * D + B * B
+
+
+def test_weights_of_fsdp_are_whole_for_two_layers():
+    params = {
+        "blocks": {"fc1": {"kernel": jax.ShapeDtypeStruct((12, D, F), jnp.float32)}},
+        "head": {"kernel": jax.ShapeDtypeStruct((D, 3), jnp.float32)},
+    }
+    sizes = {"data": 2, "fsdp": 4, "tensor": 2}
+    assert workspace.gathered_weights(params, sizes, 2, 4) == D * F // 2 * (2 * 2 + 4)
+    assert workspace.gathered_weights(params, {**sizes, "fsdp": 1}, 2, 4) == 0
+
+
+def test_a_comparison_is_made_again_on_an_accelerator():
+    def relu(params, frozen, model_state, batch, rng):
+        return jnp.sum(jax.nn.relu(batch["x"] @ params)), {}
+
+    kernel = jax.ShapeDtypeStruct((D, F), jnp.float32)
+    here = memory.activation_bytes(relu, kernel, None, {}, batch())
+    with hardware.tracing_for(GPU):
+        there = memory.activation_bytes(relu, kernel, None, {}, batch())
+    assert here - there == B * F  # a byte each
+
+
+def test_a_gpu_keeps_what_is_read_in_float32_as_it_is():
+    def powers(params, frozen, model_state, batch, rng):
+        e = jnp.exp(batch["x"] @ params)
+        y = e.astype(jnp.bfloat16)
+        return jnp.sum(y * y * jnp.bfloat16(2)).astype(jnp.float32) / jnp.sum(e), {}
+
+    kernel = jax.ShapeDtypeStruct((D, F), jnp.float32)
+    narrow = memory.activation_bytes(powers, kernel, None, {}, batch())
+    with hardware.tracing_for(GPU):
+        wide = memory.activation_bytes(powers, kernel, None, {}, batch())
+    assert narrow - wide == B * F * 2  # the cast is not stored beside it
+
+
+def test_a_tensor_axis_cuts_heads_and_hidden_values():
+    params = {
+        "qkv": {"kernel": jax.ShapeDtypeStruct((D, 3 * D), jnp.float32)},
+        "fc1": {"kernel": jax.ShapeDtypeStruct((D, F), jnp.float32)},
+    }
+    count = memory.counter(params, {"data": 1, "fsdp": 1, "tensor": 2})
+
+    def size(*shape):
+        return count(jax.ShapeDtypeStruct(shape, jnp.float32)) // 4
+
+    assert size(B, D) == B * D  # the tokens, whole
+    assert size(B, F) == B * F // 2
+    assert size(2, 4, 7, 2) == 2 * 4 * 7 * 2 // 2  # [B, h, N, d]
+    assert size(2, 4, 7, D) == 2 * 4 * 7 * D  # a Swin's map of tokens
 
 
 def test_prng_keys_count_by_their_data():

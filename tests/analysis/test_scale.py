@@ -12,17 +12,20 @@ from benchmarks import scale as page
 from tests.train.test_step import tiny
 from vit_jax import models, sharding, trees
 from vit_jax.analysis import memory, scale
+from vit_jax.cli.dry_run import estimate_step, estimate_traffic
+from vit_jax.models import DType, Remat
 from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
 
 B, DIM, TOKENS, DEPTH = 16, 64, 5, 2
 
 
-def compiled(mesh_config: MeshConfig):
-    """Compile the real step of a small ViT on 8 devices; returns it, its parts and its mesh."""
+def compiled(mesh_config: MeshConfig, dtype: DType):
+    """Compile the real step of a small ViT on 8 devices; returns it, its run and its mesh."""
     cfg = tiny(mesh=mesh_config)
     cfg.model = dataclasses.replace(
         cfg.model,
+        dtype=dtype,
         dim=DIM,
         mlp_dim=4 * DIM,
         num_heads=2,
@@ -40,7 +43,7 @@ def compiled(mesh_config: MeshConfig):
     with jax.set_mesh(mesh):
         step = build_lib.compile_step(parts, mesh)
         program = step.lower(build_lib.abstract_state(parts, mesh), {}, batch).compile()
-    return program, parts, mesh
+    return program, cfg, parts, mesh
 
 
 def collective_bytes(hlo: str) -> dict[str, int]:
@@ -59,20 +62,19 @@ def collective_bytes(hlo: str) -> dict[str, int]:
     return found
 
 
+@pytest.mark.parametrize("dtype", list(DType))
 @pytest.mark.parametrize(
     "mesh_config",
     [MeshConfig(data=8), MeshConfig(data=1, fsdp=8), MeshConfig(data=1, fsdp=4, tensor=2)],
     ids=["data", "fsdp", "fsdp-tensor"],
 )
-def test_the_compiled_step_moves_the_predicted_bytes(mesh_config: MeshConfig) -> None:
-    program, parts, mesh = compiled(mesh_config)
+def test_the_compiled_step_moves_the_predicted_bytes(
+    mesh_config: MeshConfig, dtype: DType
+) -> None:
+    program, cfg, parts, mesh = compiled(mesh_config, dtype)
     found = collective_bytes(program.as_text())
-    moved = scale.traffic(
-        parts.abstract.params,
-        dict(mesh.shape),
-        activation=B / sharding.batch_parts(mesh) * TOKENS * DIM * 4,
-        num_sums=4 * DEPTH,
-    )
+    moved = estimate_traffic(cfg, parts, dict(mesh.shape))
+    print(found, moved)
     # On a CPU XLA sums a gradient whole where a TPU or GPU scatters it (reduce-scatter).
     reduced = moved.scatter + moved.reduce + moved.reduce_copies + moved.tensor
     assert found.pop("all-gather", 0) == pytest.approx(moved.gather, rel=0.02, abs=100)
@@ -117,15 +119,61 @@ def test_a_step_hides_weights_but_not_activations() -> None:
     sizes = {"data": 2, "fsdp": 2, "tensor": 2}
     moved = scale.Traffic(gather=200.0, scatter=100.0, reduce=50.0, reduce_copies=8.0, tensor=30.0)
     step = scale.predict(275e12, moved, sizes, chip)
-    assert step.compute == pytest.approx(1 / scale.EFFICIENCY)
-    assert step.weights == pytest.approx((300 / 2 + 2 * 50 / 2 + 2 * 8 * 3 / 4) / 100)
-    assert step.tensor == pytest.approx(2 * 30 / 2 / 100)
-    assert step.total == pytest.approx(max(step.compute, step.weights) + step.tensor)
-    assert dataclasses.replace(step, weights=9.0).total == 9 + step.tensor
+    least, most = step.compute
+    assert (least, most) == pytest.approx((1 / 0.45, 1 / 0.27))
+    weights, summed = 300 / 2 / 100, (2 * 50 / 2 + 2 * 8 * 3 / 4) / 100
+    assert step.hidden == pytest.approx(weights)
+    assert step.exposed == pytest.approx(2 * 30 / 2 / 100 + summed)  # a TPU waits for sums
+    assert step.range == pytest.approx((least + step.exposed, most + step.exposed))
+    assert dataclasses.replace(step, hidden=9.0).range == (9 + step.exposed, 9 + step.exposed)
+    gpu = scale.predict(275e12, moved, sizes, dataclasses.replace(chip, hides_reduce=True))
+    assert gpu.hidden == pytest.approx(weights + summed)
+    assert gpu.exposed == pytest.approx(2 * 30 / 2 / 100)
 
 
-def test_every_chip_has_a_peak() -> None:
-    assert all(math.isfinite(scale.compute_seconds(1.0, chip)) for chip in scale.CHIPS.values())
+def test_weights_move_in_the_dtype_that_computes_and_gradients_in_their_own() -> None:
+    params = models.abstract(models.variant("vit_mu8", num_classes=8))["params"]
+    sizes = {"data": 4, "fsdp": 8, "tensor": 1}
+    wide = scale.traffic(params, sizes)
+    half = scale.traffic(params, sizes, compute_bytes=2)
+    head = params["head"]["kernel"].size * 4 * 2  # computes in float32
+    assert half.gather == (wide.gather - head) / 2 + head
+    assert (half.scatter, half.reduce) == (wide.scatter, wide.reduce)
+    narrow = scale.traffic(params, sizes, compute_bytes=2, reduce_bytes=2)
+    assert (narrow.scatter, narrow.reduce) == (wide.scatter / 2, wide.reduce / 2)
+
+
+def test_recomputed_blocks_sum_once_more_and_micro_batches_each() -> None:
+    assert scale.tensor_sums(12, recomputed=False) == 48
+    assert scale.tensor_sums(12, recomputed=True) == 60
+    cfg = tiny(mesh=MeshConfig(data=2, fsdp=2, tensor=2))
+    parts, sizes = build_lib.build(cfg, 1000), {"data": 2, "fsdp": 2, "tensor": 2}
+    once = estimate_traffic(cfg, parts, sizes)
+    cfg.model.remat = Remat.FULL
+    assert estimate_traffic(cfg, parts, sizes).tensor == once.tensor * 5 / 4
+    twice = dataclasses.replace(cfg, accum_steps=2)
+    assert estimate_traffic(twice, parts, sizes).gather == 2 * once.gather
+    assert estimate_traffic(twice, parts, sizes).tensor == once.tensor * 5 / 4
+
+
+def test_a_runs_step_is_a_range_of_what_was_published() -> None:
+    cfg = tiny(mesh=MeshConfig(data=1))
+    parts = build_lib.build(cfg, 1000)
+    alone = {"data": 1, "fsdp": 1, "tensor": 1}
+    least, most = estimate_step(cfg, parts, alone, scale.CHIPS["v5e"]).range
+    flops = build_lib.image_flops(cfg, parts) * cfg.data.batch_size
+    assert (flops / least / 197e12, flops / most / 197e12) == pytest.approx((0.45, 0.27))
+    cfg.model.remat = Remat.FULL
+    assert estimate_step(cfg, parts, alone, scale.CHIPS["v5e"]).range[0] > 1.3 * least
+
+
+def test_every_chip_has_a_peak_and_is_found_by_jaxs_name() -> None:
+    assert all(math.isfinite(scale.compute_seconds(1.0, c)[1]) for c in scale.CHIPS.values())
+    kinds = {"TPU v5 lite": "v5e", "TPU v5": "v5p", "NVIDIA H100 80GB HBM3": "H100"}
+    kinds |= {"NVIDIA A100-SXM4-80GB": "A100", "TPU v4": "v4", "TPU v6 lite": "v6e"}
+    assert all(scale.chip(kind) is scale.CHIPS[name] for kind, name in kinds.items())
+    assert scale.chip("TPU v3") is None
+    assert scale.chip("NVIDIA H100 PCIe") is None  # of other links
 
 
 def test_the_pages_table_is_what_the_code_predicts() -> None:

@@ -48,3 +48,21 @@ def test_max_pool_has_its_own_backward_pass_on_a_cpu(backend: str, scatters: int
 def test_kaiming_normal_counts_what_an_input_reaches() -> None:
     kernel = kaiming_normal(groups=4)(jax.random.key(0), (3, 3, 16, 96))
     assert np.std(kernel) == pytest.approx((2 / (9 * 96 / 4)) ** 0.5, rel=0.02)
+
+
+def test_every_device_convolves_its_own_images_elsewhere_than_on_a_cpu() -> None:
+    mesh = sharding.make_mesh(sharding.MeshConfig(data=4, fsdp=2))
+    x = jax.random.normal(jax.random.key(0), (16, 8, 8, 16))
+    kernel = jax.random.normal(jax.random.key(1), (3, 3, 4, 16))
+
+    def gradient(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jax.grad(lambda x, k: (conv2d(x, k, groups=4) ** 2).sum(), (0, 1))(x, kernel)
+
+    expected = gradient(x, kernel)
+    where = (sharding.batch_sharding(mesh), jax.sharding.NamedSharding(mesh, PartitionSpec()))
+    with hardware.tracing_for(hardware.Target("gpu")), jax.set_mesh(mesh):
+        compiled = jax.jit(gradient, in_shardings=where).lower(x, kernel).compile()
+    assert "all-gather" not in compiled.as_text()  # of images: the kernel is on every device
+    found = compiled(*jax.device_put((x, kernel), where))
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3)

@@ -22,7 +22,7 @@ POINT = Point(
     examples=100,
     tokens=None,
     steps=5,
-    seconds=1.5,
+    seconds=(1.5, 2.5),
 )
 
 
@@ -42,6 +42,15 @@ def test_a_manifest_reads_back_and_makes_the_same_flags(tmp_path: Path) -> None:
     (read,) = point_lib.read_manifest(tmp_path)
     assert read.arguments() == POINT.arguments()
     assert dataclasses.replace(read, overrides=POINT.overrides) == POINT
+
+
+def test_a_manifest_of_one_time_reads_as_a_range(tmp_path: Path) -> None:
+    line = point_lib.to_line(POINT).replace("[1.5, 2.5]", "1.5")
+    (tmp_path / "manifest.jsonl").write_text(f"{line}\n")
+    assert point_lib.read_manifest(tmp_path)[0].seconds == (1.5, 1.5)
+    unpriced = dataclasses.replace(POINT, seconds=None)
+    point_lib.write_manifest(tmp_path, [unpriced])
+    assert point_lib.read_manifest(tmp_path)[0].seconds is None
 
 
 def test_a_manifest_that_is_none_is_named(tmp_path: Path) -> None:

@@ -140,11 +140,16 @@ def test_plan_prices_each_run_and_all(tmp_path: Path, capsys: pytest.CaptureFixt
     assert [line["name"] for line in lines] == ["lr=0.001", "lr=0.002"]
     assert [line["examples"] for line in lines] == [320, 320]
     assert lines[0]["tokens"] == 320 * 16
-    assert lines[0]["seconds"] == pytest.approx(lines[0]["flops"] / 2e9)
-    hours = 2 * sum(line["seconds"] for line in lines) / 3600
+    assert lines[0]["seconds"] == pytest.approx([lines[0]["flops"] / 2e9] * 2)
+    hours = 2 * sum(line["seconds"][0] for line in lines) / 3600
     assert err.startswith("2 runs, ")
     assert f"2 x 1e+09 FLOP/s at 1e+09 FLOP/s each: {hours:.3g} device-hours" in err
     assert f"{3.6 * hours:,.2f} at 3.6 an hour" in err
+    assert main(["vit_jax sweep", "plan", str(file), "--device=v5e"]) == 0
+    out, err = capsys.readouterr()
+    times = [json.loads(line)["seconds"] for line in out.splitlines()]
+    least, most = (sum(time) / 3600 for time in zip(*times, strict=True))
+    assert f"at 5.3e+13 to 8.9e+13 FLOP/s each: {least:.3g} to {most:.3g} device-hours" in err
     assert not (tmp_path / "out").exists()
 
 

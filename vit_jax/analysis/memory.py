@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Estimate of a run's memory per device and of its checkpoints, from shapes and shardings alone."""
 
+import collections
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 from jax.extend import core
 
-from vit_jax import trees
+from vit_jax import hardware, sharding, trees
+from vit_jax.analysis import workspace
 from vit_jax.analysis.flops import sub_jaxprs
 
 PyTree = Any
 
+_ONE_DEVICE = {"data": 1, "fsdp": 1, "tensor": 1}
 _SAME_MEMORY = ("reshape", "broadcast_in_dim", "squeeze", "expand_dims")
 
 
@@ -39,6 +43,8 @@ class Memory:
         gradients: one set, two where micro-batches are accumulated; and a set of parameters where
             SAM moves uphill.
         activations: what the forward pass keeps for the backward pass.
+        workspace: what an accelerator's backward pass has in hand at once: gradients on their way
+            through a block, weights gathered for it and cast.
         batch: the input images and labels.
         checkpoint: the whole state before compression, over all devices.
     """
@@ -49,6 +55,7 @@ class Memory:
     frozen: int
     gradients: int
     activations: int
+    workspace: int
     batch: int
     checkpoint: int
 
@@ -62,6 +69,7 @@ class Memory:
             + self.frozen
             + self.gradients
             + self.activations
+            + self.workspace
             + self.batch
         )
 
@@ -72,46 +80,95 @@ def estimate(
     batch: PyTree,
     *,
     frozen: PyTree = None,
-    batch_shards: int = 1,
+    axis_sizes: Mapping[str, int] = _ONE_DEVICE,
     num_microbatches: int = 1,
     uphill: bool = False,
+    compute_bytes: int = 4,
 ) -> Memory:
     """Estimate the memory of `loss`'s training step; computes nothing and needs no device.
 
-    The activations are what autodiff asks for: a compiler saves some of it by recomputing
-    element-wise work, and spends some on workspace and on gathered weights. benchmarks/NOTES.md
-    has it beside XLA's plan for every family. A tensor axis is taken to leave activations whole.
+    The activations are what autodiff asks for, as `hardware.target()` lays them out, and on an
+    accelerator what its compiler needs to work on them (analysis/workspace.py). benchmarks/NOTES.md
+    has the sum beside the compilers' plans.
 
     Args:
         state: the train state, abstract or not; a leaf without a sharding counts as replicated.
         loss: `loss(params, frozen, model_state, batch, rng) -> (scalar, aux)`.
         batch: the global batch, leading axis B.
         frozen: what the loss takes besides the trained parameters, or None.
-        batch_shards: number of parts the mesh cuts the batch into.
+        axis_sizes: of the mesh; `data` and `fsdp` cut the batch into parts.
         num_microbatches: number of pieces a device takes its part in.
         uphill: a second gradient is taken at other parameters (SAM).
+        compute_bytes: of a value that the model computes with.
     """
+    shards = axis_sizes["data"] * axis_sizes["fsdp"]
 
     def cut(leaf: Any, parts: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((max(leaf.shape[0] // parts, 1), *leaf.shape[1:]), leaf.dtype)
 
-    local = jax.tree.map(lambda leaf: cut(leaf, batch_shards), batch)
-    micro = jax.tree.map(lambda leaf: cut(leaf, batch_shards * num_microbatches), batch)
+    local = jax.tree.map(lambda leaf: cut(leaf, shards), batch)
+    micro = jax.tree.map(lambda leaf: cut(leaf, shards * num_microbatches), batch)
     params = device_bytes(state.params)
+    count = counter(state.params, axis_sizes)
+    args = (state.params, frozen, state.model_state, micro)
+    working = 0
+    if hardware.target().platform != "cpu":  # whose schedule keeps the least alive
+        working = workspace.in_progress(_forward(loss, args), count)
+        working += workspace.gathered_weights(state.params, axis_sizes, compute_bytes, 4)
+        working += _cast_bytes(state.params, compute_bytes)
     return Memory(
         params=params + device_bytes(state.model_state),
         optimizer=device_bytes(state.opt_state),
         ema=device_bytes(state.ema),
         frozen=device_bytes(frozen),
         gradients=params * (1 + (num_microbatches > 1) + uphill),
-        activations=activation_bytes(loss, state.params, frozen, state.model_state, micro),
+        activations=activation_bytes(loss, *args, count=count),
+        workspace=working,
         batch=device_bytes(local),
         checkpoint=trees.num_bytes((state.params, state.model_state, state.opt_state, state.ema)),
     )
 
 
+def counter(params: PyTree, axis_sizes: Mapping[str, int]) -> workspace.Count:
+    """Return what counts the bytes that an array of activations takes of one device.
+
+    A tensor axis cuts what is as wide as a kernel whose columns it cuts, and what has heads: of
+    four dimensions, but not as wide as the tokens.
+    """
+    target = hardware.target()
+    tensor = axis_sizes["tensor"]
+    inner, outer = set(), set()
+    for name, leaf in trees.named_leaves(params):
+        spec = sharding.spec(name, leaf.shape, axis_sizes)
+        if tensor > 1 and len(spec) >= 2 and spec[-1] == "tensor":
+            inner.add(leaf.shape[-1])
+            outer.add(leaf.shape[-2])
+
+    def count(aval: Any) -> int:
+        size = workspace.padded(aval.shape, _itemsize(aval), target)
+        if not inner or not aval.shape:
+            return size
+        width = aval.shape[-1]
+        within = width in inner - outer or (len(aval.shape) >= 4 and width not in outer)
+        return size // tensor if within else size
+
+    return count
+
+
+def _cast_bytes(params: PyTree, itemsize: int) -> int:
+    """Sum the casts of stacked weights, which a TPU's compiler makes before the loop over layers."""
+    if hardware.target().platform != "tpu" or itemsize == 4:
+        return 0
+    stacked = {name: leaf for name, leaf in trees.named_leaves(params) if trees.is_stacked(name)}
+    return device_bytes(stacked) * itemsize // 4
+
+
 def planned(compiled: Any) -> int:
-    """Return the bytes that XLA's plan of a compiled program takes of each device."""
+    """Return the bytes that the compiler's plan of a program takes of each device.
+
+    On a TPU a little too many: the temporaries that libtpu reports were 0.1 to 0.5 GB more than its
+    buffer assignment takes of the chip's memory.
+    """
     plan = compiled.memory_analysis()
     return (
         plan.argument_size_in_bytes
@@ -132,7 +189,13 @@ def device_bytes(tree: PyTree) -> int:
 
 
 def activation_bytes(
-    loss: Callable[..., Any], params: PyTree, frozen: PyTree, model_state: PyTree, batch: PyTree
+    loss: Callable[..., Any],
+    params: PyTree,
+    frozen: PyTree,
+    model_state: PyTree,
+    batch: PyTree,
+    *,
+    count: workspace.Count | None = None,
 ) -> int:
     """Sum what autodiff keeps between the forward and the backward pass of `loss`.
 
@@ -140,29 +203,37 @@ def activation_bytes(
     Rematerialised blocks add what the largest of them keeps while it is run again; blocks that are
     laid out, the copies of their weights that are cut out of the stack.
     """
-
-    args = jax.tree.map(_unsharded, (params, frozen, model_state, batch))
-
-    def scalar(params: PyTree, *rest: PyTree) -> Any:
-        return loss(params, *rest, jax.random.key(0))
+    count = count or counter(params, _ONE_DEVICE)
+    args = (params, frozen, model_state, batch)
 
     def pullback(params: PyTree, *rest: PyTree) -> Any:
-        return jax.vjp(lambda p: scalar(p, *rest), params, has_aux=True)[1]
+        return jax.vjp(lambda p: _scalar(loss)(p, *rest), params, has_aux=True)[1]
 
-    jaxpr = jax.make_jaxpr(scalar)(*args).jaxpr
-    recomputed = max(map(_recomputed_bytes, _remat_bodies(jaxpr)), default=0)
-    return _kept_bytes(pullback, args) + recomputed + _cut_bytes(jaxpr)
+    jaxpr = _forward(loss, args)
+    bodies = _remat_bodies(jaxpr)
+    recomputed = max((_recomputed_bytes(body, count) for body in bodies), default=0)
+    kept = _kept_bytes(pullback, jax.tree.map(_unsharded, args), count)
+    return kept + recomputed + _cut_bytes(jaxpr)
 
 
-def _recomputed_bytes(body: core.ClosedJaxpr) -> int:
+def _scalar(loss: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda params, *rest: loss(params, *rest, jax.random.key(0))
+
+
+def _forward(loss: Callable[..., Any], args: tuple[PyTree, ...]) -> Any:
+    return jax.make_jaxpr(_scalar(loss))(*jax.tree.map(_unsharded, args)).jaxpr
+
+
+def _recomputed_bytes(body: core.ClosedJaxpr, count: workspace.Count) -> int:
     fn = core.jaxpr_as_fun(body)
-    return _kept_bytes(lambda *args: jax.vjp(fn, *args)[1], body.in_avals)
+    return _kept_bytes(lambda *args: jax.vjp(fn, *args)[1], body.in_avals, count)
 
 
-def _kept_bytes(pullback: Callable[..., Any], args: Sequence[Any]) -> int:
+def _kept_bytes(pullback: Callable[..., Any], args: Sequence[Any], count: workspace.Count) -> int:
     """Sum the leaves of a pullback that are none of the arguments.
 
-    What is reshaped or repeated has no memory of its own.
+    What is reshaped or repeated has no memory of its own. Nor has a comparison on an accelerator,
+    such as where a ReLU's input was above 0: it is fused into what asks for it, and made again.
     """
     jaxpr = jax.make_jaxpr(lambda *args: jax.tree.leaves(pullback(*args)))(*args).jaxpr
     origin = {
@@ -174,7 +245,31 @@ def _kept_bytes(pullback: Callable[..., Any], args: Sequence[Any]) -> int:
             var = origin[var]
         if not isinstance(var, core.Literal):
             kept.add(var)
-    return sum(var.aval.size * _itemsize(var.aval) for var in kept.difference(jaxpr.invars))
+    kept = kept.difference(jaxpr.invars)
+    if hardware.target().platform != "cpu":
+        kept = {var for var in kept if var.aval.dtype != jnp.bool_}
+    if hardware.target().platform == "gpu":
+        wide = _read_wide(jaxpr)
+        kept = {wide.get(var, var) for var in kept}
+    return sum(count(var.aval) for var in kept)
+
+
+def _read_wide(jaxpr: Any) -> dict[Any, Any]:
+    """Map casts from float32 to their source where something else reads that too.
+
+    XLA for GPUs stores such a value once, as it is, and fuses the cast into what reads it: the
+    powers of a softmax, which are summed in float32 and multiplied in bfloat16.
+    """
+    uses = collections.Counter(
+        var for eqn in jaxpr.eqns for var in eqn.invars if not isinstance(var, core.Literal)
+    )
+    return {
+        eqn.outvars[0]: eqn.invars[0]
+        for eqn in jaxpr.eqns
+        if eqn.primitive.name == "convert_element_type"
+        and eqn.invars[0].aval.dtype == jnp.float32
+        and uses[eqn.invars[0]] > 1
+    }
 
 
 def _cut_bytes(jaxpr: Any) -> int:

@@ -2,9 +2,9 @@
 """Predicted time and communication of a training step on many chips, from bytes and FLOPs alone.
 
 What moves is counted from the parameters' shardings and agrees with the collectives that XLA
-compiles (tests/analysis/test_scale.py). The seconds rest on data sheets and on two assumptions that
-nothing here measures: the share of a chip's peak that the matmuls reach, and that what FSDP and
-data parallelism move hides behind them. The formulas are in docs/scale.md.
+compiles (tests/analysis/test_scale.py, tests/aot). The seconds are a range, from what others have
+published of the share of the peak that a ViT's training reaches, and data sheets; nothing here
+measures them. The formulas are in docs/scale.md.
 """
 
 import dataclasses
@@ -17,8 +17,10 @@ from vit_jax import sharding, trees
 from vit_jax.analysis.peaks import peak_flops
 
 PyTree = Any
-# Of the peak, what a good ViT step reaches: an assumption.
-EFFICIENCY = 0.5
+# Of the peak, what training a ViT reached where it was published: 0.27 of S/16 on v3-8 (big_vision)
+# and of B/16 on v4-64 (deit3-jax), 0.32 of H/14 and 0.39 to 0.43 of L/16 on TPU v3
+# (arXiv:2010.11929). Narrow models reach less: S/16 0.12 on v4-64, 0.23 on an H100 (ViT-5).
+MFU = (0.27, 0.45)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,6 +34,7 @@ class Chip:
         fast: bytes/s into one device around a ring of fast links, both ways used. On a TPU that
             is one axis of the torus.
         slow: bytes/s into one device from another group.
+        hides_reduce: whether the compiler lets matmuls run while gradients are summed over `data`.
     """
 
     kind: str
@@ -39,6 +42,7 @@ class Chip:
     group: int
     fast: float
     slow: float
+    hides_reduce: bool = False
 
 
 # docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e}: memory (v5p 95 GiB); the chip's bidirectional ICI
@@ -46,14 +50,30 @@ class Chip:
 # 400 over 4, v5p 1200 over 6, v6e 800 over 4. Data center network: v5p 50 Gb/s a chip, v5e 6.4 and
 # v6e 25.6 Tb/s a pod of 256 chips; v4's is not given, and not used: its pod holds 4096. H100 SXM:
 # NVLink 900 GB/s in both directions (NVIDIA's data sheet), and in a DGX H100 a 400 Gb/s port of
-# InfiniBand for each GPU.
+# InfiniBand for each GPU; A100 SXM: 600 GB/s, and 200 Gb/s in a DGX A100. The programs that libtpu
+# makes sum gradients over `data` in steps that nothing runs beside; those for GPUs do not wait.
 CHIPS = {
     "v4": Chip(kind="TPU v4", memory=32e9, group=4096, fast=100e9, slow=6.25e9),
     "v5e": Chip(kind="TPU v5 lite", memory=16e9, group=256, fast=100e9, slow=3.125e9),
     "v5p": Chip(kind="TPU v5p", memory=102e9, group=6144, fast=200e9, slow=6.25e9),
     "v6e": Chip(kind="TPU v6 lite", memory=32e9, group=256, fast=200e9, slow=12.5e9),
-    "H100": Chip(kind="NVIDIA H100 SXM", memory=80e9, group=8, fast=450e9, slow=50e9),
+    "A100": Chip(
+        kind="NVIDIA A100 SXM", memory=80e9, group=8, fast=300e9, slow=25e9, hides_reduce=True
+    ),
+    "H100": Chip(
+        kind="NVIDIA H100 SXM", memory=80e9, group=8, fast=450e9, slow=50e9, hides_reduce=True
+    ),
 }
+
+
+def chip(device_kind: str) -> Chip | None:
+    """Return what is known of a `jax.Device.device_kind`, or None."""
+    if device_kind == "TPU v5":  # as jax names the v5p
+        return CHIPS["v5p"]
+    for name, found in CHIPS.items():
+        if device_kind == found.kind or re.search(rf"\b{name}\b.*(SXM|HBM3)", device_kind):
+            return found
+    return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,6 +99,8 @@ def traffic(
     params: PyTree,
     axis_sizes: Mapping[str, int],
     *,
+    compute_bytes: int = 4,
+    reduce_bytes: int = 4,
     activation: float = 0.0,
     num_sums: int = 0,
     num_passes: int = 2,
@@ -88,9 +110,11 @@ def traffic(
     Args:
         params: the parameters, arrays or ShapeDtypeStructs.
         axis_sizes: of the mesh, by axis.
+        compute_bytes: of a value that the model computes with, in which its weights are gathered;
+            those of the head, which computes in float32, are gathered in float32.
+        reduce_bytes: of a value in which gradients are summed.
         activation: bytes of one block's output on one device, batch/(data*fsdp) x tokens x width.
-        num_sums: matmuls whose sum runs over the tensor axis: in a transformer 4 for each block,
-            after proj and fc2 and, in the backward pass, before qkv and fc1.
+        num_sums: matmuls whose sum runs over the tensor axis: `tensor_sums`.
         num_passes: how often a weight is gathered: forward and backward. The embeddings need no
             gradient of their input, and are gathered once.
     """
@@ -99,17 +123,29 @@ def traffic(
     for name, leaf in trees.named_leaves(params):
         spec = sharding.spec(name, leaf.shape, axis_sizes)
         axes = {axis for part in spec if part for axis in ((part,) if part in axis_sizes else part)}
-        size = leaf.size * leaf.dtype.itemsize / (axis_sizes["tensor"] if "tensor" in axes else 1)
+        count = leaf.size / (axis_sizes["tensor"] if "tensor" in axes else 1)
         if fsdp > 1 and "fsdp" in axes:
-            gather += size * (1 if re.search(r"(patch|pos)_embed", name) else num_passes)
-            scatter += size
-            reduce += size / fsdp if data > 1 else 0
+            in_float32 = re.search(r"(^|/)(head|head_dist|pre_logits)/", name)
+            once = re.search(r"(patch|pos)_embed", name)
+            size = count * (leaf.dtype.itemsize if in_float32 else compute_bytes)
+            gather += size * (1 if once else num_passes)
+            scatter += count * reduce_bytes
+            reduce += count * reduce_bytes / fsdp if data > 1 else 0
         elif data * fsdp > 1:
-            copies += size
+            copies += count * reduce_bytes
     tensor = activation * num_sums if axis_sizes["tensor"] > 1 else 0.0
     return Traffic(
         gather=gather, scatter=scatter, reduce=reduce, reduce_copies=copies, tensor=tensor
     )
+
+
+def tensor_sums(depth: int, *, recomputed: bool) -> int:
+    """Count the sums over the tensor axis in a stack of transformer blocks.
+
+    After proj and fc2 and, in the backward pass, before qkv and fc1. Blocks that are computed again
+    sum proj's output once more, for what follows; fc2's nothing asks for.
+    """
+    return depth * (5 if recomputed else 4)
 
 
 def gather_seconds(nbytes: float, size: int, inner: int, chip: Chip) -> float:
@@ -129,36 +165,49 @@ def gather_seconds(nbytes: float, size: int, inner: int, chip: Chip) -> float:
     return nbytes * (near - 1) / near / chip.fast + nbytes / near * (far - 1) / far / chip.slow
 
 
-def compute_seconds(flops: float, chip: Chip, efficiency: float = EFFICIENCY) -> float:
-    """Predict the time of a device's matmuls in bfloat16."""
+def compute_seconds(flops: float, chip: Chip) -> tuple[float, float]:
+    """Predict the time of a device's FLOPs in bfloat16, least and most: by `MFU`."""
     peak = peak_flops(chip.kind)
     assert peak is not None, chip.kind
-    return flops / (peak * efficiency)
+    return flops / (peak * max(MFU)), flops / (peak * min(MFU))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:
-    """A predicted step, in seconds; `total` hides the shorter of compute and weights."""
+    """A predicted step, in seconds.
 
-    compute: float
-    weights: float
-    tensor: float
+    Attributes:
+        compute: least and most.
+        hidden: what moves while matmuls run.
+        exposed: what moves while they wait.
+    """
+
+    compute: tuple[float, float]
+    hidden: float
+    exposed: float
 
     @property
-    def total(self) -> float:
-        """Time of the step: nothing hides the sums over tensor, which the next matmul waits for."""
-        return max(self.compute, self.weights) + self.tensor
+    def range(self) -> tuple[float, float]:
+        """Time of the whole step, least and most; the longer hides the shorter where it can."""
+        least, most = self.compute
+        return max(least, self.hidden) + self.exposed, max(most, self.hidden) + self.exposed
 
 
 def predict(flops: float, moved: Traffic, axis_sizes: Mapping[str, int], chip: Chip) -> Step:
-    """Predict a step of `flops` per device (recomputation included) that moves `moved`."""
+    """Predict a step of `flops` per device (recomputation included) that moves `moved`.
+
+    As compiled: the next layer's weights come, and the last one's gradients leave, while a layer is
+    computed; a sum over tensor is what the next matmul waits for; `chip` says how it is with the
+    sum over data.
+    """
     data, fsdp, tensor = (axis_sizes[axis] for axis in sharding.AXES)
     weights = gather_seconds(moved.gather + moved.scatter, fsdp, tensor, chip)
     # An all-reduce is a reduce-scatter and an all-gather.
-    weights += 2 * gather_seconds(moved.reduce, data, tensor * fsdp, chip)
-    weights += 2 * gather_seconds(moved.reduce_copies, data * fsdp, tensor, chip)
+    summed = 2 * gather_seconds(moved.reduce, data, tensor * fsdp, chip)
+    summed += 2 * gather_seconds(moved.reduce_copies, data * fsdp, tensor, chip)
+    waited = 2 * gather_seconds(moved.tensor, tensor, 1, chip)
     return Step(
         compute=compute_seconds(flops, chip),
-        weights=weights,
-        tensor=2 * gather_seconds(moved.tensor, tensor, 1, chip),
+        hidden=weights + (summed if chip.hides_reduce else 0.0),
+        exposed=waited + (0.0 if chip.hides_reduce else summed),
     )

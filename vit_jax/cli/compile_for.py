@@ -12,7 +12,7 @@ from vit_jax import models, sharding
 from vit_jax.analysis import scale
 from vit_jax.aot import collectives, compiler, hlo, topology
 from vit_jax.cli import compile_report
-from vit_jax.cli.dry_run import estimate_memory
+from vit_jax.cli.dry_run import estimate_memory, estimate_step
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.evals.classify import score_batch
@@ -45,6 +45,7 @@ def compile_for(cfg: Config, name: str) -> tuple[str, UserError | None]:
         estimate = estimate_memory(cfg, parts, mesh)
         size = _eval_batch_size(cfg, mesh)
         evaluation = None if size is None else _evaluation(cfg, parts, mesh, size)
+    chip = scale.chip(top.target.kind)
     report = compile_report.Report(
         hardware=top,
         axis_sizes=dict(mesh.shape),
@@ -54,7 +55,7 @@ def compile_for(cfg: Config, name: str) -> tuple[str, UserError | None]:
         eval_batch_size=size or 0,
         state=build_lib.abstract_state(parts, mesh),
         estimate=estimate,
-        seconds=_step_seconds(cfg, parts, mesh, top),
+        seconds=None if chip is None else estimate_step(cfg, parts, dict(mesh.shape), chip).range,
     )
     return compile_report.write(report), _unfit(report)
 
@@ -119,21 +120,3 @@ def _unfit(report: compile_report.Report) -> UserError | None:
         f"{memory / 1e9:.1f} GB of a device; fewer images a chip, accum_steps, model.remat=full or "
         "mesh.fsdp take less"
     )
-
-
-def _step_seconds(
-    cfg: Config, parts: build_lib.Parts, mesh: Mesh, top: topology.Topology
-) -> tuple[float, float] | None:
-    """Return what the cost model gives for a step, least and most, or None for unknown chips."""
-    generation = top.name.split(":")[0].split("x")[-1]
-    chip = scale.CHIPS.get(generation) or scale.CHIPS.get(generation.upper())
-    if chip is None:
-        return None
-    flops = build_lib.image_flops(cfg, parts) * cfg.data.batch_size / mesh.size
-    if cfg.model.remat is models.Remat.FULL:
-        flops = flops * 4 / 3
-    sizes = dict(mesh.shape)
-    moved = scale.traffic(parts.abstract.params, sizes)
-    step = scale.predict(flops, moved, sizes, chip)
-    best, worst = (scale.compute_seconds(flops, chip, share) for share in (0.45, 0.27))
-    return max(best, step.weights) + step.tensor, worst + step.weights + step.tensor

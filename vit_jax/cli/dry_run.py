@@ -2,14 +2,17 @@
 """`main.py --dry_run`: what a run would be, by shapes alone; no array is made, no file written."""
 
 import dataclasses
+import math
 import tempfile
+from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from vit_jax import config as config_lib
 from vit_jax import data, models, objectives, optim, sharding, trees
-from vit_jax.analysis import flops, memory, tables
+from vit_jax.analysis import flops, memory, scale, tables
 from vit_jax.config import Config
 from vit_jax.data.records import data_root
 from vit_jax.errors import UserError
@@ -122,10 +125,58 @@ def estimate_memory(
         # The key inside: made outside, it would be computed.
         jax.eval_shape(lambda x: parts.objective.prepare(x, jax.random.key(0)), batch),
         frozen=build_lib.placed(parts.frozen, mesh),
-        batch_shards=sharding.batch_parts(mesh),
+        axis_sizes=dict(mesh.shape),
         num_microbatches=cfg.accum_steps,
         uphill=cfg.optim.sam_rho > 0,
+        compute_bytes=jnp.dtype(cfg.model.dtype.value).itemsize,
     )
+
+
+def estimate_traffic(
+    cfg: Config, parts: build_lib.Parts, axis_sizes: Mapping[str, int]
+) -> scale.Traffic:
+    """Count the bytes that a run's step moves between the devices of a mesh of such sizes."""
+    itemsize = jnp.dtype(cfg.model.dtype.value).itemsize
+    values, sums = _tensor_sums(cfg, parts)
+    images = cfg.data.batch_size / (axis_sizes["data"] * axis_sizes["fsdp"] * cfg.accum_steps)
+    moved = scale.traffic(
+        parts.abstract.params,
+        axis_sizes,
+        compute_bytes=itemsize,
+        reduce_bytes=max(itemsize, jnp.dtype(cfg.reduce_dtype.value).itemsize),
+        activation=images * values * itemsize,
+        num_sums=sums,
+    )
+    # Every micro-batch gathers the weights and sums its own gradient; SAM has two gradients.
+    times = cfg.accum_steps * (2 if cfg.optim.sam_rho > 0 else 1)
+    return scale.Traffic(**{kind: x * times for kind, x in dataclasses.asdict(moved).items()})
+
+
+def estimate_step(
+    cfg: Config, parts: build_lib.Parts, axis_sizes: Mapping[str, int], chip: scale.Chip
+) -> scale.Step:
+    """Predict the time of a run's step on chips that are here or not, as a range."""
+    step_flops = build_lib.image_flops(cfg, parts) * cfg.data.batch_size
+    if cfg.model.remat is models.Remat.FULL:  # the forward pass, again
+        step_flops = step_flops * 4 // 3
+    moved = estimate_traffic(cfg, parts, axis_sizes)
+    return scale.predict(step_flops / math.prod(axis_sizes.values()), moved, axis_sizes, chip)
+
+
+def _tensor_sums(cfg: Config, parts: build_lib.Parts) -> tuple[int, int]:
+    """Return the values in a last block's output of one image, and the sums of as many."""
+    image = jax.ShapeDtypeStruct((1, *models.input_shape(cfg.model)), "float32")
+    variables = {"params": parts.abstract.params, **parts.abstract.model_state}
+    module = models.create(models.looped(cfg.model))
+    tokens = jax.eval_shape(lambda v, x: module.apply(v, x, train=False), variables, image).tokens
+    if tokens is None:  # convolutions, which no tensor axis cuts
+        return 0, 0
+    # Each stage of a Swin has half of the values of the one before.
+    model: Any = cfg.model
+    depths = (model.depth,) if hasattr(model, "depth") else model.depths
+    blocks = sum(depth * 2**after for after, depth in enumerate(reversed(depths)))
+    recomputed = cfg.model.remat is models.Remat.FULL
+    return tokens.size, scale.tensor_sums(blocks, recomputed=recomputed)
 
 
 def _undivided(params: Any, mesh: jax.sharding.AbstractMesh) -> list[str]:

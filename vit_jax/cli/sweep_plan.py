@@ -79,12 +79,20 @@ def write(place: Path, points: list[Point]) -> None:
 def total(points: list[Point], device: Device, price: float | None) -> str:
     """Say what all points cost in one line."""
     flops = sum(point.flops for point in points)
-    seconds = sum(point.seconds or 0.0 for point in points)
-    hours = seconds * device.count / 3600
-    money = "" if price is None else f", {hours * price:,.2f} at {price:g} an hour"
+    seconds = [sum(each) for each in zip(*(p.seconds for p in points if p.seconds), strict=True)]
+    hours = [each * device.count / 3600 for each in seconds]
+    money = ""
+    if price is not None:
+        money = f", {_span([f'{each * price:,.2f}' for each in hours])} at {price:g} an hour"
     devices = device.name if device.count == 1 else f"{device.count} x {device.name}"
+    rates = _span([f"{rate:.2g}" for rate in device.flops_per_second])
     return (
-        f"{len(points)} runs, {format_flops(flops)}; about {format_duration(seconds)} one after "
-        f"the other on {devices} at {device.flops_per_second:.2g} FLOP/s each: "
-        f"{hours:,.3g} device-hours{money}"
+        f"{len(points)} runs, {format_flops(flops)}; about "
+        f"{_span([format_duration(each) for each in seconds])} one after the other on {devices} at "
+        f"{rates} FLOP/s each: {_span([f'{each:,.3g}' for each in hours])} device-hours{money}"
     )
+
+
+def _span(texts: list[str]) -> str:
+    """Write a least and a most, once where they read the same."""
+    return " to ".join(dict.fromkeys(texts))

@@ -33,7 +33,8 @@ class Point:
         examples: images seen, repeats included.
         tokens: of those images; None where the model has none.
         steps: of training.
-        seconds: estimated time of the training steps; None where no device was named.
+        seconds: estimated time of the training steps, least and most; None where no device was
+            named.
     """
 
     run: str
@@ -46,7 +47,7 @@ class Point:
     examples: int
     tokens: int | None
     steps: int
-    seconds: float | None
+    seconds: tuple[float, float] | None
 
     def arguments(self) -> list[str]:
         """Return the flags of `main.py` that make the run's config."""
@@ -151,12 +152,20 @@ def read_manifest(place: Path) -> list[Point]:
     return [_read_line(path, i, line) for i, line in enumerate(path.read_text().splitlines(), 1)]
 
 
+def _as_range(value: Any) -> tuple[float, float] | None:
+    """Read an estimated time; versions before a range was given wrote one number."""
+    if value is None:
+        return None
+    least, most = value if isinstance(value, list) else (value, value)
+    return float(least), float(most)
+
+
 def _read_line(path: Path, number: int, line: str) -> Point:
     fields = {field.name for field in dataclasses.fields(Point)}
     try:
         values: Mapping[str, Any] = json.loads(line)
         if set(values) != fields:
             raise ValueError("it has other fields")
-        return Point(**values)
+        return Point(**{**values, "seconds": _as_range(values["seconds"])})
     except (ValueError, TypeError) as error:
         raise UserError(f"{path}, line {number}, is no point of a sweep: {error}") from None

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from vit_jax import config as config_lib
 from vit_jax import data, durations, errors, models, optim, trees
 from vit_jax.analysis.peaks import peak_flops
-from vit_jax.analysis.scale import CHIPS, EFFICIENCY
+from vit_jax.analysis.scale import CHIPS, MFU
 from vit_jax.config import Config
 from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
@@ -33,11 +33,17 @@ class Price(NamedTuple):
 
 
 class Device(NamedTuple):
-    """Devices of one kind, and the training FLOPs per second that one of them is taken to reach."""
+    """Devices of one kind.
+
+    Attributes:
+        name: as in a report.
+        count: how many of them share a run.
+        flops_per_second: of training, that one of them is taken to reach: least and most.
+    """
 
     name: str
     count: int
-    flops_per_second: float
+    flops_per_second: tuple[float, float]
 
 
 def price(cfg: Config) -> Price:
@@ -129,21 +135,26 @@ def find_device(name: str, count: int) -> Device:
     if name in CHIPS:
         peak = peak_flops(CHIPS[name].kind)
         assert peak is not None, name
-        return Device(name, count, peak * EFFICIENCY)
+        return Device(name, count, _reached(peak))
     try:
         rate = float(name)
     except ValueError:
         raise errors.unknown("device", name, [HERE, *CHIPS, "2e12"]) from None
     if not 0 < rate < float("inf"):
         raise UserError(f"--device={name}: FLOP/s must be above 0")
-    return Device(f"{rate:.3g} FLOP/s", count, rate)
+    return Device(f"{rate:.3g} FLOP/s", count, (rate, rate))
+
+
+def _reached(peak: float) -> tuple[float, float]:
+    """Return the FLOP/s of training to expect of a device, least and most, by what others got."""
+    return peak * min(MFU), peak * max(MFU)
 
 
 @functools.lru_cache
-def _here() -> float:
-    """Return the FLOP/s of training to expect of this machine's device."""
+def _here() -> tuple[float, float]:
+    """Return the FLOP/s of training to expect of this machine's device, least and most."""
     peak = peak_flops(jax.devices()[0].device_kind)
-    return EFFICIENCY * (_matmul_speed() if peak is None else peak)
+    return _reached(_matmul_speed() if peak is None else peak)
 
 
 def _matmul_speed() -> float:
@@ -159,6 +170,11 @@ def _matmul_speed() -> float:
     return 2 * size**3 / best
 
 
-def seconds(of: Price, device: Device) -> float:
-    """Estimate the time of a run's training steps, without its start, evaluations and saves."""
-    return of.flops / (device.flops_per_second * device.count)
+def seconds(of: Price, device: Device) -> tuple[float, float]:
+    """Estimate the time of a run's training steps, without its start, evaluations and saves.
+
+    Returns:
+        The least and the most that it is likely to take.
+    """
+    slow, fast = device.flops_per_second
+    return of.flops / (fast * device.count), of.flops / (slow * device.count)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolutions, each in the form that its device runs fastest."""
 
+import functools
 import math
 from typing import Any
 
@@ -8,12 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
 from vit_jax import hardware
 from vit_jax.models.layers.init import Initializer
 from vit_jax.models.layers.weighted import matmul
-from vit_jax.sharding import constrain_parameter
+from vit_jax.sharding import BATCH_AXES, constrain_parameter
 
 # What is added (before, after) the rows and the columns of a map.
 Pads = tuple[tuple[int, int], tuple[int, int]]
@@ -50,8 +52,10 @@ def conv2d(
     kernel = kernel.astype(x.dtype)
     side = kernel.shape[0] // 2
     pads = ((side, side), (side, side)) if pads is None else pads
-    if groups == 1 or hardware.target().platform != "cpu":
+    if groups == 1:
         return _convolve(x, kernel, stride, pads, groups)
+    if hardware.target().platform != "cpu":
+        return _convolve_parts(x, kernel, stride, pads, groups)
     together = max(_DENSE // kernel.shape[2], 1)  # groups
     inputs, outputs = together * kernel.shape[2], together * (kernel.shape[3] // groups)
     parts = zip(_every(x, inputs), _every(kernel, outputs), strict=True)
@@ -72,6 +76,28 @@ def _block_diagonal(kernel: Float[Array, "k k J O"], inputs: int) -> Float[Array
     blocks = kernel.reshape(*sides, 1, width, groups, outputs // groups)
     diagonal = jnp.eye(groups, dtype=kernel.dtype).reshape(1, 1, groups, 1, groups, 1)
     return (blocks * diagonal).reshape(*sides, inputs, outputs)
+
+
+def _convolve_parts(
+    x: jax.Array, kernel: jax.Array, stride: int, pads: Pads, groups: int
+) -> jax.Array:
+    """Convolve groups, every device its own part of the batch.
+
+    XLA's partitioner knows no way to split a grouped convolution: left to it, each device gathers
+    the images of all the others and convolves the whole batch.
+    """
+    convolve = functools.partial(_convolve, stride=stride, pads=pads, groups=groups)
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or x.shape[0] % math.prod(mesh.shape[axis] for axis in BATCH_AXES):
+        return convolve(x, kernel)
+    parts = PartitionSpec(BATCH_AXES)
+    split = jax.shard_map(
+        convolve,
+        in_specs=(parts, PartitionSpec()),
+        out_specs=parts,
+        axis_names=set(BATCH_AXES),
+    )
+    return split(x, kernel)
 
 
 def _convolve(x: jax.Array, kernel: jax.Array, stride: int, pads: Pads, groups: int) -> jax.Array:

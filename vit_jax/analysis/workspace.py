@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What accelerators' compilers need beside what autodiff keeps: padding, and work in progress.
+
+Each function is one cause, found in the compilers' own reports (`XLA_FLAGS=--xla_dump_to`, files
+*-memory-usage-report.txt and *-live-range.txt). benchmarks/NOTES.md has the estimate beside plans.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from vit_jax import trees
+from vit_jax.analysis.flops import sub_jaxprs
+from vit_jax.hardware import Target
+
+PyTree = Any
+Count = Callable[[Any], int]  # the bytes of an abstract value
+
+# A transformer block has four matmuls with weights, a residual block of convolutions three or four.
+_OF_A_BLOCK = 4
+
+
+def padded(shape: Sequence[int], itemsize: int, target: Target) -> int:
+    """Return the bytes of an array as the target lays it out.
+
+    A TPU's memory holds tiles of 8 x 128: a head of width 64 takes 128 lanes, unless its tokens
+    take the lanes, whichever is less. An NVIDIA GPU multiplies half-precision matrices whose sides
+    are multiples of 8, and XLA keeps what it padded for that: 197 x 197 weights of attention.
+    """
+    sides = [side for side in shape if side != 1]
+    if len(sides) >= 2:
+        *lead, rows, columns = sides
+        if target.platform == "tpu":
+            tiled = min(_up(rows, 8) * _up(columns, 128), _up(rows, 128) * _up(columns, 8))
+            return math.prod(lead) * tiled * itemsize
+        if target.platform == "gpu" and itemsize == 2 and columns % 8:
+            return math.prod(lead) * _up(rows, 8) * _up(columns, 8) * itemsize
+    return math.prod(sides) * itemsize
+
+
+def _up(size: int, unit: int) -> int:
+    return math.ceil(size / unit) * unit
+
+
+def in_progress(jaxpr: Any, count: Count) -> int:
+    """Sum what the backward pass of one block has in hand at once.
+
+    The gradient of a weight is computed late in its block, and what it is made of is held until
+    then: the gradients of the outputs of the block's matmuls and convolutions. And the gradient of
+    the attention's logits, in float32 before it is cast.
+
+    Args:
+        jaxpr: of the forward pass; an output's gradient is as large as the output.
+        count: the bytes of an abstract value.
+    """
+    of_weights: list[int] = []
+    of_activations: list[int] = [0]
+    for eqn in _products(jaxpr):
+        size = count(eqn.outvars[0].aval)
+        batched = eqn.primitive.name == "dot_general" and eqn.params["dimension_numbers"][1][0]
+        (of_activations if batched else of_weights).append(size)
+    return sum(sorted(of_weights)[-_OF_A_BLOCK:]) + max(of_activations)
+
+
+def _products(jaxpr: Any) -> list[Any]:
+    found = []
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name in ("dot_general", "conv_general_dilated"):
+            found.append(eqn)
+        found += [inner for sub in sub_jaxprs(eqn.params) for inner in _products(sub)]
+    return found
+
+
+def gathered_weights(params: PyTree, axis_sizes: Any, itemsize: int, num_bytes: int) -> int:
+    """Sum what a layer of fsdp has whole: its weights, the next layer's, and its gradients.
+
+    Args:
+        params: of the model, stacks with a leading axis of layers.
+        axis_sizes: of the mesh.
+        itemsize: bytes of a value in which weights are gathered.
+        num_bytes: of a value in which gradients are summed.
+    """
+    if axis_sizes["fsdp"] == 1:
+        return 0
+    layers: dict[str, float] = {}
+    for name, leaf in trees.named_leaves(params):
+        stacked = trees.is_stacked(name)
+        key = name.split("/")[0] if stacked else name
+        layers[key] = layers.get(key, 0) + leaf.size / (leaf.shape[0] if stacked else 1)
+    return int(max(layers.values()) / axis_sizes["tensor"] * (2 * itemsize + num_bytes))
