@@ -11,7 +11,8 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "vit_jax"
 LEVELS = [
-    {"errors", "durations", "trees", "losses", "startup", "faults", "mup", "hardware", "reduction"},
+    {"errors", "durations", "trees", "losses", "startup", "faults", "mup"}
+    | {"hardware", "reduction", "cluster"},
     {"sharding"},
     {"models", "data", "optim", "checkpoints"},
     {"objectives", "weights", "evals", "analysis", "aot"},

@@ -9,7 +9,6 @@ import collections
 import dataclasses
 import functools
 import math
-import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,8 +25,6 @@ from vit_jax.errors import UserError
 PyTree = Any
 AXES = ("data", "fsdp", "tensor")
 BATCH_AXES = ("data", "fsdp")
-HEARTBEAT_TIMEOUT = 30  # seconds
-SHUTDOWN_TIMEOUT = 60  # longer than the first process takes for a run's last files
 
 # First match wins; a spec names the trailing dimensions, so that stacked parameters (one leading
 # depth axis) follow the same rules, and optimizer moments follow by the end of their name.
@@ -277,65 +274,3 @@ def global_batch(batch: Mapping[str, Any], mesh: Mesh, *, batch_size: int) -> di
         return jax.make_array_from_callback((batch_size, *x.shape[1:]), sharding, rows)
 
     return {key: put(x) for key, x in batch.items()}
-
-
-def initialize_distributed() -> None:
-    """Join the cluster that the environment describes (TPU pod, Slurm, Open MPI, Kubernetes).
-
-    A single process does nothing. `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and
-    `JAX_PROCESS_ID` describe a cluster by hand; `JAX_NUM_PROCESSES=1` alone says that a process
-    that looks like one of a cluster's is a run of its own. Must run before any other jax call.
-
-    Raises:
-        UserError: half a description, or a cluster that could not be joined.
-    """
-    env = os.environ
-    by_hand: tuple[Any, ...] = ()
-    if "JAX_COORDINATOR_ADDRESS" in env:
-        try:
-            count, index = int(env["JAX_NUM_PROCESSES"]), int(env["JAX_PROCESS_ID"])
-        except (KeyError, ValueError) as error:
-            raise UserError(
-                "JAX_COORDINATOR_ADDRESS is set: set JAX_NUM_PROCESSES and JAX_PROCESS_ID as well"
-            ) from error
-        if not re.fullmatch(r".+:\d+", env["JAX_COORDINATOR_ADDRESS"]):
-            raise UserError(
-                f"JAX_COORDINATOR_ADDRESS={env['JAX_COORDINATOR_ADDRESS']} must be HOST:PORT"
-            )
-        by_hand = (env["JAX_COORDINATOR_ADDRESS"], count, index)
-    elif env.get("JAX_NUM_PROCESSES") == "1" or not _in_cluster(env):
-        return
-    try:
-        # Of a process that dies the others hear after the heartbeats' timeout, 100 s by default.
-        # One that ends by an error of its own waits for the others, 300 s by default.
-        jax.distributed.initialize(
-            *by_hand,
-            heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT,
-            shutdown_timeout_seconds=SHUTDOWN_TIMEOUT,
-        )
-    except Exception as error:  # of jax, and of the clients of Kubernetes and metadata servers
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(
-            f"cannot join the cluster of this environment: {reason}; "
-            "set JAX_COORDINATOR_ADDRESS=HOST:PORT, JAX_NUM_PROCESSES and JAX_PROCESS_ID by hand, "
-            "or JAX_NUM_PROCESSES=1 for a run of this process alone"
-        ) from error
-
-
-def _in_cluster(env: Mapping[str, str]) -> bool:
-    if "TPU_WORKER_HOSTNAMES" in env or env.get("TPU_ML_PLATFORM") == "JAX":
-        return (
-            len(env.get("TPU_WORKER_HOSTNAMES", "").split(",")) > 1
-            or "MEGASCALE_COORDINATOR_ADDRESS" in env
-            # A Cloud TPU VM, where jax sets the first and asks the metadata server for the pod's
-            # hosts; the second says that there is no such server.
-            or (env.get("TPU_ML_PLATFORM") == "JAX" and "TPU_SKIP_MDS_QUERY" not in env)
-        )
-    return (
-        # Of the step, not of the job: a batch script or a shell is no task of srun's.
-        int(env.get("SLURM_STEP_NUM_TASKS") or 1) > 1
-        or int(env.get("OMPI_COMM_WORLD_SIZE") or 1) > 1
-        or "MEGASCALE_COORDINATOR_ADDRESS" in env
-        # A pod of an Indexed Job; jax asks Kubernetes for the others.
-        or ("KUBERNETES_SERVICE_HOST" in env and "JOB_COMPLETION_INDEX" in env)
-    )

@@ -68,9 +68,7 @@ def collective_bytes(hlo: str) -> dict[str, int]:
     [MeshConfig(data=8), MeshConfig(data=1, fsdp=8), MeshConfig(data=1, fsdp=4, tensor=2)],
     ids=["data", "fsdp", "fsdp-tensor"],
 )
-def test_the_compiled_step_moves_the_predicted_bytes(
-    mesh_config: MeshConfig, dtype: DType
-) -> None:
+def test_the_compiled_step_moves_the_predicted_bytes(mesh_config: MeshConfig, dtype: DType) -> None:
     program, cfg, parts, mesh = compiled(mesh_config, dtype)
     found = collective_bytes(program.as_text())
     moved = estimate_traffic(cfg, parts, dict(mesh.shape))

@@ -12,7 +12,7 @@ import pytest
 
 from tests.train.test_layouts import by_hand
 from tests.train.test_processes import ARGS, ROOT, start
-from vit_jax import sharding
+from vit_jax.cluster import HEARTBEAT_TIMEOUT
 from vit_jax.train.stop import INTERRUPTED
 from vit_jax.train.writers import read_jsonl
 
@@ -60,7 +60,7 @@ def lose(processes: list[subprocess.Popen], workdir: Path) -> None:
         assert [p.poll() for p in processes] == [None] * len(processes)
         time.sleep(0.05)
     processes[-1].kill()
-    limit = sharding.HEARTBEAT_TIMEOUT + 60
+    limit = HEARTBEAT_TIMEOUT + 60
     outputs = [p.communicate(timeout=limit)[0] for p in processes]
     assert all(p.returncode in LOST for p in processes[:-1]), "\n".join(outputs)
 

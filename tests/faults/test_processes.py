@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.train.test_processes import start
-from vit_jax import sharding
+from vit_jax import cluster
 from vit_jax.train.stop import INTERRUPTED
 from vit_jax.train.writers import read_jsonl
 
@@ -51,6 +51,6 @@ def test_told_to_one_both_stop_at_one_step(pair: list[subprocess.Popen], tmp_pat
 @pytest.mark.slow
 def test_of_one_that_dies_the_other_hears(pair: list[subprocess.Popen]) -> None:
     pair[1].kill()
-    output = pair[0].communicate(timeout=sharding.HEARTBEAT_TIMEOUT + 30)[0]
+    output = pair[0].communicate(timeout=cluster.HEARTBEAT_TIMEOUT + 30)[0]
     assert pair[0].returncode not in (0, None)
     assert "Traceback" not in output, output

@@ -89,11 +89,11 @@ def main(argv: Sequence[str]) -> int:
             raise UserError("where to? add --workdir=DIR (or --dry_run to write nothing)")
         if values["workdir"].value.startswith("-"):
             raise UserError(f"--workdir={values['workdir'].value} looks like a flag; name a folder")
-        from vit_jax import sharding
+        from vit_jax import cluster
         from vit_jax.train.loop import fit
         from vit_jax.train.lost_process import other_processes
 
-        sharding.initialize_distributed()
+        cluster.join()
         allow = bool(values["allow_config_change"].value)
         with other_processes():
             return fit(
