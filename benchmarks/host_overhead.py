@@ -51,6 +51,7 @@ def seconds_per_step(
     from vit_jax.train.progress import Progress
     from vit_jax.train.stages import Stages
     from vit_jax.train.state import TrainState
+    from vit_jax.train.stragglers import Stragglers
     from vit_jax.train.writers import make_writer
 
     cfg = get_config()
@@ -92,6 +93,7 @@ def seconds_per_step(
                 meter=Meter(cfg.faults, lambda step, loss: None),
                 broken=Broken(0, str),
                 clock=clock,
+                stragglers=Stragglers(),
                 writer=writer,
                 progress=progress,
                 metadata={},

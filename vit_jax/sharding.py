@@ -17,7 +17,6 @@ import jax
 import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Int
 
 from vit_jax import trees
 from vit_jax.errors import UserError
@@ -207,8 +206,8 @@ def own_share(mesh: Mesh) -> float:
     return len(own_parts(mesh)) / batch_parts(mesh)
 
 
-def batch_rows(mesh: Mesh, batch_size: int) -> Int[np.ndarray, " b"]:
-    """Return which rows of a global batch this process's devices hold, in ascending order.
+def batch_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
+    """Return which rows [b] of a global batch this process's devices hold, in ascending order.
 
     Raises:
         UserError: the batch cannot be divided evenly.

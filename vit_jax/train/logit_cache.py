@@ -18,7 +18,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Int
 
 from vit_jax import config_json, models
 from vit_jax.analysis.tables import format_bytes
@@ -118,8 +117,8 @@ class LogitCache:
         """Dtype and shape of one row of each array."""
         return layout(self.num_classes, self.top_k)
 
-    def rows(self, positions: Int[np.ndarray, " n"]) -> Rows:
-        """Read the rows of positions in ascending order, a run of neighbours at a time."""
+    def rows(self, positions: np.ndarray) -> Rows:
+        """Read the rows of positions [n] in ascending order, a run of neighbours at a time."""
         if positions[-1] >= self.done:
             raise ValueError(f"{self.place} ends at {self.done}, before position {positions[-1]}")
         runs = np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1)
