@@ -11,7 +11,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "vit_jax"
 LEVELS = [
-    {"errors", "durations", "trees", "losses", "startup", "faults", "mup", "hardware"},
+    {"errors", "durations", "trees", "losses", "startup", "faults", "mup", "hardware", "reduction"},
     {"sharding"},
     {"models", "data", "optim", "checkpoints"},
     {"objectives", "weights", "evals", "analysis", "aot"},
