@@ -13,7 +13,7 @@ from vit_jax import hardware
 from vit_jax.errors import UserError
 from vit_jax.models.layers import cudnn
 from vit_jax.models.layers.capture import record
-from vit_jax.models.layers.dense import Dense
+from vit_jax.models.layers.dense import Dense, HeadsDense
 from vit_jax.models.layers.dropout import dropout
 from vit_jax.models.layers.init import RULES, Init
 from vit_jax.models.layers.norm import layer_norm
@@ -173,11 +173,14 @@ class Attention(nn.Module):
 
     def _heads(self, x: Float[Array, "B N D"]) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Project to q, k and v, each [B, h, N, d]."""
-        batch, tokens, dim = x.shape
-        rules, head_dim = RULES[self.init_rules], dim // self.num_heads
-        qkv = Dense(3 * dim, self.dtype, rules.qkv(3), use_bias=self.qkv_bias, name="qkv")(x)
-        qkv = qkv.reshape(batch, tokens, self.num_heads, 3, head_dim)
-        q, k, v = qkv.transpose(3, 0, 2, 1, 4)
+        q, k, v = HeadsDense(
+            3 * x.shape[-1],
+            self.dtype,
+            RULES[self.init_rules].qkv(3),
+            use_bias=self.qkv_bias,
+            num_heads=self.num_heads,
+            name="qkv",
+        )(x)
         if self.qk_norm:
             q = layer_norm(self.norm_eps, self.dtype, "q_norm")(q)
             k = layer_norm(self.norm_eps, self.dtype, "k_norm")(k)

@@ -3,10 +3,12 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from vit_jax import hardware
 from vit_jax.models.layers.init import Initializer
 
 
@@ -25,9 +27,60 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*lead I"]) -> Float[Array, "*lead O"]:
-        kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features), jnp.float32)
-        y = x.reshape(-1, x.shape[-1]).astype(self.dtype) @ kernel.astype(self.dtype)
-        if self.use_bias:
-            bias = self.param("bias", self.bias_init, (self.features,), jnp.float32)
-            y = y + bias.astype(self.dtype)[None]
-        return y.reshape(*x.shape[:-1], self.features)
+        kernel, bias = self._parameters(x.shape[-1])
+        return linear(x, kernel, bias)
+
+    def _parameters(self, inputs: int) -> tuple[jax.Array, jax.Array | None]:
+        """Return kernel and bias (None: has none) in `dtype`."""
+        kernel = self.param("kernel", self.kernel_init, (inputs, self.features), jnp.float32)
+        kernel = kernel.astype(self.dtype)
+        if not self.use_bias:
+            return kernel, None
+        bias = self.param("bias", self.bias_init, (self.features,), jnp.float32)
+        return kernel, bias.astype(self.dtype)
+
+
+class HeadsDense(Dense):
+    """A `Dense` to `parts` vectors a head, such as q, k and v, each as [B, h, N, d].
+
+    The columns of the kernel are ordered (head, part, d), so that tensor parallelism, which splits
+    them, splits whole heads.
+    """
+
+    num_heads: int = 1
+    parts: int = 3
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B N I"]) -> tuple[Float[Array, "B h N d"], ...]:
+        kernel, bias = self._parameters(x.shape[-1])
+        if hardware.target().platform == "tpu":
+            return self._by_part(x, kernel, bias)
+        y = linear(x, kernel, bias).reshape(*x.shape[:-1], *self._columns())
+        return tuple(y.transpose(3, 0, 2, 1, 4))
+
+    def _columns(self) -> tuple[int, int, int]:
+        return self.num_heads, self.parts, self.features // (self.num_heads * self.parts)
+
+    def _by_part(
+        self, x: Float[Array, "B N I"], kernel: jax.Array, bias: jax.Array | None
+    ) -> tuple[Float[Array, "B h N d"], ...]:
+        """Project by one matmul a part: TPUs re-order a kernel at less cost than activations."""
+        heads, _, head_dim = columns = self._columns()
+        kernel = kernel.reshape(x.shape[-1], *columns)
+        bias = None if bias is None else bias.reshape(columns)
+        found = []
+        for part in range(self.parts):
+            own = kernel[:, :, part].reshape(x.shape[-1], -1)
+            y = linear(x, own, None if bias is None else bias[:, part].reshape(-1))
+            found.append(y.reshape(*x.shape[:-1], heads, head_dim).swapaxes(1, 2))
+        return tuple(found)
+
+
+def linear(
+    x: Float[Array, "*lead I"], kernel: Float[Array, "I O"], bias: Float[Array, "O"] | None
+) -> Float[Array, "*lead O"]:
+    """Multiply in the kernel's dtype, all leading dimensions as one."""
+    y = x.reshape(-1, x.shape[-1]).astype(kernel.dtype) @ kernel
+    if bias is not None:
+        y = y + bias[None]
+    return y.reshape(*x.shape[:-1], kernel.shape[-1])
