@@ -209,7 +209,7 @@ class GatedPositionalAttention(nn.Module):
         """
         if self.impl is AttentionImpl.AUTO:
             return self.dtype != jnp.float32
-        return self.impl is AttentionImpl.CUDNN
+        return self.impl is not AttentionImpl.XLA
 
 
 def mixed(
