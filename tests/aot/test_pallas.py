@@ -35,16 +35,15 @@ def compiled(hardware: str, mesh_config: sharding.MeshConfig, side: int) -> str:
     )
     described = topology.describe(hardware)
     mesh = sharding.make_mesh(mesh_config, described.devices)
-    params = models.abstract(cfg)["params"]
-    params = jax.tree.map(
-        lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),
-        params,
-        sharding.shardings(params, mesh),
-    )
-    images = NamedSharding(mesh, PartitionSpec(sharding.BATCH_AXES))
-    image = jax.ShapeDtypeStruct((16, *models.input_shape(cfg)), jnp.bfloat16, sharding=images)
-    module = models.create(cfg)
     with described.tracing(), jax.set_mesh(mesh):
+        params, module = models.abstract(cfg)["params"], models.create(cfg)
+        params = jax.tree.map(
+            lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),
+            params,
+            sharding.shardings(params, mesh),
+        )
+        split = NamedSharding(mesh, PartitionSpec(sharding.BATCH_AXES))
+        image = jax.ShapeDtypeStruct((16, *models.input_shape(cfg)), jnp.bfloat16, sharding=split)
         step = jax.jit(jax.grad(lambda p, x: module.apply({"params": p}, x).logits.sum()))
         return step.lower(params, image).compile().as_text()
 

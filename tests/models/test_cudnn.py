@@ -56,11 +56,18 @@ def shapes() -> set[Any]:
         if type(cfg) not in SHALLOW:
             continue
         fields = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg) if f.name in KEPT}
-        fields |= {"dtype": DType.BFLOAT16, "num_classes": 2, "scan_unroll": 1, **SHALLOW[type(cfg)]}
+        fields |= {
+            "dtype": DType.BFLOAT16,
+            "num_classes": 2,
+            "scan_unroll": 1,
+            **SHALLOW[type(cfg)],
+        }
         if isinstance(cfg, SwinConfig):  # the second block of a stage shifts its windows
             fields["depths"] = (2,) + (1,) * (len(cfg.depths) - 1)
         if isinstance(cfg, HybridConfig):  # a stem alone shrinks the image by 4, a stage by 2 more
-            fields["patch"] = tuple(s * 2 ** max(len(cfg.backbone_depths) - 1, 0) for s in cfg.patch)
+            fields["patch"] = tuple(
+                s * 2 ** max(len(cfg.backbone_depths) - 1, 0) for s in cfg.patch
+            )
         found.add(type(cfg)(**fields))
     return found
 
@@ -153,6 +160,6 @@ def test_cudnn_asked_for_elsewhere_is_refused_in_one_line(target: hardware.Targe
     q = jnp.ones((1, 1, 2, 8), jnp.bfloat16)
     with (
         hardware.tracing_for(target),
-        pytest.raises(UserError, match="attention=cudnn needs an NVIDIA GPU.*choose auto"),
+        pytest.raises(UserError, match=r"attention=cudnn needs an NVIDIA GPU.*choose auto"),
     ):
         attend(q, q, q, impl=AttentionImpl.CUDNN)

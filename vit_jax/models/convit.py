@@ -30,7 +30,7 @@ from vit_jax.models.layers.attention import (
 )
 from vit_jax.models.layers.block import Block, PreNormBlock
 from vit_jax.models.layers.capture import record
-from vit_jax.models.layers.dense import Dense
+from vit_jax.models.layers.dense import Dense, HeadsDense
 from vit_jax.models.layers.drop_path import DropPathRule, drop_path_rates
 from vit_jax.models.layers.dropout import Dropout
 from vit_jax.models.layers.head import classifier
@@ -172,9 +172,15 @@ class GatedPositionalAttention(nn.Module):
     def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
         batch, tokens, dim = x.shape
         rules, head_dim = RULES[self.init_rules], dim // self.num_heads
-        qk = Dense(2 * dim, self.dtype, rules.qkv(2), use_bias=self.qkv_bias, name="qk")(x)
-        qk = qk.reshape(batch, tokens, self.num_heads, 2, head_dim)
-        q, k = qk.transpose(3, 0, 2, 1, 4)  # each [B, h, N, d]
+        q, k = HeadsDense(
+            2 * dim,
+            self.dtype,
+            rules.qkv(2),
+            use_bias=self.qkv_bias,
+            num_heads=self.num_heads,
+            parts=2,
+            name="qk",
+        )(x)
         v = Dense(dim, self.dtype, _identity, use_bias=self.qkv_bias, name="v")(x)
         v = v.reshape(batch, tokens, self.num_heads, head_dim).swapaxes(1, 2)
         position = self._by_position(tokens, rules.linear)
