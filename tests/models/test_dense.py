@@ -50,7 +50,7 @@ def test_a_tpus_program_has_the_same_parameters_outputs_and_gradients(family: st
                 return (out.features**2).sum() + jnp.sin(out.tokens).sum()
 
             found.append((params, *jax.jit(jax.value_and_grad(loss))(params)))
-            relaid = "pbhnd" in jax.jit(loss).lower(params).as_text(debug_info=True)
+            relaid = "bni,ihd->bhnd" in jax.jit(loss).lower(params).as_text(debug_info=True)
             assert relaid == (target is TPU)
     for here, there in zip(*found, strict=True):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), here, there)
