@@ -78,7 +78,7 @@ def step(cfg: Any) -> str:
     image = jax.ShapeDtypeStruct((2, *models.input_shape(cfg)), jnp.float32)
 
     def loss(params: Any, image: jax.Array, key: jax.Array) -> jax.Array:
-        out = module.apply({"params": params}, image, train=True, rngs={"dropout": key})
+        out: Any = module.apply({"params": params}, image, train=True, rngs={"dropout": key})
         return out.logits.sum()
 
     return str(jax.make_jaxpr(jax.grad(loss))(params, image, jax.random.key(0)))

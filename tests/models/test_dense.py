@@ -23,7 +23,7 @@ def test_columns_are_head_then_part_on_every_target(parts: int, bias: bool) -> N
     dense = HeadsDense(
         parts * 12, jnp.float32, NORMAL, NORMAL, use_bias=bias, num_heads=4, parts=parts
     )
-    variables = dense.init(jax.random.key(1), x)
+    variables: Any = dense.init(jax.random.key(1), x)
     kernel = variables["params"]["kernel"].reshape(8, 4, parts, 3)
     want = np.einsum("bni,ihpd->pbhnd", x, kernel)
     if bias:
@@ -32,8 +32,8 @@ def test_columns_are_head_then_part_on_every_target(parts: int, bias: bool) -> N
         )
     for target in (hardware.Target("cpu"), TPU):
         with hardware.tracing_for(target):
-            found = dense.apply(variables, x)
-        np.testing.assert_allclose(np.stack(found), want, atol=1e-5)  # pyright: ignore
+            found: Any = dense.apply(variables, x)
+        np.testing.assert_allclose(np.stack(found), want, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", ["vit", "cait", "convit"])

@@ -47,8 +47,8 @@ def test_each_device_of_a_mesh_computes_its_own_images_and_heads() -> None:
     with jax.set_mesh(mesh):
         run = jax.jit(interpreted).lower(*args).compile()
         np.testing.assert_allclose(run(*args), want, atol=1e-5)
-    # One image and one head of each device, and no sum over devices of anything.
-    assert "f32[1,1,256,16]" in run.as_text() or "f32[1,256,16]" in run.as_text()
+    # One image and one head on each device.
+    assert "f32[1,1,256,16]" in (run.as_text() or "")
 
 
 @pytest.mark.parametrize("target", [H100, hardware.Target("cpu")])

@@ -22,12 +22,7 @@ from vit_jax.models.base import (
     grid,
     pair,
 )
-from vit_jax.models.layers.attention import (
-    AttentionImpl,
-    attend,
-    attention_weights,
-    check_impl,
-)
+from vit_jax.models.layers.attention import AttentionImpl, attend, attention_weights, check_impl
 from vit_jax.models.layers.block import Block, PreNormBlock
 from vit_jax.models.layers.capture import record
 from vit_jax.models.layers.dense import Dense, HeadsDense
@@ -172,15 +167,8 @@ class GatedPositionalAttention(nn.Module):
     def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
         batch, tokens, dim = x.shape
         rules, head_dim = RULES[self.init_rules], dim // self.num_heads
-        q, k = HeadsDense(
-            2 * dim,
-            self.dtype,
-            rules.qkv(2),
-            use_bias=self.qkv_bias,
-            num_heads=self.num_heads,
-            parts=2,
-            name="qk",
-        )(x)
+        fields = {"use_bias": self.qkv_bias, "num_heads": self.num_heads, "parts": 2}
+        q, k = HeadsDense(2 * dim, self.dtype, rules.qkv(2), name="qk", **fields)(x)
         v = Dense(dim, self.dtype, _identity, use_bias=self.qkv_bias, name="v")(x)
         v = v.reshape(batch, tokens, self.num_heads, head_dim).swapaxes(1, 2)
         position = self._by_position(tokens, rules.linear)

@@ -63,8 +63,8 @@ def _flash(q: jax.Array, k: jax.Array, v: jax.Array, interpret: bool) -> jax.Arr
     if keys % _LANES:  # an added key is of another segment; an added query attends to real keys
         real = (jnp.arange(k.shape[2]) < keys).astype(jnp.int32)
         segments = splash.SegmentIds(jnp.ones(q.shape[2], jnp.int32), real)
-    out = jax.vmap(lambda q, k, v: kernel(q, k, v, segment_ids=segments))(q, k, v)
-    return out[:, :, :queries]
+    images = jax.vmap(lambda q, k, v: jnp.asarray(kernel(q, k, v, segment_ids=segments)))
+    return images(q, k, v)[:, :, :queries]
 
 
 def _padded(x: Float[Array, "B h N d"]) -> Float[Array, "B h P d"]:
