@@ -226,12 +226,21 @@ def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return x
+    return jax.lax.with_sharding_constraint(x, fitted_spec(x.shape, axes, mesh))
+
+
+def fitted_spec(
+    shape: Sequence[int],
+    axes: Sequence[str | tuple[str, ...] | None],
+    mesh: Mesh | AbstractMesh,
+) -> PartitionSpec:
+    """Split leading dimensions over mesh axes, but for those that their axis does not divide."""
     fitted: list[str | tuple[str, ...] | None] = []
     for dim, axis in enumerate(axes):
         names = (axis,) if isinstance(axis, str) else axis or ()
         parts = math.prod(mesh.shape[a] for a in names)
-        fitted.append(axis if x.shape[dim] % parts == 0 else None)
-    return jax.lax.with_sharding_constraint(x, PartitionSpec(*fitted))
+        fitted.append(axis if shape[dim] % parts == 0 else None)
+    return PartitionSpec(*fitted)
 
 
 def splits_parameters() -> bool:

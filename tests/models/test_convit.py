@@ -210,9 +210,9 @@ def test_content_and_position_apart_equal_their_mix(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(jax.nn, "dot_product_attention", attend)
     found = []
     for impl in (AttentionImpl.XLA, AttentionImpl.CUDNN):
-        loss, params, tokens = gpsa(impl, jnp.float32)
         here = hardware.Target("gpu", capability=(9, 0))  # which cuDNN's kernel is meant for
         with jax.default_matmul_precision("highest"), hardware.tracing_for(here):
+            loss, params, tokens = gpsa(impl, jnp.float32)
             found.append(jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))(params, tokens))
     assert set(called) == {"cudnn"}
     ((_, mixed), gradients), ((_, apart), others) = found

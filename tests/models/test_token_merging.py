@@ -184,7 +184,7 @@ def test_sizes_are_never_left_to_a_kernel_that_ignores_them(
     q, k, v = (jnp.asarray(RNG.normal(size=(1, 2, 3, 4)), jnp.float32) for _ in range(3))
     sizes = jnp.asarray([[1.0, 3, 2]])
     want = attention.attend(q, k, v, bias=log_sizes(sizes))
-    monkeypatch.setattr(attention, "_use_cudnn", lambda *_: True)
+    monkeypatch.setattr(attention, "_choose", lambda *_: attention.AttentionImpl.CUDNN)
     np.testing.assert_array_equal(attention.attend(q, k, v, bias=log_sizes(sizes)), want)
 
 

@@ -26,7 +26,7 @@ from vit_jax.models.base import (
 from vit_jax.models.layers.attention import AttentionImpl, attend, attention_weights
 from vit_jax.models.layers.block import PreNormBlock
 from vit_jax.models.layers.capture import record
-from vit_jax.models.layers.dense import Dense
+from vit_jax.models.layers.dense import Dense, HeadsDense
 from vit_jax.models.layers.drop_path import DropPathRule, drop_path_rates
 from vit_jax.models.layers.dropout import Dropout
 from vit_jax.models.layers.head import classifier
@@ -152,9 +152,14 @@ class TalkingHeads(nn.Module):
     def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
         batch, tokens, dim = x.shape
         rules, head_dim = RULES[self.init_rules], dim // self.num_heads
-        qkv = Dense(3 * dim, self.dtype, rules.qkv(3), use_bias=self.qkv_bias, name="qkv")(x)
-        qkv = qkv.reshape(batch, tokens, self.num_heads, 3, head_dim)
-        q, k, v = qkv.transpose(3, 0, 2, 1, 4)  # each [B, h, N, d]
+        q, k, v = HeadsDense(
+            3 * dim,
+            self.dtype,
+            rules.qkv(3),
+            use_bias=self.qkv_bias,
+            num_heads=self.num_heads,
+            name="qkv",
+        )(x)
         q = q * head_dim**-0.5
         logits = jnp.matmul(q, k.swapaxes(-1, -2), preferred_element_type=jnp.float32)
         logits = HeadMix(jnp.float32, rules.linear, name="proj_l")(logits)

@@ -22,15 +22,10 @@ from vit_jax.models.base import (
     grid,
     pair,
 )
-from vit_jax.models.layers.attention import (
-    AttentionImpl,
-    attend,
-    attention_weights,
-    check_impl,
-)
+from vit_jax.models.layers.attention import AttentionImpl, attend, attention_weights, check_impl
 from vit_jax.models.layers.block import Block, PreNormBlock
 from vit_jax.models.layers.capture import record
-from vit_jax.models.layers.dense import Dense
+from vit_jax.models.layers.dense import Dense, HeadsDense
 from vit_jax.models.layers.drop_path import DropPathRule, drop_path_rates
 from vit_jax.models.layers.dropout import Dropout
 from vit_jax.models.layers.head import classifier
@@ -173,9 +168,8 @@ class GatedPositionalAttention(nn.Module):
     def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
         batch, tokens, dim = x.shape
         rules, head_dim = RULES[self.init_rules], dim // self.num_heads
-        qk = Dense(2 * dim, self.dtype, rules.qkv(2), use_bias=self.qkv_bias, name="qk")(x)
-        qk = qk.reshape(batch, tokens, self.num_heads, 2, head_dim)
-        q, k = qk.transpose(3, 0, 2, 1, 4)  # each [B, h, N, d]
+        fields = {"use_bias": self.qkv_bias, "num_heads": self.num_heads, "parts": 2}
+        q, k = HeadsDense(2 * dim, self.dtype, rules.qkv(2), name="qk", **fields)(x)
         v = Dense(dim, self.dtype, _identity, use_bias=self.qkv_bias, name="v")(x)
         v = v.reshape(batch, tokens, self.num_heads, head_dim).swapaxes(1, 2)
         position = self._by_position(tokens, rules.linear)
@@ -210,7 +204,7 @@ class GatedPositionalAttention(nn.Module):
         """
         if self.impl is AttentionImpl.AUTO:
             return self.dtype != jnp.float32
-        return self.impl is AttentionImpl.CUDNN
+        return self.impl is not AttentionImpl.XLA
 
 
 def mixed(

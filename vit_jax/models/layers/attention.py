@@ -11,9 +11,9 @@ from jaxtyping import Array, Float
 
 from vit_jax import hardware
 from vit_jax.errors import UserError
-from vit_jax.models.layers import cudnn
+from vit_jax.models.layers import cudnn, pallas
 from vit_jax.models.layers.capture import record
-from vit_jax.models.layers.dense import Dense
+from vit_jax.models.layers.dense import Dense, HeadsDense
 from vit_jax.models.layers.dropout import dropout
 from vit_jax.models.layers.init import RULES, Init
 from vit_jax.models.layers.norm import layer_norm
@@ -25,6 +25,7 @@ class AttentionImpl(enum.StrEnum):
     AUTO = "auto"  # cuDNN's flash attention where it applies, XLA elsewhere
     XLA = "xla"
     CUDNN = "cudnn"
+    PALLAS = "pallas"  # JAX's flash attention for TPUs; worth a try above 1,024 tokens
 
 
 def check_impl(impl: AttentionImpl, half: bool, head_dim: int, dropout_rate: float) -> None:
@@ -33,28 +34,37 @@ def check_impl(impl: AttentionImpl, half: bool, head_dim: int, dropout_rate: flo
     Raises:
         UserError: naming what stands in the way.
     """
-    if impl is not AttentionImpl.CUDNN:
-        return
-    if not half or head_dim % 8 or head_dim > 128:
+    flash = impl in (AttentionImpl.CUDNN, AttentionImpl.PALLAS)
+    if flash and dropout_rate:
+        raise UserError(
+            f"model.attention={impl} cannot drop weights; set model.attention_dropout_rate=0"
+        )
+    if impl is AttentionImpl.CUDNN and (not half or head_dim % 8 or head_dim > 128):
         raise UserError(
             "model.attention=cudnn needs model.dtype=bfloat16 and a head width (dim/num_heads="
             f"{head_dim}) that is a multiple of 8 up to 128; choose auto"
         )
-    if dropout_rate:
-        raise UserError("model.attention=cudnn cannot drop weights; set attention_dropout_rate=0")
 
 
-def _use_cudnn(impl: AttentionImpl, q: jax.Array, dropout_rate: float) -> bool:
-    if impl is AttentionImpl.CUDNN and not hardware.target().has_cudnn:
+def _choose(impl: AttentionImpl, q: jax.Array, dropout_rate: float) -> AttentionImpl:
+    """Return the kernel to use where there is no bias: `impl`, or what is best for the target.
+
+    Raises:
+        UserError: the target has no such kernel.
+    """
+    target = hardware.target()
+    if impl is AttentionImpl.AUTO:
+        half = q.dtype in (jnp.bfloat16, jnp.float16)
+        fits = q.shape[-1] % 8 == 0 and q.shape[-1] <= 128 and dropout_rate == 0
+        return AttentionImpl.CUDNN if half and fits and target.has_cudnn else AttentionImpl.XLA
+    here = target.kind or target.platform
+    if impl is AttentionImpl.CUDNN and not target.has_cudnn:
         raise UserError(
-            "model.attention=cudnn needs an NVIDIA GPU from Ampere on, not "
-            f"{hardware.target().kind or hardware.target().platform}; choose auto"
+            f"model.attention=cudnn needs an NVIDIA GPU from Ampere on, not {here}; choose auto"
         )
-    if impl is not AttentionImpl.AUTO:
-        return impl is AttentionImpl.CUDNN
-    half = q.dtype in (jnp.bfloat16, jnp.float16)
-    fits = q.shape[-1] % 8 == 0 and q.shape[-1] <= 128 and dropout_rate == 0
-    return half and fits and hardware.target().has_cudnn
+    if impl is AttentionImpl.PALLAS and target.platform != "tpu":
+        raise UserError(f"model.attention=pallas needs a TPU, not {here}; choose auto")
+    return impl
 
 
 def attention_weights(
@@ -86,8 +96,11 @@ def attend(
     is the one for a `bias`, which is added to the logits.
     """
     dropping = dropout_rate if dropout_key is not None else 0.0
-    if bias is None and _use_cudnn(impl, q, dropping):
+    chosen = _choose(impl, q, dropping) if bias is None else AttentionImpl.XLA
+    if chosen is AttentionImpl.CUDNN:
         return cudnn.flash(q, k, v)
+    if chosen is AttentionImpl.PALLAS:
+        return pallas.flash(q, k, v)
     if dropout_key is None or dropout_rate == 0:
         return _attend(q * q.shape[-1] ** -0.5, k, v, bias)
     weights = attention_weights(q, k, bias).astype(v.dtype)
@@ -173,11 +186,14 @@ class Attention(nn.Module):
 
     def _heads(self, x: Float[Array, "B N D"]) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Project to q, k and v, each [B, h, N, d]."""
-        batch, tokens, dim = x.shape
-        rules, head_dim = RULES[self.init_rules], dim // self.num_heads
-        qkv = Dense(3 * dim, self.dtype, rules.qkv(3), use_bias=self.qkv_bias, name="qkv")(x)
-        qkv = qkv.reshape(batch, tokens, self.num_heads, 3, head_dim)
-        q, k, v = qkv.transpose(3, 0, 2, 1, 4)
+        q, k, v = HeadsDense(
+            3 * x.shape[-1],
+            self.dtype,
+            RULES[self.init_rules].qkv(3),
+            use_bias=self.qkv_bias,
+            num_heads=self.num_heads,
+            name="qkv",
+        )(x)
         if self.qk_norm:
             q = layer_norm(self.norm_eps, self.dtype, "q_norm")(q)
             k = layer_norm(self.norm_eps, self.dtype, "k_norm")(k)

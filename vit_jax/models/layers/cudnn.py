@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """cuDNN's flash attention, for any number of tokens."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -10,7 +12,7 @@ def flash(
     q: Float[Array, "B h N d"],
     k: Float[Array, "B h M d"],
     v: Float[Array, "B h M d"],
-    implementation: str = "cudnn",
+    implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> Float[Array, "B h N d"]:
     """Attend with scale d**-0.5 and no [N, M] array in memory.
 
@@ -32,7 +34,7 @@ def flash(
         v,
         scale=scale,
         key_value_seq_lengths=lengths,
-        implementation=implementation,  # pyright: ignore[reportArgumentType]
+        implementation=implementation,
     )
     return out[:, :queries].swapaxes(1, 2)
 

@@ -3,12 +3,14 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from vit_jax import hardware
 from vit_jax.models.layers.init import Initializer
-from vit_jax.models.layers.weighted import matmul, spread
+from vit_jax.models.layers.weighted import matmul, spread, to_heads
 from vit_jax.sharding import constrain_parameter
 
 
@@ -27,10 +29,58 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*lead I"]) -> Float[Array, "*lead O"]:
-        kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features), jnp.float32)
+        return self._linear(x, *self._parameters(x.shape[-1]))
+
+    def _parameters(self, inputs: int) -> tuple[jax.Array, jax.Array | None]:
+        """Return kernel and bias (None: has none), float32."""
+        kernel = self.param("kernel", self.kernel_init, (inputs, self.features), jnp.float32)
         kernel = constrain_parameter(jnp.asarray(kernel), f"{self.name}/kernel")
+        if not self.use_bias:
+            return kernel, None
+        return kernel, jnp.asarray(
+            self.param("bias", self.bias_init, (self.features,), jnp.float32)
+        )
+
+    def _linear(
+        self, x: Float[Array, "*lead I"], kernel: jax.Array, bias: jax.Array | None
+    ) -> Float[Array, "*lead O"]:
         y = matmul(x.reshape(-1, x.shape[-1]).astype(self.dtype), kernel)
-        if self.use_bias:
-            bias = self.param("bias", self.bias_init, (self.features,), jnp.float32)
-            y = y + spread(jnp.asarray(bias), y.shape, self.dtype)
+        if bias is not None:
+            y = y + spread(bias, y.shape, self.dtype)
         return y.reshape(*x.shape[:-1], self.features)
+
+
+class HeadsDense(Dense):
+    """A `Dense` to `parts` vectors a head, such as q, k and v, each as [B, h, N, d].
+
+    The columns of the kernel are ordered (head, part, d), so that tensor parallelism, which splits
+    them, splits whole heads.
+    """
+
+    num_heads: int = 1
+    parts: int = 3
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B N I"]) -> tuple[Float[Array, "B h N d"], ...]:
+        kernel, bias = self._parameters(x.shape[-1])
+        if hardware.target().platform == "tpu":
+            return self._by_part(x.astype(self.dtype), kernel, bias)
+        y = self._linear(x, kernel, bias).reshape(*x.shape[:-1], *self._columns())
+        return tuple(y.transpose(3, 0, 2, 1, 4))
+
+    def _columns(self) -> tuple[int, int, int]:
+        return self.num_heads, self.parts, self.features // (self.num_heads * self.parts)
+
+    def _by_part(
+        self, x: Float[Array, "B N I"], kernel: jax.Array, bias: jax.Array | None
+    ) -> tuple[Float[Array, "B h N d"], ...]:
+        """Re-order the kernel, not the activations, which TPUs do at a fraction of the cost."""
+        columns = self._columns()
+        kernel, found = kernel.reshape(x.shape[-1], *columns), []
+        for part in range(self.parts):
+            y = to_heads(x, kernel[:, :, part])
+            if bias is not None:
+                own = bias.reshape(columns)[:, part, None]
+                y = y + spread(own, y.shape, self.dtype)
+            found.append(y)
+        return tuple(found)

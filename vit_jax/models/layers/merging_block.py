@@ -35,9 +35,9 @@ def check_merging(r: int, num_patches: int, impl: AttentionImpl) -> None:
             f"model.token_merging={r} must be 0 (off) to {num_patches // 2}, half of the "
             f"{num_patches} patches"
         )
-    if r and impl is AttentionImpl.CUDNN:
+    if r and impl in (AttentionImpl.CUDNN, AttentionImpl.PALLAS):
         raise UserError(
-            "model.attention=cudnn cannot weigh merged tokens (model.token_merging) by their "
+            f"model.attention={impl} cannot weigh merged tokens (model.token_merging) by their "
             "sizes; choose auto"
         )
 

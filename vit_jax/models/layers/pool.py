@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from vit_jax.models.layers.attention import AttentionImpl, attend, attention_weights
 from vit_jax.models.layers.capture import record
-from vit_jax.models.layers.dense import Dense
+from vit_jax.models.layers.dense import Dense, HeadsDense
 from vit_jax.models.layers.init import RULES, Init
 from vit_jax.models.layers.merge import log_sizes
 from vit_jax.models.layers.mlp import Gelu, Mlp
@@ -45,7 +45,7 @@ class MapPool(nn.Module):
         self, tokens: Float[Array, "B N D"], sizes: Float[Array, "B N"] | None = None
     ) -> Float[Array, "B D"]:
         """Pool tokens, each of which stands for one patch or as many as its size says."""
-        batch, count, dim = tokens.shape
+        batch, _, dim = tokens.shape
         rules, heads = RULES[self.init_rules], self.num_heads
         latent_init = (
             nn.initializers.xavier_uniform() if self.init_rules is Init.JAX else rules.linear
@@ -53,9 +53,8 @@ class MapPool(nn.Module):
         latent = self.param("latent", latent_init, (1, 1, dim), jnp.float32)
         q = Dense(dim, self.dtype, rules.linear, name="q")(latent)
         q = q if self.logit_factor == 1 else q * self.logit_factor
-        kv = Dense(2 * dim, self.dtype, rules.qkv(2), name="kv")(tokens)
-        # Columns (head, {k,v}, d), as in Attention.
-        k, v = kv.reshape(batch, count, heads, 2, -1).transpose(3, 0, 2, 1, 4)
+        kv = HeadsDense(2 * dim, self.dtype, rules.qkv(2), num_heads=heads, parts=2, name="kv")
+        k, v = kv(tokens)
         q = jnp.broadcast_to(q.reshape(1, 1, heads, -1), (batch, 1, heads, dim // heads))
         q = q.swapaxes(1, 2)
         record(self, "weights", lambda: attention_weights(q, k))

@@ -8,6 +8,9 @@ too, but its sum is float32 from the first product on. Only derivatives are writ
 `custom_vjp`: rematerialisation policies must see the forward matmul.
 """
 
+import functools
+import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,7 +23,15 @@ from vit_jax import reduction
 
 def matmul(x: Float[Array, "T I"], kernel: Float[Array, "I O"]) -> Float[Array, "T O"]:
     """Multiply by a float32 kernel in the dtype of x."""
-    return _matmul(x, kernel) if reduction.is_wider(x.dtype) else _product(x, kernel)
+    if reduction.is_wider(x.dtype):
+        return _contract("ti,io->to", x, kernel)
+    return x @ kernel.astype(x.dtype)
+
+
+def to_heads(x: Float[Array, "B N I"], kernel: Float[Array, "I h d"]) -> Float[Array, "B h N d"]:
+    """Multiply by a float32 kernel in the dtype of x, each head's product by itself."""
+    subscripts = "bni,ihd->bhnd"
+    return (_contract if reduction.is_wider(x.dtype) else _product)(subscripts, x, kernel)
 
 
 def spread(p: Float[Array, "..."], shape: tuple[int, ...], dtype: Any) -> jax.Array:
@@ -36,26 +47,38 @@ def spread(p: Float[Array, "..."], shape: tuple[int, ...], dtype: Any) -> jax.Ar
     return linear_call(lambda _, p: jnp.broadcast_to(p.astype(dtype), shape), gradient, None, p)
 
 
-def _product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    return x @ kernel.astype(x.dtype)
+def _product(subscripts: str, x: jax.Array, kernel: jax.Array) -> jax.Array:
+    return jnp.einsum(subscripts, x, kernel.astype(x.dtype))
 
 
-def _kernel_gradient(x: jax.Array, dy: jax.Array) -> jax.Array:
-    over_tokens = (((0,), (0,)), ((), ()))
-    return jax.lax.dot_general(x, dy, over_tokens, preferred_element_type=jnp.float32)
+_contract = jax.custom_jvp(_product, nondiff_argnums=(0,))
 
 
-_matmul = jax.custom_jvp(_product)
-
-
-def _tangent(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
+def _tangent(
+    subscripts: str, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[jax.Array, jax.Array]:
     (x, kernel), (dx, dkernel) = primals, tangents
     narrow = kernel.astype(x.dtype)  # once, and so gathered once for both products
-    y = x @ narrow  # and not `_matmul`, which would hide it from rematerialisation policies
+    # And not `_contract`, which would hide it from rematerialisation policies.
+    y = jnp.einsum(subscripts, x, narrow)
     if isinstance(dkernel, SymbolicZero):
-        return y, dx @ narrow
-    moved = linear_call(_product, _kernel_gradient, x, dkernel)
-    return y, moved if isinstance(dx, SymbolicZero) else dx @ narrow + moved
+        return y, jnp.einsum(subscripts, dx, narrow)
+    forward, gradient = functools.partial(_product, subscripts), _kernel_gradient(subscripts)
+    moved = linear_call(forward, gradient, x, dkernel)
+    if isinstance(dx, SymbolicZero):
+        return y, moved
+    return y, jnp.einsum(subscripts, dx, narrow) + moved
 
 
-_matmul.defjvp(_tangent, symbolic_zeros=True)
+_contract.defjvp(_tangent, symbolic_zeros=True)
+
+
+def _kernel_gradient(subscripts: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """Return (x, dy) -> the kernel's gradient, summed in float32."""
+    of_x, of_kernel, of_y = re.split(",|->", subscripts)
+
+    def gradient(x: jax.Array, dy: jax.Array) -> jax.Array:
+        swapped = f"{of_x},{of_y}->{of_kernel}"
+        return jnp.einsum(swapped, x, dy, preferred_element_type=jnp.float32)
+
+    return gradient
