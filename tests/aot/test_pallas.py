@@ -3,6 +3,7 @@
 
 import importlib.util
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +45,8 @@ def compiled(hardware: str, mesh_config: sharding.MeshConfig, side: int) -> str:
         )
         split = NamedSharding(mesh, PartitionSpec(sharding.BATCH_AXES))
         image = jax.ShapeDtypeStruct((16, *models.input_shape(cfg)), jnp.bfloat16, sharding=split)
-        step = jax.jit(jax.grad(lambda p, x: module.apply({"params": p}, x).logits.sum()))
+        outputs: Any = module.apply
+        step = jax.jit(jax.grad(lambda p, x: outputs({"params": p}, x).logits.sum()))
         return step.lower(params, image).compile().as_text() or ""
 
 
