@@ -1,29 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The predictions of docs/scale.md: step time, memory and communication on 8 to 1024 chips.
+"""The tables of docs/scale.md: what compilers planned, and predictions for 8 to 1024 chips.
 
     python -m benchmarks.scale
 
-Nothing is measured and no device is used: shapes, data sheets and `vit_jax/analysis/scale.py`.
+Nothing is measured and no device is used: results/compile.json, which `benchmarks.compile` wrote;
+shapes, data sheets and `vit_jax/analysis/scale.py`.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from vit_jax import models, sharding
+from benchmarks import compile as matrix
+from vit_jax import hardware, models, sharding
 from vit_jax.analysis import scale
 from vit_jax.cli.dry_run import estimate_memory, estimate_step, estimate_traffic
 from vit_jax.config import Config
 from vit_jax.data import DataConfig
 from vit_jax.models import DType, Remat
+from vit_jax.models.layers.attention import AttentionImpl
 from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
 
 PAGE = Path(__file__).parent.parent / "docs" / "scale.md"
 MARKS = ("<!-- scale-table -->", "<!-- /scale-table -->")
+COMPILED_MARKS = ("<!-- compiled-table -->", "<!-- /compiled-table -->")
 CHIPS = (8, 64, 256, 1024)
-
-
 BATCH = 4096
 _IMAGES = 1_281_167  # ImageNet-1k: any number does
 
@@ -62,45 +65,94 @@ def rows(plan: Plan, counts: Sequence[int] = CHIPS) -> list[list[str]]:
         mesh=MeshConfig(fsdp=plan.fsdp),
         duration="100 steps",
     )
+    # XLA's form of attention, which every chip has: the largest memory of all.
+    cfg.model.attention = AttentionImpl.XLA
     parts = build_lib.build(cfg, _IMAGES)
     cells = []
     for count in counts:
         sizes = {"data": count // plan.fsdp, "fsdp": plan.fsdp, "tensor": 1}
         pieces = max(BATCH // count // plan.most, 1)
         here = dataclasses.replace(cfg, accum_steps=pieces)
+        with hardware.tracing_for(hardware.Target("tpu")):
+            mesh = sharding.abstract_mesh(cfg.mesh, count)
+            held = estimate_memory(here, parts, mesh).device_total
         moved = estimate_traffic(here, parts, sizes)
         nbytes = moved.gather + moved.scatter + 2 * (moved.reduce + moved.reduce_copies)
         layout = f"{sizes['data']} x {sizes['fsdp']}"
         images = f"{BATCH // count // pieces}" + (f" x {pieces}" if pieces > 1 else "")
-        row = [plan.name, f"{count}", layout, images, f"{nbytes / 1e9:.1f}"]
+        row = [plan.name, f"{count}", layout, images, f"{held / 1e9:.1f}", f"{nbytes / 1e9:.1f}"]
         for chip in scale.CHIPS.values():
-            held = _memory(here, count, chip)
-            least, most = estimate_step(here, parts, sizes, chip).range
-            times = f"{least * 1e3:.0f}-{most * 1e3:.0f}"
-            row.append(f"{times}; {held / 1e9:.1f}" if held < chip.memory else "memory")
+            step = estimate_step(here, parts, sizes, chip)
+            least, most = (f"{seconds * 1e3:.0f}" for seconds in step.range)
+            moving = f"{(step.hidden + step.exposed) * 1e3:.0f}"
+            times = f"{least}-{most} / {moving}"
+            row.append(times if held < chip.memory else "memory")
         cells.append(row)
     return cells
 
 
-def _memory(cfg: Config, count: int) -> int:
-    mesh = sharding.abstract_mesh(cfg.mesh, count)
-    return estimate_memory(cfg, build_lib.build(cfg, _IMAGES), mesh).device_total
-
-
 def table(plans: Sequence[Plan] = PLANS) -> str:
-    """Return the Markdown table."""
+    """Return the Markdown table of predictions."""
     head = ["model", "chips", "data x fsdp", "images a chip", "GB a chip", "GB moved"]
     head += [f"{name}, ms" for name in scale.CHIPS]
-    lines = [head, ["---", *["--:"] * (len(head) - 1)]]
-    lines += [row for plan in plans for row in rows(plan)]
+    return _markdown(head, [row for plan in plans for row in rows(plan)])
+
+
+def compiled_rows(content: Mapping[str, Any]) -> list[list[str]]:
+    """Return the cells of the matrix of compiles, from what `benchmarks.compile` wrote."""
+    cells = []
+    for row in content["rows"].values():
+        what = [row["model"], row["hardware"], " x ".join(map(str, row["mesh"][:2]))]
+        what.append(f"{row['images']}" + (", remat" if row["remat"] != "none" else ""))
+        if not row["compiled"]:
+            cells.append([*what, f"does not compile: {row['reason']}", *[""] * 5])
+            continue
+        gb = sum(x["bytes"] for x in row["collectives"]) / 1e9
+        hidden = sum(x["bytes"] for x in row["collectives"] if x["hidden"]) / 1e9
+        step = row["step_ms"]
+        cells.append(
+            [
+                *what,
+                f"{row['plan'] / 1e9:.2f}",
+                f"{row['ratio']:.2f}",
+                f"{row['compile_s']:.0f}",
+                f"{gb:.2f}",
+                f"{hidden / gb:.0%}" if gb else "",
+                "" if step is None else f"{step[0]:.0f}-{step[1]:.0f}",
+            ]
+        )
+    return cells
+
+
+def compiled_table(content: Mapping[str, Any]) -> str:
+    """Return the Markdown table of the matrix, and by which compilers."""
+    head = ["model", "hardware", "data x fsdp", "images a chip", "plan, GB a chip", "est/plan"]
+    head += ["compile, s", "GB moved", "hidden", "step, ms"]
+    by = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
+    return (
+        f"{_markdown(head, compiled_rows(content))}\n\n{len(content['rows'])} rows, by {by or '-'}."
+    )
+
+
+def _markdown(head: list[str], cells: list[list[str]]) -> str:
+    lines = [head, ["---", *["--:"] * (len(head) - 1)], *cells]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def between(page: str, marks: tuple[str, str]) -> str:
+    """Return what a page has between two marks."""
+    return page.split(marks[0])[1].split(marks[1])[0].strip()
+
+
+def _replaced(page: str, marks: tuple[str, str], text: str) -> str:
+    before, rest = page.split(marks[0])
+    return f"{before}{marks[0]}\n\n{text}\n\n{marks[1]}{rest.split(marks[1])[1]}"
+
+
 def main() -> None:
-    """Write the table into the page."""
-    before, rest = PAGE.read_text().split(MARKS[0])
-    after = rest.split(MARKS[1])[1]
-    PAGE.write_text(f"{before}{MARKS[0]}\n\n{table()}\n\n{MARKS[1]}{after}")
+    """Write the tables into the page."""
+    page = _replaced(PAGE.read_text(), MARKS, table())
+    PAGE.write_text(_replaced(page, COMPILED_MARKS, compiled_table(matrix.read())))
 
 
 if __name__ == "__main__":

@@ -156,7 +156,7 @@ def counter(params: PyTree, axis_sizes: Mapping[str, int]) -> workspace.Count:
 
 
 def _cast_bytes(params: PyTree, itemsize: int) -> int:
-    """Sum the casts of stacked weights, which TPUs compilers make before the loop over layers."""
+    """Sum the casts of stacked weights, made before the loop over layers in a TPU's program."""
     if hardware.target().platform != "tpu" or itemsize == 4:
         return 0
     stacked = {name: leaf for name, leaf in trees.named_leaves(params) if trees.is_stacked(name)}

@@ -52,7 +52,7 @@ def memory_table(memory: Memory) -> list[str]:
         "frozen parameters": memory.frozen,
         "gradients": memory.gradients,
         "activations, estimated": memory.activations,
-        "work in progress, estimated": memory.workspace,
+        "workspace, estimated": memory.workspace,
         "input batch": memory.batch,
     }
     rows = [[name, format_bytes(size)] for name, size in parts.items() if size]
