@@ -60,13 +60,18 @@ PLANS = (
 def rows(plan: Plan, counts: Sequence[int] = CHIPS) -> list[list[str]]:
     """Predict one model on each number of chips; the cells of the table's rows."""
     cfg = Config(
-        model=models.variant(plan.name, dtype=DType.BFLOAT16, remat=plan.remat, scan_unroll=1),
+        # XLA's form of attention, which every chip has: the largest memory of all.
+        model=models.variant(
+            plan.name,
+            dtype=DType.BFLOAT16,
+            remat=plan.remat,
+            scan_unroll=1,
+            attention=AttentionImpl.XLA,
+        ),
         data=DataConfig(batch_size=BATCH),
         mesh=MeshConfig(fsdp=plan.fsdp),
         duration="100 steps",
     )
-    # XLA's form of attention, which every chip has: the largest memory of all.
-    cfg.model.attention = AttentionImpl.XLA
     parts = build_lib.build(cfg, _IMAGES)
     cells = []
     for count in counts:

@@ -29,9 +29,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "regnet": ("regnety_200mf", {"depth": 4, **_SMALL}),
     "mixer": ("mixer_b16", {"dim": 256, "channel_mlp_dim": 1024, "depth": 2, "scan_unroll": 1}),
 }
-# XLA's matmuls by Triton find no tiles for the windows of 49 tokens on a GPU that is described, not
-# here: no card to tune them on.
-_GPU_OPTIONS: dict[str, dict[str, Any]] = {"swin": {"xla_gpu_enable_triton_gemm": False}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,8 +76,7 @@ def compile_step(model: str, hardware: str, shape: tuple[int, int, int], images:
     with top.tracing():
         parts = build_lib.build(cfg, 10 * cfg.data.batch_size)
         lowered = build_lib.lower_step(parts, mesh, {"image": image, "label": label})
-        options = _GPU_OPTIONS.get(model) if top.target.platform == "gpu" else None
-        compiled = compiler.compile_lowered(lowered, options)
+        compiled = compiler.compile_lowered(lowered, top.compiler_options)
     text = compiled.program.as_text()
     program = hlo.parse(text)
     return Seen(

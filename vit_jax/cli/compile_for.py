@@ -3,6 +3,7 @@
 
 import math
 import sys
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -41,10 +42,14 @@ def compile_for(cfg: Config, name: str) -> tuple[str, UserError | None]:
     )
     print(f"compiling for {name}, which takes minutes{hint}", file=sys.stderr)
     with top.tracing():
-        step = compiler.compile_lowered(build_lib.lower_step(parts, mesh, _batch(cfg)))
+        lowered = build_lib.lower_step(parts, mesh, _batch(cfg))
+        step = compiler.compile_lowered(lowered, top.compiler_options)
         estimate = estimate_memory(cfg, parts, mesh)
         size = _eval_batch_size(cfg, mesh)
-        evaluation = None if size is None else _evaluation(cfg, parts, mesh, size)
+        evaluation = None
+        if size is not None:
+            lowered = _lower_evaluation(cfg, parts, mesh, size)
+            evaluation = compiler.compile_lowered(lowered, top.compiler_options)
     chip = scale.chip(top.target.kind)
     report = compile_report.Report(
         hardware=top,
@@ -89,7 +94,7 @@ def _eval_batch_size(cfg: Config, mesh: Mesh) -> int | None:
     return math.ceil(max(sizes) / unit) * unit if sizes else None
 
 
-def _evaluation(cfg: Config, parts: build_lib.Parts, mesh: Mesh, size: int) -> compiler.Compiled:
+def _lower_evaluation(cfg: Config, parts: build_lib.Parts, mesh: Mesh, size: int) -> Any:
     state = build_lib.abstract_state(parts, mesh)
     where = sharding.batch_sharding(mesh)
     batch = _images(cfg, size) | {"mask": jax.ShapeDtypeStruct((size,), "float32")}
@@ -97,8 +102,7 @@ def _evaluation(cfg: Config, parts: build_lib.Parts, mesh: Mesh, size: int) -> c
     with jax.set_mesh(mesh):
         variables = {"params": state.params, **state.model_state}
         loss = cfg.objective.loss
-        lowered = score_batch.lower(variables, batch, predict=parts.predict, loss=loss, mesh=mesh)
-    return compiler.compile_lowered(lowered)
+        return score_batch.lower(variables, batch, predict=parts.predict, loss=loss, mesh=mesh)
 
 
 def _examined(compiled: compiler.Compiled, axis_sizes: dict[str, int]) -> compile_report.Examined:
