@@ -202,6 +202,7 @@ def test_accelerators(
 def test_device_files_and_plugins_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(startup, "device_files", lambda: NVIDIA)
     monkeypatch.setattr(check_install, "_version", {"libtpu": "0.1"}.get)
+    monkeypatch.setattr(check_install.importlib.metadata, "entry_points", lambda group: [])
     _, text, fix = check_install.accelerator()  # the tests set JAX_PLATFORMS
     assert text == "JAX_PLATFORMS=cpu hides what is here (libtpu, /dev/nvidia0)"
     assert fix == "unset it"
