@@ -70,3 +70,12 @@ def test_a_row_that_fails_says_why_in_one_line(
     with pytest.raises(SystemExit) as left:
         matrix.main(["--child", ROW])
     assert left.value.code == "RuntimeError: v5e:16x16 is no good"
+
+
+def test_a_tpus_memory_is_read_from_its_compilers_report(tmp_path: Path) -> None:
+    assert matrix.hbm_bytes(tmp_path) is None
+    report = "Memory Space: default (color=0)\nTotal bytes: 7141309440 (6.65GiB)\n  more\n"
+    report += "Memory Space: vmem (color=1)\nTotal bytes: 116430848 (111.04MiB)\n"
+    (tmp_path / "m.jit_train_step.after-memory-usage-report.txt").write_text(report)
+    (tmp_path / "m.jit_init.after-memory-usage-report.txt").write_text(report.replace("714", "999"))
+    assert matrix.hbm_bytes(tmp_path) == 7141309440

@@ -166,7 +166,7 @@ def _cast_bytes(params: PyTree, itemsize: int) -> int:
 def planned(compiled: Any) -> int:
     """Return the bytes that the compiler's plan of a program takes of each device.
 
-    On a TPU a little too many: the temporaries that libtpu reports were 0.1 to 0.5 GB more than its
+    On a TPU a little too many: the temporaries that libtpu reports were 0.1 to 0.7 GB more than its
     buffer assignment takes of the chip's memory.
     """
     plan = compiled.memory_analysis()
