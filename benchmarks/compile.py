@@ -4,6 +4,7 @@
     python -m benchmarks.compile
     python -m benchmarks.compile --only "vit_h14 v5e:16x16" --again
     python -m benchmarks.compile --minutes 60
+    python -m benchmarks.compile --estimates
 
 The whole training step of each model, in bfloat16 and its blocks in a loop, for a pod of 256 v5e,
 128 v5p and 64 H100. Each row is compiled in a process of its own with a limit of time, and written
@@ -89,38 +90,52 @@ def compile_row(name: str, hardware: str) -> dict[str, Any]:
 
     jax.config.update("jax_platforms", "cpu")
     from benchmarks.memory import lowered
-    from vit_jax.analysis import memory, peaks, scale
+    from vit_jax.analysis import memory, peaks
     from vit_jax.aot import collectives, hlo, temporaries, topology
-    from vit_jax.cli.dry_run import estimate_memory, estimate_step, estimate_traffic
 
     cfg = config(name, hardware)
     found = topology.describe(hardware)
     with found.tracing():
         began = time.perf_counter()
-        parts, mesh, traced = lowered(cfg, found.devices)
+        _, mesh, traced = lowered(cfg, found.devices)
         traced_at = time.perf_counter()
         compiled = traced.compile(compiler_options=found.compiler_options or None)
         done = time.perf_counter()
-        estimated = estimate_memory(cfg, parts, mesh).device_total
-        sizes = dict(mesh.shape)
-        chip = scale.chip(found.target.kind)
-        step = None if chip is None else estimate_step(cfg, parts, sizes, chip).range
-        moved = estimate_traffic(cfg, parts, sizes)
-    plan, program = memory.planned(compiled), hlo.parse(compiled.as_text())
+    program, sizes = hlo.parse(compiled.as_text()), dict(mesh.shape)
     row: dict[str, Any] = {
         "trace_s": round(traced_at - began, 1),
         "compile_s": round(done - traced_at, 1),
-        "plan": plan,
-        "estimate": estimated,
-        "ratio": round(estimated / plan, 3),
+        "plan": memory.planned(compiled),
         "collectives": summed(collectives.find(program, sizes)),
-        "predicted_bytes": {k: int(v) for k, v in dataclasses.asdict(moved).items() if v},
-        "step_ms": None if step is None else [round(1e3 * seconds, 2) for seconds in step],
     }
     cycles, clock = temporaries.estimated_cycles(program), peaks.clock(found.target.kind)
     if cycles is not None and clock is not None:  # of TPUs: for two forms of a model, not a speed
         row["static_ms"] = round(1e3 * cycles / clock, 2)
-    return row
+    return row | estimates(name, hardware, row["plan"])
+
+
+def estimates(name: str, hardware: str, plan: int) -> dict[str, Any]:
+    """Return what the dry run says of a row, which takes no compiler's time, beside its plan."""
+    from vit_jax import sharding
+    from vit_jax.analysis import scale
+    from vit_jax.aot import topology
+    from vit_jax.cli.dry_run import estimate_memory, estimate_step, estimate_traffic
+    from vit_jax.train import build as build_lib
+
+    cfg, found = config(name, hardware), topology.describe(hardware)
+    with found.tracing():
+        parts = build_lib.build(cfg, num_examples=10 * cfg.data.batch_size)
+        mesh = sharding.make_mesh(cfg.mesh, found.devices)
+        estimated, sizes = estimate_memory(cfg, parts, mesh).device_total, dict(mesh.shape)
+        chip = scale.chip(found.target.kind)
+        step = None if chip is None else estimate_step(cfg, parts, sizes, chip).range
+        moved = estimate_traffic(cfg, parts, sizes)
+    return {
+        "estimate": estimated,
+        "ratio": round(estimated / plan, 3),
+        "predicted_bytes": {k: int(v) for k, v in dataclasses.asdict(moved).items() if v},
+        "step_ms": None if step is None else [round(1e3 * seconds, 2) for seconds in step],
+    }
 
 
 def summed(found: Sequence[Any]) -> list[dict[str, Any]]:
@@ -213,9 +228,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=15.0, help="limit of a row")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--child", choices=ROWS, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--estimates", action="store_true", help="of the rows that are there, and compile nothing"
+    )
     args = parser.parse_args(argv)
     if args.child:
         _child(args.child)
+        return
+    if args.estimates:
+        _estimate_again(args.out)
         return
     content, installed = read(args.out), versions()
     if content["versions"] != installed:
@@ -228,6 +249,20 @@ def main(argv: Sequence[str] | None = None) -> None:
         content["rows"] = {name: content["rows"][name] for name in ROWS if name in content["rows"]}
         args.out.write_text(json.dumps(content, indent=1) + "\n")
         print(_line(row, content["rows"][row]), flush=True)
+
+
+def _estimate_again(path: Path) -> None:
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
+    content = read(path)
+    for row, result in content["rows"].items():
+        if result["compiled"]:
+            name, hardware = row.split()
+            result |= estimates(name, hardware, result["plan"])
+            jax.clear_caches()  # which do not know what hardware a trace is for
+        print(_line(row, result), flush=True)
+    path.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def _line(row: str, result: dict[str, Any]) -> str:

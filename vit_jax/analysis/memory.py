@@ -116,6 +116,7 @@ def estimate(
         working = workspace.in_progress(_forward(loss, args), count)
         working += workspace.gathered_weights(state.params, axis_sizes, compute_bytes, 4)
         working += _cast_bytes(state.params, compute_bytes)
+        working += workspace.BESIDE_BUFFERS.get(hardware.target().platform, 0)
     return Memory(
         params=params + device_bytes(state.model_state),
         optimizer=device_bytes(state.opt_state),
@@ -164,11 +165,7 @@ def _cast_bytes(params: PyTree, itemsize: int) -> int:
 
 
 def planned(compiled: Any) -> int:
-    """Return the bytes that the compiler's plan of a program takes of each device.
-
-    On a TPU a little too many: the temporaries that libtpu reports were 0.1 to 0.5 GB more than its
-    buffer assignment takes of the chip's memory.
-    """
+    """Return the bytes that the compiler's plan of a program takes of each device."""
     plan = compiled.memory_analysis()
     return (
         plan.argument_size_in_bytes
