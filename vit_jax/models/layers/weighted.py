@@ -10,7 +10,7 @@ too, but its sum is float32 from the first product on. Only derivatives are writ
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -34,8 +34,11 @@ def to_heads(x: Float[Array, "B N I"], kernel: Float[Array, "I h d"]) -> Float[A
     return (_contract if reduction.is_wider(x.dtype) else _product)(subscripts, x, kernel)
 
 
-def spread(p: Float[Array, "..."], shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """Bring a float32 parameter to `dtype`, and to what broadcasting makes `shape` of."""
+def spread(p: Float[Array, "..."], shape: Sequence[Any], dtype: Any) -> Any:
+    """Bring a float32 parameter to `dtype`, and to what broadcasting makes `shape` of.
+
+    A size may be a symbol: an export's batch.
+    """
     lead = len(shape) - p.ndim
     if not reduction.is_wider(dtype):
         return p.astype(dtype)[(None,) * lead]
