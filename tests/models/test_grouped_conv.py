@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import hardware
+from vit_jax import hardware, sharding
 from vit_jax.models.layers.conv import Padding, max_pool
 from vit_jax.models.layers.grouped_conv import conv2d, kaiming_normal
 
