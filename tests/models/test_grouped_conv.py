@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
 from vit_jax import hardware, sharding
 from vit_jax.models.layers.conv import Padding, max_pool
