@@ -156,6 +156,7 @@ def _replaced(page: str, marks: tuple[str, str], text: str) -> str:
 
 def main() -> None:
     """Write the tables into the page."""
+    startup.configure()
     page = _replaced(PAGE.read_text(), MARKS, table())
     PAGE.write_text(_replaced(page, COMPILED_MARKS, compiled_table(matrix.read())))
 
