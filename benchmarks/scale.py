@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import compile as matrix
-from vit_jax import hardware, models, sharding
+from vit_jax import hardware, models, sharding, startup
 from vit_jax.analysis import scale
 from vit_jax.cli.dry_run import estimate_memory, estimate_step, estimate_traffic
 from vit_jax.config import Config
