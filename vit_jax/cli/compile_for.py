@@ -41,6 +41,7 @@ def compile_for(cfg: Config, name: str) -> tuple[str, UserError | None]:
     )
     print(f"compiling for {name}, which takes minutes{hint}", file=sys.stderr)
     with top.tracing():
+        config_lib.check_kernel(cfg)
         step = compiler.compile_lowered(build_lib.lower_step(parts, mesh, _batch(cfg)))
         estimate = estimate_memory(cfg, parts, mesh)
         size = _eval_batch_size(cfg, mesh)
