@@ -17,8 +17,10 @@ def attend(
     bias: Float[Array, "#B #h #N M"] | None,
 ) -> Float[Array, "B h N d"]:
     """Return softmax(q k^T + bias) v, for q with its scale; logits and softmax in float32."""
-    form = _recomputing if hardware.target().platform == "tpu" else _keeping
-    return form(q, k, v, bias)
+    # With a bias, as of a window, it is the slower one: every matmul would read the bias too.
+    if bias is None and hardware.target().platform == "tpu":
+        return _recomputing(q, k, v)
+    return _keeping(q, k, v, bias)
 
 
 @jax.custom_vjp
@@ -53,7 +55,7 @@ _keeping.defvjp(_keeping_forward, _keeping_backward)
 
 
 @jax.custom_vjp
-def _recomputing(q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | None) -> jax.Array:
+def _recomputing(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
     """Attend and keep no [N, M] array; write none to memory in float32 either.
 
     A TPU multiplies q and k again in less time than it takes to write their product and read it.
@@ -61,35 +63,36 @@ def _recomputing(q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | Non
     of the logits has a matmul of its own: their maximum, the powers, the backward pass. The
     barriers keep XLA from seeing that these are the same.
     """
-    return _recomputing_forward(q, k, v, bias)[0]
+    return _recomputing_forward(q, k, v)[0]
 
 
 def _recomputing_forward(
-    q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | None
+    q: jax.Array, k: jax.Array, v: jax.Array
 ) -> tuple[jax.Array, tuple[Any, ...]]:
-    largest = _logits(q, k, bias).max(axis=-1, keepdims=True)
+    largest = _logits(q, k).max(axis=-1, keepdims=True)
     again, largest = jax.lax.optimization_barrier((q, largest))
-    powers = jnp.exp(_logits(again, k, bias) - largest)
+    powers = jnp.exp(_logits(again, k) - largest)
     total = powers.sum(axis=-1, keepdims=True)
     out = jnp.matmul(powers.astype(v.dtype), v, preferred_element_type=jnp.float32) / total
     out = out.astype(v.dtype)
-    return out, (q, k, v, bias, largest + jnp.log(total), out)
+    return out, (q, k, v, largest + jnp.log(total), out)
 
 
 def _recomputing_backward(
     kept: tuple[Any, ...], dout: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
-    q, k, v, bias, log_total, out = kept
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    q, k, v, log_total, out = kept
     again, log_total, dout = jax.lax.optimization_barrier((q, log_total, dout))
-    weights = jnp.exp(_logits(again, k, bias) - log_total).astype(v.dtype)
+    weights = jnp.exp(_logits(again, k) - log_total).astype(v.dtype)
     weights = jax.lax.optimization_barrier(weights)  # two matmuls need them: written once, narrow
-    return _gradients(q, k, v, bias, weights, out, dout.astype(jnp.float32))
+    dq, dk, dv, _ = _gradients(q, k, v, None, weights, out, dout.astype(jnp.float32))
+    return dq, dk, dv
 
 
 _recomputing.defvjp(_recomputing_forward, _recomputing_backward)
 
 
-def _logits(q: jax.Array, k: jax.Array, bias: jax.Array | None) -> jax.Array:
+def _logits(q: jax.Array, k: jax.Array, bias: jax.Array | None = None) -> jax.Array:
     logits = jnp.matmul(q, k.swapaxes(-1, -2), preferred_element_type=jnp.float32)
     return logits if bias is None else logits + bias
 
