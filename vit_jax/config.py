@@ -16,6 +16,7 @@ from vit_jax.errors import UserError
 from vit_jax.evals import EvalConfig
 from vit_jax.faults import FaultsConfig
 from vit_jax.models import ModelConfig, ViTConfig
+from vit_jax.models.layers.attention import AttentionImpl, check_target
 from vit_jax.objectives import ObjectiveConfig
 from vit_jax.optim import OptimConfig
 from vit_jax.reduction import ReduceDType
@@ -205,6 +206,14 @@ def check_batch(cfg: Config, parts: int) -> None:
     each = heads if isinstance(heads, tuple) else (heads,)  # Swin has a number for each stage
     if cfg.mesh.tensor > 1 and any(count % cfg.mesh.tensor for count in each):
         raise UserError(f"mesh.tensor={cfg.mesh.tensor} must divide model.num_heads={heads}")
+
+
+def check_kernel(cfg: Config) -> None:
+    """Refuse to train with a kernel of attention that what is traced for does not have.
+
+    Other uses of the model take XLA's attention there, which computes the same.
+    """
+    check_target(getattr(cfg.model, "attention", AttentionImpl.AUTO))
 
 
 def check_classes(cfg: Config, num_classes: int) -> None:

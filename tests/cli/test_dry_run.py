@@ -57,6 +57,21 @@ def test_a_pod_is_planned_from_a_laptop(home: Path) -> None:
 
 
 @pytest.mark.usefixtures("at_root")
+def test_a_kernel_that_is_not_here_hides_no_plan_and_starts_no_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    argv = ["main.py", "--config=configs/vit_mu_digits.py", "--config.model.attention=pallas"]
+    missing = "model.attention=pallas needs a TPU, not cpu; choose auto"
+    assert main([*argv, "--dry_run"]) == 2
+    printed = capsys.readouterr()
+    assert "COST" in printed.out
+    assert printed.err == f"error: {missing} (the report is of XLA's attention)\n"
+    assert main([*argv, f"--workdir={tmp_path}"]) == 2
+    assert capsys.readouterr().err == f"error: {missing}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("at_root")
 def test_memory_is_shared_out(capsys: pytest.CaptureFixture[str]) -> None:
     def parameters(*mesh: str) -> float:
         flags = [

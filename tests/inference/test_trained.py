@@ -25,6 +25,7 @@ from vit_jax.inference.published import preprocessing
 from vit_jax.inference.trained import with_model
 from vit_jax.losses import Loss
 from vit_jax.models import DType
+from vit_jax.models.layers.attention import AttentionImpl
 
 MODEL = models.variant(
     "vit_mu16", patch=(4, 4), image_size=(8, 12), channels=1, num_classes=3, dim=8, mlp_dim=16
@@ -74,6 +75,21 @@ def test_the_forward_pass_normalises_and_evaluates(run: Path) -> None:
     pixels = (image.astype(np.float32) / 255 - 0.25) / 0.125
     expected = jax.jit(models.create(MODEL).apply)(dict(found.variables), jnp.asarray(pixels))
     np.testing.assert_allclose(output.logits, expected.logits, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("impl", [AttentionImpl.CUDNN, AttentionImpl.PALLAS])
+def test_a_run_with_a_kernel_that_is_not_here_is_used_with_xlas(
+    impl: AttentionImpl, tmp_path: Path
+) -> None:
+    model = dataclasses.replace(MODEL, dtype=DType.BFLOAT16, dim=16, num_heads=2, attention=impl)
+    runs.save(tmp_path, model, {1: None})
+    found = inference.load(str(tmp_path))
+    assert found.model == model
+    image = np.random.default_rng(0).integers(0, 256, (2, *found.image_size, 1), np.uint8)
+    plain = with_model(found, dataclasses.replace(model, attention=AttentionImpl.XLA))
+    np.testing.assert_array_equal(
+        inference.make_forward(found)(image).logits, inference.make_forward(plain)(image).logits
+    )
 
 
 def test_probabilities_are_those_of_the_loss() -> None:

@@ -26,7 +26,7 @@ from vit_jax.models import (
     ViTConfig,
 )
 from vit_jax.models.layers import cudnn
-from vit_jax.models.layers.attention import AttentionImpl, attend
+from vit_jax.models.layers.attention import AttentionImpl, attend, check_target
 from vit_jax.models.layers.pool import Pool
 
 H100 = hardware.Target("gpu", "NVIDIA H100 80GB HBM3", (9, 0))
@@ -156,10 +156,9 @@ def test_even_numbers_of_tokens_have_neither_padding_nor_mask() -> None:
 
 
 @pytest.mark.parametrize("target", [hardware.Target("tpu", "TPU v5 lite"), hardware.Target("cpu")])
-def test_cudnn_asked_for_elsewhere_is_refused_in_one_line(target: hardware.Target) -> None:
+def test_elsewhere_xla_attends_and_training_is_refused_in_one_line(target: hardware.Target) -> None:
     q = jnp.ones((1, 1, 2, 8), jnp.bfloat16)
-    with (
-        hardware.tracing_for(target),
-        pytest.raises(UserError, match=r"attention=cudnn needs an NVIDIA GPU.*choose auto"),
-    ):
-        attend(q, q, q, impl=AttentionImpl.CUDNN)
+    with hardware.tracing_for(target):
+        np.testing.assert_array_equal(attend(q, q, q, impl=AttentionImpl.CUDNN), q)
+        with pytest.raises(UserError, match=r"attention=cudnn needs an NVIDIA GPU.*choose auto"):
+            check_target(AttentionImpl.CUDNN)

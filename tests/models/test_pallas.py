@@ -16,7 +16,7 @@ from vit_jax import hardware, models, sharding
 from vit_jax.errors import UserError
 from vit_jax.models import DType
 from vit_jax.models.layers import pallas
-from vit_jax.models.layers.attention import AttentionImpl, attend
+from vit_jax.models.layers.attention import AttentionImpl, attend, check_target
 
 TPU = hardware.Target("tpu", "TPU v5 lite")
 interpreted = functools.partial(pallas.flash, interpret=True)
@@ -52,11 +52,13 @@ def test_each_device_of_a_mesh_computes_its_own_images_and_heads() -> None:
 
 
 @pytest.mark.parametrize("target", [H100, hardware.Target("cpu")])
-def test_elsewhere_it_is_refused_in_one_line(target: hardware.Target) -> None:
+def test_elsewhere_xla_attends_and_training_is_refused_in_one_line(target: hardware.Target) -> None:
     q = jnp.ones((1, 1, 2, 8))
     message = "model.attention=pallas needs a TPU, not .*; choose auto"
-    with hardware.tracing_for(target), pytest.raises(UserError, match=message):
-        attend(q, q, q, impl=AttentionImpl.PALLAS)
+    with hardware.tracing_for(target):
+        np.testing.assert_array_equal(attend(q, q, q, impl=AttentionImpl.PALLAS), q)
+        with pytest.raises(UserError, match=message):
+            check_target(AttentionImpl.PALLAS)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
+from vit_jax import hardware
+
 PyTree = Any
 
 
@@ -34,7 +36,9 @@ def count(fn: Callable[..., Any], *args: PyTree) -> int:
     iteration, since its trip count is not in the program. Rematerialised work counts as often as
     the program runs it: once in a forward pass.
     """
-    return _jaxpr_flops(jax.make_jaxpr(fn)(*args).jaxpr)
+    # The model's own, on any hardware: CPUs and TPUs have forms of layers that multiply more.
+    with hardware.tracing_for(hardware.Target("gpu")):
+        return _jaxpr_flops(jax.make_jaxpr(fn)(*args).jaxpr)
 
 
 def forward_flops(module: Module, image_size: int | tuple[int, int], channels: int = 3) -> int:

@@ -29,8 +29,9 @@ def size(cfg: Config, place: Path) -> Finding:
     """Compare what a run takes, by `--dry_run`'s estimate, with what devices and disk have.
 
     Raises:
-        UserError: a mesh or a batch that does not fit the devices.
+        UserError: a mesh, a batch or a kernel that does not fit the devices.
     """
+    config_lib.check_kernel(cfg)
     mesh = sharding.make_mesh(cfg.mesh)
     config_lib.check_batch(cfg, sharding.batch_parts(mesh))
     parts = build.build(cfg, _EPOCH * cfg.data.batch_size)

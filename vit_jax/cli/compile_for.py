@@ -42,6 +42,7 @@ def compile_for(cfg: Config, name: str) -> tuple[str, UserError | None]:
     )
     print(f"compiling for {name}, which takes minutes{hint}", file=sys.stderr)
     with top.tracing():
+        config_lib.check_kernel(cfg)
         lowered = build_lib.lower_step(parts, mesh, _batch(cfg))
         step = compiler.compile_lowered(lowered, top.compiler_options)
         estimate = estimate_memory(cfg, parts, mesh)

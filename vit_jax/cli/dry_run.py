@@ -26,23 +26,28 @@ _LARGE = 2**20  # bytes of a parameter
 def dry_run(cfg: Config) -> tuple[str, UserError | None]:
     """Return the report, and what keeps the run from starting here or None.
 
-    That is a missing dataset, or weights to start from or of a teacher: missing, or none that fit.
+    That is a missing dataset, or weights to start from or of a teacher: missing, or none that fit;
+    or a kernel of attention that this machine does not have.
 
     A mesh whose sizes are all given is planned for that many devices, though they are not here.
 
     Raises:
         UserError: settings that do not go together.
     """
-    unread = None
+    unfit = None
     try:
         if cfg.init.weights:
             start.check(cfg)
         teacher.check(cfg)
     except UserError as error:
-        unread = error  # shapes and costs do not need the weights
+        unfit = error  # shapes and costs do not need the weights
+    try:
+        config_lib.check_kernel(cfg)
+    except UserError as error:
+        unfit = unfit or UserError(f"{error} (the report is of XLA's attention)")
     with tempfile.TemporaryDirectory() as scratch:
         report, missing = _report(without_writing(cfg, scratch))
-    return report, unread or missing
+    return report, unfit or missing
 
 
 def without_writing(cfg: Config, scratch: str) -> Config:

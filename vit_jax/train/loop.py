@@ -80,6 +80,7 @@ def fit(
     eval_sources = build_lib.open_evals(cfg, source)
     mesh = sharding.make_mesh(cfg.mesh)
     config_lib.check_batch(cfg, sharding.batch_parts(mesh))
+    config_lib.check_kernel(cfg)
     parts = build_lib.build(cfg, len(source))
     evaluators = {
         name: hang.ticking(build_lib.evaluator(cfg, name, split, mesh), clock)

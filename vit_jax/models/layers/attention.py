@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from vit_jax import hardware
 from vit_jax.errors import UserError
-from vit_jax.models.layers import cudnn, pallas
+from vit_jax.models.layers import cudnn, pallas, xla
 from vit_jax.models.layers.capture import record
 from vit_jax.models.layers.dense import Dense, HeadsDense
 from vit_jax.models.layers.dropout import dropout
@@ -46,25 +46,39 @@ def check_impl(impl: AttentionImpl, half: bool, head_dim: int, dropout_rate: flo
         )
 
 
+def check_target(impl: AttentionImpl) -> None:
+    """Refuse to train with a kernel that what is traced for does not have.
+
+    Raises:
+        UserError: naming the hardware that has it.
+    """
+    if not _has(impl):
+        target = hardware.target()
+        needs = {AttentionImpl.CUDNN: "an NVIDIA GPU from Ampere on", AttentionImpl.PALLAS: "a TPU"}
+        raise UserError(
+            f"model.attention={impl} needs {needs[impl]}, not {target.kind or target.platform}; "
+            "choose auto"
+        )
+
+
+def _has(impl: AttentionImpl) -> bool:
+    target = hardware.target()
+    if impl is AttentionImpl.CUDNN:
+        return target.has_cudnn
+    return impl is not AttentionImpl.PALLAS or target.platform == "tpu"
+
+
 def _choose(impl: AttentionImpl, q: jax.Array, dropout_rate: float) -> AttentionImpl:
     """Return the kernel to use where there is no bias: `impl`, or what is best for the target.
 
-    Raises:
-        UserError: the target has no such kernel.
+    Where the target does not have `impl`, it is XLA's: a model that was trained on a GPU predicts
+    on a laptop. `check_target` is for those who must not take another.
     """
-    target = hardware.target()
-    if impl is AttentionImpl.AUTO:
-        half = q.dtype in (jnp.bfloat16, jnp.float16)
-        fits = q.shape[-1] % 8 == 0 and q.shape[-1] <= 128 and dropout_rate == 0
-        return AttentionImpl.CUDNN if half and fits and target.has_cudnn else AttentionImpl.XLA
-    here = target.kind or target.platform
-    if impl is AttentionImpl.CUDNN and not target.has_cudnn:
-        raise UserError(
-            f"model.attention=cudnn needs an NVIDIA GPU from Ampere on, not {here}; choose auto"
-        )
-    if impl is AttentionImpl.PALLAS and target.platform != "tpu":
-        raise UserError(f"model.attention=pallas needs a TPU, not {here}; choose auto")
-    return impl
+    if impl is not AttentionImpl.AUTO:
+        return impl if _has(impl) else AttentionImpl.XLA
+    half = q.dtype in (jnp.bfloat16, jnp.float16)
+    fits = q.shape[-1] % 8 == 0 and q.shape[-1] <= 128 and dropout_rate == 0
+    return AttentionImpl.CUDNN if half and fits and _has(AttentionImpl.CUDNN) else AttentionImpl.XLA
 
 
 def attention_weights(
@@ -102,62 +116,9 @@ def attend(
     if chosen is AttentionImpl.PALLAS:
         return pallas.flash(q, k, v)
     if dropout_key is None or dropout_rate == 0:
-        return _attend(q * q.shape[-1] ** -0.5, k, v, bias)
+        return xla.attend(q * q.shape[-1] ** -0.5, k, v, bias)
     weights = attention_weights(q, k, bias).astype(v.dtype)
     return jnp.matmul(dropout(weights, dropout_rate, dropout_key), v)
-
-
-@jax.custom_vjp
-def _attend(
-    q: Float[Array, "B h N d"],
-    k: Float[Array, "B h M d"],
-    v: Float[Array, "B h M d"],
-    bias: Float[Array, "#B #h #N M"] | None,
-) -> Float[Array, "B h N d"]:
-    """Return softmax(q k^T + bias) v, for q with its scale.
-
-    One [N, M] array lives from the forward to the backward pass, exp(logits - max) in the values'
-    dtype. The softmax's divisor d wide, not M: it divides the output and the output's gradient.
-    """
-    return _attend_forward(q, k, v, bias)[0]
-
-
-def _attend_forward(
-    q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | None
-) -> tuple[jax.Array, tuple[Any, ...]]:
-    logits = jnp.matmul(q, k.swapaxes(-1, -2), preferred_element_type=jnp.float32)
-    if bias is not None:
-        logits = logits + bias
-    powers = jnp.exp(logits - logits.max(axis=-1, keepdims=True))
-    inverse = 1 / powers.sum(axis=-1, keepdims=True)
-    powers = powers.astype(v.dtype)
-    out = jnp.matmul(powers, v, preferred_element_type=jnp.float32) * inverse
-    out = out.astype(v.dtype)
-    return out, (q, k, v, bias, powers, inverse, out)
-
-
-def _attend_backward(
-    kept: tuple[Any, ...], dout: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
-    q, k, v, bias, powers, inverse, out = kept
-    dout = dout.astype(jnp.float32) * inverse
-    mean = (dout * out).sum(axis=-1, keepdims=True)  # of the weights' gradient, by the weights
-    dout = dout.astype(v.dtype)
-    dv = jnp.matmul(powers.swapaxes(-1, -2), dout)
-    dweights = jnp.matmul(dout, v.swapaxes(-1, -2), preferred_element_type=jnp.float32)
-    dlogits = powers * (dweights - mean)
-    dbias = None if bias is None else _sum_to(dlogits, bias.shape).astype(bias.dtype)
-    dlogits = dlogits.astype(q.dtype)
-    return jnp.matmul(dlogits, k), jnp.matmul(dlogits.swapaxes(-1, -2), q), dv, dbias
-
-
-def _sum_to(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Undo a broadcast from `shape`: the sum over its axes of length 1."""
-    axes = [axis for axis, size in enumerate(shape) if size == 1]
-    return x.sum(axis=axes, keepdims=True)
-
-
-_attend.defvjp(_attend_forward, _attend_backward)
 
 
 class Attention(nn.Module):
