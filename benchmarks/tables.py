@@ -63,7 +63,11 @@ def _value(value: float | None, unit: str) -> str:
 
 def tables(results: Path = record.RESULTS) -> str:
     """Return the tables of every device that has a file in `results`."""
-    contents = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
+    contents = [
+        json.loads(path.read_text())
+        for path in sorted(results.glob("*.json"))
+        if path.name != "compile.json"  # docs/scale.md's: nothing of it was run
+    ]
     return "\n\n".join(
         markdown(content["device"], content["rows"])
         for content in contents
