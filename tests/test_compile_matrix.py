@@ -55,6 +55,13 @@ def test_other_compilers_start_it_anew(tmp_path: Path, monkeypatch: pytest.Monke
     assert (list(content["rows"]), content["versions"]) == ([OTHER], {"jax": "none"})
 
 
+def test_plans_of_vits_are_as_estimated() -> None:
+    rows = [row for row in matrix.read()["rows"].values() if row["model"].startswith("vit_")]
+    assert {row["hardware"] for row in rows} == set(matrix.HARDWARE)
+    for row in rows:
+        assert row["estimate"] == pytest.approx(row["plan"], rel=0.15), row["model"]
+
+
 def test_a_row_that_takes_too_long_says_so() -> None:
     result = matrix._in_process(ROW, 0.1)
     assert result == {"compiled": False, "reason": "no program within 0.1 s"}
