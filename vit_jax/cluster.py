@@ -41,7 +41,7 @@ def join() -> None:
     elif env.get("JAX_NUM_PROCESSES") == "1" or not _in_cluster(env):
         return
     try:
-        # Of a process that dies the others hear after the heartbeats' timeout, 100 s by default.
+        # The others learn that a process died after the heartbeats' timeout, 100 s by default.
         # One that ends by an error of its own waits for the others, 300 s by default.
         jax.distributed.initialize(
             *by_hand,
@@ -67,7 +67,7 @@ def _in_cluster(env: Mapping[str, str]) -> bool:
             or (env.get("TPU_ML_PLATFORM") == "JAX" and "TPU_SKIP_MDS_QUERY" not in env)
         )
     return (
-        # Of the step, not of the job: a batch script or a shell is no task of srun's.
+        # The step's count, not the job's: a batch script or a shell is no task of srun's.
         int(env.get("SLURM_STEP_NUM_TASKS") or 1) > 1
         or int(env.get("OMPI_COMM_WORLD_SIZE") or 1) > 1
         or "MEGASCALE_COORDINATOR_ADDRESS" in env

@@ -35,5 +35,5 @@ def summing_in(dtype: ReduceDType) -> Iterator[None]:
 
 
 def is_wider(compute: Any) -> bool:
-    """Say whether gradients are summed in a wider dtype than the layer computes in."""
+    """Return whether gradients are summed in a wider dtype than the layer computes in."""
     return _chosen.get() is ReduceDType.FLOAT32 and jnp.dtype(compute) == jnp.bfloat16

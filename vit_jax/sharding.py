@@ -244,7 +244,7 @@ def fitted_spec(
 
 
 def splits_parameters() -> bool:
-    """Say whether what is traced runs on a mesh that splits parameters over fsdp."""
+    """Return whether what is traced runs on a mesh that splits parameters over fsdp."""
     return jax.sharding.get_abstract_mesh().shape.get("fsdp", 1) > 1
 
 

@@ -17,7 +17,7 @@ from vit_jax import sharding, trees
 from vit_jax.analysis.peaks import peak_flops
 
 PyTree = Any
-# Of the peak, what training a ViT reached where it was published: 0.27 of S/16 on v3-8 (big_vision)
+# Share of the peak that training a ViT reached, as published: 0.27 of S/16 on v3-8 (big_vision)
 # and of B/16 on v4-64 (deit3-jax), 0.32 of H/14 and 0.39 to 0.43 of L/16 on TPU v3
 # (arXiv:2010.11929). Narrow models reach less: S/16 0.12 on v4-64, 0.23 on an H100 (ViT-5).
 MFU = (0.27, 0.45)

@@ -212,7 +212,7 @@ def _results(core: hlo.Instruction) -> list[hlo.Array]:
 def _is_hidden(
     program: hlo.Program, schedule: Sequence[hlo.Instruction], start: int, core: hlo.Instruction
 ) -> bool:
-    """Say whether other work stands between a collective's start and what awaits it."""
+    """Return whether other work stands between a collective's start and what awaits it."""
     instruction = schedule[start]
     by_fusion = _has_start(program, instruction)
     if '"is_sync":true' in instruction.rest:

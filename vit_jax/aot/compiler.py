@@ -51,7 +51,7 @@ def compile_lowered(lowered: Any, options: Mapping[str, Any] | None = None) -> C
 
 
 def reason(message: str) -> str:
-    """Say in one line why XLA does not compile a program.
+    """Return in one line why XLA does not compile a program.
 
     Of a TPU without memory enough it says how much is used of how much; then a page of buffers.
     """

@@ -155,7 +155,7 @@ def _moved(found: Sequence[collectives.Collective]) -> int:
 
 
 def _copies(report: Report) -> list[str]:
-    """Tell of what every device of an axis holds though the axis could divide it."""
+    """Describe what every device of an axis holds though the axis could divide it."""
     lines = []
     kept = {"parameters": report.state.params, "optimizer state": report.state.opt_state}
     for what, tree in kept.items():
