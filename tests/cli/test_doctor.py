@@ -186,6 +186,7 @@ NVIDIA, TPU = ["/dev/nvidia0"], ["/dev/accel0"]
         (["xla_cuda13"], NVIDIA, ["cpu"], "", BROKEN, "/dev/nvidia0 and the plugin xla_cuda13"),
         (["xla_cuda13"], NVIDIA, ["cpu"], "cpu", WARNING, "JAX_PLATFORMS=cpu hides"),
         (["xla_cuda13"], [], ["cpu"], "", WARNING, "no device of it"),
+        (["xla_cuda13"], [], ["cpu"], "cpu", OK, "none here"),
         ([], NVIDIA, ["cpu"], "", WARNING, "jax[cuda13]"),
         ([], TPU, ["cpu"], "", WARNING, "jax[tpu]"),
         ([], [], ["cpu"], "cpu", OK, "none here"),

@@ -114,8 +114,9 @@ def judge(
     others = sorted(set(seen) - {"cpu"})
     if others:
         return Finding(OK, f"{', '.join(others)} in use")
-    here = ", ".join([*plugins, *files[:1]])
-    if here and "cpu" in asked.split(","):
+    on_cpu = "cpu" in asked.split(",")
+    if files and on_cpu:
+        here = ", ".join([*plugins, files[0]])
         return Finding(WARNING, f"JAX_PLATFORMS={asked} hides what is here ({here})", "unset it")
     if plugins and files:
         return Finding(
@@ -124,11 +125,12 @@ def judge(
             "its warning above says why: a driver older than the plugin wants, a plugin of another "
             "version than jaxlib, or a device that another process holds",
         )
-    if plugins:
+    if plugins and not on_cpu:
         return Finding(
             WARNING,
             f"the plugin {', '.join(plugins)} is installed, but no device of it is here",
-            "is the driver loaded, was the container given the device (docker run --gpus all)?",
+            "--compile_for needs none; else is the driver loaded, was the container given the device "
+            "(docker run --gpus all)?",
         )
     if files:
         fix = next((fix for name, fix in _PLUGINS.items() if name in files[0]), "")
