@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes by hand, over meshes that do not exist, and against XLA's own plan."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -13,8 +14,13 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from vit_jax import hardware, sharding
+from vit_jax import hardware, models, sharding
 from vit_jax.analysis import memory, workspace
+from vit_jax.cli import dry_run
+from vit_jax.config import Config
+from vit_jax.data import DataConfig
+from vit_jax.reduction import ReduceDType
+from vit_jax.train import build
 
 ROOT = Path(__file__).parent.parent.parent
 B, D, F = 32, 8, 64
@@ -163,6 +169,24 @@ def test_weights_of_fsdp_are_whole_for_two_layers():
     sizes = {"data": 2, "fsdp": 4, "tensor": 2}
     assert workspace.gathered_weights(params, sizes, 2, 4) == D * F // 2 * (2 * 2 + 4)
     assert workspace.gathered_weights(params, {**sizes, "fsdp": 1}, 2, 4) == 0
+
+
+def test_gradients_summed_in_bfloat16_take_half():
+    cfg = Config(
+        model=models.variant("vit_ti16", dtype=models.DType.BFLOAT16, attention="xla"),
+        data=DataConfig(batch_size=8),
+        mesh=sharding.MeshConfig(data=1, fsdp=8),
+        duration="1 steps",
+    )
+    parts = build.build(cfg, num_examples=8)
+    mesh = sharding.abstract_mesh(cfg.mesh, 8)
+    with hardware.tracing_for(GPU):
+        wide, narrow = (
+            dry_run.estimate_memory(dataclasses.replace(cfg, reduce_dtype=dtype), parts, mesh)
+            for dtype in ReduceDType
+        )
+    block = 192 * 192 * 12 + (4 + 9) * 192  # kernels; biases, two LayerNorms
+    assert wide.device_total - narrow.device_total == 2 * block
 
 
 def test_a_comparison_is_made_again_on_an_accelerator():

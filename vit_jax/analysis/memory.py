@@ -84,6 +84,7 @@ def estimate(
     num_microbatches: int = 1,
     uphill: bool = False,
     compute_bytes: int = 4,
+    reduce_bytes: int = 4,
 ) -> Memory:
     """Estimate the memory of `loss`'s training step; computes nothing and needs no device.
 
@@ -100,6 +101,7 @@ def estimate(
         num_microbatches: number of pieces a device takes its part in.
         uphill: a second gradient is taken at other parameters (SAM).
         compute_bytes: of a value that the model computes with.
+        reduce_bytes: of a value in which gradients are summed.
     """
     shards = axis_sizes["data"] * axis_sizes["fsdp"]
 
@@ -114,7 +116,7 @@ def estimate(
     working = 0
     if hardware.target().platform != "cpu":  # whose schedule keeps the least alive
         working = workspace.in_progress(_forward(loss, args), count)
-        working += workspace.gathered_weights(state.params, axis_sizes, compute_bytes, 4)
+        working += workspace.gathered_weights(state.params, axis_sizes, compute_bytes, reduce_bytes)
         working += _cast_bytes(state.params, compute_bytes)
         working += workspace.BESIDE_BUFFERS.get(hardware.target().platform, 0)
     return Memory(

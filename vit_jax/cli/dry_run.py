@@ -134,7 +134,13 @@ def estimate_memory(
         num_microbatches=cfg.accum_steps,
         uphill=cfg.optim.sam_rho > 0,
         compute_bytes=jnp.dtype(cfg.model.dtype.value).itemsize,
+        reduce_bytes=_reduce_bytes(cfg),
     )
+
+
+def _reduce_bytes(cfg: Config) -> int:
+    """Return the bytes of a value in which gradients are summed: no fewer than the model's."""
+    return max(jnp.dtype(x.value).itemsize for x in (cfg.model.dtype, cfg.reduce_dtype))
 
 
 def estimate_traffic(
@@ -148,7 +154,7 @@ def estimate_traffic(
         parts.abstract.params,
         axis_sizes,
         compute_bytes=itemsize,
-        reduce_bytes=max(itemsize, jnp.dtype(cfg.reduce_dtype.value).itemsize),
+        reduce_bytes=_reduce_bytes(cfg),
         activation=images * values * itemsize,
         num_sums=sums,
     )
