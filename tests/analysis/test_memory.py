@@ -19,6 +19,7 @@ from vit_jax.analysis import memory, workspace
 from vit_jax.cli import dry_run
 from vit_jax.config import Config
 from vit_jax.data import DataConfig
+from vit_jax.models.layers.attention import AttentionImpl
 from vit_jax.reduction import ReduceDType
 from vit_jax.train import build
 
@@ -173,7 +174,7 @@ def test_weights_of_fsdp_are_whole_for_two_layers():
 
 def test_gradients_summed_in_bfloat16_take_half():
     cfg = Config(
-        model=models.variant("vit_ti16", dtype=models.DType.BFLOAT16, attention="xla"),
+        model=models.variant("vit_ti16", dtype=models.DType.BFLOAT16, attention=AttentionImpl.XLA),
         data=DataConfig(batch_size=8),
         mesh=sharding.MeshConfig(data=1, fsdp=8),
         duration="1 steps",

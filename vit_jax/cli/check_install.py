@@ -129,8 +129,8 @@ def judge(
         return Finding(
             WARNING,
             f"the plugin {', '.join(plugins)} is installed, but no device of it is here",
-            "--compile_for needs none; else is the driver loaded, was the container given the device "
-            "(docker run --gpus all)?",
+            "--compile_for needs none; else is the driver loaded, was the container given the "
+            "device (docker run --gpus all)?",
         )
     if files:
         fix = next((fix for name, fix in _PLUGINS.items() if name in files[0]), "")
