@@ -3,7 +3,10 @@
 
 import importlib.util
 import os
+import subprocess
+import sys
 import types
+from pathlib import Path
 
 import jax
 import pytest
@@ -98,6 +101,20 @@ def test_a_compilers_words_are_counted_and_shown(capfd: pytest.CaptureFixture[st
     lowered = types.SimpleNamespace(compile=lambda **_: os.write(2, told))
     assert compiler.compile_lowered(lowered).num_rematerialized == 1
     assert capfd.readouterr().err == told.decode()
+
+
+def test_a_program_stays_out_of_the_cache(tmp_path: Path) -> None:
+    code = (
+        "import os; import jax; from vit_jax.aot import compiler\n"
+        "kept = lambda: len(os.listdir(os.environ['JAX_COMPILATION_CACHE_DIR']))\n"
+        "traced = lambda n: jax.jit(lambda x: x + n).lower(1.0)\n"
+        "compiler.compile_lowered(traced(1)); before = kept()\n"
+        "traced(2).compile(); print(before, kept() > before)"
+    )
+    env = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path)}
+    env["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.stdout == "0 True\n", done.stderr
 
 
 def test_a_program_that_does_not_compile_is_one_line() -> None:

@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import math
 import os
 import re
 import subprocess
@@ -43,7 +44,7 @@ def compile_lowered(lowered: Any, options: Mapping[str, Any] | None = None) -> C
     """
     start = time.monotonic()
     try:
-        with _log() as log:
+        with _log() as log, _unkept():
             program = lowered.compile(compiler_options=dict(options) if options else None)
     except jax.errors.JaxRuntimeError as error:
         raise UserError(reason(str(error))) from error
@@ -64,6 +65,18 @@ def reason(message: str) -> str:
         )
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     return f"does not compile: {lines[0] if lines else 'the compiler gives no reason'}"
+
+
+@contextlib.contextmanager
+def _unkept() -> Iterator[None]:
+    """Keep a program out of jax's cache on disk, which cannot read it without its hardware."""
+    setting = "jax_persistent_cache_min_compile_time_secs"
+    before = jax.config.values[setting]
+    jax.config.update(setting, math.inf)
+    try:
+        yield
+    finally:
+        jax.config.update(setting, before)
 
 
 @contextlib.contextmanager

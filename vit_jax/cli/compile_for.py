@@ -27,7 +27,7 @@ def compile_for(cfg: Config, name: str) -> tuple[str, UserError | None]:
     """Return the report, and why the run would not fit the hardware or None.
 
     Compiles the training step and the largest evaluation, with the run's batches, over its mesh.
-    Needs no data and no weights, and writes nothing but jax's cache of programs.
+    Needs no data and no weights, and writes nothing.
 
     Raises:
         UserError: settings that do not go together, or a program that does not compile.
