@@ -252,9 +252,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _estimate_again(path: Path) -> None:
-    os.environ["JAX_PLATFORMS"] = "cpu"  # read when jax is imported
     import jax
 
+    jax.config.update("jax_platforms", "cpu")
     content = read(path)
     for row, result in content["rows"].items():
         if result["compiled"]:

@@ -2,6 +2,7 @@
 """Bytes by hand, over meshes that do not exist, and against XLA's own plan."""
 
 import dataclasses
+import functools
 import json
 import os
 import subprocess
@@ -212,6 +213,36 @@ def test_a_gpu_keeps_what_is_read_in_float32_as_it_is():
     with hardware.tracing_for(GPU):
         wide = memory.activation_bytes(powers, kernel, None, {}, batch())
     assert narrow - wide == B * F * 2  # the cast is not stored beside it
+
+
+def test_a_tpu_keeps_what_a_batch_norm_reads_in_float32():
+    x, kernel = jnp.ones((B, D), jnp.bfloat16), jnp.ones((D, F), jnp.bfloat16)
+
+    def normed(axes, x, kernel):
+        wide = (x @ kernel).reshape(4, B // 4, F).astype(jnp.float32)
+        return wide - jnp.mean(wide, axes, keepdims=True)
+
+    for axes, itemsize in (((0, 1), 4), (1, 2)):  # as BatchNorm; of each example, as GroupNorm
+        jaxpr = jax.make_jaxpr(functools.partial(normed, axes))(x, kernel).jaxpr
+        product = jaxpr.eqns[0].outvars[0]
+        assert [a.dtype.itemsize for a in workspace.held([product], jaxpr, TPU)] == [itemsize]
+        assert workspace.held([product], jaxpr, GPU) == [product.aval]
+
+
+def test_a_tpu_pads_the_channels_of_each_group():
+    image, kernel = jnp.ones((2, 8, 8, 96)), jnp.ones((3, 3, 24, 192))
+
+    def convolve(x, kernel):
+        dims = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(
+            x, kernel, (1, 1), "SAME", dimension_numbers=dims, feature_group_count=4
+        )
+
+    jaxpr = jax.make_jaxpr(convolve)(image, kernel).jaxpr
+    kept = [jaxpr.invars[0], jaxpr.invars[1], jaxpr.outvars[0]]
+    shapes = [a.shape for a in workspace.held(kept, jaxpr, TPU)]
+    assert shapes == [(2, 8, 8, 4 * 128), (3, 3, 24, 192), (2, 8, 8, 4 * 128)]
+    assert [a.shape for a in workspace.held(kept, jaxpr, GPU)] == [v.aval.shape for v in kept]
 
 
 def test_a_tensor_axis_cuts_heads_and_hidden_values():

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Estimate of a run's memory per device and of its checkpoints, from shapes and shardings alone."""
 
-import collections
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -247,28 +246,7 @@ def _kept_bytes(pullback: Callable[..., Any], args: Sequence[Any], count: worksp
     kept = kept.difference(jaxpr.invars)
     if hardware.target().platform != "cpu":
         kept = {var for var in kept if var.aval.dtype != jnp.bool_}
-    if hardware.target().platform == "gpu":
-        wide = _read_wide(jaxpr)
-        kept = {wide.get(var, var) for var in kept}
-    return sum(count(var.aval) for var in kept)
-
-
-def _read_wide(jaxpr: Any) -> dict[Any, Any]:
-    """Map casts from float32 to their source where something else reads that too.
-
-    XLA for GPUs stores such a value once, as it is, and fuses the cast into what reads it: the
-    powers of a softmax, which are summed in float32 and multiplied in bfloat16.
-    """
-    uses = collections.Counter(
-        var for eqn in jaxpr.eqns for var in eqn.invars if not isinstance(var, core.Literal)
-    )
-    return {
-        eqn.outvars[0]: eqn.invars[0]
-        for eqn in jaxpr.eqns
-        if eqn.primitive.name == "convert_element_type"
-        and eqn.invars[0].aval.dtype == jnp.float32
-        and uses[eqn.invars[0]] > 1
-    }
+    return sum(map(count, workspace.held(kept, jaxpr, hardware.target())))
 
 
 def _cut_bytes(jaxpr: Any) -> int:

@@ -5,9 +5,14 @@ Each function is one cause, found in the compilers' own reports (`XLA_FLAGS=--xl
 *-memory-usage-report.txt and *-live-range.txt). benchmarks/NOTES.md has the estimate beside plans.
 """
 
+import collections
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
 
 from vit_jax import trees
 from vit_jax.analysis.flops import sub_jaxprs
@@ -22,6 +27,7 @@ BESIDE_BUFFERS = {"tpu": 500_000_000}
 
 # A transformer block has four matmuls with weights, a residual block of convolutions three or four.
 _OF_A_BLOCK = 4
+_PRODUCTS = ("dot_general", "conv_general_dilated")
 
 
 def padded(shape: Sequence[int], itemsize: int, target: Target) -> int:
@@ -44,6 +50,84 @@ def padded(shape: Sequence[int], itemsize: int, target: Target) -> int:
 
 def _up(size: int, unit: int) -> int:
     return math.ceil(size / unit) * unit
+
+
+def held(kept: Collection[Any], jaxpr: Any, target: Target) -> list[Any]:
+    """Return as what a compiler holds the variables that autodiff keeps: their abstract values.
+
+    Args:
+        kept: variables of `jaxpr`.
+        jaxpr: of the forward pass.
+        target: the hardware.
+    """
+    if target.platform == "gpu":
+        wide = _read_wide(jaxpr)
+        return [var.aval for var in {wide.get(var, var) for var in kept}]
+    if target.platform == "tpu":
+        wide, groups = _batch_normed(jaxpr), _of_groups(jaxpr)
+        found = []
+        for var in kept:
+            shape, dtype = var.aval.shape, jnp.float32 if var in wide else var.aval.dtype
+            if var in groups:
+                shape = (*shape[:-1], _up(groups[var], 128) * shape[-1] // groups[var])
+            found.append(jax.ShapeDtypeStruct(shape, dtype))
+        return found
+    return [var.aval for var in kept]
+
+
+def _read_wide(jaxpr: Any) -> dict[Any, Any]:
+    """Map casts from float32 to their source where something else reads that too.
+
+    XLA for GPUs stores such a value once, as it is, and fuses the cast into what reads it: the
+    powers of a softmax, which are summed in float32 and multiplied in bfloat16.
+    """
+    uses = collections.Counter(var for eqn in jaxpr.eqns for var in _variables(eqn))
+    return {
+        eqn.outvars[0]: eqn.invars[0]
+        for eqn in jaxpr.eqns
+        if eqn.primitive.name == "convert_element_type"
+        and eqn.invars[0].aval.dtype == jnp.float32
+        and uses[eqn.invars[0]] > 1
+    }
+
+
+def _batch_normed(jaxpr: Any) -> set[Any]:
+    """Find the matmuls' and convolutions' results that a BatchNorm reads.
+
+    libtpu drops the cast to bfloat16 between the two and holds such a result in float32, from its
+    sum over examples to the backward pass; what a GroupNorm reads it holds in bfloat16.
+    """
+    source: dict[Any, Any] = {}  # of what is such a result, reshaped or cast to float32
+    found = set()
+    for eqn in jaxpr.eqns:
+        name, read = eqn.primitive.name, _variables(eqn)
+        if name in _PRODUCTS:
+            source[eqn.outvars[0]] = eqn.outvars[0]
+        elif name in ("reshape", "convert_element_type") and read and read[0] in source:
+            source[eqn.outvars[0]] = source[read[0]]
+        elif name == "reduce_sum" and read[0] in source:
+            result = source[read[0]]
+            if eqn.outvars[0].aval.size == result.aval.shape[-1]:  # over all but the channels
+                found.add(result)
+    return found
+
+
+def _of_groups(jaxpr: Any) -> dict[Any, int]:
+    """Map what a grouped convolution reads and writes to the channels of a group.
+
+    libtpu gives the groups an axis of their own, before the channels of each.
+    """
+    found = {}
+    for eqn in jaxpr.eqns:
+        groups = eqn.params.get("feature_group_count", 1)
+        if groups > 1:
+            for var in (eqn.invars[0], eqn.outvars[0]):
+                found[var] = var.aval.shape[-1] // groups
+    return found
+
+
+def _variables(eqn: Any) -> list[Any]:
+    return [var for var in eqn.invars if not isinstance(var, core.Literal)]
 
 
 def in_progress(jaxpr: Any, count: Count) -> int:
@@ -69,7 +153,7 @@ def in_progress(jaxpr: Any, count: Count) -> int:
 def _products(jaxpr: Any) -> list[Any]:
     found = []
     for eqn in jaxpr.eqns:
-        if eqn.primitive.name in ("dot_general", "conv_general_dilated"):
+        if eqn.primitive.name in _PRODUCTS:
             found.append(eqn)
         found += [inner for sub in sub_jaxprs(eqn.params) for inner in _products(sub)]
     return found
