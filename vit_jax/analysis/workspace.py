@@ -62,7 +62,7 @@ def held(kept: Collection[Any], jaxpr: Any, target: Target) -> list[Any]:
     """
     if target.platform == "gpu":
         wide = _read_wide(jaxpr)
-        return [var.aval for var in {wide.get(var, var) for var in kept}]
+        return [var.aval for var in dict.fromkeys(wide.get(var, var) for var in kept)]
     if target.platform == "tpu":
         wide, groups = _batch_normed(jaxpr), _of_groups(jaxpr)
         found = []
