@@ -110,11 +110,11 @@ def compiled_rows(content: Mapping[str, Any]) -> list[list[str]]:
         what = [row["model"], row["hardware"], " x ".join(map(str, row["mesh"][:2]))]
         what.append(f"{row['images']}" + (", remat" if row["remat"] != "none" else ""))
         if not row["compiled"]:
-            cells.append([*what, f"does not compile: {row['reason']}", *[""] * 5])
+            cells.append([*what, f"does not compile: {row['reason']}", *[""] * 6])
             continue
         gb = sum(x["bytes"] for x in row["collectives"]) / 1e9
         hidden = sum(x["bytes"] for x in row["collectives"] if x["hidden"]) / 1e9
-        step = row["step_ms"]
+        step, static = row["step_ms"], row.get("static_ms")
         cells.append(
             [
                 *what,
@@ -124,6 +124,7 @@ def compiled_rows(content: Mapping[str, Any]) -> list[list[str]]:
                 f"{gb:.2f}",
                 f"{hidden / gb:.0%}" if gb else "",
                 "" if step is None else f"{step[0]:.0f}-{step[1]:.0f}",
+                "" if static is None else f"{static:.0f}",
             ]
         )
     return cells
@@ -132,7 +133,7 @@ def compiled_rows(content: Mapping[str, Any]) -> list[list[str]]:
 def compiled_table(content: Mapping[str, Any]) -> str:
     """Return the Markdown table of the matrix, and by which compilers."""
     head = ["model", "hardware", "data x fsdp", "images a chip", "plan, GB a chip", "est/plan"]
-    head += ["compile, s", "GB moved", "hidden", "step, ms"]
+    head += ["compile, s", "GB moved", "hidden", "step, ms", "static, ms"]
     by = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
     return (
         f"{_markdown(head, compiled_rows(content))}\n\n{len(content['rows'])} rows, by {by or '-'}."
