@@ -196,10 +196,11 @@ def test_a_row_of_the_matrix_says_what_it_holds_or_why_not() -> None:
         {"kind": "all-gather", "axes": "fsdp", "hidden": True, "bytes": 3e9, "count": 2},
         {"kind": "all-reduce", "axes": "data", "hidden": False, "bytes": 1e9, "count": 1},
     ]
-    done = {"compiled": True, "plan": 2.5e9, "ratio": 0.956, "compile_s": 61.2, "step_ms": [1, 2]}
+    done = {"compiled": True, "plan": 2.5e9, "ratio": 0.956, "compile_s": 61.2}
+    done |= {"step_ms": [1, 2], "static_ms": 3.4}
     content = {"rows": {"a": {**what, **done, "remat": "full", "collectives": moved}}}
     content["rows"]["b"] = {**what, "remat": "none", "compiled": False, "reason": "no program"}
     first, second = page.compiled_rows(content)
     assert first[:4] == ["vit_b16", "h100:8", "4 x 2", "8, remat"]
-    assert first[4:] == ["2.50", "0.96", "61", "4.00", "75%", "1-2"]
+    assert first[4:] == ["2.50", "0.96", "61", "4.00", "75%", "1-2", "3"]
     assert second[3:5] == ["8", "does not compile: no program"]
