@@ -159,8 +159,31 @@ def test_attention_has_its_logits_gradient_in_hand_too():
         return jnp.mean(jnp.matmul(y[None], y[None].swapaxes(1, 2)) ** 2), {}
 
     jaxpr = jax.make_jaxpr(attend)(jnp.ones((D, D)), None, {}, {"x": jnp.ones((B, D))}, None)
-    found = workspace.in_progress(jaxpr.jaxpr, lambda aval: aval.size)
+    found = workspace.in_progress(jaxpr.jaxpr, lambda aval: aval.size, GPU)
     assert found == B * D + B * B
+
+
+def test_a_tpu_has_the_logits_gradient_as_it_is_multiplied():
+    def attend(y):
+        sides = (((2,), (2,)), ((0,), (0,)))
+        return jax.lax.dot_general(y, y, sides, preferred_element_type=jnp.float32)
+
+    jaxpr = jax.make_jaxpr(attend)(jnp.ones((1, B, D), jnp.bfloat16)).jaxpr
+    found = [
+        workspace.in_progress(jaxpr, lambda aval: aval.size * aval.dtype.itemsize, target)
+        for target in (GPU, TPU)
+    ]
+    assert found == [4 * B * B, 2 * B * B]
+
+
+def test_a_tpu_keeps_heads_side_by_side():
+    def forward(x):
+        return x.swapaxes(1, 2).reshape(2, 200, 1024)
+
+    jaxpr = jax.make_jaxpr(forward)(jnp.ones((2, 16, 200, 64))).jaxpr
+    kept = [jaxpr.eqns[0].outvars[0]]  # 2 x 200 x 16 x 64, of which a head takes 128 lanes
+    shapes = [workspace.held(kept, jaxpr, target)[0].shape for target in (GPU, TPU)]
+    assert shapes == [(2, 200, 16, 64), (2, 200, 1024)]
 
 
 def test_weights_of_fsdp_are_whole_for_two_layers():
@@ -169,8 +192,14 @@ def test_weights_of_fsdp_are_whole_for_two_layers():
         "head": {"kernel": jax.ShapeDtypeStruct((D, 3), jnp.float32)},
     }
     sizes = {"data": 2, "fsdp": 4, "tensor": 2}
-    assert workspace.gathered_weights(params, sizes, 2, 4) == D * F // 2 * (2 * 2 + 4)
-    assert workspace.gathered_weights(params, {**sizes, "fsdp": 1}, 2, 4) == 0
+    weights = D * F // 2
+
+    def gathered(**kwargs):
+        return workspace.gathered_weights(params, sizes | kwargs.pop("over", {}), 2, 4, **kwargs)
+
+    assert gathered(recomputed=False) == weights * (2 * 2 + 4)
+    assert gathered(recomputed=True) == weights * (2 + 4)
+    assert gathered(recomputed=False, over={"fsdp": 1}) == 0
 
 
 def test_gradients_summed_in_bfloat16_take_half():

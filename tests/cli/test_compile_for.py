@@ -30,8 +30,9 @@ def test_a_run_is_compiled_and_reported(
 ) -> None:
     need(hardware)
     wide = ("--config.model.dim=512", "--config.model.mlp_dim=2048", "--config.model.depth=2")
-    sizes = ("--config.mesh.data=1", "--config.mesh.fsdp=-1") if mesh == "fsdp" else ()
-    status = main([*DIGITS, *wide, *sizes, f"--compile_for={hardware}"])
+    small = ("--config.model.dim=64", "--config.model.mlp_dim=128", "--config.model.depth=1")
+    sizes = (*wide, "--config.mesh.data=1", "--config.mesh.fsdp=-1") if mesh == "fsdp" else small
+    status = main([*DIGITS, *sizes, f"--compile_for={hardware}"])
     out, err = capsys.readouterr()
     assert (status, err) == (0, f"compiling for {hardware}, which takes minutes\n")
     lines = out.splitlines()

@@ -2,6 +2,7 @@
 """A run that loses a host goes on over those that are left, as if it had never had it."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -65,18 +66,26 @@ def lose(processes: list[subprocess.Popen], workdir: Path) -> None:
     assert all(p.returncode in LOST for p in processes[:-1]), "\n".join(outputs)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("left, mesh", [(3, ()), (2, ("--config.mesh.fsdp=2",))])
-def test_a_run_of_four_goes_on_over_those_that_are_left(
-    undisturbed: Path, tmp_path: Path, left: int, mesh: tuple[str, ...]
-) -> None:
-    workdir = tmp_path / "run"
-    four = cluster(4, ("-m", "tests.train.slowed"), workdir, *mesh)
+@pytest.fixture(scope="module")
+def lost(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the workdir of a run of four of which one was killed."""
+    workdir = tmp_path_factory.mktemp("lost") / "run"
+    four = cluster(4, ("-m", "tests.train.slowed"), workdir, "--config.mesh.fsdp=2")
     try:
         lose(four, workdir)
     finally:
         for process in four:
             process.kill()
+    return workdir
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("left, mesh", [(3, ()), (2, ("--config.mesh.fsdp=2",))])
+def test_a_run_of_four_goes_on_over_those_that_are_left(
+    undisturbed: Path, lost: Path, tmp_path: Path, left: int, mesh: tuple[str, ...]
+) -> None:
+    workdir = tmp_path / "run"
+    shutil.copytree(lost, workdir)
     fewer = cluster(left, ("main.py",), workdir, *mesh)
     outputs = [p.communicate(timeout=240)[0] for p in fewer]
     assert [p.returncode for p in fewer] == [0] * left, "\n".join(outputs)

@@ -38,7 +38,7 @@ def steps_logged(place: Path, run: str) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes as Linux does")
 def test_a_killed_worker_loses_nothing_and_no_point_is_trained_twice(tmp_path: Path) -> None:
-    file = files.grid_of(tmp_path / "lrs.py", (0.001, 0.002, 0.004), steps=1200)
+    file = files.grid_of(tmp_path / "lrs.py", (0.001, 0.002, 0.004), steps=600)
     place = tmp_path / "out"
     victim = files.start(file, f"--out={place}")
     try:
@@ -59,7 +59,7 @@ def test_a_killed_worker_loses_nothing_and_no_point_is_trained_twice(tmp_path: P
     assert starts == [1, 1, 1]
     assert sum("continuing" in log for log in logs) == 1  # the victim's, from where it was
     for result in found:
-        assert steps_logged(place, result.point.run) == list(range(50, 1201, 50))
+        assert steps_logged(place, result.point.run) == list(range(50, 601, 50))
     # And what has finished is not done again.
     assert "finished" in files.finish(files.start(place))
     assert [(place / "runs" / r.point.run / "output.txt").read_text() for r in found] == logs

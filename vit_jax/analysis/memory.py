@@ -114,8 +114,15 @@ def estimate(
     args = (state.params, frozen, state.model_state, micro)
     working = 0
     if hardware.target().platform != "cpu":  # whose schedule keeps the least alive
-        working = workspace.in_progress(_forward(loss, args), count)
-        working += workspace.gathered_weights(state.params, axis_sizes, compute_bytes, reduce_bytes)
+        forward = _forward(loss, args)
+        working = workspace.in_progress(forward, count, hardware.target())
+        working += workspace.gathered_weights(
+            state.params,
+            axis_sizes,
+            compute_bytes,
+            reduce_bytes,
+            recomputed=bool(_remat_bodies(forward)),
+        )
         working += _cast_bytes(state.params, compute_bytes)
         working += workspace.BESIDE_BUFFERS.get(hardware.target().platform, 0)
     return Memory(

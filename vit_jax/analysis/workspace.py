@@ -6,8 +6,9 @@ Each function is one cause, found in the compilers' own reports (`XLA_FLAGS=--xl
 """
 
 import collections
+import functools
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,9 +22,9 @@ from vit_jax.hardware import Target
 PyTree = Any
 Count = Callable[[Any], int]  # the bytes of an abstract value
 
-# libtpu's `memory_analysis` counts 0.47 to 0.72 GB beside the buffers that it assigns, for steps of
+# libtpu's `memory_analysis` counts 0.38 to 0.60 GB beside the buffers that it assigns, for steps of
 # S/16 to H/14 on v3 and v5e; what for, its reports do not say. A plan has it, so an estimate does.
-BESIDE_BUFFERS = {"tpu": 500_000_000}
+BESIDE_BUFFERS = {"tpu": 450_000_000}
 
 # A transformer block has four matmuls with weights, a residual block of convolutions three or four.
 _OF_A_BLOCK = 4
@@ -64,15 +65,28 @@ def held(kept: Collection[Any], jaxpr: Any, target: Target) -> list[Any]:
         wide = _read_wide(jaxpr)
         return [var.aval for var in dict.fromkeys(wide.get(var, var) for var in kept)]
     if target.platform == "tpu":
-        wide, groups = _batch_normed(jaxpr), _of_groups(jaxpr)
+        wide, groups, shapes = _batch_normed(jaxpr), _of_groups(jaxpr), _reshaped(jaxpr)
         found = []
         for var in kept:
-            shape, dtype = var.aval.shape, jnp.float32 if var in wide else var.aval.dtype
+            dtype = jnp.float32 if var in wide else var.aval.dtype
+            # Heads side by side fill the lanes that one alone leaves empty.
+            size = functools.partial(padded, itemsize=var.aval.dtype.itemsize, target=target)
+            shape = min([var.aval.shape, *shapes[var]], key=size)
             if var in groups:
-                shape = (*shape[:-1], _up(groups[var], 128) * shape[-1] // groups[var])
+                *lead, channels = var.aval.shape
+                shape = (*lead, _up(groups[var], 128) * channels // groups[var])
             found.append(jax.ShapeDtypeStruct(shape, dtype))
         return found
     return [var.aval for var in kept]
+
+
+def _reshaped(jaxpr: Any) -> Mapping[Any, list[tuple[int, ...]]]:
+    """Map variables to the shapes in which the forward pass has them besides their own."""
+    found = collections.defaultdict(list)
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "reshape":
+            found[eqn.invars[0]].append(eqn.outvars[0].aval.shape)
+    return found
 
 
 def _read_wide(jaxpr: Any) -> dict[Any, Any]:
@@ -130,23 +144,28 @@ def _variables(eqn: Any) -> list[Any]:
     return [var for var in eqn.invars if not isinstance(var, core.Literal)]
 
 
-def in_progress(jaxpr: Any, count: Count) -> int:
+def in_progress(jaxpr: Any, count: Count, target: Target) -> int:
     """Sum what the backward pass of one block has in hand at once.
 
     The gradient of a weight is computed late in its block, and what it is made of is held until
     then: the gradients of the outputs of the block's matmuls and convolutions. And the gradient of
-    the attention's logits, in float32 before it is cast.
+    the attention's logits: on a GPU in float32 before it is cast, on a TPU as it is multiplied.
 
     Args:
         jaxpr: of the forward pass; an output's gradient is as large as the output.
         count: the bytes of an abstract value.
+        target: the hardware.
     """
     of_weights: list[int] = []
     of_activations: list[int] = [0]
     for eqn in _products(jaxpr):
-        size = count(eqn.outvars[0].aval)
-        batched = eqn.primitive.name == "dot_general" and eqn.params["dimension_numbers"][1][0]
-        (of_activations if batched else of_weights).append(size)
+        gradient = eqn.outvars[0].aval
+        if eqn.primitive.name == "dot_general" and eqn.params["dimension_numbers"][1][0]:
+            if target.platform == "tpu":
+                gradient = jax.ShapeDtypeStruct(gradient.shape, eqn.invars[0].aval.dtype)
+            of_activations.append(count(gradient))
+        else:
+            of_weights.append(count(gradient))
     return sum(sorted(of_weights)[-_OF_A_BLOCK:]) + max(of_activations)
 
 
@@ -159,7 +178,9 @@ def _products(jaxpr: Any) -> list[Any]:
     return found
 
 
-def gathered_weights(params: PyTree, axis_sizes: Any, itemsize: int, num_bytes: int) -> int:
+def gathered_weights(
+    params: PyTree, axis_sizes: Any, itemsize: int, num_bytes: int, *, recomputed: bool
+) -> int:
     """Sum what a layer of fsdp has whole: its weights, the next layer's, and its gradients.
 
     Args:
@@ -167,6 +188,7 @@ def gathered_weights(params: PyTree, axis_sizes: Any, itemsize: int, num_bytes: 
         axis_sizes: of the mesh.
         itemsize: bytes of a value in which weights are gathered.
         num_bytes: of a value in which gradients are summed.
+        recomputed: the layer is run again, and its own weights are counted with what it then keeps.
     """
     if axis_sizes["fsdp"] == 1:
         return 0
@@ -175,4 +197,6 @@ def gathered_weights(params: PyTree, axis_sizes: Any, itemsize: int, num_bytes: 
         stacked = trees.is_stacked(name)
         key = name.split("/")[0] if stacked else name
         layers[key] = layers.get(key, 0) + leaf.size / (leaf.shape[0] if stacked else 1)
-    return int(max(layers.values()) / axis_sizes["tensor"] * (2 * itemsize + num_bytes))
+    return int(
+        max(layers.values()) / axis_sizes["tensor"] * ((2 - recomputed) * itemsize + num_bytes)
+    )
