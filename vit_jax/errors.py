@@ -24,8 +24,8 @@ class DataError(UserError):
     status = 65  # EX_DATAERR
 
 
-# A checkpoint, or anything else that a run keeps, cannot be written (EX_IOERR).
-CANNOT_SAVE = 74
+# A checkpoint, or anything else that a run keeps, cannot be written or read (EX_IOERR).
+IO_ERROR = 74
 
 
 class NonFinite(UserError):

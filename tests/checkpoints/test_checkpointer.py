@@ -289,7 +289,8 @@ def test_damaged_steps_are_saved_anew_and_never_outlive_good_ones(tmp_path, capl
     assert ck.save(2, _state(2), metadata={"at": 2})
     ck.wait()
     assert ck.steps() == [1, 2]  # and not 2 and 3, the newest by number
-    assert sorted(os.listdir(tmp_path)) == ["1", "2"]
+    assert sorted(os.listdir(tmp_path)) == ["1", "2", "2.damaged", "3.damaged"]
+    assert f"checkpoint 3 is damaged and kept as {tmp_path / '3.damaged'}" in caplog.text
     _assert_equal(_open(tmp_path).restore(_abstract(_state())).state, _state(2))
 
 

@@ -146,7 +146,7 @@ def run(main: Callable[[], int | None], argv: Sequence[str]) -> int:
         what = f"{error.filename}: " if error.filename else ""
         if error.errno in _NO_ROOM:
             _tell(f"{what}{error.strerror}; make room, then start the same command again", argv)
-            return errors.CANNOT_SAVE
+            return errors.IO_ERROR
         # Of a path that a user named, wherever it is first looked at.
         if error.errno in (errno.ENAMETOOLONG, errno.EACCES) and what:
             _tell(f"{what}{error.strerror}", argv)

@@ -2,10 +2,12 @@
 """`python main.py`: flags to Config to fit, to a dry run or to programs for other hardware."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from absl import flags
 
 from vit_jax.cli import flags as cli_flags
+from vit_jax.cli import output
 from vit_jax.errors import UserError
 
 _HELP = """usage: python main.py --config=FILE --workdir=DIR [--config.FIELD=VALUE ...] [flags]
@@ -16,6 +18,7 @@ Trains the run that FILE describes, or continues it where DIR holds its checkpoi
   --compile_for=NAME     compile it for hardware that is not here (v5e:16x16, 2xv5e:8x8, h100:8x8),
                          print memory, traffic and time, write nothing
   --allow_config_change  continue a run though its config changed
+  --allow_data_change    continue a run though its data changed
   --profile=STEP,COUNT   write a trace of COUNT steps from STEP on to DIR/profile
   --debug                show the traceback of an error
 
@@ -24,7 +27,7 @@ Trains the run that FILE describes, or continues it where DIR holds its checkpoi
   python main.py --config=configs/vit_b16_imagenet.py --compile_for=h100:8 --config.accum_steps=8
 
 Exit status: 0 finished, 2 bad input, 65 bad data, 66 no usable checkpoint, 70 not finite, 71 hung,
-74 cannot save, 75 stopped by a signal (after 71 and 75 the same command continues)."""
+74 cannot save or read, 75 stopped by a signal (after 71 and 75 the same command continues)."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -46,6 +49,9 @@ def main(argv: Sequence[str]) -> int:
         "Continue a run though its config changed.",
         flag_values=values,
     )
+    flags.DEFINE_bool(
+        "allow_data_change", False, "Continue a run though its data changed.", flag_values=values
+    )
     flags.DEFINE_string(
         "profile", None, "STEP,COUNT: trace so many steps from that one on.", flag_values=values
     )
@@ -65,7 +71,10 @@ def main(argv: Sequence[str]) -> int:
                 raise UserError("--dry_run and --compile_for are two reports; ask for one of them")
             startup.stay_on_cpu()
         startup.configure()
-        from vit_jax.train import profile
+        from vit_jax.train import profile, workdir
+
+        if values["workdir"].value:
+            workdir.check(Path(values["workdir"].value).expanduser().absolute())
 
         asked = values["profile"].value
         window = None if asked is None else profile.read_window(asked)
@@ -94,10 +103,13 @@ def main(argv: Sequence[str]) -> int:
         from vit_jax.train.lost_process import other_processes
 
         cluster.join()
-        allow = bool(values["allow_config_change"].value)
-        with other_processes():
+        with other_processes(), output.outlive_readers():
             return fit(
-                cfg, values["workdir"].value, allow_config_change=allow, window=window
+                cfg,
+                values["workdir"].value,
+                allow_config_change=bool(values["allow_config_change"].value),
+                allow_data_change=bool(values["allow_data_change"].value),
+                window=window,
             ).status
 
     return cli_flags.run(command, argv)

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random access to encoded images and their labels: a TFDS dataset or a folder, one interface."""
 
+import hashlib
 import types
+from collections.abc import Iterable
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -48,6 +50,18 @@ class Source(Protocol):
         """Name one example such that a person can find it: a file's path, a record's number."""
         ...
 
+    def digest(self) -> str:
+        """Return 16 hex digits of which files the examples are, by names and sizes of shards."""
+        ...
+
+
+def digest_of(parts: Iterable[bytes]) -> str:
+    """Return 16 hex digits of some texts, in any order."""
+    found = hashlib.sha256()
+    for part in sorted(parts):
+        found.update(part + b"\0")
+    return found.hexdigest()[:16]
+
 
 class CachedSource:
     """Keeps each encoded example of another source in memory once it has been read.
@@ -82,6 +96,10 @@ class CachedSource:
     def example_id(self, index: int) -> str:
         """Name one example such that a person can find it."""
         return self._source.example_id(index)
+
+    def digest(self) -> str:
+        """Return that of the other source."""
+        return self._source.digest()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CachedSource, (self._source,)
@@ -121,6 +139,10 @@ class ClassSubset:
     def example_id(self, index: int) -> str:
         """Name one example as the whole source does."""
         return self._source.example_id(int(self._chosen[index]))
+
+    def digest(self) -> str:
+        """Return that of the whole source."""
+        return self._source.digest()
 
 
 def select_classes(source: Source, classes: tuple[int, ...], *, cache: bool) -> Source:

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 from jax.sharding import Mesh
 
 from vit_jax.checkpoints.checkpointer import Checkpointer, CorruptCheckpoints, SaveFailed
 from vit_jax.config import Config
-from vit_jax.errors import UserError
 from vit_jax.evals import Classify
 from vit_jax.train import build as build_lib
 from vit_jax.train import early_stop
@@ -23,6 +23,8 @@ from vit_jax.train.progress import Progress
 from vit_jax.train.state import TrainState
 from vit_jax.train.stragglers import Stragglers
 from vit_jax.train.writers import MetricWriter
+
+_WITHOUT_OTHERS = 30.0  # seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,12 +138,14 @@ class Stages:
 
     @contextlib.contextmanager
     def keeping_saves(self) -> Iterator[None]:
-        """Let the save under way reach the disk where what is inside ends by an error."""
+        """Let the save under way reach the disk, by whatever error what is inside ends."""
         try:
             yield
-        except UserError:
+        except BaseException as error:
+            # A save of several processes is done when all have done their part; one may be lost.
+            alone = jax.process_count() == 1 or not isinstance(error, jax.errors.JaxRuntimeError)
             with contextlib.suppress(SaveFailed):  # told is why the run ends
-                self.wait_for_save()
+                self.checkpoints.wait(None if alone else _WITHOUT_OTHERS)
             raise
 
     def _finish_steps(self) -> None:

@@ -2,17 +2,19 @@
 """The state that a run starts from where it has none to continue: random, or weights of `init`."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from vit_jax import trees, weights
+from vit_jax import config_json, trees, weights
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.train import build as build_lib
+from vit_jax.train import identity, metadata
 from vit_jax.train.state import TrainState
 
 PyTree = Any
@@ -49,6 +51,36 @@ def _read(cfg: Config, *, only_check: bool = False) -> Mapping[str, np.ndarray]:
                 f"--config.init.weights={kind}:FILE"
             )
         raise UserError(f"init.weights: {text}") from None
+
+
+def check_unchanged(
+    cfg: Config,
+    saved: Mapping[str, Any],
+    class_names: Sequence[str],
+    splits: Mapping[str, Any],
+    place: Path,
+    *,
+    allow_config_change: bool,
+    allow_data_change: bool,
+) -> dict[str, float]:
+    """Compare a run's config and data with those of its checkpoint.
+
+    Returns:
+        what was changed on purpose, as metrics of the step where the run goes on.
+
+    Raises:
+        UserError: they differ, and no flag allows it.
+    """
+    if not saved:
+        return {}
+    settings = config_json.changes(saved["config"], config_json.to_json(cfg))
+    if not allow_config_change:
+        metadata.check_unchanged(settings, place)
+    files = identity.changes(saved, class_names, splits)
+    if not allow_data_change:
+        identity.check_unchanged(files, place)
+    found = {"run/config_changed": settings, "run/data_changed": files}
+    return {name: float(len(lines)) for name, lines in found.items() if lines}
 
 
 def initial_state(cfg: Config, parts: build_lib.Parts, mesh: Mesh) -> tuple[TrainState, str]:

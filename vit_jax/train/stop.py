@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Being told to stop: SIGTERM (preemption) and SIGINT (Ctrl-C) end a run at a step boundary."""
+"""Being told to stop: SIGTERM, Ctrl-C or a closed terminal end a run at a step boundary."""
 
+import os
 import signal
 from types import FrameType, TracebackType
 
@@ -9,15 +10,16 @@ from jax.experimental import multihost_utils
 
 # Exit status of a run that was told to stop and can go on (EX_TEMPFAIL of sysexits.h).
 INTERRUPTED = 75
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Stop:
     """Context manager that remembers a signal; a second Ctrl-C ends the process at once.
 
     With several processes JAX's own preemption service takes SIGTERM and agrees on one step to stop
-    at, since a host that stops alone leaves the others waiting in a collective; Ctrl-C is then left
-    to end the process as usual.
+    at, since a host that stops alone leaves the others waiting in a collective; a closed terminal
+    (SIGHUP) counts as SIGTERM, and Ctrl-C is left to end the process as usual. A run under `nohup`,
+    which ignores SIGHUP, goes on.
     """
 
     def __init__(self) -> None:
@@ -25,9 +27,13 @@ class Stop:
         self._previous: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> "Stop":
-        if jax.process_count() == 1:
-            for number in _SIGNALS:
-                self._previous[number] = signal.signal(number, self._remember)
+        wanted = dict.fromkeys(_SIGNALS, self._remember)
+        if jax.process_count() > 1:
+            wanted = {signal.SIGHUP: self._terminate}
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+            del wanted[signal.SIGHUP]
+        for number, handler in wanted.items():
+            self._previous[number] = signal.signal(number, handler)
         return self
 
     def __exit__(
@@ -44,6 +50,10 @@ class Stop:
         if self.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.signal = signal.Signals(number)
+
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        os.kill(os.getpid(), signal.SIGTERM)
 
     def __str__(self) -> str:
         return f"stopped by {self.signal.name}" if self.signal else "stopped by a preemption notice"
