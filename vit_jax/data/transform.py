@@ -49,8 +49,7 @@ def evaluation_view(
         UserError: the crop is "none" and the image has another size.
     """
     if cfg.crop is Crop.CENTER:
-        image = ops.resize_cover(image, size, cfg.crop_ratio, cfg.resize)
-        return ops.cut(image, ops.center_box(image.shape[0], image.shape[1], size))
+        return ops.center_crop(image, size, cfg.crop_ratio, cfg.resize, cfg.crop_rule)
     if cfg.crop is Crop.RESIZE:
         return ops.resize(image, size, cfg.resize)
     if image.shape[:2] != size:
