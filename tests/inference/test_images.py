@@ -185,7 +185,9 @@ def test_palettes_with_and_without_transparency() -> None:
 LEVELS = PHOTO[..., 0].astype(np.uint16)
 
 
-def tiff(values: np.ndarray, bits: int, kind: int = 1, *, white: int = 1, order: str = "<") -> bytes:
+def tiff(
+    values: np.ndarray, bits: int, kind: int = 1, *, white: int = 1, order: str = "<"
+) -> bytes:
     """Write an uncompressed grey TIFF, as Pillow cannot: `kind` 1 unsigned, 2 signed, 3 float."""
     height, width = values.shape
     if bits == 12:

@@ -34,7 +34,8 @@ def ours(image: np.ndarray, size: tuple[int, int], ratio: float, resize: Resize)
 
 
 def test_torchvisions_resize_and_center_crop() -> None:
-    from torchvision.transforms import CenterCrop, InterpolationMode, Resize as Short
+    from torchvision.transforms import CenterCrop, InterpolationMode
+    from torchvision.transforms import Resize as Short
 
     for image, side, ratio, resize in draws():
         short = Short(int(side / ratio), InterpolationMode(INTERPOLATIONS[resize]))

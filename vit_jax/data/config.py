@@ -14,17 +14,18 @@ class Crop(enum.StrEnum):
 
     NONE takes the image as it is: it must have the size already. RESIZE squashes the whole image.
     CENTER resizes the short side to floor(size / crop_ratio) and cuts the centre, both rounded as
-    `CropRule` says. RANDOM resizes
-    like CENTER, mirrors `pad` pixels outwards at every edge, and cuts anywhere (CIFAR's crop, and
-    DeiT III's simple one); SQUASH_RANDOM squashes to floor(size / crop_ratio) and cuts anywhere
-    (BiT-HyperRule). INCEPTION draws a box as TensorFlow's sample_distorted_bounding_box does (the
-    JAX-born recipes), RANDOM_RESIZED as torchvision's RandomResizedCrop does (the PyTorch-born
-    ones).
+    `CropRule` says. SQUASH_CENTER squashes to floor(size / crop_ratio) and cuts the centre (timm's
+    crop_mode "squash"). RANDOM resizes like CENTER, mirrors `pad` pixels outwards at every edge,
+    and cuts anywhere (CIFAR's crop, and DeiT III's simple one); SQUASH_RANDOM squashes to
+    floor(size / crop_ratio) and cuts anywhere (BiT-HyperRule). INCEPTION draws a box as
+    TensorFlow's sample_distorted_bounding_box does (the JAX-born recipes), RANDOM_RESIZED as
+    torchvision's RandomResizedCrop does (the PyTorch-born ones).
     """
 
     NONE = "none"
     RESIZE = "resize"
     CENTER = "center"
+    SQUASH_CENTER = "squash_center"
     RANDOM = "random"
     SQUASH_RANDOM = "squash_random"
     INCEPTION = "inception"
@@ -77,7 +78,8 @@ class TransformConfig:
 
     Attributes:
         crop: which part of the image is taken.
-        crop_ratio: CENTER, RANDOM, SQUASH_RANDOM: size of the cut over that of the resized image.
+        crop_ratio: CENTER, RANDOM and those that squash: size of the cut over that of the resized
+            image.
         crop_rule: CENTER only: whose rounding.
         pad: RANDOM only: mirrored pixels at every edge.
         area: random crops only: range of the box's share of the image; () is the sampler's own.

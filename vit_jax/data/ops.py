@@ -156,8 +156,17 @@ def center_crop(
     else:  # timm's ResizeKeepRatio
         factor = min(height / cover[0], width / cover[1])
         scaled = (round(height / factor), round(width / factor))
-    image = resize(image, scaled, method)
-    top, left = (round((there - here) / 2) for there, here in zip(scaled, size, strict=True))
+    return _cut_middle(resize(image, scaled, method), size)
+
+
+def squash_center(image: Image, size: tuple[int, int], ratio: float, method: Resize) -> Resized:
+    """Squash an image until (height, width) is `ratio` of it, and cut it as torchvision does."""
+    return _cut_middle(resize(image, cover_size(size, ratio), method), size)
+
+
+def _cut_middle(image: Image, size: tuple[int, int]) -> Resized:
+    """Cut as torchvision's CenterCrop does: half of an odd margin goes to the even number."""
+    top, left = (round((there - here) / 2) for there, here in zip(image.shape, size, strict=False))
     return cut(image, Box(top, left, *size))
 
 

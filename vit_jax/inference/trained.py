@@ -9,7 +9,7 @@ from typing import Any
 
 from vit_jax import config_json, models, weights
 from vit_jax.config import Config
-from vit_jax.data import TransformConfig, imagenet
+from vit_jax.data import Crop, TransformConfig, imagenet
 from vit_jax.errors import UserError
 from vit_jax.inference.published import preprocessing
 from vit_jax.losses import Loss
@@ -160,12 +160,42 @@ _FREE = re.compile(r"model\.(scan_unroll|remat|attention)=")
 
 
 def _of_file(ref: str, model: ModelConfig) -> Trained:
+    published = preprocessing(ref, model)
     return Trained(
         ref=ref,
         source=ref,
         model=model,
+        mean=published.mean,
+        std=published.std,
+        transform=published.transform,
         class_names=named((), model),
-        **preprocessing(split(ref)[0], model)._asdict(),
+    )
+
+
+def describe_input(trained: Trained) -> str:
+    """Say in one line how a published file's images are prepared, and who says so.
+
+    Of a run "": its config says it.
+    """
+    if trained.config is not None:
+        return ""
+    published = preprocessing(trained.ref, trained.model)
+    transform, (height, width) = trained.transform, trained.image_size
+    crop = transform.crop.value
+    if transform.crop in (Crop.CENTER, Crop.SQUASH_CENTER):
+        crop += f" {transform.crop_ratio:.4g}"
+    if transform.crop is Crop.CENTER:
+        crop += f" ({transform.crop_rule.value})"
+    mean, std = (",".join(f"{x:.6g}" for x in values) for values in (trained.mean, trained.std))
+    used = {key: getattr(trained, key) for key in ("mean", "std", "transform")}
+    changed = [key for key, value in used.items() if value != getattr(published, key)]
+    but = f", but for {' and '.join(changed)}" if changed else ""
+    other = ""
+    if published.size not in (None, trained.image_size):
+        other = " (published for {}x{})".format(*published.size)
+    return (
+        f"images: {height}x{width}{other}, {crop}, {transform.resize.value}, mean {mean}, "
+        f"std {std}; from {published.source}{but}"
     )
 
 
