@@ -106,6 +106,7 @@ BAD = {
     "std": (config(std=[0, 1, 1]), r"std=\[0, 1, 1\] must be 3 numbers"),
     "word": (config(mean="half"), "mean='half' must be 3 numbers"),
     "nan": (config(crop_pct=float("nan")), "crop_pct=nan must be a number"),
+    "endless": (config(mean=[0, 0, 10**400]), "must be 3 numbers$"),
     "crop": (config(crop_pct=1.1), "crop_pct=1.1 must be at most 1"),
     "mode": (config(crop_mode="border"), "crop_mode='border' must be center or squash"),
     "filter": (config(interpolation="lanczos"), "interpolation='lanczos' must be bicubic or"),

@@ -21,6 +21,7 @@ COLUMNS = (
 )
 Size = tuple[int, int]
 _CONFIG, _MAX_CONFIG = "config.json", 1 << 22
+_MOST = 1e6  # of any number there
 
 
 class Facts(NamedTuple):
@@ -131,12 +132,12 @@ def _checked(cfg: Mapping[str, Any], name: str) -> Facts:
         value = cfg.get(key)
         value = default if value is None else value
         listed = value if isinstance(value, list | tuple) else [value]
-        fit = all(type(n) in (int, float) and math.isfinite(n) and n >= least for n in listed)
+        fit = all(type(n) in (int, float) and max(least, -_MOST) <= n <= _MOST for n in listed)
         if not fit or len(listed) != count:
             bound = f" from {least:g} on" if math.isfinite(least) else ""
             many = f"{count} numbers" if count > 1 else "a number"
             raise UserError(f"{name}: {key}={value!r} must be {many}{bound}")
-        return tuple(listed)
+        return tuple(map(float, listed))
 
     def choice(key: str, *choices: str) -> str:
         value = cfg.get(key) or choices[0]
@@ -144,9 +145,9 @@ def _checked(cfg: Mapping[str, Any], name: str) -> Facts:
             raise UserError(f"{name}: {key}={value!r} must be {' or '.join(choices)}")
         return value
 
-    size = numbers("input_size", (3, 224, 224), 3, 1)
+    size = numbers("input_size", (3, 224, 224), 3, 1.0)
     channels = int(size[0])
-    test = numbers("test_input_size", size, 3, 1)
+    test = numbers("test_input_size", size, 3, 1.0)
     (crop,) = numbers("crop_pct", 0.875, 1, 0.001)
     (test_crop,) = numbers("test_crop_pct", crop, 1, 0.001)
     if max(crop, test_crop) > 1:
