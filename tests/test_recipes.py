@@ -8,7 +8,7 @@ import pytest
 from tests.test_configs import CONFIGS, FILES, load
 from vit_jax import models
 from vit_jax.config import Config
-from vit_jax.data import Crop, Partner
+from vit_jax.data import Crop, CropRule, Partner
 from vit_jax.data import Resize as Interpolation
 from vit_jax.losses import Loss
 from vit_jax.models.layers.drop_path import DropPathRule
@@ -190,6 +190,15 @@ def test_deit_is_tested_on_the_centre(run: str, side: int) -> None:
 @pytest.mark.parametrize("run", [run for run in TABLE if run.startswith(("deit3", "cait"))])
 def test_deit3_and_cait_are_tested_on_the_central_square(run: str) -> None:
     assert get(run).evals["val"].transform.crop_ratio == 1.0
+
+
+@pytest.mark.parametrize("run", TABLE)
+def test_each_evaluation_crops_as_the_code_of_its_paper(run: str) -> None:
+    # Google's is TensorFlow; DeiT's, Swin's and the others' torchvision.
+    cfg = get(run)
+    torch_born = run.startswith(("deit", "cait", "convit", "swin", "regnet", "resnet"))
+    rules = {ev.transform.crop_rule for ev in cfg.evals.values()}
+    assert rules == {CropRule.TORCH if torch_born else CropRule.TF}
 
 
 def is_taught(run: str) -> bool:

@@ -79,7 +79,7 @@ def probe(found: Trained, request: Request) -> list[Result]:
     sources = _open(found, request)
     _check(request, sources)
     mesh = sharding.make_mesh(sharding.MeshConfig())
-    trained = read_weights(found)
+    trained = read_weights(found, headless=True)
     found_sets = _extract(trained, sources, request, mesh)
     train, test = found_sets["features"]
     print(f"{_title(trained)}, {train.features.shape[1]:,} features an image")
@@ -219,7 +219,7 @@ def write_images(
     feature_files.check_folder(folder, force=force)
     open_stream = file_batches(found, files)
     mesh = sharding.make_mesh(sharding.MeshConfig())
-    trained = read_weights(found)
+    trained = read_weights(found, headless=True)
     encode, variables = make_encode(trained), placed(trained, mesh)
     width = feature_width(encode, variables, models.input_shape(trained.model))
     streams: list[FileBatches] = []

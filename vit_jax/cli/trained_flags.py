@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from vit_jax.config import check_path, coerce
 from vit_jax.data import check_transform
 from vit_jax.data.config import is_random
 from vit_jax.errors import UserError
-from vit_jax.inference.trained import Trained, describe, named, with_model
+from vit_jax.inference.trained import Trained, describe, describe_input, named, with_model
 
 WEIGHTS = """\
   --from=RUN              a run's workdir: DIR, DIR@STEP, DIR@best, DIR@latest
@@ -50,6 +51,8 @@ def read(
     argv: Sequence[str], values: flags.FlagValues, *, positional: bool = True
 ) -> tuple[Trained, list[str]]:
     """Parse a command line into the model that it names, its weights not yet read.
+
+    Of a published file stderr says how its images are prepared, which the file does not.
 
     Args:
         argv: the command line, program name first.
@@ -94,13 +97,18 @@ def read(
             dataclasses.replace(found, transform=dataclasses.replace(found.transform, **said)),
             values,
         )
+        told = describe_input(found)
+        if told:
+            print(told, file=sys.stderr)
     return found, others
 
 
 def _with_inputs(found: Trained, values: flags.FlagValues) -> Trained:
     check_transform(found.transform, "transform")
     if is_random(found.transform):
-        raise UserError("transform draws at random; choose crop=center, resize or none")
+        raise UserError(
+            "transform draws at random; choose crop=center, squash_center, resize or none"
+        )
     file = str(values["classes"].value)
     return dataclasses.replace(
         found,

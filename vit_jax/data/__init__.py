@@ -4,6 +4,7 @@
 from vit_jax.data.catalog import open_source
 from vit_jax.data.config import (
     Crop,
+    CropRule,
     DataConfig,
     Resize,
     TransformConfig,
@@ -23,6 +24,7 @@ __all__ = [
     "Batch",
     "BatchIterator",
     "Crop",
+    "CropRule",
     "DataConfig",
     "MixConfig",
     "Partner",

@@ -16,6 +16,7 @@ from vit_jax.errors import UserError
 from vit_jax.train import build as build_lib
 from vit_jax.train import identity, metadata
 from vit_jax.train.state import TrainState
+from vit_jax.weights.apply import OtherHead
 
 PyTree = Any
 
@@ -38,10 +39,14 @@ def _read(cfg: Config, *, only_check: bool = False) -> Mapping[str, np.ndarray]:
             skip=init.skip,
             resize=init.resize,
             ema=init.ema,
+            headless=True,  # a head starts anew where the file has none, and the start says so
             only_check=only_check,
         )
     except UserError as error:
         text = str(error)
+        if isinstance(error, OtherHead):
+            patterns = "".join(f"'{pattern}'," for pattern in error.patterns)
+            text += f', or start the head anew: --config.init.skip="({patterns})"'
         if text.startswith(("init.", "unknown parameter in init.")):
             raise
         if text.endswith(": no such file"):
@@ -86,8 +91,9 @@ def check_unchanged(
 def initial_state(cfg: Config, parts: build_lib.Parts, mesh: Mesh) -> tuple[TrainState, str]:
     """Make the state of step 0, each leaf in its sharding; returns it and what to tell of it.
 
-    Parameters that `init.skip` leaves out have the values that the run's seed gives them. Optimizer
-    state is that of step 0, and the moving average begins at the loaded parameters.
+    Parameters that `init.skip` leaves out, and a head that the file lacks, have the values that the
+    run's seed gives them. Optimizer state is that of step 0, and the moving average begins at the
+    loaded parameters.
 
     Raises:
         UserError: weights that are not there, are damaged, or do not fit.
