@@ -110,6 +110,22 @@ def momentum(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
+def not_debiased(muon: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Build `optax.contrib.scale_by_muon` with moments that are not corrected for their start.
+
+    The correction is 1 - beta ** count, so it is 1 where the count is as large as can be.
+    """
+
+    def update(
+        updates: trees.PyTree, state: Any, params: trees.PyTree | None = None
+    ) -> tuple[trees.PyTree, Any]:
+        late = state._replace(count=jnp.full_like(state.count, jnp.iinfo(state.count.dtype).max))
+        updates, new = muon.update(updates, late, params)
+        return updates, new._replace(count=optax.safe_increment(state.count))
+
+    return optax.GradientTransformation(muon.init, update)
+
+
 def sharpness_aware(
     tx: optax.GradientTransformation, climb: optax.GradientTransformation
 ) -> optax.GradientTransformationExtraArgs:
