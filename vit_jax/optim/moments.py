@@ -9,7 +9,7 @@ numbers are optax's, bit for bit.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -121,7 +121,8 @@ def not_debiased(muon: optax.GradientTransformation) -> optax.GradientTransforma
     ) -> tuple[trees.PyTree, Any]:
         late = state._replace(count=jnp.full_like(state.count, jnp.iinfo(state.count.dtype).max))
         updates, new = muon.update(updates, late, params)
-        return updates, new._replace(count=optax.safe_increment(state.count))
+        count = optax.safe_increment(state.count)
+        return updates, cast(Any, new)._replace(count=count)
 
     return optax.GradientTransformation(muon.init, update)
 
