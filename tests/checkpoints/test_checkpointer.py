@@ -108,13 +108,13 @@ def test_metadata_reads_no_arrays(tmp_path):
 
 
 def test_save_returns_before_the_work_behind_it_is_done(tmp_path, monkeypatch):
-    original = Checkpointer._delete
+    original = Checkpointer._remove
 
     def slow(self, steps):
         time.sleep(0.5)
         original(self, steps)
 
-    monkeypatch.setattr(Checkpointer, "_delete", slow)
+    monkeypatch.setattr(Checkpointer, "_remove", slow)
     ck = _open(tmp_path)
     start = time.monotonic()
     ck.save(1, _state(1), metadata={})
