@@ -9,7 +9,9 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -19,6 +21,7 @@ from vit_jax.cli import flags as cli_flags
 from vit_jax.cli import trained_flags
 from vit_jax.errors import UserError
 
+_CLOSING = 5  # seconds for answers that are under way
 _HELP = f"""usage: python -m vit_jax serve --from=WEIGHTS [flags]
 
 Shows a page in the browser: drop an image, see its likeliest classes and where the model looked.
@@ -68,8 +71,9 @@ def main(argv: Sequence[str]) -> int:
             _only_here(uploads)
             blocks = page.build(found, answer, examples)
             if not told.is_set():
-                look = page.look()
-                _serve(told, blocks, setting["host"], port, setting["max_upload_mb"], look)
+                largest = setting["max_upload_mb"] * 2**20
+                app = page.app(blocks, setting["host"], Path(uploads), largest)
+                _serve(told, app, setting["host"], port)
         return 0
 
     return cli_flags.run(command, argv)
@@ -103,7 +107,6 @@ def _only_here(uploads: str) -> None:
     os.environ |= {
         "GRADIO_TEMP_DIR": uploads,
         "GRADIO_ANALYTICS_ENABLED": "False",
-        "NO_PROXY": "*",  # it asks its own page at the start
     }
 
 
@@ -115,37 +118,39 @@ def _end() -> threading.Event:
     return told
 
 
-def _serve(
-    told: threading.Event,
-    blocks: Any,
-    host: str,
-    port: int,
-    max_upload_mb: int,
-    look: dict[str, Any],
-) -> None:
+def _serve(told: threading.Event, app: Any, host: str, port: int) -> None:
     """Serve the page until it is told to end."""
+    import uvicorn  # with gradio
+
     try:
-        _, url, _ = blocks.launch(
-            server_name=host,
-            server_port=port,
-            max_file_size=max_upload_mb * 2**20,
-            max_threads=8,
-            share=False,
-            ssr_mode=False,
-            enable_monitoring=False,
-            run_history=False,
-            footer_links=[],
-            quiet=True,
-            prevent_thread_lock=True,
-            **look,
-        )
+        listening = socket.create_server((host, port))
     except OSError as error:
         raise UserError(f"--port={port}: {error}") from None
+    # Requests are not logged, nor what is wrong with them: that is told to who sent them.
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="critical",
+            ws="none",
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=1,
+        )
+    )
+    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+    thread.start()
+    while not server.started:
+        if not thread.is_alive():
+            raise UserError(f"the page could not be started on {host}, port {port}")
+        time.sleep(0.01)
     if not _is_loopback(host):
         print(f"warning: --host={host} lets everyone who reaches this machine use the page")
-    print(f"the page is at {url} (Ctrl-C ends it)", flush=True)
+    shown = "localhost" if host == "0.0.0.0" else host
+    print(f"the page is at http://{shown}:{port}/ (Ctrl-C ends it)", flush=True)
     told.wait()
-    blocks.close(verbose=False)
+    server.should_exit = True
+    thread.join(_CLOSING)
 
 
 def _is_loopback(host: str) -> bool:

@@ -12,6 +12,12 @@ from vit_jax.errors import UserError, unknown
 Label: TypeAlias = int | np.ndarray  # a class id, or uint8 (K,) multi-hot
 
 
+def short_name(name: str) -> str:
+    """Name a source as what leaves this machine may: a folder of images without those above it."""
+    outside = ("/", "./", "../", "'", '"')  # quoted where its characters are odd
+    return name.rpartition("/")[2] if name.startswith(outside) else name
+
+
 @runtime_checkable
 class Source(Protocol):
     """Encoded images by index. Implementations can be pickled, for worker processes.
