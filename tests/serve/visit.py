@@ -120,7 +120,7 @@ def calls(visitor: Visitor, outside: str) -> None:
 
     def join(name: str, value: Any, **more: Any) -> None:
         body = {"fn_index": 1, "session_hash": name, "data": [value], **more}
-        visitor.ask(f"join {name}", "POST", f"{api}/queue/join", json=body)
+        visitor.ask(f"join {name}", "POST", f"{api}/queue/join", content=json.dumps(body))
 
     join("file", {"path": path, "url": f"{outside}/url", "meta": meta})
     visitor.ask("answer", "GET", f"{api}/queue/data?session_hash=file")
@@ -201,6 +201,11 @@ def fill(visitor: Visitor, uploads: Path) -> None:
     visitor.answers["kept"] = [kept // MAX_UPLOAD, ""]
 
 
+def _answers(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
 def main(address: str, out: str) -> None:
     if address != "127.0.0.1":
         raise_loopback(address)
@@ -216,10 +221,12 @@ def main(address: str, out: str) -> None:
         app = page.app(blocks, "127.0.0.1", Path(folder), MAX_UPLOAD)
         found = sorted({*routes(app._app.routes)})
         port, told = serve._free_port("127.0.0.1", 0), threading.Event()
-        job = threading.Thread(target=serve._serve, args=(told, app, "127.0.0.1", port))
+        job = threading.Thread(
+            target=serve._serve, args=(told, app, "127.0.0.1", port), daemon=True
+        )
         job.start()
         visitor = Visitor(f"http://127.0.0.1:{port}")
-        while visitor.client.get(f"{visitor.url}/config").status_code != 200:
+        while not _answers(port):
             time.sleep(0.05)
         every_route(visitor, found, outside)
         visitor.ask("file of another server", "GET", f"/gradio_api/file={outside}/file")

@@ -158,3 +158,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

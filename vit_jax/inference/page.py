@@ -66,7 +66,7 @@ def calls(page: Any) -> dict[int, Call]:
 
     def kind(component: Any) -> int | None:
         if isinstance(component, gr.Dataset):
-            return len(component.raw_samples)
+            return len(component.raw_samples or ())
         assert isinstance(component, gr.Image), "an input that the guard does not know"
         return None
 

@@ -106,7 +106,7 @@ class Guard:
         if route == "file":
             page_requests.check_inside(found["path"], self._limits.uploads)
         passed = {**scope, "headers": [h for h in scope["headers"] if h[0] in _HEADERS]}
-        passed["query_string"] = _query(scope["query_string"], _QUERY.get(route))
+        passed["query_string"] = _query(scope["query_string"], route)
         if route not in _POSTED:
             await self._app(passed, receive, send)
             return
@@ -178,9 +178,10 @@ def _route(method: str, path: str) -> tuple[str, dict[str, str]]:
     raise Refused(404, "no such page")
 
 
-def _query(query: bytes, known: str | None) -> bytes:
+def _query(query: bytes, route: str) -> bytes:
+    known = _QUERY.get(route)
     found = known and re.search(rf"(?:^|&)({known}={_HASH})(?:&|$)", query.decode("latin-1"))
-    if known and not found and (query or known == "session_hash"):
+    if known and not found and (query or route != "upload"):
         raise Refused(400, f"{known} is missing or malformed")
     return found[1].encode() if found else b""
 

@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -174,7 +174,7 @@ async def read_upload(headers: Headers, body: bytes) -> tuple[int, tuple[bytes, 
     from starlette.datastructures import UploadFile
     from starlette.formparsers import MultiPartException, MultiPartParser
 
-    async def stream() -> Any:
+    async def stream() -> AsyncGenerator[bytes, None]:
         yield body
 
     known = StarletteHeaders(raw=list(headers))
