@@ -31,7 +31,7 @@ Needs gradio: pip install -e ".[serve]"
   --examples=FILES        images to choose from on the page: files, folders and globs, by commas
   --port=N                of the page (default: 7860); 0 takes a free one
   --host=ADDRESS          who may open it: 127.0.0.1, this machine alone (default); 0.0.0.0, all
-  --max_upload_mb=N       the largest file that is taken (default: 10)
+  --max_upload_mb=N       the largest file that is taken (default: 10), at most 256
 
   python -m vit_jax serve --from=runs/vit_mu_digits
   python -m vit_jax serve --from=npz:ViT-B_16.npz --model=vit_b16_384 --port=8000
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
         flags.DEFINE_list("examples", [], "See --help.", flag_values=values)
         flags.DEFINE_integer("port", 7860, "See --help.", 0, 65535, flag_values=values)
         flags.DEFINE_string("host", "127.0.0.1", "See --help.", flag_values=values)
-        flags.DEFINE_integer("max_upload_mb", 10, "See --help.", 1, 1000, flag_values=values)
+        flags.DEFINE_integer("max_upload_mb", 10, "See --help.", 1, 256, flag_values=values)
         found, _ = trained_flags.read(argv, values, positional=False)
         if importlib.util.find_spec("gradio") is None:
             raise UserError('the page needs gradio: pip install -e ".[serve]"')

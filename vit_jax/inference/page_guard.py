@@ -21,7 +21,7 @@ _JSON_BYTES = 1 << 16  # of a call: a path and a few numbers
 _FORM_BYTES = 1 << 14  # of an upload's form, besides its file
 _SECONDS = 60  # for a body to arrive
 _DRAINED = 1 << 25  # of a body that is too large, so that its sender hears why
-_AT_ONCE = 16  # uploads of the largest size that are held in memory
+_HELD = 1 << 28  # bytes of bodies in memory, or of two that are as large as may be
 _KEPT = 32  # uploads of the largest size that the folder has room for, besides the examples
 _FILES = 3000  # in the folder: an upload becomes three
 
@@ -156,7 +156,7 @@ class Guard:
                     if size <= largest:
                         parts.append(part)
                         self._held += len(part)
-                    if self._held > _AT_ONCE * (self._limits.max_upload + _FORM_BYTES):
+                    if self._held > max(_HELD, 2 * (self._limits.max_upload + _FORM_BYTES)):
                         raise Refused(503, "too many uploads at once; come back in a minute")
                     if size > _DRAINED + largest:
                         break
