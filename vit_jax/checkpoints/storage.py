@@ -6,6 +6,7 @@ of contents: record.py has. All of Orbax is in this file and in what orbax_error
 """
 
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,8 @@ def read_back(path: Path, record: Record) -> None:
     if read_record(path) != record_lib.unpack(record_lib.pack(record)):
         raise Damaged("its metadata is not what was saved")
     try:
-        spec = {"driver": "ocdbt", "base": f"file://{path / _ARRAYS}/"}
+        base = {"driver": "file", "path": f"{path / _ARRAYS}/"}
+        spec = {"driver": "ocdbt", "base": base}
         there = set(ts.KvStore.open(spec).result().list().result())
     except Exception as error:
         raise _why(path, error) or Damaged("its list of arrays is missing or undecodable") from None
@@ -106,13 +108,29 @@ def load(path: Path, abstract: trees.PyTree, record: Record) -> trees.PyTree:
 
 def _why(path: Path, error: BaseException) -> Unreadable | None:
     """Return the error of a file that cannot be read, which says nothing of what it holds."""
-    found = reading_error(error)
+    found = reading_error(error) or _first_unreadable(path)
     if found is None:
         return None
     return Unreadable(
         f"cannot read checkpoint {path}: {found.strerror} (errno {found.errno}); it was "
         "not changed; mend that and start again"
     )
+
+
+def _first_unreadable(path: Path) -> OSError | None:
+    """Try every file: Orbax takes some that it cannot open for files that are not there."""
+
+    def stop(error: OSError) -> None:
+        raise error
+
+    try:
+        for folder, _, names in os.walk(path, onerror=stop):
+            for name in names:
+                with open(os.path.join(folder, name), "rb") as file:
+                    file.read(1)
+    except OSError as error:
+        return reading_error(error)
+    return None
 
 
 def _placed(leaf: Any) -> Any:

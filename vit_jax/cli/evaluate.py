@@ -2,6 +2,7 @@
 """`python -m vit_jax evaluate --from=RUN`: how good a trained model is, and on what it fails."""
 
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -100,3 +101,7 @@ def _whole(name: str, words: Sequence[str]) -> list[int]:
     if any(number < 1 for number in numbers):
         raise UserError(f"--{name}={','.join(words)} must be whole numbers, such as 1,3,5")
     return numbers
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

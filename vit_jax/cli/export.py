@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m vit_jax export --from=RUN --to=DIR --format=stablehlo|onnx|timm`."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -92,3 +93,7 @@ def _folder(to: str) -> Path:
     if not to:
         raise UserError("where to? add --to=DIR")
     return Path(to).expanduser()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

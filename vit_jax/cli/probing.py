@@ -160,12 +160,10 @@ def _open(found: Trained, request: Request) -> list[data.Source]:
     data_dir = request.data_dir or (cfg.data_dir if cfg else "")
     # Of another dataset, or of the same when it is named, all classes: probes may know others.
     classes = cfg.classes if cfg and not request.dataset else ()
-    sources = [
-        data.open_source(
-            request.dataset or (cfg.name if cfg else ""), data_dir, split, classes=classes
-        )
-        for split in (request.train_split, request.test_split)
-    ]
+    name, sources = request.dataset or (cfg.name if cfg else ""), []
+    for part, split in zip(PARTS, (request.train_split, request.test_split), strict=True):
+        with data.split_of(f"--{part}_split"):
+            sources.append(data.open_source(name, data_dir, split, classes=classes))
     return sources
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python main.py`: flags to Config to fit, to a dry run or to programs for other hardware."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -113,3 +114,7 @@ def main(argv: Sequence[str]) -> int:
             ).status
 
     return cli_flags.run(command, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

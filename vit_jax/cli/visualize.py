@@ -189,3 +189,7 @@ def _spread_images(argv: Sequence[str]) -> list[str]:
         else:
             words.append(f"--images={word}" if of_images else word)
     return words
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -156,7 +156,15 @@ class Stages:
     def finish(self, state: TrainState, done: Mapping[str, float]) -> dict[str, float]:
         """Run the evaluations of the final state that are not `done` yet."""
         rest = [name for name in self.cfg.evals if f"{name}/loss" not in done]
-        return self.evaluate(state, self.parts.plan.total_steps, rest, final=True)
+        last, keeping = self.parts.plan.total_steps, self.cfg.checkpoint
+        found = self.evaluate(state, last, rest, final=True)
+        best = self.checkpoints.best_step() if keeping.keep_best else None
+        if best is not None and best != last:
+            self.progress.message(
+                f"the metrics above are of step {last:,}, the last; --from={self.place} takes step "
+                f"{best:,}, the best by {keeping.metric}, and --from={self.place}@latest this one"
+            )
+        return found
 
     def finish_early(self, step: int, tally: Tally) -> tuple[TrainState, dict[str, float]]:
         """Restore the best checkpoint of a run that ends at `step`, and run every evaluation."""
