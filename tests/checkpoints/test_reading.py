@@ -16,7 +16,7 @@ import pytest
 
 from vit_jax.checkpoints import CheckpointConfig, reader, storage
 from vit_jax.checkpoints.checkpointer import Checkpointer, SaveFailed
-from vit_jax.checkpoints.record import Unreadable
+from vit_jax.checkpoints.record import Record, Unreadable
 from vit_jax.errors import IO_ERROR, UserError
 
 STATE = {"params": {"kernel": jnp.arange(4096.0).reshape(64, 64), "bias": jnp.ones(4)}}
@@ -94,10 +94,19 @@ def test_a_save_that_cannot_be_read_back_has_failed(
     assert checkpoints.steps() == [1, 3]
 
 
-def test_record_that_is_not_what_was_saved_is_a_failed_save(
+def test_a_record_is_of_the_moment_and_may_hold_what_is_not_finite(tmp_path: Path) -> None:
+    checkpoints = Checkpointer(tmp_path, CheckpointConfig())
+    metadata: dict = {"losses": [1.0, float("nan")]}
+    checkpoints.save(1, STATE, metadata=metadata, metrics={"val/loss": float("nan")})
+    metadata["losses"].append(2.0)
+    checkpoints.wait()
+    assert len(checkpoints.metadata(1)["losses"]) == 2
+
+
+def test_a_record_that_is_not_what_was_saved_is_a_failed_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "read_record", lambda path: None)
+    monkeypatch.setattr(storage, "read_record", lambda path: Record({}, {"at": 2}, {}))
     with pytest.raises(SaveFailed, match="its metadata is not what was saved"):
         saved(tmp_path, (1,))
 

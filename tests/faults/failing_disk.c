@@ -1,5 +1,5 @@
-/* Loaded before libc: reading a file under a folder "checkpoints" fails with EIO as long as the
- * file that FAILING_DISK names is there. */
+/* Loaded before libc: as long as the file that FAILING_DISK names is there, reading what lies beside
+ * it, under a folder "checkpoints", fails with EIO. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -17,7 +17,8 @@ static int fails(int file) {
     ssize_t length = readlink(link, path, sizeof path - 1);
     if (length < 0) return 0;
     path[length] = 0;
-    return strstr(path, "/checkpoints/") != NULL;
+    size_t folder = strrchr(on, '/') - on + 1;
+    return !strncmp(path, on, folder) && strstr(path + folder, "/checkpoints/");
 }
 
 ssize_t read(int file, void *to, size_t count) {

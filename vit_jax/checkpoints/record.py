@@ -64,7 +64,8 @@ def describe(
         name: (str(leaf.dtype), list(leaf.shape), sums[name])
         for name, leaf in trees.named_leaves(state)
     }
-    return Record(leaves, dict(metadata), {name: float(v) for name, v in metrics.items()})
+    now = json.loads(json.dumps(metadata))  # the run goes on with its own
+    return Record(leaves, now, {name: float(v) for name, v in metrics.items()})
 
 
 def pack(record: Record) -> dict[str, Any]:
