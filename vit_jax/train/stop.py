@@ -7,6 +7,8 @@ from types import FrameType, TracebackType
 import jax
 from jax.experimental import multihost_utils
 
+from vit_jax import signals
+
 # Exit status of a run that was told to stop and can go on (EX_TEMPFAIL of sysexits.h).
 INTERRUPTED = 75
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -26,8 +28,7 @@ class Stop:
 
     def __enter__(self) -> "Stop":
         if jax.process_count() == 1:
-            for number in _SIGNALS:
-                self._previous[number] = signal.signal(number, self._remember)
+            self._previous = signals.heed(dict.fromkeys(_SIGNALS, self._remember))
         return self
 
     def __exit__(
@@ -36,8 +37,7 @@ class Stop:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
+        signals.restore(self._previous)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         del frame
