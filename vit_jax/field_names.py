@@ -15,6 +15,7 @@ _ALSO_CALLED = {
     "optimizer": "optim.name",
     "epochs": "duration",
     "num_epochs": "duration",
+    "total_epochs": "duration",
     "steps": "duration",
     "num_steps": "duration",
     "total_steps": "duration",

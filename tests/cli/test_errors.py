@@ -51,7 +51,7 @@ CASES = {
     "epochs": ([DIGITS, "--config.epochs=8"], "did you mean --config.duration?"),
     "learning rate": ([DIGITS, "--config.learning_rate=1"], "did you mean --config.optim.lr?"),
     "flag of a leaf": ([DIGITS, "--lr=1"], "unknown flag '--lr'; did you mean --config.optim.lr?"),
-    "negated": ([DIGITS, "--noconfig.data.cach"], "did you mean --config.data.cache?"),
+    "negated": ([DIGITS, "--noconfig.data.cach"], "did you mean --config.data.cache or"),
     "nothing near": ([DIGITS, "--config.zzz=1"], "config has no field 'zzz'; valid: accum_steps, "),
     "field of a value": ([DIGITS, "--config.seed.x=1"], "config.seed is a value, it has no field"),
     "model by name": (
