@@ -17,14 +17,26 @@ def end_at_once() -> None:
     Python's own KeyboardInterrupt would be raised in the middle of an import, where extensions make
     other errors of it, or at the end of the process, where Python prints its traceback.
     """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _raise):
         signal.signal(signal.SIGINT, _end)
 
 
 def interruptible() -> None:
-    """Have Ctrl-C raise KeyboardInterrupt again, for a command that has things to put in order."""
+    """Have Ctrl-C raise KeyboardInterrupt again, for a command that has things to put in order.
+
+    In an import it still ends the process: a command has nothing to put in order there.
+    """
     if signal.getsignal(signal.SIGINT) is _end:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, _raise)
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    at = frame
+    while at is not None:
+        if at.f_code.co_filename == "<frozen importlib._bootstrap>":
+            _end(number, frame)
+        at = at.f_back
+    signal.default_int_handler(number, frame)
 
 
 def _end(number: int, frame: FrameType | None) -> None:
