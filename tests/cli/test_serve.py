@@ -126,7 +126,7 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(run: Path, tmp_path_factory: pytest.TempPathFactory, ctrl_c: None) -> Iterator[Server]:
     """Run the first command of docs/serve.md, on this run, a free port and its own temp folder."""
     place = tmp_path_factory.mktemp("serve")
     (temp := place / "temp").mkdir()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two processes of one run, and one of them is told to stop, dies, hangs or cannot write."""
 
+import re
 import resource
 import signal
 import socket
@@ -18,6 +19,7 @@ from vit_jax.errors import IO_ERROR
 from vit_jax.train.stop import INTERRUPTED
 from vit_jax.train.writers import read_jsonl
 
+TOLD = "another (process of this run|task) died"
 LONG = ("--config.duration=100000 steps", "--config.optim.warmup=2 steps")
 
 
@@ -59,18 +61,19 @@ def test_told_to_one_both_stop_at_one_step(
 def test_of_one_that_dies_the_other_hears(pair: list[subprocess.Popen], dies: int) -> None:
     pair[dies].kill()
     output = pair[1 - dies].communicate(timeout=cluster.HEARTBEAT_TIMEOUT + 30)[0]
-    assert pair[1 - dies].returncode == INTERRUPTED, output
+    # Without process 0, which all talk to, jax's coordination service may be the first to say so.
+    assert pair[1 - dies].returncode in (INTERRUPTED, *[-signal.SIGABRT] * (dies == 0)), output
     assert "Traceback" not in output, output
-    assert sum(line.startswith("error: ") for line in output.splitlines()) == 1, output
+    assert re.search(TOLD, output), output
 
 
 @pytest.mark.slow
 def test_of_one_that_hangs_the_other_hears(pair: list[subprocess.Popen]) -> None:
     pair[1].send_signal(signal.SIGSTOP)
     output = pair[0].communicate(timeout=cluster.HEARTBEAT_TIMEOUT + 30)[0]
-    assert pair[0].returncode == INTERRUPTED, output
+    assert pair[0].returncode in (INTERRUPTED, -signal.SIGABRT), output
     assert "Traceback" not in output, output
-    assert sum(line.startswith("error: ") for line in output.splitlines()) == 1, output
+    assert re.search(TOLD, output), output
 
 
 @pytest.mark.slow

@@ -202,8 +202,11 @@ BAD = {
     "model of a run": (["--from={run}", "--model=vit_b16"], "knows its model"),
     "no model": (["--from=timm:{there}", "--to=timm:x.safetensors"], "add --model=VARIANT"),
     "variant": (["--from=timm:{there}", "--model=vit_b61"], "did you mean 'vit_b16'"),
-    "field": (["--from={run}", "--model.dimm=3"], "--model.dimm: model has no field 'dimm'"),
-    "value": (["--from={run}", "--model.pool=gpa"], "cls|gap|map"),
+    "field": (["--from={run}", "--model.dimm=3"], "did you mean --model.dim"),
+    "value": (
+        ["--from={run}", "--model.pool=gpa"],
+        "unknown --model.pool 'gpa'; did you mean 'gap'?",
+    ),
     "flag": (["--from={run}", "--forse"], "did you mean '--force'"),
     "impossible": (["--from={run}", "--model.pre_logits_dim=4", "--to=timm:x"], "no counterpart"),
     "average of a file": (

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from absl import flags
 
-from vit_jax import errors, startup
+from vit_jax import fields, startup
 from vit_jax.cli import flags as cli_flags
 from vit_jax.cli import trained_flags
 from vit_jax.errors import UserError
@@ -86,7 +86,7 @@ def _choice(name: str, kind: Any, values: flags.FlagValues) -> Any:
     value = str(values[name].value)
     if not value:
         raise UserError(f"which {name}? add --{name}={'|'.join(kind)}")
-    return errors.choice(kind, f"--{name}", value)
+    return fields.conformed(kind, f"--{name}", value)
 
 
 def _folder(to: str) -> Path:

@@ -16,7 +16,7 @@ from typing import Any
 
 from absl import flags
 
-from vit_jax import startup
+from vit_jax import signals, startup
 from vit_jax.cli import flags as cli_flags
 from vit_jax.cli import trained_flags
 from vit_jax.errors import UserError
@@ -113,8 +113,7 @@ def _only_here(uploads: str) -> None:
 def _end() -> threading.Event:
     """Return what Ctrl-C and SIGTERM set from now on."""
     told = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: told.set())
+    signals.heed(dict.fromkeys((signal.SIGINT, signal.SIGTERM), lambda *_: told.set()))
     return told
 
 

@@ -101,17 +101,21 @@ def main(argv: Sequence[str]) -> int:
             raise UserError(f"--workdir={values['workdir'].value} looks like a flag; name a folder")
         from vit_jax import cluster
         from vit_jax.train.loop import fit
-        from vit_jax.train.lost_process import other_processes
+        from vit_jax.train.lost_process import LostProcess, leave, other_processes
 
         cluster.join()
-        with other_processes(), output.outlive_readers():
-            return fit(
-                cfg,
-                values["workdir"].value,
-                allow_config_change=bool(values["allow_config_change"].value),
-                allow_data_change=bool(values["allow_data_change"].value),
-                window=window,
-            ).status
+        try:
+            with other_processes(), output.outlive_readers():
+                return fit(
+                    cfg,
+                    values["workdir"].value,
+                    allow_config_change=bool(values["allow_config_change"].value),
+                    allow_data_change=bool(values["allow_data_change"].value),
+                    window=window,
+                ).status
+        except LostProcess as error:
+            cli_flags.tell(str(error), argv)
+            leave(error.status)
 
     return cli_flags.run(command, argv)
 

@@ -13,12 +13,12 @@ from typing import Any
 from absl import flags
 from ml_collections import config_flags
 
-from vit_jax import models
+from vit_jax import fields, models
 from vit_jax.cli import flags as cli_flags
-from vit_jax.config import check_path, coerce
 from vit_jax.data import check_transform
 from vit_jax.data.config import is_random
 from vit_jax.errors import UserError
+from vit_jax.field_names import check_value_path
 from vit_jax.inference.trained import Trained, describe, describe_input, named, with_model
 
 WEIGHTS = """\
@@ -77,14 +77,14 @@ def read(
     for argument in rest:
         field = re.match(r"--?(model|transform)\.([^=]+)", argument)
         if field and field[1] in bases:
-            check_path(bases[field[1]], field[2], root=field[1])
+            check_value_path(bases[field[1]], field[2], root=field[1])
             given += [field[2]] if field[1] == "transform" else []
     for name, base in bases.items():
         config_flags.DEFINE_config_dataclass(name, base, flag_values=values, sys_argv=rest)
-    others = cli_flags.parse(rest, values, positional=positional)
+    others = cli_flags.parse(rest, values, positional=positional, tree=bases)
     changed: dict[str, Any] = {name: values[name].value for name in bases}
     for name, config in changed.items():
-        coerce(config, f"{name}.")
+        fields.conform(config, f"{name}.")
     ema: Any = values["ema"].value
     if ema and (found.config is None or not found.config.ema_decay):
         raise UserError(f"{source} holds no moving average to choose: leave --ema out")

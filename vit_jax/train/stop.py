@@ -8,6 +8,8 @@ from types import FrameType, TracebackType
 import jax
 from jax.experimental import multihost_utils
 
+from vit_jax import signals
+
 # Exit status of a run that was told to stop and can go on (EX_TEMPFAIL of sysexits.h).
 INTERRUPTED = 75
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -18,22 +20,19 @@ class Stop:
 
     With several processes JAX's own preemption service takes SIGTERM and agrees on one step to stop
     at, since a host that stops alone leaves the others waiting in a collective; a closed terminal
-    (SIGHUP) counts as SIGTERM, and Ctrl-C is left to end the process as usual. A run under `nohup`,
-    which ignores SIGHUP, goes on.
+    (SIGHUP) and Ctrl-C count as SIGTERM. A run under `nohup`, which ignores SIGHUP, goes on.
     """
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
         self._previous: dict[signal.Signals, object] = {}
+        self._terminated = False
 
     def __enter__(self) -> "Stop":
         wanted = dict.fromkeys(_SIGNALS, self._remember)
         if jax.process_count() > 1:
-            wanted = {signal.SIGHUP: self._terminate}
-        if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-            del wanted[signal.SIGHUP]
-        for number, handler in wanted.items():
-            self._previous[number] = signal.signal(number, handler)
+            wanted = dict.fromkeys((signal.SIGHUP, signal.SIGINT), self._terminate)
+        self._previous = signals.heed(wanted)
         return self
 
     def __exit__(
@@ -42,8 +41,7 @@ class Stop:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
+        signals.restore(self._previous)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         del frame
@@ -52,7 +50,10 @@ class Stop:
         self.signal = signal.Signals(number)
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
+        del frame
+        if self._terminated and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._terminated = True
         os.kill(os.getpid(), signal.SIGTERM)
 
     def __str__(self) -> str:
