@@ -73,7 +73,10 @@ def read_record(path: Path) -> Record:
         packed = ocp.metadata(str(path)).custom_metadata
     except Exception as error:
         raise _why(path, error) or Damaged("its metadata is missing or undecodable") from None
-    return record_lib.unpack(packed)
+    try:
+        return record_lib.unpack(packed)
+    except Damaged as damage:  # Orbax takes metadata that it cannot open for none
+        raise _why(path, damage) or damage from None
 
 
 def load(path: Path, abstract: trees.PyTree, record: Record) -> trees.PyTree:

@@ -99,7 +99,10 @@ def main(argv: Sequence[str]) -> int:
             raise UserError("where to? add --workdir=DIR (or --dry_run to write nothing)")
         if values["workdir"].value.startswith("-"):
             raise UserError(f"--workdir={values['workdir'].value} looks like a flag; name a folder")
+        import jax
+
         from vit_jax import cluster
+        from vit_jax.checkpoints.checkpointer import SaveFailed
         from vit_jax.train.loop import fit
         from vit_jax.train.lost_process import LostProcess, leave, other_processes
 
@@ -113,7 +116,9 @@ def main(argv: Sequence[str]) -> int:
                     allow_data_change=bool(values["allow_data_change"].value),
                     window=window,
                 ).status
-        except LostProcess as error:
+        except (LostProcess, SaveFailed) as error:
+            if jax.process_count() == 1:
+                raise
             cli_flags.tell(str(error), argv)
             leave(error.status)
 

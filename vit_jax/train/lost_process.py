@@ -5,6 +5,7 @@ import contextlib
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from typing import NoReturn
 
@@ -14,6 +15,9 @@ from vit_jax.errors import UserError
 
 # How the transports of collectives, and jax's coordination service, say that a peer is gone.
 _LOST = re.compile(r"gloo|nccl|connection|UNAVAILABLE|DEADLINE_EXCEEDED|heartbeat", re.IGNORECASE)
+
+
+_LAST_WORDS = 5.0  # seconds
 
 
 class LostProcess(UserError):
@@ -43,7 +47,12 @@ def other_processes() -> Iterator[None]:
 
 
 def leave(status: int) -> NoReturn:
-    """End this process now: jax's own end would wait for the lost one, and then abort."""
+    """End this process though others have not: jax's own end would wait for them, then abort.
+
+    Those that process 0 leaves abort at once; it gives them time to say what happened to them.
+    """
+    if jax.process_index() == 0:
+        time.sleep(_LAST_WORDS)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
