@@ -37,11 +37,9 @@ from vit_jax.train.stop import INTERRUPTED
 from vit_jax.train.workdir import finished_step
 from vit_jax.train.writers import read_jsonl
 
-STEPS = 3000
 ARGS = (
     *SMALL,
     "--config.model.dropout_rate=0.1",
-    f"--config.duration={STEPS} steps",
     "--config.optim.warmup=5 steps",
     "--config.checkpoint.every=50 steps",
     "--config.checkpoint.keep=4",
@@ -71,11 +69,13 @@ class Place:
 
     Attributes:
         scratch: the directory; it holds the datasets and the log of what runs print.
+        args: of every run.
         disk: a small disk in it; None where none can be mounted.
         failing: `disks.failing`; None without a C compiler.
     """
 
     scratch: Path
+    args: tuple[str, ...]
     disk: Path | None
     failing: tuple[Path, Mapping[str, str]] | None
 
@@ -102,7 +102,7 @@ class Place:
         """
         own = {"JAX_NUM_CPU_DEVICES": str(devices), "TFDS_DATA_DIR": str(self.data)}
         env = {**os.environ, **own, **(self.failing[1] if self.failing else {})}
-        command = [sys.executable, "main.py", f"--workdir={workdir}", *ARGS, *args]
+        command = [sys.executable, "main.py", f"--workdir={workdir}", *self.args, *args]
         with self.log.open("a") as file:
             if not lines:
                 return subprocess.Popen(command, cwd=ROOT, env=env, stdout=file, stderr=file)
@@ -298,6 +298,7 @@ def main() -> None:
     """Soak for the minutes asked for, and say what was done."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--steps", type=int, default=3000, help="of a run")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     asked = parser.parse_args()
     print(f"seed {asked.seed}", flush=True)
@@ -307,15 +308,16 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="soak") as scratch,
         disks.small(Path(scratch, "disk")) as disk,
     ):
-        place = Place(Path(scratch), disk, disks.failing(Path(scratch)))
+        args = (*ARGS, f"--config.duration={asked.steps} steps")
+        place = Place(Path(scratch), args, disk, disks.failing(Path(scratch)))
         reference = Path(scratch, "reference")
         if place.start(reference).wait():
             sys.exit(place.log.read_text())
-        want, lines = digest(reference, ARGS), _metrics(reference)
+        want, lines = digest(reference, args), _metrics(reference)
         soak = Soak(place, _losses(reference), random.Random(asked.seed))
         while runs == 0 or time.monotonic() < until:
             soak.run(until)
-            if digest(soak.workdir, ARGS) != want:
+            if digest(soak.workdir, args) != want:
                 sys.exit(f"seed {asked.seed}: run {runs + 1} ends in another state")
             if difference := _first_difference(_metrics(soak.workdir), lines):
                 sys.exit(f"seed {asked.seed}: run {runs + 1} has other metrics; {difference}")
@@ -324,7 +326,7 @@ def main() -> None:
     took = (time.monotonic() - began) / 60
     faults = ", ".join(f"{name} {count}" for name, count in sorted(soak.counts.items()))
     where = "a tmpfs" if disk else "a limit on files"
-    print(f"{runs} runs of {STEPS} steps in {took:.1f} minutes, equal to the bit; {faults}")
+    print(f"{runs} runs of {asked.steps} steps in {took:.1f} minutes, equal to the bit; {faults}")
     print(f"the disk was {where}; {os.cpu_count()} cores")
 
 

@@ -16,11 +16,17 @@ from tests.faults import disks
 from tests.train.test_processes import start
 from vit_jax import cluster
 from vit_jax.errors import IO_ERROR
+from vit_jax.train.hang import HUNG
 from vit_jax.train.stop import INTERRUPTED
 from vit_jax.train.writers import read_jsonl
 
 TOLD = "another (process of this run|task) died"
-LONG = ("--config.duration=100000 steps", "--config.optim.warmup=2 steps")
+SECONDS = 20  # without progress
+LONG = (
+    "--config.duration=100000 steps",
+    "--config.optim.warmup=2 steps",
+    f"--config.faults.hang_seconds={SECONDS}",
+)
 
 
 @pytest.fixture
@@ -68,20 +74,21 @@ def test_of_one_that_dies_the_other_hears(pair: list[subprocess.Popen], dies: in
 
 
 @pytest.mark.slow
-def test_of_one_that_hangs_the_other_hears(pair: list[subprocess.Popen]) -> None:
+def test_of_one_that_hangs_the_other_does_not_wait_for_ever(pair: list[subprocess.Popen]) -> None:
     pair[1].send_signal(signal.SIGSTOP)
-    output = pair[0].communicate(timeout=cluster.HEARTBEAT_TIMEOUT + 30)[0]
-    assert pair[0].returncode in (INTERRUPTED, -signal.SIGABRT), output
-    assert "Traceback" not in output, output
-    assert re.search(TOLD, output), output
+    output = pair[0].communicate(timeout=SECONDS + cluster.HEARTBEAT_TIMEOUT + 30)[0]
+    assert pair[0].returncode == HUNG, output
+    assert f"nothing was finished in {SECONDS} s" in output.splitlines()[-1], output
 
 
 @pytest.mark.slow
-def test_of_one_whose_disk_is_full_the_other_hears(pair: list[subprocess.Popen]) -> None:
+def test_of_one_whose_disk_is_full_both_end(pair: list[subprocess.Popen]) -> None:
     with disks.limited(pair[1], resource.RLIMIT_FSIZE):
         pair[0].send_signal(signal.SIGTERM)
-        outputs = [p.communicate(timeout=cluster.HEARTBEAT_TIMEOUT + 30)[0] for p in pair]
-    assert [p.returncode for p in pair] == [IO_ERROR, IO_ERROR], outputs
+        outputs = [p.communicate(timeout=SECONDS + cluster.HEARTBEAT_TIMEOUT + 30)[0] for p in pair]
+    # The one cannot save; the other has its part, and waits for it.
+    assert {p.returncode for p in pair} <= {HUNG, IO_ERROR, INTERRUPTED, -signal.SIGABRT}, outputs
+    assert "saved step" not in outputs[0]
     for output in outputs:
         assert "Traceback" not in output, output
-        assert sum(line.startswith("error: ") for line in output.splitlines()) == 1, output
+    assert any("error: could not save" in x or "of saving a checkpoint" in x for x in outputs)
