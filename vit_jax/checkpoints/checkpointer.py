@@ -5,13 +5,9 @@ Each appears under its final name only when it is complete (storage.py). A diges
 (record.py) is saved with the state and verified on restore.
 """
 
-import contextlib
 import logging
-import os
 import shutil
-import tempfile
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, SupportsFloat
@@ -20,8 +16,8 @@ import jax
 from jax.experimental import multihost_utils
 
 from vit_jax import trees
+from vit_jax.checkpoints import folder, storage
 from vit_jax.checkpoints import record as record_lib
-from vit_jax.checkpoints import storage
 from vit_jax.checkpoints.config import CheckpointConfig, ranked
 from vit_jax.checkpoints.orbax_errors import cause, silence_orbax
 from vit_jax.checkpoints.paths import check_path
@@ -29,10 +25,6 @@ from vit_jax.checkpoints.record import Damaged, Unreadable
 from vit_jax.errors import IO_ERROR, UserError
 
 _log = logging.getLogger(__name__)
-
-_PAUSES = (0.1, 0.3, 1.0, 0.0)  # seconds: threads of a save that failed may still be writing
-_DELETED = ".deleted"  # renamed before removal: a kill half-way leaves no half of a checkpoint
-_DAMAGED = ".damaged"  # set aside under this name: whoever wants to rescue some of it can
 
 
 class CorruptCheckpoints(UserError):
@@ -276,47 +268,16 @@ class Checkpointer:
             damaged = step in self._bad
             self._bad.discard(step)
             if jax.process_index() == 0:
-                with contextlib.suppress(OSError):
-                    if damaged:
-                        self._set_aside(step)
-                    else:
-                        doomed = self._path(step).with_name(f"{step}{_DELETED}")
-                        self._path(step).rename(doomed)
-                        shutil.rmtree(doomed)
-
-    def _set_aside(self, step: int) -> None:
-        names = (f"{step}{_DAMAGED}{n}" for n in ("", *range(2, 1000)))
-        aside = next(p for p in map(self._directory.joinpath, names) if not p.exists())
-        self._path(step).rename(aside)
-        _log.warning("checkpoint %s is damaged and kept as %s", step, aside)
+                (folder.set_aside if damaged else folder.delete)(self._path(step))
 
     def _clear(self) -> None:
-        """Remove what is no checkpoint: of saves and deletions that failed or were killed."""
-        if jax.process_index() != 0:
-            return
-        with contextlib.suppress(OSError):  # a disk that is gone; the save will say so
-            doomed = [
-                entry
-                for entry in self._directory.iterdir()
-                if storage.TEMPORARY in entry.name or entry.name.endswith(_DELETED)
-            ]
-            for pause in _PAUSES:
-                for entry in doomed:
-                    shutil.rmtree(entry, ignore_errors=True)
-                doomed = [entry for entry in doomed if entry.exists()]
-                if not doomed:
-                    return
-                time.sleep(pause)
+        if jax.process_index() == 0:
+            folder.clear(self._directory)
 
     def _make_folder(self) -> None:
-        """Try what a save does first: where it fails, Orbax's threads wait for it for 20 minutes.
-
-        Raises:
-            Damaged: the disk is full, gone or not to be written to.
-        """
         try:
             if jax.process_index() == 0:
-                os.rmdir(tempfile.mkdtemp(suffix=_DELETED, dir=self._directory))
+                folder.try_to_write(self._directory)
         except OSError as error:
             raise Damaged(error.strerror) from error
 

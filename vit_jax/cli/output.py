@@ -48,9 +48,9 @@ def outlive_readers() -> Iterator[None]:
     try:
         yield
     finally:
-        for stream, old in zip((sys.stdout, sys.stderr), before, strict=True):
+        for stream in (sys.stdout, sys.stderr):
             stream.flush()
-            if stream is not old:
+            if isinstance(stream, _Outliving):
                 stream.detach()  # what it wrapped stays open
         sys.stdout, sys.stderr = before
 

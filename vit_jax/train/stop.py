@@ -29,10 +29,11 @@ class Stop:
         self._terminated = False
 
     def __enter__(self) -> "Stop":
-        wanted = dict.fromkeys(_SIGNALS, self._remember)
-        if jax.process_count() > 1:
-            wanted = dict.fromkeys((signal.SIGHUP, signal.SIGINT), self._terminate)
-        self._previous = signals.heed(wanted)
+        if jax.process_count() == 1:
+            self._previous = signals.heed(dict.fromkeys(_SIGNALS, self._remember))
+        else:
+            told = (signal.SIGHUP, signal.SIGINT)
+            self._previous = signals.heed(dict.fromkeys(told, self._terminate))
         return self
 
     def __exit__(
