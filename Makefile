@@ -50,8 +50,8 @@ digits: $(VENV)/installed
 # Refresh the lock files from pyproject.toml.
 lock: | $(VENV)/bin/python
 	$(RUN) -m pip install -q uv
-	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 pyproject.toml -o requirements.txt
-	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --extra dev --extra onnx --extra hub --extra serve --extra sweep pyproject.toml \
+	$(VENV)/bin/uv pip compile -q --generate-hashes --universal --python-version 3.11 pyproject.toml -o requirements.txt
+	$(VENV)/bin/uv pip compile -q --generate-hashes --universal --python-version 3.11 --extra dev --extra onnx --extra hub --extra serve --extra sweep pyproject.toml \
 		-c requirements.txt -o requirements-dev.txt
 
 $(VENV)/bin/python:

@@ -6,7 +6,11 @@ python main.py --config=configs/vit_mu_digits.py --workdir=runs/digits [--config
 
 import sys
 
-from vit_jax.cli.train import main
+if __name__ == "__main__":  # not in the data loader's processes, which import this file
+    try:
+        from vit_jax import launch
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+        launch.begin()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(launch.load("vit_jax.cli.train")(sys.argv))

@@ -7,6 +7,9 @@ Hardware: batch 4,096; a TPU v3-8 or 8 GPUs.
 Published: none for ImageNet-1k alone; 75.45 % top-1 at 224 after ImageNet-21k pretraining (timm's
 vit_tiny_patch16_224.augreg_in21k_ft_in1k). DeiT-Ti, the same network, reaches 72.2 % on
 ImageNet-1k alone in 300 epochs with its own recipe (arXiv:2012.12877 table 5).
+
+The augmentation is big_vision's choice for Ti/16 (its configs/vit_i1k.py): light1, RandAugment of
+magnitude 0 without mixup.
 """
 
 from configs.recipes import google
@@ -15,4 +18,4 @@ from vit_jax.config import Config
 
 
 def get_config() -> Config:
-    return google.augreg(models.variant("vit_ti16"), "light2")
+    return google.augreg(models.variant("vit_ti16"), "light1")

@@ -3,6 +3,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,6 +52,14 @@ def _resident() -> int:
     statm = Path("/proc/self/statm")  # Linux has it
     pages = int(statm.read_text().split()[1]) if statm.exists() else MOST_RESIDENT
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture(scope="module")
+def ctrl_c() -> Iterator[None]:
+    """Heed SIGINT, here and in processes started from here, where `make test &` would ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.test_configs import FILES, load
 from vit_jax import config_json
-from vit_jax.data import Crop
+from vit_jax.data import Crop, CropRule
 from vit_jax.errors import UserError
 from vit_jax.faults import FaultsConfig
 from vit_jax.objectives import Distillation
@@ -40,6 +40,17 @@ def test_what_another_version_wrote() -> None:
     saved["optim"]["momentun"] = 1
     with pytest.raises(UserError, match=r"optim\.momentun that this version does not have"):
         config_json.from_json(saved)
+
+
+def test_a_run_of_before_there_were_crop_rules_crops_as_it_did() -> None:
+    cfg = load(next(path for path in FILES if path.stem == "deit_s16_imagenet"))
+    saved = config_json.to_json(cfg)
+    for holder in (saved["data"], *saved["evals"].values()):
+        del holder["transform"]["crop_rule"]
+    back = config_json.from_json(copy.deepcopy(saved))
+    assert cfg.evals["val"].transform.crop_rule is CropRule.TORCH
+    assert back.evals["val"].transform.crop_rule is CropRule.TF
+    assert config_json.changes(saved, config_json.to_json(cfg)) == []  # and it continues
 
 
 def test_what_changes_no_number_may_differ() -> None:

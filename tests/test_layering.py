@@ -5,6 +5,7 @@ import ast
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "vit_jax"
 LEVELS = [
     {"errors", "durations", "trees", "losses", "startup", "faults", "mup"}
-    | {"hardware", "reduction", "cluster"},
+    | {"hardware", "reduction", "cluster", "fields", "field_names", "signals", "launch"},
     {"sharding"},
     {"models", "data", "optim", "checkpoints"},
     {"objectives", "weights", "evals", "analysis", "aot"},
@@ -68,6 +69,15 @@ def test_files_are_short_and_named_for_what_they_do() -> None:
     for path in FILES:
         assert len(path.read_text().splitlines()) <= 320, f"{path}: split it"
         assert path.stem not in {"utils", "util", "common", "misc", "helpers"}, path
+
+
+def test_data_files_are_part_of_the_package() -> None:
+    tree = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
+    data = tree["tool"]["setuptools"]["package-data"]
+    for path in PACKAGE.rglob("*"):
+        if path.is_file() and path.suffix != ".py" and "__pycache__" not in path.parts:
+            package = ".".join(path.parent.relative_to(PACKAGE.parent).parts)
+            assert any(map(path.match, data.get(package, ()))), f"{path}: add it to package-data"
 
 
 def test_annotated_shapes_are_checked(request: pytest.FixtureRequest) -> None:

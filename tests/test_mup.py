@@ -268,6 +268,16 @@ def test_logits_of_attention_are_divided_by_the_width_of_a_head() -> None:
         ),
         ({"mup_base_dim": 8}, {"sam_rho": 0.1}, "no rule for sharpness-aware minimisation; set"),
         ({"mup_base_dim": 8}, {"name": Optimizer.SGD}, "set optim.clip_norm=0"),
+        (
+            {"mup_base_dim": 8},
+            {
+                "name": Optimizer.SGD,
+                "clip_norm": 0.0,
+                "weight_decay": 0.1,
+                "coupled_decay": True,
+            },
+            "set optim.coupled_decay=False",
+        ),
     ],
 )
 def test_what_has_no_rule_is_refused(

@@ -26,6 +26,7 @@ from vit_jax import data, evals, models, objectives, optim, sharding, trees
 from vit_jax.__main__ import main as verb_main
 from vit_jax.analysis import flops
 from vit_jax.cli.train import main as train_main
+from vit_jax.field_names import check_path
 from vit_jax.train.writers import read_jsonl
 from vit_jax.weights.config import InitConfig
 
@@ -401,11 +402,12 @@ def test_flags_name_fields_that_exist(page: str) -> None:
 
 def _check_flags(text: str, cfg: config_lib.Config) -> None:
     for path in re.findall(r"--config\.([a-z_][\w.]*\w)", text):
-        config_lib.check_path(cfg, path)
+        check_path(cfg, path)
     for name in re.findall(r"--config=(\S+\.py)", text):
         assert (ROOT / name).is_file(), name
     for flag in re.findall(r"main\.py\b[^`]*?\s--(?!config)(\w+)", text):
-        known = {"workdir", "dry_run", "compile_for", "allow_config_change", "debug", "profile"}
+        known = {"workdir", "dry_run", "compile_for", "debug", "profile"}
+        known |= {"allow_config_change", "allow_data_change"}
         assert flag in known, flag
 
 
@@ -423,7 +425,7 @@ def test_names_and_paths_exist(page: str) -> None:
         pkgutil.resolve_name(name)
     groups = "model|init|data|optim|objective|mesh|checkpoint|log"
     for path in re.findall(rf"`((?:{groups})\.\w[\w.]*)`", text):
-        config_lib.check_path(_config_of([]), path)
+        check_path(_config_of([]), path)
     for recipe in re.findall(r"`variant\((.*?)\)`", text):
         enums = {"Standardise": models.hybrid.Standardise}
         enums |= {name: getattr(models.vit, name) for name in ("Gelu", "Pool", "PosEmbed")}

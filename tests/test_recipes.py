@@ -8,7 +8,7 @@ import pytest
 from tests.test_configs import CONFIGS, FILES, load
 from vit_jax import models
 from vit_jax.config import Config
-from vit_jax.data import Crop, Partner
+from vit_jax.data import Crop, CropRule, Partner
 from vit_jax.data import Resize as Interpolation
 from vit_jax.losses import Loss
 from vit_jax.models.layers.drop_path import DropPathRule
@@ -16,9 +16,9 @@ from vit_jax.objectives import Distillation
 from vit_jax.optim import Schedule
 from vit_jax.weights.resize import Resize
 
-# Length in epochs (or, with s, steps), batch, optimizer, peak and last lr, decoupled weight decay
-# (times lr), warmup in epochs (or steps), stochastic depth, label smoothing, mixup, cutmix, random
-# erasing, copies of an image, clipping, moving average, side.
+# Length in epochs (or, with s, steps), batch, optimizer, peak and last lr, weight decay (times lr;
+# of sgd coupled, of others not), warmup in epochs (or steps), stochastic depth, label smoothing,
+# mixup, cutmix, random erasing, copies of an image, clipping, moving average, side.
 COLUMNS = "length batch optim lr end wd warmup path smooth mixup cutmix erase copies clip ema side"
 PUBLISHED = """
 deit_ti16_imagenet             300   1024 adamw 1e-3  1e-5 0.05 5      0.1  0.1 0.8 1 0.25 3 0 0.99996 224
@@ -29,7 +29,7 @@ deit_s16_distilled_imagenet    300   1024 adamw 1e-3  1e-5 0.05 5      0.1  0.1 
 deit_b16_distilled_imagenet    300   1024 adamw 1e-3  1e-5 0.05 5      0.1  0.1 0.8 1 0.25 3 0 0.99996 224
 deit_b16_384_imagenet          30    512  adamw 5e-6  5e-6 1e-8 5      0    0.1 0.8 1 0.25 3 0 0.99996 384
 deit_b16_distilled_384_imagenet 30   512  adamw 5e-6  5e-6 1e-8 5      0    0.1 0.8 1 0.25 3 0 0.99996 384
-deit_b16_cifar10               1000  768  sgd   0.01  1e-5 1e-3 5      0    0.1 0.8 1 0    3 0 0.99996 224
+deit_b16_cifar10               1000  768  sgd   0.01  1e-5 1e-4 5      0    0.1 0.8 1 0    3 0 0.99996 224
 deit3_s16_imagenet             800   2048 lamb  4e-3  1e-5 0.05 5      0.05 0   0.8 1 0    3 1 0.99996 224
 deit3_b16_imagenet             800   2048 lamb  3e-3  1e-5 0.05 5      0.2  0   0.8 1 0    3 1 0.99996 192
 deit3_l16_imagenet             800   2048 lamb  3e-3  1e-5 0.05 5      0.45 0   0.8 1 0    3 1 0.99996 192
@@ -61,7 +61,7 @@ vit_l16_imagenet               300   4096 adamw 3e-3  0    0.3  10000s 0    0   
 vit_h14_imagenet               300   4096 adamw 3e-3  0    0.3  10000s 0    0   0   0 0    1 1 0       224
 r50_vit_b16_imagenet           300   4096 adamw 3e-3  0    0.3  10000s 0    0   0   0 0    1 1 0       224
 vit_b16_imagenet_sam           300   4096 adamw 3e-3  0    0.3  10000s 0    0   0   0 0    1 1 0       224
-vit_ti16_imagenet              300   4096 adamw 1e-3  0    0.1  10000s 0    0   0.2 0 0    1 1 0       224
+vit_ti16_imagenet              300   4096 adamw 1e-3  0    0.1  10000s 0    0   0   0 0    1 1 0       224
 vit_s16_imagenet               300   4096 adamw 1e-3  0    0.1  10000s 0    0   0.5 0 0    1 1 0       224
 r26_vit_s32_imagenet           300   4096 adamw 1e-3  0    0.1  10000s 0    0   0.5 0 0    1 1 0       224
 vit_b16_imagenet21k            300   4096 adamw 1e-3  0    0.1  10000s 0    0   0.2 0 0    1 1 0       224
@@ -70,11 +70,11 @@ augreg_imagenet                300   4096 adamw 1e-3  0    0.1  10000s 0    0   
 augreg_imagenet:vit_b32,strong2,0.03,0.1 300 4096 adamw 1e-3 0 0.03 10000s 0.1 0 0.8 0 0 1 1 0 224
 augreg_imagenet:r50_vit_l32,none,0.1,0.0 300 4096 adamw 1e-3 0 0.1 10000s 0 0 0 0 0 1 1 0 224
 mixer_b16_imagenet             300   4096 adamw 1e-3  1e-8 0.1  10000s 0.1  0   0.5 0 0    1 1 0       224
-bit_r50x1_imagenet             90    4096 sgd   0.48  0    1e-3 5000s  0    0   0   0 0    1 0 0       224
+bit_r50x1_imagenet             90    4096 sgd   0.48  0    1e-4 5000s  0    0   0   0 0    1 0 0       224
 bit_r50x1_imagenet_distilled   1200  4096 adamw 0.03  0    0.01 5000s  0    0   1   0 0    1 1 0       224
-regnety_4gf_imagenet           100   512  sgd   0.4   0    5e-4 5      0    0   0   0 0    1 0 0       224
-regnety_16gf_imagenet          100   512  sgd   0.4   0    5e-4 5      0    0   0   0 0    1 0 0       224
-resnet50_imagenet              100   256  sgd   0.2   0    5e-4 5      0    0   0   0 0    1 0 0       224
+regnety_4gf_imagenet           100   512  sgd   0.4   0    5e-5 5      0    0   0   0 0    1 0 0       224
+regnety_16gf_imagenet          100   256  sgd   0.2   0    5e-5 5      0    0   0   0 0    1 0 0       224
+resnet50_imagenet              100   256  sgd   0.2   0    5e-5 0      0    0   0   0 0    1 0 0       224
 finetune_cifar10               10000s 512 sgd   0.03  0    0    500s   0    0   0   0 0    1 1 0       384
 finetune_cifar100              10000s 512 sgd   0.03  0    0    500s   0    0   0   0 0    1 1 0       384
 finetune_oxford_iiit_pet       500s  512  sgd   0.003 0    0    100s   0    0   0   0 0    1 1 0       384
@@ -95,6 +95,8 @@ def get(run: str) -> Config:
 
 
 def duration(text: str) -> str:
+    if text == "0":
+        return ""
     return f"{int(text[:-1])} steps" if text.endswith("s") else f"{text} epochs"
 
 
@@ -121,6 +123,21 @@ def test_numbers_are_the_published(run: str) -> None:
         "ema": cfg.ema_decay,
     }
     assert numbers == pytest.approx({key: float(row[key]) for key in numbers}, rel=1e-12)
+
+
+def test_sgd_decays_in_the_gradient() -> None:
+    for run in TABLE:
+        optim = get(run).optim
+        assert optim.coupled_decay == (optim.name == "sgd" and optim.weight_decay > 0), run
+
+
+@pytest.mark.parametrize("run", [run for run in TABLE if run.startswith(("regnet", "resnet"))])
+def test_regnet_schedule_and_decay(run: str) -> None:
+    optim = get(run).optim
+    assert (optim.schedule, optim.schedule_every) == (Schedule.COSINE, "1 epoch")
+    assert (optim.schedule_lag, optim.nesterov, optim.decay) == (False, True, ".")
+    if run != "resnet50_imagenet":
+        assert (optim.warmup_lr, optim.warmup_overlap) == (pytest.approx(0.1 * optim.lr), True)
 
 
 def test_every_published_run_is_in_the_table() -> None:
@@ -190,6 +207,15 @@ def test_deit_is_tested_on_the_centre(run: str, side: int) -> None:
 @pytest.mark.parametrize("run", [run for run in TABLE if run.startswith(("deit3", "cait"))])
 def test_deit3_and_cait_are_tested_on_the_central_square(run: str) -> None:
     assert get(run).evals["val"].transform.crop_ratio == 1.0
+
+
+@pytest.mark.parametrize("run", TABLE)
+def test_each_evaluation_crops_as_the_code_of_its_paper(run: str) -> None:
+    # Google's is TensorFlow; DeiT's, Swin's and the others' torchvision.
+    cfg = get(run)
+    torch_born = run.startswith(("deit", "cait", "convit", "swin", "regnet", "resnet"))
+    rules = {ev.transform.crop_rule for ev in cfg.evals.values()}
+    assert rules == {CropRule.TORCH if torch_born else CropRule.TF}
 
 
 def is_taught(run: str) -> bool:
@@ -291,7 +317,7 @@ def test_google_schedule_and_images(run: str) -> None:
         ("vit_b16_imagenet", "", 0.1),
         ("r50_vit_b16_imagenet", "", 0.1),
         ("vit_b16_imagenet_sam", "", 0.0),
-        ("vit_ti16_imagenet", "randaug(2,10)", 0.0),
+        ("vit_ti16_imagenet", "randaug(2,0)", 0.0),
         ("vit_s16_imagenet", "randaug(2,15)", 0.0),
         ("vit_s16_imagenet_90ep", "randaug(2,10)", 0.0),
         ("vit_b16_imagenet21k", "randaug(2,15)", 0.0),

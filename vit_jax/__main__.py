@@ -1,8 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m vit_jax VERB`: the tools around a run."""
 
-import importlib
 import sys
+
+try:
+    from vit_jax import launch, signals
+
+    if __name__ == "__main__":
+        launch.begin()
+except KeyboardInterrupt:
+    sys.exit(130)
+
 from collections.abc import Sequence
 
 from vit_jax import errors
@@ -39,22 +47,17 @@ def main(argv: Sequence[str]) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.status
+    verb = launch.load(f"vit_jax.cli.{argv[1]}")
     try:
-        verb = importlib.import_module(f"vit_jax.cli.{argv[1]}")
-    except (KeyboardInterrupt, ImportError):
-        if not _interrupted(sys.exc_info()[1]):
-            raise
+        signals.interruptible()
+        return verb([f"vit_jax {argv[1]}", *argv[2:]])
+    except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return 130  # as the shell has it for SIGINT
-    return verb.main([f"vit_jax {argv[1]}", *argv[2:]])
-
-
-def _interrupted(error: BaseException | None) -> bool:
-    """Say whether Ctrl-C is behind an error: an extension that it meets fails to import."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None
+        return signals.INTERRUPTED
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    try:
+        sys.exit(main(sys.argv))
+    finally:
+        signals.end_at_once()

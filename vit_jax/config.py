@@ -5,9 +5,8 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
 
-from vit_jax import data, errors, evals, faults, models, objectives, optim, sharding
+from vit_jax import data, errors, evals, faults, fields, models, objectives, optim, sharding
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.data import DataConfig
 from vit_jax.data.config import check_pad
@@ -93,10 +92,13 @@ class Plan:
 def check(cfg: Config) -> None:
     """Check all that needs neither data nor devices.
 
+    Values written in another way than their fields have them, "map" for Pool.MAP or 64 for (64,),
+    are brought to that, in place.
+
     Raises:
         UserError: one line that names the field and what it may be.
     """
-    coerce(cfg, "")
+    check_types(cfg)
     models.create(cfg.model)
     data.check(cfg.data)
     check_pad(cfg.data.transform, models.input_shape(cfg.model)[:2], "data.transform")
@@ -135,6 +137,18 @@ def check(cfg: Config) -> None:
     check_batch(cfg, math.prod(getattr(cfg.mesh, axis) for axis in known))
 
 
+def check_types(cfg: Config) -> None:
+    """Bring every value to its field's annotation, in place, or refuse it.
+
+    Raises:
+        UserError: one line that names the field, the value with its type, and what it may be.
+    """
+    teacher = getattr(getattr(cfg.objective, "distill", None), "teacher", None)
+    models.refuse_name(cfg.model, f"model={cfg.model!r}")
+    models.refuse_name(teacher, f"objective.distill.teacher={teacher!r}")
+    fields.conform(cfg)
+
+
 def _check_checkpoint(cfg: Config) -> None:
     """Refuse limits out of range, and a metric that no evaluation along the way measures."""
     keeping = cfg.checkpoint
@@ -168,27 +182,6 @@ def _check_checkpoint(cfg: Config) -> None:
         )
     if ranked and keeping.metric not in measured:
         raise errors.unknown("checkpoint.metric", keeping.metric, measured)
-
-
-def coerce(node: Any, path: str) -> None:
-    """Turn plain strings of a config file, `crop="center"`, into the choices that they name.
-
-    Raises:
-        UserError: no such choice, a tuple that holds something else than its field says, a number
-            that is not finite or of more than 64 bits.
-    """
-    for field in dataclasses.fields(node):
-        value = getattr(node, field.name)
-        if dataclasses.is_dataclass(value):
-            coerce(value, f"{path}{field.name}.")
-        elif isinstance(value, dict):
-            for name, item in value.items():
-                coerce(item, f"{path}{field.name}.{name}.")
-        else:
-            value = errors.choice(field.type, path + field.name, value)
-            value = errors.elements(field.type, path + field.name, value, field.default)
-            errors.check_number(path + field.name, value)
-            setattr(node, field.name, value)
 
 
 def check_batch(cfg: Config, parts: int) -> None:
@@ -247,25 +240,3 @@ def plan(cfg: Config, num_examples: int) -> Plan:
         checkpoint_every=clock.steps(cfg.checkpoint.every),
         eval_every={name: clock.steps(e.every) for name, e in cfg.evals.items()},
     )
-
-
-def check_path(cfg: Any, path: str, root: str = "config") -> None:
-    """Refuse an override of a field that does not exist: check_path(cfg, "optim.lr").
-
-    `root` is what the flag calls `cfg`.
-
-    Raises:
-        UserError: naming the unknown part and its nearest valid names.
-    """
-    node, seen = cfg, root
-    for part in path.split("."):
-        if isinstance(node, dict):
-            names = list(node)
-        elif dataclasses.is_dataclass(node):
-            names = [field.name for field in dataclasses.fields(node)]
-        else:
-            raise UserError(f"{seen} is a value, it has no field {part!r}")
-        if part not in names:
-            raise errors.unknown(f"key --{seen}.{part}: {seen} has no field", part, names)
-        node = node[part] if isinstance(node, dict) else getattr(node, part)
-        seen = f"{seen}.{part}"

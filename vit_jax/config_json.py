@@ -7,10 +7,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax import errors, models, trees
+from vit_jax import models, trees
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.evals import EvalConfig
+from vit_jax.fields import annotations, conformed
 from vit_jax.objectives import Distillation
 
 
@@ -108,17 +109,17 @@ def from_json(saved: Mapping[str, Any]) -> Config:
 
 
 def _fill(node: Any, tree: Mapping[str, Any], path: str) -> None:
-    fields = {field.name: field.type for field in dataclasses.fields(node)}
+    kinds = annotations(type(node))
     for name, value in tree.items():
-        if name not in fields:
+        if name not in kinds:
             raise UserError(
                 f"the run was saved with a config field {path}{name} that this version does not "
                 "have; use the version that trained it"
             )
-        if dataclasses.is_dataclass(fields[name]):
+        if dataclasses.is_dataclass(kinds[name]):
             _fill(getattr(node, name), value, f"{path}{name}.")
         else:
-            setattr(node, name, errors.choice(fields[name], path + name, _as_tuple(value)))
+            setattr(node, name, conformed(kinds[name], path + name, _as_tuple(value)))
 
 
 def _as_tuple(value: Any) -> Any:

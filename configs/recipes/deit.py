@@ -143,8 +143,8 @@ def transfer(model: ModelConfig, weights: str, dataset: str) -> Config:
         lr=0.01,
         min_lr=1e-5,
         nesterov=True,  # timm's "sgd"
-        # Differs from paper: decay apart from the momentum, where a decay of 1e-4 adds up to 1e-3.
-        weight_decay=1e-3,
+        weight_decay=1e-4,
+        coupled_decay=True,
         clip_norm=0.0,
     )
     config.optim = by_epochs(optim)

@@ -18,6 +18,9 @@ def imagenet(model: ModelConfig, *, drop_path_rate: float) -> Config:
     to 1e-5 after 20 epochs of warmup from 1e-6 (both scaled like lr) by steps, each at the rate of
     the one before, clipping at global norm 5, stochastic depth, label smoothing 0.1. Its data is
     DeiT's with one copy of an image; it keeps no average of the weights.
+
+    The cosine begins after the warmup, as in its code since October 2022. In the published runs of
+    2021 it began with the run and the warmup hid its beginning: --config.optim.warmup_overlap=True.
     """
     config = deit.imagenet(model, drop_path_rate=drop_path_rate)
     config.data.repeats = 1

@@ -108,13 +108,13 @@ def test_metadata_reads_no_arrays(tmp_path):
 
 
 def test_save_returns_before_the_work_behind_it_is_done(tmp_path, monkeypatch):
-    original = Checkpointer._delete
+    original = Checkpointer._remove
 
     def slow(self, steps):
         time.sleep(0.5)
         original(self, steps)
 
-    monkeypatch.setattr(Checkpointer, "_delete", slow)
+    monkeypatch.setattr(Checkpointer, "_remove", slow)
     ck = _open(tmp_path)
     start = time.monotonic()
     ck.save(1, _state(1), metadata={})
@@ -289,7 +289,8 @@ def test_damaged_steps_are_saved_anew_and_never_outlive_good_ones(tmp_path, capl
     assert ck.save(2, _state(2), metadata={"at": 2})
     ck.wait()
     assert ck.steps() == [1, 2]  # and not 2 and 3, the newest by number
-    assert sorted(os.listdir(tmp_path)) == ["1", "2"]
+    assert sorted(os.listdir(tmp_path)) == ["1", "2", "2.damaged", "3.damaged"]
+    assert f"checkpoint 3 is damaged and kept as {tmp_path / '3.damaged'}" in caplog.text
     _assert_equal(_open(tmp_path).restore(_abstract(_state())).state, _state(2))
 
 

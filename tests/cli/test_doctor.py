@@ -97,7 +97,7 @@ def test_every_check_may_fail(tmp_path: Path) -> None:
 def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for args, expected in (
         (["--workdri=x"], "did you mean '--workdir'"),
-        ([DIGITS, "--config.optim.lrr=1"], "did you mean 'lr'"),
+        ([DIGITS, "--config.optim.lrr=1"], "did you mean --config.optim.lr?"),
         (["runs"], "unexpected argument 'runs'"),
     ):
         assert verb_main(["vit_jax", "doctor", *args]) == 2

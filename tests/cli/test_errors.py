@@ -37,13 +37,49 @@ CASES = {
         ["--config=configs/vit_mu_digts.py"],
         "did you mean 'configs/vit_mu_digits.py'",
     ),
-    "key": ([DIGITS, "--config.optim.lrr=1"], "did you mean 'lr'"),
-    "nested key": ([DIGITS, "--config.modl.depth=1"], "did you mean 'model'"),
-    "eval name": ([DIGITS, "--config.evals.vall.split=x"], "did you mean 'val'"),
+    "key": ([DIGITS, "--config.optim.lrr=1"], "did you mean --config.optim.lr?"),
+    "nested key": ([DIGITS, "--config.modl.depth=1"], "did you mean --config.model.depth or"),
+    "eval name": (
+        [DIGITS, "--config.evals.vall.split=x"],
+        "did you mean --config.evals.val.split or --config.evals.test.split?",
+    ),
+    "leaf": ([DIGITS, "--config.lr=1"], "did you mean --config.optim.lr?"),
+    "leaf of several": (
+        [DIGITS, "--config.batch_size=8"],
+        "did you mean --config.data.batch_size or --config.evals.val.batch_size or",
+    ),
+    "epochs": ([DIGITS, "--config.epochs=8"], "did you mean --config.duration?"),
+    "learning rate": ([DIGITS, "--config.learning_rate=1"], "did you mean --config.optim.lr?"),
+    "flag of a leaf": ([DIGITS, "--lr=1"], "unknown flag '--lr'; did you mean --config.optim.lr?"),
+    "negated": ([DIGITS, "--noconfig.data.cach"], "did you mean --config.data.cache or"),
+    "nothing near": ([DIGITS, "--config.zzz=1"], "config has no field 'zzz'; valid: accum_steps, "),
+    "field of a value": ([DIGITS, "--config.seed.x=1"], "config.seed is a value, it has no field"),
+    "model by name": (
+        [DIGITS, "--config.model=vit_s16"],
+        "--config.model=vit_s16 is a model's name; give its config, models.variant('vit_s16'), in "
+        "the config file; a flag sets one field of it, --config.model.depth=12",
+    ),
+    "unknown model": (
+        [DIGITS, "--config.model=vit_s166"],
+        "unknown model 'vit_s166'; did you mean",
+    ),
+    "group": (
+        [DIGITS, "--config.optim=sgd"],
+        "--config.optim is a group of fields, which only a config file can set as a whole; here "
+        "set one of --config.optim.name, --config.optim.lr, ",
+    ),
+    "evaluation": ([DIGITS, "--config.evals.val=x"], "set one of --config.evals.val.split, "),
     "flag": ([DIGITS, "--workdr=x"], "did you mean '--workdir'"),
     "positional": ([DIGITS, "train"], "unexpected argument 'train'"),
     "float for int": ([DIGITS, "--config.model.depth=1e3"], "config.model.depth=1e3"),
-    "enum": ([DIGITS, "--config.model.pool=gpa"], "cls|gap|map"),
+    "enum": (
+        [DIGITS, "--config.model.pool=gpa"],
+        "unknown --config.model.pool 'gpa'; did you mean 'gap'?",
+    ),
+    "enum, nothing near": (
+        [DIGITS, "--config.model.pool=xyz"],
+        "unknown --config.model.pool 'xyz'; valid: cls, gap, map.",
+    ),
     "patch": ([DIGITS, "--config.model.patch=3"], "does not divide model.image_size"),
     "heads": ([DIGITS, "--config.model.num_heads=5"], "model.num_heads=5"),
     "batch": ([DIGITS, "--config.mesh.fsdp=3"], "cannot be split over 3 devices"),
@@ -61,6 +97,18 @@ CASES = {
     ),
     "dataset": ([IMAGENET, "--workdir=x"], "imagenet2012"),
     "folder": ([IMAGENET, "--workdir=x", "--config.data.name=folder:/nowhere"], "/nowhere"),
+    "path for a name": (
+        [DIGITS, "--workdir=x", "--config.data.name=/abs/path"],
+        "data.name='/abs/path' is a path; for a folder of images write folder:/abs/path, ",
+    ),
+    "folder that is here": (
+        [DIGITS, "--workdir=x", "--config.data.name=docs/images"],
+        "data.name='docs/images' is a path; for a folder of images write folder:docs/images, ",
+    ),
+    "version alone": (
+        [DIGITS, "--workdir=x", "--config.data.name=:1.0.0"],
+        "data.name=':1.0.0' names no dataset before its version; add it",
+    ),
     "no workdir": ([DIGITS], "--workdir=DIR"),
 }
 
@@ -146,8 +194,8 @@ def test_tuples_of_a_config_file_are_checked_too() -> None:
     cfg.data.mean = [0]  # pyright: ignore[reportAttributeAccessIssue]
     config_lib.check(cfg)
     assert cfg.data.mean == (0,)
-    cfg.init.skip = "^head"  # pyright: ignore[reportAttributeAccessIssue]
-    with pytest.raises(UserError, match=r"^init.skip='\^head' must be strings, such as"):
+    cfg.data.mean = ["a"]  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(UserError, match=r"^data.mean=\['a'\] \(list\) must be numbers, such as"):
         config_lib.check(cfg)
 
 

@@ -186,7 +186,7 @@ def test_a_folder_with_the_classes_in_another_order(run, tmp_path, capsys):
         (("--from={run}", "--severities=1"), "add --corruptions=all"),
         (("--from={run}", "--split=tset"), "unknown split of digits 'tset'; did you mean 'test'"),
         (("--from={run}", "--dataset=folder:/nowhere"), "no folder '/nowhere'"),
-        (("--from={run}", "--mesh.dat=1"), "mesh has no field 'dat'; did you mean 'data'"),
+        (("--from={run}", "--mesh.dat=1"), "key --mesh.dat; did you mean --mesh.data?"),
         (("--from={run}", "--mesh.data=9"), "does not fit 8 device(s)"),
         (("--from={run}", "--batch_size=-1"), "--batch_size"),
         (("--from={run}", "--out={run}/config.json"), "--out="),

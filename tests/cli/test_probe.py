@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from absl import flags
+from matplotlib.axes import Axes
 from PIL import Image
 
 from tests.models.tiny import TINY
@@ -191,3 +192,37 @@ def test_help_names_every_flag(capsys):
     define(values)
     assert len(list(values)) > 15
     assert [name for name in values if f"--{name}" not in text] == []
+
+
+def test_a_split_that_is_not_there_names_its_flag(place, capsys):
+    assert run(place, "--dataset=folder:HERE/photos") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("'test'; valid: train, val; choose another by --test_split=SPLIT")
+    assert run(place, *PHOTOS, "--train_split=trian") == 2
+    assert "did you mean 'train'?; choose another by --train_split=SPLIT" in capsys.readouterr().err
+    assert (
+        verb_main(
+            ["vit_jax", "evaluate", f"--from={place}/run", f"--dataset=folder:{place}/photos"]
+        )
+        == 2
+    )
+    assert "'test'; valid: train, val; choose another by --split=SPLIT" in capsys.readouterr().err
+
+
+def test_titles_of_pictures_name_no_folder_of_this_machine(place, tmp_path, monkeypatch):
+    titles, set_title = [], Axes.set_title
+
+    def noting(axes, label, **settings):
+        titles.append(label)
+        return set_title(axes, label, **settings)
+
+    monkeypatch.setattr(Axes, "set_title", noting)
+    photos = f"--dataset=folder:{place}/photos"
+    words = (*PHOTOS, "--methods=fewshot", "--shots=1", "--seeds=1", f"--plot={tmp_path}/p.png")
+    assert run(place, *words) == 0
+    words = ("--split=val", "--sizes=8,16", "--corruptions=contrast", "--severities=1")
+    (names := tmp_path / "names.txt").write_text("\n".join(CLASSES))
+    from_run = ["vit_jax", "evaluate", f"--from={place}/run", photos, f"--classes={names}"]
+    assert verb_main([*from_run, *words, f"--out={tmp_path}/out"]) == 0
+    assert len(titles) == 5
+    assert all("photos[" in title and str(place) not in title for title in titles), titles

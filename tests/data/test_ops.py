@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 import math
 
+import cv2
 import numpy as np
 import pytest
 
 from vit_jax.data import ops
-from vit_jax.data.config import Resize
+from vit_jax.data.config import CropRule, Resize
 
 RNG = np.random.default_rng
 AREA, ASPECT = (0.05, 1.0), (0.75, 1.33)
@@ -260,3 +261,37 @@ def test_affine_draws_fill_their_ranges_and_fix_the_centre():
     np.testing.assert_allclose([zoom.min(), zoom.max()], [0.8, 1.2], atol=0.01)
     angles = np.degrees([np.arctan2(m[1, 0], m[0, 0]) for m in drawn])
     np.testing.assert_allclose([angles.min(), angles.max()], [-30, 30], atol=0.5)
+
+
+def test_tfs_centre_crop_is_big_visions() -> None:
+    # resize_small and central_crop of big_vision/pp/ops_image.py, in float32 as there.
+    whole = RNG(0).integers(0, 256, (300, 300, 3), dtype=np.uint8)
+    for height, width, side in RNG(1).integers((20, 20, 16), (300, 300, 65), (500, 3)).tolist():
+        image, small = whole[:height, :width], math.floor(side / 0.875)
+        factor = np.float32(small) / np.float32(min(height, width))
+        rows, columns = (int(np.round(np.float32(s) * factor)) for s in (height, width))
+        resized = cv2.resize(image, (columns, rows), interpolation=cv2.INTER_AREA)
+        top, left = (rows - side) // 2, (columns - side) // 2
+        found = ops.center_crop(image, (side, side), 0.875, Resize.AREA, CropRule.TF)
+        expected = resized[top : top + side, left : left + side]
+        np.testing.assert_array_equal(found, expected, err_msg=f"{height}x{width} to {side}")
+
+
+@pytest.mark.parametrize(
+    "size, scaled, torch, tf",
+    [
+        ((300, 402), (256, 343), 60, 59),  # half of an odd margin, 59.5, to the even 60
+        ((300, 400), (256, 341), 58, 58),  # 58.5 to the even 58
+        ((427, 640), (256, 383), 80, 80),  # 383.7, which big_vision rounds to 384
+    ],
+)
+def test_the_two_rules_round_apart(size, scaled, torch, tf) -> None:
+    # A ramp from left to right says where a cut begins.
+    columns = np.linspace(0, 250, size[1]).astype(np.uint8)
+    image = np.broadcast_to(columns[None, :, None], (*size, 3)).copy()
+    found = ops.center_crop(image, (224, 224), 0.875, Resize.BICUBIC, CropRule.TORCH)
+    whole = ops.resize(image, scaled, Resize.BICUBIC)
+    np.testing.assert_array_equal(found, whole[16:240, torch : torch + 224])
+    found = ops.center_crop(image, (224, 224), 0.875, Resize.BICUBIC, CropRule.TF)
+    whole = ops.resize(image, (256, round(256 * size[1] / size[0])), Resize.BICUBIC)
+    np.testing.assert_array_equal(found, whole[16:240, tf : tf + 224])

@@ -73,6 +73,7 @@ def test_a_name_of_two_lines_is_told_in_one(capsys: pytest.CaptureFixture[str]) 
     assert line.startswith("error: workdir ")
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli_flags.run(lambda: signal.raise_signal(signal.SIGINT), ["main.py"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
@@ -90,7 +91,7 @@ def test_a_typo_costs_no_five_seconds() -> None:
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 2
-    assert "did you mean 'lr'" in done.stderr
+    assert "did you mean --config.optim.lr?" in done.stderr
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 5
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two processes of one run, and one of them is told to stop, or dies."""
+"""Two processes of one run, and one of them is told to stop, dies, hangs or cannot write."""
 
+import re
+import resource
 import signal
 import socket
 import subprocess
@@ -10,12 +12,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import disks
 from tests.train.test_processes import start
 from vit_jax import cluster
+from vit_jax.errors import IO_ERROR
+from vit_jax.train.hang import HUNG
 from vit_jax.train.stop import INTERRUPTED
 from vit_jax.train.writers import read_jsonl
 
-LONG = ("--config.duration=100000 steps", "--config.optim.warmup=2 steps")
+TOLD = "another (process of this run|task) died"
+SECONDS = 20  # without progress
+LONG = (
+    "--config.duration=100000 steps",
+    "--config.optim.warmup=2 steps",
+    f"--config.faults.hang_seconds={SECONDS}",
+)
 
 
 @pytest.fixture
@@ -38,8 +49,11 @@ def pair(tmp_path: Path) -> Iterator[list[subprocess.Popen]]:
 
 
 @pytest.mark.slow
-def test_told_to_one_both_stop_at_one_step(pair: list[subprocess.Popen], tmp_path: Path) -> None:
-    pair[1].send_signal(signal.SIGTERM)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_told_to_one_both_stop_at_one_step(
+    pair: list[subprocess.Popen], tmp_path: Path, number: signal.Signals
+) -> None:
+    pair[1].send_signal(number)
     outputs = [p.communicate(timeout=60)[0] for p in pair]
     assert [p.returncode for p in pair] == [INTERRUPTED, INTERRUPTED], outputs
     rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")
@@ -49,8 +63,32 @@ def test_told_to_one_both_stop_at_one_step(pair: list[subprocess.Popen], tmp_pat
 
 
 @pytest.mark.slow
-def test_of_one_that_dies_the_other_hears(pair: list[subprocess.Popen]) -> None:
-    pair[1].kill()
-    output = pair[0].communicate(timeout=cluster.HEARTBEAT_TIMEOUT + 30)[0]
-    assert pair[0].returncode not in (0, None)
+@pytest.mark.parametrize("dies", [0, 1])
+def test_of_one_that_dies_the_other_hears(pair: list[subprocess.Popen], dies: int) -> None:
+    pair[dies].kill()
+    output = pair[1 - dies].communicate(timeout=cluster.HEARTBEAT_TIMEOUT + 30)[0]
+    # Without process 0, which all talk to, jax's coordination service may be the first to say so.
+    assert pair[1 - dies].returncode in (INTERRUPTED, *[-signal.SIGABRT] * (dies == 0)), output
     assert "Traceback" not in output, output
+    assert re.search(TOLD, output), output
+
+
+@pytest.mark.slow
+def test_of_one_that_hangs_the_other_does_not_wait_for_ever(pair: list[subprocess.Popen]) -> None:
+    pair[1].send_signal(signal.SIGSTOP)
+    output = pair[0].communicate(timeout=SECONDS + cluster.HEARTBEAT_TIMEOUT + 30)[0]
+    assert pair[0].returncode == HUNG, output
+    assert f"nothing was finished in {SECONDS} s" in output.splitlines()[-1], output
+
+
+@pytest.mark.slow
+def test_of_one_whose_disk_is_full_both_end(pair: list[subprocess.Popen]) -> None:
+    with disks.limited(pair[1], resource.RLIMIT_FSIZE):
+        pair[0].send_signal(signal.SIGTERM)
+        outputs = [p.communicate(timeout=SECONDS + cluster.HEARTBEAT_TIMEOUT + 30)[0] for p in pair]
+    # The one cannot save; the other has its part, and waits for it.
+    assert {p.returncode for p in pair} <= {HUNG, IO_ERROR, INTERRUPTED, -signal.SIGABRT}, outputs
+    assert "saved step" not in outputs[0]
+    for output in outputs:
+        assert "Traceback" not in output, output
+    assert any("error: could not save" in x or "of saving a checkpoint" in x for x in outputs)

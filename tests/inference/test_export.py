@@ -13,6 +13,7 @@ import pytest
 
 from tests.inference.exported import assert_close, images, of_family, run_alone, trained
 from tests.models.tiny import TINY
+from tests.photos import write_folder
 from tests.weights.runs import save
 from vit_jax import weights
 from vit_jax.__main__ import main as verb_main
@@ -121,6 +122,19 @@ def test_here_is_a_folder_and_the_root_is_none(
 def test_a_folder_is_made_with_those_above_it(tmp_path: Path) -> None:
     export_folder.write(tmp_path / "exports" / "digits", FILES)
     assert contents(tmp_path / "exports" / "digits") == FILES
+
+
+@pytest.mark.parametrize("classes", [(), (1, 0)])
+def test_what_changed_is_told_without_the_folders_of_this_machine(
+    classes: tuple[int, ...], tmp_path: Path
+) -> None:
+    write_folder(tmp_path / "birds", {"train": 2, "val": 2}, ("robin", "wren"))
+    model = trained(TINY["vit"])
+    cfg = Config(model=TINY["vit"], evals={"val": EvalConfig(split="val[:90%]")})
+    cfg.data.name, cfg.data.classes = f"folder:{tmp_path}/birds/", classes
+    _, name = export_check.sample_images(dataclasses.replace(model, config=cfg))
+    subset = ", 2 of 2 classes" if classes else ""
+    assert name == f"images of birds[val[:90%]]{subset}"
 
 
 def test_what_changed_is_measured_on_photographs() -> None:

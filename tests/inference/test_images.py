@@ -182,14 +182,66 @@ def test_palettes_with_and_without_transparency() -> None:
         np.testing.assert_array_equal(read_image(clear, 3), expected)
 
 
-def test_16_bits_become_8() -> None:
-    levels = PHOTO[..., 0].astype(np.uint16) * 257
-    for form in ("PNG", "TIFF"):
-        data = encode(Image.fromarray(levels), form)
-        np.testing.assert_array_equal(read_image(data, 1)[..., 0], PHOTO[..., 0])
-        np.testing.assert_array_equal(read_image(data, 3)[..., 2], PHOTO[..., 0])
-    with pytest.raises(UserError, match=r"without a known white \(mode F\)"):
-        read_image(encode(Image.fromarray(levels.astype(np.float32)), "TIFF"), 1)
+LEVELS = PHOTO[..., 0].astype(np.uint16)
+
+
+def tiff(
+    values: np.ndarray, bits: int, kind: int = 1, *, white: int = 1, order: str = "<"
+) -> bytes:
+    """Write an uncompressed grey TIFF, as Pillow cannot: `kind` 1 unsigned, 2 signed, 3 float."""
+    height, width = values.shape
+    if bits == 12:
+        digits = np.stack([values >> 8, values >> 4 & 15, values & 15], -1).reshape(-1, 2)
+        pixels = (digits[:, 0] << 4 | digits[:, 1]).astype(np.uint8).tobytes()
+    else:
+        pixels = values.astype(f"{order}{' uif'[kind]}{bits // 8}").tobytes()
+    # width, height, bits, compression, black or white is zero, offset, samples, rows, bytes, kind
+    tags = {256: width, 257: height, 258: bits, 259: 1, 262: white, 273: 138}
+    tags |= {277: 1, 278: height, 279: len(pixels), 339: kind}
+    entries = b"".join(struct.pack(f"{order}HHII", tag, 4, 1, tags[tag]) for tag in sorted(tags))
+    entries = struct.pack(f"{order}H", len(tags)) + entries + bytes(4)
+    start = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}I", 8)
+    return (start + entries).ljust(138, b"\0") + pixels
+
+
+def pgm(values: np.ndarray, white: int) -> bytes:
+    height, width = values.shape
+    return f"P5 {width} {height} {white}\n".encode() + values.astype(">u2").tobytes()
+
+
+DEEP = {
+    "PNG": encode(Image.fromarray(LEVELS * 257), "PNG"),
+    "TIFF": encode(Image.fromarray(LEVELS * 257), "TIFF"),
+    "TIFF, big-endian": tiff(LEVELS * 257, 16, order=">"),
+    "TIFF, white is zero": tiff(65535 - LEVELS * 257, 16, white=0),
+    "TIFF of 12 bits": tiff(LEVELS * 16, 12),
+    "PGM": pgm(LEVELS * 257, 65535),
+    "PGM of 10 bits": pgm(LEVELS * 4, 1020),
+}
+UNKNOWN = {
+    "float TIFF": tiff(LEVELS / 255, 32, 3),
+    "int32 TIFF": tiff(LEVELS, 32, 2),
+    "signed TIFF": tiff(LEVELS, 16, 2),
+    "PFM": f"Pf {WIDTH} {HEIGHT} -1\n".encode() + LEVELS.astype("<f4").tobytes(),
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_training_and_prediction_bring_deep_grey_to_8_bits(name: str) -> None:
+    for channels in (1, 3):
+        expected = np.repeat(PHOTO[..., :1], channels, axis=-1)
+        np.testing.assert_array_equal(read_image(DEEP[name], channels), expected)
+        np.testing.assert_array_equal(decode(DEEP[name], channels), expected)
+        np.testing.assert_array_equal(decode(DEEP[name], channels, exact=False), expected)
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_training_and_prediction_refuse_numbers_of_unknown_white(name: str) -> None:
+    told = r"pixels without a known white \(mode [IF]\); save it as 8-bit PNG$"
+    with pytest.raises(UserError, match=f"^image: {told}"):
+        read_image(UNKNOWN[name], 1)
+    with pytest.raises(ValueError, match=f"^{told}"):
+        decode(UNKNOWN[name], 3)
 
 
 def test_cmyk_is_as_pillow_converts_it() -> None:

@@ -376,6 +376,7 @@ def process(*words: str | Path, **options) -> subprocess.Popen:
     )
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_names_come_from_stdin_until_it_is_interrupted(
     run: Path, folder: Path, tmp_path: Path
 ) -> None:

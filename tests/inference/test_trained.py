@@ -21,7 +21,6 @@ from vit_jax.data import Crop, Resize, TransformConfig, imagenet
 from vit_jax.errors import UserError
 from vit_jax.evals import EvalConfig
 from vit_jax.inference.forward import make_apply
-from vit_jax.inference.published import preprocessing
 from vit_jax.inference.trained import with_model
 from vit_jax.losses import Loss
 from vit_jax.models import DType
@@ -111,37 +110,6 @@ def test_fields_change_and_tables_follow(run: Path) -> None:
         inference.load(str(run), overrides={"image_sise": 1})
     with pytest.raises(UserError, match="2 class names for a model of 3 classes"):
         inference.load(str(run), class_names=["a", "b"])
-
-
-def test_published_preprocessing() -> None:
-    def of(name: str, scheme: str = "timm", **fields):
-        return preprocessing(scheme, models.variant(name, **fields))
-
-    half, imagenet_mean = (0.5,), (0.485, 0.456, 0.406)
-    assert of("vit_b16", "npz") == (half, half, TransformConfig(crop=Crop.RESIZE))
-    # mean, crop and interpolation of timm 1.0.31's pretrained_cfg of each family
-    published = {
-        "vit_b16": (half, 0.9, Resize.BICUBIC),
-        "vit_b16_clip": ((0.48145466, 0.4578275, 0.40821073), 0.9, Resize.BICUBIC),
-        "vit_b16_siglip": (half, 0.9, Resize.BICUBIC),
-        "vit_b16_siglip_384": (half, 0.9, Resize.BICUBIC),
-        "deit_s16_distilled": (imagenet_mean, 0.9, Resize.BICUBIC),
-        "deit3_b16": (imagenet_mean, 0.9, Resize.BICUBIC),
-        "deit_b16_384": (imagenet_mean, 1.0, Resize.BICUBIC),
-        "cait_xxs24": (imagenet_mean, 1.0, Resize.BICUBIC),
-        "convit_b": (imagenet_mean, 0.875, Resize.BICUBIC),
-        "swin_t": (imagenet_mean, 0.9, Resize.BICUBIC),
-        "swin_b_384": (imagenet_mean, 1.0, Resize.BICUBIC),
-        "mixer_b16": (half, 0.875, Resize.BICUBIC),
-        "bit_r50x1": (half, 1.0, Resize.BILINEAR_ANTIALIAS),
-        "regnety_4gf": (imagenet_mean, 0.875, Resize.BICUBIC),
-        "r50_vit_b16_384": (half, 1.0, Resize.BICUBIC),
-    }
-    for name, (mean, ratio, resize) in published.items():
-        found = of(name)
-        expected = TransformConfig(crop=Crop.CENTER, crop_ratio=ratio, resize=resize)
-        assert (found.mean, found.transform) == (mean, expected), name
-    assert of("deit_s16", channels=1).mean == (pytest.approx(0.449, abs=1e-6),)
 
 
 def test_a_file_needs_to_be_told_its_model() -> None:
@@ -236,8 +204,8 @@ def test_flags_change_what_they_name(run: Path, tmp_path: Path) -> None:
 
 BAD = {
     "none": ([], "add --from=DIR of a run"),
-    "field": (["--from={run}", "--model.dimm=3"], "did you mean 'dim'"),
-    "transform": (["--from={run}", "--transform.cropp=center"], "did you mean 'crop'"),
+    "field": (["--from={run}", "--model.dimm=3"], "did you mean --model.dim"),
+    "transform": (["--from={run}", "--transform.cropp=center"], "did you mean --transform.crop"),
     "random": (["--from={run}", "--transform.crop=inception"], "transform draws at random"),
     "mean": (["--from={run}", "--mean=a"], "--mean=a must be numbers"),
     "means": (["--from={run}", "--mean=1,2"], "must be one number: the model's images are grey"),

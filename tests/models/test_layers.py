@@ -18,7 +18,7 @@ from vit_jax.models.layers.attention import attend
 from vit_jax.models.layers.drop_path import DropPathRule, drop_path, drop_path_rates
 from vit_jax.models.layers.mlp import Gelu, gelu
 from vit_jax.models.layers.norm import layer_norm
-from vit_jax.models.layers.posemb import sincos2d
+from vit_jax.models.layers.posemb import PosEmbed, sincos2d
 
 
 def test_sincos_table() -> None:
@@ -28,6 +28,39 @@ def test_sincos_table() -> None:
     expected = [np.sin(2), np.sin(2e-4), np.cos(2), np.cos(2e-4)]
     expected += [np.sin(1), np.sin(1e-4), np.cos(1), np.cos(1e-4)]
     np.testing.assert_allclose(table[5], expected, atol=1e-7)
+
+
+def mae_table(rows: int, columns: int, dim: int) -> np.ndarray:
+    """Write MAE's table out, number by number."""
+    table = np.zeros((rows, columns, dim))
+    for i in range(dim // 4):
+        omega = 1 / 10000 ** (i / (dim / 4))
+        for y in range(rows):
+            for x in range(columns):
+                found = math.sin(x * omega), math.cos(x * omega)
+                found += math.sin(y * omega), math.cos(y * omega)
+                table[y, x, [i + part * dim // 4 for part in range(4)]] = found
+    return table.reshape(-1, dim)
+
+
+def test_sincos_table_of_mae() -> None:
+    table = sincos2d(3, 4, 24, PosEmbed.SINCOS2D_MAE)
+    np.testing.assert_allclose(table, mae_table(3, 4, 24), atol=1e-6)
+    # Of its authors' code, 4 x 4 patches and a width of 48: row 3, column 2, every sixth channel.
+    golden = [
+        0.9092974,
+        0.0199987,
+        -0.4161468,
+        0.9998000,
+        0.1411200,
+        0.0299955,
+        -0.9899925,
+        0.9995500,
+    ]
+    np.testing.assert_allclose(
+        sincos2d(4, 4, 48, PosEmbed.SINCOS2D_MAE)[14, ::6], golden, atol=1e-6
+    )
+    assert np.abs(table - sincos2d(3, 4, 24)).max() > 0.1
 
 
 def _gradients(f: Callable[..., jax.Array], *args: Any) -> Any:

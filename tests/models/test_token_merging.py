@@ -45,8 +45,8 @@ def merged_by_loops(
     into: dict[int, list[int]] = {j: [j] for j in b}
     for _, i, j in edges[:r]:
         into[j].append(i)
-    gone = {i for _, i, _ in edges[:r]}
-    alone = [*range(num_prefix), *(i for i in a if i not in gone)]
+    left = [i for _, i, _ in edges[r:]]
+    alone = [*range(num_prefix), *sorted(left)] if num_prefix else left
     groups = [[i] for i in alone] + [into[j] for j in b]
     total = [sizes[group].sum() for group in groups]
     mean = [
@@ -157,8 +157,9 @@ def drawn(cfg: models.ViTConfig, batch: int = 2) -> tuple[Any, jax.Array]:
         ({"token_merging": 2, "num_registers": 2}, 3),
         ({"token_merging": 7, "distilled": True}, 2),
         ({"token_merging": 3, "num_registers": 1, "class_token": False, "pool": Pool.GAP}, 1),
+        ({"token_merging": 3, "class_token": False, "pool": Pool.GAP}, 0),
     ],
-    ids=["cls", "distilled", "gap"],
+    ids=["cls", "distilled", "register", "gap"],
 )
 def test_forward_pass_is_that_of_the_loops(fields: dict[str, Any], num_prefix: int) -> None:
     cfg = small(**fields)

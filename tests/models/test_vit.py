@@ -19,7 +19,7 @@ from vit_jax.errors import UserError
 from vit_jax.models.layers.init import Init
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.pool import Pool
-from vit_jax.models.layers.posemb import PosEmbed
+from vit_jax.models.layers.posemb import FIXED, PosEmbed, sincos2d
 
 TABLE = json.loads((Path(__file__).parent.parent / "golden" / "param_counts.json").read_text())
 TIMM_SIZES = {
@@ -36,8 +36,8 @@ GAP = {"pool": Pool.GAP, "class_token": False}
 SO150M = {"dim": 896, "depth": 18, "num_heads": 14, "mlp_dim": 2304, "num_registers": 4}
 SO150M2 = {"dim": 832, "depth": 21, "num_heads": 13, "mlp_dim": 2176, "num_registers": 1}
 OPTIONS = {
-    "vit_base_patch16_gap": ("vit_b16", {**GAP, "fc_norm": True}),
-    "vit_huge_patch14_gap": ("vit_h14", {**GAP, "fc_norm": True}),
+    "vit_base_patch16_gap": ("vit_b16", {**GAP, "num_heads": 16}),
+    "vit_huge_patch14_gap": ("vit_h14", GAP),
     "vit_giant_patch16_gap": ("vit_g16", GAP),
     "vit_base_patch16_reg4_gap": (
         "vit_b16",
@@ -151,6 +151,15 @@ def test_options_give_the_promised_shapes(fields: dict) -> None:
     assert np.isfinite(out.logits).all()
 
 
+@pytest.mark.parametrize("kind", sorted(FIXED))
+def test_fixed_positions_are_added_to_the_patches_alone(kind: PosEmbed) -> None:
+    params, image, out = forward(small(pos_embed=kind, depth=1))
+    learned = small(pos_embed_prefix=False, depth=1)
+    table = sincos2d(2, 6, 16, kind)[None]
+    same = jax.jit(models.create(learned).apply)({"params": {**params, "pos_embed": table}}, image)
+    np.testing.assert_allclose(out.tokens, same.tokens, atol=1e-6)
+
+
 def test_dropout_and_drop_path_act_in_training_only() -> None:
     cfg = small(dropout_rate=0.3, drop_path_rate=0.5, attention_dropout_rate=0.3)
     plain = small()
@@ -231,6 +240,7 @@ def test_dynamic_image_size() -> None:
         ({"distilled": True, "pool": Pool.GAP}, "distilled"),
         ({"distilled": True, "pre_logits_dim": 4}, "pre_logits_dim=0"),
         ({"dim": 6, "num_heads": 2, "pos_embed": PosEmbed.SINCOS2D}, "divisible by 4"),
+        ({"dim": 6, "num_heads": 2, "pos_embed": PosEmbed.SINCOS2D_MAE}, "sincos2d_mae needs"),
         ({"drop_path_rate": 1.0}, "drop_path_rate"),
         ({"depth": 0}, "depth"),
         ({"image_size": (1, 2, 3)}, "image_size"),

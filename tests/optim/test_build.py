@@ -121,16 +121,27 @@ def adafactor(name, p, g, memory, t, cap=0.5):
     return p - LR * (memory["m"] + decay_of(name, p))
 
 
-def muon(name, p, g, memory, t, beta=0.8):
+def coupled_sgd(name, p, g, memory, t):
+    g = g + decay_of(name, p)
+    memory["m"] = 0.8 * memory.get("m", 0) + g
+    return p - LR * (g + 0.8 * memory["m"])
+
+
+def muon(name, p, g, memory, t, beta=0.8, debias=True):
     if not name.startswith("blocks/") or p.ndim != 2:
         return adamw(name, p, g, memory, t)
     m = memory["m"] = beta * memory.get("m", 0) + (1 - beta) * g
-    x = beta * m / (1 - beta ** (t + 1)) + (1 - beta) * g / (1 - beta**t)
+    late, now = (1 - beta ** (t + 1), 1 - beta**t) if debias else (1, 1)
+    x = beta * m / late + (1 - beta) * g / now
     x = x / np.linalg.norm(x)
     for _ in range(5):
         a = x @ x.T
         x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
     return p - LR * (0.2 * np.sqrt(max(p.shape)) * x + decay_of(name, p))
+
+
+def jordans_muon(name, p, g, memory, t):
+    return muon(name, p, g, memory, t, debias=False)
 
 
 ADAM = {"beta2": 0.99, "eps": 1e-6}
@@ -141,6 +152,11 @@ CASES = {
     Optimizer.LION: (lion, {"beta2": 0.99}),
     Optimizer.ADAFACTOR: (adafactor, {"beta2": 0.5, "momentum": 0.8}),
     Optimizer.MUON: (muon, ADAM | {"momentum": 0.8, "nesterov": True}),
+}
+# Other forms of them: the formula, and what is set besides.
+FORMS = {
+    "coupled": (Optimizer.SGD, coupled_sgd, {"coupled_decay": True}),
+    "jordan": (Optimizer.MUON, jordans_muon, {"muon_debias": False}),
 }
 
 
@@ -153,14 +169,45 @@ def test_each_layer_follows_the_formula(name):
     # Deeper than wide, and wide enough to factor: Adafactor must not factor the depth.
     params = make_params(depth=36, dim=34, out=32) if name == Optimizer.ADAFACTOR else make_params()
     grads = make_grads(params)
+    got, _ = run(config(name), params, grads)
+    assert_layers_close(got, by_formula(CASES[name][0], params, grads), rtol=5e-5, atol=2e-6)
+
+
+def by_formula(formula, params, grads):
     want, memory = by_layer(params), {layer: {} for layer in by_layer(params)}
     for t, g in enumerate(grads, 1):
         g = by_layer(g)
-        want = {
-            layer: CASES[name][0](layer, p, g[layer], memory[layer], t) for layer, p in want.items()
-        }
-    got, _ = run(config(name), params, grads)
-    assert_layers_close(got, want, rtol=5e-5, atol=2e-6)
+        want = {layer: formula(layer, p, g[layer], memory[layer], t) for layer, p in want.items()}
+    return want
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_layer_follows_the_formula_of_a_form(form):
+    name, formula, settings = FORMS[form]
+    params = make_params()
+    grads = make_grads(params)
+    plain, before = run(config(name), params, grads)
+    got, state = run(config(name, **settings), params, grads)
+    assert_layers_close(got, by_formula(formula, params, grads), rtol=5e-5, atol=2e-6)
+    with pytest.raises(AssertionError):
+        assert_layers_close(plain, by_layer(got), rtol=1e-3, atol=1e-5)
+    # What is stored of a run is the same, its counters too.
+    assert trees.differences(state, before) == []
+    counts = [
+        {n: int(leaf) for n, leaf in trees.named_leaves(s) if n.endswith("count")}
+        for s in (state, before)
+    ]
+    assert counts[0] == counts[1]
+
+
+def test_coupled_decay_is_not_clipped():
+    params = make_params()
+    (g,) = make_grads(params, steps=1)
+    cfg = config(Optimizer.SGD, coupled_decay=True)
+    cfg.clip_norm = 0.5
+    scale = 0.5 / np.sqrt(sum((v**2).sum() for v in by_layer(g).values()))
+    clipped = [jax.tree.map(lambda v: v * scale, g)]
+    assert_layers_close(run(cfg, params, [g])[0], by_formula(coupled_sgd, params, clipped))
 
 
 def test_adamw_equals_optax_bitwise():

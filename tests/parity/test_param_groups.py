@@ -20,6 +20,7 @@ from tests.parity import (
 )
 from tests.parity.torch_models import timm
 from vit_jax import models
+from vit_jax.models.layers.pool import Pool
 from vit_jax.optim import OptimConfig
 from vit_jax.optim.rules import make_rules
 from vit_jax.weights.timm import entries
@@ -29,6 +30,7 @@ from timm.optim import param_groups_weight_decay  # isort: skip  (torch_models m
 # timm's have four stages.
 CONFIGS = {
     **TINY,
+    "map": dataclasses.replace(TINY["vit"], pool=Pool.MAP),
     "regnet": models.variant("regnety_200mf"),
     "resnet": dataclasses.replace(
         TINY["resnet"], depths=(1, 2, 1, 1), widths=(16, 32, 64, 128), image_size=(32, 32)
@@ -36,6 +38,7 @@ CONFIGS = {
 }
 BUILD = {
     "vit": test_vit.build,
+    "map": test_vit.build,
     "deit": test_vit.build,
     "cait": test_cait.build,
     "convit": test_convit.build,
@@ -83,10 +86,19 @@ def test_layer_decay_groups_as_timm(family):
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_default_decay_is_timms(family):
+def test_default_decay_is_timms_but_for_the_pools_query(family):
+    ours = by_timm_name(family, rules(family, weight_decay=0.1).decayed)
+    theirs = decayed_by_timm(family)
+    differing = {name for name in theirs if ours[name] != theirs[name]}
+    assert differing == ({"attn_pool.latent"} if family == "map" else set())
+    if family == "map":
+        documented = rules(family, weight_decay=0.1, decay="kernel$|map_pool/latent").decayed
+        assert by_timm_name(family, documented) == theirs
+
+
+def decayed_by_timm(family):
     model = BUILD[family](CONFIGS[family])
     spared = getattr(model, "no_weight_decay", set)()
     groups = param_groups_weight_decay(model, 0.1, no_weight_decay_list=spared)
     decayed = {id(p) for group in groups if group["weight_decay"] for p in group["params"]}
-    expected = {name: id(p) in decayed for name, p in model.named_parameters()}
-    assert by_timm_name(family, rules(family, weight_decay=0.1).decayed) == expected
+    return {name: id(p) in decayed for name, p in model.named_parameters()}

@@ -53,6 +53,32 @@ def test_a_manifest_of_one_time_reads_as_a_range(tmp_path: Path) -> None:
     assert point_lib.read_manifest(tmp_path)[0].seconds is None
 
 
+@pytest.mark.parametrize("kept", [1, 30, -1])
+def test_a_torn_last_line_is_left_out_and_replaced(
+    kept: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = point_lib.to_line(dataclasses.replace(POINT, run="4567", name="a name of two bytes: é"))
+    manifest = tmp_path / "manifest.jsonl"
+    manifest.write_text(f"{point_lib.to_line(POINT)}\n{line[:kept]}")
+    assert [point.run for point in point_lib.read_manifest(tmp_path)] == ["0123"]
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told == f"warning: {manifest}, line 2, is torn: left out, 1 are read"
+    for _ in range(2):
+        point_lib.add_to_manifest(tmp_path, dataclasses.replace(POINT, run="89ab"))
+    assert [point.run for point in point_lib.read_manifest(tmp_path)] == ["0123", "89ab"]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_whole_last_line_without_its_end_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "manifest.jsonl").write_text(point_lib.to_line(POINT))
+    assert [point.run for point in point_lib.read_manifest(tmp_path)] == ["0123"]
+    point_lib.add_to_manifest(tmp_path, dataclasses.replace(POINT, run="89ab"))
+    assert [point.run for point in point_lib.read_manifest(tmp_path)] == ["0123", "89ab"]
+    assert capsys.readouterr().err == ""
+
+
 def test_a_manifest_that_is_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"holds no manifest\.jsonl.*sweep run FILE"):
         point_lib.read_manifest(tmp_path)

@@ -162,7 +162,7 @@ MISTAKES = {
     "typo.py": (
         "def sweep():\n    yield {'optim.lrr': 1}\n",
         [],
-        "point lrr=1: unknown key --config.optim.lrr.*did you mean 'lr'",
+        r"point lrr=1: unknown key --config.optim.lrr; did you mean --config.optim.lr\?",
     ),
     "wrong.py": (
         "def sweep():\n    yield {'optim.lr': 'fast'}\n",

@@ -118,6 +118,7 @@ def test_a_run_that_is_given_up_is_told_to_stop(
     assert results.ended(POINT.workdir(tmp_path)).state is State.PRUNED
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_signal_reaches_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body = (
         "signal.signal(signal.SIGTERM, lambda *_: (line('{\"step\": 1}'), sys.exit(75)))\n"

@@ -251,3 +251,16 @@ def test_goes_back_behind_damaged_checkpoints(tmp_path, capsys):
     assert "checkpoints/3 is unusable" in told
     assert (result.step, int(result.state.step)) == (9, 6)
     assert result.metrics["val/loss"] == reader.find(place, "6").record.metrics["val/loss"]
+
+
+def test_the_end_says_of_which_step_its_metrics_are(tmp_path, capsys):
+    place = tmp_path / "run"
+    cfg = config(patience=0)
+    cfg.duration = "6 steps"
+    fit(cfg, place)
+    told = f"the metrics above are of step 6, the last; --from={place} takes step 3, the best by "
+    assert told + f"val/loss, and --from={place}@latest this one" in capsys.readouterr().out
+    assert reader.find(place, "").step == 3
+    cfg.checkpoint.mode = Mode.MIN
+    fit(cfg, tmp_path / "better")
+    assert "the metrics above" not in capsys.readouterr().out

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vit_jax.checkpoints.config import Mode, ranked
 from vit_jax.train.report import learning_curve
 
 
@@ -55,6 +56,18 @@ def test_curves_labels_and_values(tmp_path, axes):
     pixels = np.asarray(Image.open(tmp_path / "curve.png").convert("RGB"))
     assert pixels.shape[1] > 1200
     assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 50
+
+
+def test_of_equal_bests_the_last_is_marked(tmp_path, axes):
+    tops = (0.5, 0.75, 0.75, 0.25)
+    rows = [{"step": i, "val/top1": t, "val/loss": 1 - t} for i, t in enumerate(tops, 1)]
+    assert learning_curve(_write(tmp_path / "m.jsonl", rows), tmp_path / "c.png", "equals")
+    for each in axes:
+        (text,) = each.get_legend().get_texts()
+        assert text.get_text().endswith("at step 3)")
+        assert each.lines[0].get_xdata().tolist() == [3]
+    ranks = {row["step"]: row for row in rows}
+    assert ranked(ranks, "val/top1", Mode.MAX)[0] == ranked(ranks, "val/loss", Mode.MIN)[0] == 3
 
 
 def test_long_run_is_thinned_to_its_end(tmp_path, axes):

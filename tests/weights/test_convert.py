@@ -20,7 +20,7 @@ from vit_jax.__main__ import main as verb_main
 from vit_jax.errors import UserError
 from vit_jax.models import ViTConfig
 from vit_jax.models.layers.pool import Pool
-from vit_jax.models.layers.posemb import PosEmbed, sincos2d
+from vit_jax.models.layers.posemb import FIXED, PosEmbed, sincos2d
 from vit_jax.weights import export
 
 ROOT = Path(__file__).parents[2]
@@ -60,13 +60,14 @@ def test_there_and_back(family: str, tmp_path: Path) -> None:
     assert all(v.dtype == np.float32 for key, v in state.items() if key not in counters)
 
 
-def test_fixed_positions_become_a_learned_table(tmp_path: Path) -> None:
-    fixed = dataclasses.replace(VIT, pos_embed=PosEmbed.SINCOS2D, image_size=(8, 12))
+@pytest.mark.parametrize("kind", sorted(FIXED))
+def test_fixed_positions_become_a_learned_table(kind: PosEmbed, tmp_path: Path) -> None:
+    fixed = dataclasses.replace(VIT, pos_embed=kind, image_size=(8, 12))
     variables = variables_of(fixed)
     export.save(tmp_path / "x.safetensors", weights.to_timm(variables, fixed))
     learned = dataclasses.replace(fixed, pos_embed=PosEmbed.LEARNED, pos_embed_prefix=False)
     loaded = weights.load(f"timm:{tmp_path}/x.safetensors", learned)["params"]
-    np.testing.assert_array_equal(loaded.pop("pos_embed")[0], sincos2d(2, 3, 16))
+    np.testing.assert_array_equal(loaded.pop("pos_embed")[0], sincos2d(2, 3, 16, kind))
     assert_equal({"params": loaded}, variables["params"])
 
 
@@ -201,8 +202,11 @@ BAD = {
     "model of a run": (["--from={run}", "--model=vit_b16"], "knows its model"),
     "no model": (["--from=timm:{there}", "--to=timm:x.safetensors"], "add --model=VARIANT"),
     "variant": (["--from=timm:{there}", "--model=vit_b61"], "did you mean 'vit_b16'"),
-    "field": (["--from={run}", "--model.dimm=3"], "--model.dimm: model has no field 'dimm'"),
-    "value": (["--from={run}", "--model.pool=gpa"], "cls|gap|map"),
+    "field": (["--from={run}", "--model.dimm=3"], "did you mean --model.dim"),
+    "value": (
+        ["--from={run}", "--model.pool=gpa"],
+        "unknown --model.pool 'gpa'; did you mean 'gap'?",
+    ),
     "flag": (["--from={run}", "--forse"], "did you mean '--force'"),
     "impossible": (["--from={run}", "--model.pre_logits_dim=4", "--to=timm:x"], "no counterpart"),
     "average of a file": (

@@ -6,6 +6,7 @@ import builtins
 import importlib.util
 import logging
 import os
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,9 @@ def test_only_tensors(tmp_path: Path) -> None:
     assert "epoch is no plain tensor (int)" in refused(save(path, {"epoch": 3}))
     sparse = torch.from_numpy(X).to_sparse()
     assert "w is no plain tensor" in refused(save(path, {"w": sparse}))
+    with warnings.catch_warnings(action="ignore"):  # torch's, of what it may change
+        nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    assert "w is no plain tensor (a nested tensor)" in refused(save(path, {"w": nested}))
     assert "holds a list" in refused(save(path, [torch.zeros(1)]))
     assert "its keys are not names" in refused(save(path, {1: torch.zeros(1)}))
     assert "not the name" in refused(save(path, {"a\nb": torch.zeros(1)}))

@@ -5,13 +5,9 @@ Each appears under its final name only when it is complete (storage.py). A diges
 (record.py) is saved with the state and verified on restore.
 """
 
-import contextlib
 import logging
-import os
 import shutil
-import tempfile
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, SupportsFloat
@@ -20,17 +16,15 @@ import jax
 from jax.experimental import multihost_utils
 
 from vit_jax import trees
+from vit_jax.checkpoints import folder, storage
 from vit_jax.checkpoints import record as record_lib
-from vit_jax.checkpoints import storage
 from vit_jax.checkpoints.config import CheckpointConfig, ranked
 from vit_jax.checkpoints.orbax_errors import cause, silence_orbax
-from vit_jax.checkpoints.record import Damaged
-from vit_jax.errors import CANNOT_SAVE, UserError
+from vit_jax.checkpoints.paths import check_path
+from vit_jax.checkpoints.record import Damaged, Unreadable
+from vit_jax.errors import IO_ERROR, UserError
 
 _log = logging.getLogger(__name__)
-
-_PAUSES = (0.1, 0.3, 1.0, 0.0)  # seconds: threads of a save that failed may still be writing
-_DELETED = ".deleted"  # renamed before removal: a kill half-way leaves no half of a checkpoint
 
 
 class CorruptCheckpoints(UserError):
@@ -42,7 +36,7 @@ class CorruptCheckpoints(UserError):
 class SaveFailed(UserError):
     """A checkpoint could not be written; the older ones are intact."""
 
-    status = CANNOT_SAVE
+    status = IO_ERROR
 
 
 class Restored(NamedTuple):
@@ -60,9 +54,15 @@ class Checkpointer:
     """
 
     def __init__(self, directory: str | Path, cfg: CheckpointConfig) -> None:
-        """Open or create `directory`, and remove what a killed save or deletion left there."""
+        """Open or create `directory`, and remove what a killed save or deletion left there.
+
+        Raises:
+            UserError: a path that Orbax does not find again.
+            Unreadable: the operating system does not let a checkpoint be read.
+        """
         silence_orbax()
         self._directory = Path(directory).absolute()
+        check_path(self._directory)
         self._cfg = cfg
         if jax.process_index() == 0:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -74,6 +74,9 @@ class Checkpointer:
         self._bad: set[int] = set()  # found damaged
         self._pending: threading.Thread | None = None
         self._failure: SaveFailed | None = None
+        record_lib.on_all_processes(self._read_metrics)
+
+    def _read_metrics(self) -> None:
         for step in [int(e.name) for e in self._directory.iterdir() if e.name.isdecimal()]:
             try:
                 self._metrics[step] = storage.read_record(self._path(step)).metrics
@@ -109,10 +112,10 @@ class Checkpointer:
         if foreign:
             raise UserError(
                 f"{self._directory} holds a checkpoint of step {foreign[-1]}, but this run is at "
-                f"step {step} and did not continue from it; choose another workdir, or delete it"
+                f"step {step} and did not continue from it; choose another workdir"
             )
         if step in self._bad:
-            self._delete({step})
+            self._remove({step})
         self._clear()
         record = record_lib.describe(state, metadata, metrics or {})
         num_bytes = trees.num_bytes(state)
@@ -127,10 +130,16 @@ class Checkpointer:
                 complete()
             except Exception as error:
                 self._failure = self._failed(step, num_bytes, error)
+                return
+            self._metrics[step] = record.metrics
+            try:
+                storage.read_back(self._path(step), record)
+            except (Damaged, Unreadable) as error:
+                self._bad.add(step)
+                self._failure = self._failed(step, num_bytes, error)
             else:
-                self._metrics[step] = record.metrics
                 self._ours.add(step)
-                self._delete(set(self._metrics) - self._kept())
+                self._remove(set(self._metrics) - self._kept())
 
         # Not a daemon: a process that ends normally still completes its last checkpoint.
         self._pending = threading.Thread(target=finish, name=f"checkpoint-{step}")
@@ -163,7 +172,7 @@ class Checkpointer:
         if reasons:
             raise CorruptCheckpoints(
                 f"no checkpoint in {self._directory} is usable ({'; '.join(reasons)}); "
-                "bring back a copy, or delete the directory to start from step 0"
+                "bring back a copy, or choose another workdir to start from step 0"
             )
         return None
 
@@ -211,13 +220,13 @@ class Checkpointer:
         """Return the step of the best `cfg.metric` (the later of equals), None if none has it."""
         return next(iter(self._best()), None)
 
-    def wait(self) -> None:
-        """Block until the save under way is on disk.
+    def wait(self, seconds: float | None = None) -> None:
+        """Block until the save under way is on disk, for at most so many seconds.
 
         Raises:
             SaveFailed: a save failed since the last call.
         """
-        failure = self._join()
+        failure = self._join(seconds)
         if failure:
             raise failure
 
@@ -225,9 +234,11 @@ class Checkpointer:
         """Finish as `wait` does; nothing else needs closing."""
         self.wait()
 
-    def _join(self) -> SaveFailed | None:
+    def _join(self, seconds: float | None = None) -> SaveFailed | None:
         if self._pending is not None:
-            self._pending.join()
+            self._pending.join(seconds)
+            if self._pending.is_alive():
+                return None
             self._pending = None
         failure, self._failure = self._failure, None
         return failure
@@ -249,44 +260,24 @@ class Checkpointer:
     def _kept(self) -> set[int]:
         return {*self.steps()[-self._cfg.keep :], *self._best()[: self._cfg.keep_best]}
 
-    def _delete(self, steps: set[int]) -> None:
+    def _remove(self, steps: set[int]) -> None:
+        """Delete intact checkpoints, and set damaged ones aside."""
         for step in steps:
             del self._metrics[step]
-            self._bad.discard(step)
             self._ours.discard(step)
+            damaged = step in self._bad
+            self._bad.discard(step)
             if jax.process_index() == 0:
-                doomed = self._path(step).with_name(f"{step}{_DELETED}")
-                with contextlib.suppress(OSError):
-                    self._path(step).rename(doomed)
-                    shutil.rmtree(doomed)
+                (folder.set_aside if damaged else folder.delete)(self._path(step))
 
     def _clear(self) -> None:
-        """Remove what is no checkpoint: of saves and deletions that failed or were killed."""
-        if jax.process_index() != 0:
-            return
-        with contextlib.suppress(OSError):  # a disk that is gone; the save will say so
-            doomed = [
-                entry
-                for entry in self._directory.iterdir()
-                if storage.TEMPORARY in entry.name or entry.name.endswith(_DELETED)
-            ]
-            for pause in _PAUSES:
-                for entry in doomed:
-                    shutil.rmtree(entry, ignore_errors=True)
-                doomed = [entry for entry in doomed if entry.exists()]
-                if not doomed:
-                    return
-                time.sleep(pause)
+        if jax.process_index() == 0:
+            folder.clear(self._directory)
 
     def _make_folder(self) -> None:
-        """Try what a save does first: where it fails, Orbax's threads wait for it for 20 minutes.
-
-        Raises:
-            Damaged: the disk is full, gone or not to be written to.
-        """
         try:
             if jax.process_index() == 0:
-                os.rmdir(tempfile.mkdtemp(suffix=_DELETED, dir=self._directory))
+                folder.try_to_write(self._directory)
         except OSError as error:
             raise Damaged(error.strerror) from error
 

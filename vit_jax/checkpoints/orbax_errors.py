@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Orbax says when something fails: the true cause, and what to keep off the screen."""
 
+import errno
 import functools
 import logging
 import os
@@ -9,6 +10,8 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator
+
+_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 
 
 def _not_from_orbax(record: logging.LogRecord) -> bool:
@@ -30,6 +33,8 @@ def silence_orbax() -> None:
     before = sys.unraisablehook
 
     def hook(unraisable: "sys.UnraisableHookArgs") -> None:
+        if sys.is_finalizing():  # the modules that this needs may be gone
+            return
         frames = traceback.extract_tb(unraisable.exc_traceback)
         closed = str(unraisable.exc_value) == "Event loop is closed"
         if not closed and not any("orbax" in frame.filename for frame in frames):
@@ -43,6 +48,22 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+
+
+def reading_error(error: BaseException) -> OSError | None:
+    """Return why the operating system did not let a file be read; None if none of its reasons.
+
+    A file that is not there, or a directory in its place, is no such reason: it is damage.
+    """
+    for link in chain(error):
+        number = link.errno if isinstance(link, OSError) else None
+        if isinstance(link, MemoryError):
+            number = errno.ENOMEM
+        elif found := re.search(r"os_error_code='(\d+)'", str(link)):
+            number = int(found[1])
+        if number is not None and number not in _DAMAGE:
+            return OSError(number, os.strerror(number))
+    return None
 
 
 def cause(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from jax.experimental import multihost_utils
 
 from vit_jax import trees
 from vit_jax.checkpoints.digest import digests, examine
-from vit_jax.errors import NonFinite, UserError
+from vit_jax.errors import IO_ERROR, NonFinite, UserError
 
 _FORMAT = 1
 
@@ -23,6 +23,12 @@ T = TypeVar("T")
 
 class Damaged(Exception):
     """Why one checkpoint cannot be used, in words for a person."""
+
+
+class Unreadable(UserError):
+    """A checkpoint may be intact, but the operating system does not let it be read now."""
+
+    status = IO_ERROR
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +64,8 @@ def describe(
         name: (str(leaf.dtype), list(leaf.shape), sums[name])
         for name, leaf in trees.named_leaves(state)
     }
-    return Record(leaves, dict(metadata), {name: float(v) for name, v in metrics.items()})
+    now = json.loads(json.dumps(metadata))  # the run goes on with its own
+    return Record(leaves, now, {name: float(v) for name, v in metrics.items()})
 
 
 def pack(record: Record) -> dict[str, Any]:
@@ -124,16 +131,19 @@ def listed(names: list[str]) -> str:
 
 
 def on_all_processes(do: Callable[[], T]) -> T:
-    """Return `do()`; if one process finds damage, raise for all, lest they part ways."""
-    value, damage = None, None
+    """Return `do()`; if one process cannot read or finds damage, raise for all: none parts ways."""
+    value, failure = None, None
     try:
         value = do()
-    except Damaged as error:
-        damage = error
+    except (Damaged, Unreadable) as error:
+        failure = error
     if jax.process_count() > 1:
-        intact = multihost_utils.process_allgather(np.asarray(damage is None))
-        if not intact.all() and damage is None:
-            damage = Damaged("another process cannot reach it")
-    if damage is not None:
-        raise damage
+        failed = {None: 0, Damaged: 1, Unreadable: 2}[type(failure) if failure else None]
+        worst = multihost_utils.process_allgather(np.asarray(failed)).max()
+        if worst == 2 and failed != 2:
+            failure = Unreadable("another process cannot read a checkpoint; its line says why")
+        elif worst == 1 and failed == 0:
+            failure = Damaged("another process finds it damaged")
+    if failure is not None:
+        raise failure
     return cast(T, value)

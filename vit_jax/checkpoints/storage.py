@@ -6,18 +6,21 @@ of contents: record.py has. All of Orbax is in this file and in what orbax_error
 """
 
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
+import tensorstore as ts
 from orbax.checkpoint import v1 as ocp
 
 from vit_jax import trees
 from vit_jax.checkpoints import record as record_lib
-from vit_jax.checkpoints.orbax_errors import chain
-from vit_jax.checkpoints.record import Damaged, Record, listed
+from vit_jax.checkpoints.orbax_errors import chain, reading_error
+from vit_jax.checkpoints.record import Damaged, Record, Unreadable, listed
 
+_ARRAYS = "state"  # the folder of a step that holds them
 TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a step that Orbax has not finished
 
 
@@ -39,17 +42,41 @@ def save_async(path: Path, state: trees.PyTree, record: Record) -> Callable[[], 
         return ocp.save_async(str(path), state, custom_metadata=record_lib.pack(record)).result
 
 
+def read_back(path: Path, record: Record) -> None:
+    """Look at a finished checkpoint as a restore does: at its record, and for each of its arrays.
+
+    Raises:
+        Damaged: what was saved is not there.
+        Unreadable: the operating system does not let it be read.
+    """
+    if record_lib.pack(read_record(path)) != record_lib.pack(record):  # a NaN is not itself
+        raise Damaged("its metadata is not what was saved")
+    try:
+        base = {"driver": "file", "path": f"{path / _ARRAYS}/"}
+        spec = {"driver": "ocdbt", "base": base}
+        there = set(ts.KvStore.open(spec).result().list().result())
+    except Exception as error:
+        raise _why(path, error) or Damaged("its list of arrays is missing or undecodable") from None
+    lost = [n for n in record.leaves if f"{n.replace('/', '.')}/zarr.json".encode() not in there]
+    if lost:
+        raise Damaged(f"{listed(lost)} cannot be read back")
+
+
 def read_record(path: Path) -> Record:
     """Return what is kept beside a checkpoint's arrays.
 
     Raises:
         Damaged: it is missing or changed.
+        Unreadable: the operating system does not let it be read.
     """
     try:
         packed = ocp.metadata(str(path)).custom_metadata
-    except Exception:
-        raise Damaged("its metadata is missing or unreadable") from None
-    return record_lib.unpack(packed)
+    except Exception as error:
+        raise _why(path, error) or Damaged("its metadata is missing or undecodable") from None
+    try:
+        return record_lib.unpack(packed)
+    except Damaged as damage:  # Orbax takes metadata that it cannot open for none
+        raise _why(path, damage) or damage from None
 
 
 def load(path: Path, abstract: trees.PyTree, record: Record) -> trees.PyTree:
@@ -62,7 +89,9 @@ def load(path: Path, abstract: trees.PyTree, record: Record) -> trees.PyTree:
         record: the checkpoint's, to name what cannot be read.
 
     Raises:
-        Damaged: an array cannot be read. Whether it is what was saved is for `record.verify`.
+        Damaged: an array is missing or cannot be decoded. Whether it is what was saved is for
+            `record.verify`.
+        Unreadable: the operating system does not let it be read.
     """
     context = ocp.Context()
     context.pytree.loading.partial_load = True
@@ -70,11 +99,41 @@ def load(path: Path, abstract: trees.PyTree, record: Record) -> trees.PyTree:
         with context:
             return ocp.load(str(path), jax.tree.map(_placed, abstract))
     except Exception as error:
+        unreadable = _why(path, error)
+        if unreadable is not None:
+            raise unreadable from None
         text = "\n".join(str(link) for link in chain(error))
         # Arrays are stored under dotted names.
         names = [n for n in record.leaves if f'"{n.replace("/", ".")}/' in text]
         what = listed(names) if names else "its list of arrays"
         raise Damaged(f"{what} cannot be read (a file is cut, missing or damaged)") from None
+
+
+def _why(path: Path, error: BaseException) -> Unreadable | None:
+    """Return the error of a file that cannot be read, which says nothing of what it holds."""
+    found = reading_error(error) or _first_unreadable(path)
+    if found is None:
+        return None
+    return Unreadable(
+        f"cannot read checkpoint {path}: {found.strerror} (errno {found.errno}); it was "
+        "not changed; mend that and start again"
+    )
+
+
+def _first_unreadable(path: Path) -> OSError | None:
+    """Try every file: Orbax takes some that it cannot open for files that are not there."""
+
+    def stop(error: OSError) -> None:
+        raise error
+
+    try:
+        for folder, _, names in os.walk(path, onerror=stop):
+            for name in names:
+                with open(os.path.join(folder, name), "rb") as file:
+                    file.read(1)
+    except OSError as error:
+        return reading_error(error)
+    return None
 
 
 def _placed(leaf: Any) -> Any:

@@ -151,7 +151,9 @@ def _enlarged(view: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "P Q C"]:
 
 
 def _top(trained: Trained, logits: Float[np.ndarray, "1 K"]) -> str:
-    """List the likeliest classes, one a line."""
+    """List the likeliest classes, one a line; of a network without a head none."""
+    if not trained.has_head:
+        return method(trained.model)
     shares = np.asarray(probabilities(logits, trained.loss))[0]
     best = np.argsort(-shares, kind="stable")[:_CLASSES]
     return "\n".join(f"{trained.class_names[i]}: {100 * shares[i]:.1f} %" for i in best)

@@ -4,6 +4,7 @@
 import contextlib
 import dataclasses
 import math
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from vit_jax.config import Config
 from vit_jax.data.augment import jitter, parse
 from vit_jax.data.config import mean_color
 from vit_jax.data.mix_config import is_on
-from vit_jax.data.sources import Label
+from vit_jax.data.sources import Label, digest_of
 from vit_jax.errors import UserError
 from vit_jax.objectives import ObjectiveConfig, Supervised
 
@@ -53,6 +54,10 @@ class Examples:
     def example_id(self, index: int) -> str:
         """Name an image as its errors do."""
         return self._ids[index]
+
+    def digest(self) -> str:
+        """Return that of the images' names."""
+        return digest_of(os.fsencode(name) for name in self._ids)
 
     def only(self, index: int) -> "Examples":
         """Return one of them alone."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m vit_jax cache_teacher`: a teacher's logits for a whole run, once, to disk."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,3 +46,7 @@ def main(argv: Sequence[str]) -> int:
         return write_cache.write(cfg, Path(out).expanduser(), top_k)
 
     return cli_flags.run(command, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

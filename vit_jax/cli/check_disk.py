@@ -26,7 +26,7 @@ def disk(place: Path) -> Finding:
 
     The place itself is not made: the nearest folder above that is there stands for it.
     """
-    workdir.check_local(place)
+    workdir.check(place)
     folder = standing(place)
     free = shutil.disk_usage(folder).free
     text = f"{folder}: {format_bytes(free)} free"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m vit_jax convert --from ... --to timm:FILE`: weights under timm's names."""
 
+import sys
 from collections.abc import Sequence
 
 import jax
@@ -57,3 +58,7 @@ def _target(to: str) -> str:
     if scheme != "timm":
         raise errors.unknown("kind of weights to write in", to, ["timm:FILE.safetensors"])
     return path
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

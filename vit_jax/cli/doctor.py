@@ -137,3 +137,7 @@ def _conclude(findings: Sequence[Finding], hint: str) -> int:
         counts[finding.state] += 1
     print(", ".join(f"{count} {state}" for state, count in counts.items()) + hint)
     return 1 if counts[BROKEN] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

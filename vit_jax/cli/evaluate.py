@@ -2,6 +2,7 @@
 """`python -m vit_jax evaluate --from=RUN`: how good a trained model is, and on what it fails."""
 
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ from vit_jax import cluster, startup
 from vit_jax.cli import flags as cli_flags
 from vit_jax.cli import trained_flags
 from vit_jax.cli.evaluation import Request, evaluate
-from vit_jax.config import check_path
 from vit_jax.errors import UserError
+from vit_jax.field_names import check_value_path
 from vit_jax.sharding import MeshConfig
 
 _HELP = f"""usage: python -m vit_jax evaluate --from=RUN [flags]
@@ -88,7 +89,7 @@ def _define_mesh(argv: Sequence[str], values: flags.FlagValues) -> None:
     for argument in argv:
         field = re.match(r"--?mesh\.([^=]+)", argument)
         if field:
-            check_path(mesh, field[1], root="mesh")
+            check_value_path(mesh, field[1], root="mesh")
     config_flags.DEFINE_config_dataclass("mesh", mesh, flag_values=values, sys_argv=list(argv))
 
 
@@ -100,3 +101,7 @@ def _whole(name: str, words: Sequence[str]) -> list[int]:
     if any(number < 1 for number in numbers):
         raise UserError(f"--{name}={','.join(words)} must be whole numbers, such as 1,3,5")
     return numbers
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

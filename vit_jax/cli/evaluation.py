@@ -18,6 +18,7 @@ from jax.sharding import Mesh
 from vit_jax import sharding, trees
 from vit_jax.cli.corrupted_sheet import corrupted_sheet
 from vit_jax.cli.meter import watched
+from vit_jax.data import short_name
 from vit_jax.errors import UserError
 from vit_jax.evals import Classify, Predict, Scores, calibration, corruptions, plots, robustness
 from vit_jax.evals.intervals import wilson
@@ -205,7 +206,7 @@ def _measure(measuring: _Measuring) -> tuple[Scores, dict[str, Any]]:
     if writer.folder is not None:
         with _writing(writer.folder):
             writer.written += measuring.evaluation.report(scores, writer.folder)
-        writer.write("reliability.png", plots.draw_reliability(bins, source.name))
+        writer.write("reliability.png", plots.draw_reliability(bins, short_name(source.name)))
     return scores, measured
 
 
@@ -229,7 +230,8 @@ def _sweep(
     _say(f"\nby size of the input; training was at {native}x{native}")
     _show([_SIZE_COLUMNS, *rows])
     measuring.writer.write("sizes.csv", _csv([_SIZE_COLUMNS, *rows]))
-    picture = plots.draw_sizes([row[:4] for row in rows], native, target.source.name)
+    title = short_name(target.source.name)
+    picture = plots.draw_sizes([row[:4] for row in rows], native, title)
     measuring.writer.write("sizes.png", picture)
     return [dict(zip(_SIZE_COLUMNS, row, strict=True)) for row in rows]
 
@@ -259,7 +261,8 @@ def _corrupt(
     _say(f"\nunder corruption, severities of {benchmark}")
     _show(rows)
     writer.write("corruptions.csv", _csv(rows))
-    writer.write("corruptions.png", plots.draw_corruptions(table, clean, source.name))
+    picture = plots.draw_corruptions(table, clean, short_name(source.name))
+    writer.write("corruptions.png", picture)
     if writer.folder is not None:
         writer.write("corrupted.png", corrupted_sheet(measuring.evaluation, variants))
     return {

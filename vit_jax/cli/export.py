@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m vit_jax export --from=RUN --to=DIR --format=stablehlo|onnx|timm`."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import jax
 from absl import flags
 
-from vit_jax import errors, startup
+from vit_jax import fields, startup
 from vit_jax.cli import flags as cli_flags
 from vit_jax.cli import trained_flags
 from vit_jax.errors import UserError
@@ -85,10 +86,14 @@ def _choice(name: str, kind: Any, values: flags.FlagValues) -> Any:
     value = str(values[name].value)
     if not value:
         raise UserError(f"which {name}? add --{name}={'|'.join(kind)}")
-    return errors.choice(kind, f"--{name}", value)
+    return fields.conformed(kind, f"--{name}", value)
 
 
 def _folder(to: str) -> Path:
     if not to:
         raise UserError("where to? add --to=DIR")
     return Path(to).expanduser()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -6,16 +6,17 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from absl import flags
 from ml_collections import config_flags
 from ml_collections.config_flags import tuple_parser
 
-from vit_jax import errors
+from vit_jax import errors, fields, signals
 from vit_jax.errors import UserError
+from vit_jax.field_names import check_value_path, did_you_mean, nearest, value_at
 
 if TYPE_CHECKING:
     from vit_jax.config import Config
@@ -52,9 +53,11 @@ def read_config(argv: Sequence[str], values: flags.FlagValues) -> "Config":
     if not os.path.isfile(path):  # unlike pathlib's, False of a name that is too long
         raise errors.unknown("config file", str(path), _config_files())
     # Late: help and a mistyped file are answered before jax is imported.
-    from vit_jax.config import Config, check, check_path
+    from vit_jax.config import Config, check, check_types
+    from vit_jax.models import ModelConfig, refuse_name
 
-    overrides = [a for a in argv[1:] if re.match(r"--?config\.", a)]
+    override = re.compile(r"--?(?:no)?config\.([^=]*)(?:=(.*))?", re.DOTALL)
+    overrides = [found.groups() for word in argv[1:] if (found := override.fullmatch(word))]
     try:
         # First without overrides: an unknown key is then looked up in the config itself.
         plain = [argv[0], f"--config={config}"]
@@ -64,6 +67,7 @@ def read_config(argv: Sequence[str], values: flags.FlagValues) -> "Config":
         base = bare["config"].value
         if not isinstance(base, Config):
             raise UserError(f"{path}: get_config() must return a vit_jax.config.Config")
+        check_types(base)
     except Exception as error:  # whatever a user's own file does
         cause = _without_wrapping(error)
         if isinstance(cause, UserError):
@@ -72,9 +76,15 @@ def read_config(argv: Sequence[str], values: flags.FlagValues) -> "Config":
         if argument and str(cause).startswith("get_config() takes 0 positional arguments"):
             raise UserError(f"{told} takes no argument; drop ':{argument}'") from error
         raise UserError(f"{path} cannot be read: {type(cause).__name__}: {cause}") from error
-    for override in overrides:
-        check_path(base, override.split("=")[0].split("config.", 1)[1])
-    parse(argv, values)
+    for field, value in overrides:
+        if isinstance(value_at(base, field), ModelConfig):
+            refuse_name(
+                value,
+                f"--config.{field}={value}",
+                f", in the config file; a flag sets one field of it, --config.{field}.depth=12",
+            )
+        check_value_path(base, field)
+    parse(argv, values, tree={"config": base})
     cfg = cast(Config, values["config"].value)
     check(cfg)
     return cfg
@@ -89,8 +99,20 @@ def _without_wrapping(error: BaseException) -> BaseException:
     return error
 
 
-def parse(argv: Sequence[str], values: flags.FlagValues, *, positional: bool = False) -> list[str]:
+def parse(
+    argv: Sequence[str],
+    values: flags.FlagValues,
+    *,
+    positional: bool = False,
+    tree: Mapping[str, Any] | None = None,
+) -> list[str]:
     """Parse a command line and return its arguments that are no flags, where it may have some.
+
+    Args:
+        argv: the command line, program name first.
+        values: the flags.
+        positional: whether it may have arguments that are no flags.
+        tree: configs by the names of their flags: an unknown `--lr` may be a field of theirs.
 
     Raises:
         UserError: an unknown flag, a value of the wrong type, anything that is no flag.
@@ -99,6 +121,10 @@ def parse(argv: Sequence[str], values: flags.FlagValues, *, positional: bool = F
     try:
         rest = values(list(argv))
     except flags.UnrecognizedFlagError as error:
+        near = nearest(tree, error.flagname, alike=1) if tree else []
+        if near:
+            told = f"unknown flag '--{error.flagname}'; {did_you_mean(near)}"
+            raise UserError(told) from error
         raise errors.unknown("flag", "--" + error.flagname, [f"--{n}" for n in values]) from error
     except (flags.Error, ValueError, TypeError) as error:
         raise UserError(_in_words(error, values)) from error
@@ -115,14 +141,18 @@ def _in_words(error: Exception, values: flags.FlagValues) -> str:
         return told
     parser, default = values[found[1]].parser, values[found[1]].default
     if isinstance(parser, tuple_parser.TupleParser):
-        shown = errors.written(tuple(default)) if default else "1,2 or \"('a','b')\""
+        shown = fields.written(tuple(default)) if default else "1,2 or \"('a','b')\""
         form = f"a tuple, such as {shown}"
     elif isinstance(parser, flags.BooleanParser):
-        form = "true or false"
+        form = fields.words(bool)
     elif isinstance(parser, flags.IntegerParser) and parser.lower_bound is None:
-        form = "a whole number"
+        form = fields.words(int)
     elif isinstance(parser, flags.FloatParser) and parser.lower_bound is None:
-        form = "a number"
+        form = fields.words(float)
+    elif isinstance(parser, flags.EnumClassParser):
+        name, _, value = told.removesuffix(f": {error.__context__}").partition("=")
+        choices = [str(choice.value) for choice in parser.enum_class]
+        return str(errors.unknown(name.removeprefix("flag "), value, choices))
     else:
         return told  # of a choice or a range, absl says which
     cause = " ".join(str(error.__context__).split())
@@ -133,11 +163,19 @@ def run(main: Callable[[], int | None], argv: Sequence[str]) -> int:
     """Call `main`, turning a UserError into one line on standard error; returns the exit status."""
     try:
         return main() or 0
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Exception) as error:
+        if not signals.interrupted(error):
+            return _status(error, argv)
         print("interrupted", file=sys.stderr)
-        return 130  # as the shell has it for SIGINT
+        return signals.INTERRUPTED
+
+
+def _status(failure: BaseException, argv: Sequence[str]) -> int:
+    """Tell what ended a command, where it is no fault of the code; returns the exit status."""
+    try:
+        raise failure
     except UserError as error:
-        _tell(str(error), argv)
+        tell(str(error), argv)
         return error.status
     except BrokenPipeError:  # a reader such as `head` has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
@@ -145,16 +183,16 @@ def run(main: Callable[[], int | None], argv: Sequence[str]) -> int:
     except OSError as error:
         what = f"{error.filename}: " if error.filename else ""
         if error.errno in _NO_ROOM:
-            _tell(f"{what}{error.strerror}; make room, then start the same command again", argv)
-            return errors.CANNOT_SAVE
+            tell(f"{what}{error.strerror}; make room, then start the same command again", argv)
+            return errors.IO_ERROR
         # Of a path that a user named, wherever it is first looked at.
         if error.errno in (errno.ENAMETOOLONG, errno.EACCES) and what:
-            _tell(f"{what}{error.strerror}", argv)
+            tell(f"{what}{error.strerror}", argv)
             return UserError.status
         raise
 
 
-def _tell(what: str, argv: Sequence[str]) -> None:
+def tell(what: str, argv: Sequence[str]) -> None:
     """Say what went wrong, while it is handled, in one line whatever the value that it quotes."""
     if "--debug" in argv:
         traceback.print_exc()

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m vit_jax models [PATTERN]`: the named variants with their sizes, by shapes alone."""
 
-import argparse
 import dataclasses
 import re
+import sys
 from collections.abc import Sequence
 
 from vit_jax import errors
+from vit_jax.cli import arguments
 from vit_jax.cli import flags as cli_flags
 from vit_jax.errors import UserError
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command line (program name first) and return the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = arguments.Parser(
         prog="python -m vit_jax models",
         description="List the variants that models.variant() and --config know, with image size, "
         "parameters and the multiply-adds of one image at 1,000 classes. "
@@ -21,9 +22,9 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("pattern", nargs="?", default="", help="a regex; default: all")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    args = parser.parse_args(list(argv[1:]))
 
     def command() -> int:
+        args = parser.parse_args(list(argv[1:]))
         from vit_jax import models, trees
         from vit_jax.analysis.flops import forward_flops
 
@@ -46,3 +47,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
 
     return cli_flags.run(command, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

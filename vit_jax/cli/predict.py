@@ -249,3 +249,7 @@ class _Report:
             (begin, before), note = self._first, ""
         rate = (self._done - before) / max(time.monotonic() - begin, 1e-9)
         return f"{rate:,.0f} images/s{note}" if rate >= 10 else f"{rate:.2g} images/s{note}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

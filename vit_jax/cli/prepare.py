@@ -4,17 +4,18 @@
 TFDS's own builders decode and encode with TensorFlow; training and evaluation never need it.
 """
 
-import argparse
 import importlib.util
+import sys
 from collections.abc import Sequence
 
+from vit_jax.cli import arguments
 from vit_jax.cli import flags as cli_flags
 from vit_jax.errors import UserError
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command line (program name first) and return the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = arguments.Parser(
         prog="python -m vit_jax prepare",
         description="Download a TFDS dataset and write it as ArrayRecord, which trains here "
         "without TensorFlow. Example: python -m vit_jax prepare cifar10",
@@ -24,9 +25,9 @@ def main(argv: Sequence[str]) -> int:
         "--data_dir", default=None, help="default: $TFDS_DATA_DIR or ~/tensorflow_datasets"
     )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    args = parser.parse_args(list(argv[1:]))
 
     def command() -> int:
+        args = parser.parse_args(list(argv[1:]))
         if args.name == "digits":
             from vit_jax.data import open_source
 
@@ -50,3 +51,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
 
     return cli_flags.run(command, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -161,3 +161,7 @@ def _numbers(name: str, words: Sequence[str], kind: type) -> tuple[Any, ...]:
 
 def _path(text: str) -> Path | None:
     return Path(text).expanduser() if text else None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from vit_jax import data
 from vit_jax.analysis.tables import align
 from vit_jax.errors import UserError
 from vit_jax.evals import plots
@@ -62,7 +63,7 @@ def draw(results: Sequence[Result], train: FeatureSet, test: FeatureSet) -> byte
         name = f"{result.of}, l2 {result.settings['l2']:g}" if several else result.of
         point = (int(result.settings["shots"]), result.mean, result.deviation or 0.0)
         curves.setdefault(name, []).append(point)
-    return plots.draw_shots(curves, len(test.labels), f"few-shot, {train.name}")
+    return plots.draw_shots(curves, len(test.labels), f"few-shot, {data.short_name(train.name)}")
 
 
 def check_target(flag: str, file: Path, *, force: bool) -> None:

@@ -79,7 +79,7 @@ def probe(found: Trained, request: Request) -> list[Result]:
     sources = _open(found, request)
     _check(request, sources)
     mesh = sharding.make_mesh(sharding.MeshConfig())
-    trained = read_weights(found)
+    trained = read_weights(found, headless=True)
     found_sets = _extract(trained, sources, request, mesh)
     train, test = found_sets["features"]
     print(f"{_title(trained)}, {train.features.shape[1]:,} features an image")
@@ -160,12 +160,10 @@ def _open(found: Trained, request: Request) -> list[data.Source]:
     data_dir = request.data_dir or (cfg.data_dir if cfg else "")
     # Of another dataset, or of the same when it is named, all classes: probes may know others.
     classes = cfg.classes if cfg and not request.dataset else ()
-    sources = [
-        data.open_source(
-            request.dataset or (cfg.name if cfg else ""), data_dir, split, classes=classes
-        )
-        for split in (request.train_split, request.test_split)
-    ]
+    name, sources = request.dataset or (cfg.name if cfg else ""), []
+    for part, split in zip(PARTS, (request.train_split, request.test_split), strict=True):
+        with data.split_of(f"--{part}_split"):
+            sources.append(data.open_source(name, data_dir, split, classes=classes))
     return sources
 
 
@@ -219,7 +217,7 @@ def write_images(
     feature_files.check_folder(folder, force=force)
     open_stream = file_batches(found, files)
     mesh = sharding.make_mesh(sharding.MeshConfig())
-    trained = read_weights(found)
+    trained = read_weights(found, headless=True)
     encode, variables = make_encode(trained), placed(trained, mesh)
     width = feature_width(encode, variables, models.input_shape(trained.model))
     streams: list[FileBatches] = []

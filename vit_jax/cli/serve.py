@@ -9,16 +9,19 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from absl import flags
 
-from vit_jax import startup
+from vit_jax import signals, startup
 from vit_jax.cli import flags as cli_flags
 from vit_jax.cli import trained_flags
 from vit_jax.errors import UserError
 
+_CLOSING = 5  # seconds for answers that are under way
 _HELP = f"""usage: python -m vit_jax serve --from=WEIGHTS [flags]
 
 Shows a page in the browser: drop an image, see its likeliest classes and where the model looked.
@@ -28,7 +31,7 @@ Needs gradio: pip install -e ".[serve]"
   --examples=FILES        images to choose from on the page: files, folders and globs, by commas
   --port=N                of the page (default: 7860); 0 takes a free one
   --host=ADDRESS          who may open it: 127.0.0.1, this machine alone (default); 0.0.0.0, all
-  --max_upload_mb=N       the largest file that is taken (default: 10)
+  --max_upload_mb=N       the largest file that is taken (default: 10), at most 256
 
   python -m vit_jax serve --from=runs/vit_mu_digits
   python -m vit_jax serve --from=npz:ViT-B_16.npz --model=vit_b16_384 --port=8000
@@ -48,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
         flags.DEFINE_list("examples", [], "See --help.", flag_values=values)
         flags.DEFINE_integer("port", 7860, "See --help.", 0, 65535, flag_values=values)
         flags.DEFINE_string("host", "127.0.0.1", "See --help.", flag_values=values)
-        flags.DEFINE_integer("max_upload_mb", 10, "See --help.", 1, 1000, flag_values=values)
+        flags.DEFINE_integer("max_upload_mb", 10, "See --help.", 1, 256, flag_values=values)
         found, _ = trained_flags.read(argv, values, positional=False)
         if importlib.util.find_spec("gradio") is None:
             raise UserError('the page needs gradio: pip install -e ".[serve]"')
@@ -68,8 +71,9 @@ def main(argv: Sequence[str]) -> int:
             _only_here(uploads)
             blocks = page.build(found, answer, examples)
             if not told.is_set():
-                look = page.look()
-                _serve(told, blocks, setting["host"], port, setting["max_upload_mb"], look)
+                largest = setting["max_upload_mb"] * 2**20
+                app = page.app(blocks, setting["host"], Path(uploads), largest)
+                _serve(told, app, setting["host"], port)
         return 0
 
     return cli_flags.run(command, argv)
@@ -103,49 +107,49 @@ def _only_here(uploads: str) -> None:
     os.environ |= {
         "GRADIO_TEMP_DIR": uploads,
         "GRADIO_ANALYTICS_ENABLED": "False",
-        "NO_PROXY": "*",  # it asks its own page at the start
     }
 
 
 def _end() -> threading.Event:
     """Return what Ctrl-C and SIGTERM set from now on."""
     told = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: told.set())
+    signals.heed(dict.fromkeys((signal.SIGINT, signal.SIGTERM), lambda *_: told.set()))
     return told
 
 
-def _serve(
-    told: threading.Event,
-    blocks: Any,
-    host: str,
-    port: int,
-    max_upload_mb: int,
-    look: dict[str, Any],
-) -> None:
+def _serve(told: threading.Event, app: Any, host: str, port: int) -> None:
     """Serve the page until it is told to end."""
+    import uvicorn  # with gradio
+
     try:
-        _, url, _ = blocks.launch(
-            server_name=host,
-            server_port=port,
-            max_file_size=max_upload_mb * 2**20,
-            max_threads=8,
-            share=False,
-            ssr_mode=False,
-            enable_monitoring=False,
-            run_history=False,
-            footer_links=[],
-            quiet=True,
-            prevent_thread_lock=True,
-            **look,
-        )
+        listening = socket.create_server((host, port))
     except OSError as error:
         raise UserError(f"--port={port}: {error}") from None
+    # Requests are not logged, nor what is wrong with them: that is told to who sent them.
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="critical",
+            ws="none",
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=1,
+        )
+    )
+    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+    thread.start()
+    while not server.started:
+        if not thread.is_alive():
+            raise UserError(f"the page could not be started on {host}, port {port}")
+        time.sleep(0.01)
     if not _is_loopback(host):
         print(f"warning: --host={host} lets everyone who reaches this machine use the page")
-    print(f"the page is at {url} (Ctrl-C ends it)", flush=True)
+    shown = "localhost" if host == "0.0.0.0" else host
+    print(f"the page is at http://{shown}:{port}/ (Ctrl-C ends it)", flush=True)
     told.wait()
-    blocks.close(verbose=False)
+    server.should_exit = True
+    thread.join(_CLOSING)
 
 
 def _is_loopback(host: str) -> bool:
@@ -153,3 +157,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

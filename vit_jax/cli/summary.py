@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m vit_jax summary --config=FILE`: the model of a config, by shapes alone."""
 
+import sys
 from collections.abc import Sequence
 
 from vit_jax.cli import flags as cli_flags
@@ -34,3 +35,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
 
     return cli_flags.run(command, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

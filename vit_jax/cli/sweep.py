@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m vit_jax sweep plan|run|status|report`: many runs of one question."""
 
-import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from vit_jax.cli import arguments
 from vit_jax.cli import flags as cli_flags
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command line (program name first) and return the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = arguments.Parser(
         prog="python -m vit_jax sweep",
         description="Plan, run, watch and report a sweep: a file in configs/sweeps.",
     )
@@ -66,9 +67,9 @@ def main(argv: Sequence[str]) -> int:
     report.add_argument("--title", default="", help="of the page; the directory's name")
     for verb in (plan, run, status, report):
         verb.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    args, rest = parser.parse_known_args(list(argv[1:]))
 
     def command() -> int:
+        args, rest = parser.parse_known_args(list(argv[1:]))
         # Late: help is answered before jax is imported.
         from vit_jax.cli import sweep_file
 
@@ -90,3 +91,7 @@ def main(argv: Sequence[str]) -> int:
         return sweep_report.report(args.place, args.title)
 
     return cli_flags.run(command, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -76,7 +76,7 @@ def _open(args: argparse.Namespace, extra: Overrides) -> tuple[SweepFile | None,
         if args.out is None:
             raise UserError(f"where to? add --out=DIR for the runs of {args.target}")
         place = args.out
-        workdir.check_local(place, "--out")
+        workdir.check(place, "--out")
         place.mkdir(parents=True, exist_ok=True)
         if file.search is None:
             sweep_plan.write(place, sweep_file.points(file, None, extra))

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python main.py`: flags to Config to fit, to a dry run or to programs for other hardware."""
 
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from absl import flags
 
 from vit_jax.cli import flags as cli_flags
+from vit_jax.cli import output
 from vit_jax.errors import UserError
 
 _HELP = """usage: python main.py --config=FILE --workdir=DIR [--config.FIELD=VALUE ...] [flags]
@@ -16,6 +19,7 @@ Trains the run that FILE describes, or continues it where DIR holds its checkpoi
   --compile_for=NAME     compile it for hardware that is not here (v5e:16x16, 2xv5e:8x8, h100:8x8),
                          print memory, traffic and time, write nothing
   --allow_config_change  continue a run though its config changed
+  --allow_data_change    continue a run though its data changed
   --profile=STEP,COUNT   write a trace of COUNT steps from STEP on to DIR/profile
   --debug                show the traceback of an error
 
@@ -24,7 +28,7 @@ Trains the run that FILE describes, or continues it where DIR holds its checkpoi
   python main.py --config=configs/vit_b16_imagenet.py --compile_for=h100:8 --config.accum_steps=8
 
 Exit status: 0 finished, 2 bad input, 65 bad data, 66 no usable checkpoint, 70 not finite, 71 hung,
-74 cannot save, 75 stopped by a signal (after 71 and 75 the same command continues)."""
+74 cannot save or read, 75 stopped by a signal (after 71 and 75 the same command continues)."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -46,6 +50,9 @@ def main(argv: Sequence[str]) -> int:
         "Continue a run though its config changed.",
         flag_values=values,
     )
+    flags.DEFINE_bool(
+        "allow_data_change", False, "Continue a run though its data changed.", flag_values=values
+    )
     flags.DEFINE_string(
         "profile", None, "STEP,COUNT: trace so many steps from that one on.", flag_values=values
     )
@@ -65,7 +72,10 @@ def main(argv: Sequence[str]) -> int:
                 raise UserError("--dry_run and --compile_for are two reports; ask for one of them")
             startup.stay_on_cpu()
         startup.configure()
-        from vit_jax.train import profile
+        from vit_jax.train import profile, workdir
+
+        if values["workdir"].value:
+            workdir.check(Path(values["workdir"].value).expanduser().absolute())
 
         asked = values["profile"].value
         window = None if asked is None else profile.read_window(asked)
@@ -89,15 +99,31 @@ def main(argv: Sequence[str]) -> int:
             raise UserError("where to? add --workdir=DIR (or --dry_run to write nothing)")
         if values["workdir"].value.startswith("-"):
             raise UserError(f"--workdir={values['workdir'].value} looks like a flag; name a folder")
+        import jax
+
         from vit_jax import cluster
+        from vit_jax.checkpoints.checkpointer import SaveFailed
         from vit_jax.train.loop import fit
-        from vit_jax.train.lost_process import other_processes
+        from vit_jax.train.lost_process import LostProcess, leave, other_processes
 
         cluster.join()
-        allow = bool(values["allow_config_change"].value)
-        with other_processes():
-            return fit(
-                cfg, values["workdir"].value, allow_config_change=allow, window=window
-            ).status
+        try:
+            with other_processes(), output.outlive_readers():
+                return fit(
+                    cfg,
+                    values["workdir"].value,
+                    allow_config_change=bool(values["allow_config_change"].value),
+                    allow_data_change=bool(values["allow_data_change"].value),
+                    window=window,
+                ).status
+        except (LostProcess, SaveFailed) as error:
+            if jax.process_count() == 1:
+                raise
+            cli_flags.tell(str(error), argv)
+            leave(error.status)
 
     return cli_flags.run(command, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,13 @@ from typing import Any
 from absl import flags
 from ml_collections import config_flags
 
-from vit_jax import models
+from vit_jax import fields, models
 from vit_jax.cli import flags as cli_flags
-from vit_jax.config import check_path, coerce
 from vit_jax.data import check_transform
 from vit_jax.data.config import is_random
 from vit_jax.errors import UserError
-from vit_jax.inference.trained import Trained, describe, named, with_model
+from vit_jax.field_names import check_value_path
+from vit_jax.inference.trained import Trained, describe, describe_input, named, with_model
 
 WEIGHTS = """\
   --from=RUN              a run's workdir: DIR, DIR@STEP, DIR@best, DIR@latest
@@ -51,6 +52,8 @@ def read(
 ) -> tuple[Trained, list[str]]:
     """Parse a command line into the model that it names, its weights not yet read.
 
+    Of a published file stderr says how its images are prepared, which the file does not.
+
     Args:
         argv: the command line, program name first.
         values: after `define`, with the verb's own flags.
@@ -74,14 +77,14 @@ def read(
     for argument in rest:
         field = re.match(r"--?(model|transform)\.([^=]+)", argument)
         if field and field[1] in bases:
-            check_path(bases[field[1]], field[2], root=field[1])
+            check_value_path(bases[field[1]], field[2], root=field[1])
             given += [field[2]] if field[1] == "transform" else []
     for name, base in bases.items():
         config_flags.DEFINE_config_dataclass(name, base, flag_values=values, sys_argv=rest)
-    others = cli_flags.parse(rest, values, positional=positional)
+    others = cli_flags.parse(rest, values, positional=positional, tree=bases)
     changed: dict[str, Any] = {name: values[name].value for name in bases}
     for name, config in changed.items():
-        coerce(config, f"{name}.")
+        fields.conform(config, f"{name}.")
     ema: Any = values["ema"].value
     if ema and (found.config is None or not found.config.ema_decay):
         raise UserError(f"{source} holds no moving average to choose: leave --ema out")
@@ -94,13 +97,18 @@ def read(
             dataclasses.replace(found, transform=dataclasses.replace(found.transform, **said)),
             values,
         )
+        told = describe_input(found)
+        if told:
+            print(told, file=sys.stderr)
     return found, others
 
 
 def _with_inputs(found: Trained, values: flags.FlagValues) -> Trained:
     check_transform(found.transform, "transform")
     if is_random(found.transform):
-        raise UserError("transform draws at random; choose crop=center, resize or none")
+        raise UserError(
+            "transform draws at random; choose crop=center, squash_center, resize or none"
+        )
     file = str(values["classes"].value)
     return dataclasses.replace(
         found,

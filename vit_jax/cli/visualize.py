@@ -131,7 +131,7 @@ def _attention(argv: Sequence[str]) -> int:
             else:
                 yield Path(file).name, view
 
-    status = _say(write_sheets(read_weights(found), images(), _out(values), choice))
+    status = _say(write_sheets(read_weights(found, headless=True), images(), _out(values), choice))
     return 1 if broken else status
 
 
@@ -156,7 +156,7 @@ def _weights(argv: Sequence[str]) -> int:
     from vit_jax.cli.weight_sheets import write_sheets
     from vit_jax.inference import read_weights
 
-    return _say(write_sheets(read_weights(found), _out(values)))
+    return _say(write_sheets(read_weights(found, headless=True), _out(values)))
 
 
 def _define_out(values: flags.FlagValues) -> None:
@@ -189,3 +189,7 @@ def _spread_images(argv: Sequence[str]) -> list[str]:
         else:
             words.append(f"--images={word}" if of_images else word)
     return words
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -17,7 +17,7 @@ from vit_jax.inference import Trained
 from vit_jax.inference.overlay import colors, spread
 from vit_jax.models import ConViTConfig, SwinConfig, ViTConfig
 from vit_jax.models.convit import relative_positions
-from vit_jax.models.layers.posemb import PosEmbed, sincos2d
+from vit_jax.models.layers.posemb import FIXED, sincos2d
 from vit_jax.models.swin import fitted_windows
 
 _COMPONENTS, _POSITIONS, _STEM = 28, 7, 64
@@ -94,9 +94,10 @@ def _wrapped(tiles: list[Tile], columns: int) -> list[list[Tile]]:
 def _positions(trained: Trained) -> Sheet:
     cfg, params = trained.model, trained.variables["params"]
     title = "cosine of a position's embedding with all others'"
-    if isinstance(cfg, ViTConfig) and cfg.pos_embed is PosEmbed.SINCOS2D:
+    if isinstance(cfg, ViTConfig) and cfg.pos_embed in FIXED:
         grid = models.patch_grid(cfg, trained.image_size)
-        table, title = sincos2d(*grid, cfg.dim), f"{title} (fixed: sincos2d)"
+        table = sincos2d(*grid, cfg.dim, cfg.pos_embed)
+        title = f"{title} (fixed: {cfg.pos_embed})"
     elif "pos_embed" in params:
         grid = models.patch_grid(cfg, trained.image_size)
         table = np.asarray(params["pos_embed"])[0, -grid[0] * grid[1] :]

@@ -4,6 +4,7 @@
 from vit_jax.data.catalog import open_source
 from vit_jax.data.config import (
     Crop,
+    CropRule,
     DataConfig,
     Resize,
     TransformConfig,
@@ -15,7 +16,7 @@ from vit_jax.data.mix_config import MixConfig, Partner
 from vit_jax.data.pipeline import batch_spec, eval_batches, train_batches
 from vit_jax.data.pixel_cache import MAX_CACHED_BYTES
 from vit_jax.data.prefetch import Batch, BatchIterator
-from vit_jax.data.sources import Source
+from vit_jax.data.sources import Source, short_name, split_of
 from vit_jax.data.transform import evaluation_view
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Batch",
     "BatchIterator",
     "Crop",
+    "CropRule",
     "DataConfig",
     "MixConfig",
     "Partner",
@@ -36,6 +38,8 @@ __all__ = [
     "evaluation_view",
     "normalize",
     "open_source",
+    "short_name",
+    "split_of",
     "targets",
     "train_batches",
 ]

@@ -13,21 +13,35 @@ class Crop(enum.StrEnum):
     """Which part of an image becomes the model's input.
 
     NONE takes the image as it is: it must have the size already. RESIZE squashes the whole image.
-    CENTER resizes the short side to floor(size / crop_ratio) and cuts the centre. RANDOM resizes
-    like CENTER, mirrors `pad` pixels outwards at every edge, and cuts anywhere (CIFAR's crop, and
-    DeiT III's simple one); SQUASH_RANDOM squashes to floor(size / crop_ratio) and cuts anywhere
-    (BiT-HyperRule). INCEPTION draws a box as TensorFlow's sample_distorted_bounding_box does (the
-    JAX-born recipes), RANDOM_RESIZED as torchvision's RandomResizedCrop does (the PyTorch-born
-    ones).
+    CENTER resizes the short side to floor(size / crop_ratio) and cuts the centre, both rounded as
+    `CropRule` says. SQUASH_CENTER squashes to floor(size / crop_ratio) and cuts the centre (timm's
+    crop_mode "squash"). RANDOM resizes like CENTER, mirrors `pad` pixels outwards at every edge,
+    and cuts anywhere (CIFAR's crop, and DeiT III's simple one); SQUASH_RANDOM squashes to
+    floor(size / crop_ratio) and cuts anywhere (BiT-HyperRule). INCEPTION draws a box as
+    TensorFlow's sample_distorted_bounding_box does (the JAX-born recipes), RANDOM_RESIZED as
+    torchvision's RandomResizedCrop does (the PyTorch-born ones).
     """
 
     NONE = "none"
     RESIZE = "resize"
     CENTER = "center"
+    SQUASH_CENTER = "squash_center"
     RANDOM = "random"
     SQUASH_RANDOM = "squash_random"
     INCEPTION = "inception"
     RANDOM_RESIZED = "random_resized"
+
+
+class CropRule(enum.StrEnum):
+    """Whose rounding CENTER has; on most images the two are up to a pixel apart.
+
+    TF is big_vision's resize_small and central_crop: the long side is rounded and the offset
+    floored. TORCH is torchvision's Resize and CenterCrop, and so timm's: the long side is truncated
+    and the offset rounded, half to even.
+    """
+
+    TF = "tf"
+    TORCH = "torch"
 
 
 class Resize(enum.StrEnum):
@@ -64,7 +78,9 @@ class TransformConfig:
 
     Attributes:
         crop: which part of the image is taken.
-        crop_ratio: CENTER, RANDOM, SQUASH_RANDOM: size of the cut over that of the resized image.
+        crop_ratio: CENTER, RANDOM and those that squash: size of the cut over that of the resized
+            image.
+        crop_rule: CENTER only: whose rounding.
         pad: RANDOM only: mirrored pixels at every edge.
         area: random crops only: range of the box's share of the image; () is the sampler's own.
         aspect: random crops only: range of width over height; () is the sampler's own.
@@ -84,6 +100,7 @@ class TransformConfig:
 
     crop: Crop = Crop.CENTER
     crop_ratio: float = 0.875
+    crop_rule: CropRule = CropRule.TF  # as all runs had it before there was a choice
     pad: int = 0
     area: tuple[float, ...] = ()
     aspect: tuple[float, ...] = ()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoded JPEG, PNG or WebP bytes to uint8 pixels.
+"""Encoded JPEG, PNG or WebP bytes to uint8 pixels, for training, evaluation and prediction alike.
 
 JPEG goes through libjpeg-turbo (simplejpeg), PNG and WebP through OpenCV, and what those do not
 take (CMYK, small flaws, other formats) through Pillow. EXIF orientation is ignored, as TensorFlow's
@@ -7,6 +7,7 @@ decoders ignore it: published models were trained that way.
 """
 
 import contextlib
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
@@ -23,6 +24,9 @@ from vit_jax.data.encoded import (
     png_claims_too_much,
 )
 from vit_jax.data.jpeg_rows import decode_rows
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 # Parallelism is over examples; OpenCV's own threads would only fight with those.
 cv2.setNumThreads(0)
@@ -51,8 +55,9 @@ def decode(
             from what is returned, and flaws in them go unnoticed. None is all.
 
     Raises:
-        ValueError: the bytes are no image, a broken one, or one of more than `encoded.MAX_PIXELS`
-            (of a JPEG four times as many, where `min_size` lets it be halved).
+        ValueError: the bytes are no image, a broken one, numbers of unknown white (a TIFF of floats
+            or 32-bit integers), or an image of more than `encoded.MAX_PIXELS` (of a JPEG four times
+            as many, where `min_size` lets it be halved).
     """
     size = image_size(data)
     if size is not None:
@@ -89,9 +94,37 @@ def _decode_pillow(data: bytes, channels: int) -> UInt8[np.ndarray, "H W C"]:
     try:
         with open_image(data) as image:
             check_size(image.height, image.width)
+            grey = _deep_grey(image)
+            if grey is not None:
+                return np.repeat(grey[..., None], channels, axis=-1)
             pixels = np.asarray(image.convert("RGB" if channels == 3 else "L"))
     except ValueError:
         raise
     except Exception as error:  # of broken files Pillow's readers raise anything
         raise ValueError(str(error) or type(error).__name__) from error
     return pixels.reshape(*pixels.shape[:2], channels)
+
+
+# Of a TIFF.
+_BITS_PER_SAMPLE, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0
+
+
+def _deep_grey(image: "Image.Image") -> UInt8[np.ndarray, "H W"] | None:
+    """Bring grey of more than 8 bits to 8; None where the image has no more than that.
+
+    Pillow's own conversion clips at 255 instead, which leaves white or black.
+
+    Raises:
+        ValueError: the numbers may be anything, and no one says which of them is white.
+    """
+    # A PGM's values are unsigned, and Pillow brings their white to 65535.
+    if not image.mode.startswith("I;16") and (image.mode, image.format) != ("I", "PPM"):
+        if image.mode in ("I", "F"):
+            raise ValueError(
+                f"pixels without a known white (mode {image.mode}); save it as 8-bit PNG"
+            )
+        return None
+    tags = getattr(image, "tag_v2", {})
+    (bits,) = tags.get(_BITS_PER_SAMPLE, (16,))
+    grey = (np.asarray(image) >> (bits - 8)).astype(np.uint8)
+    return 255 - grey if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO else grey

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from vit_jax.data.encoded import read_file
-from vit_jax.data.sources import absolute_slices
+from vit_jax.data.sources import absolute_slices, digest_of
 from vit_jax.errors import UserError, shown
 
 _SPLITS = ("train", "val", "test")
@@ -52,6 +52,10 @@ class FolderSource:
     def example_id(self, index: int) -> str:
         """Return the file's path, in one line."""
         return shown(self._path(index))
+
+    def digest(self) -> str:
+        """Return that of the paths below the folder; to ask for a million sizes takes minutes."""
+        return digest_of(self._paths.tolist())
 
     def _path(self, index: int) -> str:
         return str(self._root / os.fsdecode(self._paths[index]))

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from vit_jax.data.config import Resize, cover_size
+from vit_jax.data.config import CropRule, Resize, cover_size
 
 Image = UInt8[np.ndarray, "H W C"]
 Resized = UInt8[np.ndarray, "H_out W_out C"]
@@ -135,6 +135,39 @@ def resize_cover(image: Image, size: tuple[int, int], ratio: float, method: Resi
     factor = max(cover[0] / height, cover[1] / width)
     scaled = (max(round(height * factor), cover[0]), max(round(width * factor), cover[1]))
     return resize(image, scaled, method)
+
+
+def center_crop(
+    image: Image, size: tuple[int, int], ratio: float, method: Resize, rule: CropRule
+) -> Resized:
+    """Resize until (height, width) is `ratio` of what just covers it, and cut it from the centre.
+
+    TORCH equals torchvision's Resize and CenterCrop, and timm's evaluation, pixel by pixel where
+    `method` is Pillow's; TF equals big_vision's resize_small and central_crop in size and place.
+    """
+    if rule is CropRule.TF:
+        image = resize_cover(image, size, ratio, method)
+        return cut(image, center_box(image.shape[0], image.shape[1], size))
+    (height, width), cover = image.shape[:2], cover_size(size, ratio)
+    if cover[0] == cover[1]:  # torchvision's Resize of the short side
+        side = cover[0]
+        long = int(side * max(height, width) / min(height, width))
+        scaled = (side, long) if height <= width else (long, side)
+    else:  # timm's ResizeKeepRatio
+        factor = min(height / cover[0], width / cover[1])
+        scaled = (round(height / factor), round(width / factor))
+    return _cut_middle(resize(image, scaled, method), size)
+
+
+def squash_center(image: Image, size: tuple[int, int], ratio: float, method: Resize) -> Resized:
+    """Squash an image until (height, width) is `ratio` of it, and cut it as torchvision does."""
+    return _cut_middle(resize(image, cover_size(size, ratio), method), size)
+
+
+def _cut_middle(image: Image, size: tuple[int, int]) -> Resized:
+    """Cut as torchvision's CenterCrop does: half of an odd margin goes to the even number."""
+    top, left = (round((there - here) / 2) for there, here in zip(image.shape, size, strict=False))
+    return cut(image, Box(top, left, *size))
 
 
 def cut(image: Image, box: Box) -> Resized:

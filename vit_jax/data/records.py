@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from vit_jax.data.sources import Label, absolute_slices
+from vit_jax.data.sources import Label, absolute_slices, digest_of
 from vit_jax.errors import DataError, UserError, unknown
 
 
@@ -30,10 +30,11 @@ class TfdsSource:
         where = info.full_name.rsplit("/", 1)[0]
         sizes = {key: value.num_examples for key, value in info.splits.items()}
         stored = set(os.listdir(directory))
-        for key, _, _ in absolute_slices(split, sizes, where):
-            for file in info.splits[key].filenames:
-                if file not in stored:  # TFDS would notice at the first example of that file
-                    raise FileNotFoundError(f"{file} is missing")
+        slices = absolute_slices(split, sizes, where)
+        self._files = sorted({file for key, *_ in slices for file in info.splits[key].filenames})
+        for file in self._files:
+            if file not in stored:  # TFDS would notice at the first example of that file
+                raise FileNotFoundError(f"{file} is missing")
         self._image, self._label = _feature_keys(info, where)
         feature = info.features[self._label]
         self.multi_label = isinstance(feature, tfds.features.Sequence)
@@ -85,6 +86,12 @@ class TfdsSource:
     def example_id(self, index: int) -> str:
         """Return "imagenet2012[train] record 17"."""
         return f"{self.name} record {index}"
+
+    def digest(self) -> str:
+        """Return that of the names and sizes of the split's shards."""
+        return digest_of(
+            f"{name} {os.path.getsize(self._directory / name)}".encode() for name in self._files
+        )
 
 
 def data_root(data_dir: str) -> Path:
@@ -139,6 +146,13 @@ def _find(name: str, root: Path) -> Path:
     base, _, version = name.partition(":")
     base, _, config = base.partition("/")
     if base not in _subdirs(root):
+        if name.startswith(("/", ".", "~")) or os.path.isdir(name):
+            raise UserError(
+                f"data.name={name!r} is a path; for a folder of images write folder:{name}, for "
+                f"prepared datasets data.data_dir={name} and a name"
+            )
+        if not base:
+            raise UserError(f"data.name={name!r} names no dataset before its version; add it")
         have = ", ".join(sorted({*_subdirs(root)[:8], "digits"}))
         raise UserError(
             f"no dataset {base!r} in {root} (there: {have}); prepare it once with "

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random access to encoded images and their labels: a TFDS dataset or a folder, one interface."""
 
+import contextlib
+import hashlib
 import types
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -10,6 +13,12 @@ from jaxtyping import Int32
 from vit_jax.errors import UserError, unknown
 
 Label: TypeAlias = int | np.ndarray  # a class id, or uint8 (K,) multi-hot
+
+
+def short_name(name: str) -> str:
+    """Name a source as what leaves this machine may: a folder of images without those above it."""
+    outside = ("/", "./", "../", "'", '"')  # quoted where its characters are odd
+    return name.rpartition("/")[2] if name.startswith(outside) else name
 
 
 @runtime_checkable
@@ -48,6 +57,18 @@ class Source(Protocol):
         """Name one example such that a person can find it: a file's path, a record's number."""
         ...
 
+    def digest(self) -> str:
+        """Return 16 hex digits of which files the examples are, by names and sizes of shards."""
+        ...
+
+
+def digest_of(parts: Iterable[bytes]) -> str:
+    """Return 16 hex digits of some texts, in any order."""
+    found = hashlib.sha256()
+    for part in sorted(parts):
+        found.update(part + b"\0")
+    return found.hexdigest()[:16]
+
 
 class CachedSource:
     """Keeps each encoded example of another source in memory once it has been read.
@@ -82,6 +103,10 @@ class CachedSource:
     def example_id(self, index: int) -> str:
         """Name one example such that a person can find it."""
         return self._source.example_id(index)
+
+    def digest(self) -> str:
+        """Return that of the other source."""
+        return self._source.digest()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CachedSource, (self._source,)
@@ -121,6 +146,10 @@ class ClassSubset:
     def example_id(self, index: int) -> str:
         """Name one example as the whole source does."""
         return self._source.example_id(int(self._chosen[index]))
+
+    def digest(self) -> str:
+        """Return that of the whole source."""
+        return self._source.digest()
 
 
 def select_classes(source: Source, classes: tuple[int, ...], *, cache: bool) -> Source:
@@ -165,6 +194,19 @@ def select_classes(source: Source, classes: tuple[int, ...], *, cache: bool) -> 
     return ClassSubset(CachedSource(source, seen) if cache else source, classes, chosen, renumbered)
 
 
+class SplitError(UserError):
+    """A dataset has no such split, or none that is written so."""
+
+
+@contextlib.contextmanager
+def split_of(flag: str) -> Iterator[None]:
+    """Name the flag by which a split is chosen, where there is none such."""
+    try:
+        yield
+    except SplitError as error:
+        raise UserError(f"{error}; choose another by {flag}=SPLIT") from None
+
+
 def absolute_slices(split: str, sizes: dict[str, int], where: str) -> list[tuple[str, int, int]]:
     """Resolve "train[:99%]+val" to (split, start, stop), as TFDS rounds it.
 
@@ -174,7 +216,7 @@ def absolute_slices(split: str, sizes: dict[str, int], where: str) -> list[tuple
         where: the dataset, for messages.
 
     Raises:
-        UserError: unreadable text, an unknown split, an empty or a reversed slice.
+        SplitError: unreadable text, an unknown split, an empty or a reversed slice.
     """
     import tensorflow_datasets as tfds  # late: it takes half a second, and not every run needs it
 
@@ -182,12 +224,12 @@ def absolute_slices(split: str, sizes: dict[str, int], where: str) -> list[tuple
     bases = [part.split("[")[0].strip() for part in split.split("+")]
     for base in bases:
         if base not in infos:
-            raise unknown(f"split of {where}", base, infos)
+            raise SplitError(str(unknown(f"split of {where}", base, infos)).rstrip("."))
     try:
         instruction = tfds.core.ReadInstruction.from_spec(split)
         pieces = instruction.to_absolute(infos)  # type: ignore[arg-type]  # reads num_examples only
     except (AssertionError, ValueError) as error:
-        raise UserError(
+        raise SplitError(
             f"cannot read the split {split!r} of {where} ({str(error).splitlines()[0]}); "
             "write it as 'train', 'train[:99%]' or 'train[1000:2000]'"
         ) from error
@@ -196,5 +238,5 @@ def absolute_slices(split: str, sizes: dict[str, int], where: str) -> list[tuple
     ]
     lengths = [stop - start for _, start, stop in slices]
     if min(lengths) < 0 or not sum(lengths):
-        raise UserError(f"the split {split!r} of {where} holds no examples; choose a larger slice")
+        raise SplitError(f"the split {split!r} of {where} holds no examples; choose a larger slice")
     return slices

@@ -29,7 +29,7 @@ from vit_jax.data.stream import ExampleRng, uniforms
 from vit_jax.errors import UserError
 
 _BOXES = {Crop.INCEPTION: ops.inception_box, Crop.RANDOM_RESIZED: ops.random_resized_box}
-_PLAIN_CROPS = (Crop.NONE, Crop.RESIZE, Crop.CENTER)
+_PLAIN_CROPS = (Crop.NONE, Crop.RESIZE, Crop.CENTER, Crop.SQUASH_CENTER)
 # These average over all the pixels that an output pixel stands for; the others skip some.
 _AVERAGING = (Resize.BILINEAR_ANTIALIAS, Resize.BICUBIC, Resize.AREA)
 
@@ -43,14 +43,15 @@ Motion: TypeAlias = tuple[bool, np.ndarray | None]
 def evaluation_view(
     image: UInt8[np.ndarray, "H W C"], cfg: TransformConfig, size: tuple[int, int]
 ) -> UInt8[np.ndarray, "P Q C"]:
-    """Bring an image to `size` by a crop that draws nothing: center, resize or none.
+    """Bring an image to `size` by a crop that draws nothing.
 
     Raises:
         UserError: the crop is "none" and the image has another size.
     """
     if cfg.crop is Crop.CENTER:
-        image = ops.resize_cover(image, size, cfg.crop_ratio, cfg.resize)
-        return ops.cut(image, ops.center_box(image.shape[0], image.shape[1], size))
+        return ops.center_crop(image, size, cfg.crop_ratio, cfg.resize, cfg.crop_rule)
+    if cfg.crop is Crop.SQUASH_CENTER:
+        return ops.squash_center(image, size, cfg.crop_ratio, cfg.resize)
     if cfg.crop is Crop.RESIZE:
         return ops.resize(image, size, cfg.resize)
     if image.shape[:2] != size:

@@ -45,6 +45,10 @@ class Renumbered:
         """Name one example as the other source does."""
         return self._source.example_id(index)
 
+    def digest(self) -> str:
+        """Return that of the other source."""
+        return self._source.digest()
+
 
 def align(source: data.Source, class_names: Sequence[str]) -> data.Source:
     """Give a source the class ids of a model whose classes have these names.

@@ -113,7 +113,8 @@ class Classify:
             print(f"no report for {self.name}: its images have several labels each")
             return []
         names = _cover(self.class_names, scores.label, scores.prediction)
-        return report.write_report(folder, scores.label, scores.prediction, names, self.name)
+        title = data.short_name(self.name)
+        return report.write_report(folder, scores.label, scores.prediction, names, title)
 
     def scores(self, predict: Predict, variables: PyTree) -> Scores:
         """Score every example of the split once; `predict` must be one function object per run.

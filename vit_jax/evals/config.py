@@ -43,6 +43,6 @@ def validate(cfg: EvalConfig, name: str) -> None:
     data.check_transform(cfg.transform, f"{where}.transform")
     if is_random(cfg.transform):
         raise UserError(
-            f"{where}.transform draws at random; choose crop=center, resize or none, flip=False, "
-            "no affine part, auto_augment='' and color_jitter=0"
+            f"{where}.transform draws at random; choose crop=center, squash_center, resize or "
+            "none, flip=False, no affine part, auto_augment='' and color_jitter=0"
         )

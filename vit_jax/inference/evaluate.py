@@ -11,7 +11,7 @@ import jax
 from jax.sharding import Mesh
 
 from vit_jax import data, evals, models, sharding
-from vit_jax.data import DataConfig
+from vit_jax.data import DataConfig, split_of
 from vit_jax.data.config import Crop
 from vit_jax.errors import UserError
 from vit_jax.evals import EvalConfig, Predict, classes
@@ -68,7 +68,8 @@ def open_target(
                 evaluation.transform = trained.transform
     reading.data_dir = data_dir or reading.data_dir
     evaluation.batch_size = batch_size or evaluation.batch_size
-    source = evals.open_split(evaluation, reading)
+    with split_of("--split"):
+        source = evals.open_split(evaluation, reading)
     return Target(evaluation, reading, classes.align(source, trained.class_names))
 
 

@@ -134,6 +134,7 @@ def _description(trained: Trained, form: Format, dtype: WeightDType) -> dict[str
             "dtype": "uint8",
             "crop": transform.crop.value,
             "crop_ratio": transform.crop_ratio,
+            "crop_rule": transform.crop_rule.value,
             "resize": transform.resize.value,
             "mean": list(trained.mean),
             "std": list(trained.std),

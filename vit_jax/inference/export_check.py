@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from vit_jax.data import ops
+from vit_jax.data import ops, short_name
 from vit_jax.data.transform import Transform
 from vit_jax.errors import UserError
 from vit_jax.evals.classify import open_split
@@ -98,7 +98,7 @@ def sample_images(trained: Trained) -> tuple[Images, str]:
             rng = np.random.default_rng(0)  # of which an evaluation's transform draws nothing
             chosen = np.linspace(0, len(source) - 1, min(COUNT, len(source))).astype(int)
             views = [transform(source.read(int(i))[0], rng) for i in chosen]
-            return np.stack(views), f"images of {source.name}"
+            return np.stack(views), f"images of {short_name(source.name)}"
     return np.stack(_photographs(trained)), "views of two photographs"
 
 

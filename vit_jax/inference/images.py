@@ -125,11 +125,6 @@ def _pixels(data: bytes, channels: int) -> UInt8[np.ndarray, "H W C"]:
         encoded.check_size(height, width, times=4 if jpeg and mode in ("L", "RGB") else 1)
         if not jpeg and image.has_transparency_data and mode != "I;16":
             pixels = _on_white(image, channels)
-        elif mode.startswith("I;16") and image.format != "PNG":
-            grey = (np.asarray(image) >> 8).astype(np.uint8)  # Pillow would clip at 255
-            pixels = np.repeat(grey[..., None], channels, axis=-1)
-        elif mode in ("I", "F"):
-            raise ValueError(f"pixels without a known white (mode {mode}); save it as 8-bit PNG")
         else:
             halved = height * width > encoded.MAX_PIXELS
             least = (-(-height // 2), -(-width // 2)) if halved else (0, 0)

@@ -139,6 +139,8 @@ def _preprocessing(trained: Trained, form: str) -> str:
     sized = {
         "center": f"the short side resized to the model's over {transform.crop_ratio:g}, the "
         "centre cut out",
+        "squash_center": f"the whole image squashed to the model's size over "
+        f"{transform.crop_ratio:g}, the centre cut out",
         "resize": "the whole image squashed to size",
         "none": "images of that size as they are",
     }[transform.crop.value]

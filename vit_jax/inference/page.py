@@ -15,6 +15,8 @@ from vit_jax.errors import UserError
 from vit_jax.inference import images, saliency
 from vit_jax.inference.forward import probabilities
 from vit_jax.inference.overlay import overlay
+from vit_jax.inference.page_guard import App, Guard, Limits
+from vit_jax.inference.page_requests import Call
 from vit_jax.inference.trained import Trained
 
 _TOP = 5  # classes shown
@@ -30,8 +32,52 @@ _CSS = """
 """
 
 
-def look() -> dict[str, Any]:
-    """Return what `launch` of the page wants of its look; fonts of the system, so none fetched."""
+def app(page: Any, host: str, uploads: Path, max_upload: int) -> App:
+    """Return the page as an ASGI app with its guard before it.
+
+    Args:
+        page: from `build`.
+        host: by which address or name it is served.
+        uploads: the folder that Gradio was told to keep its files in.
+        max_upload: bytes of an uploaded file.
+    """
+    import fastapi
+    import gradio as gr
+
+    mounted = gr.mount_gradio_app(
+        fastapi.FastAPI(openapi_url=None),
+        page,
+        "/",
+        server_name=host,
+        max_file_size=max_upload,
+        show_error=False,
+        ssr_mode=False,
+        enable_monitoring=False,
+        run_history=False,
+        footer_links=[],
+        **_look(),
+    )
+    return Guard(mounted, Limits(host, uploads, max_upload, calls(page)))
+
+
+def calls(page: Any) -> dict[int, Call]:
+    """Return what the functions of a page may be called with, by their numbers."""
+    import gradio as gr
+
+    def kind(component: Any) -> int | None:
+        if isinstance(component, gr.Dataset):
+            return len(component.raw_samples or ())
+        assert isinstance(component, gr.Image), "an input that the guard does not know"
+        return None
+
+    return {
+        number: Call(call.queue, tuple(kind(component) for component in call.inputs))
+        for number, call in page.fns.items()
+    }
+
+
+def _look() -> dict[str, Any]:
+    """Return theme and style; fonts of the system, so none is fetched."""
     import gradio as gr
 
     font = ["system-ui", "sans-serif"]

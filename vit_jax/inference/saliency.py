@@ -16,6 +16,7 @@ from vit_jax.inference.trained import Trained
 from vit_jax.models import CaiTConfig, ConViTConfig, ModelConfig, Output, SwinConfig, ViTConfig
 from vit_jax.models.layers.pool import Pool
 
+_CAM = "class activation map"
 Grid = tuple[int, int]
 Seen = Mapping[str, jax.Array]
 Map = Float[Array, "B rows columns"]
@@ -34,7 +35,7 @@ def method(cfg: ModelConfig) -> str:
         return "attention rollout of the first patch"
     if isinstance(cfg, ViTConfig | ConViTConfig):
         return "attention rollout of the class token"
-    return "class activation map"
+    return _CAM
 
 
 def check(cfg: ModelConfig) -> None:
@@ -82,6 +83,11 @@ def make_inspection(
 def _make_inspect(trained: Trained) -> Callable[[Any, jax.Array], tuple[Output, Map, Seen]]:
     cfg = trained.model
     check(cfg)
+    if not trained.has_head and method(cfg) == _CAM:
+        raise UserError(
+            f"{trained.ref} holds a network without a head, whose weights a {_CAM} is made of; "
+            "fine-tune it first"
+        )
     module = models.create(cfg)
 
     def inspect(variables: Any, image: jax.Array) -> tuple[Output, Map, Seen]:

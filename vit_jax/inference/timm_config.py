@@ -34,6 +34,7 @@ from vit_jax.weights import timm as timm_names
 
 Args = dict[str, Any]
 _ACTS = {Gelu.ERF: "gelu", Gelu.TANH: "gelu_tanh", Gelu.QUICK: "quick_gelu"}
+_CUTTING = (Crop.CENTER, Crop.SQUASH_CENTER)
 _POOLS = {Pool.CLS: "token", Pool.GAP: "avg", Pool.MAP: "map"}
 
 
@@ -61,7 +62,7 @@ def hub_config(trained: Trained) -> dict[str, Any]:
             "input_size": [channels, height, width],
             "fixed_input_size": "img_size" in args,
             "interpolation": _interpolation(transform.resize),
-            "crop_pct": transform.crop_ratio if transform.crop is Crop.CENTER else 1.0,
+            "crop_pct": transform.crop_ratio if transform.crop in _CUTTING else 1.0,
             "crop_mode": "center" if transform.crop is Crop.CENTER else "squash",
             "mean": _per_channel(trained.mean, channels),
             "std": _per_channel(trained.std, channels),

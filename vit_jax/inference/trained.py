@@ -7,13 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vit_jax import config_json, models, weights
+import numpy as np
+
+from vit_jax import config_json, models, trees, weights
 from vit_jax.config import Config
-from vit_jax.data import TransformConfig, imagenet
+from vit_jax.data import Crop, TransformConfig, imagenet
 from vit_jax.errors import UserError
 from vit_jax.inference.published import preprocessing
 from vit_jax.losses import Loss
 from vit_jax.models import ModelConfig
+from vit_jax.weights.apply import OtherHead
 from vit_jax.weights.load import CHECKPOINT, split
 from vit_jax.weights.resize import Resize
 
@@ -33,6 +36,7 @@ class Trained:
         mean, std: of its input, in units where white is 1.
         transform: what evaluation does to an image.
         class_names: K of them.
+        has_head: the weights had a head; where they had none, it is all zeros.
         loss: what it was trained with.
         ema: the weights are a run's moving average.
         config: the run's, with its data and evaluations; None for a published file.
@@ -47,6 +51,7 @@ class Trained:
     std: tuple[float, ...]
     transform: TransformConfig
     class_names: tuple[str, ...]
+    has_head: bool = True
     loss: Loss = Loss.SOFTMAX
     ema: bool = False
     config: Config | None = None
@@ -75,6 +80,7 @@ def load(
     std: Sequence[float] = (),
     transform: TransformConfig | None = None,
     class_names: Sequence[str] = (),
+    headless: bool = False,
 ) -> Trained:
     """Load a trained model: `load("runs/vit_mu_digits")`.
 
@@ -87,6 +93,7 @@ def load(
         ema: of a run, take the moving average or not; by default the one that it chose its best
             checkpoint by.
         mean, std, transform, class_names: instead of the run's own, or of those published.
+        headless: for features, take a file without a head too, as DINO's and SigLIP's are.
 
     Raises:
         UserError: no such weights, or weights that do not fit.
@@ -100,7 +107,7 @@ def load(
         transform=transform or found.transform,
         class_names=named(class_names, found.model) if class_names else found.class_names,
     )
-    return read_weights(found, resize=resize)
+    return read_weights(found, resize=resize, headless=headless)
 
 
 def describe(ref: str, *, model: ModelConfig | None = None, ema: bool | None = None) -> Trained:
@@ -160,23 +167,69 @@ _FREE = re.compile(r"model\.(scan_unroll|remat|attention)=")
 
 
 def _of_file(ref: str, model: ModelConfig) -> Trained:
+    published = preprocessing(ref, model)
     return Trained(
         ref=ref,
         source=ref,
         model=model,
+        mean=published.mean,
+        std=published.std,
+        transform=published.transform,
         class_names=named((), model),
-        **preprocessing(split(ref)[0], model)._asdict(),
     )
 
 
-def read_weights(trained: Trained, *, resize: Resize = Resize.AUTO) -> Trained:
+def describe_input(trained: Trained) -> str:
+    """Say in one line how a published file's images are prepared, and who says so.
+
+    Of a run "": its config says it.
+    """
+    if trained.config is not None:
+        return ""
+    published = preprocessing(trained.ref, trained.model)
+    transform, (height, width) = trained.transform, trained.image_size
+    crop = transform.crop.value
+    if transform.crop in (Crop.CENTER, Crop.SQUASH_CENTER):
+        crop += f" {transform.crop_ratio:.4g}"
+    if transform.crop is Crop.CENTER:
+        crop += f" ({transform.crop_rule.value})"
+    mean, std = (",".join(f"{x:.6g}" for x in values) for values in (trained.mean, trained.std))
+    used = {key: getattr(trained, key) for key in ("mean", "std", "transform")}
+    changed = [key for key, value in used.items() if value != getattr(published, key)]
+    but = f", but for {' and '.join(changed)}" if changed else ""
+    other = ""
+    if published.size not in (None, trained.image_size):
+        other = " (published for {}x{})".format(*published.size)
+    return (
+        f"images: {height}x{width}{other}, {crop}, {transform.resize.value}, mean {mean}, "
+        f"std {std}; from {published.source}{but}"
+    )
+
+
+def read_weights(
+    trained: Trained, *, resize: Resize = Resize.AUTO, headless: bool = False
+) -> Trained:
     """Read the weights into the model, bringing tables and patch kernels to its size.
+
+    With `headless` a file without a head will do, for features.
 
     Raises:
         UserError: weights that do not fit.
     """
-    variables = weights.load(trained.source, trained.model, resize=resize, ema=trained.ema)
-    return dataclasses.replace(trained, variables=variables)
+    ref, model = trained.source, trained.model
+    try:
+        found = weights.read(ref, model, resize=resize, ema=trained.ema, headless=headless)
+    except OtherHead as error:
+        if error.lacking:
+            raise UserError(
+                f"{ref} holds a network without a head, which knows no classes: `probe` and "
+                "`visualize` use its features, and training starts from it by init.weights"
+            ) from None
+        raise UserError(f"{error}, such as by --model.num_classes=K") from None
+    leaves = trees.named_leaves(models.abstract(model)) if headless else ()
+    lacking = {name: np.zeros(leaf.shape, np.float32) for name, leaf in leaves if name not in found}
+    variables = trees.nest({**lacking, **found})
+    return dataclasses.replace(trained, variables=variables, has_head=not lacking)
 
 
 def reference(ref: str) -> str:

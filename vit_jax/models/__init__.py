@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from vit_jax import errors, trees
+from vit_jax import errors, fields, trees
+from vit_jax.errors import UserError
 from vit_jax.models import (
     bit,
     cait,
@@ -80,17 +81,17 @@ def with_fields(cfg: ModelConfig, overrides: Mapping[str, Any], called: str = ""
     """Return a copy of a config with fields changed; `called` is its name in messages.
 
     Raises:
-        UserError: an unknown field or choice, with the nearest valid ones.
+        UserError: an unknown field or choice, with the nearest valid ones; a value of another kind.
     """
-    fields = {field.name: field.type for field in dataclasses.fields(cfg)}
+    kinds = fields.annotations(type(cfg))
     for name in overrides:
-        if name not in fields:
-            raise errors.unknown(f"field of {called or type(cfg).__name__}", name, fields)
-    choices = {
-        name: errors.choice(fields[name], f"model.{name}", value)
+        if name not in kinds:
+            raise errors.unknown(f"field of {called or type(cfg).__name__}", name, kinds)
+    read = {
+        name: fields.conformed(kinds[name], f"model.{name}", value, getattr(cfg, name))
         for name, value in overrides.items()
     }
-    return dataclasses.replace(cfg, **choices)
+    return dataclasses.replace(cfg, **read)
 
 
 def from_json(tree: Mapping[str, Any]) -> Any:
@@ -105,13 +106,13 @@ def from_json(tree: Mapping[str, Any]) -> Any:
     cls = families.get(str(tree.get("family")))
     if cls is None:
         raise errors.unknown("family of models", str(tree.get("family")), families)
-    fields = {field.name: field.type for field in dataclasses.fields(cls)}
-    values = {}
+    kinds, values = fields.annotations(cls), {}
     for name, value in tree.items():
-        if name != "family" and name not in fields:
-            raise errors.unknown(f"field of {cls.__name__}", name, fields)
-        values[name] = errors.choice(fields.get(name), f"model.{name}", _as_tuple(value))
-    del values["family"]
+        if name == "family":
+            continue
+        if name not in kinds:
+            raise errors.unknown(f"field of {cls.__name__}", name, kinds)
+        values[name] = fields.conformed(kinds[name], f"model.{name}", _as_tuple(value))
     return cls(**values)
 
 
@@ -122,12 +123,43 @@ def _as_tuple(value: Any) -> Any:
 def create(cfg: ModelConfig) -> nn.Module:
     """Build the module of a config, after checking it.
 
+    Values written in another way than their fields have them, 64 for (64,), are brought to that, in
+    place.
+
     Raises:
-        UserError: fields that do not go together.
+        UserError: no config of a registered family, a value that its field cannot take, fields
+            that do not go together.
     """
-    module, _, validate = _FAMILIES[type(cfg)]
+    refuse_name(cfg, repr(cfg))
+    family = _FAMILIES.get(type(cfg))
+    if family is None:
+        raise UserError(
+            f"{type(cfg).__name__} is the config of no family; add it to _FAMILIES in "
+            "vit_jax/models/__init__.py, or take one of "
+            f"{', '.join(known.__name__ for known in _FAMILIES)}"
+        )
+    module, _, validate = family
+    fields.conform(cfg, "model.")
     validate(cfg)
     return module(cfg)
+
+
+def refuse_name(cfg: Any, given: str, where: str = "") -> None:
+    """Refuse the name of a model in place of its config.
+
+    Args:
+        cfg: what may be a name.
+        given: how it was written.
+        where: says where a config can be written, if not there.
+
+    Raises:
+        UserError: how to write it; of a name that is unknown too, the nearest valid ones.
+    """
+    if isinstance(cfg, str):
+        variant(cfg)
+        raise UserError(
+            f"{given} is a model's name; give its config, models.variant({cfg!r}){where}"
+        )
 
 
 def input_shape(cfg: ModelConfig) -> tuple[int, int, int]:
@@ -228,6 +260,7 @@ __all__ = [
     "num_prefix",
     "pair",
     "patch_grid",
+    "refuse_name",
     "variant",
     "with_fields",
 ]

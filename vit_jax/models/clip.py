@@ -18,7 +18,8 @@ def _clip(size: str, patch: int) -> ViTConfig:
 
 
 def _siglip(size: str, patch: int, pool: Pool) -> ViTConfig:
-    # Google trained with the tanh GELU; timm runs the same weights with `gelu=erf`.
+    # Google trained with the tanh GELU; timm runs some of the weights with `gelu=erf`, of these
+    # sizes b16, so400m14 and, but for 512 pixels, l16 (timm 1.0.31).
     return sized(size, patch, pool=pool, class_token=False)
 
 

@@ -36,7 +36,7 @@ from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.norm import layer_norm
 from vit_jax.models.layers.patch import PatchEmbed
 from vit_jax.models.layers.pool import MapPool, Pool
-from vit_jax.models.layers.posemb import PosEmbed, resample, sincos2d
+from vit_jax.models.layers.posemb import FIXED, PosEmbed, resample, sincos2d
 from vit_jax.models.layers.stack import stack
 from vit_jax.models.layers.weighted import spread
 from vit_jax.models.mup import check_mup, logit_factor
@@ -137,8 +137,8 @@ def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:
         raise UserError("model.pool_prefix applies to model.pool=gap and map only")
     if cfg.fc_norm and cfg.pool is not Pool.GAP:
         raise UserError("model.fc_norm applies to model.pool=gap only")
-    if cfg.pos_embed is PosEmbed.SINCOS2D and cfg.dim % 4:
-        raise UserError(f"model.pos_embed=sincos2d needs model.dim={cfg.dim} divisible by 4")
+    if cfg.pos_embed in FIXED and cfg.dim % 4:
+        raise UserError(f"model.pos_embed={cfg.pos_embed} needs model.dim={cfg.dim} divisible by 4")
     half, head_dim = cfg.dtype is DType.BFLOAT16, cfg.dim // cfg.num_heads
     check_impl(cfg.attention, half, head_dim, cfg.attention_dropout_rate)
     check_merging(cfg.token_merging, math.prod(shape), cfg.attention)
@@ -235,8 +235,8 @@ class ViT(nn.Module):
             length = covered + own[0] * own[1]
             table = self.param("pos_embed", POS_EMBED, (1, length, cfg.dim), jnp.float32)
             table = resample(table, covered, own, shape)
-        elif cfg.pos_embed is PosEmbed.SINCOS2D:
-            table = jnp.asarray(sincos2d(*shape, cfg.dim))[None]
+        elif cfg.pos_embed in FIXED:
+            table = jnp.asarray(sincos2d(*shape, cfg.dim, cfg.pos_embed))[None]
         if table is not None and not covers_prefix:
             x = x + spread(jnp.asarray(table), x.shape, dtype)
         if prefix:

@@ -27,7 +27,8 @@ def make_optimizer(
 
     The chain: drop the gradients of frozen layers, clip by the global norm of the rest, apply the
     optimizer, multiply by the width's factors, add weight decay, multiply by the lr factors,
-    multiply by -lr(step), restore frozen layers. LAMB adds the decay before its trust ratio.
+    multiply by -lr(step), restore frozen layers. LAMB adds the decay before its trust ratio, SGD
+    with `coupled_decay` before its momentum.
     `update` needs `params`, and with `sam_rho` `grad_fn` as well: (params, pass) -> the gradient
     there, of which the step is made. It may be told `is_finite`, a function without arguments that
     is called after the last pass: where it gives False the state stays as it is, all but its
@@ -54,12 +55,15 @@ def make_optimizer(
         steps.append(("drop", transforms.fill(rules.frozen, 0.0)))
     if cfg.clip_norm:
         steps.append(("clip", transforms.clip_norm(cfg.clip_norm)))
+    decay = ("decay", transforms.add_decay(cfg.weight_decay, rules.decayed))
+    if cfg.coupled_decay:
+        steps.append(decay)
     steps.append((str(cfg.name), _core(cfg)))
     # Before the decay: lr times weight decay is to be the same at every width (docs/mup.md).
     if any((factor != 1).any() for factor in rules.width.values()):
         steps.append(("width", transforms.multiply(rules.width)))
-    if cfg.weight_decay:
-        steps.append(("decay", transforms.add_decay(cfg.weight_decay, rules.decayed)))
+    if cfg.weight_decay and not cfg.coupled_decay:
+        steps.append(decay)
     if cfg.name == Optimizer.LAMB:
         steps.append(("trust", transforms.scale_by_layer_trust_ratio(rules.decayed)))
     if any((factor != 1).any() for factor in rules.lr.values()):
@@ -115,14 +119,15 @@ def _muon(cfg: OptimConfig) -> optax.GradientTransformation:
         # The last two axes; optax maps over those that are not named, here the depth.
         return trees.map_named(lambda name, u: optax.contrib.MuonDimensionNumbers(-2, -1), updates)
 
+    muon = optax.contrib.scale_by_muon(
+        beta=cfg.momentum,
+        eps=cfg.eps,
+        mu_dtype=jnp.dtype(str(cfg.mu_dtype)),
+        nesterov=cfg.nesterov,
+        weight_dimension_numbers=matrices,
+    )
     return optax.chain(
-        optax.contrib.scale_by_muon(
-            beta=cfg.momentum,
-            eps=cfg.eps,
-            mu_dtype=jnp.dtype(str(cfg.mu_dtype)),
-            nesterov=cfg.nesterov,
-            weight_dimension_numbers=matrices,
-        ),
+        muon if cfg.muon_debias else moments.not_debiased(muon),
         # Updates as large as AdamW's, so that one lr and one weight decay fit both halves (Liu et
         # al. 2025, arXiv 2502.16982, sec. 2.2).
         transforms.scale_by_matrix_size(0.2),

@@ -16,7 +16,7 @@ class Optimizer(enum.StrEnum):
     LAMB = "lamb"  # You et al. 2020, arXiv 1904.00962
     LION = "lion"  # Chen et al. 2023, arXiv 2302.06675
     ADAFACTOR = "adafactor"  # as in Zhai et al. 2022, arXiv 2106.04560 (big_vision)
-    MUON = "muon"  # Jordan 2024, with the scale of Liu et al. 2025, arXiv 2502.16982
+    MUON = "muon"  # Jordan 2024 as in optax, with the scale of Liu et al. 2025, arXiv 2502.16982
 
 
 class Schedule(enum.StrEnum):
@@ -43,7 +43,8 @@ class OptimConfig:
     Durations are strings: "10_000 steps", "5 epochs", "300000 examples", "5%" of the run, "" none.
     Regexes are searched in the names of single layers, `blocks/3/attn/qkv/kernel`. Weight decay is
     decoupled and multiplied by the learning rate for every optimizer (PyTorch's AdamW; big_vision's
-    `wd` is this `weight_decay` times `lr`); lr multipliers and layer decay therefore scale it too.
+    `wd` is this `weight_decay` times `lr`), but for sgd with `coupled_decay`; lr multipliers and
+    layer decay therefore scale it too.
 
     Attributes:
         lr: peak learning rate; never scaled by the batch size.
@@ -68,11 +69,17 @@ class OptimConfig:
         eps: added to Adam's denominator: adamw, lamb, muon (there to Newton-Schulz's norm, too).
         momentum: sgd, adafactor (0: none), and muon's orthogonalised part (published: 0.95).
         nesterov: Nesterov's form of `momentum`: sgd, muon (published: on).
+        muon_debias: with `nesterov`, correct momentum and gradient for their start at zero before
+            they are added, as optax does; off is Jordan's own form. The two differ in the first
+            1 / (1 - momentum) steps. The updates' scale is Liu et al.'s either way.
         weight_decay: strength of the decay.
+        coupled_decay: sgd adds the decay to the gradient, after clipping and before the momentum,
+            as torch.optim.SGD does: with momentum m it comes to 1 / (1 - m) times as much.
         decay: regex of the decayed parameters. The default is Google's set, the kernels, and in
             every family also that of DeiT, CaiT, ConViT, Swin and timm: what has more than one axis
-            in PyTorch, but for positions, tokens and bias tables. pycls (RegNet) decays all: ".".
-            lamb adapts the step of these alone.
+            in PyTorch, but for positions, tokens and bias tables. With pool=map timm decays the
+            query, too: "kernel$|map_pool/latent". pycls (RegNet) decays all: ".". lamb adapts the
+            step of these alone.
         clip_norm: largest global norm of the trained parameters' gradient; 0 turns clipping off.
         lr_multipliers: (regex, factor) pairs, the first match wins; 1 where none matches.
         layer_decay: decay ** (depth + 1 - i) multiplies the learning rate of layer i: all before
@@ -104,7 +111,9 @@ class OptimConfig:
     eps: float = 1e-8
     momentum: float = 0.9
     nesterov: bool = False
+    muon_debias: bool = True
     weight_decay: float = 0.0
+    coupled_decay: bool = False
     decay: str = "kernel$"
     clip_norm: float = 1.0
     lr_multipliers: tuple[tuple[str, float], ...] = ()
@@ -118,11 +127,11 @@ _ADAM = frozenset({"beta1", "beta2", "eps", "mu_dtype"})
 # The settings that some optimizers have no use for, and those that do.
 _USES = {
     Optimizer.ADAMW: _ADAM,
-    Optimizer.SGD: frozenset({"momentum", "nesterov", "mu_dtype"}),
+    Optimizer.SGD: frozenset({"momentum", "nesterov", "mu_dtype", "coupled_decay"}),
     Optimizer.LAMB: _ADAM,
     Optimizer.LION: frozenset({"beta1", "beta2", "mu_dtype"}),
     Optimizer.ADAFACTOR: frozenset({"beta2", "momentum", "mu_dtype"}),
-    Optimizer.MUON: _ADAM | {"momentum", "nesterov"},
+    Optimizer.MUON: _ADAM | {"momentum", "nesterov", "muon_debias"},
 }
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(OptimConfig)}
 
@@ -165,6 +174,10 @@ def validate(cfg: OptimConfig) -> None:
         _require_effect(cfg, "nesterov", False, "without momentum")
         # Muon's other half, Adam, still has a first moment to store.
         _require_effect(cfg, "mu_dtype", "beta1" in uses, "without momentum")
+        _require_effect(cfg, "coupled_decay", False, "without momentum")
+    _require_effect(cfg, "coupled_decay", cfg.weight_decay != 0, "without weight decay")
+    # Otherwise the correction is a factor alone, which orthogonal updates do not have.
+    _require_effect(cfg, "muon_debias", cfg.nesterov, "without optim.nesterov")
     ends = cfg.schedule in (Schedule.COSINE, Schedule.LINEAR)
     _require_effect(cfg, "warmup_lr", bool(cfg.warmup), "without a warmup")
     _require_effect(cfg, "min_lr", ends or bool(cfg.cooldown), f"with {cfg.schedule}, no cooldown")

@@ -9,7 +9,7 @@ numbers are optax's, bit for bit.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -108,6 +108,23 @@ def momentum(
 
     init = optax.trace(decay, nesterov, accumulator_dtype=accumulator_dtype).init
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def not_debiased(muon: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Build `optax.contrib.scale_by_muon` with moments that are not corrected for their start.
+
+    The correction is 1 - beta ** count, so it is 1 where the count is as large as can be.
+    """
+
+    def update(
+        updates: trees.PyTree, state: Any, params: trees.PyTree | None = None
+    ) -> tuple[trees.PyTree, Any]:
+        late = state._replace(count=jnp.full_like(state.count, jnp.iinfo(state.count.dtype).max))
+        updates, new = muon.update(updates, late, params)
+        count = optax.safe_increment(state.count)
+        return updates, cast(Any, new)._replace(count=count)
+
+    return optax.GradientTransformation(muon.init, update)
 
 
 def sharpness_aware(

@@ -43,6 +43,9 @@ def check_width(cfg: OptimConfig) -> None:
     elif cfg.name == Optimizer.SGD and cfg.clip_norm:
         # The head's gradient, and with it the norm of all, grows as sqrt(m).
         what = "sgd with clipping by the global norm, which grows; set optim.clip_norm=0"
+    elif cfg.coupled_decay:
+        # The rates of a width would scale it, and lr times weight decay is to be the same at each.
+        what = "sgd with coupled decay; set optim.coupled_decay=False and a weight decay of its own"
     elif cfg.sam_rho:
         # One length of climb for all parameters (arXiv:2411.00075 gives each layer its own).
         what = "sharpness-aware minimisation; set optim.sam_rho=0"

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A point of a sweep: one run, its name, its directory and its price; and the list of them."""
 
+import contextlib
 import dataclasses
 import fcntl
 import hashlib
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -125,11 +127,17 @@ def write_manifest(place: Path, points: Sequence[Point]) -> None:
 
 def add_to_manifest(place: Path, point: Point) -> None:
     """Add the line of a point that a search has come up with, unless it is there."""
-    with open(place / MANIFEST, "a+", encoding="utf-8") as file:
+    with open(place / MANIFEST, "a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
-        if all(json.loads(line)["run"] != point.run for line in file):
-            file.write(f"{to_line(point)}\n")
+        data = file.read()
+        lines, torn = _lines(data)
+        if torn:  # a new line must not be added to half of one
+            file.truncate(len(data) - len(torn))
+        elif lines and not data.endswith(b"\n"):
+            file.write(b"\n")
+        if all(json.loads(line)["run"] != point.run for line in lines):
+            file.write(f"{to_line(point)}\n".encode())
 
 
 def to_line(point: Point) -> str:
@@ -140,6 +148,9 @@ def to_line(point: Point) -> str:
 def read_manifest(place: Path) -> list[Point]:
     """Read a sweep's points.
 
+    A search adds lines as it runs: one that a full disk or a lost machine cut short is left out,
+    with a warning.
+
     Raises:
         UserError: no manifest in `place`, or a line that is no point.
     """
@@ -149,7 +160,21 @@ def read_manifest(place: Path) -> list[Point]:
             f"{place} holds no {MANIFEST}; it is written by: python -m vit_jax sweep run FILE "
             f"--out={place}"
         )
-    return [_read_line(path, i, line) for i, line in enumerate(path.read_text().splitlines(), 1)]
+    lines, torn = _lines(path.read_bytes())
+    if torn:
+        told = f"warning: {path}, line {len(lines) + 1}, is torn: left out, {len(lines)} are read"
+        print(told, file=sys.stderr)
+    return [_read_line(path, i, line) for i, line in enumerate(lines, 1)]
+
+
+def _lines(data: bytes) -> tuple[list[str], bytes]:
+    """Return a manifest's lines, and of its last one what is there where it has no end."""
+    end = data.rfind(b"\n") + 1
+    torn = data[end:]
+    with contextlib.suppress(ValueError):  # written by hand, without the last line's end
+        json.loads(torn)
+        end, torn = len(data), b""
+    return data[:end].decode(errors="replace").splitlines(), torn
 
 
 def _as_range(value: Any) -> tuple[float, float] | None:

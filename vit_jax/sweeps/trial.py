@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 
-from vit_jax import errors
+from vit_jax import errors, signals
 from vit_jax.sweeps import results
 from vit_jax.sweeps.point import Point
 from vit_jax.sweeps.results import State
@@ -38,12 +38,11 @@ class Stopping:
         self.processes: set[subprocess.Popen[bytes]] = set()
 
     def __enter__(self) -> "Stopping":
-        self._previous = {number: signal.signal(number, self._remember) for number in _SIGNALS}
+        self._previous = signals.heed(dict.fromkeys(_SIGNALS, self._remember))
         return self
 
     def __exit__(self, *error: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        signals.restore(self._previous)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         del number, frame

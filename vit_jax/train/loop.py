@@ -11,7 +11,7 @@ import jax
 from jax.sharding import Mesh
 
 from vit_jax import config as config_lib
-from vit_jax import sharding, startup
+from vit_jax import config_json, sharding, startup
 from vit_jax.analysis.peaks import peak_flops
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.config import Config
@@ -19,7 +19,7 @@ from vit_jax.errors import UserError
 from vit_jax.objectives import Batch
 from vit_jax.train import broken as broken_lib
 from vit_jax.train import build as build_lib
-from vit_jax.train import early_stop, hang, profile, report, spikes, workdir
+from vit_jax.train import early_stop, hang, identity, peers, profile, report, spikes, workdir
 from vit_jax.train import metadata as metadata_lib
 from vit_jax.train import meter as meter_lib
 from vit_jax.train import start as start_lib
@@ -59,6 +59,7 @@ def fit(
     directory: str | Path,
     *,
     allow_config_change: bool = False,
+    allow_data_change: bool = False,
     window: Window | None = None,
 ) -> Result:
     """Train the run of `cfg` in a workdir: continue what is there, else start from `cfg.init`.
@@ -89,11 +90,20 @@ def fit(
     total = parts.plan.total_steps
     profile.check(window, place, start=0, total=total)
     with Stop() as stop, workdir.lock(place), jax.set_mesh(mesh):
+        splits = identity.describe(source, eval_sources)
+        peers.agree(peers.facts(config_json.to_json(cfg), splits, place), place)
         checkpoints = Checkpointer(place / workdir.CHECKPOINTS, cfg.checkpoint)
         latest = checkpoints.latest_step()
         saved = {} if latest is None else checkpoints.metadata(latest)
-        if saved and not allow_config_change:
-            metadata_lib.check_unchanged(cfg, saved["config"], place)
+        changed = start_lib.check_unchanged(
+            cfg,
+            saved,
+            source.class_names,
+            splits,
+            place,
+            allow_config_change=allow_config_change,
+            allow_data_change=allow_data_change,
+        )
         finished, tally = workdir.finished_step(place), early_stop.resume(cfg.checkpoint, saved)
         if finished == total:
             _say(f"{place} has finished its {total:,} steps; nothing to do")
@@ -125,7 +135,7 @@ def fit(
                 _say(told)
         frozen = teacher_lib.place(teacher.frozen, build_lib.placed(parts.frozen, mesh))
         teacher = dataclasses.replace(teacher, frozen={})  # from now on on the devices alone
-        metadata = metadata_lib.describe(cfg, source, teacher)
+        metadata = metadata_lib.describe(cfg, source.class_names, splits, teacher)
         metadata_lib.write(place, metadata)
         if stop.signal is not None:
             _say(f"{stop} before it took a step: nothing to save; the same command continues")
@@ -134,6 +144,8 @@ def fit(
             stack.enter_context(hang.watch(clock, cfg.faults.hang_seconds))
             writer = make_writer(cfg.log, place, step=start, run_config=metadata["config"])
             stack.callback(writer.close)
+            if changed:
+                writer.write(start, changed)
             progress = Progress(total, cfg.data.batch_size, start_step=start)
             stack.enter_context(progress)
             note_spike = spikes.make_log(cfg, source, place, progress.message)

@@ -2,25 +2,28 @@
 """What a run says of itself, in its workdir and with every checkpoint, and what of it must stay."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from vit_jax import __version__, config_json, data
+from vit_jax import __version__, config_json
 from vit_jax.config import Config
 from vit_jax.errors import UserError
-from vit_jax.train import workdir
+from vit_jax.train import identity, workdir
 from vit_jax.train.teacher import Teacher
 
 
-def describe(cfg: Config, source: data.Source, teacher: Teacher) -> dict[str, Any]:
+def describe(
+    cfg: Config, class_names: Sequence[str], splits: Mapping[str, Any], teacher: Teacher
+) -> dict[str, Any]:
     """Return what a checkpoint says about itself, besides its arrays."""
     return {
         **({"teacher": teacher.digest} if teacher.digest else {}),
+        identity.KEY: splits,
         "config": config_json.to_json(cfg),
-        "class_names": list(source.class_names),
+        "class_names": list(class_names),
         "versions": {"vit_jax": __version__, "jax": jax.__version__},
     }
 
@@ -33,9 +36,16 @@ def write(place: Path, metadata: Mapping[str, Any]) -> None:
     (place / workdir.CLASSES).write_text(json.dumps(metadata["class_names"], indent=1) + "\n")
 
 
-def check_unchanged(cfg: Config, saved: Mapping[str, Any], place: Path) -> None:
-    """Refuse to continue a run under a config that computes something else."""
-    lines = config_json.changes(saved, config_json.to_json(cfg))
+def check_unchanged(lines: list[str], place: Path) -> None:
+    """Refuse to continue a run under a config that computes something else.
+
+    Args:
+        lines: what differs, by `config_json.changes`.
+        place: the workdir.
+
+    Raises:
+        UserError: something does.
+    """
     if lines:
         more = f"; and {len(lines) - 4} more" if len(lines) > 4 else ""
         raise UserError(

@@ -46,7 +46,8 @@ def _draw(
         shown = [value * scale for value in values]
         label = f"{group}  {form.format(shown[-1])}"
         if not train:
-            best = best_of(range(len(shown)), key=shown.__getitem__)
+            # Of equals the last, as the checkpoint that is kept.
+            best = best_of(reversed(range(len(shown))), key=shown.__getitem__)
             axes.plot(
                 steps[best],
                 shown[best],

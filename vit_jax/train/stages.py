@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 from jax.sharding import Mesh
 
 from vit_jax.checkpoints.checkpointer import Checkpointer, CorruptCheckpoints, SaveFailed
 from vit_jax.config import Config
-from vit_jax.errors import UserError
 from vit_jax.evals import Classify
 from vit_jax.train import build as build_lib
 from vit_jax.train import early_stop
@@ -23,6 +23,8 @@ from vit_jax.train.progress import Progress
 from vit_jax.train.state import TrainState
 from vit_jax.train.stragglers import Stragglers
 from vit_jax.train.writers import MetricWriter
+
+_WITHOUT_OTHERS = 30.0  # seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,12 +138,14 @@ class Stages:
 
     @contextlib.contextmanager
     def keeping_saves(self) -> Iterator[None]:
-        """Let the save under way reach the disk where what is inside ends by an error."""
+        """Let the save under way reach the disk, by whatever error what is inside ends."""
         try:
             yield
-        except UserError:
+        except BaseException as error:
+            # A save of several processes is done when all have done their part; one may be lost.
+            alone = jax.process_count() == 1 or not isinstance(error, jax.errors.JaxRuntimeError)
             with contextlib.suppress(SaveFailed):  # told is why the run ends
-                self.wait_for_save()
+                self.checkpoints.wait(None if alone else _WITHOUT_OTHERS)
             raise
 
     def _finish_steps(self) -> None:
@@ -152,7 +156,15 @@ class Stages:
     def finish(self, state: TrainState, done: Mapping[str, float]) -> dict[str, float]:
         """Run the evaluations of the final state that are not `done` yet."""
         rest = [name for name in self.cfg.evals if f"{name}/loss" not in done]
-        return self.evaluate(state, self.parts.plan.total_steps, rest, final=True)
+        last, keeping = self.parts.plan.total_steps, self.cfg.checkpoint
+        found = self.evaluate(state, last, rest, final=True)
+        best = self.checkpoints.best_step() if keeping.keep_best else None
+        if best is not None and best != last:
+            self.progress.message(
+                f"the metrics above are of step {last:,}, the last; --from={self.place} takes step "
+                f"{best:,}, the best by {keeping.metric}, and --from={self.place}@latest this one"
+            )
+        return found
 
     def finish_early(self, step: int, tally: Tally) -> tuple[TrainState, dict[str, float]]:
         """Restore the best checkpoint of a run that ends at `step`, and run every evaluation."""

@@ -2,18 +2,21 @@
 """The state that a run starts from where it has none to continue: random, or weights of `init`."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from vit_jax import trees, weights
+from vit_jax import config_json, trees, weights
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.train import build as build_lib
+from vit_jax.train import identity, metadata
 from vit_jax.train.state import TrainState
+from vit_jax.weights.apply import OtherHead
 
 PyTree = Any
 
@@ -36,10 +39,14 @@ def _read(cfg: Config, *, only_check: bool = False) -> Mapping[str, np.ndarray]:
             skip=init.skip,
             resize=init.resize,
             ema=init.ema,
+            headless=True,  # a head starts anew where the file has none, and the start says so
             only_check=only_check,
         )
     except UserError as error:
         text = str(error)
+        if isinstance(error, OtherHead):
+            patterns = "".join(f"'{pattern}'," for pattern in error.patterns)
+            text += f', or start the head anew: --config.init.skip="({patterns})"'
         if text.startswith(("init.", "unknown parameter in init.")):
             raise
         if text.endswith(": no such file"):
@@ -51,11 +58,42 @@ def _read(cfg: Config, *, only_check: bool = False) -> Mapping[str, np.ndarray]:
         raise UserError(f"init.weights: {text}") from None
 
 
+def check_unchanged(
+    cfg: Config,
+    saved: Mapping[str, Any],
+    class_names: Sequence[str],
+    splits: Mapping[str, Any],
+    place: Path,
+    *,
+    allow_config_change: bool,
+    allow_data_change: bool,
+) -> dict[str, float]:
+    """Compare a run's config and data with those of its checkpoint.
+
+    Returns:
+        what was changed on purpose, as metrics of the step where the run goes on.
+
+    Raises:
+        UserError: they differ, and no flag allows it.
+    """
+    if not saved:
+        return {}
+    settings = config_json.changes(saved["config"], config_json.to_json(cfg))
+    if not allow_config_change:
+        metadata.check_unchanged(settings, place)
+    files = identity.changes(saved, class_names, splits)
+    if not allow_data_change:
+        identity.check_unchanged(files, place)
+    found = {"run/config_changed": settings, "run/data_changed": files}
+    return {name: float(len(lines)) for name, lines in found.items() if lines}
+
+
 def initial_state(cfg: Config, parts: build_lib.Parts, mesh: Mesh) -> tuple[TrainState, str]:
     """Make the state of step 0, each leaf in its sharding; returns it and what to tell of it.
 
-    Parameters that `init.skip` leaves out have the values that the run's seed gives them. Optimizer
-    state is that of step 0, and the moving average begins at the loaded parameters.
+    Parameters that `init.skip` leaves out, and a head that the file lacks, have the values that the
+    run's seed gives them. Optimizer state is that of step 0, and the moving average begins at the
+    loaded parameters.
 
     Raises:
         UserError: weights that are not there, are damaged, or do not fit.

@@ -1,33 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Being told to stop: SIGTERM (preemption) and SIGINT (Ctrl-C) end a run at a step boundary."""
+"""Being told to stop: SIGTERM, Ctrl-C or a closed terminal end a run at a step boundary."""
 
+import os
 import signal
 from types import FrameType, TracebackType
 
 import jax
 from jax.experimental import multihost_utils
 
+from vit_jax import signals
+
 # Exit status of a run that was told to stop and can go on (EX_TEMPFAIL of sysexits.h).
 INTERRUPTED = 75
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Stop:
     """Context manager that remembers a signal; a second Ctrl-C ends the process at once.
 
     With several processes JAX's own preemption service takes SIGTERM and agrees on one step to stop
-    at, since a host that stops alone leaves the others waiting in a collective; Ctrl-C is then left
-    to end the process as usual.
+    at, since a host that stops alone leaves the others waiting in a collective; a closed terminal
+    (SIGHUP) and Ctrl-C count as SIGTERM. A run under `nohup`, which ignores SIGHUP, goes on.
     """
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
         self._previous: dict[signal.Signals, object] = {}
+        self._terminated = False
 
     def __enter__(self) -> "Stop":
         if jax.process_count() == 1:
-            for number in _SIGNALS:
-                self._previous[number] = signal.signal(number, self._remember)
+            self._previous = signals.heed(dict.fromkeys(_SIGNALS, self._remember))
+        else:
+            told = (signal.SIGHUP, signal.SIGINT)
+            self._previous = signals.heed(dict.fromkeys(told, self._terminate))
         return self
 
     def __exit__(
@@ -36,14 +42,20 @@ class Stop:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
+        signals.restore(self._previous)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         del frame
         if self.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.signal = signal.Signals(number)
+
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self._terminated and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._terminated = True
+        os.kill(os.getpid(), signal.SIGTERM)
 
     def __str__(self) -> str:
         return f"stopped by {self.signal.name}" if self.signal else "stopped by a preemption notice"

@@ -116,9 +116,7 @@ def _read_flat(cfg: Config, *, only_check: bool = False) -> Mapping[str, np.ndar
             distill.weights, distill.teacher, ema=distill.ema, only_check=only_check
         )
     except UserError as error:
-        # What is said of a run's start is true of its teacher, but that parts may be left out.
-        text = str(error).partition(", or start the head anew")[0]
-        text = text.replace("init.ema", "objective.distill.ema")
+        text = str(error).replace("init.ema", "objective.distill.ema")
         raise UserError(f"objective.distill.weights: {text}") from None
 
 

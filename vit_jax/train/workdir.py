@@ -14,6 +14,7 @@ from pathlib import Path
 import jax
 
 from vit_jax.checkpoints import DIRECTORY as CHECKPOINTS
+from vit_jax.checkpoints.paths import check_path
 from vit_jax.errors import UserError
 
 CONFIG = "config.json"
@@ -46,7 +47,10 @@ def lock(workdir: Path, *, cache: bool = False) -> Iterator[None]:
             one of the other kind.
     """
     name = "--out" if cache else "workdir"
-    check_local(workdir, name)
+    if cache:
+        check_local(workdir, name)
+    else:
+        check(workdir)
     if not cache and (workdir / CACHE).exists():
         raise UserError(f"workdir {workdir} holds cached logits; choose another")
     runs = (workdir / CHECKPOINTS).exists() or (workdir / CONFIG).exists()
@@ -75,6 +79,16 @@ def lock(workdir: Path, *, cache: bool = False) -> Iterator[None]:
         file.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
         yield  # closing the file unlocks it
+
+
+def check(place: Path, name: str = "workdir") -> None:
+    """Refuse a directory in which a run cannot be kept; `name` is what the message calls it.
+
+    Raises:
+        UserError: the address of a bucket, or a path by which checkpoints are not found again.
+    """
+    check_local(place, name)
+    check_path(place)
 
 
 def check_local(place: Path, name: str = "workdir") -> None:

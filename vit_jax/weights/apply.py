@@ -12,6 +12,23 @@ import numpy as np
 from vit_jax.errors import UserError, unknown
 from vit_jax.weights.layout import Entry, Part, Shape
 
+# The layers of a model that turn features into logits, by our names.
+_HEAD = re.compile(r"^params/head(_dist)?/")
+
+
+class OtherHead(UserError):
+    """All that does not fit is heads.
+
+    Attributes:
+        patterns: what `skip` would have to be.
+        lacking: the file has no head at all.
+    """
+
+    def __init__(self, message: str, patterns: Sequence[str], *, lacking: bool) -> None:
+        super().__init__(message)
+        self.patterns, self.lacking = tuple(patterns), lacking
+
+
 # (name, value in our layout, wanted shape) -> value of that shape; raises UserError where it can't.
 Resizer = Callable[[str, np.ndarray, Shape], np.ndarray]
 
@@ -60,6 +77,7 @@ def fill(
     skip: Sequence[str] = (),
     resize: Resizer | None = None,
     is_ignored: Callable[[str], bool] = lambda key: False,
+    headless: bool = False,
     only_check: bool = False,
 ) -> dict[str, np.ndarray]:
     """Read every entry from `source`; all keys and shapes are checked before any tensor is read.
@@ -71,6 +89,7 @@ def fill(
             keys; what they find is left out of the result, or unused in the file.
         resize: how to bring a position table, bias table or patch kernel of another size to ours.
         is_ignored: keys of the file that are nothing of the network.
+        headless: let a file do without a head, which is then left out of the result.
         only_check: read no tensor.
 
     Returns:
@@ -79,6 +98,7 @@ def fill(
     Raises:
         UserError: keys missing, unused or of another shape, each with its name and shape; a value
             that is not finite; a skip that finds nothing.
+        OtherHead: only heads are missing, unused or of another shape.
     """
     entries, shapes = list(entries), source.shapes()
     skips = [_Skip(pattern) for pattern in skip]
@@ -97,10 +117,17 @@ def fill(
         if not one.found:
             names = [entry.name.split("/", 1)[1] for entry in entries]
             raise unknown("parameter in init.skip:", one.pattern, _near(one.pattern, names, unused))
+    if headless and not unused and _lacks_head(entries, shapes):
+        wanted = [entry for entry in wanted if not _HEAD.match(entry.name)]
     _check_keys(wanted, unused, shapes, source.name, resize)
     if only_check:
         return {}
     return {entry.name: _read(entry, source, shapes, resize) for entry in wanted}
+
+
+def _lacks_head(entries: Iterable[Entry], shapes: Mapping[str, Shape]) -> bool:
+    heads = [entry for entry in entries if _HEAD.match(entry.name)]
+    return not any(part.key in shapes for entry in heads for part in itertools.chain(*entry.layers))
 
 
 def _near(pattern: str, names: Sequence[str], unused: Sequence[str]) -> Collection[str]:
@@ -168,18 +195,14 @@ def _check_keys(
         left = [f"{key} {list(shapes[key])}" for key in unused]
         problems.append(f"has more than the model: {_listed(left)}")
     if problems:
-        told = f"{file} {'; it '.join(problems)}"
-        raise UserError(f"{told}; choose the config it was made with{_skipping(modules)}")
-
-
-def _skipping(modules: Collection[str]) -> str:
-    """Say how to do without what does not fit, where that is heads alone."""
-    if not set(modules) <= {"head", "head_dist", "pre_logits"}:
-        return ""
-    # "^head" finds head_dist too.
-    names = set(modules) - ({"head_dist"} if "head" in modules else set())
-    patterns = "".join(f"'^{name}'," for name in sorted(names))
-    return f', or start the head anew: --config.init.skip="({patterns})"'
+        told = f"{file} {'; it '.join(problems)}; choose the config it was made with"
+        if not modules <= {"head", "head_dist", "pre_logits"}:
+            raise UserError(told)
+        # "^head" finds head_dist too.
+        names = modules - ({"head_dist"} if "head" in modules else set())
+        patterns = [f"^{name}" for name in sorted(names)]
+        lacking = bool(missing) and not wrong and not unused and _lacks_head(entries, shapes)
+        raise OtherHead(told, patterns, lacking=lacking)
 
 
 def _can_resize(entry: Entry, part: Part, there: Shape) -> bool:

@@ -21,7 +21,7 @@ from vit_jax.models import (
     ViTConfig,
     regnet,
 )
-from vit_jax.models.layers.posemb import PosEmbed, sincos2d
+from vit_jax.models.layers.posemb import FIXED, PosEmbed, sincos2d
 from vit_jax.weights import timm
 from vit_jax.weights.sizes import positions
 
@@ -111,9 +111,9 @@ def _added(state: Mapping[str, np.ndarray], cfg: ModelConfig) -> Iterator[tuple[
             counter = key.removesuffix("running_mean") + "num_batches_tracked"
             yield counter, np.zeros((), np.int64)
     if isinstance(cfg, ViTConfig):
-        if cfg.pos_embed is PosEmbed.SINCOS2D:
+        if cfg.pos_embed in FIXED:
             _, (rows, columns) = positions(cfg)
-            yield "pos_embed", sincos2d(rows, columns, cfg.dim)[None]
+            yield "pos_embed", sincos2d(rows, columns, cfg.dim, cfg.pos_embed)[None]
         if not cfg.patch_bias and not cfg.pre_norm:
             yield "patch_embed.proj.bias", np.zeros(cfg.dim, np.float32)
 

@@ -62,10 +62,12 @@ def read(
     skip: Sequence[str] = (),
     resize: Resize = Resize.AUTO,
     ema: bool = False,
+    headless: bool = False,
     only_check: bool = False,
 ) -> Flat:
     """Read weights as `load` does, by our names, without what is skipped.
 
+    With `headless` a file may lack the head, as DINO's and SigLIP's do, and so does the result.
     With `only_check` every key and shape is compared, but no tensor is read.
     """
     scheme, path = split(ref)
@@ -80,7 +82,7 @@ def read(
         )
     if ema:
         raise UserError(f"{ref} holds no moving average to choose: only ckpt:DIR of a run does")
-    return _READERS[scheme](path, cfg, skip, resize, only_check)
+    return _READERS[scheme](path, cfg, skip, resize, headless, only_check)
 
 
 def split(ref: str) -> tuple[str, str]:
@@ -99,7 +101,12 @@ def split(ref: str) -> tuple[str, str]:
 
 
 def _load_npz(
-    path: str, cfg: ModelConfig, skip: Sequence[str], resize: Resize, only_check: bool
+    path: str,
+    cfg: ModelConfig,
+    skip: Sequence[str],
+    resize: Resize,
+    headless: bool,
+    only_check: bool,
 ) -> Flat:
     rule = Resize.GOOGLE if resize is Resize.AUTO else resize
     with npz_file.opened(path) as source:
@@ -111,12 +118,18 @@ def _load_npz(
             skip=skip,
             resize=resizer(rule, cfg),
             is_ignored=lambda name: google.is_ignored(name, prefix),
+            headless=headless,
             only_check=only_check,
         )
 
 
 def _load_timm(
-    path: str, cfg: ModelConfig, skip: Sequence[str], resize: Resize, only_check: bool
+    path: str,
+    cfg: ModelConfig,
+    skip: Sequence[str],
+    resize: Resize,
+    headless: bool,
+    only_check: bool,
 ) -> Flat:
     start = first_bytes(path)
     # A zip, or the pickles of before PyTorch 1.6.
@@ -128,11 +141,12 @@ def _load_timm(
             skip=skip,
             resize=resizer(resize, cfg),
             is_ignored=timm.is_ignored,
+            headless=headless,
             only_check=only_check,
         )
 
 
-_READERS: dict[str, Callable[[str, ModelConfig, Sequence[str], Resize, bool], Flat]] = {
+_READERS: dict[str, Callable[[str, ModelConfig, Sequence[str], Resize, bool, bool], Flat]] = {
     "npz": _load_npz,
     "timm": _load_timm,
 }

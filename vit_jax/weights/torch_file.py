@@ -78,9 +78,13 @@ def opened(path: str) -> Iterator[TorchTensors]:
     tensors = _unwrap(path, loaded)
     for key, value in tensors.items():
         dense = isinstance(value, torch.Tensor) and value.layout is torch.strided
-        if not dense or value.is_quantized or value.is_meta:
-            raise UserError(f"{path}: {key} is no plain tensor ({type(value).__name__})")
+        if not dense or value.is_quantized or value.is_meta or value.is_nested:
+            raise UserError(f"{path}: {key} is no plain tensor ({_kind(value)})")
     yield TorchTensors(path, tensors)
+
+
+def _kind(value: Any) -> str:
+    return "a nested tensor" if getattr(value, "is_nested", False) else type(value).__name__
 
 
 _scalar = np.float64(0).__reduce__()[0]

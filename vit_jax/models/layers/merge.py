@@ -21,7 +21,7 @@ class Matching(NamedTuple):
     Attributes:
         source: of the tokens of A that merge, the most similar pair first.
         target: where in B each of them goes.
-        kept: of the other tokens of A, in their order.
+        kept: of the other tokens of A, the most similar to their nearest first.
     """
 
     source: Int[Array, "B r"]
@@ -43,7 +43,7 @@ def match(a: Float[Array, "B M d"], b: Float[Array, "B N d"], r: int) -> Matchin
     order = jnp.argsort(similarity.max(axis=-1), axis=-1, descending=True)
     source = order[:, :r]
     target = jnp.take_along_axis(similarity.argmax(axis=-1), source, axis=1)
-    return Matching(source, target, jnp.sort(order[:, r:], axis=-1))
+    return Matching(source, target, order[:, r:])
 
 
 def _unit(x: Float[Array, "B N d"]) -> Float[Array, "B N d"]:
@@ -60,8 +60,9 @@ def merge(
 ) -> tuple[Float[Array, "B M D"], Float[Array, "B M"] | None]:
     """Merge r pairs, or half of the tokens after the prefix where r is more than that.
 
-    The result is in the order of the authors' code: prefix, what is left of A, B. That of no class
-    token differs from it: there, what is left of A is in the order of its similarity.
+    The result is in the order of the authors' code, on which the next block's sets depend: prefix,
+    what is left of A, B. What is left of A keeps its order where there is a prefix; without one the
+    most similar come first.
 
     Args:
         x: tokens.
@@ -82,6 +83,7 @@ def merge(
     in_a = slice(num_prefix + num_prefix % 2, None, 2)
     in_b = slice(num_prefix + 1 - num_prefix % 2, None, 2)
     source, target, kept = match(keys[:, in_a], keys[:, in_b], r)
+    kept = jnp.sort(kept, axis=-1) if num_prefix else kept
     size_a, size_b = sizes[:, in_a], sizes[:, in_b]
     # A product with one-hot rows: adding by index is no faster, and in no fixed order on a GPU.
     moved = jax.nn.one_hot(target, size_b.shape[1], axis=1) * _take(size_a, source)[:, None]

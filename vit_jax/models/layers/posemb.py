@@ -13,19 +13,29 @@ class PosEmbed(enum.StrEnum):
     """Where position information comes from."""
 
     LEARNED = "learned"
-    SINCOS2D = "sincos2d"  # fixed, patches only
+    SINCOS2D = "sincos2d"  # fixed, patches only: big_vision's
+    SINCOS2D_MAE = "sincos2d_mae"  # likewise: MAE's (arXiv:2111.06377)
     NONE = "none"
 
 
-def sincos2d(
-    rows: int, columns: int, dim: int, temperature: float = 10_000.0
-) -> Float[np.ndarray, "N D"]:
-    """Return the fixed table of MoCo v3 (arXiv:2104.02057) in big_vision's channel order.
+FIXED = frozenset({PosEmbed.SINCOS2D, PosEmbed.SINCOS2D_MAE})
+_TEMPERATURE = 10_000.0
 
-    The channels are sin(x w), cos(x w), sin(y w), cos(y w), a quarter each, in float32.
+
+def sincos2d(
+    rows: int, columns: int, dim: int, kind: PosEmbed = PosEmbed.SINCOS2D
+) -> Float[np.ndarray, "N D"]:
+    """Return a fixed table, one of `FIXED`, in float32.
+
+    The channels are sin(x w), cos(x w), sin(y w), cos(y w), a quarter each, x the column and y the
+    row of a patch. With q channels in a quarter the frequencies w_i, i = 0 to q - 1, are
+
+        SINCOS2D      10000 ** (-i / (q - 1)), from 1 to 1/10000: big_vision's
+        SINCOS2D_MAE  10000 ** (-i / q): MAE's, and, with x and y changed about, MoCo v3's
     """
     quarter = dim // 4
-    omega = temperature ** -(np.arange(quarter) / max(quarter - 1, 1))
+    intervals = quarter if kind == PosEmbed.SINCOS2D_MAE else max(quarter - 1, 1)
+    omega = _TEMPERATURE ** -(np.arange(quarter) / intervals)
     y, x = np.mgrid[:rows, :columns].reshape(2, -1, 1) * omega
     return np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1).astype(np.float32)
 

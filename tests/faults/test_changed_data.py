@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images that change while a run is down: it says what differs, and does not go on by itself."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.faults import painted
+from vit_jax.errors import UserError
+from vit_jax.train import identity
+from vit_jax.train.loop import fit
+from vit_jax.train.writers import read_jsonl
+
+SPLIT = {"name": "x[train]", "examples": 4, "digest": "aa"}
+
+
+def renamed_class(images: Path) -> None:
+    (images / "train" / "a").rename(images / "train" / "z")
+
+
+def renamed_image(images: Path) -> None:
+    file = next((images / "train" / "a").iterdir())
+    file.rename(file.with_name(f"other{file.suffix}"))
+
+
+def removed_image(images: Path) -> None:
+    next((images / "train" / "b").iterdir()).unlink()
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory of images and of a run on them, stopped before its end."""
+    root = tmp_path_factory.mktemp("data")
+    for name, level in (("a", 0), ("b", 255)):
+        painted.paint(root / "images" / "train" / name, [level] * 4)
+    cfg = painted.get_config(str(root / "images"))
+    fit(cfg, root / "run")
+    (root / "run" / "finished.json").unlink()
+    shutil.rmtree(max((root / "run" / "checkpoints").iterdir(), key=lambda e: int(e.name)))
+    return root
+
+
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        (renamed_class, r"classes: 'a' is now 'b'"),
+        (renamed_image, r"train: other files than before"),
+        (removed_image, r"train: 8 examples before, 7 now"),
+    ],
+)
+def test_what_differs_is_said_and_a_flag_accepts_it(
+    stopped: Path, change: Callable[[Path], None], told: str, tmp_path: Path
+) -> None:
+    shutil.copytree(stopped / "run", tmp_path / "run")
+    shutil.copytree(stopped / "images", tmp_path / "before")
+    cfg = painted.get_config(str(stopped / "images"))
+    try:
+        change(stopped / "images")
+        with pytest.raises(UserError, match=rf"was trained on other data \({told}.*--allow_data"):
+            fit(cfg, tmp_path / "run")
+        assert fit(cfg, tmp_path / "run", allow_data_change=True).status == 0
+    finally:
+        shutil.rmtree(stopped / "images")
+        shutil.copytree(tmp_path / "before", stopped / "images")
+    rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")
+    assert [row["run/data_changed"] for row in rows if "run/data_changed" in row] == [
+        pytest.approx(2 if change is renamed_class else 1)
+    ]
+
+
+def test_a_split_of_another_config_is_left_to_the_comparison_of_configs() -> None:
+    saved = {"class_names": ["a"], identity.KEY: {"train": SPLIT, "evals.val": SPLIT}}
+    other = {**SPLIT, "digest": "bb"}
+    assert identity.changes(saved, ["a"], {"train": SPLIT, "evals.val": other}) == [
+        "evals.val: other files than before (their names, or sizes of shards)"
+    ]
+    elsewhere = {**other, "name": "y[train]"}
+    assert identity.changes(saved, ["b", "c"], {"train": elsewhere}) == []
+    assert identity.changes({}, ["b"], {"train": other}) == []  # of an earlier version

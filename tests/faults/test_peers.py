@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes of one run that would not train the same thing: each says so in one line, and ends."""
+
+import re
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.train.test_processes import start
+from vit_jax import config_json
+from vit_jax.cli import flags as cli_flags
+from vit_jax.train import peers
+
+CONFIG = "--config=configs/vit_mu_digits.py"
+
+
+def two(places: tuple[Path, Path], *own: tuple[str, ...]) -> list[str]:
+    """Start two processes with flags of their own; returns the last line of each."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    cluster = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": "2"}
+    processes = [
+        start(place, 1, *args, **cluster, JAX_PROCESS_ID=str(i))
+        for i, (place, args) in enumerate(zip(places, own, strict=True))
+    ]
+    outputs = [p.communicate(timeout=120)[0] for p in processes]
+    assert [p.returncode for p in processes] == [2, 2], "\n".join(outputs)
+    assert "Traceback" not in "".join(outputs)
+    return [next(x for x in out.splitlines() if x.startswith("error: ")) for out in outputs]
+
+
+@pytest.mark.slow
+def test_other_numbers_are_named_by_both(tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    first, second = two((place, place), (), ("--config.seed=1", "--config.model.dim=32"))
+    assert first == second
+    assert re.search(
+        r"process 1 on \S+ is about to train something else than process 0 on \S+: "
+        r"model.dim: 32, not 16; seed: 1, not 0; start all with one command",
+        first,
+    )
+    assert not list(place.glob("checkpoints/*"))
+
+
+@pytest.mark.slow
+def test_a_workdir_that_is_not_shared_is_named_by_both(tmp_path: Path) -> None:
+    lines = two((tmp_path / "here", tmp_path / "there"), (), ())
+    assert "process 1 on" in lines[0]
+    assert f"does not find in {tmp_path / 'here'} what process 0" in lines[0]
+    assert f"does not find in {tmp_path / 'there'} what process 0" in lines[1]
+
+
+def test_what_is_compared_and_what_each_host_has_of_its_own(tmp_path: Path) -> None:
+    def of(*args: str) -> dict:
+        argv = ["main.py", CONFIG, *args]
+        cfg = cli_flags.read_config(argv, cli_flags.define(argv))
+        split = {"name": args[0] if args else "", "examples": 3, "digest": "aa"}
+        return peers.facts(config_json.to_json(cfg), {"train": split}, tmp_path)
+
+    assert peers.differences(of(), of("--config.data.data_dir=/other")) == []
+    assert peers.differences(of(), of("--config.data.num_workers=3")) == []
+    assert peers.differences(of(), of("--config.mesh.fsdp=2")) == ["mesh.fsdp: 2, not 1"]
+    here = of()
+    (tmp_path / "checkpoints" / "40").mkdir(parents=True)
+    assert peers.differences(here, of()) == ["latest checkpoint: 40, not None"]
+    shutil.rmtree(tmp_path / "checkpoints")
+    fewer = {**here, "train examples": 2, "train digest": "bb"}
+    assert peers.differences(here, fewer) == [
+        "train digest: 'bb', not 'aa'",
+        "train examples: 2, not 3",
+    ]

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whoever reads what a run prints may go away: a pipe, a terminal; a log may refuse a line."""
+
+import errno
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.faults.test_signals import config
+from tests.train.test_processes import start
+from vit_jax.checkpoints import storage
+from vit_jax.train.loop import fit
+from vit_jax.train.stop import INTERRUPTED
+from vit_jax.train.writers import JsonlWriter, read_jsonl
+
+LONG = ("--config.duration=100000 steps", "--config.optim.warmup=2 steps")
+
+
+def steps(run: Path) -> list[int]:
+    return sorted(int(e.name) for e in (run / "checkpoints").iterdir() if e.name.isdecimal())
+
+
+@pytest.mark.slow
+def test_a_run_outlives_the_reader_of_its_output(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", 1)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()  # as `| head -1` does
+    assert process.wait(timeout=120) == 0
+    assert (tmp_path / "run" / "finished.json").exists()
+    assert steps(tmp_path / "run")[-1] == 8
+
+
+def training(process: subprocess.Popen, run: Path) -> None:
+    deadline = time.monotonic() + 120
+    while len(read_jsonl(run / "metrics.jsonl")) < 3:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_closed_terminal_stops_a_run_unless_it_is_told_to_go_on(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = start(run, 1, *LONG)
+    training(process, run)
+    process.send_signal(signal.SIGHUP)
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == INTERRUPTED, output
+    newest = steps(run)[-1]
+    assert f"stopped by SIGHUP: saved step {newest:,}" in output
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does; it is inherited
+    try:
+        process = start(run, 1, *LONG)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    read = len(read_jsonl(run / "metrics.jsonl"))
+    while len(read_jsonl(run / "metrics.jsonl")) <= read:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == INTERRUPTED, output
+    assert "stopped by SIGTERM" in output
+
+
+def test_a_log_that_cannot_be_written_leaves_the_save_under_way_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save, write = storage.save_async, JsonlWriter.write
+
+    def slow(*args: object) -> object:
+        complete = save(*args)
+
+        def later() -> None:
+            time.sleep(1.0)
+            complete()
+
+        return later
+
+    def failing(self: JsonlWriter, step: int, scalars: dict) -> None:
+        if step == 3:
+            raise OSError(errno.EIO, "Input/output error", "metrics.jsonl")
+        write(self, step, scalars)
+
+    monkeypatch.setattr(storage, "save_async", slow)
+    monkeypatch.setattr(JsonlWriter, "write", failing)
+    cfg = config()
+    cfg.checkpoint.every = "2 steps"
+    with pytest.raises(OSError, match="Input/output error"):
+        fit(cfg, tmp_path / "run")
+    assert steps(tmp_path / "run") == [2]
+    monkeypatch.undo()
+    assert fit(cfg, tmp_path / "run").status == 0

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What docs/models.md and the table of sizes say of a published name is timm's network of it.
+
+Both are built without weights, and every module of one is compared with its twin of the other: its
+class, its plain attributes (heads, epsilons, what is pooled) and the shapes of its parameters. The
+GELUs are compared where the documentation says how timm runs the network.
+"""
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.models.test_vit import OPTIONS, ROWS, TABLE, published
+from tests.parity.test_export import trained_shapes
+from tests.parity.torch_models import timm, torch
+from vit_jax import models
+from vit_jax.inference import timm_config
+from vit_jax.models import ModelConfig, ViTConfig
+from vit_jax.models.hybrid import Standardise
+from vit_jax.models.layers.mlp import Gelu
+from vit_jax.models.layers.pool import Pool
+from vit_jax.models.layers.posemb import PosEmbed
+
+DOCS = Path(__file__).parents[2] / "docs" / "models.md"
+NAMES = {
+    "variant": models.variant,
+    "Pool": Pool,
+    "PosEmbed": PosEmbed,
+    "Gelu": Gelu,
+    "Standardise": Standardise,
+}
+
+
+def documented() -> dict[str, tuple[ModelConfig, str]]:
+    """Return the rows of "Which published variant uses which", by the name in their first cell.
+
+    A row is the config and the whole first cell.
+    """
+    section = DOCS.read_text().split("## Which published variant uses which")[1].split("\n## ")[0]
+    line = re.compile(r"^\|([^|]*`([^`|]+)`[^`|]*)\| `(variant\(.*\))` \|$", re.MULTILINE)
+    rows = line.findall(section)
+    assert len(rows) == section.count("| `variant(")
+    return {name: (eval(code, NAMES), cell) for cell, name, code in rows}
+
+
+def is_timms(name: str) -> bool:
+    return timm.is_model(name.split(".")[0])
+
+
+DOCUMENTED = documented()
+
+
+def build(name: str, **args: Any) -> "torch.nn.Module":
+    with torch.device("meta"):
+        return timm.create_model(name, **args)
+
+
+def facts(model: "torch.nn.Module", with_acts: bool) -> dict[str, Any]:
+    plain = (bool, int, float, str, type(None), tuple)
+    return {
+        name: {
+            "class": act(module) if name.endswith(".act") else type(module).__name__,
+            # PyTorch's GELU and timm's are one.
+            **{
+                k: v for k, v in vars(module).items() if isinstance(v, plain) and k != "approximate"
+            },
+            **{k: tuple(p.shape) for k, p in module.named_parameters(recurse=False)},
+        }
+        for name, module in model.named_modules()
+        if with_acts or not name.endswith(".act")
+    }
+
+
+def act(module: "torch.nn.Module") -> str:
+    is_tanh = getattr(module, "approximate", "none") == "tanh"
+    return "GELUTanh" if is_tanh else type(module).__name__
+
+
+def assert_is(cfg: ModelConfig, name: str, *, with_acts: bool) -> None:
+    config = timm_config.hub_config(trained_shapes(cfg))
+    ours = build(config["architecture"], num_classes=cfg.num_classes, **config["model_args"])
+    theirs = build(name, num_classes=cfg.num_classes)
+    assert facts(ours, with_acts) == facts(theirs, with_acts)
+
+
+@pytest.mark.parametrize("name", filter(is_timms, DOCUMENTED))
+def test_documented_network_is_timms(name: str) -> None:
+    cfg, cell = DOCUMENTED[name]
+    assert_is(cfg, name, with_acts="timm" in cell)
+
+
+def test_all_but_googles_own_names_are_timms() -> None:
+    others = [name for name in DOCUMENTED if not is_timms(name)]
+    assert others == ["imagenet21k/ViT-B_16.npz", "vit_s16_i1k"]
+
+
+@pytest.mark.parametrize("name", [n for n in ROWS if re.sub(r"_\d{3}$", "", n) in OPTIONS])
+def test_counted_network_is_timms(name: str) -> None:
+    side = TABLE[name]["img_size"]
+    cfg = dataclasses.replace(published(name), gelu=Gelu.ERF, image_size=(side,))
+    assert_is(cfg, name, with_acts=True)
+
+
+def siglips() -> list[str]:
+    return [name for name in timm.list_models("vit_*siglip*") if "giantopt" not in name]
+
+
+@pytest.mark.parametrize("name", siglips())
+def test_gelu_of_siglip_is_the_one_that_is_said(name: str) -> None:
+    erf = re.match(r"vit_(so400m_patch14|base_patch16|large_patch16(?!.*512))_siglip", name)
+    cfg = published(name)
+    assert isinstance(cfg, ViTConfig)
+    assert cfg.gelu is Gelu.TANH  # Google's
+    found = act(build(name, depth=1).get_submodule("blocks.0.mlp.act"))
+    assert found == ("GELU" if erf else "GELUTanh")

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a long run prints, to a reader that may go away before it ends."""
+
+import contextlib
+import errno
+import io
+import os
+import sys
+from collections.abc import Iterator
+from typing import TextIO
+
+_GONE = (errno.EPIPE, errno.EIO)  # a closed pipe, a closed terminal
+
+
+class _Outliving(io.TextIOWrapper):
+    """A stream that writes to nowhere from where its reader is gone."""
+
+    def write(self, text: str, /) -> int:
+        try:
+            return super().write(text)
+        except OSError as error:
+            self._drop(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError as error:
+            self._drop(error)
+            super().flush()
+
+    def _drop(self, error: OSError) -> None:
+        if error.errno not in _GONE:
+            raise error
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno())
+        os.close(nowhere)
+
+
+@contextlib.contextmanager
+def outlive_readers() -> Iterator[None]:
+    """Go on where whoever reads standard output or error stops: `| head`, a terminal that closes.
+
+    Streams that are no files, such as a notebook's, are left as they are.
+    """
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = map(_outliving, before)
+    try:
+        yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            if isinstance(stream, _Outliving):
+                stream.detach()  # what it wrapped stays open
+        sys.stdout, sys.stderr = before
+
+
+def _outliving(stream: TextIO) -> TextIO:
+    if type(stream) is not io.TextIOWrapper:
+        return stream
+    stream.flush()
+    return _Outliving(
+        stream.buffer,
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+    )

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the demo page may be sent: hosts, files, uploads and calls, each checked in one function."""
+
+import contextlib
+import ipaddress
+import json
+import os
+import re
+import secrets
+import socket
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vit_jax.data import encoded
+
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_WILDCARD = "0.0.0.0"
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+class Refused(Exception):
+    """A request that is not passed on; its text is the answer, in one line.
+
+    Attributes:
+        status: of HTTP.
+    """
+
+    def __init__(self, status: int, told: str) -> None:
+        super().__init__(told)
+        self.status = status
+
+
+class Call(NamedTuple):
+    """A function of the page.
+
+    Attributes:
+        queued: it waits for its turn.
+        inputs: what each may be: None is an upload or nothing, N a whole number below it.
+    """
+
+    queued: bool
+    inputs: tuple[int | None, ...]
+
+
+def check_origin(headers: Headers, host: str) -> None:
+    """Refuse what another site's page may have asked for in its visitor's name.
+
+    A site may name this machine's address by a host name of its own (DNS rebinding): the name must
+    be one that is known. Of a page that is not this one, a browser says so (Origin).
+
+    Args:
+        headers: of the request.
+        host: as in `--host`; where that is all addresses, any address without a name will do.
+
+    Raises:
+        Refused: a Host that is none of this page's, an Origin that is another.
+    """
+    hosts = [value for name, value in headers if name == b"host"]
+    asked = hosts[0].decode("latin-1").lower() if len(hosts) == 1 else ""
+    found = re.fullmatch(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::\d{1,5})?", asked)
+    if found is None or not _is_known(found[1], host.lower()):
+        raise Refused(421, "this page is not of the host that was asked for")
+    for name, value in headers:
+        if name == b"origin" and value.decode("latin-1").lower() not in (
+            f"http://{asked}",
+            f"http://{asked.removesuffix(':80')}",
+        ):
+            raise Refused(403, "asked from another site's page")
+
+
+def _is_known(name: str, host: str) -> bool:
+    if name in (*_LOOPBACK, host):
+        return True
+    if host != _WILDCARD:
+        return False
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return name == socket.gethostname().lower()
+    return True
+
+
+def check_inside(path: str, folder: Path) -> None:
+    """Refuse a path that is no file below the folder, links followed.
+
+    Raises:
+        Refused: with no word whether there is such a file.
+    """
+    try:
+        inside = os.path.realpath(path).startswith(os.path.realpath(folder) + os.sep)
+        known = inside and os.path.isfile(path)
+    except (OSError, ValueError):  # too long, or of characters that no file's name has
+        known = False
+    if not known:
+        raise Refused(404, "no such file")
+
+
+def folder_size(folder: Path) -> tuple[int, int]:
+    """Count a folder's files, at any depth, and sum their bytes."""
+    count = size = 0
+    for place, _, files in os.walk(folder):
+        for file in files:
+            with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                size += os.lstat(os.path.join(place, file)).st_size
+                count += 1
+    return count, size
+
+
+def read_call(body: bytes, calls: Mapping[int, Call], uploads: Path, *, queued: bool) -> bytes:
+    """Check a call of one of the page's functions and write it anew, of known fields alone.
+
+    Args:
+        body: JSON.
+        calls: the page's functions.
+        uploads: where files lie.
+        queued: of the route.
+
+    Raises:
+        Refused: no such function, other arguments than it takes, a file that is no upload.
+    """
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Refused(400, "the body is no JSON") from None
+    if not isinstance(found, dict):
+        raise Refused(400, "the body is no JSON object")
+    number, session, data = (found.get(name) for name in ("fn_index", "session_hash", "data"))
+    call = calls.get(number) if type(number) is int else None
+    if call is None or call.queued != queued:
+        raise Refused(400, "fn_index is none of this page's functions")
+    if not isinstance(session, str) or not re.fullmatch("[A-Za-z0-9]{1,64}", session):
+        raise Refused(400, "session_hash is malformed")
+    if not isinstance(data, list) or len(data) != len(call.inputs):
+        raise Refused(400, f"data must have {len(call.inputs)} value(s)")
+    trigger = found.get("trigger_id")
+    kept = {
+        "fn_index": number,
+        "session_hash": session,
+        "data": [_read_input(*pair, uploads) for pair in zip(data, call.inputs, strict=True)],
+        "trigger_id": trigger if type(trigger) is int and 0 <= trigger < 1 << 31 else None,
+        "event_data": None,
+    }
+    return json.dumps(kept).encode()
+
+
+def _read_input(value: Any, kind: int | None, uploads: Path) -> Any:
+    if kind is not None:
+        if type(value) is int and 0 <= value < kind:
+            return value
+        raise Refused(400, f"a number below {kind} was expected")
+    if value is None:
+        return None
+    path = value.get("path") if isinstance(value, dict) else None
+    if not isinstance(path, str):
+        raise Refused(400, "an upload was expected")
+    check_inside(path, uploads)
+    told = value.get("orig_name")
+    # JSON may hold halves of characters, which cannot be written again.
+    name = told.encode("utf-8", "replace").decode()[:255] if isinstance(told, str) else None
+    return {"path": path, "orig_name": name, "meta": {"_type": "gradio.FileData"}}
+
+
+async def read_upload(headers: Headers, body: bytes) -> tuple[int, tuple[bytes, bytes]]:
+    """Check the form of an upload and write it anew; returns the file's size, and type and body.
+
+    The file is named by its format: a visitor's name of it comes with the call.
+
+    Raises:
+        Refused: no form of one file, or a file that is no image.
+    """
+    from starlette.datastructures import Headers as StarletteHeaders
+    from starlette.datastructures import UploadFile
+    from starlette.formparsers import MultiPartException, MultiPartParser
+
+    async def stream() -> AsyncGenerator[bytes, None]:
+        yield body
+
+    known = StarletteHeaders(raw=list(headers))
+    if not known.get("content-type", "").lower().startswith("multipart/form-data"):
+        raise Refused(400, "an upload is a form (multipart/form-data)")
+    try:
+        form = await MultiPartParser(known, stream(), max_files=1, max_fields=0).parse()
+    except MultiPartException as error:
+        raise Refused(400, f"one file at a time, in a form: {error.message}") from None
+    except Exception:  # of a malformed form the parser may raise anything
+        raise Refused(400, "the form is malformed") from None
+    try:
+        file = form.get("files")
+        if not isinstance(file, UploadFile):
+            raise Refused(400, "the form holds no file by the name of files")
+        data = await file.read()
+    finally:
+        await form.close()
+    disposition = f'form-data; name="files"; filename="image.{_image_format(data)}"'
+    boundary = secrets.token_hex()  # which no image can have been made to hold
+    head = f"--{boundary}\r\nContent-Disposition: {disposition}\r\n\r\n".encode()
+    kind = f"multipart/form-data; boundary={boundary}".encode()
+    return len(data), (kind, head + data + f"\r\n--{boundary}--\r\n".encode())
+
+
+def _image_format(data: bytes) -> str:
+    """Name the format of an image by its first bytes."""
+    try:
+        with encoded.open_image(data) as image:
+            return str(image.format).lower()
+    except Exception as error:  # of broken files Pillow's readers raise anything
+        told = " ".join(str(error).split()) or type(error).__name__
+        raise Refused(415, told) from None

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes wrong before a command's own code runs: an old Python, a missing package, Ctrl-C."""
+
+from __future__ import annotations  # a Python that is too old reads this file too
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from vit_jax import signals
+
+_LEAST = (3, 11)
+_BAD_INPUT = 2
+_PACKAGE = __name__.partition(".")[0]
+
+
+def begin() -> None:
+    """Have Ctrl-C end the process in one line from now on, and refuse a Python that is too old.
+
+    Raises:
+        SystemExit: after one line on standard error.
+    """
+    signals.end_at_once()
+    if sys.version_info < _LEAST:
+        has, needs = (".".join(map(str, version)) for version in (sys.version_info[:3], _LEAST))
+        _refuse(
+            f"{sys.executable} is Python {has}, and this needs Python {needs} or newer{_instead()}"
+        )
+
+
+def load(module: str) -> Callable[[Sequence[str]], int]:
+    """Import the `main` of a command's module.
+
+    Raises:
+        SystemExit: a package that it needs is missing; after one line on standard error.
+    """
+    try:
+        return importlib.import_module(module).main
+    except ModuleNotFoundError as error:
+        name = (error.name or _PACKAGE).partition(".")[0]
+        if name == _PACKAGE:
+            raise
+        _refuse(
+            f"{sys.executable} has no package {name!r}: `{sys.executable} -m pip install -e .` "
+            f"installs all that is needed{_instead()}"
+        )
+
+
+def _instead() -> str:
+    """Name the environment that `make` sets up, where it is there and not the one in use."""
+    there = os.path.join(".venv", "bin", "python")
+    if os.path.realpath(".venv") == os.path.realpath(sys.prefix) or not os.access(there, os.X_OK):
+        return ""
+    return f"; {there} is here, start with that"
+
+
+def _refuse(told: str) -> NoReturn:
+    print(f"error: {told}", file=sys.stderr)
+    sys.exit(_BAD_INPUT)
