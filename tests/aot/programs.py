@@ -25,7 +25,10 @@ _VIT: dict[str, Any] = {"dim": DIM, "num_heads": 8, "mlp_dim": MLP, "depth": 2, 
 _SMALL: dict[str, Any] = {"image_size": (64, 64)}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "vit": ("vit_b16", _VIT),  # 197 tokens: an odd number
-    "swin": ("swin_t", {"dim": 64, "depths": (1, 1), "num_heads": (2, 4)}),
+    "swin": (
+        "swin_t",
+        {"dim": 64, "depths": (1, 1), "num_heads": (2, 4), "image_size": (112, 112)},
+    ),
     "convit": ("convit_ti", {"depth": 2, "local_up_to_layer": 1, "scan_unroll": 1, **_SMALL}),
     "cait": ("cait_xxs24", {"depth": 2, "token_depth": 1, "scan_unroll": 1, **_SMALL}),
     "regnet": ("regnety_200mf", {"depth": 4, **_SMALL}),

@@ -101,7 +101,7 @@ def test_where_all_are_bad_nothing_starts_anew(
     assert line.startswith(f"error: no checkpoint in {newest.parent} is usable (step {STOPPED}: ")
     for step in range(1, STOPPED):
         assert f"step {step}: " in line
-    assert line.endswith("delete the directory to start from step 0")
+    assert line.endswith("bring back a copy, or choose another workdir to start from step 0")
     assert not any("Traceback" in text for text in warnings)
     after = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
     assert {p for p in after if before.get(p) != after[p]} <= {tmp_path / "run" / ".lock"}
