@@ -295,3 +295,13 @@ def test_the_two_rules_round_apart(size, scaled, torch, tf) -> None:
     found = ops.center_crop(image, (224, 224), 0.875, Resize.BICUBIC, CropRule.TF)
     whole = ops.resize(image, (256, round(256 * size[1] / size[0])), Resize.BICUBIC)
     np.testing.assert_array_equal(found, whole[16:240, tf : tf + 224])
+
+
+@pytest.mark.parametrize(
+    "size, side, scaled",
+    [((384, 438), 224, (224, 255)), ((832, 1131), 224, (224, 305)), ((20, 185), 438, (438, 4052))],
+)
+def test_halves_are_rounded_as_tensorflows_float32_has_them(size, side, scaled) -> None:
+    # In float64 the long sides are 256, 304 and 4051.
+    image = np.zeros((*size, 1), np.uint8)
+    assert ops.resize_cover(image, (side, side), 1.0, Resize.AREA).shape[:2] == scaled

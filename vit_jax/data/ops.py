@@ -128,13 +128,13 @@ def crop_resize(image: Image, box: Box, size: tuple[int, int], method: Resize) -
 def resize_cover(image: Image, size: tuple[int, int], ratio: float, method: Resize) -> Resized:
     """Resize so that (height, width) is `ratio` of what just covers it, keeping the aspect.
 
-    For a square size the short side becomes floor(size / ratio): 256 for 224 at 0.875.
+    For a square size the short side becomes floor(size / ratio): 256 for 224 at 0.875. Sizes are
+    computed in float32, as big_vision's resize_small does: it decides where halves are rounded to.
     """
-    height, width = image.shape[:2]
-    cover = cover_size(size, ratio)
-    factor = max(cover[0] / height, cover[1] / width)
-    scaled = (max(round(height * factor), cover[0]), max(round(width * factor), cover[1]))
-    return resize(image, scaled, method)
+    sides = np.array(image.shape[:2], np.float32)
+    cover = np.array(cover_size(size, ratio), np.float32)
+    height, width = np.maximum(np.round(sides * (cover / sides).max()), cover).astype(int).tolist()
+    return resize(image, (height, width), method)
 
 
 def center_crop(
