@@ -6,6 +6,8 @@ import os
 import resource
 import shutil
 import string
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -155,6 +157,39 @@ def test_a_process_without_files_to_open_finds_no_damage(tmp_path: Path) -> None
     assert listing(tmp_path) == before
 
 
+def test_without_any_one_file_a_key_is_a_key(tmp_path: Path) -> None:
+    """Orbax, where it lacks what says so, returns a key's numbers, which no run could save."""
+    state = {**STATE, "rng": jax.random.key(1)}
+    wanted = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
+    checkpoints = Checkpointer(tmp_path / "run", CheckpointConfig())
+    for step in (1, 2):
+        checkpoints.save(step, state, metadata={})
+    checkpoints.close()
+    files = [p for p in (tmp_path / "run" / "2").rglob("*") if p.is_file()]
+    assert len(files) > 5
+    for n, file in enumerate(files):
+        shutil.copytree(tmp_path / "run", tmp_path / str(n))
+        (tmp_path / str(n) / file.relative_to(tmp_path / "run")).unlink()
+        restored = Checkpointer(tmp_path / str(n), CheckpointConfig()).restore(wanted)
+        assert restored is not None
+        assert restored.state["rng"].dtype == state["rng"].dtype, file
+
+
+def test_a_failure_of_a_moment_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path)
+    load, failures = storage.ocp.load, [ValueError("as if a file were missing")]
+
+    def once(*args: object) -> object:
+        if failures:
+            raise failures.pop()
+        return load(*args)
+
+    monkeypatch.setattr(storage.ocp, "load", once)
+    assert restored_step(tmp_path) == 2
+
+
 def test_a_damaged_checkpoint_is_set_aside_under_a_free_name(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -170,3 +205,18 @@ def test_a_damaged_checkpoint_is_set_aside_under_a_free_name(
         f"checkpoint 2 is damaged and kept as {tmp_path / '2.damaged2'}"
     ]
     assert not (tmp_path / "1").exists()  # intact, and not to be kept: deleted
+
+
+def test_nothing_is_said_as_python_ends() -> None:
+    code = (
+        "import sys, traceback\n"
+        "from vit_jax.checkpoints import orbax_errors\n"
+        "orbax_errors.silence_orbax()\n"
+        "class Late:\n"
+        "    def __del__(self): raise RuntimeError('late')\n"
+        "late = Late()\n"
+        "sys.is_finalizing, traceback.extract_tb = lambda: True, None\n"  # as at Python's end
+        "del late\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""

@@ -9,7 +9,7 @@ import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import tensorstore as ts
@@ -19,6 +19,8 @@ from vit_jax import trees
 from vit_jax.checkpoints import record as record_lib
 from vit_jax.checkpoints.orbax_errors import chain, reading_error
 from vit_jax.checkpoints.record import Damaged, Record, Unreadable, listed
+
+T = TypeVar("T")
 
 _ARRAYS = "state"  # the folder of a step that holds them
 TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a step that Orbax has not finished
@@ -70,13 +72,11 @@ def read_record(path: Path) -> Record:
         Unreadable: the operating system does not let it be read.
     """
     try:
-        packed = ocp.metadata(str(path)).custom_metadata
-    except Exception as error:
-        raise _why(path, error) or Damaged("its metadata is missing or undecodable") from None
-    try:
-        return record_lib.unpack(packed)
-    except Damaged as damage:  # Orbax takes metadata that it cannot open for none
-        raise _why(path, damage) or damage from None
+        return _twice(path, lambda: record_lib.unpack(ocp.metadata(str(path)).custom_metadata))
+    except (Damaged, Unreadable):
+        raise
+    except Exception:
+        raise Damaged("its metadata is missing or undecodable") from None
 
 
 def load(path: Path, abstract: trees.PyTree, record: Record) -> trees.PyTree:
@@ -93,20 +93,48 @@ def load(path: Path, abstract: trees.PyTree, record: Record) -> trees.PyTree:
             `record.verify`.
         Unreadable: the operating system does not let it be read.
     """
-    context = ocp.Context()
-    context.pytree.loading.partial_load = True
     try:
-        with context:
-            return ocp.load(str(path), jax.tree.map(_placed, abstract))
+        return _twice(path, lambda: _load(path, abstract))
+    except Unreadable:
+        raise
     except Exception as error:
-        unreadable = _why(path, error)
-        if unreadable is not None:
-            raise unreadable from None
         text = "\n".join(str(link) for link in chain(error))
         # Arrays are stored under dotted names.
         names = [n for n in record.leaves if f'"{n.replace("/", ".")}/' in text]
         what = listed(names) if names else "its list of arrays"
         raise Damaged(f"{what} cannot be read (a file is cut, missing or damaged)") from None
+
+
+def _load(path: Path, abstract: trees.PyTree) -> trees.PyTree:
+    context = ocp.Context()
+    context.pytree.loading.partial_load = True
+    with context:
+        state = ocp.load(str(path), jax.tree.map(_placed, abstract))
+    # Where Orbax cannot open what says that numbers are a PRNG key, it returns the numbers.
+    for leaf, wanted in zip(jax.tree.leaves(state), jax.tree.leaves(abstract), strict=True):
+        if leaf.dtype != wanted.dtype:
+            raise TypeError(f"{leaf.dtype} is not {wanted.dtype}")
+    return state
+
+
+def _twice(path: Path, do: Callable[[], T]) -> T:
+    """Return `do()`; what fails may do so for a moment, as without files to open: once more.
+
+    One of several processes does not try alone what all do together.
+
+    Raises:
+        Unreadable: the operating system says why.
+    """
+    for last in (jax.process_count() > 1, True):
+        try:
+            return do()
+        except Exception as error:
+            unreadable = _why(path, error)
+            if unreadable is not None:
+                raise unreadable from None
+            if last:
+                raise
+    raise AssertionError
 
 
 def _why(path: Path, error: BaseException) -> Unreadable | None:
