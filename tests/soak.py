@@ -32,7 +32,7 @@ from pathlib import Path
 
 from tests.faults import disks
 from tests.train.test_resume import ROOT, SMALL, digest
-from vit_jax.errors import IO_ERROR, UserError
+from vit_jax.errors import IO_ERROR, DataError, UserError
 from vit_jax.train.stop import INTERRUPTED
 from vit_jax.train.workdir import finished_step
 from vit_jax.train.writers import read_jsonl
@@ -169,7 +169,8 @@ class Soak:
             elif fault == "other seed":
                 self._second(process)
             elif fault == "no file to open":
-                expected |= {IO_ERROR, 1}  # XLA may be the first that lacks one: no line of ours
+                # Data may be the first that lacks one, or XLA, which has no line of ours.
+                expected |= {IO_ERROR, DataError.status, 1}
                 with disks.limited(process, resource.RLIMIT_NOFILE):
                     _ends_in(process, self.rng.uniform(0.5, 3))
             else:

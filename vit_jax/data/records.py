@@ -126,8 +126,8 @@ def open_tfds(name: str, data_dir: str, split: str) -> TfdsSource:
 def _unreadable(directory: Path, error: Exception) -> UserError:
     why = next(iter(str(error).splitlines()), "") or type(error).__name__
     return UserError(
-        f"cannot read the dataset in {directory} ({why.rstrip('.')}); if it is damaged, delete "
-        "that directory and prepare it again"
+        f"cannot read the dataset in {directory} ({why.rstrip('.')}); if it is damaged, move "
+        "that directory away and prepare it again"
     )
 
 
