@@ -194,7 +194,9 @@ def test_a_damaged_dataset_is_one_line_with_its_directory(
     damaged.unlink()
     if text:
         damaged.write_text(text)
-    with pytest.raises(UserError, match=f"{directory} .*move .* away and prepare it again") as caught:
+    with pytest.raises(
+        UserError, match=f"{directory} .*move .* away and prepare it again"
+    ) as caught:
         open_source(name, str(tmp_path)).read(0)
     assert "\n" not in str(caught.value)
     if text != "cut":  # told before training starts

@@ -178,7 +178,7 @@ def _find(name: str, root: Path) -> Path:
     if not (path / "features.json").is_file() or not (path / "dataset_info.json").is_file():
         raise UserError(
             f"{path} holds no finished TFDS dataset (features.json or dataset_info.json is "
-            "missing); delete it and prepare it again"
+            "missing); move it away and prepare it again"
         )
     try:
         stored = json.loads((path / "dataset_info.json").read_text()).get("fileFormat", "tfrecord")
