@@ -4,6 +4,7 @@
 import math
 
 import pytest
+from vit_jax.models.layers.drop_path import DropPathRule
 
 from tests.test_configs import CONFIGS, FILES, load
 from vit_jax import models
@@ -11,7 +12,6 @@ from vit_jax.config import Config
 from vit_jax.data import Crop, CropRule, Partner
 from vit_jax.data import Resize as Interpolation
 from vit_jax.losses import Loss
-from vit_jax.models.layers.drop_path import DropPathRule
 from vit_jax.objectives import Distillation
 from vit_jax.optim import Schedule
 from vit_jax.weights.resize import Resize

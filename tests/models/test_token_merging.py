@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
+from vit_jax.models.layers.drop_path import DropPathRule
+from vit_jax.models.layers.merge import log_sizes, merge
 
 from tests.models.tiny import TINY
 from vit_jax import models
@@ -17,8 +19,6 @@ from vit_jax.analysis.flops import forward_flops
 from vit_jax.errors import UserError
 from vit_jax.models.layers import attention
 from vit_jax.models.layers.attention import AttentionImpl
-from vit_jax.models.layers.drop_path import DropPathRule
-from vit_jax.models.layers.merge import log_sizes, merge
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed

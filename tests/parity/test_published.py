@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How published files want their images is what timm says, of every tag."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -11,7 +9,7 @@ from tests.parity import published_table
 from tests.parity.torch_models import timm
 from vit_jax import models
 from vit_jax.data import evaluation_view
-from vit_jax.inference import timm_facts
+from vit_jax.inference import published as published_lib
 from vit_jax.inference.published import Preprocessing, preprocessing
 
 PUBLISHED = published_table.published()
@@ -28,7 +26,7 @@ def timms(name: str, *, tested: bool) -> dict:
 
 
 def test_the_table_is_what_timm_makes_it() -> None:
-    file = Path(timm_facts.__file__).with_name("published.tsv")
+    file = published_lib.TABLE
     assert file.read_text("utf-8") == published_table.table()
     assert len(PUBLISHED) > 400
 

@@ -10,7 +10,7 @@ import pytest
 from tests.weights import google_writer as writer
 from tests.weights.test_google import GAP, VIT, logits, made, refused, save
 from vit_jax import weights
-from vit_jax.weights.google_positions import has_class_row
+from vit_jax.weights.google import has_class_row
 
 IMAGE = np.random.default_rng(1).normal(size=(2, 8, 12, 3)).astype(np.float32)
 WITHOUT_ROW = dataclasses.replace(VIT, pos_embed_prefix=False)

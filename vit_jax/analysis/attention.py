@@ -11,19 +11,7 @@ import numpy as np
 from einops import rearrange
 from jaxtyping import Array, Float, Int
 
-from vit_jax import models
-from vit_jax.models import SwinConfig
-
 Grid = tuple[int, int]
-
-
-def stage_grids(cfg: SwinConfig, image_size: Grid) -> list[Grid]:
-    """Return the grid of each stage of a Swin."""
-    grids = [models.patch_grid(cfg, image_size)]
-    for _ in cfg.depths[1:]:
-        rows, columns = grids[-1]
-        grids.append(((rows + 1) // 2, (columns + 1) // 2))
-    return grids
 
 
 def rollout(

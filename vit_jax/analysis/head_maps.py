@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from vit_jax import models
+from vit_jax import models, trees
 from vit_jax.analysis import attention
-from vit_jax.models import CaiTConfig, ConViTConfig, ModelConfig, SwinConfig, ViTConfig, base
-from vit_jax.models.layers.pool import Pool
+from vit_jax.models import ModelConfig, base
+from vit_jax.models.family import Heads
 from vit_jax.models.layers.window import fit_window
-from vit_jax.models.swin import stage_windows
 
 Grid = attention.Grid
 Seen = Mapping[str, np.ndarray]
@@ -55,33 +54,47 @@ def head_maps(
         seen: as recorded, of a batch of one.
         image_size: (H, W).
     """
-    if isinstance(cfg, SwinConfig):
-        return _swin(cfg, seen, image_size)
-    if not isinstance(cfg, ViTConfig | CaiTConfig | ConViTConfig):
+    if models.family(cfg).windows:
+        return _windowed(cfg, seen, image_size)
+    look = models.attention(cfg, image_size)
+    if look is None:
         return []
     grid = models.patch_grid(cfg, image_size)
     step = image_size[0] / grid[0], image_size[1] / grid[1]
     seen = {name: np.asarray(leaf, np.float32) for name, leaf in seen.items()}
-    if isinstance(cfg, CaiTConfig):
-        return _cait(seen, grid, step)
-    if isinstance(cfg, ConViTConfig):
-        return _convit(params, seen, grid, step)
-    return _vit(cfg, seen, grid, step)
+    found: list[HeadMaps] = []
+    for heads in look.layers:
+        if heads.weights in seen:
+            count = found[-1].layer + 1 if found else 0
+            found += _of_layers(heads, count, params, seen, grid, step)
+    return found
 
 
-def _vit(cfg: ViTConfig, seen: Seen, grid: Grid, step: tuple[float, float]) -> list[HeadMaps]:
-    readers = slice(models.num_prefix(cfg), None)
-    query = "mean over all patches"
-    if cfg.pool is Pool.CLS:
-        readers = slice(2 if cfg.distilled else 1)
-        query = "class and distillation token" if cfg.distilled else "class token"
-    found = [
-        _of_block("block", i, query, weights[0], readers, grid, step)
-        for i, weights in enumerate(seen["blocks/attn/weights"])
-    ]
-    if cfg.pool is Pool.MAP:
-        maps = _on_grid(seen["map_pool/weights"][0, :, 0], grid)
-        found.append(HeadMaps("pooling", cfg.depth, "pooling", "learned query", maps))
+def _of_layers(
+    heads: Heads,
+    before: int,
+    params: Mapping[str, Any],
+    seen: Seen,
+    grid: Grid,
+    step: tuple[float, float],
+) -> list[HeadMaps]:
+    """Show the layers of one kind, after `before` others."""
+    if heads.readers is None:  # one token looks: [..., 1, h, 1, N]
+        stacked = seen[heads.weights]
+        stacked = stacked.reshape(-1, *stacked.shape[-3:])
+        return [
+            HeadMaps(heads.kind, before + i, heads.kind, heads.query, _on_grid(rows[:, 0], grid))
+            for i, rows in enumerate(stacked)
+        ]
+    gates, found = dict(trees.named_leaves(params)).get(heads.gates), []
+    for i in range(len(seen[heads.weights])):
+        for query, name in ((heads.query, heads.weights), *heads.also):
+            weights = seen[name][i]
+            weights = weights.reshape(weights.shape[-3:])  # without the axis of the one image
+            maps = _of_block(heads.kind, before + i, query, weights, heads.readers, grid, step)
+            if gates is not None and name == heads.weights:
+                maps = maps._replace(gates=attention.gates(gates[i]))
+            found.append(maps)
     return found
 
 
@@ -107,45 +120,12 @@ def _on_grid(rows: Float[np.ndarray, "h N"], grid: Grid) -> Float[np.ndarray, "h
     return rows[:, rows.shape[1] - grid[0] * grid[1] :].reshape(-1, *grid)
 
 
-def _cait(seen: Seen, grid: Grid, step: tuple[float, float]) -> list[HeadMaps]:
-    blocks, reading = seen["blocks/attn/weights"], seen["token_blocks/attn/weights"]
-    found = [
-        _of_block("block", i, "mean over all patches", weights[0], slice(None), grid, step)
-        for i, weights in enumerate(blocks)
-    ]
-    for i, weights in enumerate(reading):
-        maps = _on_grid(weights[0, :, 0], grid)
-        kind = "class attention"
-        found.append(HeadMaps(kind, len(blocks) + i, kind, "class token", maps))
-    return found
-
-
-def _convit(
-    params: Mapping[str, Any], seen: Seen, grid: Grid, step: tuple[float, float]
-) -> list[HeadMaps]:
-    found = []
-    local = seen.get("local_blocks/attn/weights", ())
-    centre = grid[0] // 2 * grid[1] + grid[1] // 2
-    for i, weights in enumerate(local):
-        gates = attention.gates(params["local_blocks"]["attn"]["gating_param"][i])
-        for query, part in (
-            ("centre patch", weights[0]),
-            ("centre patch, by position", seen["local_blocks/attn/position"][i]),
-            ("centre patch, by content", seen["local_blocks/attn/content"][i, 0]),
-        ):
-            reader = slice(centre, centre + 1)
-            maps = _of_block("local block", i, query, part, reader, grid, step)
-            found.append(maps._replace(gates=gates if query == "centre patch" else None))
-    for i, weights in enumerate(seen.get("blocks/attn/weights", ())):
-        layer = len(local) + i
-        found.append(_of_block("block", layer, "class token", weights[0], slice(1), grid, step))
-    return found
-
-
-def _swin(cfg: SwinConfig, seen: Seen, image_size: Grid) -> list[HeadMaps]:
+def _windowed(cfg: Any, seen: Seen, image_size: Grid) -> list[HeadMaps]:
     """Show what every token gets from all queries: windows have no query of the whole image."""
     found: list[HeadMaps] = []
-    grids, windows = attention.stage_grids(cfg, image_size), stage_windows(cfg)
+    family = models.family(cfg)
+    assert family.windows is not None
+    grids, windows = family.grids(cfg, image_size), family.windows(cfg)
     patch = base.pair(cfg.patch, "patch")
     for stage, depth in enumerate(cfg.depths):
         grid, step = grids[stage], tuple(side * 2.0**stage for side in patch)

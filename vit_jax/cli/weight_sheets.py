@@ -15,10 +15,8 @@ from vit_jax.cli.attention_sheets import spaced, write
 from vit_jax.cli.contact_sheet import Tile, render
 from vit_jax.inference import Trained
 from vit_jax.inference.overlay import colors, spread
-from vit_jax.models import ConViTConfig, SwinConfig, ViTConfig
 from vit_jax.models.convit import relative_positions
 from vit_jax.models.layers.posemb import FIXED, sincos2d
-from vit_jax.models.swin import fitted_windows
 
 _COMPONENTS, _POSITIONS, _STEM = 28, 7, 64
 _ROW = 8  # filters
@@ -92,9 +90,10 @@ def _wrapped(tiles: list[Tile], columns: int) -> list[list[Tile]]:
 
 
 def _positions(trained: Trained) -> Sheet:
-    cfg, params = trained.model, trained.variables["params"]
+    cfg: Any = trained.model
+    params = trained.variables["params"]
     title = "cosine of a position's embedding with all others'"
-    if isinstance(cfg, ViTConfig) and cfg.pos_embed in FIXED:
+    if getattr(cfg, "pos_embed", None) in FIXED:
         grid = models.patch_grid(cfg, trained.image_size)
         table = sincos2d(*grid, cfg.dim, cfg.pos_embed)
         title = f"{title} (fixed: {cfg.pos_embed})"
@@ -113,11 +112,11 @@ def _positions(trained: Trained) -> Sheet:
 
 
 def _gates(trained: Trained) -> Sheet:
-    cfg = trained.model
-    if not isinstance(cfg, ConViTConfig) or not cfg.local_up_to_layer:
+    params = trained.variables["params"]
+    if "local_blocks" not in params:
         return "the model has no gated positional attention (ConViT's)"
-    attn = trained.variables["params"]["local_blocks"]["attn"]
-    side = models.patch_grid(cfg, trained.image_size)[0]
+    attn = params["local_blocks"]["attn"]
+    side = models.patch_grid(trained.model, trained.image_size)[0]
     offsets = np.asarray(relative_positions(side))
     centre, tokens = side // 2 * side + side // 2, np.arange(side * side)[None]
     rows = []
@@ -142,12 +141,13 @@ def _gates(trained: Trained) -> Sheet:
 
 
 def _relative_bias(trained: Trained) -> Sheet:
-    cfg = trained.model
-    if not isinstance(cfg, SwinConfig):
+    cfg: Any = trained.model
+    windows = models.family(cfg).windows
+    if windows is None:
         return "the model has no relative position bias (Swin's)"
-    rows, windows = [], fitted_windows(cfg)
+    rows = []
     for stage, depth in enumerate(cfg.depths):
-        shape = [2 * side - 1 for side in windows[stage]]
+        shape = [2 * side - 1 for side in windows(cfg)[stage]]
         for i in range(depth):
             block = trained.variables["params"][f"stage{stage}"][f"block{i}"]
             # The table is of offsets query - key; turned round, it shows where the keys lie.

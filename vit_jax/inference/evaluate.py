@@ -17,7 +17,7 @@ from vit_jax.errors import UserError
 from vit_jax.evals import EvalConfig, Predict, classes
 from vit_jax.inference.forward import Forward, make_apply
 from vit_jax.inference.trained import Trained, read_weights
-from vit_jax.models import MixerConfig, pair
+from vit_jax.models import pair
 
 _BATCH_SIZE = 128  # of a published file: it has no run that says
 
@@ -121,9 +121,11 @@ def check_sizes(trained: Trained, transform: data.TransformConfig, sizes: Sequen
         UserError: naming the size and those nearest that it can.
     """
     height, width = native_size(trained)
-    if isinstance(trained.model, MixerConfig):
+    family = models.family(trained.model)
+    if family.one_size:
         raise UserError(
-            f"--sizes: a Mixer's weights are for {height}x{width} alone: it mixes that many patches"
+            f"--sizes: a {family.name}'s weights are for {height}x{width} alone: it mixes that "
+            "many patches"
         )
     if height != width:
         raise UserError(f"--sizes are of squares, and this model was trained at {height}x{width}")

@@ -1,32 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How published networks want their images: a file of weights does not say."""
+"""How published networks want their images: a file of weights does not say.
 
-from typing import NamedTuple
+published.tsv has timm 1.0.31's pretrained_cfg of every tag of the networks here; a config.json of
+timm's form on the Hugging Face Hub has the same of one file. tests/parity/published_table.py makes
+the former.
+"""
 
+import functools
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vit_jax import models
 from vit_jax.data import Crop, CropRule, Resize, TransformConfig
-from vit_jax.inference import timm_facts
-from vit_jax.inference.timm_facts import Facts
-from vit_jax.models import (
-    BiTConfig,
-    CaiTConfig,
-    HybridConfig,
-    MixerConfig,
-    ModelConfig,
-    ResNetConfig,
-    SwinConfig,
-    ViTConfig,
-    pair,
-)
-from vit_jax.models.layers.init import Init
+from vit_jax.errors import UserError, shown
+from vit_jax.models import ModelConfig, pair
+from vit_jax.models.family import HALF, IMAGENET, Channels
 from vit_jax.weights.load import split
 
-Channels = tuple[float, ...]
-_HALF: tuple[Channels, Channels] = ((0.5,), (0.5,))
-_IMAGENET: tuple[Channels, Channels] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-_CLIP: tuple[Channels, Channels] = (
-    (0.48145466, 0.4578275, 0.40821073),
-    (0.26862954, 0.26130258, 0.27577711),
+TABLE = Path(__file__).with_name("published.tsv")
+COLUMNS = (
+    *("name", "size", "test_size", "crop", "test_crop"),
+    *("mode", "interpolation", "mean", "std", "file"),
 )
+Size = tuple[int, int]
+_CONFIG, _MAX_CONFIG = "config.json", 1 << 22
+_MOST = 1e6  # of any number there
 
 
 class Preprocessing(NamedTuple):
@@ -42,7 +43,7 @@ class Preprocessing(NamedTuple):
     mean: Channels
     std: Channels
     transform: TransformConfig
-    size: tuple[int, int] | None
+    size: Size | None
     source: str
 
 
@@ -54,36 +55,32 @@ def preprocessing(ref: str, cfg: ModelConfig) -> Preprocessing:
     says, or timm's table by the file's name; else the family's commonest, which is a guess.
 
     Raises:
-        UserError: a config.json that cannot be used.
+        UserError: a config.json that cannot be used; names it and what is wrong.
     """
     scheme, path = split(ref)
     if scheme == "npz":
         plain = TransformConfig(crop=Crop.RESIZE)
-        return Preprocessing(*_HALF, plain, None, "Google's code, the same for every npz: file")
-    facts = timm_facts.find(path)
-    found = _guess(cfg) if facts is None else _published(facts, cfg)
-    return found._replace(mean=_of_channels(found.mean, cfg), std=_of_channels(found.std, cfg))
+        return Preprocessing(*HALF, plain, None, "Google's code, the same for every npz: file")
+    place = Path(path).expanduser().absolute()
+    found = _beside(place) or _by_name(place)
+    chosen = _as_timm(*found, cfg) if found else _guess(cfg)
+    return chosen._replace(mean=_per_channel(chosen.mean, cfg), std=_per_channel(chosen.std, cfg))
 
 
-def _of_channels(values: Channels, cfg: ModelConfig) -> Channels:
+def _per_channel(values: Channels, cfg: ModelConfig) -> Channels:
     return values if cfg.channels == len(values) else (sum(values) / len(values),)
 
 
-def _published(facts: Facts, cfg: ModelConfig) -> Preprocessing:
-    size = pair(cfg.image_size, "image_size")
-    tested = facts.test_size is not None and min(size) >= min(facts.test_size)
-    ratio = facts.test_crop if tested and facts.test_crop else facts.crop
-    crop = Crop.CENTER
-    if facts.mode == "squash":
-        crop = Crop.RESIZE if ratio == 1 else Crop.SQUASH_CENTER
-    transform = _transform(crop, ratio, bilinear=facts.interpolation == "bilinear")
-    return Preprocessing(
-        facts.mean,
-        facts.std,
-        transform,
-        facts.test_size if tested else facts.size,
-        facts.source,
+def _guess(cfg: ModelConfig) -> Preprocessing:
+    """Return the commonest of timm's files of a family."""
+    images = models.family(cfg).images(cfg)
+    ratio = images.large_crop if max(pair(cfg.image_size, "image_size")) > 224 else images.crop
+    reason = (
+        "a guess by the family: no config.json lies beside the file, and timm publishes none of "
+        "its name"
     )
+    transform = _transform(Crop.CENTER, ratio, bilinear=images.bilinear)
+    return Preprocessing(*images.mean_std, transform, None, reason)
 
 
 def _transform(crop: Crop, ratio: float, *, bilinear: bool) -> TransformConfig:
@@ -96,31 +93,106 @@ def _transform(crop: Crop, ratio: float, *, bilinear: bool) -> TransformConfig:
     )
 
 
-def _guess(cfg: ModelConfig) -> Preprocessing:
-    """Return the commonest of timm 1.0.31's files of a family."""
-    (mean, std), ratio = _family(cfg)
-    # Fine-tuned at a higher resolution, all see the whole image but SigLIP, which is trained there.
-    siglip = isinstance(cfg, ViTConfig) and not cfg.class_token
-    ratio = 1.0 if max(pair(cfg.image_size, "image_size")) > 224 and not siglip else ratio
-    bilinear = isinstance(cfg, BiTConfig | ResNetConfig)
-    told = (
-        "a guess by the family: no config.json lies beside the file, and timm publishes none of "
-        "its name"
+def _by_name(place: Path) -> tuple[Mapping[str, Any], str] | None:
+    """Look up timm's pretrained_cfg, and who says so, by the name of a file.
+
+    Names are timm's, `vit_base_patch16_224.dino`, of the file (without a tag: timm's default for
+    the architecture) or of a folder that it is in; or that of the authors' own file.
+    """
+    table, others = _table()
+    name = others.get(place.name) or others.get(place.stem, place.stem)
+    # The Hub's cache is models--timm--NAME/snapshots/HASH/model.safetensors.
+    for part in (name, *(folder.name.rpartition("--")[2] for folder in place.parents[:3])):
+        if part in table:
+            return table[part], f"timm's table ({part})"
+    return None
+
+
+@functools.cache
+def _table() -> tuple[Mapping[str, Mapping[str, Any]], Mapping[str, str]]:
+    """Return pretrained_cfg by name, and the name of an architecture's default or a file."""
+    table: dict[str, Mapping[str, Any]] = {}
+    names: dict[str, str] = {}
+    for line in TABLE.read_text("utf-8").splitlines()[1:]:
+        row = dict(zip(COLUMNS, line.split("\t"), strict=True))
+        sizes = [[3, *map(int, row[key].split("x"))] for key in ("size", "test_size") if row[key]]
+        crops = [float(row[key]) for key in ("crop", "test_crop") if row[key]]
+        table[row["name"]] = {
+            "input_size": sizes[0],
+            "test_input_size": sizes[-1],
+            "crop_pct": crops[0],
+            "test_crop_pct": crops[-1],
+            "crop_mode": row["mode"],
+            "interpolation": row["interpolation"],
+            "mean": [float(value) for value in row["mean"].split(",")],
+            "std": [float(value) for value in row["std"].split(",")],
+        }
+        names.setdefault(row["name"].partition(".")[0], row["name"])
+        if row["file"]:
+            names[row["file"]] = row["name"]
+    return table, names
+
+
+def _beside(place: Path) -> tuple[Mapping[str, Any], str] | None:
+    """Read the pretrained_cfg of the config.json beside a file, if it is timm's."""
+    file = place.with_name(_CONFIG)
+    try:
+        if not file.is_file():
+            return None
+        with file.open("rb") as stream:
+            tree = json.loads(stream.read(_MAX_CONFIG))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or "no JSON"
+        raise UserError(
+            f"{shown(str(file))}: {reason}; it lies beside the weights and would say how their "
+            "images are prepared: mend it or take it away"
+        ) from None
+    # timm once wrote pretrained_cfg alone. Other libraries' files of this name have none.
+    cfg = tree.get("pretrained_cfg", tree) if isinstance(tree, dict) else None
+    return (cfg, shown(str(file))) if isinstance(cfg, dict) and "mean" in cfg else None
+
+
+def _as_timm(cfg: Mapping[str, Any], source: str, model: ModelConfig) -> Preprocessing:
+    """Return what timm makes of a pretrained_cfg; what it leaves out has timm's defaults.
+
+    Raises:
+        UserError: a value that cannot be.
+    """
+
+    def numbers(key: str, default: Any, count: int, least: float) -> tuple[float, ...]:
+        value = cfg.get(key)
+        value = default if value is None else value
+        listed = value if isinstance(value, list | tuple) else [value]
+        fit = all(type(n) in (int, float) and max(least, -_MOST) <= n <= _MOST for n in listed)
+        if not fit or len(listed) != count:
+            bound = f" from {least:g} on" if math.isfinite(least) else ""
+            many = f"{count} numbers" if count > 1 else "a number"
+            raise UserError(f"{source}: {key}={value!r} must be {many}{bound}")
+        return tuple(map(float, listed))
+
+    def choice(key: str, *choices: str) -> str:
+        value = cfg.get(key) or choices[0]
+        if value not in choices:
+            raise UserError(f"{source}: {key}={value!r} must be {' or '.join(choices)}")
+        return value
+
+    channels, *size = map(int, numbers("input_size", (3, 224, 224), 3, 1.0))
+    _, *test = map(int, numbers("test_input_size", (channels, *size), 3, 1.0))
+    (ratio,) = numbers("crop_pct", 0.875, 1, 0.001)
+    (test_ratio,) = numbers("test_crop_pct", ratio, 1, 0.001)
+    if max(ratio, test_ratio) > 1:
+        raise UserError(f"{source}: crop_pct={max(ratio, test_ratio):g} must be at most 1")
+    # Some are tested on larger images than they were trained on.
+    if test != size and min(pair(model.image_size, "image_size")) >= min(test):
+        size, ratio = test, test_ratio
+    crop = Crop.CENTER
+    if choice("crop_mode", "center", "squash") == "squash":
+        crop = Crop.RESIZE if ratio == 1 else Crop.SQUASH_CENTER
+    bilinear = choice("interpolation", "bicubic", "bilinear") == "bilinear"
+    return Preprocessing(
+        mean=numbers("mean", IMAGENET[0], channels, -math.inf),
+        std=numbers("std", IMAGENET[1], channels, 1e-9),
+        transform=_transform(crop, ratio, bilinear=bilinear),
+        size=(size[0], size[1]),
+        source=source,
     )
-    return Preprocessing(mean, std, _transform(Crop.CENTER, ratio, bilinear=bilinear), None, told)
-
-
-def _family(cfg: ModelConfig) -> tuple[tuple[Channels, Channels], float]:
-    if isinstance(cfg, HybridConfig):
-        return _HALF, 0.9
-    if isinstance(cfg, ViTConfig) and cfg.pre_norm:
-        return _CLIP, 1.0
-    if isinstance(cfg, ViTConfig):  # of those born in PyTorch, DeiT's; not so ViT's and SigLIP's
-        return (_IMAGENET if cfg.init is Init.TIMM else _HALF), 0.9
-    crops = {
-        BiTConfig: (_HALF, 1.0),
-        MixerConfig: (_HALF, 0.875),
-        CaiTConfig: (_IMAGENET, 1.0),
-        SwinConfig: (_IMAGENET, 0.9),
-    }
-    return crops.get(type(cfg), (_IMAGENET, 0.875))  # timm's own default

@@ -13,8 +13,7 @@ from vit_jax.analysis import attention
 from vit_jax.data import normalize
 from vit_jax.errors import UserError
 from vit_jax.inference.trained import Trained
-from vit_jax.models import CaiTConfig, ConViTConfig, ModelConfig, Output, SwinConfig, ViTConfig
-from vit_jax.models.layers.pool import Pool
+from vit_jax.models import Attention, ModelConfig, Output
 
 _CAM = "class activation map"
 Grid = tuple[int, int]
@@ -25,17 +24,8 @@ Saliency = Callable[[UInt8[Array, "B H W C"]], tuple[Output, Map]]
 
 def method(cfg: ModelConfig) -> str:
     """Name the map that `make_saliency` makes of a family, for a caption."""
-    if isinstance(cfg, CaiTConfig):
-        return "class attention"
-    if isinstance(cfg, ViTConfig) and cfg.pool is Pool.MAP:
-        return "attention of the pooling query"
-    if isinstance(cfg, ViTConfig) and cfg.pool is Pool.GAP:
-        return "attention rollout, mean over the patches"
-    if isinstance(cfg, ConViTConfig) and cfg.local_up_to_layer >= cfg.depth:
-        return "attention rollout of the first patch"
-    if isinstance(cfg, ViTConfig | ConViTConfig):
-        return "attention rollout of the class token"
-    return _CAM
+    look = models.attention(cfg)
+    return look.method if look else _CAM
 
 
 def check(cfg: ModelConfig) -> None:
@@ -44,10 +34,11 @@ def check(cfg: ModelConfig) -> None:
     Raises:
         UserError: tokens merge, so that they are no patches.
     """
-    if isinstance(cfg, ViTConfig) and cfg.token_merging:
+    merging = getattr(cfg, "token_merging", 0)
+    if merging:
         raise UserError(
-            f"model.token_merging={cfg.token_merging} merges patches, so that attention belongs to "
-            "no place in the image; look at the model with --model.token_merging=0"
+            f"model.token_merging={merging} merges patches, so that attention belongs to no place "
+            "in the image; look at the model with --model.token_merging=0"
         )
 
 
@@ -103,46 +94,41 @@ def heat_map(
     cfg: ModelConfig, variables: Mapping[str, Any], output: Output, seen: Seen, image_size: Grid
 ) -> Float[Array, "B rows columns"]:
     """Return the map of `make_saliency` from what `models.captured` returned."""
-    if not isinstance(cfg, ViTConfig | CaiTConfig | ConViTConfig):
-        return _class_activation(
-            cfg, variables["params"]["head"]["kernel"], output, seen, image_size
-        )
+    look = models.attention(cfg, image_size)
+    if look is None:
+        kernel = variables["params"]["head"]["kernel"]
+        return _class_activation(cfg, kernel, output, seen, image_size)
     rows, columns = models.patch_grid(cfg, image_size)
-    heat = _attention(cfg, seen)[:, -rows * columns :]  # without the prefix
+    heat = _attention(look, seen)[:, -rows * columns :]  # without the prefix
     return heat.astype(jnp.float32).reshape(-1, rows, columns)
 
 
-def _attention(cfg: ModelConfig, seen: Seen) -> Float[Array, "B N"]:
+def _attention(look: Attention, seen: Seen) -> Float[Array, "B N"]:
     """Return what each token gives to what the head reads."""
-    if isinstance(cfg, CaiTConfig):
-        return seen["token_blocks/attn/weights"].mean(axis=(0, 2, 3))
-    if isinstance(cfg, ConViTConfig):
-        return convit_rollout(seen)[:, 0]
-    assert isinstance(cfg, ViTConfig)
-    if cfg.pool is Pool.MAP:
-        return seen["map_pool/weights"].mean(axis=(1, 2))
-    flow = attention.rollout(seen["blocks/attn/weights"])
-    if cfg.pool is Pool.GAP:
-        return flow[:, 0 if cfg.pool_prefix else models.num_prefix(cfg) :].mean(axis=1)
-    return flow[:, : 2 if cfg.distilled else 1].mean(axis=1)  # a head for each of both tokens
+    if look.reader:
+        weights = seen[look.reader]  # [..., B, h, 1, N]
+        return weights.mean(axis=(*range(weights.ndim - 4), -3, -2))
+    return _rollout(look, seen)[:, look.readers].mean(axis=1)
 
 
-def convit_rollout(seen: Seen) -> Float[Array, "B N N"]:
-    """Return the rollout over a ConViT's local blocks and those with the class token after them."""
-    if "local_blocks/attn/weights" not in seen:
-        return attention.rollout(seen["blocks/attn/weights"])
-    local = attention.rollout(seen["local_blocks/attn/weights"])
-    if "blocks/attn/weights" not in seen:
-        return local
-    return attention.rollout(seen["blocks/attn/weights"], attention.prepend_token(local))
+def _rollout(look: Attention, seen: Seen) -> Float[Array, "B N N"]:
+    """Return the rollout through all layers that were recorded of `look.rolled`."""
+    flow = None
+    for name in look.rolled:
+        if name in seen:
+            if flow is not None and flow.shape[-1] < seen[name].shape[-1]:  # a class token enters
+                flow = attention.prepend_token(flow)
+            flow = attention.rollout(seen[name], flow)
+    assert flow is not None, f"none of {look.rolled} was recorded"
+    return flow
 
 
 def extra_rollout(cfg: ModelConfig, seen: Seen) -> Float[Array, "B N"] | None:
     """Return the rollout to the mean of the patches where the map is the pooling query's."""
-    if not (isinstance(cfg, ViTConfig) and cfg.pool is Pool.MAP):
+    look = models.attention(cfg)
+    if look is None or not (look.reader and look.rolled):
         return None
-    prefix = models.num_prefix(cfg)
-    return attention.rollout(seen["blocks/attn/weights"])[:, prefix:, prefix:].mean(axis=1)
+    return _rollout(look, seen)[:, look.readers, models.num_prefix(cfg) :].mean(axis=1)
 
 
 def _class_activation(
@@ -152,12 +138,7 @@ def _class_activation(
     if output.tokens is None:
         last = seen["map"]
     else:
-        swin = isinstance(cfg, SwinConfig)
-        grid = (
-            attention.stage_grids(cfg, image_size)[-1]
-            if swin
-            else models.patch_grid(cfg, image_size)
-        )
+        grid = models.family(cfg).grids(cfg, image_size)[-1]
         last = output.tokens.reshape(-1, *grid, output.tokens.shape[-1])
     weights = kernel.T[output.logits.argmax(axis=-1)]
     return jnp.einsum("bpqe,be->bpq", last.astype(jnp.float32), weights)

@@ -3,7 +3,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -15,24 +15,21 @@ from vit_jax.errors import UserError
 from vit_jax.models import (
     bit,
     cait,
-    clip,
     convit,
-    deit,
     hybrid,
     mixer,
     mup,
     regnet,
     resnet,
     swin,
-    vit,
-    vit_sizes,
+    vit_family,
 )
-from vit_jax.models.base import DType, ModelConfig, Output, Remat, grid, pair
+from vit_jax.models.base import CAPTURED, DType, ModelConfig, Output, Remat, pair
 from vit_jax.models.bit import BiTConfig
 from vit_jax.models.cait import CaiTConfig
 from vit_jax.models.convit import ConViTConfig
+from vit_jax.models.family import Attention, Family
 from vit_jax.models.hybrid import HybridConfig
-from vit_jax.models.layers.capture import COLLECTION
 from vit_jax.models.mixer import MixerConfig
 from vit_jax.models.mup import growth, logit_factor
 from vit_jax.models.regnet import RegNetConfig
@@ -40,22 +37,22 @@ from vit_jax.models.resnet import ResNetConfig
 from vit_jax.models.swin import SwinConfig
 from vit_jax.models.vit import ViTConfig
 
-# A family: its config class, its module, its named variants, its check.
-_FAMILIES: dict[
-    type, tuple[Callable[[Any], nn.Module], Mapping[str, Any], Callable[[Any], None]]
-] = {
-    ViTConfig: (vit.ViT, vit_sizes.VARIANTS | deit.VARIANTS | clip.VARIANTS, vit.validate),
-    HybridConfig: (hybrid.Hybrid, hybrid.VARIANTS, hybrid.validate),
-    BiTConfig: (bit.BiT, bit.VARIANTS, bit.validate),
-    SwinConfig: (swin.Swin, swin.VARIANTS, swin.validate),
-    MixerConfig: (mixer.Mixer, mixer.VARIANTS, mixer.validate),
-    CaiTConfig: (cait.CaiT, cait.VARIANTS, cait.validate),
-    ConViTConfig: (convit.ConViT, convit.VARIANTS, convit.validate),
-    RegNetConfig: (regnet.RegNet, regnet.VARIANTS, regnet.validate),
-    ResNetConfig: (resnet.ResNet, resnet.VARIANTS, resnet.validate),
+_FAMILIES: dict[type, Family] = {
+    one.config: one
+    for one in (
+        vit_family.FAMILY,
+        hybrid.FAMILY,
+        bit.FAMILY,
+        swin.FAMILY,
+        mixer.FAMILY,
+        cait.FAMILY,
+        convit.FAMILY,
+        regnet.FAMILY,
+        resnet.FAMILY,
+    )
 }
 VARIANTS: dict[str, ModelConfig] = {
-    name: cfg for _, variants, _ in _FAMILIES.values() for name, cfg in variants.items()
+    name: cfg for one in _FAMILIES.values() for name, cfg in one.variants.items()
 }
 
 
@@ -131,17 +128,26 @@ def create(cfg: ModelConfig) -> nn.Module:
             that do not go together.
     """
     refuse_name(cfg, repr(cfg))
-    family = _FAMILIES.get(type(cfg))
-    if family is None:
+    found = family(cfg)
+    fields.conform(cfg, "model.")
+    found.validate(cfg)
+    return found.module(cfg)
+
+
+def family(cfg: ModelConfig) -> Family:
+    """Return what is true of a config's family.
+
+    Raises:
+        UserError: the config of no registered family.
+    """
+    found = _FAMILIES.get(type(cfg))
+    if found is None:
         raise UserError(
-            f"{type(cfg).__name__} is the config of no family; add it to _FAMILIES in "
+            f"{type(cfg).__name__} is the config of no family; add its FAMILY to _FAMILIES in "
             "vit_jax/models/__init__.py, or take one of "
             f"{', '.join(known.__name__ for known in _FAMILIES)}"
         )
-    module, _, validate = family
-    fields.conform(cfg, "model.")
-    validate(cfg)
-    return module(cfg)
+    return found
 
 
 def refuse_name(cfg: Any, given: str, where: str = "") -> None:
@@ -167,24 +173,25 @@ def input_shape(cfg: ModelConfig) -> tuple[int, int, int]:
     return (*pair(cfg.image_size, "image_size"), cfg.channels)
 
 
-def patch_grid(cfg: Any, image_size: tuple[int, int]) -> tuple[int, int]:
-    """Return the (rows, columns) of tokens that a transformer or a Mixer makes of an image.
-
-    A Swin's are those of its first stage.
+def patch_grid(cfg: ModelConfig, image_size: tuple[int, int]) -> tuple[int, int]:
+    """Return the (rows, columns) of tokens that a model makes of an image, in its first stage.
 
     Raises:
         UserError: the patch does not divide the image.
     """
-    if isinstance(cfg, HybridConfig):
-        return hybrid.token_grid(cfg, image_size)
-    return grid(image_size, pair(cfg.patch, "patch"))
+    return family(cfg).grids(cfg, image_size)[0]
 
 
 def num_prefix(cfg: ModelConfig) -> int:
-    """Return how many tokens a ViT, DeiT or hybrid puts before the patches; others put none."""
-    if not isinstance(cfg, ViTConfig):
-        return 0
-    return int(cfg.class_token) + int(cfg.distilled) + cfg.num_registers
+    """Return how many tokens a model puts before the patches."""
+    return family(cfg).num_prefix(cfg)
+
+
+def attention(cfg: ModelConfig, image_size: tuple[int, int] | None = None) -> Attention | None:
+    """Return what attends in a model among all patches of an image; None where nothing does."""
+    found = family(cfg).attention
+    size = pair(cfg.image_size, "image_size") if image_size is None else image_size
+    return found(cfg, patch_grid(cfg, size)) if found else None
 
 
 def init(module: nn.Module, cfg: ModelConfig, key: jax.Array) -> tuple[Any, Mapping[str, Any]]:
@@ -218,9 +225,9 @@ def captured(
         [B, W, h, N, N] for the W windows of a Swin; the last "map" [B, P, Q, E] of a network
         without tokens. {} for a Mixer.
     """
-    output, state = module.apply(variables, image, mutable=[COLLECTION])
+    output, state = module.apply(variables, image, mutable=[CAPTURED])
     # Flax keeps a tuple of what each call recorded; a layer is called once.
-    leaves = trees.named_leaves(state.get(COLLECTION, {}))
+    leaves = trees.named_leaves(state.get(CAPTURED, {}))
     return output, {name.removesuffix("/0"): leaf for name, leaf in leaves}
 
 
@@ -235,10 +242,12 @@ def abstract(cfg: ModelConfig) -> dict[str, Any]:
 
 __all__ = [
     "VARIANTS",
+    "Attention",
     "BiTConfig",
     "CaiTConfig",
     "ConViTConfig",
     "DType",
+    "Family",
     "HybridConfig",
     "MixerConfig",
     "ModelConfig",
@@ -249,8 +258,10 @@ __all__ = [
     "SwinConfig",
     "ViTConfig",
     "abstract",
+    "attention",
     "captured",
     "create",
+    "family",
     "from_json",
     "growth",
     "init",

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every model family shares: its config's common fields, its output, its enums."""
+"""What every model family shares: the common fields of its config, its output, its checks."""
 
 import dataclasses
 import enum
+from collections.abc import Callable
 from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 
 from vit_jax.errors import UserError
+
+CAPTURED = "intermediates"  # the collection of what layers record
 
 
 class DType(enum.StrEnum):
@@ -98,6 +102,12 @@ def grid(image_size: tuple[int, int], patch: tuple[int, int]) -> tuple[int, int]
     return image_size[0] // patch[0], image_size[1] // patch[1]
 
 
+def patch_grid(cfg: Any, image_size: tuple[int, int] | None = None) -> tuple[int, int]:
+    """Return the `grid` of an image, by default of the config's own size."""
+    size = pair(cfg.image_size, "image_size") if image_size is None else image_size
+    return grid(size, pair(cfg.patch, "patch"))
+
+
 def check_positive(cfg: ModelConfig, *names: str) -> None:
     """Refuse a size below 1, in a number or anywhere in a tuple, by name."""
     for name in ("num_classes", "channels", *names):
@@ -135,3 +145,13 @@ def check_input(image: jax.Array, size: tuple[int, int], channels: int) -> None:
             f"the model takes images [B, {size[0]}, {size[1]}, {channels}], "
             f"not {list(image.shape)}; set model.image_size and model.channels to the data's"
         )
+
+
+def record(module: nn.Module, name: str, make: Callable[[], jax.Array]) -> None:
+    """Keep what `make` returns where the caller asked for intermediates; else it is never called.
+
+    So a pass that looks at nothing traces the same operations as if this line were not there, and
+    layers whose kernel never holds their attention weights compute them for the one who looks.
+    """
+    if module.is_mutable_collection(CAPTURED):
+        module.sow(CAPTURED, name, make())

@@ -7,30 +7,23 @@ between them; `resnetv2_*` are timm's with BatchNorm.
 
 import dataclasses
 
-import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
-from vit_jax.models.base import (
-    ModelConfig,
-    Output,
-    check_input,
-    check_positive,
-    compute_dtype,
-    pair,
-)
-from vit_jax.models.layers.capture import record
+from vit_jax.models import base
+from vit_jax.models.base import ModelConfig, Output
+from vit_jax.models.family import HALF, Family, Google, Images, Timm, google_unit, taken
 from vit_jax.models.layers.conv import Padding, WeightStd, max_pool
-from vit_jax.models.layers.head import classifier
 from vit_jax.models.layers.init import Init, Initializer
 from vit_jax.models.layers.resnet import (
     CONV_INIT,
     Layers,
+    LayersStage,
     Norm,
     Projection,
-    Stage,
     bottleneck,
+    classify_map,
     round_channels,
     ungrouped,
 )
@@ -93,13 +86,9 @@ _HEAD_INIT: dict[Init, Initializer] = {
 
 
 def validate(cfg: BiTConfig) -> None:
-    """Refuse a combination of fields that cannot be built.
-
-    Raises:
-        UserError: naming the fields and what they may be.
-    """
-    pair(cfg.image_size, "image_size")
-    check_positive(cfg, "depths", "widths", "stem_width", "width_factor", "num_groups")
+    """Refuse fields that do not go together: raises a UserError that names them."""
+    base.pair(cfg.image_size, "image_size")
+    base.check_positive(cfg, "depths", "widths", "stem_width", "width_factor", "num_groups")
     if not cfg.depths or len(cfg.depths) != len(cfg.widths):
         raise UserError(
             f"model.depths={cfg.depths} and model.widths={cfg.widths} need a number for each stage"
@@ -166,7 +155,7 @@ class BiT(nn.Module):
     @nn.compact
     def __call__(self, image: Float[Array, "B H W C"], *, train: bool = False) -> Output:
         cfg = self.cfg
-        check_input(image, pair(cfg.image_size, "image_size"), cfg.channels)
+        base.check_input(image, base.pair(cfg.image_size, "image_size"), cfg.channels)
         layers = Layers(
             padding=cfg.padding,
             weight_std=WeightStd(cfg.conv_eps) if cfg.norm is Norm.GROUP else None,
@@ -174,16 +163,69 @@ class BiT(nn.Module):
             norm_kind=cfg.norm,
             norm_eps=cfg.norm_eps,
             num_groups=cfg.num_groups,
-            dtype=compute_dtype(cfg),
+            dtype=base.compute_dtype(cfg),
             train=train,
         )
         stem, widths = _widths(cfg)
         x = constrain(Stem(stem, layers, name="stem")(image), BATCH_AXES)
         block = remat(Bottleneck, cfg.remat)
         for i, (depth, width) in enumerate(zip(cfg.depths, widths, strict=True)):
-            x = Stage(block, depth, width, 1 if i == 0 else 2, layers, name=f"stage{i}")(x)
+            x = LayersStage(block, depth, width, 1 if i == 0 else 2, layers, name=f"stage{i}")(x)
         x = nn.relu(layers.norm("norm")(x))
-        record(self, "map", lambda: x)
-        features = x.mean(axis=(1, 2), dtype=jnp.float32)
-        logits = classifier(cfg, _HEAD_INIT[cfg.init])(features)
-        return Output(logits=logits, features=features, tokens=None)
+        return classify_map(self, cfg, x, _HEAD_INIT[cfg.init], train)
+
+
+# (depths, factor of the width), which nothing changes in timm's.
+_ARCHITECTURES: dict[tuple[tuple[int, ...], int], str] = {
+    (DEPTHS[layers], factor): f"resnetv2_{layers}x{factor}_bit"
+    for layers, factor in ((50, 1), (50, 3), (101, 1), (101, 3), (152, 2), (152, 4))
+}
+
+
+def _timm(cfg: BiTConfig) -> Timm:
+    args = taken(cfg, channels="widths", stem_chs="stem_width")
+    fixed = {"norm_eps": 1e-5}
+    if cfg.norm is Norm.BATCH:
+        args |= taken(cfg, "width_factor", layers="depths")
+        return Timm("resnetv2_50", args, {**fixed, "padding": Padding.SYMMETRIC}, "stem/conv")
+    name = _ARCHITECTURES.get((cfg.depths, cfg.width_factor))
+    if name is None:
+        raise UserError(
+            f"timm has no BiT with model.depths={cfg.depths} and width_factor={cfg.width_factor}; "
+            f"it has {', '.join(_ARCHITECTURES.values())}"
+        )
+    fixed |= {"conv_eps": 1e-8, "num_groups": 32, "padding": Padding.FIXED}
+    return Timm(name, args, fixed, "stem/conv")
+
+
+_GOOGLE = Google(
+    names=(
+        (r"^stem/conv/", "root_block/standardized_conv2d/"),
+        (r"^norm/", "group_norm/"),
+        (r"^head/", "head/conv2d/"),
+        (r"^stage(\d+)/block(\d+)/", google_unit("02d")),
+        (r"/downsample/conv/", "/a/proj/standardized_conv2d/"),
+        (r"/conv([123])/", lambda found: f"/{'abc'[int(found[1]) - 1]}/standardized_conv2d/"),
+        (r"/norm([123])/", lambda found: f"/{'abc'[int(found[1]) - 1]}/group_norm/"),
+        (r"group_norm/scale$", "group_norm/gamma"),
+        (r"group_norm/bias$", "group_norm/beta"),
+    ),
+    stem="root_block/standardized_conv2d/kernel",
+    prefixes=("resnet/",),
+    head_is_convolution=True,
+)
+FAMILY = Family(
+    config=BiTConfig,
+    module=BiT,
+    variants=VARIANTS,
+    validate=validate,
+    images=lambda cfg: Images(HALF, 1.0, bilinear=True),
+    timm=_timm,
+    timm_names=lambda cfg: (
+        (r"^stage(\d+)/block(\d+)/", r"stages/\1/blocks/\2/"),
+        (r"/(mean|var)$", r"/running_\1"),
+        (r"^head/", "head/fc/"),
+    ),
+    timm_convolutions=r"^head/kernel$",
+    google=_GOOGLE,
+)

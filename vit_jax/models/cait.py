@@ -12,28 +12,27 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from vit_jax.models.base import (
-    ModelConfig,
-    Output,
-    check_heads,
-    check_input,
-    check_positive,
-    check_rates,
-    compute_dtype,
-    grid,
-    pair,
+from vit_jax.models import base
+from vit_jax.models.base import ModelConfig, Output, record
+from vit_jax.models.family import (
+    Attention,
+    Family,
+    Grid,
+    Heads,
+    Images,
+    Timm,
+    ratio,
+    taken,
+    transformer_args,
 )
 from vit_jax.models.layers.attention import AttentionImpl, attend, attention_weights
-from vit_jax.models.layers.block import PreNormBlock
-from vit_jax.models.layers.capture import record
-from vit_jax.models.layers.dense import Dense, HeadsDense
-from vit_jax.models.layers.drop_path import DropPathRule, drop_path_rates
-from vit_jax.models.layers.dropout import Dropout
-from vit_jax.models.layers.head import classifier
-from vit_jax.models.layers.init import POS_EMBED, RULES, Init, Initializer
+from vit_jax.models.layers.block import BlockConfig, PreNormBlock
+from vit_jax.models.layers.dense import Dense, HeadsDense, classifier
+from vit_jax.models.layers.drop import Dropout, DropPathRule, drop_path_rates
+from vit_jax.models.layers.init import RULES, Init, Initializer
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.norm import layer_norm
-from vit_jax.models.layers.patch import PatchEmbed
+from vit_jax.models.layers.patch import embed, prepend
 from vit_jax.models.layers.stack import stack
 from vit_jax.models.layers.weighted import spread
 from vit_jax.sharding import BATCH_AXES, constrain
@@ -103,16 +102,12 @@ VARIANTS: dict[str, CaiTConfig] = {
 
 
 def validate(cfg: CaiTConfig) -> None:
-    """Refuse a combination of fields that cannot be built.
-
-    Raises:
-        UserError: naming the fields and what they may be.
-    """
-    grid(pair(cfg.image_size, "image_size"), pair(cfg.patch, "patch"))
+    """Refuse fields that do not go together: raises a UserError that names them."""
+    base.patch_grid(cfg)
     sizes = ("dim", "depth", "num_heads", "mlp_dim", "token_depth", "token_mlp_dim")
-    check_positive(cfg, *sizes)
-    check_heads(cfg.dim, cfg.num_heads)
-    check_rates(cfg, "dropout_rate", "attention_dropout_rate", "drop_path_rate")
+    base.check_positive(cfg, *sizes)
+    base.check_heads(cfg.dim, cfg.num_heads)
+    base.check_rates(cfg, "dropout_rate", "attention_dropout_rate", "drop_path_rate")
 
 
 class HeadMix(nn.Module):
@@ -141,74 +136,59 @@ class TalkingHeads(nn.Module):
     The columns of the qkv kernel [D, 3D] are ordered (head, {q,k,v}, d), as in Attention.
     """
 
-    num_heads: int
-    init_rules: Init
-    dtype: Any
-    qkv_bias: bool
-    dropout_rate: float
+    cfg: BlockConfig
     train: bool
 
     @nn.compact
     def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
-        batch, tokens, dim = x.shape
-        rules, head_dim = RULES[self.init_rules], dim // self.num_heads
+        cfg, (batch, tokens, dim) = self.cfg, x.shape
+        rules, head_dim = RULES[cfg.init], dim // cfg.num_heads
         q, k, v = HeadsDense(
             3 * dim,
-            self.dtype,
+            cfg.dtype,
             rules.qkv(3),
-            use_bias=self.qkv_bias,
-            num_heads=self.num_heads,
+            use_bias=cfg.qkv_bias,
+            num_heads=cfg.num_heads,
             name="qkv",
         )(x)
         q = q * head_dim**-0.5
         logits = jnp.matmul(q, k.swapaxes(-1, -2), preferred_element_type=jnp.float32)
         logits = HeadMix(jnp.float32, rules.linear, name="proj_l")(logits)
         weights = jax.nn.softmax(logits, axis=-1)
-        weights = HeadMix(self.dtype, rules.linear, name="proj_w")(weights)
+        weights = HeadMix(cfg.dtype, rules.linear, name="proj_w")(weights)
         record(self, "weights", lambda: weights)  # mixed: some below 0, the sum of a row is not 1
-        weights = Dropout(self.dropout_rate, deterministic=not self.train)(weights)
+        weights = Dropout(cfg.attention_dropout_rate, deterministic=not self.train)(weights)
         out = jnp.matmul(weights, v).swapaxes(1, 2).reshape(batch, tokens, dim)
-        return Dense(dim, self.dtype, rules.linear, name="proj")(out)
+        return Dense(dim, cfg.dtype, rules.linear, name="proj")(out)
 
 
 class ClassAttention(nn.Module):
     """Attention of the first token to all tokens, itself included (section 3)."""
 
-    num_heads: int
-    init_rules: Init
-    dtype: Any
-    qkv_bias: bool
+    cfg: BlockConfig
 
     @nn.compact
     def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B 1 D"]:
-        batch, _, dim = x.shape
-        rules = RULES[self.init_rules]
+        cfg, (batch, _, dim) = self.cfg, x.shape
+        rules = RULES[cfg.init]
 
         def project(tokens: jax.Array, name: str) -> jax.Array:
-            dense = Dense(dim, self.dtype, rules.linear, use_bias=self.qkv_bias, name=name)
-            return dense(tokens).reshape(batch, -1, self.num_heads, dim // self.num_heads)
+            dense = Dense(dim, cfg.dtype, rules.linear, use_bias=cfg.qkv_bias, name=name)
+            return dense(tokens).reshape(batch, -1, cfg.num_heads, dim // cfg.num_heads)
 
         q, k, v = project(x[:, :1], "q"), project(x, "k"), project(x, "v")
         # One query an image: no flash kernel would gain anything.
         q, k, v = (y.swapaxes(1, 2) for y in (q, k, v))
         record(self, "weights", lambda: attention_weights(q, k))
         out = attend(q, k, v, impl=AttentionImpl.XLA).reshape(batch, 1, dim)
-        return Dense(dim, self.dtype, rules.linear, name="proj")(out)
+        return Dense(dim, cfg.dtype, rules.linear, name="proj")(out)
 
 
 class PatchBlock(PreNormBlock):
     """A block among the patches, with talking heads."""
 
     def _attention(self, y: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
-        return TalkingHeads(
-            num_heads=self.num_heads,
-            init_rules=self.init_rules,
-            dtype=self.dtype,
-            qkv_bias=self.qkv_bias,
-            dropout_rate=self.attention_dropout_rate,
-            train=self.train,
-            name="attn",
-        )(y)
+        return TalkingHeads(self.cfg, self.train, name="attn")(y)
 
 
 class TokenBlock(PreNormBlock):
@@ -219,10 +199,8 @@ class TokenBlock(PreNormBlock):
         self, x: Float[Array, "B N D"], drop_path_rate: Float[Array, ""]
     ) -> tuple[Float[Array, "B N D"], None]:
         token, patches = x[:, :1], x[:, 1:]
-        y = layer_norm(self.norm_eps, self.dtype, "norm1")(x)
-        y = ClassAttention(self.num_heads, self.init_rules, self.dtype, self.qkv_bias, name="attn")(
-            y
-        )
+        y = layer_norm(self.cfg.norm_eps, self.cfg.dtype, "norm1")(x)
+        y = ClassAttention(self.cfg, name="attn")(y)
         token = token + self._branch(y, drop_path_rate, "ls1")
         token = self._add_mlp(token, drop_path_rate)
         return constrain(jnp.concatenate([token, patches], axis=1), BATCH_AXES), None
@@ -235,64 +213,54 @@ class CaiT(nn.Module):
 
     @nn.compact
     def __call__(self, image: Float[Array, "B H W C"], *, train: bool = False) -> Output:
-        cfg, dtype, rules = self.cfg, compute_dtype(self.cfg), RULES[self.cfg.init]
-        check_input(image, pair(cfg.image_size, "image_size"), cfg.channels)
-        patch = pair(cfg.patch, "patch")
-        x = PatchEmbed(patch, cfg.dim, cfg.init, dtype, name="patch_embed")(image)
-        table = self.param("pos_embed", POS_EMBED, (1, *x.shape[1:]), jnp.float32)
-        x = x + spread(jnp.asarray(table), x.shape, dtype)
-        x = Dropout(cfg.dropout_rate, deterministic=not train)(x)
+        cfg, rules = self.cfg, RULES[self.cfg.init]
+        x = embed(self, cfg, image, train)
         rates = drop_path_rates(cfg.drop_path_rate, cfg.depth, DropPathRule.CONSTANT)
-        x, _ = self._patch_blocks(dtype, train)(constrain(x, BATCH_AXES), jnp.asarray(rates))
+        fields = {"cfg": BlockConfig.of(cfg), "train": train}
+        x, _ = stack(PatchBlock, cfg, name="blocks", depth=cfg.depth, **fields)(
+            x, jnp.asarray(rates)
+        )
         token = self.param("cls_token", rules.token, (1, 1, cfg.dim), jnp.float32)
-        shape = (x.shape[0], 1, cfg.dim)
-        token = jnp.broadcast_to(spread(jnp.asarray(token), shape, dtype), shape)
-        x = jnp.concatenate([token, x], axis=1)
-        x, _ = self._token_blocks(dtype)(constrain(x, BATCH_AXES), jnp.zeros(cfg.token_depth))
-        x = layer_norm(cfg.norm_eps, dtype, "norm")(x)
+        x = constrain(prepend(jnp.asarray(token), x), BATCH_AXES)
+        plain = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0, "drop_path_rate": 0.0}
+        fields = {"cfg": BlockConfig.of(cfg, mlp_dim=cfg.token_mlp_dim, **plain), "train": False}
+        x, _ = stack(TokenBlock, cfg, name="token_blocks", depth=cfg.token_depth, **fields)(
+            x, jnp.zeros(cfg.token_depth)
+        )
+        x = layer_norm(cfg.norm_eps, base.compute_dtype(cfg), "norm")(x)
         features = x[:, 0].astype(jnp.float32)
         logits = classifier(cfg, rules.linear)(features)
         return Output(logits=logits, features=features, tokens=x)
 
-    def _patch_blocks(self, dtype: Any, train: bool) -> nn.Module:
-        cfg = self.cfg
-        return stack(
-            PatchBlock,
-            depth=cfg.depth,
-            name="blocks",
-            mlp_dim=cfg.mlp_dim,
-            dropout_rate=cfg.dropout_rate,
-            attention_dropout_rate=cfg.attention_dropout_rate,
-            has_drop_path=cfg.drop_path_rate > 0,
-            train=train,
-            **self._shared(dtype),
-        )
 
-    def _token_blocks(self, dtype: Any) -> nn.Module:
-        cfg = self.cfg
-        return stack(
-            TokenBlock,
-            depth=cfg.token_depth,
-            name="token_blocks",
-            mlp_dim=cfg.token_mlp_dim,
-            dropout_rate=0.0,
-            attention_dropout_rate=0.0,
-            has_drop_path=False,
-            train=False,
-            **self._shared(dtype),
-        )
+def _attention(cfg: CaiTConfig, grid: Grid) -> Attention:
+    # No rollout: talking heads' weights are below 0, too.
+    blocks = Heads("block", "blocks/attn/weights", "mean over all patches", slice(None))
+    reading = Heads("class attention", "token_blocks/attn/weights", "class token", None)
+    return Attention("class attention", (blocks, reading), reader=reading.weights)
 
-    def _shared(self, dtype: Any) -> dict[str, Any]:
-        """Return what both stacks are built with."""
-        cfg = self.cfg
-        return {
-            "unroll": cfg.scan_unroll,
-            "policy": cfg.remat,
-            "num_heads": cfg.num_heads,
-            "gelu": cfg.gelu,
-            "init_rules": cfg.init,
-            "dtype": dtype,
-            "norm_eps": cfg.norm_eps,
-            "qkv_bias": cfg.qkv_bias,
-            "layer_scale": cfg.layer_scale,
-        }
+
+def _timm(cfg: CaiTConfig) -> Timm:
+    args = taken(cfg, init_values="layer_scale", depth_token_only="token_depth")
+    args["mlp_ratio_token_only"] = ratio(cfg.token_mlp_dim, cfg.dim)
+    fixed = {"gelu": Gelu.ERF, "norm_eps": 1e-6}
+    return Timm("cait_xxs24_224", {**transformer_args(cfg), **args}, fixed)
+
+
+FAMILY = Family(
+    config=CaiTConfig,
+    module=CaiT,
+    variants=VARIANTS,
+    validate=validate,
+    attention=_attention,
+    images=lambda cfg: Images(crop=1.0),
+    timm=_timm,
+    timm_names=lambda cfg: (
+        (r"^patch_embed/", "patch_embed/proj/"),
+        (r"^token_blocks/", "blocks_token_only/"),
+        (r"/ls([12])/gamma$", r"/gamma_\1"),
+    ),
+    timm_lacks=lambda cfg: (
+        "" if cfg.layer_scale else "model.layer_scale=0: its CaiT always has LayerScale"
+    ),
+)

@@ -11,30 +11,27 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
-from vit_jax.models.base import (
-    DType,
-    ModelConfig,
-    Output,
-    check_input,
-    check_positive,
-    check_rates,
-    compute_dtype,
-    grid,
-    pair,
+from vit_jax.models import base
+from vit_jax.models.base import ModelConfig, Output, record
+from vit_jax.models.family import (
+    Attention,
+    Family,
+    Grid,
+    Heads,
+    Rename,
+    Timm,
+    taken,
+    transformer_args,
 )
 from vit_jax.models.layers.attention import AttentionImpl, attend, attention_weights, check_impl
-from vit_jax.models.layers.block import Block, PreNormBlock
-from vit_jax.models.layers.capture import record
-from vit_jax.models.layers.dense import Dense, HeadsDense
-from vit_jax.models.layers.drop_path import DropPathRule, drop_path_rates
-from vit_jax.models.layers.dropout import Dropout
-from vit_jax.models.layers.head import classifier
-from vit_jax.models.layers.init import POS_EMBED, RULES, Init, Initializer
+from vit_jax.models.layers.block import Block, BlockConfig, PreNormBlock
+from vit_jax.models.layers.dense import Dense, HeadsDense, classifier
+from vit_jax.models.layers.drop import Dropout, DropPathRule, drop_path_rates
+from vit_jax.models.layers.init import RULES, Init, Initializer
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.norm import layer_norm
-from vit_jax.models.layers.patch import PatchEmbed
+from vit_jax.models.layers.patch import embed, prepend
 from vit_jax.models.layers.stack import stack
-from vit_jax.models.layers.weighted import spread
 from vit_jax.sharding import BATCH_AXES, constrain
 
 
@@ -97,13 +94,9 @@ VARIANTS: dict[str, ConViTConfig] = {
 
 
 def validate(cfg: ConViTConfig) -> None:
-    """Refuse a combination of fields that cannot be built.
-
-    Raises:
-        UserError: naming the fields and what they may be.
-    """
-    rows, columns = grid(pair(cfg.image_size, "image_size"), pair(cfg.patch, "patch"))
-    check_positive(cfg, "depth", "num_heads", "head_dim", "mlp_dim")
+    """Refuse fields that do not go together: raises a UserError that names them."""
+    rows, columns = base.patch_grid(cfg)
+    base.check_positive(cfg, "depth", "num_heads", "head_dim", "mlp_dim")
     if rows != columns:
         raise UserError(
             f"model.image_size={cfg.image_size} and patch={cfg.patch} make {rows} x {columns} "
@@ -114,9 +107,9 @@ def validate(cfg: ConViTConfig) -> None:
             f"model.local_up_to_layer={cfg.local_up_to_layer} must be a number of blocks, "
             f"from 0 to model.depth={cfg.depth}"
         )
-    half = cfg.dtype is DType.BFLOAT16
+    half = cfg.dtype is base.DType.BFLOAT16
     check_impl(cfg.attention, half, cfg.head_dim, cfg.attention_dropout_rate)
-    check_rates(cfg, "dropout_rate", "attention_dropout_rate", "drop_path_rate")
+    base.check_rates(cfg, "dropout_rate", "attention_dropout_rate", "drop_path_rate")
 
 
 def relative_positions(side: int) -> Float[Array, "N N 3"]:
@@ -155,44 +148,39 @@ class GatedPositionalAttention(nn.Module):
     The columns of the qk kernel [D, 2D] are ordered (head, {q,k}, d).
     """
 
-    num_heads: int
-    init_rules: Init
-    dtype: Any
-    qkv_bias: bool
+    cfg: BlockConfig
     locality_strength: float
-    dropout_rate: float
     train: bool
-    impl: AttentionImpl = AttentionImpl.AUTO
 
     @nn.compact
     def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
-        batch, tokens, dim = x.shape
-        rules, head_dim = RULES[self.init_rules], dim // self.num_heads
-        fields = {"use_bias": self.qkv_bias, "num_heads": self.num_heads, "parts": 2}
-        q, k = HeadsDense(2 * dim, self.dtype, rules.qkv(2), name="qk", **fields)(x)
-        v = Dense(dim, self.dtype, _identity, use_bias=self.qkv_bias, name="v")(x)
-        v = v.reshape(batch, tokens, self.num_heads, head_dim).swapaxes(1, 2)
+        cfg, (batch, tokens, dim) = self.cfg, x.shape
+        rules, heads, dtype = RULES[cfg.init], cfg.num_heads, cfg.dtype
+        fields = {"use_bias": cfg.qkv_bias, "num_heads": heads, "parts": 2}
+        q, k = HeadsDense(2 * dim, dtype, rules.qkv(2), name="qk", **fields)(x)
+        v = Dense(dim, dtype, _identity, use_bias=cfg.qkv_bias, name="v")(x)
+        v = v.reshape(batch, tokens, heads, dim // heads).swapaxes(1, 2)
         position = self._by_position(tokens, rules.linear)
-        gate = self.param("gating_param", nn.initializers.ones, (self.num_heads,), jnp.float32)
+        gate = self.param("gating_param", nn.initializers.ones, (heads,), jnp.float32)
         gate = jax.nn.sigmoid(gate)[:, None, None]
         record(self, "position", lambda: position)
         record(self, "content", lambda: attention_weights(q, k))
-        record(self, "weights", lambda: mixed(attention_weights(q, k), position, gate, self.dtype))
-        dropping = self.train and self.dropout_rate > 0
+        record(self, "weights", lambda: mixed(attention_weights(q, k), position, gate, dtype))
+        dropping = self.train and cfg.attention_dropout_rate > 0
         if self._apart() and not dropping:
-            out = (1 - gate)[None] * attend(q, k, v, impl=self.impl)
-            out = (out + values_by_position(gate * position, v)).astype(self.dtype)
+            out = (1 - gate)[None] * attend(q, k, v, impl=cfg.attention)
+            out = (out + values_by_position(gate * position, v)).astype(dtype)
         else:
-            weights = mixed(attention_weights(q, k), position, gate, self.dtype)
-            weights = Dropout(self.dropout_rate, deterministic=not dropping)(weights)
+            weights = mixed(attention_weights(q, k), position, gate, dtype)
+            weights = Dropout(cfg.attention_dropout_rate, deterministic=not dropping)(weights)
             out = jnp.matmul(weights, v)
         out = out.swapaxes(1, 2).reshape(batch, tokens, dim)
-        return Dense(dim, self.dtype, rules.linear, name="proj")(out)
+        return Dense(dim, dtype, rules.linear, name="proj")(out)
 
     def _by_position(self, tokens: int, linear: Initializer) -> Float[Array, "h N N"]:
         """Return the attention weights that depend on no image, in float32."""
         init = local_init(linear, self.locality_strength)
-        dense = Dense(self.num_heads, jnp.float32, init, name="pos_proj")
+        dense = Dense(self.cfg.num_heads, jnp.float32, init, name="pos_proj")
         logits = dense(relative_positions(math.isqrt(tokens))).transpose(2, 0, 1)
         return jax.nn.softmax(logits, axis=-1)
 
@@ -202,9 +190,9 @@ class GatedPositionalAttention(nn.Module):
         With a flash kernel no image then has an [N, N] array of its own. In float32, which has no
         such kernel, a second product costs what one array saves.
         """
-        if self.impl is AttentionImpl.AUTO:
-            return self.dtype != jnp.float32
-        return self.impl is not AttentionImpl.XLA
+        if self.cfg.attention is AttentionImpl.AUTO:
+            return self.cfg.dtype != jnp.float32
+        return self.cfg.attention is not AttentionImpl.XLA
 
 
 def mixed(
@@ -231,20 +219,12 @@ class LocalBlock(PreNormBlock):
     """A block with GPSA."""
 
     locality_strength: float
-    attention: AttentionImpl
 
     def _attention(self, y: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
-        return GatedPositionalAttention(
-            num_heads=self.num_heads,
-            init_rules=self.init_rules,
-            dtype=self.dtype,
-            qkv_bias=self.qkv_bias,
-            locality_strength=self.locality_strength,
-            dropout_rate=self.attention_dropout_rate,
-            train=self.train,
-            impl=self.attention,
-            name="attn",
-        )(y)
+        attention = GatedPositionalAttention(
+            self.cfg, self.locality_strength, self.train, name="attn"
+        )
+        return attention(y)
 
 
 class ConViT(nn.Module):
@@ -254,60 +234,69 @@ class ConViT(nn.Module):
 
     @nn.compact
     def __call__(self, image: Float[Array, "B H W C"], *, train: bool = False) -> Output:
-        cfg, dtype, rules = self.cfg, compute_dtype(self.cfg), RULES[self.cfg.init]
-        check_input(image, pair(cfg.image_size, "image_size"), cfg.channels)
-        patch = pair(cfg.patch, "patch")
-        x = PatchEmbed(patch, cfg.dim, cfg.init, dtype, name="patch_embed")(image)
-        table = self.param("pos_embed", POS_EMBED, (1, *x.shape[1:]), jnp.float32)
-        x = x + spread(jnp.asarray(table), x.shape, dtype)
-        x = constrain(Dropout(cfg.dropout_rate, deterministic=not train)(x), BATCH_AXES)
+        cfg, rules = self.cfg, RULES[self.cfg.init]
+        x = embed(self, cfg, image, train)
         # Held, as in the published weights, even where no block is left to read it.
         token = self.param("cls_token", rules.token, (1, 1, cfg.dim), jnp.float32)
-        num_local = min(cfg.local_up_to_layer, cfg.depth)
+        local = min(cfg.local_up_to_layer, cfg.depth)
         rates = drop_path_rates(cfg.drop_path_rate, cfg.depth, DropPathRule.LINEAR)
-        if num_local:
-            x, _ = self._local_blocks(num_local, dtype, train)(x, jnp.asarray(rates[:num_local]))
-        if num_local < cfg.depth:
-            shape = (x.shape[0], 1, cfg.dim)
-            token = jnp.broadcast_to(spread(jnp.asarray(token), shape, dtype), shape)
-            x = jnp.concatenate([token, x], axis=1)
-            blocks = self._blocks(cfg.depth - num_local, dtype, train)
-            x, _ = blocks(constrain(x, BATCH_AXES), jnp.asarray(rates[num_local:]))
-        x = layer_norm(cfg.norm_eps, dtype, "norm")(x)
+        fields = {"cfg": BlockConfig.of(cfg), "train": train}
+        if local:
+            own = {"locality_strength": cfg.locality_strength, **fields}
+            blocks = stack(LocalBlock, cfg, name="local_blocks", depth=local, **own)
+            x, _ = blocks(x, jnp.asarray(rates[:local]))
+        if local < cfg.depth:
+            x = constrain(prepend(jnp.asarray(token), x), BATCH_AXES)
+            blocks = stack(Block, cfg, name="blocks", depth=cfg.depth - local, **fields)
+            x, _ = blocks(x, jnp.asarray(rates[local:]))
+        x = layer_norm(cfg.norm_eps, base.compute_dtype(cfg), "norm")(x)
         features = x[:, 0].astype(jnp.float32)
         logits = classifier(cfg, rules.linear)(features)
         return Output(logits=logits, features=features, tokens=x)
 
-    def _local_blocks(self, depth: int, dtype: Any, train: bool) -> nn.Module:
-        return stack(
-            LocalBlock,
-            depth=depth,
-            name="local_blocks",
-            locality_strength=self.cfg.locality_strength,
-            **self._shared(dtype, train),
-        )
 
-    def _blocks(self, depth: int, dtype: Any, train: bool) -> nn.Module:
-        fields = {"qk_norm": False, "logit_factor": 1.0, **self._shared(dtype, train)}
-        return stack(Block, depth=depth, name="blocks", **fields)
+def _attention(cfg: ConViTConfig, grid: Grid) -> Attention:
+    centre = grid[0] // 2 * grid[1] + grid[1] // 2
+    path = "local_blocks/attn/"
+    local = Heads(
+        "local block",
+        path + "weights",
+        "centre patch",
+        slice(centre, centre + 1),
+        also=(
+            ("centre patch, by position", path + "position"),
+            ("centre patch, by content", path + "content"),
+        ),
+        gates=path + "gating_param",
+    )
+    blocks = Heads("block", "blocks/attn/weights", "class token", slice(1))
+    reader = "first patch" if cfg.local_up_to_layer >= cfg.depth else "class token"
+    rolled = (local.weights, blocks.weights)
+    return Attention(f"attention rollout of the {reader}", (local, blocks), rolled)
 
-    def _shared(self, dtype: Any, train: bool) -> dict[str, Any]:
-        """Return what both stacks are built with."""
-        cfg = self.cfg
-        return {
-            "unroll": cfg.scan_unroll,
-            "policy": cfg.remat,
-            "num_heads": cfg.num_heads,
-            "mlp_dim": cfg.mlp_dim,
-            "gelu": cfg.gelu,
-            "init_rules": cfg.init,
-            "dtype": dtype,
-            "norm_eps": cfg.norm_eps,
-            "qkv_bias": cfg.qkv_bias,
-            "layer_scale": 0.0,
-            "dropout_rate": cfg.dropout_rate,
-            "attention_dropout_rate": cfg.attention_dropout_rate,
-            "attention": cfg.attention,
-            "has_drop_path": cfg.drop_path_rate > 0,
-            "train": train,
-        }
+
+def _timm(cfg: ConViTConfig) -> Timm:
+    # timm multiplies the width by the number of heads.
+    own = taken(cfg, "local_up_to_layer", "locality_strength", embed_dim="head_dim")
+    fixed = {"gelu": Gelu.ERF, "norm_eps": 1e-6}
+    return Timm("convit_tiny", {**transformer_args(cfg), **own}, fixed)
+
+
+def _timm_names(cfg: ConViTConfig) -> tuple[Rename, ...]:
+    # timm numbers local and global blocks in one list.
+    return (
+        (r"^blocks/(\d+)/", lambda found: f"blocks/{int(found[1]) + cfg.local_up_to_layer}/"),
+        (r"^local_", ""),
+        (r"^patch_embed/", "patch_embed/proj/"),
+    )
+
+
+FAMILY = Family(
+    config=ConViTConfig,
+    module=ConViT,
+    variants=VARIANTS,
+    validate=validate,
+    attention=_attention,
+    timm=_timm,
+    timm_names=_timm_names,
+)

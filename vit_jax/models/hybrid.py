@@ -14,22 +14,22 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
-from vit_jax.models import vit
-from vit_jax.models.base import check_positive, pair
+from vit_jax.models import base, vit_family
+from vit_jax.models.family import HALF, Google, Images, Rename, Timm, google_unit
 from vit_jax.models.layers.conv import Padding, WeightStd, max_pool
 from vit_jax.models.layers.resnet import (
     CONV_INIT,
     Layers,
+    LayersStage,
     Norm,
     Projection,
-    Stage,
     bottleneck,
     round_channels,
     ungrouped,
 )
 from vit_jax.models.layers.stack import remat
-from vit_jax.models.vit import ViT, ViTConfig
-from vit_jax.models.vit_sizes import SIZES
+from vit_jax.models.vit import ViT, ViTConfig, check_transformer
+from vit_jax.models.vit_family import shape
 from vit_jax.sharding import BATCH_AXES, constrain
 
 
@@ -73,16 +73,9 @@ class HybridConfig(ViTConfig):
 
 
 def _variant(size: str, depths: tuple[int, ...], patch: int = 1) -> HybridConfig:
-    dim, depth, mlp_dim, num_heads = SIZES[size]
-    return HybridConfig(
-        dim=dim,
-        depth=depth,
-        mlp_dim=mlp_dim,
-        num_heads=num_heads,
-        patch=(patch, patch),
-        backbone_depths=depths,
-        backbone_widths=(256, 512, 1024, 2048)[: len(depths)],
-    )
+    widths = (256, 512, 1024, 2048)[: len(depths)]
+    backbone = {"backbone_depths": depths, "backbone_widths": widths}
+    return HybridConfig(**shape(size), patch=(patch, patch), **backbone)
 
 
 VARIANTS: dict[str, HybridConfig] = {
@@ -95,12 +88,8 @@ VARIANTS: dict[str, HybridConfig] = {
 
 
 def validate(cfg: HybridConfig) -> None:
-    """Refuse a combination of fields that cannot be built.
-
-    Raises:
-        UserError: naming the fields and what they may be.
-    """
-    check_positive(cfg, "backbone_depths", "backbone_widths", "stem_width", "num_groups")
+    """Refuse fields that do not go together: raises a UserError that names them."""
+    base.check_positive(cfg, "backbone_depths", "backbone_widths", "stem_width", "num_groups")
     if len(cfg.backbone_depths) != len(cfg.backbone_widths):
         raise UserError(
             f"model.backbone_depths={cfg.backbone_depths} and backbone_widths="
@@ -112,7 +101,7 @@ def validate(cfg: HybridConfig) -> None:
             f"model.num_groups={cfg.num_groups} does not divide the channels {odd} that follow "
             f"from model.stem_width={cfg.stem_width} and backbone_widths={cfg.backbone_widths}"
         )
-    vit.check_transformer(cfg, token_grid(cfg, pair(cfg.image_size, "image_size")))
+    check_transformer(cfg, token_grid(cfg, base.pair(cfg.image_size, "image_size")))
 
 
 def _widths(cfg: HybridConfig) -> tuple[int, list[int]]:
@@ -127,7 +116,7 @@ def token_grid(cfg: HybridConfig, image_size: tuple[int, int]) -> tuple[int, int
     """
     stride = 4 * 2 ** max(len(cfg.backbone_depths) - 1, 0)
     rows, columns = (-(-side // stride) for side in image_size)
-    patch = pair(cfg.patch, "patch")
+    patch = base.pair(cfg.patch, "patch")
     if rows % patch[0] or columns % patch[1]:
         raise UserError(
             f"model.patch={patch} does not divide the {rows}x{columns} map that the ResNet, of "
@@ -196,7 +185,7 @@ class ResNet(nn.Module):
         x = constrain(Stem(stem, layers, name="stem")(image), BATCH_AXES)
         block = remat(Bottleneck, cfg.remat)
         for i, (depth, width) in enumerate(zip(cfg.backbone_depths, widths, strict=True)):
-            x = Stage(block, depth, width, 1 if i == 0 else 2, layers, name=f"stage{i}")(x)
+            x = LayersStage(block, depth, width, 1 if i == 0 else 2, layers, name=f"stage{i}")(x)
         return x
 
 
@@ -212,3 +201,62 @@ class Hybrid(ViT):
         self, image: jax.Array, dtype: Any
     ) -> tuple[Float[Array, "B N D"], tuple[int, int]]:
         return super()._patches(ResNet(self.cfg, dtype, name="backbone")(image), dtype)
+
+
+# Depths of the backbone, which nothing changes in timm's.
+_ARCHITECTURES = {
+    (): "vit_tiny_r_s16_p8_224",
+    (2, 2, 2, 2): "vit_small_r26_s32_224",
+    (3, 4, 9): "vit_base_r50_s16_224",
+    (3, 4, 6, 3): "vit_large_r50_s32_224",
+}
+
+
+def _timm(cfg: HybridConfig) -> Timm:
+    name = _ARCHITECTURES.get(cfg.backbone_depths)
+    if name is None:
+        raise UserError(
+            f"timm has no hybrid with model.backbone_depths={cfg.backbone_depths}; it has "
+            + ", ".join(map(str, _ARCHITECTURES))
+        )
+    widths = (256, 512, 1024, 2048)[: len(cfg.backbone_depths)]
+    fixed = {"backbone_widths": widths, "stem_width": 64, "num_groups": 32}
+    fixed |= {"group_norm_eps": 1e-5, "weight_std": Standardise.TIMM, "padding": Padding.SAME}
+    fixed |= {"norm_eps": 1e-6, "distilled": False, "token_merging": 0}
+    return Timm(name, vit_family.timm(cfg).args, fixed, first="backbone/stem/conv")
+
+
+def _timm_names(cfg: HybridConfig) -> tuple[Rename, ...]:
+    # Where the stem is all there is, it has no name of its own.
+    stem = () if cfg.backbone_depths else ((r"^backbone/stem/", "backbone/"),)
+    return (
+        *stem,
+        *vit_family.TIMM_NAMES,
+        (r"^backbone/stage(\d+)/block(\d+)/", r"patch_embed/backbone/stages/\1/blocks/\2/"),
+        (r"^backbone/", "patch_embed/backbone/"),
+    )
+
+
+# Those of the backbone come before those of the blocks, which have norms too.
+_GOOGLE_NAMES: tuple[Rename, ...] = (
+    (r"^backbone/stem/conv/", "conv_root/"),
+    (r"^backbone/stem/norm/", "gn_root/"),
+    (r"^backbone/stage(\d+)/block(\d+)/", google_unit("d")),
+    (r"^(block\d+/unit\d+)/downsample/conv/", r"\1/conv_proj/"),
+    (r"^(block\d+/unit\d+)/downsample/norm/", r"\1/gn_proj/"),
+    (r"^(block\d+/unit\d+)/norm(\d)/", r"\1/gn\2/"),
+    *vit_family.GOOGLE_NAMES,
+)
+FAMILY = dataclasses.replace(
+    vit_family.FAMILY,
+    config=HybridConfig,
+    module=Hybrid,
+    variants=VARIANTS,
+    validate=validate,
+    grids=lambda cfg, size: [token_grid(cfg, size)],
+    images=lambda cfg: Images(HALF, 0.9),
+    timm=_timm,
+    timm_names=_timm_names,
+    official_names=(),
+    google=Google(_GOOGLE_NAMES),
+)

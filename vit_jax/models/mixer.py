@@ -2,24 +2,17 @@
 """MLP-Mixer (arXiv:2105.01601): MLPs over the tokens and over the channels, in turn."""
 
 import dataclasses
-from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from vit_jax.models.base import (
-    ModelConfig,
-    Output,
-    check_input,
-    check_positive,
-    check_rates,
-    compute_dtype,
-    grid,
-    pair,
-)
-from vit_jax.models.layers.drop_path import DropPathRule, drop_path, drop_path_rates
-from vit_jax.models.layers.head import classifier
+from vit_jax.errors import UserError
+from vit_jax.models import base
+from vit_jax.models.base import ModelConfig, Output
+from vit_jax.models.family import HALF, Family, Google, Images, Timm, ratio
+from vit_jax.models.layers.dense import classifier
+from vit_jax.models.layers.drop import DropPathRule, drop_path, drop_path_rates
 from vit_jax.models.layers.init import RULES, Init
 from vit_jax.models.layers.mlp import Gelu, Mlp
 from vit_jax.models.layers.norm import layer_norm
@@ -74,44 +67,35 @@ VARIANTS: dict[str, MixerConfig] = {
 
 
 def validate(cfg: MixerConfig) -> None:
-    """Refuse a combination of fields that cannot be built.
-
-    Raises:
-        UserError: naming the fields and what they may be.
-    """
-    grid(pair(cfg.image_size, "image_size"), pair(cfg.patch, "patch"))
-    check_positive(cfg, "dim", "depth", "token_mlp_dim", "channel_mlp_dim")
-    check_rates(cfg, "drop_path_rate")
+    """Refuse fields that do not go together: raises a UserError that names them."""
+    base.patch_grid(cfg)
+    base.check_positive(cfg, "dim", "depth", "token_mlp_dim", "channel_mlp_dim")
+    base.check_rates(cfg, "drop_path_rate")
 
 
 class MixerBlock(nn.Module):
     """x += mlp over tokens of norm(x); x += mlp over channels of norm(x), with stochastic depth."""
 
-    token_mlp_dim: int
-    channel_mlp_dim: int
-    gelu: Gelu
-    init_rules: Init
-    dtype: Any
-    norm_eps: float
-    has_drop_path: bool
+    cfg: MixerConfig
     train: bool
 
     @nn.compact
     def __call__(
         self, x: Float[Array, "B N D"], drop_path_rate: Float[Array, ""]
     ) -> tuple[Float[Array, "B N D"], None]:
-        y = layer_norm(self.norm_eps, self.dtype, "norm1")(x)
-        mlp = Mlp(self.token_mlp_dim, self.gelu, self.init_rules, self.dtype, name="mlp_tokens")
+        cfg, dtype = self.cfg, base.compute_dtype(self.cfg)
+        y = layer_norm(cfg.norm_eps, dtype, "norm1")(x)
+        mlp = Mlp(cfg.token_mlp_dim, cfg.gelu, cfg.init, dtype, name="mlp_tokens")
         y = mlp(y.swapaxes(1, 2)).swapaxes(1, 2)
         x = x + self._branch(y, drop_path_rate)
-        y = layer_norm(self.norm_eps, self.dtype, "norm2")(x)
-        mlp = Mlp(self.channel_mlp_dim, self.gelu, self.init_rules, self.dtype, name="mlp_channels")
+        y = layer_norm(cfg.norm_eps, dtype, "norm2")(x)
+        mlp = Mlp(cfg.channel_mlp_dim, cfg.gelu, cfg.init, dtype, name="mlp_channels")
         return constrain(x + self._branch(mlp(y), drop_path_rate), BATCH_AXES), None
 
     def _branch(
         self, y: Float[Array, "B N D"], drop_path_rate: Float[Array, ""]
     ) -> Float[Array, "B N D"]:
-        if not (self.has_drop_path and self.train):
+        if not (self.cfg.drop_path_rate > 0 and self.train):
             return y
         return drop_path(y, drop_path_rate, self.make_rng("dropout"))
 
@@ -123,28 +107,62 @@ class Mixer(nn.Module):
 
     @nn.compact
     def __call__(self, image: Float[Array, "B H W C"], *, train: bool = False) -> Output:
-        cfg, dtype = self.cfg, compute_dtype(self.cfg)
-        check_input(image, pair(cfg.image_size, "image_size"), cfg.channels)
-        patch = pair(cfg.patch, "patch")
+        cfg, dtype = self.cfg, base.compute_dtype(self.cfg)
+        base.check_input(image, base.pair(cfg.image_size, "image_size"), cfg.channels)
+        patch = base.pair(cfg.patch, "patch")
         x = PatchEmbed(patch, cfg.dim, cfg.init, dtype, name="patch_embed")(image)
-        blocks = stack(
-            MixerBlock,
-            depth=cfg.depth,
-            unroll=cfg.scan_unroll,
-            policy=cfg.remat,
-            name="blocks",
-            token_mlp_dim=cfg.token_mlp_dim,
-            channel_mlp_dim=cfg.channel_mlp_dim,
-            gelu=cfg.gelu,
-            init_rules=cfg.init,
-            dtype=dtype,
-            norm_eps=cfg.norm_eps,
-            has_drop_path=cfg.drop_path_rate > 0,
-            train=train,
-        )
+        blocks = stack(MixerBlock, cfg, name="blocks", depth=cfg.depth, cfg=cfg, train=train)
         rates = drop_path_rates(cfg.drop_path_rate, cfg.depth, cfg.drop_path_rule)
         x, _ = blocks(constrain(x, BATCH_AXES), jnp.asarray(rates))
         x = layer_norm(cfg.norm_eps, dtype, "norm")(x)
         features = x.mean(axis=1, dtype=jnp.float32)
         logits = classifier(cfg, RULES[cfg.init].linear)(features)
         return Output(logits=logits, features=features, tokens=x)
+
+
+def _timm(cfg: MixerConfig) -> Timm:
+    # Nothing changes the patch, the depth and the width of timm's.
+    names = {
+        (dim, depth, patch): f"mixer_{size}{patch}_224"
+        for size, (dim, depth, *_) in _SIZES.items()
+        for patch in (16, 32)
+    }
+    rows, columns = base.pair(cfg.patch, "patch")
+    name = names.get((cfg.dim, cfg.depth, rows)) if rows == columns else None
+    if name is None:
+        raise UserError(
+            f"timm has no Mixer with model.patch={cfg.patch}, depth={cfg.depth} and dim={cfg.dim}; "
+            f"it has {', '.join(names.values())}"
+        )
+    args = {
+        "img_size": list(base.pair(cfg.image_size, "image_size")),
+        "mlp_ratio": [ratio(w, cfg.dim) for w in (cfg.token_mlp_dim, cfg.channel_mlp_dim)],
+    }
+    return Timm(name, args, {"gelu": Gelu.ERF, "norm_eps": 1e-6})
+
+
+_GOOGLE = Google(
+    names=(
+        (r"^patch_embed/", "stem/"),
+        (r"^norm/", "pre_head_layer_norm/"),
+        (r"^blocks/(\d+)/", r"MixerBlock_\1/"),
+        (r"/norm1/", "/LayerNorm_0/"),
+        (r"/norm2/", "/LayerNorm_1/"),
+        (r"/mlp_tokens/", "/token_mixing/"),
+        (r"/mlp_channels/", "/channel_mixing/"),
+        (r"/fc1/", "/Dense_0/"),
+        (r"/fc2/", "/Dense_1/"),
+    ),
+    stem="stem/kernel",
+)
+FAMILY = Family(
+    config=MixerConfig,
+    module=Mixer,
+    variants=VARIANTS,
+    validate=validate,
+    one_size=True,
+    images=lambda cfg: Images(HALF),
+    timm=_timm,
+    timm_names=lambda cfg: ((r"^patch_embed/", "stem/proj/"),),
+    google=_GOOGLE,
+)

@@ -8,28 +8,15 @@ otherwise. RegNetY-16GF is the teacher of DeiT (arXiv:2012.12877).
 import dataclasses
 import itertools
 import math
-from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
-from vit_jax.models.base import (
-    ModelConfig,
-    Output,
-    check_input,
-    check_positive,
-    check_rates,
-    compute_dtype,
-    pair,
-)
-from vit_jax.models.layers import bottleneck
-from vit_jax.models.layers.capture import record
-from vit_jax.models.layers.drop_path import DropPathRule, drop_path_rates
-from vit_jax.models.layers.dropout import Dropout
-from vit_jax.models.layers.head import classifier
+from vit_jax.models import base
+from vit_jax.models.base import ModelConfig, Output
+from vit_jax.models.family import Family, Rename, Timm, taken
+from vit_jax.models.layers.resnet import ConvNorm, StageShape, apply_stages, classify_map
 from vit_jax.sharding import BATCH_AXES, constrain
 
 _MULTIPLE = 8  # of which every width of the quantised line is one (section 3.3)
@@ -99,15 +86,7 @@ VARIANTS: dict[str, RegNetConfig] = {
 }
 
 
-class Stage(NamedTuple):
-    """Blocks of one width, and the number of groups of their 3x3 convolutions."""
-
-    depth: int
-    width: int
-    groups: int
-
-
-def stages(cfg: RegNetConfig) -> list[Stage]:
+def stages(cfg: RegNetConfig) -> list[StageShape]:
     """Return the stages that the line of widths makes (equations 2 to 4; group width after)."""
     powers = [round(math.log1p(cfg.wa * j / cfg.w0) / math.log(cfg.wm)) for j in range(cfg.depth)]
     widths = [_MULTIPLE * round(cfg.w0 * cfg.wm**power / _MULTIPLE) for power in powers]
@@ -118,18 +97,15 @@ def stages(cfg: RegNetConfig) -> list[Stage]:
         if cfg.group_min_ratio:
             count = math.floor(width / group + 0.5)
             count += count * group < cfg.group_min_ratio * width
-        found.append(Stage(len(list(blocks)), count * group, count))
+        width = count * group
+        found.append(StageShape(len(list(blocks)), width, width, stride=2, groups=count))
     return found
 
 
 def validate(cfg: RegNetConfig) -> None:
-    """Refuse a combination of fields that cannot be built.
-
-    Raises:
-        UserError: naming the fields and what they may be.
-    """
-    pair(cfg.image_size, "image_size")
-    check_positive(cfg, "depth", "w0", "group_width", "stem_width")
+    """Refuse fields that do not go together: raises a UserError that names them."""
+    base.pair(cfg.image_size, "image_size")
+    base.check_positive(cfg, "depth", "w0", "group_width", "stem_width")
     if cfg.w0 % _MULTIPLE:
         raise UserError(f"model.w0={cfg.w0} must be a multiple of {_MULTIPLE}")
     if cfg.wa < 0:
@@ -140,7 +116,7 @@ def validate(cfg: RegNetConfig) -> None:
         raise UserError(f"model.group_min_ratio={cfg.group_min_ratio} must be 0 or 0.9")
     if not 0 <= cfg.se_ratio <= 1:
         raise UserError(f"model.se_ratio={cfg.se_ratio} must be in [0, 1]")
-    check_rates(cfg, "dropout_rate", "drop_path_rate")
+    base.check_rates(cfg, "dropout_rate", "drop_path_rate")
     if cfg.depth > _DEEPEST:
         raise UserError(f"model.depth={cfg.depth} must be at most {_DEEPEST}")
     try:
@@ -164,31 +140,56 @@ class RegNet(nn.Module):
 
     @nn.compact
     def __call__(self, image: Float[Array, "B H W C"], *, train: bool = False) -> Output:
-        cfg, dtype = self.cfg, compute_dtype(self.cfg)
-        check_input(image, pair(cfg.image_size, "image_size"), cfg.channels)
-        x = bottleneck.ConvNorm(
-            cfg.stem_width, 3, cfg.norm_eps, dtype, train, stride=2, name="stem"
-        )(image)
-        x = constrain(x, BATCH_AXES)
-        rates = drop_path_rates(cfg.drop_path_rate, cfg.depth, DropPathRule.LINEAR).tolist()
-        for i, stage in enumerate(stages(cfg)):
-            own, rates = tuple(rates[: stage.depth]), rates[stage.depth :]
-            x = bottleneck.Stage(
-                width=stage.width,
-                inner_width=stage.width,
-                stride=2,
-                drop_path_rates=own,
-                norm_eps=cfg.norm_eps,
-                dtype=dtype,
-                train=train,
-                policy=cfg.remat,
-                groups=stage.groups,
-                squeeze_ratio=cfg.se_ratio,
-                zero_init_last=cfg.zero_init_last,
-                name=f"stage{i}",
-            )(x)
-        record(self, "map", lambda: x)
-        features: jax.Array = x.mean(axis=(1, 2), dtype=jnp.float32)
-        y = Dropout(cfg.dropout_rate, deterministic=not train)(features)
-        logits = classifier(cfg, nn.initializers.normal(0.01))(y)
-        return Output(logits=logits, features=features, tokens=None)
+        cfg = self.cfg
+        base.check_input(image, base.pair(cfg.image_size, "image_size"), cfg.channels)
+        x = ConvNorm(cfg.stem_width, 3, cfg, train, stride=2, name="stem")(image)
+        x = apply_stages(cfg, stages(cfg), constrain(x, BATCH_AXES), train)
+        return classify_map(self, cfg, x, nn.initializers.normal(0.01), train)
+
+
+def _timm(cfg: RegNetConfig) -> Timm:
+    fields = ("depth", "w0", "wa", "wm", "group_min_ratio", "stem_width", "se_ratio")
+    args = taken(cfg, *fields, group_size="group_width")
+    return Timm("regnety_160", args, {"norm_eps": 1e-5}, "stem/conv")
+
+
+def _timm_lacks(cfg: RegNetConfig) -> str:
+    count = len(stages(cfg))
+    return "" if count == 4 else f"{count} stages (model.depth, w0, wa and wm): its RegNet has 4"
+
+
+# trunk_output.block1.block1-0.f.a.0.weight, where a.1 is a.0's norm.
+_TORCHVISION: tuple[Rename, ...] = (
+    (r"^stem\.0\.", "stem.conv."),
+    (r"^stem\.1\.", "stem.bn."),
+    (
+        r"^trunk_output\.block(\d+)\.block\d+-(\d+)\.",
+        lambda found: f"s{found[1]}.b{int(found[2]) + 1}.",
+    ),
+    (r"\.proj\.0\.", ".downsample.conv."),
+    (r"\.proj\.1\.", ".downsample.bn."),
+    (
+        r"\.f\.([abc])\.([01])\.",
+        lambda found: f".conv{'abc'.index(found[1]) + 1}.{('conv', 'bn')[int(found[2])]}.",
+    ),
+    (r"\.f\.se\.", ".se."),
+    (r"^fc\.", "head.fc."),
+)
+FAMILY = Family(
+    config=RegNetConfig,
+    module=RegNet,
+    variants=VARIANTS,
+    validate=validate,
+    timm=_timm,
+    timm_names=lambda cfg: (
+        (
+            r"^stage(\d+)/block(\d+)/",
+            lambda found: f"s{int(found[1]) + 1}/b{int(found[2]) + 1}/",
+        ),
+        (r"/bn/(mean|var)$", r"/bn/running_\1"),
+        (r"^head/", "head/fc/"),
+    ),
+    timm_lacks=_timm_lacks,
+    timm_convolutions=r"/se/fc[12]/kernel$",
+    official_names=_TORCHVISION,
+)

@@ -7,27 +7,15 @@ and NVIDIA's examples; the paper's is on the 1x1 before it.
 
 import dataclasses
 
-import jax
-import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
-from vit_jax.models.base import (
-    ModelConfig,
-    Output,
-    check_input,
-    check_positive,
-    check_rates,
-    compute_dtype,
-    pair,
-)
-from vit_jax.models.layers.bottleneck import ConvNorm, Stage
-from vit_jax.models.layers.capture import record
+from vit_jax.models import base
+from vit_jax.models.base import ModelConfig, Output
+from vit_jax.models.family import Family, Images, Timm, taken
 from vit_jax.models.layers.conv import Padding, max_pool
-from vit_jax.models.layers.drop_path import DropPathRule, drop_path_rates
-from vit_jax.models.layers.dropout import Dropout
-from vit_jax.models.layers.head import classifier
+from vit_jax.models.layers.resnet import ConvNorm, StageShape, apply_stages, classify_map
 from vit_jax.sharding import BATCH_AXES, constrain
 
 _EXPANSION = 4  # width of a block over that between its convolutions
@@ -67,20 +55,16 @@ VARIANTS: dict[str, ResNetConfig] = {
 
 
 def validate(cfg: ResNetConfig) -> None:
-    """Refuse a combination of fields that cannot be built.
-
-    Raises:
-        UserError: naming the fields and what they may be.
-    """
-    pair(cfg.image_size, "image_size")
-    check_positive(cfg, "depths", "widths", "stem_width")
+    """Refuse fields that do not go together: raises a UserError that names them."""
+    base.pair(cfg.image_size, "image_size")
+    base.check_positive(cfg, "depths", "widths", "stem_width")
     if not cfg.depths or len(cfg.depths) != len(cfg.widths):
         raise UserError(
             f"model.depths={cfg.depths} and model.widths={cfg.widths} need a number for each stage"
         )
     if any(width % _EXPANSION for width in cfg.widths):
         raise UserError(f"model.widths={cfg.widths} must be multiples of {_EXPANSION}")
-    check_rates(cfg, "dropout_rate", "drop_path_rate")
+    base.check_rates(cfg, "dropout_rate", "drop_path_rate")
 
 
 class ResNet(nn.Module):
@@ -90,29 +74,51 @@ class ResNet(nn.Module):
 
     @nn.compact
     def __call__(self, image: Float[Array, "B H W C"], *, train: bool = False) -> Output:
-        cfg, dtype = self.cfg, compute_dtype(self.cfg)
-        check_input(image, pair(cfg.image_size, "image_size"), cfg.channels)
-        x = ConvNorm(cfg.stem_width, 7, cfg.norm_eps, dtype, train, stride=2, name="stem")(image)
+        cfg = self.cfg
+        base.check_input(image, base.pair(cfg.image_size, "image_size"), cfg.channels)
+        x = ConvNorm(cfg.stem_width, 7, cfg, train, stride=2, name="stem")(image)
         x = constrain(max_pool(x, Padding.SYMMETRIC), BATCH_AXES)
-        depth = sum(cfg.depths)
-        rates = drop_path_rates(cfg.drop_path_rate, depth, DropPathRule.LINEAR).tolist()
-        for i, count in enumerate(cfg.depths):
-            own, rates = tuple(rates[:count]), rates[count:]
-            x = Stage(
-                width=cfg.widths[i],
-                inner_width=cfg.widths[i] // _EXPANSION,
-                stride=2 if i else 1,
-                drop_path_rates=own,
-                norm_eps=cfg.norm_eps,
-                dtype=dtype,
-                train=train,
-                policy=cfg.remat,
-                zero_init_last=cfg.zero_init_last,
-                name=f"stage{i}",
-            )(x)
-        record(self, "map", lambda: x)
-        features: jax.Array = x.mean(axis=(1, 2), dtype=jnp.float32)
-        y = Dropout(cfg.dropout_rate, deterministic=not train)(features)
+        shapes = [
+            StageShape(depth, width, width // _EXPANSION, stride=2 if i else 1)
+            for i, (depth, width) in enumerate(zip(cfg.depths, cfg.widths, strict=True))
+        ]
+        x = apply_stages(cfg, shapes, x, train)
         # PyTorch's default for a linear layer, U(+-1/sqrt(fan_in)).
         kernel_init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
-        return Output(logits=classifier(cfg, kernel_init)(y), features=features, tokens=None)
+        return classify_map(self, cfg, x, kernel_init, train)
+
+
+def _timm(cfg: ResNetConfig) -> Timm:
+    channels = [width // _EXPANSION for width in cfg.widths]
+    args = {**taken(cfg, layers="depths"), "channels": channels}
+    return Timm("resnet50", args, {"norm_eps": 1e-5}, "stem/conv")
+
+
+def _timm_lacks(cfg: ResNetConfig) -> str:
+    fits = len(cfg.depths) == 4 and cfg.stem_width == 64
+    return "" if fits else "another model.stem_width than 64 or other than 4 model.depths"
+
+
+FAMILY = Family(
+    config=ResNetConfig,
+    module=ResNet,
+    variants=VARIANTS,
+    validate=validate,
+    images=lambda cfg: Images(bilinear=True),
+    timm=_timm,
+    timm_names=lambda cfg: (
+        (
+            r"^stage(\d+)/block(\d+)/",
+            lambda found: f"layer{int(found[1]) + 1}/{found[2]}/",
+        ),
+        (r"/(conv[123])/conv/", r"/\1/"),
+        (r"/conv([123])/bn/", r"/bn\1/"),
+        (r"/downsample/conv/", "/downsample/0/"),
+        (r"/downsample/bn/", "/downsample/1/"),
+        (r"^stem/conv/", "conv1/"),
+        (r"^stem/bn/", "bn1/"),
+        (r"/(mean|var)$", r"/running_\1"),
+        (r"^head/", "fc/"),
+    ),
+    timm_lacks=_timm_lacks,
+)

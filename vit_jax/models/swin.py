@@ -13,20 +13,11 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
-from vit_jax.models.base import (
-    ModelConfig,
-    Output,
-    check_input,
-    check_positive,
-    check_rates,
-    compute_dtype,
-    grid,
-    pair,
-)
-from vit_jax.models.layers.dense import Dense
-from vit_jax.models.layers.drop_path import DropPathRule, drop_path, drop_path_rates
-from vit_jax.models.layers.dropout import Dropout
-from vit_jax.models.layers.head import classifier
+from vit_jax.models import base
+from vit_jax.models.base import ModelConfig, Output
+from vit_jax.models.family import Family, Grid, Images, Timm, patch_args, taken
+from vit_jax.models.layers.dense import Dense, classifier
+from vit_jax.models.layers.drop import Dropout, DropPathRule, drop_path, drop_path_rates
 from vit_jax.models.layers.init import RULES, Init
 from vit_jax.models.layers.mlp import Gelu, Mlp
 from vit_jax.models.layers.norm import layer_norm
@@ -97,14 +88,10 @@ VARIANTS: dict[str, SwinConfig] = {
 
 
 def validate(cfg: SwinConfig) -> None:
-    """Refuse a combination of fields that cannot be built.
-
-    Raises:
-        UserError: naming the fields and what they may be.
-    """
-    grid(pair(cfg.image_size, "image_size"), pair(cfg.patch, "patch"))
-    check_positive(cfg, "dim", "depths", "num_heads", "window")
-    check_rates(cfg, "dropout_rate", "attention_dropout_rate", "drop_path_rate")
+    """Refuse fields that do not go together: raises a UserError that names them."""
+    base.patch_grid(cfg)
+    base.check_positive(cfg, "dim", "depths", "num_heads", "window")
+    base.check_rates(cfg, "dropout_rate", "attention_dropout_rate", "drop_path_rate")
     stages = len(cfg.depths)
     if not stages or len(cfg.num_heads) != stages:
         raise UserError(
@@ -129,17 +116,8 @@ def validate(cfg: SwinConfig) -> None:
 def stage_windows(cfg: SwinConfig) -> list[tuple[int, int]]:
     """Return the (rows, columns) of each stage's windows, before they are fitted to its grid."""
     if len(cfg.window) <= 2:
-        return [pair(cfg.window, "window")] * len(cfg.depths)
+        return [base.pair(cfg.window, "window")] * len(cfg.depths)
     return [(side, side) for side in cfg.window]
-
-
-def fitted_windows(cfg: SwinConfig) -> list[tuple[int, int]]:
-    """Return the (rows, columns) of each stage's windows as fitted to its grid of tokens."""
-    size, found = grid(pair(cfg.image_size, "image_size"), pair(cfg.patch, "patch")), []
-    for window in stage_windows(cfg):
-        found.append(fit_window(size, window, shifted=False)[0])
-        size = (size[0] + 1) // 2, (size[1] + 1) // 2
-    return found
 
 
 class SwinBlock(nn.Module):
@@ -154,7 +132,7 @@ class SwinBlock(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
-        cfg, dtype = self.cfg, compute_dtype(self.cfg)
+        cfg, dtype = self.cfg, base.compute_dtype(self.cfg)
         window, shift = fit_window((x.shape[1], x.shape[2]), self.window, shifted=self.shifted)
         flat = x.reshape(-1, x.shape[-1])  # as in PreNormBlock
         y = layer_norm(cfg.norm_eps, dtype, "norm1")(flat)
@@ -190,7 +168,7 @@ class PatchMerging(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B P Q E"]:
-        cfg, dtype, (height, width, dim) = self.cfg, compute_dtype(self.cfg), x.shape[1:]
+        cfg, dtype, (height, width, dim) = self.cfg, base.compute_dtype(self.cfg), x.shape[1:]
         x = jnp.pad(x, ((0, 0), (0, height % 2), (0, width % 2), (0, 0)))
         # The authors' order of the four: down first, (0, 0), (1, 0), (0, 1), (1, 1).
         x = rearrange(x, "b (p down) (q right) c -> b p q (right down c)", down=2, right=2)
@@ -233,13 +211,13 @@ class Swin(nn.Module):
 
     @nn.compact
     def __call__(self, image: Float[Array, "B H W C"], *, train: bool = False) -> Output:
-        cfg, dtype = self.cfg, compute_dtype(self.cfg)
-        size, patch = pair(cfg.image_size, "image_size"), pair(cfg.patch, "patch")
-        check_input(image, size, cfg.channels)
+        cfg, dtype = self.cfg, base.compute_dtype(self.cfg)
+        size, patch = base.pair(cfg.image_size, "image_size"), base.pair(cfg.patch, "patch")
+        base.check_input(image, size, cfg.channels)
         x = PatchEmbed(patch, cfg.dim, cfg.init, dtype, name="patch_embed")(image)
         x = layer_norm(cfg.norm_eps, dtype, "patch_norm")(x)
         x = Dropout(cfg.dropout_rate, deterministic=not train)(x)
-        x = constrain(x.reshape(x.shape[0], *grid(size, patch), cfg.dim), BATCH_AXES)
+        x = constrain(x.reshape(x.shape[0], *base.grid(size, patch), cfg.dim), BATCH_AXES)
         rates = drop_path_rates(cfg.drop_path_rate, sum(cfg.depths), cfg.drop_path_rule).tolist()
         for i, depth in enumerate(cfg.depths):
             own, rates = tuple(rates[:depth]), rates[depth:]
@@ -249,3 +227,47 @@ class Swin(nn.Module):
         features = tokens.mean(axis=1, dtype=jnp.float32)
         logits = classifier(cfg, RULES[cfg.init].linear)(features)
         return Output(logits=logits, features=features, tokens=tokens)
+
+
+def _grids(cfg: SwinConfig, image_size: Grid) -> list[Grid]:
+    found = [base.patch_grid(cfg, image_size)]
+    for _ in cfg.depths[1:]:
+        rows, columns = found[-1]
+        found.append(((rows + 1) // 2, (columns + 1) // 2))
+    return found
+
+
+def _windows(cfg: SwinConfig) -> list[Grid]:
+    """Return the (rows, columns) of each stage's windows as fitted to its grid of tokens."""
+    grids = _grids(cfg, base.pair(cfg.image_size, "image_size"))
+    pairs = zip(grids, stage_windows(cfg), strict=True)
+    return [fit_window(grid, window, shifted=False)[0] for grid, window in pairs]
+
+
+def _timm(cfg: SwinConfig) -> Timm:
+    window = cfg.window if len(cfg.window) > 2 else base.pair(cfg.window, "window")
+    own = taken(cfg, "depths", "num_heads", "mlp_ratio", "qkv_bias", embed_dim="dim")
+    args = {**patch_args(cfg), **own, "window_size": list(window)}
+    fixed = {"gelu": Gelu.ERF, "norm_eps": 1e-5}
+    return Timm("swin_tiny_patch4_window7_224", args, fixed)
+
+
+FAMILY = Family(
+    config=SwinConfig,
+    module=Swin,
+    variants=VARIANTS,
+    validate=validate,
+    grids=_grids,
+    windows=_windows,
+    images=lambda cfg: Images(crop=0.9),
+    timm=_timm,
+    timm_names=lambda cfg: (
+        (r"^patch_embed/", "patch_embed/proj/"),
+        (r"^patch_norm/", "patch_embed/norm/"),
+        (r"^stage(\d+)/merge/", r"layers/\1/downsample/"),
+        (r"^stage(\d+)/block(\d+)/", r"layers/\1/blocks/\2/"),
+        (r"/rel_pos_bias$", "/relative_position_bias_table"),
+        (r"^head/", "head/fc/"),
+    ),
+    official_names=((r"^head\.(weight|bias)$", r"head.fc.\1"),),
+)

@@ -11,35 +11,22 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
-from vit_jax.models.base import (
-    DType,
-    ModelConfig,
-    Output,
-    check_heads,
-    check_input,
-    check_positive,
-    check_rates,
-    compute_dtype,
-    grid,
-    pair,
-)
+from vit_jax.models import base
+from vit_jax.models.base import ModelConfig, Output
 from vit_jax.models.layers.attention import AttentionImpl, check_impl
-from vit_jax.models.layers.block import Block
-from vit_jax.models.layers.dense import Dense
-from vit_jax.models.layers.drop_path import DropPathRule, drop_path_rates
-from vit_jax.models.layers.dropout import Dropout
-from vit_jax.models.layers.head import classifier
+from vit_jax.models.layers.block import Block, BlockConfig
+from vit_jax.models.layers.dense import Dense, classifier
+from vit_jax.models.layers.drop import Dropout, DropPathRule, drop_path_rates
 from vit_jax.models.layers.init import POS_EMBED, RULES, Init, Initializer
-from vit_jax.models.layers.merge import mean
-from vit_jax.models.layers.merging_block import check_merging, merging_stack
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.norm import layer_norm
-from vit_jax.models.layers.patch import PatchEmbed
+from vit_jax.models.layers.patch import PatchEmbed, prepend
 from vit_jax.models.layers.pool import MapPool, Pool
 from vit_jax.models.layers.posemb import FIXED, PosEmbed, resample, sincos2d
 from vit_jax.models.layers.stack import stack
+from vit_jax.models.layers.token_merging import check_merging, mean, merging_stack
 from vit_jax.models.layers.weighted import spread
-from vit_jax.models.mup import check_mup, logit_factor
+from vit_jax.models.mup import check_mup
 from vit_jax.sharding import BATCH_AXES, constrain
 
 
@@ -114,19 +101,20 @@ class ViTConfig(ModelConfig):
     mup_base_heads: int = 0
 
 
-def validate(cfg: ViTConfig) -> None:
-    """Refuse a combination of fields that cannot be built.
+def num_prefix(cfg: ViTConfig) -> int:
+    """Return how many tokens come before the patches: class, distillation and register tokens."""
+    return int(cfg.class_token) + int(cfg.distilled) + cfg.num_registers
 
-    Raises:
-        UserError: naming the fields and what they may be.
-    """
-    check_transformer(cfg, grid(pair(cfg.image_size, "image_size"), pair(cfg.patch, "patch")))
+
+def validate(cfg: ViTConfig) -> None:
+    """Refuse fields that do not go together: raises a UserError that names them."""
+    check_transformer(cfg, base.patch_grid(cfg))
 
 
 def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:
     """Do what `validate` does, for a grid of patches that a backbone may have changed."""
-    check_positive(cfg, "dim", "depth", "num_heads", "mlp_dim")
-    check_heads(cfg.dim, cfg.num_heads)
+    base.check_positive(cfg, "dim", "depth", "num_heads", "mlp_dim")
+    base.check_heads(cfg.dim, cfg.num_heads)
     if cfg.pool is Pool.CLS and not cfg.class_token:
         raise UserError("model.pool=cls needs model.class_token=true (or choose gap or map)")
     if cfg.distilled and cfg.pool is not Pool.CLS:
@@ -139,11 +127,11 @@ def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:
         raise UserError("model.fc_norm applies to model.pool=gap only")
     if cfg.pos_embed in FIXED and cfg.dim % 4:
         raise UserError(f"model.pos_embed={cfg.pos_embed} needs model.dim={cfg.dim} divisible by 4")
-    half, head_dim = cfg.dtype is DType.BFLOAT16, cfg.dim // cfg.num_heads
+    half, head_dim = cfg.dtype is base.DType.BFLOAT16, cfg.dim // cfg.num_heads
     check_impl(cfg.attention, half, head_dim, cfg.attention_dropout_rate)
     check_merging(cfg.token_merging, math.prod(shape), cfg.attention)
     check_mup(cfg)
-    check_rates(cfg, "dropout_rate", "attention_dropout_rate", "drop_path_rate")
+    base.check_rates(cfg, "dropout_rate", "attention_dropout_rate", "drop_path_rate")
     if cfg.num_registers < 0 or cfg.pre_logits_dim < 0:
         raise UserError("model.num_registers and pre_logits_dim cannot be negative")
 
@@ -155,21 +143,21 @@ class ViT(nn.Module):
 
     @nn.compact
     def __call__(self, image: Float[Array, "B H W C"], *, train: bool = False) -> Output:
-        cfg, dtype = self.cfg, compute_dtype(self.cfg)
+        cfg, dtype = self.cfg, base.compute_dtype(self.cfg)
         self._check_image(image)
         x, shape = self._patches(image, dtype)
-        x, num_prefix = self._embed(x, shape, dtype)
+        x = self._embed(x, shape, dtype)
         x = Dropout(cfg.dropout_rate, deterministic=not train)(x)
         if cfg.pre_norm:
             x = layer_norm(cfg.norm_eps, dtype, "norm_pre")(x)
         rates = drop_path_rates(cfg.drop_path_rate, cfg.depth, cfg.drop_path_rule)
-        x, sizes = self._blocks(constrain(x, BATCH_AXES), jnp.asarray(rates), num_prefix, train)
+        x, sizes = self._blocks(constrain(x, BATCH_AXES), jnp.asarray(rates), train)
         if not cfg.fc_norm:
             x = layer_norm(cfg.norm_eps, dtype, "norm")(x)
         linear = RULES[cfg.init].linear
         if cfg.distilled:
             return self._two_heads(x, linear)
-        features = self._pool(x, sizes, num_prefix, dtype).astype(jnp.float32)
+        features = self._pool(x, sizes, dtype).astype(jnp.float32)
         if cfg.pre_logits_dim:
             lecun = nn.initializers.lecun_normal()
             dense = Dense(cfg.pre_logits_dim, jnp.float32, lecun, name="pre_logits")
@@ -178,23 +166,23 @@ class ViT(nn.Module):
         return Output(logits=logits, features=features, tokens=x)
 
     def _check_image(self, image: jax.Array) -> None:
-        size = pair(self.cfg.image_size, "image_size")
+        size = base.pair(self.cfg.image_size, "image_size")
         if self.cfg.dynamic_image_size:
             size = (image.shape[1], image.shape[2])
             self._grid(size)
-        check_input(image, size, self.cfg.channels)
+        base.check_input(image, size, self.cfg.channels)
 
     def _grid(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """Return the (rows, columns) of patches of an image."""
-        return grid(image_size, pair(self.cfg.patch, "patch"))
+        return base.patch_grid(self.cfg, image_size)
 
     def _patches(
         self, image: jax.Array, dtype: Any
     ) -> tuple[Float[Array, "B N D"], tuple[int, int]]:
         """Return the embedded patches and their (rows, columns)."""
-        cfg, patch = self.cfg, pair(self.cfg.patch, "patch")
+        cfg, patch = self.cfg, base.pair(self.cfg.patch, "patch")
         x = PatchEmbed(patch, cfg.dim, cfg.init, dtype, cfg.patch_bias, name="patch_embed")(image)
-        return x, grid((image.shape[1], image.shape[2]), patch)
+        return x, base.grid((image.shape[1], image.shape[2]), patch)
 
     def _two_heads(self, x: Float[Array, "B N D"], kernel_init: Initializer) -> Output:
         """Read the class token by `head`, the distillation token by `head_dist`."""
@@ -210,8 +198,8 @@ class ViT(nn.Module):
 
     def _embed(
         self, x: Float[Array, "B N D"], shape: tuple[int, int], dtype: Any
-    ) -> tuple[Float[Array, "B M D"], int]:
-        """Add positions and prepend the prefix tokens; returns the tokens and the prefix's length.
+    ) -> Float[Array, "B M D"]:
+        """Add positions and prepend the prefix tokens.
 
         A table that covers the prefix is added after it is prepended; one that does not, before.
         """
@@ -226,12 +214,11 @@ class ViT(nn.Module):
             tiny = nn.initializers.normal(1e-6)  # as timm's reg_token
             registers = (1, cfg.num_registers, cfg.dim)
             prefix.append(self.param("reg_token", tiny, registers, jnp.float32))
-        num_prefix = int(cfg.class_token) + int(cfg.distilled) + cfg.num_registers
         covers_prefix = cfg.pos_embed is PosEmbed.LEARNED and cfg.pos_embed_prefix
         table = None
         if cfg.pos_embed is PosEmbed.LEARNED:
-            own = self._grid(pair(cfg.image_size, "image_size"))
-            covered = num_prefix if covers_prefix else 0
+            own = self._grid(base.pair(cfg.image_size, "image_size"))
+            covered = num_prefix(cfg) if covers_prefix else 0
             length = covered + own[0] * own[1]
             table = self.param("pos_embed", POS_EMBED, (1, length, cfg.dim), jnp.float32)
             table = resample(table, covered, own, shape)
@@ -240,54 +227,29 @@ class ViT(nn.Module):
         if table is not None and not covers_prefix:
             x = x + spread(jnp.asarray(table), x.shape, dtype)
         if prefix:
-            first = jnp.concatenate(prefix, axis=1)
-            repeated = (x.shape[0], *first.shape[1:])
-            first = jnp.broadcast_to(spread(first, repeated, dtype), repeated)
-            x = jnp.concatenate([first, x], axis=1)
+            x = prepend(jnp.concatenate(prefix, axis=1), x)
         if table is not None and covers_prefix:
             x = x + spread(jnp.asarray(table), x.shape, dtype)
-        return x, num_prefix
+        return x
 
     def _blocks(
-        self, x: jax.Array, rates: jax.Array, num_prefix: int, train: bool
+        self, x: jax.Array, rates: jax.Array, train: bool
     ) -> tuple[Float[Array, "B N D"], Float[Array, "B N"] | None]:
         """Return the encoded tokens and how many patches each stands for (None: one each)."""
         cfg = self.cfg
-        fields = {
-            "num_heads": cfg.num_heads,
-            "mlp_dim": cfg.mlp_dim,
-            "gelu": cfg.gelu,
-            "init_rules": cfg.init,
-            "dtype": compute_dtype(cfg),
-            "norm_eps": cfg.norm_eps,
-            "qkv_bias": cfg.qkv_bias,
-            "qk_norm": cfg.qk_norm,
-            "layer_scale": cfg.layer_scale,
-            "dropout_rate": cfg.dropout_rate,
-            "attention_dropout_rate": cfg.attention_dropout_rate,
-            "attention": cfg.attention,
-            "logit_factor": logit_factor(cfg),
-            "has_drop_path": cfg.drop_path_rate > 0,
-            "train": train,
-        }
+        fields: dict[str, Any] = {"cfg": BlockConfig.of(cfg), "train": train}
         if cfg.token_merging and not self.is_initializing():  # whose parameters are the stack's
-            fields |= {"merged": cfg.token_merging, "num_prefix": num_prefix}
+            fields |= {"merged": cfg.token_merging, "num_prefix": num_prefix(cfg)}
             return merging_stack(self, x, rates, cfg.remat, fields)
-        loop = {"depth": cfg.depth, "unroll": cfg.scan_unroll, "policy": cfg.remat}
-        return stack(Block, name="blocks", **loop, **fields)(x, rates)
+        return stack(Block, cfg, name="blocks", depth=cfg.depth, **fields)(x, rates)
 
-    def _pool(
-        self, x: jax.Array, sizes: jax.Array | None, num_prefix: int, dtype: Any
-    ) -> Float[Array, "B D"]:
+    def _pool(self, x: jax.Array, sizes: jax.Array | None, dtype: Any) -> Float[Array, "B D"]:
         cfg = self.cfg
         if cfg.pool is Pool.CLS:
             return x[:, 0]
         if not cfg.pool_prefix:
-            x, sizes = jax.tree.map(lambda array: array[:, num_prefix:], (x, sizes))
+            x, sizes = jax.tree.map(lambda array: array[:, num_prefix(cfg) :], (x, sizes))
         if cfg.pool is Pool.MAP:
-            shape = (cfg.num_heads, cfg.mlp_dim, cfg.gelu, cfg.init)
-            attention = (cfg.attention, logit_factor(cfg))
-            pool = MapPool(*shape, dtype, cfg.norm_eps, *attention, name="map_pool")
-            return pool(x, sizes)
+            return MapPool(BlockConfig.of(cfg), name="map_pool")(x, sizes)
         pooled = mean(x, sizes)
         return layer_norm(cfg.norm_eps, dtype, "fc_norm")(pooled) if cfg.fc_norm else pooled

@@ -12,11 +12,9 @@ from jax.sharding import Mesh
 
 from vit_jax import config_json, trees, weights
 from vit_jax.config import Config
-from vit_jax.errors import UserError
 from vit_jax.train import build as build_lib
 from vit_jax.train import identity, metadata
 from vit_jax.train.state import TrainState
-from vit_jax.weights.apply import OtherHead
 
 PyTree = Any
 
@@ -32,30 +30,16 @@ def check(cfg: Config) -> None:
 
 def _read(cfg: Config, *, only_check: bool = False) -> Mapping[str, np.ndarray]:
     init = cfg.init
-    try:
-        return weights.read(
-            init.weights,
-            cfg.model,
-            skip=init.skip,
-            resize=init.resize,
-            ema=init.ema,
-            headless=True,  # a head starts anew where the file has none, and the start says so
-            only_check=only_check,
-        )
-    except UserError as error:
-        text = str(error)
-        if isinstance(error, OtherHead):
-            patterns = "".join(f"'{pattern}'," for pattern in error.patterns)
-            text += f', or start the head anew: --config.init.skip="({patterns})"'
-        if text.startswith(("init.", "unknown parameter in init.")):
-            raise
-        if text.endswith(": no such file"):
-            kind = init.weights.partition(":")[0]
-            text += (
-                "; the config's docstring says where to get it, or name another: "
-                f"--config.init.weights={kind}:FILE"
-            )
-        raise UserError(f"init.weights: {text}") from None
+    return weights.read(
+        init.weights,
+        cfg.model,
+        field="init.weights",
+        skip=init.skip,
+        resize=init.resize,
+        ema=init.ema,
+        headless=True,  # a head starts anew where the file has none, and the start says so
+        only_check=only_check,
+    )
 
 
 def check_unchanged(

@@ -111,13 +111,13 @@ def read_weights(cfg: Config) -> tuple[PyTree, str]:
 
 def _read_flat(cfg: Config, *, only_check: bool = False) -> Mapping[str, np.ndarray]:
     distill = cfg.objective.distill
-    try:
-        return weights.read(
-            distill.weights, distill.teacher, ema=distill.ema, only_check=only_check
-        )
-    except UserError as error:
-        text = str(error).replace("init.ema", "objective.distill.ema")
-        raise UserError(f"objective.distill.weights: {text}") from None
+    return weights.read(
+        distill.weights,
+        distill.teacher,
+        field="objective.distill.weights",
+        ema=distill.ema,
+        only_check=only_check,
+    )
 
 
 def place(variables: PyTree, abstract: PyTree) -> PyTree:

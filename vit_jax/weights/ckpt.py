@@ -52,7 +52,7 @@ class Checkpoint:
         if ema and not self._names:
             raise UserError(
                 f"{self.name} holds no moving average: the run had ema_decay=0; "
-                "take its parameters with init.ema=false"
+                "take its parameters, with ema=false"
             )
         self.step, record = self._saved.step, self._saved.record
         self.metadata, self.metrics = record.metadata, record.metrics

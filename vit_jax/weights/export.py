@@ -13,17 +13,10 @@ from safetensors.numpy import save_file
 
 from vit_jax import models, trees
 from vit_jax.errors import UserError
-from vit_jax.models import (
-    CaiTConfig,
-    ModelConfig,
-    RegNetConfig,
-    ResNetConfig,
-    ViTConfig,
-    regnet,
-)
-from vit_jax.models.layers.posemb import FIXED, PosEmbed, sincos2d
+from vit_jax.models import ModelConfig
+from vit_jax.models.layers.posemb import FIXED, sincos2d
 from vit_jax.weights import timm
-from vit_jax.weights.sizes import positions
+from vit_jax.weights.resize import positions
 
 SUFFIX = ".safetensors"
 
@@ -78,44 +71,21 @@ def check(cfg: ModelConfig) -> None:
     Raises:
         UserError: naming the field.
     """
-    reason = ""
-    if isinstance(cfg, ViTConfig):
-        reason = _vit_only(cfg)
-    elif isinstance(cfg, CaiTConfig) and not cfg.layer_scale:
-        reason = "model.layer_scale=0: its CaiT always has LayerScale"
-    elif isinstance(cfg, RegNetConfig) and len(regnet.stages(cfg)) != 4:
-        reason = f"{len(regnet.stages(cfg))} stages (model.depth, w0, wa and wm): its RegNet has 4"
-    elif isinstance(cfg, ResNetConfig) and (len(cfg.depths) != 4 or cfg.stem_width != 64):
-        reason = "another model.stem_width than 64 or other than 4 model.depths"
+    reason = models.family(cfg).timm_lacks(cfg)
     if reason:
         raise UserError(f"timm has no counterpart of {reason}")
 
 
-def _vit_only(cfg: ViTConfig) -> str:
-    if cfg.token_merging:
-        return f"model.token_merging={cfg.token_merging}: its models do not merge"
-    if cfg.pre_logits_dim:
-        return f"model.pre_logits_dim={cfg.pre_logits_dim}: its heads are one layer"
-    if cfg.patch_bias and cfg.pre_norm:
-        return "model.patch_bias with model.pre_norm: before a norm its patches have no bias"
-    if cfg.distilled and cfg.num_registers:
-        return f"model.num_registers={cfg.num_registers} with model.distilled"
-    if cfg.distilled and not (cfg.pos_embed_prefix and cfg.pos_embed is PosEmbed.LEARNED):
-        return "model.distilled without learned positions of both tokens (model.pos_embed_prefix)"
-    return ""
-
-
-def _added(state: Mapping[str, np.ndarray], cfg: ModelConfig) -> Iterator[tuple[str, np.ndarray]]:
+def _added(state: Mapping[str, np.ndarray], cfg: Any) -> Iterator[tuple[str, np.ndarray]]:
     for key in state:
         if key.endswith(".running_mean"):
             counter = key.removesuffix("running_mean") + "num_batches_tracked"
             yield counter, np.zeros((), np.int64)
-    if isinstance(cfg, ViTConfig):
-        if cfg.pos_embed in FIXED:
-            _, (rows, columns) = positions(cfg)
-            yield "pos_embed", sincos2d(rows, columns, cfg.dim, cfg.pos_embed)[None]
-        if not cfg.patch_bias and not cfg.pre_norm:
-            yield "patch_embed.proj.bias", np.zeros(cfg.dim, np.float32)
+    if getattr(cfg, "pos_embed", None) in FIXED:
+        _, (rows, columns) = positions(cfg)
+        yield "pos_embed", sincos2d(rows, columns, cfg.dim, cfg.pos_embed)[None]
+    for key, size in models.family(cfg).timm_zeros(cfg).items():
+        yield key, np.zeros(size, np.float32)
 
 
 def check_target(path: str | Path, *, overwrite: bool = False) -> None:

@@ -15,6 +15,10 @@ MAX_NAME = 512
 _MAX_AXES, MAX_SIDE = 32, 2**48
 
 
+class NoSuchFile(UserError):
+    """There is no file of that name, and none of a similar one."""
+
+
 def is_shape(sides: Sequence[Any]) -> bool:
     """Say whether an array may have these sides, as some file claims."""
     fit = all(type(side) is int and 0 <= side < MAX_SIDE for side in sides)
@@ -37,7 +41,8 @@ def first_bytes(path: str, count: int = 64) -> bytes:
         if file.is_dir():
             raise UserError(f"{path} is a directory; give the file of weights in it")
         if not file.exists():
-            raise UserError(f"{path}: no such file{_nearest(file)}")
+            near = _nearest(file)
+            raise (UserError if near else NoSuchFile)(f"{path}: no such file{near}")
         if not file.is_file():
             raise UserError(f"{path} is not a plain file")
         with file.open("rb") as stream:

@@ -4,8 +4,14 @@
 Kernels lie there as here, but for heads: q, k and v are (D, h, d) each, the output projection
 (h, d, D). Layouts differ in a prefix, in the numbering of a block's layers (before and since Flax's
 Linen), and big_vision may stack all layers of a parameter along a leading axis.
+
+vision_transformer adds its position table after prepending the class token, so its first row is the
+token's; big_vision adds it before. Adding that row to the token itself, or a row of zeros to the
+table, turns one into the other without changing what the model computes.
 """
 
+import dataclasses
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,68 +21,13 @@ import numpy as np
 from vit_jax import models, trees
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
-from vit_jax.weights import google_positions
-from vit_jax.weights.layout import Entry, Part, Rename, Shape, renamed
+from vit_jax.models.family import Google
+from vit_jax.weights.layout import Entry, Part, Shape, renamed
+from vit_jax.weights.resize import positions
 
-
-def _unit(number: str) -> Callable[[re.Match[str]], str]:
-    """Rename our 0-based stage and block to a 1-based block and unit, numbered by `number`."""
-    return lambda found: f"block{int(found[1]) + 1}/unit{int(found[2]) + 1:{number}}/"
-
-
-# Those of the backbone come before those of the blocks, which have norms too.
-_VIT: tuple[Rename, ...] = (
-    (r"^backbone/stem/conv/", "conv_root/"),
-    (r"^backbone/stem/norm/", "gn_root/"),
-    (r"^backbone/stage(\d+)/block(\d+)/", _unit("d")),
-    (r"^(block\d+/unit\d+)/downsample/conv/", r"\1/conv_proj/"),
-    (r"^(block\d+/unit\d+)/downsample/norm/", r"\1/gn_proj/"),
-    (r"^(block\d+/unit\d+)/norm(\d)/", r"\1/gn\2/"),
-    (r"^cls_token$", "cls"),
-    (r"^patch_embed/", "embedding/"),
-    (r"^norm/", "Transformer/encoder_norm/"),
-    (r"^map_pool/latent$", "MAPHead_0/probe"),
-    (r"^map_pool/norm/", "MAPHead_0/LayerNorm_0/"),
-    (r"^map_pool/mlp/", "MAPHead_0/MlpBlock_0/"),
-    (r"^map_pool/", "MAPHead_0/MultiHeadDotProductAttention_0/"),
-    (r"^blocks/(\d+)/", r"Transformer/encoderblock_\1/"),
-    (r"/norm1/", "/LayerNorm_0/"),
-    (r"/norm2/", "/LayerNorm_1/"),
-    (r"/attn/", "/MultiHeadDotProductAttention_0/"),
-    (r"/mlp/", "/MlpBlock_0/"),
-    (r"/fc1/", "/Dense_0/"),
-    (r"/fc2/", "/Dense_1/"),
-    (r"/proj/", "/out/"),
-)
-_RENAMES: dict[str, tuple[Rename, ...]] = {
-    "ViTConfig": _VIT,
-    "HybridConfig": _VIT,
-    "MixerConfig": (
-        (r"^patch_embed/", "stem/"),
-        (r"^norm/", "pre_head_layer_norm/"),
-        (r"^blocks/(\d+)/", r"MixerBlock_\1/"),
-        (r"/norm1/", "/LayerNorm_0/"),
-        (r"/norm2/", "/LayerNorm_1/"),
-        (r"/mlp_tokens/", "/token_mixing/"),
-        (r"/mlp_channels/", "/channel_mixing/"),
-        (r"/fc1/", "/Dense_0/"),
-        (r"/fc2/", "/Dense_1/"),
-    ),
-    "BiTConfig": (
-        (r"^stem/conv/", "root_block/standardized_conv2d/"),
-        (r"^norm/", "group_norm/"),
-        (r"^head/", "head/conv2d/"),
-        (r"^stage(\d+)/block(\d+)/", _unit("02d")),
-        (r"/downsample/conv/", "/a/proj/standardized_conv2d/"),
-        (r"/conv([123])/", lambda found: f"/{'abc'[int(found[1]) - 1]}/standardized_conv2d/"),
-        (r"/norm([123])/", lambda found: f"/{'abc'[int(found[1]) - 1]}/group_norm/"),
-        (r"group_norm/scale$", "group_norm/gamma"),
-        (r"group_norm/bias$", "group_norm/beta"),
-    ),
-}
-# Which parameter tells the prefix, and which prefixes there are: the first that fits.
-_STEMS = {"MixerConfig": "stem/kernel", "BiTConfig": "root_block/standardized_conv2d/kernel"}
-_PREFIXES = ("", "params/", "opt/target/", "params/img/")
+_TABLES = ("Transformer/posembed_input/pos_embedding", "pos_embedding")
+_TABLE, _CLASS = "params/pos_embed", "params/cls_token"
+_MAX_ROWS = 2**16
 # A block's layers were numbered as one sequence before Linen, and by kind since.
 _BEFORE_LINEN = (
     (r"/MultiHeadDotProductAttention_0/", "/MultiHeadDotProductAttention_1/"),
@@ -87,11 +38,25 @@ _BEFORE_LINEN = (
 _FUSED = {"qkv": ("query", "key", "value"), "kv": ("key", "value"), "q": ("query",)}
 
 
+def _layout(cfg: ModelConfig) -> Google:
+    family = models.family(cfg)
+    if family.google is None:
+        raise UserError(
+            f"there is no .npz layout for {family.name}: Google published ViT, hybrid, Mixer and "
+            "BiT; read other files as timm:FILE"
+        )
+    return family.google
+
+
 def prefix(cfg: ModelConfig, shapes: Mapping[str, Shape]) -> str:
-    """Return what every key of the network begins with in this file."""
-    stem = _STEMS.get(type(cfg).__name__, "embedding/kernel")
-    choices = ("resnet/",) if type(cfg).__name__ == "BiTConfig" else _PREFIXES
-    return next((choice for choice in choices if choice + stem in shapes), choices[0])
+    """Return what every key of the network begins with in this file.
+
+    Raises:
+        UserError: a family of which Google has published no such files.
+    """
+    google = _layout(cfg)
+    fits = (choice for choice in google.prefixes if choice + google.stem in shapes)
+    return next(fits, google.prefixes[0])
 
 
 def is_ignored(key: str, prefix: str) -> bool:
@@ -105,11 +70,6 @@ def entries(cfg: ModelConfig, shapes: Mapping[str, Shape]) -> list[Entry]:
     Raises:
         UserError: a family of which Google has published no such files.
     """
-    if type(cfg).__name__ not in _RENAMES:
-        raise UserError(
-            f"there is no .npz layout for {type(cfg).__name__.removesuffix('Config')}: Google "
-            "published ViT, hybrid, Mixer and BiT; read other files as timm:FILE"
-        )
     names = _Names(cfg, shapes)
     found = []
     for full_name, leaf in trees.named_leaves(models.abstract(cfg)):
@@ -128,14 +88,14 @@ def entries(cfg: ModelConfig, shapes: Mapping[str, Shape]) -> list[Entry]:
                 decode=_decoder(layers[0], shape),
             )
         )
-    return google_positions.adapted(found, cfg, shapes, names.prefix)
+    return _with_positions(found, cfg, shapes, names.prefix)
 
 
 class _Names:
     """Where one file holds what: its prefix, its numbering, whether it stacks layers."""
 
     def __init__(self, cfg: Any, shapes: Mapping[str, Shape]) -> None:
-        self._cfg, self._shapes = cfg, shapes
+        self._cfg, self._shapes, self._google = cfg, shapes, _layout(cfg)
         self.prefix = prefix(cfg, shapes)
         blocks = f"{self.prefix}Transformer/encoderblock"
         self._before_linen = any(key.startswith(blocks) and "/MlpBlock_3/" in key for key in shapes)
@@ -143,7 +103,7 @@ class _Names:
 
     def parts(self, name: str, shape: Shape, layer: int) -> tuple[Part, ...]:
         """Return the tensors that make one layer of a parameter of ours."""
-        key = renamed(name, _RENAMES[type(self._cfg).__name__])
+        key = renamed(name, self._google.names)
         in_block = name.startswith("blocks/")
         if in_block and self._before_linen:
             key = renamed(key, _BEFORE_LINEN)
@@ -165,7 +125,7 @@ class _Names:
             return (*shape[:-1], heads, shape[-1] // len(_FUSED[module]) // heads)
         if module == "proj" and kind == "kernel":
             return (self._cfg.num_heads, shape[0] // self._cfg.num_heads, shape[1])
-        if module == "head" and kind == "kernel" and type(self._cfg).__name__ == "BiTConfig":
+        if self._google.head_is_convolution and module == "head" and kind == "kernel":
             return (1, 1, *shape)
         return shape
 
@@ -182,3 +142,52 @@ def _decoder(parts: Sequence[Part], shape: Shape) -> Callable[[Sequence[np.ndarr
     if parts[0].shape == shape:  # not reshaped: it may have another size, and be resized
         return lambda values: values[0]
     return lambda values: values[0].reshape(shape)
+
+
+def _with_positions(
+    entries: Sequence[Entry], cfg: ModelConfig, shapes: Mapping[str, Shape], prefix: str
+) -> list[Entry]:
+    """Return the entries with the table under its name in this file, and rows where ours are."""
+    found = {entry.name: entry for entry in entries}
+    if _TABLE not in found:
+        return list(entries)
+    table = found[_TABLE]
+    prefix_rows, grid = positions(cfg)
+    num_patches, dim = grid[0] * grid[1], table.shape[2]
+    key = next((prefix + key for key in _TABLES if prefix + key in shapes), prefix + _TABLES[0])
+    there = shapes.get(key, ())
+    rows = there[1] if len(there) == 3 else 0
+    has_row = prefix + "cls" in shapes and has_class_row(rows, num_patches)
+    keeps_row = has_row and prefix_rows > 0 and _CLASS in found
+    shape = (1, num_patches + has_row, dim)
+    found[_TABLE] = dataclasses.replace(
+        table,
+        layers=((Part(key, shape),),),
+        decode=lambda parts: _rows(parts[0], has_row, keeps_row, prefix_rows),
+    )
+    if has_row and not keeps_row and _CLASS in found:
+        token = found[_CLASS]
+        fits = there == (1, rows, dim) and rows <= _MAX_ROWS  # whatever its grid
+        found[_CLASS] = dataclasses.replace(
+            token,
+            layers=((*token.layers[0], Part(key, there if fits else shape)),),
+            decode=lambda parts: parts[0] + parts[1][:, :1],
+        )
+    return list(found.values())
+
+
+def has_class_row(rows: int, num_patches: int) -> bool:
+    """Say whether a table of so many rows has one for the class token; Google's grids are square.
+
+    `num_patches` is the model's number: of the same size, the grid need not be square.
+    """
+    if rows in (num_patches, num_patches + 1):
+        return rows == num_patches + 1
+    return rows > 1 and math.isqrt(rows) ** 2 != rows and math.isqrt(rows - 1) ** 2 == rows - 1
+
+
+def _rows(table: np.ndarray, has_row: bool, keeps_row: bool, prefix_rows: int) -> np.ndarray:
+    """Return the table with `prefix_rows` rows before the patches': the class token's, or zeros."""
+    kept = table[:, :1] if keeps_row else table[:, :0]
+    zeros = np.zeros((1, prefix_rows - keeps_row, table.shape[2]), table.dtype)
+    return np.concatenate([kept, zeros, table[:, int(has_row) :]], axis=1)

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vit_jax.models.family import Rename
+
 Shape = tuple[int, ...]
-Rename = tuple[str, str | Callable[[re.Match[str]], str]]
 
 
 def renamed(name: str, rules: Iterable[Rename]) -> str:

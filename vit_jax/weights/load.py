@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`load(ref, config)`: from any file of weights the variables of a model, or one line why not."""
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,16 +12,10 @@ import numpy as np
 from vit_jax import models, trees
 from vit_jax.errors import UserError, unknown
 from vit_jax.models import ModelConfig
-from vit_jax.weights import (
-    google,
-    npz_file,
-    official,
-    safetensors_file,
-    timm,
-    torch_file,
-)
-from vit_jax.weights.apply import fill
-from vit_jax.weights.files import first_bytes
+from vit_jax.weights import google, npz_file, official, safetensors_file, timm, torch_file
+from vit_jax.weights.apply import OtherHead, Source, fill
+from vit_jax.weights.files import NoSuchFile, first_bytes
+from vit_jax.weights.layout import Entry
 from vit_jax.weights.resize import Resize, resizer
 
 Flat = Mapping[str, np.ndarray]  # our names -> arrays
@@ -59,6 +54,7 @@ def read(
     ref: str,
     cfg: ModelConfig,
     *,
+    field: str = "",
     skip: Sequence[str] = (),
     resize: Resize = Resize.AUTO,
     ema: bool = False,
@@ -68,8 +64,36 @@ def read(
     """Read weights as `load` does, by our names, without what is skipped.
 
     With `headless` a file may lack the head, as DINO's and SigLIP's do, and so does the result.
-    With `only_check` every key and shape is compared, but no tensor is read.
+    With `only_check` every key and shape is compared, but no tensor is read. `field` is the field
+    of a run's config that `ref` stands in: an error begins with it and says how to change it.
     """
+    try:
+        return _read(ref, cfg, skip, resize, ema, headless, only_check)
+    except UserError as error:
+        if not field:
+            raise
+        advice = ""
+        if isinstance(error, NoSuchFile):
+            kind = ref.partition(":")[0]
+            advice = (
+                "; the config's docstring says where to get it, or name another: "
+                f"--config.{field}={kind}:FILE"
+            )
+        elif isinstance(error, OtherHead) and headless:
+            patterns = "".join(f"'{pattern}'," for pattern in error.patterns)
+            advice = f', or start the head anew: --config.init.skip="({patterns})"'
+        raise UserError(f"{field}: {error}{advice}") from None
+
+
+def _read(
+    ref: str,
+    cfg: ModelConfig,
+    skip: Sequence[str],
+    resize: Resize,
+    ema: bool,
+    headless: bool,
+    only_check: bool,
+) -> Flat:
     scheme, path = split(ref)
     if scheme == CHECKPOINT:
         from vit_jax.weights import ckpt  # late: Orbax takes long to import
@@ -82,7 +106,18 @@ def read(
         )
     if ema:
         raise UserError(f"{ref} holds no moving average to choose: only ckpt:DIR of a run does")
-    return _READERS[scheme](path, cfg, skip, resize, headless, only_check)
+    if scheme == "npz" and resize is Resize.AUTO:
+        resize = Resize.GOOGLE
+    with _OPENERS[scheme](path, cfg) as (source, entries, is_ignored):
+        return fill(
+            entries,
+            source,
+            skip=skip,
+            resize=resizer(resize, cfg),
+            is_ignored=is_ignored,
+            headless=headless,
+            only_check=only_check,
+        )
 
 
 def split(ref: str) -> tuple[str, str]:
@@ -92,7 +127,7 @@ def split(ref: str) -> tuple[str, str]:
         UserError: another kind, or no path.
     """
     scheme, _, path = ref.partition(":")
-    kinds = {**{name: f"{name}:FILE" for name in _READERS}, CHECKPOINT: f"{CHECKPOINT}:DIR"}
+    kinds = {**{name: f"{name}:FILE" for name in _OPENERS}, CHECKPOINT: f"{CHECKPOINT}:DIR"}
     if scheme not in kinds:
         raise unknown("kind of weights in", ref, kinds.values())
     if not path:
@@ -100,56 +135,27 @@ def split(ref: str) -> tuple[str, str]:
     return scheme, os.path.expanduser(path)  # a shell does so at the start of a word only
 
 
-def _load_npz(
-    path: str,
-    cfg: ModelConfig,
-    skip: Sequence[str],
-    resize: Resize,
-    headless: bool,
-    only_check: bool,
-) -> Flat:
-    rule = Resize.GOOGLE if resize is Resize.AUTO else resize
+# An open file, where it has each parameter of a model, which of its keys are nothing of one.
+_Opened = tuple[Source, list[Entry], Callable[[str], bool]]
+
+
+@contextlib.contextmanager
+def _open_npz(path: str, cfg: ModelConfig) -> Iterator[_Opened]:
     with npz_file.opened(path) as source:
         shapes = source.shapes()
         prefix = google.prefix(cfg, shapes)
-        return fill(
-            google.entries(cfg, shapes),
-            source,
-            skip=skip,
-            resize=resizer(rule, cfg),
-            is_ignored=lambda name: google.is_ignored(name, prefix),
-            headless=headless,
-            only_check=only_check,
-        )
+        yield source, google.entries(cfg, shapes), lambda key: google.is_ignored(key, prefix)
 
 
-def _load_timm(
-    path: str,
-    cfg: ModelConfig,
-    skip: Sequence[str],
-    resize: Resize,
-    headless: bool,
-    only_check: bool,
-) -> Flat:
-    start = first_bytes(path)
+@contextlib.contextmanager
+def _open_timm(path: str, cfg: ModelConfig) -> Iterator[_Opened]:
     # A zip, or the pickles of before PyTorch 1.6.
-    is_torch = start.startswith((b"PK", b"\x80"))
+    is_torch = first_bytes(path).startswith((b"PK", b"\x80"))
     with (torch_file if is_torch else safetensors_file).opened(path) as source:
-        return fill(
-            timm.entries(cfg),
-            official.with_timm_names(source, cfg),
-            skip=skip,
-            resize=resizer(resize, cfg),
-            is_ignored=timm.is_ignored,
-            headless=headless,
-            only_check=only_check,
-        )
+        yield official.with_timm_names(source, cfg), timm.entries(cfg), timm.is_ignored
 
 
-_READERS: dict[str, Callable[[str, ModelConfig, Sequence[str], Resize, bool, bool], Flat]] = {
-    "npz": _load_npz,
-    "timm": _load_timm,
-}
+_OPENERS = {"npz": _open_npz, "timm": _open_timm}
 
 
 def _missing(cfg: ModelConfig, found: Flat) -> set[str]:

@@ -2,7 +2,7 @@
 """The authors' own PyTorch files under timm's names, told by the names that they hold.
 
 facebookresearch/deit and convit, microsoft/Swin-Transformer, torchvision's RegNet, and timm before
-it named things as it does now. Everything that no rule here speaks of has timm's name already.
+it named things as it does now. What no rule of the family's speaks of has timm's name already.
 """
 
 import math
@@ -11,37 +11,17 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from vit_jax import models
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
+from vit_jax.models.family import Rename
 from vit_jax.weights.apply import Source
-from vit_jax.weights.layout import Rename, Shape, renamed
+from vit_jax.weights.layout import Shape, renamed
 
-# torchvision: trunk_output.block1.block1-0.f.a.0.weight, where a.1 is a.0's norm.
-_TORCHVISION_REGNET: tuple[Rename, ...] = (
-    (r"^stem\.0\.", "stem.conv."),
-    (r"^stem\.1\.", "stem.bn."),
-    (
-        r"^trunk_output\.block(\d+)\.block\d+-(\d+)\.",
-        lambda found: f"s{found[1]}.b{int(found[2]) + 1}.",
-    ),
-    (r"\.proj\.0\.", ".downsample.conv."),
-    (r"\.proj\.1\.", ".downsample.bn."),
-    (
-        r"\.f\.([abc])\.([01])\.",
-        lambda found: f".conv{'abc'.index(found[1]) + 1}.{('conv', 'bn')[int(found[2])]}.",
-    ),
-    (r"\.f\.se\.", ".se."),
-    (r"^fc\.", "head.fc."),
-)
 # Microsoft merges patches at the end of a stage, timm at the beginning of the next one.
 _MICROSOFT_SWIN: tuple[Rename, ...] = (
     (r"^layers\.(\d+)\.downsample\.", lambda found: f"layers.{int(found[1]) + 1}.downsample."),
 )
-_RULES: dict[str, tuple[Rename, ...]] = {
-    "ViTConfig": ((r"\.gamma_([12])$", r".ls\1.gamma"),),  # DeiT III
-    "SwinConfig": ((r"^head\.(weight|bias)$", r"head.fc.\1"),),
-    "RegNetConfig": _TORCHVISION_REGNET,
-}
 # Tables that the code computes from the config.
 _BUFFERS = re.compile(r"\.(relative_position_index|attn_mask)$")
 
@@ -85,7 +65,7 @@ def with_timm_names(source: Source, cfg: ModelConfig) -> Renamed:
 
 
 def _rules(keys: Iterable[str], cfg: ModelConfig) -> list[Rename]:
-    rules = list(_RULES.get(type(cfg).__name__, ()))
+    rules = list(models.family(cfg).official_names)
     if all(key.startswith("module.") for key in keys):  # saved from a parallel wrapper: CaiT
         rules.insert(0, (r"^module\.", ""))
     # In timm the first stage has nothing to merge.

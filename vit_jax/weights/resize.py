@@ -9,18 +9,19 @@ import enum
 import functools
 import math
 import re
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Num
 
+from vit_jax import models
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.weights.apply import Resizer
 from vit_jax.weights.layout import Shape
-from vit_jax.weights.sizes import Grid, positions, windows
 
+Grid = tuple[int, int]
 Matrix = Callable[[int, int], np.ndarray]
 
 
@@ -187,6 +188,12 @@ def resizer(rule: Resize, cfg: ModelConfig, old: ModelConfig | None = None) -> R
     return resize
 
 
+def positions(cfg: Any) -> tuple[int, Grid]:
+    """Return how many positions of a `pos_embed` come before the patches', and their grid."""
+    covered = models.num_prefix(cfg) if getattr(cfg, "pos_embed_prefix", False) else 0
+    return covered, models.patch_grid(cfg, models.pair(cfg.image_size, "image_size"))
+
+
 def _table(
     value: np.ndarray, cfg: ModelConfig, old: ModelConfig | None, matrix: Matrix
 ) -> np.ndarray:
@@ -222,15 +229,21 @@ def _square(count: int, prefix: int) -> tuple[int, Grid]:
     )
 
 
+def _windows(cfg: ModelConfig) -> Sequence[Grid]:
+    windows = models.family(cfg).windows
+    assert windows is not None, "a table of relative positions is of windows"
+    return windows(cfg)
+
+
 def _bias(
     name: str, value: np.ndarray, cfg: ModelConfig, old: ModelConfig | None, matrix: Matrix
 ) -> np.ndarray:
     """Resample [(2 Wh - 1)(2 Ww - 1), h]."""
     found = re.search(r"(?:^|/)stage(\d+)/", name)
     stage = int(found[1]) if found else 0
-    new = windows(cfg)[stage]
+    new = _windows(cfg)[stage]
     if old is not None:
-        there = windows(old)[stage]
+        there = _windows(old)[stage]
         offsets = (2 * there[0] - 1, 2 * there[1] - 1)
     else:
         side = math.isqrt(len(value))

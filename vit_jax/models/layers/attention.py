@@ -1,22 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multi-head self-attention: one fused projection, head-major matmuls, one seam for kernels."""
+"""softmax(q k^T / sqrt(d)) v: which kernel computes it, and what stands in a kernel's way."""
 
 import enum
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax import hardware
 from vit_jax.errors import UserError
 from vit_jax.models.layers import cudnn, pallas, xla
-from vit_jax.models.layers.capture import record
-from vit_jax.models.layers.dense import Dense, HeadsDense
-from vit_jax.models.layers.dropout import dropout
-from vit_jax.models.layers.init import RULES, Init
-from vit_jax.models.layers.norm import layer_norm
+from vit_jax.models.layers.drop import dropout
 
 
 class AttentionImpl(enum.StrEnum):
@@ -119,62 +113,3 @@ def attend(
         return xla.attend(q * q.shape[-1] ** -0.5, k, v, bias)
     weights = attention_weights(q, k, bias).astype(v.dtype)
     return jnp.matmul(dropout(weights, dropout_rate, dropout_key), v)
-
-
-class Attention(nn.Module):
-    """Self-attention. The columns of the qkv kernel [D, 3D] are ordered (head, {q,k,v}, d).
-
-    Head-major columns let tensor parallelism split whole heads; importers permute PyTorch's
-    ({q,k,v}, head, d) once.
-    """
-
-    num_heads: int
-    init_rules: Init
-    dtype: Any
-    qkv_bias: bool = True
-    qk_norm: bool = False
-    norm_eps: float = 1e-6
-    dropout_rate: float = 0.0
-    impl: AttentionImpl = AttentionImpl.AUTO
-    train: bool = False
-    logit_factor: float = 1.0  # besides d**-0.5: see models/mup.py
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
-        q, k, v = self._heads(x)
-        record(self, "weights", lambda: attention_weights(q, k))
-        return self._attend(q, k, v)
-
-    def _heads(self, x: Float[Array, "B N D"]) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Project to q, k and v, each [B, h, N, d]."""
-        q, k, v = HeadsDense(
-            3 * x.shape[-1],
-            self.dtype,
-            RULES[self.init_rules].qkv(3),
-            use_bias=self.qkv_bias,
-            num_heads=self.num_heads,
-            name="qkv",
-        )(x)
-        if self.qk_norm:
-            q = layer_norm(self.norm_eps, self.dtype, "q_norm")(q)
-            k = layer_norm(self.norm_eps, self.dtype, "k_norm")(k)
-        return (q if self.logit_factor == 1 else q * self.logit_factor), k, v
-
-    def _attend(
-        self, q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | None = None
-    ) -> Float[Array, "B N D"]:
-        """Attend and project the heads' outputs, side by side."""
-        batch, heads, tokens, head_dim = q.shape
-        dim = heads * head_dim
-        dropping = self.train and self.dropout_rate > 0
-        out = attend(
-            q,
-            k,
-            v,
-            bias=bias,
-            impl=self.impl,
-            dropout_rate=self.dropout_rate,
-            dropout_key=self.make_rng("dropout") if dropping else None,
-        )
-        out = out.swapaxes(1, 2).reshape(batch, tokens, dim)
-        return Dense(dim, self.dtype, RULES[self.init_rules].linear, name="proj")(out)

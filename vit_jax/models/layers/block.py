@@ -1,21 +1,107 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pre-norm transformer block (arXiv:2010.11929 equations 2 and 3), and the ViT's."""
 
-from typing import Any, TypeVar
+import dataclasses
+from typing import Any
 
 import jax
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from vit_jax.models.layers.attention import Attention, AttentionImpl
-from vit_jax.models.layers.drop_path import drop_path
-from vit_jax.models.layers.dropout import Dropout
-from vit_jax.models.layers.init import Init
+from vit_jax.models.base import ModelConfig, compute_dtype, record
+from vit_jax.models.layers.attention import AttentionImpl, attend, attention_weights
+from vit_jax.models.layers.dense import Dense, HeadsDense
+from vit_jax.models.layers.drop import Dropout, drop_path
+from vit_jax.models.layers.init import RULES, Init
 from vit_jax.models.layers.mlp import Gelu, Mlp
 from vit_jax.models.layers.norm import LayerScale, layer_norm
+from vit_jax.models.mup import logit_factor
 from vit_jax.sharding import BATCH_AXES, constrain
 
-A = TypeVar("A", bound=Attention)
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockConfig:
+    """What all blocks of a stack have in common, under the names of the models' configs.
+
+    Attributes:
+        dtype: what is computed in, a jnp dtype.
+        drop_path_rate: above 0, a block takes its own rate; the number itself has no effect.
+        logit_factor: multiplies attention's logits besides d**-0.5: see models/mup.py.
+    """
+
+    num_heads: int
+    mlp_dim: int
+    gelu: Gelu
+    init: Init
+    dtype: Any
+    norm_eps: float
+    qkv_bias: bool
+    qk_norm: bool = False
+    layer_scale: float = 0.0
+    dropout_rate: float = 0.0
+    attention_dropout_rate: float = 0.0
+    drop_path_rate: float = 0.0
+    attention: AttentionImpl = AttentionImpl.AUTO
+    logit_factor: float = 1.0
+
+    @classmethod
+    def of(cls, model: ModelConfig, **changes: Any) -> "BlockConfig":
+        """Take what a model's config has of these fields; `changes` come before it."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        own = {name: getattr(model, name) for name in names if hasattr(model, name)}
+        derived = {"dtype": compute_dtype(model), "logit_factor": logit_factor(model)}
+        return cls(**{**own, **derived, **changes})
+
+
+class Attention(nn.Module):
+    """Self-attention. The columns of the qkv kernel [D, 3D] are ordered (head, {q,k,v}, d).
+
+    Head-major columns let tensor parallelism split whole heads; importers permute PyTorch's
+    ({q,k,v}, head, d) once.
+    """
+
+    cfg: BlockConfig
+    train: bool
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
+        q, k, v = self._heads(x)
+        record(self, "weights", lambda: attention_weights(q, k))
+        return self._attend(q, k, v)
+
+    def _heads(self, x: Float[Array, "B N D"]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Project to q, k and v, each [B, h, N, d]."""
+        cfg = self.cfg
+        q, k, v = HeadsDense(
+            3 * x.shape[-1],
+            cfg.dtype,
+            RULES[cfg.init].qkv(3),
+            use_bias=cfg.qkv_bias,
+            num_heads=cfg.num_heads,
+            name="qkv",
+        )(x)
+        if cfg.qk_norm:
+            q = layer_norm(cfg.norm_eps, cfg.dtype, "q_norm")(q)
+            k = layer_norm(cfg.norm_eps, cfg.dtype, "k_norm")(k)
+        return (q if cfg.logit_factor == 1 else q * cfg.logit_factor), k, v
+
+    def _attend(
+        self, q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | None = None
+    ) -> Float[Array, "B N D"]:
+        """Attend and project the heads' outputs, side by side."""
+        cfg, (batch, heads, tokens, head_dim) = self.cfg, q.shape
+        dropping = self.train and cfg.attention_dropout_rate > 0
+        out = attend(
+            q,
+            k,
+            v,
+            bias=bias,
+            impl=cfg.attention,
+            dropout_rate=cfg.attention_dropout_rate,
+            dropout_key=self.make_rng("dropout") if dropping else None,
+        )
+        out = out.swapaxes(1, 2).reshape(batch, tokens, heads * head_dim)
+        return Dense(heads * head_dim, cfg.dtype, RULES[cfg.init].linear, name="proj")(out)
 
 
 class PreNormBlock(nn.Module):
@@ -26,27 +112,17 @@ class PreNormBlock(nn.Module):
     the gradients of all later branches once more for every matmul that takes their sum.
     """
 
-    num_heads: int
-    mlp_dim: int
-    gelu: Gelu
-    init_rules: Init
-    dtype: Any
-    norm_eps: float
-    qkv_bias: bool
-    layer_scale: float
-    dropout_rate: float
-    attention_dropout_rate: float
-    has_drop_path: bool
+    cfg: BlockConfig
     train: bool
 
     @nn.compact
     def __call__(
         self, x: Float[Array, "B N D"], drop_path_rate: Float[Array, ""]
     ) -> tuple[Float[Array, "B N D"], None]:
-        flat = x.reshape(-1, x.shape[-1])
-        y = layer_norm(self.norm_eps, self.dtype, "norm1")(flat)
+        cfg, flat = self.cfg, x.reshape(-1, x.shape[-1])
+        y = layer_norm(cfg.norm_eps, cfg.dtype, "norm1")(flat)
         y = self._attention(y.reshape(x.shape))
-        y = Dropout(self.dropout_rate, deterministic=not self.train)(y)
+        y = Dropout(cfg.dropout_rate, deterministic=not self.train)(y)
         flat = flat + self._branch(y, drop_path_rate, "ls1").reshape(flat.shape)
         x = self._add_mlp(flat.reshape(x.shape), drop_path_rate)
         return constrain(x, BATCH_AXES), None
@@ -56,24 +132,17 @@ class PreNormBlock(nn.Module):
         raise NotImplementedError
 
     def _add_mlp(self, x: jax.Array, drop_path_rate: jax.Array) -> jax.Array:
-        flat = x.reshape(-1, x.shape[-1])
-        y = layer_norm(self.norm_eps, self.dtype, "norm2")(flat)
-        y = Mlp(
-            self.mlp_dim,
-            self.gelu,
-            self.init_rules,
-            self.dtype,
-            self.dropout_rate,
-            self.train,
-            name="mlp",
-        )(y)
+        cfg, flat = self.cfg, x.reshape(-1, x.shape[-1])
+        y = layer_norm(cfg.norm_eps, cfg.dtype, "norm2")(flat)
+        sizes = (cfg.mlp_dim, cfg.gelu, cfg.init, cfg.dtype)
+        y = Mlp(*sizes, cfg.dropout_rate, self.train, name="mlp")(y)
         y = self._branch(y.reshape(x.shape), drop_path_rate, "ls2")
         return (flat + y.reshape(flat.shape)).reshape(x.shape)
 
     def _branch(self, y: jax.Array, drop_path_rate: jax.Array, name: str) -> jax.Array:
-        if self.layer_scale:
-            y = LayerScale(self.layer_scale, name=name)(y)
-        if self.has_drop_path and self.train:
+        if self.cfg.layer_scale:
+            y = LayerScale(self.cfg.layer_scale, name=name)(y)
+        if self.cfg.drop_path_rate > 0 and self.train:
             y = drop_path(y, drop_path_rate, self.make_rng("dropout"))
         return y
 
@@ -81,24 +150,5 @@ class PreNormBlock(nn.Module):
 class Block(PreNormBlock):
     """The block of the ViT."""
 
-    qk_norm: bool
-    attention: AttentionImpl
-    logit_factor: float
-
     def _attention(self, y: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
-        return self._make(Attention)(y)
-
-    def _make(self, kind: type[A]) -> A:
-        return kind(
-            num_heads=self.num_heads,
-            init_rules=self.init_rules,
-            dtype=self.dtype,
-            qkv_bias=self.qkv_bias,
-            qk_norm=self.qk_norm,
-            norm_eps=self.norm_eps,
-            dropout_rate=self.attention_dropout_rate,
-            impl=self.attention,
-            train=self.train,
-            logit_factor=self.logit_factor,
-            name="attn",
-        )
+        return Attention(self.cfg, self.train, name="attn")(y)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A linear layer over tokens flattened to two dimensions."""
+"""Linear layers over tokens flattened to two dimensions, the head of every family among them."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax import hardware
+from vit_jax.models.base import ModelConfig
 from vit_jax.models.layers.init import Initializer
 from vit_jax.models.layers.weighted import matmul, spread, to_heads
 from vit_jax.sharding import constrain_parameter
@@ -84,3 +85,17 @@ class HeadsDense(Dense):
                 y = y + spread(own, y.shape, self.dtype)
             found.append(y)
         return tuple(found)
+
+
+def classifier(cfg: ModelConfig, kernel_init: Initializer, name: str = "head") -> Dense:
+    """Create the head [E, K], in float32: K-way logits are cheap, and the loss wants their digits.
+
+    `kernel_init` applies unless `cfg.zero_head` is set.
+    """
+    return Dense(
+        cfg.num_classes,
+        jnp.float32,
+        nn.initializers.zeros if cfg.zero_head else kernel_init,
+        nn.initializers.constant(cfg.head_bias),
+        name=name,
+    )

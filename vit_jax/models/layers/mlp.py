@@ -11,7 +11,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.models.layers.dense import Dense
-from vit_jax.models.layers.dropout import Dropout
+from vit_jax.models.layers.drop import Dropout
 from vit_jax.models.layers.init import RULES, Init
 
 

@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Patch embedding as a reshape and one matmul (1.8 times a strided convolution's speed on CPU)."""
+"""From an image to tokens: patches, their positions, the tokens before them.
+
+Patches are embedded by a reshape and one matmul: 1.8 times a strided convolution's speed on CPU.
+"""
 
 import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from einops import rearrange
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from vit_jax.models.layers.init import RULES, Init
+from vit_jax.models import base
+from vit_jax.models.layers.drop import Dropout
+from vit_jax.models.layers.init import POS_EMBED, RULES, Init
 from vit_jax.models.layers.weighted import matmul, spread
-from vit_jax.sharding import constrain_parameter
+from vit_jax.sharding import BATCH_AXES, constrain, constrain_parameter
 
 
 class PatchEmbed(nn.Module):
@@ -40,3 +46,19 @@ class PatchEmbed(nn.Module):
             out = out + spread(jnp.asarray(bias), out.shape, self.dtype)
         num_tokens = math.prod(image.shape[1:3]) // (rows * columns)
         return out.reshape(image.shape[0], num_tokens, self.dim)
+
+
+def embed(module: nn.Module, cfg: Any, image: jax.Array, train: bool) -> Float[Array, "B N D"]:
+    """Embed the patches of a checked image, each with a learned position, for CaiT and ConViT."""
+    base.check_input(image, base.pair(cfg.image_size, "image_size"), cfg.channels)
+    patch, dtype = base.pair(cfg.patch, "patch"), base.compute_dtype(cfg)
+    x = PatchEmbed(patch, cfg.dim, cfg.init, dtype, name="patch_embed")(image)
+    table = module.param("pos_embed", POS_EMBED, (1, *x.shape[1:]), jnp.float32)
+    x = x + spread(jnp.asarray(table), x.shape, dtype)
+    return constrain(Dropout(cfg.dropout_rate, deterministic=not train)(x), BATCH_AXES)
+
+
+def prepend(tokens: Any, x: Float[Array, "B N D"]) -> Float[Array, "B M D"]:
+    """Put learned tokens [1, n, D] before those of every image."""
+    shape = (x.shape[0], *tokens.shape[1:])
+    return jnp.concatenate([jnp.broadcast_to(spread(tokens, shape, x.dtype), shape), x], axis=1)

@@ -1,19 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the bottleneck ResNets share: their layers, projection shortcut, stages and widths."""
+"""Bottleneck ResNets: the blocks of ResNet and RegNet, and what BiT's and the hybrids' are made of.
+
+arXiv:1512.03385 section 4.1, but the stride is on the 3x3 convolution; arXiv:2003.13678 section 3.
+"""
 
 import dataclasses
 import enum
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from vit_jax.models.base import Output, compute_dtype, record
 from vit_jax.models.layers.batch_norm import BatchNorm
-from vit_jax.models.layers.conv import Padding, StdConv, WeightStd
+from vit_jax.models.layers.conv import Conv, Padding, WeightStd, kaiming_normal
+from vit_jax.models.layers.dense import Dense, classifier
+from vit_jax.models.layers.drop import Dropout, DropPathRule, drop_path, drop_path_rates
 from vit_jax.models.layers.group_norm import GroupNorm
-from vit_jax.models.layers.grouped_conv import kaiming_normal
 from vit_jax.models.layers.init import Init, Initializer
+from vit_jax.models.layers.stack import remat
+from vit_jax.sharding import BATCH_AXES, constrain
 
 # The scale of a standardised weight says nothing of what it computes, but how fast it turns.
 CONV_INIT: dict[Init, Initializer] = {
@@ -51,16 +60,16 @@ class Layers:
     dtype: Any
     train: bool
 
-    def conv(self, features: int, kernel_size: int, stride: int, name: str) -> StdConv:
+    def conv(self, features: int, kernel_size: int, stride: int, name: str) -> Conv:
         """Create a square convolution."""
-        return StdConv(
+        return Conv(
             features,
             kernel_size,
-            stride,
-            self.padding,
-            self.weight_std,
-            self.kernel_init,
             self.dtype,
+            stride,
+            padding=self.padding,
+            weight_std=self.weight_std,
+            kernel_init=self.kernel_init,
             name=name,
         )
 
@@ -85,7 +94,7 @@ class Projection(nn.Module):
         return self.layers.norm("norm")(x) if self.has_norm else x
 
 
-class Stage(nn.Module):
+class LayersStage(nn.Module):
     """Blocks of one width; the first has the stride and the projection.
 
     `block` has the fields width, stride, is_first and layers.
@@ -120,3 +129,121 @@ def ungrouped(stem: int, stages: Sequence[int], num_groups: int) -> list[int]:
     """List the widths of a network that `num_groups` groups cannot share equally."""
     widths = {stem, *stages, *map(bottleneck, stages)}
     return sorted(width for width in widths if width % num_groups)
+
+
+class StageShape(NamedTuple):
+    """Blocks of one shape.
+
+    Attributes:
+        depth: how many.
+        width, inner_width: channels of a block's output and between its three convolutions.
+        stride: of the first block.
+        groups: of the 3x3 convolutions.
+    """
+
+    depth: int
+    width: int
+    inner_width: int
+    stride: int
+    groups: int = 1
+
+
+class ConvNorm(nn.Module):
+    """Convolution and BatchNorm, then a ReLU unless `linear`; `cfg` is a ResNet's or a RegNet's."""
+
+    features: int
+    kernel_size: int
+    cfg: Any
+    train: bool
+    stride: int = 1
+    groups: int = 1
+    linear: bool = False
+    zero_scale: bool = False
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B H W I"]) -> Float[Array, "B P Q O"]:
+        k, dtype = self.kernel_size, compute_dtype(self.cfg)
+        conv = Conv(self.features, k, dtype, self.stride, self.groups, name="conv")
+        scale = nn.initializers.zeros if self.zero_scale else nn.initializers.ones
+        x = BatchNorm(self.cfg.norm_eps, dtype, self.train, scale, name="bn")(conv(x))
+        return x if self.linear else nn.relu(x)
+
+
+class SqueezeExcite(nn.Module):
+    """Weigh every channel by a gate that sees the means of all (arXiv:1709.01507)."""
+
+    squeeze_dim: int
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
+        kernel = kaiming_normal()  # 1x1 convolutions to their authors
+        y = x.mean(axis=(1, 2), dtype=jnp.float32)
+        y = nn.relu(Dense(self.squeeze_dim, self.dtype, kernel, name="fc1")(y))
+        y = nn.sigmoid(Dense(x.shape[-1], self.dtype, kernel, name="fc2")(y))
+        return x * y[:, None, None]
+
+
+class Bottleneck(nn.Module):
+    """relu(shortcut + conv3(se(conv2(conv1(x))))); a shortcut to another shape is projected."""
+
+    cfg: Any
+    shape: StageShape
+    stride: int
+    drop_path_rate: float
+    train: bool
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B H W I"]) -> Float[Array, "B P Q O"]:
+        cfg, train, (_, width, inner, _, groups) = self.cfg, self.train, self.shape
+        squeeze_dim = round(getattr(cfg, "se_ratio", 0) * x.shape[-1])
+        y = ConvNorm(inner, 1, cfg, train, name="conv1")(x)
+        y = ConvNorm(inner, 3, cfg, train, self.stride, groups, name="conv2")(y)
+        if squeeze_dim:
+            y = SqueezeExcite(squeeze_dim, compute_dtype(cfg), name="se")(y)
+        last = {"linear": True, "zero_scale": cfg.zero_init_last}
+        y = ConvNorm(width, 1, cfg, train, **last, name="conv3")(y)
+        if self.drop_path_rate and train:
+            y = drop_path(y, self.drop_path_rate, self.make_rng("dropout"))
+        if x.shape[-1] != width or self.stride != 1:
+            x = ConvNorm(width, 1, cfg, train, self.stride, linear=True, name="downsample")(x)
+        return constrain(nn.relu(x + y), BATCH_AXES)
+
+
+class Stage(nn.Module):
+    """Blocks of one shape, one for each rate of stochastic depth; the first has the stride."""
+
+    cfg: Any
+    shape: StageShape
+    drop_path_rates: tuple[float, ...]
+    train: bool
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B H W I"]) -> Float[Array, "B P Q O"]:
+        block = remat(Bottleneck, self.cfg.remat)
+        for j, rate in enumerate(self.drop_path_rates):
+            stride = 1 if j else self.shape.stride
+            x = block(self.cfg, self.shape, stride, rate, self.train, name=f"block{j}")(x)
+        return x
+
+
+def apply_stages(
+    cfg: Any, shapes: Sequence[StageShape], x: Float[Array, "B H W C"], train: bool
+) -> Float[Array, "B P Q F"]:
+    """Apply "stage0", "stage1" ... of the module that calls this, each block with its rate."""
+    depth = sum(shape.depth for shape in shapes)
+    rates = drop_path_rates(cfg.drop_path_rate, depth, DropPathRule.LINEAR).tolist()
+    for i, shape in enumerate(shapes):
+        own, rates = tuple(rates[: shape.depth]), rates[shape.depth :]
+        x = Stage(cfg, shape, own, train, name=f"stage{i}")(x)
+    return x
+
+
+def classify_map(
+    module: nn.Module, cfg: Any, x: Float[Array, "B H W C"], kernel_init: Initializer, train: bool
+) -> Output:
+    """Return the output of a network without tokens from its last map."""
+    record(module, "map", lambda: x)
+    features: jax.Array = x.mean(axis=(1, 2), dtype=jnp.float32)
+    y = Dropout(getattr(cfg, "dropout_rate", 0.0), deterministic=not train)(features)
+    return Output(logits=classifier(cfg, kernel_init)(y), features=features, tokens=None)

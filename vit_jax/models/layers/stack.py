@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A homogeneous stack of blocks: parameters with one leading depth axis, looped or unrolled.
 
-One layout for checkpoints, import and sharding; `unroll` trades compile time for step speed.
+One layout for checkpoints, import and sharding; `scan_unroll` trades compile time for step speed.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from flax import linen as nn
 
-from vit_jax.models.base import Remat
+from vit_jax.models.base import CAPTURED, ModelConfig, Remat
 from vit_jax.sharding import splits_parameters
 
 # DOTS keeps what weights multiply (no batch dimension: not attention's own products).
@@ -34,20 +34,20 @@ def remat(block: type[nn.Module], policy: Remat, *, prevent_cse: bool = True) ->
 
 
 def stack(
-    block: type[nn.Module], *, depth: int, unroll: int, policy: Remat, name: str, **fields: Any
+    block: type[nn.Module], model: ModelConfig, /, *, name: str, depth: int, **fields: Any
 ) -> nn.Module:
     """Create `depth` blocks as one module.
 
     A block is called with (x, per-layer input) and returns (x, None); the stack with (x, inputs
-    stacked over depth). `unroll` blocks are laid out per loop iteration; 0 lays out all, or with
-    remat a loop's one: laid out, XLA computes the weights' gradients of all blocks together at the
-    end, and what they are made of is held until then (a plan of 1.3 times the loop's memory).
+    stacked over depth). `model.scan_unroll` blocks are laid out per loop iteration; 0 lays out all,
+    or with remat a loop's one: laid out, XLA computes the weights' gradients of all blocks together
+    at the end, and what they are made of is held until then (a plan of 1.3 times the loop's
+    memory).
     """
-    unroll = unroll or (depth if policy is Remat.NONE else 1)
-    rolled = unroll < depth
+    unroll = model.scan_unroll or (depth if model.remat is Remat.NONE else 1)
     scanned = nn.scan(
-        remat(block, policy, prevent_cse=not rolled),
-        variable_axes={"params": 0, "intermediates": 0},
+        remat(block, model.remat, prevent_cse=unroll >= depth),
+        variable_axes={"params": 0, CAPTURED: 0},
         split_rngs={"params": True, "dropout": True},
         length=depth,
         unroll=min(unroll, depth),

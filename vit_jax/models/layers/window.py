@@ -9,8 +9,8 @@ from einops import rearrange
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from vit_jax.models.base import record
 from vit_jax.models.layers.attention import AttentionImpl, attend, attention_weights
-from vit_jax.models.layers.capture import record
 from vit_jax.models.layers.dense import Dense
 from vit_jax.models.layers.init import POS_EMBED, RULES, Init
 

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.layers.grouped_conv import Pads
+# What is added (before, after) the rows and the columns of a map.
+Pads = tuple[tuple[int, int], tuple[int, int]]
 
 
 def reduce_max(

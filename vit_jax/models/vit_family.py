@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Vision Transformer's family: its variants by name, their sizes, and what is true of them all.
+
+DeiT (arXiv:2012.12877) and DeiT III (arXiv:2204.07118) are the ViT with PyTorch's numerics (exact
+GELU, normal(0.02) weights): distillation adds a token and a head, DeiT III adds LayerScale and has
+no class position. So are the image towers of CLIP (arXiv:2103.00020), which normalises the embedded
+tokens and has no patch bias, and SigLIP (arXiv:2303.15343), which has no class token and pools by
+attention (`_siglip`) or by the mean (`_siglip_gap`).
+"""
+
+from typing import Any
+
+from vit_jax.models.family import (
+    HALF,
+    IMAGENET,
+    Attention,
+    Family,
+    Google,
+    Grid,
+    Heads,
+    Images,
+    Rename,
+    Timm,
+    taken,
+    transformer_args,
+)
+from vit_jax.models.layers.drop import DropPathRule
+from vit_jax.models.layers.init import Init
+from vit_jax.models.layers.mlp import Gelu
+from vit_jax.models.layers.pool import Pool
+from vit_jax.models.layers.posemb import PosEmbed
+from vit_jax.models.vit import ViT, ViTConfig, num_prefix, validate
+
+# Ti, S (arXiv:2012.12877, arXiv:2106.10270), B, L, H (arXiv:2010.11929 table 1), g, G
+# (arXiv:2106.04560 table 2), So400m (arXiv:2305.13035), mu and M (big_vision).
+# name: (D, L, F, h)
+SIZES = {
+    "mu": (32, 1, 128, 2),
+    "ti": (192, 12, 768, 3),
+    "s": (384, 12, 1536, 6),
+    "m": (512, 12, 2048, 8),
+    "b": (768, 12, 3072, 12),
+    "l": (1024, 24, 4096, 16),
+    "h": (1280, 32, 5120, 16),
+    "g": (1408, 40, 6144, 16),
+    "G": (1664, 48, 8192, 16),
+    "so400m": (1152, 27, 4304, 16),
+}
+PATCHES = (8, 14, 16, 32)
+_SIGLIP = (("b", 16), ("b", 32), ("l", 16), ("so400m", 14), ("so400m", 16))
+
+
+def shape(size: str) -> dict[str, int]:
+    """Return the fields that a size of `SIZES` stands for."""
+    return dict(zip(("dim", "depth", "mlp_dim", "num_heads"), SIZES[size], strict=True))
+
+
+def _sized(size: str, patch: int, **fields: Any) -> ViTConfig:
+    return ViTConfig(patch=(patch, patch), **shape(size), **fields)
+
+
+def _deit(size: str, patch: int = 16, **fields: Any) -> ViTConfig:
+    return _sized(size, patch, gelu=Gelu.ERF, init=Init.TIMM, zero_head=False, **fields)
+
+
+def _deit3(size: str, patch: int = 16) -> ViTConfig:
+    # facebookresearch/deit models_v2: LayerScale from 1e-4 (timm: 1e-6), one rate of stochastic
+    # depth for all blocks (timm: linear).
+    rule = DropPathRule.CONSTANT
+    return _deit(size, patch, pos_embed_prefix=False, layer_scale=1e-4, drop_path_rule=rule)
+
+
+def _clip(size: str, patch: int) -> ViTConfig:
+    # OpenAI's weights; eps is PyTorch's default for a LayerNorm, unlike the ViT's 1e-6.
+    return _sized(size, patch, pre_norm=True, patch_bias=False, norm_eps=1e-5, gelu=Gelu.QUICK)
+
+
+def _siglip(size: str, patch: int, pool: Pool) -> ViTConfig:
+    # Google trained with the tanh GELU; timm runs some of the weights with `gelu=erf`, of these
+    # sizes b16, so400m14 and, but for 512 pixels, l16 (timm 1.0.31).
+    return _sized(size, patch, pool=pool, class_token=False)
+
+
+VARIANTS: dict[str, ViTConfig] = {
+    **{f"vit_{size}{patch}": _sized(size, patch) for size in SIZES for patch in PATCHES},
+    **{f"deit_{size}16": _deit(size) for size in ("ti", "s", "b")},
+    **{f"deit_{size}16_distilled": _deit(size, distilled=True) for size in ("ti", "s", "b")},
+    **{f"deit3_{size}16": _deit3(size) for size in ("s", "m", "b", "l")},
+    "deit3_h14": _deit3("h", 14),
+    **{f"vit_{s}{p}_clip": _clip(s, p) for s, p in (("b", 32), ("b", 16), ("l", 14))},
+    **{f"vit_{s}{p}_siglip": _siglip(s, p, Pool.MAP) for s, p in _SIGLIP},
+    **{f"vit_{s}{p}_siglip_gap": _siglip(s, p, Pool.GAP) for s, p in _SIGLIP},
+}
+
+
+def attention(cfg: ViTConfig, grid: Grid) -> Attention:
+    """Say what attends in a ViT or a hybrid, and which tokens the head reads."""
+    blocks, prefix = "blocks/attn/weights", num_prefix(cfg)
+    if cfg.pool is Pool.CLS:
+        readers = slice(2 if cfg.distilled else 1)  # a head for each of both tokens
+        query = "class and distillation token" if cfg.distilled else "class token"
+        layers = (Heads("block", blocks, query, readers),)
+        return Attention("attention rollout of the class token", layers, (blocks,), readers)
+    patches = slice(prefix, None)
+    layers = (Heads("block", blocks, "mean over all patches", patches),)
+    if cfg.pool is Pool.GAP:
+        read = slice(0 if cfg.pool_prefix else prefix, None)
+        return Attention("attention rollout, mean over the patches", layers, (blocks,), read)
+    pooling = Heads("pooling", "map_pool/weights", "learned query", None)
+    return Attention(
+        "attention of the pooling query", (*layers, pooling), (blocks,), patches, pooling.weights
+    )
+
+
+def _images(cfg: ViTConfig) -> Images:
+    if cfg.pre_norm:  # CLIP
+        mean, std = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+        return Images((mean, std), 1.0)
+    # Of those born in PyTorch, DeiT's; not so ViT's and SigLIP's.
+    mean_std = IMAGENET if cfg.init is Init.TIMM else HALF
+    # SigLIP is trained, not fine-tuned, at a higher resolution.
+    return Images(mean_std, 0.9, 1.0 if cfg.class_token else 0.9)
+
+
+_ACTS = {Gelu.ERF: "gelu", Gelu.TANH: "gelu_tanh", Gelu.QUICK: "quick_gelu"}
+_POOLS = {Pool.CLS: "token", Pool.GAP: "avg", Pool.MAP: "map"}
+
+
+def timm(cfg: ViTConfig) -> Timm:
+    """Return timm's ViT of a config."""
+    clip = cfg.norm_eps == 1e-5
+    args = {**transformer_args(cfg), "act_layer": _ACTS[cfg.gelu]}
+    if cfg.layer_scale:
+        args["init_values"] = cfg.layer_scale
+    if cfg.dynamic_image_size:
+        args["dynamic_img_size"] = True
+    if cfg.distilled:
+        fixed = {"norm_eps": 1e-6, "qk_norm": False, "pre_norm": False, "token_merging": 0}
+        return Timm("deit_base_distilled_patch16_224", args, fixed)
+    args |= taken(cfg, "class_token", "fc_norm", "pre_norm", "qk_norm", reg_tokens="num_registers")
+    args |= {"global_pool": _POOLS[cfg.pool], "pool_include_prefix": cfg.pool_prefix}
+    # A table for the patches alone, ours where positions are fixed; none is timm's "none".
+    args["no_embed_class"] = not (cfg.pos_embed is PosEmbed.LEARNED and cfg.pos_embed_prefix)
+    if cfg.pos_embed is PosEmbed.NONE:
+        args["pos_embed"] = "none"
+    name = "vit_base_patch16_clip_224" if clip else "vit_base_patch16_224"
+    return Timm(name, args, {"norm_eps": 1e-5 if clip else 1e-6, "token_merging": 0})
+
+
+def timm_lacks(cfg: ViTConfig) -> str:
+    """Name what a ViT or a hybrid has and timm's has not."""
+    if cfg.token_merging:
+        return f"model.token_merging={cfg.token_merging}: its models do not merge"
+    if cfg.pre_logits_dim:
+        return f"model.pre_logits_dim={cfg.pre_logits_dim}: its heads are one layer"
+    if cfg.patch_bias and cfg.pre_norm:
+        return "model.patch_bias with model.pre_norm: before a norm its patches have no bias"
+    if cfg.distilled and cfg.num_registers:
+        return f"model.num_registers={cfg.num_registers} with model.distilled"
+    if cfg.distilled and not (cfg.pos_embed_prefix and cfg.pos_embed is PosEmbed.LEARNED):
+        return "model.distilled without learned positions of both tokens (model.pos_embed_prefix)"
+    return ""
+
+
+def timm_zeros(cfg: ViTConfig) -> dict[str, int]:
+    """Return the patch bias that timm's ViT has unless it normalises the embedded tokens."""
+    return {} if cfg.patch_bias or cfg.pre_norm else {"patch_embed.proj.bias": cfg.dim}
+
+
+TIMM_NAMES: tuple[Rename, ...] = (
+    (r"^patch_embed/", "patch_embed/proj/"),
+    (r"^map_pool/", "attn_pool/"),
+)
+GOOGLE_NAMES: tuple[Rename, ...] = (
+    (r"^cls_token$", "cls"),
+    (r"^patch_embed/", "embedding/"),
+    (r"^norm/", "Transformer/encoder_norm/"),
+    (r"^map_pool/latent$", "MAPHead_0/probe"),
+    (r"^map_pool/norm/", "MAPHead_0/LayerNorm_0/"),
+    (r"^map_pool/mlp/", "MAPHead_0/MlpBlock_0/"),
+    (r"^map_pool/", "MAPHead_0/MultiHeadDotProductAttention_0/"),
+    (r"^blocks/(\d+)/", r"Transformer/encoderblock_\1/"),
+    (r"/norm1/", "/LayerNorm_0/"),
+    (r"/norm2/", "/LayerNorm_1/"),
+    (r"/attn/", "/MultiHeadDotProductAttention_0/"),
+    (r"/mlp/", "/MlpBlock_0/"),
+    (r"/fc1/", "/Dense_0/"),
+    (r"/fc2/", "/Dense_1/"),
+    (r"/proj/", "/out/"),
+)
+FAMILY = Family(
+    config=ViTConfig,
+    module=ViT,
+    variants=VARIANTS,
+    validate=validate,
+    num_prefix=num_prefix,
+    attention=attention,
+    images=_images,
+    timm=timm,
+    timm_names=lambda cfg: TIMM_NAMES,
+    timm_lacks=timm_lacks,
+    timm_zeros=timm_zeros,
+    official_names=((r"\.gamma_([12])$", r".ls\1.gamma"),),  # DeiT III
+    google=Google(GOOGLE_NAMES),
+)
