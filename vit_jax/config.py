@@ -6,14 +6,15 @@ import math
 import re
 from collections.abc import Mapping
 
-from vit_jax import data, errors, evals, faults, fields, models, objectives, optim, sharding
+from vit_jax import data, errors, evals, faults, models, objectives, optim, sharding
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.data import DataConfig
-from vit_jax.data.config import check_pad
+from vit_jax.data.checks import check_pad
 from vit_jax.durations import Clock
 from vit_jax.errors import UserError
 from vit_jax.evals import EvalConfig
 from vit_jax.faults import FaultsConfig
+from vit_jax.fields import conform, group, value
 from vit_jax.models import ModelConfig, ViTConfig
 from vit_jax.models.layers.attention import AttentionImpl, check_target
 from vit_jax.objectives import ObjectiveConfig
@@ -57,24 +58,24 @@ class Config:
             keeps none.
         init: weights to start from, of another run or a published file.
         checkpoint, log: saving and logging.
-        faults: when the run doubts itself.
+        faults: what to do about non-finite losses, loss spikes and hangs.
         seed: of initial weights, data order, augmentation and dropout.
     """
 
-    model: ModelConfig = dataclasses.field(default_factory=ViTConfig)
-    data: DataConfig = dataclasses.field(default_factory=DataConfig)
-    optim: OptimConfig = dataclasses.field(default_factory=OptimConfig)
-    objective: ObjectiveConfig = dataclasses.field(default_factory=ObjectiveConfig)
+    model: ModelConfig = group(ViTConfig)
+    data: DataConfig = group(DataConfig)
+    optim: OptimConfig = group(OptimConfig)
+    objective: ObjectiveConfig = group(ObjectiveConfig)
     duration: str = "90 epochs"
-    evals: dict[str, EvalConfig] = dataclasses.field(default_factory=dict)
-    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
-    accum_steps: int = 1
+    evals: dict[str, EvalConfig] = group(dict, free=True)
+    mesh: MeshConfig = group(MeshConfig, free=True)
+    accum_steps: int = value(1, least=1)
     reduce_dtype: ReduceDType = ReduceDType.FLOAT32
-    ema_decay: float = 0.0
-    init: InitConfig = dataclasses.field(default_factory=InitConfig)
-    checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
-    log: LogConfig = dataclasses.field(default_factory=LogConfig)
-    faults: FaultsConfig = dataclasses.field(default_factory=FaultsConfig)
+    ema_decay: float = value(0.0, least=0, below=1, note="0 turns it off")
+    init: InitConfig = group(InitConfig)
+    checkpoint: CheckpointConfig = group(CheckpointConfig, free=True)
+    log: LogConfig = group(LogConfig, free=True)
+    faults: FaultsConfig = group(FaultsConfig)
     seed: int = 0
 
 
@@ -90,13 +91,10 @@ class Plan:
 
 
 def check(cfg: Config) -> None:
-    """Check all that needs neither data nor devices.
+    """Refuse what can be refused without data and devices, in one line that names the field.
 
     Values written in another way than their fields have them, "map" for Pool.MAP or 64 for (64,),
     are brought to that, in place.
-
-    Raises:
-        UserError: one line that names the field and what it may be.
     """
     check_types(cfg)
     models.create(cfg.model)
@@ -116,14 +114,10 @@ def check(cfg: Config) -> None:
     objectives.validate(cfg.objective)
     objectives.check_effect(cfg.objective, cfg.model, cfg.data.mix)
     objectives.check_teacher(cfg.objective.distill, cfg.model, cfg.data)
-    if cfg.accum_steps < 1:
-        raise UserError(f"accum_steps={cfg.accum_steps} must be at least 1")
     if cfg.data.batch_size % cfg.accum_steps:
         raise UserError(
             f"accum_steps={cfg.accum_steps} must divide data.batch_size={cfg.data.batch_size}"
         )
-    if not 0 <= cfg.ema_decay < 1:
-        raise UserError(f"ema_decay={cfg.ema_decay} must be in [0, 1); 0 turns it off")
     init_config.validate(cfg.init)
     for name in cfg.evals:
         if not re.fullmatch(r"[a-z0-9_]+", name) or name in ("train", "perf"):
@@ -138,24 +132,16 @@ def check(cfg: Config) -> None:
 
 
 def check_types(cfg: Config) -> None:
-    """Bring every value to its field's annotation, in place, or refuse it.
-
-    Raises:
-        UserError: one line that names the field, the value with its type, and what it may be.
-    """
+    """Bring every value to its field's annotation, in place, and check its range (`conform`)."""
     teacher = getattr(getattr(cfg.objective, "distill", None), "teacher", None)
     models.refuse_name(cfg.model, f"model={cfg.model!r}")
     models.refuse_name(teacher, f"objective.distill.teacher={teacher!r}")
-    fields.conform(cfg)
+    conform(cfg)
 
 
 def _check_checkpoint(cfg: Config) -> None:
-    """Refuse limits out of range, and a metric that no evaluation along the way measures."""
+    """Refuse a metric that no evaluation along the way measures."""
     keeping = cfg.checkpoint
-    for field, least in {"keep": 1, "keep_best": 0, "patience": 0}.items():
-        if getattr(keeping, field) < least:
-            value = getattr(keeping, field)
-            raise UserError(f"checkpoint.{field}={value} must be at least {least}")
     if keeping.patience and not keeping.keep_best:
         raise UserError(
             f"checkpoint.patience={keeping.patience} ends a run with its best parameters; keep "

@@ -3,7 +3,6 @@
 
 import dataclasses
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ from vit_jax import models, trees
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.evals import EvalConfig
-from vit_jax.fields import annotations, conformed
+from vit_jax.fields import annotations, conformed, is_free
 from vit_jax.objectives import Distillation
 
 
@@ -33,15 +32,6 @@ def to_json(cfg: Config) -> dict[str, Any]:
 
 # Fields that an older version wrote under another name.
 _RENAMED = {"data.mixup_alpha": "data.mix.mixup_alpha"}
-
-# What may differ between a run and its continuation: it changes rounding at most, or when the run
-# ends. Where a teacher's weights lie is free too: what they are is compared by their digest.
-_FREE = re.compile(
-    r"^(log|checkpoint|mesh|evals|objective\.distill\.weights"
-    r"|(model|objective\.distill\.teacher)\.(scan_unroll|remat|attention)"
-    r"|data\.(data_dir|num_threads|num_workers|prefetch|cache|max_broken)"
-    r"|faults\.(max_nonfinite|hang_seconds))(\.|$)"
-)
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -69,13 +59,8 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return [
         f"{key}: {before.get(key, 'absent')!r} -> {after.get(key, 'absent')!r}"
         for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key) and not is_free(key)
+        if before.get(key) != after.get(key) and not is_free(defaults, key)
     ]
-
-
-def is_free(field: str) -> bool:
-    """Say whether a field may change within a run: it moves rounding, or when the run ends."""
-    return _FREE.search(field) is not None
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dotted names of a config's fields, and which of them a mistyped one is nearest to."""
+"""What messages say of a config's fields: their dotted names, the nearest one, what each may be."""
 
 import dataclasses
 import difflib
+import types
+import typing
 from collections.abc import Iterator
 from typing import Any
 
@@ -114,3 +116,81 @@ def nearest(tree: Any, path: str, alike: float = _ALIKE) -> list[str]:
 def did_you_mean(paths: list[str]) -> str:
     """Suggest fields as flags."""
     return f"did you mean {' or '.join(f'--{path}' for path in paths)}?"
+
+
+def shown(value: Any) -> str:
+    """Write a value for a message, cut where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of thousands of digits
+        text = "..."
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+# Of each scalar: one of it, several of it, and an example.
+_SCALARS: dict[Any, tuple[str, str, Any]] = {
+    int: ("whole number", "whole numbers", 3),
+    float: ("number", "numbers", 0.5),
+    str: ("string", "strings", "^head"),
+    bool: ("true or false", "true or false", True),
+    type(None): ("None", "None", None),
+}
+_EXAMPLES = {int: (1, 3, 7), float: (0.5, 1.0), str: ("^head",)}
+
+
+def words(kind: Any, default: Any = dataclasses.MISSING, value: Any = None) -> str:
+    """Say in a few words what a field of this annotation may be, for a message.
+
+    Args:
+        kind: the annotation.
+        default: the field's, an example of what it may be.
+        value: what was given instead: a number for a string was probably meant as a duration.
+    """
+    args = typing.get_args(kind)
+    if typing.get_origin(kind) is tuple:
+        several = _SCALARS[args[0]][1] if args[0] in _SCALARS else f"a tuple of {_one(args[0])}s"
+        if Ellipsis not in args:
+            several = _one(kind)
+        example = default if isinstance(default, tuple) and default else _example(kind)
+        return f"{several}, such as {written(example)}"
+    if kind is str and isinstance(default, str) and default:
+        return f"a string, such as {default!r}"
+    if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
+        return f"a string: '{shown(value)}', or as a duration '{shown(value)} steps'"
+    one = _one(kind)
+    if kind not in (bool, type(None)) and typing.get_origin(kind) is None:
+        one = f"a{'n' if one[0] in 'AEIO' else ''} {one}"
+    if dataclasses.is_dataclass(kind) and isinstance(default, type):
+        return f"{one}, such as {default.__name__}()"
+    return one
+
+
+def _one(kind: Any) -> str:
+    """Name one value of an annotation."""
+    args, origin = typing.get_args(kind), typing.get_origin(kind)
+    if kind in _SCALARS:
+        return _SCALARS[kind][0]
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(words(arg) for arg in args)
+    if origin is dict:
+        return f"a dict from {_one(args[0])} to {_one(args[1])}"
+    if origin is tuple:
+        return "(" + ", ".join("..." if arg is Ellipsis else _one(arg) for arg in args) + ")"
+    return getattr(kind, "__name__", str(kind))
+
+
+def _example(kind: Any) -> Any:
+    args = typing.get_args(kind)
+    if typing.get_origin(kind) is not tuple:
+        return _SCALARS[kind][2] if kind in _SCALARS else kind
+    if len(args) == 2 and args[1] is Ellipsis:
+        return _EXAMPLES.get(args[0], (_example(args[0]),))
+    return tuple(map(_example, args))
+
+
+def written(values: tuple[Any, ...]) -> str:
+    """Write a tuple as a flag takes it: 1,3,7 or "('30%','60%')"."""
+    if all(isinstance(value, int | float) for value in values):
+        return ",".join(map(str, values))
+    items = ",".join(map(repr, values))
+    return f'"({items}{"," if len(values) == 1 else ""})"'

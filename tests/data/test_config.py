@@ -11,7 +11,8 @@ from vit_jax.data import (
     check,
     check_transform,
 )
-from vit_jax.data.config import check_pad, cover_size, crop_ranges, has_affine, is_random
+from vit_jax.data.checks import check_pad
+from vit_jax.data.config import cover_size, crop_ranges, has_affine, is_random
 from vit_jax.data.transform import Transform
 from vit_jax.errors import UserError
 from vit_jax.models import ViTConfig

@@ -6,6 +6,8 @@ import enum
 import math
 from collections.abc import Mapping
 
+from vit_jax.fields import value
+
 
 class Mode(enum.StrEnum):
     """Which direction of a metric is better."""
@@ -30,11 +32,11 @@ class CheckpointConfig:
     """
 
     every: str = "1 epoch"
-    keep: int = 2
-    keep_best: int = 1
+    keep: int = value(2, least=1)
+    keep_best: int = value(1, least=0)
     metric: str = "val/top1"
     mode: Mode = Mode.MAX
-    patience: int = 0
+    patience: int = value(0, least=0)
 
 
 def ranked(metrics: Mapping[int, Mapping[str, float]], metric: str, mode: Mode) -> list[int]:
@@ -44,5 +46,5 @@ def ranked(metrics: Mapping[int, Mapping[str, float]], metric: str, mode: Mode) 
     """
     sign = 1 if mode == Mode.MAX else -1
     values = {step: of_step.get(metric, math.nan) for step, of_step in metrics.items()}
-    finite = [step for step, value in values.items() if math.isfinite(value)]
+    finite = [step for step in values if math.isfinite(values[step])]
     return sorted(finite, key=lambda step: (sign * values[step], step), reverse=True)

@@ -15,8 +15,7 @@ from vit_jax import data, models
 from vit_jax.cli.contact_sheet import Tile, render
 from vit_jax.config import Config
 from vit_jax.data.augment import jitter, parse
-from vit_jax.data.config import mean_color
-from vit_jax.data.mix_config import is_on
+from vit_jax.data.config import is_on, mean_color
 from vit_jax.data.sources import Label, digest_of
 from vit_jax.errors import UserError
 from vit_jax.objectives import ObjectiveConfig, Supervised

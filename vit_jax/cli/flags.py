@@ -14,9 +14,16 @@ from absl import flags
 from ml_collections import config_flags
 from ml_collections.config_flags import tuple_parser
 
-from vit_jax import errors, fields, signals
+from vit_jax import errors, signals
 from vit_jax.errors import UserError
-from vit_jax.field_names import check_value_path, did_you_mean, nearest, value_at
+from vit_jax.field_names import (
+    check_value_path,
+    did_you_mean,
+    nearest,
+    value_at,
+    words,
+    written,
+)
 
 if TYPE_CHECKING:
     from vit_jax.config import Config
@@ -141,14 +148,14 @@ def _in_words(error: Exception, values: flags.FlagValues) -> str:
         return told
     parser, default = values[found[1]].parser, values[found[1]].default
     if isinstance(parser, tuple_parser.TupleParser):
-        shown = fields.written(tuple(default)) if default else "1,2 or \"('a','b')\""
+        shown = written(tuple(default)) if default else "1,2 or \"('a','b')\""
         form = f"a tuple, such as {shown}"
     elif isinstance(parser, flags.BooleanParser):
-        form = fields.words(bool)
+        form = words(bool)
     elif isinstance(parser, flags.IntegerParser) and parser.lower_bound is None:
-        form = fields.words(int)
+        form = words(int)
     elif isinstance(parser, flags.FloatParser) and parser.lower_bound is None:
-        form = fields.words(float)
+        form = words(float)
     elif isinstance(parser, flags.EnumClassParser):
         name, _, value = told.removesuffix(f": {error.__context__}").partition("=")
         choices = [str(choice.value) for choice in parser.enum_class]

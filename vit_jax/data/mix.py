@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, Key, Num, UInt8
 
-from vit_jax.data.mix_config import MixConfig, Partner, is_on
+from vit_jax.data.config import MixConfig, Partner, is_on
 from vit_jax.errors import UserError
 
 

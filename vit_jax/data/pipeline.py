@@ -15,13 +15,8 @@ import numpy as np
 from jaxtyping import Int
 
 from vit_jax.data.batches import Batches, label_dtype
-from vit_jax.data.config import (
-    DataConfig,
-    TransformConfig,
-    check_transform,
-    is_random,
-    mean_color,
-)
+from vit_jax.data.checks import check_transform
+from vit_jax.data.config import DataConfig, TransformConfig, is_random, mean_color
 from vit_jax.data.prefetch import BatchIterator
 from vit_jax.data.sources import Source
 from vit_jax.data.transform import Transform

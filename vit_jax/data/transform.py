@@ -14,11 +14,11 @@ from jaxtyping import Float, Int, UInt8
 from vit_jax.data import ops
 from vit_jax.data.augment import Policy, parse
 from vit_jax.data.augment.color import jitter
+from vit_jax.data.checks import check_pad
 from vit_jax.data.config import (
     Crop,
     Resize,
     TransformConfig,
-    check_pad,
     cover_size,
     crop_ranges,
     has_affine,

@@ -8,12 +8,11 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from vit_jax.fields import value
 from vit_jax.models.base import (
     ModelConfig,
     Output,
     check_input,
-    check_positive,
-    check_rates,
     compute_dtype,
     grid,
     pair,
@@ -42,13 +41,13 @@ class MixerConfig(ModelConfig):
     """
 
     patch: tuple[int, ...] = (16, 16)
-    dim: int = 768
-    depth: int = 12
-    token_mlp_dim: int = 384
-    channel_mlp_dim: int = 3072
+    dim: int = value(768, least=1)
+    depth: int = value(12, least=1)
+    token_mlp_dim: int = value(384, least=1)
+    channel_mlp_dim: int = value(3072, least=1)
     gelu: Gelu = Gelu.TANH
     norm_eps: float = 1e-6
-    drop_path_rate: float = 0.0
+    drop_path_rate: float = value(0.0, least=0, below=1)
     drop_path_rule: DropPathRule = DropPathRule.LINEAR
     init: Init = Init.JAX
     zero_head: bool = True
@@ -74,14 +73,8 @@ VARIANTS: dict[str, MixerConfig] = {
 
 
 def validate(cfg: MixerConfig) -> None:
-    """Refuse a combination of fields that cannot be built.
-
-    Raises:
-        UserError: naming the fields and what they may be.
-    """
+    """Refuse fields that do not go together, in one line that names them."""
     grid(pair(cfg.image_size, "image_size"), pair(cfg.patch, "patch"))
-    check_positive(cfg, "dim", "depth", "token_mlp_dim", "channel_mlp_dim")
-    check_rates(cfg, "drop_path_rate")
 
 
 class MixerBlock(nn.Module):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vit_jax import trees
+from vit_jax import fields, trees
 from vit_jax.errors import UserError, unknown
 from vit_jax.mup import Growth
 from vit_jax.optim import width
@@ -59,13 +59,6 @@ def _by_layer(params: trees.PyTree, value_of: Callable[[str], Any], dtype: Any) 
     return values
 
 
-def _compile(field: str, pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise UserError(f"optim.{field}: {pattern!r} is not a regex: {error}") from None
-
-
 def _matched(
     field: str, patterns: Sequence[str], params: trees.PyTree
 ) -> Callable[[str], int | None]:
@@ -74,7 +67,7 @@ def _matched(
     Raises:
         UserError: a pattern is no regex, or is the first match of no parameter.
     """
-    regexes = [_compile(field, pattern) for pattern in patterns]
+    regexes = [fields.regex(f"optim.{field}", pattern) for pattern in patterns]
     names = {
         layer: layer == layers[0]
         for name, leaf in trees.named_leaves(params)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which settings of the data do not go together; ranges stand at the fields of `config`."""
+
+from vit_jax.data.augment import parse
+from vit_jax.data.config import (
+    CROP_RANGES,
+    Crop,
+    DataConfig,
+    MixConfig,
+    Partner,
+    TransformConfig,
+    cover_size,
+    is_on,
+)
+from vit_jax.errors import UserError
+from vit_jax.fields import conform
+
+
+def check(cfg: DataConfig) -> None:
+    """Refuse what can be refused without the dataset and the model, naming the field."""
+    conform(cfg, "data.")
+    check_transform(cfg.transform, "data.transform")
+    _check_mix(cfg.mix)
+    if cfg.repeats > 1 and is_on(cfg.mix) and cfg.mix.partner is Partner.PREVIOUS:
+        raise UserError(
+            f"data.repeats={cfg.repeats} puts copies of an image next to each other, and "
+            "data.mix.partner='previous' would mix it with itself; set data.mix.partner=reversed"
+        )
+
+
+def check_transform(cfg: TransformConfig, name: str = "transform") -> None:
+    """Refuse a value out of range, and a setting that the chosen crop never reads."""
+    conform(cfg, f"{name}.")
+    for key in ("area", "aspect", "scale"):
+        value = getattr(cfg, key)
+        if value and value[0] > value[1]:
+            raise UserError(f"{name}.{key}={value} must be (low, high) with low <= high")
+        if value and key != "scale" and cfg.crop not in CROP_RANGES:
+            raise UserError(
+                f"{name}.{key} is set, but {name}.crop={cfg.crop.value!r} draws no "
+                "box; leave it () or choose the crop 'inception' or 'random_resized'"
+            )
+    if cfg.pad and cfg.crop is not Crop.RANDOM:
+        raise UserError(f"{name}.pad={cfg.pad} must be 0 unless {name}.crop is 'random'")
+    try:
+        parse(cfg.auto_augment)
+    except UserError as error:
+        raise UserError(f"{name}.{error}") from None
+
+
+def check_pad(cfg: TransformConfig, size: tuple[int, int], name: str = "transform") -> None:
+    """Refuse to mirror beyond the far side of an image resized for a model's (height, width)."""
+    short = min(cover_size(size, cfg.crop_ratio))
+    if cfg.pad >= short:
+        raise UserError(
+            f"{name}.pad={cfg.pad} must be smaller than the resized image, whose short side is "
+            f"{short}"
+        )
+
+
+def _check_mix(cfg: MixConfig) -> None:
+    """Refuse a setting that was changed and does not act."""
+    both = cfg.mixup_alpha > 0 and cfg.cutmix_alpha > 0
+    either = is_on(cfg), "mixup_alpha or cutmix_alpha"
+    needs = {
+        "prob": either,
+        "switch_prob": (both, "both mixup_alpha and cutmix_alpha"),
+        "per_example": either,
+        "partner": either,
+    }
+    for key, (acts, need) in needs.items():
+        value, default = getattr(cfg, key), getattr(MixConfig(), key)
+        if value != default and not acts:
+            raise UserError(
+                f"data.mix.{key}={value} has no effect without {need}; leave it at {default}"
+            )
