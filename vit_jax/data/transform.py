@@ -13,7 +13,7 @@ from jaxtyping import Float, Int, UInt8
 
 from vit_jax.data import ops
 from vit_jax.data.augment import Policy, parse
-from vit_jax.data.augment.color import jitter
+from vit_jax.data.augment.pillow import jitter
 from vit_jax.data.checks import check_pad
 from vit_jax.data.config import (
     Crop,

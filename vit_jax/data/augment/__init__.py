@@ -2,7 +2,7 @@
 """Augmentation policies by the text that names them, and colour jitter; uint8 in, uint8 out."""
 
 from vit_jax.data.augment import autoaugment, randaug, three_augment, timm_randaug
-from vit_jax.data.augment.color import jitter
+from vit_jax.data.augment.pillow import jitter
 from vit_jax.data.augment.policy import Policy
 from vit_jax.errors import UserError
 

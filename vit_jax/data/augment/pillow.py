@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of Pillow by the names that AutoAugment (arXiv:1805.09501) gave them.
+"""Operations of Pillow by the names that AutoAugment (arXiv:1805.09501) gave them; colour jitter.
 
 The PyTorch-born policies are defined by what Pillow computes, so Pillow computes it here.
 """
@@ -91,3 +91,17 @@ def operate(
         case "TranslateY":
             return affine(1, 0, 0, 0, 1, argument * picture.height)
     raise ValueError(f"no operation {name!r}")
+
+
+def jitter(image: Image, strength: float, rng: np.random.Generator) -> Image:
+    """Change brightness, contrast and saturation in random order, as torchvision's ColorJitter.
+
+    Each by a factor uniform in [max(0, 1 - strength), 1 + strength], rounded as Pillow rounds.
+    Saturation leaves a grey image alone.
+    """
+    enhancers = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
+    picture = to_pillow(image)
+    for which in rng.permutation(len(enhancers)):
+        factor = rng.uniform(max(0.0, 1 - strength), 1 + strength)
+        picture = enhancers[which](picture).enhance(factor)
+    return from_pillow(picture)
