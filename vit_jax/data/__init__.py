@@ -18,28 +18,3 @@ from vit_jax.data.pixel_cache import MAX_CACHED_BYTES
 from vit_jax.data.prefetch import Batch, BatchIterator
 from vit_jax.data.sources import Source, short_name, split_of
 from vit_jax.data.transform import evaluation_view
-
-__all__ = [
-    "MAX_CACHED_BYTES",
-    "Batch",
-    "BatchIterator",
-    "Crop",
-    "CropRule",
-    "DataConfig",
-    "MixConfig",
-    "Partner",
-    "Resize",
-    "Source",
-    "TransformConfig",
-    "batch_spec",
-    "check",
-    "check_transform",
-    "eval_batches",
-    "evaluation_view",
-    "normalize",
-    "open_source",
-    "short_name",
-    "split_of",
-    "targets",
-    "train_batches",
-]

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parameters are decayed, frozen or slowed down: regexes over the names of single layers."""
+"""Which parameters are decayed, frozen or slowed down: regexes over the names of single layers.
+
+Learning rates under maximal update parametrisation follow from the optimizer (docs/mup.md).
+"""
 
 import dataclasses
 import re
@@ -10,8 +13,7 @@ import numpy as np
 
 from vit_jax import fields, trees
 from vit_jax.errors import UserError, unknown
-from vit_jax.mup import Growth
-from vit_jax.optim import width
+from vit_jax.mup import Growth, Part, part
 from vit_jax.optim.config import OptimConfig, Optimizer
 
 # By parameter name: one value of shape (), or, where its layers differ, one of shape (L, 1, ...).
@@ -25,6 +27,21 @@ _STACK = re.compile(r"(?:^|/)(\w*blocks)/(\d+)/")
 _STACKS = ("local_blocks", "blocks", "token_blocks")  # in the order of their depth
 # What merges patches stands at the beginning of its stage: it belongs to the stage's first block.
 _STAGE = re.compile(r"^stage(\d+)/(?:block(\d+)/)?")
+
+# The power of the width's growth m that multiplies the learning rate; 0 where there is none.
+# Updates whose numbers have a size of their own (arXiv:2203.03466 table 3, "Adam LR"). So has
+# Adafactor as it is here, without scaling by the parameter.
+_SIGN_LIKE = {Part.HIDDEN: -1.0, Part.OUTPUT: -1.0}
+_POWERS: Mapping[Optimizer, Mapping[Part, float]] = {
+    Optimizer.ADAMW: _SIGN_LIKE,
+    Optimizer.LION: _SIGN_LIKE,
+    Optimizer.ADAFACTOR: _SIGN_LIKE,
+    # Orthogonal updates are to have a spectral norm that does not grow (arXiv:2310.17813, condition
+    # 1); with numbers as large as AdamW's (`transforms.scale_by_matrix_size`) it is sqrt(m).
+    Optimizer.MUON: {Part.HIDDEN: -0.5, Part.OUTPUT: -1.0},
+    # Table 3, "SGD LR".
+    Optimizer.SGD: {Part.INPUT: 1.0, Part.HEAD_NORM: 1.0, Part.OUTPUT: -1.0},
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -139,6 +156,34 @@ def _layer_decay(factor: float, params: trees.PyTree) -> Callable[[str], float]:
     return value_of
 
 
+def _width_factor(cfg: OptimConfig, growth: Growth | None, name: str) -> float:
+    """Return what multiplies a parameter's update, but not its decay, for the width's sake."""
+    if growth is None:
+        return 1.0
+    kind = part(name)
+    m = growth.head_dim if kind is Part.HEAD_NORM else growth.dim
+    return m ** _POWERS[cfg.name].get(kind, 0.0)
+
+
+def check_width(cfg: OptimConfig) -> None:
+    """Refuse settings that do not carry over from one width to another, and say what to do."""
+    what = ""
+    if cfg.name not in _POWERS:
+        # A step as large as its parameter: of a head that starts at zero it is Adam's, later not.
+        what = f"{cfg.name}; choose optim.name from {', '.join(_POWERS)}"
+    elif cfg.name == Optimizer.SGD and cfg.clip_norm:
+        # The head's gradient, and with it the norm of all, grows as sqrt(m).
+        what = "sgd with clipping by the global norm, which grows; set optim.clip_norm=0"
+    elif cfg.coupled_decay:
+        # The rates of a width would scale it, and lr times weight decay is to be the same at each.
+        what = "sgd with coupled decay; set optim.coupled_decay=False and a weight decay of its own"
+    elif cfg.sam_rho:
+        # One length of climb for all parameters (arXiv:2411.00075 gives each layer its own).
+        what = "sharpness-aware minimisation; set optim.sam_rho=0"
+    if what:
+        raise UserError(f"model.mup_base_dim has no rule for {what}")
+
+
 def make_rules(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = None) -> Rules:
     """Apply the config's regexes to the parameters (arrays or ShapeDtypeStructs).
 
@@ -171,9 +216,7 @@ def make_rules(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = N
         ),
         frozen=frozen,
         lr=_by_layer(params, lr_of, np.float32),
-        width=_by_layer(
-            params, lambda name: width.factor(cfg, growth, name) if growth else 1.0, np.float32
-        ),
+        width=_by_layer(params, lambda name: _width_factor(cfg, growth, name), np.float32),
     )
 
 
