@@ -8,9 +8,9 @@ Each appears under its final name only when it is complete (storage.py). A diges
 import logging
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, SupportsFloat
+from typing import Any, NamedTuple, SupportsFloat, TypeVar
 
 import jax
 from jax.experimental import multihost_utils
@@ -18,13 +18,13 @@ from jax.experimental import multihost_utils
 from vit_jax import trees
 from vit_jax.checkpoints import folder, storage
 from vit_jax.checkpoints import record as record_lib
-from vit_jax.checkpoints.config import CheckpointConfig, ranked
+from vit_jax.checkpoints.config import CheckpointConfig, check_path, ranked
 from vit_jax.checkpoints.orbax_errors import cause, silence_orbax
-from vit_jax.checkpoints.paths import check_path
 from vit_jax.checkpoints.record import Damaged, Unreadable
 from vit_jax.errors import IO_ERROR, UserError
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class CorruptCheckpoints(UserError):
@@ -77,7 +77,7 @@ class Checkpointer:
         record_lib.on_all_processes(self._read_metrics)
 
     def _read_metrics(self) -> None:
-        for step in [int(e.name) for e in self._directory.iterdir() if e.name.isdecimal()]:
+        for step in steps_in(self._directory):
             try:
                 self._metrics[step] = storage.read_record(self._path(step)).metrics
             except Damaged:
@@ -162,13 +162,11 @@ class Checkpointer:
         reasons: list[str] = []
         for step in sorted(self._metrics, reverse=True):
             try:
-                restored = self._load(abstract, step)
+                return self._load(abstract, step)
             except Damaged as damage:
                 reasons.append(f"step {step}: {damage}")
                 self._bad.add(step)
                 _log.warning("checkpoint %s is unusable, trying an older one: %s", step, damage)
-            else:
-                return restored
         if reasons:
             raise CorruptCheckpoints(
                 f"no checkpoint in {self._directory} is usable ({'; '.join(reasons)}); "
@@ -184,14 +182,7 @@ class Checkpointer:
             UserError: there is none of that step, or it is of another model or optimizer.
         """
         self.wait()
-        self._check_exists(step)
-        try:
-            return self._load(abstract, step)
-        except Damaged as damage:
-            self._bad.add(step)
-            raise CorruptCheckpoints(
-                f"checkpoint {self._path(step)} is unusable: {damage}"
-            ) from None
+        return self._intact(step, lambda: self._load(abstract, step))
 
     def metadata(self, step: int) -> dict[str, Any]:
         """Return the metadata saved with a step, without reading its arrays.
@@ -200,13 +191,7 @@ class Checkpointer:
             CorruptCheckpoints: it cannot be read.
             UserError: there is no checkpoint of that step.
         """
-        self._check_exists(step)
-        try:
-            return storage.read_record(self._path(step)).metadata
-        except Damaged as damage:
-            raise CorruptCheckpoints(
-                f"checkpoint {self._path(step)} is unusable: {damage}"
-            ) from None
+        return self._intact(step, lambda: storage.read_record(self._path(step))).metadata
 
     def steps(self) -> list[int]:
         """List the steps of the finished checkpoints not known to be damaged, oldest first."""
@@ -226,13 +211,8 @@ class Checkpointer:
         Raises:
             SaveFailed: a save failed since the last call.
         """
-        failure = self._join(seconds)
-        if failure:
+        if failure := self._join(seconds):
             raise failure
-
-    def close(self) -> None:
-        """Finish as `wait` does; nothing else needs closing."""
-        self.wait()
 
     def _join(self, seconds: float | None = None) -> SaveFailed | None:
         if self._pending is not None:
@@ -246,10 +226,17 @@ class Checkpointer:
     def _path(self, step: int) -> Path:
         return self._directory / str(step)
 
-    def _check_exists(self, step: int) -> None:
+    def _intact(self, step: int, read: Callable[[], T]) -> T:
+        """Return what `read` finds in a checkpoint, which must be there and intact."""
         if step not in self._metrics:
             there = ", ".join(map(str, sorted(self._metrics))) or "none"
             raise UserError(f"no checkpoint of step {step} in {self._directory}; there: {there}")
+        try:
+            return read()
+        except Damaged as damage:
+            self._bad.add(step)
+            path = self._path(step)
+            raise CorruptCheckpoints(f"checkpoint {path} is unusable: {damage}") from None
 
     def _best(self) -> list[int]:
         # A copy, for the thread of a save may add and remove steps meanwhile.

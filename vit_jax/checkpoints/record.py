@@ -52,7 +52,7 @@ def describe(
     """Describe a state; waits for its arrays to be computed.
 
     Raises:
-        NonFinite: it is none to go on from.
+        NonFinite: the state contains NaN or infinity.
     """
     sums, bad = examine(state)
     if bad:
