@@ -56,7 +56,6 @@ class AutoAugment:
     fill: tuple[int, ...]
 
     def __call__(self, image: Image, rng: np.random.Generator) -> Image:
-        """Return the augmented image."""
         steps = self.sub_policies[int(rng.integers(len(self.sub_policies)))]
         chosen = tuple(step for step in steps if rng.random() < step.prob)
         return self._apply(chosen, image, rng)

@@ -46,7 +46,7 @@ def operate(
     """Apply one operation.
 
     Args:
-        name: which.
+        name: as in AutoAugment.
         picture: of mode L or RGB; on L, Color does nothing.
         argument: degrees of Rotate, counter-clockwise; pixels along x per pixel of y of ShearX,
             about the top left corner, and the other way round of ShearY; share of the side of
@@ -55,9 +55,6 @@ def operate(
             Sharpness, 1 for no change. The others take none.
         fill: level of what comes in from outside, one or one per channel.
         resample: how the first three read between pixels.
-
-    Raises:
-        ValueError: no such operation.
     """
     color = fill[0] if picture.mode == "L" else (fill * 3)[:3]
 

@@ -33,14 +33,12 @@ class RandAugment(NamedTuple):
     magnitude: float
 
     def __call__(self, image: Image, rng: np.random.Generator) -> Image:
-        """Return the augmented image."""
         operations = tuple(OPERATIONS.values())
         for _ in range(self.num_ops):
             image = operations[int(rng.integers(len(operations)))](image, self.magnitude, rng)
         return image
 
     def parts(self) -> dict[str, Operation]:
-        """Return the 16 operations at the policy's magnitude, by name."""
         return {
             name: lambda image, rng, run=run: run(image, self.magnitude, rng)
             for name, run in OPERATIONS.items()
@@ -48,20 +46,15 @@ class RandAugment(NamedTuple):
 
 
 def read(text: str, fill: tuple[int, ...]) -> RandAugment | None:
-    """Read "randaug(2,10)"; None is any other text. Fills with 128, as published, not `fill`.
-
-    Raises:
-        UserError: a number out of its range.
-    """
+    """Read "randaug(2,10)"; None is any other text. Fills with 128, as published, not `fill`."""
     match = re.fullmatch(r"randaug\(\s*(\d+)\s*,\s*(\d+(?:\.\d+)?)\s*\)", text)
     if match is None:
         return None
-    policy = RandAugment(int(match[1]), float(match[2]))
-    if not 1 <= policy.num_ops <= 16:
+    if not 1 <= int(match[1]) <= 16:
         raise UserError(f"auto_augment={text!r}: OPS={match[1]} must be in 1..16")
-    if policy.magnitude > 30:
+    if float(match[2]) > 30:
         raise UserError(f"auto_augment={text!r}: MAGNITUDE={match[2]} must be in 0..30")
-    return policy
+    return RandAugment(int(match[1]), float(match[2]))
 
 
 def _lookup(image: Image, table: np.ndarray) -> Image:

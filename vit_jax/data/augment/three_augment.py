@@ -17,11 +17,9 @@ class ThreeAugment:
     """Apply one of the three, each as likely."""
 
     def __call__(self, image: Image, rng: np.random.Generator) -> Image:
-        """Return the augmented image."""
         return _OPERATIONS[int(rng.integers(len(_OPERATIONS)))](image, rng)
 
     def parts(self) -> dict[str, Operation]:
-        """Return the three, by name."""
         return {operation.__name__: operation for operation in _OPERATIONS}
 
 
