@@ -28,12 +28,9 @@ _AS_GOOD = 0.4  # how far behind the best another suggestion may lie; both score
 
 
 def check_path(cfg: Any, path: str, root: str = "config") -> None:
-    """Refuse an override of a field that does not exist: check_path(cfg, "optim.lr").
+    """Refuse an override of a field that does not exist, with the nearest of the whole config.
 
-    `root` is what the flag calls `cfg`.
-
-    Raises:
-        UserError: naming the unknown part and the nearest fields of the whole config.
+    check_path(cfg, "optim.lr"); `root` is what the flag calls `cfg`.
     """
     node, seen = cfg, root
     for part in path.split("."):
@@ -49,20 +46,16 @@ def check_path(cfg: Any, path: str, root: str = "config") -> None:
 
 
 def check_value_path(cfg: Any, path: str, root: str = "config") -> None:
-    """Refuse an override of what holds fields instead of being one, besides unknown ones.
-
-    Raises:
-        UserError: naming fields of the group.
-    """
+    """Refuse an override of an unknown field, and of a group of fields."""
     check_path(cfg, path, root)
     inside = children(value_at(cfg, path))
     if inside is None:
         return
     flags = [f"--{root}.{path}.{name}" for name in inside]
-    told = ", ".join(flags[:4]) + (f", ... ({len(flags)} in all)" if len(flags) > 4 else "")
+    listed = ", ".join(flags[:4]) + (f", ... ({len(flags)} in all)" if len(flags) > 4 else "")
     raise UserError(
         f"--{root}.{path} is a group of fields, which only a config file can set as a whole; "
-        f"here set one of {told or 'its fields (it has none)'}"
+        f"here set one of {listed or 'its fields (it has none)'}"
     )
 
 
@@ -89,14 +82,10 @@ def _paths(node: Any, before: str) -> Iterator[str]:
 
 
 def nearest(tree: Any, path: str, alike: float = _ALIKE) -> list[str]:
-    """List up to three fields of all that there are, nearest first.
+    """List up to three fields of a config, or of several by name, that `path` may mean.
 
-    Compared are the last names, `lr` with that of `optim.lr`, then the whole names.
-
-    Args:
-        tree: a config, or several by name.
-        path: what was written.
-        alike: how alike the last names must be; 1 is the same.
+    The last names, `lr` and that of `optim.lr`, must be as similar as `alike` (1: equal); then the
+    whole names decide. The nearest comes first.
     """
     known = list(_paths(tree, ""))
     last = path.rpartition(".")[2].lower()
@@ -139,12 +128,9 @@ _EXAMPLES = {int: (1, 3, 7), float: (0.5, 1.0), str: ("^head",)}
 
 
 def words(kind: Any, default: Any = dataclasses.MISSING, value: Any = None) -> str:
-    """Say in a few words what a field of this annotation may be, for a message.
+    """Describe in a few words what a field of the annotation `kind` may be, with an example.
 
-    Args:
-        kind: the annotation.
-        default: the field's, an example of what it may be.
-        value: what was given instead: a number for a string was probably meant as a duration.
+    `value` was given instead: a number for a string was probably meant as a duration.
     """
     args = typing.get_args(kind)
     if typing.get_origin(kind) is tuple:

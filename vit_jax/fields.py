@@ -45,10 +45,8 @@ def value(
 
     Args:
         default: an immutable value.
-        least: bounds of a number, or of every number in a tuple, however deep; strings have none.
-        above: likewise, the bound itself excluded.
-        most: as `least`.
-        below: as `above`.
+        least, above, most, below: bounds of a number, or of every number in a tuple, however deep;
+            `above` and `below` are outside of the range themselves.
         lengths: how many items a tuple may have.
         note: the end of the message about a value out of range: "0 turns it off".
         free: a continued run may change it: it changes rounding at most, or when the run ends.
@@ -65,11 +63,9 @@ def group(kind: type, *, free: bool = False) -> Any:
 
 
 def is_free(node: Any, path: str) -> bool:
-    """Return whether a field, or a group that it lies in, is declared free.
+    """Return whether a config's field "model.remat", or a group around it, is declared free.
 
-    Args:
-        node: the config that holds it.
-        path: its dotted name, "model.remat"; a name that the config lacks is not free.
+    A name that the config lacks is not.
     """
     for name in path.split("."):
         field = getattr(node, "__dataclass_fields__", {}).get(name)
@@ -83,11 +79,8 @@ def conform(node: Any, path: str = "") -> None:
     """Bring every value of a config to its field's annotation, in place, and check its range.
 
     What can mean one thing alone is taken: "center" for Crop.CENTER, 64 for (64,), a list for a
-    tuple, 1 for 1.0.
-
-    Args:
-        node: a dataclass; those inside it follow, by their own classes.
-        path: what stands before its fields in messages, such as "data.".
+    tuple, 1 for 1.0. Dataclasses inside follow, by their own classes. `path` stands before the
+    fields in messages, such as "data.".
 
     Raises:
         UserError: a value of another kind, no such choice, a number out of range, not finite or of
@@ -125,11 +118,7 @@ def _numbers(value: Any) -> Iterator[float]:
 
 
 def regex(name: str, pattern: str) -> re.Pattern[str]:
-    """Compile a pattern that the field `name` holds.
-
-    Raises:
-        UserError: it is no regex.
-    """
+    """Compile a pattern that the field `name` holds, or raise UserError."""
     try:
         return re.compile(pattern)
     except re.error as error:
@@ -148,13 +137,10 @@ def _default(field: dataclasses.Field) -> Any:
 
 
 def conformed(kind: Any, name: str, value: Any, default: Any = _MISSING) -> Any:
-    """Return a value as its annotation has it, as `conform` does; ranges are not checked.
+    """Return a value as its annotation `kind` has it, as `conform` does; ranges are not checked.
 
-    Args:
-        kind: the annotation; one that is neither a type nor made of types takes anything.
-        name: the field, for messages.
-        value: what it is set to.
-        default: the field's, for messages an example of what it may be.
+    An annotation that is neither a type nor made of types takes anything. `name` is the field's,
+    `default` its default, an example for messages.
     """
     value = _read(kind, name, value, default)
     _check_numbers(name, value)
@@ -186,8 +172,8 @@ def _read(kind: Any, name: str, value: Any, default: Any) -> Any:
         return value
     if kind is bool and type(value) is int and value in (0, 1):
         return bool(value)  # as a flag takes them
-    if kind is float and type(value) is int:
-        return _as_float(value)
+    if kind is float and type(value) is int:  # as a flag reads 1
+        return float(value) if abs(value) < 2**1023 else math.inf
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise _wrong(kind, name, value, default)
     return value
@@ -244,14 +230,6 @@ def _read_dict(kind: Any, name: str, value: Any, default: Any) -> Any:
         raise _wrong(kind, name, value, default)
     read = {key: _read(of_value, f"{name}.{key}", item, _MISSING) for key, item in value.items()}
     return value if all(read[key] is value[key] for key in value) else read
-
-
-def _as_float(number: int) -> float:
-    """Return a whole number, as which a flag reads 1, as a float."""
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf
 
 
 def _check_numbers(name: str, value: Any) -> None:

@@ -18,11 +18,7 @@ def normalize(
     std: tuple[float, ...],
     dtype: jnp.dtype | type = jnp.float32,
 ) -> Float[Array, "B H W C"]:
-    """Return (images / 255 - mean) / std in float32, then cast; mean and std are 1 or C values.
-
-    Raises:
-        UserError: another number of values.
-    """
+    """Return (images / 255 - mean) / std in float32, then cast; mean and std are 1 or C values."""
     for name, value in (("mean", mean), ("std", std)):
         if len(value) not in (1, images.shape[-1]):
             raise UserError(
@@ -80,7 +76,7 @@ def _weights(
     """
     batch, height, width, _ = shape
     count = batch if cfg.per_example else 1
-    # Lambda is drawn from `rng` itself, that is from the first two keys of its split.
+    # `rng` itself draws lambda: that uses the first two keys of its split, so they are left out.
     kind_key, box_key, on_key = jax.random.split(rng, 5)[2:]
     cut, alpha = jnp.full(count, cfg.cutmix_alpha > 0), cfg.mixup_alpha or cfg.cutmix_alpha
     if cfg.mixup_alpha and cfg.cutmix_alpha:

@@ -213,14 +213,8 @@ def affine_matrices(
     About the centre: shear along x, then zoom and rotate, then shift. Differs from torchvision:
     the shift is not rounded to whole pixels, which at 8x8 would leave three places to be.
 
-    Args:
-        drawn: uniform in [0, 1), for the angle, the shifts along x and y, zoom and shear.
-        height: of the images.
-        width: likewise.
-        degrees: as `TransformConfig` has it, like the rest.
-        translate: largest shifts.
-        scale: range of the zoom.
-        shear: largest angle in degrees.
+    `drawn` is uniform in [0, 1), for the angle, the shifts along x and y, zoom and shear;
+    `degrees` and the rest are as `TransformConfig` has them.
     """
     angle, dx, dy, zoom, lean = (drawn * 2 - 1).T
     zoom = scale[0] + (zoom + 1) / 2 * (scale[1] - scale[0])
