@@ -205,15 +205,7 @@ def check_classes(cfg: Config, num_classes: int) -> None:
 
 
 def plan(cfg: Config, num_examples: int) -> Plan:
-    """Turn every duration of the config into steps.
-
-    Args:
-        cfg: the run.
-        num_examples: length of the training split.
-
-    Raises:
-        UserError: an unreadable duration, or a run of no steps.
-    """
+    """Turn every duration of the config into steps, for a training split of `num_examples`."""
     clock = Clock(batch_size=cfg.data.batch_size, num_examples=num_examples)
     total = clock.steps(cfg.duration)
     if total < 1:

@@ -104,8 +104,4 @@ def _fill(node: Any, tree: Mapping[str, Any], path: str) -> None:
         if dataclasses.is_dataclass(kinds[name]):
             _fill(getattr(node, name), value, f"{path}{name}.")
         else:
-            setattr(node, name, conformed(kinds[name], path + name, _as_tuple(value)))
-
-
-def _as_tuple(value: Any) -> Any:
-    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
+            setattr(node, name, conformed(kinds[name], path + name, value))

@@ -50,11 +50,7 @@ class MeshConfig:
 
 
 def mesh_shape(cfg: MeshConfig, num_devices: int) -> tuple[int, int, int]:
-    """Resolve -1 and check that there are devices enough; fewer than all is one's choice.
-
-    Raises:
-        UserError: the sizes cannot be laid over `num_devices` devices.
-    """
+    """Resolve -1 and refuse sizes that do not fit `num_devices`; fewer than all is allowed."""
     sizes = [cfg.data, cfg.fsdp, cfg.tensor]
     asked = ", ".join(f"mesh.{a}={s}" for a, s in zip(AXES, sizes, strict=True))
     if sizes.count(-1) > 1 or any(s < 1 and s != -1 for s in sizes):
@@ -75,8 +71,7 @@ def mesh_shape(cfg: MeshConfig, num_devices: int) -> tuple[int, int, int]:
 def make_mesh(cfg: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """Lay `devices` (default: all, of all hosts) over the (data, fsdp, tensor) mesh.
 
-    Raises:
-        UserError: a mesh that does not fit, or one that leaves a host without work.
+    A mesh that does not fit, or that leaves a host without work, is refused.
     """
     devices = list(devices) if devices is not None else jax.devices()
     shape = mesh_shape(cfg, len(devices))
@@ -96,10 +91,6 @@ def device_grid(shape: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarr
     lie apart in a batch. Blocks of hosts side by side look tidier, but v5e's compiler refuses the
     strided groups that they make. Between slices `data` alone crosses the network. GPUs and CPUs
     lie in the order of their processes, tensor first, then fsdp: a node's share its fast links.
-
-    Args:
-        shape: of (data, fsdp, tensor).
-        devices: as many as that takes.
 
     Raises:
         UserError: processes of unlike numbers of devices, or a mesh that slices cannot share out.
@@ -207,11 +198,7 @@ def own_share(mesh: Mesh) -> float:
 
 
 def batch_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
-    """Return which rows [b] of a global batch this process's devices hold, in ascending order.
-
-    Raises:
-        UserError: the batch cannot be divided evenly.
-    """
+    """Return which rows [b] of a global batch this process's devices hold, in ascending order."""
     parts = batch_parts(mesh)
     if batch_size % parts:
         raise UserError(f"a batch of {batch_size} cannot be divided evenly over {parts} devices")
@@ -253,11 +240,8 @@ def constrain_parameter(p: jax.Array, name: str) -> jax.Array:
 
     A layer then gathers its own weights only, after it has cast them, however many layers of a
     stack are laid out; and sums of gradients end as shards (reduce-scatters) where they are made,
-    not as copies in every device. A no-op outside `jax.set_mesh`, and on one device.
-
-    Args:
-        p: one layer's, not a stack's.
-        name: the module's and the parameter's, such as "qkv/kernel".
+    not as copies in every device. A no-op outside `jax.set_mesh`, and on one device. `name` is the
+    module's and the parameter's, such as "qkv/kernel".
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:

@@ -58,10 +58,7 @@ def ignore_plugins(asked: str) -> None:
     """Leave out the plugins of TPUs and GPUs that are here to compile for them, not to run.
 
     On a machine without either, jax would load them to look for devices: a page of errors, and
-    libtpu may ask the network for its metadata server.
-
-    Args:
-        asked: $JAX_PLATFORMS, which wins.
+    libtpu may ask the network for its metadata server. `asked` is $JAX_PLATFORMS, which wins.
     """
     if asked or sys.platform != "linux":
         return

@@ -16,8 +16,8 @@ import jax
 from jax.experimental import multihost_utils
 
 from vit_jax import trees
-from vit_jax.checkpoints import folder, storage
 from vit_jax.checkpoints import record as record_lib
+from vit_jax.checkpoints import storage
 from vit_jax.checkpoints.config import CheckpointConfig, check_path, ranked
 from vit_jax.checkpoints.orbax_errors import cause, silence_orbax
 from vit_jax.checkpoints.record import Damaged, Unreadable
@@ -54,12 +54,7 @@ class Checkpointer:
     """
 
     def __init__(self, directory: str | Path, cfg: CheckpointConfig) -> None:
-        """Open or create `directory`, and remove what a killed save or deletion left there.
-
-        Raises:
-            UserError: a path that Orbax does not find again.
-            Unreadable: the operating system does not let a checkpoint be read.
-        """
+        """Open or create `directory`, and remove what a killed save or deletion left there."""
         silence_orbax()
         self._directory = Path(directory).absolute()
         check_path(self._directory)
@@ -175,22 +170,12 @@ class Checkpointer:
         return None
 
     def restore_step(self, abstract: trees.PyTree, step: int) -> Restored:
-        """Load one checkpoint, as `restore` does.
-
-        Raises:
-            CorruptCheckpoints: it is damaged.
-            UserError: there is none of that step, or it is of another model or optimizer.
-        """
+        """Load the checkpoint of one step, as `restore` does."""
         self.wait()
         return self._intact(step, lambda: self._load(abstract, step))
 
     def metadata(self, step: int) -> dict[str, Any]:
-        """Return the metadata saved with a step, without reading its arrays.
-
-        Raises:
-            CorruptCheckpoints: it cannot be read.
-            UserError: there is no checkpoint of that step.
-        """
+        """Return the metadata saved with a step, without reading its arrays."""
         return self._intact(step, lambda: storage.read_record(self._path(step))).metadata
 
     def steps(self) -> list[int]:
@@ -206,11 +191,7 @@ class Checkpointer:
         return next(iter(self._best()), None)
 
     def wait(self, seconds: float | None = None) -> None:
-        """Block until the save under way is on disk, for at most so many seconds.
-
-        Raises:
-            SaveFailed: a save failed since the last call.
-        """
+        """Block until the save under way is on disk, or raise why a save failed (SaveFailed)."""
         if failure := self._join(seconds):
             raise failure
 
@@ -255,16 +236,16 @@ class Checkpointer:
             damaged = step in self._bad
             self._bad.discard(step)
             if jax.process_index() == 0:
-                (folder.set_aside if damaged else folder.delete)(self._path(step))
+                (storage.set_aside if damaged else storage.delete)(self._path(step))
 
     def _clear(self) -> None:
         if jax.process_index() == 0:
-            folder.clear(self._directory)
+            storage.clear(self._directory)
 
     def _make_folder(self) -> None:
         try:
             if jax.process_index() == 0:
-                folder.try_to_write(self._directory)
+                storage.try_to_write(self._directory)
         except OSError as error:
             raise Damaged(error.strerror) from error
 

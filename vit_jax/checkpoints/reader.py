@@ -59,9 +59,6 @@ def load(saved: Saved, names: Iterable[str]) -> dict[str, np.ndarray]:
     """Read arrays by their names in the record, and verify their digests.
 
     Every process of a run must call it; each gets all arrays whole.
-
-    Raises:
-        UserError: the checkpoint is damaged.
     """
 
     def read() -> trees.PyTree:

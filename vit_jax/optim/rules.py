@@ -81,8 +81,7 @@ def _matched(
 ) -> Callable[[str], int | None]:
     """Return a function from a layer's name to the index of the first pattern found in it.
 
-    Raises:
-        UserError: a pattern is no regex, or is the first match of no parameter.
+    A pattern that is the first match of no parameter is refused.
     """
     regexes = [fields.regex(f"optim.{field}", pattern) for pattern in patterns]
     names = {
@@ -110,11 +109,7 @@ def _matched(
 
 
 def _position(name: str) -> tuple[int, int] | None:
-    """Return what sorts the blocks by depth; None outside of them.
-
-    Raises:
-        UserError: a stack whose place among the others is not known.
-    """
+    """Return what sorts the blocks by depth; None outside of them."""
     if _EMBEDDING.match(name):  # a hybrid's backbone has stages, too
         return None
     if stage := _STAGE.match(name):
@@ -187,8 +182,7 @@ def check_width(cfg: OptimConfig) -> None:
 def make_rules(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = None) -> Rules:
     """Apply the config's regexes to the parameters (arrays or ShapeDtypeStructs).
 
-    `growth` is how much wider the model is than its base under maximal update parametrisation;
-    None is the standard one.
+    `growth` is as in `make_optimizer`.
 
     Raises:
         UserError: a pattern is no regex or matches nothing, nothing is left to train, or
@@ -230,11 +224,8 @@ def describe(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = Non
     """Tabulate what the rules do to each parameter (arrays or ShapeDtypeStructs).
 
     `decay` is "yes", "no" or "2 of 12 layers"; `lr` is "frozen" or the factor on the learning
-    rate, "1", "0.1" or, over the layers, "0.0687 to 0.75", with the number of frozen layers. That
-    of the width is in it.
-
-    Raises:
-        UserError: as `make_optimizer`.
+    rate, the width's included, "1", "0.1" or, over the layers, "0.0687 to 0.75", with the number
+    of frozen layers.
     """
     rules = make_rules(cfg, params, growth)
     rows = []

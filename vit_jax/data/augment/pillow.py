@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image as PillowImage
 from PIL import ImageEnhance, ImageOps
 
-from vit_jax.data.augment.policy import Image
+from vit_jax.data.ops import Image
 
 Picture = PillowImage.Image
 Resampling = PillowImage.Resampling

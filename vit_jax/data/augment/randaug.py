@@ -16,8 +16,7 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from vit_jax.data.augment.policy import Image, Operation
-from vit_jax.data.ops import warp
+from vit_jax.data.ops import Image, Operation, warp
 from vit_jax.errors import UserError
 
 FORM = "randaug(OPS,MAGNITUDE) with OPS in 1..16 and MAGNITUDE in 0..30"
