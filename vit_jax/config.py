@@ -100,24 +100,21 @@ def check(cfg: Config) -> None:
     models.create(cfg.model)
     data.check(cfg.data)
     check_pad(cfg.data.transform, models.input_shape(cfg.model)[:2], "data.transform")
-    if cfg.model.channels not in (1, 3):
-        raise UserError(f"model.channels={cfg.model.channels} must be 1 (grey) or 3 (RGB)")
-    for key in ("mean", "std"):
-        if len(getattr(cfg.data, key)) not in (1, cfg.model.channels):
-            raise UserError(
-                f"data.{key}={getattr(cfg.data, key)} must hold one value, or one for each of "
-                f"model.channels={cfg.model.channels}"
-            )
+    channels = cfg.model.channels
+    if channels not in (1, 3):
+        raise UserError(f"model.channels={channels} must be 1 (grey) or 3 (RGB)")
+    for key, each in (("mean", cfg.data.mean), ("std", cfg.data.std)):
+        if len(each) not in (1, channels):
+            raise UserError(f"data.{key}={each} must hold 1 or model.channels={channels} values")
     optim.validate(cfg.optim)
     if models.growth(cfg.model) is not None:
         optim.check_width(cfg.optim)
     objectives.validate(cfg.objective)
     objectives.check_effect(cfg.objective, cfg.model, cfg.data.mix)
     objectives.check_teacher(cfg.objective.distill, cfg.model, cfg.data)
-    if cfg.data.batch_size % cfg.accum_steps:
-        raise UserError(
-            f"accum_steps={cfg.accum_steps} must divide data.batch_size={cfg.data.batch_size}"
-        )
+    steps, size = cfg.accum_steps, cfg.data.batch_size
+    if size % steps:
+        raise UserError(f"accum_steps={steps} must divide data.batch_size={size}")
     init_config.validate(cfg.init)
     for name in cfg.evals:
         if not re.fullmatch(r"[a-z0-9_]+", name) or name in ("train", "perf"):
@@ -142,11 +139,9 @@ def check_types(cfg: Config) -> None:
 def _check_checkpoint(cfg: Config) -> None:
     """Refuse a metric that no evaluation along the way measures."""
     keeping = cfg.checkpoint
+    patience = f"checkpoint.patience={keeping.patience}"
     if keeping.patience and not keeping.keep_best:
-        raise UserError(
-            f"checkpoint.patience={keeping.patience} ends a run with its best parameters; keep "
-            "them: checkpoint.keep_best=1"
-        )
+        raise UserError(f"{patience} ends with the best parameters; set checkpoint.keep_best=1")
     periods = {
         f"{name}{suffix}/{key}": ev.every
         for name, ev in cfg.evals.items()
@@ -155,10 +150,7 @@ def _check_checkpoint(cfg: Config) -> None:
     }
     measured = [metric for metric, every in periods.items() if every]
     if keeping.patience and not measured:
-        raise UserError(
-            f"checkpoint.patience={keeping.patience} counts evaluations, and none is made along "
-            "the way; give one a period: evals.<name>.every"
-        )
+        raise UserError(f"{patience} counts evaluations; give one a period: evals.<name>.every")
     ranked = keeping.patience or (keeping.keep_best and keeping.metric and measured)
     if ranked and keeping.metric in periods and keeping.metric not in measured:
         name = keeping.metric.partition("/")[0].removesuffix("_ema")

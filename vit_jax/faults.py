@@ -33,9 +33,7 @@ class FaultsConfig:
 def validate(cfg: FaultsConfig) -> None:
     """Refuse to skip spikes where nothing looks for them."""
     if cfg.skip_spikes and not cfg.spike_sigmas:
-        raise UserError(
-            "faults.skip_spikes=True skips nothing with faults.spike_sigmas=0; set it to 6"
-        )
+        raise UserError("faults.skip_spikes=True skips nothing with spike_sigmas=0; set it to 6")
 
 
 def is_spike(loss: Any, losses: Any, sigmas: float) -> Any:

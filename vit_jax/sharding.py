@@ -76,9 +76,7 @@ def make_mesh(cfg: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     devices = list(devices) if devices is not None else jax.devices()
     shape = mesh_shape(cfg, len(devices))
     if jax.process_count() > 1 and math.prod(shape) != len(devices):
-        raise UserError(
-            f"mesh {shape} must use all {len(devices)} devices of all processes; set mesh.data=-1"
-        )
+        raise UserError(f"mesh {shape} must use all {len(devices)} devices; set mesh.data=-1")
     grid = device_grid(shape, devices[: math.prod(shape)])
     # Auto: Linen's modules reject Explicit axes.
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
@@ -104,10 +102,8 @@ def device_grid(shape: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarr
         on_tpu = device.platform == "tpu"
         slices[getattr(device, "slice_index", 0) if on_tpu else 0].append(device)
     if shape[0] % len(slices):
-        raise UserError(
-            f"mesh {shape}: fsdp and tensor cannot cross the network between slices; "
-            f"make mesh.data a multiple of {len(slices)}"
-        )
+        count = len(slices)
+        raise UserError(f"mesh {shape}: only data crosses slices; make it a multiple of {count}")
     inside = (shape[0] // len(slices), *shape[1:])
     return np.concatenate([_slice_grid(inside, slices[index]) for index in sorted(slices)])
 

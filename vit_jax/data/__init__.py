@@ -2,7 +2,7 @@
 """The input pipeline: sources, per-image transforms on the host, batches, mixing on the device."""
 
 from vit_jax.data.catalog import open_source
-from vit_jax.data.checks import check, check_transform
+from vit_jax.data.checks import check, check_fixed, check_transform
 from vit_jax.data.config import (
     Crop,
     CropRule,

@@ -11,6 +11,7 @@ from vit_jax.data.config import (
     TransformConfig,
     cover_size,
     is_on,
+    is_random,
 )
 from vit_jax.errors import UserError
 from vit_jax.fields import conform
@@ -48,14 +49,21 @@ def check_transform(cfg: TransformConfig, name: str = "transform") -> None:
         raise UserError(f"{name}.{error}") from None
 
 
+def check_fixed(cfg: TransformConfig, name: str = "transform") -> None:
+    """Refuse for an evaluation what `check_transform` does, and what draws at random."""
+    check_transform(cfg, name)
+    if is_random(cfg):
+        raise UserError(
+            f"{name} draws at random; choose crop=center, squash_center, resize or none, "
+            "flip=False, no affine part, auto_augment='' and color_jitter=0"
+        )
+
+
 def check_pad(cfg: TransformConfig, size: tuple[int, int], name: str = "transform") -> None:
     """Refuse to mirror beyond the far side of an image resized for a model's (height, width)."""
     short = min(cover_size(size, cfg.crop_ratio))
     if cfg.pad >= short:
-        raise UserError(
-            f"{name}.pad={cfg.pad} must be smaller than the resized image, whose short side is "
-            f"{short}"
-        )
+        raise UserError(f"{name}.pad={cfg.pad} must be below {short}, the short side resized")
 
 
 def _check_mix(cfg: MixConfig) -> None:

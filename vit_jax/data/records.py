@@ -160,10 +160,8 @@ def _find(name: str, root: Path) -> Path:
         if config and config not in configs:
             raise unknown(f"config of {base} in {root}", config, configs)
         if not config and len(configs) > 1:
-            raise UserError(
-                f"{base} in {root} has several configs; choose one as {base}/CONFIG: "
-                + ", ".join(configs)
-            )
+            listed = ", ".join(configs)
+            raise UserError(f"{base} has several configs; choose one as {base}/CONFIG: {listed}")
         path = path / (config or "".join(configs))
         versions = _versions(_subdirs(path))
     if version and version not in versions:

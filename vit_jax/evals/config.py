@@ -4,8 +4,6 @@
 import dataclasses
 
 from vit_jax import data, durations
-from vit_jax.data.config import is_random
-from vit_jax.errors import UserError
 from vit_jax.fields import group, value
 
 
@@ -32,12 +30,6 @@ class EvalConfig:
 
 def validate(cfg: EvalConfig, name: str) -> None:
     """Refuse what can be refused of `evals.<name>` without the dataset and the model."""
-    where = f"evals.{name}"
     if cfg.every:
         durations.parse(cfg.every)
-    data.check_transform(cfg.transform, f"{where}.transform")
-    if is_random(cfg.transform):
-        raise UserError(
-            f"{where}.transform draws at random; choose crop=center, squash_center, resize or "
-            "none, flip=False, no affine part, auto_augment='' and color_jitter=0"
-        )
+    data.check_fixed(cfg.transform, f"evals.{name}.transform")

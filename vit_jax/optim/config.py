@@ -146,11 +146,10 @@ def validate(cfg: OptimConfig) -> None:
     default = OptimConfig()
     for acts, when, *names in _effects(cfg):
         for name in () if acts else names:
-            given, usual = getattr(cfg, name), getattr(default, name)
+            given, usual = str(getattr(cfg, name)), str(getattr(default, name))
             if given != usual:
-                raise UserError(
-                    f"optim.{name}={str(given)!r} has no effect {when}; leave it at {str(usual)!r}"
-                )
+                why = f"has no effect {when}; leave it at {usual!r}"
+                raise UserError(f"optim.{name}={given!r} {why}")
 
 
 def _effects(cfg: OptimConfig) -> Iterator[tuple[bool, str, *tuple[str, ...]]]:

@@ -135,10 +135,7 @@ def _layer_decay(factor: float, params: trees.PyTree) -> Callable[[str], float]:
     positions = {name: _position(name) for name in names}
     order = sorted({position for position in positions.values() if position is not None})
     if not order:
-        raise UserError(
-            "optim.layer_decay finds no blocks in this model, neither blocks/0/ nor stage0/block0/;"
-            " use optim.lr_multipliers"
-        )
+        raise UserError("optim.layer_decay finds no blocks in this model; use optim.lr_multipliers")
 
     def value_of(name: str) -> float:
         position = positions[name]
