@@ -13,7 +13,7 @@ import operator
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from vit_jax.errors import UserError, unknown
@@ -93,6 +93,25 @@ def conform(node: Any, path: str = "") -> None:
         _check_range(path + field.name, read, field.metadata)
         if read is not value:
             setattr(node, field.name, read)
+
+
+def check_effects(
+    node: Any, path: str, rules: Iterable[tuple[bool, str, *tuple[str, ...]]]
+) -> None:
+    """Refuse settings that were changed and do nothing.
+
+    Args:
+        node: a config that is made without arguments.
+        path: what stands before its fields in messages, such as "optim.".
+        rules: whether some settings act, the words for when they do not, and their names.
+    """
+    default = type(node)()
+    for acts, when, *names in rules:
+        for name in () if acts else names:
+            given, usual = getattr(node, name), getattr(default, name)
+            if given != usual:
+                why = f"has no effect {when}; leave it at {usual if usual != '' else repr('')}"
+                raise UserError(f"{path}{name}={given} {why}")
 
 
 def _check_range(name: str, value: Any, declared: Mapping[str, Any]) -> None:

@@ -6,7 +6,6 @@ from vit_jax.data.config import (
     CROP_RANGES,
     Crop,
     DataConfig,
-    MixConfig,
     Partner,
     TransformConfig,
     cover_size,
@@ -14,14 +13,20 @@ from vit_jax.data.config import (
     is_random,
 )
 from vit_jax.errors import UserError
-from vit_jax.fields import conform
+from vit_jax.fields import check_effects, conform
 
 
 def check(cfg: DataConfig) -> None:
     """Refuse what can be refused without the dataset and the model, naming the field."""
     conform(cfg, "data.")
     check_transform(cfg.transform, "data.transform")
-    _check_mix(cfg.mix)
+    either = is_on(cfg.mix), "without mixup_alpha or cutmix_alpha"
+    both = cfg.mix.mixup_alpha > 0 and cfg.mix.cutmix_alpha > 0
+    rules = (
+        (*either, "prob", "per_example", "partner"),
+        (both, "without both mixup_alpha and cutmix_alpha", "switch_prob"),
+    )
+    check_effects(cfg.mix, "data.mix.", rules)
     if cfg.repeats > 1 and is_on(cfg.mix) and cfg.mix.partner is Partner.PREVIOUS:
         raise UserError(
             f"data.repeats={cfg.repeats} puts copies of an image next to each other, and "
@@ -64,21 +69,3 @@ def check_pad(cfg: TransformConfig, size: tuple[int, int], name: str = "transfor
     short = min(cover_size(size, cfg.crop_ratio))
     if cfg.pad >= short:
         raise UserError(f"{name}.pad={cfg.pad} must be below {short}, the short side resized")
-
-
-def _check_mix(cfg: MixConfig) -> None:
-    """Refuse a setting that was changed and does not act."""
-    both = cfg.mixup_alpha > 0 and cfg.cutmix_alpha > 0
-    either = is_on(cfg), "mixup_alpha or cutmix_alpha"
-    needs = {
-        "prob": either,
-        "switch_prob": (both, "both mixup_alpha and cutmix_alpha"),
-        "per_example": either,
-        "partner": either,
-    }
-    for key, (acts, need) in needs.items():
-        value, default = getattr(cfg, key), getattr(MixConfig(), key)
-        if value != default and not acts:
-            raise UserError(
-                f"data.mix.{key}={value} has no effect without {need}; leave it at {default}"
-            )

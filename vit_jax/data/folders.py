@@ -40,12 +40,14 @@ class FolderSource:
 
     @property
     def num_classes(self) -> int:
+        """K."""
         return len(self.class_names)
 
     def __len__(self) -> int:
         return len(self._paths)
 
     def read(self, index: int) -> tuple[bytes, int]:
+        """Return an example's encoded image and its class id."""
         return read_file(self._path(index)), int(self.labels[index])
 
     def example_id(self, index: int) -> str:

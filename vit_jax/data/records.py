@@ -49,15 +49,19 @@ class TfdsSource:
 
     @property
     def num_classes(self) -> int:
+        """K."""
         return len(self.class_names)
 
     def __len__(self) -> int:
         return len(self._records)
 
     def read(self, index: int) -> tuple[bytes, Label]:
-        """Read an example; a damaged record or an unknown label is a DataError.
+        """Return an example's encoded image and its label.
 
         A label of -1 is TFDS's way to say that there is none, for those who need none.
+
+        Raises:
+            DataError: a record that is cut or damaged, or a label that is none of the classes.
         """
         try:
             example = self._records[index]

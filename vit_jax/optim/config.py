@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterator
 
 from vit_jax.errors import UserError
-from vit_jax.fields import conform, value
+from vit_jax.fields import check_effects, conform, value
 
 
 class Optimizer(enum.StrEnum):
@@ -143,13 +143,7 @@ def validate(cfg: OptimConfig) -> None:
     conform(cfg, "optim.")
     if cfg.min_lr > cfg.lr:
         raise UserError(f"optim.min_lr={cfg.min_lr} must be at most optim.lr={cfg.lr}")
-    default = OptimConfig()
-    for acts, when, *names in _effects(cfg):
-        for name in () if acts else names:
-            given, usual = str(getattr(cfg, name)), str(getattr(default, name))
-            if given != usual:
-                why = f"has no effect {when}; leave it at {usual!r}"
-                raise UserError(f"optim.{name}={given!r} {why}")
+    check_effects(cfg, "optim.", _effects(cfg))
 
 
 def _effects(cfg: OptimConfig) -> Iterator[tuple[bool, str, *tuple[str, ...]]]:
