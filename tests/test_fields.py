@@ -80,7 +80,7 @@ REFUSED = [
     (tuple[int, ...], "a", "x='a' (str) must be whole numbers, such as 1,3,7"),
     (tuple[int, ...], (1.5, 2), "x=(1.5, 2) must be whole numbers, such as 1,3,7"),
     (tuple[float, ...], (0.5, float("nan")), "x=(0.5, nan) must be finite"),
-    (tuple[int, float], (1,), "x=(1,) must be (whole number, number), such as 3,0.5"),
+    (tuple[int, float], (1,), "x=(1,) must be (whole number, number), such as 1,0.5"),
     (
         Pairs,
         {"^head": 10.0},

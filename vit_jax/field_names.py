@@ -116,15 +116,14 @@ def shown(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
-# Of each scalar: one of it, several of it, and an example.
-_SCALARS: dict[Any, tuple[str, str, Any]] = {
-    int: ("whole number", "whole numbers", 3),
-    float: ("number", "numbers", 0.5),
-    str: ("string", "strings", "^head"),
-    bool: ("true or false", "true or false", True),
-    type(None): ("None", "None", None),
+# What each scalar is called, and a tuple of it as an example.
+_SCALARS: dict[Any, tuple[str, tuple[Any, ...]]] = {
+    int: ("whole number", (1, 3, 7)),
+    float: ("number", (0.5, 1.0)),
+    str: ("string", ("^head",)),
+    bool: ("true or false", (True,)),
+    type(None): ("None", (None,)),
 }
-_EXAMPLES = {int: (1, 3, 7), float: (0.5, 1.0), str: ("^head",)}
 
 
 def words(kind: Any, default: Any = dataclasses.MISSING, value: Any = None) -> str:
@@ -134,7 +133,7 @@ def words(kind: Any, default: Any = dataclasses.MISSING, value: Any = None) -> s
     """
     args = typing.get_args(kind)
     if typing.get_origin(kind) is tuple:
-        several = _SCALARS[args[0]][1] if args[0] in _SCALARS else f"a tuple of {_one(args[0])}s"
+        several = f"{'' if args[0] in _SCALARS else 'a tuple of '}{_one(args[0])}s"
         if Ellipsis not in args:
             several = _one(kind)
         example = default if isinstance(default, tuple) and default else _example(kind)
@@ -168,10 +167,10 @@ def _one(kind: Any) -> str:
 def _example(kind: Any) -> Any:
     args = typing.get_args(kind)
     if typing.get_origin(kind) is not tuple:
-        return _SCALARS[kind][2] if kind in _SCALARS else kind
-    if len(args) == 2 and args[1] is Ellipsis:
-        return _EXAMPLES.get(args[0], (_example(args[0]),))
-    return tuple(map(_example, args))
+        return _SCALARS[kind][1][0] if kind in _SCALARS else kind
+    if Ellipsis in args and args[0] in _SCALARS:
+        return _SCALARS[args[0]][1]
+    return tuple(_example(arg) for arg in args if arg is not Ellipsis)
 
 
 def written(values: tuple[Any, ...]) -> str:
