@@ -52,7 +52,7 @@ def value(
         free: a continued run may change it: it changes rounding at most, or when the run ends.
     """
     bounds = zip(_INSIDE, (least, above, most, below), strict=True)
-    given = {words: bound for words, bound in bounds if bound is not None}
+    given = {word: bound for word, bound in bounds if bound is not None}
     metadata = {"bounds": given, "lengths": lengths, "note": note, "free": free}
     return dataclasses.field(default=default, metadata=metadata)
 

@@ -4,6 +4,9 @@
 The PyTorch-born policies are defined by what Pillow computes, so Pillow computes it here.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from PIL import Image as PillowImage
 from PIL import ImageEnhance, ImageOps
@@ -62,32 +65,27 @@ def operate(
         kind = PillowImage.Transform.AFFINE
         return picture.transform(picture.size, kind, matrix, resample, fillcolor=color)
 
-    match name:
-        case "AutoContrast":
-            return ImageOps.autocontrast(picture)
-        case "Equalize":
-            return ImageOps.equalize(picture)
-        case "Invert":
-            return ImageOps.invert(picture)
-        case "Rotate":
-            return picture.rotate(argument, resample, fillcolor=color)
-        case "Posterize":
-            return posterize(picture, int(argument))
-        case "Solarize":
-            return ImageOps.solarize(picture, int(argument))
-        case "SolarizeAdd":
-            return solarize_add(picture, int(argument))
-        case "Color" | "Contrast" | "Brightness" | "Sharpness":
-            return getattr(ImageEnhance, name)(picture).enhance(argument)
-        case "ShearX":
-            return affine(1, argument, 0, 0, 1, 0)
-        case "ShearY":
-            return affine(1, 0, 0, argument, 1, 0)
-        case "TranslateX":
-            return affine(1, 0, argument * picture.width, 0, 1, 0)
-        case "TranslateY":
-            return affine(1, 0, 0, 0, 1, argument * picture.height)
-    raise ValueError(f"no operation {name!r}")
+    def enhance(kind: Any) -> Picture:
+        return kind(picture).enhance(argument)
+
+    operations: dict[str, Callable[[], Picture]] = {
+        "AutoContrast": lambda: ImageOps.autocontrast(picture),
+        "Equalize": lambda: ImageOps.equalize(picture),
+        "Invert": lambda: ImageOps.invert(picture),
+        "Rotate": lambda: picture.rotate(argument, resample, fillcolor=color),
+        "Posterize": lambda: posterize(picture, int(argument)),
+        "Solarize": lambda: ImageOps.solarize(picture, int(argument)),
+        "SolarizeAdd": lambda: solarize_add(picture, int(argument)),
+        "Color": lambda: enhance(ImageEnhance.Color),
+        "Contrast": lambda: enhance(ImageEnhance.Contrast),
+        "Brightness": lambda: enhance(ImageEnhance.Brightness),
+        "Sharpness": lambda: enhance(ImageEnhance.Sharpness),
+        "ShearX": lambda: affine(1, argument, 0, 0, 1, 0),
+        "ShearY": lambda: affine(1, 0, 0, argument, 1, 0),
+        "TranslateX": lambda: affine(1, 0, argument * picture.width, 0, 1, 0),
+        "TranslateY": lambda: affine(1, 0, 0, 0, 1, argument * picture.height),
+    }
+    return operations[name]()
 
 
 def jitter(image: Image, strength: float, rng: np.random.Generator) -> Image:
