@@ -54,7 +54,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         defaults.objective.distill.kind = Distillation(was[f"{distill}kind"])
         defaults.objective.distill.teacher = models.from_json(family)
     before = {**flatten(to_json(defaults)), **was}
-    if not after["faults.skip_spikes"]:  # then spikes are only told
+    if not after["faults.skip_spikes"]:  # then spikes are only logged
         before["faults.spike_sigmas"] = after["faults.spike_sigmas"]
     return [
         f"{key}: {before.get(key, 'absent')!r} -> {after.get(key, 'absent')!r}"

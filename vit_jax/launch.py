@@ -48,6 +48,6 @@ def _instead() -> str:
     return f"; {there} is here, start with that"
 
 
-def _refuse(told: str) -> NoReturn:
-    print(f"error: {told}", file=sys.stderr)
+def _refuse(message: str) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
     sys.exit(_BAD_INPUT)

@@ -58,7 +58,7 @@ def finite(tree: Any) -> Any:
 
 
 def is_stacked(name: str) -> bool:
-    """Say whether the leading axis counts layers: a path component is `blocks` or `*_blocks`."""
+    """Return whether the leading axis counts layers: a path component is `blocks` or `*_blocks`."""
     return _STACKED.search(name) is not None
 
 

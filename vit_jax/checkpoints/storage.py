@@ -109,7 +109,7 @@ def _load(path: Path, abstract: trees.PyTree) -> trees.PyTree:
     context.pytree.loading.partial_load = True
     with context:
         state = ocp.load(str(path), jax.tree.map(_placed, abstract))
-    # Where Orbax cannot open what says that numbers are a PRNG key, it returns the numbers.
+    # Without the file that marks numbers as a PRNG key, Orbax returns the numbers.
     for leaf, wanted in zip(jax.tree.leaves(state), jax.tree.leaves(abstract), strict=True):
         if leaf.dtype != wanted.dtype:
             raise TypeError(f"{leaf.dtype} is not {wanted.dtype}")
@@ -134,7 +134,7 @@ def _twice(path: Path, do: Callable[[], T]) -> T:
 
 
 def _why(path: Path, error: BaseException) -> Unreadable | None:
-    """Return the error of a file that cannot be read, which says nothing of what it holds."""
+    """Return the error of a file that cannot be read now; its contents may be intact."""
     found = reading_error(error) or _first_unreadable(path)
     if found is None:
         return None
@@ -161,7 +161,7 @@ def _first_unreadable(path: Path) -> OSError | None:
 
 
 def _placed(leaf: Any) -> Any:
-    """Put a leaf that says no sharding on one device: Orbax would want the devices of the save."""
+    """Put a leaf without a sharding on one device: Orbax would want the devices of the save."""
     if isinstance(leaf, HostLeaf) or leaf.sharding is not None:
         return leaf
     one = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
@@ -177,7 +177,7 @@ def delete(path: Path) -> None:
 
 
 def set_aside(path: Path) -> None:
-    """Rename a damaged checkpoint, so that another may take its place, and say so."""
+    """Rename a damaged checkpoint, so that another may take its place, and log it."""
     names = (f"{path.name}{_DAMAGED}{n}" for n in ("", *range(2, 1000)))
     aside = next(p for p in map(path.with_name, names) if not p.exists())
     with contextlib.suppress(OSError):
@@ -187,7 +187,7 @@ def set_aside(path: Path) -> None:
 
 def clear(directory: Path) -> None:
     """Remove what is no checkpoint: of saves and deletions that failed or were killed."""
-    with contextlib.suppress(OSError):  # a disk that is gone; the save will say so
+    with contextlib.suppress(OSError):  # the disk is gone; the save will raise
         doomed = [
             entry
             for entry in directory.iterdir()

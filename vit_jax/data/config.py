@@ -173,8 +173,7 @@ class DataConfig:
         erasing_prob: how often a box of an image is replaced by noise (random erasing,
             arXiv:1708.04896).
         max_broken: how many training examples may turn out to be unreadable, each then replaced by
-            the next one that can be read; one more ends the run. 0 is none: a run never learns from
-            other images than it was told to unless its config says so. Evaluations allow none.
+            the next one that can be read; one more ends the run. Evaluations allow none.
     """
 
     name: str = "digits"
@@ -206,7 +205,7 @@ def crop_ranges(cfg: TransformConfig) -> tuple[tuple[float, float], tuple[float,
 
 
 def is_random(cfg: TransformConfig) -> bool:
-    """Say whether the transform draws anything at random."""
+    """Return whether the transform draws anything at random."""
     colors = bool(cfg.auto_augment) or cfg.color_jitter > 0
     return cfg.crop in _RANDOM_CROPS or cfg.flip or has_affine(cfg) or colors
 
@@ -221,13 +220,13 @@ def cover_size(size: tuple[int, int], ratio: float) -> tuple[int, int]:
 
 
 def has_affine(cfg: TransformConfig) -> bool:
-    """Say whether the affine part is anything but the identity."""
+    """Return whether the affine part is more than the identity."""
     moved = cfg.degrees or cfg.shear or any(cfg.translate)
     return bool(moved) or tuple(cfg.scale) != (1.0, 1.0)
 
 
 def is_on(cfg: MixConfig) -> bool:
-    """Say whether anything is mixed."""
+    """Return whether anything is mixed."""
     return cfg.mixup_alpha > 0 or cfg.cutmix_alpha > 0
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Parallelism is over examples; OpenCV's own threads would only fight with those.
 cv2.setNumThreads(0)
-# What it cannot read, Pillow tries, and says why not.
+# Pillow tries what OpenCV cannot read, and gives the reason.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 
 
@@ -98,7 +98,7 @@ def _decode_pillow(data: bytes, channels: int) -> UInt8[np.ndarray, "H W C"]:
     return pixels.reshape(*pixels.shape[:2], channels)
 
 
-# Of a TIFF.
+# Tags of a TIFF.
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0
 
 

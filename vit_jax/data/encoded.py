@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An encoded image before its pixels: read, told apart and measured by its header, or refused."""
+"""Encoded images before they are decoded: format and size by the header, and what is refused."""
 
 import io
 import os
@@ -41,7 +41,7 @@ def read_file(path: str | Path) -> bytes:
 
 
 def is_webp(data: bytes) -> bool:
-    """Say whether the bytes begin as a WebP does."""
+    """Return whether the bytes begin as a WebP does."""
     return data.startswith(b"RIFF") and data[8:12] == b"WEBP"
 
 
@@ -64,7 +64,7 @@ def image_size(data: bytes) -> tuple[int, int] | None:
 
 
 def png_claims_too_much(data: bytes) -> bool:
-    """Say whether a chunk of a PNG claims more bytes than are left.
+    """Return whether a chunk of a PNG claims more bytes than are left.
 
     OpenCV takes memory for all of them, up to 4 GiB, before it looks whether they are there.
     """

@@ -50,7 +50,7 @@ def mix(
     """Mix each example with another of the global batch, and its target in the same shares.
 
     Mixup (arXiv:1710.09412) blends all pixels; cutmix (arXiv:1905.04899) takes a box of the other
-    image, and the shares are those of the pixels. Draws are of the batch or of each example, as
+    image, and the shares are those of the pixels. It draws for the batch or for each example, as
     `cfg` says. The partner is the other image before it was mixed. big_vision takes it from the
     same device's share of the batch, here it is of the whole.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run says about its optimizer, and which of those settings act for which optimizer."""
+"""The settings of the optimizer, and which of them act for which optimizer."""
 
 import dataclasses
 import enum

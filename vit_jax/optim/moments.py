@@ -23,7 +23,7 @@ Update = Callable[[trees.PyTree, Any, trees.PyTree | None, IsFinite | None], tup
 
 
 def _transformation(init: Any, step: Update) -> optax.GradientTransformationExtraArgs:
-    """Build a transformation whose `update` may be told `is_finite`."""
+    """Build a transformation whose `update` takes `is_finite`, and ignores other arguments."""
 
     def update(
         updates: trees.PyTree,

@@ -158,7 +158,7 @@ def _width_factor(cfg: OptimConfig, growth: Growth | None, name: str) -> float:
 
 
 def check_width(cfg: OptimConfig) -> None:
-    """Refuse settings that do not carry over from one width to another, and say what to do."""
+    """Refuse settings that do not carry over from one width to another."""
     what = ""
     if cfg.name not in _POWERS:
         # A step as large as its parameter: of a head that starts at zero it is Adam's, later not.
