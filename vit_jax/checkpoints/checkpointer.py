@@ -18,7 +18,7 @@ from jax.experimental import multihost_utils
 from vit_jax import trees
 from vit_jax.checkpoints import record as record_lib
 from vit_jax.checkpoints import storage
-from vit_jax.checkpoints.config import CheckpointConfig, check_path, ranked
+from vit_jax.checkpoints.config import CheckpointConfig, check_path, ranked, steps_in
 from vit_jax.checkpoints.orbax_errors import cause, silence_orbax
 from vit_jax.checkpoints.record import Damaged, Unreadable
 from vit_jax.errors import IO_ERROR, UserError
