@@ -169,13 +169,9 @@ def conformed(kind: Any, name: str, value: Any, default: Any = _MISSING) -> Any:
 def _read(kind: Any, name: str, value: Any, default: Any) -> Any:
     if getattr(value, "ndim", None) == 0:
         value = value.item()  # a number of NumPy's, or of jax's
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
         return _read_union(kind, name, value, default)
-    if origin is typing.Literal:
-        if not any(value == arg and type(value) is type(arg) for arg in args):
-            raise unknown(name, str(value), map(str, args))
-        return value
     if origin is tuple:
         return _read_tuple(kind, name, value, default)
     if origin is dict:
