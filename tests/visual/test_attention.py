@@ -7,8 +7,8 @@ import pytest
 
 from tests.models.tiny import TINY, shrink
 from vit_jax import models
-from vit_jax.analysis import attention, filters
-from vit_jax.analysis.head_maps import head_maps
+from vit_jax.visual import attention, weight_sheets
+from vit_jax.visual.head_maps import head_maps
 from vit_jax.models.layers.window import fit_window
 
 
@@ -171,21 +171,21 @@ def test_networks_without_attention_have_no_heads():
 def test_principal_filters_are_the_eigenvectors_of_their_covariance():
     rng = np.random.default_rng(0)
     kernel = rng.normal(size=(2, 3, 1, 5)) * np.arange(1, 7).reshape(2, 3, 1, 1)
-    found = filters.principal_filters(kernel, 4)
+    found = weight_sheets.principal_filters(kernel, 4)
     values, vectors = np.linalg.eigh(np.cov(kernel.reshape(6, 5)))
     np.testing.assert_allclose(found.shares, values[::-1][:4] / values.sum(), rtol=1e-6)
     assert found.filters.shape == (4, 2, 3, 1)
     for one, vector in zip(found.filters, vectors.T[::-1], strict=False):
         assert one.ravel()[np.abs(one).argmax()] > 0
         np.testing.assert_allclose(abs(one.ravel() @ vector), 1, rtol=1e-6)
-    assert len(filters.principal_filters(kernel, 28).filters) == 5
-    assert np.isfinite(filters.principal_filters(0 * kernel, 2).shares).all()
+    assert len(weight_sheets.principal_filters(kernel, 28).filters) == 5
+    assert np.isfinite(weight_sheets.principal_filters(0 * kernel, 2).shares).all()
 
 
 def test_position_similarity_is_a_cosine():
     table = np.random.default_rng(0).normal(size=(6, 4))
-    found = filters.position_similarity(table, (2, 3))
+    found = weight_sheets.position_similarity(table, (2, 3))
     a, b = table[1 * 3 + 2], table[0 * 3 + 1]
     expected = a @ b / np.sqrt((a @ a) * (b @ b))
     np.testing.assert_allclose(found[1, 2, 0, 1], expected)
-    assert np.isfinite(filters.position_similarity(0 * table, (2, 3))).all()
+    assert np.isfinite(weight_sheets.position_similarity(0 * table, (2, 3))).all()

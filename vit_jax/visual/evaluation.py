@@ -1,34 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of an evaluation: calibration, accuracy by image size, accuracy under corruption."""
+"""Pictures of an evaluation: calibration, sizes, corruptions, numbers of shots."""
 
-import io
+import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
+from vit_jax.evals import Classify, corruptions
 from vit_jax.evals.calibration import Bin, expected_error
-
-# Okabe and Ito's colours, which stay apart for every kind of colour vision
-# (jfly.uni-koeln.de/color).
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-_MARKERS = "os^Dv"
+from vit_jax.evals.robustness import Variant
+from vit_jax.visual import figures
+from vit_jax.visual.contact_sheet import Tile, render
+from vit_jax.visual.figures import COLOURS, MARKERS
 
 
 def draw_reliability(bins: Sequence[Bin], title: str) -> bytes:
     """Draw accuracy against confidence, and how many guesses there are of each, as PNG."""
-    figure = _figure((5.0, 5.6))
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    shape = {"rows": 2, "sharex": True, "height_ratios": (3, 1)}
+    figure, (upper, lower) = figures.panels((5.0, 5.6), **shape)
     low = [each.low for each in bins]
     width = bins[0].high - bins[0].low
     seen = [each for each in bins if each.count]
     bar = {"width": width, "align": "edge", "edgecolor": "white", "linewidth": 0.6}
-    upper.bar(low, [each.accuracy for each in bins], color=_COLOURS[0], label="accuracy", **bar)
+    upper.bar(low, [each.accuracy for each in bins], color=COLOURS[0], label="accuracy", **bar)
     upper.plot([0, 1], [0, 1], color="0.5", linestyle="--", linewidth=1, label="as sure as right")
     upper.plot(
         [each.confidence for each in seen],
         [each.accuracy for each in seen],
-        color=_COLOURS[1],
+        color=COLOURS[1],
         marker="o",
         markersize=4,
         linewidth=0,
@@ -40,7 +39,7 @@ def draw_reliability(bins: Sequence[Bin], title: str) -> bytes:
     lower.set_ylim(bottom=0.7)
     total = sum(each.count for each in bins)
     heading = f"{title}\nECE {expected_error(list(bins)):.2%}, {total:,} images"
-    return _finish(figure, upper, heading)
+    return figures.finish(figure, upper, heading)
 
 
 def draw_sizes(
@@ -53,11 +52,10 @@ def draw_sizes(
         native: the size that the model was trained at.
         title: of the picture.
     """
-    figure = _figure((5.6, 3.8))
-    axes = figure.subplots()
+    figure, (axes,) = figures.panels((5.6, 3.8))
     sizes, top1, low, high = (np.array(column, float) for column in zip(*rows, strict=True))
-    axes.fill_between(sizes, 100 * low, 100 * high, color=_COLOURS[0], alpha=0.15, linewidth=0)
-    line = {"color": _COLOURS[0], "marker": "o", "markersize": 4, "linewidth": 2}
+    axes.fill_between(sizes, 100 * low, 100 * high, color=COLOURS[0], alpha=0.15, linewidth=0)
+    line = {"color": COLOURS[0], "marker": "o", "markersize": 4, "linewidth": 2}
     axes.plot(sizes, 100 * top1, label="top-1, with its 95 % interval", **line)
     for size, value in zip(sizes, top1, strict=True):
         place = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center", "fontsize": 8}
@@ -67,28 +65,27 @@ def draw_sizes(
     axes.set_xticks(sizes)
     axes.set(xlabel="side of the input (pixels)", ylabel="top-1 accuracy (%)")
     axes.margins(y=0.12)
-    return _finish(figure, axes, title)
+    return figures.finish(figure, axes, title)
 
 
 def draw_corruptions(table: Mapping[str, Mapping[int, float]], clean: float, title: str) -> bytes:
     """Draw top-1 against severity, a line for each corruption, from clean at 0, as PNG."""
-    figure = _figure((7.0, 4.2))
-    axes = figure.subplots()
+    figure, (axes,) = figures.panels((7.0, 4.2))
     for i, (name, values) in enumerate(table.items()):
         axes.plot(
             [0, *values],
             [100 * value for value in (clean, *values.values())],
-            color=_COLOURS[i % len(_COLOURS)],
-            marker=_MARKERS[i % len(_MARKERS)],
+            color=COLOURS[i % len(COLOURS)],
+            marker=MARKERS[i % len(MARKERS)],
             markersize=4,
             linewidth=1.6,
-            linestyle="-" if i < len(_COLOURS) else "--",
+            linestyle="-" if i < len(COLOURS) else "--",
             label=name.replace("_", " "),
         )
     severities = list(next(iter(table.values())))
     axes.set_xticks([0, *severities], ["clean", *map(str, severities)])
     axes.set(xlabel="severity", ylabel="top-1 accuracy (%)", ylim=(0, 102))
-    return _finish(figure, axes, title, beside=True)
+    return figures.finish(figure, axes, title, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def draw_shots(
@@ -101,45 +98,33 @@ def draw_shots(
         num_test: how many test images it is of.
         title: of the picture.
     """
-    figure = _figure((5.6, 3.8))
-    axes = figure.subplots()
+    figure, (axes,) = figures.panels((5.6, 3.8))
     shots: set[int] = set()
     for i, (name, points) in enumerate(curves.items()):
         x, mean, deviation = (np.array(column) for column in zip(*points, strict=True))
-        colour = _COLOURS[i % len(_COLOURS)]
+        colour = COLOURS[i % len(COLOURS)]
         band = (100 * np.maximum(mean - deviation, 0), 100 * np.minimum(mean + deviation, 1))
         axes.fill_between(x, *band, color=colour, alpha=0.15, linewidth=0)
         label = f"{name}  {mean[-1]:.1%} at {x[-1]}"
-        style = {"marker": _MARKERS[i % len(_MARKERS)], "markersize": 4, "linewidth": 2}
+        style = {"marker": MARKERS[i % len(MARKERS)], "markersize": 4, "linewidth": 2}
         axes.plot(x, 100 * mean, color=colour, label=label, **style)
         shots |= set(x.tolist())
     axes.set_xscale("log")
     axes.set_xticks(sorted(shots), [str(n) for n in sorted(shots)])
     axes.minorticks_off()
     axes.set(xlabel="labelled images a class", ylabel=f"top-1 accuracy (%), {num_test:,} images")
-    return _finish(figure, axes, title)
+    return figures.finish(figure, axes, title)
 
 
-def _figure(size: tuple[float, float]) -> Any:
-    # Agg's own objects, not pyplot: nothing global, no display, nothing to close.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _finish(figure: Any, axes: Any, title: str, *, beside: bool = False) -> bytes:
-    for each in figure.axes:
-        each.grid(alpha=0.25)
-        each.set_axisbelow(True)
-        each.spines[["top", "right"]].set_visible(False)
-    axes.set_title(title, fontsize=10, parse_math=False)
-    place: dict[str, Any] = {"loc": "best"}
-    if beside:
-        place = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
-    axes.legend(frameon=False, fontsize=8, **place)
-    file = io.BytesIO()
-    figure.savefig(file, format="png")
-    return file.getvalue()
+def corrupted_sheet(evaluation: Classify, variants: Sequence[Variant]) -> bytes:
+    """Draw the first image under each corruption (a row) and severity (a tile) as a PNG."""
+    with contextlib.closing(evaluation.batches(evaluation.batch_size)) as stream:
+        batch = next(iter(stream))
+    image, index = batch["image"][0], int(batch["index"][0])
+    rows = {name: [Tile(image, name.replace("_", " "))] for name, _ in variants}
+    for name, severity in variants:
+        made = corruptions.corrupt(image, name, severity, index)
+        strength = str(corruptions.strength(name, severity, image.shape[:2])).strip("()")
+        rows[name].append(Tile(made, f"{severity}: {strength}"))
+    title = f"severities of {corruptions.benchmark(image.shape[:2])}; the image itself to the left"
+    return render(list(rows.values()), title)

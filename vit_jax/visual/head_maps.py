@@ -8,11 +8,11 @@ import numpy as np
 from jaxtyping import Float
 
 from vit_jax import models
-from vit_jax.analysis import attention
 from vit_jax.models import CaiTConfig, ConViTConfig, ModelConfig, SwinConfig, ViTConfig, base
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.window import fit_window
 from vit_jax.models.swin import stage_windows
+from vit_jax.visual import attention
 
 Grid = attention.Grid
 Seen = Mapping[str, np.ndarray]

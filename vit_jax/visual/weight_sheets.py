@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a trained model's weights look like, as contact sheets: `visualize --weights`."""
+"""What a trained model's weights look like, as contact sheets: `visualize --weights`.
 
-from collections.abc import Mapping
+Filters and positions as in figure 7, left and middle, of arXiv:2010.11929.
+"""
+
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, UInt8
 
 from vit_jax import models
-from vit_jax.analysis import attention
-from vit_jax.analysis.filters import position_similarity, principal_filters
-from vit_jax.cli.attention_sheets import spaced, write
-from vit_jax.cli.contact_sheet import Tile, render
 from vit_jax.inference import Trained
-from vit_jax.inference.overlay import colors, spread
 from vit_jax.models import ConViTConfig, SwinConfig, ViTConfig
 from vit_jax.models.convit import relative_positions
 from vit_jax.models.layers.posemb import FIXED, sincos2d
 from vit_jax.models.swin import fitted_windows
+from vit_jax.visual import attention
+from vit_jax.visual.contact_sheet import Tile, render, spaced, wrapped, write
+from vit_jax.visual.overlay import colors, spread
 
 _COMPONENTS, _POSITIONS, _STEM = 28, 7, 64
 _ROW = 8  # filters
@@ -53,42 +53,30 @@ Sheet = tuple[list[list[Tile]], str] | str
 
 
 def _filters(trained: Trained) -> Sheet:
-    """Show the patch embedding's principal components; of a conv net, filters of its stem."""
-    params, source = trained.variables["params"], "patch embedding"
-    stem = _stem(params)
-    if stem is None:
+    """Show the patch embedding's principal components, or filters of a conv net's stem."""
+    params = trained.variables["params"]
+    backbone = params.get("backbone", params)
+    if "stem" not in backbone:
         kernel = np.asarray(params["patch_embed"]["kernel"])
         filters, shares = principal_filters(kernel, _COMPONENTS)
         captions = [f"{100 * share:.1f} %" for share in shares]
         title = (
-            f"principal components of the {kernel.shape[-1]} filters of the {source}, with "
+            f"principal components of the {kernel.shape[-1]} filters of the patch embedding, with "
             "the variance that each explains"
         )
     else:
-        kernel = np.moveaxis(np.asarray(stem), -1, 0)
+        kernel = np.moveaxis(np.asarray(backbone["stem"]["conv"]["kernel"]), -1, 0)
         which = spaced(len(kernel), _STEM)
         filters, captions = kernel[which], [str(i) for i in which]
         title = f"filters of the first convolution, {len(which)} of {len(kernel)}"
     tiles = [Tile(_signed(f), text) for f, text in zip(filters, captions, strict=True)]
-    return _wrapped(tiles, _ROW), f"{title}; grey is 0"
-
-
-def _stem(params: Mapping[str, Any]) -> Any:
-    """Return the kernel of the first convolution, where a network starts with one."""
-    params = params.get("backbone", params)
-    if "stem" not in params:
-        return None
-    return params["stem"]["conv"]["kernel"]
+    return wrapped(tiles, _ROW), f"{title}; grey is 0"
 
 
 def _signed(values: Float[np.ndarray, "P Q C"]) -> UInt8[np.ndarray, "P Q C"]:
     """Draw 0 as grey and the largest value, of either sign, as far from it as can be."""
     scale = max(np.abs(values).max(), np.finfo(np.float32).tiny)
     return np.rint(127.5 * (1 + values / scale)).astype(np.uint8)
-
-
-def _wrapped(tiles: list[Tile], columns: int) -> list[list[Tile]]:
-    return [tiles[i : i + columns] for i in range(0, len(tiles), columns)]
 
 
 def _positions(trained: Trained) -> Sheet:
@@ -166,3 +154,42 @@ def _relative_bias(trained: Trained) -> Sheet:
         rows,
         "bias of attention to each key of a window by where it lies; the query is in the middle",
     )
+
+
+class Components(NamedTuple):
+    """Principal components of filters.
+
+    Attributes:
+        filters: of unit length, the one that explains most first; of either sign, the one whose
+            largest value is positive.
+        shares: of the variance that each explains.
+    """
+
+    filters: Float[np.ndarray, "n P Q C"]
+    shares: Float[np.ndarray, "n"]
+
+
+def principal_filters(kernel: Float[np.ndarray, "P Q C D"], count: int) -> Components:
+    """Return the first principal components of D filters, or all where there are fewer."""
+    shape, rows = kernel.shape[:3], np.asarray(kernel, np.float64).reshape(-1, kernel.shape[3]).T
+    _, scales, components = np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)
+    count = min(count, len(components))
+    largest = components[np.arange(len(components)), np.abs(components).argmax(axis=1)]
+    components = components * np.sign(largest)[:, None]
+    shares = scales**2 / max((scales**2).sum(), np.finfo(np.float64).tiny)
+    return Components(components[:count].reshape(count, *shape), shares[:count])
+
+
+def position_similarity(
+    table: Float[np.ndarray, "N D"], grid: tuple[int, int]
+) -> Float[np.ndarray, "rows columns rows columns"]:
+    """Return the cosine of every position's embedding with every other's, in -1..1.
+
+    Args:
+        table: of the patches alone, in row-major order.
+        grid: their (rows, columns).
+    """
+    table = np.asarray(table, np.float64)
+    length = np.linalg.norm(table, axis=1, keepdims=True)
+    unit = table / np.maximum(length, np.finfo(np.float64).tiny)
+    return (unit @ unit.T).reshape(*grid, *grid)

@@ -1,27 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a trained model looks in images, as contact sheets: `visualize --attention`."""
 
-import io
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from vit_jax.analysis.head_maps import HeadMaps, head_maps
-from vit_jax.cli.contact_sheet import Tile, render
 from vit_jax.errors import UserError, shown
 from vit_jax.inference import Trained, probabilities
-from vit_jax.inference.overlay import colors, overlay, spread
-from vit_jax.inference.saliency import extra_rollout, make_inspection, method
+from vit_jax.visual import figures
+from vit_jax.visual.contact_sheet import Tile, render, spaced, write
+from vit_jax.visual.head_maps import HeadMaps, head_maps
+from vit_jax.visual.overlay import colors, overlay, spread
+from vit_jax.visual.saliency import extra_rollout, make_inspection, method
 
 _SIDE = 160  # to which small images are enlarged before a map lies over them
 _LAYERS, _HEADS, _CLASSES = 4, 6, 3
 _EDGE = (0, 220, 255)
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 
 class Choice(NamedTuple):
@@ -52,7 +51,7 @@ def write_sheets(
         UserError: no such layer or head, or `out` cannot be.
     """
     inspect = make_inspection(trained)
-    count, sums = 0, {}  # of the distances, by layer
+    count, sums = 0, {}  # distances by layer
     taken: set[str] = set()
     for name, view in images:
         output, heat, seen = inspect(jnp.asarray(view[None]))
@@ -60,10 +59,13 @@ def write_sheets(
         output, heat, seen, other = jax.device_get((output, heat, seen, other))
         layers = head_maps(trained.model, trained.variables["params"], seen, view.shape[:2])
         image = _enlarged(view)
-        first = [Tile(image, shown(name)), _overlaid(image, heat[0], _top(trained, output.logits))]
+        first = [
+            Tile(image, shown(name)),
+            Tile(overlay(image, heat[0]), _top(trained, output.logits)),
+        ]
         if other is not None:
-            other = other[0].reshape(heat[0].shape)
-            first.append(_overlaid(image, other, "attention rollout, mean over the patches"))
+            mean = overlay(image, other[0].reshape(heat[0].shape))
+            first.append(Tile(mean, "attention rollout, mean over the patches"))
         shape = "{} x {}".format(*heat.shape[1:])
         first.append(Tile(colors(spread(heat[0])), f"{method(trained.model)}, {shape}"))
         rows = [first, *(_row(image, layer, choice) for layer in chosen(layers, choice))]
@@ -106,13 +108,8 @@ def chosen(layers: Sequence[HeadMaps], choice: Choice) -> list[HeadMaps]:
     return [layer for layer in layers if layer.layer in numbers]
 
 
-def spaced(count: int, most: int) -> list[int]:
-    """Choose up to `most` of 0..count - 1, evenly spaced with both ends."""
-    return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))})
-
-
 def _row(image: np.ndarray, layer: HeadMaps, choice: Choice) -> list[Tile]:
-    """Draw the mean over the heads, then heads."""
+    """Draw a layer's mean over its heads, then the chosen heads."""
     count = len(layer.maps)
     heads = choice.heads
     if isinstance(heads, str):
@@ -141,17 +138,13 @@ def _map_tile(image: np.ndarray, layer: HeadMaps, heat: np.ndarray, caption: str
     return Tile(drawn, caption)
 
 
-def _overlaid(image: np.ndarray, heat: np.ndarray, caption: str) -> Tile:
-    return Tile(overlay(image, heat), caption)
-
-
 def _enlarged(view: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "P Q C"]:
     times = max(1, _SIDE // max(view.shape[:2]))
     return view.repeat(times, axis=0).repeat(times, axis=1)
 
 
 def _top(trained: Trained, logits: Float[np.ndarray, "1 K"]) -> str:
-    """List the likeliest classes, one a line; of a network without a head none."""
+    """List the likeliest classes, one a line; without a head, name the map instead."""
     if not trained.has_head:
         return method(trained.model)
     shares = np.asarray(probabilities(logits, trained.loss))[0]
@@ -167,47 +160,21 @@ def _unused(stem: str, taken: set[str]) -> str:
     return name
 
 
-def write(out: Path, name: str, png: bytes) -> str:
-    """Write a file below `out`, made where it is not there; returns its path.
-
-    Raises:
-        UserError: it cannot be written.
-    """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / name).write_bytes(png)
-    except OSError as error:
-        raise UserError(f"--out: {error.filename or out}: {error.strerror}") from None
-    return shown(str(out / name))
-
-
 def _distances(layers: Sequence[HeadMaps]) -> dict[int, np.ndarray]:
-    """Return each layer's distances; of a layer with several maps, the first has all of it."""
+    """Return each layer's distances: those of the first of its maps, which covers all heads."""
     first = {layer.layer: layer for layer in reversed(layers)}
     known = {number: layer.distance for number, layer in sorted(first.items())}
     return {number: each for number, each in known.items() if each is not None}
 
 
 def _draw_distances(distances: dict[int, np.ndarray], title: str) -> bytes:
-    # Agg's own objects, not pyplot: nothing global, no display, nothing to close.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 4.0), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes: Any = figure.subplots()
+    figure, (axes,) = figures.panels((6.4, 4.0))
     for head in range(max(map(len, distances.values()))):
         points = [(layer, each[head]) for layer, each in distances.items() if head < len(each)]
-        colour = _COLOURS[head % len(_COLOURS)]
+        colour = figures.COLOURS[head % (len(figures.COLOURS) - 1)]
         axes.scatter(*zip(*points, strict=True), s=18, color=colour, alpha=0.8)
     means = [each.mean() for each in distances.values()]
     axes.plot(list(distances), means, color="0.4", linewidth=1, label="mean over the heads")
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(xlabel="layer", ylabel="distance (pixels)", ylim=(0, None))
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title(title, fontsize=9, parse_math=False)
-    axes.legend(frameon=False, fontsize=8)
-    file = io.BytesIO()
-    figure.savefig(file, format="png")
-    return file.getvalue()
+    return figures.finish(figure, axes, title)

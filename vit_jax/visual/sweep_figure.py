@@ -10,47 +10,46 @@ import numpy as np
 
 from vit_jax.sweeps.laws import Laws, Run
 from vit_jax.sweeps.results import Result
+from vit_jax.visual import figures
+from vit_jax.visual.figures import COLOURS, GREY, MARKERS
 
-_LAW, _OTHER = "#d55e00", "#0072b2"  # Okabe and Ito's, as in the learning curves
-_GREY = "#8c8c8c"
-_MARKERS = "sD^vP*X"
+_OTHER, _LAW = COLOURS[:2]
 # How far beyond the largest run a law is drawn.
 _BEYOND = 10.0
 
 
 def draw_laws(laws: Laws, metric: str, title: str, out: Path) -> None:
     """Draw value against compute, against size by budget, and what the best size is."""
-    figure, panels = _figure(title, rows=2, columns=2)
+    figure, panels = _figure(title, 2, 2)
     _draw_compute(panels[0], laws, metric)
     _draw_budgets(panels[1], laws, metric)
     _draw_best_size(panels[2], laws)
     _draw_joint(panels[3], laws, metric)
-    _save(figure, out)
+    figures.save(figure, out)
 
 
 def draw_search(found: Sequence[Result], metric: str, title: str, out: Path) -> None:
     """Draw the value of each run against every number that the runs do not share."""
     fields = searched(found)
-    figure, panels = _figure(title, rows=1, columns=max(len(fields), 1))
+    figure, panels = _figure(title, 1, max(len(fields), 1))
     for axes, field in zip(panels, fields, strict=False):
         points = [
             (float(r.point.overrides[field]), r.curve[-1][1], r.value is not None)
             for r in found
             if r.curve and field in r.point.overrides
         ]
-        for finished, colour, label in ((True, _OTHER, "finished"), (False, _GREY, "given up")):
+        for finished, colour, label in ((True, _OTHER, "finished"), (False, GREY, "given up")):
             some = [(x, y) for x, y, whole in points if whole is finished]
             if some:
                 axes.plot(*zip(*some, strict=True), "o", color=colour, label=label)
         values = [x for x, _, _ in points]
         if values and min(values) > 0 and max(values) / min(values) > 10:
             axes.set_xscale("log")
-        axes.set_xlabel(field)
-        axes.set_ylabel(metric)
-        axes.legend(frameon=False, fontsize=9)
+        axes.set(xlabel=field, ylabel=metric)
+        figures.legend(axes, fontsize=9)
     if not fields:
         _tell(panels[0], "the runs differ in no number")
-    _save(figure, out)
+    figures.save(figure, out)
 
 
 def searched(found: Sequence[Result]) -> list[str]:
@@ -68,25 +67,13 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _figure(title: str, *, rows: int, columns: int) -> tuple[Any, list[Any]]:
-    # Agg's own objects, not pyplot: nothing global, no display, nothing to close.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.8 * columns, 4.2 * rows), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
+def _figure(title: str, rows: int, columns: int) -> tuple[Any, list[Any]]:
+    size = (5.8 * columns, 4.2 * rows)
+    figure, panels = figures.panels(size, rows=rows, columns=columns, dpi=130)
     figure.suptitle(title, parse_math=False)
-    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes in panels:
-        axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25, which="both")
     return figure, panels
-
-
-def _save(figure: Any, out: Path) -> None:
-    temporary = out.with_name(out.name + ".tmp")
-    figure.savefig(temporary, format="png")
-    temporary.replace(out)
 
 
 def _tell(axes: Any, text: str) -> None:
@@ -127,12 +114,12 @@ def _draw_compute(axes: Any, laws: Laws, metric: str) -> None:
     colour = _sizes(axes, laws.runs)
     for run in laws.runs:
         axes.plot(run.flops, run.value, "o", color=colour(run.params), markersize=5)
-    for marker, (label, runs) in zip(_MARKERS, laws.others.items(), strict=False):
+    for marker, (label, runs) in zip(MARKERS[1:], laws.others.items(), strict=False):
         axes.plot(
             [run.flops for run in runs],
             [run.value for run in runs],
             marker,
-            color=_GREY,
+            color=GREY,
             markersize=5,
             markerfacecolor="none",
             label=label,
@@ -160,7 +147,7 @@ def _draw_budgets(axes: Any, laws: Laws, metric: str) -> None:
     _label(axes, "parameters", metric, legend=False)
     if laws.isoflop is None:
         for run in laws.runs:
-            axes.plot(run.params, run.value, "o", color=_GREY, markersize=5)
+            axes.plot(run.params, run.value, "o", color=GREY, markersize=5)
         _tell(axes, laws.refused.get("isoflop", ""))
         return
     colours = _ramp(len(laws.isoflop.budgets))
@@ -169,7 +156,7 @@ def _draw_budgets(axes: Any, laws: Laws, metric: str) -> None:
         axes.plot(budget.sizes, budget.losses, "o", color=colour, markersize=5)
         axes.plot(sizes, budget.predict(sizes), color=colour, label=f"{budget.flops:.2g} FLOPs")
         axes.plot(budget.params, budget.loss, "*", color="black", markersize=10, zorder=3)
-    axes.legend(frameon=False, fontsize=8)
+    figures.legend(axes)
     if laws.isoflop.refused:
         _note(axes, "left out: " + "; ".join(laws.isoflop.refused))
 
@@ -209,7 +196,7 @@ def _draw_joint(axes: Any, laws: Laws, metric: str) -> None:
         predicted = float(laws.joint.predict(run.params, run.examples))
         axes.plot(predicted, run.value, "o", color=colour(run.params), markersize=5)
     values = [run.value for run in laws.runs]
-    axes.plot([min(values), max(values)], [min(values), max(values)], color=_GREY, linewidth=1)
+    axes.plot([min(values), max(values)], [min(values), max(values)], color=GREY, linewidth=1)
     _note(axes, laws.joint.describe())
 
 
@@ -226,8 +213,6 @@ def _label(axes: Any, x: str, y: str, *, legend: bool = True, corner: str = "bes
     axes.set_yscale("log")
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.7)))
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
+    axes.set(xlabel=x, ylabel=y)
     if legend and axes.get_legend_handles_labels()[0]:
-        for text in axes.legend(frameon=False, fontsize=8, loc=corner).get_texts():
-            text.set_parse_math(False)
+        figures.legend(axes, loc=corner)

@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a config's augmentation does to images, as contact sheets: `visualize --augmentations`."""
 
-import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
 import numpy as np
 
 from vit_jax import data, models
-from vit_jax.cli.contact_sheet import Tile, render
 from vit_jax.config import Config
 from vit_jax.data.augment import jitter, parse
 from vit_jax.data.config import mean_color
@@ -20,6 +18,7 @@ from vit_jax.data.mix_config import is_on
 from vit_jax.data.sources import Label, digest_of
 from vit_jax.errors import UserError
 from vit_jax.objectives import ObjectiveConfig, Supervised
+from vit_jax.visual.contact_sheet import Tile, make_folder, render, wrapped, write
 
 _IMAGES = 4  # of the training split, where no files are given
 _MAX_FILES = 8
@@ -87,30 +86,16 @@ def write_sheets(cfg: Config, files: Sequence[str], out: Path, count: int) -> li
         source = _open(cfg)
         examples = _first(source, cfg)
     _evaluated(cfg, examples)  # before a directory is made: are all of them images?
-    with _writing():
-        out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)  # before anything is drawn, which takes long
     sheets = {
         "transform.png": _transform_sheet(cfg, examples, count),
         "operations.png": _operations_sheet(cfg, examples),
         "batch.png": _batch_sheet(cfg, source, count),
     }
-    lines = []
-    for name, sheet in sheets.items():
-        if isinstance(sheet, bytes):
-            with _writing():
-                (out / name).write_bytes(sheet)
-            lines.append(str(out / name))
-        else:
-            lines.append(f"no {name}: {sheet}")
-    return lines
-
-
-@contextlib.contextmanager
-def _writing() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"--out: {error.filename}: {error.strerror}") from error
+    return [
+        write(out, name, sheet) if isinstance(sheet, bytes) else f"no {name}: {sheet}"
+        for name, sheet in sheets.items()
+    ]
 
 
 def _read_files(files: Sequence[str]) -> Examples:
@@ -215,11 +200,10 @@ def _operations_sheet(cfg: Config, examples: Examples) -> bytes | str:
     for i, (name, part) in enumerate(parts.items()):
         tiles.append(Tile(part(image, np.random.default_rng((cfg.seed, i))), name))
     columns = len(tiles) if len(tiles) <= 7 else math.ceil(math.sqrt(2 * len(tiles)))
-    rows = [tiles[i : i + columns] for i in range(0, len(tiles), columns)]
     drawn = data.TransformConfig(
         auto_augment=transform.auto_augment, color_jitter=transform.color_jitter
     )
-    return render(rows, f"what {_describe(drawn)} may do to an image")
+    return render(wrapped(tiles, columns), f"what {_describe(drawn)} may do to an image")
 
 
 def _batch_sheet(cfg: Config, source: data.Source, count: int) -> bytes | str:

@@ -10,6 +10,8 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageDraw, ImageFont
 
+from vit_jax.errors import UserError, shown
+
 # Bytes that a sheet may have. Tiles are made smaller until it fits, at last of fewer colours.
 _MAX_BYTES = 280_000
 _SIDES = (160, 144, 128, 112, 96, 84, 72, 64, 56, 48)
@@ -25,6 +27,42 @@ class Tile(NamedTuple):
 
     image: UInt8[np.ndarray, "H W C"]
     caption: str
+
+
+def spaced(count: int, most: int) -> list[int]:
+    """Choose up to `most` of 0..count - 1, evenly spaced with both ends."""
+    return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))})
+
+
+def wrapped(tiles: list[Tile], columns: int) -> list[list[Tile]]:
+    """Break tiles into rows."""
+    return [tiles[i : i + columns] for i in range(0, len(tiles), columns)]
+
+
+def make_folder(out: Path) -> None:
+    """Make the folder that --out names.
+
+    Raises:
+        UserError: it cannot be made.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out: {error.filename or out}: {error.strerror}") from None
+
+
+def write(out: Path, name: str, png: bytes) -> str:
+    """Write a picture into the folder that --out names, made where absent; returns its path.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    make_folder(out)
+    try:
+        (out / name).write_bytes(png)
+    except OSError as error:
+        raise UserError(f"--out: {error.filename or out}: {error.strerror}") from None
+    return shown(str(out / name))
 
 
 def render(rows: list[list[Tile]], title: str) -> bytes:

@@ -5,8 +5,8 @@ import cv2
 import numpy as np
 import pytest
 
-from vit_jax.evals import plots
 from vit_jax.evals.calibration import reliability
+from vit_jax.visual import evaluation as plots
 
 TITLE = r"$\no{$"  # no formula
 

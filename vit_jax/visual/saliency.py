@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt8
 
 from vit_jax import models
-from vit_jax.analysis import attention
 from vit_jax.data import normalize
 from vit_jax.errors import UserError
 from vit_jax.inference.trained import Trained
 from vit_jax.models import CaiTConfig, ConViTConfig, ModelConfig, Output, SwinConfig, ViTConfig
 from vit_jax.models.layers.pool import Pool
+from vit_jax.visual import attention
 
 _CAM = "class activation map"
 Grid = tuple[int, int]

@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 from vit_jax.checkpoints.config import Mode, ranked
-from vit_jax.train.report import learning_curve
+from vit_jax.train.writers import read_jsonl
+from vit_jax.visual import curve
 
 
 def _write(path, rows):
@@ -27,6 +28,10 @@ def axes(monkeypatch):
 
     monkeypatch.setattr(matplotlib.figure.Figure, "savefig", savefig)
     return found
+
+
+def learning_curve(source, out, title):
+    return curve.learning_curve(read_jsonl(source), out, title)
 
 
 def _rows():

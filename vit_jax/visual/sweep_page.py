@@ -11,6 +11,7 @@ from string import Template
 from vit_jax.durations import format_duration
 from vit_jax.sweeps.laws import Laws
 from vit_jax.sweeps.results import Result
+from vit_jax.visual.figures import thin
 
 _MAX_POINTS = 200  # of a curve; more than can be seen
 
@@ -25,7 +26,7 @@ def write(
     picture: Path,
 ) -> None:
     """Write the page: picture, laws, curves of all runs, and their table."""
-    template = Template((Path(__file__).parent / "page.html").read_text(encoding="utf-8"))
+    template = Template(Path(__file__).with_name("sweep_page.html").read_text(encoding="utf-8"))
     metric = found[0].point.metric
     text = template.substitute(
         title=html.escape(title),
@@ -50,43 +51,13 @@ def _curves(result: Result) -> dict[str, object]:
         "steps": point.steps,
         "examples": point.examples,
         "flops": point.flops,
-        "curve": _thin(result.curve),
-        "train": _thin(result.train_loss),
+        "curve": thin(result.curve, _MAX_POINTS),
+        "train": thin(result.train_loss, _MAX_POINTS),
     }
 
 
-def _thin(curve: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    every = -(-len(curve) // _MAX_POINTS)
-    return curve[::-1][::every][::-1] if every else []
-
-
-def law_rows(laws: Laws) -> list[tuple[str, str, str, str]]:
-    """Return (law, quantity, value, 95 % interval) of everything that was fitted."""
-    rows = []
-    fitted = [
-        ("value against compute", laws.compute, "abcd"),
-        ("L(N, D)", laws.joint, ("E", "A", "B", "alpha", "beta", "a", "b")),
-        ("runs of equal compute", laws.isoflop, "ab"),
-        *((f"best {field.split('.')[1]}", law, "s") for field, law in laws.shapes.items()),
-    ]
-    for name, law, quantities in fitted:
-        if law is None:
-            continue
-        rows.append((name, law.describe(), "", ""))
-        for quantity in quantities:
-            low, high = law.intervals.get(quantity, (None, None))
-            if low is not None and (getattr(law, quantity) or high):
-                value = f"{getattr(law, quantity):.3g}"
-                rows.append(("", quantity, value, f"{low:.3g} to {high:.3g}"))
-    if laws.held_out is not None:
-        worst = f"{100 * laws.held_out.worst:+.1f} %"
-        told = f"error of predicting the {len(laws.held_out.compute)} of most compute"
-        rows.append(("held out", told, worst, ""))
-    return rows
-
-
 def _laws(laws: Laws) -> str:
-    rows = [tuple(map(html.escape, row)) for row in law_rows(laws)]
+    rows = [tuple(map(html.escape, row)) for row in laws.rows()]
     told = "".join(
         f'<p class="refused">{html.escape(name)}: {html.escape(reason)}</p>'
         for name, reason in laws.refused.items()
