@@ -15,11 +15,11 @@ from vit_jax import models
 from vit_jax.data import TransformConfig
 from vit_jax.errors import UserError
 from vit_jax.inference import make_forward
-from vit_jax.visual import saliency
-from vit_jax.visual.overlay import colors, overlay, spread
 from vit_jax.inference.trained import Trained
 from vit_jax.models import bit, cait, convit, regnet, resnet
 from vit_jax.models.layers import attention, pool, window
+from vit_jax.visual import saliency
+from vit_jax.visual.overlay import colors, overlay, spread
 
 RECORDING = (attention, pool, window, bit, cait, convit, regnet, resnet)
 NONE = {"mixer"}  # records nothing: its last tokens are its output

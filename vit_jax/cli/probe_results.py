@@ -9,9 +9,9 @@ from typing import Any
 from vit_jax import data
 from vit_jax.analysis.tables import align
 from vit_jax.errors import UserError
-from vit_jax.visual.evaluation import draw_shots
 from vit_jax.evals.features import FeatureSet
 from vit_jax.evals.probes import Result
+from vit_jax.visual.evaluation import draw_shots
 
 _HEADER = ("of", "probe", "setting", "test top-1", "95 % interval", "over seeds")
 

@@ -110,11 +110,11 @@ def _attention(argv: Sequence[str]) -> int:
     for name in ("layers", "heads"):
         flags.DEFINE_string(name, "", "See --help.", flag_values=values)
     found, names = trained_flags.read(argv, values)
-    from vit_jax.visual.attention_sheets import Choice, write_sheets
     from vit_jax.inference import read_weights
     from vit_jax.inference.images import expand
-    from vit_jax.visual.saliency import check
     from vit_jax.inference.views import read_view
+    from vit_jax.visual.attention_sheets import Choice, write_sheets
+    from vit_jax.visual.saliency import check
 
     check(found.model)
     choice = Choice(*(_numbers(name, str(values[name].value)) for name in ("layers", "heads")))
@@ -153,8 +153,8 @@ def _weights(argv: Sequence[str]) -> int:
     _define_out(values)
     trained_flags.define(values, inputs=False)
     found, _ = trained_flags.read(argv, values, positional=False)
-    from vit_jax.visual.weight_sheets import write_sheets
     from vit_jax.inference import read_weights
+    from vit_jax.visual.weight_sheets import write_sheets
 
     return _say(write_sheets(read_weights(found, headless=True), _out(values)))
 

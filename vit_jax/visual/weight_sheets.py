@@ -5,7 +5,7 @@ Filters and positions as in figure 7, left and middle, of arXiv:2010.11929.
 """
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, UInt8

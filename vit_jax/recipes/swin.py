@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Swin Transformer on ImageNet-1k: arXiv:2103.14030, microsoft/Swin-Transformer's configs."""
 
-from configs.recipes import deit
-from configs.recipes import imagenet as data
 from vit_jax.config import Config
 from vit_jax.data import Crop, Resize
 from vit_jax.models import ModelConfig
 from vit_jax.optim import OptimConfig
+from vit_jax.recipes import deit
+from vit_jax.recipes import imagenet as data
 from vit_jax.weights.config import InitConfig
 from vit_jax.weights.resize import Resize as ResizeRule
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeiT III on ImageNet-1k: arXiv:2204.07118, facebookresearch/deit README_revenge.md."""
 
-from configs.recipes import deit
-from configs.recipes import imagenet as data
-from vit_jax import errors, models
+from vit_jax import models
 from vit_jax.config import Config
 from vit_jax.data import Resize
 from vit_jax.losses import Loss
 from vit_jax.objectives import ObjectiveConfig
 from vit_jax.optim import OptimConfig, Optimizer
+from vit_jax.recipes import deit
+from vit_jax.recipes import imagenet as data
 from vit_jax.weights.config import InitConfig
 from vit_jax.weights.resize import Resize as ResizeRule
 
@@ -27,20 +27,20 @@ _FINETUNED = {
     "deit3_l16": {"224": 0.45, "384": 0.4},
     "deit3_h14": {"224": 0.55},
 }
+# "s16", "s16_384", "b16", ...: every pretraining, each with its fine-tunings after it.
+RUNS = tuple(
+    run.removeprefix("deit3_")
+    for name, rates in _FINETUNED.items()
+    for run in (name, *(f"{name}_{stage}" for stage in rates))
+)
 
 
 def imagenet(name: str, stage: str) -> Config:
     """Return the pretraining of a size, or by its side a fine-tuning of the stage before.
 
-    Stage "224" starts from the run runs/<name>_imagenet, "384" from runs/<name>_imagenet_224 (of S:
+    Stage "224" starts from the run runs/<name>_imagenet, "384" from runs/<name>_imagenet_224 (S:
     runs/deit3_s16_imagenet).
-
-    Raises:
-        UserError: no such stage.
     """
-    stages = _FINETUNED[name]
-    if stage and stage not in stages:
-        raise errors.unknown(f"stage of {name}", stage, stages)
     return finetune(name, stage) if stage else pretrain(name)
 
 

@@ -3,13 +3,13 @@
 
 import dataclasses
 
-from configs.recipes import imagenet as data
-from vit_jax import errors, models
+from vit_jax import models
 from vit_jax.config import CheckpointConfig, Config, LogConfig
 from vit_jax.data import Crop, DataConfig, MixConfig, Partner, Resize, TransformConfig
 from vit_jax.models import DType, ModelConfig, pair
 from vit_jax.objectives import Distillation, DistillConfig, ObjectiveConfig
 from vit_jax.optim import OptimConfig, Optimizer
+from vit_jax.recipes import imagenet as data
 from vit_jax.weights.config import InitConfig
 from vit_jax.weights.resize import Resize as ResizeRule
 
@@ -162,18 +162,13 @@ def convit(model: ModelConfig) -> Config:
     return config
 
 
-def cait(name: str, stage: str) -> Config:
+def cait(name: str, *, finetuned: bool) -> Config:
     """CaiT on ImageNet-1k: arXiv:2103.17239; DeiT's in 400 epochs, taught without a token.
 
     Its one head learns half from the labels and half from the teacher. Tested on the central square
-    (crop ratio 1). Stage "384" fine-tunes a run of the stage before, runs/<name>_imagenet.
-
-    Raises:
-        UserError: no such stage.
+    (crop ratio 1). `finetuned`: at 384, from the run runs/<name>_imagenet.
     """
-    if stage not in ("", "384"):
-        raise errors.unknown(f"stage of {name}", stage, ["384"])
-    if not stage:
+    if not finetuned:
         model = models.variant(name, image_size=(224, 224))
         rate = _CAIT[name]
         return taught(imagenet(model, epochs=400, drop_path_rate=rate, crop_ratio=1.0))

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """BiT's pretraining, and the patient and consistent teaching of one BiT by another."""
 
-from configs.recipes import google
 from vit_jax import models
 from vit_jax.config import Config
 from vit_jax.data import MixConfig
 from vit_jax.models import DType, ModelConfig
 from vit_jax.objectives import Distillation, DistillConfig
 from vit_jax.optim import MomentDtype, OptimConfig, Optimizer, Schedule
+from vit_jax.recipes import google
 
 # https://storage.googleapis.com/bit_models/distill/R152x2_T_224.npz
 TEACHER = "npz:R152x2_T_224.npz"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """RegNet and its ResNet baselines on ImageNet-1k: facebookresearch/pycls."""
 
-from configs.recipes import imagenet as data
 from vit_jax.config import CheckpointConfig, Config, LogConfig
 from vit_jax.data import Crop, DataConfig, Resize, TransformConfig
 from vit_jax.models import DType, RegNetConfig, ResNetConfig
 from vit_jax.optim import OptimConfig, Optimizer
+from vit_jax.recipes import imagenet as data
 
 
 def imagenet(

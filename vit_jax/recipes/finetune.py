@@ -3,12 +3,13 @@
 
 from typing import NamedTuple
 
-from vit_jax import errors, models
+from vit_jax import models
 from vit_jax.config import CheckpointConfig, Config, LogConfig
 from vit_jax.data import Crop, DataConfig, MixConfig, Partner, TransformConfig
 from vit_jax.evals import EvalConfig
 from vit_jax.models import DType
 from vit_jax.optim import MomentDtype, OptimConfig, Optimizer, Schedule
+from vit_jax.recipes import choose
 from vit_jax.weights.config import InitConfig
 
 
@@ -61,8 +62,11 @@ def vit(dataset: str, model: str = "vit_b16", weights: str = "npz:ViT-B_16.npz")
     of the old one. The paper chooses lr on the held-out images from 0.003, 0.01, 0.03, 0.06 for
     ImageNet, 0.001, 0.003, 0.01, 0.03 for the others; here 0.03, vision_transformer's default, and
     for Pets and Flowers 0.003, which big_vision's transfer.py found best.
+
+    Raises:
+        UserError: no such dataset.
     """
-    task = TASKS[dataset]
+    task = TASKS[choose("dataset", dataset, TASKS)]
     # Differs from paper: bfloat16 matmuls; --config.model.dtype=float32 undoes it.
     return Config(
         model=models.variant(f"{model}_384", num_classes=task.num_classes, dtype=DType.BFLOAT16),
@@ -98,9 +102,7 @@ def bit(dataset: str, model: str = "bit_r50x1", weights: str = "npz:BiT-M-R50x1.
     Raises:
         UserError: no such dataset.
     """
-    if dataset not in TASKS:
-        raise errors.unknown("dataset of BiT-HyperRule", dataset, TASKS)
-    task = TASKS[dataset]
+    task = TASKS[choose("dataset", dataset, TASKS)]
     if task.num_examples < 20_000:
         warmup, *milestones, steps = 100, 200, 300, 400, 500
     elif task.num_examples < 500_000:
