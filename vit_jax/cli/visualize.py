@@ -57,7 +57,7 @@ With --augmentations:
       --layers=all --heads=none
   python -m vit_jax visualize --weights --from=runs/vit_mu_digits
   python -m vit_jax visualize --augmentations --config=configs/vit_mu_digits.py
-  python -m vit_jax visualize --augmentations --config=configs/deit_s16_imagenet.py \\
+  python -m vit_jax visualize --augmentations --config=configs/deit_imagenet.py:s16 \\
       --images cat.jpg dog.jpg --out=sheets"""
 
 
