@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from vit_jax.data.config import CropRule, Resize, cover_size
+from vit_jax.data.resize import CropRule, Resize, cover_size
 
 Image = UInt8[np.ndarray, "H W C"]
 Resized = UInt8[np.ndarray, "H_out W_out C"]
