@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from vit_jax.data.config import CropRule, Resize, cover_size
+from vit_jax.data.resize import CropRule, Resize, cover_size
 
 Image = UInt8[np.ndarray, "H W C"]
 Operation = Callable[[Image, np.random.Generator], Image]

@@ -17,14 +17,13 @@ from vit_jax.data.augment.pillow import jitter
 from vit_jax.data.checks import check_pad
 from vit_jax.data.config import (
     Crop,
-    Resize,
     TransformConfig,
-    cover_size,
     crop_ranges,
     has_affine,
 )
 from vit_jax.data.decode import decode
 from vit_jax.data.encoded import check_size, jpeg_size
+from vit_jax.data.resize import Resize, cover_size
 from vit_jax.data.stream import ExampleRng, uniforms
 from vit_jax.errors import UserError
 
