@@ -7,24 +7,14 @@ Hardware: 2 CPU cores, about two minutes.
 Published: none.
 """
 
-from configs import vit_mu_digits
-from vit_jax import models
 from vit_jax.config import Config
 from vit_jax.optim import OptimConfig, Optimizer, Schedule
+from vit_jax.recipes import digits
 
 
 def get_config() -> Config:
-    config = vit_mu_digits.get_config()
-    config.model = models.variant(
-        "bit_r50x1",
-        num_classes=10,
-        image_size=(32, 32),
-        channels=1,
-        depths=(1, 1),
-        widths=(64, 128),
-        stem_width=32,
-        num_groups=8,
-    )
+    shape = {"depths": (1, 1), "widths": (64, 128), "stem_width": 32, "num_groups": 8}
+    config = digits.digits(digits.small("bit_r50x1", **shape))
     config.optim = OptimConfig(
         name=Optimizer.SGD,
         lr=0.1,

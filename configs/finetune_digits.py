@@ -5,29 +5,26 @@ r"""The second half of a chain on scikit-learn's digits: the classes 5 to 9, fro
         --workdir=runs/finetune_digits_pretrain
     python main.py --config=configs/finetune_digits.py:finetune --workdir=runs/finetune_digits
 
-(--config.init.weights=ckpt:DIR starts from another run.) Arms: finetune: the weights of the first
-half under a new head, each layer slower than the one above; probe: these weights frozen, the new
-head alone is trained; scratch: random weights, to compare with. None is augmented;
-finetune_augmented and scratch_augmented are.
+(--config.init.weights=ckpt:DIR starts from another run.) finetune: the weights of the first half
+under a new head, each layer slower than the one above; probe: these weights frozen, the new head
+alone is trained; scratch: random weights, to compare with. The last two are augmented.
+Runs: finetune, probe, scratch, finetune_augmented, scratch_augmented
 Hardware: 2 CPU cores, half a minute.
 Published: none; `python -m benchmarks.recipes` measures test top-1 (docs/reproduce.md).
 """
 
-from configs import finetune_digits_pretrain
-from vit_jax import errors
 from vit_jax.config import Config
 from vit_jax.data import Crop, MixConfig, TransformConfig
 from vit_jax.optim import OptimConfig
+from vit_jax.recipes import choose, digits
 from vit_jax.weights.config import InitConfig
 
-ARMS = ("finetune", "probe", "scratch", "finetune_augmented", "scratch_augmented")
+RUNS = ("finetune", "probe", "scratch", "finetune_augmented", "scratch_augmented")
 
 
 def get_config(arm: str = "finetune") -> Config:
-    if arm not in ARMS:
-        raise errors.unknown("arm", arm, ARMS)
-    config = finetune_digits_pretrain.get_config()
-    config.data.classes = (5, 6, 7, 8, 9)
+    choose("arm", arm, RUNS)
+    config = digits.five(range(5, 10))
     config.data.train_split, config.data.batch_size = "train[:100]", 48
     config.duration = "600 steps"
     config.evals["val"].every = config.checkpoint.every = "20%"

@@ -9,15 +9,9 @@ Hardware: 2 CPU cores, half a minute.
 Published: none; `python -m benchmarks.recipes` measures both halves (docs/reproduce.md).
 """
 
-import dataclasses
-
-from configs import tenth_digits, vit_mu_digits
 from vit_jax.config import Config
+from vit_jax.recipes import digits
 
 
 def get_config() -> Config:
-    config = vit_mu_digits.get_config()
-    config.model = dataclasses.replace(tenth_digits.VIT, num_classes=5)
-    config.data.classes = (0, 1, 2, 3, 4)
-    config.duration, config.optim.warmup = "60 epochs", "5%"
-    return config
+    return digits.five(range(5))

@@ -7,19 +7,14 @@ Hardware: 2 CPU cores, about three minutes.
 Published: none.
 """
 
-from configs import vit_mu_digits
-from vit_jax import models
 from vit_jax.config import Config
 from vit_jax.optim import OptimConfig
+from vit_jax.recipes import digits
 
 
 def get_config() -> Config:
-    config = vit_mu_digits.get_config()
-    config.model = models.variant(
+    model = digits.small(
         "r50_vit_b16",
-        num_classes=10,
-        image_size=(32, 32),
-        channels=1,
         dim=64,
         depth=2,
         num_heads=4,
@@ -29,6 +24,7 @@ def get_config() -> Config:
         stem_width=32,
         num_groups=8,
     )
+    config = digits.digits(model)
     config.optim = OptimConfig(lr=1e-3, weight_decay=0.1, warmup="5 epochs")
     config.duration = "40 epochs"
     return config

@@ -7,22 +7,10 @@ Hardware: 2 CPU cores, about two minutes.
 Published: none.
 """
 
-from configs import vit_mu_digits
-from vit_jax import models
 from vit_jax.config import Config
+from vit_jax.recipes import digits
 
 
 def get_config() -> Config:
-    config = vit_mu_digits.get_config()
-    config.model = models.variant(
-        "mixer_s16",
-        num_classes=10,
-        image_size=(32, 32),
-        channels=1,
-        patch=(8, 8),
-        dim=64,
-        depth=4,
-        token_mlp_dim=32,
-        channel_mlp_dim=256,
-    )
-    return config
+    shape = {"patch": (8, 8), "dim": 64, "depth": 4, "token_mlp_dim": 32, "channel_mlp_dim": 256}
+    return digits.digits(digits.small("mixer_s16", **shape))

@@ -9,9 +9,9 @@ vit_small_r26_s32_224.augreg_in21k_ft_in1k). The augmentation is the one of ViT-
 much: big_vision names none for a hybrid.
 """
 
-from configs.recipes import google
 from vit_jax import models
 from vit_jax.config import Config
+from vit_jax.recipes import google
 
 
 def get_config() -> Config:

@@ -7,21 +7,10 @@ Hardware: 2 CPU cores, about five minutes.
 Published: none.
 """
 
-from configs import vit_mu_digits
-from vit_jax import models
 from vit_jax.config import Config
+from vit_jax.recipes import digits
 
 
 def get_config() -> Config:
-    config = vit_mu_digits.get_config()
-    config.model = models.variant(
-        "swin_t",
-        num_classes=10,
-        image_size=(32, 32),
-        channels=1,
-        dim=32,
-        depths=(2, 2),
-        num_heads=(2, 4),
-        window=(4,),
-    )
-    return config
+    shape = {"dim": 32, "depths": (2, 2), "num_heads": (2, 4), "window": (4,)}
+    return digits.digits(digits.small("swin_t", **shape))

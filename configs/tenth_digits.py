@@ -12,6 +12,8 @@ augmented, convit, teacher: these with warps and mixup.
 distilled: with a token for the teacher's distribution; distilled_hard: for its first guess (DeiT).
 distilled_plain: one head for both, at temperature 4; no warps, no mixup.
 unlabelled: learns from the teacher alone, on all 1,293 training scans without their labels.
+Runs: plain, augmented, convit, convit_plain, teacher, teacher_plain, distilled, distilled_hard,
+distilled_plain, unlabelled
 Hardware: 2 CPU cores, half a minute to a minute.
 Published: none; `python -m benchmarks.recipes` measures test top-1 (docs/reproduce.md).
 """
@@ -19,17 +21,14 @@ Published: none; `python -m benchmarks.recipes` measures test top-1 (docs/reprod
 import dataclasses
 from typing import NamedTuple
 
-from configs import convit_digits, deit_digits, resnet_digits, vit_mu_digits
-from vit_jax import errors
 from vit_jax.config import Config
 from vit_jax.data import Crop, MixConfig, TransformConfig
 from vit_jax.models import ModelConfig
 from vit_jax.objectives import Distillation, DistillConfig
+from vit_jax.recipes import choose, digits
 
-WITH_TOKEN = deit_digits.get_config().model
+WITH_TOKEN, CONVIT, TEACHER = digits.deit(), digits.convit(), digits.resnet()
 VIT = dataclasses.replace(WITH_TOKEN, distilled=False)
-CONVIT = convit_digits.get_config().model
-TEACHER = resnet_digits.get_config().model
 
 
 class Arm(NamedTuple):
@@ -41,7 +40,7 @@ class Arm(NamedTuple):
     split: str = "train[:144]"
 
 
-ARMS = {
+RUNS = {
     "plain": Arm(augmented=False),
     "augmented": Arm(),
     "convit": Arm(model=CONVIT),
@@ -58,10 +57,8 @@ ARMS = {
 
 
 def get_config(name: str = "augmented") -> Config:
-    if name not in ARMS:
-        raise errors.unknown("arm", name, ARMS)
-    arm, config = ARMS[name], vit_mu_digits.get_config()
-    config.model = dataclasses.replace(arm.model)
+    arm = RUNS[choose("arm", name, RUNS)]
+    config = digits.digits(dataclasses.replace(arm.model))
     config.data.train_split, config.data.batch_size = arm.split, 48
     if not arm.augmented:
         config.data.transform, config.data.mix = TransformConfig(crop=Crop.RESIZE), MixConfig()

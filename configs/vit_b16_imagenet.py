@@ -9,9 +9,9 @@ Published: 77.91 % top-1 after fine-tuning at 384 (arXiv:2010.11929 table 5); bi
 table 1, ViT-S/16), so prefer that one unless it is the original that you need.
 """
 
-from configs.recipes import google
 from vit_jax import models
 from vit_jax.config import Config
+from vit_jax.recipes import google
 
 
 def get_config() -> Config:

@@ -14,7 +14,6 @@ checkpoint B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0
 
 import math
 
-from configs.recipes import google
 from vit_jax import models
 from vit_jax.config import CheckpointConfig, Config, LogConfig
 from vit_jax.data import DataConfig, MixConfig
@@ -23,6 +22,7 @@ from vit_jax.losses import Loss
 from vit_jax.models import DType
 from vit_jax.objectives import ObjectiveConfig
 from vit_jax.optim import MomentDtype, OptimConfig
+from vit_jax.recipes import google
 
 
 def get_config() -> Config:

@@ -8,7 +8,6 @@ Published: 76.5 % top-1; 78.5 % in 150 and 80.0 % in 300 epochs (table 1 of the 
 by about 0.2 %.
 """
 
-from configs.recipes import google
 from vit_jax import models
 from vit_jax.config import CheckpointConfig, Config, LogConfig
 from vit_jax.data import DataConfig, MixConfig
@@ -16,6 +15,7 @@ from vit_jax.models import DType
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.optim import MomentDtype, OptimConfig
+from vit_jax.recipes import google
 
 
 def get_config() -> Config:

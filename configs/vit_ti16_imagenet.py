@@ -12,9 +12,9 @@ The augmentation is big_vision's choice for Ti/16 (its configs/vit_i1k.py): ligh
 magnitude 0 without mixup.
 """
 
-from configs.recipes import google
 from vit_jax import models
 from vit_jax.config import Config
+from vit_jax.recipes import google
 
 
 def get_config() -> Config:

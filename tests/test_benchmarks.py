@@ -160,7 +160,7 @@ def test_recipes_name_every_arm_once_and_what_it_needs_before_it(tmp_path):
         done.add(run.workdir)
     for module in (tenth_digits, finetune_digits):
         name = module.__name__.rpartition(".")[2]
-        assert {f"{name}:{arm}" for arm in module.ARMS} <= {run.config for run in recipes.RUNS}
+        assert {f"{name}:{arm}" for arm in module.RUNS} <= {run.config for run in recipes.RUNS}
     assert {arm for pair in recipes.CLAIMS.values() for arm in pair} <= {
         r.arm for r in recipes.RUNS
     }

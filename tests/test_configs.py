@@ -6,8 +6,8 @@ import functools
 import importlib.util
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -33,7 +33,7 @@ from vit_jax.train.writers import read_jsonl
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 FILES = sorted(p for p in CONFIGS.glob("*.py") if p.stem != "__init__")
-# The arguments of those files that take one: of AugReg's grid, each value of each axis once.
+# Of AugReg's grid, each value of each axis once; the other files' arguments are in their RUNS.
 ARGUMENTS = {
     "augreg_imagenet": [
         *(f"{name},medium1,0.1,0.0" for name in ("vit_ti16", "vit_s32", "vit_b32", "vit_b16")),
@@ -41,31 +41,29 @@ ARGUMENTS = {
         *(f"{name},light2,0.1,0.1" for name in ("r26_vit_s32", "r50_vit_l32")),
         *(f"vit_s16,{name},0.03,0.1" for name in ("none", "medium2", "strong1", "strong2")),
     ],
-    "cait_m36_imagenet": ["384"],
-    "cait_s24_imagenet": ["384"],
-    "cait_s36_imagenet": ["384"],
-    "cait_xxs24_imagenet": ["384"],
-    "deit3_b16_imagenet": ["224", "384"],
-    "deit3_h14_imagenet": ["224"],
-    "deit3_l16_imagenet": ["224", "384"],
-    "deit3_s16_imagenet": ["384"],
-    "finetune_bit": ["cifar100", "imagenet2012", "oxford_flowers102", "oxford_iiit_pet"],
-    "finetune_digits": ["probe", "scratch"],
-    "tenth_digits": ["plain", "distilled", "unlabelled"],
 }
-RUNS = [(path, arg) for path in FILES for arg in ("", *ARGUMENTS.get(path.stem, ()))]
 
 
 def load(path: Path, arg: str = "") -> Config:
-    return _get_config(path)(*[arg] if arg else [])
+    return _module(path).get_config(*[arg] if arg else [])
+
+
+def arguments(path: Path) -> list[str]:
+    """The arguments that a file says it takes."""
+    return list(getattr(_module(path), "RUNS", ()))
 
 
 @functools.cache
-def _get_config(path: Path) -> Callable[..., Config]:
+def _module(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.get_config
+    return module
+
+
+RUNS = [
+    (path, arg) for path in FILES for arg in arguments(path) or ["", *ARGUMENTS.get(path.stem, ())]
+]
 
 
 def shrink(cfg: Config) -> Config:
@@ -222,12 +220,16 @@ def test_docstring_says_what_a_reader_needs(path: Path) -> None:
     assert len(text.splitlines()) <= 80
 
 
-def test_file_names_say_the_variant() -> None:
-    for path in FILES:
-        name, published, _ = path.stem.partition("_imagenet")
-        if not published or name in ("augreg", "finetune"):  # these are of any model
+def test_names_of_files_and_runs_say_the_variant() -> None:
+    for path, arg in RUNS:
+        family, published, _ = path.stem.partition("_imagenet")
+        if not published or family == "augreg":  # of any model
             continue
-        cfg, variant = load(path).model, models.variant(name)
+        family, distilled, _ = family.partition("_distilled")
+        size, _, side = arg.partition("_")
+        parts = [family, size, distilled.strip("_"), side]
+        name = arg if family == "regnet" else "_".join(part for part in parts if part)
+        cfg, variant = load(path, arg).model, models.variant(name)
         assert type(cfg) is type(variant), path
         for field in SHRINK[type(cfg)](cfg):
             if field not in ("image_size", "pre_logits_dim"):
@@ -236,9 +238,9 @@ def test_file_names_say_the_variant() -> None:
 
 def test_every_family_has_a_published_run_and_a_small_one() -> None:
     families = {type(cfg) for cfg in models.VARIANTS.values()}
-    loaded = {path.stem: type(load(path).model) for path in FILES}
-    assert {family for stem, family in loaded.items() if "imagenet" in stem} == families
-    assert {family for stem, family in loaded.items() if "digits" in stem} == families
+    loaded = {run: type(load(*run).model) for run in RUNS}
+    for kind in ("imagenet", "digits"):
+        assert {family for run, family in loaded.items() if kind in run[0].stem} == families
 
 
 @pytest.mark.parametrize(
@@ -253,14 +255,14 @@ def test_every_family_has_a_published_run_and_a_small_one() -> None:
         ),
         ("augreg_imagenet.py:vit_s16,none,0.3,0.0", "no '0.3'; DECAY: 0.03, 0.1"),
         ("augreg_imagenet.py:vit_s16,none,0.1,0.2", "no '0.2'; RATE: 0.0, 0.1"),
-        ("cait_s24_imagenet.py:448", "stage of cait_s24 '448'; valid: 384"),
-        ("deit3_h14_imagenet.py:384", "stage of deit3_h14 '384'; valid: 224"),
-        ("finetune_bit.py:cifar", "did you mean 'cifar10' or 'cifar100'"),
         (
-            "finetune_digits.py:head",
-            "unknown arm 'head'; valid: finetune, finetune_augmented, probe",
+            "cait_imagenet.py:s24_448",
+            "unknown run 's24_448'; valid: xxs24, xxs24_384, s24, s24_",
         ),
-        ("tenth_digits.py:cnn", "unknown arm 'cnn'; valid: augmented, convit, convit_plain"),
+        ("deit3_imagenet.py:h14_384", "unknown run 'h14_384'; valid: s16, s16_384, b16, b16_224"),
+        ("finetune_bit.py:cifar", "unknown dataset 'cifar'; valid: cifar10, cifar100, oxford_iiit"),
+        ("finetune_digits.py:head", "unknown arm 'head'; valid: finetune, probe, scratch"),
+        ("tenth_digits.py:cnn", "unknown arm 'cnn'; valid: plain, augmented, convit, convit_plain"),
         ("vit_b16_imagenet.py:384", "vit_b16_imagenet.py takes no argument; drop ':384'"),
     ],
 )
@@ -273,7 +275,7 @@ def test_a_wrong_argument_is_one_line_with_the_choices(argument: str, told: str)
 
 
 def test_an_argument_reaches_the_config() -> None:
-    argv = ["main.py", f"--config={CONFIGS}/deit3_b16_imagenet.py:384", "--config.optim.lr=2e-5"]
+    argv = ["main.py", f"--config={CONFIGS}/deit3_imagenet.py:b16_384", "--config.optim.lr=2e-5"]
     cfg = flags.read_config(argv, flags.define(argv))
     assert (cfg.model.image_size, cfg.optim.lr) == ((384, 384), 2e-5)
 

@@ -2,10 +2,12 @@
 """Imports go one way, and heavy or foreign packages stay out."""
 
 import ast
+import graphlib
 import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,18 +16,26 @@ PACKAGE = Path(__file__).parent.parent / "vit_jax"
 LEVELS = [
     {"errors", "durations", "trees", "losses", "startup", "faults", "mup"}
     | {"hardware", "reduction", "cluster", "fields", "field_names", "signals", "launch"},
-    {"sharding"},
+    # The drawing that evaluations and training need takes numbers, no model and no run.
+    {"sharding", "visual.figures", "visual.curve", "visual.confusion"},
     {"models", "data", "optim", "checkpoints"},
     {"objectives", "weights", "evals", "analysis", "aot"},
     {"config"},
-    {"config_json"},
+    {"config_json", "recipes"},
     {"train", "inference"},
     {"sweeps"},
+    {"visual"},
+    {"inference.page"},  # it shows where a model looked
     {"cli"},
     {"__main__"},
 ]
 LEVEL = {name: i for i, names in enumerate(LEVELS) for name in names}
 BANNED = {"tensorflow", "torch", "clu", "chex"}
+
+
+def _level(parts: Sequence[str]) -> int | None:
+    """The level of a module: of the file where LEVELS names it, else of its package."""
+    return LEVEL.get(".".join(parts[:2]), LEVEL.get(parts[0]))
 
 
 def _imports(path: Path) -> set[str]:
@@ -43,7 +53,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_imports_go_down(path: Path) -> None:
-    home = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    here = path.relative_to(PACKAGE).with_suffix("").parts
+    home, level = here[0], _level(here)
     for name in _imports(path):
         parts = name.split(".")
         if (path.name, parts[0]) != ("torch_file.py", "torch"):  # optional, inside a function
@@ -51,18 +62,34 @@ def test_imports_go_down(path: Path) -> None:
         if parts[:2] == ["flax", "linen"]:
             # build.py annotates with nn.Module; everything else of Linen is the models' own.
             assert home == "models" or path.name == "build.py", f"{path} imports {name}"
-        if parts[0] != "vit_jax" or home == "__init__" or len(parts) < 2 or parts[1] not in LEVEL:
+        other = _level(parts[1:]) if parts[0] == "vit_jax" and len(parts) > 1 else None
+        if other is None or level is None or (parts[1] == home and other == level):
             continue
-        if parts[1] == home:
-            continue
-        same_level_ok = home in LEVELS[0]  # single files, free of each other's internals
-        lower = LEVEL[parts[1]] < LEVEL[home]
-        assert lower or (same_level_ok and LEVEL[parts[1]] == 0), f"{path} imports {name}"
+        # Those of the lowest level are single files, free of each other's internals.
+        assert other < level or level == other == 0, f"{path} imports {name}"
 
 
 def test_every_module_has_a_level() -> None:
     names = {p.relative_to(PACKAGE).parts[0].removesuffix(".py") for p in FILES} - {"__init__"}
-    assert names == set(LEVEL)
+    assert names == {name for name in LEVEL if "." not in name}
+    for name in set(LEVEL) - names:
+        assert (PACKAGE / name.replace(".", "/")).with_suffix(".py").is_file()
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """Imports inside functions count; that a module's package comes before it does not."""
+    names = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in FILES
+    }
+    names = {name.removesuffix(".__init__"): path for name, path in names.items()}
+    graph = {}
+    for name, path in zip(names, FILES, strict=True):
+        found = {each if each in names else each.rpartition(".")[0] for each in _imports(path)}
+        graph[name] = (found & set(names)) - {name}
+    try:
+        tuple(graphlib.TopologicalSorter(graph).static_order())
+    except graphlib.CycleError as error:
+        pytest.fail(f"imports in a circle: {' <- '.join(error.args[1])}")
 
 
 def test_files_are_short_and_named_for_what_they_do() -> None:

@@ -249,7 +249,7 @@ def test_logits_of_attention_are_divided_by_the_width_of_a_head() -> None:
 @pytest.mark.parametrize(
     ("fields", "optim", "message"),
     [
-        ({"mup_base_dim": -1}, {}, "model.mup_base_dim=-1 and mup_base_heads=0 cannot be negative"),
+        ({"mup_base_dim": -1}, {}, "model.mup_base_dim=-1 must be at least 0"),
         ({"mup_base_heads": 2}, {}, "model.mup_base_heads=2 has no effect without model.mup_base"),
         (
             {"mup_base_dim": 8, "mup_base_heads": 3},

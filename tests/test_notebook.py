@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from configs import finetune_cifar10
+from configs import finetune_vit
 from vit_jax import config as config_lib
 from vit_jax import data
 from vit_jax.models import DType
@@ -85,7 +85,7 @@ def test_it_is_small_and_tells_nothing_of_the_machine() -> None:
 
 def test_the_run_on_colab_can_be() -> None:
     names: dict[str, Any] = {"COLAB": True, "QUICK": False, "WEIGHTS": "npz:ViT-B_16.npz"}
-    names |= {"finetune_cifar10": finetune_cifar10, "Config": config_lib.Config}
+    names |= {"finetune_vit": finetune_vit, "Config": config_lib.Config}
     exec(source("config"), names)
     config = names["config"]
     config_lib.check(config)
@@ -98,7 +98,7 @@ def test_the_run_on_colab_can_be() -> None:
 
 def test_the_weights_come_from_where_the_config_says() -> None:
     (address,) = re.findall(r"https://\S+\.npz", source("fetch"))
-    assert address in (ROOT / "configs" / "finetune_cifar10.py").read_text()
+    assert address in (ROOT / "configs" / "finetune_vit.py").read_text()
 
 
 def test_links_lead_somewhere() -> None:

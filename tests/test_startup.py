@@ -53,7 +53,7 @@ thread.join()
 COLLECTIVES = """
 import jax, numpy as np
 from vit_jax import sharding, startup
-from vit_jax.checkpoints.digest import digests
+from vit_jax.checkpoints.record import digests
 startup.configure()
 mesh = sharding.make_mesh(sharding.MeshConfig(data=1, fsdp=8))
 rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("fsdp"))
@@ -73,10 +73,10 @@ print(jax.devices()[0].platform)
 TRAIN = """
 import sys
 from vit_jax.cli.train import main
-from vit_jax.train import report
+from vit_jax.train import loop
 def learning_curve(*args, **kwargs):
     print("modules", *sorted({name.partition(".")[0] for name in sys.modules}))
-report.learning_curve = learning_curve
+loop.learning_curve = learning_curve
 sys.exit(main(sys.argv))
 """
 

@@ -32,12 +32,6 @@ def test_optimizer_state_ends_in_the_parameters_name() -> None:
     assert "0/mu/blocks/attn/qkv/kernel" in names
 
 
-def test_mask() -> None:
-    mask = trees.mask(TREE, "kernel$")
-    assert mask["head"] == {"kernel": True, "bias": False}
-    assert not any(jax.tree.leaves(trees.mask(TREE, "")))
-
-
 @pytest.mark.parametrize(
     "name, stacked",
     [
@@ -62,13 +56,3 @@ def test_sizes_count_typed_keys_by_their_data() -> None:
     tree = {"a": jnp.zeros((2, 3), jnp.bfloat16), "key": jax.random.key(0)}
     assert trees.num_params({"a": tree["a"]}) == 6
     assert trees.num_bytes(tree) == 12 + 8
-
-
-def test_differences() -> None:
-    other = {**TREE, "head": {"kernel": jnp.ones((4, 3))}, "extra": jnp.zeros(1)}
-    assert trees.differences(TREE, TREE) == []
-    assert trees.differences(TREE, other) == [
-        "extra: only in the second",
-        "head/bias: only in the first",
-        "head/kernel: float32[4, 2] against float32[4, 3]",
-    ]

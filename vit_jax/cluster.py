@@ -26,18 +26,17 @@ def join() -> None:
     """
     env = os.environ
     by_hand: tuple[Any, ...] = ()
-    if "JAX_COORDINATOR_ADDRESS" in env:
+    address = env.get("JAX_COORDINATOR_ADDRESS")
+    if address is not None:
         try:
             count, index = int(env["JAX_NUM_PROCESSES"]), int(env["JAX_PROCESS_ID"])
         except (KeyError, ValueError) as error:
             raise UserError(
                 "JAX_COORDINATOR_ADDRESS is set: set JAX_NUM_PROCESSES and JAX_PROCESS_ID as well"
             ) from error
-        if not re.fullmatch(r".+:\d+", env["JAX_COORDINATOR_ADDRESS"]):
-            raise UserError(
-                f"JAX_COORDINATOR_ADDRESS={env['JAX_COORDINATOR_ADDRESS']} must be HOST:PORT"
-            )
-        by_hand = (env["JAX_COORDINATOR_ADDRESS"], count, index)
+        if not re.fullmatch(r".+:\d+", address):
+            raise UserError(f"JAX_COORDINATOR_ADDRESS={address} must be HOST:PORT")
+        by_hand = (address, count, index)
     elif env.get("JAX_NUM_PROCESSES") == "1" or not _in_cluster(env):
         return
     try:

@@ -6,14 +6,15 @@ import math
 import re
 from collections.abc import Mapping
 
-from vit_jax import data, errors, evals, faults, fields, models, objectives, optim, sharding
+from vit_jax import data, errors, evals, faults, models, objectives, optim, sharding
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.data import DataConfig
-from vit_jax.data.config import check_pad
+from vit_jax.data.checks import check_pad
 from vit_jax.durations import Clock
 from vit_jax.errors import UserError
 from vit_jax.evals import EvalConfig
 from vit_jax.faults import FaultsConfig
+from vit_jax.fields import conform, group, value
 from vit_jax.models import ModelConfig, ViTConfig
 from vit_jax.models.layers.attention import AttentionImpl, check_target
 from vit_jax.objectives import ObjectiveConfig
@@ -57,24 +58,24 @@ class Config:
             keeps none.
         init: weights to start from, of another run or a published file.
         checkpoint, log: saving and logging.
-        faults: when the run doubts itself.
+        faults: what to do about non-finite losses, loss spikes and hangs.
         seed: of initial weights, data order, augmentation and dropout.
     """
 
-    model: ModelConfig = dataclasses.field(default_factory=ViTConfig)
-    data: DataConfig = dataclasses.field(default_factory=DataConfig)
-    optim: OptimConfig = dataclasses.field(default_factory=OptimConfig)
-    objective: ObjectiveConfig = dataclasses.field(default_factory=ObjectiveConfig)
+    model: ModelConfig = group(ViTConfig)
+    data: DataConfig = group(DataConfig)
+    optim: OptimConfig = group(OptimConfig)
+    objective: ObjectiveConfig = group(ObjectiveConfig)
     duration: str = "90 epochs"
-    evals: dict[str, EvalConfig] = dataclasses.field(default_factory=dict)
-    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
-    accum_steps: int = 1
+    evals: dict[str, EvalConfig] = group(dict, free=True)
+    mesh: MeshConfig = group(MeshConfig, free=True)
+    accum_steps: int = value(1, least=1)
     reduce_dtype: ReduceDType = ReduceDType.FLOAT32
-    ema_decay: float = 0.0
-    init: InitConfig = dataclasses.field(default_factory=InitConfig)
-    checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
-    log: LogConfig = dataclasses.field(default_factory=LogConfig)
-    faults: FaultsConfig = dataclasses.field(default_factory=FaultsConfig)
+    ema_decay: float = value(0.0, least=0, below=1, note="0 turns it off")
+    init: InitConfig = group(InitConfig)
+    checkpoint: CheckpointConfig = group(CheckpointConfig, free=True)
+    log: LogConfig = group(LogConfig, free=True)
+    faults: FaultsConfig = group(FaultsConfig)
     seed: int = 0
 
 
@@ -90,40 +91,30 @@ class Plan:
 
 
 def check(cfg: Config) -> None:
-    """Check all that needs neither data nor devices.
+    """Refuse what can be refused without data and devices, in one line that names the field.
 
     Values written in another way than their fields have them, "map" for Pool.MAP or 64 for (64,),
     are brought to that, in place.
-
-    Raises:
-        UserError: one line that names the field and what it may be.
     """
     check_types(cfg)
     models.create(cfg.model)
     data.check(cfg.data)
     check_pad(cfg.data.transform, models.input_shape(cfg.model)[:2], "data.transform")
-    if cfg.model.channels not in (1, 3):
-        raise UserError(f"model.channels={cfg.model.channels} must be 1 (grey) or 3 (RGB)")
-    for key in ("mean", "std"):
-        if len(getattr(cfg.data, key)) not in (1, cfg.model.channels):
-            raise UserError(
-                f"data.{key}={getattr(cfg.data, key)} must hold one value, or one for each of "
-                f"model.channels={cfg.model.channels}"
-            )
+    channels = cfg.model.channels
+    if channels not in (1, 3):
+        raise UserError(f"model.channels={channels} must be 1 (grey) or 3 (RGB)")
+    for key, each in (("mean", cfg.data.mean), ("std", cfg.data.std)):
+        if len(each) not in (1, channels):
+            raise UserError(f"data.{key}={each} must hold 1 or model.channels={channels} values")
     optim.validate(cfg.optim)
     if models.growth(cfg.model) is not None:
         optim.check_width(cfg.optim)
     objectives.validate(cfg.objective)
     objectives.check_effect(cfg.objective, cfg.model, cfg.data.mix)
     objectives.check_teacher(cfg.objective.distill, cfg.model, cfg.data)
-    if cfg.accum_steps < 1:
-        raise UserError(f"accum_steps={cfg.accum_steps} must be at least 1")
-    if cfg.data.batch_size % cfg.accum_steps:
-        raise UserError(
-            f"accum_steps={cfg.accum_steps} must divide data.batch_size={cfg.data.batch_size}"
-        )
-    if not 0 <= cfg.ema_decay < 1:
-        raise UserError(f"ema_decay={cfg.ema_decay} must be in [0, 1); 0 turns it off")
+    steps, size = cfg.accum_steps, cfg.data.batch_size
+    if size % steps:
+        raise UserError(f"accum_steps={steps} must divide data.batch_size={size}")
     init_config.validate(cfg.init)
     for name in cfg.evals:
         if not re.fullmatch(r"[a-z0-9_]+", name) or name in ("train", "perf"):
@@ -138,29 +129,19 @@ def check(cfg: Config) -> None:
 
 
 def check_types(cfg: Config) -> None:
-    """Bring every value to its field's annotation, in place, or refuse it.
-
-    Raises:
-        UserError: one line that names the field, the value with its type, and what it may be.
-    """
+    """Bring every value to its field's annotation, in place, and check its range (`conform`)."""
     teacher = getattr(getattr(cfg.objective, "distill", None), "teacher", None)
     models.refuse_name(cfg.model, f"model={cfg.model!r}")
     models.refuse_name(teacher, f"objective.distill.teacher={teacher!r}")
-    fields.conform(cfg)
+    conform(cfg)
 
 
 def _check_checkpoint(cfg: Config) -> None:
-    """Refuse limits out of range, and a metric that no evaluation along the way measures."""
+    """Refuse a metric that no evaluation along the way measures."""
     keeping = cfg.checkpoint
-    for field, least in {"keep": 1, "keep_best": 0, "patience": 0}.items():
-        if getattr(keeping, field) < least:
-            value = getattr(keeping, field)
-            raise UserError(f"checkpoint.{field}={value} must be at least {least}")
+    patience = f"checkpoint.patience={keeping.patience}"
     if keeping.patience and not keeping.keep_best:
-        raise UserError(
-            f"checkpoint.patience={keeping.patience} ends a run with its best parameters; keep "
-            "them: checkpoint.keep_best=1"
-        )
+        raise UserError(f"{patience} ends with the best parameters; set checkpoint.keep_best=1")
     periods = {
         f"{name}{suffix}/{key}": ev.every
         for name, ev in cfg.evals.items()
@@ -169,10 +150,7 @@ def _check_checkpoint(cfg: Config) -> None:
     }
     measured = [metric for metric, every in periods.items() if every]
     if keeping.patience and not measured:
-        raise UserError(
-            f"checkpoint.patience={keeping.patience} counts evaluations, and none is made along "
-            "the way; give one a period: evals.<name>.every"
-        )
+        raise UserError(f"{patience} counts evaluations; give one a period: evals.<name>.every")
     ranked = keeping.patience or (keeping.keep_best and keeping.metric and measured)
     if ranked and keeping.metric in periods and keeping.metric not in measured:
         name = keeping.metric.partition("/")[0].removesuffix("_ema")
@@ -219,15 +197,7 @@ def check_classes(cfg: Config, num_classes: int) -> None:
 
 
 def plan(cfg: Config, num_examples: int) -> Plan:
-    """Turn every duration of the config into steps.
-
-    Args:
-        cfg: the run.
-        num_examples: length of the training split.
-
-    Raises:
-        UserError: an unreadable duration, or a run of no steps.
-    """
+    """Turn every duration of the config into steps, for a training split of `num_examples`."""
     clock = Clock(batch_size=cfg.data.batch_size, num_examples=num_examples)
     total = clock.steps(cfg.duration)
     if total < 1:

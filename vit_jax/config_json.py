@@ -3,7 +3,6 @@
 
 import dataclasses
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ from vit_jax import models, trees
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.evals import EvalConfig
-from vit_jax.fields import annotations, conformed
+from vit_jax.fields import annotations, conformed, is_free
 from vit_jax.objectives import Distillation
 
 
@@ -34,15 +33,6 @@ def to_json(cfg: Config) -> dict[str, Any]:
 # Fields that an older version wrote under another name.
 _RENAMED = {"data.mixup_alpha": "data.mix.mixup_alpha"}
 
-# What may differ between a run and its continuation: it changes rounding at most, or when the run
-# ends. Where a teacher's weights lie is free too: what they are is compared by their digest.
-_FREE = re.compile(
-    r"^(log|checkpoint|mesh|evals|objective\.distill\.weights"
-    r"|(model|objective\.distill\.teacher)\.(scan_unroll|remat|attention)"
-    r"|data\.(data_dir|num_threads|num_workers|prefetch|cache|max_broken)"
-    r"|faults\.(max_nonfinite|hang_seconds))(\.|$)"
-)
-
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """List "field: old -> new" for fields that change what is computed, of two `to_json` trees.
@@ -64,18 +54,13 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         defaults.objective.distill.kind = Distillation(was[f"{distill}kind"])
         defaults.objective.distill.teacher = models.from_json(family)
     before = {**flatten(to_json(defaults)), **was}
-    if not after["faults.skip_spikes"]:  # then spikes are only told
+    if not after["faults.skip_spikes"]:  # then spikes are only logged
         before["faults.spike_sigmas"] = after["faults.spike_sigmas"]
     return [
         f"{key}: {before.get(key, 'absent')!r} -> {after.get(key, 'absent')!r}"
         for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key) and not is_free(key)
+        if before.get(key) != after.get(key) and not is_free(defaults, key)
     ]
-
-
-def is_free(field: str) -> bool:
-    """Say whether a field may change within a run: it moves rounding, or when the run ends."""
-    return _FREE.search(field) is not None
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -119,8 +104,4 @@ def _fill(node: Any, tree: Mapping[str, Any], path: str) -> None:
         if dataclasses.is_dataclass(kinds[name]):
             _fill(getattr(node, name), value, f"{path}{name}.")
         else:
-            setattr(node, name, conformed(kinds[name], path + name, _as_tuple(value)))
-
-
-def _as_tuple(value: Any) -> Any:
-    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
+            setattr(node, name, conformed(kinds[name], path + name, value))

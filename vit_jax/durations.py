@@ -7,33 +7,21 @@ import re
 
 from vit_jax.errors import UserError
 
-_FORM = re.compile(r"^\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+]?[0-9]+)?)\s*([a-z]+|%)\s*$")
-_UNITS = {
-    "step": "steps",
-    "steps": "steps",
-    "ep": "epochs",
-    "epoch": "epochs",
-    "epochs": "epochs",
-    "example": "examples",
-    "examples": "examples",
-    "%": "%",
-    "percent": "%",
-}
+_FORM = re.compile(
+    r"\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+]?[0-9]+)?)\s*"
+    r"(?:(?P<steps>steps?)|(?P<epochs>ep|epochs?)|(?P<examples>examples?)|(?P<percent>%|percent))\s*"
+)
 
 
 def parse(text: str) -> tuple[float, str]:
-    """Split a duration into its number and unit: "steps", "epochs", "examples" or "%".
-
-    Raises:
-        UserError: the text is not a number followed by a unit.
-    """
-    match = _FORM.match(text)
-    if match is None or match[2] not in _UNITS:
+    """Split a duration into its number and unit: "steps", "epochs", "examples" or "percent"."""
+    match = _FORM.fullmatch(text)
+    if match is None:
         raise UserError(
             f"cannot read the duration {text!r}; write a number and a unit: "
             "'10_000 steps', '90 epochs', '300000 examples' or '5%'"
         )
-    return float(match[1].replace("_", "")), _UNITS[match[2]]
+    return float(match[1].replace("_", "")), str(match.lastgroup)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,22 +46,20 @@ class Clock:
         """
         if not text:
             return 0
-        number, unit = parse(text)
-        if unit == "steps":
-            steps = number
-        elif unit == "examples":
-            steps = number / self.batch_size
+        steps, unit = parse(text)
+        if unit == "examples":
+            steps /= self.batch_size
         elif unit == "epochs":
-            steps = number * self.num_examples / self.batch_size
-        elif self.total_steps is None:
-            raise UserError(f"{text!r}: the length of the run itself cannot be a percentage")
-        else:
-            steps = number / 100 * self.total_steps
+            steps = steps * self.num_examples / self.batch_size
+        elif unit == "percent":
+            if self.total_steps is None:
+                raise UserError(f"{text!r}: the length of the run itself cannot be a percentage")
+            steps = steps / 100 * self.total_steps
         if not math.isfinite(steps):
             raise UserError(f"the duration {text!r} is longer than any number of steps")
         # Floor, as big_vision does: 90 epochs of 1,268,355 at 1,024 are 111,476 full steps. 1e-9
         # undoes the representation error of products such as 0.1 * 30.
-        return max(int(steps + 1e-9), 1) if number > 0 else 0
+        return max(int(steps + 1e-9), 1) if steps > 0 else 0
 
 
 def format_duration(seconds: float) -> str:

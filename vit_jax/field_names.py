@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dotted names of a config's fields, and which of them a mistyped one is nearest to."""
+"""What messages say of a config's fields: their dotted names, the nearest one, what each may be."""
 
 import dataclasses
 import difflib
+import types
+import typing
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,12 +28,9 @@ _AS_GOOD = 0.4  # how far behind the best another suggestion may lie; both score
 
 
 def check_path(cfg: Any, path: str, root: str = "config") -> None:
-    """Refuse an override of a field that does not exist: check_path(cfg, "optim.lr").
+    """Refuse an override of a field that does not exist, with the nearest of the whole config.
 
-    `root` is what the flag calls `cfg`.
-
-    Raises:
-        UserError: naming the unknown part and the nearest fields of the whole config.
+    check_path(cfg, "optim.lr"); `root` is what the flag calls `cfg`.
     """
     node, seen = cfg, root
     for part in path.split("."):
@@ -47,20 +46,16 @@ def check_path(cfg: Any, path: str, root: str = "config") -> None:
 
 
 def check_value_path(cfg: Any, path: str, root: str = "config") -> None:
-    """Refuse an override of what holds fields instead of being one, besides unknown ones.
-
-    Raises:
-        UserError: naming fields of the group.
-    """
+    """Refuse an override of an unknown field, and of a group of fields."""
     check_path(cfg, path, root)
     inside = children(value_at(cfg, path))
     if inside is None:
         return
     flags = [f"--{root}.{path}.{name}" for name in inside]
-    told = ", ".join(flags[:4]) + (f", ... ({len(flags)} in all)" if len(flags) > 4 else "")
+    listed = ", ".join(flags[:4]) + (f", ... ({len(flags)} in all)" if len(flags) > 4 else "")
     raise UserError(
         f"--{root}.{path} is a group of fields, which only a config file can set as a whole; "
-        f"here set one of {told or 'its fields (it has none)'}"
+        f"here set one of {listed or 'its fields (it has none)'}"
     )
 
 
@@ -87,14 +82,10 @@ def _paths(node: Any, before: str) -> Iterator[str]:
 
 
 def nearest(tree: Any, path: str, alike: float = _ALIKE) -> list[str]:
-    """List up to three fields of all that there are, nearest first.
+    """List up to three fields of a config, or of several by name, that `path` may mean.
 
-    Compared are the last names, `lr` with that of `optim.lr`, then the whole names.
-
-    Args:
-        tree: a config, or several by name.
-        path: what was written.
-        alike: how alike the last names must be; 1 is the same.
+    The last names, `lr` and that of `optim.lr`, must be as similar as `alike` (1: equal); then the
+    whole names decide. The nearest comes first.
     """
     known = list(_paths(tree, ""))
     last = path.rpartition(".")[2].lower()
@@ -114,3 +105,77 @@ def nearest(tree: Any, path: str, alike: float = _ALIKE) -> list[str]:
 def did_you_mean(paths: list[str]) -> str:
     """Suggest fields as flags."""
     return f"did you mean {' or '.join(f'--{path}' for path in paths)}?"
+
+
+def shown(value: Any) -> str:
+    """Write a value for a message, cut where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of thousands of digits
+        text = "..."
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+# What each scalar is called, and a tuple of it as an example.
+_SCALARS: dict[Any, tuple[str, tuple[Any, ...]]] = {
+    int: ("whole number", (1, 3, 7)),
+    float: ("number", (0.5, 1.0)),
+    str: ("string", ("^head",)),
+    bool: ("true or false", (True,)),
+    type(None): ("None", (None,)),
+}
+
+
+def words(kind: Any, default: Any = dataclasses.MISSING, value: Any = None) -> str:
+    """Describe in a few words what a field of the annotation `kind` may be, with an example.
+
+    `value` was given instead: a number for a string was probably meant as a duration.
+    """
+    args = typing.get_args(kind)
+    if typing.get_origin(kind) is tuple:
+        several = f"{'' if args[0] in _SCALARS else 'a tuple of '}{_one(args[0])}s"
+        if Ellipsis not in args:
+            several = _one(kind)
+        example = default if isinstance(default, tuple) and default else _example(kind)
+        return f"{several}, such as {written(example)}"
+    if kind is str and isinstance(default, str) and default:
+        return f"a string, such as {default!r}"
+    if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
+        return f"a string: '{shown(value)}', or as a duration '{shown(value)} steps'"
+    one = _one(kind)
+    if kind not in (bool, type(None)) and typing.get_origin(kind) is None:
+        one = f"a{'n' if one[0] in 'AEIO' else ''} {one}"
+    if dataclasses.is_dataclass(kind) and isinstance(default, type):
+        return f"{one}, such as {default.__name__}()"
+    return one
+
+
+def _one(kind: Any) -> str:
+    """Name one value of an annotation."""
+    args, origin = typing.get_args(kind), typing.get_origin(kind)
+    if kind in _SCALARS:
+        return _SCALARS[kind][0]
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(words(arg) for arg in args)
+    if origin is dict:
+        return f"a dict from {_one(args[0])} to {_one(args[1])}"
+    if origin is tuple:
+        return "(" + ", ".join("..." if arg is Ellipsis else _one(arg) for arg in args) + ")"
+    return getattr(kind, "__name__", str(kind))
+
+
+def _example(kind: Any) -> Any:
+    args = typing.get_args(kind)
+    if typing.get_origin(kind) is not tuple:
+        return _SCALARS[kind][1][0] if kind in _SCALARS else kind
+    if Ellipsis in args and args[0] in _SCALARS:
+        return _SCALARS[args[0]][1]
+    return tuple(_example(arg) for arg in args if arg is not Ellipsis)
+
+
+def written(values: tuple[Any, ...]) -> str:
+    """Write a tuple as a flag takes it: 1,3,7 or "('30%','60%')"."""
+    if all(isinstance(value, int | float) for value in values):
+        return ",".join(map(str, values))
+    items = ",".join(map(repr, values))
+    return f'"({items}{"," if len(values) == 1 else ""})"'

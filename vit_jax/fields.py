@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every value of a config against its field's annotation, wherever it comes from.
+"""What the fields of a config may hold: declared at the field, checked by `conform` for all.
 
 Config files, Python calls and flags go through `conform`, so they take the same values and give the
 same messages.
@@ -9,36 +9,139 @@ import dataclasses
 import enum
 import functools
 import math
+import operator
+import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from vit_jax.errors import UserError, unknown
+from vit_jax.field_names import shown, words
 
 _MISSING = dataclasses.MISSING
 
 
-def conform(node: Any, path: str = "") -> None:
-    """Bring every value of a config to its field's annotation, in place.
+_INSIDE = {
+    "at least": operator.ge,
+    "above": operator.gt,
+    "at most": operator.le,
+    "below": operator.lt,
+}
 
-    What can mean one thing alone is taken: "center" for Crop.CENTER, 64 for (64,), a list for a
-    tuple, 1 for 1.0.
+
+def value(
+    default: Any,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+    lengths: tuple[int, ...] = (),
+    note: str = "",
+    free: bool = False,
+) -> Any:
+    """Declare a field of a config: its default, its range, and whether a run may change it.
 
     Args:
-        node: a dataclass; those inside it follow, by their own classes.
-        path: what stands before its fields in messages, such as "data.".
+        default: an immutable value.
+        least, above, most, below: bounds of a number, or of every number in a tuple, however deep;
+            `above` and `below` are outside of the range themselves.
+        lengths: how many items a tuple may have.
+        note: the end of the message about a value out of range: "0 turns it off".
+        free: a continued run may change it: it changes rounding at most, or when the run ends.
+    """
+    bounds = zip(_INSIDE, (least, above, most, below), strict=True)
+    given = {word: bound for word, bound in bounds if bound is not None}
+    metadata = {"bounds": given, "lengths": lengths, "note": note, "free": free}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def group(kind: type, *, free: bool = False) -> Any:
+    """Declare a field that holds fields: a dataclass or a dict; `free` as in `value`, for all."""
+    return dataclasses.field(default_factory=kind, metadata={"free": free})
+
+
+def is_free(node: Any, path: str) -> bool:
+    """Return whether a config's field "model.remat", or a group around it, is declared free.
+
+    A name that the config lacks is not.
+    """
+    for name in path.split("."):
+        field = getattr(node, "__dataclass_fields__", {}).get(name)
+        if field is None or field.metadata.get("free"):
+            return field is not None
+        node = getattr(node, name)
+    return False
+
+
+def conform(node: Any, path: str = "") -> None:
+    """Bring every value of a config to its field's annotation, in place, and check its range.
+
+    What can mean one thing alone is taken: "center" for Crop.CENTER, 64 for (64,), a list for a
+    tuple, 1 for 1.0. Dataclasses inside follow, by their own classes. `path` stands before the
+    fields in messages, such as "data.".
 
     Raises:
-        UserError: a value of another kind, no such choice, a number that is not finite or of more
-            than 64 bits; it names the field, the value with its type, and what it may be.
+        UserError: a value of another kind, no such choice, a number out of range, not finite or of
+            more than 64 bits; it names the field, the value, and what it may be.
     """
     kinds = annotations(type(node))
     for field in dataclasses.fields(node):
         value = getattr(node, field.name)
         read = conformed(kinds[field.name], path + field.name, value, _default(field))
+        _check_range(path + field.name, read, field.metadata)
         if read is not value:
             setattr(node, field.name, read)
+
+
+def check_effects(
+    node: Any, path: str, rules: Iterable[tuple[bool, str, *tuple[str, ...]]]
+) -> None:
+    """Refuse settings that were changed and do nothing.
+
+    Args:
+        node: a config that is made without arguments.
+        path: what stands before its fields in messages, such as "optim.".
+        rules: whether some settings act, the words for when they do not, and their names.
+    """
+    default = type(node)()
+    for acts, when, *names in rules:
+        for name in () if acts else names:
+            given, usual = getattr(node, name), getattr(default, name)
+            if given != usual:
+                why = f"has no effect {when}; leave it at {usual if usual != '' else repr('')}"
+                raise UserError(f"{path}{name}={given} {why}")
+
+
+def _check_range(name: str, value: Any, declared: Mapping[str, Any]) -> None:
+    """Refuse what `value` declares to be out of range."""
+    bounds, lengths = declared.get("bounds", {}), declared.get("lengths", ())
+    if lengths and len(value) not in lengths:
+        must = f"hold {' or '.join(map(str, lengths))} values"
+    elif all(_INSIDE[word](x, bounds[word]) for x in _numbers(value) for word in bounds):
+        return
+    else:
+        must = "be " + " and ".join(f"{word} {bound}" for word, bound in bounds.items())
+    note = f"; {declared['note']}" if declared["note"] else ""
+    raise UserError(f"{name}={value} must {must}{note}")
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    """Yield a number, or all those in a tuple."""
+    if isinstance(value, tuple):
+        for item in value:
+            yield from _numbers(item)
+    elif isinstance(value, int | float):
+        yield value
+
+
+def regex(name: str, pattern: str) -> re.Pattern[str]:
+    """Compile a pattern that the field `name` holds, or raise UserError."""
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise UserError(f"{name}: {pattern!r} is not a regex: {error}") from None
 
 
 @functools.cache
@@ -53,32 +156,22 @@ def _default(field: dataclasses.Field) -> Any:
 
 
 def conformed(kind: Any, name: str, value: Any, default: Any = _MISSING) -> Any:
-    """Return a value as its annotation has it; `conform` says what is taken.
+    """Return a value as its annotation `kind` has it, as `conform` does; ranges are not checked.
 
-    Args:
-        kind: the annotation; of one that is neither a type nor made of types nothing is asked.
-        name: the field, for messages.
-        value: what it is set to.
-        default: the field's, an example of what it may be; without one there is none.
-
-    Raises:
-        UserError: as `conform`.
+    An annotation that is neither a type nor made of types takes anything. `name` is the field's,
+    `default` its default, an example for messages.
     """
     value = _read(kind, name, value, default)
-    _check_numbers(name, value, value)
+    _check_numbers(name, value)
     return value
 
 
 def _read(kind: Any, name: str, value: Any, default: Any) -> Any:
     if getattr(value, "ndim", None) == 0:
         value = value.item()  # a number of NumPy's, or of jax's
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
         return _read_union(kind, name, value, default)
-    if origin is typing.Literal:
-        if not any(value == arg and type(value) is type(arg) for arg in args):
-            raise unknown(name, str(value), map(str, args))
-        return value
     if origin is tuple:
         return _read_tuple(kind, name, value, default)
     if origin is dict:
@@ -94,8 +187,8 @@ def _read(kind: Any, name: str, value: Any, default: Any) -> Any:
         return value
     if kind is bool and type(value) is int and value in (0, 1):
         return bool(value)  # as a flag takes them
-    if kind is float and type(value) is int:
-        return _as_float(value)
+    if kind is float and type(value) is int:  # as a flag reads 1
+        return float(value) if abs(value) < 2**1023 else math.inf
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise _wrong(kind, name, value, default)
     return value
@@ -154,106 +247,15 @@ def _read_dict(kind: Any, name: str, value: Any, default: Any) -> Any:
     return value if all(read[key] is value[key] for key in value) else read
 
 
-def _as_float(number: int) -> float:
-    """Return a whole number, as which a flag reads 1, as a float."""
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf
-
-
-def _check_numbers(name: str, value: Any, item: Any) -> None:
-    """Refuse NaN, infinity and what 64 bits do not hold, in a number or a tuple of numbers.
-
-    Comparisons with bounds may let them pass, and arithmetic stumbles over them.
-    """
-    if isinstance(item, tuple):
-        for one in item:
-            _check_numbers(name, value, one)
-    if isinstance(item, float) and not math.isfinite(item):
-        raise UserError(f"{name}={value} must be finite")
-    if isinstance(item, int) and abs(item) >= 2**63:
-        raise UserError(f"{name} is a number of more than 64 bits; choose a smaller one")
+def _check_numbers(name: str, value: Any) -> None:
+    """Refuse NaN, infinity and what 64 bits do not hold: bounds and arithmetic let them pass."""
+    for number in _numbers(value):
+        if isinstance(number, float) and not math.isfinite(number):
+            raise UserError(f"{name}={value} must be finite")
+        if isinstance(number, int) and abs(number) >= 2**63:
+            raise UserError(f"{name} is a number of more than 64 bits; choose a smaller one")
 
 
 def _wrong(kind: Any, name: str, value: Any, default: Any) -> UserError:
     of_type = "" if isinstance(value, tuple) else f" ({type(value).__name__})"
-    return UserError(f"{name}={_shown(value)}{of_type} must be {words(kind, default, value)}")
-
-
-def _shown(value: Any) -> str:
-    """Write a value for a message, cut where it is long."""
-    try:
-        text = repr(value)
-    except ValueError:  # a whole number of thousands of digits
-        text = "..."
-    return text if len(text) <= 200 else f"{text[:197]}..."
-
-
-# Of each scalar: one of it, several of it, and an example.
-_SCALARS: dict[Any, tuple[str, str, Any]] = {
-    int: ("whole number", "whole numbers", 3),
-    float: ("number", "numbers", 0.5),
-    str: ("string", "strings", "^head"),
-    bool: ("true or false", "true or false", True),
-    type(None): ("None", "None", None),
-}
-_EXAMPLES = {int: (1, 3, 7), float: (0.5, 1.0), str: ("^head",)}
-
-
-def words(kind: Any, default: Any = _MISSING, value: Any = None) -> str:
-    """Say in a few words what a field of this annotation may be, for a message.
-
-    Args:
-        kind: the annotation.
-        default: the field's, an example of what it may be.
-        value: what was given instead: a number for a string was probably meant as a duration.
-    """
-    args = typing.get_args(kind)
-    if typing.get_origin(kind) is tuple:
-        several = _SCALARS[args[0]][1] if args[0] in _SCALARS else f"a tuple of {_one(args[0])}s"
-        if Ellipsis not in args:
-            several = _one(kind)
-        example = default if isinstance(default, tuple) and default else _example(kind)
-        return f"{several}, such as {written(example)}"
-    if kind is str and isinstance(default, str) and default:
-        return f"a string, such as {default!r}"
-    if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
-        return f"a string: '{_shown(value)}', or as a duration '{_shown(value)} steps'"
-    one = _one(kind)
-    if kind not in (bool, type(None)) and typing.get_origin(kind) is None:
-        one = f"a{'n' if one[0] in 'AEIO' else ''} {one}"
-    if dataclasses.is_dataclass(kind) and isinstance(default, type):
-        return f"{one}, such as {default.__name__}()"
-    return one
-
-
-def _one(kind: Any) -> str:
-    """Name one value of an annotation."""
-    args, origin = typing.get_args(kind), typing.get_origin(kind)
-    if kind in _SCALARS:
-        return _SCALARS[kind][0]
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(words(arg) for arg in args)
-    if origin is dict:
-        return f"a dict from {_one(args[0])} to {_one(args[1])}"
-    if origin is tuple:
-        return "(" + ", ".join("..." if arg is Ellipsis else _one(arg) for arg in args) + ")"
-    return getattr(kind, "__name__", str(kind))
-
-
-def _example(kind: Any) -> Any:
-    args = typing.get_args(kind)
-    if typing.get_origin(kind) is not tuple:
-        return _SCALARS[kind][2] if kind in _SCALARS else kind
-    if len(args) == 2 and args[1] is Ellipsis:
-        return _EXAMPLES.get(args[0], (_example(args[0]),))
-    return tuple(map(_example, args))
-
-
-def written(values: tuple[Any, ...]) -> str:
-    """Write a tuple as a flag takes it: 1,3,7 or "('30%','60%')"."""
-    if all(isinstance(value, int | float) for value in values):
-        return ",".join(map(str, values))
-    items = ",".join(map(repr, values))
-    return f'"({items}{"," if len(values) == 1 else ""})"'
+    return UserError(f"{name}={shown(value)}{of_type} must be {words(kind, default, value)}")

@@ -17,11 +17,7 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def begin() -> None:
-    """Have Ctrl-C end the process in one line from now on, and refuse a Python that is too old.
-
-    Raises:
-        SystemExit: after one line on standard error.
-    """
+    """Have Ctrl-C end the process in one line from now on, and refuse a Python that is too old."""
     signals.end_at_once()
     if sys.version_info < _LEAST:
         has, needs = (".".join(map(str, version)) for version in (sys.version_info[:3], _LEAST))
@@ -31,11 +27,7 @@ def begin() -> None:
 
 
 def load(module: str) -> Callable[[Sequence[str]], int]:
-    """Import the `main` of a command's module.
-
-    Raises:
-        SystemExit: a package that it needs is missing; after one line on standard error.
-    """
+    """Import the `main` of a command's module; a missing package ends the process in one line."""
     try:
         return importlib.import_module(module).main
     except ModuleNotFoundError as error:
@@ -56,6 +48,6 @@ def _instead() -> str:
     return f"; {there} is here, start with that"
 
 
-def _refuse(told: str) -> NoReturn:
-    print(f"error: {told}", file=sys.stderr)
+def _refuse(message: str) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
     sys.exit(_BAD_INPUT)

@@ -2,7 +2,7 @@
 """Maximal update parametrisation: what part a ViT's parameter plays as the width grows.
 
 Tensor Programs V (arXiv:2203.03466, table 3) tells parameters apart by which of their sides grow.
-What follows from it for initial values is in `models.mup`, for learning rates in `optim.width`.
+What follows from it for initial values is in `models.mup`, for learning rates in `optim.rules`.
 """
 
 import dataclasses

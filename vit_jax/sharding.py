@@ -50,11 +50,7 @@ class MeshConfig:
 
 
 def mesh_shape(cfg: MeshConfig, num_devices: int) -> tuple[int, int, int]:
-    """Resolve -1 and check that there are devices enough; fewer than all is one's choice.
-
-    Raises:
-        UserError: the sizes cannot be laid over `num_devices` devices.
-    """
+    """Resolve -1 and refuse sizes that do not fit `num_devices`; fewer than all is allowed."""
     sizes = [cfg.data, cfg.fsdp, cfg.tensor]
     asked = ", ".join(f"mesh.{a}={s}" for a, s in zip(AXES, sizes, strict=True))
     if sizes.count(-1) > 1 or any(s < 1 and s != -1 for s in sizes):
@@ -75,15 +71,12 @@ def mesh_shape(cfg: MeshConfig, num_devices: int) -> tuple[int, int, int]:
 def make_mesh(cfg: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """Lay `devices` (default: all, of all hosts) over the (data, fsdp, tensor) mesh.
 
-    Raises:
-        UserError: a mesh that does not fit, or one that leaves a host without work.
+    A mesh that does not fit, or that leaves a host without work, is refused.
     """
     devices = list(devices) if devices is not None else jax.devices()
     shape = mesh_shape(cfg, len(devices))
     if jax.process_count() > 1 and math.prod(shape) != len(devices):
-        raise UserError(
-            f"mesh {shape} must use all {len(devices)} devices of all processes; set mesh.data=-1"
-        )
+        raise UserError(f"mesh {shape} must use all {len(devices)} devices; set mesh.data=-1")
     grid = device_grid(shape, devices[: math.prod(shape)])
     # Auto: Linen's modules reject Explicit axes.
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)
@@ -97,10 +90,6 @@ def device_grid(shape: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarr
     strided groups that they make. Between slices `data` alone crosses the network. GPUs and CPUs
     lie in the order of their processes, tensor first, then fsdp: a node's share its fast links.
 
-    Args:
-        shape: of (data, fsdp, tensor).
-        devices: as many as that takes.
-
     Raises:
         UserError: processes of unlike numbers of devices, or a mesh that slices cannot share out.
     """
@@ -113,10 +102,8 @@ def device_grid(shape: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarr
         on_tpu = device.platform == "tpu"
         slices[getattr(device, "slice_index", 0) if on_tpu else 0].append(device)
     if shape[0] % len(slices):
-        raise UserError(
-            f"mesh {shape}: fsdp and tensor cannot cross the network between slices; "
-            f"make mesh.data a multiple of {len(slices)}"
-        )
+        count = len(slices)
+        raise UserError(f"mesh {shape}: only data crosses slices; make it a multiple of {count}")
     inside = (shape[0] // len(slices), *shape[1:])
     return np.concatenate([_slice_grid(inside, slices[index]) for index in sorted(slices)])
 
@@ -207,11 +194,7 @@ def own_share(mesh: Mesh) -> float:
 
 
 def batch_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
-    """Return which rows [b] of a global batch this process's devices hold, in ascending order.
-
-    Raises:
-        UserError: the batch cannot be divided evenly.
-    """
+    """Return which rows [b] of a global batch this process's devices hold, in ascending order."""
     parts = batch_parts(mesh)
     if batch_size % parts:
         raise UserError(f"a batch of {batch_size} cannot be divided evenly over {parts} devices")
@@ -253,11 +236,8 @@ def constrain_parameter(p: jax.Array, name: str) -> jax.Array:
 
     A layer then gathers its own weights only, after it has cast them, however many layers of a
     stack are laid out; and sums of gradients end as shards (reduce-scatters) where they are made,
-    not as copies in every device. A no-op outside `jax.set_mesh`, and on one device.
-
-    Args:
-        p: one layer's, not a stack's.
-        name: the module's and the parameter's, such as "qkv/kernel".
+    not as copies in every device. A no-op outside `jax.set_mesh`, and on one device. `name` is the
+    module's and the parameter's, such as "qkv/kernel".
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:

@@ -48,7 +48,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def interrupted(error: BaseException | None) -> bool:
-    """Say whether Ctrl-C is behind an error: an extension that it meets fails to import."""
+    """Return whether Ctrl-C caused an error: it makes the import of an extension fail."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
@@ -57,13 +57,10 @@ def interrupted(error: BaseException | None) -> bool:
 def heed(
     handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], object]],
 ) -> dict[signal.Signals, object]:
-    """Handle signals, but for those that this process was started to ignore.
+    """Handle signals, and return the handlers before; skip those that this process must ignore.
 
     `nohup` has a process ignore SIGHUP, and a shell's script its background jobs SIGINT: there they
     are meant for others.
-
-    Returns:
-        The handlers before, of the signals that are handled now.
     """
     return {
         number: signal.signal(number, handler)

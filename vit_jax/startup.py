@@ -26,14 +26,14 @@ _DEVICES = Path("/dev")
 # Device files of GPUs (NVIDIA, AMD) and TPUs: there the heap serves the input pipeline's threads.
 _ACCELERATORS = ("nvidia[0-9]*", "kfd", "accel[0-9]*", "vfio/[0-9]*")
 
-# Of NVIDIA's GPUs under WSL and on Jetson boards.
+# Device files of NVIDIA's GPUs under WSL and on Jetson boards.
 _OTHER_GPUS = ("dxg", "nvmap", "nvhost-gpu")
 # What brings the compilers of TPUs and GPUs, and the devices where there are any.
 _PLUGINS = ("libtpu", "jax_cuda13_plugin", "jax_cuda12_plugin")
 
 _THREADS_PER_DEVICE = 4  # 1 is what deadlocks
 _JAX_LEAST_SECONDS = 1.0  # jax's default: what compiles faster is not kept
-# Of compiled programs on disk; ViT-B's training step is some MB. jax itself would keep all.
+# Compiled programs on disk; ViT-B's training step is some MB. jax itself would keep all.
 _MAX_BYTES = 2 * 2**30
 
 
@@ -58,10 +58,7 @@ def ignore_plugins(asked: str) -> None:
     """Leave out the plugins of TPUs and GPUs that are here to compile for them, not to run.
 
     On a machine without either, jax would load them to look for devices: a page of errors, and
-    libtpu may ask the network for its metadata server.
-
-    Args:
-        asked: $JAX_PLATFORMS, which wins.
+    libtpu may ask the network for its metadata server. `asked` is $JAX_PLATFORMS, which wins.
     """
     if asked or sys.platform != "linux":
         return
@@ -124,7 +121,7 @@ def keep_programs() -> None:
         # Where jax deletes it keeps files of its own beside each program, and needs them all.
         cache = _cache_home() / "vit_jax" / ("jax" if unlimited else "jax_limited")
         cache.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=cache).close()  # permissions alone say too little
+        tempfile.TemporaryFile(dir=cache).close()  # permissions alone do not prove it
         if unlimited:
             _prune(cache, _MAX_BYTES)
     except (OSError, RuntimeError) as error:

@@ -36,12 +36,6 @@ def map_named(fn: Callable[..., Any], tree: PyTree, *rest: PyTree) -> PyTree:
     return jax.tree_util.tree_map_with_path(lambda p, *x: fn(path_name(p), *x), tree, *rest)
 
 
-def mask(tree: PyTree, pattern: str) -> PyTree:
-    """Return a tree of bools: whether `pattern` is found in the leaf's name ("" never is)."""
-    regex = re.compile(pattern) if pattern else None
-    return map_named(lambda name, _: bool(regex and regex.search(name)), tree)
-
-
 def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Turn {"params/head/bias": x} into {"params": {"head": {"bias": x}}}."""
     tree: dict[str, Any] = {}
@@ -64,7 +58,7 @@ def finite(tree: Any) -> Any:
 
 
 def is_stacked(name: str) -> bool:
-    """Say whether the leading axis counts layers: a path component is `blocks` or `*_blocks`."""
+    """Return whether the leading axis counts layers: a path component is `blocks` or `*_blocks`."""
     return _STACKED.search(name) is not None
 
 
@@ -90,17 +84,3 @@ def num_bytes(tree: PyTree) -> int:
             leaf = jax.eval_shape(jax.random.key_data, leaf)
         total += int(leaf.size) * leaf.dtype.itemsize
     return total
-
-
-def differences(a: PyTree, b: PyTree) -> list[str]:
-    """Describe how the names, shapes and dtypes of `a` and `b` differ, a line each; [] if none."""
-    left, right = dict(named_leaves(a)), dict(named_leaves(b))
-    lines = [f"{name}: only in the first" for name in left if name not in right]
-    lines += [f"{name}: only in the second" for name in right if name not in left]
-    for name in left.keys() & right.keys():
-        one, two = left[name], right[name]
-        if (one.shape, one.dtype) != (two.shape, two.dtype):
-            lines.append(
-                f"{name}: {one.dtype}{list(one.shape)} against {two.dtype}{list(two.shape)}"
-            )
-    return sorted(lines)

@@ -13,7 +13,7 @@ channels. All share one learning rate, which docs/mup.md would scale with the wi
 import dataclasses
 from collections.abc import Iterator
 
-from configs import vit_mu_digits
+from vit_jax.recipes import digits
 from vit_jax.sweeps import grid
 from vit_jax.sweeps.price import examples
 
@@ -56,7 +56,7 @@ def runs(
     """Yield a run of each width that the budget trains for enough steps."""
     for width in widths:
         shape = {"dim": width, "num_heads": width // 4, "mlp_dim": 4 * width, "depth": 2}
-        model = dataclasses.replace(vit_mu_digits.get_config().model, **shape)
+        model = dataclasses.replace(digits.vit(), **shape)
         duration = examples(model, budget)
         steps = int(duration.split()[0]) // BATCH
         if not STEPS[0] <= steps <= STEPS[1]:

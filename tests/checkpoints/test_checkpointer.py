@@ -71,7 +71,7 @@ def _save_all(directory, steps, **settings):
     ck = _open(directory, **settings)
     for step in steps:
         assert ck.save(step, _state(step), metadata={"at": step})
-    ck.close()
+    ck.wait()
 
 
 def _data_file(directory, step):
@@ -92,7 +92,7 @@ def test_round_trip_of_state_and_metadata(tmp_path):
     assert ck.latest_step() is None
     metadata = {"config": {"a": [1, 2.5, None]}, "classes": ["é", "0"]}
     ck.save(7, _state(7), metadata=metadata, metrics={"val/top1": 0.5})
-    ck.close()
+    ck.wait()
     again = _open(tmp_path)
     state, step, found = again.restore(_abstract(_state(0)))
     _assert_equal(state, _state(7))
@@ -132,7 +132,7 @@ def test_state_may_be_donated_right_after_save(tmp_path):
     abstract = _abstract(big)
     ck.save(1, big, metadata={})
     big = bump(big)
-    ck.close()
+    ck.wait()
     np.testing.assert_array_equal(_open(tmp_path).restore(abstract).state["x"], expected)
 
 
@@ -144,7 +144,7 @@ def test_restore_on_another_mesh(tmp_path, shape):
     )
     ck = _open(tmp_path)
     ck.save(3, state, metadata={})
-    ck.close()
+    ck.wait()
     devices = jax.devices()[: shape[0] * shape[1]]
     mesh = jax.make_mesh(shape, ("x", "y"), axis_types=(AxisType.Auto,) * 2, devices=devices)
     wanted = jax.tree.map(
@@ -164,7 +164,7 @@ def test_abstract_tree_without_shardings_restores_to_one_device(tmp_path):
     state = jax.device_put(_state(3), NamedSharding(mesh, P()))
     ck = _open(tmp_path)
     ck.save(3, state, metadata={})
-    ck.close()
+    ck.wait()
     restored = _open(tmp_path).restore(jax.eval_shape(_state)).state
     _assert_equal(restored, state)
     assert len(restored.params["head"]["bias"].sharding.device_set) == 1
@@ -352,7 +352,7 @@ def test_keeps_last_and_best_across_a_restart(tmp_path):
     ck.wait()
     assert ck.steps() == [2, 3, 4]
     assert ck.best_step() == 2
-    ck.close()
+    ck.wait()
     ck = _open(tmp_path, **settings)
     assert (ck.steps(), ck.best_step(), ck.latest_step()) == ([2, 3, 4], 2, 4)
     ck.restore(_abstract(_state()))
@@ -407,7 +407,7 @@ def test_saving_a_step_that_is_there(tmp_path):
     ck = _open(tmp_path)
     assert ck.save(1, _state(1), metadata={})
     assert not ck.save(1, _state(1), metadata={})
-    ck.close()
+    ck.wait()
     ck = _open(tmp_path)
     ck.restore(_abstract(_state()))
     assert not ck.save(1, _state(1), metadata={})
@@ -420,7 +420,7 @@ def test_run_that_did_not_restore_may_not_write_over_another(tmp_path):
         with pytest.raises(UserError, match="step 5"):
             ck.save(step, _state(step), metadata={})
     assert ck.save(6, _state(6), metadata={})
-    ck.close()
+    ck.wait()
 
 
 def test_kill_half_way_through_a_deletion_leaves_no_half(tmp_path, monkeypatch):
@@ -462,7 +462,7 @@ def test_reads_that_fail_leave_nothing_else_on_the_screen(tmp_path):
     mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
     state = {n: jax.random.normal(k, (256, 256)) for n, k in zip(names, keys, strict=True)}
     ck.save(1, jax.device_put(state, NamedSharding(mesh, P("x"))), metadata={})
-    ck.close()
+    ck.wait()
     _data_file(tmp_path, 1).unlink()  # every array fails at once
     done = _python(QUIET, tmp_path, names)
     assert done.returncode == 0
@@ -547,7 +547,7 @@ def test_what_a_failed_save_still_wrote_is_removed_by_the_next(tmp_path):
     ck = _open(tmp_path)
     (tmp_path / "1.orbax-checkpoint-tmp" / "state").mkdir(parents=True)
     ck.save(2, _state(2), metadata={})
-    ck.close()
+    ck.wait()
     assert os.listdir(tmp_path) == ["2"]
 
 

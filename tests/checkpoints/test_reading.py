@@ -33,7 +33,7 @@ def saved(directory: Path, steps: tuple[int, ...] = (1, 2), keep: int = 9) -> Ch
     checkpoints = Checkpointer(directory, CheckpointConfig(keep=keep))
     for step in steps:
         checkpoints.save(step, STATE, metadata={"at": step})
-    checkpoints.close()
+    checkpoints.wait()
     return checkpoints
 
 
@@ -164,7 +164,7 @@ def test_without_any_one_file_a_key_is_a_key(tmp_path: Path) -> None:
     checkpoints = Checkpointer(tmp_path / "run", CheckpointConfig())
     for step in (1, 2):
         checkpoints.save(step, state, metadata={})
-    checkpoints.close()
+    checkpoints.wait()
     files = [p for p in (tmp_path / "run" / "2").rglob("*") if p.is_file()]
     assert len(files) > 5
     for n, file in enumerate(files):

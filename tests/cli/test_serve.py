@@ -95,7 +95,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     checkpoints = Checkpointer(place / "checkpoints", CheckpointConfig())
     state = dataclasses.replace(runs.make_state(MODEL, 1234), params=color_params())
     checkpoints.save(1234, state, metadata=metadata, metrics={})
-    checkpoints.close()
+    checkpoints.wait()
     return place
 
 

@@ -11,10 +11,10 @@ from PIL import Image
 from tests.photos import write_folder
 from tests.test_configs import load
 from vit_jax import data
-from vit_jax.cli import augmentation_sheets, contact_sheet
-from vit_jax.cli.contact_sheet import Tile
 from vit_jax.cli.visualize import main
 from vit_jax.errors import DataError, UserError
+from vit_jax.visual import augmentation_sheets, contact_sheet
+from vit_jax.visual.contact_sheet import Tile
 
 ROOT = Path(__file__).parent.parent.parent
 DIGITS = f"--config={ROOT}/configs/vit_mu_digits.py"

@@ -11,7 +11,8 @@ from vit_jax.data import (
     check,
     check_transform,
 )
-from vit_jax.data.config import check_pad, cover_size, crop_ranges, has_affine, is_random
+from vit_jax.data.checks import check_pad
+from vit_jax.data.config import cover_size, crop_ranges, has_affine, is_random
 from vit_jax.data.transform import Transform
 from vit_jax.errors import UserError
 from vit_jax.models import ViTConfig
@@ -74,7 +75,7 @@ def test_padding_must_be_smaller_than_the_resized_image():
     cfg = TransformConfig(crop=Crop.RANDOM, pad=9, crop_ratio=0.8)
     check_pad(cfg, (8, 16))  # 10 by 20 once resized
     cfg.pad = 10
-    with pytest.raises(UserError, match=r"transform\.pad=10 .* short side is 10"):
+    with pytest.raises(UserError, match=r"transform\.pad=10 must be below 10, .*short side"):
         check_pad(cfg, (8, 16))
     with pytest.raises(UserError, match=r"pad=10 "):
         Transform(cfg=cfg, image_size=(16, 8), channels=1, exact=False)

@@ -86,5 +86,5 @@ def test_dtype_stays():
 
 @pytest.mark.parametrize("prob", [-0.1, 1.1])
 def test_probability_out_of_range(prob):
-    with pytest.raises(UserError, match=r"data.erasing_prob=.* must be in \[0, 1\]"):
+    with pytest.raises(UserError, match=r"data.erasing_prob=.* must be at least 0 and at most 1"):
         check(DataConfig(erasing_prob=prob))

@@ -4,9 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.data import MixConfig, Partner
+from vit_jax.data import DataConfig, MixConfig, Partner, check
 from vit_jax.data.mix import mix, normalize, targets
-from vit_jax.data.mix_config import check_mix
 from vit_jax.errors import UserError
 
 
@@ -156,24 +155,24 @@ def test_nothing_to_mix_changes_nothing():
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"mixup_alpha": -0.1}, "mixup_alpha=-0.1 must not be negative"),
-        ({"cutmix_alpha": -1.0}, "cutmix_alpha=-1.0 must not be negative"),
+        ({"mixup_alpha": -0.1}, "mixup_alpha=-0.1 must be at least 0; 0 is off"),
+        ({"cutmix_alpha": -1.0}, "cutmix_alpha=-1.0 must be at least 0; 0 is off"),
         ({"prob": 0.5}, "prob=0.5 has no effect without mixup_alpha or cutmix_alpha"),
         ({"per_example": True}, "per_example=True has no effect"),
         ({"partner": Partner.REVERSED}, "partner=reversed has no effect"),
         ({"mixup_alpha": 1.0, "switch_prob": 0.3}, "switch_prob=0.3 has no effect without both"),
-        ({**BOTH, "prob": 0.0}, "prob=0.0 must be above 0"),
-        ({**BOTH, "prob": 1.1}, "prob=1.1 must be above 0"),
-        ({**BOTH, "switch_prob": 1.0}, "switch_prob=1.0 must be between 0 and 1"),
-        ({**BOTH, "switch_prob": 0.0}, "switch_prob=0.0 must be between 0 and 1"),
+        ({**BOTH, "prob": 0.0}, "prob=0.0 must be above 0 and at most 1"),
+        ({**BOTH, "prob": 1.1}, "prob=1.1 must be above 0 and at most 1"),
+        ({**BOTH, "switch_prob": 1.0}, "switch_prob=1.0 must be above 0 and below 1; for one"),
+        ({**BOTH, "switch_prob": 0.0}, "switch_prob=0.0 must be above 0 and below 1; for one"),
     ],
 )
 def test_a_setting_out_of_range_or_without_effect_is_refused(fields, message):
     with pytest.raises(UserError, match=f"data.mix.{message}"):
-        check_mix(MixConfig(**fields))
+        check(DataConfig(mix=MixConfig(**fields)))
 
 
 def test_settings_that_act_are_not_refused():
-    check_mix(MixConfig())
+    check(DataConfig())
     cfg = MixConfig(**BOTH, prob=0.5, switch_prob=0.8, per_example=True, partner=Partner.REVERSED)
-    check_mix(cfg)
+    check(DataConfig(mix=cfg))

@@ -292,7 +292,7 @@ def test_policies_fill_with_the_mean_of_the_data(photos, monkeypatch):
 
 
 def test_a_random_transform_is_refused_for_evaluation(photos):
-    with pytest.raises(UserError, match="must not be random"):
+    with pytest.raises(UserError, match="transform draws at random"):
         eval_batches(photos, RANDOM, batch_size=4, image_size=(16, 16), channels=3)
 
 

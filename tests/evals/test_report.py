@@ -9,6 +9,7 @@ import pytest
 from sklearn import metrics
 
 from vit_jax.evals import report
+from vit_jax.visual.confusion import draw_confusion
 
 
 def guesses(num_classes, num_examples, seed=0):
@@ -66,7 +67,7 @@ def test_picture_shows_a_single_mistake(num_classes):
     more[num_classes // 4, 3 * num_classes // 4] = 1
     names = [f"class {k}" for k in range(num_classes)]
     before, after = (
-        cv2.imdecode(np.frombuffer(report.draw_confusion(m, names), np.uint8), 1).astype(int)
+        cv2.imdecode(np.frombuffer(draw_confusion(m, names), np.uint8), 1).astype(int)
         for m in (few, more)
     )
     height, width = after.shape[:2]
@@ -92,4 +93,4 @@ def test_too_many_classes_says_so(tmp_path, capsys):
 def test_dollars_in_names_are_no_formula(num_classes):
     names = [f"$\\no{k}{{$" for k in range(num_classes)]
     matrix = np.eye(num_classes, dtype=np.int64)
-    assert report.draw_confusion(matrix, names, title=r"$\no{$").startswith(b"\x89PNG")
+    assert draw_confusion(matrix, names, title=r"$\no{$").startswith(b"\x89PNG")

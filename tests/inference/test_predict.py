@@ -51,7 +51,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     metadata = {"config": config_json.to_json(cfg), "class_names": NAMES}
     checkpoints = Checkpointer(place / "checkpoints", cfg.checkpoint)
     checkpoints.save(3, runs.make_state(MODEL, 3), metadata=metadata, metrics={})
-    checkpoints.close()
+    checkpoints.wait()
     return place
 
 

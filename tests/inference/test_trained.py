@@ -47,7 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for step, score in {1: 0.9, 2: 0.5}.items():
         state = runs.make_state(MODEL, step, with_ema=True)
         checkpoints.save(step, state, metadata=metadata, metrics={"val_ema/top1": score})
-    checkpoints.close()
+    checkpoints.wait()
     return place
 
 

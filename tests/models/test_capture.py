@@ -110,7 +110,7 @@ def shifted_window_attention(
 
 @pytest.mark.parametrize("grid", [(5, 7), (6, 6), (4, 9)])
 def test_shifted_windows_record_attention_that_lies_right_on_the_grid(grid):
-    from vit_jax.analysis import attention as analysis
+    from vit_jax.visual import attention as analysis
 
     rng = np.random.default_rng(0)
     fitted, shift = window.fit_window(grid, (3, 3), shifted=True)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.models.layers.conv import Padding, StdConv, WeightStd, max_pool
+from vit_jax.models.layers.conv import Conv, Padding, WeightStd, max_pool
 from vit_jax.models.layers.resnet import bottleneck, round_channels
 
 
@@ -37,7 +37,7 @@ def test_gradient_reaches_the_raw_kernel() -> None:
 def convolve(image: np.ndarray, padding: Padding, size: int, stride: int) -> np.ndarray:
     """Sum every window: a kernel of ones, not standardised."""
     ones = jax.nn.initializers.ones
-    conv = StdConv(1, size, stride, padding, None, ones, jnp.float32)
+    conv = Conv(1, size, jnp.float32, stride, padding=padding, kernel_init=ones)
     out, _ = conv.init_with_output(jax.random.key(0), jnp.asarray(image))
     return np.asarray(out)[0, :, :, 0]
 

@@ -6,12 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from vit_jax.models.layers.drop_path import DropPathRule
 
 from tests.models.test_vit import forward
 from tests.models.test_vit_parity import GOLDEN, TOLERANCE
 from tests.models.tiny import TINY
 from vit_jax import models, weights
+from vit_jax.models.layers.drop import DropPathRule
 from vit_jax.models.layers.init import Init
 from vit_jax.models.layers.mlp import Gelu
 

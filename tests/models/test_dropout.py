@@ -5,7 +5,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from vit_jax.models.layers.dropout import Dropout, dropout
+
+from vit_jax.models.layers.drop import Dropout, dropout
 
 KEY = jax.random.key(0)
 

@@ -6,10 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
-from vit_jax.models.layers.grouped_conv import conv2d, kaiming_normal
 
 from vit_jax import hardware, sharding
-from vit_jax.models.layers.conv import Padding, max_pool
+from vit_jax.models.layers.conv import Padding, conv2d, kaiming_normal, max_pool
 
 
 def plain(x: jax.Array, kernel: jax.Array, stride: int, groups: int) -> jax.Array:

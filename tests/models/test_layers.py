@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from vit_jax.models.layers.drop_path import DropPathRule, drop_path, drop_path_rates
 
 from vit_jax import hardware
 from vit_jax.models.layers.attention import attend
+from vit_jax.models.layers.drop import DropPathRule, drop_path, drop_path_rates
 from vit_jax.models.layers.mlp import Gelu, gelu
 from vit_jax.models.layers.norm import layer_norm
 from vit_jax.models.layers.posemb import PosEmbed, sincos2d

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from vit_jax.models.layers.drop_path import DropPathRule
 
 from tests.models.sizes import params_and_flops
 from vit_jax import models, weights
 from vit_jax.errors import UserError
 from vit_jax.models import MixerConfig, mixer
+from vit_jax.models.layers.drop import DropPathRule
 from vit_jax.models.layers.init import Init
 from vit_jax.models.layers.mlp import Gelu
 

@@ -13,13 +13,13 @@ import pytest
 from flax import linen as nn
 from jax.sharding import PartitionSpec
 from safetensors.numpy import load_file
-from vit_jax.models.layers.drop_path import DropPathRule
 
 from tests.models.sizes import params_and_flops
 from vit_jax import config as config_lib
 from vit_jax import models, sharding, weights
 from vit_jax.errors import UserError
 from vit_jax.models import SwinConfig, swin
+from vit_jax.models.layers.drop import DropPathRule
 from vit_jax.models.layers.init import Init
 from vit_jax.models.layers.window import fit_window, relative_bias, shift_mask
 

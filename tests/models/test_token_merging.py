@@ -10,8 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
-from vit_jax.models.layers.drop_path import DropPathRule
-from vit_jax.models.layers.merge import log_sizes, merge
 
 from tests.models.tiny import TINY
 from vit_jax import models
@@ -19,9 +17,11 @@ from vit_jax.analysis.flops import forward_flops
 from vit_jax.errors import UserError
 from vit_jax.models.layers import attention
 from vit_jax.models.layers.attention import AttentionImpl
+from vit_jax.models.layers.drop import DropPathRule
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
+from vit_jax.models.layers.token_merging import log_sizes, merge
 
 RNG = np.random.default_rng(0)
 MERGE = jax.jit(merge, static_argnums=(3, 4))

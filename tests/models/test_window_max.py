@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from vit_jax.models.layers.grouped_conv import Pads
 
-from vit_jax.models.layers.window_max import window_max
+from vit_jax.models.layers.window_max import Pads, window_max
 
 # Odd and even sides, uneven borders.
 CASES = [

@@ -192,12 +192,16 @@ def test_each_layer_follows_the_formula_of_a_form(form):
     with pytest.raises(AssertionError):
         assert_layers_close(plain, by_layer(got), rtol=1e-3, atol=1e-5)
     # What is stored of a run is the same, its counters too.
-    assert trees.differences(state, before) == []
+    assert shapes(state) == shapes(before)
     counts = [
         {n: int(leaf) for n, leaf in trees.named_leaves(s) if n.endswith("count")}
         for s in (state, before)
     ]
     assert counts[0] == counts[1]
+
+
+def shapes(tree):
+    return {name: (leaf.shape, leaf.dtype) for name, leaf in trees.named_leaves(tree)}
 
 
 def test_coupled_decay_is_not_clipped():
@@ -213,9 +217,8 @@ def test_coupled_decay_is_not_clipped():
 def test_adamw_equals_optax_bitwise():
     params = make_params()
     grads = make_grads(params)
-    plain = optax.adamw(
-        LR, 0.9, 0.99, 1e-6, weight_decay=0.1, mask=lambda p: trees.mask(p, "kernel$")
-    )
+    kernels = lambda p: trees.map_named(lambda name, _: name.endswith("kernel"), p)  # noqa: E731
+    plain = optax.adamw(LR, 0.9, 0.99, 1e-6, weight_decay=0.1, mask=kernels)
     got, _ = run(config(Optimizer.ADAMW), params, grads, jit=False)
     state = plain.init(params)
     for g in grads:
@@ -287,7 +290,7 @@ def test_state_keeps_its_structure_and_shapes(name):
     state = jax.eval_shape(tx.init, params)
     _, after = jax.eval_shape(tx.update, params, state, params)
     assert jax.tree.structure(after) == jax.tree.structure(state)
-    assert trees.differences(after, state) == []
+    assert shapes(after) == shapes(state)
 
 
 @pytest.mark.parametrize("name", list(Optimizer))

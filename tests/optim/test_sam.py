@@ -104,5 +104,5 @@ def test_a_gradient_of_zero_stays_where_it_is():
 
 
 def test_radius_out_of_range():
-    with pytest.raises(UserError, match=r"optim\.sam_rho must be 0 or more, not -0\.1"):
+    with pytest.raises(UserError, match=r"optim\.sam_rho=-0\.1 must be at least 0"):
         validate(OptimConfig(sam_rho=-0.1))

@@ -211,7 +211,8 @@ def main(address: str, out: str) -> None:
         raise_loopback(address)
     with tempfile.TemporaryDirectory() as folder, listening(address) as (outside, asked):
         serve._only_here(folder)
-        from vit_jax.inference import page, saliency
+        from vit_jax.inference import page
+        from vit_jax.visual import saliency
 
         page.title = page.facts = lambda trained: "a model"
         saliency.method = lambda model: "a map"

@@ -106,7 +106,7 @@ def run(workdir: Path, mesh: Mesh, *, steps: int = STEPS) -> dict[str, Any]:
         variables = {"params": state.params, **state.model_state}
         result["val"] = build_lib.evaluator(cfg, "val", val, mesh).run(parts.predict, variables)
         checkpoints.save(result["step"] + steps, state, metadata={})
-        checkpoints.close()
+        checkpoints.wait()
     return result
 
 

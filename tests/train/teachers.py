@@ -34,5 +34,5 @@ def save(workdir: Path, model: ModelConfig, seed: int = 0) -> str:
     checkpoints.save(
         1, state, metadata={"config": config_json.to_json(Config(model=model))}, metrics={}
     )
-    checkpoints.close()
+    checkpoints.wait()
     return f"ckpt:{workdir}"

@@ -19,11 +19,11 @@ from vit_jax.__main__ import main
 from vit_jax.config import Config
 from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
-from vit_jax.inference.saliency import make_inspection
 from vit_jax.models import ModelConfig
 from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
 from vit_jax.train.start import check, initial_state
+from vit_jax.visual.saliency import make_inspection
 from vit_jax.weights.config import InitConfig
 from vit_jax.weights.timm import entries
 

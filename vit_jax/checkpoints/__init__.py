@@ -6,4 +6,3 @@ from vit_jax.checkpoints.config import CheckpointConfig, Mode
 DIRECTORY = "checkpoints"  # within the directory of a run
 
 # `checkpointer` and `reader` take long to import: the check of a config does without them.
-__all__ = ["DIRECTORY", "CheckpointConfig", "Mode"]

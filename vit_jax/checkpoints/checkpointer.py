@@ -8,23 +8,23 @@ Each appears under its final name only when it is complete (storage.py). A diges
 import logging
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, SupportsFloat
+from typing import Any, NamedTuple, SupportsFloat, TypeVar
 
 import jax
 from jax.experimental import multihost_utils
 
 from vit_jax import trees
-from vit_jax.checkpoints import folder, storage
 from vit_jax.checkpoints import record as record_lib
-from vit_jax.checkpoints.config import CheckpointConfig, ranked
+from vit_jax.checkpoints import storage
+from vit_jax.checkpoints.config import CheckpointConfig, check_path, ranked, steps_in
 from vit_jax.checkpoints.orbax_errors import cause, silence_orbax
-from vit_jax.checkpoints.paths import check_path
 from vit_jax.checkpoints.record import Damaged, Unreadable
 from vit_jax.errors import IO_ERROR, UserError
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class CorruptCheckpoints(UserError):
@@ -54,12 +54,7 @@ class Checkpointer:
     """
 
     def __init__(self, directory: str | Path, cfg: CheckpointConfig) -> None:
-        """Open or create `directory`, and remove what a killed save or deletion left there.
-
-        Raises:
-            UserError: a path that Orbax does not find again.
-            Unreadable: the operating system does not let a checkpoint be read.
-        """
+        """Open or create `directory`, and remove what a killed save or deletion left there."""
         silence_orbax()
         self._directory = Path(directory).absolute()
         check_path(self._directory)
@@ -77,7 +72,7 @@ class Checkpointer:
         record_lib.on_all_processes(self._read_metrics)
 
     def _read_metrics(self) -> None:
-        for step in [int(e.name) for e in self._directory.iterdir() if e.name.isdecimal()]:
+        for step in steps_in(self._directory):
             try:
                 self._metrics[step] = storage.read_record(self._path(step)).metrics
             except Damaged:
@@ -162,13 +157,11 @@ class Checkpointer:
         reasons: list[str] = []
         for step in sorted(self._metrics, reverse=True):
             try:
-                restored = self._load(abstract, step)
+                return self._load(abstract, step)
             except Damaged as damage:
                 reasons.append(f"step {step}: {damage}")
                 self._bad.add(step)
                 _log.warning("checkpoint %s is unusable, trying an older one: %s", step, damage)
-            else:
-                return restored
         if reasons:
             raise CorruptCheckpoints(
                 f"no checkpoint in {self._directory} is usable ({'; '.join(reasons)}); "
@@ -177,36 +170,13 @@ class Checkpointer:
         return None
 
     def restore_step(self, abstract: trees.PyTree, step: int) -> Restored:
-        """Load one checkpoint, as `restore` does.
-
-        Raises:
-            CorruptCheckpoints: it is damaged.
-            UserError: there is none of that step, or it is of another model or optimizer.
-        """
+        """Load the checkpoint of one step, as `restore` does."""
         self.wait()
-        self._check_exists(step)
-        try:
-            return self._load(abstract, step)
-        except Damaged as damage:
-            self._bad.add(step)
-            raise CorruptCheckpoints(
-                f"checkpoint {self._path(step)} is unusable: {damage}"
-            ) from None
+        return self._intact(step, lambda: self._load(abstract, step))
 
     def metadata(self, step: int) -> dict[str, Any]:
-        """Return the metadata saved with a step, without reading its arrays.
-
-        Raises:
-            CorruptCheckpoints: it cannot be read.
-            UserError: there is no checkpoint of that step.
-        """
-        self._check_exists(step)
-        try:
-            return storage.read_record(self._path(step)).metadata
-        except Damaged as damage:
-            raise CorruptCheckpoints(
-                f"checkpoint {self._path(step)} is unusable: {damage}"
-            ) from None
+        """Return the metadata saved with a step, without reading its arrays."""
+        return self._intact(step, lambda: storage.read_record(self._path(step))).metadata
 
     def steps(self) -> list[int]:
         """List the steps of the finished checkpoints not known to be damaged, oldest first."""
@@ -221,18 +191,9 @@ class Checkpointer:
         return next(iter(self._best()), None)
 
     def wait(self, seconds: float | None = None) -> None:
-        """Block until the save under way is on disk, for at most so many seconds.
-
-        Raises:
-            SaveFailed: a save failed since the last call.
-        """
-        failure = self._join(seconds)
-        if failure:
+        """Block until the save under way is on disk, or raise why a save failed (SaveFailed)."""
+        if failure := self._join(seconds):
             raise failure
-
-    def close(self) -> None:
-        """Finish as `wait` does; nothing else needs closing."""
-        self.wait()
 
     def _join(self, seconds: float | None = None) -> SaveFailed | None:
         if self._pending is not None:
@@ -246,10 +207,17 @@ class Checkpointer:
     def _path(self, step: int) -> Path:
         return self._directory / str(step)
 
-    def _check_exists(self, step: int) -> None:
+    def _intact(self, step: int, read: Callable[[], T]) -> T:
+        """Return what `read` finds in a checkpoint, which must be there and intact."""
         if step not in self._metrics:
             there = ", ".join(map(str, sorted(self._metrics))) or "none"
             raise UserError(f"no checkpoint of step {step} in {self._directory}; there: {there}")
+        try:
+            return read()
+        except Damaged as damage:
+            self._bad.add(step)
+            path = self._path(step)
+            raise CorruptCheckpoints(f"checkpoint {path} is unusable: {damage}") from None
 
     def _best(self) -> list[int]:
         # A copy, for the thread of a save may add and remove steps meanwhile.
@@ -268,16 +236,16 @@ class Checkpointer:
             damaged = step in self._bad
             self._bad.discard(step)
             if jax.process_index() == 0:
-                (folder.set_aside if damaged else folder.delete)(self._path(step))
+                (storage.set_aside if damaged else storage.delete)(self._path(step))
 
     def _clear(self) -> None:
         if jax.process_index() == 0:
-            folder.clear(self._directory)
+            storage.clear(self._directory)
 
     def _make_folder(self) -> None:
         try:
             if jax.process_index() == 0:
-                folder.try_to_write(self._directory)
+                storage.try_to_write(self._directory)
         except OSError as error:
             raise Damaged(error.strerror) from error
 

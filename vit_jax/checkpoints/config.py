@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When checkpoints are saved and which of them stay."""
+"""When checkpoints are saved, which of them stay, and where they may lie."""
 
 import dataclasses
 import enum
 import math
 from collections.abc import Mapping
+from pathlib import Path
+
+from vit_jax.errors import UserError, shown
+from vit_jax.fields import value
+
+_PATTERN = "*?[]\\"  # what a pattern of file names has a meaning for
 
 
 class Mode(enum.StrEnum):
@@ -30,11 +36,11 @@ class CheckpointConfig:
     """
 
     every: str = "1 epoch"
-    keep: int = 2
-    keep_best: int = 1
+    keep: int = value(2, least=1)
+    keep_best: int = value(1, least=0)
     metric: str = "val/top1"
     mode: Mode = Mode.MAX
-    patience: int = 0
+    patience: int = value(0, least=0)
 
 
 def ranked(metrics: Mapping[int, Mapping[str, float]], metric: str, mode: Mode) -> list[int]:
@@ -44,5 +50,30 @@ def ranked(metrics: Mapping[int, Mapping[str, float]], metric: str, mode: Mode) 
     """
     sign = 1 if mode == Mode.MAX else -1
     values = {step: of_step.get(metric, math.nan) for step, of_step in metrics.items()}
-    finite = [step for step, value in values.items() if math.isfinite(value)]
+    finite = [step for step in values if math.isfinite(values[step])]
     return sorted(finite, key=lambda step: (sign * values[step], step), reverse=True)
+
+
+def steps_in(directory: Path) -> list[int]:
+    """List the steps of the finished checkpoints in a directory, oldest first."""
+    return sorted(int(entry.name) for entry in directory.iterdir() if entry.name.isdecimal())
+
+
+def check_path(directory: Path) -> None:
+    """Refuse a directory that Orbax writes to and does not find again, naming the characters.
+
+    It looks for the parts of a checkpoint by a pattern that begins with the path itself, and stores
+    paths as UTF-8.
+    """
+    odd = sorted(set(str(directory)) & set(_PATTERN))
+    if odd:
+        raise UserError(
+            f"{directory} has {' '.join(odd)} in its path, by which checkpoints are not found "
+            f"again; choose a workdir without any of {' '.join(_PATTERN)}"
+        )
+    try:
+        str(directory).encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            f"{shown(str(directory))} is no UTF-8, which checkpoints need; choose another workdir"
+        ) from None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Orbax says when something fails: the true cause, and what to keep off the screen."""
+"""Errors of Orbax: their true cause, and the lines to keep off the screen."""
 
 import errno
 import functools
@@ -21,7 +21,7 @@ def _not_from_orbax(record: logging.LogRecord) -> bool:
 
 @functools.cache
 def silence_orbax() -> None:
-    """Hide the lines and tracebacks that Orbax emits besides raising; checkpoint.py says enough.
+    """Hide the lines and tracebacks that Orbax emits besides raising; `Checkpointer` says enough.
 
     When one array of a damaged checkpoint fails to load, the reads of all others end in "exception
     ignored" tracebacks of hundreds of lines, some of them at a later garbage collection. What is
@@ -67,7 +67,7 @@ def reading_error(error: BaseException) -> OSError | None:
 
 
 def cause(error: BaseException) -> str:
-    """Say in one short line why a save failed."""
+    """Return in one short line why a save failed."""
     links = [getattr(link, "strerror", None) or str(link) for link in chain(error)]
     code = re.search(r"os_error_code='(\d+)'", "\n".join(links))
     return os.strerror(int(code[1])) if code else links[-1].split("\n")[0][:160]

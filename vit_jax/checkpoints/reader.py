@@ -9,7 +9,7 @@ import numpy as np
 
 from vit_jax import trees
 from vit_jax.checkpoints import DIRECTORY, record, storage
-from vit_jax.checkpoints.config import Mode, ranked
+from vit_jax.checkpoints.config import Mode, ranked, steps_in
 from vit_jax.checkpoints.orbax_errors import silence_orbax
 from vit_jax.checkpoints.record import Damaged, Record
 from vit_jax.errors import UserError
@@ -38,7 +38,7 @@ def find(directory: str | Path, which: str = "") -> Saved:
     """
     silence_orbax()
     place = _checkpoints(Path(directory).expanduser().absolute())
-    steps = sorted(int(entry.name) for entry in place.iterdir() if entry.name.isdecimal())
+    steps = steps_in(place)
     if which.isdecimal():
         step = int(which)
         if step not in steps:
@@ -59,9 +59,6 @@ def load(saved: Saved, names: Iterable[str]) -> dict[str, np.ndarray]:
     """Read arrays by their names in the record, and verify their digests.
 
     Every process of a run must call it; each gets all arrays whole.
-
-    Raises:
-        UserError: the checkpoint is damaged.
     """
 
     def read() -> trees.PyTree:
@@ -81,7 +78,7 @@ def load(saved: Saved, names: Iterable[str]) -> dict[str, np.ndarray]:
 
 def _checkpoints(directory: Path) -> Path:
     for place in (directory / DIRECTORY, directory):
-        if place.is_dir() and any(entry.name.isdecimal() for entry in place.iterdir()):
+        if place.is_dir() and steps_in(place):
             return place
     what = "has no finished checkpoint" if directory.is_dir() else "is no directory"
     raise UserError(f"{directory} {what}; name the workdir of a run")
@@ -105,6 +102,6 @@ def _best(place: Path, steps: list[int], *, must: bool) -> int:
 
 
 def _unusable(path: Path, damage: Damaged) -> UserError:
-    others = sorted(int(e.name) for e in path.parent.iterdir() if e.name.isdecimal())
+    others = steps_in(path.parent)
     rest = ", ".join(str(step) for step in others if step != int(path.name)) or "none"
     return UserError(f"checkpoint {path} is unusable: {damage}; other steps there: {rest}")

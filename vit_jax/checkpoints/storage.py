@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One checkpoint on disk, written and read with Orbax v1 (orbax.readthedocs.io).
+"""Checkpoints on disk: one written and read with Orbax v1 (orbax.readthedocs.io), others removed.
 
 Orbax writes each step into a temporary directory and renames it when complete. It has no checksum
 of contents: record.py has. All of Orbax is in this file and in what orbax_errors.py knows of it.
 """
 
+import contextlib
 import dataclasses
+import logging
 import os
+import shutil
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,10 +25,14 @@ from vit_jax.checkpoints import record as record_lib
 from vit_jax.checkpoints.orbax_errors import chain, reading_error
 from vit_jax.checkpoints.record import Damaged, Record, Unreadable, listed
 
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _ARRAYS = "state"  # the folder of a step that holds them
-TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a step that Orbax has not finished
+_TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a step that Orbax has not finished
+_PAUSES = (0.1, 0.3, 1.0, 0.0)  # seconds: threads of a save that failed may still be writing
+_DELETED = ".deleted"  # renamed before removal: a kill half-way leaves no half of a checkpoint
+_DAMAGED = ".damaged"  # set aside under this name: whoever wants to rescue some of it can
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +54,9 @@ def save_async(path: Path, state: trees.PyTree, record: Record) -> Callable[[], 
 
 
 def read_back(path: Path, record: Record) -> None:
-    """Look at a finished checkpoint as a restore does: at its record, and for each of its arrays.
+    """Read a finished checkpoint's record, and look for each of its arrays, as a restore does.
 
-    Raises:
-        Damaged: what was saved is not there.
-        Unreadable: the operating system does not let it be read.
+    What is not there is Damaged, what the operating system does not let be read Unreadable.
     """
     if record_lib.pack(read_record(path)) != record_lib.pack(record):  # a NaN is not itself
         raise Damaged("its metadata is not what was saved")
@@ -65,12 +72,7 @@ def read_back(path: Path, record: Record) -> None:
 
 
 def read_record(path: Path) -> Record:
-    """Return what is kept beside a checkpoint's arrays.
-
-    Raises:
-        Damaged: it is missing or changed.
-        Unreadable: the operating system does not let it be read.
-    """
+    """Return what is kept beside a checkpoint's arrays, or raise Damaged or Unreadable."""
     try:
         return _twice(path, lambda: record_lib.unpack(ocp.metadata(str(path)).custom_metadata))
     except (Damaged, Unreadable):
@@ -82,11 +84,8 @@ def read_record(path: Path) -> Record:
 def load(path: Path, abstract: trees.PyTree, record: Record) -> trees.PyTree:
     """Read the arrays of `abstract`; what else the checkpoint holds stays unread.
 
-    Args:
-        path: of the checkpoint.
-        abstract: the wanted tree; leaves are `jax.ShapeDtypeStruct`s, or `HostLeaf`s in plain
-            dicts.
-        record: the checkpoint's, to name what cannot be read.
+    The leaves of `abstract` are `jax.ShapeDtypeStruct`s, or `HostLeaf`s in plain dicts; `record`
+    names what cannot be read.
 
     Raises:
         Damaged: an array is missing or cannot be decoded. Whether it is what was saved is for
@@ -110,7 +109,7 @@ def _load(path: Path, abstract: trees.PyTree) -> trees.PyTree:
     context.pytree.loading.partial_load = True
     with context:
         state = ocp.load(str(path), jax.tree.map(_placed, abstract))
-    # Where Orbax cannot open what says that numbers are a PRNG key, it returns the numbers.
+    # Without the file that marks numbers as a PRNG key, Orbax returns the numbers.
     for leaf, wanted in zip(jax.tree.leaves(state), jax.tree.leaves(abstract), strict=True):
         if leaf.dtype != wanted.dtype:
             raise TypeError(f"{leaf.dtype} is not {wanted.dtype}")
@@ -118,12 +117,9 @@ def _load(path: Path, abstract: trees.PyTree) -> trees.PyTree:
 
 
 def _twice(path: Path, do: Callable[[], T]) -> T:
-    """Return `do()`; what fails may do so for a moment, as without files to open: once more.
+    """Return `do()`, tried twice: it may fail for a moment, as when too many files are open.
 
     One of several processes does not try alone what all do together.
-
-    Raises:
-        Unreadable: the operating system says why.
     """
     for last in (jax.process_count() > 1, True):
         try:
@@ -138,7 +134,7 @@ def _twice(path: Path, do: Callable[[], T]) -> T:
 
 
 def _why(path: Path, error: BaseException) -> Unreadable | None:
-    """Return the error of a file that cannot be read, which says nothing of what it holds."""
+    """Return the error of a file that cannot be read now; its contents may be intact."""
     found = reading_error(error) or _first_unreadable(path)
     if found is None:
         return None
@@ -165,8 +161,47 @@ def _first_unreadable(path: Path) -> OSError | None:
 
 
 def _placed(leaf: Any) -> Any:
-    """Put a leaf that says no sharding on one device: Orbax would want the devices of the save."""
+    """Put a leaf without a sharding on one device: Orbax would want the devices of the save."""
     if isinstance(leaf, HostLeaf) or leaf.sharding is not None:
         return leaf
     one = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=one)
+
+
+def delete(path: Path) -> None:
+    """Delete an intact checkpoint; a disk that does not allow it keeps it."""
+    with contextlib.suppress(OSError):
+        doomed = path.with_name(f"{path.name}{_DELETED}")
+        path.rename(doomed)
+        shutil.rmtree(doomed)
+
+
+def set_aside(path: Path) -> None:
+    """Rename a damaged checkpoint, so that another may take its place, and log it."""
+    names = (f"{path.name}{_DAMAGED}{n}" for n in ("", *range(2, 1000)))
+    aside = next(p for p in map(path.with_name, names) if not p.exists())
+    with contextlib.suppress(OSError):
+        path.rename(aside)
+        _log.warning("checkpoint %s is damaged and kept as %s", path.name, aside)
+
+
+def clear(directory: Path) -> None:
+    """Remove what is no checkpoint: of saves and deletions that failed or were killed."""
+    with contextlib.suppress(OSError):  # the disk is gone; the save will raise
+        doomed = [
+            entry
+            for entry in directory.iterdir()
+            if _TEMPORARY in entry.name or entry.name.endswith(_DELETED)
+        ]
+        for pause in _PAUSES:
+            for entry in doomed:
+                shutil.rmtree(entry, ignore_errors=True)
+            doomed = [entry for entry in doomed if entry.exists()]
+            if not doomed:
+                return
+            time.sleep(pause)
+
+
+def try_to_write(directory: Path) -> None:
+    """Do what a save does first: where that fails, Orbax's threads wait for it for 20 minutes."""
+    os.rmdir(tempfile.mkdtemp(suffix=_DELETED, dir=directory))

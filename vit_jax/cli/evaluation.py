@@ -16,11 +16,10 @@ import jax
 from jax.sharding import Mesh
 
 from vit_jax import sharding, trees
-from vit_jax.cli.corrupted_sheet import corrupted_sheet
 from vit_jax.cli.meter import watched
 from vit_jax.data import short_name
 from vit_jax.errors import UserError
-from vit_jax.evals import Classify, Predict, Scores, calibration, corruptions, plots, robustness
+from vit_jax.evals import Classify, Predict, Scores, calibration, corruptions, robustness
 from vit_jax.evals.intervals import wilson
 from vit_jax.inference.evaluate import (
     Target,
@@ -35,6 +34,7 @@ from vit_jax.inference.evaluate import (
 from vit_jax.inference.trained import Trained, changes, read_weights
 from vit_jax.losses import Loss
 from vit_jax.sharding import MeshConfig
+from vit_jax.visual import evaluation as pictures
 
 Rows = list[Sequence[Any]]
 
@@ -206,7 +206,7 @@ def _measure(measuring: _Measuring) -> tuple[Scores, dict[str, Any]]:
     if writer.folder is not None:
         with _writing(writer.folder):
             writer.written += measuring.evaluation.report(scores, writer.folder)
-        writer.write("reliability.png", plots.draw_reliability(bins, short_name(source.name)))
+        writer.write("reliability.png", pictures.draw_reliability(bins, short_name(source.name)))
     return scores, measured
 
 
@@ -231,7 +231,7 @@ def _sweep(
     _show([_SIZE_COLUMNS, *rows])
     measuring.writer.write("sizes.csv", _csv([_SIZE_COLUMNS, *rows]))
     title = short_name(target.source.name)
-    picture = plots.draw_sizes([row[:4] for row in rows], native, title)
+    picture = pictures.draw_sizes([row[:4] for row in rows], native, title)
     measuring.writer.write("sizes.png", picture)
     return [dict(zip(_SIZE_COLUMNS, row, strict=True)) for row in rows]
 
@@ -261,10 +261,10 @@ def _corrupt(
     _say(f"\nunder corruption, severities of {benchmark}")
     _show(rows)
     writer.write("corruptions.csv", _csv(rows))
-    picture = plots.draw_corruptions(table, clean, short_name(source.name))
+    picture = pictures.draw_corruptions(table, clean, short_name(source.name))
     writer.write("corruptions.png", picture)
     if writer.folder is not None:
-        writer.write("corrupted.png", corrupted_sheet(measuring.evaluation, variants))
+        writer.write("corrupted.png", pictures.corrupted_sheet(measuring.evaluation, variants))
     return {
         "severities_of": benchmark,
         "mean_top1": _mean(means.values()),

@@ -14,9 +14,17 @@ from absl import flags
 from ml_collections import config_flags
 from ml_collections.config_flags import tuple_parser
 
-from vit_jax import errors, fields, signals
+from vit_jax import errors, signals
+from vit_jax.cli import config_files
 from vit_jax.errors import UserError
-from vit_jax.field_names import check_value_path, did_you_mean, nearest, value_at
+from vit_jax.field_names import (
+    check_value_path,
+    did_you_mean,
+    nearest,
+    value_at,
+    words,
+    written,
+)
 
 if TYPE_CHECKING:
     from vit_jax.config import Config
@@ -48,10 +56,10 @@ def read_config(argv: Sequence[str], values: flags.FlagValues) -> "Config":
     """
     config = value_of("config", argv)
     if config is None:
-        raise UserError(f"which run? add --config=FILE, one of: {', '.join(_config_files())}")
+        raise UserError(f"which run? add --config=FILE, one of: {', '.join(config_files.names())}")
     path = Path(config.split(":")[0])
     if not os.path.isfile(path):  # unlike pathlib's, False of a name that is too long
-        raise errors.unknown("config file", str(path), _config_files())
+        raise config_files.unknown(config)
     # Late: help and a mistyped file are answered before jax is imported.
     from vit_jax.config import Config, check, check_types
     from vit_jax.models import ModelConfig, refuse_name
@@ -141,14 +149,14 @@ def _in_words(error: Exception, values: flags.FlagValues) -> str:
         return told
     parser, default = values[found[1]].parser, values[found[1]].default
     if isinstance(parser, tuple_parser.TupleParser):
-        shown = fields.written(tuple(default)) if default else "1,2 or \"('a','b')\""
+        shown = written(tuple(default)) if default else "1,2 or \"('a','b')\""
         form = f"a tuple, such as {shown}"
     elif isinstance(parser, flags.BooleanParser):
-        form = fields.words(bool)
+        form = words(bool)
     elif isinstance(parser, flags.IntegerParser) and parser.lower_bound is None:
-        form = fields.words(int)
+        form = words(int)
     elif isinstance(parser, flags.FloatParser) and parser.lower_bound is None:
-        form = fields.words(float)
+        form = words(float)
     elif isinstance(parser, flags.EnumClassParser):
         name, _, value = told.removesuffix(f": {error.__context__}").partition("=")
         choices = [str(choice.value) for choice in parser.enum_class]
@@ -214,13 +222,3 @@ def value_of(name: str, argv: Sequence[str]) -> str | None:
         if match:
             return match[1]
     return None
-
-
-def _config_files() -> list[str]:
-    if not os.path.isdir("configs"):
-        return []
-    return sorted(
-        f"configs/{name}"
-        for name in os.listdir("configs")
-        if name.endswith(".py") and not name.startswith("_")
-    )

@@ -9,9 +9,9 @@ from typing import Any
 from vit_jax import data
 from vit_jax.analysis.tables import align
 from vit_jax.errors import UserError
-from vit_jax.evals import plots
 from vit_jax.evals.features import FeatureSet
 from vit_jax.evals.probes import Result
+from vit_jax.visual.evaluation import draw_shots
 
 _HEADER = ("of", "probe", "setting", "test top-1", "95 % interval", "over seeds")
 
@@ -63,7 +63,7 @@ def draw(results: Sequence[Result], train: FeatureSet, test: FeatureSet) -> byte
         name = f"{result.of}, l2 {result.settings['l2']:g}" if several else result.of
         point = (int(result.settings["shots"]), result.mean, result.deviation or 0.0)
         curves.setdefault(name, []).append(point)
-    return plots.draw_shots(curves, len(test.labels), f"few-shot, {data.short_name(train.name)}")
+    return draw_shots(curves, len(test.labels), f"few-shot, {data.short_name(train.name)}")
 
 
 def check_target(flag: str, file: Path, *, force: bool) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from vit_jax.cli import sweep_status
 from vit_jax.errors import UserError
-from vit_jax.sweeps import figure, laws, page, point, results
+from vit_jax.sweeps import laws, point, results
+from vit_jax.visual import sweep_figure, sweep_page
 
 PICTURE, PAGE, FITS = "report.png", "report.html", "fits.json"
 _SIZES = 3  # different numbers of parameters that make a sweep one of sizes
@@ -27,19 +28,19 @@ def report(place: Path, title: str) -> int:
     sized = len({result.point.params for result in finished}) >= _SIZES
     if sized and metric.endswith("loss"):
         fitted = laws.fit(place, found)
-        figure.draw_laws(fitted, metric, title, place / PICTURE)
+        sweep_figure.draw_laws(fitted, metric, title, place / PICTURE)
         (place / FITS).write_text(json.dumps(fitted.to_json(), indent=1) + "\n")
-        for name, quantity, value, interval in page.law_rows(fitted):
+        for name, quantity, value, interval in fitted.rows():
             between = f" ({interval})" if interval else ""
             print(f"{name:22} {quantity}" + (f" = {value}{between}" if value else ""))
         for name, reason in fitted.refused.items():
             print(f"{name:22} not fitted: {reason}")
     else:
-        figure.draw_search(found, metric, title, place / PICTURE)
+        sweep_figure.draw_search(found, metric, title, place / PICTURE)
         order = -1 if metric.endswith("loss") else 1
         for result in sorted(finished, key=lambda r: -order * (r.value or 0.0))[:5]:
             print(f"{metric} {result.value:.4f}  {result.point.name}")
-    page.write(
+    sweep_page.write(
         place / PAGE,
         found,
         fitted,

@@ -15,7 +15,8 @@ _HELP = """usage: python main.py --config=FILE --workdir=DIR [--config.FIELD=VAL
 
 Trains the run that FILE describes, or continues it where DIR holds its checkpoints.
 
-  --dry_run              build all by shapes, print sizes and costs, write nothing
+  --dry_run              build all by shapes, print the config, sizes and costs, write nothing
+  --all_fields           with it: the config's fields at their defaults, too
   --compile_for=NAME     compile it for hardware that is not here (v5e:16x16, 2xv5e:8x8, h100:8x8),
                          print memory, traffic and time, write nothing
   --allow_config_change  continue a run though its config changed
@@ -40,6 +41,9 @@ def main(argv: Sequence[str]) -> int:
         False,
         "Build all by shapes, print sizes and costs, write nothing.",
         flag_values=values,
+    )
+    flags.DEFINE_bool(
+        "all_fields", False, "With --dry_run, every field of the config.", flag_values=values
     )
     flags.DEFINE_string(
         "compile_for", None, "Compile for hardware such as v5e:16x16, h100:8.", flag_values=values
@@ -81,9 +85,11 @@ def main(argv: Sequence[str]) -> int:
         window = None if asked is None else profile.read_window(asked)
         if values["dry_run"].value:
             from vit_jax.cli.dry_run import dry_run
+            from vit_jax.cli.show_config import show
 
             report, missing = dry_run(cfg)
-            print(report)
+            lines = show(cfg, everything=bool(values["all_fields"].value))
+            print("\n".join(["CONFIG", *lines, "", report]))
             if missing is not None:
                 raise missing
             return 0

@@ -15,8 +15,7 @@ from ml_collections import config_flags
 
 from vit_jax import fields, models
 from vit_jax.cli import flags as cli_flags
-from vit_jax.data import check_transform
-from vit_jax.data.config import is_random
+from vit_jax.data import check_fixed
 from vit_jax.errors import UserError
 from vit_jax.field_names import check_value_path
 from vit_jax.inference.trained import Trained, describe, describe_input, named, with_model
@@ -104,11 +103,7 @@ def read(
 
 
 def _with_inputs(found: Trained, values: flags.FlagValues) -> Trained:
-    check_transform(found.transform, "transform")
-    if is_random(found.transform):
-        raise UserError(
-            "transform draws at random; choose crop=center, squash_center, resize or none"
-        )
+    check_fixed(found.transform)
     file = str(values["classes"].value)
     return dataclasses.replace(
         found,

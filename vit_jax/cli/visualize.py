@@ -57,7 +57,7 @@ With --augmentations:
       --layers=all --heads=none
   python -m vit_jax visualize --weights --from=runs/vit_mu_digits
   python -m vit_jax visualize --augmentations --config=configs/vit_mu_digits.py
-  python -m vit_jax visualize --augmentations --config=configs/deit_s16_imagenet.py \\
+  python -m vit_jax visualize --augmentations --config=configs/deit_imagenet.py:s16 \\
       --images cat.jpg dog.jpg --out=sheets"""
 
 
@@ -96,7 +96,7 @@ def _augmentations(argv: Sequence[str]) -> int:
     flags.DEFINE_multi_string("images", [], "See --help.", flag_values=values)
     flags.DEFINE_integer("count", 8, "See --help.", 1, 16, flag_values=values)
     cfg = cli_flags.read_config(words, values)
-    from vit_jax.cli.augmentation_sheets import write_sheets
+    from vit_jax.visual.augmentation_sheets import write_sheets
 
     files, count = (values[name].value for name in ("images", "count"))
     return _say(write_sheets(cfg, files or [], _out(values), int(count or 1)))
@@ -110,11 +110,11 @@ def _attention(argv: Sequence[str]) -> int:
     for name in ("layers", "heads"):
         flags.DEFINE_string(name, "", "See --help.", flag_values=values)
     found, names = trained_flags.read(argv, values)
-    from vit_jax.cli.attention_sheets import Choice, write_sheets
     from vit_jax.inference import read_weights
     from vit_jax.inference.images import expand
-    from vit_jax.inference.saliency import check
     from vit_jax.inference.views import read_view
+    from vit_jax.visual.attention_sheets import Choice, write_sheets
+    from vit_jax.visual.saliency import check
 
     check(found.model)
     choice = Choice(*(_numbers(name, str(values[name].value)) for name in ("layers", "heads")))
@@ -153,8 +153,8 @@ def _weights(argv: Sequence[str]) -> int:
     _define_out(values)
     trained_flags.define(values, inputs=False)
     found, _ = trained_flags.read(argv, values, positional=False)
-    from vit_jax.cli.weight_sheets import write_sheets
     from vit_jax.inference import read_weights
+    from vit_jax.visual.weight_sheets import write_sheets
 
     return _say(write_sheets(read_weights(found, headless=True), _out(values)))
 

@@ -14,14 +14,9 @@ def open_source(
 ) -> Source:
     """Open one split of a dataset, reading only its metadata (of a folder: its file names).
 
-    With `classes`, a TFDS dataset is read once from end to end: its labels lie in the records.
-
-    Args:
-        name: as `DataConfig.name`. "digits" is written first where it does not exist.
-        data_dir: where TFDS datasets lie; "" is $TFDS_DATA_DIR or ~/tensorflow_datasets.
-        split: "train", "train[:99%]", "train[1293:]", "train+validation", as in TFDS.
-        cache: keep encoded examples in memory once read.
-        classes: ids of the classes to keep, renumbered in this order; () is all.
+    Arguments are as in `DataConfig`, `split` as its `train_split`. "digits" is written first where
+    it does not exist. With `classes`, a TFDS dataset is read once from end to end: its labels lie
+    in the records.
 
     Raises:
         UserError: no such dataset, split or class, or one in a shape that cannot be read.

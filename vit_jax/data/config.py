@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run reads and what happens to each image before it is batched."""
+"""What a run reads and what happens to each image before and after it is batched."""
 
 import dataclasses
 import enum
-import math
 
-from vit_jax.data.mix_config import MixConfig, Partner, check_mix, is_on
-from vit_jax.errors import UserError
+from vit_jax.data.resize import CropRule, Resize
+from vit_jax.fields import group, value
 
 
 class Crop(enum.StrEnum):
@@ -32,44 +31,13 @@ class Crop(enum.StrEnum):
     RANDOM_RESIZED = "random_resized"
 
 
-class CropRule(enum.StrEnum):
-    """Whose rounding CENTER has; on most images the two are up to a pixel apart.
-
-    TF is big_vision's resize_small and central_crop: the long side is rounded and the offset
-    floored. TORCH is torchvision's Resize and CenterCrop, and so timm's: the long side is truncated
-    and the offset rounded, half to even.
-    """
-
-    TF = "tf"
-    TORCH = "torch"
-
-
-class Resize(enum.StrEnum):
-    """How pixels are interpolated; each is the library whose function the recipe was born with.
-
-    BILINEAR is OpenCV's INTER_LINEAR: four taps, no antialiasing, half-pixel centres, as
-    tf.image.resize does by default. BILINEAR_ANTIALIAS is Pillow's: a triangle as wide as an output
-    pixel's footprint, torchvision's default. BICUBIC is Pillow's: antialiased, a = -0.5, as
-    torchvision and timm do. BICUBIC_NO_ANTIALIAS is OpenCV's INTER_CUBIC: 16 taps, a = -0.75, as
-    torch's interpolate does by default. AREA is OpenCV's INTER_AREA: the mean over each output
-    pixel's footprint, as tf.image.resize(method="area") does (big_vision's evaluation).
-    """
-
-    BILINEAR = "bilinear"
-    BILINEAR_ANTIALIAS = "bilinear_antialias"
-    BICUBIC = "bicubic"
-    BICUBIC_NO_ANTIALIAS = "bicubic_no_antialias"
-    AREA = "area"
-
-
 # Each sampler's published ranges of (area, aspect): TensorFlow's op as big_vision calls it, and
 # torchvision's defaults. 1.33 against 4/3 is not a typo.
-_CROP_RANGES = {
+CROP_RANGES = {
     Crop.INCEPTION: ((0.05, 1.0), (0.75, 1.33)),
     Crop.RANDOM_RESIZED: ((0.08, 1.0), (3 / 4, 4 / 3)),
 }
-_LEAST_RATIO = 0.001  # an image is resized to the size over it
-_RANDOM_CROPS = (*_CROP_RANGES, Crop.RANDOM, Crop.SQUASH_RANDOM)
+_RANDOM_CROPS = (*CROP_RANGES, Crop.RANDOM, Crop.SQUASH_RANDOM)
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
@@ -99,19 +67,54 @@ class TransformConfig:
     """
 
     crop: Crop = Crop.CENTER
-    crop_ratio: float = 0.875
+    crop_ratio: float = value(0.875, least=0.001, most=1)
     crop_rule: CropRule = CropRule.TF  # as all runs had it before there was a choice
-    pad: int = 0
-    area: tuple[float, ...] = ()
-    aspect: tuple[float, ...] = ()
+    pad: int = value(0, least=0)
+    area: tuple[float, ...] = value((), lengths=(0, 2), above=0, most=1)
+    aspect: tuple[float, ...] = value((), lengths=(0, 2), above=0)
     resize: Resize = Resize.BILINEAR
     flip: bool = False
-    degrees: float = 0.0
-    translate: tuple[float, ...] = (0.0, 0.0)
-    scale: tuple[float, ...] = (1.0, 1.0)
-    shear: float = 0.0
+    degrees: float = value(0.0, least=0, most=180)
+    translate: tuple[float, ...] = value((0.0, 0.0), lengths=(2,), least=0, most=1)
+    scale: tuple[float, ...] = value((1.0, 1.0), lengths=(2,), above=0)
+    shear: float = value(0.0, least=0, below=90)
     auto_augment: str = ""
-    color_jitter: float = 0.0
+    color_jitter: float = value(0.0, least=0, most=1)
+
+
+class Partner(enum.StrEnum):
+    """Which example of the global batch another is mixed with.
+
+    PREVIOUS is big_vision's: the one before; of mixup's two shares the example itself has the
+    larger. REVERSED is timm's: the batch back to front, with the share as it is drawn.
+    """
+
+    PREVIOUS = "previous"
+    REVERSED = "reversed"
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class MixConfig:
+    """Mixup and cutmix, on the device.
+
+    Attributes:
+        mixup_alpha: blend an image with another's, lambda ~ Beta(alpha, alpha) (arXiv:1710.09412);
+            0 is off.
+        cutmix_alpha: paste a box of another image, of area 1 - lambda (arXiv:1905.04899); 0 is off.
+        prob: how often anything is mixed.
+        switch_prob: where both are on, how often it is cutmix.
+        per_example: draw for every example of the batch, not once for all (timm's "elem").
+        partner: which image is the other.
+    """
+
+    mixup_alpha: float = value(0.0, least=0, note="0 is off")
+    cutmix_alpha: float = value(0.0, least=0, note="0 is off")
+    prob: float = value(1.0, above=0, most=1)
+    switch_prob: float = value(
+        0.5, above=0, below=1, note="for one of the two alone, set the alpha of the other to 0"
+    )
+    per_example: bool = False
+    partner: Partner = Partner.PREVIOUS
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
@@ -140,31 +143,30 @@ class DataConfig:
         erasing_prob: how often a box of an image is replaced by noise (random erasing,
             arXiv:1708.04896).
         max_broken: how many training examples may turn out to be unreadable, each then replaced by
-            the next one that can be read; one more ends the run. 0 is none: a run never learns from
-            other images than it was told to unless its config says so. Evaluations allow none.
+            the next one that can be read; one more ends the run. Evaluations allow none.
     """
 
     name: str = "digits"
-    data_dir: str = ""
+    data_dir: str = value("", free=True)
     train_split: str = "train"
-    batch_size: int = 128
-    transform: TransformConfig = dataclasses.field(default_factory=TransformConfig)
-    mean: tuple[float, ...] = (0.5,)
-    std: tuple[float, ...] = (0.5,)
-    num_threads: int = 0
-    num_workers: int = 0
-    prefetch: int = 2
-    cache: bool = False
-    repeats: int = 1
+    batch_size: int = value(128, least=1)
+    transform: TransformConfig = group(TransformConfig)
+    mean: tuple[float, ...] = value((0.5,), lengths=(1, 3))
+    std: tuple[float, ...] = value((0.5,), lengths=(1, 3), above=0)
+    num_threads: int = value(0, least=0, free=True)
+    num_workers: int = value(0, least=0, free=True)
+    prefetch: int = value(2, least=1, free=True)
+    cache: bool = value(False, free=True)
+    repeats: int = value(1, least=1)
     classes: tuple[int, ...] = ()
-    mix: MixConfig = dataclasses.field(default_factory=MixConfig)
-    erasing_prob: float = 0.0
-    max_broken: int = 0
+    mix: MixConfig = group(MixConfig)
+    erasing_prob: float = value(0.0, least=0, most=1)
+    max_broken: int = value(0, least=0, free=True)
 
 
 def crop_ranges(cfg: TransformConfig) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return the ranges of (area, aspect) of a random crop, the sampler's own where unset."""
-    (low, high), (narrow, wide) = _CROP_RANGES[cfg.crop]
+    (low, high), (narrow, wide) = CROP_RANGES[cfg.crop]
     if cfg.area:
         low, high = cfg.area
     if cfg.aspect:
@@ -173,123 +175,22 @@ def crop_ranges(cfg: TransformConfig) -> tuple[tuple[float, float], tuple[float,
 
 
 def is_random(cfg: TransformConfig) -> bool:
-    """Say whether the transform draws anything at random."""
+    """Return whether the transform draws anything at random."""
     colors = bool(cfg.auto_augment) or cfg.color_jitter > 0
     return cfg.crop in _RANDOM_CROPS or cfg.flip or has_affine(cfg) or colors
 
 
-def cover_size(size: tuple[int, int], ratio: float) -> tuple[int, int]:
-    """Return the (height, width) of which `size` is the share `ratio`, rounded down.
-
-    As timm and the authors of DeiT and Swin have it: 248 pixels for 224 at 0.9.
-    """
-    rows, columns = (math.floor(side / ratio + 1e-6) for side in size)  # 128 / 0.8 is 160
-    return rows, columns
-
-
 def has_affine(cfg: TransformConfig) -> bool:
-    """Say whether the affine part is anything but the identity."""
+    """Return whether the affine part is more than the identity."""
     moved = cfg.degrees or cfg.shear or any(cfg.translate)
     return bool(moved) or tuple(cfg.scale) != (1.0, 1.0)
 
 
-def _require(ok: bool, message: str) -> None:
-    if not ok:
-        raise UserError(message)
-
-
-def _check_range(name: str, value: tuple[float, ...], low: float, high: float) -> None:
-    ok = len(value) == 2 and low < value[0] <= value[1] <= high
-    bounds = f"{low:g} < low <= high" + (f" <= {high:g}" if math.isfinite(high) else "")
-    _require(ok, f"{name}={value!r} must be two numbers (low, high) with {bounds}")
-
-
-def check_transform(cfg: TransformConfig, name: str = "transform") -> None:
-    """Check what needs no data to be checked.
-
-    Raises:
-        UserError: a value out of its range, or a setting that the chosen crop never reads.
-    """
-    from vit_jax.data.augment import parse  # late: it needs OpenCV, which a config does not
-
-    _require(
-        _LEAST_RATIO <= cfg.crop_ratio <= 1,
-        f"{name}.crop_ratio={cfg.crop_ratio} must be from {_LEAST_RATIO} to 1",
-    )
-    if cfg.crop in _CROP_RANGES:
-        for key, high in (("area", 1.0), ("aspect", math.inf)):
-            if getattr(cfg, key):
-                _check_range(f"{name}.{key}", getattr(cfg, key), 0.0, high)
-    else:
-        unread = [key for key in ("area", "aspect") if getattr(cfg, key)]
-        _require(
-            not unread,
-            f"{name}.{(unread or [''])[0]} is set, but {name}.crop={cfg.crop.value!r} draws no "
-            "box; leave it () or choose the crop 'inception' or 'random_resized'",
-        )
-    _require(0 <= cfg.degrees <= 180, f"{name}.degrees={cfg.degrees} must be in [0, 180]")
-    _require(0 <= cfg.shear < 90, f"{name}.shear={cfg.shear} must be in [0, 90) degrees")
-    _require(
-        len(cfg.translate) == 2 and all(0 <= t <= 1 for t in cfg.translate),
-        f"{name}.translate={cfg.translate!r} must be two shares (x, y) in [0, 1]",
-    )
-    _check_range(f"{name}.scale", cfg.scale, 0.0, math.inf)
-    _require(
-        cfg.pad >= 0 and (not cfg.pad or cfg.crop is Crop.RANDOM),
-        f"{name}.pad={cfg.pad} must not be negative, and 0 unless {name}.crop is 'random'",
-    )
-    _require(
-        0 <= cfg.color_jitter <= 1, f"{name}.color_jitter={cfg.color_jitter} must be in [0, 1]"
-    )
-    try:
-        parse(cfg.auto_augment)
-    except UserError as error:
-        raise UserError(f"{name}.{error}") from None
+def is_on(cfg: MixConfig) -> bool:
+    """Return whether anything is mixed."""
+    return cfg.mixup_alpha > 0 or cfg.cutmix_alpha > 0
 
 
 def mean_color(cfg: DataConfig) -> tuple[int, ...]:
     """Return `mean` in levels of 0..255, with which timm fills what a policy leaves empty."""
     return tuple(min(max(round(255 * value), 0), 255) for value in cfg.mean)
-
-
-def check_pad(cfg: TransformConfig, size: tuple[int, int], name: str = "transform") -> None:
-    """Check that images resized for a model's (height, width) can be mirrored at their edges.
-
-    Raises:
-        UserError: `pad` reaches beyond the resized image's far side.
-    """
-    short = min(cover_size(size, cfg.crop_ratio))
-    _require(
-        cfg.pad < short,
-        f"{name}.pad={cfg.pad} must be smaller than the resized image, whose short side is {short}",
-    )
-
-
-def check(cfg: DataConfig) -> None:
-    """Check what needs neither the dataset nor the model to be checked.
-
-    Raises:
-        UserError: a value out of its range.
-    """
-    check_transform(cfg.transform, "data.transform")
-    _require(cfg.batch_size > 0, f"data.batch_size={cfg.batch_size} must be positive")
-    for key in ("num_threads", "num_workers"):
-        value = getattr(cfg, key)
-        _require(value >= 0, f"data.{key}={value} must not be negative")
-    _require(cfg.prefetch >= 1, f"data.prefetch={cfg.prefetch} must be at least 1")
-    check_mix(cfg.mix)
-    _require(0 <= cfg.erasing_prob <= 1, f"data.erasing_prob={cfg.erasing_prob} must be in [0, 1]")
-    _require(cfg.max_broken >= 0, f"data.max_broken={cfg.max_broken} must not be negative")
-    _require(cfg.repeats >= 1, f"data.repeats={cfg.repeats} must be at least 1")
-    _require(
-        cfg.repeats == 1 or not is_on(cfg.mix) or cfg.mix.partner is not Partner.PREVIOUS,
-        f"data.repeats={cfg.repeats} puts copies of an image next to each other, and "
-        "data.mix.partner='previous' would mix it with itself; set data.mix.partner=reversed",
-    )
-    for key in ("mean", "std"):
-        value = getattr(cfg, key)
-        _require(
-            len(value) in (1, 3),
-            f"data.{key}={value!r} must hold one value, or one per channel",
-        )
-    _require(all(s > 0 for s in cfg.std), f"data.std={cfg.std!r} must be positive")

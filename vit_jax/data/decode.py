@@ -14,15 +14,8 @@ import numpy as np
 import simplejpeg
 from jaxtyping import UInt8
 
-from vit_jax.data.encoded import (
-    JPEG,
-    PNG,
-    check_size,
-    image_size,
-    is_webp,
-    open_image,
-    png_claims_too_much,
-)
+from vit_jax.data import encoded
+from vit_jax.data.encoded import JPEG, PNG, check_size
 from vit_jax.data.jpeg_rows import decode_rows
 
 if TYPE_CHECKING:
@@ -30,7 +23,7 @@ if TYPE_CHECKING:
 
 # Parallelism is over examples; OpenCV's own threads would only fight with those.
 cv2.setNumThreads(0)
-# What it cannot read, Pillow tries, and says why not.
+# Pillow tries what OpenCV cannot read, and gives the reason.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 
 
@@ -59,7 +52,7 @@ def decode(
             or 32-bit integers), or an image of more than `encoded.MAX_PIXELS` (of a JPEG four times
             as many, where `min_size` lets it be halved).
     """
-    size = image_size(data)
+    size = encoded.image_size(data)
     if size is not None:
         halved = any(min_size) and all(2 * m <= n + 1 for m, n in zip(min_size, size, strict=True))
         check_size(*size, times=4 if halved and data.startswith(JPEG) else 1)
@@ -80,7 +73,7 @@ def decode(
             )
         except ValueError:
             pass  # CMYK, of which ImageNet has some, or a flaw that Pillow may forgive
-    elif is_webp(data) or (data.startswith(PNG) and not png_claims_too_much(data)):
+    elif encoded.is_webp(data) or (data.startswith(PNG) and not encoded.png_claims_too_much(data)):
         flag = cv2.IMREAD_COLOR_RGB if channels == 3 else cv2.IMREAD_GRAYSCALE
         flag |= cv2.IMREAD_IGNORE_ORIENTATION
         with contextlib.suppress(cv2.error):
@@ -92,7 +85,7 @@ def decode(
 
 def _decode_pillow(data: bytes, channels: int) -> UInt8[np.ndarray, "H W C"]:
     try:
-        with open_image(data) as image:
+        with encoded.open_image(data) as image:
             check_size(image.height, image.width)
             grey = _deep_grey(image)
             if grey is not None:
@@ -105,17 +98,15 @@ def _decode_pillow(data: bytes, channels: int) -> UInt8[np.ndarray, "H W C"]:
     return pixels.reshape(*pixels.shape[:2], channels)
 
 
-# Of a TIFF.
+# Tags of a TIFF.
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0
 
 
 def _deep_grey(image: "Image.Image") -> UInt8[np.ndarray, "H W"] | None:
     """Bring grey of more than 8 bits to 8; None where the image has no more than that.
 
-    Pillow's own conversion clips at 255 instead, which leaves white or black.
-
-    Raises:
-        ValueError: the numbers may be anything, and no one says which of them is white.
+    Pillow's own conversion clips at 255 instead, which leaves white or black. A ValueError where
+    the numbers may be anything, and no one says which of them is white.
     """
     # A PGM's values are unsigned, and Pillow brings their white to 65535.
     if not image.mode.startswith("I;16") and (image.mode, image.format) != ("I", "PPM"):

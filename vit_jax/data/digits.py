@@ -71,11 +71,8 @@ class Digits(tfds.core.GeneratorBasedBuilder):
 def prepare(data_dir: Path) -> Path:
     """Write the dataset below `data_dir` unless it is there, and return its directory.
 
-    It is written aside and renamed, so a killed process leaves nothing half written and of two
-    that start at once one wins.
-
-    Raises:
-        UserError: `data_dir` cannot be written.
+    It is written aside and renamed: a killed process leaves nothing half written, and of two that
+    start at once one wins. A UserError if `data_dir` cannot be written.
     """
     target = data_dir / NAME / str(Digits.VERSION)
     if target.exists():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An encoded image before its pixels: read, told apart and measured by its header, or refused."""
+"""Encoded images before they are decoded: format and size by the header, and what is refused."""
 
 import io
 import os
@@ -26,11 +26,10 @@ _HEIC = (b"ftypheic", b"ftypheix", b"ftyphevc", b"ftypmif1")  # at byte 4
 
 
 def read_file(path: str | Path) -> bytes:
-    """Read a file of at most `MAX_BYTES`, in one go.
+    """Read a file in one go.
 
     Raises:
-        ValueError: more bytes, or a pipe or a device, which may never end.
-        OSError: it cannot be read.
+        ValueError: more than `MAX_BYTES`, or a pipe or a device, which may never end.
     """
     status = os.stat(path)
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):  # `open` refuses those
@@ -42,7 +41,7 @@ def read_file(path: str | Path) -> bytes:
 
 
 def is_webp(data: bytes) -> bool:
-    """Say whether the bytes begin as a WebP does."""
+    """Return whether the bytes begin as a WebP does."""
     return data.startswith(b"RIFF") and data[8:12] == b"WEBP"
 
 
@@ -65,7 +64,7 @@ def image_size(data: bytes) -> tuple[int, int] | None:
 
 
 def png_claims_too_much(data: bytes) -> bool:
-    """Say whether a chunk of a PNG claims more bytes than are left.
+    """Return whether a chunk of a PNG claims more bytes than are left.
 
     OpenCV takes memory for all of them, up to 4 GiB, before it looks whether they are there.
     """
@@ -96,16 +95,7 @@ def _webp_size(data: bytes) -> tuple[int, int] | None:
 
 
 def check_size(height: int, width: int, times: int = 1) -> None:
-    """Refuse an image that would take too much memory, decoded or resized.
-
-    Args:
-        height: in pixels.
-        width: likewise.
-        times: how many times `MAX_PIXELS` are allowed.
-
-    Raises:
-        ValueError: with its size and the limit.
-    """
+    """Refuse (ValueError) an image of too many pixels, decoded or resized, `times` the limit."""
     if min(height, width) < 1:
         raise ValueError(f"{width}x{height} pixels")
     if height * width > times * MAX_PIXELS:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folders of images, DIR/{train,val,test}/<class>/*.{jpg,jpeg,png,webp}, read as a dataset."""
 
+import collections
 import functools
 import hashlib
 import os
@@ -50,11 +51,10 @@ class FolderSource:
         return read_file(self._path(index)), int(self.labels[index])
 
     def example_id(self, index: int) -> str:
-        """Return the file's path, in one line."""
         return shown(self._path(index))
 
     def digest(self) -> str:
-        """Return that of the paths below the folder; to ask for a million sizes takes minutes."""
+        """Digest the paths below the folder; to ask for a million sizes takes minutes."""
         return digest_of(self._paths.tolist())
 
     def _path(self, index: int) -> str:
@@ -68,9 +68,7 @@ def open_folder(path: str, split: str) -> FolderSource:
     missing from one split shifts no label. "validation" is another name of val, for configs that
     were written for a TFDS dataset. Within a split, files come in an order that depends on
     their names alone but is mixed over the classes: by name, `train[:99%]` would lack the last.
-
-    Two files of a class that differ in their suffix alone may be one photograph twice, and are told
-    on stderr: they may as well be two.
+    Two files of a class that differ in their suffix alone may be one photograph twice: a warning.
 
     Raises:
         UserError: no such folder or split, no class folders, one without an image, one that may not
@@ -155,12 +153,12 @@ def _files(root: Path, split: str, classes: list[str], layout: str) -> list[str]
 
 def _tell_twins(folder: str, images: list[str]) -> None:
     """Warn of files that differ in their suffix alone."""
-    if len({path.rpartition(".")[0] for path in images}) == len(images):
-        return
-    by_stem: dict[str, list[str]] = {}
+    by_stem: dict[str, list[str]] = collections.defaultdict(list)
     for path in sorted(images):
-        by_stem.setdefault(path.rpartition(".")[0], []).append(shown(path.rpartition("/")[2]))
+        by_stem[path.rpartition(".")[0]].append(shown(path.rpartition("/")[2]))
     twins = [names for names in by_stem.values() if len(names) > 1]
+    if not twins:
+        return
     one, two = twins[0][:2]
     more = f", and {len(twins) - 1} more such" if len(twins) > 1 else ""
     _warn_once(

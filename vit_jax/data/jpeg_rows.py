@@ -19,16 +19,10 @@ _RESTARTS, _SCAN = 0xDD, 0xDA
 def decode_rows(
     data: bytes, channels: int, num_rows: int
 ) -> UInt8[np.ndarray, "num_rows W C"] | None:
-    """Decode the first rows of a JPEG, fast as in training.
+    """Decode the first rows of a JPEG to 1 or 3 channels, fast as in training.
 
-    Args:
-        data: the file.
-        channels: 1 or 3.
-        num_rows: as many, or all that there are.
-
-    Returns:
-        None where this saves nothing or cannot be done (progressive, cut off, damaged above):
-        decode the whole.
+    None where this saves nothing or cannot be done (progressive, cut off, damaged above): decode
+    the whole.
     """
     frame = _frame(data)
     if frame is None:

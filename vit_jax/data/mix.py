@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, Key, Num, UInt8
 
-from vit_jax.data.mix_config import MixConfig, Partner, is_on
+from vit_jax.data.config import MixConfig, Partner, is_on
 from vit_jax.errors import UserError
 
 
@@ -18,11 +18,7 @@ def normalize(
     std: tuple[float, ...],
     dtype: jnp.dtype | type = jnp.float32,
 ) -> Float[Array, "B H W C"]:
-    """Return (images / 255 - mean) / std in float32, then cast; mean and std are 1 or C values.
-
-    Raises:
-        UserError: another number of values.
-    """
+    """Return (images / 255 - mean) / std in float32, then cast; mean and std are 1 or C values."""
     for name, value in (("mean", mean), ("std", std)):
         if len(value) not in (1, images.shape[-1]):
             raise UserError(
@@ -54,7 +50,7 @@ def mix(
     """Mix each example with another of the global batch, and its target in the same shares.
 
     Mixup (arXiv:1710.09412) blends all pixels; cutmix (arXiv:1905.04899) takes a box of the other
-    image, and the shares are those of the pixels. Draws are of the batch or of each example, as
+    image, and the shares are those of the pixels. It draws for the batch or for each example, as
     `cfg` says. The partner is the other image before it was mixed. big_vision takes it from the
     same device's share of the batch, here it is of the whole.
     """
@@ -80,7 +76,7 @@ def _weights(
     """
     batch, height, width, _ = shape
     count = batch if cfg.per_example else 1
-    # Lambda is drawn from `rng` itself, that is from the first two keys of its split.
+    # `rng` itself draws lambda: that uses the first two keys of its split, so they are left out.
     kind_key, box_key, on_key = jax.random.split(rng, 5)[2:]
     cut, alpha = jnp.full(count, cfg.cutmix_alpha > 0), cfg.mixup_alpha or cfg.cutmix_alpha
     if cfg.mixup_alpha and cfg.cutmix_alpha:

@@ -5,15 +5,17 @@ Pure functions of the image and a NumPy generator. Boxes are (top, left, height,
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import cv2
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from vit_jax.data.config import CropRule, Resize, cover_size
+from vit_jax.data.resize import CropRule, Resize, cover_size
 
 Image = UInt8[np.ndarray, "H W C"]
+Operation = Callable[[Image, np.random.Generator], Image]
 Resized = UInt8[np.ndarray, "H_out W_out C"]
 
 # How many numbers `affine_matrices` takes for each.
@@ -26,6 +28,17 @@ _OPENCV = {
     Resize.AREA: cv2.INTER_AREA,
 }
 _PILLOW = {Resize.BILINEAR_ANTIALIAS: "BILINEAR", Resize.BICUBIC: "BICUBIC"}
+
+
+@runtime_checkable  # beartype checks annotations with isinstance
+class Policy(Protocol):
+    """An augmentation of one image of 1 or 3 channels; can be pickled."""
+
+    def __call__(self, image: Image, rng: np.random.Generator) -> Image:
+        """Return an image of the same shape; all randomness comes from `rng`."""
+
+    def parts(self) -> dict[str, Operation]:
+        """Return by name what the policy chooses from, each part always applied when called."""
 
 
 class Box(NamedTuple):
@@ -213,14 +226,8 @@ def affine_matrices(
     About the centre: shear along x, then zoom and rotate, then shift. Differs from torchvision:
     the shift is not rounded to whole pixels, which at 8x8 would leave three places to be.
 
-    Args:
-        drawn: uniform in [0, 1), for the angle, the shifts along x and y, zoom and shear.
-        height: of the images.
-        width: likewise.
-        degrees: as `TransformConfig` has it, like the rest.
-        translate: largest shifts.
-        scale: range of the zoom.
-        shear: largest angle in degrees.
+    `drawn` is uniform in [0, 1), for the angle, the shifts along x and y, zoom and shear;
+    `degrees` and the rest are as `TransformConfig` has them.
     """
     angle, dx, dy, zoom, lean = (drawn * 2 - 1).T
     zoom = scale[0] + (zoom + 1) / 2 * (scale[1] - scale[0])

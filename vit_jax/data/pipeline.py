@@ -15,17 +15,11 @@ import numpy as np
 from jaxtyping import Int
 
 from vit_jax.data.batches import Batches, label_dtype
-from vit_jax.data.config import (
-    DataConfig,
-    TransformConfig,
-    check_transform,
-    is_random,
-    mean_color,
-)
+from vit_jax.data.checks import check_fixed
+from vit_jax.data.config import DataConfig, TransformConfig, mean_color
 from vit_jax.data.prefetch import BatchIterator
 from vit_jax.data.sources import Source
 from vit_jax.data.transform import Transform
-from vit_jax.errors import UserError
 
 # Below this many values an image is quicker decoded than handed to another Python thread.
 _TINY = 4096
@@ -109,12 +103,7 @@ def eval_batches(
         UserError: a transform that draws at random.
         DataError: while iterating, an example that cannot be used: each counts exactly once.
     """
-    check_transform(transform)
-    if is_random(transform):
-        raise UserError(
-            "an evaluation's transform must not be random: choose the crop 'center', 'resize' or "
-            "'none', no flip, no affine part, no auto_augment and no color_jitter"
-        )
+    check_fixed(transform)
     batches = Batches(
         source,
         Transform(cfg=transform, image_size=image_size, channels=channels, exact=True),

@@ -24,21 +24,15 @@ class PixelCache:
     """Examples by index, where as many of their size fit as the data set has."""
 
     def __init__(self, num_examples: int, max_bytes: int = MAX_CACHED_BYTES) -> None:
-        """Start empty."""
         self._num_examples = num_examples
         self._max_bytes = max_bytes
         self._examples: dict[int, Example] = {}
 
     def get(self, index: int) -> Example | None:
-        """Return an example that was kept."""
         return self._examples.get(index)
 
     def load(self, index: int, data: bytes, label: Label, transform: Transform) -> Example:
-        """Decode and view an example, and keep the later of the two stages that fits.
-
-        Raises:
-            ValueError, UserError: as `Transform`.
-        """
+        """Decode and view an example, and keep the later of the two stages that fits."""
         image = transform.load(data)
         viewed = transform.view(image)
         for stage, is_viewed in ((viewed, True), (image, False)):

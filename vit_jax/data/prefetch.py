@@ -27,7 +27,6 @@ class BatchSource(Protocol):
 
     def close(self) -> None:
         """Make batches that are still in work fail."""
-        ...
 
 
 class BatchIterator:
@@ -68,7 +67,6 @@ class Threads:
     """Batches prepared ahead in this process, without Grain, whose own cost is a digits batch's."""
 
     def __init__(self, batches: BatchSource, prefetch: int) -> None:
-        """Start on the first `prefetch` batches."""
         self._rest = iter(range(len(batches)))
         self._prepare = batches.__getitem__
         # Two batches in work at once, so that no thread idles while a batch's last rows finish.

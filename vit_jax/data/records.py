@@ -68,8 +68,8 @@ class TfdsSource:
             image = bytes(example[self._image])
             label = np.asarray(example[self._label], np.int64)
         except Exception as error:  # the reader, protobuf and TFDS have many kinds
-            told = str(_unreadable(self._directory, error))
-            raise DataError(f"{self.example_id(index)}: {told}") from error
+            reason = _unreadable(self._directory, error)
+            raise DataError(f"{self.example_id(index)}: {reason}") from error
         lowest = 0 if self.multi_label else -1
         unfit = label[(label < lowest) | (label >= self.num_classes)]
         if unfit.size:
@@ -84,11 +84,10 @@ class TfdsSource:
         return image, int(label)
 
     def example_id(self, index: int) -> str:
-        """Return "imagenet2012[train] record 17"."""
         return f"{self.name} record {index}"
 
     def digest(self) -> str:
-        """Return that of the names and sizes of the split's shards."""
+        """Digest the names and sizes of the split's shards."""
         return digest_of(
             f"{name} {os.path.getsize(self._directory / name)}".encode() for name in self._files
         )
@@ -103,8 +102,8 @@ def open_tfds(name: str, data_dir: str, split: str) -> TfdsSource:
     """Open one split of a TFDS dataset, `name[/config][:version]`, prepared as ArrayRecord.
 
     Raises:
-        UserError: not prepared, prepared in a format without random access, damaged, no images
-            or no class labels in it, or no such split.
+        UserError: not prepared, without random access, damaged, without images or class labels, or
+            no such split.
     """
     if not name:
         raise UserError("data.name is empty; give 'digits', a prepared TFDS dataset or folder:DIR")
@@ -132,9 +131,8 @@ def _unreadable(directory: Path, error: Exception) -> UserError:
 
 
 def _subdirs(path: Path) -> list[str]:
-    if not path.is_dir():
-        return []
-    return sorted(p.name for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
+    there = path.iterdir() if path.is_dir() else ()
+    return sorted(p.name for p in there if p.is_dir() and not p.name.startswith("."))
 
 
 def _versions(names: Iterable[str]) -> list[str]:
@@ -166,10 +164,8 @@ def _find(name: str, root: Path) -> Path:
         if config and config not in configs:
             raise unknown(f"config of {base} in {root}", config, configs)
         if not config and len(configs) > 1:
-            raise UserError(
-                f"{base} in {root} has several configs; choose one as {base}/CONFIG: "
-                + ", ".join(configs)
-            )
+            listed = ", ".join(configs)
+            raise UserError(f"{base} has several configs; choose one as {base}/CONFIG: {listed}")
         path = path / (config or "".join(configs))
         versions = _versions(_subdirs(path))
     if version and version not in versions:
@@ -192,29 +188,25 @@ def _find(name: str, root: Path) -> Path:
     return path
 
 
-def _is_class(feature: Any) -> bool:
-    if isinstance(feature, tfds.features.Sequence):
-        feature = feature.feature
-    return isinstance(feature, tfds.features.ClassLabel)
-
-
 def _feature_keys(info: Any, where: str) -> tuple[str, str]:
     """Find image and label by their types; of several, take what `supervised_keys` names."""
+    kinds = {"image": tfds.features.Image, "class label": tfds.features.ClassLabel}
+    preferred = [*(info.supervised_keys or ()), None, None]
     keys = []
-    preferred = tuple(info.supervised_keys or ())[:2]
-    for i, (kind, matches) in enumerate(
-        (
-            ("image", lambda f: isinstance(f, tfds.features.Image)),
-            ("class label", _is_class),
-        )
-    ):
-        found = [key for key, feature in info.features.items() if matches(feature)]
-        chosen = [preferred[i]] if len(preferred) == 2 and preferred[i] in found else found
+    for (name, kind), favourite in zip(kinds.items(), preferred, strict=False):
+        found = [key for key, f in info.features.items() if isinstance(_item(f, name), kind)]
+        chosen = [favourite] if favourite in found else found
         if len(chosen) != 1:
+            listed = f" ({', '.join(found)})" if found else ""
             raise UserError(
-                f"{where} has {len(found) or 'no'} features of type {kind}"
-                + (f" ({', '.join(found)})" if found else "")
-                + "; a classification dataset with one of each is needed"
+                f"{where} has {len(found) or 'no'} features of type {name}{listed}; a "
+                "classification dataset with one of each is needed"
             )
         keys.append(chosen[0])
     return keys[0], keys[1]
+
+
+def _item(feature: Any, kind: str) -> Any:
+    """Return what a sequence of labels is made of."""
+    several = kind == "class label" and isinstance(feature, tfds.features.Sequence)
+    return feature.feature if several else feature

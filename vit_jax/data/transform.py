@@ -13,18 +13,17 @@ from jaxtyping import Float, Int, UInt8
 
 from vit_jax.data import ops
 from vit_jax.data.augment import Policy, parse
-from vit_jax.data.augment.color import jitter
+from vit_jax.data.augment.pillow import jitter
+from vit_jax.data.checks import check_pad
 from vit_jax.data.config import (
     Crop,
-    Resize,
     TransformConfig,
-    check_pad,
-    cover_size,
     crop_ranges,
     has_affine,
 )
 from vit_jax.data.decode import decode
 from vit_jax.data.encoded import check_size, jpeg_size
+from vit_jax.data.resize import Resize, cover_size
 from vit_jax.data.stream import ExampleRng, uniforms
 from vit_jax.errors import UserError
 

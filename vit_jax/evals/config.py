@@ -4,8 +4,7 @@
 import dataclasses
 
 from vit_jax import data, durations
-from vit_jax.data.config import is_random
-from vit_jax.errors import UserError
+from vit_jax.fields import group, value
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
@@ -23,26 +22,14 @@ class EvalConfig:
 
     split: str = "val"
     every: str = ""
-    batch_size: int = 0
+    batch_size: int = value(0, least=0, note="0 is the training batch size")
     dataset: str = ""
-    transform: data.TransformConfig = dataclasses.field(default_factory=data.TransformConfig)
+    transform: data.TransformConfig = group(data.TransformConfig)
     report: bool = False
 
 
 def validate(cfg: EvalConfig, name: str) -> None:
-    """Check what needs neither the dataset nor the model to be checked.
-
-    Raises:
-        UserError: naming the field of `evals.<name>`.
-    """
-    where = f"evals.{name}"
+    """Refuse what can be refused of `evals.<name>` without the dataset and the model."""
     if cfg.every:
         durations.parse(cfg.every)
-    if cfg.batch_size < 0:
-        raise UserError(f"{where}.batch_size={cfg.batch_size} must not be negative (0: training's)")
-    data.check_transform(cfg.transform, f"{where}.transform")
-    if is_random(cfg.transform):
-        raise UserError(
-            f"{where}.transform draws at random; choose crop=center, squash_center, resize or "
-            "none, flip=False, no affine part, auto_augment='' and color_jitter=0"
-        )
+    data.check_fixed(cfg.transform, f"evals.{name}.transform")

@@ -2,7 +2,6 @@
 """Any trained model, a run's or a published file's, with all that it takes to use it."""
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from vit_jax import config_json, models, trees, weights
 from vit_jax.config import Config
 from vit_jax.data import Crop, TransformConfig, imagenet
 from vit_jax.errors import UserError
+from vit_jax.fields import is_free
 from vit_jax.inference.published import preprocessing
 from vit_jax.losses import Loss
 from vit_jax.models import ModelConfig
@@ -155,15 +155,11 @@ def changes(trained: Trained) -> list[str]:
         f"{name}.{field.name}={getattr(new, field.name)}"
         for name, (old, new) in pairs.items()
         for field in dataclasses.fields(new)
-        if getattr(old, field.name) != getattr(new, field.name)
+        if getattr(old, field.name) != getattr(new, field.name) and not is_free(new, field.name)
     ]
     own = {"mean": cfg.data.mean, "std": cfg.data.std}
     found += [f"{k}={getattr(trained, k)}" for k, v in own.items() if getattr(trained, k) != v]
-    return [change for change in found if not _FREE.match(change)]
-
-
-# What changes rounding at most.
-_FREE = re.compile(r"model\.(scan_unroll|remat|attention)=")
+    return found
 
 
 def _of_file(ref: str, model: ModelConfig) -> Trained:

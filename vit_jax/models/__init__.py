@@ -109,12 +109,8 @@ def from_json(tree: Mapping[str, Any]) -> Any:
             continue
         if name not in kinds:
             raise errors.unknown(f"field of {cls.__name__}", name, kinds)
-        values[name] = fields.conformed(kinds[name], f"model.{name}", _as_tuple(value))
+        values[name] = fields.conformed(kinds[name], f"model.{name}", value)
     return cls(**values)
-
-
-def _as_tuple(value: Any) -> Any:
-    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
 def create(cfg: ModelConfig) -> nn.Module:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from vit_jax.errors import UserError
+from vit_jax.fields import value
 
 CAPTURED = "intermediates"  # the collection of what layers record
 
@@ -48,12 +49,12 @@ class ModelConfig:
             (-log K for a sigmoid loss over K classes).
     """
 
-    num_classes: int = 1000
+    num_classes: int = value(1000, least=1)
     image_size: tuple[int, ...] = (224, 224)
-    channels: int = 3
+    channels: int = value(3, least=1)
     dtype: DType = DType.FLOAT32
-    remat: Remat = Remat.NONE
-    scan_unroll: int = 0
+    remat: Remat = value(Remat.NONE, free=True)
+    scan_unroll: int = value(0, least=0, note="0 unrolls all", free=True)
     zero_head: bool = False
     head_bias: float = 0.0
 
@@ -106,25 +107,6 @@ def patch_grid(cfg: Any, image_size: tuple[int, int] | None = None) -> tuple[int
     """Return the `grid` of an image, by default of the config's own size."""
     size = pair(cfg.image_size, "image_size") if image_size is None else image_size
     return grid(size, pair(cfg.patch, "patch"))
-
-
-def check_positive(cfg: ModelConfig, *names: str) -> None:
-    """Refuse a size below 1, in a number or anywhere in a tuple, by name."""
-    for name in ("num_classes", "channels", *names):
-        value = getattr(cfg, name)
-        if min(value if isinstance(value, tuple) else (value,), default=1) < 1:
-            raise UserError(f"model.{name}={value} must be at least 1")
-    if cfg.scan_unroll < 0:
-        raise UserError(
-            f"model.scan_unroll={cfg.scan_unroll} must be 0 (all) or a number of blocks"
-        )
-
-
-def check_rates(cfg: ModelConfig, *names: str) -> None:
-    """Refuse a probability outside [0, 1), by name."""
-    for name in names:
-        if not 0 <= getattr(cfg, name) < 1:
-            raise UserError(f"model.{name}={getattr(cfg, name)} must be in [0, 1)")
 
 
 def check_heads(dim: int, num_heads: int) -> None:

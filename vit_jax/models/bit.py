@@ -11,6 +11,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
+from vit_jax.fields import value
 from vit_jax.models import base
 from vit_jax.models.base import ModelConfig, Output
 from vit_jax.models.family import HALF, Family, Google, Images, Timm, google_unit, taken
@@ -51,13 +52,13 @@ class BiTConfig(ModelConfig):
         init: whose initial weights, `jax` (big_vision) or `timm`.
     """
 
-    depths: tuple[int, ...] = (3, 4, 6, 3)
-    widths: tuple[int, ...] = (256, 512, 1024, 2048)
-    stem_width: int = 64
-    width_factor: int = 1
+    depths: tuple[int, ...] = value((3, 4, 6, 3), least=1)
+    widths: tuple[int, ...] = value((256, 512, 1024, 2048), least=1)
+    stem_width: int = value(64, least=1)
+    width_factor: int = value(1, least=1)
     norm: Norm = Norm.GROUP
     norm_eps: float = 1e-5
-    num_groups: int = 32
+    num_groups: int = value(32, least=1)
     conv_eps: float = 1e-10
     padding: Padding = Padding.FIXED
     init: Init = Init.JAX
@@ -86,9 +87,8 @@ _HEAD_INIT: dict[Init, Initializer] = {
 
 
 def validate(cfg: BiTConfig) -> None:
-    """Refuse fields that do not go together: raises a UserError that names them."""
+    """Refuse fields that do not go together, in one line that names them."""
     base.pair(cfg.image_size, "image_size")
-    base.check_positive(cfg, "depths", "widths", "stem_width", "width_factor", "num_groups")
     if not cfg.depths or len(cfg.depths) != len(cfg.widths):
         raise UserError(
             f"model.depths={cfg.depths} and model.widths={cfg.widths} need a number for each stage"

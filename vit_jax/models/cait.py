@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from vit_jax.fields import value
 from vit_jax.models import base
 from vit_jax.models.base import ModelConfig, Output, record
 from vit_jax.models.family import (
@@ -58,19 +59,19 @@ class CaiTConfig(ModelConfig):
     """
 
     patch: tuple[int, ...] = (16, 16)
-    dim: int = 192
-    depth: int = 24
-    num_heads: int = 4
-    mlp_dim: int = 768
-    token_depth: int = 2
-    token_mlp_dim: int = 768
+    dim: int = value(192, least=1)
+    depth: int = value(24, least=1)
+    num_heads: int = value(4, least=1)
+    mlp_dim: int = value(768, least=1)
+    token_depth: int = value(2, least=1)
+    token_mlp_dim: int = value(768, least=1)
     qkv_bias: bool = True
     layer_scale: float = 1e-5
     gelu: Gelu = Gelu.ERF
     norm_eps: float = 1e-6
-    dropout_rate: float = 0.0
-    attention_dropout_rate: float = 0.0
-    drop_path_rate: float = 0.0
+    dropout_rate: float = value(0.0, least=0, below=1)
+    attention_dropout_rate: float = value(0.0, least=0, below=1)
+    drop_path_rate: float = value(0.0, least=0, below=1)
     init: Init = Init.TIMM
 
 
@@ -102,12 +103,9 @@ VARIANTS: dict[str, CaiTConfig] = {
 
 
 def validate(cfg: CaiTConfig) -> None:
-    """Refuse fields that do not go together: raises a UserError that names them."""
+    """Refuse fields that do not go together, in one line that names them."""
     base.patch_grid(cfg)
-    sizes = ("dim", "depth", "num_heads", "mlp_dim", "token_depth", "token_mlp_dim")
-    base.check_positive(cfg, *sizes)
     base.check_heads(cfg.dim, cfg.num_heads)
-    base.check_rates(cfg, "dropout_rate", "attention_dropout_rate", "drop_path_rate")
 
 
 class HeadMix(nn.Module):

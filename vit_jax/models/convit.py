@@ -11,6 +11,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
+from vit_jax.fields import value
 from vit_jax.models import base
 from vit_jax.models.base import ModelConfig, Output, record
 from vit_jax.models.family import (
@@ -57,19 +58,19 @@ class ConViTConfig(ModelConfig):
     """
 
     patch: tuple[int, ...] = (16, 16)
-    depth: int = 12
-    num_heads: int = 4
-    head_dim: int = 48
-    mlp_dim: int = 768
-    local_up_to_layer: int = 10
+    depth: int = value(12, least=1)
+    num_heads: int = value(4, least=1)
+    head_dim: int = value(48, least=1)
+    mlp_dim: int = value(768, least=1)
+    local_up_to_layer: int = value(10, least=0)
     locality_strength: float = 1.0
     qkv_bias: bool = False
     gelu: Gelu = Gelu.ERF
     norm_eps: float = 1e-6
-    dropout_rate: float = 0.0
-    attention_dropout_rate: float = 0.0
-    drop_path_rate: float = 0.0
-    attention: AttentionImpl = AttentionImpl.AUTO
+    dropout_rate: float = value(0.0, least=0, below=1)
+    attention_dropout_rate: float = value(0.0, least=0, below=1)
+    drop_path_rate: float = value(0.0, least=0, below=1)
+    attention: AttentionImpl = value(AttentionImpl.AUTO, free=True)
     init: Init = Init.TIMM
 
     @property
@@ -94,22 +95,15 @@ VARIANTS: dict[str, ConViTConfig] = {
 
 
 def validate(cfg: ConViTConfig) -> None:
-    """Refuse fields that do not go together: raises a UserError that names them."""
+    """Refuse fields that do not go together, in one line that names them."""
     rows, columns = base.patch_grid(cfg)
-    base.check_positive(cfg, "depth", "num_heads", "head_dim", "mlp_dim")
     if rows != columns:
         raise UserError(
             f"model.image_size={cfg.image_size} and patch={cfg.patch} make {rows} x {columns} "
             "patches; ConViT takes as many rows as columns"
         )
-    if cfg.local_up_to_layer < 0:
-        raise UserError(
-            f"model.local_up_to_layer={cfg.local_up_to_layer} must be a number of blocks, "
-            f"from 0 to model.depth={cfg.depth}"
-        )
     half = cfg.dtype is base.DType.BFLOAT16
     check_impl(cfg.attention, half, cfg.head_dim, cfg.attention_dropout_rate)
-    base.check_rates(cfg, "dropout_rate", "attention_dropout_rate", "drop_path_rate")
 
 
 def relative_positions(side: int) -> Float[Array, "N N 3"]:

@@ -14,6 +14,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
+from vit_jax.fields import value
 from vit_jax.models import base, vit_family
 from vit_jax.models.family import HALF, Google, Images, Rename, Timm, google_unit
 from vit_jax.models.layers.conv import Padding, WeightStd, max_pool
@@ -63,10 +64,10 @@ class HybridConfig(ViTConfig):
     """
 
     patch: tuple[int, ...] = (1, 1)
-    backbone_depths: tuple[int, ...] = (3, 4, 9)
-    backbone_widths: tuple[int, ...] = (256, 512, 1024)
-    stem_width: int = 64
-    num_groups: int = 32
+    backbone_depths: tuple[int, ...] = value((3, 4, 9), least=1)
+    backbone_widths: tuple[int, ...] = value((256, 512, 1024), least=1)
+    stem_width: int = value(64, least=1)
+    num_groups: int = value(32, least=1)
     group_norm_eps: float = 1e-6
     weight_std: Standardise = Standardise.GOOGLE
     padding: Padding = Padding.SAME
@@ -88,8 +89,7 @@ VARIANTS: dict[str, HybridConfig] = {
 
 
 def validate(cfg: HybridConfig) -> None:
-    """Refuse fields that do not go together: raises a UserError that names them."""
-    base.check_positive(cfg, "backbone_depths", "backbone_widths", "stem_width", "num_groups")
+    """Refuse fields that do not go together, in one line that names them."""
     if len(cfg.backbone_depths) != len(cfg.backbone_widths):
         raise UserError(
             f"model.backbone_depths={cfg.backbone_depths} and backbone_widths="

@@ -8,6 +8,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
+from vit_jax.fields import value
 from vit_jax.models import base
 from vit_jax.models.base import ModelConfig, Output
 from vit_jax.models.family import HALF, Family, Google, Images, Timm, ratio
@@ -35,13 +36,13 @@ class MixerConfig(ModelConfig):
     """
 
     patch: tuple[int, ...] = (16, 16)
-    dim: int = 768
-    depth: int = 12
-    token_mlp_dim: int = 384
-    channel_mlp_dim: int = 3072
+    dim: int = value(768, least=1)
+    depth: int = value(12, least=1)
+    token_mlp_dim: int = value(384, least=1)
+    channel_mlp_dim: int = value(3072, least=1)
     gelu: Gelu = Gelu.TANH
     norm_eps: float = 1e-6
-    drop_path_rate: float = 0.0
+    drop_path_rate: float = value(0.0, least=0, below=1)
     drop_path_rule: DropPathRule = DropPathRule.LINEAR
     init: Init = Init.JAX
     zero_head: bool = True
@@ -67,10 +68,8 @@ VARIANTS: dict[str, MixerConfig] = {
 
 
 def validate(cfg: MixerConfig) -> None:
-    """Refuse fields that do not go together: raises a UserError that names them."""
+    """Refuse fields that do not go together, in one line that names them."""
     base.patch_grid(cfg)
-    base.check_positive(cfg, "dim", "depth", "token_mlp_dim", "channel_mlp_dim")
-    base.check_rates(cfg, "drop_path_rate")
 
 
 class MixerBlock(nn.Module):

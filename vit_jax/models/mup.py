@@ -36,8 +36,6 @@ def check_mup(cfg: Any) -> None:
         UserError: naming the fields and what they may be.
     """
     base, heads = cfg.mup_base_dim, cfg.mup_base_heads
-    if base < 0 or heads < 0:
-        raise UserError(f"model.mup_base_dim={base} and mup_base_heads={heads} cannot be negative")
     if heads and not base:
         raise UserError(
             f"model.mup_base_heads={heads} has no effect without model.mup_base_dim; set both"

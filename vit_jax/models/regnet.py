@@ -13,6 +13,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
+from vit_jax.fields import value
 from vit_jax.models import base
 from vit_jax.models.base import ModelConfig, Output
 from vit_jax.models.family import Family, Rename, Timm, taken
@@ -47,18 +48,18 @@ class RegNetConfig(ModelConfig):
         drop_path_rate: stochastic depth, from 0 in the first block to this in the last.
     """
 
-    depth: int = 18
-    w0: int = 200
-    wa: float = 106.23
-    wm: float = 2.48
-    group_width: int = 112
+    depth: int = value(18, least=1, most=_DEEPEST)
+    w0: int = value(200, least=1)
+    wa: float = value(106.23, least=0)
+    wm: float = value(2.48, above=1)
+    group_width: int = value(112, least=1)
     group_min_ratio: float = 0.0
-    stem_width: int = 32
-    se_ratio: float = 0.25
+    stem_width: int = value(32, least=1)
+    se_ratio: float = value(0.25, least=0, most=1)
     norm_eps: float = 1e-5
     zero_init_last: bool = True
-    dropout_rate: float = 0.0
-    drop_path_rate: float = 0.0
+    dropout_rate: float = value(0.0, least=0, below=1)
+    drop_path_rate: float = value(0.0, least=0, below=1)
 
 
 # name: (w0, wa, wm, depth, group width)
@@ -103,22 +104,12 @@ def stages(cfg: RegNetConfig) -> list[StageShape]:
 
 
 def validate(cfg: RegNetConfig) -> None:
-    """Refuse fields that do not go together: raises a UserError that names them."""
+    """Refuse fields that do not go together, in one line that names them."""
     base.pair(cfg.image_size, "image_size")
-    base.check_positive(cfg, "depth", "w0", "group_width", "stem_width")
     if cfg.w0 % _MULTIPLE:
         raise UserError(f"model.w0={cfg.w0} must be a multiple of {_MULTIPLE}")
-    if cfg.wa < 0:
-        raise UserError(f"model.wa={cfg.wa} must be 0 or more")
-    if cfg.wm <= 1:
-        raise UserError(f"model.wm={cfg.wm} must be above 1")
     if cfg.group_min_ratio not in (0.0, 0.9):
         raise UserError(f"model.group_min_ratio={cfg.group_min_ratio} must be 0 or 0.9")
-    if not 0 <= cfg.se_ratio <= 1:
-        raise UserError(f"model.se_ratio={cfg.se_ratio} must be in [0, 1]")
-    base.check_rates(cfg, "dropout_rate", "drop_path_rate")
-    if cfg.depth > _DEEPEST:
-        raise UserError(f"model.depth={cfg.depth} must be at most {_DEEPEST}")
     try:
         widths = [stage.width for stage in stages(cfg)]
     except OverflowError:

@@ -11,6 +11,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
+from vit_jax.fields import value
 from vit_jax.models import base
 from vit_jax.models.base import ModelConfig, Output
 from vit_jax.models.family import Family, Images, Timm, taken
@@ -39,13 +40,13 @@ class ResNetConfig(ModelConfig):
         drop_path_rate: stochastic depth, from 0 in the first block to this in the last.
     """
 
-    depths: tuple[int, ...] = (3, 4, 6, 3)
-    widths: tuple[int, ...] = (256, 512, 1024, 2048)
-    stem_width: int = 64
+    depths: tuple[int, ...] = value((3, 4, 6, 3), least=1)
+    widths: tuple[int, ...] = value((256, 512, 1024, 2048), least=1)
+    stem_width: int = value(64, least=1)
     norm_eps: float = 1e-5
     zero_init_last: bool = True
-    dropout_rate: float = 0.0
-    drop_path_rate: float = 0.0
+    dropout_rate: float = value(0.0, least=0, below=1)
+    drop_path_rate: float = value(0.0, least=0, below=1)
 
 
 DEPTHS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
@@ -55,16 +56,14 @@ VARIANTS: dict[str, ResNetConfig] = {
 
 
 def validate(cfg: ResNetConfig) -> None:
-    """Refuse fields that do not go together: raises a UserError that names them."""
+    """Refuse fields that do not go together, in one line that names them."""
     base.pair(cfg.image_size, "image_size")
-    base.check_positive(cfg, "depths", "widths", "stem_width")
     if not cfg.depths or len(cfg.depths) != len(cfg.widths):
         raise UserError(
             f"model.depths={cfg.depths} and model.widths={cfg.widths} need a number for each stage"
         )
     if any(width % _EXPANSION for width in cfg.widths):
         raise UserError(f"model.widths={cfg.widths} must be multiples of {_EXPANSION}")
-    base.check_rates(cfg, "dropout_rate", "drop_path_rate")
 
 
 class ResNet(nn.Module):

@@ -13,6 +13,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
+from vit_jax.fields import value
 from vit_jax.models import base
 from vit_jax.models.base import ModelConfig, Output
 from vit_jax.models.family import Family, Grid, Images, Timm, patch_args, taken
@@ -48,17 +49,17 @@ class SwinConfig(ModelConfig):
     """
 
     patch: tuple[int, ...] = (4, 4)
-    dim: int = 96
-    depths: tuple[int, ...] = (2, 2, 6, 2)
-    num_heads: tuple[int, ...] = (3, 6, 12, 24)
-    window: tuple[int, ...] = (7,)
+    dim: int = value(96, least=1)
+    depths: tuple[int, ...] = value((2, 2, 6, 2), least=1)
+    num_heads: tuple[int, ...] = value((3, 6, 12, 24), least=1)
+    window: tuple[int, ...] = value((7,), least=1)
     mlp_ratio: float = 4.0
     qkv_bias: bool = True
     gelu: Gelu = Gelu.ERF
     norm_eps: float = 1e-5
-    dropout_rate: float = 0.0
-    attention_dropout_rate: float = 0.0
-    drop_path_rate: float = 0.0
+    dropout_rate: float = value(0.0, least=0, below=1)
+    attention_dropout_rate: float = value(0.0, least=0, below=1)
+    drop_path_rate: float = value(0.0, least=0, below=1)
     drop_path_rule: DropPathRule = DropPathRule.LINEAR
     init: Init = Init.TIMM
 
@@ -88,10 +89,8 @@ VARIANTS: dict[str, SwinConfig] = {
 
 
 def validate(cfg: SwinConfig) -> None:
-    """Refuse fields that do not go together: raises a UserError that names them."""
+    """Refuse fields that do not go together, in one line that names them."""
     base.patch_grid(cfg)
-    base.check_positive(cfg, "dim", "depths", "num_heads", "window")
-    base.check_rates(cfg, "dropout_rate", "attention_dropout_rate", "drop_path_rate")
     stages = len(cfg.depths)
     if not stages or len(cfg.num_heads) != stages:
         raise UserError(

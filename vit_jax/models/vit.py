@@ -11,6 +11,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
+from vit_jax.fields import value
 from vit_jax.models import base
 from vit_jax.models.base import ModelConfig, Output
 from vit_jax.models.layers.attention import AttentionImpl, check_impl
@@ -68,20 +69,20 @@ class ViTConfig(ModelConfig):
     """
 
     patch: tuple[int, ...] = (16, 16)
-    dim: int = 768
-    depth: int = 12
-    num_heads: int = 12
-    mlp_dim: int = 3072
+    dim: int = value(768, least=1)
+    depth: int = value(12, least=1)
+    num_heads: int = value(12, least=1)
+    mlp_dim: int = value(3072, least=1)
     pool: Pool = Pool.CLS
     pool_prefix: bool = False
     fc_norm: bool = False
     class_token: bool = True
     distilled: bool = False
-    num_registers: int = 0
+    num_registers: int = value(0, least=0)
     pos_embed: PosEmbed = PosEmbed.LEARNED
     pos_embed_prefix: bool = True
     dynamic_image_size: bool = False
-    pre_logits_dim: int = 0
+    pre_logits_dim: int = value(0, least=0)
     pre_norm: bool = False
     patch_bias: bool = True
     qkv_bias: bool = True
@@ -89,16 +90,16 @@ class ViTConfig(ModelConfig):
     layer_scale: float = 0.0
     gelu: Gelu = Gelu.TANH
     norm_eps: float = 1e-6
-    dropout_rate: float = 0.0
-    attention_dropout_rate: float = 0.0
-    drop_path_rate: float = 0.0
+    dropout_rate: float = value(0.0, least=0, below=1)
+    attention_dropout_rate: float = value(0.0, least=0, below=1)
+    drop_path_rate: float = value(0.0, least=0, below=1)
     drop_path_rule: DropPathRule = DropPathRule.LINEAR
     init: Init = Init.JAX
     zero_head: bool = True
-    attention: AttentionImpl = AttentionImpl.AUTO
+    attention: AttentionImpl = value(AttentionImpl.AUTO, free=True)
     token_merging: int = 0
-    mup_base_dim: int = 0
-    mup_base_heads: int = 0
+    mup_base_dim: int = value(0, least=0)
+    mup_base_heads: int = value(0, least=0)
 
 
 def num_prefix(cfg: ViTConfig) -> int:
@@ -107,13 +108,12 @@ def num_prefix(cfg: ViTConfig) -> int:
 
 
 def validate(cfg: ViTConfig) -> None:
-    """Refuse fields that do not go together: raises a UserError that names them."""
+    """Refuse fields that do not go together, in one line that names them."""
     check_transformer(cfg, base.patch_grid(cfg))
 
 
 def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:
     """Do what `validate` does, for a grid of patches that a backbone may have changed."""
-    base.check_positive(cfg, "dim", "depth", "num_heads", "mlp_dim")
     base.check_heads(cfg.dim, cfg.num_heads)
     if cfg.pool is Pool.CLS and not cfg.class_token:
         raise UserError("model.pool=cls needs model.class_token=true (or choose gap or map)")
@@ -131,9 +131,6 @@ def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:
     check_impl(cfg.attention, half, head_dim, cfg.attention_dropout_rate)
     check_merging(cfg.token_merging, math.prod(shape), cfg.attention)
     check_mup(cfg)
-    base.check_rates(cfg, "dropout_rate", "attention_dropout_rate", "drop_path_rate")
-    if cfg.num_registers < 0 or cfg.pre_logits_dim < 0:
-        raise UserError("model.num_registers and pre_logits_dim cannot be negative")
 
 
 class ViT(nn.Module):

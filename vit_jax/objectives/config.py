@@ -4,9 +4,9 @@
 import dataclasses
 import enum
 
-from vit_jax import models
+from vit_jax import fields, models
 from vit_jax.data import DataConfig
-from vit_jax.data.mix_config import MixConfig, is_on
+from vit_jax.data.config import MixConfig, is_on
 from vit_jax.errors import UserError
 from vit_jax.losses import Loss
 from vit_jax.models import ModelConfig
@@ -50,7 +50,7 @@ class DistillConfig:
     alpha: float = 0.5
     temperature: float = 1.0
     teacher: ModelConfig = dataclasses.field(default_factory=lambda: models.variant("regnety_16gf"))
-    weights: str = ""
+    weights: str = fields.value("", free=True)  # what they are is compared by their digest
     ema: bool = False
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()

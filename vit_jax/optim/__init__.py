@@ -3,19 +3,5 @@
 
 from vit_jax.optim.build import make_optimizer
 from vit_jax.optim.config import MomentDtype, OptimConfig, Optimizer, Schedule, validate
-from vit_jax.optim.rules import Row, describe
+from vit_jax.optim.rules import Row, check_width, describe
 from vit_jax.optim.schedules import make_schedule
-from vit_jax.optim.width import check_width
-
-__all__ = [
-    "MomentDtype",
-    "OptimConfig",
-    "Optimizer",
-    "Row",
-    "Schedule",
-    "check_width",
-    "describe",
-    "make_optimizer",
-    "make_schedule",
-    "validate",
-]

@@ -40,7 +40,7 @@ def make_optimizer(
     Args:
         cfg: settings.
         params: arrays or ShapeDtypeStructs, float32.
-        clock: what the durations are measured against, with the length of the run.
+        clock: with the length of the run.
         growth: how much wider the model is than its base under maximal update parametrisation; None
             is the standard one.
 

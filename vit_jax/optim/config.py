@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run says about its optimizer, and which of those settings act for which optimizer."""
+"""The settings of the optimizer, and which of them act for which optimizer."""
 
 import dataclasses
 import enum
-from typing import Any
+from collections.abc import Iterator
 
-from vit_jax.errors import UserError, unknown
+from vit_jax.errors import UserError
+from vit_jax.fields import check_effects, conform, value
 
 
 class Optimizer(enum.StrEnum):
@@ -94,31 +95,33 @@ class OptimConfig:
     """
 
     name: Optimizer = Optimizer.ADAMW
-    lr: float = 1e-3
+    lr: float = value(1e-3, above=0)
     schedule: Schedule = Schedule.COSINE
     warmup: str = ""
-    warmup_lr: float = 0.0
-    min_lr: float = 0.0
+    warmup_lr: float = value(0.0, least=0)
+    min_lr: float = value(0.0, least=0)
     cooldown: str = ""
     rsqrt_timescale: str = "10_000 steps"
     milestones: tuple[str, ...] = ("30%", "60%", "90%")
-    decay_factor: float = 0.1
+    decay_factor: float = value(0.1, above=0, below=1)
     schedule_every: str = ""
     schedule_lag: bool = False
     warmup_overlap: bool = False
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-    momentum: float = 0.9
+    beta1: float = value(0.9, least=0, below=1)
+    beta2: float = value(0.999, least=0, below=1)
+    eps: float = value(1e-8, above=0)
+    momentum: float = value(0.9, least=0, below=1)
     nesterov: bool = False
     muon_debias: bool = True
-    weight_decay: float = 0.0
+    weight_decay: float = value(0.0, least=0)
     coupled_decay: bool = False
     decay: str = "kernel$"
-    clip_norm: float = 1.0
-    lr_multipliers: tuple[tuple[str, float], ...] = ()
-    layer_decay: float = 1.0
-    sam_rho: float = 0.0
+    clip_norm: float = value(1.0, least=0)
+    lr_multipliers: tuple[tuple[str, float], ...] = value(
+        (), above=0, note="optim.freeze stops updates"
+    )
+    layer_decay: float = value(1.0, above=0, most=1)
+    sam_rho: float = value(0.0, least=0)
     freeze: str = ""
     mu_dtype: MomentDtype = MomentDtype.FLOAT32
 
@@ -133,88 +136,39 @@ _USES = {
     Optimizer.ADAFACTOR: frozenset({"beta2", "momentum", "mu_dtype"}),
     Optimizer.MUON: _ADAM | {"momentum", "nesterov", "muon_debias"},
 }
-_DEFAULTS = {field.name: field.default for field in dataclasses.fields(OptimConfig)}
-
-
-def _changed(cfg: OptimConfig, field: str) -> bool:
-    return getattr(cfg, field) != _DEFAULTS[field]
-
-
-def _require_effect(cfg: OptimConfig, field: str, acts: bool, when: str) -> None:
-    """Refuse a setting that was changed but would do nothing."""
-    if _changed(cfg, field) and not acts:
-        raise UserError(
-            f"optim.{field}={str(getattr(cfg, field))!r} has no effect {when}; "
-            f"leave it at {str(_DEFAULTS[field])!r}"
-        )
-
-
-def _require_range(cfg: OptimConfig, field: str, valid: bool, bounds: str) -> None:
-    if not valid:
-        raise UserError(f"optim.{field} must be {bounds}, not {getattr(cfg, field)}")
 
 
 def validate(cfg: OptimConfig) -> None:
-    """Check every setting that can be checked without a model.
+    """Refuse a value out of range, and a changed setting that cannot act as the others stand."""
+    conform(cfg, "optim.")
+    if cfg.min_lr > cfg.lr:
+        raise UserError(f"optim.min_lr={cfg.min_lr} must be at most optim.lr={cfg.lr}")
+    check_effects(cfg, "optim.", _effects(cfg))
 
-    Raises:
-        UserError: a value out of range, or a setting that cannot act as the others stand.
-    """
-    kinds = {"name": Optimizer, "schedule": Schedule, "mu_dtype": MomentDtype}
-    for field, kind in kinds.items():
-        # A config file may hold the plain string.
-        valid = [member.value for member in kind]
-        if getattr(cfg, field) not in valid:
-            raise unknown(f"optim.{field}", getattr(cfg, field), valid)
+
+def _effects(cfg: OptimConfig) -> Iterator[tuple[bool, str, *tuple[str, ...]]]:
+    """Yield whether settings act as the others stand, when they do not, and their names."""
     uses = _USES[cfg.name]
-    for field in sorted(frozenset().union(*_USES.values())):
-        takers = ", ".join(name for name, fields in _USES.items() if field in fields)
-        _require_effect(cfg, field, field in uses, f"with {cfg.name} (only with {takers})")
-    if cfg.momentum == 0 and "momentum" in uses:
-        _require_effect(cfg, "nesterov", False, "without momentum")
-        # Muon's other half, Adam, still has a first moment to store.
-        _require_effect(cfg, "mu_dtype", "beta1" in uses, "without momentum")
-        _require_effect(cfg, "coupled_decay", False, "without momentum")
-    _require_effect(cfg, "coupled_decay", cfg.weight_decay != 0, "without weight decay")
+    for name in sorted(frozenset().union(*_USES.values())):
+        takers = ", ".join(other for other, settings in _USES.items() if name in settings)
+        yield name in uses, f"with {cfg.name} (only with {takers})", name
+    moves = cfg.momentum != 0 or "momentum" not in uses
+    yield moves, "without momentum", "nesterov", "coupled_decay"
+    # Muon's other half, Adam, still has a first moment to store.
+    yield moves or "beta1" in uses, "without momentum", "mu_dtype"
+    yield cfg.weight_decay != 0, "without weight decay", "coupled_decay"
     # Otherwise the correction is a factor alone, which orthogonal updates do not have.
-    _require_effect(cfg, "muon_debias", cfg.nesterov, "without optim.nesterov")
-    ends = cfg.schedule in (Schedule.COSINE, Schedule.LINEAR)
-    _require_effect(cfg, "warmup_lr", bool(cfg.warmup), "without a warmup")
-    _require_effect(cfg, "min_lr", ends or bool(cfg.cooldown), f"with {cfg.schedule}, no cooldown")
-    rsqrt = cfg.schedule == Schedule.RSQRT
-    _require_effect(cfg, "rsqrt_timescale", rsqrt, f"with the schedule {cfg.schedule}")
-    for field in ("milestones", "decay_factor"):
-        step = cfg.schedule == Schedule.STEP
-        _require_effect(cfg, field, step, f"with the schedule {cfg.schedule}")
-    varies = cfg.schedule != Schedule.CONSTANT or bool(cfg.warmup or cfg.cooldown)
-    for field in ("schedule_every", "schedule_lag"):
-        _require_effect(cfg, field, varies, f"with {cfg.schedule}, no warmup and no cooldown")
+    yield cfg.nesterov, "without optim.nesterov", "muon_debias"
+    yield bool(cfg.decay), "when optim.decay names no parameter", "weight_decay"
+
+    scheduled = f"with the schedule {cfg.schedule}"
+    yield cfg.schedule == Schedule.RSQRT, scheduled, "rsqrt_timescale"
+    yield cfg.schedule == Schedule.STEP, scheduled, "milestones", "decay_factor"
+    yield bool(cfg.warmup), "without a warmup", "warmup_lr", "warmup_overlap"
     # The milestones of step count from the start of the run in any case.
-    hides = bool(cfg.warmup) and cfg.schedule not in (Schedule.CONSTANT, Schedule.STEP)
-    when = f"with the schedule {cfg.schedule}" if cfg.warmup else "without a warmup"
-    _require_effect(cfg, "warmup_overlap", hides, when)
-    _require_effect(cfg, "weight_decay", bool(cfg.decay), "when optim.decay names no parameter")
-
-    _require_range(cfg, "lr", cfg.lr > 0, "above 0")
-    _require_range(cfg, "warmup_lr", cfg.warmup_lr >= 0, "0 or more")
-    _require_range(cfg, "min_lr", 0 <= cfg.min_lr <= cfg.lr, f"from 0 to optim.lr ({cfg.lr})")
-    _require_range(cfg, "decay_factor", 0 < cfg.decay_factor < 1, "above 0 and below 1")
-    for field in ("beta1", "beta2", "momentum"):
-        _require_range(cfg, field, 0 <= getattr(cfg, field) < 1, "from 0 to below 1")
-    _require_range(cfg, "eps", cfg.eps > 0, "above 0")
-    for field in ("weight_decay", "clip_norm", "sam_rho"):
-        _require_range(cfg, field, getattr(cfg, field) >= 0, "0 or more")
-    _require_range(cfg, "layer_decay", 0 < cfg.layer_decay <= 1, "above 0 and at most 1")
-    _require_range(
-        cfg,
-        "lr_multipliers",
-        all(_is_multiplier(pair) for pair in cfg.lr_multipliers),
-        "pairs of a regex and a factor above 0, (('^head/', 10.0),) (optim.freeze stops updates)",
-    )
-
-
-def _is_multiplier(pair: Any) -> bool:
-    # What comes from the command line is a tuple of anything.
-    if not isinstance(pair, tuple) or len(pair) != 2:
-        return False
-    return isinstance(pair[0], str) and isinstance(pair[1], int | float) and pair[1] > 0
+    yield cfg.schedule not in (Schedule.CONSTANT, Schedule.STEP), scheduled, "warmup_overlap"
+    ends = cfg.schedule in (Schedule.COSINE, Schedule.LINEAR) or bool(cfg.cooldown)
+    yield ends, f"with {cfg.schedule}, no cooldown", "min_lr"
+    varies = cfg.schedule != Schedule.CONSTANT or bool(cfg.warmup or cfg.cooldown)
+    still = f"with {cfg.schedule}, no warmup and no cooldown"
+    yield varies, still, "schedule_every", "schedule_lag"

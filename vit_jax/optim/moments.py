@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adam, momentum and SAM that know whether the step counts, so that it needs no copy of the state.
+"""optax's Adam, momentum and SAM that skip a bad step themselves and update state in place.
 
 The training step keeps the old state where a loss or a gradient is not finite. With optax's own
 forms a parameter's update is made of moments that are never stored: XLA computes them anew from the
@@ -18,6 +18,24 @@ import optax
 from vit_jax import trees
 
 IsFinite = Callable[[], jax.Array]
+# From gradients, state, parameters and `is_finite` to updates and the new state.
+Update = Callable[[trees.PyTree, Any, trees.PyTree | None, IsFinite | None], tuple[Any, Any]]
+
+
+def _transformation(init: Any, step: Update) -> optax.GradientTransformationExtraArgs:
+    """Build a transformation whose `update` takes `is_finite`, and ignores other arguments."""
+
+    def update(
+        updates: trees.PyTree,
+        state: Any,
+        params: trees.PyTree | None = None,
+        *,
+        is_finite: IsFinite | None = None,
+        **_: Any,
+    ) -> tuple[trees.PyTree, Any]:
+        return step(updates, state, params, is_finite)
+
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def _choose(is_finite: IsFinite | None, new: trees.PyTree, old: trees.PyTree) -> trees.PyTree:
@@ -34,14 +52,7 @@ def kept(tx: optax.GradientTransformation) -> optax.GradientTransformationExtraA
     Counters go on: the schedule is a function of the step, skipped or not.
     """
 
-    def update(
-        updates: trees.PyTree,
-        state: Any,
-        params: trees.PyTree | None = None,
-        *,
-        is_finite: IsFinite | None = None,
-        **_: Any,
-    ) -> tuple[trees.PyTree, Any]:
+    def step(updates: Any, state: Any, params: Any, is_finite: IsFinite | None) -> tuple[Any, Any]:
         updates, new = tx.update(updates, state, params)
         if is_finite is None:
             return updates, new
@@ -52,7 +63,7 @@ def kept(tx: optax.GradientTransformation) -> optax.GradientTransformationExtraA
             state,
         )
 
-    return optax.GradientTransformationExtraArgs(tx.init, update)
+    return _transformation(tx.init, step)
 
 
 def scale_by_adam(
@@ -60,14 +71,7 @@ def scale_by_adam(
 ) -> optax.GradientTransformationExtraArgs:
     """Build `optax.scale_by_adam`, with its state, which it keeps as `kept` does."""
 
-    def update(
-        updates: trees.PyTree,
-        state: Any,
-        params: trees.PyTree | None = None,
-        *,
-        is_finite: IsFinite | None = None,
-        **_: Any,
-    ) -> tuple[trees.PyTree, optax.ScaleByAdamState]:
+    def step(updates: Any, state: Any, params: Any, is_finite: IsFinite | None) -> tuple[Any, Any]:
         del params
         mu = optax.tree.update_moment(updates, state.mu, b1, 1)
         nu = optax.tree.update_moment_per_elem_norm(updates, state.nu, b2, 2)
@@ -81,8 +85,7 @@ def scale_by_adam(
         mu = optax.tree.cast(mu, mu_dtype)
         return updates, optax.ScaleByAdamState(count=count, mu=mu, nu=nu)
 
-    init = optax.scale_by_adam(b1, b2, eps, mu_dtype=mu_dtype).init
-    return optax.GradientTransformationExtraArgs(init, update)
+    return _transformation(optax.scale_by_adam(b1, b2, eps, mu_dtype=mu_dtype).init, step)
 
 
 def momentum(
@@ -93,21 +96,13 @@ def momentum(
     def add(updates: trees.PyTree, trace: trees.PyTree) -> trees.PyTree:
         return jax.tree.map(lambda u, t: u + decay * t, updates, trace)
 
-    def update(
-        updates: trees.PyTree,
-        state: Any,
-        params: trees.PyTree | None = None,
-        *,
-        is_finite: IsFinite | None = None,
-        **_: Any,
-    ) -> tuple[trees.PyTree, optax.TraceState]:
+    def step(updates: Any, state: Any, params: Any, is_finite: IsFinite | None) -> tuple[Any, Any]:
         del params
         trace = _choose(is_finite, add(updates, state.trace), state.trace)
         updates = add(updates, trace) if nesterov else trace
         return updates, optax.TraceState(trace=optax.tree.cast(trace, accumulator_dtype))
 
-    init = optax.trace(decay, nesterov, accumulator_dtype=accumulator_dtype).init
-    return optax.GradientTransformationExtraArgs(init, update)
+    return _transformation(optax.trace(decay, nesterov, accumulator_dtype).init, step)
 
 
 def not_debiased(muon: optax.GradientTransformation) -> optax.GradientTransformation:

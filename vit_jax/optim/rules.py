@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parameters are decayed, frozen or slowed down: regexes over the names of single layers."""
+"""Which parameters are decayed, frozen or slowed down: regexes over the names of single layers.
+
+Learning rates under maximal update parametrisation follow from the optimizer (docs/mup.md).
+"""
 
 import dataclasses
 import re
@@ -8,10 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vit_jax import trees
+from vit_jax import fields, trees
 from vit_jax.errors import UserError, unknown
-from vit_jax.mup import Growth
-from vit_jax.optim import width
+from vit_jax.mup import Growth, Part, part
 from vit_jax.optim.config import OptimConfig, Optimizer
 
 # By parameter name: one value of shape (), or, where its layers differ, one of shape (L, 1, ...).
@@ -25,6 +27,21 @@ _STACK = re.compile(r"(?:^|/)(\w*blocks)/(\d+)/")
 _STACKS = ("local_blocks", "blocks", "token_blocks")  # in the order of their depth
 # What merges patches stands at the beginning of its stage: it belongs to the stage's first block.
 _STAGE = re.compile(r"^stage(\d+)/(?:block(\d+)/)?")
+
+# The power of the width's growth m that multiplies the learning rate; 0 where there is none.
+# Updates whose numbers have a size of their own (arXiv:2203.03466 table 3, "Adam LR"). So has
+# Adafactor as it is here, without scaling by the parameter.
+_SIGN_LIKE = {Part.HIDDEN: -1.0, Part.OUTPUT: -1.0}
+_POWERS: Mapping[Optimizer, Mapping[Part, float]] = {
+    Optimizer.ADAMW: _SIGN_LIKE,
+    Optimizer.LION: _SIGN_LIKE,
+    Optimizer.ADAFACTOR: _SIGN_LIKE,
+    # Orthogonal updates are to have a spectral norm that does not grow (arXiv:2310.17813, condition
+    # 1); with numbers as large as AdamW's (`transforms.scale_by_matrix_size`) it is sqrt(m).
+    Optimizer.MUON: {Part.HIDDEN: -0.5, Part.OUTPUT: -1.0},
+    # Table 3, "SGD LR".
+    Optimizer.SGD: {Part.INPUT: 1.0, Part.HEAD_NORM: 1.0, Part.OUTPUT: -1.0},
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,22 +76,14 @@ def _by_layer(params: trees.PyTree, value_of: Callable[[str], Any], dtype: Any) 
     return values
 
 
-def _compile(field: str, pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise UserError(f"optim.{field}: {pattern!r} is not a regex: {error}") from None
-
-
 def _matched(
     field: str, patterns: Sequence[str], params: trees.PyTree
 ) -> Callable[[str], int | None]:
     """Return a function from a layer's name to the index of the first pattern found in it.
 
-    Raises:
-        UserError: a pattern is no regex, or is the first match of no parameter.
+    A pattern that is the first match of no parameter is refused.
     """
-    regexes = [_compile(field, pattern) for pattern in patterns]
+    regexes = [fields.regex(f"optim.{field}", pattern) for pattern in patterns]
     names = {
         layer: layer == layers[0]
         for name, leaf in trees.named_leaves(params)
@@ -100,11 +109,7 @@ def _matched(
 
 
 def _position(name: str) -> tuple[int, int] | None:
-    """Return what sorts the blocks by depth; None outside of them.
-
-    Raises:
-        UserError: a stack whose place among the others is not known.
-    """
+    """Return what sorts the blocks by depth; None outside of them."""
     if _EMBEDDING.match(name):  # a hybrid's backbone has stages, too
         return None
     if stage := _STAGE.match(name):
@@ -130,10 +135,7 @@ def _layer_decay(factor: float, params: trees.PyTree) -> Callable[[str], float]:
     positions = {name: _position(name) for name in names}
     order = sorted({position for position in positions.values() if position is not None})
     if not order:
-        raise UserError(
-            "optim.layer_decay finds no blocks in this model, neither blocks/0/ nor stage0/block0/;"
-            " use optim.lr_multipliers"
-        )
+        raise UserError("optim.layer_decay finds no blocks in this model; use optim.lr_multipliers")
 
     def value_of(name: str) -> float:
         position = positions[name]
@@ -146,11 +148,38 @@ def _layer_decay(factor: float, params: trees.PyTree) -> Callable[[str], float]:
     return value_of
 
 
+def _width_factor(cfg: OptimConfig, growth: Growth | None, name: str) -> float:
+    """Return what multiplies a parameter's update, but not its decay, for the width's sake."""
+    if growth is None:
+        return 1.0
+    kind = part(name)
+    m = growth.head_dim if kind is Part.HEAD_NORM else growth.dim
+    return m ** _POWERS[cfg.name].get(kind, 0.0)
+
+
+def check_width(cfg: OptimConfig) -> None:
+    """Refuse settings that do not carry over from one width to another."""
+    what = ""
+    if cfg.name not in _POWERS:
+        # A step as large as its parameter: of a head that starts at zero it is Adam's, later not.
+        what = f"{cfg.name}; choose optim.name from {', '.join(_POWERS)}"
+    elif cfg.name == Optimizer.SGD and cfg.clip_norm:
+        # The head's gradient, and with it the norm of all, grows as sqrt(m).
+        what = "sgd with clipping by the global norm, which grows; set optim.clip_norm=0"
+    elif cfg.coupled_decay:
+        # The rates of a width would scale it, and lr times weight decay is to be the same at each.
+        what = "sgd with coupled decay; set optim.coupled_decay=False and a weight decay of its own"
+    elif cfg.sam_rho:
+        # One length of climb for all parameters (arXiv:2411.00075 gives each layer its own).
+        what = "sharpness-aware minimisation; set optim.sam_rho=0"
+    if what:
+        raise UserError(f"model.mup_base_dim has no rule for {what}")
+
+
 def make_rules(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = None) -> Rules:
     """Apply the config's regexes to the parameters (arrays or ShapeDtypeStructs).
 
-    `growth` is how much wider the model is than its base under maximal update parametrisation;
-    None is the standard one.
+    `growth` is as in `make_optimizer`.
 
     Raises:
         UserError: a pattern is no regex or matches nothing, nothing is left to train, or
@@ -178,9 +207,7 @@ def make_rules(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = N
         ),
         frozen=frozen,
         lr=_by_layer(params, lr_of, np.float32),
-        width=_by_layer(
-            params, lambda name: width.factor(cfg, growth, name) if growth else 1.0, np.float32
-        ),
+        width=_by_layer(params, lambda name: _width_factor(cfg, growth, name), np.float32),
     )
 
 
@@ -194,11 +221,8 @@ def describe(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = Non
     """Tabulate what the rules do to each parameter (arrays or ShapeDtypeStructs).
 
     `decay` is "yes", "no" or "2 of 12 layers"; `lr` is "frozen" or the factor on the learning
-    rate, "1", "0.1" or, over the layers, "0.0687 to 0.75", with the number of frozen layers. That
-    of the width is in it.
-
-    Raises:
-        UserError: as `make_optimizer`.
+    rate, the width's included, "1", "0.1" or, over the layers, "0.0687 to 0.75", with the number
+    of frozen layers.
     """
     rules = make_rules(cfg, params, growth)
     rows = []

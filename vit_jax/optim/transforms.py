@@ -30,41 +30,35 @@ def _where(mask: np.ndarray, yes: Callable[[], Leaf], no: Leaf) -> Leaf:
     return jnp.where(mask, yes(), no) if mask.any() else no
 
 
-def add_decay(weight_decay: float, decayed: Values) -> optax.GradientTransformation:
-    """Add `weight_decay` times the parameter where `decayed`."""
+def _by_name(fn: Callable[[str, Leaf, Leaf], Leaf]) -> optax.GradientTransformation:
+    """Map (name, update, parameter) to the new update."""
+    return optax.stateless(lambda updates, params: trees.map_named(fn, updates, params))
+
+
+def _scaled(factor: Callable[[trees.PyTree], Leaf]) -> optax.GradientTransformation:
+    """Multiply all updates by one factor that is a function of them."""
 
     def update(updates: trees.PyTree, params: trees.PyTree) -> trees.PyTree:
-        return trees.map_named(
-            lambda name, u, p: _where(decayed[name], lambda: u + weight_decay * p, u),
-            updates,
-            params,
-        )
+        del params
+        by = factor(updates)
+        return jax.tree.map(lambda u: u * by, updates)
 
     return optax.stateless(update)
+
+
+def add_decay(weight_decay: float, decayed: Values) -> optax.GradientTransformation:
+    """Add `weight_decay` times the parameter where `decayed`."""
+    return _by_name(lambda name, u, p: _where(decayed[name], lambda: u + weight_decay * p, u))
 
 
 def multiply(factors: Values) -> optax.GradientTransformation:
     """Multiply each layer's update by its factor."""
-
-    def update(updates: trees.PyTree, params: trees.PyTree) -> trees.PyTree:
-        del params
-        return trees.map_named(
-            lambda name, u: u if (factors[name] == 1).all() else u * factors[name], updates
-        )
-
-    return optax.stateless(update)
+    return _by_name(lambda name, u, p: u if (factors[name] == 1).all() else u * factors[name])
 
 
 def fill(mask: Values, value: float) -> optax.GradientTransformation:
     """Replace the updates of the masked layers, finite or not, by `value`."""
-
-    def update(updates: trees.PyTree, params: trees.PyTree) -> trees.PyTree:
-        del params
-        return trees.map_named(
-            lambda name, u: _where(mask[name], lambda: jnp.full_like(u, value), u), updates
-        )
-
-    return optax.stateless(update)
+    return _by_name(lambda name, u, p: _where(mask[name], lambda: jnp.full_like(u, value), u))
 
 
 def clip_norm(norm: float) -> optax.GradientTransformation:
@@ -73,24 +67,12 @@ def clip_norm(norm: float) -> optax.GradientTransformation:
     A factor of 1 leaves every bit. `optax.clip_by_global_norm` divides every element, and XLA
     stores what was divided: a second gradient.
     """
-
-    def update(updates: trees.PyTree, params: trees.PyTree) -> trees.PyTree:
-        del params
-        factor = norm / jnp.maximum(optax.global_norm(updates), norm)
-        return jax.tree.map(lambda u: u * factor, updates)
-
-    return optax.stateless(update)
+    return _scaled(lambda updates: norm / jnp.maximum(optax.global_norm(updates), norm))
 
 
 def scale_to_norm(norm: float) -> optax.GradientTransformation:
     """Bring the global norm of the updates to `norm`, whose sign they take; zeros stay zero."""
-
-    def update(updates: trees.PyTree, params: trees.PyTree) -> trees.PyTree:
-        del params
-        factor = norm / jnp.maximum(optax.global_norm(updates), 1e-12)
-        return jax.tree.map(lambda u: u * factor, updates)
-
-    return optax.stateless(update)
+    return _scaled(lambda updates: norm / jnp.maximum(optax.global_norm(updates), 1e-12))
 
 
 def scale_by_layer_trust_ratio(adapted: Values) -> optax.GradientTransformation:
@@ -105,14 +87,9 @@ def scale_by_layer_trust_ratio(adapted: Values) -> optax.GradientTransformation:
     def one(u: Leaf, p: Leaf) -> Leaf:
         return ratio.update(u, optax.EmptyState(), p)[0]  # pyright: ignore[reportReturnType]
 
-    def update(updates: trees.PyTree, params: trees.PyTree) -> trees.PyTree:
-        return trees.map_named(
-            lambda name, u, p: _where(adapted[name], lambda: _each_layer(name, one)(u, p), u),
-            updates,
-            params,
-        )
-
-    return optax.stateless(update)
+    return _by_name(
+        lambda name, u, p: _where(adapted[name], lambda: _each_layer(name, one)(u, p), u)
+    )
 
 
 def scale_by_matrix_size(rms: float) -> optax.GradientTransformation:
@@ -120,12 +97,7 @@ def scale_by_matrix_size(rms: float) -> optax.GradientTransformation:
 
     Their own is 1 / sqrt(max(in, out)) (arXiv 2502.16982, sec. 2.2).
     """
-
-    def update(updates: trees.PyTree, params: trees.PyTree) -> trees.PyTree:
-        del params
-        return jax.tree.map(lambda u: u * (rms * math.sqrt(max(u.shape[-2:]))), updates)
-
-    return optax.stateless(update)
+    return _by_name(lambda name, u, p: u * (rms * math.sqrt(max(u.shape[-2:]))))
 
 
 def scale_by_layer_factored_rms(

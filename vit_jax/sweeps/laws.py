@@ -70,6 +70,29 @@ class Laws:
             "frontier": [run.name for run in self.frontier],
         }
 
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Return (law, quantity, value, 95 % interval) of everything that was fitted."""
+        rows = []
+        fitted = [
+            ("value against compute", self.compute, "abcd"),
+            ("L(N, D)", self.joint, ("E", "A", "B", "alpha", "beta", "a", "b")),
+            ("runs of equal compute", self.isoflop, "ab"),
+            *((f"best {field.split('.')[1]}", law, "s") for field, law in self.shapes.items()),
+        ]
+        for name, law, quantities in fitted:
+            if law is None:
+                continue
+            rows.append((name, law.describe(), "", ""))
+            for quantity in quantities:
+                low, high = law.intervals[quantity]
+                if getattr(law, quantity) or high:
+                    value = f"{getattr(law, quantity):.3g}"
+                    rows.append(("", quantity, value, f"{low:.3g} to {high:.3g}"))
+        if self.held_out is not None:
+            what = f"error of predicting the {len(self.held_out.compute)} of most compute"
+            rows.append(("held out", what, f"{100 * self.held_out.worst:+.1f} %", ""))
+        return rows
+
 
 def fit(place: Path, found: Sequence[Result]) -> Laws:
     """Fit every law to the finished runs of the sweep in `place`.

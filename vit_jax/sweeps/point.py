@@ -14,6 +14,7 @@ from typing import Any
 from vit_jax import config_json
 from vit_jax.config import Config
 from vit_jax.errors import UserError
+from vit_jax.fields import is_free
 from vit_jax.sweeps.grid import Overrides
 
 MANIFEST = "manifest.jsonl"
@@ -92,7 +93,7 @@ def run_hash(cfg: Config) -> str:
         field: value
         for field, value in tree.items()
         if (field not in default or default[field] != value or field == "model.family")
-        and (not config_json.is_free(field) or field.startswith("evals."))
+        and (not is_free(cfg, field) or field.startswith("evals."))
     }
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
 

@@ -24,6 +24,7 @@ from vit_jax.analysis.tables import format_bytes
 from vit_jax.config import Config
 from vit_jax.data import Source
 from vit_jax.errors import UserError
+from vit_jax.fields import is_free
 from vit_jax.objectives import Distillation, DistillConfig
 from vit_jax.objectives.distill import INDEX, LOGITS, REST, TOP
 from vit_jax.train import workdir
@@ -35,11 +36,8 @@ _WEIGHTS = "the digest of objective.distill.weights"
 Rows = dict[str, np.ndarray]
 
 # Of a config, what decides an image of the stream and what its teacher says of it.
-_DECIDES = re.compile(r"^(seed$|data\.|model\.channels$|objective\.distill\.teacher\.)")
-_FREE = re.compile(
-    r"^(data\.(data_dir|num_threads|num_workers|prefetch|cache|max_broken|batch_size|mix"
-    r"|erasing_prob)"
-    r"|objective\.distill\.teacher\.(scan_unroll|remat|attention))(\.|$)"
+_DECIDES = re.compile(
+    r"^(seed$|data\.(?!batch_size$|mix\.|erasing_prob$)|model\.channels$|objective\.distill\.teacher\.)"
 )
 
 
@@ -55,7 +53,7 @@ def stream(cfg: Config, source: Source, weights: str) -> dict[str, Any]:
     found = {
         key: value
         for key, value in config_json.flatten(config_json.to_json(cfg)).items()
-        if _DECIDES.search(key) and not _FREE.search(key)
+        if _DECIDES.search(key) and not is_free(cfg, key)
     }
     return {
         **found,

@@ -19,7 +19,7 @@ from vit_jax.errors import UserError
 from vit_jax.objectives import Batch
 from vit_jax.train import broken as broken_lib
 from vit_jax.train import build as build_lib
-from vit_jax.train import early_stop, hang, identity, peers, profile, report, spikes, workdir
+from vit_jax.train import early_stop, hang, identity, peers, profile, spikes, workdir
 from vit_jax.train import metadata as metadata_lib
 from vit_jax.train import meter as meter_lib
 from vit_jax.train import start as start_lib
@@ -33,7 +33,8 @@ from vit_jax.train.stages import Stages, due
 from vit_jax.train.state import TrainState
 from vit_jax.train.stop import INTERRUPTED, Stop
 from vit_jax.train.stragglers import Stragglers
-from vit_jax.train.writers import make_writer
+from vit_jax.train.writers import make_writer, read_jsonl
+from vit_jax.visual.curve import learning_curve
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,9 +188,8 @@ def fit(
             else:
                 metrics |= stages.finish(state, metrics)
             if jax.process_index() == 0:
-                report.learning_curve(
-                    place / workdir.METRICS, place / workdir.CURVE, title=place.name
-                )
+                rows = read_jsonl(place / workdir.METRICS)
+                learning_curve(rows, place / workdir.CURVE, title=place.name)
                 progress.message(f"learning curve: {place / workdir.CURVE}")
             stages.tell_time(step)
         if jax.process_index() == 0:

@@ -14,7 +14,7 @@ from pathlib import Path
 import jax
 
 from vit_jax.checkpoints import DIRECTORY as CHECKPOINTS
-from vit_jax.checkpoints.paths import check_path
+from vit_jax.checkpoints.config import check_path
 from vit_jax.errors import UserError
 
 CONFIG = "config.json"

@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from vit_jax import fields
 from vit_jax.errors import UserError, unknown
 from vit_jax.weights.layout import Entry, Part, Shape
 
@@ -142,10 +143,7 @@ class _Skip:
 
     def __init__(self, pattern: str) -> None:
         self.pattern, self.found = pattern, False
-        try:
-            self._regex = re.compile(pattern)
-        except re.error as error:
-            raise UserError(f"init.skip: {pattern!r} is not a regex: {error}") from None
+        self._regex = fields.regex("init.skip", pattern)
 
     def finds(self, name: str) -> bool:
         # PyTorch's keys are joined by dots: one pattern means the same in both.

@@ -2,8 +2,8 @@
 """Where the parameters of a fresh run come from."""
 
 import dataclasses
-import re
 
+from vit_jax import fields
 from vit_jax.errors import UserError
 from vit_jax.weights.load import CHECKPOINT, split
 from vit_jax.weights.resize import Resize
@@ -29,20 +29,13 @@ class InitConfig:
 
 
 def validate(cfg: InitConfig) -> None:
-    """Check all that needs no file.
-
-    Raises:
-        UserError: naming the field and what it may be.
-    """
+    """Refuse what can be refused without the file, naming the field."""
     if not cfg.weights:
         if cfg != InitConfig():
             raise UserError("init.skip, init.resize and init.ema need init.weights: set it")
         return
     kind, _ = split(cfg.weights)
     for pattern in cfg.skip:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise UserError(f"init.skip: {pattern!r} is not a regex: {error}") from None
+        fields.regex("init.skip", pattern)
     if cfg.ema and kind != CHECKPOINT:
         raise UserError("init.ema chooses within a run's checkpoint; set init.weights=ckpt:DIR")

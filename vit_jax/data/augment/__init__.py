@@ -2,8 +2,8 @@
 """Augmentation policies by the text that names them, and colour jitter; uint8 in, uint8 out."""
 
 from vit_jax.data.augment import autoaugment, randaug, three_augment, timm_randaug
-from vit_jax.data.augment.color import jitter
-from vit_jax.data.augment.policy import Policy
+from vit_jax.data.augment.pillow import jitter
+from vit_jax.data.ops import Policy
 from vit_jax.errors import UserError
 
 # What reads each form of `TransformConfig.auto_augment`, and how the form is written.
@@ -11,15 +11,13 @@ _READERS = (randaug, timm_randaug, three_augment, autoaugment)
 
 
 def parse(text: str, fill: tuple[int, ...] = (128,)) -> Policy | None:
-    """Read an augmentation policy; "" is None.
+    """Read an augmentation policy in one of the forms of docs/augmentation.md; "" is None.
 
-    Args:
-        text: one of the forms in docs/augmentation.md.
-        fill: level 0..255 of what comes in from outside the image, one or one per channel, where
-            the published policy takes the mean of the data.
+    Where the published policy takes the mean of the data for what comes in from outside the image,
+    it takes `fill`, a level 0..255, one or one per channel.
 
     Raises:
-        UserError: the text has none of the known forms, or what it says in one of them cannot be.
+        UserError: the text has none of the known forms, or a number in it is out of range.
     """
     if not text:
         return None
@@ -29,6 +27,3 @@ def parse(text: str, fill: tuple[int, ...] = (128,)) -> Policy | None:
             return policy
     forms = " or ".join(reader.FORM for reader in _READERS)
     raise UserError(f"auto_augment={text!r} is no policy; write '' or {forms}")
-
-
-__all__ = ["Policy", "jitter", "parse"]

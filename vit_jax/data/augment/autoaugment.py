@@ -12,72 +12,20 @@ solarizes from 255 down and enhances by 1 +- 0.9; timm's "original" takes tenths
 """
 
 import dataclasses
+import functools
 import re
+from pathlib import Path
 
 import numpy as np
 
 from vit_jax.data.augment.pillow import Picture, Resampling, from_pillow, operate, to_pillow
-from vit_jax.data.augment.policy import Image, Operation
+from vit_jax.data.ops import Image, Operation
 
 FORM = "autoaugment(imagenet) or autoaugment(cifar10)"
 
-# Two operations a line: name, probability, level; no level where the operation has none.
-_TABLES = {
-    "imagenet": """
-        Posterize 0.4 8, Rotate 0.6 9
-        Solarize 0.6 5, AutoContrast 0.6
-        Equalize 0.8, Equalize 0.6
-        Posterize 0.6 7, Posterize 0.6 6
-        Equalize 0.4, Solarize 0.2 4
-        Equalize 0.4, Rotate 0.8 8
-        Solarize 0.6 3, Equalize 0.6
-        Posterize 0.8 5, Equalize 1.0
-        Rotate 0.2 3, Solarize 0.6 8
-        Equalize 0.6, Posterize 0.4 6
-        Rotate 0.8 8, Color 0.4 0
-        Rotate 0.4 9, Equalize 0.6
-        Equalize 0.0, Equalize 0.8
-        Invert 0.6, Equalize 1.0
-        Color 0.6 4, Contrast 1.0 8
-        Rotate 0.8 8, Color 1.0 2
-        Color 0.8 8, Solarize 0.8 7
-        Sharpness 0.4 7, Invert 0.6
-        ShearX 0.6 5, Equalize 1.0
-        Color 0.4 0, Equalize 0.6
-        Equalize 0.4, Solarize 0.2 4
-        Solarize 0.6 5, AutoContrast 0.6
-        Invert 0.6, Equalize 1.0
-        Color 0.6 4, Contrast 1.0 8
-        Equalize 0.8, Equalize 0.6
-    """,
-    "cifar10": """
-        Invert 0.1, Contrast 0.2 6
-        Rotate 0.7 2, TranslateX 0.3 9
-        Sharpness 0.8 1, Sharpness 0.9 3
-        ShearY 0.5 8, TranslateY 0.7 9
-        AutoContrast 0.5, Equalize 0.9
-        ShearY 0.2 7, Posterize 0.3 7
-        Color 0.4 3, Brightness 0.6 7
-        Sharpness 0.3 9, Brightness 0.7 9
-        Equalize 0.6, Equalize 0.5
-        Contrast 0.6 7, Sharpness 0.6 5
-        Color 0.7 7, TranslateX 0.5 8
-        Equalize 0.3, AutoContrast 0.4
-        TranslateY 0.4 3, Sharpness 0.2 6
-        Brightness 0.9 6, Color 0.2 8
-        Solarize 0.5 2, Invert 0.0
-        Equalize 0.2, AutoContrast 0.6
-        Equalize 0.2, Equalize 0.6
-        Color 0.9 9, Equalize 0.6
-        AutoContrast 0.8, Solarize 0.2 8
-        Brightness 0.1 3, Color 0.7 0
-        Solarize 0.4 5, AutoContrast 0.9
-        TranslateY 0.9 9, TranslateY 0.7 9
-        AutoContrast 0.9, Solarize 0.8 3
-        Equalize 0.8, Invert 0.1
-        TranslateY 0.7 9, AutoContrast 0.9
-    """,
-}
+# A sub-policy a line: the policy's name, then for each operation its name, its probability and, if
+# it has levels, its level.
+_TABLE = Path(__file__).with_name("autoaugment.tsv")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +56,6 @@ class AutoAugment:
     fill: tuple[int, ...]
 
     def __call__(self, image: Image, rng: np.random.Generator) -> Image:
-        """Return the augmented image."""
         steps = self.sub_policies[int(rng.integers(len(self.sub_policies)))]
         chosen = tuple(step for step in steps if rng.random() < step.prob)
         return self._apply(chosen, image, rng)
@@ -150,10 +97,18 @@ def argument(name: str, level: int, sign: int) -> float | int:
     return 0.0
 
 
-def sub_policies(name: str) -> tuple[SubPolicy, ...]:
-    """Return the policy found for "imagenet" or "cifar10"."""
-    lines = _TABLES[name].strip().splitlines()
-    return tuple(tuple(_step(*words.split()) for words in line.split(",")) for line in lines)
+@functools.cache
+def sub_policies() -> dict[str, tuple[SubPolicy, ...]]:
+    """Return the policies found for "imagenet" and "cifar10"."""
+    lines = [line.split("\t") for line in _TABLE.read_text().splitlines()]
+    return {
+        policy: tuple(
+            tuple(_step(*words.split()) for words in operations)
+            for name, *operations in lines
+            if name == policy
+        )
+        for policy in ("imagenet", "cifar10")
+    }
 
 
 def _step(name: str, prob: str, level: str | None = None) -> Step:
@@ -163,6 +118,6 @@ def _step(name: str, prob: str, level: str | None = None) -> Step:
 def read(text: str, fill: tuple[int, ...]) -> AutoAugment | None:
     """Read "autoaugment(imagenet)" or "autoaugment(cifar10)"; None is any other text."""
     match = re.fullmatch(r"autoaugment\((\w+)\)", text)
-    if match is None or match[1] not in _TABLES:
+    if match is None or match[1] not in sub_policies():
         return None
-    return AutoAugment(sub_policies(match[1]), fill)
+    return AutoAugment(sub_policies()[match[1]], fill)

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of Pillow by the names that AutoAugment (arXiv:1805.09501) gave them.
+"""Operations of Pillow by the names that AutoAugment (arXiv:1805.09501) gave them; colour jitter.
 
 The PyTorch-born policies are defined by what Pillow computes, so Pillow computes it here.
 """
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from PIL import Image as PillowImage
 from PIL import ImageEnhance, ImageOps
 
-from vit_jax.data.augment.policy import Image
+from vit_jax.data.ops import Image
 
 Picture = PillowImage.Image
 Resampling = PillowImage.Resampling
@@ -46,7 +49,7 @@ def operate(
     """Apply one operation.
 
     Args:
-        name: which.
+        name: as in AutoAugment.
         picture: of mode L or RGB; on L, Color does nothing.
         argument: degrees of Rotate, counter-clockwise; pixels along x per pixel of y of ShearX,
             about the top left corner, and the other way round of ShearY; share of the side of
@@ -55,9 +58,6 @@ def operate(
             Sharpness, 1 for no change. The others take none.
         fill: level of what comes in from outside, one or one per channel.
         resample: how the first three read between pixels.
-
-    Raises:
-        ValueError: no such operation.
     """
     color = fill[0] if picture.mode == "L" else (fill * 3)[:3]
 
@@ -65,29 +65,38 @@ def operate(
         kind = PillowImage.Transform.AFFINE
         return picture.transform(picture.size, kind, matrix, resample, fillcolor=color)
 
-    match name:
-        case "AutoContrast":
-            return ImageOps.autocontrast(picture)
-        case "Equalize":
-            return ImageOps.equalize(picture)
-        case "Invert":
-            return ImageOps.invert(picture)
-        case "Rotate":
-            return picture.rotate(argument, resample, fillcolor=color)
-        case "Posterize":
-            return posterize(picture, int(argument))
-        case "Solarize":
-            return ImageOps.solarize(picture, int(argument))
-        case "SolarizeAdd":
-            return solarize_add(picture, int(argument))
-        case "Color" | "Contrast" | "Brightness" | "Sharpness":
-            return getattr(ImageEnhance, name)(picture).enhance(argument)
-        case "ShearX":
-            return affine(1, argument, 0, 0, 1, 0)
-        case "ShearY":
-            return affine(1, 0, 0, argument, 1, 0)
-        case "TranslateX":
-            return affine(1, 0, argument * picture.width, 0, 1, 0)
-        case "TranslateY":
-            return affine(1, 0, 0, 0, 1, argument * picture.height)
-    raise ValueError(f"no operation {name!r}")
+    def enhance(kind: Any) -> Picture:
+        return kind(picture).enhance(argument)
+
+    operations: dict[str, Callable[[], Picture]] = {
+        "AutoContrast": lambda: ImageOps.autocontrast(picture),
+        "Equalize": lambda: ImageOps.equalize(picture),
+        "Invert": lambda: ImageOps.invert(picture),
+        "Rotate": lambda: picture.rotate(argument, resample, fillcolor=color),
+        "Posterize": lambda: posterize(picture, int(argument)),
+        "Solarize": lambda: ImageOps.solarize(picture, int(argument)),
+        "SolarizeAdd": lambda: solarize_add(picture, int(argument)),
+        "Color": lambda: enhance(ImageEnhance.Color),
+        "Contrast": lambda: enhance(ImageEnhance.Contrast),
+        "Brightness": lambda: enhance(ImageEnhance.Brightness),
+        "Sharpness": lambda: enhance(ImageEnhance.Sharpness),
+        "ShearX": lambda: affine(1, argument, 0, 0, 1, 0),
+        "ShearY": lambda: affine(1, 0, 0, argument, 1, 0),
+        "TranslateX": lambda: affine(1, 0, argument * picture.width, 0, 1, 0),
+        "TranslateY": lambda: affine(1, 0, 0, 0, 1, argument * picture.height),
+    }
+    return operations[name]()
+
+
+def jitter(image: Image, strength: float, rng: np.random.Generator) -> Image:
+    """Change brightness, contrast and saturation in random order, as torchvision's ColorJitter.
+
+    Each by a factor uniform in [max(0, 1 - strength), 1 + strength], rounded as Pillow rounds.
+    Saturation leaves a grey image alone.
+    """
+    enhancers = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
+    picture = to_pillow(image)
+    for which in rng.permutation(len(enhancers)):
+        factor = rng.uniform(max(0.0, 1 - strength), 1 + strength)
+        picture = enhancers[which](picture).enhance(factor)
+    return from_pillow(picture)

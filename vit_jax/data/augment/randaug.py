@@ -15,10 +15,8 @@ from typing import NamedTuple
 
 import cv2
 import numpy as np
-from jaxtyping import UInt8
 
-from vit_jax.data.augment.policy import Image, Operation
-from vit_jax.data.ops import warp
+from vit_jax.data.ops import Image, Operation, warp
 from vit_jax.errors import UserError
 
 FORM = "randaug(OPS,MAGNITUDE) with OPS in 1..16 and MAGNITUDE in 0..30"
@@ -34,14 +32,12 @@ class RandAugment(NamedTuple):
     magnitude: float
 
     def __call__(self, image: Image, rng: np.random.Generator) -> Image:
-        """Return the augmented image."""
+        operations = tuple(OPERATIONS.values())
         for _ in range(self.num_ops):
-            operation = _OPERATIONS[int(rng.integers(len(_OPERATIONS)))]
-            image = operation(image, self.magnitude, rng)
+            image = operations[int(rng.integers(len(operations)))](image, self.magnitude, rng)
         return image
 
     def parts(self) -> dict[str, Operation]:
-        """Return the 16 operations at the policy's magnitude, by name."""
         return {
             name: lambda image, rng, run=run: run(image, self.magnitude, rng)
             for name, run in OPERATIONS.items()
@@ -49,120 +45,97 @@ class RandAugment(NamedTuple):
 
 
 def read(text: str, fill: tuple[int, ...]) -> RandAugment | None:
-    """Read "randaug(2,10)"; None is any other text. Fills with 128, as published, not `fill`.
-
-    Raises:
-        UserError: a number out of its range.
-    """
+    """Read "randaug(2,10)"; None is any other text. Fills with 128, as published, not `fill`."""
     match = re.fullmatch(r"randaug\(\s*(\d+)\s*,\s*(\d+(?:\.\d+)?)\s*\)", text)
     if match is None:
         return None
-    policy = RandAugment(int(match[1]), float(match[2]))
-    if not 1 <= policy.num_ops <= 16:
+    if not 1 <= int(match[1]) <= 16:
         raise UserError(f"auto_augment={text!r}: OPS={match[1]} must be in 1..16")
-    if policy.magnitude > 30:
+    if float(match[2]) > 30:
         raise UserError(f"auto_augment={text!r}: MAGNITUDE={match[2]} must be in 0..30")
-    return policy
+    return RandAugment(int(match[1]), float(match[2]))
 
 
-def lookup(image: Image, table: np.ndarray) -> Image:
-    """Map every level 0..255 through a table of 256 numbers, rounded and clipped."""
+def _lookup(image: Image, table: np.ndarray) -> Image:
+    """Map every level through a table [256] or, by channel, [256, C], rounded and clipped."""
     levels = np.clip(np.rint(table), 0, 255).astype(np.uint8)
-    return cv2.LUT(image, levels).reshape(image.shape)
+    return cv2.LUT(image, levels.reshape(256, 1, -1)).reshape(image.shape)
 
 
-def grey(image: Image) -> UInt8[np.ndarray, "H W"]:
-    """Return the luma (0.299 R + 0.587 G + 0.114 B)."""
+def _grey(image: Image) -> np.ndarray:
+    """Return the luma (0.299 R + 0.587 G + 0.114 B), [H, W]."""
     return cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) if image.shape[2] == 3 else image[..., 0]
 
 
-def blend(degenerate: Image, image: Image, factor: float) -> Image:
+def _blend(degenerate: Image, image: Image, factor: float) -> Image:
     """Return degenerate + factor * (image - degenerate), rounded and clipped to 0..255."""
     return cv2.addWeighted(image, factor, degenerate, 1 - factor, 0).reshape(image.shape)
 
 
-def invert(image: Image) -> Image:
-    """Return the negative."""
-    return cv2.bitwise_not(image).reshape(image.shape)
+def _stretched(channel: np.ndarray) -> np.ndarray:
+    """Return the table that makes a channel span 0..255; one of a single level stays."""
+    low, high, _, _ = cv2.minMaxLoc(channel)
+    return (_LEVELS - low) * (255 / (high - low)) if high > low else _LEVELS
 
 
-def autocontrast(image: Image) -> Image:
-    """Stretch each channel to span 0..255; a channel of one level stays."""
-    table = np.empty((256, image.shape[2]))
-    for c in range(image.shape[2]):
-        low, high, _, _ = cv2.minMaxLoc(image[..., c])
-        table[:, c] = (_LEVELS - low) * (255 / (high - low)) if high > low else _LEVELS
-    return lookup(image, table.reshape(256, 1, -1))
+def _flattened(channel: np.ndarray) -> np.ndarray:
+    """Return the table that flattens a channel's histogram, as Pillow's ImageOps.equalize."""
+    counts = np.bincount(channel.ravel(), minlength=256)
+    step = (counts.sum() - counts[counts.nonzero()[0][-1]]) // 255
+    below = np.concatenate([[0], counts.cumsum()[:-1]])
+    return (below + step // 2) // step if step else _LEVELS
 
 
-def equalize(image: Image) -> Image:
-    """Flatten each channel's histogram, as Pillow's ImageOps.equalize."""
-    table = np.empty((256, image.shape[2]))
-    for c in range(image.shape[2]):
-        counts = np.bincount(image[..., c].ravel(), minlength=256)
-        step = (counts.sum() - counts[counts.nonzero()[0][-1]]) // 255
-        below = np.concatenate([[0], counts.cumsum()[:-1]])
-        table[:, c] = (below + step // 2) // step if step else _LEVELS
-    return lookup(image, table.reshape(256, 1, -1))
+def _by_channel(image: Image, table: Callable[[np.ndarray], np.ndarray]) -> Image:
+    tables = [table(image[..., c]) for c in range(image.shape[2])]
+    return _lookup(image, np.stack(tables, axis=1))
 
 
-def posterize(image: Image, bits: int) -> Image:
+def _posterize(image: Image, bits: int) -> Image:
     """Keep the `bits` highest bits of each level; at least one, as TensorFlow's shift does."""
-    return lookup(image, _LEVELS & ~(255 >> max(bits, 1)))
+    return _lookup(image, _LEVELS & ~(255 >> max(bits, 1)))
 
 
-def solarize(image: Image, threshold: int) -> Image:
-    """Invert the levels that are not below the threshold."""
-    return lookup(image, np.where(threshold > _LEVELS, _LEVELS, 255 - _LEVELS))
-
-
-def solarize_add(image: Image, addition: int) -> Image:
-    """Add to the levels below 128."""
-    return lookup(image, np.where(_LEVELS < 128, _LEVELS + addition, _LEVELS))
-
-
-def color(image: Image, factor: float) -> Image:
+def _color(image: Image, factor: float) -> Image:
     """Blend with the grey image: 0 has no colour, above 1 has more."""
     if image.shape[2] == 1:
         return image
-    return blend(cv2.cvtColor(grey(image), cv2.COLOR_GRAY2RGB), image, factor)
+    return _blend(cv2.cvtColor(_grey(image), cv2.COLOR_GRAY2RGB), image, factor)
 
 
-def contrast(image: Image, factor: float) -> Image:
+def _contrast(image: Image, factor: float) -> Image:
     """Blend with the image's mean grey level."""
-    mean = round(cv2.mean(grey(image))[0])
-    return lookup(image, mean + factor * (_LEVELS - mean))
+    mean = round(cv2.mean(_grey(image))[0])
+    return _lookup(image, mean + factor * (_LEVELS - mean))
 
 
-def brightness(image: Image, factor: float) -> Image:
-    """Blend with black."""
-    return lookup(image, factor * _LEVELS)
-
-
-def sharpness(image: Image, factor: float) -> Image:
+def _sharpness(image: Image, factor: float) -> Image:
     """Blend with a 3x3 smoothing (1, 5 in the middle, over 13), but for the border."""
     kernel = np.ones((3, 3), np.float32)
     kernel[1, 1] = 5
     smooth = cv2.filter2D(image, -1, kernel / 13).reshape(image.shape)
-    out = blend(smooth, image, factor)
+    out = _blend(smooth, image, factor)
     out[[0, -1]] = image[[0, -1]]
     out[:, [0, -1]] = image[:, [0, -1]]
     return out
 
 
-def rotate(image: Image, degrees: float) -> Image:
+def _rotate(image: Image, degrees: float) -> Image:
     """Turn about the centre, counter-clockwise as seen; nearest pixel, filled with 128."""
     height, width = image.shape[:2]
     matrix = cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), degrees, 1.0)
     return warp(image, matrix, fill=_FILL, nearest=True)
 
 
-def shift(image: Image, matrix: list[list[float]]) -> Image:
-    """Shear about the top left corner, or translate; nearest pixel, filled with 128."""
-    return warp(image, np.array(matrix, np.float64), fill=_FILL, nearest=True)
+def _move(
+    image: Image, *, lean_x: float = 0.0, lean_y: float = 0.0, x: float = 0.0, y: float = 0.0
+) -> Image:
+    """Shear about the top left corner and translate; nearest pixel, filled with 128."""
+    matrix = np.array([[1.0, lean_x, x], [lean_y, 1.0, y]])
+    return warp(image, matrix, fill=_FILL, nearest=True)
 
 
-def cutout(image: Image, half: int, rng: np.random.Generator) -> Image:
+def _cutout(image: Image, half: int, rng: np.random.Generator) -> Image:
     """Grey out a square of side 2 * half around a pixel drawn uniformly, cut off at the border."""
     height, width = image.shape[:2]
     y, x = int(rng.integers(height)), int(rng.integers(width))
@@ -179,31 +152,32 @@ def _enhance(m: float) -> float:
     return 1.8 * m / 10 + 0.1
 
 
+def _solarize(image: Image, threshold: int) -> Image:
+    """Invert the levels that are not below the threshold."""
+    return _lookup(image, np.where(threshold > _LEVELS, _LEVELS, 255 - _LEVELS))
+
+
+def _solarize_add(image: Image, addition: int) -> Image:
+    """Add to the levels below 128."""
+    return _lookup(image, np.where(_LEVELS < 128, _LEVELS + addition, _LEVELS))
+
+
 # In the order of TensorFlow's EfficientNet code; m is the magnitude, of which 10 is a full scale.
 OPERATIONS: dict[str, Callable[[Image, float, np.random.Generator], Image]] = {
-    "AutoContrast": lambda image, m, rng: autocontrast(image),
-    "Equalize": lambda image, m, rng: equalize(image),
-    "Invert": lambda image, m, rng: invert(image),
-    "Rotate": lambda image, m, rng: rotate(image, _signed(30 * m / 10, rng)),
-    "Posterize": lambda image, m, rng: posterize(image, int(4 * m / 10)),
-    "Solarize": lambda image, m, rng: solarize(image, int(256 * m / 10)),
-    "Color": lambda image, m, rng: color(image, _enhance(m)),
-    "Contrast": lambda image, m, rng: contrast(image, _enhance(m)),
-    "Brightness": lambda image, m, rng: brightness(image, _enhance(m)),
-    "Sharpness": lambda image, m, rng: sharpness(image, _enhance(m)),
-    "ShearX": lambda image, m, rng: shift(
-        image, [[1.0, _signed(0.3 * m / 10, rng), 0.0], [0.0, 1.0, 0.0]]
-    ),
-    "ShearY": lambda image, m, rng: shift(
-        image, [[1.0, 0.0, 0.0], [_signed(0.3 * m / 10, rng), 1.0, 0.0]]
-    ),
-    "TranslateX": lambda image, m, rng: shift(
-        image, [[1.0, 0.0, _signed(100 * m / 10, rng)], [0.0, 1.0, 0.0]]
-    ),
-    "TranslateY": lambda image, m, rng: shift(
-        image, [[1.0, 0.0, 0.0], [0.0, 1.0, _signed(100 * m / 10, rng)]]
-    ),
-    "Cutout": lambda image, m, rng: cutout(image, int(40 * m / 10), rng),
-    "SolarizeAdd": lambda image, m, rng: solarize_add(image, int(110 * m / 10)),
+    "AutoContrast": lambda image, m, rng: _by_channel(image, _stretched),
+    "Equalize": lambda image, m, rng: _by_channel(image, _flattened),
+    "Invert": lambda image, m, rng: cv2.bitwise_not(image).reshape(image.shape),
+    "Rotate": lambda image, m, rng: _rotate(image, _signed(30 * m / 10, rng)),
+    "Posterize": lambda image, m, rng: _posterize(image, int(4 * m / 10)),
+    "Solarize": lambda image, m, rng: _solarize(image, int(256 * m / 10)),
+    "Color": lambda image, m, rng: _color(image, _enhance(m)),
+    "Contrast": lambda image, m, rng: _contrast(image, _enhance(m)),
+    "Brightness": lambda image, m, rng: _lookup(image, _enhance(m) * _LEVELS),  # over black
+    "Sharpness": lambda image, m, rng: _sharpness(image, _enhance(m)),
+    "ShearX": lambda image, m, rng: _move(image, lean_x=_signed(0.3 * m / 10, rng)),
+    "ShearY": lambda image, m, rng: _move(image, lean_y=_signed(0.3 * m / 10, rng)),
+    "TranslateX": lambda image, m, rng: _move(image, x=_signed(100 * m / 10, rng)),
+    "TranslateY": lambda image, m, rng: _move(image, y=_signed(100 * m / 10, rng)),
+    "Cutout": lambda image, m, rng: _cutout(image, int(40 * m / 10), rng),
+    "SolarizeAdd": lambda image, m, rng: _solarize_add(image, int(110 * m / 10)),
 }
-_OPERATIONS = tuple(OPERATIONS.values())

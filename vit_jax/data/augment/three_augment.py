@@ -8,7 +8,7 @@ import numpy as np
 from PIL import ImageFilter, ImageOps
 
 from vit_jax.data.augment.pillow import from_pillow, to_pillow
-from vit_jax.data.augment.policy import Image, Operation
+from vit_jax.data.ops import Image, Operation
 
 FORM = "3-augment"
 
@@ -17,11 +17,9 @@ class ThreeAugment:
     """Apply one of the three, each as likely."""
 
     def __call__(self, image: Image, rng: np.random.Generator) -> Image:
-        """Return the augmented image."""
         return _OPERATIONS[int(rng.integers(len(_OPERATIONS)))](image, rng)
 
     def parts(self) -> dict[str, Operation]:
-        """Return the three, by name."""
         return {operation.__name__: operation for operation in _OPERATIONS}
 
 

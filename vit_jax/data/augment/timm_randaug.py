@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vit_jax.data.augment.pillow import Picture, Resampling, from_pillow, operate, to_pillow
-from vit_jax.data.augment.policy import Image, Operation
+from vit_jax.data.ops import Image, Operation
 from vit_jax.errors import UserError
 
 FORM = "rand-m9-mstd0.5-inc1 (timm's; keys m 0..30, n 1..16, mstd, mmax 1..30, inc 0 or 1, p 0..1)"
@@ -25,23 +25,14 @@ OPERATIONS = (
 )
 
 
-class _Key(NamedTuple):
-    """How a key's value is written, between which bounds, what to call that, and the default."""
-
-    pattern: str
-    low: float
-    high: float
-    told: str
-    default: str
-
-
+# How a key's value is written, its bounds, the words for them, and the default.
 _KEYS = {
-    "m": _Key(r"\d+", 0, 30, "a whole number in 0..30", "10"),
-    "n": _Key(r"\d+", 1, 16, "a whole number in 1..16", "2"),
-    "mstd": _Key(r"\d+(\.\d+)?", 0, math.inf, "a number from 0", "0"),
-    "mmax": _Key(r"\d+", 1, 30, "a whole number in 1..30", "10"),
-    "inc": _Key("[01]", 0, 1, "0 or 1", "0"),
-    "p": _Key(r"\d+(\.\d+)?", math.ulp(0.0), 1, "above 0 and at most 1", "0.5"),
+    "m": (r"\d+", 0, 30, "a whole number in 0..30", "10"),
+    "n": (r"\d+", 1, 16, "a whole number in 1..16", "2"),
+    "mstd": (r"\d+(\.\d+)?", 0, math.inf, "a number from 0", "0"),
+    "mmax": (r"\d+", 1, 30, "a whole number in 1..30", "10"),
+    "inc": ("[01]", 0, 1, "0 or 1", "0"),
+    "p": (r"\d+(\.\d+)?", math.ulp(0.0), 1, "above 0 and at most 1", "0.5"),
 }
 _UNIFORM = 100.0  # a standard deviation above it means "uniform"
 
@@ -68,7 +59,6 @@ class TimmRandAugment(NamedTuple):
     fill: tuple[int, ...]
 
     def __call__(self, image: Image, rng: np.random.Generator) -> Image:
-        """Return the augmented image."""
         picture = to_pillow(image)
         for which in rng.integers(len(OPERATIONS), size=self.num_ops):
             if rng.random() < self.prob:
@@ -76,7 +66,6 @@ class TimmRandAugment(NamedTuple):
         return from_pillow(picture)
 
     def parts(self) -> dict[str, Operation]:
-        """Return the 15 operations, by name."""
         return {
             name: lambda image, rng, name=name: from_pillow(
                 self._operate(name, to_pillow(image), rng)
@@ -122,11 +111,7 @@ def argument(name: str, magnitude: float, sign: int, increasing: bool) -> float 
 
 
 def read(text: str, fill: tuple[int, ...]) -> TimmRandAugment | None:
-    """Read "rand-m9-mstd0.5-inc1" and the like, with timm's defaults; None is any other text.
-
-    Raises:
-        UserError: a key that there is not, or is there twice, or whose value cannot be.
-    """
+    """Read "rand-m9-mstd0.5-inc1" and the like, with timm's defaults; None is any other text."""
     kind, *parts = text.split("-")
     if kind != "rand":
         return None
@@ -138,11 +123,11 @@ def read(text: str, fill: tuple[int, ...]) -> TimmRandAugment | None:
             raise UserError(f"auto_augment={text!r}: no key {part!r}; keys: {', '.join(_KEYS)}")
         if key in found:
             raise UserError(f"auto_augment={text!r}: key {key!r} is given twice")
-        form = _KEYS[key]
-        if not re.fullmatch(form.pattern, value) or not form.low <= float(value) <= form.high:
-            raise UserError(f"auto_augment={text!r}: {key}={value} must be {form.told}")
+        pattern, low, high, words, _ = _KEYS[key]
+        if not re.fullmatch(pattern, value) or not low <= float(value) <= high:
+            raise UserError(f"auto_augment={text!r}: {key}={value} must be {words}")
         found[key] = value
-    values = {key: found.get(key, form.default) for key, form in _KEYS.items()}
+    values = {key: found.get(key, default) for key, (*_, default) in _KEYS.items()}
     return TimmRandAugment(
         magnitude=int(values["m"]),
         num_ops=int(values["n"]),

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which settings of the data do not go together; ranges stand at the fields of `config`."""
+
+from vit_jax.data.augment import parse
+from vit_jax.data.config import (
+    CROP_RANGES,
+    Crop,
+    DataConfig,
+    Partner,
+    TransformConfig,
+    is_on,
+    is_random,
+)
+from vit_jax.errors import UserError
+from vit_jax.fields import check_effects, conform
+
+
+def check(cfg: DataConfig) -> None:
+    """Refuse what can be refused without the dataset and the model, naming the field."""
+    conform(cfg, "data.")
+    check_transform(cfg.transform, "data.transform")
+    either = is_on(cfg.mix), "without mixup_alpha or cutmix_alpha"
+    both = cfg.mix.mixup_alpha > 0 and cfg.mix.cutmix_alpha > 0
+    rules = (
+        (*either, "prob", "per_example", "partner"),
+        (both, "without both mixup_alpha and cutmix_alpha", "switch_prob"),
+    )
+    check_effects(cfg.mix, "data.mix.", rules)
+    if cfg.repeats > 1 and is_on(cfg.mix) and cfg.mix.partner is Partner.PREVIOUS:
+        raise UserError(
+            f"data.repeats={cfg.repeats} puts copies of an image next to each other, and "
+            "data.mix.partner='previous' would mix it with itself; set data.mix.partner=reversed"
+        )
+
+
+def check_transform(cfg: TransformConfig, name: str = "transform") -> None:
+    """Refuse a value out of range, and a setting that the chosen crop never reads."""
+    conform(cfg, f"{name}.")
+    for key in ("area", "aspect", "scale"):
+        value = getattr(cfg, key)
+        if value and value[0] > value[1]:
+            raise UserError(f"{name}.{key}={value} must be (low, high) with low <= high")
+        if value and key != "scale" and cfg.crop not in CROP_RANGES:
+            raise UserError(
+                f"{name}.{key} is set, but {name}.crop={cfg.crop.value!r} draws no "
+                "box; leave it () or choose the crop 'inception' or 'random_resized'"
+            )
+    if cfg.pad and cfg.crop is not Crop.RANDOM:
+        raise UserError(f"{name}.pad={cfg.pad} must be 0 unless {name}.crop is 'random'")
+    try:
+        parse(cfg.auto_augment)
+    except UserError as error:
+        raise UserError(f"{name}.{error}") from None
+
+
+def check_fixed(cfg: TransformConfig, name: str = "transform") -> None:
+    """Refuse for an evaluation what `check_transform` does, and what draws at random."""
+    check_transform(cfg, name)
+    if is_random(cfg):
+        raise UserError(
+            f"{name} draws at random; choose crop=center, squash_center, resize or none, "
+            "flip=False, no affine part, auto_augment='' and color_jitter=0"
+        )
+
+
+def check_pad(cfg: TransformConfig, size: tuple[int, int], name: str = "transform") -> None:
+    """Refuse to mirror beyond the far side of an image resized for a model's (height, width)."""
+    short = min(cover_size(size, cfg.crop_ratio))
+    if cfg.pad >= short:
+        raise UserError(f"{name}.pad={cfg.pad} must be below {short}, the short side resized")

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The learning curve of a run."""
+
+import itertools
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from vit_jax.visual import figures
+
+_MAX_POINTS = 2000  # more than pixels; a million-step run still draws in a second
+
+Series = dict[str, list[tuple[int, float]]]
+
+
+def _series(rows: Iterable[dict[str, Any]], metric: str) -> Series:
+    """Collect the curves (step, value) of a metric by where it was measured; train comes first."""
+    found: Series = {}
+    for row in rows:
+        for name, value in row.items():
+            group, _, last = name.rpartition("/")
+            if last == metric and group and isinstance(value, int | float):
+                found.setdefault(group, []).append((row["step"], float(value)))
+    return dict(sorted(found.items(), key=lambda item: item[0] != "train"))
+
+
+def _draw(axes: Any, series: Series, scale: float, form: str, best_of: Callable[..., int]) -> None:
+    colours = itertools.cycle(figures.COLOURS[:-1])
+    for group, points in series.items():
+        train = group == "train"
+        # Train is grey and thin because it is many noisy points.
+        colour = figures.GREY if train else next(colours)
+        steps, values = zip(*((step, value * scale) for step, value in points), strict=True)
+        label = f"{group}  {form.format(values[-1])}"
+        if not train:
+            # The last of equals, as the checkpoint that is kept.
+            best = best_of(reversed(range(len(values))), key=values.__getitem__)
+            axes.plot(
+                steps[best],
+                values[best],
+                marker="o",
+                markersize=8,
+                markeredgewidth=1.8,
+                markerfacecolor="white",
+                markeredgecolor=colour,
+                clip_on=False,
+                zorder=3,
+            )
+            if best != len(values) - 1:
+                label += f"  (best {form.format(values[best])} at step {steps[best]:,})"
+        axes.plot(
+            *(figures.thin(column, _MAX_POINTS) for column in (steps, values)),
+            color=colour,
+            linewidth=1.0 if train else 2.0,
+            marker="" if train or len(steps) > 40 else "o",
+            markersize=3.5,
+            label=label,
+            zorder=1 if train else 2,
+        )
+
+
+def learning_curve(rows: Iterable[dict[str, Any]], out_png: Path, title: str) -> bool:
+    """Draw loss and top-1 against steps, of training and of every evaluation.
+
+    Args:
+        rows: of metrics.jsonl.
+        out_png: the picture.
+        title: of the picture.
+
+    Returns:
+        False, with nothing drawn, if no row has either.
+    """
+    rows = list(rows)
+    kinds = [
+        (_series(rows, "loss"), "loss", 1.0, "{:.3f}", min, "upper right"),
+        (_series(rows, "top1"), "top-1 accuracy (%)", 100.0, "{:.1f}%", max, "lower right"),
+    ]
+    drawn = [kind for kind in kinds if kind[0]]
+    if not drawn:
+        return False
+    figure, panels = figures.panels((5.6 * len(drawn), 3.8), columns=len(drawn))
+    figure.suptitle(title, parse_math=False)
+    for axes, (series, name, scale, form, best_of, corner) in zip(panels, drawn, strict=True):
+        _draw(axes, series, scale, form, best_of)
+        axes.set(xlabel="step", ylabel=name)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        figures.legend(axes, loc=corner, fontsize=9)
+    figures.save(figure, out_png)
+    return True

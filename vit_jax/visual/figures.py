@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures of one look: colours, panels, legends, PNG. Matplotlib is imported when one is drawn."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+# Okabe and Ito's colours, which stay apart for every kind of colour vision
+# (jfly.uni-koeln.de/color).
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+GREY = "#8c8c8c"
+MARKERS = "os^DvP*X"
+Point = TypeVar("Point")
+
+
+def panels(
+    size: tuple[float, float], *, rows: int = 1, columns: int = 1, dpi: int = 150, **options: Any
+) -> tuple[Any, list[Any]]:
+    """Return a figure of `size` inches and its panels, row by row; `options` go to `subplots`."""
+    # Agg's own objects, not pyplot: nothing global, no display, nothing to close.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, dpi=dpi, layout="constrained")
+    FigureCanvasAgg(figure)
+    found = list(figure.subplots(rows, columns, squeeze=False, **options).flat)
+    for axes in found:
+        axes.grid(alpha=0.25)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure, found
+
+
+def legend(axes: Any, **options: Any) -> None:
+    """Draw a legend in which a "$" of a name is no formula."""
+    for text in axes.legend(**{"frameon": False, "fontsize": 8, **options}).get_texts():
+        text.set_parse_math(False)
+
+
+def finish(figure: Any, axes: Any, title: str, **options: Any) -> bytes:
+    """Return the PNG of a figure with a title above `axes` and a legend in it."""
+    axes.set_title(title, fontsize=10, parse_math=False)
+    legend(axes, **options)
+    return png(figure)
+
+
+def png(figure: Any) -> bytes:
+    """Return a figure as PNG."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()
+
+
+def save(figure: Any, out: Path) -> None:
+    """Write a figure as PNG, by renaming a finished file."""
+    temporary = out.with_name(f"{out.name}.tmp")
+    temporary.write_bytes(png(figure))
+    temporary.replace(out)
+
+
+def thin(points: Sequence[Point], most: int) -> Sequence[Point]:
+    """Keep at most `most` of the points, evenly, counted from the last, which is always kept."""
+    return points[:: -max(1, -(-len(points) // most))][::-1]

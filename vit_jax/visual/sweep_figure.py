@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The picture of a sweep: four panels of laws, or one for each field that was searched."""
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vit_jax.sweeps.laws import Laws, Run
+from vit_jax.sweeps.results import Result
+from vit_jax.visual import figures
+from vit_jax.visual.figures import COLOURS, GREY, MARKERS
+
+_OTHER, _LAW = COLOURS[:2]
+# How far beyond the largest run a law is drawn.
+_BEYOND = 10.0
+
+
+def draw_laws(laws: Laws, metric: str, title: str, out: Path) -> None:
+    """Draw value against compute, against size by budget, and what the best size is."""
+    figure, panels = _figure(title, 2, 2)
+    _draw_compute(panels[0], laws, metric)
+    _draw_budgets(panels[1], laws, metric)
+    _draw_best_size(panels[2], laws)
+    _draw_joint(panels[3], laws, metric)
+    figures.save(figure, out)
+
+
+def draw_search(found: Sequence[Result], metric: str, title: str, out: Path) -> None:
+    """Draw the value of each run against every number that the runs do not share."""
+    fields = searched(found)
+    figure, panels = _figure(title, 1, max(len(fields), 1))
+    for axes, field in zip(panels, fields, strict=False):
+        points = [
+            (float(r.point.overrides[field]), r.curve[-1][1], r.value is not None)
+            for r in found
+            if r.curve and field in r.point.overrides
+        ]
+        for finished, colour, label in ((True, _OTHER, "finished"), (False, GREY, "given up")):
+            some = [(x, y) for x, y, whole in points if whole is finished]
+            if some:
+                axes.plot(*zip(*some, strict=True), "o", color=colour, label=label)
+        values = [x for x, _, _ in points]
+        if values and min(values) > 0 and max(values) / min(values) > 10:
+            axes.set_xscale("log")
+        axes.set(xlabel=field, ylabel=metric)
+        figures.legend(axes, fontsize=9)
+    if not fields:
+        _tell(panels[0], "the runs differ in no number")
+    figures.save(figure, out)
+
+
+def searched(found: Sequence[Result]) -> list[str]:
+    """List the fields whose values are numbers and differ between runs."""
+    fields = dict.fromkeys(field for result in found for field in result.point.overrides)
+    return [
+        field
+        for field in fields
+        if all(_is_number(r.point.overrides.get(field, 0)) for r in found)
+        and len({r.point.overrides.get(field) for r in found}) > 1
+    ]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _figure(title: str, rows: int, columns: int) -> tuple[Any, list[Any]]:
+    size = (5.8 * columns, 4.2 * rows)
+    figure, panels = figures.panels(size, rows=rows, columns=columns, dpi=130)
+    figure.suptitle(title, parse_math=False)
+    for axes in panels:
+        axes.grid(alpha=0.25, which="both")
+    return figure, panels
+
+
+def _tell(axes: Any, text: str) -> None:
+    """Write instead of a law why there is none."""
+    if not axes.has_data():
+        axes.set_axis_off()
+    axes.text(
+        0.03,
+        0.03,
+        "\n".join(textwrap.wrap(text, 60)),
+        transform=axes.transAxes,
+        fontsize=8,
+        color=_LAW,
+        va="bottom",
+        parse_math=False,
+    )
+
+
+def _note(axes: Any, text: str) -> None:
+    """Write a remark below a panel."""
+    label = "\n".join([axes.get_xlabel(), *textwrap.wrap(text, 84)])
+    axes.set_xlabel(label, fontsize=8.5, parse_math=False)
+
+
+def _sizes(axes: Any, runs: Sequence[Run]) -> Any:
+    """Return a colour for each number of parameters, and show them beside the panel."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import LogNorm
+
+    params = [run.params for run in runs] or [1]
+    norm = LogNorm(min(params), max(max(params), min(params) * 1.01))
+    colours = ScalarMappable(norm, "viridis")
+    axes.figure.colorbar(colours, ax=axes, label="parameters")
+    return colours.to_rgba
+
+
+def _draw_compute(axes: Any, laws: Laws, metric: str) -> None:
+    colour = _sizes(axes, laws.runs)
+    for run in laws.runs:
+        axes.plot(run.flops, run.value, "o", color=colour(run.params), markersize=5)
+    for marker, (label, runs) in zip(MARKERS[1:], laws.others.items(), strict=False):
+        axes.plot(
+            [run.flops for run in runs],
+            [run.value for run in runs],
+            marker,
+            color=GREY,
+            markersize=5,
+            markerfacecolor="none",
+            label=label,
+        )
+    if laws.frontier:
+        line = [run.flops for run in laws.frontier], [run.value for run in laws.frontier]
+        axes.plot(*line, color="black", linewidth=1, label="frontier")
+    if laws.compute is not None:
+        low, high = laws.compute.span
+        inside, beyond = np.geomspace(low, high, 100), np.geomspace(high, high * _BEYOND, 40)
+        axes.plot(inside, laws.compute.predict(inside), color=_LAW, label=laws.compute.describe())
+        axes.plot(beyond, laws.compute.predict(beyond), "--", color=_LAW)
+        whole = np.concatenate([inside, beyond])
+        axes.fill_between(whole, *laws.compute.band(whole), color=_LAW, alpha=0.18, linewidth=0)
+    else:
+        _tell(axes, laws.refused.get("compute", ""))
+    _label(axes, "training FLOPs", metric)
+    values = [run.value for run in laws.runs]
+    axes.set_ylim(0.5 * min(values), 1.5 * max(values))  # a band may go down to nothing
+    axes.set_title("value against compute, and 95 % of the laws that fit", fontsize=10)
+
+
+def _draw_budgets(axes: Any, laws: Laws, metric: str) -> None:
+    axes.set_title("runs of equal compute", fontsize=10)
+    _label(axes, "parameters", metric, legend=False)
+    if laws.isoflop is None:
+        for run in laws.runs:
+            axes.plot(run.params, run.value, "o", color=GREY, markersize=5)
+        _tell(axes, laws.refused.get("isoflop", ""))
+        return
+    colours = _ramp(len(laws.isoflop.budgets))
+    for budget, colour in zip(laws.isoflop.budgets, colours, strict=True):
+        sizes = np.geomspace(min(budget.sizes), max(budget.sizes), 60)
+        axes.plot(budget.sizes, budget.losses, "o", color=colour, markersize=5)
+        axes.plot(sizes, budget.predict(sizes), color=colour, label=f"{budget.flops:.2g} FLOPs")
+        axes.plot(budget.params, budget.loss, "*", color="black", markersize=10, zorder=3)
+    figures.legend(axes)
+    if laws.isoflop.refused:
+        _note(axes, "left out: " + "; ".join(laws.isoflop.refused))
+
+
+def _draw_best_size(axes: Any, laws: Laws) -> None:
+    axes.set_title("the best size for each compute", fontsize=10)
+    span = [run.flops for run in laws.runs]
+    if not span:
+        return
+    compute = np.geomspace(min(span), max(span) * _BEYOND, 100)
+    if laws.isoflop is not None:
+        for budget in laws.isoflop.budgets:
+            axes.plot([budget.flops] * 2, budget.params_interval, color="black", linewidth=1)
+            axes.plot(budget.flops, budget.params, "*", color="black", markersize=10)
+        label = f"runs of equal compute: {laws.isoflop.describe()}"
+        axes.plot(compute, laws.isoflop.predict(compute), color=_LAW, label=label)
+        band = laws.isoflop.band(compute)
+        axes.fill_between(compute, *band, color=_LAW, alpha=0.18, linewidth=0)
+    if laws.joint is not None:
+        best = laws.joint.optimum(compute)
+        label = f"L(N, D): N ~ C^{laws.joint.a:.2g}"
+        axes.plot(compute, best.params, color=_OTHER, label=label)
+        axes.fill_between(compute, *best.params_band, color=_OTHER, alpha=0.15, linewidth=0)
+    if laws.isoflop is None and laws.joint is None:
+        _tell(axes, laws.refused.get("isoflop", ""))
+    _label(axes, "training FLOPs", "parameters", corner="upper left")
+
+
+def _draw_joint(axes: Any, laws: Laws, metric: str) -> None:
+    axes.set_title("predicted from parameters N and examples D, and measured", fontsize=10)
+    _label(axes, f"{metric}, predicted", f"{metric}, measured", legend=False)
+    if laws.joint is None:
+        _tell(axes, laws.refused.get("joint", ""))
+        return
+    colour = _sizes(axes, laws.runs)
+    for run in laws.runs:
+        predicted = float(laws.joint.predict(run.params, run.examples))
+        axes.plot(predicted, run.value, "o", color=colour(run.params), markersize=5)
+    values = [run.value for run in laws.runs]
+    axes.plot([min(values), max(values)], [min(values), max(values)], color=GREY, linewidth=1)
+    _note(axes, laws.joint.describe())
+
+
+def _ramp(count: int) -> list[Any]:
+    from matplotlib import colormaps
+
+    return [colormaps["plasma"](x) for x in np.linspace(0, 0.85, count)]
+
+
+def _label(axes: Any, x: str, y: str, *, legend: bool = True, corner: str = "best") -> None:
+    from matplotlib.ticker import LogFormatter, NullFormatter
+
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.7)))
+    axes.set(xlabel=x, ylabel=y)
+    if legend and axes.get_legend_handles_labels()[0]:
+        figures.legend(axes, loc=corner)
