@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vit_jax import sharding
-from vit_jax.models.layers.batch_norm import BatchNorm
+from vit_jax.models.layers.norm import BatchNorm
 from vit_jax.sharding import MeshConfig
 
 SHAPE = (16, 3, 5, 6)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from vit_jax.models.layers.group_norm import normalize_groups
+from vit_jax.models.layers.norm import normalize_groups
 
 EPSILON = 1e-2  # large enough to be missed
 

@@ -116,7 +116,7 @@ def test_training_mode() -> None:
 
 
 def test_batch_norm_moves_as_pytorch_does_over_several_steps() -> None:
-    from vit_jax.models.layers.batch_norm import BatchNorm
+    from vit_jax.models.layers.norm import BatchNorm
 
     theirs, ours = torch.nn.BatchNorm2d(4), BatchNorm(1e-5, jnp.float32, train=True)
     variables = ours.init(jax.random.key(0), jnp.zeros((1, 1, 1, 4)))

@@ -2,6 +2,7 @@
 """README.md of an export: what the model is, how it was measured, how to load it."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from vit_jax import trees
@@ -13,53 +14,6 @@ from vit_jax.losses import Loss
 
 # The loader that the Hub's page offers, where it knows one.
 _LIBRARY = {"timm": "timm", "onnx": "onnx", "stablehlo": "jax"}
-_LOAD = {
-    "stablehlo": """\
-```sh
-pip install jax flatbuffers
-```
-
-```python
-import jax, numpy as np
-from jax import export
-
-with open("{weights}", "rb") as file:
-    model = jax.jit(export.deserialize(bytearray(file.read())).call)
-images = np.zeros((2, {height}, {width}, {channels}), np.uint8)  # any number of them
-logits = model(images)  # float32 [2, {classes}]
-```
-
-Nothing else is needed: the weights are inside, and so is the normalisation. The one file runs on
-CPUs, on NVIDIA GPUs and on TPUs. JAX promises to read it for at least six months after the version
-that wrote it, {jax}.""",
-    "onnx": """\
-```sh
-pip install onnxruntime
-```
-
-```python
-import numpy as np, onnxruntime
-
-session = onnxruntime.InferenceSession("{weights}")
-images = np.zeros((2, {height}, {width}, {channels}), np.uint8)  # any number of them
-(logits,) = session.run(["logits"], {{"images": images}})  # float32 [2, {classes}]
-```
-
-The weights are inside, and so is the normalisation.""",
-    "timm": """\
-```sh
-pip install timm
-```
-
-```python
-import timm
-
-model = timm.create_model("local-dir:.", pretrained=True).eval()  # this folder; or hf-hub:USER/REPO
-transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
-```
-
-With vit_jax: `--from=timm:{weights}`; the model's fields are in `export.json`.""",
-}
 
 
 def card(
@@ -75,13 +29,19 @@ def card(
         name: the title.
     """
     height, width = trained.image_size
-    load = _LOAD[form].format(
-        weights=WEIGHTS[form],
-        height=height,
-        width=width,
-        channels=trained.channels,
-        classes=trained.model.num_classes,
-        jax=description.get("jax", ""),
+    load = (
+        Path(__file__)
+        .with_name(f"load_{form}.md")
+        .read_text("utf-8")
+        .rstrip()
+        .format(
+            weights=WEIGHTS[form],
+            height=height,
+            width=width,
+            channels=trained.channels,
+            classes=trained.model.num_classes,
+            jax=description.get("jax", ""),
+        )
     )
     parts = [
         _header(form),

@@ -14,21 +14,20 @@ from vit_jax.errors import UserError
 from vit_jax.fields import value
 from vit_jax.models import base
 from vit_jax.models.base import ModelConfig, Output
-from vit_jax.models.family import HALF, Family, Google, Images, Timm, google_unit, taken
-from vit_jax.models.layers.conv import Padding, WeightStd, max_pool
+from vit_jax.models.family import HALF, Family, Google, Images, Timm, google_unit, taken, variants
+from vit_jax.models.layers.conv import Padding, WeightStd
 from vit_jax.models.layers.init import Init, Initializer
 from vit_jax.models.layers.resnet import (
     CONV_INIT,
     Layers,
-    LayersStage,
     Norm,
     Projection,
     bottleneck,
     classify_map,
+    make_map,
     round_channels,
     ungrouped,
 )
-from vit_jax.models.layers.stack import remat
 from vit_jax.sharding import BATCH_AXES, constrain
 
 
@@ -65,21 +64,7 @@ class BiTConfig(ModelConfig):
     zero_head: bool = True
 
 
-DEPTHS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
-VARIANTS: dict[str, BiTConfig] = {
-    f"bit_r{layers}x{factor}": BiTConfig(depths=depths, width_factor=factor)
-    for layers, depths in DEPTHS.items()
-    for factor in (1, 2, 3, 4)
-} | {
-    f"resnetv2_{layers}": BiTConfig(
-        depths=depths,
-        norm=Norm.BATCH,
-        padding=Padding.SYMMETRIC,
-        init=Init.TIMM,
-        zero_head=False,
-    )
-    for layers, depths in DEPTHS.items()
-}
+VARIANTS: dict[str, BiTConfig] = variants(BiTConfig)
 _HEAD_INIT: dict[Init, Initializer] = {
     Init.JAX: nn.initializers.lecun_normal(),
     Init.TIMM: nn.initializers.normal(0.01),
@@ -135,18 +120,6 @@ class Bottleneck(nn.Module):
         return constrain(x + y, BATCH_AXES)
 
 
-class Stem(nn.Module):
-    """A 7x7 convolution and a max-pool, each of stride 2, with no activation between."""
-
-    width: int
-    layers: Layers
-
-    @nn.compact
-    def __call__(self, image: Float[Array, "B H W C"]) -> Float[Array, "B P Q F"]:
-        x = self.layers.conv(self.width, 7, 2, "conv")(image)
-        return max_pool(x, self.layers.padding)
-
-
 class BiT(nn.Module):
     """BiT over [B, H, W, C] images, already normalised; it has no tokens."""
 
@@ -166,19 +139,16 @@ class BiT(nn.Module):
             dtype=base.compute_dtype(cfg),
             train=train,
         )
-        stem, widths = _widths(cfg)
-        x = constrain(Stem(stem, layers, name="stem")(image), BATCH_AXES)
-        block = remat(Bottleneck, cfg.remat)
-        for i, (depth, width) in enumerate(zip(cfg.depths, widths, strict=True)):
-            x = LayersStage(block, depth, width, 1 if i == 0 else 2, layers, name=f"stage{i}")(x)
+        sizes = (cfg.depths, *_widths(cfg))
+        x = make_map(layers, Bottleneck, cfg.remat, image, *sizes, stem_norm=False)
         x = nn.relu(layers.norm("norm")(x))
         return classify_map(self, cfg, x, _HEAD_INIT[cfg.init], train)
 
 
 # (depths, factor of the width), which nothing changes in timm's.
-_ARCHITECTURES: dict[tuple[tuple[int, ...], int], str] = {
-    (DEPTHS[layers], factor): f"resnetv2_{layers}x{factor}_bit"
-    for layers, factor in ((50, 1), (50, 3), (101, 1), (101, 3), (152, 2), (152, 4))
+_ARCHITECTURES = {
+    (VARIANTS[f"bit_r{size}"].depths, VARIANTS[f"bit_r{size}"].width_factor): f"resnetv2_{size}_bit"
+    for size in ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")
 }
 
 

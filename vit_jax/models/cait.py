@@ -25,6 +25,7 @@ from vit_jax.models.family import (
     ratio,
     taken,
     transformer_args,
+    variants,
 )
 from vit_jax.models.layers.attention import AttentionImpl, attend, attention_weights
 from vit_jax.models.layers.block import BlockConfig, PreNormBlock
@@ -75,31 +76,7 @@ class CaiTConfig(ModelConfig):
     init: Init = Init.TIMM
 
 
-# name: (D, L, h, initial LayerScale, side of the image of the published network)
-SIZES = {
-    "xxs24": (192, 24, 4, 1e-5, 224),
-    "xxs36": (192, 36, 4, 1e-5, 224),
-    "xs24": (288, 24, 6, 1e-5, 384),
-    "xs36": (288, 36, 6, 1e-6, 224),  # in the paper only, as are s48 and m24
-    "s24": (384, 24, 8, 1e-5, 224),
-    "s36": (384, 36, 8, 1e-6, 384),
-    "s48": (384, 48, 8, 1e-6, 224),
-    "m24": (768, 24, 16, 1e-5, 224),
-    "m36": (768, 36, 16, 1e-6, 384),
-    "m48": (768, 48, 16, 1e-6, 448),
-}
-VARIANTS: dict[str, CaiTConfig] = {
-    f"cait_{size}": CaiTConfig(
-        dim=dim,
-        depth=depth,
-        num_heads=heads,
-        mlp_dim=4 * dim,
-        token_mlp_dim=4 * dim,
-        layer_scale=layer_scale,
-        image_size=(side, side),
-    )
-    for size, (dim, depth, heads, layer_scale, side) in SIZES.items()
-}
+VARIANTS: dict[str, CaiTConfig] = variants(CaiTConfig)
 
 
 def validate(cfg: CaiTConfig) -> None:

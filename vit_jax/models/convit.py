@@ -23,6 +23,7 @@ from vit_jax.models.family import (
     Timm,
     taken,
     transformer_args,
+    variants,
 )
 from vit_jax.models.layers.attention import AttentionImpl, attend, attention_weights, check_impl
 from vit_jax.models.layers.block import Block, BlockConfig, PreNormBlock
@@ -79,19 +80,7 @@ class ConViTConfig(ModelConfig):
         return self.num_heads * self.head_dim
 
 
-# name: (h, d)
-SIZES = {
-    "ti": (4, 48),
-    "s": (9, 48),
-    "b": (16, 48),
-    "ti_plus": (4, 64),  # table 1 of the paper: Ti+, S+, B+
-    "s_plus": (9, 64),
-    "b_plus": (16, 64),
-}
-VARIANTS: dict[str, ConViTConfig] = {
-    f"convit_{size}": ConViTConfig(num_heads=heads, head_dim=width, mlp_dim=4 * heads * width)
-    for size, (heads, width) in SIZES.items()
-}
+VARIANTS: dict[str, ConViTConfig] = variants(ConViTConfig)
 
 
 def validate(cfg: ConViTConfig) -> None:

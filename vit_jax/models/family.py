@@ -4,13 +4,16 @@
 Nothing outside this package asks which class a config has: it asks the config's family.
 """
 
+import ast
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from flax import linen as nn
 
+from vit_jax.fields import conform
 from vit_jax.models import base
 
 Grid = tuple[int, int]
@@ -18,6 +21,7 @@ Channels = tuple[float, ...]
 # A regex of a '/'-joined name, and what replaces it.
 Rename = tuple[str, str | Callable[[re.Match[str]], str]]
 
+_VARIANTS = Path(__file__).with_name("variants.tsv")
 HALF: tuple[Channels, Channels] = ((0.5,), (0.5,))
 IMAGENET: tuple[Channels, Channels] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
@@ -155,6 +159,25 @@ class Family:
     def name(self) -> str:
         """The family's name in messages."""
         return self.config.__name__.removesuffix("Config")
+
+
+def variants(config: type[base.ModelConfig]) -> dict[str, Any]:
+    """Read the named configs of a class from variants.tsv, which says where sizes are from."""
+    found: dict[str, Any] = {}
+    lines = _VARIANTS.read_text("utf-8").splitlines()
+    for name, family, fields in (line.split("\t") for line in lines if line[0] != "#"):
+        if f"{family}Config" == config.__name__:
+            pairs = (field.split("=") for field in fields.split())
+            found[name] = config(**{field: _value(text) for field, text in pairs})
+            conform(found[name], f"{name}.")
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except ValueError:
+        return text  # the value of an enum
 
 
 def google_unit(number: str) -> Callable[[re.Match[str]], str]:

@@ -16,21 +16,19 @@ from jaxtyping import Array, Float
 from vit_jax.errors import UserError
 from vit_jax.fields import value
 from vit_jax.models import base, vit_family
-from vit_jax.models.family import HALF, Google, Images, Rename, Timm, google_unit
-from vit_jax.models.layers.conv import Padding, WeightStd, max_pool
+from vit_jax.models.family import HALF, Google, Images, Rename, Timm, google_unit, variants
+from vit_jax.models.layers.conv import Padding, WeightStd
 from vit_jax.models.layers.resnet import (
     CONV_INIT,
     Layers,
-    LayersStage,
     Norm,
     Projection,
     bottleneck,
+    make_map,
     round_channels,
     ungrouped,
 )
-from vit_jax.models.layers.stack import remat
 from vit_jax.models.vit import ViT, ViTConfig, check_transformer
-from vit_jax.models.vit_family import shape
 from vit_jax.sharding import BATCH_AXES, constrain
 
 
@@ -73,19 +71,7 @@ class HybridConfig(ViTConfig):
     padding: Padding = Padding.SAME
 
 
-def _variant(size: str, depths: tuple[int, ...], patch: int = 1) -> HybridConfig:
-    widths = (256, 512, 1024, 2048)[: len(depths)]
-    backbone = {"backbone_depths": depths, "backbone_widths": widths}
-    return HybridConfig(**shape(size), patch=(patch, patch), **backbone)
-
-
-VARIANTS: dict[str, HybridConfig] = {
-    "r_vit_ti16": _variant("ti", (), patch=8),  # stride 32 in all, whatever its published name says
-    "r26_vit_s32": _variant("s", (2, 2, 2, 2)),
-    "r26_vit_b32": _variant("b", (2, 2, 2, 2)),
-    "r50_vit_b16": _variant("b", (3, 4, 9)),  # three stages, for a stride of 16
-    "r50_vit_l32": _variant("l", (3, 4, 6, 3)),
-}
+VARIANTS: dict[str, HybridConfig] = variants(HybridConfig)
 
 
 def validate(cfg: HybridConfig) -> None:
@@ -150,18 +136,6 @@ class Bottleneck(nn.Module):
         return constrain(nn.relu(x + y), BATCH_AXES)
 
 
-class Stem(nn.Module):
-    """A 7x7 convolution, norm, ReLU and a max-pool; both windows have stride 2."""
-
-    width: int
-    layers: Layers
-
-    @nn.compact
-    def __call__(self, image: Float[Array, "B H W C"]) -> Float[Array, "B P Q F"]:
-        x = self.layers.conv(self.width, 7, 2, "conv")(image)
-        return max_pool(nn.relu(self.layers.norm("norm")(x)), self.layers.padding)
-
-
 class ResNet(nn.Module):
     """The ResNet below the transformer, without pooling and head."""
 
@@ -181,12 +155,8 @@ class ResNet(nn.Module):
             dtype=self.dtype,
             train=False,
         )
-        stem, widths = _widths(cfg)
-        x = constrain(Stem(stem, layers, name="stem")(image), BATCH_AXES)
-        block = remat(Bottleneck, cfg.remat)
-        for i, (depth, width) in enumerate(zip(cfg.backbone_depths, widths, strict=True)):
-            x = LayersStage(block, depth, width, 1 if i == 0 else 2, layers, name=f"stage{i}")(x)
-        return x
+        sizes = (cfg.backbone_depths, *_widths(cfg))
+        return make_map(layers, Bottleneck, cfg.remat, image, *sizes, stem_norm=True)
 
 
 class Hybrid(ViT):

@@ -11,7 +11,7 @@ from vit_jax.errors import UserError
 from vit_jax.fields import value
 from vit_jax.models import base
 from vit_jax.models.base import ModelConfig, Output
-from vit_jax.models.family import HALF, Family, Google, Images, Timm, ratio
+from vit_jax.models.family import HALF, Family, Google, Images, Timm, ratio, variants
 from vit_jax.models.layers.dense import classifier
 from vit_jax.models.layers.drop import DropPathRule, drop_path, drop_path_rates
 from vit_jax.models.layers.init import RULES, Init
@@ -48,23 +48,7 @@ class MixerConfig(ModelConfig):
     zero_head: bool = True
 
 
-# Table 1 of the paper. name: (D, L, token MLP, channel MLP)
-_SIZES = {
-    "s": (512, 8, 256, 2048),
-    "b": (768, 12, 384, 3072),
-    "l": (1024, 24, 512, 4096),
-}
-VARIANTS: dict[str, MixerConfig] = {
-    f"mixer_{size}{patch}": MixerConfig(
-        dim=dim,
-        depth=depth,
-        token_mlp_dim=token_mlp_dim,
-        channel_mlp_dim=channel_mlp_dim,
-        patch=(patch, patch),
-    )
-    for size, (dim, depth, token_mlp_dim, channel_mlp_dim) in _SIZES.items()
-    for patch in (16, 32)
-}
+VARIANTS: dict[str, MixerConfig] = variants(MixerConfig)
 
 
 def validate(cfg: MixerConfig) -> None:
@@ -121,13 +105,8 @@ class Mixer(nn.Module):
 
 def _timm(cfg: MixerConfig) -> Timm:
     # Nothing changes the patch, the depth and the width of timm's.
-    names = {
-        (dim, depth, patch): f"mixer_{size}{patch}_224"
-        for size, (dim, depth, *_) in _SIZES.items()
-        for patch in (16, 32)
-    }
-    rows, columns = base.pair(cfg.patch, "patch")
-    name = names.get((cfg.dim, cfg.depth, rows)) if rows == columns else None
+    names = {(v.dim, v.depth, v.patch): f"{name}_224" for name, v in VARIANTS.items()}
+    name = names.get((cfg.dim, cfg.depth, base.pair(cfg.patch, "patch")))
     if name is None:
         raise UserError(
             f"timm has no Mixer with model.patch={cfg.patch}, depth={cfg.depth} and dim={cfg.dim}; "

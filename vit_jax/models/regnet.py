@@ -16,7 +16,7 @@ from vit_jax.errors import UserError
 from vit_jax.fields import value
 from vit_jax.models import base
 from vit_jax.models.base import ModelConfig, Output
-from vit_jax.models.family import Family, Rename, Timm, taken
+from vit_jax.models.family import Family, Rename, Timm, taken, variants
 from vit_jax.models.layers.resnet import ConvNorm, StageShape, apply_stages, classify_map
 from vit_jax.sharding import BATCH_AXES, constrain
 
@@ -62,29 +62,7 @@ class RegNetConfig(ModelConfig):
     drop_path_rate: float = value(0.0, least=0, below=1)
 
 
-# name: (w0, wa, wm, depth, group width)
-SIZES = {
-    "200mf": (24, 36.44, 2.49, 13, 8),
-    "400mf": (48, 27.89, 2.09, 16, 8),
-    "600mf": (48, 32.54, 2.32, 15, 16),
-    "800mf": (56, 38.84, 2.4, 14, 16),
-    "1600mf": (48, 20.71, 2.65, 27, 24),
-    "3200mf": (80, 42.63, 2.66, 21, 24),
-    "4gf": (96, 31.41, 2.24, 22, 64),
-    "6400mf": (112, 33.22, 2.27, 25, 72),
-    "8gf": (192, 76.82, 2.19, 17, 56),
-    "12gf": (168, 73.36, 2.37, 19, 112),
-    "16gf": (200, 106.23, 2.48, 18, 112),
-    "32gf": (232, 115.89, 2.53, 20, 232),
-}
-VARIANTS: dict[str, RegNetConfig] = {
-    f"regnety_{size}{suffix}": RegNetConfig(
-        w0=w0, wa=wa, wm=wm, depth=depth, group_width=group_width, group_min_ratio=ratio
-    )
-    for suffix, ratio, sizes in (("", 0.0, SIZES), ("_tv", 0.9, ("800mf", "8gf")))
-    for size in sizes
-    for w0, wa, wm, depth, group_width in [SIZES[size]]
-}
+VARIANTS: dict[str, RegNetConfig] = variants(RegNetConfig)
 
 
 def stages(cfg: RegNetConfig) -> list[StageShape]:

@@ -14,7 +14,7 @@ from vit_jax.errors import UserError
 from vit_jax.fields import value
 from vit_jax.models import base
 from vit_jax.models.base import ModelConfig, Output
-from vit_jax.models.family import Family, Images, Timm, taken
+from vit_jax.models.family import Family, Images, Timm, taken, variants
 from vit_jax.models.layers.conv import Padding, max_pool
 from vit_jax.models.layers.resnet import ConvNorm, StageShape, apply_stages, classify_map
 from vit_jax.sharding import BATCH_AXES, constrain
@@ -49,10 +49,7 @@ class ResNetConfig(ModelConfig):
     drop_path_rate: float = value(0.0, least=0, below=1)
 
 
-DEPTHS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
-VARIANTS: dict[str, ResNetConfig] = {
-    f"resnet{layers}": ResNetConfig(depths=depths) for layers, depths in DEPTHS.items()
-}
+VARIANTS: dict[str, ResNetConfig] = variants(ResNetConfig)
 
 
 def validate(cfg: ResNetConfig) -> None:

@@ -16,7 +16,7 @@ from vit_jax.errors import UserError
 from vit_jax.fields import value
 from vit_jax.models import base
 from vit_jax.models.base import ModelConfig, Output
-from vit_jax.models.family import Family, Grid, Images, Timm, patch_args, taken
+from vit_jax.models.family import Family, Grid, Images, Timm, patch_args, taken, variants
 from vit_jax.models.layers.dense import Dense, classifier
 from vit_jax.models.layers.drop import Dropout, DropPathRule, drop_path, drop_path_rates
 from vit_jax.models.layers.init import RULES, Init
@@ -64,28 +64,7 @@ class SwinConfig(ModelConfig):
     init: Init = Init.TIMM
 
 
-# name: (dim, depths, heads of the first stage, window, image side)
-_SIZES = {
-    "t": (96, (2, 2, 6, 2), 3, (7,), 224),
-    "s": (96, (2, 2, 18, 2), 3, (7,), 224),
-    "b": (128, (2, 2, 18, 2), 4, (7,), 224),
-    "l": (192, (2, 2, 18, 2), 6, (7,), 224),
-    "b_384": (128, (2, 2, 18, 2), 4, (12,), 384),
-    "l_384": (192, (2, 2, 18, 2), 6, (12,), 384),
-    "s3_t": (96, (2, 2, 6, 2), 3, (7, 7, 14, 7), 224),
-    "s3_s": (96, (2, 2, 18, 2), 3, (14, 14, 14, 7), 224),
-    "s3_b": (96, (2, 2, 30, 2), 3, (7, 7, 14, 7), 224),
-}
-VARIANTS: dict[str, SwinConfig] = {
-    f"swin_{name}": SwinConfig(
-        dim=dim,
-        depths=depths,
-        num_heads=(heads, 2 * heads, 4 * heads, 8 * heads),
-        window=window,
-        image_size=(side, side),
-    )
-    for name, (dim, depths, heads, window, side) in _SIZES.items()
-}
+VARIANTS: dict[str, SwinConfig] = variants(SwinConfig)
 
 
 def validate(cfg: SwinConfig) -> None:

@@ -8,8 +8,6 @@ tokens and has no patch bias, and SigLIP (arXiv:2303.15343), which has no class 
 attention (`_siglip`) or by the mean (`_siglip_gap`).
 """
 
-from typing import Any
-
 from vit_jax.models.family import (
     HALF,
     IMAGENET,
@@ -23,74 +21,15 @@ from vit_jax.models.family import (
     Timm,
     taken,
     transformer_args,
+    variants,
 )
-from vit_jax.models.layers.drop import DropPathRule
 from vit_jax.models.layers.init import Init
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.models.vit import ViT, ViTConfig, num_prefix, validate
 
-# Ti, S (arXiv:2012.12877, arXiv:2106.10270), B, L, H (arXiv:2010.11929 table 1), g, G
-# (arXiv:2106.04560 table 2), So400m (arXiv:2305.13035), mu and M (big_vision).
-# name: (D, L, F, h)
-SIZES = {
-    "mu": (32, 1, 128, 2),
-    "ti": (192, 12, 768, 3),
-    "s": (384, 12, 1536, 6),
-    "m": (512, 12, 2048, 8),
-    "b": (768, 12, 3072, 12),
-    "l": (1024, 24, 4096, 16),
-    "h": (1280, 32, 5120, 16),
-    "g": (1408, 40, 6144, 16),
-    "G": (1664, 48, 8192, 16),
-    "so400m": (1152, 27, 4304, 16),
-}
-PATCHES = (8, 14, 16, 32)
-_SIGLIP = (("b", 16), ("b", 32), ("l", 16), ("so400m", 14), ("so400m", 16))
-
-
-def shape(size: str) -> dict[str, int]:
-    """Return the fields that a size of `SIZES` stands for."""
-    return dict(zip(("dim", "depth", "mlp_dim", "num_heads"), SIZES[size], strict=True))
-
-
-def _sized(size: str, patch: int, **fields: Any) -> ViTConfig:
-    return ViTConfig(patch=(patch, patch), **shape(size), **fields)
-
-
-def _deit(size: str, patch: int = 16, **fields: Any) -> ViTConfig:
-    return _sized(size, patch, gelu=Gelu.ERF, init=Init.TIMM, zero_head=False, **fields)
-
-
-def _deit3(size: str, patch: int = 16) -> ViTConfig:
-    # facebookresearch/deit models_v2: LayerScale from 1e-4 (timm: 1e-6), one rate of stochastic
-    # depth for all blocks (timm: linear).
-    rule = DropPathRule.CONSTANT
-    return _deit(size, patch, pos_embed_prefix=False, layer_scale=1e-4, drop_path_rule=rule)
-
-
-def _clip(size: str, patch: int) -> ViTConfig:
-    # OpenAI's weights; eps is PyTorch's default for a LayerNorm, unlike the ViT's 1e-6.
-    return _sized(size, patch, pre_norm=True, patch_bias=False, norm_eps=1e-5, gelu=Gelu.QUICK)
-
-
-def _siglip(size: str, patch: int, pool: Pool) -> ViTConfig:
-    # Google trained with the tanh GELU; timm runs some of the weights with `gelu=erf`, of these
-    # sizes b16, so400m14 and, but for 512 pixels, l16 (timm 1.0.31).
-    return _sized(size, patch, pool=pool, class_token=False)
-
-
-VARIANTS: dict[str, ViTConfig] = {
-    **{f"vit_{size}{patch}": _sized(size, patch) for size in SIZES for patch in PATCHES},
-    **{f"deit_{size}16": _deit(size) for size in ("ti", "s", "b")},
-    **{f"deit_{size}16_distilled": _deit(size, distilled=True) for size in ("ti", "s", "b")},
-    **{f"deit3_{size}16": _deit3(size) for size in ("s", "m", "b", "l")},
-    "deit3_h14": _deit3("h", 14),
-    **{f"vit_{s}{p}_clip": _clip(s, p) for s, p in (("b", 32), ("b", 16), ("l", 14))},
-    **{f"vit_{s}{p}_siglip": _siglip(s, p, Pool.MAP) for s, p in _SIGLIP},
-    **{f"vit_{s}{p}_siglip_gap": _siglip(s, p, Pool.GAP) for s, p in _SIGLIP},
-}
+VARIANTS: dict[str, ViTConfig] = variants(ViTConfig)
 
 
 def attention(cfg: ViTConfig, grid: Grid) -> Attention:

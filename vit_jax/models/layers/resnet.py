@@ -14,13 +14,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from vit_jax.models.base import Output, compute_dtype, record
-from vit_jax.models.layers.batch_norm import BatchNorm
-from vit_jax.models.layers.conv import Conv, Padding, WeightStd, kaiming_normal
+from vit_jax.models.base import Output, Remat, compute_dtype, record
+from vit_jax.models.layers.conv import Conv, Padding, WeightStd, kaiming_normal, max_pool
 from vit_jax.models.layers.dense import Dense, classifier
 from vit_jax.models.layers.drop import Dropout, DropPathRule, drop_path, drop_path_rates
-from vit_jax.models.layers.group_norm import GroupNorm
 from vit_jax.models.layers.init import Init, Initializer
+from vit_jax.models.layers.norm import BatchNorm, GroupNorm
 from vit_jax.models.layers.stack import remat
 from vit_jax.sharding import BATCH_AXES, constrain
 
@@ -112,6 +111,49 @@ class LayersStage(nn.Module):
             stride = self.stride if j == 0 else 1
             x = self.block(self.width, stride, j == 0, self.layers, name=f"block{j}")(x)
         return x
+
+
+class Stem(nn.Module):
+    """A 7x7 convolution and a max-pool, both of stride 2; with a norm and a ReLU between, or none."""
+
+    width: int
+    layers: Layers
+    has_norm: bool
+
+    @nn.compact
+    def __call__(self, image: Float[Array, "B H W C"]) -> Float[Array, "B P Q F"]:
+        x = self.layers.conv(self.width, 7, 2, "conv")(image)
+        x = nn.relu(self.layers.norm("norm")(x)) if self.has_norm else x
+        return max_pool(x, self.layers.padding)
+
+
+def make_map(
+    layers: Layers,
+    block: type[nn.Module],
+    policy: Remat,
+    image: Float[Array, "B H W C"],
+    depths: Sequence[int],
+    stem_width: int,
+    widths: Sequence[int],
+    *,
+    stem_norm: bool,
+) -> Float[Array, "B P Q F"]:
+    """Apply "stem", "stage0", "stage1" ... of the module that calls this.
+
+    Args:
+        layers: makes them.
+        block: as in `LayersStage`.
+        policy: what each block keeps for its backward pass.
+        image: normalised.
+        depths, widths: of the stages, of which all but the first halve the map.
+        stem_width: channels of the stem.
+        stem_norm: the stem has a norm and a ReLU.
+    """
+    x = constrain(Stem(stem_width, layers, stem_norm, name="stem")(image), BATCH_AXES)
+    block = remat(block, policy)
+    for i, (depth, width) in enumerate(zip(depths, widths, strict=True)):
+        x = LayersStage(block, depth, width, 1 if i == 0 else 2, layers, name=f"stage{i}")(x)
+    return x
 
 
 def round_channels(channels: int) -> int:
