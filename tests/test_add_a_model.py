@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/add_a_model.md is true: its file, registered as it says, counts, trains and imports."""
+"""docs/add_a_model.md is true: its file, registered as it says, counts, trains, goes with verbs."""
 
 import dataclasses
 import importlib.util
@@ -8,12 +8,22 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import jax
 import numpy as np
 import pytest
+from jax import export as jax_export
 
+from tests.inference.exported import assert_close, images, trained
 from tests.train import test_families
-from vit_jax import models, trees, weights
-from vit_jax.weights import timm as timm_names
+from vit_jax import inference, models, trees, weights
+from vit_jax.errors import UserError
+from vit_jax.inference import export, export_stablehlo
+from vit_jax.inference.evaluate import check_sizes
+from vit_jax.inference.quantize import WeightDType
+from vit_jax.visual import saliency
+from vit_jax.visual.head_maps import head_maps
+from vit_jax.weights import export as weights_export
+from vit_jax.weights import google
 
 PAGE = Path(__file__).parent.parent / "docs" / "add_a_model.md"
 
@@ -29,13 +39,10 @@ def resmlp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)
     spec.loader.exec_module(module)
-    names = {"resmlp": module, "ResMLPConfig": module.ResMLPConfig}
-    family, renames = re.findall(r"^    (\"?ResMLPConfig\"?: .*),$", text, re.MULTILINE)
-    for key, value in eval(f"{{{family}}}", names).items():
-        monkeypatch.setitem(models._FAMILIES, key, value)
-    for key, value in eval(f"{{{renames}}}").items():
-        monkeypatch.setitem(timm_names._RENAMES, key, value)
-    for name, cfg in module.VARIANTS.items():
+    (line,) = re.findall(r"^    (resmlp\..*),$", text, re.MULTILINE)
+    family = eval(line, {"resmlp": module})
+    monkeypatch.setitem(models._FAMILIES, family.config, family)
+    for name, cfg in family.variants.items():
         monkeypatch.setitem(models.VARIANTS, name, cfg)
     return module
 
@@ -90,3 +97,53 @@ def test_equals_timm(resmlp: ModuleType) -> None:
         norm_layer=mixer.Affine,
     )
     check_forward(model, cfg)
+
+
+def test_a_published_file_predicts(resmlp: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "resmlp.safetensors"
+    ours = trained(tiny())
+    weights_export.save(file, weights.to_timm(ours.variables, ours.model))
+    found = inference.load(f"timm:{file}", model=tiny())
+    assert found.mean == (0.485, 0.456, 0.406)
+    assert "a guess by the family" in inference.describe_input(found)
+    expected = inference.probabilities(
+        inference.make_forward(found)(images(ours, 1)).logits, found.loss
+    )
+    (best, *_), *_ = inference.predict(found, images(ours, 1), top=3)
+    assert best.class_id == int(expected.argmax())
+
+
+def test_looks_at_each_patch(resmlp: ModuleType) -> None:
+    model = trained(tiny())
+    output, heat = saliency.make_saliency(model)(images(model, 2))
+    assert saliency.method(model.model) == "class activation map"
+    assert heat.shape == (2, 2, 3)
+    # A class activation map is the logit, but for the bias.
+    bias = model.variables["params"]["head"]["bias"][np.argmax(output.logits, axis=1)]
+    top = np.max(output.logits, axis=1)
+    np.testing.assert_allclose(np.mean(heat, axis=(1, 2)) + bias, top, rtol=1e-4)
+    assert head_maps(model.model, model.variables["params"], {}, (8, 12)) == []
+
+
+def test_is_exported_or_refused_in_one_line(resmlp: ModuleType) -> None:
+    model = trained(tiny())
+    data = export_stablehlo.serialize(model, model.variables)
+    run = jax.jit(jax_export.deserialize(bytearray(data)).call)
+    expected = np.asarray(inference.make_forward(model)(images(model)).logits)
+    assert_close(np.asarray(run(images(model))), expected)
+    refused = "nothing says which architecture of timm's ResMLP is"
+    with pytest.raises(UserError, match=refused):
+        export.check(model, export.Format.TIMM, WeightDType.FLOAT32)
+    with pytest.raises(UserError, match=r"^there is no \.npz layout for ResMLP: Google published"):
+        google.prefix(model.model, {})
+    with pytest.raises(UserError, match="--sizes: a ResMLP's weights are for 8x12 alone"):
+        check_sizes(model, model.transform, (16,))
+
+
+def test_without_timms_names_its_files_are_refused_in_one_line(
+    resmlp: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nameless = dataclasses.replace(resmlp.FAMILY, timm_names=None)
+    monkeypatch.setitem(models._FAMILIES, resmlp.ResMLPConfig, nameless)
+    with pytest.raises(UserError, match=r"^there are no timm names for ResMLP; give its FAMILY"):
+        weights.to_timm(models.abstract(tiny()), tiny())

@@ -208,7 +208,12 @@ def test_tuples_of_a_config_file_are_checked_too() -> None:
             "no.npz: no such file; the config's docstring says where to get it, or name another: "
             "--config.init.weights=npz:FILE",
         ),
-        ("distill_digits.py", "objective.distill.weights", "no.npz: no such file"),
+        (
+            "distill_digits.py",
+            "objective.distill.weights",
+            "no.npz: no such file; the config's docstring says where to get it, or name another: "
+            "--config.objective.distill.weights=npz:FILE",
+        ),
     ],
 )
 def test_missing_weights_are_named_and_do_not_hide_the_plan(

@@ -114,7 +114,7 @@ class LayersStage(nn.Module):
 
 
 class Stem(nn.Module):
-    """A 7x7 convolution and a max-pool, both of stride 2; with a norm and a ReLU between, or none."""
+    """A 7x7 convolution and a max-pool, both of stride 2; with norm and ReLU between, or none."""
 
     width: int
     layers: Layers
