@@ -39,8 +39,9 @@ def resmlp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)
     spec.loader.exec_module(module)
-    (line,) = re.findall(r"^    (resmlp\..*),$", text, re.MULTILINE)
-    family = eval(line, {"resmlp": module})
+    (names,) = re.findall(r"^    for module in \((.*), resmlp\)$", text, re.MULTILINE)
+    assert f"for module in ({names})" in Path(models.__file__).read_text()
+    family = module.FAMILY
     monkeypatch.setitem(models._FAMILIES, family.config, family)
     for name, cfg in family.variants.items():
         monkeypatch.setitem(models.VARIANTS, name, cfg)

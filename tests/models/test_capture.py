@@ -12,7 +12,9 @@ from tests.weights.runs import make_state
 from vit_jax import models
 from vit_jax.models import cait, convit
 from vit_jax.models.layers import pool, window
+from vit_jax.models.layers.block import BlockConfig
 from vit_jax.models.layers.init import Init
+from vit_jax.models.layers.mlp import Gelu
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -48,7 +50,9 @@ def test_a_vit_block_with_class_token_records_its_attention():
 
 def test_map_pooling_records_the_attention_of_its_query():
     rng = np.random.default_rng(0)
-    layer = pool.MapPool(2, 16, pool.Gelu.TANH, Init.JAX, jnp.float32)
+    sizes = {"num_heads": 2, "mlp_dim": 16, "norm_eps": 1e-6, "qkv_bias": True}
+    facts = {"gelu": Gelu.TANH, "init": Init.JAX, "dtype": jnp.float32}
+    layer = pool.MapPool(BlockConfig(**sizes, **facts))
     x = rng.normal(size=(1, 5, 8)).astype(np.float32)
     shapes = jax.eval_shape(layer.init, jax.random.key(0), jnp.asarray(x))["params"]
     params = jax.tree.map(lambda s: rng.normal(size=s.shape).astype(np.float32) / 2, shapes)

@@ -16,12 +16,12 @@ from vit_jax.data import TransformConfig
 from vit_jax.errors import UserError
 from vit_jax.inference import make_forward
 from vit_jax.inference.trained import Trained
-from vit_jax.models import bit, cait, convit, regnet, resnet
-from vit_jax.models.layers import attention, pool, window
+from vit_jax.models import cait, convit
+from vit_jax.models.layers import block, pool, resnet, window
 from vit_jax.visual import saliency
 from vit_jax.visual.overlay import colors, overlay, spread
 
-RECORDING = (attention, pool, window, bit, cait, convit, regnet, resnet)
+RECORDING = (block, pool, resnet, window, cait, convit)
 NONE = {"mixer"}  # records nothing: its last tokens are its output
 # Where the smallest model takes one: an image that is not square.
 GRIDS = {

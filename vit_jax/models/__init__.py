@@ -38,18 +38,8 @@ from vit_jax.models.swin import SwinConfig
 from vit_jax.models.vit import ViTConfig
 
 _FAMILIES: dict[type, Family] = {
-    one.config: one
-    for one in (
-        vit_family.FAMILY,
-        hybrid.FAMILY,
-        bit.FAMILY,
-        swin.FAMILY,
-        mixer.FAMILY,
-        cait.FAMILY,
-        convit.FAMILY,
-        regnet.FAMILY,
-        resnet.FAMILY,
-    )
+    module.FAMILY.config: module.FAMILY
+    for module in (vit_family, hybrid, bit, swin, mixer, cait, convit, regnet, resnet)
 }
 VARIANTS: dict[str, ModelConfig] = {
     name: cfg for one in _FAMILIES.values() for name, cfg in one.variants.items()

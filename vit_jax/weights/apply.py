@@ -48,7 +48,7 @@ class Source(Protocol):
         ...
 
     def read(self, key: str) -> np.ndarray:
-        """Return one tensor as float32."""
+        """Return one tensor as float32; raises UserError where it holds no floats."""
         ...
 
 
@@ -59,11 +59,9 @@ class Arrays:
         self.name, self._arrays = name, arrays
 
     def shapes(self) -> Mapping[str, Shape]:
-        """Return the shape of every array."""
         return {key: tuple(value.shape) for key, value in self._arrays.items()}
 
     def read(self, key: str) -> np.ndarray:
-        """Return one array as float32."""
         return np.asarray(self._arrays[key], np.float32)
 
 

@@ -61,7 +61,6 @@ class Checkpoint:
         self._arrays: dict[str, np.ndarray] | None = None
 
     def shapes(self) -> Mapping[str, Shape]:
-        """Return the shape of every array, from the record."""
         leaves = self._saved.record.leaves
         return {key: tuple(leaves[name][1]) for key, name in self._names.items()}
 

@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax import models, trees
+from vit_jax import models
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.models.family import Google
+from vit_jax.weights import layout
 from vit_jax.weights.layout import Entry, Part, Shape, renamed
 from vit_jax.weights.resize import positions
 
@@ -71,24 +72,12 @@ def entries(cfg: ModelConfig, shapes: Mapping[str, Shape]) -> list[Entry]:
         UserError: a family of which Google has published no such files.
     """
     names = _Names(cfg, shapes)
-    found = []
-    for full_name, leaf in trees.named_leaves(models.abstract(cfg)):
-        _, name = full_name.split("/", 1)  # without the collection
-        stacked = trees.is_stacked(name)
-        shape: Shape = leaf.shape[1:] if stacked else leaf.shape
-        layers = [
-            names.parts(layer, shape, i) for i, layer in enumerate(trees.layer_names(name, leaf))
-        ]
-        found.append(
-            Entry(
-                name=full_name,
-                shape=leaf.shape,
-                stacked=stacked,
-                layers=tuple(layers),
-                decode=_decoder(layers[0], shape),
-            )
-        )
-    return _with_positions(found, cfg, shapes, names.prefix)
+
+    def place(name: str, shape: Shape, layer: int) -> tuple[tuple[Part, ...], Any, None]:
+        parts = names.parts(name, shape, layer)
+        return parts, _decoder(parts, shape), None
+
+    return _with_positions(layout.entries(cfg, place), cfg, shapes, names.prefix)
 
 
 class _Names:

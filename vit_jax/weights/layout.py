@@ -7,10 +7,12 @@ All of it is pure numpy and exact: transposes, permutations and reshapes.
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from vit_jax import models, trees
+from vit_jax.models import ModelConfig
 from vit_jax.models.family import Rename
 
 Shape = tuple[int, ...]
@@ -56,6 +58,24 @@ class Entry:
     layers: tuple[tuple[Part, ...], ...]
     decode: Callable[[Sequence[np.ndarray]], np.ndarray]
     encode: Callable[[np.ndarray], list[np.ndarray]] | None = None
+
+
+def entries(
+    cfg: ModelConfig, place: Callable[[str, Shape, int], tuple[tuple[Part, ...], Any, Any]]
+) -> list[Entry]:
+    """List every parameter and statistic of a model.
+
+    `place` takes the name, the shape and the number of a layer, and returns its parts with what
+    `Entry` calls decode and encode.
+    """
+    found = []
+    for full_name, leaf in trees.named_leaves(models.abstract(cfg)):
+        name, stacked = full_name.partition("/")[2], trees.is_stacked(full_name)
+        shape: Shape = leaf.shape[1:] if stacked else leaf.shape
+        names = enumerate(trees.layer_names(name, leaf))
+        layers, decoders, encoders = zip(*(place(n, shape, i) for i, n in names), strict=True)
+        found.append(Entry(full_name, leaf.shape, stacked, layers, decoders[0], encoders[0]))
+    return found
 
 
 class Layout(NamedTuple):

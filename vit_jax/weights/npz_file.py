@@ -73,11 +73,9 @@ class Npz:
             self._members[key] = member
 
     def shapes(self) -> Mapping[str, Shape]:
-        """Return the shape of every array, as its header says."""
         return {key: member.shape for key, member in self._members.items()}
 
     def read(self, key: str) -> np.ndarray:
-        """Return one array as float32; raises UserError where the data are not what was said."""
         member = self._members[key]
         if not _is_float(member.dtype):
             raise UserError(

@@ -35,11 +35,9 @@ class Renamed:
         self._shapes = {key: sizes.get(key, there[old]) for key, old in keys.items()}
 
     def shapes(self) -> Mapping[str, Shape]:
-        """Return the shape of every tensor, by its new name."""
         return self._shapes
 
     def read(self, key: str) -> np.ndarray:
-        """Return one tensor by its new name."""
         return self._source.read(self._keys[key]).reshape(self._shapes[key])
 
 

@@ -30,14 +30,12 @@ class SafeTensors:
         check_names(path, file.keys())
 
     def shapes(self) -> Mapping[str, Shape]:
-        """Return the shape of every tensor, from the header."""
         return {
             key: tuple(self._file.get_slice(key).get_shape())
             for key in self._file.keys()  # noqa: SIM118 (not a dict)
         }
 
     def read(self, key: str) -> np.ndarray:
-        """Return one tensor as float32; raises UserError where it holds no floats."""
         kind = self._file.get_slice(key).get_dtype()
         if kind not in _BITS:
             raise UserError(f"{self.name}: {key} is {kind}, not a tensor of floats")

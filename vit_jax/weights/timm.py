@@ -7,9 +7,10 @@ Our names are timm's but for those; stacked parameters are split by layer.
 import re
 from typing import Any
 
-from vit_jax import models, trees
+from vit_jax import models
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
+from vit_jax.weights import layout as layout_lib
 from vit_jax.weights.layout import Entry, Part, Shape, pointwise, renamed, torch_layout
 
 
@@ -39,26 +40,17 @@ def _heads(name: str, cfg: Any) -> int:
 
 def entries(cfg: ModelConfig) -> list[Entry]:
     """List every parameter and statistic of a model with its place in a timm state_dict."""
-    found, convolutions = [], models.family(cfg).timm_convolutions
-    for full_name, leaf in trees.named_leaves(models.abstract(cfg)):
-        _, name = full_name.split("/", 1)  # without the collection
-        layers = trees.layer_names(name, leaf)
-        shape: Shape = leaf.shape[1:] if trees.is_stacked(name) else leaf.shape
-        if convolutions and re.search(convolutions, name):
-            layout = pointwise(shape)
-        else:
-            layout = torch_layout(name, shape, _heads(name, cfg))
-        found.append(
-            Entry(
-                name=full_name,
-                shape=leaf.shape,
-                stacked=trees.is_stacked(name),
-                layers=tuple((Part(key(layer, cfg), layout.shape),) for layer in layers),
-                decode=lambda parts, layout=layout: layout.decode(parts[0]),
-                encode=lambda value, layout=layout: [layout.encode(value)],
-            )
+    convolutions = models.family(cfg).timm_convolutions
+
+    def place(name: str, shape: Shape, _: int) -> tuple[tuple[Part, ...], Any, Any]:
+        is_convolution = convolutions and re.search(convolutions, name)
+        layout = (
+            pointwise(shape) if is_convolution else torch_layout(name, shape, _heads(name, cfg))
         )
-    return found
+        parts = (Part(key(name, cfg), layout.shape),)
+        return parts, lambda parts: layout.decode(parts[0]), lambda value: [layout.encode(value)]
+
+    return layout_lib.entries(cfg, place)
 
 
 def is_ignored(key: str) -> bool:

@@ -33,11 +33,9 @@ class TorchTensors:
         self.name, self._tensors = path, tensors
 
     def shapes(self) -> Mapping[str, Shape]:
-        """Return the shape of every tensor."""
         return {key: tuple(value.shape) for key, value in self._tensors.items()}
 
     def read(self, key: str) -> np.ndarray:
-        """Return one tensor as float32; raises UserError where it holds no floats."""
         value = self._tensors[key]
         if not value.is_floating_point():
             raise UserError(f"{self.name}: {key} is {value.dtype}, not a tensor of floats")
