@@ -29,7 +29,7 @@ from vit_jax.models import DType
 
 INPUT, OUTPUT = "images", "logits"
 OPSET = 21
-MAX_BYTES = 2**31 - 2**26  # of one file, a protocol buffer; the graph itself is within the rest
+MAX_BYTES = 2**31 - 2**26  # a protocol buffer; 64 MiB of its 2 GiB are left for the graph itself
 _INSTALL = (
     "pip install -e '.[onnx]' && pip install --no-deps -r requirements-onnx.txt "
     "(jax2onnx 0.17.1; its own requirements would bring an older Orbax)"
@@ -84,8 +84,8 @@ def serialize(trained: Trained) -> bytes:
                 output_names=[OUTPUT],
             )
         except NotImplementedError as error:
-            told = " ".join(str(error).split())
-            raise UserError(f"jax2onnx has no counterpart of this model: {told}") from error
+            reason = " ".join(str(error).split())
+            raise UserError(f"jax2onnx has no counterpart of this model: {reason}") from error
     return graph.SerializeToString()
 
 

@@ -59,18 +59,18 @@ def _client() -> Any:
 def _in_words(repo: str, rest: str = "") -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # of what its HTTP client raises, each version has another
+    except Exception as error:  # each version of its HTTP client raises another
         raise UserError(f"--push={repo}: {_reason(error)}{rest}") from error
 
 
 def _reason(error: Exception) -> str:
     """Say in one line what the Hub, or the way to it, said."""
     status = getattr(getattr(error, "response", None), "status_code", None)
-    told = getattr(error, "server_message", None) or " ".join(str(error).split())
+    reason = getattr(error, "server_message", None) or " ".join(str(error).split())
     if status in (401, 403):
-        return f"the Hub refuses the token ({status}: {told}); it must be allowed to write there"
+        return f"the Hub refuses the token ({status}: {reason}); it must be allowed to write there"
     if status == 404:
-        return f"the Hub knows no such user or organisation, or not for this token (404: {told})"
+        return f"the Hub knows no such user or organisation, or not for this token (404: {reason})"
     if status:
-        return f"the Hub answers {status}: {told}"
-    return f"the Hub cannot be reached, or its answer not read: {told}"
+        return f"the Hub answers {status}: {reason}"
+    return f"the Hub cannot be reached, or its answer not read: {reason}"

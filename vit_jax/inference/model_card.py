@@ -125,18 +125,18 @@ def _evaluation(trained: Trained, change: Change) -> str:
     measured = {
         name: value for name, value in trained.metrics.items() if not name.endswith("/num_examples")
     }
-    told = "No measurement came with the weights."
+    text = "No measurement came with the weights."
     if measured:
         rows = "\n".join(
             f"| {name} | {value:.2%} |" if "/top" in name else f"| {name} | {value:.4f} |"
             for name, value in sorted(measured.items())
         )
         without = " and without the changes named above" if changes(trained) else ""
-        told = (
+        text = (
             f"Measured by the run, before this export{without}:"
             f"\n\n| evaluation | value |\n|---|--:|\n{rows}"
         )
-    return f"{told}\n\nAgainst the model before the export: {change}."
+    return f"{text}\n\nAgainst the model before the export: {change}."
 
 
 # Filters that timm's transforms, which are Pillow's, do not have.
@@ -149,9 +149,9 @@ _FILTERS = {
 
 def _limits(trained: Trained, form: str) -> str:
     resizing = _FILTERS.get(trained.transform.resize) if form == "timm" else None
-    told = f"The model was evaluated on images resized {resizing}. timm's transform has none such; "
-    told += "`config.json` names the nearest, which is antialiased, and accuracy may differ.\n\n"
-    return (told if resizing else "") + (
+    text = f"The model was evaluated on images resized {resizing}. timm's transform has none such; "
+    text += "`config.json` names the nearest, which is antialiased, and accuracy may differ.\n\n"
+    return (text if resizing else "") + (
         f"It chooses among {trained.model.num_classes:,} classes, whatever an image shows. How it "
         "does on other cameras, places, people or corruptions than those of its data was not "
         "measured unless this page says so, and its probabilities are not calibrated. No licence "

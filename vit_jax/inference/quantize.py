@@ -19,7 +19,7 @@ from vit_jax import trees
 
 # Elements of one layer's array below which shrinking it saves nothing worth its rounding.
 MIN_SIZE = 1024
-_LEVELS = 127  # of each sign: -128 is left out, so that the range is symmetric
+_LEVELS = 127  # levels of each sign: -128 is left out, so that the range is symmetric
 
 
 class WeightDType(enum.StrEnum):

@@ -33,10 +33,10 @@ def hub_config(trained: Trained) -> dict[str, Any]:
     for name, value in fixed.items():
         found = getattr(cfg, name)
         if found != value:
-            told = f"{value:g}" if isinstance(value, float) else value
+            shown = f"{value:g}" if isinstance(value, float) else value
             raise UserError(
-                f"timm's {architecture} has model.{name}={told}, not {found}; where the weights "
-                f"bear it, change it by --model.{name}={told}"
+                f"timm's {architecture} has model.{name}={shown}, not {found}; where the weights "
+                f"bear it, change it by --model.{name}={shown}"
             )
     height, width = trained.image_size
     channels, transform = trained.channels, trained.transform

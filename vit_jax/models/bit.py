@@ -48,7 +48,7 @@ class BiTConfig(ModelConfig):
         num_groups, conv_eps: of `group`: the GroupNorms' groups, and what is added to a kernel's
             variance when it is standardised (timm: 1e-8).
         padding: how the border is seen.
-        init: whose initial weights, `jax` (big_vision) or `timm`.
+        init: the code by whose rules weights are initialised, `jax` (big_vision) or `timm`.
     """
 
     depths: tuple[int, ...] = value((3, 4, 6, 3), least=1)

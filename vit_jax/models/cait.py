@@ -56,7 +56,7 @@ class CaiTConfig(ModelConfig):
             class-attention blocks.
         attention_dropout_rate: on the attention weights, likewise.
         drop_path_rate: stochastic depth, the same in every block among patches, none in the others.
-        init: whose initial weights.
+        init: the code by whose rules weights are initialised.
     """
 
     patch: tuple[int, ...] = (16, 16)

@@ -55,7 +55,7 @@ class ConViTConfig(ModelConfig):
         attention_dropout_rate: on the attention weights.
         drop_path_rate: stochastic depth of the last block, from 0 linearly.
         attention: which attention kernel, in both kinds of block.
-        init: whose initial weights, but for those of GPSA that make it a convolution.
+        init: the code by whose rules all weights start but those that make GPSA a convolution.
     """
 
     patch: tuple[int, ...] = (16, 16)

@@ -57,7 +57,7 @@ class HybridConfig(ViTConfig):
         backbone_widths: output channels of each stage, rounded to multiples of 8.
         stem_width: channels of the stem, likewise.
         num_groups, group_norm_eps: of the GroupNorms (timm's eps: 1e-5).
-        weight_std: whose standardisation of the kernels.
+        weight_std: the code whose rule standardises the kernels.
         padding: how the border is seen.
     """
 

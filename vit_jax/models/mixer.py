@@ -32,7 +32,7 @@ class MixerConfig(ModelConfig):
         token_mlp_dim, channel_mlp_dim: hidden widths of the MLPs over the tokens and the channels.
         gelu, norm_eps: facts of the weights.
         drop_path_rate, drop_path_rule: stochastic depth and how it runs over the blocks.
-        init: whose initial weights.
+        init: the code by whose rules weights are initialised.
     """
 
     patch: tuple[int, ...] = (16, 16)

@@ -20,7 +20,7 @@ from vit_jax.models.family import Family, Rename, Timm, taken, variants
 from vit_jax.models.layers.resnet import ConvNorm, StageShape, apply_stages, classify_map
 from vit_jax.sharding import BATCH_AXES, constrain
 
-_MULTIPLE = 8  # of which every width of the quantised line is one (section 3.3)
+_MULTIPLE = 8  # every width of the quantised line is a multiple of it (section 3.3)
 _DEEPEST = 1000  # blocks
 
 

@@ -45,7 +45,7 @@ class SwinConfig(ModelConfig):
         attention_dropout_rate: on the attention weights.
         drop_path_rate, drop_path_rule: stochastic depth and how it runs over the blocks of all
             stages.
-        init: whose initial weights.
+        init: the code by whose rules weights are initialised.
     """
 
     patch: tuple[int, ...] = (4, 4)

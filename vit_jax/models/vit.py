@@ -59,7 +59,7 @@ class ViTConfig(ModelConfig):
         dropout_rate: after the position embedding, the attention and both MLP layers.
         attention_dropout_rate: on the attention weights.
         drop_path_rate, drop_path_rule: stochastic depth and how it runs over the blocks.
-        init: whose initial weights.
+        init: the code by whose rules weights are initialised.
         attention: which attention kernel.
         token_merging: pairs of similar tokens that every block merges (arXiv:2210.09461), its
             parameters as ever, its loop unrolled; `gap` and `map` weigh tokens by their patches.
@@ -235,7 +235,7 @@ class ViT(nn.Module):
         """Return the encoded tokens and how many patches each stands for (None: one each)."""
         cfg = self.cfg
         fields: dict[str, Any] = {"cfg": BlockConfig.of(cfg), "train": train}
-        if cfg.token_merging and not self.is_initializing():  # whose parameters are the stack's
+        if cfg.token_merging and not self.is_initializing():  # the stack makes the parameters
             fields |= {"merged": cfg.token_merging, "num_prefix": num_prefix(cfg)}
             return merging_stack(self, x, rates, cfg.remat, fields)
         return stack(Block, cfg, name="blocks", depth=cfg.depth, **fields)(x, rates)

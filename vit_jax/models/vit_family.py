@@ -55,7 +55,7 @@ def _images(cfg: ViTConfig) -> Images:
     if cfg.pre_norm:  # CLIP
         mean, std = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
         return Images((mean, std), 1.0)
-    # Of those born in PyTorch, DeiT's; not so ViT's and SigLIP's.
+    # Networks born in PyTorch have DeiT's; ViT's and SigLIP's were trained by Google.
     mean_std = IMAGENET if cfg.init is Init.TIMM else HALF
     # SigLIP is trained, not fine-tuned, at a higher resolution.
     return Images(mean_std, 0.9, 1.0 if cfg.class_token else 0.9)

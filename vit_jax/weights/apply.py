@@ -191,14 +191,14 @@ def _check_keys(
         left = [f"{key} {list(shapes[key])}" for key in unused]
         problems.append(f"has more than the model: {_listed(left)}")
     if problems:
-        told = f"{file} {'; it '.join(problems)}; choose the config it was made with"
+        message = f"{file} {'; it '.join(problems)}; choose the config it was made with"
         if not modules <= {"head", "head_dist", "pre_logits"}:
-            raise UserError(told)
+            raise UserError(message)
         # "^head" finds head_dist too.
         names = modules - ({"head_dist"} if "head" in modules else set())
         patterns = [f"^{name}" for name in sorted(names)]
         lacking = bool(missing) and not wrong and not unused and _lacks_head(entries, shapes)
-        raise OtherHead(told, patterns, lacking=lacking)
+        raise OtherHead(message, patterns, lacking=lacking)
 
 
 def _can_resize(entry: Entry, part: Part, there: Shape) -> bool:
@@ -233,7 +233,7 @@ def _read(
         layer = np.asarray(entry.decode(values))
         target = entry.shape[1:] if entry.stacked else entry.shape
         if resize is not None and RESIZABLE.search(entry.name):
-            # Of the same shape too: a grid of 2 x 8 is none of 4 x 4.
+            # Tables of equal shape too: a grid of 2 x 8 is not one of 4 x 4.
             layer = resize(entry.name, layer, target)
         assert layer.shape == target, (entry.name, layer.shape, target)
         if entry.stacked:

@@ -111,7 +111,7 @@ def load(
         place, ema: which, as in `Checkpoint`.
         cfg: the model to fill; it may differ from the run's in image size, window and patch.
         skip: as in `apply.fill`.
-        resize: by whose rule tables and kernels of another size are brought to `cfg`'s.
+        resize: the rule that resizes tables and kernels of another size.
         only_check: read no array.
 
     Raises:

@@ -18,7 +18,7 @@ class InitConfig:
             "ckpt:DIR@best", "ckpt:DIR@latest"; "" starts from random parameters.
         skip: regexes over parameter names; what they find is not read, and starts as it would have
             without `weights`.
-        resize: by whose rule position tables, bias tables and patch kernels are brought to size.
+        resize: the rule that resizes position tables, bias tables and patch kernels.
         ema: take the moving average of the other run's parameters, not the parameters.
     """
 

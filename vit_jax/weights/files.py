@@ -11,7 +11,7 @@ from vit_jax.errors import UserError
 # Published checkpoints hold some hundreds; optimizer state triples that.
 MAX_TENSORS = 2**16
 MAX_NAME = 512
-# Of an array: no weights have more axes, and no memory holds a longer one.
+# No weights have more axes, and no memory holds a longer one.
 _MAX_AXES, MAX_SIDE = 32, 2**48
 
 

@@ -122,7 +122,7 @@ _FUSED = {"qkv": 3, "qk": 2, "kv": 2}
 
 
 def torch_layout(name: str, shape: Shape, heads: int) -> Layout:
-    """Return PyTorch's layout of one layer of a parameter, told by its name and rank.
+    """Return PyTorch's layout of one layer of a parameter, by its name and rank.
 
     `heads` is that of the attention the parameter belongs to; elsewhere it has no effect.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`load(ref, config)`: from any file of weights the variables of a model, or one line why not."""
+"""Load weights of any supported format into a model's variables, or raise what does not fit."""
 
 import contextlib
 import os
@@ -38,7 +38,7 @@ def load(
             installed) under timm's or the authors' names, "ckpt:DIR[@step]" of a run of our own.
         cfg: the model; everything in it must be in the file and fit, and nothing be left over.
         skip: regexes over parameter names: those keep the model's own initial values.
-        resize: whose rule brings position tables, bias tables and patch kernels to their size here.
+        resize: the rule that resizes position tables, bias tables and patch kernels.
         ema: of a run, take the moving average of the parameters.
         key: of the initial values of what is skipped; that of seed 0 by default.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The authors' own PyTorch files under timm's names, told by the names that they hold.
+"""The authors' own PyTorch files under timm's names, recognised by the names that they hold.
 
 facebookresearch/deit and convit, microsoft/Swin-Transformer, torchvision's RegNet, and timm before
 it named things as it does now. What no rule of the family's speaks of has timm's name already.

@@ -164,7 +164,7 @@ def resizer(rule: Resize, cfg: ModelConfig, old: ModelConfig | None = None) -> R
     """Return what brings a file's tables and kernels to the sizes of `cfg`'s model.
 
     Args:
-        rule: whose; AUTO is timm's here, NONE gives None.
+        rule: AUTO is timm's here, NONE gives None.
         cfg: the model that is filled.
         old: the model that the file was saved from, where that is known; else its grids and windows
             are taken to be square.

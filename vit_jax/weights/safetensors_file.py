@@ -17,7 +17,7 @@ from vit_jax.weights.layout import Shape
 
 # About 100 bytes a tensor: the largest published file's has some hundred kilobytes.
 _HEADER_BYTES = 2**23
-# Of a damaged one, read once more to name a tensor: Python takes twenty times its size for that.
+# A damaged header up to this size is parsed to name a tensor; Python takes twenty times its size.
 _TOLD_BYTES = 2**20
 _BITS = {"F64": 64, "F32": 32, "F16": 16, "BF16": 16}
 

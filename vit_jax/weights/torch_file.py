@@ -70,7 +70,7 @@ def opened(path: str) -> Iterator[TorchTensors]:
                 f"{path} holds more than tensors ({code[1][:80]}), which could run code: not read; "
                 "where you trust it, save its state_dict as safetensors"
             ) from None
-        if isinstance(error, pickle.UnpicklingError):  # whose text is a page of advice
+        if isinstance(error, pickle.UnpicklingError):  # its text is a page of advice
             error = ValueError("no pickle of tensors")
         raise damaged(path, "", error) from None
     tensors = _unwrap(path, loaded)
@@ -86,7 +86,7 @@ def _kind(value: Any) -> str:
 
 
 _scalar = np.float64(0).__reduce__()[0]
-# What training scripts store beside the weights: parsed flags, paths, numbers of numpy's (whose
+# What training scripts store beside the weights: parsed flags, paths, numbers of numpy's (their
 # constructor has two names, before and since numpy 2).
 _PLAIN = [
     argparse.Namespace,

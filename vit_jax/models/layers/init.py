@@ -27,10 +27,10 @@ class Rules:
     """The initializers of one code, by the role of the weight."""
 
     linear: Initializer
-    qkv: Callable[[int], Initializer]  # of the number of projections fused in one kernel
+    qkv: Callable[[int], Initializer]  # takes the number of projections fused in one kernel
     mlp_bias: Initializer
     patch_kernel: Initializer
-    patch_bias: Callable[[int], Initializer]  # of the fan-in of the patch kernel
+    patch_bias: Callable[[int], Initializer]  # takes the fan-in of the patch kernel
     token: Initializer
 
 

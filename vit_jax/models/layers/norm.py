@@ -170,12 +170,12 @@ def _group_backward(
     x, scale, mean, variance = saved
     inverse = jax.lax.rsqrt(variance + epsilon)
     dy = gradients[0].astype(jnp.float32)
-    # Of `x` alone XLA's CPU backend would make `unit` before `dy` is there, often in the forward
-    # pass, and hold one a layer: a tenth of a ResNet's step. It drops optimization barriers before
-    # it orders; a sum with 0 * dy stays, since that of NaN is not 0.
+    # XLA's CPU backend would compute `unit` from `x` alone before `dy` is there, often in the
+    # forward pass, and hold one per layer: a tenth of a ResNet's step. It drops optimization
+    # barriers before it orders operations; the sum with 0 * dy stays, since 0 * NaN is not 0.
     unit = (x.astype(jnp.float32) + 0 * dy - mean[:, None]) * inverse[:, None]
     of_bias, of_scale = dy.sum(axis=1), (dy * unit).sum(axis=1)
-    # What moves the mean and what moves the deviation changes nothing.
+    # A gradient that only moves the mean or the deviation of a group changes nothing.
     shift = _over_groups(of_bias * scale[None], group_width) / x.shape[1]
     stretch = _over_groups(of_scale * scale[None], group_width) / x.shape[1]
     dx = (dy * scale[None, None] - shift[:, None] - unit * stretch[:, None]) * inverse[:, None]

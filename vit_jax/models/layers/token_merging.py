@@ -46,7 +46,7 @@ class Matching(NamedTuple):
 def match(a: Float[Array, "B M d"], b: Float[Array, "B N d"], r: int) -> Matching:
     """Find the r most similar pairs, by the cosine, of a token of A and its nearest one of B.
 
-    Several tokens of A may go to one of B. Of equals the first counts.
+    Several tokens of A may go to one of B. Among equals the first counts.
 
     Args:
         a: what each token of A is compared by.
