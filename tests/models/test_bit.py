@@ -28,7 +28,7 @@ NAMES |= {name: name for name in ("resnetv2_50", "resnetv2_101", "resnetv2_152")
 
 
 def test_every_row_is_compared() -> None:
-    assert set(NAMES) <= set(bit.VARIANTS)
+    assert set(NAMES) <= set(bit.FAMILY.variants)
     assert set(NAMES.values()) == {name for name in TABLE if name.startswith("resnetv2_")}
 
 

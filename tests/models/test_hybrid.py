@@ -39,7 +39,7 @@ ROWS = {
 
 
 def test_every_row_and_variant_is_compared() -> None:
-    assert set(NAMES) == set(hybrid.VARIANTS)
+    assert set(NAMES) == set(hybrid.FAMILY.variants)
     rows = {name for name in TABLE if name.startswith("vit_") and ("_r_" in name or "_s32" in name)}
     assert set(ROWS.values()) == rows | {"vit_base_r50_s16_224", "vit_base_r50_s16_384"}
 
@@ -99,7 +99,7 @@ def test_standardisation_of_google_shows_in_the_logits() -> None:
 
 
 def test_only_google_s_standardisation_is_published() -> None:
-    for name, cfg in hybrid.VARIANTS.items():
+    for name, cfg in hybrid.FAMILY.variants.items():
         assert cfg.weight_std is Standardise.GOOGLE, name
         assert cfg.gelu is Gelu.TANH, name
 

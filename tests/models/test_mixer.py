@@ -26,7 +26,7 @@ NAMES = {f"mixer_{s}{p}": f"mixer_{s}{p}_224" for s in ("s", "b", "l") for p in 
 
 
 def test_every_row_and_variant_is_compared() -> None:
-    assert set(NAMES) == set(mixer.VARIANTS)
+    assert set(NAMES) == set(mixer.FAMILY.variants)
     assert set(NAMES.values()) == {name for name in TABLE if name.startswith("mixer_")}
 
 

@@ -39,7 +39,7 @@ NAMES = {
 
 
 def test_every_row_and_variant_is_compared() -> None:
-    assert set(NAMES) == set(swin.VARIANTS)
+    assert set(NAMES) == set(swin.FAMILY.variants)
     assert set(NAMES.values()) == {name for name in TABLE if name.startswith("swin_")}
 
 

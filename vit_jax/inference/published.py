@@ -17,7 +17,7 @@ from vit_jax import models
 from vit_jax.data import Crop, CropRule, Resize, TransformConfig
 from vit_jax.errors import UserError, shown
 from vit_jax.models import ModelConfig, pair
-from vit_jax.models.family import HALF, IMAGENET, Channels
+from vit_jax.models.facts import HALF, IMAGENET, Channels
 from vit_jax.weights.load import split
 
 TABLE = Path(__file__).with_name("published.tsv")

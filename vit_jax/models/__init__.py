@@ -28,7 +28,7 @@ from vit_jax.models.base import CAPTURED, DType, ModelConfig, Output, Remat, pai
 from vit_jax.models.bit import BiTConfig
 from vit_jax.models.cait import CaiTConfig
 from vit_jax.models.convit import ConViTConfig
-from vit_jax.models.family import Attention, Family
+from vit_jax.models.facts import Attention, Family
 from vit_jax.models.hybrid import HybridConfig
 from vit_jax.models.mixer import MixerConfig
 from vit_jax.models.mup import growth, logit_factor

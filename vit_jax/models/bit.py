@@ -12,9 +12,8 @@ from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
 from vit_jax.fields import value
-from vit_jax.models import base
+from vit_jax.models import base, facts
 from vit_jax.models.base import ModelConfig, Output
-from vit_jax.models.family import HALF, Family, Google, Images, Timm, google_unit, taken, variants
 from vit_jax.models.layers.conv import Padding, WeightStd
 from vit_jax.models.layers.init import Init, Initializer
 from vit_jax.models.layers.resnet import (
@@ -64,7 +63,7 @@ class BiTConfig(ModelConfig):
     zero_head: bool = True
 
 
-VARIANTS: dict[str, BiTConfig] = variants(BiTConfig)
+VARIANTS: dict[str, BiTConfig] = facts.variants(BiTConfig)
 _HEAD_INIT: dict[Init, Initializer] = {
     Init.JAX: nn.initializers.lecun_normal(),
     Init.TIMM: nn.initializers.normal(0.01),
@@ -152,12 +151,12 @@ _ARCHITECTURES = {
 }
 
 
-def _timm(cfg: BiTConfig) -> Timm:
-    args = taken(cfg, channels="widths", stem_chs="stem_width")
+def _timm(cfg: BiTConfig) -> facts.Timm:
+    args = facts.taken(cfg, channels="widths", stem_chs="stem_width")
     fixed = {"norm_eps": 1e-5}
     if cfg.norm is Norm.BATCH:
-        args |= taken(cfg, "width_factor", layers="depths")
-        return Timm("resnetv2_50", args, {**fixed, "padding": Padding.SYMMETRIC}, "stem/conv")
+        args |= facts.taken(cfg, "width_factor", layers="depths")
+        return facts.Timm("resnetv2_50", args, {**fixed, "padding": Padding.SYMMETRIC}, "stem/conv")
     name = _ARCHITECTURES.get((cfg.depths, cfg.width_factor))
     if name is None:
         raise UserError(
@@ -165,15 +164,15 @@ def _timm(cfg: BiTConfig) -> Timm:
             f"it has {', '.join(_ARCHITECTURES.values())}"
         )
     fixed |= {"conv_eps": 1e-8, "num_groups": 32, "padding": Padding.FIXED}
-    return Timm(name, args, fixed, "stem/conv")
+    return facts.Timm(name, args, fixed, "stem/conv")
 
 
-_GOOGLE = Google(
+_GOOGLE = facts.Google(
     names=(
         (r"^stem/conv/", "root_block/standardized_conv2d/"),
         (r"^norm/", "group_norm/"),
         (r"^head/", "head/conv2d/"),
-        (r"^stage(\d+)/block(\d+)/", google_unit("02d")),
+        (r"^stage(\d+)/block(\d+)/", facts.google_unit("02d")),
         (r"/downsample/conv/", "/a/proj/standardized_conv2d/"),
         (r"/conv([123])/", lambda found: f"/{'abc'[int(found[1]) - 1]}/standardized_conv2d/"),
         (r"/norm([123])/", lambda found: f"/{'abc'[int(found[1]) - 1]}/group_norm/"),
@@ -184,12 +183,12 @@ _GOOGLE = Google(
     prefixes=("resnet/",),
     head_is_convolution=True,
 )
-FAMILY = Family(
+FAMILY = facts.Family(
     config=BiTConfig,
     module=BiT,
     variants=VARIANTS,
     validate=validate,
-    images=lambda cfg: Images(HALF, 1.0, bilinear=True),
+    images=lambda cfg: facts.Images(facts.HALF, 1.0, bilinear=True),
     timm=_timm,
     timm_names=lambda cfg: (
         (r"^stage(\d+)/block(\d+)/", r"stages/\1/blocks/\2/"),

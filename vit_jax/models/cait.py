@@ -13,20 +13,8 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.fields import value
-from vit_jax.models import base
+from vit_jax.models import base, facts
 from vit_jax.models.base import ModelConfig, Output, record
-from vit_jax.models.family import (
-    Attention,
-    Family,
-    Grid,
-    Heads,
-    Images,
-    Timm,
-    ratio,
-    taken,
-    transformer_args,
-    variants,
-)
 from vit_jax.models.layers.attention import AttentionImpl, attend, attention_weights
 from vit_jax.models.layers.block import BlockConfig, PreNormBlock
 from vit_jax.models.layers.dense import Dense, HeadsDense, classifier
@@ -76,9 +64,6 @@ class CaiTConfig(ModelConfig):
     init: Init = Init.TIMM
 
 
-VARIANTS: dict[str, CaiTConfig] = variants(CaiTConfig)
-
-
 def validate(cfg: CaiTConfig) -> None:
     """Refuse fields that do not go together, in one line that names them."""
     base.patch_grid(cfg)
@@ -108,7 +93,7 @@ class HeadMix(nn.Module):
 class TalkingHeads(nn.Module):
     """Self-attention whose heads mix their logits and then their weights (arXiv:2003.02436).
 
-    The columns of the qkv kernel [D, 3D] are ordered (head, {q,k,v}, d), as in Attention.
+    The columns of the qkv kernel [D, 3D] are ordered (head, {q,k,v}, d), as in `Attention`.
     """
 
     cfg: BlockConfig
@@ -208,27 +193,27 @@ class CaiT(nn.Module):
         return Output(logits=logits, features=features, tokens=x)
 
 
-def _attention(cfg: CaiTConfig, grid: Grid) -> Attention:
+def _attention(cfg: CaiTConfig, grid: facts.Grid) -> facts.Attention:
     # No rollout: talking heads' weights are below 0, too.
-    blocks = Heads("block", "blocks/attn/weights", "mean over all patches", slice(None))
-    reading = Heads("class attention", "token_blocks/attn/weights", "class token", None)
-    return Attention("class attention", (blocks, reading), reader=reading.weights)
+    blocks = facts.Heads("block", "blocks/attn/weights", "mean over all patches", slice(None))
+    reading = facts.Heads("class attention", "token_blocks/attn/weights", "class token", None)
+    return facts.Attention("class attention", (blocks, reading), reader=reading.weights)
 
 
-def _timm(cfg: CaiTConfig) -> Timm:
-    args = taken(cfg, init_values="layer_scale", depth_token_only="token_depth")
-    args["mlp_ratio_token_only"] = ratio(cfg.token_mlp_dim, cfg.dim)
+def _timm(cfg: CaiTConfig) -> facts.Timm:
+    args = facts.taken(cfg, init_values="layer_scale", depth_token_only="token_depth")
+    args["mlp_ratio_token_only"] = facts.ratio(cfg.token_mlp_dim, cfg.dim)
     fixed = {"gelu": Gelu.ERF, "norm_eps": 1e-6}
-    return Timm("cait_xxs24_224", {**transformer_args(cfg), **args}, fixed)
+    return facts.Timm("cait_xxs24_224", {**facts.transformer_args(cfg), **args}, fixed)
 
 
-FAMILY = Family(
+FAMILY = facts.Family(
     config=CaiTConfig,
     module=CaiT,
-    variants=VARIANTS,
+    variants=facts.variants(CaiTConfig),
     validate=validate,
     attention=_attention,
-    images=lambda cfg: Images(crop=1.0),
+    images=lambda cfg: facts.Images(crop=1.0),
     timm=_timm,
     timm_names=lambda cfg: (
         (r"^patch_embed/", "patch_embed/proj/"),

@@ -12,19 +12,8 @@ from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
 from vit_jax.fields import value
-from vit_jax.models import base
+from vit_jax.models import base, facts
 from vit_jax.models.base import ModelConfig, Output, record
-from vit_jax.models.family import (
-    Attention,
-    Family,
-    Grid,
-    Heads,
-    Rename,
-    Timm,
-    taken,
-    transformer_args,
-    variants,
-)
 from vit_jax.models.layers.attention import AttentionImpl, attend, attention_weights, check_impl
 from vit_jax.models.layers.block import Block, BlockConfig, PreNormBlock
 from vit_jax.models.layers.dense import Dense, HeadsDense, classifier
@@ -78,9 +67,6 @@ class ConViTConfig(ModelConfig):
     def dim(self) -> int:
         """D, the width."""
         return self.num_heads * self.head_dim
-
-
-VARIANTS: dict[str, ConViTConfig] = variants(ConViTConfig)
 
 
 def validate(cfg: ConViTConfig) -> None:
@@ -238,10 +224,10 @@ class ConViT(nn.Module):
         return Output(logits=logits, features=features, tokens=x)
 
 
-def _attention(cfg: ConViTConfig, grid: Grid) -> Attention:
+def _attention(cfg: ConViTConfig, grid: facts.Grid) -> facts.Attention:
     centre = grid[0] // 2 * grid[1] + grid[1] // 2
     path = "local_blocks/attn/"
-    local = Heads(
+    local = facts.Heads(
         "local block",
         path + "weights",
         "centre patch",
@@ -252,20 +238,20 @@ def _attention(cfg: ConViTConfig, grid: Grid) -> Attention:
         ),
         gates=path + "gating_param",
     )
-    blocks = Heads("block", "blocks/attn/weights", "class token", slice(1))
+    blocks = facts.Heads("block", "blocks/attn/weights", "class token", slice(1))
     reader = "first patch" if cfg.local_up_to_layer >= cfg.depth else "class token"
     rolled = (local.weights, blocks.weights)
-    return Attention(f"attention rollout of the {reader}", (local, blocks), rolled)
+    return facts.Attention(f"attention rollout of the {reader}", (local, blocks), rolled)
 
 
-def _timm(cfg: ConViTConfig) -> Timm:
+def _timm(cfg: ConViTConfig) -> facts.Timm:
     # timm multiplies the width by the number of heads.
-    own = taken(cfg, "local_up_to_layer", "locality_strength", embed_dim="head_dim")
+    own = facts.taken(cfg, "local_up_to_layer", "locality_strength", embed_dim="head_dim")
     fixed = {"gelu": Gelu.ERF, "norm_eps": 1e-6}
-    return Timm("convit_tiny", {**transformer_args(cfg), **own}, fixed)
+    return facts.Timm("convit_tiny", {**facts.transformer_args(cfg), **own}, fixed)
 
 
-def _timm_names(cfg: ConViTConfig) -> tuple[Rename, ...]:
+def _timm_names(cfg: ConViTConfig) -> tuple[facts.Rename, ...]:
     # timm numbers local and global blocks in one list.
     return (
         (r"^blocks/(\d+)/", lambda found: f"blocks/{int(found[1]) + cfg.local_up_to_layer}/"),
@@ -274,10 +260,10 @@ def _timm_names(cfg: ConViTConfig) -> tuple[Rename, ...]:
     )
 
 
-FAMILY = Family(
+FAMILY = facts.Family(
     config=ConViTConfig,
     module=ConViT,
-    variants=VARIANTS,
+    variants=facts.variants(ConViTConfig),
     validate=validate,
     attention=_attention,
     timm=_timm,

@@ -15,8 +15,7 @@ from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
 from vit_jax.fields import value
-from vit_jax.models import base, vit_family
-from vit_jax.models.family import HALF, Google, Images, Rename, Timm, google_unit, variants
+from vit_jax.models import base, facts, vit_family
 from vit_jax.models.layers.conv import Padding, WeightStd
 from vit_jax.models.layers.resnet import (
     CONV_INIT,
@@ -69,9 +68,6 @@ class HybridConfig(ViTConfig):
     group_norm_eps: float = 1e-6
     weight_std: Standardise = Standardise.GOOGLE
     padding: Padding = Padding.SAME
-
-
-VARIANTS: dict[str, HybridConfig] = variants(HybridConfig)
 
 
 def validate(cfg: HybridConfig) -> None:
@@ -182,7 +178,7 @@ _ARCHITECTURES = {
 }
 
 
-def _timm(cfg: HybridConfig) -> Timm:
+def _timm(cfg: HybridConfig) -> facts.Timm:
     name = _ARCHITECTURES.get(cfg.backbone_depths)
     if name is None:
         raise UserError(
@@ -193,10 +189,10 @@ def _timm(cfg: HybridConfig) -> Timm:
     fixed = {"backbone_widths": widths, "stem_width": 64, "num_groups": 32}
     fixed |= {"group_norm_eps": 1e-5, "weight_std": Standardise.TIMM, "padding": Padding.SAME}
     fixed |= {"norm_eps": 1e-6, "distilled": False, "token_merging": 0}
-    return Timm(name, vit_family.timm(cfg).args, fixed, first="backbone/stem/conv")
+    return facts.Timm(name, vit_family.timm(cfg).args, fixed, first="backbone/stem/conv")
 
 
-def _timm_names(cfg: HybridConfig) -> tuple[Rename, ...]:
+def _timm_names(cfg: HybridConfig) -> tuple[facts.Rename, ...]:
     # Where the stem is all there is, it has no name of its own.
     stem = () if cfg.backbone_depths else ((r"^backbone/stem/", "backbone/"),)
     return (
@@ -208,10 +204,10 @@ def _timm_names(cfg: HybridConfig) -> tuple[Rename, ...]:
 
 
 # Those of the backbone come before those of the blocks, which have norms too.
-_GOOGLE_NAMES: tuple[Rename, ...] = (
+_GOOGLE_NAMES: tuple[facts.Rename, ...] = (
     (r"^backbone/stem/conv/", "conv_root/"),
     (r"^backbone/stem/norm/", "gn_root/"),
-    (r"^backbone/stage(\d+)/block(\d+)/", google_unit("d")),
+    (r"^backbone/stage(\d+)/block(\d+)/", facts.google_unit("d")),
     (r"^(block\d+/unit\d+)/downsample/conv/", r"\1/conv_proj/"),
     (r"^(block\d+/unit\d+)/downsample/norm/", r"\1/gn_proj/"),
     (r"^(block\d+/unit\d+)/norm(\d)/", r"\1/gn\2/"),
@@ -221,12 +217,12 @@ FAMILY = dataclasses.replace(
     vit_family.FAMILY,
     config=HybridConfig,
     module=Hybrid,
-    variants=VARIANTS,
+    variants=facts.variants(HybridConfig),
     validate=validate,
     grids=lambda cfg, size: [token_grid(cfg, size)],
-    images=lambda cfg: Images(HALF, 0.9),
+    images=lambda cfg: facts.Images(facts.HALF, 0.9),
     timm=_timm,
     timm_names=_timm_names,
     official_names=(),
-    google=Google(_GOOGLE_NAMES),
+    google=facts.Google(_GOOGLE_NAMES),
 )

@@ -9,9 +9,8 @@ from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
 from vit_jax.fields import value
-from vit_jax.models import base
+from vit_jax.models import base, facts
 from vit_jax.models.base import ModelConfig, Output
-from vit_jax.models.family import HALF, Family, Google, Images, Timm, ratio, variants
 from vit_jax.models.layers.dense import classifier
 from vit_jax.models.layers.drop import DropPathRule, drop_path, drop_path_rates
 from vit_jax.models.layers.init import RULES, Init
@@ -48,7 +47,7 @@ class MixerConfig(ModelConfig):
     zero_head: bool = True
 
 
-VARIANTS: dict[str, MixerConfig] = variants(MixerConfig)
+VARIANTS: dict[str, MixerConfig] = facts.variants(MixerConfig)
 
 
 def validate(cfg: MixerConfig) -> None:
@@ -103,7 +102,7 @@ class Mixer(nn.Module):
         return Output(logits=logits, features=features, tokens=x)
 
 
-def _timm(cfg: MixerConfig) -> Timm:
+def _timm(cfg: MixerConfig) -> facts.Timm:
     # Nothing changes the patch, the depth and the width of timm's.
     names = {(v.dim, v.depth, v.patch): f"{name}_224" for name, v in VARIANTS.items()}
     name = names.get((cfg.dim, cfg.depth, base.pair(cfg.patch, "patch")))
@@ -114,12 +113,12 @@ def _timm(cfg: MixerConfig) -> Timm:
         )
     args = {
         "img_size": list(base.pair(cfg.image_size, "image_size")),
-        "mlp_ratio": [ratio(w, cfg.dim) for w in (cfg.token_mlp_dim, cfg.channel_mlp_dim)],
+        "mlp_ratio": [facts.ratio(w, cfg.dim) for w in (cfg.token_mlp_dim, cfg.channel_mlp_dim)],
     }
-    return Timm(name, args, {"gelu": Gelu.ERF, "norm_eps": 1e-6})
+    return facts.Timm(name, args, {"gelu": Gelu.ERF, "norm_eps": 1e-6})
 
 
-_GOOGLE = Google(
+_GOOGLE = facts.Google(
     names=(
         (r"^patch_embed/", "stem/"),
         (r"^norm/", "pre_head_layer_norm/"),
@@ -133,13 +132,13 @@ _GOOGLE = Google(
     ),
     stem="stem/kernel",
 )
-FAMILY = Family(
+FAMILY = facts.Family(
     config=MixerConfig,
     module=Mixer,
     variants=VARIANTS,
     validate=validate,
     one_size=True,
-    images=lambda cfg: Images(HALF),
+    images=lambda cfg: facts.Images(facts.HALF),
     timm=_timm,
     timm_names=lambda cfg: ((r"^patch_embed/", "stem/proj/"),),
     google=_GOOGLE,

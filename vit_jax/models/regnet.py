@@ -14,9 +14,8 @@ from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
 from vit_jax.fields import value
-from vit_jax.models import base
+from vit_jax.models import base, facts
 from vit_jax.models.base import ModelConfig, Output
-from vit_jax.models.family import Family, Rename, Timm, taken, variants
 from vit_jax.models.layers.resnet import ConvNorm, StageShape, apply_stages, classify_map
 from vit_jax.sharding import BATCH_AXES, constrain
 
@@ -60,9 +59,6 @@ class RegNetConfig(ModelConfig):
     zero_init_last: bool = True
     dropout_rate: float = value(0.0, least=0, below=1)
     drop_path_rate: float = value(0.0, least=0, below=1)
-
-
-VARIANTS: dict[str, RegNetConfig] = variants(RegNetConfig)
 
 
 def stages(cfg: RegNetConfig) -> list[StageShape]:
@@ -116,10 +112,10 @@ class RegNet(nn.Module):
         return classify_map(self, cfg, x, nn.initializers.normal(0.01), train)
 
 
-def _timm(cfg: RegNetConfig) -> Timm:
+def _timm(cfg: RegNetConfig) -> facts.Timm:
     fields = ("depth", "w0", "wa", "wm", "group_min_ratio", "stem_width", "se_ratio")
-    args = taken(cfg, *fields, group_size="group_width")
-    return Timm("regnety_160", args, {"norm_eps": 1e-5}, "stem/conv")
+    args = facts.taken(cfg, *fields, group_size="group_width")
+    return facts.Timm("regnety_160", args, {"norm_eps": 1e-5}, "stem/conv")
 
 
 def _timm_lacks(cfg: RegNetConfig) -> str:
@@ -128,7 +124,7 @@ def _timm_lacks(cfg: RegNetConfig) -> str:
 
 
 # trunk_output.block1.block1-0.f.a.0.weight, where a.1 is a.0's norm.
-_TORCHVISION: tuple[Rename, ...] = (
+_TORCHVISION: tuple[facts.Rename, ...] = (
     (r"^stem\.0\.", "stem.conv."),
     (r"^stem\.1\.", "stem.bn."),
     (
@@ -144,10 +140,10 @@ _TORCHVISION: tuple[Rename, ...] = (
     (r"\.f\.se\.", ".se."),
     (r"^fc\.", "head.fc."),
 )
-FAMILY = Family(
+FAMILY = facts.Family(
     config=RegNetConfig,
     module=RegNet,
-    variants=VARIANTS,
+    variants=facts.variants(RegNetConfig),
     validate=validate,
     timm=_timm,
     timm_names=lambda cfg: (

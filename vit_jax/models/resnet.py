@@ -12,9 +12,8 @@ from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
 from vit_jax.fields import value
-from vit_jax.models import base
+from vit_jax.models import base, facts
 from vit_jax.models.base import ModelConfig, Output
-from vit_jax.models.family import Family, Images, Timm, taken, variants
 from vit_jax.models.layers.conv import Padding, max_pool
 from vit_jax.models.layers.resnet import ConvNorm, StageShape, apply_stages, classify_map
 from vit_jax.sharding import BATCH_AXES, constrain
@@ -49,9 +48,6 @@ class ResNetConfig(ModelConfig):
     drop_path_rate: float = value(0.0, least=0, below=1)
 
 
-VARIANTS: dict[str, ResNetConfig] = variants(ResNetConfig)
-
-
 def validate(cfg: ResNetConfig) -> None:
     """Refuse fields that do not go together, in one line that names them."""
     base.pair(cfg.image_size, "image_size")
@@ -84,10 +80,10 @@ class ResNet(nn.Module):
         return classify_map(self, cfg, x, kernel_init, train)
 
 
-def _timm(cfg: ResNetConfig) -> Timm:
+def _timm(cfg: ResNetConfig) -> facts.Timm:
     channels = [width // _EXPANSION for width in cfg.widths]
-    args = {**taken(cfg, layers="depths"), "channels": channels}
-    return Timm("resnet50", args, {"norm_eps": 1e-5}, "stem/conv")
+    args = {**facts.taken(cfg, layers="depths"), "channels": channels}
+    return facts.Timm("resnet50", args, {"norm_eps": 1e-5}, "stem/conv")
 
 
 def _timm_lacks(cfg: ResNetConfig) -> str:
@@ -95,12 +91,12 @@ def _timm_lacks(cfg: ResNetConfig) -> str:
     return "" if fits else "another model.stem_width than 64 or other than 4 model.depths"
 
 
-FAMILY = Family(
+FAMILY = facts.Family(
     config=ResNetConfig,
     module=ResNet,
-    variants=VARIANTS,
+    variants=facts.variants(ResNetConfig),
     validate=validate,
-    images=lambda cfg: Images(bilinear=True),
+    images=lambda cfg: facts.Images(bilinear=True),
     timm=_timm,
     timm_names=lambda cfg: (
         (

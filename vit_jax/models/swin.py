@@ -14,9 +14,8 @@ from jaxtyping import Array, Float
 
 from vit_jax.errors import UserError
 from vit_jax.fields import value
-from vit_jax.models import base
+from vit_jax.models import base, facts
 from vit_jax.models.base import ModelConfig, Output
-from vit_jax.models.family import Family, Grid, Images, Timm, patch_args, taken, variants
 from vit_jax.models.layers.dense import Dense, classifier
 from vit_jax.models.layers.drop import Dropout, DropPathRule, drop_path, drop_path_rates
 from vit_jax.models.layers.init import RULES, Init
@@ -62,9 +61,6 @@ class SwinConfig(ModelConfig):
     drop_path_rate: float = value(0.0, least=0, below=1)
     drop_path_rule: DropPathRule = DropPathRule.LINEAR
     init: Init = Init.TIMM
-
-
-VARIANTS: dict[str, SwinConfig] = variants(SwinConfig)
 
 
 def validate(cfg: SwinConfig) -> None:
@@ -207,7 +203,7 @@ class Swin(nn.Module):
         return Output(logits=logits, features=features, tokens=tokens)
 
 
-def _grids(cfg: SwinConfig, image_size: Grid) -> list[Grid]:
+def _grids(cfg: SwinConfig, image_size: facts.Grid) -> list[facts.Grid]:
     found = [base.patch_grid(cfg, image_size)]
     for _ in cfg.depths[1:]:
         rows, columns = found[-1]
@@ -215,29 +211,29 @@ def _grids(cfg: SwinConfig, image_size: Grid) -> list[Grid]:
     return found
 
 
-def _windows(cfg: SwinConfig) -> list[Grid]:
+def _windows(cfg: SwinConfig) -> list[facts.Grid]:
     """Return the (rows, columns) of each stage's windows as fitted to its grid of tokens."""
     grids = _grids(cfg, base.pair(cfg.image_size, "image_size"))
     pairs = zip(grids, stage_windows(cfg), strict=True)
     return [fit_window(grid, window, shifted=False)[0] for grid, window in pairs]
 
 
-def _timm(cfg: SwinConfig) -> Timm:
+def _timm(cfg: SwinConfig) -> facts.Timm:
     window = cfg.window if len(cfg.window) > 2 else base.pair(cfg.window, "window")
-    own = taken(cfg, "depths", "num_heads", "mlp_ratio", "qkv_bias", embed_dim="dim")
-    args = {**patch_args(cfg), **own, "window_size": list(window)}
+    own = facts.taken(cfg, "depths", "num_heads", "mlp_ratio", "qkv_bias", embed_dim="dim")
+    args = {**facts.patch_args(cfg), **own, "window_size": list(window)}
     fixed = {"gelu": Gelu.ERF, "norm_eps": 1e-5}
-    return Timm("swin_tiny_patch4_window7_224", args, fixed)
+    return facts.Timm("swin_tiny_patch4_window7_224", args, fixed)
 
 
-FAMILY = Family(
+FAMILY = facts.Family(
     config=SwinConfig,
     module=Swin,
-    variants=VARIANTS,
+    variants=facts.variants(SwinConfig),
     validate=validate,
     grids=_grids,
     windows=_windows,
-    images=lambda cfg: Images(crop=0.9),
+    images=lambda cfg: facts.Images(crop=0.9),
     timm=_timm,
     timm_names=lambda cfg: (
         (r"^patch_embed/", "patch_embed/proj/"),

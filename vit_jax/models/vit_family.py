@@ -8,82 +8,68 @@ tokens and has no patch bias, and SigLIP (arXiv:2303.15343), which has no class 
 attention (`_siglip`) or by the mean (`_siglip_gap`).
 """
 
-from vit_jax.models.family import (
-    HALF,
-    IMAGENET,
-    Attention,
-    Family,
-    Google,
-    Grid,
-    Heads,
-    Images,
-    Rename,
-    Timm,
-    taken,
-    transformer_args,
-    variants,
-)
+from vit_jax.models import facts
 from vit_jax.models.layers.init import Init
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.models.vit import ViT, ViTConfig, num_prefix, validate
 
-VARIANTS: dict[str, ViTConfig] = variants(ViTConfig)
 
-
-def attention(cfg: ViTConfig, grid: Grid) -> Attention:
+def attention(cfg: ViTConfig, grid: facts.Grid) -> facts.Attention:
     """Say what attends in a ViT or a hybrid, and which tokens the head reads."""
     blocks, prefix = "blocks/attn/weights", num_prefix(cfg)
     if cfg.pool is Pool.CLS:
         readers = slice(2 if cfg.distilled else 1)  # a head for each of both tokens
         query = "class and distillation token" if cfg.distilled else "class token"
-        layers = (Heads("block", blocks, query, readers),)
-        return Attention("attention rollout of the class token", layers, (blocks,), readers)
+        layers = (facts.Heads("block", blocks, query, readers),)
+        return facts.Attention("attention rollout of the class token", layers, (blocks,), readers)
     patches = slice(prefix, None)
-    layers = (Heads("block", blocks, "mean over all patches", patches),)
+    layers = (facts.Heads("block", blocks, "mean over all patches", patches),)
     if cfg.pool is Pool.GAP:
         read = slice(0 if cfg.pool_prefix else prefix, None)
-        return Attention("attention rollout, mean over the patches", layers, (blocks,), read)
-    pooling = Heads("pooling", "map_pool/weights", "learned query", None)
-    return Attention(
+        return facts.Attention("attention rollout, mean over the patches", layers, (blocks,), read)
+    pooling = facts.Heads("pooling", "map_pool/weights", "learned query", None)
+    return facts.Attention(
         "attention of the pooling query", (*layers, pooling), (blocks,), patches, pooling.weights
     )
 
 
-def _images(cfg: ViTConfig) -> Images:
+def _images(cfg: ViTConfig) -> facts.Images:
     if cfg.pre_norm:  # CLIP
         mean, std = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-        return Images((mean, std), 1.0)
+        return facts.Images((mean, std), 1.0)
     # Networks born in PyTorch have DeiT's; ViT's and SigLIP's were trained by Google.
-    mean_std = IMAGENET if cfg.init is Init.TIMM else HALF
+    mean_std = facts.IMAGENET if cfg.init is Init.TIMM else facts.HALF
     # SigLIP is trained, not fine-tuned, at a higher resolution.
-    return Images(mean_std, 0.9, 1.0 if cfg.class_token else 0.9)
+    return facts.Images(mean_std, 0.9, 1.0 if cfg.class_token else 0.9)
 
 
 _ACTS = {Gelu.ERF: "gelu", Gelu.TANH: "gelu_tanh", Gelu.QUICK: "quick_gelu"}
 _POOLS = {Pool.CLS: "token", Pool.GAP: "avg", Pool.MAP: "map"}
 
 
-def timm(cfg: ViTConfig) -> Timm:
+def timm(cfg: ViTConfig) -> facts.Timm:
     """Return timm's ViT of a config."""
     clip = cfg.norm_eps == 1e-5
-    args = {**transformer_args(cfg), "act_layer": _ACTS[cfg.gelu]}
+    args = {**facts.transformer_args(cfg), "act_layer": _ACTS[cfg.gelu]}
     if cfg.layer_scale:
         args["init_values"] = cfg.layer_scale
     if cfg.dynamic_image_size:
         args["dynamic_img_size"] = True
     if cfg.distilled:
         fixed = {"norm_eps": 1e-6, "qk_norm": False, "pre_norm": False, "token_merging": 0}
-        return Timm("deit_base_distilled_patch16_224", args, fixed)
-    args |= taken(cfg, "class_token", "fc_norm", "pre_norm", "qk_norm", reg_tokens="num_registers")
+        return facts.Timm("deit_base_distilled_patch16_224", args, fixed)
+    args |= facts.taken(
+        cfg, "class_token", "fc_norm", "pre_norm", "qk_norm", reg_tokens="num_registers"
+    )
     args |= {"global_pool": _POOLS[cfg.pool], "pool_include_prefix": cfg.pool_prefix}
     # A table for the patches alone, ours where positions are fixed; none is timm's "none".
     args["no_embed_class"] = not (cfg.pos_embed is PosEmbed.LEARNED and cfg.pos_embed_prefix)
     if cfg.pos_embed is PosEmbed.NONE:
         args["pos_embed"] = "none"
     name = "vit_base_patch16_clip_224" if clip else "vit_base_patch16_224"
-    return Timm(name, args, {"norm_eps": 1e-5 if clip else 1e-6, "token_merging": 0})
+    return facts.Timm(name, args, {"norm_eps": 1e-5 if clip else 1e-6, "token_merging": 0})
 
 
 def timm_lacks(cfg: ViTConfig) -> str:
@@ -106,11 +92,11 @@ def timm_zeros(cfg: ViTConfig) -> dict[str, int]:
     return {} if cfg.patch_bias or cfg.pre_norm else {"patch_embed.proj.bias": cfg.dim}
 
 
-TIMM_NAMES: tuple[Rename, ...] = (
+TIMM_NAMES: tuple[facts.Rename, ...] = (
     (r"^patch_embed/", "patch_embed/proj/"),
     (r"^map_pool/", "attn_pool/"),
 )
-GOOGLE_NAMES: tuple[Rename, ...] = (
+GOOGLE_NAMES: tuple[facts.Rename, ...] = (
     (r"^cls_token$", "cls"),
     (r"^patch_embed/", "embedding/"),
     (r"^norm/", "Transformer/encoder_norm/"),
@@ -127,10 +113,10 @@ GOOGLE_NAMES: tuple[Rename, ...] = (
     (r"/fc2/", "/Dense_1/"),
     (r"/proj/", "/out/"),
 )
-FAMILY = Family(
+FAMILY = facts.Family(
     config=ViTConfig,
     module=ViT,
-    variants=VARIANTS,
+    variants=facts.variants(ViTConfig),
     validate=validate,
     num_prefix=num_prefix,
     attention=attention,
@@ -140,5 +126,5 @@ FAMILY = Family(
     timm_lacks=timm_lacks,
     timm_zeros=timm_zeros,
     official_names=((r"\.gamma_([12])$", r".ls\1.gamma"),),  # DeiT III
-    google=Google(GOOGLE_NAMES),
+    google=facts.Google(GOOGLE_NAMES),
 )

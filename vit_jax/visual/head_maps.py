@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from vit_jax import models, trees
 from vit_jax.models import ModelConfig, base
-from vit_jax.models.family import Heads
+from vit_jax.models.facts import Heads
 from vit_jax.models.layers.window import fit_window
 from vit_jax.visual import attention
 

@@ -21,7 +21,7 @@ import numpy as np
 from vit_jax import models
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
-from vit_jax.models.family import Google
+from vit_jax.models.facts import Google
 from vit_jax.weights import layout
 from vit_jax.weights.layout import Entry, Part, Shape, renamed
 from vit_jax.weights.resize import positions

@@ -13,7 +13,7 @@ import numpy as np
 
 from vit_jax import models, trees
 from vit_jax.models import ModelConfig
-from vit_jax.models.family import Rename
+from vit_jax.models.facts import Rename
 
 Shape = tuple[int, ...]
 

@@ -14,7 +14,7 @@ import numpy as np
 from vit_jax import models
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
-from vit_jax.models.family import Rename
+from vit_jax.models.facts import Rename
 from vit_jax.weights.apply import Source
 from vit_jax.weights.layout import Shape, renamed
 

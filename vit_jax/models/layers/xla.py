@@ -112,9 +112,7 @@ def _gradients(
         weights: in v's dtype, perhaps without the softmax's divisor.
         dout: the output's gradient in float32, divided by what the weights are not.
     """
-    mean = (dout * out).sum(
-        axis=-1, keepdims=True
-    )  # mean gradient of the weights
+    mean = (dout * out).sum(axis=-1, keepdims=True)  # mean gradient of the weights
     dout = dout.astype(v.dtype)
     dv = jnp.matmul(weights.swapaxes(-1, -2), dout)
     dweights = jnp.matmul(dout, v.swapaxes(-1, -2), preferred_element_type=jnp.float32)
