@@ -8,13 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.models.tiny import block_config
 from tests.weights.runs import make_state
 from vit_jax import models
 from vit_jax.models import cait, convit
 from vit_jax.models.layers import pool, window
-from vit_jax.models.layers.block import BlockConfig
 from vit_jax.models.layers.init import Init
-from vit_jax.models.layers.mlp import Gelu
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -50,9 +49,7 @@ def test_a_vit_block_with_class_token_records_its_attention():
 
 def test_map_pooling_records_the_attention_of_its_query():
     rng = np.random.default_rng(0)
-    sizes = {"num_heads": 2, "mlp_dim": 16, "norm_eps": 1e-6, "qkv_bias": True}
-    facts = {"gelu": Gelu.TANH, "init": Init.JAX, "dtype": jnp.float32}
-    layer = pool.MapPool(BlockConfig(**sizes, **facts))
+    layer = pool.MapPool(block_config(num_heads=2, init=Init.JAX))
     x = rng.normal(size=(1, 5, 8)).astype(np.float32)
     shapes = jax.eval_shape(layer.init, jax.random.key(0), jnp.asarray(x))["params"]
     params = jax.tree.map(lambda s: rng.normal(size=s.shape).astype(np.float32) / 2, shapes)
@@ -156,15 +153,8 @@ def test_shifted_windows_record_attention_that_lies_right_on_the_grid(grid):
 
 def test_gpsa_records_what_goes_by_position_by_content_and_in_all():
     rng = np.random.default_rng(0)
-    layer = convit.GatedPositionalAttention(
-        num_heads=2,
-        init_rules=Init.TIMM,
-        dtype=jnp.float32,
-        qkv_bias=True,
-        locality_strength=1.0,
-        dropout_rate=0.0,
-        train=False,
-    )
+    cfg = block_config(num_heads=2)
+    layer = convit.GatedPositionalAttention(cfg, locality_strength=1.0, train=False)
     x = rng.normal(size=(1, 9, 8)).astype(np.float32)
     shapes = jax.eval_shape(layer.init, jax.random.key(0), jnp.asarray(x))["params"]
     params = jax.tree.map(lambda s: rng.normal(size=s.shape).astype(np.float32) / 2, shapes)
@@ -190,8 +180,7 @@ def test_gpsa_records_what_goes_by_position_by_content_and_in_all():
 
 def test_talking_heads_record_weights_as_they_are_after_mixing():
     rng = np.random.default_rng(0)
-    fields = {"init_rules": Init.TIMM, "dtype": jnp.float32, "qkv_bias": True}
-    layer = cait.TalkingHeads(num_heads=2, dropout_rate=0.0, train=False, **fields)
+    layer = cait.TalkingHeads(block_config(num_heads=2), train=False)
     x = rng.normal(size=(1, 6, 8)).astype(np.float32)
     shapes = jax.eval_shape(layer.init, jax.random.key(0), jnp.asarray(x))["params"]
     params = jax.tree.map(lambda s: rng.normal(size=s.shape).astype(np.float32) / 2, shapes)

@@ -16,14 +16,12 @@ from jax.sharding import PartitionSpec as P
 from safetensors.numpy import load_file
 
 from tests.models.sizes import params_and_flops
+from tests.models.tiny import block_config
 from vit_jax import hardware, models, sharding, trees, weights
 from vit_jax.errors import UserError
 from vit_jax.models import ConViTConfig
 from vit_jax.models.convit import GatedPositionalAttention, local_init, relative_positions
 from vit_jax.models.layers.attention import AttentionImpl
-from vit_jax.models.layers.block import BlockConfig
-from vit_jax.models.layers.init import Init
-from vit_jax.models.layers.mlp import Gelu
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 TABLES = np.load(GOLDEN / "convit_tables.npz")
@@ -150,15 +148,10 @@ def test_initial_values() -> None:
     assert params["pos_embed"].shape == (1, 9, 96)  # no position for the class token
 
 
-def block_config(**fields: Any) -> BlockConfig:
-    unused = {"mlp_dim": 1, "gelu": Gelu.ERF, "norm_eps": 1e-6}
-    return BlockConfig(init=Init.TIMM, **unused, **fields)
-
-
 def test_starts_as_a_convolution() -> None:
     # Open gates and a sharp centre leave one tap a head: head dx, dy of 3 x 3 sees the token at
     # that offset, whose values pass unchanged through v; proj is set to pass them too.
-    cfg = block_config(num_heads=9, dtype=jnp.float32, qkv_bias=False)
+    cfg = block_config(num_heads=9, qkv_bias=False)
     module = GatedPositionalAttention(cfg, locality_strength=30.0, train=False)
     tokens = jax.random.normal(jax.random.key(0), (2, 25, 18))
     params = jax.jit(module.init)(jax.random.key(1), tokens)["params"]
@@ -174,7 +167,7 @@ def test_starts_as_a_convolution() -> None:
 
 def gpsa(impl: AttentionImpl, dtype: Any) -> tuple[Any, Any, jax.Array]:
     """Return GPSA's loss of its parameters and tokens, which weigh all outputs differently."""
-    cfg = block_config(num_heads=2, dtype=dtype, qkv_bias=True, attention=impl)
+    cfg = block_config(num_heads=2, dtype=dtype, attention=impl)
     module = GatedPositionalAttention(cfg, locality_strength=0.5, train=True)
     tokens = jax.random.normal(jax.random.key(0), (3, 9, 16))
     params = jax.tree.map(

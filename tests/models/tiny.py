@@ -5,6 +5,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
+
 from vit_jax import models
 from vit_jax.models import (
     BiTConfig,
@@ -17,6 +19,9 @@ from vit_jax.models import (
     SwinConfig,
     ViTConfig,
 )
+from vit_jax.models.layers.block import BlockConfig
+from vit_jax.models.layers.init import Init
+from vit_jax.models.layers.mlp import Gelu
 
 # By family: the fields that cut a config to a few thousand parameters and keep its choices.
 # `image_size` is the smallest that the shrunk model takes with more than one token or pixel left.
@@ -112,3 +117,9 @@ TINY: dict[str, models.ModelConfig] = {
     "hybrid": shrink(models.variant("r50_vit_b16"), zero_head=False),
     "bit": shrink(models.variant("bit_r50x1"), zero_head=False),
 }
+
+
+def block_config(**fields: Any) -> BlockConfig:
+    """Return what a layer is built with that is tested by itself."""
+    rest = {"mlp_dim": 16, "gelu": Gelu.TANH, "norm_eps": 1e-6, "dtype": jnp.float32}
+    return BlockConfig(**{**rest, "init": Init.TIMM, "qkv_bias": True, **fields})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Vision Transformer's family: its variants by name, their sizes, and what is true of them all.
+"""What is true of the family of the Vision Transformer.
 
 DeiT (arXiv:2012.12877) and DeiT III (arXiv:2204.07118) are the ViT with PyTorch's numerics (exact
 GELU, normal(0.02) weights): distillation adds a token and a head, DeiT III adds LayerScale and has
