@@ -35,12 +35,11 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def define(argv: Sequence[str]) -> flags.FlagValues:
-    """Define the flags that every command with a config shares, in a set of their own."""
+    """Define --config and the flags of its fields, in a set of their own."""
     values = flags.FlagValues()
     config_flags.DEFINE_config_file(
         "config", None, "The run: a file in configs/.", flag_values=values, sys_argv=list(argv)
     )
-    flags.DEFINE_bool("debug", False, "Show the traceback of an error.", flag_values=values)
     return values
 
 
@@ -173,17 +172,17 @@ def run(main: Callable[[], int | None], argv: Sequence[str]) -> int:
         return main() or 0
     except (KeyboardInterrupt, Exception) as error:
         if not signals.interrupted(error):
-            return _status(error, argv)
+            return _status(error, debug="--debug" in argv)
         print("interrupted", file=sys.stderr)
         return signals.INTERRUPTED
 
 
-def _status(failure: BaseException, argv: Sequence[str]) -> int:
-    """Tell what ended a command, where it is no fault of the code; returns the exit status."""
+def _status(failure: BaseException, *, debug: bool) -> int:
+    """Print what ended a command, where it is no fault of the code; returns the exit status."""
     try:
         raise failure
     except UserError as error:
-        tell(str(error), argv)
+        tell(str(error), debug=debug)
         return error.status
     except BrokenPipeError:  # a reader such as `head` has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
@@ -191,18 +190,20 @@ def _status(failure: BaseException, argv: Sequence[str]) -> int:
     except OSError as error:
         what = f"{error.filename}: " if error.filename else ""
         if error.errno in _NO_ROOM:
-            tell(f"{what}{error.strerror}; make room, then start the same command again", argv)
+            tell(
+                f"{what}{error.strerror}; make room, then start the same command again", debug=debug
+            )
             return errors.IO_ERROR
         # Of a path that a user named, wherever it is first looked at.
         if error.errno in (errno.ENAMETOOLONG, errno.EACCES) and what:
-            tell(f"{what}{error.strerror}", argv)
+            tell(f"{what}{error.strerror}", debug=debug)
             return UserError.status
         raise
 
 
-def tell(what: str, argv: Sequence[str]) -> None:
-    """Say what went wrong, while it is handled, in one line whatever the value that it quotes."""
-    if "--debug" in argv:
+def tell(what: str, *, debug: bool) -> None:
+    """Print what went wrong, while it is handled, in one line whatever the value that it quotes."""
+    if debug:
         traceback.print_exc()
     print(f"error: {' '.join(what.splitlines())}", file=sys.stderr)
 

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from vit_jax import fields
+from vit_jax import field_names, fields
 
 _WIDTH = 100
 
@@ -57,7 +57,7 @@ def _items(node: Any, path: str, everything: bool) -> Iterator[tuple[str, str]]:
 
 def _written(value: Any) -> str:
     if isinstance(value, tuple):
-        return fields.written(value) if value else "()"
+        return field_names.written(value) if value else "()"
     if isinstance(value, bool):
         return str(value).lower()
     return str(value.value if isinstance(value, enum.Enum) else value) or '""'
