@@ -10,8 +10,8 @@ import os
 import platform
 import shlex
 import shutil
-import sys
 import tempfile
+import tomllib
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,7 +35,6 @@ class Finding(NamedTuple):
     fix: str = ""
 
 
-_OLDEST = (3, 11)  # requires-python; an older Python could not read it from pyproject.toml
 _SHOWN = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 # Which of jax's plugins drives a device file.
 _PLUGINS = {
@@ -48,20 +47,10 @@ _LITTLE_SPACE = 2**30
 _LOSS_TOLERANCE = 1e-4
 
 
-def python() -> Finding:
-    """Compare Python's version with the oldest that works."""
-    found, oldest = platform.python_version(), ".".join(map(str, _OLDEST))
-    if sys.version_info[:2] < _OLDEST:
-        return Finding(BROKEN, f"{found}; {oldest} or newer is needed", "make PYTHON=python3.12")
-    return Finding(OK, f"{found}, {sys.executable}")
-
-
 def requirements() -> tuple[list[str], str]:
     """Return the packages that vit_jax asks for, with their ranges, and where that is written."""
     checkout = Path(__file__).parents[2] / "pyproject.toml"
     if checkout.is_file():
-        import tomllib  # late: Python 3.10 has none, and is refused
-
         project = tomllib.loads(checkout.read_text(encoding="utf-8"))["project"]
         if project["name"] == "vit-jax":
             return project["dependencies"], "pyproject.toml"
@@ -90,7 +79,8 @@ def packages(wanted: Sequence[str] = (), where: str = "") -> Finding:
     if problems:
         return Finding(BROKEN, "; ".join(problems), f"pip install {shlex.join(fixes)}")
     shown = ", ".join(f"{name} {version}" for name in _SHOWN if (version := _version(name)))
-    return Finding(OK, f"{len(needed)} as {where} has them: {shown}")
+    about = f"Python {platform.python_version()}, {len(needed)} packages as {where} has them"
+    return Finding(OK, f"{about}: {shown}")
 
 
 def _version(name: str) -> str | None:
@@ -107,23 +97,32 @@ def imports() -> Finding:
     return Finding(OK, "all that a training run needs loads")
 
 
-def accelerator() -> Finding:
-    """Compare the plugins and device files of accelerators with what jax sees."""
+def devices() -> Finding:
+    """Name jax's devices, and compare them with the machine's plugins and device files."""
     import jax
 
     from vit_jax import startup
 
     plugins = {entry.name for entry in importlib.metadata.entry_points(group="jax_plugins")}
     plugins |= {"libtpu"} if _version("libtpu") else set()
-    seen = {device.platform for device in jax.local_devices()}
-    asked = os.environ.get("JAX_PLATFORMS", "")
-    return judge_accelerator(sorted(plugins), startup.device_files(), seen, asked)
+    here = jax.local_devices()
+    kinds = collections.Counter(device.device_kind for device in here)
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux: the cores this process may use
+    cores = len(affinity(0)) if affinity else os.cpu_count()
+    text = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
+    unused = judge_devices(
+        sorted(plugins),
+        startup.device_files(),
+        {device.platform for device in here},
+        os.environ.get("JAX_PLATFORMS", ""),
+    )
+    return unused or Finding(OK, f"{text}; {cores} CPU cores")
 
 
-def judge_accelerator(
+def judge_devices(
     plugins: Sequence[str], files: Sequence[str], seen: Collection[str], asked: str
-) -> Finding:
-    """Return whether an accelerator that is here is used.
+) -> Finding | None:
+    """Return why an accelerator that is here is not used, or None.
 
     Args:
         plugins: jax's, that are installed.
@@ -131,41 +130,28 @@ def judge_accelerator(
         seen: platforms of jax's devices.
         asked: $JAX_PLATFORMS.
     """
-    others = sorted(set(seen) - {"cpu"})
-    if others:
-        return Finding(OK, f"{', '.join(others)} in use")
     on_cpu = "cpu" in asked.split(",")
-    if files and on_cpu:
+    if set(seen) != {"cpu"} or not (files or (plugins and not on_cpu)):
+        return None
+    if on_cpu:
         here = ", ".join([*plugins, files[0]])
         return Finding(WARNING, f"JAX_PLATFORMS={asked} hides what is here ({here})", "unset it")
-    if plugins and files:
-        return Finding(
-            BROKEN,
-            f"{files[0]} and the plugin {', '.join(plugins)} are here, but jax sees only a CPU",
-            "its warning above says why: a driver older than the plugin wants, a plugin of another "
-            "version than jaxlib, or a device that another process holds",
-        )
-    if plugins and not on_cpu:
+    if not files:
         return Finding(
             WARNING,
             f"the plugin {', '.join(plugins)} is installed, but no device of it is here",
             "--compile_for needs none; else is the driver loaded, was the container given the "
             "device (docker run --gpus all)?",
         )
-    if files:
+    if not plugins:
         fix = next((fix for name, fix in _PLUGINS.items() if name in files[0]), "")
         return Finding(WARNING, f"{files[0]} is here, but jax has no plugin for it", fix)
-    return Finding(OK, "none here; runs use the CPU")
-
-
-def devices() -> Finding:
-    """Name the devices of this process."""
-    import jax
-
-    kinds = collections.Counter(device.device_kind for device in jax.local_devices())
-    found = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux: the cores this process may use
-    return Finding(OK, f"{found}; {len(affinity(0)) if affinity else os.cpu_count()} CPU cores")
+    return Finding(
+        BROKEN,
+        f"{files[0]} and the plugin {', '.join(plugins)} are here, but jax sees only a CPU",
+        "its warning above says why: a driver older than the plugin wants, a plugin of another "
+        "version than jaxlib, or a device that another process holds",
+    )
 
 
 def step() -> Finding:

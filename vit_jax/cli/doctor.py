@@ -56,13 +56,11 @@ def doctor(given: Doctor, cfg: Any) -> int:
 
 
 def _checks(cfg: Any, place: Path) -> Iterator[Check]:
-    yield "python", check_machine.python
     yield "packages", check_machine.packages
     yield "imports", check_machine.imports
     from vit_jax import startup
 
     startup.configure()
-    yield "accelerator", check_machine.accelerator
     yield "devices", check_machine.devices
     yield "step", check_machine.step
     yield "disk", lambda: check_machine.disk(place)

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from vit_jax import cluster, files, sharding, trees
+from vit_jax.analysis.tables import align
 from vit_jax.cli import model_options, options
 from vit_jax.cli.model_options import ModelOptions
 from vit_jax.cli.options import flag
@@ -144,7 +145,8 @@ def _show_measured(trained: Trained, source: str, measured: dict[str, Any]) -> N
             ("loss", f"{measured['loss']:.4f}", f"{trained.loss}, nats per image"),
             ("ece", f"{measured['ece']:.2%}", f"calibration error, {calibration.NUM_BINS} bins"),
             ("confidence", f"{measured['confidence']:.2%}", f"mean of the first guess{alone}"),
-        ]
+        ],
+        right=(1,),
     )
 
 
@@ -152,7 +154,7 @@ def _show_sizes(measuring: lib.Measuring, found: list[dict[str, Any]], writer: _
     native = native_size(measuring.trained)[0]
     rows = [tuple(row.values()) for row in found]
     _say(f"\nby size of the input; training was at {native}x{native}")
-    _show([tuple(found[0]), *rows])
+    _show([tuple(found[0]), *rows], right=range(len(found[0])))
     writer.write("sizes.csv", _csv([tuple(found[0]), *rows]))
     name = short_name(measuring.target.source.name)
     writer.write("sizes.png", plots.draw_sizes([row[:4] for row in rows], native, name))
@@ -171,7 +173,7 @@ def _show_corruptions(
         ("clean", *[clean] * len(means), clean),
     ]
     _say(f"\nunder corruption, severities of {found['severities_of']}")
-    _show(rows)
+    _show(rows, right=range(1, len(rows[0])))
     writer.write("corruptions.csv", _csv(rows))
     name = short_name(measuring.target.source.name)
     writer.write("corruptions.png", plots.draw_corruptions(table, clean, name))
@@ -182,16 +184,9 @@ def _say(text: str) -> None:
         print(text)
 
 
-def _show(rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table: the first column to the left, the others to the right where numbers."""
-    cells = [[f"{x:.4f}" if isinstance(x, float) else str(x) for x in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        first, *others = (
-            cell.ljust(width) if i == 0 or len(cell) > 12 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        _say("  ".join([first, *others]).rstrip())
+def _show(rows: Sequence[Sequence[Any]], right: Sequence[int]) -> None:
+    header, *cells = [[f"{x:.4f}" if isinstance(x, float) else str(x) for x in row] for row in rows]
+    _say("\n".join(align(header, cells, right=right)))
 
 
 def _csv(rows: Iterable[Sequence[Any]]) -> str:

@@ -98,10 +98,10 @@ def probe(given: Probe, found: Trained) -> int:
         print(f"wrote the features of both in {given.features}")
     if not given.methods:
         return 0
-    names = [field.name for field in dataclasses.fields(probing.Settings)]
-    settings = probing.Settings(**{name: getattr(given, name) for name in names})
     notes = probes.check_sets(train, test)
-    results = probing.run_probes(sets, settings, mesh)
+    names = ("shots", "seeds", "l2", "k", "temperature", "seed")
+    settings = {name: getattr(given, name) for name in names}
+    results = probing.run_probes(sets, given.methods, mesh, **settings)
     notes += dict.fromkeys(note for result in results for note in result.notes)
     print("\n".join(["", *_table(results), *(f"note: {note}" for note in notes)]))
     about = {

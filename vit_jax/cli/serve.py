@@ -51,9 +51,9 @@ def serve(given: Serve, found: Trained) -> None:
     """Serve the page until Ctrl-C."""
     if importlib.util.find_spec("gradio") is None:
         raise UserError('the page needs gradio: pip install -e ".[serve]"')
-    port = _free_port(given.host, given.port)
     from vit_jax.inference import page
 
+    listening = _listen(given.host, given.port)
     examples = images.expand(given.examples, sys.stdin)
     for file in examples:
         images.read_image(file, found.channels)
@@ -67,20 +67,17 @@ def serve(given: Serve, found: Trained) -> None:
         if not told.is_set():
             largest = given.max_upload_mb * 2**20
             app = page.app(blocks, given.host, Path(uploads), largest)
-            _serve(told, app, given.host, port)
+            _serve(told, app, given.host, listening)
 
 
-def _free_port(host: str, port: int) -> int:
-    """Return the port, or a free one for 0.
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens there; a port of 0 takes a free one.
 
     Raises:
         UserError: it is taken, or the address is none of this machine.
     """
     try:
-        with socket.socket(socket.AF_INET) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-            return probe.getsockname()[1]
+        return socket.create_server((host, port))
     except OSError as error:
         if isinstance(error, socket.gaierror) or error.errno == 99:
             raise UserError(
@@ -108,14 +105,11 @@ def _end() -> threading.Event:
     return told
 
 
-def _serve(told: threading.Event, app: Any, host: str, port: int) -> None:
+def _serve(told: threading.Event, app: Any, host: str, listening: socket.socket) -> None:
     """Serve the page until it is told to end."""
     import uvicorn  # with gradio
 
-    try:
-        listening = socket.create_server((host, port))
-    except OSError as error:
-        raise UserError(f"--port={port}: {error}") from None
+    port = listening.getsockname()[1]
     # Requests are not logged, nor what is wrong with them: that is told to who sent them.
     server = uvicorn.Server(
         uvicorn.Config(

@@ -56,12 +56,8 @@ def draw(file: SweepFile, device: Device, extra: Overrides) -> list[Point]:
 def propose(file: SweepFile, trial: object, extra: Overrides) -> Overrides:
     """Return the overrides that a search makes of an Optuna trial."""
     assert file.search is not None
-    try:
+    with sweep_file.running(f"{file.path}: search()"):
         return {**file.search(trial), **extra}
-    except UserError:
-        raise
-    except Exception as error:  # whatever a user's own file does
-        raise UserError(f"{file.path}: search(): {type(error).__name__}: {error}") from error
 
 
 def write(place: Path, points: list[Point]) -> None:

@@ -2,6 +2,7 @@
 """Features of a trained model on labelled splits, probed or written, and of image files."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,26 +32,6 @@ from vit_jax.inference.trained import Trained, read_weights, title
 
 PARTS = ("train", "test")
 METHODS = ("fewshot", "knn", "logistic")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What the probes are run with.
-
-    Attributes:
-        methods: of METHODS.
-        shots, seeds, l2: few-shot's images a class, how often they are drawn, regularisation.
-        k, temperature: the neighbours and how they vote.
-        seed: of what is drawn at random.
-    """
-
-    methods: Sequence[str] = METHODS
-    shots: Sequence[int]
-    seeds: int
-    l2: Sequence[float]
-    k: Sequence[int]
-    temperature: float
-    seed: int
 
 
 def open_splits(found: Trained, dataset: str, data_dir: str, *splits: str) -> list[data.Source]:
@@ -129,26 +110,40 @@ def extract_sets(
     return found
 
 
-def run_probes(found: dict[str, list[FeatureSet]], settings: Settings, mesh: Mesh) -> list[Result]:
-    """Fit every probe to the first set of each kind, and test it on the second."""
+def run_probes(
+    found: dict[str, list[FeatureSet]],
+    methods: Sequence[str],
+    mesh: Mesh,
+    *,
+    shots: Sequence[int],
+    seeds: int,
+    l2: Sequence[float],
+    k: Sequence[int],
+    temperature: float,
+    seed: int,
+) -> list[Result]:
+    """Fit every probe to the first set of each kind, and test it on the second.
+
+    Args:
+        found: as `extract_sets` returns them.
+        methods: of METHODS.
+        mesh: the devices.
+        shots, seeds, l2: few-shot's images a class, how often they are drawn, regularisation.
+        k, temperature: the neighbours and how they vote.
+        seed: of what is drawn at random.
+    """
+    drawn = range(seed, seed + seeds)
+    runs = {
+        "fewshot": functools.partial(fewshot.run, shots=shots, l2=l2, seeds=drawn),
+        "knn": functools.partial(knn.run, mesh=mesh, k=k, temperature=temperature),
+        "logistic": functools.partial(logistic.run, seed=seed),
+    }
     return [
         dataclasses.replace(result, of=of)
         for of, (train, test) in found.items()
-        for method in settings.methods
-        for result in _run(method, train, test, settings, mesh)
+        for method in methods
+        for result in runs[method](train, test)
     ]
-
-
-def _run(
-    method: str, train: FeatureSet, test: FeatureSet, settings: Settings, mesh: Mesh
-) -> list[Result]:
-    if method == "knn":
-        k, temperature = settings.k, settings.temperature
-        return knn.run(train, test, mesh=mesh, k=k, temperature=temperature)
-    if method == "logistic":
-        return logistic.run(train, test, seed=settings.seed)
-    seeds = range(settings.seed, settings.seed + settings.seeds)
-    return fewshot.run(train, test, shots=settings.shots, l2=settings.l2, seeds=seeds)
 
 
 def write_images(
