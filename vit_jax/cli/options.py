@@ -27,7 +27,7 @@ from vit_jax.field_names import check_value_path, words
 _WIDTH, _INDENT = 100, 26  # of the help
 # What stands for a value in the help, by its type.
 _FORMS = {int: "N", float: "X", str: "NAME", Path: "FILE"}
-_OTHERS = ("[", ".", "=")  # forms of what is no flag of its own
+_OTHERS = ("[", ".", "=", " ")  # forms of what is no flag of its own
 
 
 def flag(default: Any, help: str, form: str = "", *, ask: str = "", **bounds: Any) -> Any:
@@ -37,8 +37,8 @@ def flag(default: Any, help: str, form: str = "", *, ask: str = "", **bounds: An
         default: its value where it is not given; immutable.
         help: what it does; the default is added.
         form: what stands for its value in the help, by default its type or choices. "[IMAGE ...]":
-            the arguments that are no flags. "=FILE", ".FIELD=VALUE": flags that the verb's reader
-            defines.
+            the arguments that are no flags. "=FILE", " FILE ...", ".FIELD=VALUE": flags that the
+            verb's reader defines.
         ask: the error where it is not given; "" makes it optional.
         bounds: of numbers, as `fields.value` takes them.
     """
@@ -158,7 +158,7 @@ def filled(cls: type[Kind], values: absl_flags.FlagValues, rest: Sequence[str]) 
             given[field.name] = _read(kind, form.strip("[]"), rest[0], field)
         elif not form.startswith(_OTHERS) and values[name].present:
             given[field.name] = _read(kind, f"--{name}", values[name].value, field)
-        asked = field.metadata["ask"] and not form.startswith((".", "="))
+        asked = field.metadata["ask"] and not form.startswith(_OTHERS[1:])
         if asked and given.get(field.name, field.default) == field.default:
             raise UserError(field.metadata["ask"])
     return cls(**given)
@@ -239,7 +239,7 @@ def _help(field: dataclasses.Field, kind: Any) -> Iterator[str]:
         text += f" (default: {usual})"
     left, indent = f"  {_written(field, kind)}".ljust(_INDENT), " " * _INDENT
     if left[-2:] != "  ":
-        yield left
+        yield left.rstrip()
         left = indent
     yield from textwrap.wrap(text, _WIDTH, initial_indent=left, subsequent_indent=indent)
 
