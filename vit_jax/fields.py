@@ -90,7 +90,7 @@ def conform(node: Any, path: str = "") -> None:
     for field in dataclasses.fields(node):
         value = getattr(node, field.name)
         read = conformed(kinds[field.name], path + field.name, value, _default(field))
-        _check_range(path + field.name, read, field.metadata)
+        check_range(path + field.name, read, field.metadata)
         if read is not value:
             setattr(node, field.name, read)
 
@@ -114,8 +114,8 @@ def check_effects(
                 raise UserError(f"{path}{name}={given} {why}")
 
 
-def _check_range(name: str, value: Any, declared: Mapping[str, Any]) -> None:
-    """Refuse what `value` declares to be out of range."""
+def check_range(name: str, value: Any, declared: Mapping[str, Any], text: str = "") -> None:
+    """Refuse what `value` declares to be out of range; `text` is the value as it was written."""
     bounds, lengths = declared.get("bounds", {}), declared.get("lengths", ())
     if lengths and len(value) not in lengths:
         must = f"hold {' or '.join(map(str, lengths))} values"
@@ -124,7 +124,7 @@ def _check_range(name: str, value: Any, declared: Mapping[str, Any]) -> None:
     else:
         must = "be " + " and ".join(f"{word} {bound}" for word, bound in bounds.items())
     note = f"; {declared['note']}" if declared["note"] else ""
-    raise UserError(f"{name}={value} must {must}{note}")
+    raise UserError(f"{name}={text or value} must {must}{note}")
 
 
 def _numbers(value: Any) -> Iterator[float]:

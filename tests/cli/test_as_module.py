@@ -24,15 +24,18 @@ def test_a_module_of_a_verb_runs_it(
 
 
 MISTAKES = {
-    "models --patern=vit": "unrecognized arguments: --patern=vit; see python -m vit_jax models",
-    "models --debgu": "did you mean --debug?",
-    "models a b": "unrecognized arguments: b",
-    "prepare": "the following arguments are required: name",
-    "prepare digits --data_dir": "--data_dir: expected one argument",
-    "sweep": "the following arguments are required: plan|run|status|report",
-    "sweep stats DIR": "invalid choice: 'stats'",
-    "sweep plan": "the following arguments are required: FILE; see python -m vit_jax sweep plan",
-    "sweep run FILE --workers=many": "--workers: invalid int value: 'many'",
+    "models --patern=vit": "unknown flag '--patern'; valid: --debug.",
+    "models --debgu": "did you mean '--debug'?",
+    "models a b": "unexpected argument 'b'; flags are written --name=value",
+    "prepare": "which dataset? name one of TFDS, such as cifar10",
+    "prepare digits --data_dir": "Missing value for flag --data_dir",
+    "sweep": "sweep what? add one of: plan, run, status, report",
+    "sweep stats DIR": "unknown sweep verb 'stats'; did you mean 'status'?",
+    "sweep plan": "which sweep? name a FILE of configs/sweeps",
+    "sweep plan FILE --config.seed=1 --foo": "unknown flag '--foo'",
+    "sweep run FILE --workers=many": "--workers=many must be a whole number",
+    "sweep run FILE --workers=0": "--workers=0 must be at least 1",
+    "sweep run --out=--index": "--out=--index looks like a flag; name a file or a folder",
 }
 
 

@@ -4,7 +4,6 @@
 import csv
 import dataclasses
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ import pytest
 
 from configs import vit_mu_digits
 from vit_jax import data, models
-from vit_jax.cli import evaluate, evaluation
-from vit_jax.cli.meter import Meter
+from vit_jax.cli import evaluate
 from vit_jax.errors import UserError
+from vit_jax.evals.meter import Meter
 from vit_jax.inference import describe, load
 from vit_jax.inference.evaluate import check_sizes, open_target
 from vit_jax.models import MixerConfig, SwinConfig, ViTConfig
@@ -179,7 +178,7 @@ def test_a_folder_with_the_classes_in_another_order(run, tmp_path, capsys):
         ((), "which model? add --from=DIR"),
         (("--from={run}", "--sizes=30"), "--sizes=30: the model takes, near it, 16, 24, 32, 40"),
         (("--from={run}", "--sizes=24,x"), "--sizes=24,x must be whole numbers, such as"),
-        (("--from={run}", "--sizes=0"), "--sizes=0 must be whole numbers"),
+        (("--from={run}", "--sizes=0"), "--sizes=0 must be at least 1"),
         (("--from={run}", "--sizes=24", "--transform.crop=none"), "--transform.crop=resize"),
         (("--from={run}", "--corruptions=fog"), "unknown corruption 'fog'; valid: all, brightness"),
         (("--from={run}", "--corruptions=all", "--severities=6"), "severity 6 must be in 1..5"),
@@ -203,8 +202,10 @@ def test_mistakes_are_one_line(run, args, told, capsys):
     assert told in error
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_any_work(run, tmp_path, monkeypatch):
-    writer = evaluation._Writer(tmp_path / "out")
+def test_a_folder_that_cannot_be_written_is_told_before_any_work(
+    run, tmp_path, monkeypatch, capsys
+):
+    writer = evaluate._Writer(tmp_path / "out")
 
     def full(*_, **__):
         raise OSError(28, "No space left on device")
@@ -213,10 +214,11 @@ def test_a_folder_that_cannot_be_written_is_told_before_any_work(run, tmp_path, 
         patch.setattr(Path, "write_bytes", full)
         with pytest.raises(UserError, match=r"--out=.*out: No space left on device"):
             writer.write("x.png", b"")
-    monkeypatch.setattr(tempfile, "TemporaryFile", full)
-    monkeypatch.setattr(evaluation, "read_weights", lambda _: pytest.fail("weights were read"))
-    with pytest.raises(UserError, match=r"--out=.*new: No space left on device"):
-        evaluation.evaluate(load(str(run)), evaluation.Request(out=tmp_path / "new"))
+    monkeypatch.setattr(Path, "touch", full)
+    monkeypatch.setattr(evaluate, "read_weights", lambda _: pytest.fail("weights were read"))
+    assert call(f"--from={run}", f"--out={tmp_path / 'new'}") == 2
+    error = capsys.readouterr().err
+    assert error == f"error: --out={tmp_path / 'new'}: No space left on device\n"
 
 
 def test_help_names_every_flag(capsys):

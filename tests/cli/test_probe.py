@@ -3,19 +3,19 @@
 
 import dataclasses
 import json
+import os
 
 import numpy as np
 import pytest
-from absl import flags
 from matplotlib.axes import Axes
 from PIL import Image
 
 from tests.models.tiny import TINY
 from tests.photos import write_folder
 from tests.weights.runs import save
+from vit_jax import data
 from vit_jax.__main__ import main as verb_main
-from vit_jax.cli import probing
-from vit_jax.cli.probe import define
+from vit_jax.cli.probe import Probe
 from vit_jax.data import open_source
 from vit_jax.evals import fewshot, logistic
 from vit_jax.evals.features import FeatureSet
@@ -117,24 +117,30 @@ def test_images_without_labels(place, tmp_path, capsys):
             ("--methods=none",),
             "nothing to do: add --methods=fewshot,knn,logistic or --features=DIR",
         ),
-        (("--methods=knn", "--shots=3"), "--shots is of fewshot, which is not among the methods"),
-        (("--methods=fewshot", "--k=3"), "--k is of knn, which is not among the methods"),
-        (("--methods=none", "--features=x", "--pixels"), "--pixels is of the probes"),
-        (("--methods=knn", "--plot=x.png"), "--plot is of fewshot"),
-        (("--shots=0",), "--shots=0 must be whole numbers, such as 1,5,25"),
-        (("--shots=",), "--shots= must be whole numbers"),
-        (("--l2=nan",), "--l2=nan must be numbers above 0"),
-        (("--temperature=0",), "--temperature=0.0 must be above 0"),
+        (
+            ("--methods=knn", "--shots=3"),
+            "--shots=(3,) has no effect without fewshot among the methods",
+        ),
+        (("--methods=fewshot", "--k=3"), "--k=(3,) has no effect without knn among the methods"),
+        (
+            ("--methods=none", "--features=x", "--pixels"),
+            "--pixels=True has no effect without --methods",
+        ),
+        (("--methods=knn", "--plot=x.png"), "--plot=x.png has no effect without fewshot"),
+        (("--shots=0",), "--shots=0 must be at least 1"),
+        (("--shots=",), "--shots= must be whole numbers, such as 1,5,10,25"),
+        (("--l2=nan",), "--l2=nan must be finite"),
+        (("--temperature=0",), "--temperature=0 must be above 0"),
         (("--k=37", "--methods=knn"), "[train] has only 36 images; choose a smaller k"),
-        (("--force",), "--force is of files; add --features, --out or --plot"),
-        (("--classes=x",), "--classes names a model's classes"),
+        (("--force",), "--force=True has no effect without files to write"),
+        (("--classes=x",), "unknown flag '--classes'"),
         (("--train_split=tain",), "unknown split of HERE/photos 'tain'; did you mean 'train'?"),
         (("--out=HERE/no/r.json",), "--out=HERE/no/r.json: HERE/no is no directory"),
-        (("--out=HERE/photos",), "HERE/photos is there already"),
+        (("--out=HERE/photos",), "--out=HERE/photos must end in .json"),
         (("--out=HERE/r.csv",), "--out=HERE/r.csv must end in .json"),
         (("--plot=HERE/r.jpg",), "--plot=HERE/r.jpg must end in .png"),
         (("HERE/photos",), "images without labels cannot be probed; add --features=DIR"),
-        (("HERE/photos", "--features=x"), "--dataset is of a labelled dataset"),
+        (("HERE/photos", "--features=x"), "has no effect of image files; name images or a dataset"),
     ],
 )
 def test_mistakes_are_one_line(place, flags, message, capsys):
@@ -151,7 +157,7 @@ def test_several_labels_are_refused_before_any_image_is_read(place, monkeypatch,
         source.multi_label = True
         return source
 
-    monkeypatch.setattr(probing.data, "open_source", several)
+    monkeypatch.setattr(data, "open_source", several)
     assert run(place, *PHOTOS) == 2
     told = capsys.readouterr()
     assert "photos[train] has several labels per image" in told.err
@@ -160,7 +166,7 @@ def test_several_labels_are_refused_before_any_image_is_read(place, monkeypatch,
 
 
 def test_a_folder_that_may_not_be_written_to_is_told_before_the_work(place, monkeypatch, capsys):
-    monkeypatch.setattr(probing.probe_results.os, "access", lambda *_: False)  # root may always
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may always
     assert run(place, *PHOTOS, f"--out={place}/r.json") == 2
     assert f"{place} may not be written to" in capsys.readouterr().err
 
@@ -188,10 +194,9 @@ def test_a_published_file_needs_a_dataset(capsys):
 def test_help_names_every_flag(capsys):
     assert verb_main(["vit_jax", "probe", "--help"]) == 0
     text = capsys.readouterr().out
-    values = flags.FlagValues()
-    define(values)
-    assert len(list(values)) > 15
-    assert [name for name in values if f"--{name}" not in text] == []
+    names = [field.name.removesuffix("_") for field in dataclasses.fields(Probe)]
+    assert len(names) > 20
+    assert [n for n in names if n != "images" and f"--{n}" not in text] == []
 
 
 def test_a_split_that_is_not_there_names_its_flag(place, capsys):

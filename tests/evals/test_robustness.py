@@ -58,10 +58,10 @@ def test_each_variant_is_scored_once_on_every_image(batch_size, devices):
 
 def test_what_is_not_published_is_refused():
     with pytest.raises(UserError, match="unknown corruption 'pixelat'; did you mean 'pixelate'"):
-        robustness.check(["pixelat"], [1])
+        robustness.variants(["pixelat"], [1])
     for severity in (0, 6):
         with pytest.raises(UserError, match=rf"severity {severity} must be in 1\.\.5"):
-            robustness.check(["contrast"], [1, severity])
+            robustness.variants(["contrast"], [1, severity])
 
 
 def test_a_broken_image_ends_the_threads():

@@ -15,7 +15,7 @@ from tests.inference.exported import assert_close, images, of_family, run_alone,
 from tests.models.tiny import TINY
 from tests.photos import write_folder
 from tests.weights.runs import save
-from vit_jax import weights
+from vit_jax import files, weights
 from vit_jax.__main__ import main as verb_main
 from vit_jax.config import Config
 from vit_jax.data import Resize, TransformConfig
@@ -42,7 +42,7 @@ def test_a_new_folder_and_a_later_export_in_it(tmp_path: Path) -> None:
     assert contents(folder) == FILES
     (folder / "notes.txt").write_bytes(b"mine")
     later = {"export.json": b'{"vit_jax": "2"}', "model.stablehlo": b"others"}
-    export_folder.write(folder, later)
+    export_folder.write(folder, later, force=True)
     assert contents(folder) == {**later, "notes.txt": b"mine"}
     assert os.listdir(tmp_path) == ["out"]
 
@@ -54,7 +54,7 @@ def test_files_of_others_stay(mark: bytes | None, tmp_path: Path) -> None:
     if mark is not None:
         (tmp_path / "export.json").write_bytes(mark)
     before = contents(tmp_path)
-    with pytest.raises(UserError, match=r"holds files that no export wrote; .*--force"):
+    with pytest.raises(UserError, match=r"holds files already; .*--force"):
         export_folder.write(tmp_path, FILES)
     assert contents(tmp_path) == before
     export_folder.write(tmp_path, FILES, force=True)
@@ -76,7 +76,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "fsync", full)
     for folder in (old, new):
         with pytest.raises(UserError, match=f"cannot write {folder}: No space left on device"):
-            export_folder.write(folder, {**FILES, "README.md": b"newer"})
+            export_folder.write(folder, {**FILES, "README.md": b"newer"}, force=True)
     assert contents(old) == FILES
     assert os.listdir(tmp_path) == ["old"]
 
@@ -94,7 +94,7 @@ def test_the_mark_is_gone_until_the_last_file_has_its_place(
 
     monkeypatch.setattr(Path, "replace", fails)
     with pytest.raises(UserError, match="Input/output error"):
-        export_folder.write(tmp_path / "out", FILES)
+        export_folder.write(tmp_path / "out", FILES, force=True)
     assert "export.json" not in contents(tmp_path / "out")
     assert os.listdir(tmp_path) == ["out"]
 
@@ -102,9 +102,9 @@ def test_the_mark_is_gone_until_the_last_file_has_its_place(
 def test_names_that_cannot_be_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="is a file; name a folder"):
-        export_folder.check(tmp_path / "file")
+        files.check_folder(tmp_path / "file", "--to", force=False)
     with pytest.raises(UserError, match="file is no directory; name another folder"):
-        export_folder.check(tmp_path / "file" / "out")
+        files.check_folder(tmp_path / "file" / "out", "--to", force=False)
 
 
 def test_here_is_a_folder_and_the_root_is_none(
@@ -115,8 +115,8 @@ def test_here_is_a_folder_and_the_root_is_none(
     export_folder.write(Path("."), FILES)
     assert contents(tmp_path / "here") == FILES
     assert os.listdir(tmp_path) == ["here"]
-    with pytest.raises(UserError, match=r"^/ has no name of its own; name a folder below it"):
-        export_folder.check(Path("/"))
+    with pytest.raises(UserError, match=r"^--to=/ has no name of its own; name a folder below it"):
+        files.check_folder(Path("/"), "--to", force=False)
 
 
 def test_a_folder_is_made_with_those_above_it(tmp_path: Path) -> None:
@@ -225,10 +225,9 @@ def test_the_card_of_a_runs_artifact_loads_it(
     assert json.loads(files["classes.json"]) == ["class 0", "class 1", "class 2"]
     # Once more, in its own folder, among others' files and not.
     (folder / "logits.npy").unlink()
-    status, told = call(capsys, *target)
+    status, told = call(capsys, *target, "--force")
     assert status == 0, told
     assert (folder / "images.npy").exists()
-    (folder / "export.json").unlink()
     status, told = call(capsys, *target)
     assert (status, "add --force" in told) == (2, True)
 

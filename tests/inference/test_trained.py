@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from absl import flags
 
 from tests.weights import runs
 from vit_jax import config_json, inference, models
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.checkpoints.checkpointer import Checkpointer
-from vit_jax.cli import trained_flags
+from vit_jax.cli import model_options
+from vit_jax.cli.options import flag
 from vit_jax.config import Config
 from vit_jax.data import Crop, Resize, TransformConfig, imagenet
 from vit_jax.errors import UserError
@@ -165,10 +165,14 @@ def test_imagenet_has_its_classes_in_order() -> None:
     assert imagenet.readable(["n02123045", "other"]) == ("tabby, tabby cat", "other")
 
 
+@dataclasses.dataclass(kw_only=True)
+class Flags(model_options.ModelOptions):
+    others: tuple[str, ...] = flag((), "other arguments", "[OTHERS ...]")
+
+
 def read(*argv: str) -> tuple[inference.Trained, list[str]]:
-    values = flags.FlagValues()
-    trained_flags.define(values)
-    return trained_flags.read(["verb", *argv], values)
+    given, found = model_options.read(Flags, ["verb", *argv])
+    return found, list(given.others)
 
 
 def test_flags_change_what_they_name(run: Path, tmp_path: Path) -> None:
@@ -209,8 +213,8 @@ BAD = {
     "random": (["--from={run}", "--transform.crop=inception"], "transform draws at random"),
     "mean": (["--from={run}", "--mean=a"], "--mean=a must be numbers"),
     "means": (["--from={run}", "--mean=1,2"], "must be one number: the model's images are grey"),
-    "no number": (["--from={run}", "--mean=nan"], "--mean=nan must be numbers"),
-    "endless": (["--from={run}", "--std=inf"], "--std=inf must be numbers"),
+    "no number": (["--from={run}", "--mean=nan"], r"--mean=nan must be finite"),
+    "endless": (["--from={run}", "--std=inf"], "--std=inf must be finite"),
     "which": (["--from={run}@beste"], "unknown checkpoint of .*'beste'; did you mean 'best'"),
     "twice": (["--from={run}", "--from={run}"], "--from is given twice"),
     "std": (["--from={run}", "--std=0"], "--std=0 must be above 0"),

@@ -195,7 +195,10 @@ BAD = {
     "no source": (["--to=timm:x.safetensors"], "add --from=DIR of a run"),
     "no target": (["--from={run}"], "add --to=timm:FILE.safetensors"),
     "target's kind": (["--from={run}", "--to=npz:x.npz"], "valid: timm:FILE.safetensors"),
-    "suffix": (["--from={run}", "--to=timm:x.bin"], "written as .safetensors"),
+    "suffix": (
+        ["--from={run}", "--to=timm:x.bin"],
+        "must end in .safetensors, which is what is written",
+    ),
     "directory": (["--from={run}", "--to=timm:/no/x.safetensors"], "/no is no directory"),
     "there": (["--from={run}", "--to=timm:{there}"], "is there already; choose another name"),
     "step": (["--from={run}@9", "--to=timm:x.safetensors"], "there: 1, 2"),

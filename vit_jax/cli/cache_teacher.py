@@ -1,52 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m vit_jax cache_teacher`: a teacher's logits for a whole run, once, to disk."""
 
-import sys
-from collections.abc import Sequence
+import dataclasses
 from pathlib import Path
+from typing import Any
 
-from absl import flags
-
-from vit_jax.cli import flags as cli_flags
-from vit_jax.errors import UserError
-
-_HELP = """usage: python -m vit_jax cache_teacher --config=FILE --out=DIR [--top_k=K]
-                                       [--config.FIELD=VALUE ...]
-
-Writes what objective.distill.teacher says of every image of the run that FILE describes, augmented
-as there, for --config.objective.distill.cache=DIR. The same command continues where it stopped.
-
-  --top_k=K  keep the K largest logits of each image and one for the others (default: all)
-  --debug    show the traceback of an error
-
-  python -m vit_jax cache_teacher --config=configs/distill_digits.py:unmixed --out=runs/logits"""
+from vit_jax.cli import options
+from vit_jax.cli.options import ConfigOptions, flag
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command line (program name first) and return the exit status."""
-    values = cli_flags.define(argv)
-    flags.DEFINE_string("out", "", "Where the logits are kept.", flag_values=values)
-    flags.DEFINE_integer("top_k", 0, "Logits kept of each image; 0: all.", flag_values=values)
-    if any(argument in ("-h", "--help", "-help") for argument in argv[1:]):
-        print(_HELP)
-        return 0
+@dataclasses.dataclass(kw_only=True)
+class CacheTeacher(ConfigOptions):
+    """Writes a teacher's logits of every image of a run, to distil from without running it.
 
-    def command() -> int:
-        cfg = cli_flags.read_config(argv, values)
-        out, top_k = values["out"].value, int(values["top_k"].value or 0)
-        if not out or out.startswith("-"):
-            raise UserError("where to? add --out=DIR")
-        # Late: a mistake in the config is reported before the slower half of the imports.
-        from vit_jax import cluster, startup
+    Images are augmented as in the run that --config describes; they are for
+    --config.objective.distill.cache=DIR. The same command continues where it stopped.
 
-        startup.configure()
-        from vit_jax.train import write_cache
+      python -m vit_jax cache_teacher --config=configs/distill_digits.py:unmixed --out=runs/logits
+    """
 
-        cluster.join()
-        return write_cache.write(cfg, Path(out).expanduser(), top_k)
-
-    return cli_flags.run(command, argv)
+    out: Path | None = flag(None, "where the logits are kept", "DIR", ask="where to? add --out=DIR")
+    top_k: int = flag(0, "keep the K largest logits of each image and one for the others; 0: all")
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+def cache_teacher(given: CacheTeacher, cfg: Any) -> int:
+    """Write the logits; returns the exit status."""
+    # Late: a mistake in the config is reported before the slower half of the imports.
+    from vit_jax import cluster, startup
+
+    startup.configure()
+    from vit_jax.train import write_cache
+
+    cluster.join()
+    assert given.out is not None
+    return write_cache.write(cfg, given.out, given.top_k)
+
+
+main = options.verb(CacheTeacher, cache_teacher, options.read_config)

@@ -1,107 +1,200 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m vit_jax evaluate --from=RUN`: how good a trained model is, and on what it fails."""
 
-import re
-import sys
-from collections.abc import Sequence
+import csv
+import dataclasses
+import io
+import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from absl import flags
-from ml_collections import config_flags
+import jax
 
-from vit_jax import cluster, startup
-from vit_jax.cli import flags as cli_flags
-from vit_jax.cli import trained_flags
-from vit_jax.cli.evaluation import Request, evaluate
+from vit_jax import cluster, files, sharding, trees
+from vit_jax.analysis.tables import align
+from vit_jax.cli import model_options, options
+from vit_jax.cli.model_options import ModelOptions
+from vit_jax.cli.options import flag
+from vit_jax.data import short_name
 from vit_jax.errors import UserError
-from vit_jax.field_names import check_value_path
+from vit_jax.evals import Scores, calibration, robustness
+from vit_jax.inference import measure as lib
+from vit_jax.inference.evaluate import check_sizes, native_size, open_target
+from vit_jax.inference.trained import Trained, read_weights, title
+from vit_jax.losses import Loss
 from vit_jax.sharding import MeshConfig
-
-_HELP = f"""usage: python -m vit_jax evaluate --from=RUN [flags]
-
-Measures a trained model on a split of a dataset: top-1, top-5, loss and calibration, each image
-counted once, on all devices. With --out also by class, and as pictures.
-
-{trained_flags.HELP}
-
-  --dataset=NAME          a dataset as data.name takes it, or folder:DIR; by default the run's own
-  --split=SPLIT           by default the run's last evaluation's; of another dataset, test
-  --data_dir=DIR          where TFDS datasets lie; by default the run's
-  --batch_size=B          over all devices; by default the run's
-  --mesh.data=N           devices that share a batch; --mesh.fsdp, --mesh.tensor as in training
-  --out=DIR               write metrics.json, per_class.csv, confusion.csv and .png, reliability.png
-
-  --sizes=S,S             accuracy at other input sizes, with these weights (sizes.csv and .png)
-  --corruptions=all       accuracy on corrupted images (corruptions.csv and .png); or a list:
-                          gaussian_noise, shot_noise, impulse_noise, defocus_blur, motion_blur,
-                          brightness, contrast, pixelate, jpeg_compression
-  --severities=1,3,5      of the corruptions (default: 1,2,3,4,5)
-
-  python -m vit_jax evaluate --from=runs/vit_mu_digits --out=runs/evaluate
-  python -m vit_jax evaluate --from=runs/vit_mu_digits --sizes=16,24,32,40,48 --corruptions=all
-  python -m vit_jax evaluate --from=timm:swin_t.safetensors --model=swin_t \\
-      --dataset=imagenet2012_real --split=validation"""
+from vit_jax.visual import evaluation as plots
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command line (program name first) and return the exit status."""
-    if any(argument in ("-h", "--help", "-help") for argument in argv[1:]):
-        print(_HELP)
-        return 0
+@dataclasses.dataclass(kw_only=True)
+class Evaluate(ModelOptions):
+    """Measures a trained model on a split of a dataset, each image counted once, on all devices.
 
-    def command() -> int:
-        values = flags.FlagValues()
-        trained_flags.define(values)
-        for name in ("dataset", "split", "data_dir", "out"):
-            flags.DEFINE_string(name, "", "See --help.", flag_values=values)
-        flags.DEFINE_integer("batch_size", 0, "See --help.", 0, flag_values=values)
-        for name in ("sizes", "corruptions", "severities"):
-            flags.DEFINE_list(name, [], "See --help.", flag_values=values)
-        _define_mesh(argv, values)
-        found, _ = trained_flags.read(argv, values, positional=False)
-        asked: dict[str, Any] = {name: values[name].value for name in values}
-        sizes, severities = (_whole(name, asked[name]) for name in ("sizes", "severities"))
-        if severities and not asked["corruptions"]:
-            raise UserError("--severities are of corruptions; add --corruptions=all")
-        startup.configure()
-        cluster.join()
-        request = Request(
-            dataset=asked["dataset"],
-            split=asked["split"],
-            data_dir=asked["data_dir"],
-            batch_size=asked["batch_size"],
-            mesh=asked["mesh"],
-            own_transform=not any(re.match(r"--?transform\.", each) for each in argv),
-            sizes=tuple(sorted(set(sizes))),
-            corruptions=tuple(dict.fromkeys(asked["corruptions"])),
-            severities=tuple(sorted(set(severities))),
-            out=Path(asked["out"]).expanduser() if asked["out"] else None,
-        )
-        evaluate(found, request)
-        return 0
+    It prints top-1, top-5, loss and calibration; with --out also by class, and as pictures.
 
-    return cli_flags.run(command, argv)
+      python -m vit_jax evaluate --from=runs/vit_mu_digits --out=runs/evaluate
+      python -m vit_jax evaluate --from=runs/vit_mu_digits --sizes=16,24,32,40,48 --corruptions=all
+      python -m vit_jax evaluate --from=timm:swin_t.safetensors --model=swin_t \\
+          --dataset=imagenet2012_real --split=validation
+    """
+
+    dataset: str = flag(
+        "", "a dataset as data.name takes it, or folder:DIR; by default the run's own"
+    )
+    split: str = flag("", "by default the run's last evaluation's; of another dataset, test")
+    data_dir: str = flag("", "where TFDS datasets lie; by default the run's", "DIR")
+    batch_size: int = flag(0, "over all devices; 0: the run's", least=0)
+    mesh: str = flag("", "--mesh.data, .fsdp, .tensor: devices, as in training", ".data=N")
+    out: Path | None = flag(
+        None,
+        "write metrics.json, per_class.csv, confusion.csv and .png, reliability.png",
+        "DIR",
+    )
+    sizes: tuple[int, ...] = flag(
+        (), "accuracy at other input sizes, with these weights (sizes.csv and .png)", least=1
+    )
+    corruptions: tuple[str, ...] = flag(
+        (),
+        "accuracy on corrupted images (corruptions.csv and .png): all, or a list of "
+        "gaussian_noise, shot_noise, impulse_noise, defocus_blur, motion_blur, brightness, "
+        "contrast, pixelate, jpeg_compression",
+    )
+    severities: tuple[int, ...] = flag((), "of the corruptions; by default 1,2,3,4,5", least=1)
 
 
-def _define_mesh(argv: Sequence[str], values: flags.FlagValues) -> None:
+def _read(cls: type[Evaluate], argv: Sequence[str]) -> tuple[Evaluate, Trained, MeshConfig]:
     mesh = MeshConfig()
-    for argument in argv:
-        field = re.match(r"--?mesh\.([^=]+)", argument)
-        if field:
-            check_value_path(mesh, field[1], root="mesh")
-    config_flags.DEFINE_config_dataclass("mesh", mesh, flag_values=values, sys_argv=list(argv))
+    return *model_options.read(cls, argv, {"mesh": mesh}), mesh
 
 
-def _whole(name: str, words: Sequence[str]) -> list[int]:
-    try:
-        numbers = [int(word) for word in words]
-    except ValueError:
-        numbers = [0]
-    if any(number < 1 for number in numbers):
-        raise UserError(f"--{name}={','.join(words)} must be whole numbers, such as 1,3,5")
-    return numbers
+def evaluate(given: Evaluate, found: Trained, mesh_config: MeshConfig) -> int:
+    """Measure what is asked for, print it, write it."""
+    if given.severities and not given.corruptions:
+        raise UserError("--severities are of corruptions; add --corruptions=all")
+    cluster.join()
+    target = open_target(
+        found,
+        dataset=given.dataset,
+        split=given.split,
+        data_dir=given.data_dir,
+        batch_size=given.batch_size,
+        own_transform=not given.transform,
+    )
+    if given.sizes:
+        check_sizes(found, target.evaluation.transform, given.sizes)
+    variants = robustness.variants(given.corruptions, given.severities)
+    writer = _Writer(given.out if jax.process_index() == 0 else None)
+    trained = read_weights(found)
+    measuring = lib.start(trained, target, sharding.make_mesh(mesh_config))
+    scores, measured = lib.measure(measuring)
+    _show_measured(trained, target.source.name, measured)
+    writer.report(measuring, scores)
+    if given.sizes:
+        measured["sizes"] = lib.at_sizes(measuring, given.sizes, scores)
+        _show_sizes(measuring, measured["sizes"], writer)
+    if variants:
+        measured["corruptions"] = lib.under_corruption(measuring, variants)
+        _show_corruptions(measuring, measured["corruptions"], measured["top1"], writer)
+        if writer.folder is not None:
+            writer.write("corrupted.png", plots.corrupted_sheet(measuring.evaluation, variants))
+    writer.write("metrics.json", json.dumps(trees.finite(measured), indent=1) + "\n")
+    if writer.written:
+        print(f"\nwrote {', '.join(writer.written)} in {writer.folder}")
+    return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+class _Writer:
+    """Writes files into a folder that is made at once; into none it writes nothing."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.written: list[str] = []
+        if folder is not None:
+            files.make_folder(folder, "--out")  # now, not after hours
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """Write a file."""
+        if self.folder is not None:
+            with files.refused(f"--out={self.folder}"):
+                files.write(self.folder / name, content)
+            self.written.append(name)
+
+    def report(self, measuring: lib.Measuring, scores: Scores) -> None:
+        """Write what the scores say by class, and how sure the model is."""
+        if self.folder is not None:
+            with files.refused(f"--out={self.folder}"):
+                self.written += measuring.evaluation.report(scores, self.folder)
+            bins = calibration.reliability(scores.confidence, scores.top1)
+            name = short_name(measuring.target.source.name)
+            self.write("reliability.png", plots.draw_reliability(bins, name))
+
+
+def _show_measured(trained: Trained, source: str, measured: dict[str, Any]) -> None:
+    low, high = measured["top1_interval"]
+    without = measured["unlabelled"]
+    left_out = f" ({without:,} more have no label and are left out)" if without else ""
+    alone = "" if trained.loss is Loss.SOFTMAX else ", of its class alone (sigmoid)"
+    _say(title(trained))
+    _say(f"{source}: {measured['num_examples']:,} images{left_out}\n")
+    _show(
+        [
+            ("metric", "value", ""),
+            ("top1", f"{measured['top1']:.2%}", f"95 % interval {low:.2%} to {high:.2%}"),
+            ("top5", f"{measured['top5']:.2%}", ""),
+            ("loss", f"{measured['loss']:.4f}", f"{trained.loss}, nats per image"),
+            ("ece", f"{measured['ece']:.2%}", f"calibration error, {calibration.NUM_BINS} bins"),
+            ("confidence", f"{measured['confidence']:.2%}", f"mean of the first guess{alone}"),
+        ],
+        right=(1,),
+    )
+
+
+def _show_sizes(measuring: lib.Measuring, found: list[dict[str, Any]], writer: _Writer) -> None:
+    native = native_size(measuring.trained)[0]
+    rows = [tuple(row.values()) for row in found]
+    _say(f"\nby size of the input; training was at {native}x{native}")
+    _show([tuple(found[0]), *rows], right=range(len(found[0])))
+    writer.write("sizes.csv", _csv([tuple(found[0]), *rows]))
+    name = short_name(measuring.target.source.name)
+    writer.write("sizes.png", plots.draw_sizes([row[:4] for row in rows], native, name))
+
+
+def _show_corruptions(
+    measuring: lib.Measuring, found: dict[str, Any], clean: float, writer: _Writer
+) -> None:
+    table = {name: {int(k): x for k, x in row.items()} for name, row in found["top1"].items()}
+    severities = list(next(iter(table.values())))
+    means = [lib.mean(row[each] for row in table.values()) for each in severities]
+    rows: list[Sequence[Any]] = [
+        ("top1", *(f"severity {each}" for each in severities), "mean"),
+        *((name, *row.values(), lib.mean(row.values())) for name, row in table.items()),
+        ("mean", *means, found["mean_top1"]),
+        ("clean", *[clean] * len(means), clean),
+    ]
+    _say(f"\nunder corruption, severities of {found['severities_of']}")
+    _show(rows, right=range(1, len(rows[0])))
+    writer.write("corruptions.csv", _csv(rows))
+    name = short_name(measuring.target.source.name)
+    writer.write("corruptions.png", plots.draw_corruptions(table, clean, name))
+
+
+def _say(text: str) -> None:
+    if jax.process_index() == 0:
+        print(text)
+
+
+def _show(rows: Sequence[Sequence[Any]], right: Sequence[int]) -> None:
+    header, *cells = [[f"{x:.4f}" if isinstance(x, float) else str(x) for x in row] for row in rows]
+    _say("\n".join(align(header, cells, right=right)))
+
+
+def _csv(rows: Iterable[Sequence[Any]]) -> str:
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows(
+        [f"{x:.6f}" if isinstance(x, float) else x for x in row] for row in rows
+    )
+    return file.getvalue()
+
+
+main = options.verb(Evaluate, evaluate, _read)

@@ -1,99 +1,80 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m vit_jax export --from=RUN --to=DIR --format=stablehlo|onnx|timm`."""
 
-import sys
-from collections.abc import Sequence
+import dataclasses
 from pathlib import Path
-from typing import Any
 
-import jax
-from absl import flags
-
-from vit_jax import fields, startup
-from vit_jax.cli import flags as cli_flags
-from vit_jax.cli import trained_flags
+from vit_jax import files, startup
+from vit_jax.cli import model_options, options
+from vit_jax.cli.model_options import ModelOptions
+from vit_jax.cli.options import flag
 from vit_jax.errors import UserError
-from vit_jax.inference import export, export_folder, hub
+from vit_jax.inference import export as lib
+from vit_jax.inference import export_folder, hub
 from vit_jax.inference.export import Format
 from vit_jax.inference.quantize import WeightDType
-from vit_jax.inference.trained import read_weights
-
-_HELP = f"""usage: python -m vit_jax export --from=WEIGHTS --to=DIR --format=FORMAT [flags]
-
-Writes a folder that other programs run: the model, the names of its classes, what it wants of an
-image (export.json) and a model card (README.md). Says what the export changed, on real images.
-
-  --to=DIR                the folder
-  --format=stablehlo      one file for jax alone: CPU, CUDA and TPU, any batch
-  --format=onnx           for ONNX Runtime, any batch; needs jax2onnx (requirements-onnx.txt)
-  --format=timm           safetensors and config.json, for timm.create_model and the Hub
-  --dtype=float32         weights as they are; the default
-  --dtype=bfloat16        half the size (stablehlo, timm)
-  --dtype=int8            a quarter: kernels in int8, a scale for each channel (stablehlo)
-  --force                 write into a folder with files of others
-  --push=USER/REPO        upload it to the Hugging Face Hub (needs the extra [hub] and a token)
-  --public                a repository that --push creates is for all to see; else it is private
-
-{trained_flags.HELP}
-
-  python -m vit_jax export --from=runs/vit_mu_digits --to=exports/digits --format=stablehlo
-  python -m vit_jax export --from=runs/vit_mu_digits --to=exports/digits8 --format=stablehlo \\
-      --dtype=int8
-  python -m vit_jax export --from=npz:ViT-B_16.npz --model=vit_b16_384 --to=vit_b16 --format=timm \\
-      --push=me/vit_b16"""
+from vit_jax.inference.trained import Trained, read_weights
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command line (program name first) and return the exit status."""
-    if any(argument in ("-h", "--help", "-help") for argument in argv[1:]):
-        print(_HELP)
-        return 0
+@dataclasses.dataclass(kw_only=True)
+class Export(ModelOptions):
+    """Writes a folder that other programs run.
 
-    def command() -> int:
-        startup.configure()
-        jax.config.update("jax_platforms", "cpu")  # what is written is the same from anywhere
-        values = flags.FlagValues()
-        trained_flags.define(values)
-        for name, default in (("to", ""), ("format", ""), ("dtype", "float32"), ("push", "")):
-            flags.DEFINE_string(name, default, "See --help.", flag_values=values)
-        for name in ("force", "public"):
-            flags.DEFINE_bool(name, False, "See --help.", flag_values=values)
-        found, _ = trained_flags.read(argv, values, positional=False)
-        form, dtype = _choice("format", Format, values), _choice("dtype", WeightDType, values)
-        folder, repo = _folder(str(values["to"].value)), str(values["push"].value)
-        force, public = bool(values["force"].value), bool(values["public"].value)
-        if public and not repo:
-            raise UserError("--public says how --push creates a repository; add --push=USER/REPO")
-        export_folder.check(folder, force=force)
-        export.check(found, form, dtype)
-        if repo:
-            hub.check(repo)
-        files, change = export.make(read_weights(found), form, dtype, name=folder.resolve().name)
-        export_folder.write(folder, files, force=force)
-        width = max(map(len, files))
-        for name, data in files.items():
-            print(f"{folder / name!s:{width + len(str(folder)) + 1}}  {len(data):>13,} bytes")
-        print(change)
-        if repo:
-            told = f"Export by vit_jax: {form.value}, {dtype.value}"
-            print(hub.push(folder, list(files), repo, public=public, message=told))
-        return 0
+    It holds the model, the names of its classes, what it wants of an image (export.json) and a
+    model card (README.md). What the export changed, on real images, is printed.
 
-    return cli_flags.run(command, argv)
+      python -m vit_jax export --from=runs/vit_mu_digits --to=exports/digits --format=stablehlo
+      python -m vit_jax export --from=runs/vit_mu_digits --to=exports/digits8 --format=stablehlo \\
+          --dtype=int8
+      python -m vit_jax export --from=npz:ViT-B_16.npz --model=vit_b16_384 --to=vit_b16 \\
+          --format=timm --push=me/vit_b16
+    """
 
-
-def _choice(name: str, kind: Any, values: flags.FlagValues) -> Any:
-    value = str(values[name].value)
-    if not value:
-        raise UserError(f"which {name}? add --{name}={'|'.join(kind)}")
-    return fields.conformed(kind, f"--{name}", value)
+    to: Path | None = flag(None, "the folder", "DIR", ask="where to? add --to=DIR")
+    format: Format | None = flag(
+        None,
+        "stablehlo: one file for jax alone (CPU, CUDA and TPU), any batch; onnx: for ONNX Runtime, "
+        "any batch, needs jax2onnx (requirements-onnx.txt); timm: safetensors and config.json, for "
+        "timm.create_model and the Hub",
+        ask=f"which format? add --format={'|'.join(Format)}",
+    )
+    dtype: WeightDType = flag(
+        WeightDType.FLOAT32,
+        "of the weights; bfloat16: half the size (stablehlo, timm); int8: a quarter, kernels in "
+        "int8, a scale for each channel (stablehlo)",
+    )
+    force: bool = flag(False, "write into a folder with files, and replace an earlier export")
+    push: str = flag(
+        "",
+        "upload it to the Hugging Face Hub (needs the extra [hub] and a token)",
+        "USER/REPO",
+    )
+    public: bool = flag(
+        False, "a repository that --push creates is for all to see; else it is private"
+    )
 
 
-def _folder(to: str) -> Path:
-    if not to:
-        raise UserError("where to? add --to=DIR")
-    return Path(to).expanduser()
+def export(given: Export, found: Trained) -> None:
+    """Write the folder, and push it where that is asked for."""
+    startup.stay_on_cpu()  # what is written is the same from anywhere
+    folder, form = given.to, given.format
+    assert folder is not None
+    assert form is not None
+    if given.public and not given.push:
+        raise UserError("--public says how --push creates a repository; add --push=USER/REPO")
+    files.check_folder(folder, "--to", force=given.force)
+    lib.check(found, form, given.dtype)
+    if given.push:
+        hub.check(given.push)
+    contents, change = lib.make(read_weights(found), form, given.dtype, name=folder.resolve().name)
+    export_folder.write(folder, contents, force=given.force)
+    width = max(map(len, contents)) + len(str(folder)) + 1
+    for name, data in contents.items():
+        print(f"{folder / name!s:{width}}  {len(data):>13,} bytes")
+    print(change)
+    if given.push:
+        message = f"Export by vit_jax: {form.value}, {given.dtype.value}"
+        print(hub.push(folder, list(contents), given.push, public=given.public, message=message))
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+main = options.verb(Export, export, model_options.read)

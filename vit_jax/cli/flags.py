@@ -35,12 +35,11 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def define(argv: Sequence[str]) -> flags.FlagValues:
-    """Define the flags that every command with a config shares, in a set of their own."""
+    """Define --config and the flags of its fields, in a set of their own."""
     values = flags.FlagValues()
     config_flags.DEFINE_config_file(
         "config", None, "The run: a file in configs/.", flag_values=values, sys_argv=list(argv)
     )
-    flags.DEFINE_bool("debug", False, "Show the traceback of an error.", flag_values=values)
     return values
 
 
@@ -135,36 +134,28 @@ def parse(
             raise UserError(told) from error
         raise errors.unknown("flag", "--" + error.flagname, [f"--{n}" for n in values]) from error
     except (flags.Error, ValueError, TypeError) as error:
-        raise UserError(_in_words(error, values)) from error
+        raise UserError(_in_words(error, values, argv)) from error
     if len(rest) > 1 and not positional:
         raise UserError(f"unexpected argument {rest[1]!r}; flags are written --name=value")
     return rest[1:]
 
 
-def _in_words(error: Exception, values: flags.FlagValues) -> str:
-    """Say of what form the value should be, where absl shows what its parser raised."""
-    told = " ".join(str(error).split())
-    found = re.match(r"flag --([\w.]+)=", told)
-    if not found or found[1] not in values or error.__context__ is None:
-        return told
-    parser, default = values[found[1]].parser, values[found[1]].default
+def _in_words(error: Exception, values: flags.FlagValues, argv: Sequence[str]) -> str:
+    """Say of what form the value should be; of what is wrong beside values, absl says it."""
+    found = re.match(r"flag --([\w.]+)=", str(error))
+    if not found or found[1] not in values:
+        return " ".join(str(error).split())
+    name, value = found[1], value_of(found[1], argv)
+    parser, default = values[name].parser, values[name].default
+    if isinstance(parser, flags.EnumClassParser):
+        choices = [str(choice.value) for choice in parser.enum_class]
+        return str(errors.unknown(f"--{name}", str(value), choices))
     if isinstance(parser, tuple_parser.TupleParser):
         shown = written(tuple(default)) if default else "1,2 or \"('a','b')\""
-        form = f"a tuple, such as {shown}"
-    elif isinstance(parser, flags.BooleanParser):
-        form = words(bool)
-    elif isinstance(parser, flags.IntegerParser) and parser.lower_bound is None:
-        form = words(int)
-    elif isinstance(parser, flags.FloatParser) and parser.lower_bound is None:
-        form = words(float)
-    elif isinstance(parser, flags.EnumClassParser):
-        name, _, value = told.removesuffix(f": {error.__context__}").partition("=")
-        choices = [str(choice.value) for choice in parser.enum_class]
-        return str(errors.unknown(name.removeprefix("flag "), value, choices))
-    else:
-        return told  # of a choice or a range, absl says which
-    cause = " ".join(str(error.__context__).split())
-    return f"{told.removesuffix(f': {cause}').removeprefix('flag ')} must be {form}"
+        return f"--{name}={value} must be a tuple, such as {shown}"
+    kinds = {flags.BooleanParser: bool, flags.IntegerParser: int, flags.FloatParser: float}
+    form = next((words(kind) for cls, kind in kinds.items() if isinstance(parser, cls)), "else")
+    return f"--{name}={value} must be {form}"
 
 
 def run(main: Callable[[], int | None], argv: Sequence[str]) -> int:
@@ -173,17 +164,17 @@ def run(main: Callable[[], int | None], argv: Sequence[str]) -> int:
         return main() or 0
     except (KeyboardInterrupt, Exception) as error:
         if not signals.interrupted(error):
-            return _status(error, argv)
+            return _status(error, debug="--debug" in argv)
         print("interrupted", file=sys.stderr)
         return signals.INTERRUPTED
 
 
-def _status(failure: BaseException, argv: Sequence[str]) -> int:
-    """Tell what ended a command, where it is no fault of the code; returns the exit status."""
+def _status(failure: BaseException, *, debug: bool) -> int:
+    """Print what ended a command, where it is no fault of the code; returns the exit status."""
     try:
         raise failure
     except UserError as error:
-        tell(str(error), argv)
+        tell(str(error), debug=debug)
         return error.status
     except BrokenPipeError:  # a reader such as `head` has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
@@ -191,18 +182,20 @@ def _status(failure: BaseException, argv: Sequence[str]) -> int:
     except OSError as error:
         what = f"{error.filename}: " if error.filename else ""
         if error.errno in _NO_ROOM:
-            tell(f"{what}{error.strerror}; make room, then start the same command again", argv)
+            tell(
+                f"{what}{error.strerror}; make room, then start the same command again", debug=debug
+            )
             return errors.IO_ERROR
         # Of a path that a user named, wherever it is first looked at.
         if error.errno in (errno.ENAMETOOLONG, errno.EACCES) and what:
-            tell(f"{what}{error.strerror}", argv)
+            tell(f"{what}{error.strerror}", debug=debug)
             return UserError.status
         raise
 
 
-def tell(what: str, argv: Sequence[str]) -> None:
-    """Say what went wrong, while it is handled, in one line whatever the value that it quotes."""
-    if "--debug" in argv:
+def tell(what: str, *, debug: bool) -> None:
+    """Print what went wrong, while it is handled, in one line whatever the value that it quotes."""
+    if debug:
         traceback.print_exc()
     print(f"error: {' '.join(what.splitlines())}", file=sys.stderr)
 

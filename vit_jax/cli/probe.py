@@ -1,167 +1,214 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m vit_jax probe --from=RUN`: how good a network's frozen features are; features to disk.
+"""`python -m vit_jax probe --from=RUN`: how good frozen features are; features to disk."""
 
-What is asked for is read here; `probing` does it.
-"""
-
-import math
+import dataclasses
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from absl import flags
-
-from vit_jax import errors, startup
-from vit_jax.cli import flags as cli_flags
-from vit_jax.cli import probing, trained_flags
+from vit_jax import data, errors, fields, files, sharding
+from vit_jax.analysis.tables import align
+from vit_jax.cli import model_options, options
+from vit_jax.cli.model_options import InputOptions
+from vit_jax.cli.options import flag
 from vit_jax.errors import UserError
+from vit_jax.evals import knn, probes
+from vit_jax.evals.features import FeatureSet
+from vit_jax.evals.probes import Result
+from vit_jax.inference import probing
 from vit_jax.inference.images import expand
+from vit_jax.inference.trained import Trained, changes, read_weights, title
+from vit_jax.visual.evaluation import draw_shots
 
-_HELP = f"""usage: python -m vit_jax probe --from=RUN [flags] [IMAGE ...]
-
-Probes what the head of a trained model sees: simple classifiers on its frozen features, fitted to
-a labelled split and tested on another. With --features=DIR writes the features; of image files,
-folders or patterns that are named, which need no labels, it does only that.
-
-{trained_flags.WEIGHTS}
-  --mean=M,M,M --std=...  of the input, white is 1; by default the run's, or those published
-  --transform.FIELD=VALUE how an image is brought to size: crop, crop_ratio, resize
-
-  --dataset=NAME          a dataset as data.name takes it, or folder:DIR; by default the run's own
-  --data_dir=DIR          where TFDS datasets lie; by default the run's
-  --train_split=SPLIT     what the probes learn from (default: train); train[:10%] is a part of it
-  --test_split=SPLIT      what they are tested on (default: test)
-  --methods=M,M           of fewshot, knn, logistic (default: all); none, with --features
-  --shots=1,5,10,25       fewshot: images a class
-  --seeds=3               fewshot: how often they are drawn, from --seed on
-  --l2=1024               fewshot: strength of the regularisation, several are tried one by one
-  --k=10,20,100,200       knn: neighbours (default: those of these that there are images for)
-  --temperature=0.07      knn: of the votes
-  --seed=0                of what is drawn at random
-  --pixels                probe the pixels as well, to compare
-  --batch_size=256        over all devices
-
-  --features=DIR          write features_train.npy, labels_train.npy, names_train.txt, and of test
-  --out=FILE.json         write the results
-  --plot=FILE.png         draw fewshot's accuracy against the shots
-  --force                 replace what is there
-
-  python -m vit_jax probe --from=runs/vit_mu_digits --pixels
-  python -m vit_jax probe --from=npz:ViT-B_16.npz --model=vit_b16 --model.num_classes=21843 \\
-      --dataset=folder:flowers --test_split=val --methods=fewshot
-  python -m vit_jax probe --from=runs/vit_mu_digits --features=features photos/*.jpg"""
-
-METHODS = ("fewshot", "knn", "logistic")
-# What a flag is of no use without.
-_OF_METHOD = {"shots": "fewshot", "seeds": "fewshot", "l2": "fewshot", "plot": "fewshot"}
-_OF_METHOD |= {"k": "knn", "temperature": "knn"}
-_OF_DATASET = ("dataset", "data_dir", "train_split", "test_split", "methods", "seed", "pixels")
+METHODS = probing.METHODS
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command line (program name first) and return the exit status."""
-    if any(argument in ("-h", "--help", "-help") for argument in argv[1:]):
-        print(_HELP)
+@dataclasses.dataclass(kw_only=True)
+class Probe(InputOptions):
+    """Fits simple classifiers to frozen features, what the head sees, and tests them.
+
+    They learn from a labelled split and are tested on another. With --features=DIR it writes the
+    features; of images that are named, which need no labels, it does only that.
+
+      python -m vit_jax probe --from=runs/vit_mu_digits --pixels
+      python -m vit_jax probe --from=npz:ViT-B_16.npz --model=vit_b16 --model.num_classes=21843 \\
+          --dataset=folder:flowers --test_split=val --methods=fewshot
+      python -m vit_jax probe --from=runs/vit_mu_digits --features=features photos/*.jpg
+    """
+
+    images: tuple[str, ...] = flag((), "files, folders, patterns, or - for stdin", "[IMAGE ...]")
+    dataset: str = flag(
+        "", "a dataset as data.name takes it, or folder:DIR; by default the run's own"
+    )
+    data_dir: str = flag("", "where TFDS datasets lie; by default the run's", "DIR")
+    train_split: str = flag(
+        "train", "what the probes learn from; train[:10%] is a part of it", "SPLIT"
+    )
+    test_split: str = flag("test", "what they are tested on", "SPLIT")
+    methods: tuple[str, ...] = flag(METHODS, "the probes, or none with --features")
+    shots: tuple[int, ...] = flag((1, 5, 10, 25), "fewshot: images a class", least=1)
+    seeds: int = flag(3, "fewshot: how often they are drawn, from --seed on", least=1)
+    l2: tuple[float, ...] = flag(
+        (1024.0,), "fewshot: strength of the regularisation, several are tried one by one", above=0
+    )
+    k: tuple[int, ...] = flag(
+        (), "knn: neighbours; by default those of 10,20,100,200 with images enough", least=1
+    )
+    temperature: float = flag(0.07, "knn: of the votes", above=0)
+    seed: int = flag(0, "of what is drawn at random", least=0)
+    pixels: bool = flag(False, "probe the pixels as well, to compare")
+    batch_size: int = flag(256, "over all devices", least=1)
+    features: Path | None = flag(
+        None, "write features_train.npy, labels_train.npy, names_train.txt, and of test", "DIR"
+    )
+    out: Path | None = flag(None, "write the results", "FILE.json")
+    plot: Path | None = flag(None, "draw fewshot's accuracy against the shots", "FILE.png")
+    force: bool = flag(False, "replace what is there")
+
+
+def probe(given: Probe, found: Trained) -> int:
+    """Do what is asked for, print it, write it; returns 1 where an image was broken, else 0."""
+    _check(given)
+    if given.features is not None:
+        files.check_folder(given.features, "--features", force=given.force)
+        if given.images:
+            return _write_images(given, found, given.features)
+    sources = probing.open_splits(
+        found, given.dataset, given.data_dir, given.train_split, given.test_split
+    )
+    _check_sources(given, sources)
+    mesh = sharding.make_mesh(sharding.MeshConfig())
+    trained = read_weights(found, headless=True)
+    sets = probing.extract_sets(
+        trained,
+        sources,
+        mesh,
+        batch_size=given.batch_size,
+        folder=given.features,
+        force=given.force,
+        with_pixels=given.pixels,
+    )
+    train, test = sets["features"]
+    print(f"{title(trained)}, {train.features.shape[1]:,} features an image")
+    for part, each in zip(probing.PARTS, (train, test), strict=True):
+        print(f"{part}: {each.name}, {len(each.features):,} images, {each.num_classes} classes")
+    if given.features is not None:
+        print(f"wrote the features of both in {given.features}")
+    if not given.methods:
         return 0
-
-    def command() -> int:
-        values = flags.FlagValues()
-        if cli_flags.value_of("classes", argv) is not None:
-            raise UserError("--classes names a model's classes, which a probe does not use")
-        trained_flags.define(values)
-        define(values)
-        found, names = trained_flags.read(argv, values)
-        asked: dict[str, Any] = {name: values[name].value for name in values}
-        if asked["methods"] == ["none"]:
-            asked["methods"] = []
-        given = {name for name in values if values[name].present}
-        _check(given, asked, images=bool(names))
-        startup.configure()
-        folder, out, plot = (_path(asked[name]) for name in ("features", "out", "plot"))
-        if folder is not None and names:
-            files, force = expand(names, sys.stdin), asked["force"]
-            return probing.write_images(found, files, folder, asked["batch_size"], force=force)
-        settings = {
-            "shots": _numbers("shots", asked["shots"], int),
-            "l2": _numbers("l2", asked["l2"], float),
-            "seeds": asked["seeds"],
-            "k": _numbers("k", asked["k"], int),
-            "temperature": asked["temperature"],
-            "seed": asked["seed"],
-        }
-        request = probing.Request(
-            methods=tuple(dict.fromkeys(asked["methods"])),
-            settings=settings,
-            features=folder,
-            out=out,
-            plot=plot,
-            **{name: asked[name] for name in ("dataset", "data_dir", "train_split", "test_split")},
-            **{name: asked[name] for name in ("pixels", "batch_size", "force")},
-        )
-        probing.probe(found, request)
-        return 0
-
-    return cli_flags.run(command, argv)
+    notes = probes.check_sets(train, test)
+    names = ("shots", "seeds", "l2", "k", "temperature", "seed")
+    settings = {name: getattr(given, name) for name in names}
+    results = probing.run_probes(sets, given.methods, mesh, **settings)
+    notes += dict.fromkeys(note for result in results for note in result.notes)
+    print("\n".join(["", *_table(results), *(f"note: {note}" for note in notes)]))
+    about = {
+        "from": trained.ref,
+        "step": trained.step,
+        "ema": trained.ema,
+        "changes": changes(trained),
+        "seed": given.seed,
+        **probes.to_json(train, test, results),
+        "notes": notes,
+    }
+    _write(given.out, lambda: json.dumps(about, indent=1) + "\n")
+    _write(given.plot, lambda: _draw(results, train, test))
+    return 0
 
 
-def define(values: flags.FlagValues) -> None:
-    """Define the verb's own flags."""
-    texts = {"dataset": "", "data_dir": "", "train_split": "train", "test_split": "test"}
-    for name, default in {**texts, "features": "", "out": "", "plot": ""}.items():
-        flags.DEFINE_string(name, default, "See --help.", flag_values=values)
-    lists = {"methods": METHODS, "shots": ("1", "5", "10", "25"), "l2": ("1024",), "k": ()}
-    for name, words in lists.items():
-        flags.DEFINE_list(name, list(words), "See --help.", flag_values=values)
-    for name, default, least in (("seeds", 3, 1), ("seed", 0, 0), ("batch_size", 256, 1)):
-        flags.DEFINE_integer(name, default, "See --help.", least, flag_values=values)
-    flags.DEFINE_float("temperature", 0.07, "See --help.", flag_values=values)
-    for name in ("pixels", "force"):
-        flags.DEFINE_bool(name, False, "See --help.", flag_values=values)
+def _write(file: Path | None, content: Any) -> None:
+    if file is not None:
+        with files.refused(f"cannot write {file}"):
+            files.write(file, content())
+        print(f"wrote {file}")
 
 
-def _check(given: set[str], asked: dict[str, Any], *, images: bool) -> None:
+def _write_images(given: Probe, found: Trained, folder: Path) -> int:
+    names = expand(given.images, sys.stdin)
+    trained, (count, width), broken = probing.write_images(
+        found, names, folder, given.batch_size, force=given.force
+    )
+    for error in broken:
+        print(f"skipped {error}", file=sys.stderr)
+    print(f"{title(trained)}: {width:,} features of {count:,} images in {folder}")
+    return 1 if broken else 0
+
+
+def _check(given: Probe) -> None:
     """Refuse a flag that could not act."""
-    for name in asked["methods"]:
+    if given.methods == ("none",):
+        given.methods = ()
+    given.methods = tuple(dict.fromkeys(given.methods))
+    given.shots, given.l2, given.k = (
+        tuple(dict.fromkeys(each)) for each in (given.shots, given.l2, given.k)
+    )
+    for name in given.methods:
         if name not in METHODS:
             raise errors.unknown("method", name, METHODS)
-    if images:
-        if not asked["features"]:
-            raise UserError("images without labels cannot be probed; add --features=DIR")
-        for name in (*_OF_DATASET, *_OF_METHOD, "out"):
-            if name in given:
-                raise UserError(f"--{name} is of a labelled dataset; name images or a dataset")
-        return
-    if not asked["methods"] and not asked["features"]:
-        raise UserError("nothing to do: add --methods=fewshot,knn,logistic or --features=DIR")
-    if not asked["methods"]:
-        for name in ("seed", "pixels", "out"):
-            if name in given:
-                raise UserError(f"--{name} is of the probes; add --methods={','.join(METHODS)}")
-    for name, method in _OF_METHOD.items():
-        if name in given and method not in asked["methods"]:
-            raise UserError(f"--{name} is of {method}, which is not among the methods")
-    if not (math.isfinite(asked["temperature"]) and asked["temperature"] > 0):
-        raise UserError(f"--temperature={asked['temperature']} must be above 0")
-    if asked["force"] and not any(asked[name] for name in ("features", "out", "plot")):
-        raise UserError("--force is of files; add --features, --out or --plot")
+    if given.images and not given.features:
+        raise UserError("images without labels cannot be probed; add --features=DIR")
+    if not given.methods and not given.features:
+        raise UserError(f"nothing to do: add --methods={','.join(METHODS)} or --features=DIR")
+    own = ("dataset", "data_dir", "train_split", "test_split", "methods", "seed", "pixels", "out")
+    images, few = "of image files; name images or a dataset", ("shots", "seeds", "l2", "plot")
+    rules = (
+        (not given.images, images, *own, *few, "k", "temperature"),
+        (bool(given.methods), "without --methods", "seed", "pixels", "out"),
+        ("fewshot" in given.methods, "without fewshot among the methods", *few),
+        ("knn" in given.methods, "without knn among the methods", "k", "temperature"),
+        (bool(given.features or given.out or given.plot), "without files to write", "force"),
+    )
+    fields.check_effects(given, "--", rules)
 
 
-def _numbers(name: str, words: Sequence[str], kind: type) -> tuple[Any, ...]:
-    try:
-        numbers = tuple(dict.fromkeys(kind(word) for word in words))
-    except ValueError:
-        numbers = (0,)
-    least = 1 if kind is int else sys.float_info.min
-    if (name != "k" and not numbers) or not all(least <= n < math.inf for n in numbers):
-        form = "whole numbers, such as 1,5,25" if kind is int else "numbers above 0, such as 1,1024"
-        raise UserError(f"--{name}={','.join(words)} must be {form}")
-    return numbers
+def _check_sources(given: Probe, sources: Sequence[data.Source]) -> None:
+    """Refuse what would otherwise fail after the last image."""
+    if sources[0].multi_label and given.methods:
+        raise UserError(
+            f"{sources[0].name} has several labels per image; probes tell one class from the "
+            "others: with --methods=none and --features=DIR its features are written"
+        )
+    if given.methods and sources[0].name == sources[1].name:
+        print(
+            f"warning: the probes learn from {sources[0].name}, and are tested on the same images; "
+            "choose another --test_split",
+            file=sys.stderr,
+        )
+    if "knn" in given.methods:
+        knn.check_k(given.k, len(sources[0]), sources[0].name)
+    for name, file, suffix in (("out", given.out, ".json"), ("plot", given.plot, ".png")):
+        if file is not None:
+            files.check_file(file, f"--{name}", force=given.force, suffix=suffix)
 
 
-def _path(text: str) -> Path | None:
-    return Path(text).expanduser() if text else None
+def _table(results: Sequence[Result]) -> list[str]:
+    """Lay out a line a result; the temperature, which all share, is in the JSON alone."""
+    rows = []
+    for result in results:
+        setting = ", ".join(
+            f"{key} {value:.4g}" for key, value in result.settings.items() if key != "temperature"
+        )
+        low, high = result.interval
+        spread = result.deviation
+        seeds = "" if spread is None else f"{len(result.top1)}, deviation {spread:.1%}"
+        interval = f"{low:.1%} to {high:.1%}"
+        rows.append([result.of, result.method, setting, f"{result.mean:.2%}", interval, seeds])
+    header = ("of", "probe", "setting", "test top-1", "95 % interval", "over seeds")
+    return align(header, rows, right=(3,))
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+def _draw(results: Sequence[Result], train: FeatureSet, test: FeatureSet) -> bytes:
+    """Draw the few-shot results against the shots, a line for each kind of features and l2."""
+    found = [result for result in results if result.method == "fewshot"]
+    several = len({result.settings["l2"] for result in found}) > 1
+    curves: dict[str, list[tuple[int, float, float]]] = {}
+    for result in sorted(found, key=lambda result: result.settings["shots"]):
+        name = f"{result.of}, l2 {result.settings['l2']:g}" if several else result.of
+        point = (int(result.settings["shots"]), result.mean, result.deviation or 0.0)
+        curves.setdefault(name, []).append(point)
+    return draw_shots(curves, len(test.labels), f"few-shot, {data.short_name(train.name)}")
+
+
+main = options.verb(Probe, probe, model_options.read)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m vit_jax serve --from=...`: a page that classifies images a visitor drops on it."""
 
+import dataclasses
 import importlib.util
 import ipaddress
 import os
@@ -10,86 +11,73 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from absl import flags
-
-from vit_jax import signals, startup
-from vit_jax.cli import flags as cli_flags
-from vit_jax.cli import trained_flags
+from vit_jax import signals
+from vit_jax.cli import model_options, options
+from vit_jax.cli.model_options import ModelOptions
+from vit_jax.cli.options import flag
 from vit_jax.errors import UserError
+from vit_jax.inference import images
+from vit_jax.inference.trained import Trained, read_weights
 
 _CLOSING = 5  # seconds for answers that are under way
-_HELP = f"""usage: python -m vit_jax serve --from=WEIGHTS [flags]
-
-Shows a page in the browser: drop an image, see its likeliest classes and where the model looked.
-Needs gradio: pip install -e ".[serve]"
-
-{trained_flags.HELP}
-  --examples=FILES        images to choose from on the page: files, folders and globs, by commas
-  --port=N                of the page (default: 7860); 0 takes a free one
-  --host=ADDRESS          who may open it: 127.0.0.1, this machine alone (default); 0.0.0.0, all
-  --max_upload_mb=N       the largest file that is taken (default: 10), at most 256
-
-  python -m vit_jax serve --from=runs/vit_mu_digits
-  python -m vit_jax serve --from=npz:ViT-B_16.npz --model=vit_b16_384 --port=8000
-
-Ctrl-C ends it. Uploads are deleted ten minutes after, and at the end."""
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command line (program name first) and return the exit status."""
-    if any(argument in ("-h", "--help", "-help") for argument in argv[1:]):
-        print(_HELP)
-        return 0
+@dataclasses.dataclass(kw_only=True)
+class Serve(ModelOptions):
+    """Shows a page in the browser: drop an image, see its classes and where the model looked.
 
-    def command() -> int:
-        values = flags.FlagValues()
-        trained_flags.define(values)
-        flags.DEFINE_list("examples", [], "See --help.", flag_values=values)
-        flags.DEFINE_integer("port", 7860, "See --help.", 0, 65535, flag_values=values)
-        flags.DEFINE_string("host", "127.0.0.1", "See --help.", flag_values=values)
-        flags.DEFINE_integer("max_upload_mb", 10, "See --help.", 1, 256, flag_values=values)
-        found, _ = trained_flags.read(argv, values, positional=False)
-        if importlib.util.find_spec("gradio") is None:
-            raise UserError('the page needs gradio: pip install -e ".[serve]"')
-        setting: Any = {name: values[name].value for name in ("host", "port", "max_upload_mb")}
-        port = _free_port(setting["host"], setting["port"])
-        startup.configure()
-        from vit_jax.inference import images, page, read_weights
+    Needs gradio: pip install -e ".[serve]"
 
-        examples = images.expand(values["examples"].value or [], sys.stdin)
-        for file in examples:
-            images.read_image(file, found.channels)
-        print(f"reading {found.ref} and compiling", flush=True)
-        found = read_weights(found)
-        answer = page.make_answer(found)
-        told = _end()  # before there is a folder that a signal would leave behind
-        with tempfile.TemporaryDirectory(prefix="vit_jax_serve_") as uploads:
-            _only_here(uploads)
-            blocks = page.build(found, answer, examples)
-            if not told.is_set():
-                largest = setting["max_upload_mb"] * 2**20
-                app = page.app(blocks, setting["host"], Path(uploads), largest)
-                _serve(told, app, setting["host"], port)
-        return 0
+      python -m vit_jax serve --from=runs/vit_mu_digits
+      python -m vit_jax serve --from=npz:ViT-B_16.npz --model=vit_b16_384 --port=8000
 
-    return cli_flags.run(command, argv)
+    Ctrl-C ends it. Uploads are deleted ten minutes after, and at the end.
+    """
+
+    examples: tuple[str, ...] = flag(
+        (), "images to choose from on the page: files, folders and globs", "FILES"
+    )
+    port: int = flag(7860, "of the page; 0 takes a free one", least=0, most=65535)
+    host: str = flag(
+        "127.0.0.1", "who may open it: 127.0.0.1, this machine alone; 0.0.0.0, all", "ADDRESS"
+    )
+    max_upload_mb: int = flag(10, "the largest file that is taken", least=1, most=256)
 
 
-def _free_port(host: str, port: int) -> int:
-    """Return the port, or a free one for 0.
+def serve(given: Serve, found: Trained) -> None:
+    """Serve the page until Ctrl-C."""
+    if importlib.util.find_spec("gradio") is None:
+        raise UserError('the page needs gradio: pip install -e ".[serve]"')
+    from vit_jax.inference import page
+
+    listening = _listen(given.host, given.port)
+    examples = images.expand(given.examples, sys.stdin)
+    for file in examples:
+        images.read_image(file, found.channels)
+    print(f"reading {found.ref} and compiling", flush=True)
+    found = read_weights(found)
+    answer = page.make_answer(found)
+    told = _end()  # before there is a folder that a signal would leave behind
+    with tempfile.TemporaryDirectory(prefix="vit_jax_serve_") as uploads:
+        _only_here(uploads)
+        blocks = page.build(found, answer, examples)
+        if not told.is_set():
+            largest = given.max_upload_mb * 2**20
+            app = page.app(blocks, given.host, Path(uploads), largest)
+            _serve(told, app, given.host, listening)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens there; a port of 0 takes a free one.
 
     Raises:
         UserError: it is taken, or the address is none of this machine.
     """
     try:
-        with socket.socket(socket.AF_INET) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-            return probe.getsockname()[1]
+        return socket.create_server((host, port))
     except OSError as error:
         if isinstance(error, socket.gaierror) or error.errno == 99:
             raise UserError(
@@ -117,14 +105,11 @@ def _end() -> threading.Event:
     return told
 
 
-def _serve(told: threading.Event, app: Any, host: str, port: int) -> None:
+def _serve(told: threading.Event, app: Any, host: str, listening: socket.socket) -> None:
     """Serve the page until it is told to end."""
     import uvicorn  # with gradio
 
-    try:
-        listening = socket.create_server((host, port))
-    except OSError as error:
-        raise UserError(f"--port={port}: {error}") from None
+    port = listening.getsockname()[1]
     # Requests are not logged, nor what is wrong with them: that is told to who sent them.
     server = uvicorn.Server(
         uvicorn.Config(
@@ -159,5 +144,4 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+main = options.verb(Serve, serve, model_options.read)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sweep files: what is swept, read and checked, and turned into points."""
 
+import contextlib
 import dataclasses
 import difflib
 import importlib.util
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +65,8 @@ def read(path: Path) -> SweepFile:
     assert spec is not None, path
     assert spec.loader is not None, path
     module = importlib.util.module_from_spec(spec)
-    try:
+    with running(f"{path} cannot be read"):
         spec.loader.exec_module(module)
-    except UserError:
-        raise
-    except Exception as error:  # whatever a user's own file does
-        raise UserError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
     names = vars(module)
     for name in names:
         near = difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.8)
@@ -98,6 +95,17 @@ def read(path: Path) -> SweepFile:
     )
 
 
+@contextlib.contextmanager
+def running(what: str) -> Iterator[None]:
+    """Turn any error of a user's own file into a UserError that begins with `what`."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{what}: {type(error).__name__}: {error}") from error
+
+
 def points(file: SweepFile, device: Device | None, extra: Overrides) -> list[Point]:
     """Return the points of a list, each run once, in the file's order.
 
@@ -110,12 +118,8 @@ def points(file: SweepFile, device: Device | None, extra: Overrides) -> list[Poi
         UserError: no points, or one that makes no config.
     """
     assert file.sweep is not None
-    try:
+    with running(f"{file.path}: sweep()"):
         listed = [{**overrides, **extra} for overrides in file.sweep()]
-    except UserError:
-        raise
-    except Exception as error:  # whatever a user's own file does
-        raise UserError(f"{file.path}: sweep(): {type(error).__name__}: {error}") from error
     if not listed:
         raise UserError(f"{file.path}: sweep() yields no overrides")
     names = point_lib.names(listed)

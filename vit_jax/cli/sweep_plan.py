@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`sweep plan`: the manifest of a sweep and its price."""
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -17,21 +16,26 @@ from vit_jax.sweeps.point import Point
 from vit_jax.sweeps.price import Device, find_device
 
 
-def plan(args: argparse.Namespace, extra: Overrides) -> int:
-    """Print the points as JSON lines, and their total on standard error."""
-    file = sweep_file.read(args.file)
-    if args.num_devices < 1:
-        raise UserError(f"--num_devices={args.num_devices} must be at least 1")
-    device = find_device(args.device, args.num_devices)
+def plan(
+    path: Path,
+    extra: Overrides,
+    out: Path | None,
+    device_name: str,
+    num_devices: int,
+    price: float | None,
+) -> int:
+    """Print the points as JSON lines, and their total on standard error; arguments as the flags."""
+    file = sweep_file.read(path)
+    device = find_device(device_name, num_devices)
     drawn = file.search is not None
     points = draw(file, device, extra) if drawn else sweep_file.points(file, device, extra)
     for point in points:
         print(point_lib.to_line(point))
-    if args.out is not None:
+    if out is not None:
         if drawn:
             raise UserError(f"{file.path} is a search: its points come up as it runs; drop --out")
-        write(args.out, points)
-    print(total(points, device, args.price), file=sys.stderr)
+        write(out, points)
+    print(total(points, device, price), file=sys.stderr)
     if drawn:
         print("(of a search: trials drawn at random, all run to their end)", file=sys.stderr)
     return 0
@@ -52,12 +56,8 @@ def draw(file: SweepFile, device: Device, extra: Overrides) -> list[Point]:
 def propose(file: SweepFile, trial: object, extra: Overrides) -> Overrides:
     """Return the overrides that a search makes of an Optuna trial."""
     assert file.search is not None
-    try:
+    with sweep_file.running(f"{file.path}: search()"):
         return {**file.search(trial), **extra}
-    except UserError:
-        raise
-    except Exception as error:  # whatever a user's own file does
-        raise UserError(f"{file.path}: search(): {type(error).__name__}: {error}") from error
 
 
 def write(place: Path, points: list[Point]) -> None:

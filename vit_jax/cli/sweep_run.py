@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`sweep run`: workers that train what has not finished, or one point of an array job."""
 
-import argparse
 import concurrent.futures
 import copy
 import time
@@ -27,15 +26,15 @@ from vit_jax.train.stop import INTERRUPTED
 _SOME_FAILED = 1
 
 
-def run(args: argparse.Namespace, extra: Overrides) -> int:
-    """Train what has not finished; returns the exit status."""
+def run(
+    target: Path, extra: Overrides, out: Path | None, num_workers: int, index: int | None
+) -> int:
+    """Train what has not finished; arguments as the flags. Returns the exit status."""
     # The devices are the runs': a process that only looks at a GPU takes most of its memory.
     jax.config.update("jax_platforms", "cpu")
-    if args.workers < 1:
-        raise UserError(f"--workers={args.workers} must be at least 1")
-    file, place = _open(args, extra)
+    file, place = _open(target, out, extra)
     search = file if file is not None and file.search is not None else None
-    if search is not None and args.index is not None:
+    if search is not None and index is not None:
         raise UserError(f"{search.path} is a search: its points come up as it runs; drop --index")
     with Stopping() as stopping:
         workers = [
@@ -43,18 +42,18 @@ def run(args: argparse.Namespace, extra: Overrides) -> int:
                 place=place,
                 stopping=stopping,
                 since=time.time(),
-                environment=devices.share(i, args.workers),
-                say=_say if args.workers == 1 else _numbered(i + 1),
+                environment=devices.share(i, num_workers),
+                say=_say if num_workers == 1 else _numbered(i + 1),
             )
-            for i in range(args.workers)
+            for i in range(num_workers)
         ]
         if search is not None:
             _each(workers, lambda worker, i: _search(worker, i, search, extra))
             points = point.read_manifest(place)
         else:
             points = point.read_manifest(place)
-            if args.index is not None:
-                points = [_indexed(points, args.index)]
+            if index is not None:
+                points = [_indexed(points, index)]
                 _train_one(workers[0], points[0])
             else:
                 _say(sweep_status.summary(results.read(place, points)))
@@ -63,19 +62,19 @@ def run(args: argparse.Namespace, extra: Overrides) -> int:
     return _conclude(place, points, stopped=stopping.asked)
 
 
-def _open(args: argparse.Namespace, extra: Overrides) -> tuple[SweepFile | None, Path]:
+def _open(target: Path, out: Path | None, extra: Overrides) -> tuple[SweepFile | None, Path]:
     """Read the file, where one is named, write its manifest, and return it with the directory."""
-    if args.target.is_dir():
-        if args.out is not None or extra:
-            flag = "--out" if args.out is not None else "--config.FIELD"
-            raise UserError(f"{args.target} has its manifest; {flag} is for a sweep file")
-        place, file = args.target, None
+    if target.is_dir():
+        if out is not None or extra:
+            flag = "--out" if out is not None else "--config.FIELD"
+            raise UserError(f"{target} has its manifest; {flag} is for a sweep file")
+        place, file = target, None
         point.read_manifest(place)
     else:
-        file = sweep_file.read(args.target)
-        if args.out is None:
-            raise UserError(f"where to? add --out=DIR for the runs of {args.target}")
-        place = args.out
+        file = sweep_file.read(target)
+        if out is None:
+            raise UserError(f"where to? add --out=DIR for the runs of {target}")
+        place = out
         workdir.check(place, "--out")
         place.mkdir(parents=True, exist_ok=True)
         if file.search is None:

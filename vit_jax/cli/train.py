@@ -1,135 +1,104 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python main.py`: flags to Config to fit, to a dry run or to programs for other hardware."""
 
-import sys
-from collections.abc import Sequence
+import dataclasses
 from pathlib import Path
+from typing import Any
 
-from absl import flags
-
-from vit_jax.cli import flags as cli_flags
-from vit_jax.cli import output
+from vit_jax.cli import flags, options, output
+from vit_jax.cli.options import ConfigOptions, flag
 from vit_jax.errors import UserError
 
-_HELP = """usage: python main.py --config=FILE --workdir=DIR [--config.FIELD=VALUE ...] [flags]
 
-Trains the run that FILE describes, or continues it where DIR holds its checkpoints.
+@dataclasses.dataclass(kw_only=True)
+class Train(ConfigOptions):
+    """Trains the run that FILE describes, or continues it where DIR holds its checkpoints.
 
-  --dry_run              build all by shapes, print the config, sizes and costs, write nothing
-  --all_fields           with it: the config's fields at their defaults, too
-  --compile_for=NAME     compile it for hardware that is not here (v5e:16x16, 2xv5e:8x8, h100:8x8),
-                         print memory, traffic and time, write nothing
-  --allow_config_change  continue a run though its config changed
-  --allow_data_change    continue a run though its data changed
-  --profile=STEP,COUNT   write a trace of COUNT steps from STEP on to DIR/profile
-  --debug                show the traceback of an error
+      python main.py --config=configs/vit_mu_digits.py --workdir=runs/digits
+      python main.py --config=configs/vit_b16_imagenet.py --dry_run --config.model.depth=6
+      python main.py --config=configs/vit_b16_imagenet.py --compile_for=h100:8 \\
+          --config.accum_steps=8
 
-  python main.py --config=configs/vit_mu_digits.py --workdir=runs/digits
-  python main.py --config=configs/vit_b16_imagenet.py --dry_run --config.model.depth=6
-  python main.py --config=configs/vit_b16_imagenet.py --compile_for=h100:8 --config.accum_steps=8
+    Exit status: 0 finished, 2 bad input, 65 bad data, 66 no usable checkpoint, 70 not finite,
+    71 hung, 74 cannot save or read, 75 stopped by a signal (after 71 and 75 the same command
+    continues).
+    """
 
-Exit status: 0 finished, 2 bad input, 65 bad data, 66 no usable checkpoint, 70 not finite, 71 hung,
-74 cannot save or read, 75 stopped by a signal (after 71 and 75 the same command continues)."""
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run the command line (program name first) and return the exit status."""
-    values = cli_flags.define(argv)
-    flags.DEFINE_string("workdir", "", "Where the run is kept.", flag_values=values)
-    flags.DEFINE_bool(
-        "dry_run",
-        False,
-        "Build all by shapes, print sizes and costs, write nothing.",
-        flag_values=values,
+    usage = "python main.py --config=FILE --workdir=DIR [--config.FIELD=VALUE ...] [flags]"
+    workdir: Path | None = flag(None, "where the run is kept", "DIR")
+    dry_run: bool = flag(False, "print the config, sizes and costs by shapes, write nothing")
+    all_fields: bool = flag(False, "with --dry_run: show the fields at their defaults, too")
+    compile_for: str = flag(
+        "",
+        "compile it for hardware that is not here (v5e:16x16, 2xv5e:8x8, h100:8x8), print memory, "
+        "traffic and time, write nothing",
     )
-    flags.DEFINE_bool(
-        "all_fields", False, "With --dry_run, every field of the config.", flag_values=values
-    )
-    flags.DEFINE_string(
-        "compile_for", None, "Compile for hardware such as v5e:16x16, h100:8.", flag_values=values
-    )
-    flags.DEFINE_bool(
-        "allow_config_change",
-        False,
-        "Continue a run though its config changed.",
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
-        "allow_data_change", False, "Continue a run though its data changed.", flag_values=values
-    )
-    flags.DEFINE_string(
-        "profile", None, "STEP,COUNT: trace so many steps from that one on.", flag_values=values
+    allow_config_change: bool = flag(False, "continue a run though its config changed")
+    allow_data_change: bool = flag(False, "continue a run though its data changed")
+    profile: str = flag(
+        "", "write a trace of COUNT steps from STEP on to DIR/profile", "STEP,COUNT"
     )
 
-    if any(argument in ("-h", "--help", "-help") for argument in argv[1:]):
-        print(_HELP)
-        return 0
 
-    def command() -> int:
-        cfg = cli_flags.read_config(argv, values)
-        # Late: a mistake in the config is reported before the slower half of the imports.
-        from vit_jax import startup
+def train(given: Train, cfg: Any) -> int:
+    """Train, or print one of the two reports; returns the exit status."""
+    if given.compile_for and given.dry_run:
+        raise UserError("--dry_run and --compile_for are two reports; ask for one of them")
+    # Late: a mistake in the config is reported before the slower half of the imports.
+    from vit_jax import startup
 
-        hardware = values["compile_for"].value
-        if hardware is not None:
-            if values["dry_run"].value:
-                raise UserError("--dry_run and --compile_for are two reports; ask for one of them")
-            startup.stay_on_cpu()
-        startup.configure()
-        from vit_jax.train import profile, workdir
+    if given.compile_for:
+        startup.stay_on_cpu()
+    startup.configure()
+    from vit_jax.train import profile, workdir
 
-        if values["workdir"].value:
-            workdir.check(Path(values["workdir"].value).expanduser().absolute())
+    if given.workdir:
+        workdir.check(given.workdir.absolute())
+    window = profile.read_window(given.profile) if given.profile else None
+    if given.dry_run or given.compile_for:
+        return _report(given, cfg)
+    if not given.workdir:
+        raise UserError("where to? add --workdir=DIR (or --dry_run to write nothing)")
+    import jax
 
-        asked = values["profile"].value
-        window = None if asked is None else profile.read_window(asked)
-        if values["dry_run"].value:
-            from vit_jax.cli.dry_run import dry_run
-            from vit_jax.cli.show_config import show
+    from vit_jax import cluster
+    from vit_jax.checkpoints.checkpointer import SaveFailed
+    from vit_jax.train.loop import fit
+    from vit_jax.train.lost_process import LostProcess, leave, other_processes
 
-            report, missing = dry_run(cfg)
-            lines = show(cfg, everything=bool(values["all_fields"].value))
-            print("\n".join(["CONFIG", *lines, "", report]))
-            if missing is not None:
-                raise missing
-            return 0
-        if hardware is not None:
-            from vit_jax.cli.compile_for import compile_for
-
-            report, unfit = compile_for(cfg, hardware)
-            print(report)
-            if unfit is not None:
-                raise unfit
-            return 0
-        if not values["workdir"].value:
-            raise UserError("where to? add --workdir=DIR (or --dry_run to write nothing)")
-        if values["workdir"].value.startswith("-"):
-            raise UserError(f"--workdir={values['workdir'].value} looks like a flag; name a folder")
-        import jax
-
-        from vit_jax import cluster
-        from vit_jax.checkpoints.checkpointer import SaveFailed
-        from vit_jax.train.loop import fit
-        from vit_jax.train.lost_process import LostProcess, leave, other_processes
-
-        cluster.join()
-        try:
-            with other_processes(), output.outlive_readers():
-                return fit(
-                    cfg,
-                    values["workdir"].value,
-                    allow_config_change=bool(values["allow_config_change"].value),
-                    allow_data_change=bool(values["allow_data_change"].value),
-                    window=window,
-                ).status
-        except (LostProcess, SaveFailed) as error:
-            if jax.process_count() == 1:
-                raise
-            cli_flags.tell(str(error), argv)
-            leave(error.status)
-
-    return cli_flags.run(command, argv)
+    cluster.join()
+    try:
+        with other_processes(), output.outlive_readers():
+            return fit(
+                cfg,
+                given.workdir,
+                allow_config_change=given.allow_config_change,
+                allow_data_change=given.allow_data_change,
+                window=window,
+            ).status
+    except (LostProcess, SaveFailed) as error:
+        if jax.process_count() == 1:
+            raise
+        flags.tell(str(error), debug=given.debug)
+        leave(error.status)
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+def _report(given: Train, cfg: Any) -> int:
+    """Print what a run would be, here or on other hardware."""
+    if given.dry_run:
+        from vit_jax.cli.dry_run import dry_run
+        from vit_jax.cli.show_config import show
+
+        report, wrong = dry_run(cfg)
+        report = "\n".join(["CONFIG", *show(cfg, everything=given.all_fields), "", report])
+    else:
+        from vit_jax.cli.compile_for import compile_for
+
+        report, wrong = compile_for(cfg, given.compile_for)
+    print(report)
+    if wrong is not None:
+        raise wrong
+    return 0
+
+
+main = options.verb(Train, train, options.read_config)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vit_jax.errors import UserError
+from vit_jax import files
 from vit_jax.evals.features import Allocate
 
 _PARTIAL = ".partial"
@@ -76,20 +76,6 @@ class FeatureFiles:
         (self._folder / _README).write_text("\n".join([*lines, "```", ""]), encoding="utf-8")
 
 
-def check_folder(folder: Path, *, force: bool) -> None:
-    """Refuse to write features over others.
-
-    Raises:
-        UserError: the folder holds some, and `force` is False.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"--features={folder} is a file; name a folder")
-    if (folder / _README).exists() and not force:
-        raise UserError(
-            f"{folder} holds a {_README} already; choose another folder, or add --force"
-        )
-
-
 @contextlib.contextmanager
 def written(folder: Path, *, force: bool) -> Iterator[FeatureFiles]:
     """Show the files in `folder` once all are complete and on the disk; after an error, none.
@@ -98,25 +84,23 @@ def written(folder: Path, *, force: bool) -> Iterator[FeatureFiles]:
     others that a former FEATURES.md lists are removed.
 
     Raises:
-        UserError: features are there and `force` is False, no room, no right to write.
+        UserError: files are there and `force` is False, no room, no right to write.
     """
-    check_folder(folder, force=force)
+    files.check_folder(folder, "--features", force=force)
     partial = folder / _PARTIAL
-    try:
-        shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
-        partial.mkdir(parents=True)
-        yield FeatureFiles(partial)
-        for file in partial.iterdir():
-            with file.open("rb+") as stream:
-                os.fsync(stream.fileno())
-        if (folder / _README).exists():
-            listed = set(_LISTED.findall((folder / _README).read_text(encoding="utf-8")))
-            (folder / _README).unlink()
-            for name in listed - {file.name for file in partial.iterdir()}:
-                (folder / name).unlink(missing_ok=True)
-        for file in sorted(partial.iterdir(), key=lambda file: file.name == _README):
-            file.replace(folder / file.name)
-    except OSError as error:
-        raise UserError(f"cannot write to {folder}: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with files.refused(f"cannot write to {folder}"):
+        shutil.rmtree(partial, ignore_errors=True)  # a killed process leaves it
+        try:
+            partial.mkdir(parents=True)
+            yield FeatureFiles(partial)
+            for file in partial.iterdir():
+                files.sync(file)
+            if (folder / _README).exists():
+                listed = set(_LISTED.findall((folder / _README).read_text(encoding="utf-8")))
+                (folder / _README).unlink()
+                for name in listed - {file.name for file in partial.iterdir()}:
+                    (folder / name).unlink(missing_ok=True)
+            for file in sorted(partial.iterdir(), key=lambda file: file.name == _README):
+                file.replace(folder / file.name)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)

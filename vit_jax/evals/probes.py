@@ -3,7 +3,7 @@
 
 import dataclasses
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -87,3 +87,26 @@ def check_sets(train: FeatureSet, test: FeatureSet) -> list[str]:
         f"{len(missing)} of the classes of {test.name} have no image in {train.name} (the first: "
         f"{test.class_names[int(missing[0])]}); its {lost:,} images of them count as wrong"
     ]
+
+
+def to_json(train: FeatureSet, test: FeatureSet, results: Sequence[Result]) -> dict[str, Any]:
+    """Return splits and results as JSON holds them."""
+    return {
+        "train": train.name,
+        "test": test.name,
+        "num_train": len(train.features),
+        "num_test": len(test.features),
+        "num_classes": train.num_classes,
+        "num_features": train.features.shape[1],
+        "results": [
+            {
+                "of": result.of,
+                "method": result.method,
+                **result.settings,
+                "top1": result.mean,
+                "top1_interval": list(result.interval),
+                "top1_by_seed": list(result.top1),
+            }
+            for result in results
+        ],
+    }

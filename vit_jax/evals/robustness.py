@@ -18,18 +18,21 @@ from vit_jax.evals.passes import Batches
 Variant = tuple[str, int]  # corruption, severity
 
 
-def check(names: Sequence[str], severities: Sequence[int]) -> None:
-    """Refuse an unknown corruption, or a severity that was not published.
+def variants(names: Sequence[str], severities: Sequence[int]) -> list[Variant]:
+    """Return the corruptions of some names, or "all", in some severities, () all of them.
 
     Raises:
-        UserError: naming what there is.
+        UserError: an unknown corruption, or a severity that was not published.
     """
+    names = corruptions.NAMES if "all" in names else tuple(dict.fromkeys(names))
     for name in names:
         if name not in corruptions.NAMES:
             raise errors.unknown("corruption", name, ["all", *corruptions.NAMES])
     wrong = [each for each in severities if not 1 <= each <= corruptions.NUM_SEVERITIES]
     if wrong:
         raise UserError(f"severity {wrong[0]} must be in 1..{corruptions.NUM_SEVERITIES}")
+    severities = sorted(set(severities)) or range(1, corruptions.NUM_SEVERITIES + 1)
+    return [(name, severity) for name in names for severity in severities]
 
 
 def score(

@@ -162,6 +162,13 @@ def changes(trained: Trained) -> list[str]:
     return found
 
 
+def title(trained: Trained) -> str:
+    """Name a model in one line: its weights, its checkpoint, what of its run's config differs."""
+    step = "" if trained.step is None else f", step {trained.step:,}"
+    changed = f", with {', '.join(changes(trained))}" if changes(trained) else ""
+    return f"{trained.ref}{step}{', moving average' if trained.ema else ''}{changed}"
+
+
 def _of_file(ref: str, model: ModelConfig) -> Trained:
     published = preprocessing(ref, model)
     return Trained(

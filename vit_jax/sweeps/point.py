@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vit_jax import config_json
+from vit_jax import config_json, files
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.fields import is_free
@@ -120,10 +120,8 @@ def _short(fields: Sequence[str]) -> dict[str, str]:
 
 
 def write_manifest(place: Path, points: Sequence[Point]) -> None:
-    """Write one JSON line for each point, by renaming a finished file over the old one."""
-    temporary = place / f"{MANIFEST}.tmp"
-    temporary.write_text("".join(f"{to_line(point)}\n" for point in points), encoding="utf-8")
-    temporary.replace(place / MANIFEST)
+    """Write one JSON line for each point."""
+    files.write(place / MANIFEST, "".join(f"{to_line(point)}\n" for point in points))
 
 
 def add_to_manifest(place: Path, point: Point) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from vit_jax import files
 from vit_jax.sweeps import claim
 from vit_jax.sweeps.point import Point
 from vit_jax.train import workdir
@@ -137,9 +138,8 @@ def ended(run: Path) -> Ended | None:
 
 def mark_ended(run: Path, state: State, told: str) -> None:
     """Note that a run failed or was pruned."""
-    temporary = run / f"{_ENDED}.tmp"
-    temporary.write_text(json.dumps({"state": state, "told": told, "time": time.time()}) + "\n")
-    temporary.replace(run / _ENDED)
+    values = {"state": state, "told": told, "time": time.time()}
+    files.write(run / _ENDED, json.dumps(values) + "\n")
 
 
 def unmark(run: Path) -> None:

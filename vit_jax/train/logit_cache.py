@@ -12,14 +12,14 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from vit_jax import config_json, models
+from vit_jax import config_json, files, models
 from vit_jax.analysis.tables import format_bytes
 from vit_jax.config import Config
 from vit_jax.data import Source
@@ -170,15 +170,13 @@ class LogitCache:
         piece = {"stop": done}
         with self._writing():
             for key in self.arrays:
-                with open(self.file(key), "r+b") as file:
-                    os.fsync(file.fileno())
+                files.sync(self.file(key))
                 piece[key] = self._checksum(key, self.done, done)
             noted = dataclasses.replace(self, pieces=[*self.pieces, piece])
             keys = ("stream", "top_k", "num_classes", "temperature", "pieces")
             tree = {key: getattr(noted, key) for key in keys}
-            temporary = self.place / f"{workdir.CACHE}.tmp"
-            temporary.write_text(json.dumps({"format": _FORMAT, **tree}, indent=1) + "\n")
-            temporary.replace(self.place / workdir.CACHE)
+            text = json.dumps({"format": _FORMAT, **tree}, indent=1) + "\n"
+            files.write(self.place / workdir.CACHE, text)
         return noted
 
     def check_rows(self, positions: int) -> None:
@@ -217,14 +215,8 @@ class LogitCache:
                 checksum, left = zlib.crc32(block, checksum), left - len(block)
         return checksum
 
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise UserError(
-                f"cannot write to {self.place}: {error.strerror}; the same command continues"
-            ) from None
+    def _writing(self) -> contextlib.AbstractContextManager[None]:
+        return files.refused(f"cannot write to {self.place}", "; the same command continues")
 
 
 def read(directory: str | Path) -> LogitCache:

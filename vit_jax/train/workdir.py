@@ -13,6 +13,7 @@ from pathlib import Path
 
 import jax
 
+from vit_jax import files
 from vit_jax.checkpoints import DIRECTORY as CHECKPOINTS
 from vit_jax.checkpoints.config import check_path
 from vit_jax.errors import UserError
@@ -109,9 +110,7 @@ def has_checkpoints(workdir: Path) -> bool:
 
 def mark_finished(workdir: Path, step: int) -> None:
     """Record that the run ended as planned after `step` steps."""
-    temporary = workdir / f"{_FINISHED}.tmp"
-    temporary.write_text(json.dumps({"step": step}) + "\n")
-    temporary.replace(workdir / _FINISHED)
+    files.write(workdir / _FINISHED, json.dumps({"step": step}) + "\n")
 
 
 def finished_step(workdir: Path) -> int | None:

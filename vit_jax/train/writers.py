@@ -5,7 +5,6 @@ import contextlib
 import hashlib
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any, Protocol, SupportsFloat, runtime_checkable
 
 import jax
 
+from vit_jax import files
 from vit_jax.config import LogConfig
 from vit_jax.errors import UserError
 from vit_jax.train import workdir as workdir_lib
@@ -225,13 +225,8 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def _drop_after(path: Path, step: int) -> None:
-    """Keep whole lines up to `step`, by renaming a finished copy over the file."""
+    """Keep whole lines up to `step`."""
     if not path.exists():
         return
     kept = [json.dumps(row) + "\n" for row in read_jsonl(path) if row["step"] <= step]
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.writelines(kept)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    files.write(path, "".join(kept))

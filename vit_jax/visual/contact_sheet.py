@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageDraw, ImageFont
 
-from vit_jax.errors import UserError, shown
+from vit_jax import files
+from vit_jax.errors import shown
 
 # Bytes that a sheet may have. Tiles are made smaller until it fits, at last of fewer colours.
 _MAX_BYTES = 280_000
@@ -39,29 +40,15 @@ def wrapped(tiles: list[Tile], columns: int) -> list[list[Tile]]:
     return [tiles[i : i + columns] for i in range(0, len(tiles), columns)]
 
 
-def make_folder(out: Path) -> None:
-    """Make the folder that --out names.
-
-    Raises:
-        UserError: it cannot be made.
-    """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out: {error.filename or out}: {error.strerror}") from None
-
-
 def write(out: Path, name: str, png: bytes) -> str:
     """Write a picture into the folder that --out names, made where absent; returns its path.
 
     Raises:
         UserError: it cannot be written.
     """
-    make_folder(out)
-    try:
-        (out / name).write_bytes(png)
-    except OSError as error:
-        raise UserError(f"--out: {error.filename or out}: {error.strerror}") from None
+    files.make_folder(out, "--out")
+    with files.refused(f"--out={out}"):
+        files.write(out / name, png)
     return shown(str(out / name))
 
 

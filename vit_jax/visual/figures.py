@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from vit_jax import files
+
 # Okabe and Ito's colours, which stay apart for every kind of colour vision
 # (jfly.uni-koeln.de/color).
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -53,10 +55,8 @@ def png(figure: Any) -> bytes:
 
 
 def save(figure: Any, out: Path) -> None:
-    """Write a figure as PNG, by renaming a finished file."""
-    temporary = out.with_name(f"{out.name}.tmp")
-    temporary.write_bytes(png(figure))
-    temporary.replace(out)
+    """Write a figure as PNG."""
+    files.write(out, png(figure))
 
 
 def thin(points: Sequence[Point], most: int) -> Sequence[Point]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from string import Template
 
+from vit_jax import files
 from vit_jax.durations import format_duration
 from vit_jax.sweeps.laws import Laws
 from vit_jax.sweeps.results import Result
@@ -39,9 +40,7 @@ def write(
         # "</script>" in a name would end the element.
         data=json.dumps([_curves(result) for result in found]).replace("<", "\\u003c"),
     )
-    temporary = out.with_name(out.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(out)
+    files.write(out, text)
 
 
 def _curves(result: Result) -> dict[str, object]:

@@ -11,7 +11,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from vit_jax import models, trees
+from vit_jax import files, models, trees
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.models.layers.posemb import FIXED, sincos2d
@@ -88,42 +88,20 @@ def _added(state: Mapping[str, np.ndarray], cfg: Any) -> Iterator[tuple[str, np.
         yield key, np.zeros(size, np.float32)
 
 
-def check_target(path: str | Path, *, overwrite: bool = False) -> None:
-    """Refuse to write where `save` could or should not.
-
-    Raises:
-        UserError: another suffix, no such directory, or a file that is there already.
-    """
-    file = Path(path)
-    if file.suffix != SUFFIX:
-        raise UserError(f"{file}: weights are written as {SUFFIX}; name the file so")
-    if not file.parent.is_dir():
-        raise UserError(f"{file.parent} is no directory; make it first")
-    if file.is_dir() or (file.exists() and not overwrite):
-        raise UserError(f"{file} is there already; choose another name, or add --force")
-
-
 def save(path: str | Path, state: Mapping[str, np.ndarray], *, overwrite: bool = False) -> int:
     """Write a state_dict as .safetensors and return the file's size in bytes.
-
-    The file appears under its name only when it is complete and on disk.
 
     Raises:
         UserError: it cannot be written there.
     """
-    check_target(path, overwrite=overwrite)
     file = Path(path)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    files.check_file(file, "--to", force=overwrite, suffix=SUFFIX)
     try:
-        save_file(dict(state), temporary, metadata={"format": "pt"})
-        with temporary.open("rb") as stream:
-            os.fsync(stream.fileno())
-        temporary.chmod(_mode())  # the library makes it readable for its owner alone
-        temporary.replace(file)
+        with files.replacing(file) as temporary:
+            save_file(dict(state), temporary, metadata={"format": "pt"})
+            temporary.chmod(_mode())  # the library makes it readable for its owner alone
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot write {file}: {' '.join(str(error).split())}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
     return file.stat().st_size
 
 

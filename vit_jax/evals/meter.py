@@ -12,16 +12,23 @@ from vit_jax.evals.passes import Batches
 
 
 class Meter:
-    """Says how far a pass over `total` images is: often on a terminal, seldom in a log.
+    """Shows how far a pass over `total` images is: often on a terminal, seldom in a log.
 
-    Silent while the work is younger than the first line would be, so short work has none.
+    It prints nothing before the first line is due, so short work has none. `live=False` keeps a
+    terminal free for other output.
     """
 
     def __init__(
-        self, total: int, what: str, *, clock: Callable[[], float] = time.monotonic
+        self,
+        total: int,
+        what: str,
+        *,
+        live: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total, self._what = total, what
-        self._live = sys.stderr.isatty()
+        self._terminal = sys.stderr.isatty()
+        self._shown = live or not self._terminal
         self._clock = clock
         self._start = self._last = clock()
         self._warm: tuple[float, int] | None = None  # after the first batch, which compiles
@@ -29,24 +36,43 @@ class Meter:
 
     def advance(self, count: int) -> None:
         """Note that `count` images more are under way."""
-        now, every = self._clock(), 1.0 if self._live else 10.0
+        now, every = self._clock(), 1.0 if self._terminal else 10.0
         self._done += count
         if self._warm is None:
             self._warm = now, self._done
-        elif now - self._last >= every:
+        elif self._shown and now - self._last >= every:
             self._last = now
-            rate = (self._done - self._warm[1]) / max(now - self._warm[0], 1e-9)
+            rate = self._rate(now)
             left = format_duration((self._total - self._done) / max(rate, 1e-9))
             share = self._done / self._total
-            self._write(f"{self._what}  {share:.0%}  {rate:,.0f} images/s  eta {left}")
+            line = f"{self._what}  {share:.0%}  {rate:,.0f} images/s  eta {left}"
+            self._write(f"\r{line}\033[K" if self._terminal else f"{line}\n")
+
+    def message(self, text: str) -> None:
+        """Show a line above the progress."""
+        self.close()
+        self._write(f"{text}\n")
+
+    def summary(self) -> str:
+        """Return how long all took, and how fast it was; without the first batch, if it can."""
+        now = self._clock()
+        warm = self._warm is not None and self._done > self._warm[1]
+        rate = self._rate(now) if warm else self._done / max(now - self._start, 1e-9)
+        digits = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+        note = "" if warm else ", compilation included"
+        return f"in {now - self._start:.1f} s, {digits} images/s{note}"
 
     def close(self) -> None:
         """Clear the line of a terminal."""
-        if self._live and self._last > self._start:
-            sys.stderr.write("\r\033[K")
+        if self._terminal and self._shown and self._last > self._start:
+            self._write("\r\033[K")
 
-    def _write(self, line: str) -> None:
-        sys.stderr.write(f"\r{line}\033[K" if self._live else f"{line}\n")
+    def _rate(self, now: float) -> float:
+        begin, before = self._warm or (self._start, 0)
+        return (self._done - before) / max(now - begin, 1e-9)
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(text)
         sys.stderr.flush()
 
 

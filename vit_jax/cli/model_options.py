@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The flags by which every verb that uses a trained model names it."""
+
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from absl import flags as absl_flags
+
+from vit_jax import fields, files, models, startup
+from vit_jax.cli import flags, options
+from vit_jax.cli.options import Options, flag
+from vit_jax.data import check_transform
+from vit_jax.data.config import is_random
+from vit_jax.errors import UserError
+from vit_jax.inference.trained import Trained, describe, describe_input, named, with_model
+
+
+@dataclasses.dataclass(kw_only=True)
+class WeightsOptions(Options):
+    """The weights alone."""
+
+    from_: str = flag(
+        "",
+        "a run's workdir: DIR, DIR@STEP, DIR@best, DIR@latest; npz:FILE of Google's "
+        "vision_transformer, big_vision and so on; timm:FILE under timm's or the authors' names",
+        "WEIGHTS",
+        ask="which model? add --from=DIR of a run, --from=npz:FILE or --from=timm:FILE",
+    )
+    model: str = flag(
+        "",
+        "what an npz: or timm: file holds (vit_b16_384, swin_t, ...); a run knows. "
+        "--model.image_size=384 changes a field of it",
+        "=VARIANT",
+    )
+    ema: bool | None = flag(
+        None, "a run's moving average, or not; by default what it was ranked by"
+    )
+
+
+@dataclasses.dataclass(kw_only=True)
+class InputOptions(WeightsOptions):
+    """The weights, and how an image is prepared."""
+
+    mean: tuple[float, ...] = flag(
+        (), "of the input, white is 1; by default the run's, or those published", "M,M,M"
+    )
+    std: tuple[float, ...] = flag((), "as --mean", "S,S,S", above=0)
+    transform: tuple[str, ...] = flag(  # holds the fields that were set
+        (), "how an image is brought to size: crop, crop_ratio, resize", ".FIELD=VALUE"
+    )
+
+
+@dataclasses.dataclass(kw_only=True)
+class ModelOptions(InputOptions):
+    """The weights, how an image is prepared, what the classes are called."""
+
+    classes: Path | None = flag(
+        None, "names, one a line or a JSON list; by default the run's own, or ImageNet's"
+    )
+
+
+Kind = TypeVar("Kind", bound=WeightsOptions)
+
+
+def read(
+    cls: type[Kind], argv: Sequence[str], trees: dict[str, Any] | None = None
+) -> tuple[Kind, Trained]:
+    """Read a command line into its options and the model that it names, its weights not yet read.
+
+    Args:
+        cls: the verb's flags.
+        argv: the command line, program name first.
+        trees: dataclasses of the verb's own whose fields are flags; they are set in place.
+
+    Raises:
+        UserError: an unknown flag or field, a value of the wrong type, no such weights.
+    """
+    source, variant = flags.value_of("from", argv), flags.value_of("model", argv)
+    if not source:
+        raise UserError(cls.__dataclass_fields__["from_"].metadata["ask"])
+    startup.configure()
+    found = describe(source, model=None if variant is None else models.variant(variant))
+    bases: dict[str, Any] = {"model": dataclasses.replace(found.model), **(trees or {})}
+    if issubclass(cls, InputOptions):
+        bases["transform"] = dataclasses.replace(found.transform)
+    rest, values = _without_variant(argv), absl_flags.FlagValues()
+    given = options.parsed(cls, rest, values, **bases)
+    changed: dict[str, Any] = {name: values[name].value for name in bases}
+    for name, config in changed.items():
+        fields.conform(config, f"{name}.")
+    if given.ema and (found.config is None or not found.config.ema_decay):
+        raise UserError(f"{source} holds no moving average to choose: leave --ema out")
+    if given.ema is not None:
+        found = dataclasses.replace(found, ema=given.ema)
+    found = with_model(found, changed["model"])
+    if isinstance(given, InputOptions):
+        words = [re.match(r"--?(?:no)?transform\.([^=]+)", word) for word in rest]
+        given.transform = tuple(word[1] for word in words if word)
+        found = _with_input(found, given, changed["transform"])
+    return given, found
+
+
+def _with_input(found: Trained, given: InputOptions, transform: Any) -> Trained:
+    """Set how images are prepared; stderr shows it for a published file, which does not say it."""
+    # The flags' fields alone: the model's may bring a transform with it.
+    fields_set = {name: getattr(transform, name) for name in given.transform}
+    transform = dataclasses.replace(found.transform, **fields_set)
+    check_transform(transform, "transform")
+    if is_random(transform):
+        raise UserError(
+            "transform draws at random; choose crop=center, squash_center, resize or none"
+        )
+    for name in ("mean", "std"):
+        numbers = getattr(given, name)
+        if numbers and len(numbers) not in (1, found.channels):
+            each = f"or {found.channels}, one a channel"
+            each = "the model's images are grey" if found.channels == 1 else each
+            text = ",".join(map(str, numbers))
+            raise UserError(f"--{name}={text} must be one number: {each}")
+    found = dataclasses.replace(
+        found, transform=transform, mean=given.mean or found.mean, std=given.std or found.std
+    )
+    if isinstance(given, ModelOptions) and given.classes is not None:
+        class_names = named(_names(given.classes), found.model)
+        found = dataclasses.replace(found, class_names=class_names)
+    told = describe_input(found)
+    if told:
+        print(told, file=sys.stderr)
+    return found
+
+
+def _without_variant(argv: Sequence[str]) -> list[str]:
+    # `--model=NAME` and `--model NAME` are read here, `--model.FIELD` by the flags' own parser.
+    rest = list(argv)
+    for i, argument in enumerate(rest):
+        if re.fullmatch(r"--?model(=.*)?", argument):
+            return rest[:i] + rest[i + (1 if "=" in argument else 2) :]
+    return rest
+
+
+def _names(file: Path) -> list[str]:
+    with files.refused(f"--classes={file}"):
+        data = file.read_bytes()
+    try:
+        text = data.decode()
+        names = json.loads(text) if file.suffix == ".json" else text.splitlines()
+    except ValueError:
+        raise UserError(f"--classes={file}: no text, or no JSON list of names") from None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"--classes={file} must hold a list of names")
+    return names

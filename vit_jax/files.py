@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that appear complete or not at all, and the one rule for what is there already."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from vit_jax.errors import UserError
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a name beside `path`; what is written there takes the place of `path` at the end.
+
+    It is on the disk before it is renamed. After an error `path` is what it was.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        sync(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file as `replacing` does."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def sync(path: Path) -> None:
+    """Wait until the content of a file is on the disk."""
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())
+
+
+@contextlib.contextmanager
+def refused(task: str, after: str = "") -> Iterator[None]:
+    """Turn an OSError into a UserError of one line: `task`, what the system says, `after`."""
+    try:
+        yield
+    except BrokenPipeError:  # no fault: a reader such as `head` has enough
+        raise
+    except OSError as error:
+        raise UserError(f"{task}: {error.strerror or error}{after}") from None
+
+
+def make_folder(folder: Path, flag: str) -> None:
+    """Make a folder that `flag` names, and refuse one in which no file can be written."""
+    with refused(f"{flag}={folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".{os.getpid()}.tmp"
+        probe.touch()
+        probe.unlink()
+
+
+def check_file(file: Path, flag: str, *, force: bool, suffix: str = "") -> None:
+    """Refuse a file that could not be written, or that is there and would be replaced.
+
+    A device or a pipe, such as /dev/null, is no loss.
+
+    Args:
+        file: what `flag` names.
+        flag: the flag, for messages.
+        force: whether a file that is there may be replaced.
+        suffix: the ending that the format of its content has.
+
+    Raises:
+        UserError: another suffix, no such folder or none to write in, or a file that is there.
+    """
+    if suffix and file.suffix.lower() != suffix:
+        raise UserError(f"{flag}={file} must end in {suffix}, which is what is written")
+    if not file.parent.is_dir():
+        raise UserError(f"{flag}={file}: {file.parent} is no directory; make it first")
+    if file.is_dir() or (file.is_file() and not force):
+        raise UserError(f"{flag}={file} is there already; choose another name, or add --force")
+    if not file.exists() and not os.access(file.parent, os.W_OK | os.X_OK):
+        raise UserError(f"{flag}={file}: {file.parent} may not be written to")
+
+
+def check_folder(folder: Path, flag: str, *, force: bool) -> None:
+    """Refuse a folder that could not be filled, or that holds files, but for hidden ones.
+
+    Raises:
+        UserError: a file of that name or above it, or a folder that is not empty without `force`.
+    """
+    if not folder.resolve().name:
+        raise UserError(f"{flag}={folder} has no name of its own; name a folder below it")
+    above = [parent for parent in folder.parents if parent.exists() and not parent.is_dir()]
+    if above:
+        raise UserError(f"{flag}={folder}: {above[0]} is no directory; name another folder")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{flag}={folder} is a file; name a folder")
+    with refused(f"cannot read {folder}"):
+        shown = [name for name in os.listdir(folder) if name[0] != "."] if folder.is_dir() else []
+    if shown and not force:
+        raise UserError(
+            f"{flag}={folder} holds files already; choose another folder, or add --force, which "
+            "replaces those of the same names"
+        )

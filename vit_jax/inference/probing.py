@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Features of a trained model on labelled splits, probed or written, and of image files."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+
+from vit_jax import data, models, sharding
+from vit_jax.errors import UserError
+from vit_jax.evals import feature_files, fewshot, knn, logistic
+from vit_jax.evals.features import (
+    Allocate,
+    FeatureSet,
+    encode_all,
+    extract,
+    feature_width,
+    in_memory,
+    pixels,
+    split_batches,
+)
+from vit_jax.evals.meter import watched
+from vit_jax.evals.passes import Batches
+from vit_jax.evals.probes import Result
+from vit_jax.inference.evaluate import placed
+from vit_jax.inference.features import FileBatches, file_batches, make_encode
+from vit_jax.inference.trained import Trained, read_weights, title
+
+PARTS = ("train", "test")
+METHODS = ("fewshot", "knn", "logistic")
+
+
+def open_splits(found: Trained, dataset: str, data_dir: str, *splits: str) -> list[data.Source]:
+    """Open the splits to learn from and to test on.
+
+    Args:
+        found: the model.
+        dataset: as `DataConfig.name`; "" is the run's, with the classes that it keeps.
+        data_dir: "" is the run's.
+        splits: of PARTS.
+
+    Raises:
+        UserError: no such dataset or split.
+    """
+    cfg = found.config.data if found.config else None
+    if cfg is None and not dataset:
+        raise UserError(
+            f"{found.ref} does not say what to probe it on; add --dataset=NAME or "
+            "--dataset=folder:DIR"
+        )
+    # Of another dataset, or of the same when it is named, all classes: probes may know others.
+    classes = cfg.classes if cfg and not dataset else ()
+    name, sources = dataset or (cfg.name if cfg else ""), []
+    for part, split in zip(PARTS, splits, strict=True):
+        with data.split_of(f"--{part}_split"):
+            place = data_dir or (cfg.data_dir if cfg else "")
+            sources.append(data.open_source(name, place, split, classes=classes))
+    return sources
+
+
+def extract_sets(
+    trained: Trained,
+    sources: Sequence[data.Source],
+    mesh: Mesh,
+    *,
+    batch_size: int,
+    folder: Path | None,
+    force: bool,
+    with_pixels: bool,
+) -> dict[str, list[FeatureSet]]:
+    """Return the "features" of both splits, and with `with_pixels` the "pixels" of their images.
+
+    Those of the network are written to `folder`, where there is one; `force` as in `files`.
+    """
+    shape, variables = models.input_shape(trained.model), placed(trained, mesh)
+
+    def sets(encode: Any, allocate: Callable[[str], Allocate]) -> list[FeatureSet]:
+        return [
+            extract(
+                encode,
+                variables,
+                source,
+                watched(split_batches(source, trained.transform, shape), len(source), source.name),
+                shape=shape,
+                mesh=mesh,
+                batch_size=batch_size,
+                allocate=allocate(part),
+            )
+            for part, source in zip(PARTS, sources, strict=True)
+        ]
+
+    encode, found = make_encode(trained), {}
+    if folder is None:
+        found["features"] = sets(encode, lambda part: in_memory)
+    else:
+        with feature_files.written(folder, force=force) as writing:
+            found["features"] = sets(encode, writing.allocate)
+            for part, source in zip(PARTS, sources, strict=True):
+                ids = (source.example_id(i) for i in range(len(source)))
+                writing.write_lines(f"names_{part}.txt", ids)
+            writing.write_lines(feature_files.CLASSES, sources[0].class_names)
+            splits = " and ".join(source.name for source in sources)
+            writing.write_readme(f"Features of {title(trained)} on {splits}.", PARTS)
+    if with_pixels:
+        found["pixels"] = sets(pixels, lambda part: in_memory)
+    return found
+
+
+def run_probes(
+    found: dict[str, list[FeatureSet]],
+    methods: Sequence[str],
+    mesh: Mesh,
+    *,
+    shots: Sequence[int],
+    seeds: int,
+    l2: Sequence[float],
+    k: Sequence[int],
+    temperature: float,
+    seed: int,
+) -> list[Result]:
+    """Fit every probe to the first set of each kind, and test it on the second.
+
+    Args:
+        found: as `extract_sets` returns them.
+        methods: of METHODS.
+        mesh: the devices.
+        shots, seeds, l2: few-shot's images a class, how often they are drawn, regularisation.
+        k, temperature: the neighbours and how they vote.
+        seed: of what is drawn at random.
+    """
+    drawn = range(seed, seed + seeds)
+    runs = {
+        "fewshot": functools.partial(fewshot.run, shots=shots, l2=l2, seeds=drawn),
+        "knn": functools.partial(knn.run, mesh=mesh, k=k, temperature=temperature),
+        "logistic": functools.partial(logistic.run, seed=seed),
+    }
+    return [
+        dataclasses.replace(result, of=of)
+        for of, (train, test) in found.items()
+        for method in methods
+        for result in runs[method](train, test)
+    ]
+
+
+def write_images(
+    found: Trained, names: Sequence[str], folder: Path, batch_size: int, *, force: bool
+) -> tuple[Trained, tuple[int, int], list[str]]:
+    """Write the features of image files.
+
+    Returns:
+        The model, the shape of its features, and what is wrong with files that are left out.
+
+    Raises:
+        UserError: no file that can be read, or no place to write.
+    """
+    open_stream = file_batches(found, names)
+    mesh = sharding.make_mesh(sharding.MeshConfig())
+    trained = read_weights(found, headless=True)
+    encode, variables = make_encode(trained), placed(trained, mesh)
+    width = feature_width(encode, variables, models.input_shape(trained.model))
+    streams: list[FileBatches] = []
+
+    def batches(size: int) -> Batches:
+        streams.append(open_stream(size))
+        return streams[-1]
+
+    with feature_files.written(folder, force=force) as writing:
+        array = writing.allocate("images")("features", (len(names), width), np.dtype(np.float32))
+        count = encode_all(
+            encode,
+            variables,
+            watched(batches, len(names), "images"),
+            {"features": array},
+            mesh=mesh,
+            batch_size=min(batch_size, len(names)),
+            name="the images",
+        )
+        (stream,) = streams
+        if not count:
+            raise UserError(f"none of {len(names):,} images could be read: {stream.errors[0]}")
+        if count < len(names):
+            writing.cut("features_images", count)
+        writing.write_lines("names_images.txt", stream.names)
+        writing.write_readme(f"Features of {title(trained)}.", ("images",))
+    return trained, (count, width), stream.errors
