@@ -3,14 +3,7 @@
 
 from vit_jax.inference.forward import make_forward, probabilities
 from vit_jax.inference.prediction import Prediction, predict
-from vit_jax.inference.trained import (
-    Trained,
-    changes,
-    describe,
-    describe_input,
-    load,
-    read_weights,
-)
+from vit_jax.inference.trained import Trained, changes, describe, describe_input, load, read_weights
 
 __all__ = [
     "Prediction",

@@ -12,18 +12,7 @@ from flax import linen as nn
 
 from vit_jax import errors, fields, trees
 from vit_jax.errors import UserError
-from vit_jax.models import (
-    bit,
-    cait,
-    convit,
-    hybrid,
-    mixer,
-    mup,
-    regnet,
-    resnet,
-    swin,
-    vit_family,
-)
+from vit_jax.models import bit, cait, convit, hybrid, mixer, mup, regnet, resnet, swin, vit_family
 from vit_jax.models.base import CAPTURED, DType, ModelConfig, Output, Remat, pair
 from vit_jax.models.bit import BiTConfig
 from vit_jax.models.cait import CaiTConfig

@@ -14,19 +14,9 @@ from vit_jax.errors import UserError
 from vit_jax.fields import value
 from vit_jax.models import base, facts
 from vit_jax.models.base import ModelConfig, Output
+from vit_jax.models.layers import resnet
 from vit_jax.models.layers.conv import Padding, WeightStd
 from vit_jax.models.layers.init import Init, Initializer
-from vit_jax.models.layers.resnet import (
-    CONV_INIT,
-    Layers,
-    Norm,
-    Projection,
-    bottleneck,
-    classify_map,
-    make_map,
-    round_channels,
-    ungrouped,
-)
 from vit_jax.sharding import BATCH_AXES, constrain
 
 
@@ -54,7 +44,7 @@ class BiTConfig(ModelConfig):
     widths: tuple[int, ...] = value((256, 512, 1024, 2048), least=1)
     stem_width: int = value(64, least=1)
     width_factor: int = value(1, least=1)
-    norm: Norm = Norm.GROUP
+    norm: resnet.Norm = resnet.Norm.GROUP
     norm_eps: float = 1e-5
     num_groups: int = value(32, least=1)
     conv_eps: float = 1e-10
@@ -77,8 +67,8 @@ def validate(cfg: BiTConfig) -> None:
         raise UserError(
             f"model.depths={cfg.depths} and model.widths={cfg.widths} need a number for each stage"
         )
-    odd = ungrouped(*_widths(cfg), cfg.num_groups)
-    if cfg.norm is Norm.GROUP and odd:
+    odd = resnet.ungrouped(*_widths(cfg), cfg.num_groups)
+    if cfg.norm is resnet.Norm.GROUP and odd:
         raise UserError(
             f"model.num_groups={cfg.num_groups} does not divide the channels {odd} that follow "
             f"from model.stem_width={cfg.stem_width}, widths={cfg.widths} and "
@@ -90,7 +80,8 @@ def validate(cfg: BiTConfig) -> None:
 
 def _widths(cfg: BiTConfig) -> tuple[int, list[int]]:
     """Return the channels of the stem and of each stage."""
-    stem, *stages = (round_channels(w * cfg.width_factor) for w in (cfg.stem_width, *cfg.widths))
+    widths = (w * cfg.width_factor for w in (cfg.stem_width, *cfg.widths))
+    stem, *stages = map(resnet.round_channels, widths)
     return stem, stages
 
 
@@ -103,14 +94,16 @@ class Bottleneck(nn.Module):
     width: int
     stride: int
     is_first: bool
-    layers: Layers
+    layers: resnet.Layers
 
     @nn.compact
     def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B P Q F"]:
-        layers, inner = self.layers, bottleneck(self.width)
+        layers, inner = self.layers, resnet.bottleneck(self.width)
         y = nn.relu(layers.norm("norm1")(x))
         if self.is_first:
-            x = Projection(self.width, self.stride, layers, has_norm=False, name="downsample")(y)
+            x = resnet.Projection(
+                self.width, self.stride, layers, has_norm=False, name="downsample"
+            )(y)
         y = layers.conv(inner, 1, 1, "conv1")(y)
         y = nn.relu(layers.norm("norm2")(y))
         y = layers.conv(inner, 3, self.stride, "conv2")(y)
@@ -128,10 +121,10 @@ class BiT(nn.Module):
     def __call__(self, image: Float[Array, "B H W C"], *, train: bool = False) -> Output:
         cfg = self.cfg
         base.check_input(image, base.pair(cfg.image_size, "image_size"), cfg.channels)
-        layers = Layers(
+        layers = resnet.Layers(
             padding=cfg.padding,
-            weight_std=WeightStd(cfg.conv_eps) if cfg.norm is Norm.GROUP else None,
-            kernel_init=CONV_INIT[cfg.init],
+            weight_std=WeightStd(cfg.conv_eps) if cfg.norm is resnet.Norm.GROUP else None,
+            kernel_init=resnet.CONV_INIT[cfg.init],
             norm_kind=cfg.norm,
             norm_eps=cfg.norm_eps,
             num_groups=cfg.num_groups,
@@ -139,9 +132,9 @@ class BiT(nn.Module):
             train=train,
         )
         sizes = (cfg.depths, *_widths(cfg))
-        x = make_map(layers, Bottleneck, cfg.remat, image, *sizes, stem_norm=False)
+        x = resnet.make_map(layers, Bottleneck, cfg.remat, image, *sizes, stem_norm=False)
         x = nn.relu(layers.norm("norm")(x))
-        return classify_map(self, cfg, x, _HEAD_INIT[cfg.init], train)
+        return resnet.classify_map(self, cfg, x, _HEAD_INIT[cfg.init], train)
 
 
 # (depths, factor of the width), which nothing changes in timm's.
@@ -154,7 +147,7 @@ _ARCHITECTURES = {
 def _timm(cfg: BiTConfig) -> facts.Timm:
     args = facts.taken(cfg, channels="widths", stem_chs="stem_width")
     fixed = {"norm_eps": 1e-5}
-    if cfg.norm is Norm.BATCH:
+    if cfg.norm is resnet.Norm.BATCH:
         args |= facts.taken(cfg, "width_factor", layers="depths")
         return facts.Timm("resnetv2_50", args, {**fixed, "padding": Padding.SYMMETRIC}, "stem/conv")
     name = _ARCHITECTURES.get((cfg.depths, cfg.width_factor))

@@ -16,17 +16,8 @@ from jaxtyping import Array, Float
 from vit_jax.errors import UserError
 from vit_jax.fields import value
 from vit_jax.models import base, facts, vit_family
+from vit_jax.models.layers import resnet
 from vit_jax.models.layers.conv import Padding, WeightStd
-from vit_jax.models.layers.resnet import (
-    CONV_INIT,
-    Layers,
-    Norm,
-    Projection,
-    bottleneck,
-    make_map,
-    round_channels,
-    ungrouped,
-)
 from vit_jax.models.vit import ViT, ViTConfig, check_transformer
 from vit_jax.sharding import BATCH_AXES, constrain
 
@@ -77,7 +68,7 @@ def validate(cfg: HybridConfig) -> None:
             f"model.backbone_depths={cfg.backbone_depths} and backbone_widths="
             f"{cfg.backbone_widths} need a number for each stage"
         )
-    odd = ungrouped(*_widths(cfg), cfg.num_groups)
+    odd = resnet.ungrouped(*_widths(cfg), cfg.num_groups)
     if odd:
         raise UserError(
             f"model.num_groups={cfg.num_groups} does not divide the channels {odd} that follow "
@@ -87,7 +78,8 @@ def validate(cfg: HybridConfig) -> None:
 
 
 def _widths(cfg: HybridConfig) -> tuple[int, list[int]]:
-    return round_channels(cfg.stem_width), [round_channels(w) for w in cfg.backbone_widths]
+    stem, *stages = map(resnet.round_channels, (cfg.stem_width, *cfg.backbone_widths))
+    return stem, stages
 
 
 def token_grid(cfg: HybridConfig, image_size: tuple[int, int]) -> tuple[int, int]:
@@ -117,18 +109,20 @@ class Bottleneck(nn.Module):
     width: int
     stride: int
     is_first: bool
-    layers: Layers
+    layers: resnet.Layers
 
     @nn.compact
     def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B P Q F"]:
-        layers, inner = self.layers, bottleneck(self.width)
+        layers, inner = self.layers, resnet.bottleneck(self.width)
         y = nn.relu(layers.norm("norm1")(layers.conv(inner, 1, 1, "conv1")(x)))
         y = nn.relu(layers.norm("norm2")(layers.conv(inner, 3, self.stride, "conv2")(y)))
         y = layers.conv(self.width, 1, 1, "conv3")(y)
         # The branch starts at zero, in timm as well.
         y = layers.norm("norm3", nn.initializers.zeros)(y)
         if self.is_first:
-            x = Projection(self.width, self.stride, layers, has_norm=True, name="downsample")(x)
+            x = resnet.Projection(
+                self.width, self.stride, layers, has_norm=True, name="downsample"
+            )(x)
         return constrain(nn.relu(x + y), BATCH_AXES)
 
 
@@ -141,18 +135,18 @@ class ResNet(nn.Module):
     @nn.compact
     def __call__(self, image: Float[Array, "B H W C"]) -> Float[Array, "B P Q F"]:
         cfg = self.cfg
-        layers = Layers(
+        layers = resnet.Layers(
             padding=cfg.padding,
             weight_std=_WEIGHT_STD[cfg.weight_std],
-            kernel_init=CONV_INIT[cfg.init],
-            norm_kind=Norm.GROUP,
+            kernel_init=resnet.CONV_INIT[cfg.init],
+            norm_kind=resnet.Norm.GROUP,
             norm_eps=cfg.group_norm_eps,
             num_groups=cfg.num_groups,
             dtype=self.dtype,
             train=False,
         )
         sizes = (cfg.backbone_depths, *_widths(cfg))
-        return make_map(layers, Bottleneck, cfg.remat, image, *sizes, stem_norm=True)
+        return resnet.make_map(layers, Bottleneck, cfg.remat, image, *sizes, stem_norm=True)
 
 
 class Hybrid(ViT):
