@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flax import linen as nn
 
 from tests.inference.test_trained import read
 from vit_jax import inference, models
 from vit_jax.data import Crop, CropRule, Resize, TransformConfig
 from vit_jax.errors import UserError
 from vit_jax.inference.published import Preprocessing, preprocessing
+from vit_jax.models.facts import Family
 
 BILINEAR = Resize.BILINEAR_ANTIALIAS
 HALF = (0.5, 0.5, 0.5)
@@ -153,7 +155,9 @@ class NewConfig(models.ModelConfig):
     """That of a family which a user has added."""
 
 
-def test_a_family_of_the_users_own_has_timms_default() -> None:
+def test_a_family_of_the_users_own_has_timms_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = Family(config=NewConfig, module=nn.Module, variants={}, validate=lambda cfg: None)
+    monkeypatch.setitem(models._FAMILIES, NewConfig, family)
     found = preprocessing("timm:x.pth", NewConfig())
     assert (found.mean, found.std) == (IMAGENET, IMAGENET_STD)
     assert found.transform == center(0.875)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from flax import linen as nn
 
-from vit_jax.fields import conform
+from vit_jax.fields import annotations, conformed
 from vit_jax.models import base
 
 Grid = tuple[int, int]
@@ -164,12 +164,13 @@ class Family:
 def variants(config: type[base.ModelConfig]) -> dict[str, Any]:
     """Read the named configs of a class from variants.tsv, which says where sizes are from."""
     found: dict[str, Any] = {}
+    kinds = annotations(config)
     lines = _VARIANTS.read_text("utf-8").splitlines()
     for name, family, fields in (line.split("\t") for line in lines if line[0] != "#"):
         if f"{family}Config" == config.__name__:
-            pairs = (field.split("=") for field in fields.split())
-            found[name] = config(**{field: _value(text) for field, text in pairs})
-            conform(found[name], f"{name}.")
+            values = dict(field.split("=") for field in fields.split())
+            read = {key: conformed(kinds[key], key, _value(text)) for key, text in values.items()}
+            found[name] = config(**read)
     return found
 
 
