@@ -109,7 +109,7 @@ def create(cfg: ModelConfig) -> nn.Module:
     return found.module(cfg)
 
 
-def family(cfg: ModelConfig) -> Family:
+def family(cfg: Any) -> Family:
     """Return what is true of a config's family.
 
     Raises:
@@ -118,7 +118,7 @@ def family(cfg: ModelConfig) -> Family:
     found = _FAMILIES.get(type(cfg))
     if found is None:
         raise UserError(
-            f"{type(cfg).__name__} is the config of no family; add its FAMILY to _FAMILIES in "
+            f"{type(cfg).__name__} is the config of no family; add it to _FAMILIES in "
             "vit_jax/models/__init__.py, or take one of "
             f"{', '.join(known.__name__ for known in _FAMILIES)}"
         )
