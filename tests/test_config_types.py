@@ -107,7 +107,7 @@ def test_python_and_flags_take_the_same_values(field: str) -> None:
     value, text, read = SAME[field]
     argv = ["main.py", f"--config={vit_mu_digits.__file__}", f"--config.{field}={text}"]
     argv.append("--config.init.weights=npz:x.npz")  # which init.skip asks for
-    flagged = cli_flags.read_config(argv, cli_flags.define(argv))
+    flagged = cli_flags.read_config(argv)
     cfg = vit_mu_digits.get_config()
     cfg.init.weights = "npz:x.npz"
     group, _, name = field.rpartition(".")

@@ -88,7 +88,7 @@ def read(
     bases: dict[str, Any] = {"model": dataclasses.replace(found.model), **(trees or {})}
     if issubclass(cls, InputOptions):
         bases["transform"] = dataclasses.replace(found.transform)
-    rest, values = _without_variant(argv), absl_flags.FlagValues()
+    rest, values = flags.without("model", argv), absl_flags.FlagValues()
     given = options.parsed(cls, rest, values, **bases)
     changed: dict[str, Any] = {name: values[name].value for name in bases}
     for name, config in changed.items():
@@ -132,15 +132,6 @@ def _with_input(found: Trained, given: InputOptions, transform: Any) -> Trained:
     if told:
         print(told, file=sys.stderr)
     return found
-
-
-def _without_variant(argv: Sequence[str]) -> list[str]:
-    # `--model=NAME` and `--model NAME` are read here, `--model.FIELD` by the flags' own parser.
-    rest = list(argv)
-    for i, argument in enumerate(rest):
-        if re.fullmatch(r"--?model(=.*)?", argument):
-            return rest[:i] + rest[i + (1 if "=" in argument else 2) :]
-    return rest
 
 
 def _names(file: Path) -> list[str]:

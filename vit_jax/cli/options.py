@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from absl import flags as absl_flags
-from ml_collections import config_flags
 
 from vit_jax import fields
 from vit_jax.cli import flags
 from vit_jax.errors import UserError
-from vit_jax.field_names import check_value_path, words
+from vit_jax.field_names import words
 
 _WIDTH, _INDENT = 100, 26  # of the help
 # What stands for a value in the help, by its type.
@@ -112,7 +111,7 @@ def read_options(cls: type[Kind], argv: Sequence[str]) -> tuple[Kind]:
 
 def read_config(cls: type[Kind], argv: Sequence[str]) -> tuple[Kind, Any]:
     """Read a command line with --config; returns the options and the checked Config."""
-    values = flags.define(argv)
+    values = absl_flags.FlagValues()
     define(cls, values)
     cfg = flags.read_config(argv, values)
     return filled(cls, values, []), cfg
@@ -123,13 +122,8 @@ def parsed(
 ) -> Kind:
     """Read a command line, with flags `--NAME.FIELD` for the dataclasses `trees`."""
     define(cls, values)
-    for name, config in trees.items():
-        for word in argv[1:]:
-            if found := re.match(rf"--?(?:no)?{name}\.([^=]+)", word):
-                check_value_path(config, found[1], root=name)
-        config_flags.DEFINE_config_dataclass(name, config, flag_values=values, sys_argv=list(argv))
     takes_arguments = any(field.metadata["form"][:1] == "[" for field in dataclasses.fields(cls))
-    rest = flags.parse(argv, values, positional=takes_arguments, tree=trees)
+    rest = flags.parse(argv, values, positional=takes_arguments, trees=trees)
     return filled(cls, values, rest)
 
 

@@ -158,7 +158,7 @@ def make(file: SweepFile, overrides: Overrides, name: str, device: Device | None
 def read_config(config: str, overrides: Overrides) -> Config:
     """Read a base file with overrides, as `main.py` will."""
     argv = ["main.py", *point_lib.arguments(config, overrides)]
-    return cli_flags.read_config(argv, cli_flags.define(argv))
+    return cli_flags.read_config(argv)
 
 
 def _check_metric(cfg: Config, metric: str) -> None:
