@@ -64,8 +64,8 @@ class Evaluate(ModelOptions):
 
 
 def _read(cls: type[Evaluate], argv: Sequence[str]) -> tuple[Evaluate, Trained, MeshConfig]:
-    mesh = MeshConfig()
-    return *model_options.read(cls, argv, {"mesh": mesh}), mesh
+    trees = {"mesh": MeshConfig()}
+    return *model_options.read(cls, argv, trees), trees["mesh"]
 
 
 def evaluate(given: Evaluate, found: Trained, mesh_config: MeshConfig) -> int:

@@ -7,8 +7,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 from ml_collections import config_flags
@@ -62,10 +62,10 @@ def read_config(argv: Sequence[str], values: flags.FlagValues | None = None) -> 
             )
             refuse_name(found[2], f"--config.{found[1]}={found[2]}", told)
     values = flags.FlagValues() if values is None else values
-    parse(without("config", argv), values, trees={"config": base})
-    cfg = cast("Config", values["config"].value)
-    check(cfg)
-    return cfg
+    trees = {"config": base}
+    parse(without("config", argv), values, trees=trees)
+    check(trees["config"])
+    return trees["config"]
 
 
 def _load(config: str) -> "Config":
@@ -97,7 +97,7 @@ def parse(
     values: flags.FlagValues,
     *,
     positional: bool = False,
-    trees: Mapping[str, Any] | None = None,
+    trees: dict[str, Any] | None = None,
 ) -> list[str]:
     """Parse a command line and return its arguments that are no flags, where it may have some.
 
@@ -105,7 +105,8 @@ def parse(
         argv: the command line, program name first.
         values: the flags.
         positional: whether it may have arguments that are no flags.
-        trees: dataclasses whose fields are flags `--NAME.FIELD`; an unknown `--lr` may be one.
+        trees: dataclasses by name; each gives way to what flags `--NAME.FIELD` make of it. An
+            unknown `--lr` may be one of their fields.
 
     Raises:
         UserError: an unknown flag, a value of the wrong type, anything that is no flag.
@@ -126,6 +127,8 @@ def parse(
         raise errors.unknown("flag", "--" + error.flagname, [f"--{n}" for n in values]) from error
     except (flags.Error, ValueError, TypeError) as error:
         raise UserError(_in_words(error, values, argv)) from error
+    if trees:
+        trees |= {name: values[name].value for name in trees}
     if len(rest) > 1 and not positional:
         raise UserError(f"unexpected argument {rest[1]!r}; flags are written --name=value")
     return rest[1:]

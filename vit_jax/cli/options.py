@@ -105,37 +105,34 @@ def run(
 
 def read_options(cls: type[Kind], argv: Sequence[str]) -> tuple[Kind]:
     """Read a command line."""
-    values = absl_flags.FlagValues()
-    return (parsed(cls, argv, values),)
+    return (read_trees(cls, argv, {}),)
 
 
 def read_config(cls: type[Kind], argv: Sequence[str]) -> tuple[Kind, Any]:
     """Read a command line with --config; returns the options and the checked Config."""
-    values = absl_flags.FlagValues()
-    define(cls, values)
+    values = _defined(cls)
     cfg = flags.read_config(argv, values)
-    return filled(cls, values, []), cfg
+    return _filled(cls, values, []), cfg
 
 
-def parsed(
-    cls: type[Kind], argv: Sequence[str], values: absl_flags.FlagValues, **trees: Any
-) -> Kind:
-    """Read a command line, with flags `--NAME.FIELD` for the dataclasses `trees`."""
-    define(cls, values)
+def read_trees(cls: type[Kind], argv: Sequence[str], trees: dict[str, Any]) -> Kind:
+    """Read a command line; `trees` as in `flags.parse`."""
+    values = _defined(cls)
     takes_arguments = any(field.metadata["form"][:1] == "[" for field in dataclasses.fields(cls))
     rest = flags.parse(argv, values, positional=takes_arguments, trees=trees)
-    return filled(cls, values, rest)
+    return _filled(cls, values, rest)
 
 
-def define(cls: type[Options], values: absl_flags.FlagValues) -> None:
-    """Define the flags of a class."""
+def _defined(cls: type[Options]) -> absl_flags.FlagValues:
+    values = absl_flags.FlagValues()
     for field, kind in _fields(cls):
         if not field.metadata["form"].startswith(_OTHERS):
             make: Any = absl_flags.DEFINE_bool if kind is bool else absl_flags.DEFINE_string
             make(_name(field), None, field.metadata["help"], flag_values=values)
+    return values
 
 
-def filled(cls: type[Kind], values: absl_flags.FlagValues, rest: Sequence[str]) -> Kind:
+def _filled(cls: type[Kind], values: absl_flags.FlagValues, rest: Sequence[str]) -> Kind:
     """Return the options that parsed flags, and the arguments that are no flags, come to.
 
     Raises:
