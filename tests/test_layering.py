@@ -2,6 +2,7 @@
 """Imports go one way, and heavy or foreign packages stay out."""
 
 import ast
+import graphlib
 import os
 import subprocess
 import sys
@@ -58,6 +59,18 @@ def test_imports_go_down(path: Path) -> None:
         same_level_ok = home in LEVELS[0]  # single files, free of each other's internals
         lower = LEVEL[parts[1]] < LEVEL[home]
         assert lower or (same_level_ok and LEVEL[parts[1]] == 0), f"{path} imports {name}"
+
+
+def test_no_two_files_import_each_other_in_a_circle() -> None:
+    """Late imports count; `from package import module` is an import of the module."""
+    named = {".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts): p for p in FILES}
+    named = {name.removesuffix(".__init__"): path for name, path in named.items()}
+    graph = {
+        name: {full if full in named else full.rpartition(".")[0] for full in _imports(path)}
+        for name, path in named.items()
+    }
+    inside = {name: {d for d in deps if d in named and d != name} for name, deps in graph.items()}
+    graphlib.TopologicalSorter(inside).prepare()  # raises CycleError, which lists the circle
 
 
 def test_every_module_has_a_level() -> None:
