@@ -14,7 +14,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "vit_jax"
 LEVELS = [
     {"errors", "durations", "trees", "losses", "startup", "faults", "mup"}
-    | {"hardware", "reduction", "cluster", "fields", "field_names", "signals", "launch"},
+    | {"hardware", "reduction", "fields", "field_names", "signals", "launch"},
     {"sharding"},
     {"models", "data", "optim", "checkpoints"},
     {"objectives", "weights", "evals", "analysis", "aot"},

@@ -37,12 +37,12 @@ def main(argv: Sequence[str]) -> int:
         if not out or out.startswith("-"):
             raise UserError("where to? add --out=DIR")
         # Late: a mistake in the config is reported before the slower half of the imports.
-        from vit_jax import cluster, startup
+        from vit_jax import startup
 
         startup.configure()
         from vit_jax.train import write_cache
 
-        cluster.join()
+        startup.join_cluster()
         return write_cache.write(cfg, Path(out).expanduser(), top_k)
 
     return cli_flags.run(command, argv)

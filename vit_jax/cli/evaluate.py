@@ -10,7 +10,7 @@ from typing import Any
 from absl import flags
 from ml_collections import config_flags
 
-from vit_jax import cluster, startup
+from vit_jax import startup
 from vit_jax.cli import flags as cli_flags
 from vit_jax.cli import trained_flags
 from vit_jax.cli.evaluation import Request, evaluate
@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
         if severities and not asked["corruptions"]:
             raise UserError("--severities are of corruptions; add --corruptions=all")
         startup.configure()
-        cluster.join()
+        startup.join_cluster()
         request = Request(
             dataset=asked["dataset"],
             split=asked["split"],

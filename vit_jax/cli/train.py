@@ -101,12 +101,11 @@ def main(argv: Sequence[str]) -> int:
             raise UserError(f"--workdir={values['workdir'].value} looks like a flag; name a folder")
         import jax
 
-        from vit_jax import cluster
         from vit_jax.checkpoints.checkpointer import SaveFailed
         from vit_jax.train.loop import fit
         from vit_jax.train.lost_process import LostProcess, leave, other_processes
 
-        cluster.join()
+        startup.join_cluster()
         try:
             with other_processes(), output.outlive_readers():
                 return fit(
