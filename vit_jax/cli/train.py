@@ -61,12 +61,11 @@ def train(given: Train, cfg: Any) -> int:
         raise UserError("where to? add --workdir=DIR (or --dry_run to write nothing)")
     import jax
 
-    from vit_jax import cluster
     from vit_jax.checkpoints.checkpointer import SaveFailed
     from vit_jax.train.loop import fit
     from vit_jax.train.lost_process import LostProcess, leave, other_processes
 
-    cluster.join()
+    startup.join_cluster()
     try:
         with other_processes(), output.outlive_readers():
             return fit(
