@@ -2,13 +2,11 @@
 """The best size for each compute from runs of equal compute: Hoffmann et al. 2022, section 3.2."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
-from vit_jax.analysis.scaling import bootstrap, runs
-from vit_jax.analysis.scaling.bootstrap import Intervals, Values
-from vit_jax.analysis.scaling.least_squares import NUM_RESAMPLES
+from vit_jax.analysis.scaling import fitting, runs
+from vit_jax.analysis.scaling.fitting import NUM_RESAMPLES, Law, Values
 from vit_jax.analysis.scaling.runs import CannotFit, Numbers
 
 TOLERANCE = 0.1
@@ -46,7 +44,7 @@ class Budget:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class IsoFlop:
+class IsoFlop(Law):
     """N(C) = N0 (C / unit)^a and D(C) = C / (k N(C)), proportional to C^b.
 
     Attributes:
@@ -55,11 +53,8 @@ class IsoFlop:
         N0: parameters at C = unit.
         unit: of compute, a power of ten near the middle of the budgets.
         k: FLOPs for each parameter and example; None where the examples were not given.
-        intervals: of a, b and N0 at 95 %.
-        noise: of one run, the standard deviation of log loss.
         budgets: with their minima.
         refused: of the budgets left out, why.
-        draws: N0 and a of the resamples.
     """
 
     a: float
@@ -67,11 +62,8 @@ class IsoFlop:
     N0: float
     unit: float
     k: float | None
-    intervals: Intervals
-    noise: float
     budgets: tuple[Budget, ...]
     refused: tuple[str, ...]
-    draws: tuple[tuple[float, ...], ...] = dataclasses.field(repr=False)
 
     def predict(self, compute: Numbers | float | int) -> Values:
         """Return the best number of parameters for each compute."""
@@ -79,9 +71,9 @@ class IsoFlop:
 
     def band(self, compute: Numbers | float | int) -> tuple[Values, Values]:
         """Return the interval of the best number of parameters."""
-        N0, a = bootstrap.per_draw(self.draws, compute)
+        N0, a = self.spread(compute)
         draws = N0 * (np.asarray(compute) / self.unit) ** a
-        return bootstrap.around(draws, self.predict(compute))
+        return fitting.around(draws, self.predict(compute))
 
     def examples(self, compute: Numbers | float | int) -> Values:
         """Return the number of examples that each compute pays for at the best size.
@@ -98,10 +90,6 @@ class IsoFlop:
     def describe(self) -> str:
         """Write the law in one line."""
         return f"N(C) = {self.N0:.3g} (C/{runs.ten(self.unit)})^{self.a:.3g}; D ~ C^{self.b:.3g}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields without the draws."""
-        return bootstrap.without_draws(self)
 
 
 def fit_isoflop(
@@ -125,8 +113,8 @@ def fit_isoflop(
         flops: C of each run.
         examples: D of each run, from which k = C / (N D) is estimated.
         tolerance: computes that differ by less, relatively, are one budget.
-        num_resamples: of the bootstrap.
-        seed: of the bootstrap.
+        num_resamples: of the fitting.
+        seed: of the fitting.
 
     Raises:
         CannotFit: fewer than two budgets have a minimum, or they are too near each other.
@@ -144,7 +132,7 @@ def fit_isoflop(
     _check(parabolas, refused)
     spare = sum(parabola.spare for parabola in parabolas)
     pool = np.concatenate([parabola.errors() for parabola in parabolas])
-    pool = (pool - pool.mean()) * bootstrap.t_factor(spare)
+    pool = (pool - pool.mean()) * fitting.t_factor(spare)
     rng = np.random.default_rng(seed)
     minima = np.column_stack([p.resampled_minima(pool, num_resamples, rng) for p in parabolas])
     centre = np.array([p.minimum for p in parabolas])
@@ -160,13 +148,13 @@ def fit_isoflop(
     log_draws, a_draws = line @ minima.T
     law = {"a": float(a), "b": float(1 - a), "N0": float(np.exp(log_n0))}
     draws = {"a": a_draws, "b": 1 - a_draws, "N0": np.exp(log_draws)}
-    low, high = np.exp(bootstrap.interval(minima))
+    low, high = np.exp(fitting.interval(minima))
     squares = sum(float(np.sum(parabola.residuals**2)) for parabola in parabolas)
     return IsoFlop(
         **law,
         unit=unit,
         k=float(np.exp(np.mean(np.log(flops / (params * rest[0]))))) if rest else None,
-        intervals=bootstrap.named_intervals(draws, law),
+        intervals=fitting.named_intervals(draws, law),
         noise=float(np.sqrt(squares / spare)),
         budgets=tuple(
             parabola.budget((float(low[i]), float(high[i]))) for i, parabola in enumerate(parabolas)

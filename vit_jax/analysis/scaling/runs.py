@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs as columns of numbers, and why they may not support a law."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy import special
 
-from vit_jax.analysis.scaling.bootstrap import Intervals
 from vit_jax.errors import UserError
 
 Numbers = Sequence[float | int] | np.ndarray
@@ -76,7 +75,37 @@ def falls(name: str, columns: np.ndarray, log_error: np.ndarray, names: list[str
             )
 
 
-def check_exponents(intervals: Intervals, centre: dict[str, float], names: Sequence[str]) -> None:
+def check_count(law: str, num_parameters: int, count: int, least: int) -> None:
+    """Refuse too few runs.
+
+    Raises:
+        CannotFit: naming the law and what it needs.
+    """
+    if count < least:
+        raise CannotFit(
+            f"{count} runs: {law} has {num_parameters} parameters, and needs {least} runs"
+        )
+
+
+def check_range(law: str, name: str, values: np.ndarray, least: int, factor: float) -> None:
+    """Refuse fewer than `least` different values, or values within less than `factor`.
+
+    Raises:
+        CannotFit: naming the law, the values and what it needs.
+    """
+    different = len(np.unique(values))
+    if different < least:
+        raise CannotFit(f"{different} different {name}: {law} needs at least {least}")
+    if values.max() < factor * values.min():
+        raise CannotFit(
+            f"{name} span a factor of {values.max() / values.min():.3g}: {law} needs at least "
+            f"{factor:g}; add smaller or larger runs"
+        )
+
+
+def check_exponents(
+    intervals: Mapping[str, tuple[float, float]], centre: dict[str, float], names: Sequence[str]
+) -> None:
     """Refuse a law with an exponent that the runs leave open.
 
     Raises:
