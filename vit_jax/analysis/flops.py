@@ -44,10 +44,8 @@ def count(fn: Callable[..., Any], *args: PyTree) -> int:
 def forward_flops(module: Module, image_size: int | tuple[int, int], channels: int = 3) -> int:
     """Return the FLOPs of one image's forward pass, allocating nothing.
 
-    Args:
-        module: a model called as `module.apply(variables, image, train=False)`.
-        image_size: side in pixels, or (height, width).
-        channels: of the image.
+    `image_size` is a side in pixels, or (height, width); the model is called as
+    `module.apply(variables, image, train=False)`.
     """
     height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
     image = jax.ShapeDtypeStruct((1, height, width, channels), jnp.float32)
@@ -90,11 +88,6 @@ def _equation_flops(eqn: Any) -> int:
 
 def sub_jaxprs(params: dict[str, Any]) -> list[Any]:
     """List the programs an equation runs: of jit, scan, while, remat, custom_vjp and the like."""
-    found = []
-    for value in params.values():
-        for item in value if isinstance(value, tuple) else (value,):
-            if isinstance(item, core.ClosedJaxpr):
-                found.append(item.jaxpr)
-            elif isinstance(item, core.Jaxpr):
-                found.append(item)
-    return found
+    items = [x for v in params.values() for x in (v if isinstance(v, tuple) else (v,))]
+    programs = [x.jaxpr if isinstance(x, core.ClosedJaxpr) else x for x in items]
+    return [program for program in programs if isinstance(program, core.Jaxpr)]

@@ -61,16 +61,7 @@ class Memory:
     @property
     def device_total(self) -> int:
         """Bytes on one device, all together."""
-        return (
-            self.params
-            + self.optimizer
-            + self.ema
-            + self.frozen
-            + self.gradients
-            + self.activations
-            + self.workspace
-            + self.batch
-        )
+        return sum(dataclasses.astuple(self)) - self.checkpoint
 
 
 def estimate(
@@ -141,11 +132,10 @@ def estimate(
 def counter(params: PyTree, axis_sizes: Mapping[str, int]) -> workspace.Count:
     """Return what counts the bytes that an array of activations takes of one device.
 
-    A tensor axis cuts what is as wide as a kernel whose columns it cuts, and what has heads: of
-    four dimensions, but not as wide as the tokens.
+    A tensor axis cuts arrays as wide as a kernel whose columns it cuts, and arrays with heads: four
+    dimensions, but not as wide as the tokens.
     """
-    target = hardware.target()
-    tensor = axis_sizes["tensor"]
+    target, tensor = hardware.target(), axis_sizes["tensor"]
     inner, outer = set(), set()
     for name, leaf in trees.named_leaves(params):
         spec = sharding.spec(name, leaf.shape, axis_sizes)
@@ -175,22 +165,19 @@ def _cast_bytes(params: PyTree, itemsize: int) -> int:
 def planned(compiled: Any) -> int:
     """Return the bytes that the compiler's plan of a program takes of each device."""
     plan = compiled.memory_analysis()
-    return (
-        plan.argument_size_in_bytes
-        + plan.output_size_in_bytes
-        - plan.alias_size_in_bytes
-        + plan.temp_size_in_bytes
-    )
+    ends = plan.argument_size_in_bytes + plan.output_size_in_bytes - plan.alias_size_in_bytes
+    return ends + plan.temp_size_in_bytes
 
 
 def device_bytes(tree: PyTree) -> int:
     """Sum the bytes that one device holds of all leaves, by the leaves' shardings."""
-    total = 0
-    for leaf in jax.tree.leaves(tree):
-        sharding = getattr(leaf, "sharding", None)
-        shape = leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)
-        total += math.prod(shape) * _itemsize(leaf)
-    return total
+
+    def held(leaf: Any) -> int:
+        where = getattr(leaf, "sharding", None)
+        shape = leaf.shape if where is None else where.shard_shape(leaf.shape)
+        return math.prod(shape) * _itemsize(leaf)
+
+    return sum(map(held, jax.tree.leaves(tree)))
 
 
 def activation_bytes(
@@ -204,9 +191,9 @@ def activation_bytes(
 ) -> int:
     """Sum what autodiff keeps between the forward and the backward pass of `loss`.
 
-    The residuals that are an input themselves (a weight, the batch) are held anyway and left out.
-    Rematerialised blocks add what the largest of them keeps while it is run again; blocks that are
-    laid out, the copies of their weights that are cut out of the stack.
+    Residuals that are an input themselves (a weight, the batch) are held anyway and left out.
+    Rematerialised blocks add what the largest of them keeps while it runs again; unrolled blocks
+    add the copies of their weights that are cut out of the stack.
     """
     count = count or counter(params, _ONE_DEVICE)
     args = (params, frozen, model_state, batch)
@@ -214,11 +201,13 @@ def activation_bytes(
     def pullback(params: PyTree, *rest: PyTree) -> Any:
         return jax.vjp(lambda p: _scalar(loss)(p, *rest), params, has_aux=True)[1]
 
+    def recomputed(body: core.ClosedJaxpr) -> int:
+        fn = core.jaxpr_as_fun(body)
+        return _kept_bytes(lambda *args: jax.vjp(fn, *args)[1], body.in_avals, count)
+
     jaxpr = _forward(loss, args)
-    bodies = _remat_bodies(jaxpr)
-    recomputed = max((_recomputed_bytes(body, count) for body in bodies), default=0)
     kept = _kept_bytes(pullback, jax.tree.map(_unsharded, args), count)
-    return kept + recomputed + _cut_bytes(jaxpr)
+    return kept + max(map(recomputed, _remat_bodies(jaxpr)), default=0) + _cut_bytes(jaxpr)
 
 
 def _scalar(loss: Callable[..., Any]) -> Callable[..., Any]:
@@ -229,16 +218,11 @@ def _forward(loss: Callable[..., Any], args: tuple[PyTree, ...]) -> Any:
     return jax.make_jaxpr(_scalar(loss))(*jax.tree.map(_unsharded, args)).jaxpr
 
 
-def _recomputed_bytes(body: core.ClosedJaxpr, count: workspace.Count) -> int:
-    fn = core.jaxpr_as_fun(body)
-    return _kept_bytes(lambda *args: jax.vjp(fn, *args)[1], body.in_avals, count)
-
-
 def _kept_bytes(pullback: Callable[..., Any], args: Sequence[Any], count: workspace.Count) -> int:
     """Sum the leaves of a pullback that are none of the arguments.
 
-    What is reshaped or repeated has no memory of its own. Nor has a comparison on an accelerator,
-    such as where a ReLU's input was above 0: it is fused into what asks for it, and made again.
+    A reshaped or repeated array has no memory of its own. Nor has a comparison on an accelerator,
+    such as where a ReLU's input was above 0: it is fused into its readers, and computed again.
     """
     jaxpr = jax.make_jaxpr(lambda *args: jax.tree.leaves(pullback(*args)))(*args).jaxpr
     origin = {

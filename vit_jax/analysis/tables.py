@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plain-text tables of parameters and of a run's memory, for `--dry_run` and `summary`."""
 
+import collections
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,10 +33,9 @@ def parameter_table(
         + [column[name] for column in columns.values()]
         for name, leaf in leaves
     ]
-    groups: dict[str, int] = {}
+    groups: dict[str, int] = collections.defaultdict(int)
     for name, leaf in leaves:
-        group = name.split("/")[0]
-        groups[group] = groups.get(group, 0) + int(leaf.size)
+        groups[name.split("/")[0]] += int(leaf.size)
     blank = [""] * len(columns)
     totals = [[group, "", "", f"{size:,}", *blank] for group, size in groups.items()]
     total = ["total", "", "", f"{trees.num_params(params):,}", *blank]
@@ -67,18 +67,20 @@ def memory_table(memory: Memory) -> list[str]:
 
 def format_bytes(size: int) -> str:
     """Write a number of bytes with a binary unit: "1.50 GiB"."""
-    value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
-    while value >= 1024 and len(units) > 1:
-        value, units = value / 1024, units[1:]
-    return f"{size} B" if units[0] == "B" else f"{value:.2f} {units[0]}"
+    value, unit = _scaled(size, 1024, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"])
+    return f"{size} B" if unit == "B" else f"{value:.2f} {unit}"
 
 
 def format_flops(flops: int | float) -> str:
     """Write a number of floating-point operations with a decimal unit: "35.1 GFLOP"."""
-    value, units = float(flops), ["", "k", "M", "G", "T", "P", "E", "Z"]
-    while value >= 1000 and len(units) > 1:
-        value, units = value / 1000, units[1:]
-    return f"{value:.3g} {units[0]}FLOP"
+    value, unit = _scaled(flops, 1000, ["", "k", "M", "G", "T", "P", "E", "Z"])
+    return f"{value:.3g} {unit}FLOP"
+
+
+def _scaled(value: float, step: int, units: Sequence[str]) -> tuple[float, str]:
+    while value >= step and len(units) > 1:
+        value, units = value / step, units[1:]
+    return value, units[0]
 
 
 def align(

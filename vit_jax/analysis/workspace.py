@@ -54,12 +54,9 @@ def _up(size: int, unit: int) -> int:
 
 
 def held(kept: Collection[Any], jaxpr: Any, target: Target) -> list[Any]:
-    """Return as what a compiler holds the variables that autodiff keeps: their abstract values.
+    """Return the abstract values that a compiler holds for the variables that autodiff keeps.
 
-    Args:
-        kept: variables of `jaxpr`.
-        jaxpr: of the forward pass.
-        target: the hardware.
+    `kept` are variables of `jaxpr`, the forward pass.
     """
     if target.platform == "gpu":
         wide = _read_wide(jaxpr)
@@ -151,10 +148,7 @@ def in_progress(jaxpr: Any, count: Count, target: Target) -> int:
     then: the gradients of the outputs of the block's matmuls and convolutions. And the gradient of
     the attention's logits: on a GPU in float32 before it is cast, on a TPU as it is multiplied.
 
-    Args:
-        jaxpr: of the forward pass; an output's gradient is as large as the output.
-        count: the bytes of an abstract value.
-        target: the hardware.
+    `jaxpr` is the forward pass: an output's gradient is as large as the output.
     """
     of_weights: list[int] = []
     of_activations: list[int] = [0]
@@ -192,11 +186,11 @@ def gathered_weights(
     """
     if axis_sizes["fsdp"] == 1:
         return 0
-    layers: dict[str, float] = {}
+    layers: dict[str, float] = collections.defaultdict(float)
     for name, leaf in trees.named_leaves(params):
         stacked = trees.is_stacked(name)
         key = name.split("/")[0] if stacked else name
-        layers[key] = layers.get(key, 0) + leaf.size / (leaf.shape[0] if stacked else 1)
+        layers[key] += leaf.size / (leaf.shape[0] if stacked else 1)
     return int(
         max(layers.values()) / axis_sizes["tensor"] * ((2 - recomputed) * itemsize + num_bytes)
     )

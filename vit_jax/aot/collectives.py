@@ -57,12 +57,11 @@ def find(program: hlo.Program, axis_sizes: Mapping[str, int]) -> list[Collective
             core = _core(program, instruction)
             if core is None:
                 continue
-            kind = _kind(program, instruction, core)
             groups = replica_groups(core.rest, math.prod(axis_sizes.values()))
             arrays = _results(core)
             found.append(
                 Collective(
-                    kind=kind,
+                    kind=_kind(instruction, core),
                     axes=axes_of(groups, axis_sizes),
                     num_bytes=_num_bytes(core, arrays, groups),
                     times=visit.times,
@@ -143,10 +142,9 @@ def _between_slices(
     send = schedule[start]
     kind = re.search(r'_xla_megascale_transfer_type="(\w+)"', send.rest)
     meeting = re.search(r'_xla_host_transfer_rendezvous="[^"]*"', send.rest)
-    received = "recv"
-    for later in schedule[start + 1 :]:
-        if later.opcode == "recv" and meeting and meeting[0] in later.rest:
-            received = later.name
+    after = schedule[start + 1 :]
+    receives = [x.name for x in after if x.opcode == "recv" and meeting and meeting[0] in x.rest]
+    received = receives[-1] if receives else "recv"
     waits = [
         i for i, x in enumerate(schedule) if x.opcode == "recv-done" and received in x.operands
     ]
@@ -174,7 +172,7 @@ def _core(program: hlo.Program, instruction: hlo.Instruction) -> hlo.Instruction
         return instruction
     if instruction.opcode not in ("fusion", "async-start"):
         return None
-    inside = program.computations.get(instruction.called.get("calls", ""), [])
+    inside = program.inside(instruction)
     cores = [x for x in inside if x.opcode.removesuffix("-start") in KINDS]
     if not cores:
         return None
@@ -187,7 +185,7 @@ def _is_beside(instruction: hlo.Instruction) -> bool:
     return instruction.called.get("calls", "").startswith("async_collective_fusion")
 
 
-def _kind(program: hlo.Program, instruction: hlo.Instruction, core: hlo.Instruction) -> str:
+def _kind(instruction: hlo.Instruction, core: hlo.Instruction) -> str:
     # A TPU's reduce-scatter is a fusion of an all-reduce and the slice that a device keeps of it.
     if instruction.called.get("calls", "").startswith("all-reduce-scatter"):
         return "reduce-scatter"
@@ -214,26 +212,20 @@ def _is_hidden(
 ) -> bool:
     """Return whether other work stands between a collective's start and what awaits it."""
     instruction = schedule[start]
-    by_fusion = _has_start(program, instruction)
-    if '"is_sync":true' in instruction.rest:
-        return False
-    if not by_fusion and not instruction.opcode.endswith("-start"):
+    by_fusion = any("AsyncCollectiveStart" in x.rest for x in program.inside(instruction))
+    started = by_fusion or instruction.opcode.endswith("-start")
+    if not started or '"is_sync":true' in instruction.rest:
         return False
     channel = re.search(r"channel_id=\d+,", core.rest)
     for later in schedule[start + 1 :]:
         if later.opcode.endswith("-done") and instruction.name in later.operands:
             return False
-        inside = program.computations.get(later.called.get("calls", ""), [])
+        inside = program.inside(later)
         if by_fusion and channel and any(channel[0] in x.rest for x in inside):
             return _is_beside(later)
         if later.opcode in _COMPUTE:
             return True
     return False
-
-
-def _has_start(program: hlo.Program, instruction: hlo.Instruction) -> bool:
-    inside = program.computations.get(instruction.called.get("calls", ""), [])
-    return any("AsyncCollectiveStart" in x.rest for x in inside)
 
 
 def _iota(dims: str, order: str | None) -> np.ndarray:
@@ -247,4 +239,4 @@ def _numbers(text: str) -> list[int]:
 
 
 def _rows(grid: np.ndarray) -> Groups:
-    return tuple(tuple(int(n) for n in row) for row in grid)
+    return tuple(map(tuple, grid.tolist()))

@@ -87,6 +87,10 @@ class Program:
     entry: str
     computations: dict[str, list[Instruction]]
 
+    def inside(self, instruction: Instruction, attribute: str = "calls") -> list[Instruction]:
+        """Return the instructions of the computation that an instruction calls; [] for none."""
+        return self.computations.get(instruction.called.get(attribute, ""), [])
+
 
 @dataclasses.dataclass(frozen=True)
 class Visit:
@@ -140,14 +144,14 @@ def trip_count(program: Program, loop: Instruction) -> int:
     known = re.search(r'known_trip_count"?:? ?\{"n":"(\d+)"', loop.rest)
     if known is not None:
         return int(known[1])
-    condition = program.computations.get(loop.called.get("condition", ""), [])
-    by_name = {x.name: x for x in condition}
-    compared = [x for x in condition if x.opcode == "compare" and "direction=LT" in x.rest]
-    for inner in (x.called.get("calls", "") for x in condition if x.opcode == "fusion"):
-        compared += [x for x in program.computations.get(inner, []) if "direction=LT" in x.rest]
-    if not compared:
+    condition = program.inside(loop, "condition")
+    compared = [x for x in condition if x.opcode == "compare"]
+    compared += [
+        x for fusion in condition if fusion.opcode == "fusion" for x in program.inside(fusion)
+    ]
+    if not any("direction=LT" in x.rest for x in compared):
         return 1
-    limits = [x for x in by_name.values() if x.opcode == "constant" and x.type.startswith("s32[]")]
+    limits = [x for x in condition if x.opcode == "constant" and x.type.startswith("s32[]")]
     values = [int(n[1]) for x in limits if (n := re.match(r"\((\d+)\)", x.rest))]
     return max(values, default=1)
 

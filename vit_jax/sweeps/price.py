@@ -23,7 +23,7 @@ HERE = "here"
 
 
 class Price(NamedTuple):
-    """The costs of a run; the fields of `point.Point` of the same names."""
+    """The costs of a run: the fields of `point.Point` with the same names."""
 
     params: int
     flops: float
@@ -33,12 +33,9 @@ class Price(NamedTuple):
 
 
 class Device(NamedTuple):
-    """Devices of one kind.
+    """Devices of one kind: how many share a run, and the FLOP/s of training expected of each.
 
-    Attributes:
-        name: as in a report.
-        count: how many of them share a run.
-        flops_per_second: of training, that one of them is taken to reach: least and most.
+    `flops_per_second` is the least and the most.
     """
 
     name: str
@@ -123,12 +120,11 @@ def _of_looped(model: ModelConfig, objective: ObjectiveConfig, uphill: bool) -> 
 def find_device(name: str, count: int) -> Device:
     """Return the device that `--device` names.
 
-    Args:
-        name: a chip of `analysis.scale.CHIPS`, "here", or the FLOP/s that training reaches: "2e12".
-        count: how many of them share a run, taken to be so many times as fast.
+    `name` is a chip of `analysis.scale.CHIPS`, "here", or the FLOP/s that training reaches, "2e12";
+    `count` devices are taken to be so many times as fast as one.
 
     Raises:
-        UserError: none of these.
+        UserError: an unknown name.
     """
     if name == HERE:
         return Device(jax.devices()[0].device_kind, count, _here())
@@ -171,10 +167,6 @@ def _matmul_speed() -> float:
 
 
 def seconds(of: Price, device: Device) -> tuple[float, float]:
-    """Estimate the time of a run's training steps, without its start, evaluations and saves.
-
-    Returns:
-        The least and the most that it is likely to take.
-    """
+    """Estimate the least and the most seconds of a run's training steps, and of nothing else."""
     slow, fast = device.flops_per_second
     return of.flops / (fast * device.count), of.flops / (slow * device.count)

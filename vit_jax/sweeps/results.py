@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from vit_jax.sweeps import claim
+from vit_jax.sweeps import sharing
 from vit_jax.sweeps.point import Point
 from vit_jax.train import workdir
 from vit_jax.train.writers import read_jsonl
@@ -58,13 +58,7 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """Why a run is not to be started again by the workers of now.
-
-    Attributes:
-        state: FAILED or PRUNED.
-        told: the reason, one line.
-        time: when, in seconds since 1970.
-    """
+    """Why workers do not start a run again: FAILED or PRUNED, the reason, seconds since 1970."""
 
     state: State
     told: str
@@ -79,7 +73,7 @@ def read(place: Path, points: Sequence[Point]) -> list[Result]:
 def _read(place: Path, point: Point) -> Result:
     run = point.workdir(place)
     rows = read_jsonl(run / workdir.METRICS)
-    holder = claim.holder(place, point.run)
+    holder = sharing.holder(place, point.run)
     how = ended(run)
     if is_finished(run):
         state, told = State.FINISHED, ""
@@ -122,7 +116,7 @@ def _seconds(rows: Sequence[dict]) -> float:
 
 
 def is_finished(run: Path) -> bool:
-    """Say whether the run in a directory has ended as planned."""
+    """Return whether the run in a directory has ended as planned."""
     return workdir.finished_step(run) is not None
 
 
@@ -136,9 +130,9 @@ def ended(run: Path) -> Ended | None:
 
 
 def mark_ended(run: Path, state: State, told: str) -> None:
-    """Note that a run failed or was pruned."""
+    """Write down that a run failed or was pruned."""
     temporary = run / f"{_ENDED}.tmp"
-    temporary.write_text(json.dumps({"state": state, "told": told, "time": time.time()}) + "\n")
+    temporary.write_text(json.dumps(dataclasses.asdict(Ended(state, told, time.time()))) + "\n")
     temporary.replace(run / _ENDED)
 
 

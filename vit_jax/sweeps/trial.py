@@ -26,7 +26,7 @@ _POLL = 0.2  # seconds
 _MOST_STARTS = 3  # of a run that is killed or hangs again and again: memory, most likely
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-# Takes a step and the metric there; says whether the run is to be given up.
+# Takes a step and the metric there; returns whether to give the run up.
 Report = Callable[[int, float], bool]
 
 
@@ -65,22 +65,19 @@ def train(
     report: Report | None,
     say: Callable[[str], None],
 ) -> State:
-    """Train a claimed point, or continue it, until it ends.
+    """Train or continue a claimed point until it is FINISHED, PRUNED, FAILED or INTERRUPTED.
 
-    A run that is killed or hangs is continued. How one failed, or that it was given up, is noted in
-    its directory.
+    A run that is killed or hangs is continued. Its directory records a failure, or that it was
+    given up.
 
     Args:
         point: the run.
         place: the sweep's directory.
         descriptor: of the claim, which the run holds too.
         environment: variables added to this process's.
-        stopping: ends the run at a step, saved, where a signal comes.
-        report: is given every value of the metric, from the first on.
+        stopping: ends the run with a save when a signal comes.
+        report: receives every value of the metric, from the first on.
         say: prints a line.
-
-    Returns:
-        FINISHED, PRUNED, FAILED, or INTERRUPTED by `stopping`.
     """
     run = point.workdir(place)
     run.mkdir(parents=True, exist_ok=True)
@@ -153,7 +150,7 @@ def _watch(
 
 
 def _reason(run: Path, begin: int, status: int) -> str:
-    """Say why a process ended that has written its log from byte `begin` on."""
+    """Return why a process ended whose log begins at byte `begin`."""
     if status < 0:
         return f"killed by {signal.Signals(-status).name} (too little memory?)"
     with (run / LOG).open("rb") as log:

@@ -38,17 +38,11 @@ def write_sheets(
 ) -> Iterator[str]:
     """Write NAME_attention.png of each image as it comes, and attention_distance.png of all.
 
-    Args:
-        trained: the model.
-        images: the names of their files, and the images at the model's size.
-        out: a directory, made where it is not there.
-        choice: of layers and heads.
-
-    Yields:
-        What was written, and what was not and why, a line each; without images nothing.
+    `images` are the names of their files, and the images at the model's size. Yields a line for
+    each picture: its path, or why there is none; without images nothing.
 
     Raises:
-        UserError: no such layer or head, or `out` cannot be.
+        UserError: no such layer or head, or `out` cannot be made.
     """
     inspect = make_inspection(trained)
     count, sums = 0, {}  # distances by layer

@@ -18,7 +18,7 @@ from vit_jax.data.mix_config import is_on
 from vit_jax.data.sources import Label, digest_of
 from vit_jax.errors import UserError
 from vit_jax.objectives import ObjectiveConfig, Supervised
-from vit_jax.visual.contact_sheet import Tile, make_folder, render, wrapped, write
+from vit_jax.visual.contact_sheet import Tile, render, wrapped, write
 
 _IMAGES = 4  # of the training split, where no files are given
 _MAX_FILES = 8
@@ -67,18 +67,13 @@ class Examples:
 def write_sheets(cfg: Config, files: Sequence[str], out: Path, count: int) -> list[str]:
     """Write transform.png, operations.png and batch.png below `out`.
 
-    Args:
-        cfg: the run; every random number follows from its seed.
-        files: images to take instead of the run's training split.
-        out: a directory, made where it is not there.
-        count: draws of each image, and images of each batch.
-
-    Returns:
-        A line for each sheet: its path, or why there is none.
+    Every random number follows from the run's seed. `files` are images to take instead of the
+    training split; `count` is the draws of each image, and the images of each batch. Returns a line
+    for each sheet: its path, or why there is none.
 
     Raises:
         UserError: no such file or dataset, a broken image, or one that the transform refuses; a
-            directory that cannot be made.
+            folder that cannot be made.
     """
     if files:
         source = examples = _read_files(files)
@@ -86,7 +81,7 @@ def write_sheets(cfg: Config, files: Sequence[str], out: Path, count: int) -> li
         source = _open(cfg)
         examples = _first(source, cfg)
     _evaluated(cfg, examples)  # before a directory is made: are all of them images?
-    make_folder(out)  # before anything is drawn, which takes long
+    write(out)  # before anything is drawn, which takes long
     sheets = {
         "transform.png": _transform_sheet(cfg, examples, count),
         "operations.png": _operations_sheet(cfg, examples),
@@ -120,14 +115,10 @@ def _open(cfg: Config) -> data.Source:
 
 def _first(source: data.Source, cfg: Config) -> Examples:
     """Read the run's first images."""
-    images, titles, ids = [], [], []
-    batch = _train_batch(cfg, source, _IMAGES)
-    for index in batch["index"]:
-        encoded, label = source.read(int(index))
-        images.append(encoded)
-        titles.append(_title(source, label))
-        ids.append(source.example_id(int(index)))
-    return Examples(source.name, images, titles, ids)
+    indices = [int(index) for index in _train_batch(cfg, source, _IMAGES)["index"]]
+    images, labels = zip(*map(source.read, indices), strict=True)
+    titles = [_title(source, label) for label in labels]
+    return Examples(source.name, images, titles, [source.example_id(i) for i in indices])
 
 
 def _title(source: data.Source, label: Label) -> str:
@@ -157,14 +148,8 @@ def _evaluated(cfg: Config, examples: Examples) -> np.ndarray:
     height, width, channels = models.input_shape(cfg.model)
     plain = data.TransformConfig(crop=data.Crop.RESIZE, resize=cfg.data.transform.resize)
     transform = next((each.transform for each in cfg.evals.values()), plain)
-    stream = data.eval_batches(
-        examples,
-        transform,
-        batch_size=len(examples),
-        image_size=(height, width),
-        channels=channels,
-    )
-    with stream:
+    size = {"image_size": (height, width), "channels": channels}
+    with data.eval_batches(examples, transform, batch_size=len(examples), **size) as stream:
         return next(stream)["image"]
 
 
@@ -226,21 +211,12 @@ def _batch_sheet(cfg: Config, source: data.Source, count: int) -> bytes | str:
         batch = _train_batch(cfg, source, count, step=step, repeats=settings.repeats)
         arrays = {key: batch[key] for key in ("image", "label")}
         seen = prepare(arrays, jax.random.fold_in(jax.random.key(cfg.seed), step))
-        images = _denormalized(np.asarray(seen["image"], np.float32), settings.mean, settings.std)
-        rows.append(
-            [
-                Tile(image, _shares(source, target))
-                for image, target in zip(images, np.asarray(seen["targets"]), strict=True)
-            ]
-        )
+        images = np.asarray(seen["image"], np.float32) * settings.std + settings.mean
+        images = np.clip(np.rint(255 * images), 0, 255).astype(np.uint8)
+        captions = [_shares(source, target) for target in np.asarray(seen["targets"])]
+        rows.append(list(map(Tile, images, captions)))
     title = f"batches of {count} as the step sees them, one a row; data.mix: "
     return render(rows, f"{title}{_describe(settings.mix)}; erasing_prob={settings.erasing_prob:g}")
-
-
-def _denormalized(
-    images: np.ndarray, mean: tuple[float, ...], std: tuple[float, ...]
-) -> np.ndarray:
-    return np.clip(np.rint(255 * (images * std + mean)), 0, 255).astype(np.uint8)
 
 
 def _shares(source: data.Source, target: np.ndarray) -> str:

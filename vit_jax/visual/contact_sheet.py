@@ -39,27 +39,18 @@ def wrapped(tiles: list[Tile], columns: int) -> list[list[Tile]]:
     return [tiles[i : i + columns] for i in range(0, len(tiles), columns)]
 
 
-def make_folder(out: Path) -> None:
-    """Make the folder that --out names.
-
-    Raises:
-        UserError: it cannot be made.
-    """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out: {error.filename or out}: {error.strerror}") from None
-
-
-def write(out: Path, name: str, png: bytes) -> str:
+def write(out: Path, name: str = "", png: bytes = b"") -> str:
     """Write a picture into the folder that --out names, made where absent; returns its path.
+
+    Without a name only the folder is made.
 
     Raises:
         UserError: it cannot be written.
     """
-    make_folder(out)
     try:
-        (out / name).write_bytes(png)
+        out.mkdir(parents=True, exist_ok=True)
+        if name:
+            (out / name).write_bytes(png)
     except OSError as error:
         raise UserError(f"--out: {error.filename or out}: {error.strerror}") from None
     return shown(str(out / name))
@@ -123,16 +114,10 @@ def _font() -> Font:
 
 def _fit(image: np.ndarray, side: int) -> Image.Image:
     picture = Image.fromarray(image if image.shape[2] == 3 else image[..., 0]).convert("RGB")
-    longest = max(picture.size)
-    if longest <= side:
-        times = side // longest
-        size = (picture.width * times, picture.height * times)
-        return picture.resize(size, Image.Resampling.NEAREST)
-    size = (
-        max(1, round(picture.width * side / longest)),
-        max(1, round(picture.height * side / longest)),
-    )
-    return picture.resize(size, Image.Resampling.LANCZOS)
+    times = side // max(picture.size)
+    scale = times or side / max(picture.size)
+    size = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
+    return picture.resize(size, Image.Resampling.NEAREST if times else Image.Resampling.LANCZOS)
 
 
 def _wrap(text: str, width: int, font: Font) -> list[str]:
