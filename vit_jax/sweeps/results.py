@@ -130,9 +130,9 @@ def ended(run: Path) -> Ended | None:
 
 
 def mark_ended(run: Path, state: State, told: str) -> None:
-    """Write down that a run failed or was pruned."""
+    """Note that a run failed or was pruned."""
     temporary = run / f"{_ENDED}.tmp"
-    temporary.write_text(json.dumps(dataclasses.asdict(Ended(state, told, time.time()))) + "\n")
+    temporary.write_text(json.dumps({"state": state, "told": told, "time": time.time()}) + "\n")
     temporary.replace(run / _ENDED)
 
 

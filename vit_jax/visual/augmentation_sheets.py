@@ -18,7 +18,7 @@ from vit_jax.data.mix_config import is_on
 from vit_jax.data.sources import Label, digest_of
 from vit_jax.errors import UserError
 from vit_jax.objectives import ObjectiveConfig, Supervised
-from vit_jax.visual.contact_sheet import Tile, render, wrapped, write
+from vit_jax.visual.contact_sheet import Tile, make_folder, render, wrapped, write
 
 _IMAGES = 4  # of the training split, where no files are given
 _MAX_FILES = 8
@@ -81,7 +81,7 @@ def write_sheets(cfg: Config, files: Sequence[str], out: Path, count: int) -> li
         source = _open(cfg)
         examples = _first(source, cfg)
     _evaluated(cfg, examples)  # before a directory is made: are all of them images?
-    write(out)  # before anything is drawn, which takes long
+    make_folder(out)  # before anything is drawn, which takes long
     sheets = {
         "transform.png": _transform_sheet(cfg, examples, count),
         "operations.png": _operations_sheet(cfg, examples),

@@ -39,18 +39,27 @@ def wrapped(tiles: list[Tile], columns: int) -> list[list[Tile]]:
     return [tiles[i : i + columns] for i in range(0, len(tiles), columns)]
 
 
-def write(out: Path, name: str = "", png: bytes = b"") -> str:
-    """Write a picture into the folder that --out names, made where absent; returns its path.
+def make_folder(out: Path) -> None:
+    """Make the folder that --out names.
 
-    Without a name only the folder is made.
+    Raises:
+        UserError: it cannot be made.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out: {error.filename or out}: {error.strerror}") from None
+
+
+def write(out: Path, name: str, png: bytes) -> str:
+    """Write a picture into the folder that --out names, made where absent; returns its path.
 
     Raises:
         UserError: it cannot be written.
     """
+    make_folder(out)
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        if name:
-            (out / name).write_bytes(png)
+        (out / name).write_bytes(png)
     except OSError as error:
         raise UserError(f"--out: {error.filename or out}: {error.strerror}") from None
     return shown(str(out / name))

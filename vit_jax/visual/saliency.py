@@ -20,7 +20,7 @@ _CAM = "class activation map"
 Grid = tuple[int, int]
 Seen = Mapping[str, jax.Array]
 Map = Float[Array, "B rows columns"]
-Images = UInt8[Array, "B H W C"]
+Saliency = Callable[[UInt8[Array, "B H W C"]], tuple[Output, Map]]
 
 
 def method(cfg: ModelConfig) -> str:
@@ -51,26 +51,36 @@ def check(cfg: ModelConfig) -> None:
         )
 
 
-def make_saliency(trained: Trained) -> Callable[[Images], tuple[Output, Map]]:
+def make_saliency(trained: Trained) -> Saliency:
     """Return images -> (output, map), compiled for each batch size.
 
     The map has a value for each token, row by row, or for each place of a conv net's last map,
-    the larger the more it mattered; `overlay` brings it to the image's size. `method` names it:
-    attention rollout (arXiv:2005.00928) to what the head reads, the attention of the query that
-    reads for the head, or the class activation map (arXiv:1512.04150) of the first class.
+    the larger the more it mattered; `overlay` brings it to the image's size. What it is, `method`
+    says: attention rollout (arXiv:2005.00928) to what the head reads, the attention of the query
+    that reads for the head, or the class activation map (arXiv:1512.04150) of the first class.
 
     Raises:
         UserError: a model of whose tokens no map can be made.
     """
-    return _compiled(trained, lambda output, heat, seen: (output, heat))
+    inspect = _make_inspect(trained)
+    apply = jax.jit(lambda variables, image: inspect(variables, image)[:2])
+    variables = jax.device_put(trained.variables)
+    return lambda image: apply(variables, image)
 
 
-def make_inspection(trained: Trained) -> Callable[[Images], tuple[Output, Map, Seen]]:
-    """Return images -> (output, map, all that `models.captured` records), as `make_saliency`."""
-    return _compiled(trained, lambda *found: found)
+def make_inspection(
+    trained: Trained,
+) -> Callable[[UInt8[Array, "B H W C"]], tuple[Output, Map, Seen]]:
+    """Return images -> (output, map, all that `models.captured` records): `make_saliency` and more.
+
+    Raises:
+        UserError: a model of whose tokens no map can be made.
+    """
+    apply, variables = jax.jit(_make_inspect(trained)), jax.device_put(trained.variables)
+    return lambda image: apply(variables, image)
 
 
-def _compiled(trained: Trained, kept: Callable[..., Any]) -> Callable[[Images], Any]:
+def _make_inspect(trained: Trained) -> Callable[[Any, jax.Array], tuple[Output, Map, Seen]]:
     cfg = trained.model
     check(cfg)
     if not trained.has_head and method(cfg) == _CAM:
@@ -78,16 +88,15 @@ def _compiled(trained: Trained, kept: Callable[..., Any]) -> Callable[[Images], 
             f"{trained.ref} holds a network without a head, whose weights a {_CAM} is made of; "
             "fine-tune it first"
         )
-    module, variables = models.create(cfg), jax.device_put(trained.variables)
+    module = models.create(cfg)
 
-    @jax.jit
-    def inspect(variables: Any, image: jax.Array) -> Any:
+    def inspect(variables: Any, image: jax.Array) -> tuple[Output, Map, Seen]:
         normal = normalize(image, trained.mean, trained.std)
         output, seen = models.captured(module, variables, normal)
-        heat = heat_map(cfg, variables, output, seen, (image.shape[1], image.shape[2]))
-        return kept(output, heat, seen)
+        size = image.shape[1], image.shape[2]
+        return output, heat_map(cfg, variables, output, seen, size), seen
 
-    return lambda image: inspect(variables, image)
+    return inspect
 
 
 def heat_map(
@@ -95,15 +104,16 @@ def heat_map(
 ) -> Float[Array, "B rows columns"]:
     """Return the map of `make_saliency` from what `models.captured` returned."""
     if not isinstance(cfg, ViTConfig | CaiTConfig | ConViTConfig):
-        kernel = variables["params"]["head"]["kernel"]
-        return _class_activation(cfg, kernel, output, seen, image_size)
+        return _class_activation(
+            cfg, variables["params"]["head"]["kernel"], output, seen, image_size
+        )
     rows, columns = models.patch_grid(cfg, image_size)
     heat = _attention(cfg, seen)[:, -rows * columns :]  # without the prefix
     return heat.astype(jnp.float32).reshape(-1, rows, columns)
 
 
 def _attention(cfg: ModelConfig, seen: Seen) -> Float[Array, "B N"]:
-    """Return the share of each token in what the head reads."""
+    """Return what each token gives to what the head reads."""
     if isinstance(cfg, CaiTConfig):
         return seen["token_blocks/attn/weights"].mean(axis=(0, 2, 3))
     if isinstance(cfg, ConViTConfig):
@@ -139,10 +149,15 @@ def _class_activation(
     cfg: ModelConfig, kernel: Float[Array, "E K"], output: Output, seen: Seen, image_size: Grid
 ) -> Float[Array, "B rows columns"]:
     """Return what each place adds to the first class's logit, which is the mean, plus the bias."""
-    last = seen["map"] if output.tokens is None else output.tokens
-    if last.ndim == 3:
+    if output.tokens is None:
+        last = seen["map"]
+    else:
         swin = isinstance(cfg, SwinConfig)
-        grids = attention.stage_grids if swin else lambda *args: [models.patch_grid(*args)]
-        last = last.reshape(-1, *grids(cfg, image_size)[-1], last.shape[-1])
+        grid = (
+            attention.stage_grids(cfg, image_size)[-1]
+            if swin
+            else models.patch_grid(cfg, image_size)
+        )
+        last = output.tokens.reshape(-1, *grid, output.tokens.shape[-1])
     weights = kernel.T[output.logits.argmax(axis=-1)]
     return jnp.einsum("bpqe,be->bpq", last.astype(jnp.float32), weights)

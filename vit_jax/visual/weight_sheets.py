@@ -80,15 +80,15 @@ def _signed(values: Float[np.ndarray, "P Q C"]) -> UInt8[np.ndarray, "P Q C"]:
 def _positions(trained: Trained) -> Sheet:
     cfg, params = trained.model, trained.variables["params"]
     title = "cosine of a position's embedding with all others'"
-    fixed = isinstance(cfg, ViTConfig) and cfg.pos_embed in FIXED
-    if not fixed and "pos_embed" not in params:
-        return "the model has no position embedding"
-    grid = models.patch_grid(cfg, trained.image_size)
-    if fixed:
+    if isinstance(cfg, ViTConfig) and cfg.pos_embed in FIXED:
+        grid = models.patch_grid(cfg, trained.image_size)
         table = sincos2d(*grid, cfg.dim, cfg.pos_embed)
         title = f"{title} (fixed: {cfg.pos_embed})"
-    else:
+    elif "pos_embed" in params:
+        grid = models.patch_grid(cfg, trained.image_size)
         table = np.asarray(params["pos_embed"])[0, -grid[0] * grid[1] :]
+    else:
+        return "the model has no position embedding"
     similar = position_similarity(table, grid)
     light = spread(similar)
     rows = [
