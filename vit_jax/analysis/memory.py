@@ -36,15 +36,12 @@ class Memory:
 
     Attributes:
         params: parameters and model state (batch statistics).
-        optimizer: the optimizer's state.
-        ema: the moving average of the parameters.
         frozen: parameters that are not trained, such as a teacher's.
         gradients: one set, two where micro-batches are accumulated; and a set of parameters where
             SAM moves uphill.
         activations: what the forward pass keeps for the backward pass.
-        workspace: what an accelerator's backward pass has in hand at once: gradients on their way
-            through a block, weights gathered for it and cast.
-        batch: the input images and labels.
+        workspace: what an accelerator's backward pass holds at once: gradients on their way through
+            a block, weights gathered for it and cast.
         checkpoint: the whole state before compression, over all devices.
     """
 

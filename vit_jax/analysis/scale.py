@@ -29,7 +29,6 @@ class Chip:
 
     Attributes:
         kind: `jax.Device.device_kind`, by which the peak is found.
-        memory: bytes.
         group: devices joined by the fast links: a TPU pod, a GPU node.
         fast: bytes/s into one device around a ring of fast links, both ways used. On a TPU that
             is one axis of the torus.
@@ -170,13 +169,7 @@ def compute_seconds(flops: float, chip: Chip) -> tuple[float, float]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:
-    """A predicted step, in seconds.
-
-    Attributes:
-        compute: least and most.
-        hidden: what moves while matmuls run.
-        exposed: what moves while they wait.
-    """
+    """Seconds of a predicted step: compute (least, most), moves hidden by it, and exposed ones."""
 
     compute: tuple[float, float]
     hidden: float

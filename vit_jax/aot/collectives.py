@@ -22,13 +22,11 @@ class Collective:
     """A collective operation of a program.
 
     Attributes:
-        kind: one of `KINDS`.
         axes: names of the mesh axes that its groups run over, "data+fsdp"; with the size of a group
             where it is a part of an axis, as in "4 of data"; "" where nothing moves.
         num_bytes: of the array that it works on, on one device: what a gather results in, what a
             scatter takes. A ring of n moves (n - 1) / n of it, an all-reduce twice that.
-        times: how often it runs in a step.
-        loops: how many loops it is in.
+        times, loops: how often it runs in a step, and how many loops it is in.
         hidden: whether it is started before other work and awaited after it.
         groups: of positions in the mesh, or empty where the text has none.
         arrays: its results on one device; several where the compiler has combined some.
@@ -59,19 +57,18 @@ def find(program: hlo.Program, axis_sizes: Mapping[str, int]) -> list[Collective
                 continue
             groups = replica_groups(core.rest, math.prod(axis_sizes.values()))
             arrays = _results(core)
-            found.append(
-                Collective(
-                    kind=_kind(instruction, core),
-                    axes=axes_of(groups, axis_sizes),
-                    num_bytes=_num_bytes(core, arrays, groups),
-                    times=visit.times,
-                    loops=visit.loops,
-                    hidden=_is_hidden(program, schedule, i, core),
-                    groups=groups,
-                    arrays=tuple(arrays),
-                    op_name=core.op_name or instruction.op_name,
-                )
+            one = Collective(
+                kind=_kind(instruction, core),
+                axes=axes_of(groups, axis_sizes),
+                num_bytes=_num_bytes(core, arrays, groups),
+                times=visit.times,
+                loops=visit.loops,
+                hidden=_is_hidden(program, schedule, i, core),
+                groups=groups,
+                arrays=tuple(arrays),
+                op_name=core.op_name or instruction.op_name,
             )
+            found.append(one)
     return found
 
 

@@ -17,13 +17,7 @@ _CALLED = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-    """An array of a type's text.
-
-    Attributes:
-        dtype: XLA's name, such as "bf16".
-        shape: of one device's part.
-        layout: in braces, or "".
-    """
+    """An array: XLA's dtype ("bf16"), the shape of one device's part, the layout in braces or ""."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -47,15 +41,7 @@ class Array:
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One line of a computation.
-
-    Attributes:
-        name: without the percent sign.
-        type: of the result, as text.
-        opcode: such as "fusion".
-        operands: names of other instructions.
-        rest: the attributes behind the operands.
-    """
+    """One line of a computation: `%name = type opcode(operands), rest`; names without "%"."""
 
     name: str
     type: str
@@ -94,12 +80,9 @@ class Program:
 
 @dataclasses.dataclass(frozen=True)
 class Visit:
-    """A computation that is run as a schedule of its own: the entry, a loop's body, a branch.
+    """A computation with a schedule of its own: the entry, a loop's body, a branch.
 
-    Attributes:
-        name: of the computation.
-        times: how often a run of the program runs it.
-        loops: how many loops it is in.
+    A run of the program runs it so many `times`, inside so many `loops`.
     """
 
     name: str

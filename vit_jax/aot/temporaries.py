@@ -19,13 +19,9 @@ _NO_MEMORY = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Temporary:
-    """A kind of array that a program makes.
+    """A kind of array that `count` lines of a program make, and its `layer`.
 
-    Attributes:
-        array: of one device.
-        num_bytes: with a TPU's padding to whole tiles.
-        count: how many lines of the program make one such.
-        layer: what it was traced from, as `layer` writes it.
+    `num_bytes` are those of one device, with a TPU's padding to whole tiles.
     """
 
     array: hlo.Array

@@ -58,7 +58,6 @@ class Topology:
     """Hardware to compile for.
 
     Attributes:
-        name: as given, such as "2xv5e:8x8".
         devices: compile-only devices, which hold no memory and run nothing.
         target: what layers choose their kernels by.
         num_slices: TPU slices; hosts of GPUs.

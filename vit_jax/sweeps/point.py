@@ -28,13 +28,11 @@ class Point:
         run: hash of the config, the name of the run's directory.
         name: the fields in which it differs from its neighbours.
         config: the base file, with its argument if it has one.
-        overrides: fields of the config and their values.
         metric: what the sweep compares, such as "val/loss".
         params: trained parameters.
-        flops: of the whole run, a multiply-add counted as two; training steps alone.
+        flops: of all training steps, a multiply-add counted as two.
         examples: images seen, repeats included.
         tokens: of those images; None where the model has none.
-        steps: of training.
         seconds: estimated time of the training steps, least and most; None where no device was
             named.
     """

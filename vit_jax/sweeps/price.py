@@ -86,10 +86,8 @@ def _num_examples(cfg: Config) -> tuple[int, bool]:
 
 @functools.lru_cache
 def _length(cfg: DataConfig) -> int:
-    source = data.open_source(
-        cfg.name, cfg.data_dir, cfg.train_split, cache=False, classes=cfg.classes
-    )
-    return len(source)
+    split = cfg.name, cfg.data_dir, cfg.train_split
+    return len(data.open_source(*split, cache=False, classes=cfg.classes))
 
 
 class _OfImage(NamedTuple):

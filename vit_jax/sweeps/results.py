@@ -32,13 +32,11 @@ class Result:
     """A point and how far it is.
 
     Attributes:
-        point: the run.
-        state: what it is doing.
         step: of its last line of metrics; 0 where there is none.
         curve: (step, value) of the sweep's metric, at each of its evaluations.
         train_loss: (step, value), likewise.
-        seconds: that its processes have run, as far as its metrics tell.
-        told: who trains it, or why it failed.
+        seconds: that its processes have run, by its metrics.
+        told: which process trains it, or why it failed.
     """
 
     point: Point

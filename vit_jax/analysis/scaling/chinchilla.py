@@ -9,7 +9,7 @@ import numpy as np
 
 from vit_jax.analysis.scaling import fitting, runs
 from vit_jax.analysis.scaling.fitting import NUM_RESAMPLES, Law, Values
-from vit_jax.analysis.scaling.runs import CannotFit, Numbers
+from vit_jax.analysis.scaling.runs import At, CannotFit, Numbers
 
 MIN_RUNS = 8
 MIN_DIFFERENT = 3
@@ -25,12 +25,7 @@ class Chinchilla(Law):
 
     Attributes:
         E: the loss that neither parameters nor examples remove.
-        A: of the parameters' part.
-        B: of the examples' part.
-        alpha: exponent of the parameters.
-        beta: exponent of the examples.
-        a: beta / (alpha + beta).
-        b: alpha / (alpha + beta).
+        a, b: beta / (alpha + beta) and alpha / (alpha + beta).
         k: FLOPs for each parameter and example, the geometric mean of the runs; None where their
             FLOPs were not given.
         k_spread: the largest over the smallest C / (N D) of the runs; far from 1, C = k N D is
@@ -47,18 +42,16 @@ class Chinchilla(Law):
     k: float | None
     k_spread: float | None
 
-    def predict(self, params: Numbers | float | int, examples: Numbers | float | int) -> Values:
+    def predict(self, params: At, examples: At) -> Values:
         """Return the loss of each pair of parameters and examples."""
         return _loss((self.E, self.A, self.B, self.alpha, self.beta), params, examples)
 
-    def band(
-        self, params: Numbers | float | int, examples: Numbers | float | int
-    ) -> tuple[Values, Values]:
+    def band(self, params: At, examples: At) -> tuple[Values, Values]:
         """Return the interval of the law at each pair."""
         draws = _loss(self.spread(params), params, examples)
         return fitting.around(draws, self.predict(params, examples))
 
-    def optimum(self, compute: Numbers | float | int) -> "Optimum":
+    def optimum(self, compute: At) -> "Optimum":
         """Return what to train with each compute, in FLOPs: the compute-optimal frontier.
 
         Raises:
@@ -136,13 +129,10 @@ def fit_chinchilla(
     that it may be 0.
 
     Args:
-        params: N of each run.
-        examples: D of each run, images seen with repetitions.
-        loss: of each run.
+        params, examples, loss: N, D (images seen, repetitions included) and the loss of each run.
         flops: C of each run, from which k = C / (N D) is estimated: `optimum` needs it.
         delta: of Huber's loss; 1e-3 in the paper, None: 1.345 times the noise.
-        num_resamples: of the bootstrap.
-        seed: of the bootstrap.
+        num_resamples, seed: of the bootstrap.
 
     Raises:
         CannotFit: the runs do not support the law.
@@ -160,16 +150,8 @@ def fit_chinchilla(
         E, log_a, alpha, log_b, beta = theta.T[:, :, None]
         by_params, by_examples = np.exp(log_a - alpha * log_n), np.exp(log_b - beta * log_d)
         total = E + by_params + by_examples
-        slopes = np.stack(
-            [
-                np.ones_like(total),
-                by_params,
-                -by_params * log_n,
-                by_examples,
-                -by_examples * log_d,
-            ],
-            -1,
-        )
+        slopes = [by_params, -by_params * log_n, by_examples, -by_examples * log_d]
+        slopes = np.stack([np.ones_like(total), *slopes], -1)
         return np.log(total), slopes / total[..., None]
 
     grid = itertools.product((0.1, 0.4, 1.0), (0.1, 0.4, 1.0), (0.0, 0.5, 0.8, 0.95), (0.2, 0.8))

@@ -81,11 +81,9 @@ def minimise(
     Args:
         model: what is fitted; it may return NaN, where no step goes.
         target: [N], or [S, N] where each start has its own.
-        starts: [S, P].
-        low: [P], bounds.
-        high: [P].
+        starts: [S, P], each of which makes at most `max_steps`.
+        low, high: bounds [P].
         delta: of Huber's loss.
-        max_steps: of each start.
 
     Returns:
         theta [S, P] and its loss [S].

@@ -8,7 +8,7 @@ import numpy as np
 
 from vit_jax.analysis.scaling import fitting, runs
 from vit_jax.analysis.scaling.fitting import NUM_RESAMPLES, Law, Values
-from vit_jax.analysis.scaling.runs import EXPONENTS, CannotFit, Numbers
+from vit_jax.analysis.scaling.runs import EXPONENTS, At, CannotFit, Numbers
 
 MIN_RANGE = 10.0
 # Different computes from which c and d are fitted; with fewer they are 0.
@@ -20,8 +20,6 @@ class PowerLaw(Law):
     """E(C) = a ((C + d) / unit)^-b + c.
 
     Attributes:
-        a: the error above c at C + d = unit.
-        b: the exponent.
         c: the error that no compute removes.
         d: the compute below which more of it gains little.
         unit: of compute, a power of ten near the middle of the runs.
@@ -37,11 +35,11 @@ class PowerLaw(Law):
     fixed: tuple[str, ...]
     span: tuple[float, float]
 
-    def predict(self, compute: Numbers | float | int) -> Values:
+    def predict(self, compute: At) -> Values:
         """Return the error at each compute."""
         return self.a * ((np.asarray(compute) + self.d) / self.unit) ** -self.b + self.c
 
-    def band(self, compute: Numbers | float | int) -> tuple[Values, Values]:
+    def band(self, compute: At) -> tuple[Values, Values]:
         """Return the interval of the law, not of one run's error, at each compute."""
         a, b, c, d = self.spread(compute)
         # Draws may have d < 0, which means nothing below that compute.
@@ -70,11 +68,9 @@ def fit_power_law(
     than 8 leave d at 0. So does `saturation=None` where 8 or more do not determine b beside d.
 
     Args:
-        compute: of each run, in any unit.
-        error: of each run, or its loss.
+        compute, error: of each run, in any unit; a loss does, too.
         saturation: whether to fit d; None where the runs determine it.
-        num_resamples: of the bootstrap.
-        seed: of the bootstrap.
+        num_resamples, seed: of the bootstrap.
 
     Raises:
         CannotFit: the runs do not support the law.

@@ -9,6 +9,7 @@ from scipy import special
 from vit_jax.errors import UserError
 
 Numbers = Sequence[float | int] | np.ndarray
+At = Numbers | float | int  # where a law is evaluated
 # Exponents outside are no law of scaling, but a fit that found none.
 EXPONENTS = (0.005, 5.0)
 
@@ -18,11 +19,7 @@ class CannotFit(UserError):
 
 
 def column(name: str, values: object) -> np.ndarray:
-    """Read a column of positive numbers.
-
-    Raises:
-        CannotFit: something else.
-    """
+    """Read a column of positive numbers; raises CannotFit for anything else."""
     try:
         array = np.asarray(values, np.float64)
     except (TypeError, ValueError):
@@ -53,12 +50,9 @@ def columns(**values: object) -> list[np.ndarray]:
 
 
 def falls(name: str, columns: np.ndarray, log_error: np.ndarray, names: list[str]) -> None:
-    """Refuse errors that do not fall along each of `columns` [N, K] by more than their noise.
+    """Raise CannotFit where errors do not fall along each of `columns` [N, K] beyond their noise.
 
     A straight line through logarithms; each slope must be negative by Student's t at 97.5 %.
-
-    Raises:
-        CannotFit: naming the column.
     """
     design = np.column_stack([columns - columns.mean(0), np.ones(len(columns))])
     slopes, *_ = np.linalg.lstsq(design, log_error, rcond=None)
@@ -76,11 +70,7 @@ def falls(name: str, columns: np.ndarray, log_error: np.ndarray, names: list[str
 
 
 def check_count(law: str, num_parameters: int, count: int, least: int) -> None:
-    """Refuse too few runs.
-
-    Raises:
-        CannotFit: naming the law and what it needs.
-    """
+    """Raise CannotFit for too few runs."""
     if count < least:
         raise CannotFit(
             f"{count} runs: {law} has {num_parameters} parameters, and needs {least} runs"
@@ -88,11 +78,7 @@ def check_count(law: str, num_parameters: int, count: int, least: int) -> None:
 
 
 def check_range(law: str, name: str, values: np.ndarray, least: int, factor: float) -> None:
-    """Refuse fewer than `least` different values, or values within less than `factor`.
-
-    Raises:
-        CannotFit: naming the law, the values and what it needs.
-    """
+    """Raise CannotFit for fewer than `least` different values, or a range below `factor`."""
     different = len(np.unique(values))
     if different < least:
         raise CannotFit(f"{different} different {name}: {law} needs at least {least}")
@@ -106,11 +92,7 @@ def check_range(law: str, name: str, values: np.ndarray, least: int, factor: flo
 def check_exponents(
     intervals: Mapping[str, tuple[float, float]], centre: dict[str, float], names: Sequence[str]
 ) -> None:
-    """Refuse a law with an exponent that the runs leave open.
-
-    Raises:
-        CannotFit: naming the exponent.
-    """
+    """Raise CannotFit for an exponent that the runs leave open."""
     for name in names:
         low, high = intervals[name]
         if low <= EXPONENTS[0] or high >= EXPONENTS[1]:
@@ -133,11 +115,8 @@ def unit_of(compute: np.ndarray) -> float:
 def frontier(compute: Numbers, error: Numbers, *, tolerance: float = 0.0) -> np.ndarray:
     """Return the indices, by compute, of the runs that none beats: cheaper and at least as good.
 
-    Args:
-        compute: of each run.
-        error: of each run.
-        tolerance: how much dearer, relatively, a run may be and beat another: runs planned for one
-            budget differ by a step or two.
+    A run that is dearer by `tolerance`, relatively, may still beat another: runs planned for one
+    budget differ by a step or two.
 
     Raises:
         CannotFit: no positive numbers, or not as many of each.

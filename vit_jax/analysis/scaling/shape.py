@@ -9,7 +9,7 @@ import numpy as np
 
 from vit_jax.analysis.scaling import fitting, runs
 from vit_jax.analysis.scaling.fitting import NUM_RESAMPLES, Law, Values
-from vit_jax.analysis.scaling.runs import CannotFit, Numbers
+from vit_jax.analysis.scaling.runs import At, CannotFit, Numbers
 
 MIN_RUNS = 12
 MIN_SIZES, MIN_COMPUTES = 4, 3
@@ -25,12 +25,7 @@ class ShapeLaw(Law):
     The best is x(C) = (alpha a / (beta b) (C / unit)^c)^(1 / (a + b)), proportional to C^s.
 
     Attributes:
-        alpha: error that a small x leaves.
-        a: its exponent.
-        beta: error that a large x has not yet trained away.
-        b: its exponent.
         xi: error that compute removes whatever x is.
-        c: exponent of compute.
         eps: error that neither removes.
         s: c / (a + b).
         unit: of compute, a power of ten near the middle of the runs.
@@ -49,18 +44,16 @@ class ShapeLaw(Law):
     def _theta(self) -> tuple[float, ...]:
         return self.alpha, self.a, self.beta, self.b, self.xi, self.c, self.eps
 
-    def predict(self, size: Numbers | float | int, compute: Numbers | float | int) -> Values:
+    def predict(self, size: At, compute: At) -> Values:
         """Return the error of each pair of size and compute."""
         return _error(self._theta(), size, np.asarray(compute) / self.unit)
 
-    def band(
-        self, size: Numbers | float | int, compute: Numbers | float | int
-    ) -> tuple[Values, Values]:
+    def band(self, size: At, compute: At) -> tuple[Values, Values]:
         """Return the interval of the law at each pair."""
         draws = _error(self.spread(compute), size, np.asarray(compute) / self.unit)
         return fitting.around(draws, self.predict(size, compute))
 
-    def optimum(self, compute: Numbers | float | int) -> Values:
+    def optimum(self, compute: At) -> Values:
         """Return the best size for each compute."""
         return _optimum(self._theta(), np.asarray(compute) / self.unit)
 
@@ -94,11 +87,8 @@ def fit_shape(
     error up. Differs from paper: each dimension has its own c, where the paper shares one.
 
     Args:
-        size: x of each run: its width, depth or MLP width.
-        compute: of each run, in any unit.
-        error: of each run.
-        num_resamples: of the bootstrap.
-        seed: of the bootstrap.
+        size, compute, error: x (width, depth or MLP width), compute in any unit, error of each run.
+        num_resamples, seed: of the bootstrap.
 
     Raises:
         CannotFit: the runs do not support the law.
@@ -117,19 +107,9 @@ def fit_shape(
         untrained = np.exp(log_beta + b * log_x) * trained
         common = xi * trained
         total = left + untrained + common + eps
-        slopes = np.stack(
-            [
-                left,
-                -left * log_x,
-                untrained,
-                untrained * log_x,
-                trained,
-                -(untrained + common) * log_t,
-                np.ones_like(total),
-            ],
-            -1,
-        )
-        return np.log(total), slopes / total[..., None]
+        slopes = [left, -left * log_x, untrained, untrained * log_x, trained]
+        slopes += [-(untrained + common) * log_t, np.ones_like(total)]
+        return np.log(total), np.stack(slopes, -1) / total[..., None]
 
     starts = []
     for a, b, c, part, xi in itertools.product(
