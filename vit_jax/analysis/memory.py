@@ -103,14 +103,9 @@ def estimate(
     working = 0
     if hardware.target().platform != "cpu":  # whose schedule keeps the least alive
         forward = _forward(loss, args)
+        sizes, remat = (axis_sizes, compute_bytes, reduce_bytes), bool(_remat_bodies(forward))
         working = workspace.in_progress(forward, count, hardware.target())
-        working += workspace.gathered_weights(
-            state.params,
-            axis_sizes,
-            compute_bytes,
-            reduce_bytes,
-            recomputed=bool(_remat_bodies(forward)),
-        )
+        working += workspace.gathered_weights(state.params, *sizes, recomputed=remat)
         working += _cast_bytes(state.params, compute_bytes)
         working += workspace.BESIDE_BUFFERS.get(hardware.target().platform, 0)
     return Memory(
@@ -222,9 +217,8 @@ def _kept_bytes(pullback: Callable[..., Any], args: Sequence[Any], count: worksp
     such as where a ReLU's input was above 0: it is fused into its readers, and computed again.
     """
     jaxpr = jax.make_jaxpr(lambda *args: jax.tree.leaves(pullback(*args)))(*args).jaxpr
-    origin = {
-        eqn.outvars[0]: eqn.invars[0] for eqn in jaxpr.eqns if eqn.primitive.name in _SAME_MEMORY
-    }
+    same = [eqn for eqn in jaxpr.eqns if eqn.primitive.name in _SAME_MEMORY]
+    origin = {eqn.outvars[0]: eqn.invars[0] for eqn in same}
     kept = set()
     for var in jaxpr.outvars:
         while not isinstance(var, core.Literal) and var in origin:

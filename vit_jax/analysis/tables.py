@@ -56,13 +56,9 @@ def memory_table(memory: Memory) -> list[str]:
         "input batch": memory.batch,
     }
     rows = [[name, format_bytes(size)] for name, size in parts.items() if size]
-    return align(
-        ["memory", "per device"],
-        rows,
-        [["total", format_bytes(memory.device_total)]],
-        [["checkpoint, uncompressed", format_bytes(memory.checkpoint)]],
-        right=(1,),
-    )
+    total = [["total", format_bytes(memory.device_total)]]
+    checkpoint = [["checkpoint, uncompressed", format_bytes(memory.checkpoint)]]
+    return align(["memory", "per device"], rows, total, checkpoint, right=(1,))
 
 
 def format_bytes(size: int) -> str:
@@ -91,10 +87,8 @@ def align(
     widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
 
     def line(row: Sequence[str]) -> str:
-        cells = [
-            cell.rjust(width) if i in right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
+        columns = enumerate(zip(row, widths, strict=True))
+        cells = (x.rjust(width) if i in right else x.ljust(width) for i, (x, width) in columns)
         return "  ".join(cells).rstrip()
 
     lines = [line(header)]
@@ -115,8 +109,6 @@ def _spec(leaf: Any) -> str:
     sharding = getattr(leaf, "sharding", None)
     if not isinstance(sharding, NamedSharding):
         return ""
-    cuts = []
-    for axes in sharding.spec:
-        names = (axes,) if isinstance(axes, str) else axes or ()
-        cuts.append("+".join(name for name in names if sharding.mesh.shape[name] > 1))
+    parts = [(axes,) if isinstance(axes, str) else axes or () for axes in sharding.spec]
+    cuts = ["+".join(x for x in names if sharding.mesh.shape[x] > 1) for names in parts]
     return f"({', '.join(cut or '-' for cut in cuts)})" if any(cuts) else REPLICATED

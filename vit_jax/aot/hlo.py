@@ -17,7 +17,7 @@ _CALLED = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-    """An array: XLA's dtype ("bf16"), the shape of one device's part, the layout in braces or ""."""
+    """An array: XLA's dtype ("bf16"), the shape of one device's part, the layout in braces."""
 
     dtype: str
     shape: tuple[int, ...]

@@ -83,9 +83,8 @@ def run_hash(cfg: Config) -> str:
 
     Fields at their defaults are left out: one that a later version adds changes no hash.
     """
-    base = dataclasses.replace(Config(), model=type(cfg.model)())
-    default = config_json.flatten(config_json.to_json(base))
-    tree = config_json.flatten(config_json.to_json(cfg))
+    base = Config(model=type(cfg.model)())
+    default, tree = (config_json.flatten(config_json.to_json(each)) for each in (base, cfg))
     kept = {
         field: value
         for field, value in tree.items()

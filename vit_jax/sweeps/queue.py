@@ -46,14 +46,10 @@ def open_study(
     path = str((place / JOURNAL).absolute())  # the journal's lock is a link that names it
     journal = package.storages.journal
     lock = journal.JournalFileSymlinkLock(path, grace_period=_LOCK_SECONDS)
-    backend = journal.JournalFileBackend(path, lock_obj=lock)
+    storage = package.storages.JournalStorage(journal.JournalFileBackend(path, lock_obj=lock))
+    settings = {"direction": "maximize" if maximize else "minimize", "load_if_exists": True}
     return package.create_study(
-        study_name="sweep",
-        storage=package.storages.JournalStorage(backend),
-        sampler=sampler,
-        pruner=pruner,
-        direction="maximize" if maximize else "minimize",
-        load_if_exists=True,
+        study_name="sweep", storage=storage, sampler=sampler, pruner=pruner, **settings
     )
 
 

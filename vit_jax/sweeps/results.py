@@ -73,14 +73,13 @@ def _read(place: Path, point: Point) -> Result:
     rows = read_jsonl(run / workdir.METRICS)
     holder = sharing.holder(place, point.run)
     how = ended(run)
+    state, told = (State.INTERRUPTED if rows else State.WAITING), ""
     if is_finished(run):
-        state, told = State.FINISHED, ""
+        state = State.FINISHED
     elif holder is not None:
         state, told = State.RUNNING, holder
     elif how is not None:
         state, told = how.state, how.told
-    else:
-        state, told = (State.INTERRUPTED if rows else State.WAITING), ""
     return Result(
         point=point,
         state=state,

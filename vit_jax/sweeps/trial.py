@@ -31,7 +31,7 @@ Report = Callable[[int, float], bool]
 
 
 class Stopping:
-    """Context manager that remembers a signal to stop, and hands it to the runs under way."""
+    """Context manager that remembers a signal to stop, and passes it on to the runs under way."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -82,7 +82,6 @@ def train(
     run = point.workdir(place)
     run.mkdir(parents=True, exist_ok=True)
     results.unmark(run)
-    told = ""
     for attempt in range(1, _MOST_STARTS + 1):
         begin = (run / LOG).stat().st_size if (run / LOG).exists() else 0
         process = _start(point, run, descriptor, environment)
@@ -94,12 +93,11 @@ def train(
         if given_up:
             results.mark_ended(run, State.PRUNED, "worse than others at that step")
             return State.PRUNED
-        told = _reason(run, begin, status)
-        if status > 0 and status not in (INTERRUPTED, HUNG):
+        reason = _reason(run, begin, status)
+        if attempt == _MOST_STARTS or (status > 0 and status not in (INTERRUPTED, HUNG)):
+            results.mark_ended(run, State.FAILED, reason)
             break
-        if attempt < _MOST_STARTS:
-            say(f"{point.name}: {told}; it is continued")
-    results.mark_ended(run, State.FAILED, told)
+        say(f"{point.name}: {reason}; it is continued")
     return State.FAILED
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a trained model looks in images, as contact sheets: `visualize --attention`."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -83,12 +84,9 @@ def chosen(layers: Sequence[HeadMaps], choice: Choice) -> list[HeadMaps]:
     """
     if not layers and choice != Choice():
         raise UserError("the model has no attention; drop --layers and --heads")
-    numbers = sorted({layer.layer for layer in layers})
     heads = max((len(layer.maps) for layer in layers), default=0)
-    for what, given, count in (
-        ("layers", choice.layers, len(numbers)),
-        ("heads", choice.heads, heads),
-    ):
+    counts = {"layers": len({layer.layer for layer in layers}), "heads": heads}
+    for (what, count), given in zip(counts.items(), choice, strict=True):
         beyond = [number for number in given if isinstance(number, int) and number >= count]
         if beyond:
             raise UserError(f"--{what}={beyond[0]}: the model has {count} {what}, 0 to {count - 1}")
@@ -147,9 +145,8 @@ def _top(trained: Trained, logits: Float[np.ndarray, "1 K"]) -> str:
 
 
 def _unused(stem: str, taken: set[str]) -> str:
-    name, number = stem, 2
-    while name in taken:
-        name, number = f"{stem}_{number}", number + 1
+    numbered = (f"{stem}_{number}" for number in itertools.count(2))
+    name = next(name for name in itertools.chain([stem], numbered) if name not in taken)
     taken.add(name)
     return name
 

@@ -25,43 +25,41 @@ _MAX_FILES = 8
 _STEPS = 3  # of which a batch is shown: most of what mixing draws is drawn once for a batch
 
 
+@dataclasses.dataclass
 class Examples:
-    """A few encoded images in memory, as a `data.Source`."""
+    """A few encoded images in memory, as a `data.Source` with a class for each image."""
 
-    multi_label = False
-    labels = None
-
-    def __init__(
-        self, name: str, images: Sequence[bytes], titles: Sequence[str], ids: Sequence[str]
-    ) -> None:
-        self.name = name
-        self.class_names = tuple(titles)
-        self._images, self._ids = tuple(images), tuple(ids)
+    name: str
+    images: Sequence[bytes]
+    class_names: tuple[str, ...]
+    ids: Sequence[str]
+    multi_label: bool = False
+    labels: None = None
 
     @property
     def num_classes(self) -> int:
         """One for each image."""
-        return len(self._images)
+        return len(self.images)
 
     def __len__(self) -> int:
-        return len(self._images)
+        return len(self.images)
 
     def read(self, index: int) -> tuple[bytes, Label]:
         """Return an encoded image and its number."""
-        return self._images[index], index
+        return self.images[index], index
 
     def example_id(self, index: int) -> str:
         """Name an image as its errors do."""
-        return self._ids[index]
+        return self.ids[index]
 
     def digest(self) -> str:
         """Return that of the images' names."""
-        return digest_of(os.fsencode(name) for name in self._ids)
+        return digest_of(map(os.fsencode, self.ids))
 
     def only(self, index: int) -> "Examples":
         """Return one of them alone."""
         one = slice(index, index + 1)
-        return Examples(self.name, self._images[one], self.class_names[one], self._ids[one])
+        return Examples(self.name, self.images[one], self.class_names[one], self.ids[one])
 
 
 def write_sheets(cfg: Config, files: Sequence[str], out: Path, count: int) -> list[str]:
@@ -101,7 +99,7 @@ def _read_files(files: Sequence[str]) -> Examples:
     except OSError as error:
         raise UserError(f"--images: {error.filename}: {error.strerror}") from error
     ids = [f"--images {file}" for file in files]
-    return Examples("--images", images, [Path(file).stem for file in files], ids)
+    return Examples("--images", images, tuple(Path(file).stem for file in files), ids)
 
 
 def _open(cfg: Config) -> data.Source:
@@ -117,13 +115,9 @@ def _first(source: data.Source, cfg: Config) -> Examples:
     """Read the run's first images."""
     indices = [int(index) for index in _train_batch(cfg, source, _IMAGES)["index"]]
     images, labels = zip(*map(source.read, indices), strict=True)
-    titles = [_title(source, label) for label in labels]
+    ids = [[label] if np.ndim(label) == 0 else np.flatnonzero(label) for label in labels]
+    titles = tuple(", ".join(source.class_names[int(i)] for i in each) for each in ids)
     return Examples(source.name, images, titles, [source.example_id(i) for i in indices])
-
-
-def _title(source: data.Source, label: Label) -> str:
-    ids = [int(label)] if np.ndim(label) == 0 else np.flatnonzero(label).tolist()
-    return ", ".join(source.class_names[i] for i in ids)
 
 
 def _train_batch(
@@ -165,10 +159,9 @@ def _transform_sheet(cfg: Config, examples: Examples, count: int) -> bytes:
 
 def _describe(cfg: data.TransformConfig | data.MixConfig) -> str:
     """List the fields that are not at their defaults."""
-    plain = type(cfg)()
-    values = {field.name: getattr(cfg, field.name) for field in dataclasses.fields(cfg)}
-    shown = {name: value for name, value in values.items() if value != getattr(plain, name)}
-    return ", ".join(f"{name}={value}" for name, value in shown.items()) or "the defaults"
+    plain = vars(type(cfg)())
+    shown = [f"{name}={value}" for name, value in vars(cfg).items() if value != plain[name]]
+    return ", ".join(shown) or "the defaults"
 
 
 def _operations_sheet(cfg: Config, examples: Examples) -> bytes | str:
@@ -185,9 +178,8 @@ def _operations_sheet(cfg: Config, examples: Examples) -> bytes | str:
     for i, (name, part) in enumerate(parts.items()):
         tiles.append(Tile(part(image, np.random.default_rng((cfg.seed, i))), name))
     columns = len(tiles) if len(tiles) <= 7 else math.ceil(math.sqrt(2 * len(tiles)))
-    drawn = data.TransformConfig(
-        auto_augment=transform.auto_augment, color_jitter=transform.color_jitter
-    )
+    colors = {"auto_augment": transform.auto_augment, "color_jitter": transform.color_jitter}
+    drawn = data.TransformConfig(**colors)
     return render(wrapped(tiles, columns), f"what {_describe(drawn)} may do to an image")
 
 
