@@ -33,8 +33,9 @@ def main(argv: Sequence[str]) -> int:
         return 0
 
     def command() -> int:
-        if argv[1:]:
-            raise UserError(f"unexpected argument {argv[1]!r}; configs takes none")
+        extra = [argument for argument in argv[1:] if argument != "--debug"]
+        if extra:
+            raise UserError(f"unexpected argument {extra[0]!r}; configs takes none")
         files, sweeps = config_files.read(), config_files.read(Path("configs/sweeps"))
         if not files:
             raise UserError("no folder configs here; start in the repository's folder")
