@@ -128,13 +128,9 @@ def _of_groups(jaxpr: Any) -> dict[Any, int]:
 
     libtpu gives the groups an axis of their own, before the channels of each.
     """
-    found = {}
-    for eqn in jaxpr.eqns:
-        groups = eqn.params.get("feature_group_count", 1)
-        if groups > 1:
-            for var in (eqn.invars[0], eqn.outvars[0]):
-                found[var] = var.aval.shape[-1] // groups
-    return found
+    groups = [(eqn, eqn.params.get("feature_group_count", 1)) for eqn in jaxpr.eqns]
+    pairs = [(var, n) for eqn, n in groups if n > 1 for var in (eqn.invars[0], eqn.outvars[0])]
+    return {var: var.aval.shape[-1] // count for var, count in pairs}
 
 
 def _variables(eqn: Any) -> list[Any]:
@@ -142,13 +138,12 @@ def _variables(eqn: Any) -> list[Any]:
 
 
 def in_progress(jaxpr: Any, count: Count, target: Target) -> int:
-    """Sum what the backward pass of one block has in hand at once.
+    """Sum what the backward pass of one block holds at once, from the forward pass.
 
     The gradient of a weight is computed late in its block, and what it is made of is held until
-    then: the gradients of the outputs of the block's matmuls and convolutions. And the gradient of
-    the attention's logits: on a GPU in float32 before it is cast, on a TPU as it is multiplied.
-
-    `jaxpr` is the forward pass: an output's gradient is as large as the output.
+    then: the gradients of the outputs of the block's matmuls and convolutions, each as large as the
+    output. And the gradient of the attention's logits: on a GPU in float32 before it is cast, on a
+    TPU as it is multiplied.
     """
     of_weights: list[int] = []
     of_activations: list[int] = [0]

@@ -82,10 +82,8 @@ def replica_groups(text: str, num_devices: int) -> Groups:
     listed = re.search(r"replica_groups=\{(\{[\d,{} ]*\})?\}", text)
     if pairs or listed:
         inside = (pairs or listed)[1] or ""  # type: ignore[index]
-        rows = [
-            tuple(int(n) for n in row.split(",")) for row in re.findall(r"\{([\d, ]+)\}", inside)
-        ]
-        return tuple(rows) or (tuple(range(num_devices)),)
+        rows = tuple(tuple(_numbers(row)) for row in re.findall(r"\{([\d, ]+)\}", inside))
+        return rows or (tuple(range(num_devices)),)
     iota = re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
     if iota is not None:
         return _rows(_iota(iota[2], iota[3]).reshape(_numbers(iota[1])))
@@ -98,8 +96,7 @@ def replica_groups(text: str, num_devices: int) -> Groups:
         return ()
     names = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", mesh[1])}
     ids = _iota(mesh[2], mesh[3]) if mesh[2] else np.arange(math.prod(names.values()))
-    grid, inner = ids.reshape(list(names.values())), []
-    shape, position = [], {}
+    shape, inner = [], []
     for name, size in names.items():  # an axis may be cut: 'a':(2)4 is 4 of it, behind 2
         cuts = [(int(a), int(b)) for a, b in re.findall(rf"'{name}':\((\d+)\)(\d+)", mesh[4])]
         whole = re.search(rf"'{name}'(?!:)", mesh[4]) is not None
@@ -109,12 +106,11 @@ def replica_groups(text: str, num_devices: int) -> Groups:
             inner.append(len(shape) - 1)
             done = before * length
         shape.append(size // done)
-        position[name] = len(shape) - 1
         if whole:
             inner.append(len(shape) - 1)
     outer = [i for i in range(len(shape)) if i not in inner]
     width = math.prod(shape[i] for i in inner)
-    return _rows(grid.reshape(shape).transpose(*outer, *inner).reshape(-1, width))
+    return _rows(ids.reshape(shape).transpose(*outer, *inner).reshape(-1, width))
 
 
 def axes_of(groups: Sequence[Sequence[int]], axis_sizes: Mapping[str, int]) -> str:

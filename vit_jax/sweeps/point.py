@@ -65,9 +65,7 @@ def arguments(config: str, overrides: Overrides) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return repr(_as_tuple(value)) if isinstance(value, list | tuple) else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(_as_tuple(value))
 
 
 def _shown(value: Any) -> str:

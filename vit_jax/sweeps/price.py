@@ -99,7 +99,7 @@ class _OfImage(NamedTuple):
 
 
 def _of_image(model: ModelConfig, objective: ObjectiveConfig, *, uphill: bool) -> _OfImage:
-    # In a loop all counts are the same, and traced in a fraction of the time.
+    # Blocks in a loop count alike, and are traced in a fraction of the time.
     return _of_looped(models.looped(model), objective, uphill)
 
 
@@ -125,7 +125,8 @@ def find_device(name: str, count: int) -> Device:
         UserError: an unknown name.
     """
     if name == HERE:
-        return Device(jax.devices()[0].device_kind, count, _here())
+        kind = jax.devices()[0].device_kind
+        return Device(kind, count, _reached(peak_flops(kind) or _matmul_speed()))
     if name in CHIPS:
         peak = peak_flops(CHIPS[name].kind)
         assert peak is not None, name
@@ -140,17 +141,11 @@ def find_device(name: str, count: int) -> Device:
 
 
 def _reached(peak: float) -> tuple[float, float]:
-    """Return the FLOP/s of training to expect of a device, least and most, by what others got."""
+    """Return the least and the most FLOP/s that training reaches of a peak, by what others got."""
     return peak * min(MFU), peak * max(MFU)
 
 
 @functools.lru_cache
-def _here() -> tuple[float, float]:
-    """Return the FLOP/s of training to expect of this machine's device, least and most."""
-    peak = peak_flops(jax.devices()[0].device_kind)
-    return _reached(_matmul_speed() if peak is None else peak)
-
-
 def _matmul_speed() -> float:
     """Measure the FLOP/s of a float32 matmul, in a third of a second."""
     size, best = 1024, float("inf")

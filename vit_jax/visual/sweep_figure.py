@@ -55,16 +55,10 @@ def draw_search(found: Sequence[Result], metric: str, title: str, out: Path) -> 
 def searched(found: Sequence[Result]) -> list[str]:
     """List the fields whose values are numbers and differ between runs."""
     fields = dict.fromkeys(field for result in found for field in result.point.overrides)
-    return [
-        field
-        for field in fields
-        if all(_is_number(r.point.overrides.get(field, 0)) for r in found)
-        and len({r.point.overrides.get(field) for r in found}) > 1
-    ]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    values = {field: [r.point.overrides.get(field, 0) for r in found] for field in fields}
+    numbers = {field for field, some in values.items() if {type(x) for x in some} <= {int, float}}
+    given = {field: {r.point.overrides.get(field) for r in found} for field in numbers}
+    return [field for field in fields if field in numbers and len(given[field]) > 1]
 
 
 def _figure(title: str, rows: int, columns: int) -> tuple[Any, list[Any]]:
