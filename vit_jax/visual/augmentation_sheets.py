@@ -159,9 +159,9 @@ def _transform_sheet(cfg: Config, examples: Examples, count: int) -> bytes:
 
 def _describe(cfg: data.TransformConfig | data.MixConfig) -> str:
     """List the fields that are not at their defaults."""
-    plain = vars(type(cfg)())
-    shown = [f"{name}={value}" for name, value in vars(cfg).items() if value != plain[name]]
-    return ", ".join(shown) or "the defaults"
+    plain, names = type(cfg)(), (field.name for field in dataclasses.fields(cfg))
+    shown = [n for n in names if getattr(cfg, n) != getattr(plain, n)]
+    return ", ".join(f"{n}={getattr(cfg, n)}" for n in shown) or "the defaults"
 
 
 def _operations_sheet(cfg: Config, examples: Examples) -> bytes | str:
