@@ -3,7 +3,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,19 +12,6 @@ from jax.extend import core
 from vit_jax import hardware
 
 PyTree = Any
-
-
-@runtime_checkable
-class Module(Protocol):
-    """The two functions of a model that this package needs."""
-
-    def init(self, rngs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return the variables for an input."""
-        ...
-
-    def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return the output for variables and an input."""
-        ...
 
 
 def count(fn: Callable[..., Any], *args: PyTree) -> int:
@@ -41,10 +28,10 @@ def count(fn: Callable[..., Any], *args: PyTree) -> int:
         return _jaxpr_flops(jax.make_jaxpr(fn)(*args).jaxpr)
 
 
-def forward_flops(module: Module, image_size: int | tuple[int, int], channels: int = 3) -> int:
+def forward_flops(module: Any, image_size: int | tuple[int, int], channels: int = 3) -> int:
     """Return the FLOPs of one image's forward pass, allocating nothing.
 
-    `image_size` is a side in pixels, or (height, width); the model is called as
+    `image_size` is a side in pixels, or (height, width); `module` is a model of flax, called as
     `module.apply(variables, image, train=False)`.
     """
     height, width = (image_size, image_size) if isinstance(image_size, int) else image_size

@@ -4,7 +4,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,16 +18,6 @@ PyTree = Any
 
 _ONE_DEVICE = {"data": 1, "fsdp": 1, "tensor": 1}
 _SAME_MEMORY = ("reshape", "broadcast_in_dim", "squeeze", "expand_dims")
-
-
-@runtime_checkable
-class State(Protocol):
-    """The fields of the train state that take memory; leaves are arrays or ShapeDtypeStructs."""
-
-    params: Any
-    model_state: Any
-    opt_state: Any
-    ema: Any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,7 +52,7 @@ class Memory:
 
 
 def estimate(
-    state: State,
+    state: Any,
     loss: Callable[..., Any],
     batch: PyTree,
     *,
