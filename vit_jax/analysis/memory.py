@@ -91,7 +91,7 @@ def estimate(
     count = counter(state.params, axis_sizes)
     args = (state.params, frozen, state.model_state, micro)
     working = 0
-    if hardware.target().platform != "cpu":  # whose schedule keeps the least alive
+    if hardware.target().platform != "cpu":  # a CPU's schedule keeps the least alive
         forward = _forward(loss, args)
         sizes, remat = (axis_sizes, compute_bytes, reduce_bytes), bool(_remat_bodies(forward))
         working = workspace.in_progress(forward, count, hardware.target())

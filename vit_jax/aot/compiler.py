@@ -75,11 +75,11 @@ def _unkept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _log() -> Iterator[list[str]]:
-    """Keep a copy of what C++ writes to the process's standard error, which is not sys.stderr.
+    """Copy what C++ writes to the process's standard error, which is not sys.stderr.
 
-    Through another process, which shows the last words of a compiler that ends this one.
+    Another process copies, and so shows the last words of a compiler that ends this one.
     """
-    told = [""]
+    text = [""]
     sys.stderr.flush()
     with tempfile.NamedTemporaryFile() as file:
         kept = os.dup(2)
@@ -87,10 +87,10 @@ def _log() -> Iterator[list[str]]:
         assert copy.stdin is not None
         os.dup2(copy.stdin.fileno(), 2)
         try:
-            yield told
+            yield text
         finally:
             os.dup2(kept, 2)
             os.close(kept)
             copy.stdin.close()
             copy.wait()
-            told[0] = file.read().decode(errors="replace")
+            text[0] = file.read().decode(errors="replace")

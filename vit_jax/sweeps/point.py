@@ -157,8 +157,8 @@ def read_manifest(place: Path) -> list[Point]:
         )
     lines, torn = _lines(path.read_bytes())
     if torn:
-        told = f"warning: {path}, line {len(lines) + 1}, is torn: left out, {len(lines)} are read"
-        print(told, file=sys.stderr)
+        what = f"line {len(lines) + 1}, is torn: left out, {len(lines)} are read"
+        print(f"warning: {path}, {what}", file=sys.stderr)
     return [_read_line(path, i, line) for i, line in enumerate(lines, 1)]
 
 

@@ -154,6 +154,6 @@ def _reason(run: Path, begin: int, status: int) -> str:
     with (run / LOG).open("rb") as log:
         log.seek(begin)
         lines = log.read().decode(errors="replace").split("\n")
-    told = [line for line in lines if line.startswith("error: ")] or [x for x in lines if x]
-    last = errors.shown(told[-1]) if told else "no output"
+    messages = [line for line in lines if line.startswith("error: ")] or [x for x in lines if x]
+    last = errors.shown(messages[-1]) if messages else "no output"
     return f"status {status}: {last.removeprefix('error: ')}"

@@ -71,7 +71,7 @@ def _figure(title: str, rows: int, columns: int) -> tuple[Any, list[Any]]:
 
 
 def _tell(axes: Any, text: str) -> None:
-    """Write instead of a law why there is none."""
+    """Write into a panel why it has no law."""
     if not axes.has_data():
         axes.set_axis_off()
     style = {"fontsize": 8, "color": _LAW, "va": "bottom", "parse_math": False}
