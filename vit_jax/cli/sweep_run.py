@@ -15,11 +15,11 @@ from vit_jax.cli import options, sweep_file, sweep_plan, sweep_status
 from vit_jax.cli.options import Options, flag
 from vit_jax.cli.sweep_file import SweepFile
 from vit_jax.errors import UserError
-from vit_jax.sweeps import devices, point, queue, results
-from vit_jax.sweeps.claim import claim
+from vit_jax.sweeps import point, queue, results, sharing
 from vit_jax.sweeps.grid import Overrides
 from vit_jax.sweeps.point import Point
 from vit_jax.sweeps.results import State
+from vit_jax.sweeps.sharing import claim
 from vit_jax.sweeps.trial import Stopping
 from vit_jax.sweeps.worker import Worker
 from vit_jax.train import workdir
@@ -59,7 +59,7 @@ def run(given: Run, extra: Overrides) -> int:
                 place=place,
                 stopping=stopping,
                 since=time.time(),
-                environment=devices.share(i, given.workers),
+                environment=sharing.share(i, given.workers),
                 say=_say if given.workers == 1 else _numbered(i + 1),
             )
             for i in range(given.workers)
@@ -103,7 +103,7 @@ def _each(workers: Sequence[Worker], work: Any) -> None:
     """Let every worker work, each in a thread with its share of the cores, until all have ended."""
 
     def begin(i: int) -> None:
-        devices.keep_to_cores(i, len(workers))
+        sharing.keep_to_cores(i, len(workers))
         try:
             work(workers[i], i)
         except BaseException:
