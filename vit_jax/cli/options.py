@@ -149,7 +149,8 @@ def _filled(cls: type[Kind], values: absl_flags.FlagValues, rest: Sequence[str])
             given[field.name] = _read(kind, form.strip("[]"), rest[0], field)
         elif not form.startswith(_OTHERS) and values[name].present:
             given[field.name] = _read(kind, f"--{name}", values[name].value, field)
-        asked = field.metadata["ask"] and not form.startswith(_OTHERS[1:])
+    for field, _ in _fields(cls):
+        asked = field.metadata["ask"] and not field.metadata["form"].startswith(_OTHERS[1:])
         if asked and given.get(field.name, field.default) == field.default:
             raise UserError(field.metadata["ask"])
     return cls(**given)
