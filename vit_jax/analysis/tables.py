@@ -76,7 +76,7 @@ def format_flops(flops: int | float) -> str:
 def _scaled(value: int | float, step: int, units: Sequence[str]) -> tuple[float, str]:
     while value >= step and len(units) > 1:
         value, units = value / step, units[1:]
-    return value, units[0]
+    return float(value), units[0]
 
 
 def align(

@@ -146,9 +146,9 @@ def _read_augmentations(cls: type[Augmentations], argv: Sequence[str]) -> tuple[
 
 # Each mode reads the rest of the command line, and knows no flag of another.
 _MODES = {
+    "--augmentations": (Augmentations, augmentations, _read_augmentations),
     "--attention": (Attention, attention, model_options.read),
     "--weights": (Weights, weights, model_options.read),
-    "--augmentations": (Augmentations, augmentations, _read_augmentations),
 }
 
 
