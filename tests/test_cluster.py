@@ -2,7 +2,7 @@
 import jax
 import pytest
 
-from vit_jax import cluster
+from vit_jax import startup
 from vit_jax.errors import UserError
 
 
@@ -17,7 +17,7 @@ def test_half_described_cluster(monkeypatch: pytest.MonkeyPatch, missing: str) -
         if key != missing:
             monkeypatch.setenv(key, value)
     with pytest.raises(UserError, match="JAX_NUM_PROCESSES"):
-        cluster.join()
+        startup.join_cluster()
 
 
 @pytest.mark.parametrize("address", ["localhost", "localhost:port", ""])
@@ -28,7 +28,7 @@ def test_an_address_without_a_port_is_one_line(
     monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
     monkeypatch.setenv("JAX_PROCESS_ID", "0")
     with pytest.raises(UserError, match="must be HOST:PORT"):
-        cluster.join()
+        startup.join_cluster()
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_which_environments_are_clusters(
         monkeypatch.setenv(key, value)
     called = []
     monkeypatch.setattr(jax.distributed, "initialize", lambda *args, **_: called.append(args))
-    cluster.join()
+    startup.join_cluster()
     assert called == ([()] if joins else [])
 
 
@@ -70,4 +70,4 @@ def test_a_cluster_that_cannot_be_joined_ends_in_one_line(monkeypatch: pytest.Mo
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")  # as Open MPI 5: no address
     monkeypatch.setattr(jax.distributed, "initialize", initialize)
     with pytest.raises(UserError, match=r"should be defined\.; set JAX_COORDINATOR_ADDRESS=HOST"):
-        cluster.join()
+        startup.join_cluster()

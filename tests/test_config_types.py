@@ -3,6 +3,7 @@
 
 import dataclasses
 import inspect
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ import pytest
 
 from configs import vit_mu_digits
 from vit_jax import config as config_lib
-from vit_jax import models
+from vit_jax import fields, models
 from vit_jax.cli import flags as cli_flags
 from vit_jax.cli.train import main
 from vit_jax.config import Config
 from vit_jax.errors import UserError
+from vit_jax.evals import EvalConfig
 from vit_jax.models import ModelConfig, ViTConfig
 from vit_jax.models.layers.pool import Pool
 from vit_jax.optim import Schedule
@@ -107,7 +109,7 @@ def test_python_and_flags_take_the_same_values(field: str) -> None:
     value, text, read = SAME[field]
     argv = ["main.py", f"--config={vit_mu_digits.__file__}", f"--config.{field}={text}"]
     argv.append("--config.init.weights=npz:x.npz")  # which init.skip asks for
-    flagged = cli_flags.read_config(argv, cli_flags.define(argv))
+    flagged = cli_flags.read_config(argv)
     cfg = vit_mu_digits.get_config()
     cfg.init.weights = "npz:x.npz"
     group, _, name = field.rpartition(".")
@@ -178,3 +180,32 @@ def test_a_variant_of_a_wrong_value_is_named(fields: dict[str, Any], told: str) 
     with pytest.raises(UserError) as error:
         models.variant("vit_s16", **fields)
     assert str(error.value) == told
+
+
+# Numbers of any size: those that code checks together with others, and those that nothing limits.
+ANY_NUMBER = {
+    *("seed", "model.head_bias", "mesh.data", "mesh.fsdp", "mesh.tensor"),
+    *("model.image_size", "model.patch", "model.token_merging", "model.layer_scale"),
+    *("model.norm_eps", "model.group_norm_eps", "model.conv_eps", "model.locality_strength"),
+    *("model.mlp_ratio", "model.group_min_ratio", "data.mean", "data.classes"),
+}
+
+
+def test_every_number_has_a_range() -> None:
+    """A new field must have one, or be listed; what an objective learns it checks itself."""
+    unlimited: set[str] = set()
+
+    def walk(cls: Any, path: str) -> None:
+        kinds = fields.annotations(cls)
+        for field in dataclasses.fields(cls):
+            kind, name = kinds[field.name], f"{path}{field.name}"
+            if dataclasses.is_dataclass(kind) and name != "objective":
+                walk(kind, f"{name}.")
+            elif {kind, *typing.get_args(kind)} & {int, float} and not field.metadata.get("bounds"):
+                unlimited.add(name)
+
+    walk(Config, "")
+    for family in {type(cfg) for cfg in models.VARIANTS.values()}:
+        walk(family, "model.")
+    walk(EvalConfig, "evals.")
+    assert unlimited == ANY_NUMBER

@@ -269,14 +269,14 @@ def test_every_family_has_a_published_run_and_a_small_one() -> None:
 def test_a_wrong_argument_is_one_line_with_the_choices(argument: str, told: str) -> None:
     argv = ["main.py", f"--config={CONFIGS / argument}"]
     with pytest.raises(UserError) as error:
-        flags.read_config(argv, flags.define(argv))
+        flags.read_config(argv)
     assert told in str(error.value)
     assert len(str(error.value).splitlines()) == 1
 
 
 def test_an_argument_reaches_the_config() -> None:
     argv = ["main.py", f"--config={CONFIGS}/deit3_imagenet.py:b16_384", "--config.optim.lr=2e-5"]
-    cfg = flags.read_config(argv, flags.define(argv))
+    cfg = flags.read_config(argv)
     assert (cfg.model.image_size, cfg.optim.lr) == ((384, 384), 2e-5)
 
 
@@ -284,7 +284,7 @@ def test_every_file_of_a_run_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.chdir(CONFIGS.parent)
     argv = ["main.py"]
     with pytest.raises(UserError, match="which run") as error:
-        flags.read_config(argv, flags.define(argv))
+        flags.read_config(argv)
     listed = set(re.findall(r"configs/([\w/]+)\.py", str(error.value)))
     assert listed == {path.stem for path in FILES}
 

@@ -15,7 +15,7 @@ def test_they_build_on_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     for command in PAGE:
         given = [word for word in command.words if word.startswith("--config")]
         argv = ["main.py", *given]
-        cfg = flags.read_config(argv, flags.define(argv))
+        cfg = flags.read_config(argv)
         distill = cfg.objective.distill
         needed = {distill.weights.removeprefix("ckpt:"), distill.cache} - {""}
         assert needed <= made, command

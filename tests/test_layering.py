@@ -15,7 +15,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "vit_jax"
 LEVELS = [
     {"errors", "durations", "trees", "losses", "startup", "faults", "mup"}
-    | {"hardware", "reduction", "cluster", "fields", "field_names", "signals", "launch", "files"},
+    | {"hardware", "reduction", "fields", "field_names", "signals", "launch", "files"},
     # The drawing that evaluations and training need takes numbers, no model and no run.
     {"sharding", "visual.figures", "visual.curve", "visual.confusion"},
     {"models", "data", "optim", "checkpoints"},

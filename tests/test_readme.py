@@ -406,7 +406,7 @@ def _check_flags(text: str, cfg: config_lib.Config) -> None:
     for name in re.findall(r"--config=(\S+\.py)", text):
         assert (ROOT / name).is_file(), name
     for flag in re.findall(r"main\.py\b[^`]*?\s--(?!config)(\w+)", text):
-        known = {"workdir", "dry_run", "compile_for", "debug", "profile"}
+        known = {"workdir", "dry_run", "all_fields", "compile_for", "debug", "profile"}
         known |= {"allow_config_change", "allow_data_change"}
         assert flag in known, flag
 

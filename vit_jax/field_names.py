@@ -107,7 +107,7 @@ def did_you_mean(paths: list[str]) -> str:
     return f"did you mean {' or '.join(f'--{path}' for path in paths)}?"
 
 
-def shown(value: Any) -> str:
+def brief(value: Any) -> str:
     """Write a value for a message, cut where it is long."""
     try:
         text = repr(value)
@@ -141,7 +141,7 @@ def words(kind: Any, default: Any = dataclasses.MISSING, value: Any = None) -> s
     if kind is str and isinstance(default, str) and default:
         return f"a string, such as {default!r}"
     if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
-        return f"a string: '{shown(value)}', or as a duration '{shown(value)} steps'"
+        return f"a string: '{brief(value)}', or as a duration '{brief(value)} steps'"
     one = _one(kind)
     if kind not in (bool, type(None)) and typing.get_origin(kind) is None:
         one = f"a{'n' if one[0] in 'AEIO' else ''} {one}"

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from vit_jax.errors import UserError, unknown
-from vit_jax.field_names import shown, words
+from vit_jax.field_names import brief, words
 
 _MISSING = dataclasses.MISSING
 
@@ -258,4 +258,4 @@ def _check_numbers(name: str, value: Any) -> None:
 
 def _wrong(kind: Any, name: str, value: Any, default: Any) -> UserError:
     of_type = "" if isinstance(value, tuple) else f" ({type(value).__name__})"
-    return UserError(f"{name}={shown(value)}{of_type} must be {words(kind, default, value)}")
+    return UserError(f"{name}={brief(value)}{of_type} must be {words(kind, default, value)}")

@@ -35,7 +35,7 @@ MISTAKES = {
     "sweep plan FILE --config.seed=1 --foo": "unknown flag '--foo'",
     "sweep run FILE --workers=many": "--workers=many must be a whole number",
     "sweep run FILE --workers=0": "--workers=0 must be at least 1",
-    "sweep run --out=--index": "--out=--index looks like a flag; name a file or a folder",
+    "sweep run FILE --out=--index": "--out=--index looks like a flag; name a file or a folder",
 }
 
 

@@ -13,8 +13,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 INSIDE = {"sweep": ("plan", "run", "status", "report")}
 HEAD = """# Commands
 
-What `--help` prints, for every command. A flag is written `--name=value` or `--name value`; one without a value
-is turned off by `--noname`. A mistake is one line with the nearest valid choice, and exit status 2.
+What `--help` prints, for every command. A flag is written `--name=value` or `--name value`; one
+without a value is turned off by `--noname`. A mistake is one line with the nearest valid choice,
+and exit status 2.
 """
 
 

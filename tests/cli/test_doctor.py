@@ -146,13 +146,14 @@ def test_a_command_that_is_cut_short(
     assert (done.stdout, done.stderr) == ("141\n", "")
 
 
-def test_versions_and_their_ranges() -> None:
+def test_versions_and_their_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["requires-python"] == f">={'.'.join(map(str, launch._LEAST))}"
     assert check_machine.requirements() == (project["dependencies"], "pyproject.toml")
     assert check_machine.packages().state == OK
     wanted = ["jax>=0.1", "numpy>=99,<100", "no-such-package>=1", "tf>=1; extra == 'tf'"]
-    state, text, fix = check_machine.packages(wanted, "x")
+    monkeypatch.setattr(check_machine, "requirements", lambda: (wanted, "x"))
+    state, text, fix = check_machine.packages()
     assert state == BROKEN
     assert text == (
         f"numpy {np.__version__}, <100,>=99 is needed; no-such-package is missing, >=1 is needed"

@@ -2,6 +2,7 @@
 """`--dry_run` and `summary` say what a run would be and leave nothing behind."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -37,7 +38,8 @@ def test_digits(home: Path) -> None:
     out = run(home, "main.py", "--config=configs/vit_mu_digits.py", "--dry_run")
     assert out.returncode == 0, out.stderr
     sections = [line.split()[0] for line in out.stdout.splitlines() if line[:4].isupper()]
-    assert sections == ["PARAMETERS", "COST", "BATCH", "RUN"]
+    assert sections == ["CONFIG", "PARAMETERS", "COST", "BATCH", "RUN"]
+    assert re.search(r"^optim +name=muon lr=0.004 ", out.stdout, re.MULTILINE)
     assert "epochs of 1,293 examples" in out.stdout
     # Nothing but what was there, though opening the digits elsewhere writes them.
     left = [p for p in home.rglob("*") if p.is_file()]
@@ -108,5 +110,7 @@ def test_summary(home: Path) -> None:
     plain = 22_050_664
     expected = plain - 384 - 197 * 384 + 384 * 384 + 384
     assert f"{expected:,}" in out.stdout
+    assert re.search(r"^model +ViTConfig .*\bpool=gap\b", out.stdout, re.MULTILINE)
+    assert "beta1" not in out.stdout
     assert run(home, "-m", "vit_jax", "summary", "--help").returncode == 0
     assert "did you mean 'summary'" in run(home, "-m", "vit_jax", "sumary").stderr

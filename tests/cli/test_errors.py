@@ -183,7 +183,7 @@ def test_a_value_that_cannot_be_is_named(override: str, monkeypatch: pytest.Monk
     monkeypatch.chdir(ROOT)
     argv = ["main.py", DIGITS, f"--config.{override}"]
     with pytest.raises(UserError) as error:
-        cli_flags.read_config(argv, cli_flags.define(argv))
+        cli_flags.read_config(argv)
     start, more, _ = SAID[override].partition("...")
     assert str(error.value).startswith(start)
     assert more or str(error.value) == start
@@ -221,7 +221,7 @@ def test_missing_weights_are_named_and_do_not_hide_the_plan(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     argv = ["main.py", f"--config={ROOT}/configs/{file}", f"--config.{field}=npz:no.npz"]
-    report, missing = dry_run(cli_flags.read_config(argv, cli_flags.define(argv)))
+    report, missing = dry_run(cli_flags.read_config(argv))
     assert str(missing) == f"{field}: {told}"
     assert "examples = " in report  # of data that are there, so the run's length is known
     assert "no.npz" in report.splitlines()[-1]

@@ -71,7 +71,7 @@ def test_values_have_the_types_of_their_fields() -> None:
         (["--count=99999999999999999999"], "--count is a number of more than 64 bits"),
         (["--dry=maybe"], "--dry=maybe must be true or false"),
         (["--out=--dry"], "--out=--dry looks like a flag"),
-        (["--colur=red"], "unknown flag '--colur'; did you mean '--colour'?"),
+        (["--colur=red"], "unknown flag '--colur'; did you mean '--colour'"),
     ],
 )
 def test_mistakes_are_named(words: list[str], told: str) -> None:

@@ -161,9 +161,9 @@ ERRORS = {
     "no such file": ([DIGITS, "--images", "no.jpg"], "--images: no.jpg: No such file"),
     "no file": ([DIGITS, "--images", "--count=3"], "--images needs the names"),
     "no image": ([DIGITS, "--images", __file__], f"--images {__file__}: not a readable image"),
-    "no directory": ([DIGITS, f"--out={__file__}/x"], f"--out: {__file__}"),
+    "no directory": ([DIGITS, f"--out={__file__}/x"], f"--out={__file__}/x: Not a directory"),
     "many": ([DIGITS, "--images", *"abcdefghi"], "8 files at most, not 9"),
-    "count": ([DIGITS, "--count=17"], "[1, 16]"),
+    "count": ([DIGITS, "--count=17"], "--count=17 must be at least 1 and at most 16"),
     "dataset": ([DIGITS, "--config.data.name=cifar10"], "take files instead: --images FILE"),
     "stray word": ([DIGITS, "--count=3", "a.jpg"], "unexpected argument 'a.jpg'"),
 }

@@ -6,8 +6,7 @@ import pytest
 from PIL import Image
 
 from tests.data.conftest import encode
-from vit_jax.data.decode import decode
-from vit_jax.data.jpeg_rows import decode_rows
+from vit_jax.data.decode import decode, decode_rows
 
 SEQUENTIAL = {
     "4:2:0": {},

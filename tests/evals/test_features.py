@@ -182,7 +182,7 @@ def test_a_disk_without_room_is_told_before_the_work(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="is a file; name a folder"):
         write_two(tmp_path / "file", 1)
-    with pytest.raises(UserError, match=r"cannot write to .*: "):
+    with pytest.raises(UserError, match="file is no directory"):
         write_two(tmp_path / "file" / "below", 1)
     assert names(tmp_path) == ["file"]
 

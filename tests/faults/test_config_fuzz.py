@@ -73,7 +73,7 @@ def parsed(file: str, *overrides: str) -> tuple[Config | None, str]:
     argv, found, err = ["main.py", f"--config={CONFIGS / file}", *overrides], [], io.StringIO()
 
     def command() -> None:
-        found.append(cli_flags.read_config(argv, cli_flags.define(argv)))
+        found.append(cli_flags.read_config(argv))
 
     with contextlib.redirect_stderr(err):
         status = cli_flags.run(command, argv)

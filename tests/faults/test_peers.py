@@ -56,7 +56,7 @@ def test_a_workdir_that_is_not_shared_is_named_by_both(tmp_path: Path) -> None:
 def test_what_is_compared_and_what_each_host_has_of_its_own(tmp_path: Path) -> None:
     def of(*args: str) -> dict:
         argv = ["main.py", CONFIG, *args]
-        cfg = cli_flags.read_config(argv, cli_flags.define(argv))
+        cfg = cli_flags.read_config(argv)
         split = {"name": args[0] if args else "", "examples": 3, "digest": "aa"}
         return peers.facts(config_json.to_json(cfg), {"train": split}, tmp_path)
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.faults import disks
 from tests.train.test_processes import start
-from vit_jax import cluster
+from vit_jax import startup
 from vit_jax.errors import IO_ERROR
 from vit_jax.train.hang import HUNG
 from vit_jax.train.stop import INTERRUPTED
@@ -66,7 +66,7 @@ def test_told_to_one_both_stop_at_one_step(
 @pytest.mark.parametrize("dies", [0, 1])
 def test_of_one_that_dies_the_other_hears(pair: list[subprocess.Popen], dies: int) -> None:
     pair[dies].kill()
-    output = pair[1 - dies].communicate(timeout=cluster.HEARTBEAT_TIMEOUT + 30)[0]
+    output = pair[1 - dies].communicate(timeout=startup.HEARTBEAT_TIMEOUT + 30)[0]
     # Without process 0, which all talk to, jax's coordination service may be the first to say so.
     assert pair[1 - dies].returncode in (INTERRUPTED, *[-signal.SIGABRT] * (dies == 0)), output
     assert "Traceback" not in output, output
@@ -76,7 +76,7 @@ def test_of_one_that_dies_the_other_hears(pair: list[subprocess.Popen], dies: in
 @pytest.mark.slow
 def test_of_one_that_hangs_the_other_does_not_wait_for_ever(pair: list[subprocess.Popen]) -> None:
     pair[1].send_signal(signal.SIGSTOP)
-    output = pair[0].communicate(timeout=SECONDS + cluster.HEARTBEAT_TIMEOUT + 30)[0]
+    output = pair[0].communicate(timeout=SECONDS + startup.HEARTBEAT_TIMEOUT + 30)[0]
     assert pair[0].returncode == HUNG, output
     assert f"nothing was finished in {SECONDS} s" in output.splitlines()[-1], output
 
@@ -85,7 +85,7 @@ def test_of_one_that_hangs_the_other_does_not_wait_for_ever(pair: list[subproces
 def test_of_one_whose_disk_is_full_both_end(pair: list[subprocess.Popen]) -> None:
     with disks.limited(pair[1], resource.RLIMIT_FSIZE):
         pair[0].send_signal(signal.SIGTERM)
-        outputs = [p.communicate(timeout=SECONDS + cluster.HEARTBEAT_TIMEOUT + 30)[0] for p in pair]
+        outputs = [p.communicate(timeout=SECONDS + startup.HEARTBEAT_TIMEOUT + 30)[0] for p in pair]
     # The one cannot save; the other has its part, and waits for it.
     assert {p.returncode for p in pair} <= {HUNG, IO_ERROR, INTERRUPTED, -signal.SIGABRT}, outputs
     assert "saved step" not in outputs[0]

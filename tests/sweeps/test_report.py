@@ -13,8 +13,8 @@ from vit_jax.cli import sweep_status
 from vit_jax.cli.sweep import main
 from vit_jax.sweeps import point as point_lib
 from vit_jax.sweeps import results
-from vit_jax.sweeps.claim import claim
 from vit_jax.sweeps.results import State
+from vit_jax.sweeps.sharing import claim
 
 EVIL = 'N=1 </script><script>document.title = "taken"</script> $5'
 

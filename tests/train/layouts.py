@@ -20,7 +20,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from configs.vit_mu_digits import get_config
-from vit_jax import cluster, sharding
+from vit_jax import sharding, startup
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.config import Config
@@ -125,7 +125,7 @@ def rows(batch: dict[str, jax.Array]) -> dict[str, str]:
 
 def main() -> None:
     workdir, meshes = Path(sys.argv[1]), sys.argv[2:]
-    cluster.join()
+    startup.join_cluster()
     for given in meshes:
         num_devices, data, fsdp, tensor, *scattered = given.split(",")
         cfg = MeshConfig(data=int(data), fsdp=int(fsdp), tensor=int(tensor))

@@ -99,7 +99,7 @@ def test_weights_of_another_run_are_the_same_start_for_two(tmp_path: Path) -> No
     args += (f"--config.init.weights=ckpt:{tmp_path / 'source'}",)
     args += ("--config.init.skip=('head/.*',)", NO_REPORT)
     argv = ["main.py", *ARGS, *args, "--config.mesh.data=1"]
-    cfg = cli_flags.read_config(argv, cli_flags.define(argv))
+    cfg = cli_flags.read_config(argv)
     save(tmp_path / "source", cfg.model, {1: None})
     fit(cfg, tmp_path / "one")
     fsdp = ("--config.mesh.data=1", "--config.mesh.fsdp=2")

@@ -38,7 +38,7 @@ ARGS = (
 
 def config(*args: str) -> Config:
     argv = ["main.py", *ARGS, *args]
-    return cli_flags.read_config(argv, cli_flags.define(argv))
+    return cli_flags.read_config(argv)
 
 
 def steps_in(workdir: Path, window: Window) -> list[int]:

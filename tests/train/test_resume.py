@@ -62,7 +62,7 @@ def digest(workdir: Path, run: tuple[str, ...] = ARGS) -> str:
     from vit_jax.cli import flags
 
     argv = ["main.py", *run]
-    cfg = flags.read_config(argv, flags.define(argv))
+    cfg = flags.read_config(argv)
     cfg.mesh.data = 1
     parts = build_lib.build(cfg, num_examples=1293)
     abstract = build_lib.abstract_state(parts, sharding.make_mesh(cfg.mesh))

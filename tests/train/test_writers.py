@@ -62,7 +62,6 @@ def test_jsonl_lines_are_strict_json_and_there_at_once(tmp_path):
         {"step": 1, "train/loss": 0.5, "val/top1": 0.25},
         {"step": 2, "train/loss": None, "train/lr": None},
     ]
-    writer.flush()
     writer.close()
 
 
@@ -178,7 +177,6 @@ def test_wandb_continues_one_run_per_workdir(tmp_path, monkeypatch):
         writer = writers.WandbWriter("vit", tmp_path, run_config={"seed": 1})
         writer.write(step + 1, {"train/loss": 1.0})
         ids.append(writer._run.id)
-        writer.flush()
         writer.close()
     assert ids[0] == ids[1]
 

@@ -212,7 +212,7 @@ def test_the_hint_for_another_head_can_be_pasted(source: Path, photos: Path) -> 
 
     def cfg(*more: str) -> Config:
         argv = [*args, *more]
-        return cli_flags.read_config(argv, cli_flags.define(argv))
+        return cli_flags.read_config(argv)
 
     with pytest.raises(
         UserError, match=r"head/kernel: in the file \[16, 10\], here \[16, 3\]"

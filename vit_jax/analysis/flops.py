@@ -3,7 +3,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,19 +12,6 @@ from jax.extend import core
 from vit_jax import hardware
 
 PyTree = Any
-
-
-@runtime_checkable
-class Module(Protocol):
-    """The two functions of a model that this package needs."""
-
-    def init(self, rngs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return the variables for an input."""
-        ...
-
-    def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return the output for variables and an input."""
-        ...
 
 
 def count(fn: Callable[..., Any], *args: PyTree) -> int:
@@ -41,13 +28,11 @@ def count(fn: Callable[..., Any], *args: PyTree) -> int:
         return _jaxpr_flops(jax.make_jaxpr(fn)(*args).jaxpr)
 
 
-def forward_flops(module: Module, image_size: int | tuple[int, int], channels: int = 3) -> int:
+def forward_flops(module: Any, image_size: int | tuple[int, int], channels: int = 3) -> int:
     """Return the FLOPs of one image's forward pass, allocating nothing.
 
-    Args:
-        module: a model called as `module.apply(variables, image, train=False)`.
-        image_size: side in pixels, or (height, width).
-        channels: of the image.
+    `image_size` is a side in pixels, or (height, width); `module` is a model of flax, called as
+    `module.apply(variables, image, train=False)`.
     """
     height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
     image = jax.ShapeDtypeStruct((1, height, width, channels), jnp.float32)
@@ -90,11 +75,6 @@ def _equation_flops(eqn: Any) -> int:
 
 def sub_jaxprs(params: dict[str, Any]) -> list[Any]:
     """List the programs an equation runs: of jit, scan, while, remat, custom_vjp and the like."""
-    found = []
-    for value in params.values():
-        for item in value if isinstance(value, tuple) else (value,):
-            if isinstance(item, core.ClosedJaxpr):
-                found.append(item.jaxpr)
-            elif isinstance(item, core.Jaxpr):
-                found.append(item)
-    return found
+    items = [x for v in params.values() for x in (v if isinstance(v, tuple) else (v,))]
+    programs = [x.jaxpr if isinstance(x, core.ClosedJaxpr) else x for x in items]
+    return [program for program in programs if isinstance(program, core.Jaxpr)]

@@ -4,7 +4,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,31 +20,18 @@ _ONE_DEVICE = {"data": 1, "fsdp": 1, "tensor": 1}
 _SAME_MEMORY = ("reshape", "broadcast_in_dim", "squeeze", "expand_dims")
 
 
-@runtime_checkable
-class State(Protocol):
-    """The fields of the train state that take memory; leaves are arrays or ShapeDtypeStructs."""
-
-    params: Any
-    model_state: Any
-    opt_state: Any
-    ema: Any
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Memory:
     """Bytes on one device during a training step, and bytes of one checkpoint.
 
     Attributes:
         params: parameters and model state (batch statistics).
-        optimizer: the optimizer's state.
-        ema: the moving average of the parameters.
         frozen: parameters that are not trained, such as a teacher's.
         gradients: one set, two where micro-batches are accumulated; and a set of parameters where
             SAM moves uphill.
         activations: what the forward pass keeps for the backward pass.
-        workspace: what an accelerator's backward pass has in hand at once: gradients on their way
-            through a block, weights gathered for it and cast.
-        batch: the input images and labels.
+        workspace: what an accelerator's backward pass holds at once: gradients on their way through
+            a block, weights gathered for it and cast.
         checkpoint: the whole state before compression, over all devices.
     """
 
@@ -61,20 +48,11 @@ class Memory:
     @property
     def device_total(self) -> int:
         """Bytes on one device, all together."""
-        return (
-            self.params
-            + self.optimizer
-            + self.ema
-            + self.frozen
-            + self.gradients
-            + self.activations
-            + self.workspace
-            + self.batch
-        )
+        return sum(dataclasses.astuple(self)) - self.checkpoint
 
 
 def estimate(
-    state: State,
+    state: Any,
     loss: Callable[..., Any],
     batch: PyTree,
     *,
@@ -113,16 +91,11 @@ def estimate(
     count = counter(state.params, axis_sizes)
     args = (state.params, frozen, state.model_state, micro)
     working = 0
-    if hardware.target().platform != "cpu":  # whose schedule keeps the least alive
+    if hardware.target().platform != "cpu":  # a CPU's schedule keeps the least alive
         forward = _forward(loss, args)
+        sizes, remat = (axis_sizes, compute_bytes, reduce_bytes), bool(_remat_bodies(forward))
         working = workspace.in_progress(forward, count, hardware.target())
-        working += workspace.gathered_weights(
-            state.params,
-            axis_sizes,
-            compute_bytes,
-            reduce_bytes,
-            recomputed=bool(_remat_bodies(forward)),
-        )
+        working += workspace.gathered_weights(state.params, *sizes, recomputed=remat)
         working += _cast_bytes(state.params, compute_bytes)
         working += workspace.BESIDE_BUFFERS.get(hardware.target().platform, 0)
     return Memory(
@@ -141,11 +114,10 @@ def estimate(
 def counter(params: PyTree, axis_sizes: Mapping[str, int]) -> workspace.Count:
     """Return what counts the bytes that an array of activations takes of one device.
 
-    A tensor axis cuts what is as wide as a kernel whose columns it cuts, and what has heads: of
-    four dimensions, but not as wide as the tokens.
+    A tensor axis cuts arrays as wide as a kernel whose columns it cuts, and arrays with heads: four
+    dimensions, but not as wide as the tokens.
     """
-    target = hardware.target()
-    tensor = axis_sizes["tensor"]
+    target, tensor = hardware.target(), axis_sizes["tensor"]
     inner, outer = set(), set()
     for name, leaf in trees.named_leaves(params):
         spec = sharding.spec(name, leaf.shape, axis_sizes)
@@ -175,22 +147,19 @@ def _cast_bytes(params: PyTree, itemsize: int) -> int:
 def planned(compiled: Any) -> int:
     """Return the bytes that the compiler's plan of a program takes of each device."""
     plan = compiled.memory_analysis()
-    return (
-        plan.argument_size_in_bytes
-        + plan.output_size_in_bytes
-        - plan.alias_size_in_bytes
-        + plan.temp_size_in_bytes
-    )
+    ends = plan.argument_size_in_bytes + plan.output_size_in_bytes - plan.alias_size_in_bytes
+    return ends + plan.temp_size_in_bytes
 
 
 def device_bytes(tree: PyTree) -> int:
     """Sum the bytes that one device holds of all leaves, by the leaves' shardings."""
-    total = 0
-    for leaf in jax.tree.leaves(tree):
-        sharding = getattr(leaf, "sharding", None)
-        shape = leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)
-        total += math.prod(shape) * _itemsize(leaf)
-    return total
+
+    def held(leaf: Any) -> int:
+        where = getattr(leaf, "sharding", None)
+        shape = leaf.shape if where is None else where.shard_shape(leaf.shape)
+        return math.prod(shape) * _itemsize(leaf)
+
+    return sum(map(held, jax.tree.leaves(tree)))
 
 
 def activation_bytes(
@@ -204,9 +173,9 @@ def activation_bytes(
 ) -> int:
     """Sum what autodiff keeps between the forward and the backward pass of `loss`.
 
-    The residuals that are an input themselves (a weight, the batch) are held anyway and left out.
-    Rematerialised blocks add what the largest of them keeps while it is run again; blocks that are
-    laid out, the copies of their weights that are cut out of the stack.
+    Residuals that are an input themselves (a weight, the batch) are held anyway and left out.
+    Rematerialised blocks add what the largest of them keeps while it runs again; unrolled blocks
+    add the copies of their weights that are cut out of the stack.
     """
     count = count or counter(params, _ONE_DEVICE)
     args = (params, frozen, model_state, batch)
@@ -214,11 +183,13 @@ def activation_bytes(
     def pullback(params: PyTree, *rest: PyTree) -> Any:
         return jax.vjp(lambda p: _scalar(loss)(p, *rest), params, has_aux=True)[1]
 
+    def recomputed(body: core.ClosedJaxpr) -> int:
+        fn = core.jaxpr_as_fun(body)
+        return _kept_bytes(lambda *args: jax.vjp(fn, *args)[1], body.in_avals, count)
+
     jaxpr = _forward(loss, args)
-    bodies = _remat_bodies(jaxpr)
-    recomputed = max((_recomputed_bytes(body, count) for body in bodies), default=0)
     kept = _kept_bytes(pullback, jax.tree.map(_unsharded, args), count)
-    return kept + recomputed + _cut_bytes(jaxpr)
+    return kept + max(map(recomputed, _remat_bodies(jaxpr)), default=0) + _cut_bytes(jaxpr)
 
 
 def _scalar(loss: Callable[..., Any]) -> Callable[..., Any]:
@@ -229,21 +200,15 @@ def _forward(loss: Callable[..., Any], args: tuple[PyTree, ...]) -> Any:
     return jax.make_jaxpr(_scalar(loss))(*jax.tree.map(_unsharded, args)).jaxpr
 
 
-def _recomputed_bytes(body: core.ClosedJaxpr, count: workspace.Count) -> int:
-    fn = core.jaxpr_as_fun(body)
-    return _kept_bytes(lambda *args: jax.vjp(fn, *args)[1], body.in_avals, count)
-
-
 def _kept_bytes(pullback: Callable[..., Any], args: Sequence[Any], count: workspace.Count) -> int:
     """Sum the leaves of a pullback that are none of the arguments.
 
-    What is reshaped or repeated has no memory of its own. Nor has a comparison on an accelerator,
-    such as where a ReLU's input was above 0: it is fused into what asks for it, and made again.
+    A reshaped or repeated array has no memory of its own. Nor has a comparison on an accelerator,
+    such as where a ReLU's input was above 0: it is fused into its readers, and computed again.
     """
     jaxpr = jax.make_jaxpr(lambda *args: jax.tree.leaves(pullback(*args)))(*args).jaxpr
-    origin = {
-        eqn.outvars[0]: eqn.invars[0] for eqn in jaxpr.eqns if eqn.primitive.name in _SAME_MEMORY
-    }
+    same = [eqn for eqn in jaxpr.eqns if eqn.primitive.name in _SAME_MEMORY]
+    origin = {eqn.outvars[0]: eqn.invars[0] for eqn in same}
     kept = set()
     for var in jaxpr.outvars:
         while not isinstance(var, core.Literal) and var in origin:

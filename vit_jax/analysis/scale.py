@@ -29,7 +29,6 @@ class Chip:
 
     Attributes:
         kind: `jax.Device.device_kind`, by which the peak is found.
-        memory: bytes.
         group: devices joined by the fast links: a TPU pod, a GPU node.
         fast: bytes/s into one device around a ring of fast links, both ways used. On a TPU that
             is one axis of the torus.
@@ -45,6 +44,11 @@ class Chip:
     hides_reduce: bool = False
 
 
+def _gpu(name: str, *, fast: float, slow: float) -> Chip:
+    kind = f"NVIDIA {name} SXM"
+    return Chip(kind=kind, memory=80e9, group=8, fast=fast, slow=slow, hides_reduce=True)
+
+
 # docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e}: memory (v5p 95 GiB); the chip's bidirectional ICI
 # bandwidth B over its p ports gives a ring 2 ports * B / p / 2 directions: v4 600 GB/s over 6, v5e
 # 400 over 4, v5p 1200 over 6, v6e 800 over 4. Data center network: v5p 50 Gb/s a chip, v5e 6.4 and
@@ -57,12 +61,8 @@ CHIPS = {
     "v5e": Chip(kind="TPU v5 lite", memory=16e9, group=256, fast=100e9, slow=3.125e9),
     "v5p": Chip(kind="TPU v5p", memory=102e9, group=6144, fast=200e9, slow=6.25e9),
     "v6e": Chip(kind="TPU v6 lite", memory=32e9, group=256, fast=200e9, slow=12.5e9),
-    "A100": Chip(
-        kind="NVIDIA A100 SXM", memory=80e9, group=8, fast=300e9, slow=25e9, hides_reduce=True
-    ),
-    "H100": Chip(
-        kind="NVIDIA H100 SXM", memory=80e9, group=8, fast=450e9, slow=50e9, hides_reduce=True
-    ),
+    "A100": _gpu("A100", fast=300e9, slow=25e9),
+    "H100": _gpu("H100", fast=450e9, slow=50e9),
 }
 
 
@@ -153,12 +153,7 @@ def gather_seconds(nbytes: float, size: int, inner: int, chip: Chip) -> float:
 
     Rings: over n devices each receives (n - 1) / n of the result. Where the devices lie in several
     groups, each first fetches its share from the other groups, then its group shares them out.
-
-    Args:
-        nbytes: of the whole result.
-        size: of the mesh axis.
-        inner: product of the axes inside this one, the stride of its devices.
-        chip: the device.
+    `inner` is the product of the mesh axes inside this one, the stride of its devices.
     """
     near = math.gcd(size, max(chip.group // inner, 1))
     far = size // near
@@ -174,13 +169,7 @@ def compute_seconds(flops: float, chip: Chip) -> tuple[float, float]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:
-    """A predicted step, in seconds.
-
-    Attributes:
-        compute: least and most.
-        hidden: what moves while matmuls run.
-        exposed: what moves while they wait.
-    """
+    """Seconds of a predicted step: compute (least, most), moves hidden by it, and exposed ones."""
 
     compute: tuple[float, float]
     hidden: float

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plain-text tables of parameters and of a run's memory, for `--dry_run` and `summary`."""
 
+import collections
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,10 +33,9 @@ def parameter_table(
         + [column[name] for column in columns.values()]
         for name, leaf in leaves
     ]
-    groups: dict[str, int] = {}
+    groups: dict[str, int] = collections.defaultdict(int)
     for name, leaf in leaves:
-        group = name.split("/")[0]
-        groups[group] = groups.get(group, 0) + int(leaf.size)
+        groups[name.split("/")[0]] += int(leaf.size)
     blank = [""] * len(columns)
     totals = [[group, "", "", f"{size:,}", *blank] for group, size in groups.items()]
     total = ["total", "", "", f"{trees.num_params(params):,}", *blank]
@@ -56,29 +56,27 @@ def memory_table(memory: Memory) -> list[str]:
         "input batch": memory.batch,
     }
     rows = [[name, format_bytes(size)] for name, size in parts.items() if size]
-    return align(
-        ["memory", "per device"],
-        rows,
-        [["total", format_bytes(memory.device_total)]],
-        [["checkpoint, uncompressed", format_bytes(memory.checkpoint)]],
-        right=(1,),
-    )
+    total = [["total", format_bytes(memory.device_total)]]
+    checkpoint = [["checkpoint, uncompressed", format_bytes(memory.checkpoint)]]
+    return align(["memory", "per device"], rows, total, checkpoint, right=(1,))
 
 
 def format_bytes(size: int) -> str:
     """Write a number of bytes with a binary unit: "1.50 GiB"."""
-    value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
-    while value >= 1024 and len(units) > 1:
-        value, units = value / 1024, units[1:]
-    return f"{size} B" if units[0] == "B" else f"{value:.2f} {units[0]}"
+    value, unit = _scaled(size, 1024, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"])
+    return f"{size} B" if unit == "B" else f"{value:.2f} {unit}"
 
 
 def format_flops(flops: int | float) -> str:
     """Write a number of floating-point operations with a decimal unit: "35.1 GFLOP"."""
-    value, units = float(flops), ["", "k", "M", "G", "T", "P", "E", "Z"]
-    while value >= 1000 and len(units) > 1:
-        value, units = value / 1000, units[1:]
-    return f"{value:.3g} {units[0]}FLOP"
+    value, unit = _scaled(flops, 1000, ["", "k", "M", "G", "T", "P", "E", "Z"])
+    return f"{value:.3g} {unit}FLOP"
+
+
+def _scaled(value: int | float, step: int, units: Sequence[str]) -> tuple[float, str]:
+    while value >= step and len(units) > 1:
+        value, units = value / step, units[1:]
+    return float(value), units[0]
 
 
 def align(
@@ -89,10 +87,8 @@ def align(
     widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
 
     def line(row: Sequence[str]) -> str:
-        cells = [
-            cell.rjust(width) if i in right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
+        columns = enumerate(zip(row, widths, strict=True))
+        cells = (x.rjust(width) if i in right else x.ljust(width) for i, (x, width) in columns)
         return "  ".join(cells).rstrip()
 
     lines = [line(header)]
@@ -113,8 +109,6 @@ def _spec(leaf: Any) -> str:
     sharding = getattr(leaf, "sharding", None)
     if not isinstance(sharding, NamedSharding):
         return ""
-    cuts = []
-    for axes in sharding.spec:
-        names = (axes,) if isinstance(axes, str) else axes or ()
-        cuts.append("+".join(name for name in names if sharding.mesh.shape[name] > 1))
+    parts = [(axes,) if isinstance(axes, str) else axes or () for axes in sharding.spec]
+    cuts = ["+".join(x for x in names if sharding.mesh.shape[x] > 1) for names in parts]
     return f"({', '.join(cut or '-' for cut in cuts)})" if any(cuts) else REPLICATED

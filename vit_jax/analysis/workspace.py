@@ -54,12 +54,9 @@ def _up(size: int, unit: int) -> int:
 
 
 def held(kept: Collection[Any], jaxpr: Any, target: Target) -> list[Any]:
-    """Return as what a compiler holds the variables that autodiff keeps: their abstract values.
+    """Return the abstract values that a compiler holds for the variables that autodiff keeps.
 
-    Args:
-        kept: variables of `jaxpr`.
-        jaxpr: of the forward pass.
-        target: the hardware.
+    `kept` are variables of `jaxpr`, the forward pass.
     """
     if target.platform == "gpu":
         wide = _read_wide(jaxpr)
@@ -131,13 +128,9 @@ def _of_groups(jaxpr: Any) -> dict[Any, int]:
 
     libtpu gives the groups an axis of their own, before the channels of each.
     """
-    found = {}
-    for eqn in jaxpr.eqns:
-        groups = eqn.params.get("feature_group_count", 1)
-        if groups > 1:
-            for var in (eqn.invars[0], eqn.outvars[0]):
-                found[var] = var.aval.shape[-1] // groups
-    return found
+    groups = [(eqn, eqn.params.get("feature_group_count", 1)) for eqn in jaxpr.eqns]
+    pairs = [(var, n) for eqn, n in groups if n > 1 for var in (eqn.invars[0], eqn.outvars[0])]
+    return {var: var.aval.shape[-1] // count for var, count in pairs}
 
 
 def _variables(eqn: Any) -> list[Any]:
@@ -145,16 +138,12 @@ def _variables(eqn: Any) -> list[Any]:
 
 
 def in_progress(jaxpr: Any, count: Count, target: Target) -> int:
-    """Sum what the backward pass of one block has in hand at once.
+    """Sum what the backward pass of one block holds at once, from the forward pass.
 
     The gradient of a weight is computed late in its block, and what it is made of is held until
-    then: the gradients of the outputs of the block's matmuls and convolutions. And the gradient of
-    the attention's logits: on a GPU in float32 before it is cast, on a TPU as it is multiplied.
-
-    Args:
-        jaxpr: of the forward pass; an output's gradient is as large as the output.
-        count: the bytes of an abstract value.
-        target: the hardware.
+    then: the gradients of the outputs of the block's matmuls and convolutions, each as large as the
+    output. And the gradient of the attention's logits: on a GPU in float32 before it is cast, on a
+    TPU as it is multiplied.
     """
     of_weights: list[int] = []
     of_activations: list[int] = [0]
@@ -192,11 +181,11 @@ def gathered_weights(
     """
     if axis_sizes["fsdp"] == 1:
         return 0
-    layers: dict[str, float] = {}
+    layers: dict[str, float] = collections.defaultdict(float)
     for name, leaf in trees.named_leaves(params):
         stacked = trees.is_stacked(name)
         key = name.split("/")[0] if stacked else name
-        layers[key] = layers.get(key, 0) + leaf.size / (leaf.shape[0] if stacked else 1)
+        layers[key] += leaf.size / (leaf.shape[0] if stacked else 1)
     return int(
         max(layers.values()) / axis_sizes["tensor"] * ((2 - recomputed) * itemsize + num_bytes)
     )

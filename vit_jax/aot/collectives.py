@@ -22,13 +22,11 @@ class Collective:
     """A collective operation of a program.
 
     Attributes:
-        kind: one of `KINDS`.
         axes: names of the mesh axes that its groups run over, "data+fsdp"; with the size of a group
             where it is a part of an axis, as in "4 of data"; "" where nothing moves.
         num_bytes: of the array that it works on, on one device: what a gather results in, what a
             scatter takes. A ring of n moves (n - 1) / n of it, an all-reduce twice that.
-        times: how often it runs in a step.
-        loops: how many loops it is in.
+        times, loops: how often it runs in a step, and how many loops it is in.
         hidden: whether it is started before other work and awaited after it.
         groups: of positions in the mesh, or empty where the text has none.
         arrays: its results on one device; several where the compiler has combined some.
@@ -57,22 +55,20 @@ def find(program: hlo.Program, axis_sizes: Mapping[str, int]) -> list[Collective
             core = _core(program, instruction)
             if core is None:
                 continue
-            kind = _kind(program, instruction, core)
             groups = replica_groups(core.rest, math.prod(axis_sizes.values()))
             arrays = _results(core)
-            found.append(
-                Collective(
-                    kind=kind,
-                    axes=axes_of(groups, axis_sizes),
-                    num_bytes=_num_bytes(core, arrays, groups),
-                    times=visit.times,
-                    loops=visit.loops,
-                    hidden=_is_hidden(program, schedule, i, core),
-                    groups=groups,
-                    arrays=tuple(arrays),
-                    op_name=core.op_name or instruction.op_name,
-                )
+            one = Collective(
+                kind=_kind(instruction, core),
+                axes=axes_of(groups, axis_sizes),
+                num_bytes=_num_bytes(core, arrays, groups),
+                times=visit.times,
+                loops=visit.loops,
+                hidden=_is_hidden(program, schedule, i, core),
+                groups=groups,
+                arrays=tuple(arrays),
+                op_name=core.op_name or instruction.op_name,
             )
+            found.append(one)
     return found
 
 
@@ -86,10 +82,8 @@ def replica_groups(text: str, num_devices: int) -> Groups:
     listed = re.search(r"replica_groups=\{(\{[\d,{} ]*\})?\}", text)
     if pairs or listed:
         inside = (pairs or listed)[1] or ""  # type: ignore[index]
-        rows = [
-            tuple(int(n) for n in row.split(",")) for row in re.findall(r"\{([\d, ]+)\}", inside)
-        ]
-        return tuple(rows) or (tuple(range(num_devices)),)
+        rows = tuple(tuple(_numbers(row)) for row in re.findall(r"\{([\d, ]+)\}", inside))
+        return rows or (tuple(range(num_devices)),)
     iota = re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
     if iota is not None:
         return _rows(_iota(iota[2], iota[3]).reshape(_numbers(iota[1])))
@@ -102,8 +96,7 @@ def replica_groups(text: str, num_devices: int) -> Groups:
         return ()
     names = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", mesh[1])}
     ids = _iota(mesh[2], mesh[3]) if mesh[2] else np.arange(math.prod(names.values()))
-    grid, inner = ids.reshape(list(names.values())), []
-    shape, position = [], {}
+    shape, inner = [], []
     for name, size in names.items():  # an axis may be cut: 'a':(2)4 is 4 of it, behind 2
         cuts = [(int(a), int(b)) for a, b in re.findall(rf"'{name}':\((\d+)\)(\d+)", mesh[4])]
         whole = re.search(rf"'{name}'(?!:)", mesh[4]) is not None
@@ -113,12 +106,11 @@ def replica_groups(text: str, num_devices: int) -> Groups:
             inner.append(len(shape) - 1)
             done = before * length
         shape.append(size // done)
-        position[name] = len(shape) - 1
         if whole:
             inner.append(len(shape) - 1)
     outer = [i for i in range(len(shape)) if i not in inner]
     width = math.prod(shape[i] for i in inner)
-    return _rows(grid.reshape(shape).transpose(*outer, *inner).reshape(-1, width))
+    return _rows(ids.reshape(shape).transpose(*outer, *inner).reshape(-1, width))
 
 
 def axes_of(groups: Sequence[Sequence[int]], axis_sizes: Mapping[str, int]) -> str:
@@ -143,10 +135,9 @@ def _between_slices(
     send = schedule[start]
     kind = re.search(r'_xla_megascale_transfer_type="(\w+)"', send.rest)
     meeting = re.search(r'_xla_host_transfer_rendezvous="[^"]*"', send.rest)
-    received = "recv"
-    for later in schedule[start + 1 :]:
-        if later.opcode == "recv" and meeting and meeting[0] in later.rest:
-            received = later.name
+    after = schedule[start + 1 :]
+    receives = [x.name for x in after if x.opcode == "recv" and meeting and meeting[0] in x.rest]
+    received = receives[-1] if receives else "recv"
     waits = [
         i for i, x in enumerate(schedule) if x.opcode == "recv-done" and received in x.operands
     ]
@@ -174,7 +165,7 @@ def _core(program: hlo.Program, instruction: hlo.Instruction) -> hlo.Instruction
         return instruction
     if instruction.opcode not in ("fusion", "async-start"):
         return None
-    inside = program.computations.get(instruction.called.get("calls", ""), [])
+    inside = program.inside(instruction)
     cores = [x for x in inside if x.opcode.removesuffix("-start") in KINDS]
     if not cores:
         return None
@@ -187,7 +178,7 @@ def _is_beside(instruction: hlo.Instruction) -> bool:
     return instruction.called.get("calls", "").startswith("async_collective_fusion")
 
 
-def _kind(program: hlo.Program, instruction: hlo.Instruction, core: hlo.Instruction) -> str:
+def _kind(instruction: hlo.Instruction, core: hlo.Instruction) -> str:
     # A TPU's reduce-scatter is a fusion of an all-reduce and the slice that a device keeps of it.
     if instruction.called.get("calls", "").startswith("all-reduce-scatter"):
         return "reduce-scatter"
@@ -214,26 +205,20 @@ def _is_hidden(
 ) -> bool:
     """Return whether other work stands between a collective's start and what awaits it."""
     instruction = schedule[start]
-    by_fusion = _has_start(program, instruction)
-    if '"is_sync":true' in instruction.rest:
-        return False
-    if not by_fusion and not instruction.opcode.endswith("-start"):
+    by_fusion = any("AsyncCollectiveStart" in x.rest for x in program.inside(instruction))
+    started = by_fusion or instruction.opcode.endswith("-start")
+    if not started or '"is_sync":true' in instruction.rest:
         return False
     channel = re.search(r"channel_id=\d+,", core.rest)
     for later in schedule[start + 1 :]:
         if later.opcode.endswith("-done") and instruction.name in later.operands:
             return False
-        inside = program.computations.get(later.called.get("calls", ""), [])
+        inside = program.inside(later)
         if by_fusion and channel and any(channel[0] in x.rest for x in inside):
             return _is_beside(later)
         if later.opcode in _COMPUTE:
             return True
     return False
-
-
-def _has_start(program: hlo.Program, instruction: hlo.Instruction) -> bool:
-    inside = program.computations.get(instruction.called.get("calls", ""), [])
-    return any("AsyncCollectiveStart" in x.rest for x in inside)
 
 
 def _iota(dims: str, order: str | None) -> np.ndarray:
@@ -247,4 +232,4 @@ def _numbers(text: str) -> list[int]:
 
 
 def _rows(grid: np.ndarray) -> Groups:
-    return tuple(tuple(int(n) for n in row) for row in grid)
+    return tuple(map(tuple, grid.tolist()))

@@ -22,13 +22,10 @@ _REMATERIALIZED = "involuntary full rematerialization"
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """A compiled program.
+    """A program compiled by jax, and the seconds that took.
 
-    Attributes:
-        program: of jax; has `as_text` and `memory_analysis`.
-        seconds: that the compiler took.
-        num_rematerialized: arrays that the partitioner makes whole on every device, because it
-            knows no way from one of their shardings to the other; each is a line of its log.
+    `num_rematerialized` counts the arrays that the partitioner makes whole on every device, because
+    it knows no way from one of their shardings to the other; each is a line of its log.
     """
 
     program: Any
@@ -52,10 +49,7 @@ def compile_lowered(lowered: Any, options: Mapping[str, Any] | None = None) -> C
 
 
 def reason(message: str) -> str:
-    """Return in one line why XLA does not compile a program.
-
-    Of a TPU without memory enough it says how much is used of how much; then a page of buffers.
-    """
+    """Return in one line why XLA does not compile a program: of a TPU's page, the memory needed."""
     used = re.search(r"Used ([\d.]+)([KMG]) of ([\d.]+)([KMG]) hbm", message)
     if used is not None:
         return (
@@ -81,11 +75,11 @@ def _unkept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _log() -> Iterator[list[str]]:
-    """Keep a copy of what C++ writes to the process's standard error, which is not sys.stderr.
+    """Copy what C++ writes to the process's standard error, which is not sys.stderr.
 
-    Through another process, which shows the last words of a compiler that ends this one.
+    Another process copies, and so shows the last words of a compiler that ends this one.
     """
-    told = [""]
+    text = [""]
     sys.stderr.flush()
     with tempfile.NamedTemporaryFile() as file:
         kept = os.dup(2)
@@ -93,10 +87,10 @@ def _log() -> Iterator[list[str]]:
         assert copy.stdin is not None
         os.dup2(copy.stdin.fileno(), 2)
         try:
-            yield told
+            yield text
         finally:
             os.dup2(kept, 2)
             os.close(kept)
             copy.stdin.close()
             copy.wait()
-            told[0] = file.read().decode(errors="replace")
+            text[0] = file.read().decode(errors="replace")

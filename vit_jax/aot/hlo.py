@@ -17,13 +17,7 @@ _CALLED = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-    """An array of a type's text.
-
-    Attributes:
-        dtype: XLA's name, such as "bf16".
-        shape: of one device's part.
-        layout: in braces, or "".
-    """
+    """An array: XLA's dtype ("bf16"), the shape of one device's part, the layout in braces."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -47,15 +41,7 @@ class Array:
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One line of a computation.
-
-    Attributes:
-        name: without the percent sign.
-        type: of the result, as text.
-        opcode: such as "fusion".
-        operands: names of other instructions.
-        rest: the attributes behind the operands.
-    """
+    """One line of a computation: `%name = type opcode(operands), rest`; names without "%"."""
 
     name: str
     type: str
@@ -87,15 +73,16 @@ class Program:
     entry: str
     computations: dict[str, list[Instruction]]
 
+    def inside(self, instruction: Instruction, attribute: str = "calls") -> list[Instruction]:
+        """Return the instructions of the computation that an instruction calls; [] for none."""
+        return self.computations.get(instruction.called.get(attribute, ""), [])
+
 
 @dataclasses.dataclass(frozen=True)
 class Visit:
-    """A computation that is run as a schedule of its own: the entry, a loop's body, a branch.
+    """A computation with a schedule of its own: the entry, a loop's body, a branch.
 
-    Attributes:
-        name: of the computation.
-        times: how often a run of the program runs it.
-        loops: how many loops it is in.
+    A run of the program runs it so many `times`, inside so many `loops`.
     """
 
     name: str
@@ -140,14 +127,14 @@ def trip_count(program: Program, loop: Instruction) -> int:
     known = re.search(r'known_trip_count"?:? ?\{"n":"(\d+)"', loop.rest)
     if known is not None:
         return int(known[1])
-    condition = program.computations.get(loop.called.get("condition", ""), [])
-    by_name = {x.name: x for x in condition}
-    compared = [x for x in condition if x.opcode == "compare" and "direction=LT" in x.rest]
-    for inner in (x.called.get("calls", "") for x in condition if x.opcode == "fusion"):
-        compared += [x for x in program.computations.get(inner, []) if "direction=LT" in x.rest]
-    if not compared:
+    condition = program.inside(loop, "condition")
+    compared = [x for x in condition if x.opcode == "compare"]
+    compared += [
+        x for fusion in condition if fusion.opcode == "fusion" for x in program.inside(fusion)
+    ]
+    if not any("direction=LT" in x.rest for x in compared):
         return 1
-    limits = [x for x in by_name.values() if x.opcode == "constant" and x.type.startswith("s32[]")]
+    limits = [x for x in condition if x.opcode == "constant" and x.type.startswith("s32[]")]
     values = [int(n[1]) for x in limits if (n := re.match(r"\((\d+)\)", x.rest))]
     return max(values, default=1)
 

@@ -7,37 +7,21 @@ import re
 
 from vit_jax.aot import hlo
 
-# They name what others hold, or pass it on: `while` carries what is made in and around it.
+# Instructions that name or pass on what others hold: `while` carries what is made around it.
 _NO_MEMORY = frozenset(
     [
-        "parameter",
-        "get-tuple-element",
-        "tuple",
-        "bitcast",
-        "while",
-        "constant",
-        "call",
-        "conditional",
-        "optimization-barrier",
-        "after-all",
-        "copy-start",
-        "send",
-        "send-done",
-        "recv",
-        "recv-done",
+        *("parameter", "get-tuple-element", "tuple", "bitcast", "while", "constant", "call"),
+        *("conditional", "optimization-barrier", "after-all", "copy-start"),
+        *("send", "send-done", "recv", "recv-done"),
     ]
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Temporary:
-    """A kind of array that a program makes.
+    """A kind of array that `count` lines of a program make, and its `layer`.
 
-    Attributes:
-        array: of one device.
-        num_bytes: with a TPU's padding to whole tiles.
-        count: how many lines of the program make one such.
-        layer: what it was traced from, as `layer` writes it.
+    `num_bytes` are those of one device, with a TPU's padding to whole tiles.
     """
 
     array: hlo.Array
@@ -52,8 +36,7 @@ def largest(program: hlo.Program, least: int = 2**20) -> list[Temporary]:
     The text does not tell which of them share memory. These are the results of what the entry and
     the loops' bodies run, without the program's own results: a fair stand-in for its buffers.
     """
-    counts: dict[tuple[str, str], int] = {}
-    arrays: dict[tuple[str, str], hlo.Array] = {}
+    found: dict[tuple[str, str], Temporary] = {}
     for visit in hlo.schedules(program):
         schedule = program.computations[visit.name]
         returned = set(schedule[-1].operands) if visit.loops == 0 else set()
@@ -61,15 +44,11 @@ def largest(program: hlo.Program, least: int = 2**20) -> list[Temporary]:
             if x.opcode in _NO_MEMORY or x.name in returned:
                 continue
             for array in x.arrays:
-                if not array.on_chip and padded_bytes(array) >= least:
-                    key = (str(array), layer(x.op_name))
-                    counts[key] = counts.get(key, 0) + 1
-                    arrays[key] = array
-    found = [
-        Temporary(arrays[key], padded_bytes(arrays[key]), count, key[1])
-        for key, count in counts.items()
-    ]
-    return sorted(found, key=lambda x: -x.num_bytes)
+                size, key = padded_bytes(array), (str(array), layer(x.op_name))
+                if not array.on_chip and size >= least:
+                    count = found[key].count + 1 if key in found else 1
+                    found[key] = Temporary(array, size, count, key[1])
+    return sorted(found.values(), key=lambda x: -x.num_bytes)
 
 
 def padded_bytes(array: hlo.Array) -> int:

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from vit_jax import hardware
 from vit_jax.errors import UserError
@@ -25,8 +25,7 @@ _TPUS = {"v2": 2, "v3": 2, "v4": 3, "v5e": 2, "v5p": 3, "v6e": 2, "tpu7x": 3}
 _TPU_MEMORY = {"v2": 8, "v3": 16, "v4": 32, "v5e": 16, "v5p": 95, "v6e": 32, "tpu7x": 96}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Gpu:
+class _Gpu(NamedTuple):
     """A GPU as XLA's GpuTargetConfigProto describes it (NVIDIA's data sheet and `deviceQuery`)."""
 
     kind: str
@@ -42,26 +41,12 @@ class _Gpu:
 
 _GPUS = {
     "h100": _Gpu(
-        kind="NVIDIA H100 80GB HBM3",
-        capability=(9, 0),
-        cores=132,
-        memory=84942979072,
-        bandwidth=3352320000000,
-        cache=52428800,
-        clock=1.98,
-        shared_block=232448,
-        shared_core=233472,
+        *("NVIDIA H100 80GB HBM3", (9, 0), 132, 84942979072, 3352320000000),
+        *(52428800, 1.98, 232448, 233472),
     ),
     "a100": _Gpu(
-        kind="NVIDIA A100-SXM4-80GB",
-        capability=(8, 0),
-        cores=108,
-        memory=85094825984,
-        bandwidth=2039000000000,
-        cache=41943040,
-        clock=1.41,
-        shared_block=166912,
-        shared_core=167936,
+        *("NVIDIA A100-SXM4-80GB", (8, 0), 108, 85094825984, 2039000000000),
+        *(41943040, 1.41, 166912, 167936),
     ),
 }
 _CUDNN = (9, 10, 0)  # the version that programs are traced for
@@ -73,7 +58,6 @@ class Topology:
     """Hardware to compile for.
 
     Attributes:
-        name: as given, such as "2xv5e:8x8".
         devices: compile-only devices, which hold no memory and run nothing.
         target: what layers choose their kernels by.
         num_slices: TPU slices; hosts of GPUs.
@@ -112,27 +96,26 @@ def describe(name: str) -> Topology:
     """
     found = re.fullmatch(r"(?:(\d+)x(?=[a-z]))?([a-z0-9]+):(\d+(?:x\d+)*)", name)
     if found is None:
-        raise UserError(
-            f"--compile_for={name}: name hardware as GENERATION:SHAPE, like {_EXAMPLES}"
-        )
+        raise _refused(name, f"name hardware as GENERATION:SHAPE, like {_EXAMPLES}")
     slices, kind, shape = int(found[1] or 1), found[2], [int(n) for n in found[3].split("x")]
     if min(slices, *shape) < 1:
-        raise UserError(f"--compile_for={name}: every number must be at least 1, like {_EXAMPLES}")
+        raise _refused(name, f"every number must be at least 1, like {_EXAMPLES}")
     if kind in _GPUS:
         return _gpus(name, kind, slices, shape)
     if kind in _TPUS:
         return _tpus(name, kind, slices, shape)
     known = ", ".join([*_TPUS, *_GPUS])
-    raise UserError(
-        f"--compile_for={name}: unknown hardware {kind}; choose {known}, like {_EXAMPLES}"
-    )
+    raise _refused(name, f"unknown hardware {kind}; choose {known}, like {_EXAMPLES}")
+
+
+def _refused(name: str, why: str) -> UserError:
+    return UserError(f"--compile_for={name}: {why}")
 
 
 def _tpus(name: str, kind: str, slices: int, shape: list[int]) -> Topology:
     if len(shape) != _TPUS[kind]:
-        raise UserError(
-            f"--compile_for={name}: a {kind} slice has {_TPUS[kind]} sides, as {_example(kind)}"
-        )
+        example = f"{kind}:{'x'.join('4' * _TPUS[kind])}"
+        raise _refused(name, f"a {kind} slice has {_TPUS[kind]} sides, as {example}")
     _need("libtpu", "aot-tpu")
     for key, value in _TPU_ENVIRONMENT.items():
         os.environ.setdefault(key, value)
@@ -149,9 +132,7 @@ def _tpus(name: str, kind: str, slices: int, shape: list[int]) -> Topology:
 
 def _gpus(name: str, kind: str, slices: int, shape: list[int]) -> Topology:
     if len(shape) > 2 or slices > 1:
-        raise UserError(
-            f"--compile_for={name}: give {kind}:GPUS for one host or {kind}:HOSTSxGPUS for several"
-        )
+        raise _refused(name, f"give {kind}:GPUS for one host or {kind}:HOSTSxGPUS for several")
     _need("jax_cuda13_plugin", "aot-gpu")
     gpu, hosts = _GPUS[kind], shape[0] if len(shape) == 2 else 1
     devices = _devices(
@@ -168,16 +149,12 @@ def _devices(platform: str, resolved: str, name: str, **options: Any) -> list[An
         return list(topologies.get_topology_desc(resolved, platform, **options).devices)
     except Exception as error:  # the plugins raise what they like, with a C++ trace behind it
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"--compile_for={name}: no such hardware ({reason})") from error
+        raise _refused(name, f"no such hardware ({reason})") from error
 
 
 def _need(module: str, extra: str) -> None:
     if importlib.util.find_spec(module) is None:
         raise UserError(f'--compile_for needs the vendor\'s compiler: pip install -e ".[{extra}]"')
-
-
-def _example(kind: str) -> str:
-    return f"{kind}:{'x'.join('4' * _TPUS[kind])}"
 
 
 def _config(gpu: _Gpu) -> str:
@@ -205,18 +182,15 @@ def cudnn_answers(target: hardware.Target) -> Iterator[None]:
     from jax._src.cudnn import fused_attention_stablehlo as checks  # jax has no public seam
 
     def capability(text: str) -> tuple[int, ...]:
-        return tuple(int(part) for part in text.split("."))
+        return tuple(map(int, text.split(".")))
 
     answers = {
         "check_cudnn_version": lambda: _CUDNN[0] * 10000 + _CUDNN[1] * 100 + _CUDNN[2],
         "check_compute_capability": lambda least: target.capability >= capability(least),
         "is_cuda_compute_capability_equal": lambda other: target.capability == capability(other),
     }
-    before = {name: getattr(checks, name) for name in answers}
-    for name, answer in answers.items():
-        setattr(checks, name, answer)
-    try:
+    with contextlib.ExitStack() as stack:
+        for name, answer in answers.items():
+            stack.callback(setattr, checks, name, getattr(checks, name))
+            setattr(checks, name, answer)
         yield
-    finally:
-        for name, function in before.items():
-            setattr(checks, name, function)

@@ -26,12 +26,12 @@ class CacheTeacher(ConfigOptions):
 def cache_teacher(given: CacheTeacher, cfg: Any) -> int:
     """Write the logits; returns the exit status."""
     # Late: a mistake in the config is reported before the slower half of the imports.
-    from vit_jax import cluster, startup
+    from vit_jax import startup
 
     startup.configure()
     from vit_jax.train import write_cache
 
-    cluster.join()
+    startup.join_cluster()
     assert given.out is not None
     return write_cache.write(cfg, given.out, given.top_k)
 

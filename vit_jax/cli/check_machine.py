@@ -57,16 +57,11 @@ def requirements() -> tuple[list[str], str]:
     return importlib.metadata.requires("vit-jax") or [], "the package's metadata"
 
 
-def packages(wanted: Sequence[str] = (), where: str = "") -> Finding:
-    """Compare what is installed with requirements such as "jax>=0.10.2,<0.11".
-
-    Args:
-        wanted: the requirements, by default vit_jax's; those of an extra are left out.
-        where: they are written, for the message.
-    """
+def packages() -> Finding:
+    """Compare what is installed with the requirements, but for those of an extra."""
     from packaging.requirements import Requirement
 
-    wanted, where = (wanted, where) if wanted else requirements()
+    wanted, where = requirements()
     needed = [Requirement(text) for text in wanted]
     needed = [one for one in needed if not one.marker or one.marker.evaluate({"extra": ""})]
     problems, fixes = [], []
@@ -124,11 +119,8 @@ def judge_devices(
 ) -> Finding | None:
     """Return why an accelerator that is here is not used, or None.
 
-    Args:
-        plugins: jax's, that are installed.
-        files: device files of accelerators, such as /dev/nvidia0.
-        seen: platforms of jax's devices.
-        asked: $JAX_PLATFORMS.
+    `plugins` are jax's, `files` device files such as /dev/nvidia0, `seen` the platforms of jax's
+    devices, `asked` is $JAX_PLATFORMS.
     """
     on_cpu = "cpu" in asked.split(",")
     if set(seen) != {"cpu"} or not (files or (plugins and not on_cpu)):

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from vit_jax import cluster, files, sharding, trees
+from vit_jax import files, sharding, startup, trees
 from vit_jax.analysis.tables import align
 from vit_jax.cli import model_options, options
 from vit_jax.cli.model_options import ModelOptions
@@ -64,15 +64,15 @@ class Evaluate(ModelOptions):
 
 
 def _read(cls: type[Evaluate], argv: Sequence[str]) -> tuple[Evaluate, Trained, MeshConfig]:
-    mesh = MeshConfig()
-    return *model_options.read(cls, argv, {"mesh": mesh}), mesh
+    trees = {"mesh": MeshConfig()}
+    return *model_options.read(cls, argv, trees), trees["mesh"]
 
 
 def evaluate(given: Evaluate, found: Trained, mesh_config: MeshConfig) -> int:
     """Measure what is asked for, print it, write it."""
     if given.severities and not given.corruptions:
         raise UserError("--severities are of corruptions; add --corruptions=all")
-    cluster.join()
+    startup.join_cluster()
     target = open_target(
         found,
         dataset=given.dataset,

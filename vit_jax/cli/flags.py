@@ -2,13 +2,13 @@
 """Command lines with a config file and overrides: every mistake is one line with a suggestion."""
 
 import errno
+import importlib.util
 import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 from ml_collections import config_flags
@@ -30,25 +30,16 @@ if TYPE_CHECKING:
     from vit_jax.config import Config
 
 
-# What the system says of a disk without room: full, over quota, or a file over its limit.
+# Errors of a disk without room: full, over quota, or a file over its limit.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def define(argv: Sequence[str]) -> flags.FlagValues:
-    """Define --config and the flags of its fields, in a set of their own."""
-    values = flags.FlagValues()
-    config_flags.DEFINE_config_file(
-        "config", None, "The run: a file in configs/.", flag_values=values, sys_argv=list(argv)
-    )
-    return values
-
-
-def read_config(argv: Sequence[str], values: flags.FlagValues) -> "Config":
+def read_config(argv: Sequence[str], values: flags.FlagValues | None = None) -> "Config":
     """Parse a command line and return its checked config.
 
     Args:
         argv: the command line, program name first.
-        values: from `define`, with the command's own flags added.
+        values: the command's own flags, where it has some.
 
     Raises:
         UserError: an unknown flag or key, a value of the wrong type, a config that cannot be.
@@ -56,54 +47,49 @@ def read_config(argv: Sequence[str], values: flags.FlagValues) -> "Config":
     config = value_of("config", argv)
     if config is None:
         raise UserError(f"which run? add --config=FILE, one of: {', '.join(config_files.names())}")
-    path = Path(config.split(":")[0])
-    if not os.path.isfile(path):  # unlike pathlib's, False of a name that is too long
+    if not os.path.isfile(config.partition(":")[0]):  # unlike pathlib's, False of a long name
         raise config_files.unknown(config)
+    base = _load(config)
     # Late: help and a mistyped file are answered before jax is imported.
-    from vit_jax.config import Config, check, check_types
+    from vit_jax.config import check
     from vit_jax.models import ModelConfig, refuse_name
 
-    override = re.compile(r"--?(?:no)?config\.([^=]*)(?:=(.*))?", re.DOTALL)
-    overrides = [found.groups() for word in argv[1:] if (found := override.fullmatch(word))]
+    for word in argv[1:]:
+        found = re.fullmatch(r"--?(?:no)?config\.([^=]*)(?:=(.*))?", word, re.DOTALL)
+        if found and isinstance(value_at(base, found[1]), ModelConfig):
+            told = (
+                f", in the config file; a flag sets one field of it, --config.{found[1]}.depth=12"
+            )
+            refuse_name(found[2], f"--config.{found[1]}={found[2]}", told)
+    values = flags.FlagValues() if values is None else values
+    trees = {"config": base}
+    parse(without("config", argv), values, trees=trees)
+    check(trees["config"])
+    return trees["config"]
+
+
+def _load(config: str) -> "Config":
+    """Return what get_config() of a file returns, which FILE:ARGUMENT passes an argument."""
+    from vit_jax.config import Config, check_types
+
+    path, _, argument = config.partition(":")
+    spec = importlib.util.spec_from_file_location("vit_jax_config", path)
+    assert spec is not None, path
+    assert spec.loader is not None, path
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     try:
-        # First without overrides: an unknown key is then looked up in the config itself.
-        plain = [argv[0], f"--config={config}"]
-        bare = flags.FlagValues()
-        config_flags.DEFINE_config_file("config", flag_values=bare, sys_argv=plain)
-        bare(plain)
-        base = bare["config"].value
+        spec.loader.exec_module(module)
+        base = module.get_config(argument) if ":" in config else module.get_config()
         if not isinstance(base, Config):
             raise UserError(f"{path}: get_config() must return a vit_jax.config.Config")
         check_types(base)
+    except UserError:
+        raise
     except Exception as error:  # whatever a user's own file does
-        cause = _without_wrapping(error)
-        if isinstance(cause, UserError):
-            raise cause from None
-        told, _, argument = config.partition(":")
-        if argument and str(cause).startswith("get_config() takes 0 positional arguments"):
-            raise UserError(f"{told} takes no argument; drop ':{argument}'") from error
-        raise UserError(f"{path} cannot be read: {type(cause).__name__}: {cause}") from error
-    for field, value in overrides:
-        if isinstance(value_at(base, field), ModelConfig):
-            refuse_name(
-                value,
-                f"--config.{field}={value}",
-                f", in the config file; a flag sets one field of it, --config.{field}.depth=12",
-            )
-        check_value_path(base, field)
-    parse(argv, values, tree={"config": base})
-    cfg = cast(Config, values["config"].value)
-    check(cfg)
-    return cfg
-
-
-def _without_wrapping(error: BaseException) -> BaseException:
-    """Return what a config file raised, which config_flags and absl wrap with its traceback."""
-    while error.__context__ is not None and (
-        isinstance(error, flags.Error) or str(error).startswith("Error whilst parsing config file")
-    ):
-        error = error.__context__
-    return error
+        if argument and str(error).startswith("get_config() takes 0 positional arguments"):
+            raise UserError(f"{path} takes no argument; drop ':{argument}'") from error
+        raise UserError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+    return base
 
 
 def parse(
@@ -111,7 +97,7 @@ def parse(
     values: flags.FlagValues,
     *,
     positional: bool = False,
-    tree: Mapping[str, Any] | None = None,
+    trees: dict[str, Any] | None = None,
 ) -> list[str]:
     """Parse a command line and return its arguments that are no flags, where it may have some.
 
@@ -119,29 +105,37 @@ def parse(
         argv: the command line, program name first.
         values: the flags.
         positional: whether it may have arguments that are no flags.
-        tree: configs by the names of their flags: an unknown `--lr` may be a field of theirs.
+        trees: dataclasses by name; each gives way to what flags `--NAME.FIELD` make of it. An
+            unknown `--lr` may be one of their fields.
 
     Raises:
         UserError: an unknown flag, a value of the wrong type, anything that is no flag.
     """
+    for name, base in (trees or {}).items():
+        for word in argv[1:]:
+            if found := re.match(rf"--?(?:no)?{name}\.([^=]*)", word):
+                check_value_path(base, found[1], root=name)
+        config_flags.DEFINE_config_dataclass(name, base, flag_values=values, sys_argv=list(argv))
     values.set_gnu_getopt(positional)  # flags after other arguments
     try:
         rest = values(list(argv))
     except flags.UnrecognizedFlagError as error:
-        near = nearest(tree, error.flagname, alike=1) if tree else []
+        near = nearest(trees, error.flagname, alike=1) if trees else []
         if near:
             told = f"unknown flag '--{error.flagname}'; {did_you_mean(near)}"
             raise UserError(told) from error
         raise errors.unknown("flag", "--" + error.flagname, [f"--{n}" for n in values]) from error
     except (flags.Error, ValueError, TypeError) as error:
         raise UserError(_in_words(error, values, argv)) from error
+    if trees:
+        trees |= {name: values[name].value for name in trees}
     if len(rest) > 1 and not positional:
         raise UserError(f"unexpected argument {rest[1]!r}; flags are written --name=value")
     return rest[1:]
 
 
 def _in_words(error: Exception, values: flags.FlagValues, argv: Sequence[str]) -> str:
-    """Say of what form the value should be; of what is wrong beside values, absl says it."""
+    """Return the message of a parse error: what a mistaken value must be, else absl's own text."""
     found = re.match(r"flag --([\w.]+)=", str(error))
     if not found or found[1] not in values:
         return " ".join(str(error).split())
@@ -186,7 +180,7 @@ def _status(failure: BaseException, *, debug: bool) -> int:
                 f"{what}{error.strerror}; make room, then start the same command again", debug=debug
             )
             return errors.IO_ERROR
-        # Of a path that a user named, wherever it is first looked at.
+        # The user named this path; any part of the code may be the first to open it.
         if error.errno in (errno.ENAMETOOLONG, errno.EACCES) and what:
             tell(f"{what}{error.strerror}", debug=debug)
             return UserError.status
@@ -215,3 +209,12 @@ def value_of(name: str, argv: Sequence[str]) -> str | None:
         if match:
             return match[1]
     return None
+
+
+def without(name: str, argv: Sequence[str]) -> list[str]:
+    """Return a command line without --name and its value; `--name.FIELD` stays."""
+    rest = list(argv)
+    for i, argument in enumerate(rest):
+        if re.fullmatch(rf"--?{name}(=.*)?", argument, re.DOTALL):
+            return rest[:i] + rest[i + (1 if "=" in argument else 2) :]
+    return rest

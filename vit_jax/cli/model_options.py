@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from absl import flags as absl_flags
-
 from vit_jax import fields, files, models, startup
 from vit_jax.cli import flags, options
 from vit_jax.cli.options import Options, flag
@@ -75,7 +73,7 @@ def read(
     Args:
         cls: the verb's flags.
         argv: the command line, program name first.
-        trees: dataclasses of the verb's own whose fields are flags; they are set in place.
+        trees: dataclasses of the verb's own, as in `flags.parse`.
 
     Raises:
         UserError: an unknown flag or field, a value of the wrong type, no such weights.
@@ -85,23 +83,23 @@ def read(
         raise UserError(cls.__dataclass_fields__["from_"].metadata["ask"])
     startup.configure()
     found = describe(source, model=None if variant is None else models.variant(variant))
-    bases: dict[str, Any] = {"model": dataclasses.replace(found.model), **(trees or {})}
+    bases: dict[str, Any] = {} if trees is None else trees
+    bases["model"] = found.model
     if issubclass(cls, InputOptions):
-        bases["transform"] = dataclasses.replace(found.transform)
-    rest, values = _without_variant(argv), absl_flags.FlagValues()
-    given = options.parsed(cls, rest, values, **bases)
-    changed: dict[str, Any] = {name: values[name].value for name in bases}
-    for name, config in changed.items():
-        fields.conform(config, f"{name}.")
+        bases["transform"] = found.transform
+    rest = flags.without("model", argv)
+    given = options.read_trees(cls, rest, bases)
+    for name, base in bases.items():
+        fields.conform(base, f"{name}.")
     if given.ema and (found.config is None or not found.config.ema_decay):
         raise UserError(f"{source} holds no moving average to choose: leave --ema out")
     if given.ema is not None:
         found = dataclasses.replace(found, ema=given.ema)
-    found = with_model(found, changed["model"])
+    found = with_model(found, bases["model"])
     if isinstance(given, InputOptions):
         words = [re.match(r"--?(?:no)?transform\.([^=]+)", word) for word in rest]
         given.transform = tuple(word[1] for word in words if word)
-        found = _with_input(found, given, changed["transform"])
+        found = _with_input(found, given, bases["transform"])
     return given, found
 
 
@@ -132,15 +130,6 @@ def _with_input(found: Trained, given: InputOptions, transform: Any) -> Trained:
     if told:
         print(told, file=sys.stderr)
     return found
-
-
-def _without_variant(argv: Sequence[str]) -> list[str]:
-    # `--model=NAME` and `--model NAME` are read here, `--model.FIELD` by the flags' own parser.
-    rest = list(argv)
-    for i, argument in enumerate(rest):
-        if re.fullmatch(r"--?model(=.*)?", argument):
-            return rest[:i] + rest[i + (1 if "=" in argument else 2) :]
-    return rest
 
 
 def _names(file: Path) -> list[str]:

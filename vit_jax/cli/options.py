@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from absl import flags as absl_flags
-from ml_collections import config_flags
 
 from vit_jax import fields
 from vit_jax.cli import flags
 from vit_jax.errors import UserError
-from vit_jax.field_names import check_value_path, words
+from vit_jax.field_names import words
 
 _WIDTH, _INDENT = 100, 26  # of the help
 # What stands for a value in the help, by its type.
@@ -106,42 +105,34 @@ def run(
 
 def read_options(cls: type[Kind], argv: Sequence[str]) -> tuple[Kind]:
     """Read a command line."""
-    values = absl_flags.FlagValues()
-    return (parsed(cls, argv, values),)
+    return (read_trees(cls, argv, {}),)
 
 
 def read_config(cls: type[Kind], argv: Sequence[str]) -> tuple[Kind, Any]:
     """Read a command line with --config; returns the options and the checked Config."""
-    values = flags.define(argv)
-    define(cls, values)
+    values = _defined(cls)
     cfg = flags.read_config(argv, values)
-    return filled(cls, values, []), cfg
+    return _filled(cls, values, []), cfg
 
 
-def parsed(
-    cls: type[Kind], argv: Sequence[str], values: absl_flags.FlagValues, **trees: Any
-) -> Kind:
-    """Read a command line, with flags `--NAME.FIELD` for the dataclasses `trees`."""
-    define(cls, values)
-    for name, config in trees.items():
-        for word in argv[1:]:
-            if found := re.match(rf"--?(?:no)?{name}\.([^=]+)", word):
-                check_value_path(config, found[1], root=name)
-        config_flags.DEFINE_config_dataclass(name, config, flag_values=values, sys_argv=list(argv))
+def read_trees(cls: type[Kind], argv: Sequence[str], trees: dict[str, Any]) -> Kind:
+    """Read a command line; `trees` as in `flags.parse`."""
+    values = _defined(cls)
     takes_arguments = any(field.metadata["form"][:1] == "[" for field in dataclasses.fields(cls))
-    rest = flags.parse(argv, values, positional=takes_arguments, tree=trees)
-    return filled(cls, values, rest)
+    rest = flags.parse(argv, values, positional=takes_arguments, trees=trees)
+    return _filled(cls, values, rest)
 
 
-def define(cls: type[Options], values: absl_flags.FlagValues) -> None:
-    """Define the flags of a class."""
+def _defined(cls: type[Options]) -> absl_flags.FlagValues:
+    values = absl_flags.FlagValues()
     for field, kind in _fields(cls):
         if not field.metadata["form"].startswith(_OTHERS):
             make: Any = absl_flags.DEFINE_bool if kind is bool else absl_flags.DEFINE_string
             make(_name(field), None, field.metadata["help"], flag_values=values)
+    return values
 
 
-def filled(cls: type[Kind], values: absl_flags.FlagValues, rest: Sequence[str]) -> Kind:
+def _filled(cls: type[Kind], values: absl_flags.FlagValues, rest: Sequence[str]) -> Kind:
     """Return the options that parsed flags, and the arguments that are no flags, come to.
 
     Raises:
@@ -158,7 +149,8 @@ def filled(cls: type[Kind], values: absl_flags.FlagValues, rest: Sequence[str]) 
             given[field.name] = _read(kind, form.strip("[]"), rest[0], field)
         elif not form.startswith(_OTHERS) and values[name].present:
             given[field.name] = _read(kind, f"--{name}", values[name].value, field)
-        asked = field.metadata["ask"] and not form.startswith(_OTHERS[1:])
+    for field, _ in _fields(cls):
+        asked = field.metadata["ask"] and not field.metadata["form"].startswith(_OTHERS[1:])
         if asked and given.get(field.name, field.default) == field.default:
             raise UserError(field.metadata["ask"])
     return cls(**given)
@@ -221,7 +213,8 @@ def help_text(cls: type[Options]) -> str:
 
 def usage(cls: type[Options]) -> str:
     """Return how a verb is called: its name, the flags that it needs, its arguments."""
-    verb, arguments = f"python -m vit_jax {Path(inspect.getfile(cls)).stem}", []
+    name = Path(inspect.getfile(cls)).stem.replace("sweep_", "sweep ")
+    verb, arguments = f"python -m vit_jax {name}", []
     for field, kind in _fields(cls):
         form, needed = field.metadata["form"], field.metadata["ask"]
         if form[:1] == "[":

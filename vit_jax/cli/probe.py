@@ -141,9 +141,9 @@ def _check(given: Probe) -> None:
     if given.methods == ("none",):
         given.methods = ()
     given.methods = tuple(dict.fromkeys(given.methods))
-    given.shots, given.l2, given.k = (
-        tuple(dict.fromkeys(each)) for each in (given.shots, given.l2, given.k)
-    )
+    given.shots = tuple(dict.fromkeys(given.shots))
+    given.l2 = tuple(dict.fromkeys(given.l2))
+    given.k = tuple(dict.fromkeys(given.k))
     for name in given.methods:
         if name not in METHODS:
             raise errors.unknown("method", name, METHODS)

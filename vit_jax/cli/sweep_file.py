@@ -8,10 +8,11 @@ import importlib.util
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from vit_jax import errors
 from vit_jax.cli import flags as cli_flags
+from vit_jax.cli import options
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.sweeps import point as point_lib
@@ -19,6 +20,8 @@ from vit_jax.sweeps.grid import Overrides
 from vit_jax.sweeps.point import Point
 from vit_jax.sweeps.price import Device, price, seconds
 
+Kind = TypeVar("Kind", bound=options.Options)
+NO_FILE = "which sweep? name a FILE of configs/sweeps"
 _DIRECTORY = Path("configs/sweeps")
 _KNOWN = ("CONFIG", "METRIC", "TRIALS", "SAMPLER", "PRUNER")
 
@@ -155,7 +158,7 @@ def make(file: SweepFile, overrides: Overrides, name: str, device: Device | None
 def read_config(config: str, overrides: Overrides) -> Config:
     """Read a base file with overrides, as `main.py` will."""
     argv = ["main.py", *point_lib.arguments(config, overrides)]
-    return cli_flags.read_config(argv, cli_flags.define(argv))
+    return cli_flags.read_config(argv)
 
 
 def _check_metric(cfg: Config, metric: str) -> None:
@@ -170,19 +173,9 @@ def _check_metric(cfg: Config, metric: str) -> None:
         raise errors.unknown("METRIC", metric, measured)
 
 
-def extra_overrides(arguments: Sequence[str]) -> Overrides:
-    """Read `--config.FIELD=VALUE` arguments of the command line as overrides of every point.
-
-    Raises:
-        UserError: an argument of another form.
-    """
-    found: Overrides = {}
-    for argument in arguments:
-        match = re.fullmatch(r"--config\.([\w.]+)=(.*)", argument, flags=re.DOTALL)
-        if match is None:
-            raise UserError(
-                f"unexpected argument {argument!r}; fields of all runs are set by "
-                "--config.FIELD=VALUE"
-            )
-        found[match[1]] = match[2]
-    return found
+def read_options(cls: type[Kind], argv: Sequence[str]) -> tuple[Kind, Overrides]:
+    """Read a command line, and the fields that `--config.FIELD=VALUE` sets in all runs."""
+    words = [re.fullmatch(r"--config\.([\w.]+)=(.*)", word, flags=re.DOTALL) for word in argv]
+    rest = [word for word, found in zip(argv, words, strict=True) if not found]
+    (given,) = options.read_options(cls, rest)
+    return given, {word[1]: word[2] for word in words if word}

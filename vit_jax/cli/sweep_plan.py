@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`sweep plan`: the manifest of a sweep and its price."""
 
+import dataclasses
 import sys
 from pathlib import Path
 
 from vit_jax.analysis.tables import format_flops
-from vit_jax.cli import sweep_file
+from vit_jax.cli import options, sweep_file
+from vit_jax.cli.options import Options, flag
 from vit_jax.cli.sweep_file import SweepFile
 from vit_jax.durations import format_duration
 from vit_jax.errors import UserError
@@ -16,29 +18,39 @@ from vit_jax.sweeps.point import Point
 from vit_jax.sweeps.price import Device, find_device
 
 
-def plan(
-    path: Path,
-    extra: Overrides,
-    out: Path | None,
-    device_name: str,
-    num_devices: int,
-    price: float | None,
-) -> int:
-    """Print the points as JSON lines, and their total on standard error; arguments as the flags."""
-    file = sweep_file.read(path)
-    device = find_device(device_name, num_devices)
+@dataclasses.dataclass(kw_only=True)
+class Plan(Options):
+    """Prints one JSON line for each run of FILE, and on standard error what all of them cost.
+
+    Makes no array and reads no image. --config.FIELD=VALUE sets a field of all runs.
+    """
+
+    file: Path = flag(Path(), "a file of configs/sweeps", "[FILE]", ask=sweep_file.NO_FILE)
+    out: Path | None = flag(None, "write the lines to DIR/manifest.jsonl", "DIR")
+    device: str = flag(
+        "here",
+        "by which time is estimated: v4, v5e, v5p, v6e, H100, or the FLOP/s that training reaches, "
+        "such as 2e12",
+    )
+    num_devices: int = flag(1, "devices that share each run", least=1)
+    price: float | None = flag(None, "of a device and hour, any currency")
+
+
+def plan(given: Plan, extra: Overrides) -> None:
+    """Print the points as JSON lines, and their total on standard error."""
+    file = sweep_file.read(given.file)
+    device = find_device(given.device, given.num_devices)
     drawn = file.search is not None
     points = draw(file, device, extra) if drawn else sweep_file.points(file, device, extra)
     for point in points:
         print(point_lib.to_line(point))
-    if out is not None:
+    if given.out is not None:
         if drawn:
             raise UserError(f"{file.path} is a search: its points come up as it runs; drop --out")
-        write(out, points)
-    print(total(points, device, price), file=sys.stderr)
+        write(given.out, points)
+    print(total(points, device, given.price), file=sys.stderr)
     if drawn:
         print("(of a search: trials drawn at random, all run to their end)", file=sys.stderr)
-    return 0
 
 
 def draw(file: SweepFile, device: Device, extra: Overrides) -> list[Point]:
@@ -96,3 +108,6 @@ def total(points: list[Point], device: Device, price: float | None) -> str:
 def _span(texts: list[str]) -> str:
     """Write a least and a most, once where they read the same."""
     return " to ".join(dict.fromkeys(texts))
+
+
+main = options.verb(Plan, plan, sweep_file.read_options)

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`sweep report`: laws fitted to the finished runs, as a picture, a page and numbers."""
 
+import dataclasses
 import json
 from pathlib import Path
 
-from vit_jax.cli import sweep_status
+from vit_jax.cli import options, sweep_status
+from vit_jax.cli.options import Options, flag
 from vit_jax.errors import UserError
 from vit_jax.sweeps import laws, point, results
 from vit_jax.visual import sweep_figure, sweep_page
@@ -13,17 +15,29 @@ PICTURE, PAGE, FITS = "report.png", "report.html", "fits.json"
 _SIZES = 3  # different numbers of parameters that make a sweep one of sizes
 
 
-def report(place: Path, title: str) -> int:
-    """Write the report of the sweep in `place`, and print what was found.
+@dataclasses.dataclass(kw_only=True)
+class Report(Options):
+    """Fits scaling laws to the finished runs.
+
+    Writes report.png, report.html and fits.json to DIR.
+    """
+
+    place: Path = flag(Path(), "the sweep", "[DIR]", ask=sweep_status.NO_PLACE)
+    title: str = flag("", "of the page; by default the directory's name")
+
+
+def report(given: Report) -> None:
+    """Write the report of a sweep, and print what was found.
 
     Raises:
         UserError: no run has finished, or the metric is one that grows.
     """
+    place = given.place
     found = results.read(place, point.read_manifest(place))
     finished = [result for result in found if result.value is not None]
     if not finished:
         raise UserError(f"of the {len(found)} runs in {place} none has finished; start: sweep run")
-    metric, title = found[0].point.metric, title or place.resolve().name
+    metric, title = found[0].point.metric, given.title or place.resolve().name
     fitted = None
     sized = len({result.point.params for result in finished}) >= _SIZES
     if sized and metric.endswith("loss"):
@@ -50,4 +64,6 @@ def report(place: Path, title: str) -> int:
     )
     written = [PICTURE, PAGE, *([FITS] if fitted is not None else [])]
     print("wrote " + ", ".join(str(place / name) for name in written))
-    return 0
+
+
+main = options.verb(Report, report)

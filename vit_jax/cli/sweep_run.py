@@ -3,6 +3,7 @@
 
 import concurrent.futures
 import copy
+import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,14 +11,15 @@ from typing import Any
 
 import jax
 
-from vit_jax.cli import sweep_file, sweep_plan, sweep_status
+from vit_jax.cli import options, sweep_file, sweep_plan, sweep_status
+from vit_jax.cli.options import Options, flag
 from vit_jax.cli.sweep_file import SweepFile
 from vit_jax.errors import UserError
-from vit_jax.sweeps import devices, point, queue, results
-from vit_jax.sweeps.claim import claim
+from vit_jax.sweeps import point, queue, results, sharing
 from vit_jax.sweeps.grid import Overrides
 from vit_jax.sweeps.point import Point
 from vit_jax.sweeps.results import State
+from vit_jax.sweeps.sharing import claim
 from vit_jax.sweeps.trial import Stopping
 from vit_jax.sweeps.worker import Worker
 from vit_jax.train import workdir
@@ -26,15 +28,30 @@ from vit_jax.train.stop import INTERRUPTED
 _SOME_FAILED = 1
 
 
-def run(
-    target: Path, extra: Overrides, out: Path | None, num_workers: int, index: int | None
-) -> int:
-    """Train what has not finished; arguments as the flags. Returns the exit status."""
+@dataclasses.dataclass(kw_only=True)
+class Run(Options):
+    """Trains every run of FILE, or of the manifest in DIR, that has not finished.
+
+    Start it as often and on as many machines as you like, with one shared DIR.
+    --config.FIELD=VALUE sets a field of all runs of FILE. Exit status: 0 all have finished, 1 some
+    failed, 75 stopped by a signal (the same command continues).
+    """
+
+    target: Path = flag(
+        Path(), "a file of configs/sweeps, or a sweep", "[FILE|DIR]", ask=sweep_file.NO_FILE
+    )
+    out: Path | None = flag(None, "where FILE's runs are kept", "DIR")
+    workers: int = flag(1, "runs at a time on this machine", least=1)
+    index: int | None = flag(None, "train line N of the manifest alone, counted from 0")
+
+
+def run(given: Run, extra: Overrides) -> int:
+    """Train what has not finished; returns the exit status."""
     # The devices are the runs': a process that only looks at a GPU takes most of its memory.
     jax.config.update("jax_platforms", "cpu")
-    file, place = _open(target, out, extra)
+    file, place = _open(given.target, given.out, extra)
     search = file if file is not None and file.search is not None else None
-    if search is not None and index is not None:
+    if search is not None and given.index is not None:
         raise UserError(f"{search.path} is a search: its points come up as it runs; drop --index")
     with Stopping() as stopping:
         workers = [
@@ -42,18 +59,18 @@ def run(
                 place=place,
                 stopping=stopping,
                 since=time.time(),
-                environment=devices.share(i, num_workers),
-                say=_say if num_workers == 1 else _numbered(i + 1),
+                environment=sharing.share(i, given.workers),
+                say=_say if given.workers == 1 else _numbered(i + 1),
             )
-            for i in range(num_workers)
+            for i in range(given.workers)
         ]
         if search is not None:
             _each(workers, lambda worker, i: _search(worker, i, search, extra))
             points = point.read_manifest(place)
         else:
             points = point.read_manifest(place)
-            if index is not None:
-                points = [_indexed(points, index)]
+            if given.index is not None:
+                points = [_indexed(points, given.index)]
                 _train_one(workers[0], points[0])
             else:
                 _say(sweep_status.summary(results.read(place, points)))
@@ -86,7 +103,7 @@ def _each(workers: Sequence[Worker], work: Any) -> None:
     """Let every worker work, each in a thread with its share of the cores, until all have ended."""
 
     def begin(i: int) -> None:
-        devices.keep_to_cores(i, len(workers))
+        sharing.keep_to_cores(i, len(workers))
         try:
             work(workers[i], i)
         except BaseException:
@@ -150,3 +167,6 @@ def _say(text: str) -> None:
 
 def _numbered(worker: int) -> Any:
     return lambda text: _say(f"worker {worker}: {text}")
+
+
+main = options.verb(Run, run, sweep_file.read_options)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`sweep status`: a table of what every run is doing."""
 
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -11,10 +12,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from vit_jax.cli import options
+from vit_jax.cli.options import Options, flag
 from vit_jax.durations import format_duration
 from vit_jax.sweeps import point, results
 from vit_jax.sweeps.results import Result, State
 
+NO_PLACE = "which sweep? name its DIR"
 _EVERY = 2.0  # seconds between two looks
 # In the order in which a screen that is too small shows them.
 _COLOURS = {
@@ -27,15 +31,23 @@ _COLOURS = {
 }
 
 
-def status(place: Path, *, once: bool) -> int:
+@dataclasses.dataclass(kw_only=True)
+class Status(Options):
+    """Shows what every run is doing: on a terminal until all have ended."""
+
+    place: Path = flag(Path(), "the sweep", "[DIR]", ask=NO_PLACE)
+    once: bool = flag(False, "print the table and end")
+
+
+def status(given: Status) -> None:
     """Show the table: on a terminal until all runs have ended, else once."""
-    console = Console(highlight=False)
+    console, place = Console(highlight=False), given.place
     found = results.read(place, point.read_manifest(place))
-    if once or not console.is_terminal:
+    if given.once or not console.is_terminal:
         console.width = max(console.width, 160)  # of a pipe it would be 80
         console.print(table(found))
         console.print(summary(found))
-        return 0
+        return
     with Live(console=console, screen=False, auto_refresh=False) as live:
         while True:
             grid = Table.grid()
@@ -43,7 +55,7 @@ def status(place: Path, *, once: bool) -> int:
             grid.add_row(summary(found))
             live.update(grid, refresh=True)
             if all(is_over(result) for result in found):
-                return 0
+                return
             time.sleep(_EVERY)
             found = results.read(place, point.read_manifest(place))
 
@@ -107,3 +119,6 @@ def remaining_seconds(found: Sequence[Result]) -> float | None:
 
 def _done(result: Result) -> float:
     return result.point.flops * min(result.step / result.point.steps, 1.0)
+
+
+main = options.verb(Status, status)

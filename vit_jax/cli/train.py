@@ -28,8 +28,8 @@ class Train(ConfigOptions):
     workdir: Path | None = flag(None, "where the run is kept", "DIR")
     dry_run: bool = flag(False, "print the config, sizes and costs by shapes, write nothing")
     all_fields: bool = flag(False, "with --dry_run: show the fields at their defaults, too")
-    compile_for: str = flag(
-        "",
+    compile_for: str | None = flag(
+        None,
         "compile it for hardware that is not here (v5e:16x16, 2xv5e:8x8, h100:8x8), print memory, "
         "traffic and time, write nothing",
     )
@@ -42,12 +42,12 @@ class Train(ConfigOptions):
 
 def train(given: Train, cfg: Any) -> int:
     """Train, or print one of the two reports; returns the exit status."""
-    if given.compile_for and given.dry_run:
+    if given.compile_for is not None and given.dry_run:
         raise UserError("--dry_run and --compile_for are two reports; ask for one of them")
     # Late: a mistake in the config is reported before the slower half of the imports.
     from vit_jax import startup
 
-    if given.compile_for:
+    if given.compile_for is not None:
         startup.stay_on_cpu()
     startup.configure()
     from vit_jax.train import profile, workdir
@@ -55,18 +55,17 @@ def train(given: Train, cfg: Any) -> int:
     if given.workdir:
         workdir.check(given.workdir.absolute())
     window = profile.read_window(given.profile) if given.profile else None
-    if given.dry_run or given.compile_for:
+    if given.dry_run or given.compile_for is not None:
         return _report(given, cfg)
     if not given.workdir:
         raise UserError("where to? add --workdir=DIR (or --dry_run to write nothing)")
     import jax
 
-    from vit_jax import cluster
     from vit_jax.checkpoints.checkpointer import SaveFailed
     from vit_jax.train.loop import fit
     from vit_jax.train.lost_process import LostProcess, leave, other_processes
 
-    cluster.join()
+    startup.join_cluster()
     try:
         with other_processes(), output.outlive_readers():
             return fit(
@@ -85,7 +84,7 @@ def train(given: Train, cfg: Any) -> int:
 
 def _report(given: Train, cfg: Any) -> int:
     """Print what a run would be, here or on other hardware."""
-    if given.dry_run:
+    if given.compile_for is None:
         from vit_jax.cli.dry_run import dry_run
         from vit_jax.cli.show_config import show
 

@@ -27,7 +27,7 @@ class Attention(ModelOptions):
     """Draws where a model looks: NAME_attention.png of each image, and attention_distance.png.
 
     The first shows it over the image, in all and by layer and head, the second how far heads look.
-    Of networks without attention, the class activation map. An IMAGE is a file, a folder, a
+    Networks without attention show their class activation map. An IMAGE is a file, a folder, a
     pattern, or - for a list on stdin.
 
       python -m vit_jax visualize --attention --from=runs/vit_mu_digits docs/images/digits
@@ -51,7 +51,7 @@ class Attention(ModelOptions):
 class Weights(WeightsOptions):
     """Draws weights: patch_filters.png and positions.png.
 
-    Of a ConViT gates.png, of a Swin relative_bias.png.
+    A ConViT adds gates.png, a Swin relative_bias.png.
 
       python -m vit_jax visualize --weights --from=runs/vit_mu_digits
     """
@@ -146,9 +146,9 @@ def _read_augmentations(cls: type[Augmentations], argv: Sequence[str]) -> tuple[
 
 # Each mode reads the rest of the command line, and knows no flag of another.
 _MODES = {
+    "--augmentations": (Augmentations, augmentations, _read_augmentations),
     "--attention": (Attention, attention, model_options.read),
     "--weights": (Weights, weights, model_options.read),
-    "--augmentations": (Augmentations, augmentations, _read_augmentations),
 }
 
 

@@ -153,12 +153,12 @@ def _files(root: Path, split: str, classes: list[str], layout: str) -> list[str]
 
 def _tell_twins(folder: str, images: list[str]) -> None:
     """Warn of files that differ in their suffix alone."""
+    if len({path.rpartition(".")[0] for path in images}) == len(images):
+        return
     by_stem: dict[str, list[str]] = collections.defaultdict(list)
     for path in sorted(images):
         by_stem[path.rpartition(".")[0]].append(shown(path.rpartition("/")[2]))
     twins = [names for names in by_stem.values() if len(names) > 1]
-    if not twins:
-        return
     one, two = twins[0][:2]
     more = f", and {len(twins) - 1} more such" if len(twins) > 1 else ""
     _warn_once(

@@ -52,7 +52,7 @@ def open_splits(found: Trained, dataset: str, data_dir: str, *splits: str) -> li
             f"{found.ref} does not say what to probe it on; add --dataset=NAME or "
             "--dataset=folder:DIR"
         )
-    # Of another dataset, or of the same when it is named, all classes: probes may know others.
+    # A dataset that is named keeps all of its classes: probes may know other ones than the run.
     classes = cfg.classes if cfg and not dataset else ()
     name, sources = dataset or (cfg.name if cfg else ""), []
     for part, split in zip(PARTS, splits, strict=True):

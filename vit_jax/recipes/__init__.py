@@ -10,7 +10,7 @@ def choose(kind: str, name: str, choices: Iterable[str]) -> str:
     """Return a config's argument, `--config=FILE:name`, if it is one of `choices`.
 
     Raises:
-        UserError: it is none; all of them are listed.
+        UserError: another argument; the message lists all valid ones.
     """
     valid = list(choices)
     if name not in valid:

@@ -40,9 +40,7 @@ def zipped(*axes: Iterable[Overrides]) -> Iterator[Overrides]:
     return map(_merged, zip(*columns, strict=True))
 
 
-def chain(*axes: Iterable[Overrides]) -> Iterator[Overrides]:
-    """Return all of the first, then all of the second, and so on."""
-    return itertools.chain(*axes)
+chain = itertools.chain  # all of the first axis, then all of the second, and so on
 
 
 def log_spaced(low: float, high: float, count: int) -> list[float]:

@@ -38,11 +38,10 @@ class Laws:
     """What was fitted to one group of runs.
 
     Attributes:
-        runs: those that the laws are of.
-        others: by what sets them apart, runs that may follow another law: of fewer images, say.
+        others: by what sets them apart, runs that may follow another law: fewer images, say.
         frontier: the runs that none beats.
-        compute: value against compute, of the frontier.
-        held_out: how the law of the smaller ones of them predicts the largest.
+        compute: value against compute, on the frontier.
+        held_out: how the law of its smaller runs predicts the largest.
         joint: value against parameters and examples.
         isoflop: the best size for each compute.
         shapes: by field, the best width, depth or MLP width for each compute.
@@ -116,17 +115,13 @@ def fit(place: Path, found: Sequence[Result]) -> Laws:
     best = tried("frontier", lambda: scaling.frontier(flops, values, tolerance=_ONE_BUDGET))
     frontier = [] if best is None else [runs[i] for i in best]
     _, _, costs, losses = _columns(frontier)
+    power = scaling.fit_power_law
     return Laws(
         runs=runs,
-        others={
-            label: [run for run, _ in group] for label, group in groups.items() if label != main
-        },
+        others={name: [run for run, _ in group] for name, group in groups.items() if name != main},
         frontier=frontier,
-        compute=tried("compute", lambda: scaling.fit_power_law(costs, losses)),
-        held_out=tried(
-            "held out",
-            lambda: scaling.held_out(scaling.fit_power_law, (costs,), losses, costs),
-        ),
+        compute=tried("compute", lambda: power(costs, losses)),
+        held_out=tried("held out", lambda: scaling.held_out(power, (costs,), losses, costs)),
         joint=tried("joint", lambda: scaling.fit_chinchilla(params, examples, values, flops=flops)),
         isoflop=tried(
             "isoflop", lambda: scaling.fit_isoflop(params, values, flops, examples=examples)
@@ -137,12 +132,8 @@ def fit(place: Path, found: Sequence[Result]) -> Laws:
 
 
 def _columns(runs: Sequence[Run]) -> tuple[list[float], ...]:
-    return (
-        [float(run.params) for run in runs],
-        [float(run.examples) for run in runs],
-        [run.flops for run in runs],
-        [run.value for run in runs],
-    )
+    """Return parameters, examples, FLOPs and values."""
+    return tuple([float(run[i]) for run in runs] for i in range(1, 5))
 
 
 def _groups(found: Sequence[Result]) -> dict[str, list[tuple[Run, Result]]]:

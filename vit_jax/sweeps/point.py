@@ -29,13 +29,11 @@ class Point:
         run: hash of the config, the name of the run's directory.
         name: the fields in which it differs from its neighbours.
         config: the base file, with its argument if it has one.
-        overrides: fields of the config and their values.
         metric: what the sweep compares, such as "val/loss".
         params: trained parameters.
-        flops: of the whole run, a multiply-add counted as two; training steps alone.
+        flops: of all training steps, a multiply-add counted as two.
         examples: images seen, repeats included.
         tokens: of those images; None where the model has none.
-        steps: of training.
         seconds: estimated time of the training steps, least and most; None where no device was
             named.
     """
@@ -68,9 +66,7 @@ def arguments(config: str, overrides: Overrides) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return repr(_as_tuple(value)) if isinstance(value, list | tuple) else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(_as_tuple(value))
 
 
 def _shown(value: Any) -> str:
@@ -86,9 +82,8 @@ def run_hash(cfg: Config) -> str:
 
     Fields at their defaults are left out: one that a later version adds changes no hash.
     """
-    base = dataclasses.replace(Config(), model=type(cfg.model)())
-    default = config_json.flatten(config_json.to_json(base))
-    tree = config_json.flatten(config_json.to_json(cfg))
+    base = Config(model=type(cfg.model)())
+    default, tree = (config_json.flatten(config_json.to_json(each)) for each in (base, cfg))
     kept = {
         field: value
         for field, value in tree.items()
@@ -161,8 +156,8 @@ def read_manifest(place: Path) -> list[Point]:
         )
     lines, torn = _lines(path.read_bytes())
     if torn:
-        told = f"warning: {path}, line {len(lines) + 1}, is torn: left out, {len(lines)} are read"
-        print(told, file=sys.stderr)
+        what = f"line {len(lines) + 1}, is torn: left out, {len(lines)} are read"
+        print(f"warning: {path}, {what}", file=sys.stderr)
     return [_read_line(path, i, line) for i, line in enumerate(lines, 1)]
 
 

@@ -23,7 +23,7 @@ HERE = "here"
 
 
 class Price(NamedTuple):
-    """The costs of a run; the fields of `point.Point` of the same names."""
+    """The costs of a run: the fields of `point.Point` with the same names."""
 
     params: int
     flops: float
@@ -33,12 +33,9 @@ class Price(NamedTuple):
 
 
 class Device(NamedTuple):
-    """Devices of one kind.
+    """Devices of one kind: how many share a run, and the FLOP/s of training expected of each.
 
-    Attributes:
-        name: as in a report.
-        count: how many of them share a run.
-        flops_per_second: of training, that one of them is taken to reach: least and most.
+    `flops_per_second` is the least and the most.
     """
 
     name: str
@@ -89,10 +86,8 @@ def _num_examples(cfg: Config) -> tuple[int, bool]:
 
 @functools.lru_cache
 def _length(cfg: DataConfig) -> int:
-    source = data.open_source(
-        cfg.name, cfg.data_dir, cfg.train_split, cache=False, classes=cfg.classes
-    )
-    return len(source)
+    split = cfg.name, cfg.data_dir, cfg.train_split
+    return len(data.open_source(*split, cache=False, classes=cfg.classes))
 
 
 class _OfImage(NamedTuple):
@@ -104,7 +99,7 @@ class _OfImage(NamedTuple):
 
 
 def _of_image(model: ModelConfig, objective: ObjectiveConfig, *, uphill: bool) -> _OfImage:
-    # In a loop all counts are the same, and traced in a fraction of the time.
+    # Blocks in a loop count alike, and are traced in a fraction of the time.
     return _of_looped(models.looped(model), objective, uphill)
 
 
@@ -123,15 +118,15 @@ def _of_looped(model: ModelConfig, objective: ObjectiveConfig, uphill: bool) -> 
 def find_device(name: str, count: int) -> Device:
     """Return the device that `--device` names.
 
-    Args:
-        name: a chip of `analysis.scale.CHIPS`, "here", or the FLOP/s that training reaches: "2e12".
-        count: how many of them share a run, taken to be so many times as fast.
+    `name` is a chip of `analysis.scale.CHIPS`, "here", or the FLOP/s that training reaches, "2e12";
+    `count` devices are taken to be so many times as fast as one.
 
     Raises:
-        UserError: none of these.
+        UserError: an unknown name.
     """
     if name == HERE:
-        return Device(jax.devices()[0].device_kind, count, _here())
+        kind = jax.devices()[0].device_kind
+        return Device(kind, count, _reached(peak_flops(kind) or _matmul_speed()))
     if name in CHIPS:
         peak = peak_flops(CHIPS[name].kind)
         assert peak is not None, name
@@ -146,17 +141,11 @@ def find_device(name: str, count: int) -> Device:
 
 
 def _reached(peak: float) -> tuple[float, float]:
-    """Return the FLOP/s of training to expect of a device, least and most, by what others got."""
+    """Return the least and the most FLOP/s that training reaches of a peak, by what others got."""
     return peak * min(MFU), peak * max(MFU)
 
 
 @functools.lru_cache
-def _here() -> tuple[float, float]:
-    """Return the FLOP/s of training to expect of this machine's device, least and most."""
-    peak = peak_flops(jax.devices()[0].device_kind)
-    return _reached(_matmul_speed() if peak is None else peak)
-
-
 def _matmul_speed() -> float:
     """Measure the FLOP/s of a float32 matmul, in a third of a second."""
     size, best = 1024, float("inf")
@@ -171,10 +160,6 @@ def _matmul_speed() -> float:
 
 
 def seconds(of: Price, device: Device) -> tuple[float, float]:
-    """Estimate the time of a run's training steps, without its start, evaluations and saves.
-
-    Returns:
-        The least and the most that it is likely to take.
-    """
+    """Estimate the least and the most seconds of a run's training steps, and of nothing else."""
     slow, fast = device.flops_per_second
     return of.flops / (fast * device.count), of.flops / (slow * device.count)

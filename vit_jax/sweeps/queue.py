@@ -46,14 +46,10 @@ def open_study(
     path = str((place / JOURNAL).absolute())  # the journal's lock is a link that names it
     journal = package.storages.journal
     lock = journal.JournalFileSymlinkLock(path, grace_period=_LOCK_SECONDS)
-    backend = journal.JournalFileBackend(path, lock_obj=lock)
+    storage = package.storages.JournalStorage(journal.JournalFileBackend(path, lock_obj=lock))
+    settings = {"direction": "maximize" if maximize else "minimize", "load_if_exists": True}
     return package.create_study(
-        study_name="sweep",
-        storage=package.storages.JournalStorage(backend),
-        sampler=sampler,
-        pruner=pruner,
-        direction="maximize" if maximize else "minimize",
-        load_if_exists=True,
+        study_name="sweep", storage=storage, sampler=sampler, pruner=pruner, **settings
     )
 
 
@@ -95,21 +91,18 @@ def ask(study: Any, most: int) -> Any | None:
 
 
 def assign(trial: Any, run: str) -> None:
-    """Note which run a search's trial is."""
+    """Write into a search's trial which run it is."""
     trial.set_user_attr(_RUN, run)
 
 
 def orphans(study: Any) -> list[tuple[Any, str | None]]:
-    """List the trials that are said to run, with their runs.
-
-    Those which have no run yet are listed when they should have had one for long.
-    """
-    found = []
-    for trial in _trials(study, "RUNNING"):
-        age = time.time() - trial.datetime_start.timestamp()
-        if _RUN in trial.user_attrs or age > _STARTING:
-            found.append((trial, trial.user_attrs.get(_RUN)))
-    return found
+    """List the trials marked RUNNING, with their runs; without a run, the old ones alone."""
+    started = time.time() - _STARTING
+    return [
+        (trial, trial.user_attrs.get(_RUN))
+        for trial in _trials(study, "RUNNING")
+        if _RUN in trial.user_attrs or trial.datetime_start.timestamp() < started
+    ]
 
 
 def again(study: Any, trial: Any) -> None:
@@ -119,12 +112,12 @@ def again(study: Any, trial: Any) -> None:
 
 
 def drop(study: Any, trial: Any) -> None:
-    """End a trial that counts for nothing: its run was done, or is done, under another one."""
+    """End a trial that counts for nothing: its run belongs to another one."""
     _tell(study, trial, state="FAIL")
 
 
 def end(study: Any, trial: Any, value: float | None) -> None:
-    """End a trial by the value its run came to; None: it was stopped early, or failed by itself."""
+    """End a trial with its run's last value; None where it was stopped early or failed."""
     _tell(study, trial, value, state="PRUNED" if value is None else None)
 
 

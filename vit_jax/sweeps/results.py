@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vit_jax import files
-from vit_jax.sweeps import claim
+from vit_jax.sweeps import sharing
 from vit_jax.sweeps.point import Point
 from vit_jax.train import workdir
 from vit_jax.train.writers import read_jsonl
@@ -33,13 +33,11 @@ class Result:
     """A point and how far it is.
 
     Attributes:
-        point: the run.
-        state: what it is doing.
         step: of its last line of metrics; 0 where there is none.
         curve: (step, value) of the sweep's metric, at each of its evaluations.
         train_loss: (step, value), likewise.
-        seconds: that its processes have run, as far as its metrics tell.
-        told: who trains it, or why it failed.
+        seconds: that its processes have run, by its metrics.
+        told: which process trains it, or why it failed.
     """
 
     point: Point
@@ -59,13 +57,7 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """Why a run is not to be started again by the workers of now.
-
-    Attributes:
-        state: FAILED or PRUNED.
-        told: the reason, one line.
-        time: when, in seconds since 1970.
-    """
+    """Why workers do not start a run again: FAILED or PRUNED, the reason, seconds since 1970."""
 
     state: State
     told: str
@@ -80,16 +72,15 @@ def read(place: Path, points: Sequence[Point]) -> list[Result]:
 def _read(place: Path, point: Point) -> Result:
     run = point.workdir(place)
     rows = read_jsonl(run / workdir.METRICS)
-    holder = claim.holder(place, point.run)
+    holder = sharing.holder(place, point.run)
     how = ended(run)
+    state, told = (State.INTERRUPTED if rows else State.WAITING), ""
     if is_finished(run):
-        state, told = State.FINISHED, ""
+        state = State.FINISHED
     elif holder is not None:
         state, told = State.RUNNING, holder
     elif how is not None:
         state, told = how.state, how.told
-    else:
-        state, told = (State.INTERRUPTED if rows else State.WAITING), ""
     return Result(
         point=point,
         state=state,
@@ -123,7 +114,7 @@ def _seconds(rows: Sequence[dict]) -> float:
 
 
 def is_finished(run: Path) -> bool:
-    """Say whether the run in a directory has ended as planned."""
+    """Return whether the run in a directory has ended as planned."""
     return workdir.finished_step(run) is not None
 
 

@@ -26,12 +26,12 @@ _POLL = 0.2  # seconds
 _MOST_STARTS = 3  # of a run that is killed or hangs again and again: memory, most likely
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-# Takes a step and the metric there; says whether the run is to be given up.
+# Takes a step and the metric there; returns whether to give the run up.
 Report = Callable[[int, float], bool]
 
 
 class Stopping:
-    """Context manager that remembers a signal to stop, and hands it to the runs under way."""
+    """Context manager that remembers a signal to stop, and passes it on to the runs under way."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -65,27 +65,23 @@ def train(
     report: Report | None,
     say: Callable[[str], None],
 ) -> State:
-    """Train a claimed point, or continue it, until it ends.
+    """Train or continue a claimed point until it is FINISHED, PRUNED, FAILED or INTERRUPTED.
 
-    A run that is killed or hangs is continued. How one failed, or that it was given up, is noted in
-    its directory.
+    A run that is killed or hangs is continued. Its directory records a failure, or that it was
+    given up.
 
     Args:
         point: the run.
         place: the sweep's directory.
         descriptor: of the claim, which the run holds too.
         environment: variables added to this process's.
-        stopping: ends the run at a step, saved, where a signal comes.
-        report: is given every value of the metric, from the first on.
+        stopping: ends the run with a save when a signal comes.
+        report: receives every value of the metric, from the first on.
         say: prints a line.
-
-    Returns:
-        FINISHED, PRUNED, FAILED, or INTERRUPTED by `stopping`.
     """
     run = point.workdir(place)
     run.mkdir(parents=True, exist_ok=True)
     results.unmark(run)
-    told = ""
     for attempt in range(1, _MOST_STARTS + 1):
         begin = (run / LOG).stat().st_size if (run / LOG).exists() else 0
         process = _start(point, run, descriptor, environment)
@@ -97,12 +93,11 @@ def train(
         if given_up:
             results.mark_ended(run, State.PRUNED, "worse than others at that step")
             return State.PRUNED
-        told = _reason(run, begin, status)
-        if status > 0 and status not in (INTERRUPTED, HUNG):
+        reason = _reason(run, begin, status)
+        if attempt == _MOST_STARTS or (status > 0 and status not in (INTERRUPTED, HUNG)):
+            results.mark_ended(run, State.FAILED, reason)
             break
-        if attempt < _MOST_STARTS:
-            say(f"{point.name}: {told}; it is continued")
-    results.mark_ended(run, State.FAILED, told)
+        say(f"{point.name}: {reason}; it is continued")
     return State.FAILED
 
 
@@ -153,12 +148,12 @@ def _watch(
 
 
 def _reason(run: Path, begin: int, status: int) -> str:
-    """Say why a process ended that has written its log from byte `begin` on."""
+    """Return why a process ended whose log begins at byte `begin`."""
     if status < 0:
         return f"killed by {signal.Signals(-status).name} (too little memory?)"
     with (run / LOG).open("rb") as log:
         log.seek(begin)
         lines = log.read().decode(errors="replace").split("\n")
-    told = [line for line in lines if line.startswith("error: ")] or [x for x in lines if x]
-    last = errors.shown(told[-1]) if told else "no output"
+    messages = [line for line in lines if line.startswith("error: ")] or [x for x in lines if x]
+    last = errors.shown(messages[-1]) if messages else "no output"
     return f"status {status}: {last.removeprefix('error: ')}"

@@ -8,21 +8,21 @@ from typing import Any
 
 from vit_jax.durations import format_duration
 from vit_jax.sweeps import queue, results
-from vit_jax.sweeps.claim import claim, holder
 from vit_jax.sweeps.point import Point
 from vit_jax.sweeps.results import State
+from vit_jax.sweeps.sharing import claim, holder
 from vit_jax.sweeps.trial import Report, Stopping, train
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Worker:
-    """What a worker knows.
+    """A process that trains one point of a sweep after another.
 
     Attributes:
         place: the sweep's directory.
-        stopping: whether it has been told to stop.
-        since: when the sweep was started, in seconds since 1970: what failed later is let be.
-        environment: variables of its runs: which devices are theirs.
+        stopping: whether a signal asked it to stop.
+        since: when the sweep was started, in seconds since 1970; what fails later is not retried.
+        environment: variables of its runs, which name their devices.
         say: prints a line.
     """
 
@@ -33,10 +33,7 @@ class Worker:
     say: Callable[[str], None]
 
     def run_grid(self, points: Mapping[str, Point]) -> None:
-        """Train the points, by their runs, that nobody has finished or trains; until none is left.
-
-        A point whose worker has died is such a one.
-        """
+        """Train the points, by their runs, that nobody finished or trains, until none is left."""
         study = queue.open_study(self.place)
         while not self.stopping.asked:
             taken = queue.take(study)
@@ -85,17 +82,17 @@ class Worker:
                     queue.end(study, trial, results.final_value(self.place, point))
 
     def is_free(self, point: Point) -> bool:
-        """Say whether a point is to be trained and nobody does."""
+        """Return whether a point is to be trained and no worker trains it."""
         return not self._is_done(point) and holder(self.place, point.run) is None
 
     def _is_done(self, point: Point) -> bool:
-        """Say whether a run has finished, or has failed since the sweep was started."""
+        """Return whether a run has finished, or has failed since the sweep was started."""
         run = point.workdir(self.place)
         how = results.ended(run)
         return results.is_finished(run) or (how is not None and how.time >= self.since)
 
     def train(self, point: Point, descriptor: int, report: Report | None = None) -> State:
-        """Train a claimed point, and say what it has come to."""
+        """Train a claimed point, and print what became of it."""
         state = train(
             point,
             self.place,
@@ -109,7 +106,6 @@ class Worker:
         return state
 
     def _describe(self, point: Point, state: State) -> str:
-        """Say what a run has come to."""
         run, result = point.workdir(self.place), results.read(self.place, [point])[0]
         if state is State.FINISHED:
             value = f"{result.curve[-1][1]:.4f}" if result.curve else "never finite"

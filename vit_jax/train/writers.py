@@ -27,12 +27,8 @@ class MetricWriter(Protocol):
         """Add the scalars of a step."""
         ...
 
-    def flush(self) -> None:
-        """Hand everything written so far to the operating system."""
-        ...
-
     def close(self) -> None:
-        """Flush and release; nothing may be written after."""
+        """Write what is left and release; nothing may be written after."""
         ...
 
 
@@ -65,9 +61,6 @@ class JsonlWriter:
         with self._named():
             self._file.write(json.dumps({"step": step, **finite}) + "\n")
             self._file.flush()
-
-    def flush(self) -> None:
-        """Do nothing: every line is flushed as it is written."""
 
     def close(self) -> None:
         """Close the file."""
@@ -102,10 +95,6 @@ class TensorBoardWriter:
         """Queue the events."""
         for name, value in scalars.items():
             self._writer.add_scalar(name, float(value), step)
-
-    def flush(self) -> None:
-        """Write out what the thread has taken from the queue."""
-        self._writer.flush()
 
     def close(self) -> None:
         """Close the event file."""
@@ -154,9 +143,6 @@ class WandbWriter:
         """Send the scalars; wandb itself ignores steps that it already has."""
         self._run.log({name: float(value) for name, value in scalars.items()}, step=step)
 
-    def flush(self) -> None:
-        """Do nothing: wandb sends from a process of its own."""
-
     def close(self) -> None:
         """End the run there."""
         self._run.finish()
@@ -169,10 +155,6 @@ class _Multi:
     def write(self, step: int, scalars: Mapping[str, SupportsFloat]) -> None:
         for writer in self._writers:
             writer.write(step, scalars)
-
-    def flush(self) -> None:
-        for writer in self._writers:
-            writer.flush()
 
     def close(self) -> None:
         for writer in self._writers:

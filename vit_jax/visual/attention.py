@@ -19,7 +19,7 @@ def rollout(
 ) -> Float[Array, "B N N"]:
     """Return how much of each token's output comes from each input token (arXiv:2005.00928).
 
-    Of a layer, the mean over the heads and the residual count as one half each; layers multiply.
+    In a layer the mean over the heads and the residual count one half each; layers multiply.
     Rows sum to 1, as those of `weights` do. `before` is the rollout of the layers before these.
     """
     identity = jnp.eye(weights.shape[-1])
@@ -44,13 +44,9 @@ def attention_distance(
     """Return each head's mean distance from a query to what it attends to.
 
     It is figure 7 (right) of arXiv:2010.11929 in pixels, and the non-locality of arXiv:2103.10697
-    (section 4) in patches. Weights of talking heads may be negative: what counts is their size.
-
-    Args:
-        weights: within windows; attention among all patches is one window.
-        tokens: which of the grid each is; those that are none, -1, are neither query nor key.
-        grid: its (rows, columns).
-        step: from one token to the next, in rows and columns: the unit of the result.
+    (section 4) in patches. Weights of talking heads may be negative: their size counts. Attention
+    among all patches is one window; a token of -1 is neither query nor key; `step` is the distance
+    between neighbours in rows and columns, in the unit of the result.
     """
     real = tokens >= 0
     y, x = (place * size for place, size in zip(np.divmod(tokens, grid[1]), step, strict=True))
@@ -76,9 +72,10 @@ def window_tokens(grid: Grid, window: Grid, shift: Grid) -> Int[np.ndarray, "W n
 def received(
     weights: Float[np.ndarray, "W h n n"], tokens: Int[np.ndarray, "W n"]
 ) -> Float[np.ndarray, "h N"]:
-    """Return how much attention each token of the grid gets from all queries, 1 on average or less.
+    """Return how much attention each token of the grid gets from all queries.
 
-    Less, as some may go to the zeros that fill windows. `tokens` is from `window_tokens`.
+    The mean is 1, or less where some goes to the zeros that fill windows. `tokens` is from
+    `window_tokens`.
     """
     real = tokens >= 0
     gets = rearrange((weights * real[:, None, :, None]).sum(axis=2), "w h n -> h w n")

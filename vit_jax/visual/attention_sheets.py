@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a trained model looks in images, as contact sheets: `visualize --attention`."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -38,17 +39,11 @@ def write_sheets(
 ) -> Iterator[str]:
     """Write NAME_attention.png of each image as it comes, and attention_distance.png of all.
 
-    Args:
-        trained: the model.
-        images: the names of their files, and the images at the model's size.
-        out: a directory, made where it is not there.
-        choice: of layers and heads.
-
-    Yields:
-        What was written, and what was not and why, a line each; without images nothing.
+    `images` are the names of their files, and the images at the model's size. Yields a line for
+    each picture: its path, or why there is none; without images nothing.
 
     Raises:
-        UserError: no such layer or head, or `out` cannot be.
+        UserError: no such layer or head, or `out` cannot be made.
     """
     inspect = make_inspection(trained)
     count, sums = 0, {}  # distances by layer
@@ -89,12 +84,9 @@ def chosen(layers: Sequence[HeadMaps], choice: Choice) -> list[HeadMaps]:
     """
     if not layers and choice != Choice():
         raise UserError("the model has no attention; drop --layers and --heads")
-    numbers = sorted({layer.layer for layer in layers})
     heads = max((len(layer.maps) for layer in layers), default=0)
-    for what, given, count in (
-        ("layers", choice.layers, len(numbers)),
-        ("heads", choice.heads, heads),
-    ):
+    counts = {"layers": len({layer.layer for layer in layers}), "heads": heads}
+    for (what, count), given in zip(counts.items(), choice, strict=True):
         beyond = [number for number in given if isinstance(number, int) and number >= count]
         if beyond:
             raise UserError(f"--{what}={beyond[0]}: the model has {count} {what}, 0 to {count - 1}")
@@ -153,9 +145,8 @@ def _top(trained: Trained, logits: Float[np.ndarray, "1 K"]) -> str:
 
 
 def _unused(stem: str, taken: set[str]) -> str:
-    name, number = stem, 2
-    while name in taken:
-        name, number = f"{stem}_{number}", number + 1
+    numbered = (f"{stem}_{number}" for number in itertools.count(2))
+    name = next(name for name in itertools.chain([stem], numbered) if name not in taken)
     taken.add(name)
     return name
 
@@ -163,8 +154,8 @@ def _unused(stem: str, taken: set[str]) -> str:
 def _distances(layers: Sequence[HeadMaps]) -> dict[int, np.ndarray]:
     """Return each layer's distances: those of the first of its maps, which covers all heads."""
     first = {layer.layer: layer for layer in reversed(layers)}
-    known = {number: layer.distance for number, layer in sorted(first.items())}
-    return {number: each for number, each in known.items() if each is not None}
+    far = {number: layer.distance for number, layer in sorted(first.items())}
+    return {number: each for number, each in far.items() if each is not None}
 
 
 def _draw_distances(distances: dict[int, np.ndarray], title: str) -> bytes:

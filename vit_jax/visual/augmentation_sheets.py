@@ -25,60 +25,53 @@ _MAX_FILES = 8
 _STEPS = 3  # of which a batch is shown: most of what mixing draws is drawn once for a batch
 
 
+@dataclasses.dataclass
 class Examples:
-    """A few encoded images in memory, as a `data.Source`."""
+    """A few encoded images in memory, as a `data.Source` with a class for each image."""
 
-    multi_label = False
-    labels = None
-
-    def __init__(
-        self, name: str, images: Sequence[bytes], titles: Sequence[str], ids: Sequence[str]
-    ) -> None:
-        self.name = name
-        self.class_names = tuple(titles)
-        self._images, self._ids = tuple(images), tuple(ids)
+    name: str
+    images: Sequence[bytes]
+    class_names: tuple[str, ...]
+    ids: Sequence[str]
+    multi_label: bool = False
+    labels: None = None
 
     @property
     def num_classes(self) -> int:
         """One for each image."""
-        return len(self._images)
+        return len(self.images)
 
     def __len__(self) -> int:
-        return len(self._images)
+        return len(self.images)
 
     def read(self, index: int) -> tuple[bytes, Label]:
         """Return an encoded image and its number."""
-        return self._images[index], index
+        return self.images[index], index
 
     def example_id(self, index: int) -> str:
         """Name an image as its errors do."""
-        return self._ids[index]
+        return self.ids[index]
 
     def digest(self) -> str:
         """Return that of the images' names."""
-        return digest_of(os.fsencode(name) for name in self._ids)
+        return digest_of(map(os.fsencode, self.ids))
 
     def only(self, index: int) -> "Examples":
         """Return one of them alone."""
         one = slice(index, index + 1)
-        return Examples(self.name, self._images[one], self.class_names[one], self._ids[one])
+        return Examples(self.name, self.images[one], self.class_names[one], self.ids[one])
 
 
 def write_sheets(cfg: Config, files: Sequence[str], out: Path, count: int) -> list[str]:
     """Write transform.png, operations.png and batch.png below `out`.
 
-    Args:
-        cfg: the run; every random number follows from its seed.
-        files: images to take instead of the run's training split.
-        out: a directory, made where it is not there.
-        count: draws of each image, and images of each batch.
-
-    Returns:
-        A line for each sheet: its path, or why there is none.
+    Every random number follows from the run's seed. `files` are images to take instead of the
+    training split; `count` is the draws of each image, and the images of each batch. Returns a line
+    for each sheet: its path, or why there is none.
 
     Raises:
         UserError: no such file or dataset, a broken image, or one that the transform refuses; a
-            directory that cannot be made.
+            folder that cannot be made.
     """
     if files:
         source = examples = _read_files(files)
@@ -106,7 +99,7 @@ def _read_files(files: Sequence[str]) -> Examples:
     except OSError as error:
         raise UserError(f"--images: {error.filename}: {error.strerror}") from error
     ids = [f"--images {file}" for file in files]
-    return Examples("--images", images, [Path(file).stem for file in files], ids)
+    return Examples("--images", images, tuple(Path(file).stem for file in files), ids)
 
 
 def _open(cfg: Config) -> data.Source:
@@ -120,19 +113,11 @@ def _open(cfg: Config) -> data.Source:
 
 def _first(source: data.Source, cfg: Config) -> Examples:
     """Read the run's first images."""
-    images, titles, ids = [], [], []
-    batch = _train_batch(cfg, source, _IMAGES)
-    for index in batch["index"]:
-        encoded, label = source.read(int(index))
-        images.append(encoded)
-        titles.append(_title(source, label))
-        ids.append(source.example_id(int(index)))
-    return Examples(source.name, images, titles, ids)
-
-
-def _title(source: data.Source, label: Label) -> str:
-    ids = [int(label)] if np.ndim(label) == 0 else np.flatnonzero(label).tolist()
-    return ", ".join(source.class_names[i] for i in ids)
+    indices = [int(index) for index in _train_batch(cfg, source, _IMAGES)["index"]]
+    images, labels = zip(*map(source.read, indices), strict=True)
+    ids = [[label] if np.ndim(label) == 0 else np.flatnonzero(label) for label in labels]
+    titles = tuple(", ".join(source.class_names[int(i)] for i in each) for each in ids)
+    return Examples(source.name, images, titles, [source.example_id(i) for i in indices])
 
 
 def _train_batch(
@@ -157,14 +142,8 @@ def _evaluated(cfg: Config, examples: Examples) -> np.ndarray:
     height, width, channels = models.input_shape(cfg.model)
     plain = data.TransformConfig(crop=data.Crop.RESIZE, resize=cfg.data.transform.resize)
     transform = next((each.transform for each in cfg.evals.values()), plain)
-    stream = data.eval_batches(
-        examples,
-        transform,
-        batch_size=len(examples),
-        image_size=(height, width),
-        channels=channels,
-    )
-    with stream:
+    size = {"image_size": (height, width), "channels": channels}
+    with data.eval_batches(examples, transform, batch_size=len(examples), **size) as stream:
         return next(stream)["image"]
 
 
@@ -180,10 +159,9 @@ def _transform_sheet(cfg: Config, examples: Examples, count: int) -> bytes:
 
 def _describe(cfg: data.TransformConfig | data.MixConfig) -> str:
     """List the fields that are not at their defaults."""
-    plain = type(cfg)()
-    values = {field.name: getattr(cfg, field.name) for field in dataclasses.fields(cfg)}
-    shown = {name: value for name, value in values.items() if value != getattr(plain, name)}
-    return ", ".join(f"{name}={value}" for name, value in shown.items()) or "the defaults"
+    plain, names = type(cfg)(), (field.name for field in dataclasses.fields(cfg))
+    shown = [n for n in names if getattr(cfg, n) != getattr(plain, n)]
+    return ", ".join(f"{n}={getattr(cfg, n)}" for n in shown) or "the defaults"
 
 
 def _operations_sheet(cfg: Config, examples: Examples) -> bytes | str:
@@ -200,9 +178,8 @@ def _operations_sheet(cfg: Config, examples: Examples) -> bytes | str:
     for i, (name, part) in enumerate(parts.items()):
         tiles.append(Tile(part(image, np.random.default_rng((cfg.seed, i))), name))
     columns = len(tiles) if len(tiles) <= 7 else math.ceil(math.sqrt(2 * len(tiles)))
-    drawn = data.TransformConfig(
-        auto_augment=transform.auto_augment, color_jitter=transform.color_jitter
-    )
+    colors = {"auto_augment": transform.auto_augment, "color_jitter": transform.color_jitter}
+    drawn = data.TransformConfig(**colors)
     return render(wrapped(tiles, columns), f"what {_describe(drawn)} may do to an image")
 
 
@@ -226,21 +203,12 @@ def _batch_sheet(cfg: Config, source: data.Source, count: int) -> bytes | str:
         batch = _train_batch(cfg, source, count, step=step, repeats=settings.repeats)
         arrays = {key: batch[key] for key in ("image", "label")}
         seen = prepare(arrays, jax.random.fold_in(jax.random.key(cfg.seed), step))
-        images = _denormalized(np.asarray(seen["image"], np.float32), settings.mean, settings.std)
-        rows.append(
-            [
-                Tile(image, _shares(source, target))
-                for image, target in zip(images, np.asarray(seen["targets"]), strict=True)
-            ]
-        )
+        images = np.asarray(seen["image"], np.float32) * settings.std + settings.mean
+        images = np.clip(np.rint(255 * images), 0, 255).astype(np.uint8)
+        captions = [_shares(source, target) for target in np.asarray(seen["targets"])]
+        rows.append(list(map(Tile, images, captions)))
     title = f"batches of {count} as the step sees them, one a row; data.mix: "
     return render(rows, f"{title}{_describe(settings.mix)}; erasing_prob={settings.erasing_prob:g}")
-
-
-def _denormalized(
-    images: np.ndarray, mean: tuple[float, ...], std: tuple[float, ...]
-) -> np.ndarray:
-    return np.clip(np.rint(255 * (images * std + mean)), 0, 255).astype(np.uint8)
 
 
 def _shares(source: data.Source, target: np.ndarray) -> str:

@@ -110,16 +110,10 @@ def _font() -> Font:
 
 def _fit(image: np.ndarray, side: int) -> Image.Image:
     picture = Image.fromarray(image if image.shape[2] == 3 else image[..., 0]).convert("RGB")
-    longest = max(picture.size)
-    if longest <= side:
-        times = side // longest
-        size = (picture.width * times, picture.height * times)
-        return picture.resize(size, Image.Resampling.NEAREST)
-    size = (
-        max(1, round(picture.width * side / longest)),
-        max(1, round(picture.height * side / longest)),
-    )
-    return picture.resize(size, Image.Resampling.LANCZOS)
+    times = side // max(picture.size)
+    scale = times or side / max(picture.size)
+    size = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
+    return picture.resize(size, Image.Resampling.NEAREST if times else Image.Resampling.LANCZOS)
 
 
 def _wrap(text: str, width: int, font: Font) -> list[str]:

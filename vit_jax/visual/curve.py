@@ -35,17 +35,9 @@ def _draw(axes: Any, series: Series, scale: float, form: str, best_of: Callable[
         if not train:
             # The last of equals, as the checkpoint that is kept.
             best = best_of(reversed(range(len(values))), key=values.__getitem__)
-            axes.plot(
-                steps[best],
-                values[best],
-                marker="o",
-                markersize=8,
-                markeredgewidth=1.8,
-                markerfacecolor="white",
-                markeredgecolor=colour,
-                clip_on=False,
-                zorder=3,
-            )
+            ring = {"markersize": 8, "markeredgewidth": 1.8, "markerfacecolor": "white"}
+            ring |= {"markeredgecolor": colour, "clip_on": False, "zorder": 3}
+            axes.plot(steps[best], values[best], marker="o", **ring)
             if best != len(values) - 1:
                 label += f"  (best {form.format(values[best])} at step {steps[best]:,})"
         axes.plot(
@@ -60,15 +52,9 @@ def _draw(axes: Any, series: Series, scale: float, form: str, best_of: Callable[
 
 
 def learning_curve(rows: Iterable[dict[str, Any]], out_png: Path, title: str) -> bool:
-    """Draw loss and top-1 against steps, of training and of every evaluation.
+    """Draw loss and top-1 of the rows of metrics.jsonl against steps: training and evaluations.
 
-    Args:
-        rows: of metrics.jsonl.
-        out_png: the picture.
-        title: of the picture.
-
-    Returns:
-        False, with nothing drawn, if no row has either.
+    Returns False, with nothing drawn, if no row has either.
     """
     rows = list(rows)
     kinds = [

@@ -47,10 +47,8 @@ def draw_sizes(
 ) -> bytes:
     """Draw top-1 against the side of the input as PNG.
 
-    Args:
-        rows: of each size (pixels, top-1, and the ends of its 95 % interval), ascending.
-        native: the size that the model was trained at.
-        title: of the picture.
+    `rows` are (pixels, top-1, and the ends of its 95 % interval), ascending in size; `native` is
+    the size of training.
     """
     figure, (axes,) = figures.panels((5.6, 3.8))
     sizes, top1, low, high = (np.array(column, float) for column in zip(*rows, strict=True))
@@ -91,12 +89,9 @@ def draw_corruptions(table: Mapping[str, Mapping[int, float]], clean: float, tit
 def draw_shots(
     curves: Mapping[str, Sequence[tuple[int, float, float]]], num_test: int, title: str
 ) -> bytes:
-    """Draw top-1 against the number of images a class as PNG.
+    """Draw top-1 of `num_test` images against the number of images a class as PNG.
 
-    Args:
-        curves: by name, of each number of shots (shots, mean top-1, deviation over the seeds).
-        num_test: how many test images it is of.
-        title: of the picture.
+    `curves` are (shots, mean top-1, deviation over the seeds) by name.
     """
     figure, (axes,) = figures.panels((5.6, 3.8))
     shots: set[int] = set()

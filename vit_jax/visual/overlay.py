@@ -28,9 +28,7 @@ def overlay(
 ) -> UInt8[np.ndarray, "H W 3"]:
     """Blend a heat map, brought bilinearly to the image's size, with the image in grey.
 
-    Args:
-        image: what the model saw, of 1 or 3 channels.
-        heat: of any range; its least value is black, its greatest light yellow.
+    The least value of `heat` is black, the greatest light yellow.
     """
     height, width = image.shape[:2]
     small = Image.fromarray(spread(heat))

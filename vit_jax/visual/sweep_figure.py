@@ -55,16 +55,10 @@ def draw_search(found: Sequence[Result], metric: str, title: str, out: Path) -> 
 def searched(found: Sequence[Result]) -> list[str]:
     """List the fields whose values are numbers and differ between runs."""
     fields = dict.fromkeys(field for result in found for field in result.point.overrides)
-    return [
-        field
-        for field in fields
-        if all(_is_number(r.point.overrides.get(field, 0)) for r in found)
-        and len({r.point.overrides.get(field) for r in found}) > 1
-    ]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    values = {field: [r.point.overrides.get(field, 0) for r in found] for field in fields}
+    numbers = {field for field, some in values.items() if {type(x) for x in some} <= {int, float}}
+    given = {field: {r.point.overrides.get(field) for r in found} for field in numbers}
+    return [field for field in fields if field in numbers and len(given[field]) > 1]
 
 
 def _figure(title: str, rows: int, columns: int) -> tuple[Any, list[Any]]:
@@ -77,19 +71,12 @@ def _figure(title: str, rows: int, columns: int) -> tuple[Any, list[Any]]:
 
 
 def _tell(axes: Any, text: str) -> None:
-    """Write instead of a law why there is none."""
+    """Write into a panel why it has no law."""
     if not axes.has_data():
         axes.set_axis_off()
-    axes.text(
-        0.03,
-        0.03,
-        "\n".join(textwrap.wrap(text, 60)),
-        transform=axes.transAxes,
-        fontsize=8,
-        color=_LAW,
-        va="bottom",
-        parse_math=False,
-    )
+    style = {"fontsize": 8, "color": _LAW, "va": "bottom", "parse_math": False}
+    lines = "\n".join(textwrap.wrap(text, 60))
+    axes.text(0.03, 0.03, lines, transform=axes.transAxes, **style)
 
 
 def _note(axes: Any, text: str) -> None:
@@ -99,7 +86,7 @@ def _note(axes: Any, text: str) -> None:
 
 
 def _sizes(axes: Any, runs: Sequence[Run]) -> Any:
-    """Return a colour for each number of parameters, and show them beside the panel."""
+    """Return what colours numbers of parameters, with its bar beside the panel."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LogNorm
 
@@ -114,26 +101,18 @@ def _draw_compute(axes: Any, laws: Laws, metric: str) -> None:
     colour = _sizes(axes, laws.runs)
     for run in laws.runs:
         axes.plot(run.flops, run.value, "o", color=colour(run.params), markersize=5)
+    style = {"color": GREY, "markersize": 5, "markerfacecolor": "none"}
     for marker, (label, runs) in zip(MARKERS[1:], laws.others.items(), strict=False):
-        axes.plot(
-            [run.flops for run in runs],
-            [run.value for run in runs],
-            marker,
-            color=GREY,
-            markersize=5,
-            markerfacecolor="none",
-            label=label,
-        )
+        points = [run.flops for run in runs], [run.value for run in runs]
+        axes.plot(*points, marker, label=label, **style)
     if laws.frontier:
         line = [run.flops for run in laws.frontier], [run.value for run in laws.frontier]
         axes.plot(*line, color="black", linewidth=1, label="frontier")
     if laws.compute is not None:
         low, high = laws.compute.span
         inside, beyond = np.geomspace(low, high, 100), np.geomspace(high, high * _BEYOND, 40)
-        axes.plot(inside, laws.compute.predict(inside), color=_LAW, label=laws.compute.describe())
-        axes.plot(beyond, laws.compute.predict(beyond), "--", color=_LAW)
-        whole = np.concatenate([inside, beyond])
-        axes.fill_between(whole, *laws.compute.band(whole), color=_LAW, alpha=0.18, linewidth=0)
+        for x, line, label in ((inside, "-", laws.compute.describe()), (beyond, "--", None)):
+            _curve(axes, x, laws.compute.predict(x), laws.compute.band(x), _LAW, label, line)
     else:
         _tell(axes, laws.refused.get("compute", ""))
     _label(axes, "training FLOPs", metric)
@@ -150,8 +129,11 @@ def _draw_budgets(axes: Any, laws: Laws, metric: str) -> None:
             axes.plot(run.params, run.value, "o", color=GREY, markersize=5)
         _tell(axes, laws.refused.get("isoflop", ""))
         return
-    colours = _ramp(len(laws.isoflop.budgets))
-    for budget, colour in zip(laws.isoflop.budgets, colours, strict=True):
+    from matplotlib import colormaps
+
+    shades = np.linspace(0, 0.85, len(laws.isoflop.budgets))
+    for budget, shade in zip(laws.isoflop.budgets, shades, strict=True):
+        colour = colormaps["plasma"](shade)
         sizes = np.geomspace(min(budget.sizes), max(budget.sizes), 60)
         axes.plot(budget.sizes, budget.losses, "o", color=colour, markersize=5)
         axes.plot(sizes, budget.predict(sizes), color=colour, label=f"{budget.flops:.2g} FLOPs")
@@ -172,14 +154,11 @@ def _draw_best_size(axes: Any, laws: Laws) -> None:
             axes.plot([budget.flops] * 2, budget.params_interval, color="black", linewidth=1)
             axes.plot(budget.flops, budget.params, "*", color="black", markersize=10)
         label = f"runs of equal compute: {laws.isoflop.describe()}"
-        axes.plot(compute, laws.isoflop.predict(compute), color=_LAW, label=label)
-        band = laws.isoflop.band(compute)
-        axes.fill_between(compute, *band, color=_LAW, alpha=0.18, linewidth=0)
+        sizes, band = laws.isoflop.predict(compute), laws.isoflop.band(compute)
+        _curve(axes, compute, sizes, band, _LAW, label)
     if laws.joint is not None:
-        best = laws.joint.optimum(compute)
-        label = f"L(N, D): N ~ C^{laws.joint.a:.2g}"
-        axes.plot(compute, best.params, color=_OTHER, label=label)
-        axes.fill_between(compute, *best.params_band, color=_OTHER, alpha=0.15, linewidth=0)
+        best, label = laws.joint.optimum(compute), f"L(N, D): N ~ C^{laws.joint.a:.2g}"
+        _curve(axes, compute, best.params, best.params_band, _OTHER, label)
     if laws.isoflop is None and laws.joint is None:
         _tell(axes, laws.refused.get("isoflop", ""))
     _label(axes, "training FLOPs", "parameters", corner="upper left")
@@ -200,10 +179,11 @@ def _draw_joint(axes: Any, laws: Laws, metric: str) -> None:
     _note(axes, laws.joint.describe())
 
 
-def _ramp(count: int) -> list[Any]:
-    from matplotlib import colormaps
-
-    return [colormaps["plasma"](x) for x in np.linspace(0, 0.85, count)]
+def _curve(
+    axes: Any, x: Any, y: Any, band: Any, colour: str, label: str | None, line: str = "-"
+) -> None:
+    axes.plot(x, y, line, color=colour, label=label)
+    axes.fill_between(x, *band, color=colour, alpha=0.18, linewidth=0)
 
 
 def _label(axes: Any, x: str, y: str, *, legend: bool = True, corner: str = "best") -> None:

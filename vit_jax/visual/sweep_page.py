@@ -44,12 +44,9 @@ def write(
 
 
 def _curves(result: Result) -> dict[str, object]:
-    point = result.point
+    fields = {name: getattr(result.point, name) for name in ("name", "steps", "examples", "flops")}
     return {
-        "name": point.name,
-        "steps": point.steps,
-        "examples": point.examples,
-        "flops": point.flops,
+        **fields,
         "curve": thin(result.curve, _MAX_POINTS),
         "train": thin(result.train_loss, _MAX_POINTS),
     }
@@ -57,15 +54,12 @@ def _curves(result: Result) -> dict[str, object]:
 
 def _laws(laws: Laws) -> str:
     rows = [tuple(map(html.escape, row)) for row in laws.rows()]
-    told = "".join(
+    table = _table(["law", "quantity", "value", "95 % interval"], rows, numbers=(2, 3))
+    refused = "".join(
         f'<p class="refused">{html.escape(name)}: {html.escape(reason)}</p>'
         for name, reason in laws.refused.items()
     )
-    return (
-        "<h2>Laws</h2>"
-        + _table(["law", "quantity", "value", "95 % interval"], rows, numbers=(2, 3))
-        + told
-    )
+    return f"<h2>Laws</h2>{table}{refused}"
 
 
 def _runs(found: Sequence[Result]) -> str:

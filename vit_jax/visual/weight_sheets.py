@@ -4,6 +4,7 @@
 Filters and positions as in figure 7, left and middle, of arXiv:2010.11929.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,11 +26,10 @@ _ROW = 8  # filters
 def write_sheets(trained: Trained, out: Path) -> list[str]:
     """Write patch_filters.png, positions.png, gates.png and relative_bias.png below `out`.
 
-    Returns:
-        What was written, and what was not and why, a line each.
+    Returns a line for each: its path, or why there is none.
 
     Raises:
-        UserError: `out` cannot be.
+        UserError: `out` cannot be made.
     """
     sheets = {
         "patch_filters": _filters(trained),
@@ -37,14 +37,12 @@ def write_sheets(trained: Trained, out: Path) -> list[str]:
         "gates": _gates(trained),
         "relative_bias": _relative_bias(trained),
     }
-    lines = []
-    for name, sheet in sheets.items():
-        if isinstance(sheet, str):
-            lines.append(f"no {name}.png: {sheet}")
-        else:
-            rows, title = sheet
-            lines.append(write(out, f"{name}.png", render(rows, f"{trained.ref}: {title}")))
-    return lines
+    return [
+        f"no {name}.png: {sheet}"
+        if isinstance(sheet, str)
+        else write(out, f"{name}.png", render(sheet[0], f"{trained.ref}: {sheet[1]}"))
+        for name, sheet in sheets.items()
+    ]
 
 
 Sheet = tuple[list[list[Tile]], str] | str
@@ -99,6 +97,10 @@ def _positions(trained: Trained) -> Sheet:
     return rows, f"{title}, from {similar.min():.2f} (black) to 1 (light)"
 
 
+def _maps(maps: Iterable[np.ndarray], captions: Iterable[str]) -> list[Tile]:
+    return [Tile(colors(spread(each)), text) for each, text in zip(maps, captions, strict=True)]
+
+
 def _gates(trained: Trained) -> Sheet:
     params = trained.variables["params"]
     if "local_blocks" not in params:
@@ -113,15 +115,12 @@ def _gates(trained: Trained) -> Sheet:
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         weights = np.moveaxis(weights / weights.sum(axis=1, keepdims=True), -1, 0)
         reach = attention.attention_distance(weights[None], tokens, (side, side), (1.0, 1.0))
-        rows.append(
-            [
-                Tile(
-                    colors(spread(weights[head, centre].reshape(side, side))),
-                    f"layer {i} head {head}\ngate {gate:.2f}\nreach {reach[head]:.1f}",
-                )
-                for head, gate in enumerate(attention.gates(gating))
-            ]
-        )
+        maps = weights[:, centre].reshape(-1, side, side)
+        captions = [
+            f"layer {i} head {head}\ngate {gate:.2f}\nreach {reach[head]:.1f}"
+            for head, gate in enumerate(attention.gates(gating))
+        ]
+        rows.append(_maps(maps, captions))
     return rows, (
         "attention of the centre patch by position alone; gate: its share of all attention; "
         "reach: its mean distance, in patches"
@@ -140,16 +139,12 @@ def _relative_bias(trained: Trained) -> Sheet:
             block = trained.variables["params"][f"stage{stage}"][f"block{i}"]
             # The table is of offsets query - key; turned round, it shows where the keys lie.
             table = np.asarray(block["attn"]["rel_pos_bias"]).reshape(*shape, -1)[::-1, ::-1]
-            rows.append(
-                [
-                    Tile(
-                        colors(spread(table[..., head])),
-                        f"stage {stage} block {i} head {head}\n"
-                        f"{table[..., head].min():.1f} to {table[..., head].max():.1f}",
-                    )
-                    for head in range(table.shape[-1])
-                ]
-            )
+            maps, name = np.moveaxis(table, -1, 0), f"stage {stage} block {i} head"
+            captions = [
+                f"{name} {head}\n{bias.min():.1f} to {bias.max():.1f}"
+                for head, bias in enumerate(maps)
+            ]
+            rows.append(_maps(maps, captions))
     return (
         rows,
         "bias of attention to each key of a window by where it lies; the query is in the middle",
@@ -157,12 +152,9 @@ def _relative_bias(trained: Trained) -> Sheet:
 
 
 class Components(NamedTuple):
-    """Principal components of filters.
+    """Principal components of filters, of unit length, and their shares of the variance.
 
-    Attributes:
-        filters: of unit length, the one that explains most first; of either sign, the one whose
-            largest value is positive.
-        shares: of the variance that each explains.
+    The one that explains most comes first; the largest value of each is positive.
     """
 
     filters: Float[np.ndarray, "n P Q C"]
@@ -185,9 +177,7 @@ def position_similarity(
 ) -> Float[np.ndarray, "rows columns rows columns"]:
     """Return the cosine of every position's embedding with every other's, in -1..1.
 
-    Args:
-        table: of the patches alone, in row-major order.
-        grid: their (rows, columns).
+    `table` has the patches alone, in row-major order of a grid of (rows, columns).
     """
     table = np.asarray(table, np.float64)
     length = np.linalg.norm(table, axis=1, keepdims=True)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.analysis.scaling.coverage import generators, hits, noisy, power_law
 from vit_jax.analysis.scaling import CannotFit, fit_power_law, held_out
-from vit_jax.analysis.scaling.bootstrap import around
+from vit_jax.analysis.scaling.fitting import around
 
 COMPUTE = np.geomspace(1e15, 1e18, 12)
 
@@ -146,7 +146,7 @@ def test_published_numbers_without_gain_are_refused() -> None:
     [
         (COMPUTE[:3], [3.0, 2.0, 1.0], "3 different computes: a power law needs at least 4"),
         ([1, 1, 2, 2, 30, 30], [5, 5, 4, 4, 3, 3], "3 different computes"),
-        ([1, 2, 3, 4, 5], [5, 4, 3, 2, 1], "spans a factor of 5: .* at least 10"),
+        ([1, 2, 3, 4, 5], [5, 4, 3, 2, 1], "computes span a factor of 5: .* at least 10"),
         ([1, 10, 100, 1000], [1.0, 1.1, 1.2, 1.3], "error rises with compute"),
         ([1, 10, 100, 1e3, 1e4], [1, 1.2, 0.9, 1.1, 0.95], "by more than its noise"),
         (10.0 ** np.arange(10), [9, 5, 3, 2, 1.5, 1.3, 1.4, 1.5, 1.6, 1.7], "rises again from"),

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.analysis.scaling import bootstrap, least_squares, runs
-from vit_jax.analysis.scaling.bootstrap import Intervals, Values
-from vit_jax.analysis.scaling.least_squares import NUM_RESAMPLES
-from vit_jax.analysis.scaling.runs import CannotFit, Numbers
+from vit_jax.analysis.scaling import fitting, runs
+from vit_jax.analysis.scaling.fitting import NUM_RESAMPLES, Law, Values
+from vit_jax.analysis.scaling.runs import At, CannotFit, Numbers
 
 MIN_RUNS = 8
 MIN_DIFFERENT = 3
@@ -19,26 +18,18 @@ MIN_RANGE = 4.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Chinchilla:
+class Chinchilla(Law):
     """L(N, D) = E + A / N^alpha + B / D^beta, N parameters trained on D examples.
 
     A run costs C = k N D. The least loss for C lies at N proportional to C^a and D to C^b.
 
     Attributes:
         E: the loss that neither parameters nor examples remove.
-        A: of the parameters' part.
-        B: of the examples' part.
-        alpha: exponent of the parameters.
-        beta: exponent of the examples.
-        a: beta / (alpha + beta).
-        b: alpha / (alpha + beta).
+        a, b: beta / (alpha + beta) and alpha / (alpha + beta).
         k: FLOPs for each parameter and example, the geometric mean of the runs; None where their
             FLOPs were not given.
         k_spread: the largest over the smallest C / (N D) of the runs; far from 1, C = k N D is
             rough: a convolution or attention costs more for each parameter than a matmul.
-        intervals: of E, A, B, alpha, beta, a and b at 95 %.
-        noise: of one run, the standard deviation of log loss.
-        draws: E, A, B, alpha and beta of the resamples that intervals and bands come from.
     """
 
     E: float
@@ -50,22 +41,17 @@ class Chinchilla:
     b: float
     k: float | None
     k_spread: float | None
-    intervals: Intervals
-    noise: float
-    draws: tuple[tuple[float, ...], ...] = dataclasses.field(repr=False)
 
-    def predict(self, params: Numbers | float | int, examples: Numbers | float | int) -> Values:
+    def predict(self, params: At, examples: At) -> Values:
         """Return the loss of each pair of parameters and examples."""
         return _loss((self.E, self.A, self.B, self.alpha, self.beta), params, examples)
 
-    def band(
-        self, params: Numbers | float | int, examples: Numbers | float | int
-    ) -> tuple[Values, Values]:
+    def band(self, params: At, examples: At) -> tuple[Values, Values]:
         """Return the interval of the law at each pair."""
-        draws = bootstrap.per_draw(self.draws, params)
-        return bootstrap.around(_loss(draws, params, examples), self.predict(params, examples))
+        draws = _loss(self.spread(params), params, examples)
+        return fitting.around(draws, self.predict(params, examples))
 
-    def optimum(self, compute: Numbers | float | int) -> "Optimum":
+    def optimum(self, compute: At) -> "Optimum":
         """Return what to train with each compute, in FLOPs: the compute-optimal frontier.
 
         Raises:
@@ -77,9 +63,9 @@ class Chinchilla:
             )
         theta = (self.E, self.A, self.B, self.alpha, self.beta)
         centre = _optimum(theta, compute, self.k)
-        spread = _optimum(bootstrap.per_draw(self.draws, compute), compute, self.k)
+        spread = _optimum(self.spread(compute), compute, self.k)
         params, examples, loss = (
-            bootstrap.around(draws, value) for draws, value in zip(spread, centre, strict=True)
+            fitting.around(draws, value) for draws, value in zip(spread, centre, strict=True)
         )
         return Optimum(
             params=centre[0],
@@ -96,10 +82,6 @@ class Chinchilla:
             f"L(N, D) = {self.E:.3g} + {self.A:.3g} / N^{self.alpha:.3g} + "
             f"{self.B:.3g} / D^{self.beta:.3g}; N ~ C^{self.a:.2f}, D ~ C^{self.b:.2f}"
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields without the draws."""
-        return bootstrap.without_draws(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -147,13 +129,10 @@ def fit_chinchilla(
     that it may be 0.
 
     Args:
-        params: N of each run.
-        examples: D of each run, images seen with repetitions.
-        loss: of each run.
+        params, examples, loss: N, D (images seen, repetitions included) and the loss of each run.
         flops: C of each run, from which k = C / (N D) is estimated: `optimum` needs it.
         delta: of Huber's loss; 1e-3 in the paper, None: 1.345 times the noise.
-        num_resamples: of the bootstrap.
-        seed: of the bootstrap.
+        num_resamples, seed: of the bootstrap.
 
     Raises:
         CannotFit: the runs do not support the law.
@@ -162,7 +141,7 @@ def fit_chinchilla(
     params, examples, loss, *costs = runs.columns(
         params=params, examples=examples, loss=loss, **given
     )
-    _check({"parameters": params, "examples": examples}, loss)
+    _check(params, examples, loss)
     middle = np.exp(np.mean(np.log([params, examples]), axis=1))
     log_n, log_d = np.log(params / middle[0]), np.log(examples / middle[1])
     lowest = loss.min()
@@ -171,16 +150,8 @@ def fit_chinchilla(
         E, log_a, alpha, log_b, beta = theta.T[:, :, None]
         by_params, by_examples = np.exp(log_a - alpha * log_n), np.exp(log_b - beta * log_d)
         total = E + by_params + by_examples
-        slopes = np.stack(
-            [
-                np.ones_like(total),
-                by_params,
-                -by_params * log_n,
-                by_examples,
-                -by_examples * log_d,
-            ],
-            -1,
-        )
+        slopes = [by_params, -by_params * log_n, by_examples, -by_examples * log_d]
+        slopes = np.stack([np.ones_like(total), *slopes], -1)
         return np.log(total), slopes / total[..., None]
 
     grid = itertools.product((0.1, 0.4, 1.0), (0.1, 0.4, 1.0), (0.0, 0.5, 0.8, 0.95), (0.2, 0.8))
@@ -190,19 +161,10 @@ def fit_chinchilla(
         logs = np.log([by_params * rest, (1 - by_params) * rest])
         starts.append((part * lowest, logs[0], alpha, logs[1], beta))
     least, most = runs.EXPONENTS
-    bounds = least_squares.Bounds(
+    bounds = fitting.Bounds(
         low=np.array([0, -np.inf, least, -np.inf, least]),
         high=np.array([lowest, np.inf, most, np.inf, most]),
         loose=np.array([-lowest, -np.inf, least, -np.inf, least]),
-    )
-    found = least_squares.fit(
-        model,
-        np.log(loss),
-        np.array(starts),
-        bounds,
-        delta=delta,
-        num_resamples=num_resamples,
-        seed=seed,
     )
 
     def named(theta: np.ndarray) -> dict[str, Any]:
@@ -211,44 +173,38 @@ def fit_chinchilla(
         B = np.exp(log_b + beta * np.log(middle[1]))
         return {"E": E, "A": A, "B": B, "alpha": alpha, "beta": beta}
 
-    def with_exponents(law: dict[str, Any]) -> dict[str, Any]:
+    def exponents(law: dict[str, Any]) -> dict[str, Any]:
         total = law["alpha"] + law["beta"]
-        return {**law, "a": law["beta"] / total, "b": law["alpha"] / total}
+        return {"a": law["beta"] / total, "b": law["alpha"] / total}
 
-    draws = named(found.draws)
-    centre = {name: float(p) for name, p in with_exponents(named(found.theta)).items()}
-    intervals = bootstrap.named_intervals(with_exponents(draws), centre)
-    runs.check_exponents(intervals, centre, ["alpha", "beta"])
+    law, _ = fitting.fit(
+        model,
+        np.log(loss),
+        np.array(starts),
+        bounds,
+        named,
+        derived=exponents,
+        exponents=["alpha", "beta"],
+        delta=delta,
+        num_resamples=num_resamples,
+        seed=seed,
+    )
     ratio = costs[0] / (params * examples) if costs else None
     return Chinchilla(
-        **centre,
+        **law,
         k=None if ratio is None else float(np.exp(np.mean(np.log(ratio)))),
         k_spread=None if ratio is None else float(ratio.max() / ratio.min()),
-        intervals=intervals,
-        noise=found.noise,
-        draws=tuple(map(tuple, np.column_stack(list(draws.values())).tolist())),
     )
 
 
-def _check(sizes: dict[str, np.ndarray], loss: np.ndarray) -> None:
+def _check(params: np.ndarray, examples: np.ndarray, loss: np.ndarray) -> None:
     """Refuse runs that cannot tell the five parameters apart."""
-    if len(loss) < MIN_RUNS:
-        raise CannotFit(f"{len(loss)} runs: L(N, D) has 5 parameters, and needs {MIN_RUNS} runs")
-    for name, values in sizes.items():
-        different = len(np.unique(values))
-        if different < MIN_DIFFERENT:
-            raise CannotFit(
-                f"{different} different numbers of {name}: "
-                f"L(N, D) needs {MIN_DIFFERENT} of parameters and {MIN_DIFFERENT} of examples"
-            )
-        if values.max() < MIN_RANGE * values.min():
-            raise CannotFit(
-                f"{name} span a factor of {values.max() / values.min():.3g}: "
-                f"L(N, D) needs at least {MIN_RANGE:g}"
-            )
-    logs = np.column_stack([np.log(values) for values in sizes.values()])
+    runs.check_count("L(N, D)", 5, len(loss), MIN_RUNS)
+    for name, values in (("numbers of parameters", params), ("numbers of examples", examples)):
+        runs.check_range("L(N, D)", name, values, MIN_DIFFERENT, MIN_RANGE)
+    logs = np.log(np.column_stack([params, examples]))
     if abs(np.corrcoef(logs.T)[0, 1]) > 0.98:
         raise CannotFit(
             "parameters and examples grow together: vary each while the other stays the same"
         )
-    runs.falls("loss", logs, np.log(loss), list(sizes))
+    runs.falls("loss", logs, np.log(loss), ["parameters", "examples"])

@@ -11,18 +11,12 @@ from vit_jax.analysis.scaling import runs
 from vit_jax.analysis.scaling.runs import CannotFit, Numbers
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class HeldOut:
     """A law fitted without the runs of most compute, and how it predicts them.
 
-    Attributes:
-        compute: of the runs held out.
-        measured: their errors.
-        predicted: by the law of the others.
-        low: of the band there.
-        high: of the band there.
-        relative_error: predicted / measured - 1, of each.
-        worst: the largest of them by size.
+    `compute` and `measured` are those of the runs held out, `low` and `high` the law's band there;
+    `relative_error` is predicted / measured - 1, and `worst` the largest of them by size.
     """
 
     compute: tuple[float, ...]
@@ -45,10 +39,9 @@ def held_out(
     """Fit without the runs of most compute, about `share` of all and at least one; predict them.
 
     Args:
-        fit: of `inputs` and the error, such as fit_power_law.
+        fit: a function of `inputs` and the error, such as fit_power_law.
         inputs: what the law predicts from: (compute,), or (params, examples).
-        error: of each run.
-        compute: of each run; of equal computes all are held out.
+        error, compute: of each run; runs of equal compute are all held out.
         share: of the runs.
 
     Raises:
@@ -65,12 +58,6 @@ def held_out(
     predicted = law.predict(*(array[out] for array in arrays))
     low, high = law.band(*(array[out] for array in arrays))
     relative = predicted / measured[out] - 1
-    return HeldOut(
-        compute=tuple(costs[out].tolist()),
-        measured=tuple(measured[out].tolist()),
-        predicted=tuple(predicted.tolist()),
-        low=tuple(low.tolist()),
-        high=tuple(high.tolist()),
-        relative_error=tuple(relative.tolist()),
-        worst=float(relative[np.argmax(np.abs(relative))]),
-    )
+    columns = (costs[out], measured[out], predicted, low, high, relative)
+    worst = float(relative[np.argmax(np.abs(relative))])
+    return HeldOut(*(tuple(column.tolist()) for column in columns), worst)

@@ -2,14 +2,12 @@
 """The best size for each compute from runs of equal compute: Hoffmann et al. 2022, section 3.2."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
-from vit_jax.analysis.scaling import bootstrap, runs
-from vit_jax.analysis.scaling.bootstrap import Intervals, Values
-from vit_jax.analysis.scaling.least_squares import NUM_RESAMPLES
-from vit_jax.analysis.scaling.runs import CannotFit, Numbers
+from vit_jax.analysis.scaling import fitting, runs
+from vit_jax.analysis.scaling.fitting import NUM_RESAMPLES, Law, Values
+from vit_jax.analysis.scaling.runs import At, CannotFit, Numbers
 
 TOLERANCE = 0.1
 # Budgets must differ by this factor at least.
@@ -20,14 +18,8 @@ MIN_RANGE = 4.0
 class Budget:
     """Runs of one compute: log loss = log(loss) + curvature / 2 (log N - log(params))^2.
 
-    Attributes:
-        flops: of a run, the geometric mean.
-        params: at the minimum.
-        loss: at the minimum.
-        curvature: of log loss over log parameters.
-        params_interval: at 95 %.
-        sizes: parameters of the runs.
-        losses: of the runs.
+    `flops` is the geometric mean of the runs, whose parameters and losses are `sizes` and `losses`;
+    `params` and `loss` are those of the minimum, with the interval at 95 %.
     """
 
     flops: float
@@ -38,28 +30,22 @@ class Budget:
     sizes: tuple[float, ...]
     losses: tuple[float, ...]
 
-    def predict(self, params: Numbers | float | int) -> Values:
+    def predict(self, params: At) -> Values:
         """Return the parabola at each number of parameters."""
-        return self.loss * np.exp(
-            self.curvature / 2 * np.log(np.asarray(params) / self.params) ** 2
-        )
+        away = np.log(np.asarray(params) / self.params)
+        return self.loss * np.exp(self.curvature / 2 * away**2)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class IsoFlop:
+class IsoFlop(Law):
     """N(C) = N0 (C / unit)^a and D(C) = C / (k N(C)), proportional to C^b.
 
     Attributes:
-        a: exponent of the parameters.
-        b: exponent of the examples, 1 - a.
-        N0: parameters at C = unit.
+        b: 1 - a.
         unit: of compute, a power of ten near the middle of the budgets.
         k: FLOPs for each parameter and example; None where the examples were not given.
-        intervals: of a, b and N0 at 95 %.
-        noise: of one run, the standard deviation of log loss.
         budgets: with their minima.
         refused: of the budgets left out, why.
-        draws: N0 and a of the resamples.
     """
 
     a: float
@@ -67,23 +53,20 @@ class IsoFlop:
     N0: float
     unit: float
     k: float | None
-    intervals: Intervals
-    noise: float
     budgets: tuple[Budget, ...]
     refused: tuple[str, ...]
-    draws: tuple[tuple[float, ...], ...] = dataclasses.field(repr=False)
 
-    def predict(self, compute: Numbers | float | int) -> Values:
+    def predict(self, compute: At) -> Values:
         """Return the best number of parameters for each compute."""
         return self.N0 * (np.asarray(compute) / self.unit) ** self.a
 
-    def band(self, compute: Numbers | float | int) -> tuple[Values, Values]:
+    def band(self, compute: At) -> tuple[Values, Values]:
         """Return the interval of the best number of parameters."""
-        N0, a = bootstrap.per_draw(self.draws, compute)
+        N0, a = self.spread(compute)
         draws = N0 * (np.asarray(compute) / self.unit) ** a
-        return bootstrap.around(draws, self.predict(compute))
+        return fitting.around(draws, self.predict(compute))
 
-    def examples(self, compute: Numbers | float | int) -> Values:
+    def examples(self, compute: At) -> Values:
         """Return the number of examples that each compute pays for at the best size.
 
         Raises:
@@ -98,10 +81,6 @@ class IsoFlop:
     def describe(self) -> str:
         """Write the law in one line."""
         return f"N(C) = {self.N0:.3g} (C/{runs.ten(self.unit)})^{self.a:.3g}; D ~ C^{self.b:.3g}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields without the draws."""
-        return bootstrap.without_draws(self)
 
 
 def fit_isoflop(
@@ -120,13 +99,10 @@ def fit_isoflop(
     named in `refused`. Differs from paper: the parabola is of log loss.
 
     Args:
-        params: N of each run.
-        loss: of each run.
-        flops: C of each run.
+        params, loss, flops: N, the loss and C of each run.
         examples: D of each run, from which k = C / (N D) is estimated.
         tolerance: computes that differ by less, relatively, are one budget.
-        num_resamples: of the bootstrap.
-        seed: of the bootstrap.
+        num_resamples, seed: of the bootstrap.
 
     Raises:
         CannotFit: fewer than two budgets have a minimum, or they are too near each other.
@@ -144,7 +120,7 @@ def fit_isoflop(
     _check(parabolas, refused)
     spare = sum(parabola.spare for parabola in parabolas)
     pool = np.concatenate([parabola.errors() for parabola in parabolas])
-    pool = (pool - pool.mean()) * bootstrap.t_factor(spare)
+    pool = (pool - pool.mean()) * fitting.t_factor(spare)
     rng = np.random.default_rng(seed)
     minima = np.column_stack([p.resampled_minima(pool, num_resamples, rng) for p in parabolas])
     centre = np.array([p.minimum for p in parabolas])
@@ -160,13 +136,13 @@ def fit_isoflop(
     log_draws, a_draws = line @ minima.T
     law = {"a": float(a), "b": float(1 - a), "N0": float(np.exp(log_n0))}
     draws = {"a": a_draws, "b": 1 - a_draws, "N0": np.exp(log_draws)}
-    low, high = np.exp(bootstrap.interval(minima))
+    low, high = np.exp(fitting.interval(minima))
     squares = sum(float(np.sum(parabola.residuals**2)) for parabola in parabolas)
     return IsoFlop(
         **law,
         unit=unit,
         k=float(np.exp(np.mean(np.log(flops / (params * rest[0]))))) if rest else None,
-        intervals=bootstrap.named_intervals(draws, law),
+        intervals=fitting.named_intervals(draws, law),
         noise=float(np.sqrt(squares / spare)),
         budgets=tuple(
             parabola.budget((float(low[i]), float(high[i]))) for i, parabola in enumerate(parabolas)
@@ -178,13 +154,11 @@ def fit_isoflop(
 
 def _groups(flops: np.ndarray, tolerance: float) -> list[np.ndarray]:
     """Split runs, sorted by compute, where one is above the first of its group by `tolerance`."""
-    groups: list[list[int]] = []
+    starts = [0]
     for i, cost in enumerate(flops):
-        if groups and cost <= flops[groups[-1][0]] * (1 + tolerance):
-            groups[-1].append(i)
-        else:
-            groups.append([i])
-    return [np.array(group) for group in groups]
+        if cost > flops[starts[-1]] * (1 + tolerance):
+            starts.append(i)
+    return np.split(np.arange(len(flops)), starts[1:])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.analysis.scaling import bootstrap, least_squares, runs
-from vit_jax.analysis.scaling.bootstrap import Intervals, Values
-from vit_jax.analysis.scaling.least_squares import NUM_RESAMPLES
-from vit_jax.analysis.scaling.runs import EXPONENTS, CannotFit, Numbers
+from vit_jax.analysis.scaling import fitting, runs
+from vit_jax.analysis.scaling.fitting import NUM_RESAMPLES, Law, Values
+from vit_jax.analysis.scaling.runs import EXPONENTS, At, CannotFit, Numbers
 
 MIN_RANGE = 10.0
 # Different computes from which c and d are fitted; with fewer they are 0.
@@ -17,20 +16,15 @@ MIN_FOR_C, MIN_FOR_D = 5, 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PowerLaw:
+class PowerLaw(Law):
     """E(C) = a ((C + d) / unit)^-b + c.
 
     Attributes:
-        a: the error above c at C + d = unit.
-        b: the exponent.
         c: the error that no compute removes.
         d: the compute below which more of it gains little.
         unit: of compute, a power of ten near the middle of the runs.
         fixed: which of c and d were held at 0, for want of runs.
-        intervals: of a, b, c and d at 95 %.
-        noise: of one run, the standard deviation of log error.
         span: the smallest and the largest compute of the runs.
-        draws: a, b, c and d of the resamples that intervals and band come from.
     """
 
     a: float
@@ -39,21 +33,18 @@ class PowerLaw:
     d: float
     unit: float
     fixed: tuple[str, ...]
-    intervals: Intervals
-    noise: float
     span: tuple[float, float]
-    draws: tuple[tuple[float, ...], ...] = dataclasses.field(repr=False)
 
-    def predict(self, compute: Numbers | float | int) -> Values:
+    def predict(self, compute: At) -> Values:
         """Return the error at each compute."""
         return self.a * ((np.asarray(compute) + self.d) / self.unit) ** -self.b + self.c
 
-    def band(self, compute: Numbers | float | int) -> tuple[Values, Values]:
+    def band(self, compute: At) -> tuple[Values, Values]:
         """Return the interval of the law, not of one run's error, at each compute."""
-        a, b, c, d = bootstrap.per_draw(self.draws, compute)
+        a, b, c, d = self.spread(compute)
         # Draws may have d < 0, which means nothing below that compute.
         base = np.maximum(np.asarray(compute) + d, 1e-3 * np.asarray(compute)) / self.unit
-        return bootstrap.around(a * base**-b + c, self.predict(compute))
+        return fitting.around(a * base**-b + c, self.predict(compute))
 
     def describe(self) -> str:
         """Write the law in one line."""
@@ -61,10 +52,6 @@ class PowerLaw:
         inner = f"({shifted}/{runs.ten(self.unit)})"
         rest = f" + {self.c:.3g}" if self.c else ""
         return f"E(C) = {self.a:.3g} {inner}^-{self.b:.3g}{rest}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields without the draws."""
-        return bootstrap.without_draws(self)
 
 
 def fit_power_law(
@@ -81,24 +68,16 @@ def fit_power_law(
     than 8 leave d at 0. So does `saturation=None` where 8 or more do not determine b beside d.
 
     Args:
-        compute: of each run, in any unit.
-        error: of each run, or its loss.
+        compute, error: of each run, in any unit; a loss does, too.
         saturation: whether to fit d; None where the runs determine it.
-        num_resamples: of the bootstrap.
-        seed: of the bootstrap.
+        num_resamples, seed: of the bootstrap.
 
     Raises:
         CannotFit: the runs do not support the law.
     """
     compute, error = runs.columns(compute=compute, error=error)
+    runs.check_range("a power law", "computes", compute, 4, MIN_RANGE)
     different = len(np.unique(compute))
-    if different < 4:
-        raise CannotFit(f"{different} different computes: a power law needs at least 4")
-    if compute[-1] < MIN_RANGE * compute[0]:
-        raise CannotFit(
-            f"compute spans a factor of {compute[-1] / compute[0]:.3g}: a power law needs at "
-            f"least {MIN_RANGE:g}; add smaller or larger runs"
-        )
     _check_falls(compute, error)
     if saturation and different < MIN_FOR_D:
         raise CannotFit(
@@ -156,19 +135,10 @@ def _fit(
         for c in (np.array([0, 0.4, 0.8, 0.95]) * lowest if with_c else [0.0])
         for d in ([0.0, x[0], 10 * x[0]] if with_d else [0.0])
     ]
-    bounds = least_squares.Bounds(
+    bounds = fitting.Bounds(
         low=np.array([-np.inf, EXPONENTS[0], 0, 0]),
         high=np.array([np.inf, EXPONENTS[1], with_c * lowest, with_d * x[-1]]),
         loose=np.array([-np.inf, EXPONENTS[0], -with_c * lowest, -0.5 * with_d * x[0]]),
-    )
-    found = least_squares.fit(
-        model,
-        np.log(error),
-        np.array(starts),
-        bounds,
-        delta=None,
-        num_resamples=num_resamples,
-        seed=seed,
     )
 
     def named(theta: np.ndarray) -> dict[str, Any]:
@@ -176,18 +146,21 @@ def _fit(
         a = np.exp(log_a + b * np.log(middle / unit))
         return {"a": a, "b": b, "c": c, "d": d * middle}
 
-    draws = named(found.draws)
-    centre = {name: float(value) for name, value in named(found.theta).items()}
-    intervals = bootstrap.named_intervals(draws, centre)
-    runs.check_exponents(intervals, centre, ["b"])
-    if with_d and found.theta[3] >= x[-1]:
+    law, theta = fitting.fit(
+        model,
+        np.log(error),
+        np.array(starts),
+        bounds,
+        named,
+        exponents=["b"],
+        num_resamples=num_resamples,
+        seed=seed,
+    )
+    if with_d and theta[3] >= x[-1]:
         raise CannotFit("the runs do not determine d: leave saturation out, or add larger runs")
     return PowerLaw(
-        **centre,
+        **law,
         unit=unit,
         fixed=tuple(name for name in ("c", "d") if name not in fitted),
-        intervals=intervals,
-        noise=found.noise,
         span=(float(compute[0]), float(compute[-1])),
-        draws=tuple(map(tuple, np.column_stack(list(draws.values())).tolist())),
     )

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs as columns of numbers, and why they may not support a law."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy import special
 
-from vit_jax.analysis.scaling.bootstrap import Intervals
 from vit_jax.errors import UserError
 
 Numbers = Sequence[float | int] | np.ndarray
+At = Numbers | float | int  # where a law is evaluated
 # Exponents outside are no law of scaling, but a fit that found none.
 EXPONENTS = (0.005, 5.0)
 
@@ -19,11 +19,7 @@ class CannotFit(UserError):
 
 
 def column(name: str, values: object) -> np.ndarray:
-    """Read a column of positive numbers.
-
-    Raises:
-        CannotFit: something else.
-    """
+    """Read a column of positive numbers; raises CannotFit for anything else."""
     try:
         array = np.asarray(values, np.float64)
     except (TypeError, ValueError):
@@ -54,12 +50,9 @@ def columns(**values: object) -> list[np.ndarray]:
 
 
 def falls(name: str, columns: np.ndarray, log_error: np.ndarray, names: list[str]) -> None:
-    """Refuse errors that do not fall along each of `columns` [N, K] by more than their noise.
+    """Raise CannotFit where errors do not fall along each of `columns` [N, K] beyond their noise.
 
     A straight line through logarithms; each slope must be negative by Student's t at 97.5 %.
-
-    Raises:
-        CannotFit: naming the column.
     """
     design = np.column_stack([columns - columns.mean(0), np.ones(len(columns))])
     slopes, *_ = np.linalg.lstsq(design, log_error, rcond=None)
@@ -76,12 +69,30 @@ def falls(name: str, columns: np.ndarray, log_error: np.ndarray, names: list[str
             )
 
 
-def check_exponents(intervals: Intervals, centre: dict[str, float], names: Sequence[str]) -> None:
-    """Refuse a law with an exponent that the runs leave open.
+def check_count(law: str, num_parameters: int, count: int, least: int) -> None:
+    """Raise CannotFit for too few runs."""
+    if count < least:
+        raise CannotFit(
+            f"{count} runs: {law} has {num_parameters} parameters, and needs {least} runs"
+        )
 
-    Raises:
-        CannotFit: naming the exponent.
-    """
+
+def check_range(law: str, name: str, values: np.ndarray, least: int, factor: float) -> None:
+    """Raise CannotFit for fewer than `least` different values, or a range below `factor`."""
+    different = len(np.unique(values))
+    if different < least:
+        raise CannotFit(f"{different} different {name}: {law} needs at least {least}")
+    if values.max() < factor * values.min():
+        raise CannotFit(
+            f"{name} span a factor of {values.max() / values.min():.3g}: {law} needs at least "
+            f"{factor:g}; add smaller or larger runs"
+        )
+
+
+def check_exponents(
+    intervals: Mapping[str, tuple[float, float]], centre: dict[str, float], names: Sequence[str]
+) -> None:
+    """Raise CannotFit for an exponent that the runs leave open."""
     for name in names:
         low, high = intervals[name]
         if low <= EXPONENTS[0] or high >= EXPONENTS[1]:
@@ -104,11 +115,8 @@ def unit_of(compute: np.ndarray) -> float:
 def frontier(compute: Numbers, error: Numbers, *, tolerance: float = 0.0) -> np.ndarray:
     """Return the indices, by compute, of the runs that none beats: cheaper and at least as good.
 
-    Args:
-        compute: of each run.
-        error: of each run.
-        tolerance: how much dearer, relatively, a run may be and beat another: runs planned for one
-            budget differ by a step or two.
+    A run that is dearer by `tolerance`, relatively, may still beat another: runs planned for one
+    budget differ by a step or two.
 
     Raises:
         CannotFit: no positive numbers, or not as many of each.

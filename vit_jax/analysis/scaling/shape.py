@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.analysis.scaling import bootstrap, least_squares, runs
-from vit_jax.analysis.scaling.bootstrap import Intervals, Values
-from vit_jax.analysis.scaling.least_squares import NUM_RESAMPLES
-from vit_jax.analysis.scaling.runs import CannotFit, Numbers
+from vit_jax.analysis.scaling import fitting, runs
+from vit_jax.analysis.scaling.fitting import NUM_RESAMPLES, Law, Values
+from vit_jax.analysis.scaling.runs import At, CannotFit, Numbers
 
 MIN_RUNS = 12
 MIN_SIZES, MIN_COMPUTES = 4, 3
@@ -19,25 +18,17 @@ MIN_RANGE = 4.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ShapeLaw:
+class ShapeLaw(Law):
     """f(x, C) = alpha x^-a + (beta x^b + xi) (C / unit)^-c + eps, x one dimension of the shape.
 
     A larger x leaves a smaller error once trained (alpha), and takes more compute to train (beta).
     The best is x(C) = (alpha a / (beta b) (C / unit)^c)^(1 / (a + b)), proportional to C^s.
 
     Attributes:
-        alpha: error that a small x leaves.
-        a: its exponent.
-        beta: error that a large x has not yet trained away.
-        b: its exponent.
         xi: error that compute removes whatever x is.
-        c: exponent of compute.
         eps: error that neither removes.
         s: c / (a + b).
         unit: of compute, a power of ten near the middle of the runs.
-        intervals: of all of them, at 95 %.
-        noise: of one run, the standard deviation of log error.
-        draws: alpha, a, beta, b, xi, c and eps of the resamples.
     """
 
     alpha: float
@@ -49,43 +40,26 @@ class ShapeLaw:
     eps: float
     s: float
     unit: float
-    intervals: Intervals
-    noise: float
-    draws: tuple[tuple[float, ...], ...] = dataclasses.field(repr=False)
 
     def _theta(self) -> tuple[float, ...]:
         return self.alpha, self.a, self.beta, self.b, self.xi, self.c, self.eps
 
-    def predict(self, size: Numbers | float | int, compute: Numbers | float | int) -> Values:
+    def predict(self, size: At, compute: At) -> Values:
         """Return the error of each pair of size and compute."""
         return _error(self._theta(), size, np.asarray(compute) / self.unit)
 
-    def band(
-        self, size: Numbers | float | int, compute: Numbers | float | int
-    ) -> tuple[Values, Values]:
+    def band(self, size: At, compute: At) -> tuple[Values, Values]:
         """Return the interval of the law at each pair."""
-        draws = bootstrap.per_draw(self.draws, compute)
-        spread = _error(draws, size, np.asarray(compute) / self.unit)
-        return bootstrap.around(spread, self.predict(size, compute))
+        draws = _error(self.spread(compute), size, np.asarray(compute) / self.unit)
+        return fitting.around(draws, self.predict(size, compute))
 
-    def optimum(self, compute: Numbers | float | int) -> Values:
+    def optimum(self, compute: At) -> Values:
         """Return the best size for each compute."""
         return _optimum(self._theta(), np.asarray(compute) / self.unit)
-
-    def optimum_band(self, compute: Numbers | float | int) -> tuple[Values, Values]:
-        """Return the interval of the best size for each compute."""
-        draws = bootstrap.per_draw(self.draws, compute)
-        return bootstrap.around(
-            _optimum(draws, np.asarray(compute) / self.unit), self.optimum(compute)
-        )
 
     def describe(self) -> str:
         """Write the optimum in one line."""
         return f"x(C) = {float(self.optimum(self.unit)):.3g} (C/{runs.ten(self.unit)})^{self.s:.3g}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields without the draws."""
-        return bootstrap.without_draws(self)
 
 
 def _error(theta: Any, size: Any, compute: Any) -> Any:
@@ -113,11 +87,8 @@ def fit_shape(
     error up. Differs from paper: each dimension has its own c, where the paper shares one.
 
     Args:
-        size: x of each run: its width, depth or MLP width.
-        compute: of each run, in any unit.
-        error: of each run.
-        num_resamples: of the bootstrap.
-        seed: of the bootstrap.
+        size, compute, error: x (width, depth or MLP width), compute in any unit, error of each run.
+        num_resamples, seed: of the bootstrap.
 
     Raises:
         CannotFit: the runs do not support the law.
@@ -136,19 +107,9 @@ def fit_shape(
         untrained = np.exp(log_beta + b * log_x) * trained
         common = xi * trained
         total = left + untrained + common + eps
-        slopes = np.stack(
-            [
-                left,
-                -left * log_x,
-                untrained,
-                untrained * log_x,
-                trained,
-                -(untrained + common) * log_t,
-                np.ones_like(total),
-            ],
-            -1,
-        )
-        return np.log(total), slopes / total[..., None]
+        slopes = [left, -left * log_x, untrained, untrained * log_x, trained]
+        slopes += [-(untrained + common) * log_t, np.ones_like(total)]
+        return np.log(total), np.stack(slopes, -1) / total[..., None]
 
     starts = []
     for a, b, c, part, xi in itertools.product(
@@ -159,19 +120,10 @@ def fit_shape(
         starts.append((log, a, log, b, xi * rest, c, part * lowest))
     least, most = runs.EXPONENTS
     inf = np.inf
-    bounds = least_squares.Bounds(
+    bounds = fitting.Bounds(
         low=np.array([-inf, least, -inf, least, 0, least, 0]),
         high=np.array([inf, most, inf, most, inf, most, lowest]),
         loose=np.array([-inf, least, -inf, least, -2 * error.max(), least, -lowest]),
-    )
-    found = least_squares.fit(
-        model,
-        np.log(error),
-        np.array(starts),
-        bounds,
-        delta=None,
-        num_resamples=num_resamples,
-        seed=seed,
     )
 
     def named(theta: np.ndarray) -> dict[str, Any]:
@@ -187,20 +139,18 @@ def fit_shape(
             "eps": eps,
         }
 
-    def with_exponent(law: dict[str, Any]) -> dict[str, Any]:
-        return {**law, "s": law["c"] / (law["a"] + law["b"])}
-
-    draws = named(found.draws)
-    centre = {name: float(p) for name, p in with_exponent(named(found.theta)).items()}
-    intervals = bootstrap.named_intervals(with_exponent(draws), centre)
-    runs.check_exponents(intervals, centre, ["a", "b", "c"])
-    law = ShapeLaw(
-        **centre,
-        unit=unit,
-        intervals=intervals,
-        noise=found.noise,
-        draws=tuple(map(tuple, np.column_stack(list(draws.values())).tolist())),
+    fields, _ = fitting.fit(
+        model,
+        np.log(error),
+        np.array(starts),
+        bounds,
+        named,
+        derived=lambda law: {"s": law["c"] / (law["a"] + law["b"])},
+        exponents=["a", "b", "c"],
+        num_resamples=num_resamples,
+        seed=seed,
     )
+    law = ShapeLaw(**fields, unit=unit)
     best = np.asarray(law.optimum(np.unique(compute)))
     if (best < size.min()).all() or (best > size.max()).all():
         side = "smaller" if best[0] < size.min() else "larger"
@@ -213,15 +163,7 @@ def fit_shape(
 
 def _check(size: np.ndarray, compute: np.ndarray, error: np.ndarray) -> None:
     """Refuse runs that cannot tell the seven parameters apart."""
-    if len(size) < MIN_RUNS:
-        raise CannotFit(f"{len(size)} runs: f(x, C) has 7 parameters, and needs {MIN_RUNS} runs")
-    for name, values, least in (("sizes", size, MIN_SIZES), ("computes", compute, MIN_COMPUTES)):
-        different = len(np.unique(values))
-        if different < least:
-            raise CannotFit(f"{different} different {name}: f(x, C) needs at least {least}")
-        if values.max() < MIN_RANGE * values.min():
-            raise CannotFit(
-                f"{name} span a factor of {values.max() / values.min():.3g}: "
-                f"f(x, C) needs at least {MIN_RANGE:g}"
-            )
+    runs.check_count("f(x, C)", 7, len(size), MIN_RUNS)
+    runs.check_range("f(x, C)", "sizes", size, MIN_SIZES, MIN_RANGE)
+    runs.check_range("f(x, C)", "computes", compute, MIN_COMPUTES, MIN_RANGE)
     runs.falls("error", np.log(compute)[:, None], np.log(error), ["compute"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Robust least squares with bounds, many problems at once, and the residual bootstrap on top.
+"""Robust least squares with bounds, many problems at once, and intervals from a residual bootstrap.
 
 A fit starts from a grid of points and is repeated for hundreds of resamples: here all of them take
 a step together, each with a damping of its own (Levenberg and Marquardt; Huber's loss by
@@ -7,15 +7,44 @@ reweighting).
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+from scipy import special
 
-from vit_jax.analysis.scaling import bootstrap
+from vit_jax.analysis.scaling import runs
 
+LEVEL = 0.95
 NUM_RESAMPLES = 300
+Intervals = dict[str, tuple[float, float]]
+# What numpy makes of arrays, and of numbers.
+Values = np.ndarray | np.floating
 # theta [S, P] -> predictions [S, N] of N runs and their derivatives [S, N, P].
 Model = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Law:
+    """What every fitted law has besides its parameters.
+
+    Attributes:
+        intervals: of its parameters, by their symbols, at 95 %.
+        noise: of one run, the standard deviation of log loss.
+        draws: the parameters of the resamples that intervals and bands come from.
+    """
+
+    intervals: Intervals
+    noise: float
+    draws: tuple[tuple[float, ...], ...] = dataclasses.field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields without the draws, which a file does not need."""
+        return {key: value for key, value in dataclasses.asdict(self).items() if key != "draws"}
+
+    def spread(self, like: Any) -> list[np.ndarray]:
+        """Return each parameter's draws, shaped to broadcast against `like`: [R, 1, ...]."""
+        return [p.reshape(-1, *[1] * np.ndim(like)) for p in np.asarray(self.draws).T]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,15 +58,6 @@ class Bounds:
     low: np.ndarray
     high: np.ndarray
     loose: np.ndarray
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Fit:
-    """A minimum theta [P], resamples of it, draws [R, P], and the noise of a run (its std)."""
-
-    theta: np.ndarray
-    draws: np.ndarray
-    noise: float
 
 
 def huber(residuals: np.ndarray, delta: float) -> np.ndarray:
@@ -61,11 +81,9 @@ def minimise(
     Args:
         model: what is fitted; it may return NaN, where no step goes.
         target: [N], or [S, N] where each start has its own.
-        starts: [S, P].
-        low: [P], bounds.
-        high: [P].
+        starts: [S, P], each of which makes at most `max_steps`.
+        low, high: bounds [P].
         delta: of Huber's loss.
-        max_steps: of each start.
 
     Returns:
         theta [S, P] and its loss [S].
@@ -114,11 +132,14 @@ def fit(
     target: np.ndarray,
     starts: np.ndarray,
     bounds: Bounds,
+    named: Callable[[np.ndarray], dict[str, Any]],
     *,
-    delta: float | None,
-    num_resamples: int,
-    seed: int,
-) -> Fit:
+    derived: Callable[[dict[str, Any]], dict[str, Any]] = lambda law: {},
+    exponents: Sequence[str],
+    delta: float | None = None,
+    num_resamples: int = NUM_RESAMPLES,
+    seed: int = 0,
+) -> tuple[dict[str, Any], np.ndarray]:
     """Fit from a grid of starts, and again to resampled residuals, from the minimum found.
 
     Args:
@@ -126,10 +147,19 @@ def fit(
         target: [N].
         starts: [S, P].
         bounds: of theta.
+        named: theta [P] or [R, P] -> the law's parameters by their symbols.
+        derived: these -> others that follow from them.
+        exponents: symbols of those that the runs must determine.
         delta: of Huber's loss; None: 1.345 times the noise, which costs 5 % of the precision where
             the noise is normal (Huber 1964).
         num_resamples: how many draws.
         seed: of the resamples.
+
+    Returns:
+        The fields of a `Law`, its parameters included, and theta.
+
+    Raises:
+        CannotFit: the runs do not determine an exponent.
     """
     low, high = bounds.low, bounds.high
     if delta is None:
@@ -142,12 +172,22 @@ def fit(
     residual = target - value[0]
     free = (centre[0] > bounds.loose) & (centre[0] < high)
     rng = np.random.default_rng(seed)
-    pool = bootstrap.errors(residual, slope[0][:, free])
+    pool = errors(residual, slope[0][:, free])
     targets = value + rng.choice(pool, (num_resamples, len(target)))
     repeated = np.broadcast_to(centre, (num_resamples, len(theta)))
     draws, _ = minimise(model, targets, repeated, bounds.loose, high, delta, 60)
     spare = max(len(target) - int(free.sum()), 1)
-    return Fit(theta=theta, draws=draws, noise=float(np.sqrt(np.sum(residual**2) / spare)))
+
+    spread, law = named(draws), named(theta)
+    law = {name: float(value) for name, value in (law | derived(law)).items()}
+    intervals = named_intervals(spread | derived(spread), law)
+    runs.check_exponents(intervals, law, exponents)
+    fields = {
+        "intervals": intervals,
+        "noise": float(np.sqrt(np.sum(residual**2) / spare)),
+        "draws": tuple(map(tuple, np.column_stack(list(spread.values())).tolist())),
+    }
+    return law | fields, theta
 
 
 def _noise(
@@ -157,6 +197,48 @@ def _noise(
     theta, loss = minimise(model, target, starts, low, high, np.inf, 40)
     residual = target - model(theta[np.argmin(loss)][None])[0][0]
     spare = max(len(target) - int((low < high).sum()), 1)
-    # Of normal noise the median size is 1 / 1.4826 of the standard deviation.
+    # The median size of normal noise is 1 / 1.4826 of the standard deviation.
     robust = 1.4826 * float(np.median(np.abs(residual))) * np.sqrt(len(target) / spare)
     return max(float(robust), 1e-9)
+
+
+def errors(residual: np.ndarray, jacobian: np.ndarray) -> np.ndarray:
+    """Turn a fit's residuals [N] into the errors to draw from, as large as those of the runs.
+
+    A fit bends towards its runs: residuals are smaller than the errors, by the run's leverage. And
+    few runs leave the size of the errors uncertain: the pool is wider by Student's t over the
+    normal quantile, as are the intervals of Hesterberg 2015 (arXiv:1411.5279), section 4.
+    """
+    leverage = np.minimum(np.sum(np.linalg.qr(jacobian)[0] ** 2, axis=1), 0.95)
+    pool = residual / np.sqrt(1 - leverage)
+    pool -= pool.mean()
+    return pool * t_factor(len(residual) - jacobian.shape[1])
+
+
+def t_factor(freedom: int) -> float:
+    """Return how much wider Student's t is than the normal distribution, at LEVEL."""
+    tail = (1 + LEVEL) / 2
+    return float(special.stdtrit(max(freedom, 1), tail) / special.ndtri(tail))
+
+
+def interval(draws: np.ndarray) -> tuple[Values, Values]:
+    """Return the percentiles of LEVEL over the first axis of draws [R, ...]."""
+    tails = [50 * (1 - LEVEL), 50 * (1 + LEVEL)]
+    low, high = np.percentile(draws, tails, axis=0, method="weibull")
+    return low, high
+
+
+def around(draws: Any, centre: Values) -> tuple[Values, Values]:
+    """Return the interval of positive quantities from their draws [R, ...], with the estimate in.
+
+    The draws are fitted without c >= 0 and the like: they may lie below zero, and the estimate
+    beside them.
+    """
+    low, high = interval(draws)
+    return np.maximum(np.minimum(low, centre), 0), np.maximum(high, centre)
+
+
+def named_intervals(draws: dict[str, np.ndarray], centre: dict[str, float]) -> Intervals:
+    """Return the interval of each named quantity from its draws [R]."""
+    pairs = {name: around(draws[name], np.float64(centre[name])) for name in draws}
+    return {name: (float(low), float(high)) for name, (low, high) in pairs.items()}

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What workers share: a sweep's points, each trained by one of them, and a machine's devices."""
+
+import contextlib
+import fcntl
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from vit_jax.errors import UserError
+
+CLAIMS = "claims"
+_GPUS = "CUDA_VISIBLE_DEVICES"
+# A reader of a claim holds its lock for less than this (seconds).
+_GLANCE = 0.2
+
+
+@contextlib.contextmanager
+def claim(place: Path, run: str) -> Iterator[int | None]:
+    """Hold a run of the sweep in `place` alone.
+
+    Yields the lock's file descriptor, or None where somebody else holds it. A process that inherits
+    the descriptor holds the lock too: a run outlives its worker, and is not started again.
+    """
+    path = place / CLAIMS / run
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a+", encoding="utf-8") as file:
+        if not _locked(file.fileno()):
+            time.sleep(_GLANCE)
+            if not _locked(file.fileno()):
+                yield None
+                return
+        file.truncate(0)
+        file.write(f"pid {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        yield file.fileno()
+
+
+def holder(place: Path, run: str) -> str | None:
+    """Return which process has claimed a run; None where it is free."""
+    try:
+        with open(place / CLAIMS / run, encoding="utf-8") as file:
+            return None if _locked(file.fileno(), fcntl.LOCK_SH) else file.read() or "a worker"
+    except FileNotFoundError:
+        return None
+
+
+def _locked(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def share(worker: int, count: int) -> Mapping[str, str]:
+    """Return the variables by which a worker's runs see its GPUs only; none without GPUs.
+
+    Raises:
+        UserError: more workers than GPUs.
+    """
+    gpus = _gpus()
+    if not gpus or count == 1:
+        return {}
+    if count > len(gpus):
+        raise UserError(f"--workers={count}, but here are {len(gpus)} GPUs; one worker needs one")
+    return {_GPUS: ",".join(gpus[worker::count])}
+
+
+def _gpus() -> list[str]:
+    if _GPUS in os.environ:
+        return [gpu for gpu in os.environ[_GPUS].split(",") if gpu]
+    found = [re.fullmatch(r"nvidia(\d+)", name) for name in os.listdir("/dev")]
+    return sorted((match[1] for match in found if match), key=int)
+
+
+def keep_to_cores(worker: int, count: int) -> None:
+    """Keep this thread, and what it starts, to its part of the cores, where each can have some.
+
+    Runs that take each other's cores in turns are slower than runs with fewer cores.
+    """
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []  # Linux
+    if 1 < count <= len(cores):
+        os.sched_setaffinity(0, cores[worker::count])
