@@ -22,7 +22,7 @@ from vit_jax.inference.export import Format
 from vit_jax.inference.forward import make_forward
 from vit_jax.inference.quantize import WeightDType
 from vit_jax.inference.trained import Trained
-from vit_jax.models import ModelConfig
+from vit_jax.models import ModelConfig, bit, hybrid, mixer
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
@@ -171,9 +171,9 @@ def trained_shapes(cfg: ModelConfig) -> Trained:
 
 
 def test_every_architecture_is_timms() -> None:
-    tables = (timm_config._HYBRIDS, timm_config._MIXERS, timm_config._BITS)
+    tables = (hybrid._ARCHITECTURES, mixer._ARCHITECTURES, bit._ARCHITECTURES)
     names = {name for table in tables for name in table.values()}
     known = set(timm.list_models())
     assert names <= known
-    for (depths, factor), name in timm_config._BITS.items():
+    for (depths, factor), name in bit._ARCHITECTURES.items():
         assert f"_{sum(depths) * 3 + 2}x{factor}_" in name

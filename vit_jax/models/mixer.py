@@ -102,14 +102,16 @@ class Mixer(nn.Module):
         return Output(logits=logits, features=features, tokens=x)
 
 
+# Width, depth and patch, which nothing changes in timm's.
+_ARCHITECTURES = {(v.dim, v.depth, v.patch): f"{name}_224" for name, v in VARIANTS.items()}
+
+
 def _timm(cfg: MixerConfig) -> facts.Timm:
-    # Nothing changes the patch, the depth and the width of timm's.
-    names = {(v.dim, v.depth, v.patch): f"{name}_224" for name, v in VARIANTS.items()}
-    name = names.get((cfg.dim, cfg.depth, base.pair(cfg.patch, "patch")))
+    name = _ARCHITECTURES.get((cfg.dim, cfg.depth, base.pair(cfg.patch, "patch")))
     if name is None:
         raise UserError(
             f"timm has no Mixer with model.patch={cfg.patch}, depth={cfg.depth} and dim={cfg.dim}; "
-            f"it has {', '.join(names.values())}"
+            f"it has {', '.join(_ARCHITECTURES.values())}"
         )
     args = {
         "img_size": list(base.pair(cfg.image_size, "image_size")),
