@@ -73,10 +73,11 @@ def format_flops(flops: int | float) -> str:
     return f"{value:.3g} {unit}FLOP"
 
 
-def _scaled(value: float, step: int, units: Sequence[str]) -> tuple[float, str]:
-    while value >= step and len(units) > 1:
-        value, units = value / step, units[1:]
-    return value, units[0]
+def _scaled(value: int | float, step: int, units: Sequence[str]) -> tuple[float, str]:
+    scaled = float(value)
+    while scaled >= step and len(units) > 1:
+        scaled, units = scaled / step, units[1:]
+    return scaled, units[0]
 
 
 def align(
