@@ -76,7 +76,9 @@ def make_mesh(cfg: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     devices = list(devices) if devices is not None else jax.devices()
     shape = mesh_shape(cfg, len(devices))
     if jax.process_count() > 1 and math.prod(shape) != len(devices):
-        raise UserError(f"mesh {shape} must use all {len(devices)} devices; set mesh.data=-1")
+        raise UserError(
+            f"mesh {shape} must use all {len(devices)} devices of all processes; set mesh.data=-1"
+        )
     grid = device_grid(shape, devices[: math.prod(shape)])
     # Auto: Linen's modules reject Explicit axes.
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 3)

@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
-from vit_jax.data.augment import color, jitter, parse
+from vit_jax.data.augment import jitter, parse, pillow
 
 RNG = np.random.default_rng
 
@@ -26,7 +26,7 @@ def test_every_factor_is_uniform_around_one_and_the_order_is_random(monkeypatch,
 
         return enhancer
 
-    monkeypatch.setattr(color, "_ENHANCERS", tuple(record(n) for n in "bcs"))
+    monkeypatch.setattr(pillow, "_ENHANCERS", tuple(record(n) for n in "bcs"))
     rng = RNG(0)
     for _ in range(1200):
         drawn.append([])

@@ -141,7 +141,7 @@ def test_the_policy_draws_its_operations_uniformly(monkeypatch):
 
         return operation
 
-    monkeypatch.setattr(randaug, "_OPERATIONS", tuple(count(i) for i in range(16)))
+    monkeypatch.setattr(randaug, "OPERATIONS", {str(i): count(i) for i in range(16)})
     policy = parse("randaug(3, 7.5)")
     for i in range(800):
         policy(np.zeros((1, 1, 3), np.uint8), RNG(i))

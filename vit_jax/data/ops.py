@@ -36,9 +36,11 @@ class Policy(Protocol):
 
     def __call__(self, image: Image, rng: np.random.Generator) -> Image:
         """Return an image of the same shape; all randomness comes from `rng`."""
+        ...
 
     def parts(self) -> dict[str, Operation]:
         """Return by name what the policy chooses from, each part always applied when called."""
+        ...
 
 
 class Box(NamedTuple):

@@ -51,7 +51,9 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
     every = max(clock.steps(cfg.schedule_every), 1)
     clock = dataclasses.replace(clock, total_steps=clock.total_steps // every * every)
     if not clock.total_steps:
-        raise UserError(f"optim.schedule_every={cfg.schedule_every!r} is longer than the run")
+        raise UserError(
+            f"optim.schedule_every={cfg.schedule_every!r} ({every} steps) is longer than the run"
+        )
     total = clock.total_steps
     warmup, cooldown = (_pieces(cfg, field, clock, every) for field in ("warmup", "cooldown"))
     timescale = clock.steps(cfg.rsqrt_timescale) if cfg.schedule == Schedule.RSQRT else 1

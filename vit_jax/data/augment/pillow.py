@@ -15,6 +15,7 @@ from vit_jax.data.ops import Image
 
 Picture = PillowImage.Image
 Resampling = PillowImage.Resampling
+_ENHANCERS = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
 
 
 def to_pillow(image: Image) -> Picture:
@@ -85,6 +86,8 @@ def operate(
         "TranslateX": lambda: affine(1, 0, argument * picture.width, 0, 1, 0),
         "TranslateY": lambda: affine(1, 0, 0, 0, 1, argument * picture.height),
     }
+    if name not in operations:
+        raise ValueError(f"no operation {name!r}")
     return operations[name]()
 
 
@@ -94,9 +97,8 @@ def jitter(image: Image, strength: float, rng: np.random.Generator) -> Image:
     Each by a factor uniform in [max(0, 1 - strength), 1 + strength], rounded as Pillow rounds.
     Saturation leaves a grey image alone.
     """
-    enhancers = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
     picture = to_pillow(image)
-    for which in rng.permutation(len(enhancers)):
+    for which in rng.permutation(len(_ENHANCERS)):
         factor = rng.uniform(max(0.0, 1 - strength), 1 + strength)
-        picture = enhancers[which](picture).enhance(factor)
+        picture = _ENHANCERS[which](picture).enhance(factor)
     return from_pillow(picture)

@@ -26,7 +26,7 @@ OPERATIONS = (
 
 
 # How a key's value is written, its bounds, the words for them, and the default.
-_KEYS = {
+_KEYS: dict[str, tuple[str, float, float, str, str]] = {
     "m": (r"\d+", 0, 30, "a whole number in 0..30", "10"),
     "n": (r"\d+", 1, 16, "a whole number in 1..16", "2"),
     "mstd": (r"\d+(\.\d+)?", 0, math.inf, "a number from 0", "0"),
