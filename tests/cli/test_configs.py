@@ -59,7 +59,6 @@ def test_elsewhere_there_is_nothing_to_list(
         ("regnety_4gf_imagenet.py", "'configs/regnet_imagenet.py:regnety_4gf'?"),
         ("finetune_cifar10.py", "bit.py:cifar10' or 'configs/finetune_vit.py:cifar10'?"),
         ("vit_mu_digts.py", "'configs/vit_mu_digits.py' or "),
-        ("nothing_alike_at_all.py", "valid: configs/augreg_imagenet.py, "),
     ],
 )
 def test_a_name_that_is_gone_suggests_what_it_has_become(

@@ -26,9 +26,9 @@ def draw_confusion(
     num_classes = len(class_names)
     share = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     named, numbered = num_classes <= MAX_NAMED, num_classes <= MAX_NUMBERED
-    side = 3 + 0.45 * num_classes if numbered else 4 + 0.13 * num_classes if named else 12
+    side = 3 + 0.45 * num_classes if numbered else 4 + 0.13 * num_classes if named else 12.0
     side = max(side, 5.0)
-    figure, (axes,) = figures.panels((side + 0.8, side), dpi=130)
+    figure, (axes,) = figures.panels((side + 0.8, side), dpi=100)
     axes.grid(False)
     axes.spines[:].set_visible(True)
     # A sixth of the smallest share, so that the palest cell is not white.
@@ -65,7 +65,7 @@ def draw_confusion(
     heading = f"{title + ': ' if title else ''}top-1 {accuracy:.2%} of {matrix.sum():,}"
     axes.set_title(heading, parse_math=False)
     axes.set(xlabel="predicted class", ylabel="true class")
-    return figures.png(figure)
+    return figures.png(figure, dpi=130)
 
 
 def _name_ticks(axes: Any, class_names: Sequence[str], size: int) -> None:

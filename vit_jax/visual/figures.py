@@ -47,10 +47,10 @@ def finish(figure: Any, axes: Any, title: str, **options: Any) -> bytes:
     return png(figure)
 
 
-def png(figure: Any) -> bytes:
-    """Return a figure as PNG."""
+def png(figure: Any, **options: Any) -> bytes:
+    """Return a figure as PNG; `options` go to `savefig`."""
     file = io.BytesIO()
-    figure.savefig(file, format="png")
+    figure.savefig(file, format="png", **options)
     return file.getvalue()
 
 

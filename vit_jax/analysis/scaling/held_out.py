@@ -60,4 +60,4 @@ def held_out(
     relative = predicted / measured[out] - 1
     columns = (costs[out], measured[out], predicted, low, high, relative)
     worst = float(relative[np.argmax(np.abs(relative))])
-    return HeldOut(*(tuple(column.tolist()) for column in columns), worst)
+    return HeldOut(*(tuple(column.tolist()) for column in columns), worst=worst)
