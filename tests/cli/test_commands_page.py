@@ -31,7 +31,7 @@ def helps() -> Iterator[tuple[str, str]]:
 
 def page() -> str:
     """Return the page."""
-    parts = [f"## {name}\n\n```text\n{text}\n```\n" for name, text in helps()]
+    parts = [f"## {name}\n\n```log\n{text}\n```\n" for name, text in helps()]
     return "\n".join([HEAD, *parts])
 
 

@@ -25,7 +25,7 @@ from PIL import Image
 
 from tests.browser import browser_needed
 from tests.weights import runs
-from vit_jax import config_json, inference, models
+from vit_jax import config_json, inference, models, startup
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.cli import serve
@@ -356,10 +356,11 @@ def test_an_open_page_is_warned_of(
         print("closed")
         await send({"type": "lifespan.shutdown.complete"})
 
-    port = serve._free_port(host, 0)
+    listening = serve._listen(host, 0)
+    port = listening.getsockname()[1]
     before = [(n, signal.getsignal(n)) for n in (signal.SIGINT, signal.SIGTERM)]
     try:
-        serve._serve(serve._end(), app, host, port)
+        serve._serve(serve._end(), app, host, listening)
     finally:
         for number, handler in before:
             signal.signal(number, handler)
@@ -377,7 +378,7 @@ def test_a_signal_before_the_page_is_up_leaves_no_folder(
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(serve.tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(serve.startup, "configure", lambda: None)
+    monkeypatch.setattr(startup, "configure", lambda: None)
     monkeypatch.setattr(serve, "_only_here", lambda uploads: None)
     monkeypatch.setattr(page, "make_answer", lambda found: None)
     monkeypatch.setattr(page, "build", build)

@@ -221,9 +221,10 @@ def main(address: str, out: str) -> None:
         blocks = page.build(types.SimpleNamespace(model=None), lambda file: seen, [str(example)])
         app = page.app(blocks, "127.0.0.1", Path(folder), MAX_UPLOAD)
         found = sorted({*routes(app._app.routes)})
-        port, told = serve._free_port("127.0.0.1", 0), threading.Event()
+        socket_of_page, told = serve._listen("127.0.0.1", 0), threading.Event()
+        port = socket_of_page.getsockname()[1]
         job = threading.Thread(
-            target=serve._serve, args=(told, app, "127.0.0.1", port), daemon=True
+            target=serve._serve, args=(told, app, "127.0.0.1", socket_of_page), daemon=True
         )
         job.start()
         visitor = Visitor(f"http://127.0.0.1:{port}")

@@ -178,7 +178,11 @@ MISTAKES = {
     "trials.py": ("def search(trial):\n    return {}\n", [], "lacks TRIALS"),
     "device.py": ("def sweep():\n    yield {}\n", ["--device=v7"], "unknown device 'v7'"),
     "count.py": ("def sweep():\n    yield {}\n", ["--num_devices=0"], "num_devices=0 must be"),
-    "extra.py": ("def sweep():\n    yield {}\n", ["--confg.seed=1"], r"unknown flag '--confg.seed'"),
+    "extra.py": (
+        "def sweep():\n    yield {}\n",
+        ["--confg.seed=1"],
+        r"unknown flag '--confg.seed'",
+    ),
 }
 
 

@@ -74,9 +74,10 @@ def format_flops(flops: int | float) -> str:
 
 
 def _scaled(value: int | float, step: int, units: Sequence[str]) -> tuple[float, str]:
-    while value >= step and len(units) > 1:
-        value, units = value / step, units[1:]
-    return float(value), units[0]
+    scaled = float(value)
+    while scaled >= step and len(units) > 1:
+        scaled, units = scaled / step, units[1:]
+    return scaled, units[0]
 
 
 def align(

@@ -154,7 +154,7 @@ def _show_sizes(measuring: lib.Measuring, found: list[dict[str, Any]], writer: _
     native = native_size(measuring.trained)[0]
     rows = [tuple(row.values()) for row in found]
     _say(f"\nby size of the input; training was at {native}x{native}")
-    _show([tuple(found[0]), *rows], right=range(len(found[0])))
+    _show([tuple(found[0]), *rows], right=range(1, len(found[0])))
     writer.write("sizes.csv", _csv([tuple(found[0]), *rows]))
     name = short_name(measuring.target.source.name)
     writer.write("sizes.png", plots.draw_sizes([row[:4] for row in rows], native, name))

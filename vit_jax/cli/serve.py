@@ -51,9 +51,13 @@ def serve(given: Serve, found: Trained) -> None:
     """Serve the page until Ctrl-C."""
     if importlib.util.find_spec("gradio") is None:
         raise UserError('the page needs gradio: pip install -e ".[serve]"')
+    with _listen(given.host, given.port) as listening:
+        _show(given, found, listening)
+
+
+def _show(given: Serve, found: Trained, listening: socket.socket) -> None:
     from vit_jax.inference import page
 
-    listening = _listen(given.host, given.port)
     examples = images.expand(given.examples, sys.stdin)
     for file in examples:
         images.read_image(file, found.channels)
