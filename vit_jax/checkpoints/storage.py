@@ -143,12 +143,11 @@ def _why(path: Path, error: BaseException) -> Unreadable | None:
     if found is None:
         return None
     return Unreadable(
-        f"cannot read checkpoint {path}: {found.strerror} (errno {found.errno}); it was "
-        "not changed; mend that and start again"
+        f"cannot read checkpoint {path}: {found}; it was not changed; mend that and start again"
     )
 
 
-def _first_unreadable(path: Path) -> OSError | None:
+def _first_unreadable(path: Path) -> str | None:
     """Try every file: Orbax takes some that it cannot open for files that are not there."""
 
     def stop(error: OSError) -> None:

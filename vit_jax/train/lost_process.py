@@ -51,8 +51,11 @@ def leave(status: int) -> NoReturn:
 
     Those that process 0 leaves abort at once; it gives them time to say what happened to them.
     """
-    if jax.process_index() == 0:
-        time.sleep(_LAST_WORDS)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    try:
+        if jax.process_index() == 0:
+            time.sleep(_LAST_WORDS)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or never open
+                stream.flush()
+    finally:
+        os._exit(status)

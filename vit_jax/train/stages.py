@@ -145,7 +145,7 @@ class Stages:
             # A save of several processes is done when all have done their part; one may be lost.
             alone = jax.process_count() == 1 or not isinstance(error, jax.errors.JaxRuntimeError)
             with contextlib.suppress(SaveFailed):  # told is why the run ends
-                self.checkpoints.wait(None if alone else _WITHOUT_OTHERS)
+                self.checkpoints.wait(None if alone else _WITHOUT_OTHERS, alone=True)
             raise
 
     def _finish_steps(self) -> None:
