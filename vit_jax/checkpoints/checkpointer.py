@@ -6,29 +6,24 @@ Each appears under its final name only when it is complete (storage.py). A diges
 """
 
 import logging
-import shutil
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, SupportsFloat
 
 import jax
-import numpy as np
-from jax.experimental import multihost_utils
 
 from vit_jax import trees
 from vit_jax.checkpoints import folder, storage
 from vit_jax.checkpoints import record as record_lib
 from vit_jax.checkpoints.config import CheckpointConfig, ranked
-from vit_jax.checkpoints.orbax_errors import cause, silence_orbax
+from vit_jax.checkpoints.ended import Ended, SaveFailed, agreed, failed
+from vit_jax.checkpoints.orbax_errors import silence_orbax
 from vit_jax.checkpoints.paths import check_path
-from vit_jax.checkpoints.record import Damaged, Record, Unreadable
-from vit_jax.errors import IO_ERROR, UserError
+from vit_jax.checkpoints.record import Damaged
+from vit_jax.errors import UserError
 
 _log = logging.getLogger(__name__)
-
-_PAUSES = (0.2, 1.0)  # seconds between tries to read a new checkpoint back
 
 
 class CorruptCheckpoints(UserError):
@@ -37,27 +32,12 @@ class CorruptCheckpoints(UserError):
     status = 66  # EX_NOINPUT
 
 
-class SaveFailed(UserError):
-    """A checkpoint could not be written; the older ones are intact."""
-
-    status = IO_ERROR
-
-
 class Restored(NamedTuple):
     """A state with the step and the metadata it was saved with."""
 
     state: trees.PyTree
     step: int
     metadata: dict[str, Any]
-
-
-class _Ended(NamedTuple):
-    """How a save ended in this process; `damaged` if what is there is not what was saved."""
-
-    step: int
-    record: Record
-    failed: SaveFailed | None = None
-    damaged: bool = False
 
 
 class Checkpointer:
@@ -82,7 +62,7 @@ class Checkpointer:
         self._ours: set[int] = set()  # saved by this process, or restored and verified
         self._bad: set[int] = set()  # found damaged
         self._pending: threading.Thread | None = None
-        self._ended: _Ended | None = None  # the save whose end the processes have not agreed on
+        self._ended: Ended | None = None  # the save whose end the processes have not agreed on
         self._failure: SaveFailed | None = None
         record_lib.on_all_processes(self._read_metrics)
 
@@ -142,21 +122,21 @@ class Checkpointer:
         try:
             complete = storage.save_async(self._path(step), state, record)
         except Exception as error:
-            failed = self._failed(step, num_bytes, error)
+            failure = self._failed(step, num_bytes, error)
             if jax.process_count() == 1:
-                raise failed from None
-            self._ended = _Ended(step, record, failed)  # the others learn of it with the end
+                raise failure from None
+            self._ended = Ended(step, record, failure)  # the others learn of it with the end
             return True
 
         def finish() -> None:
-            failed, damaged = None, False
+            failure, damaged = None, False
             try:
                 complete()
                 if jax.process_index() == 0:  # whose file system has what it renamed
-                    self._read_back(step, record)
+                    storage.read_back(self._path(step), record)
             except BaseException as error:
-                failed, damaged = self._failed(step, num_bytes, error), isinstance(error, Damaged)
-            self._ended = _Ended(step, record, failed, damaged)
+                failure, damaged = self._failed(step, num_bytes, error), isinstance(error, Damaged)
+            self._ended = Ended(step, record, failure, damaged)
             if jax.process_count() == 1:
                 self._settle(self._ended)
 
@@ -263,23 +243,11 @@ class Checkpointer:
                 return None
             self._pending = None
         if self._ended is not None:
-            self._settle(self._ended if alone else self._agreed(self._ended))
+            self._settle(self._ended if alone else agreed(self._ended))
         failure, self._failure = self._failure, None
         return failure
 
-    def _agreed(self, ended: "_Ended") -> "_Ended":
-        """Return how a save ended that several processes made: well only where it did in all."""
-        state = np.asarray(0 if ended.failed is None else 2 if ended.damaged else 1)
-        worst = multihost_utils.process_allgather(state).max()
-        failed = ended.failed
-        if worst and failed is None:
-            failed = SaveFailed(
-                f"the checkpoint of step {ended.step} could not be saved by another process, whose "
-                "line says why"
-            )
-        return _Ended(ended.step, ended.record, failed, bool(worst == 2))
-
-    def _settle(self, ended: "_Ended") -> None:
+    def _settle(self, ended: Ended) -> None:
         """Count a save that ended well, and remove what is no longer to be kept."""
         self._ended, self._failure = None, ended.failed
         if ended.failed is not None and not ended.damaged:
@@ -290,16 +258,6 @@ class Checkpointer:
         else:
             self._ours.add(ended.step)
             self._remove(set(self._metrics) - self._kept())
-
-    def _read_back(self, step: int, record: Record) -> None:
-        """Read a finished checkpoint's record and list; what fails may do so for a moment."""
-        for pause in (*_PAUSES, None):
-            try:
-                return storage.read_back(self._path(step), record)
-            except (Damaged, Unreadable):
-                if pause is None:
-                    raise
-                time.sleep(pause)
 
     def _path(self, step: int) -> Path:
         return self._directory / str(step)
@@ -341,15 +299,7 @@ class Checkpointer:
 
     def _failed(self, step: int, num_bytes: int, error: BaseException) -> SaveFailed:
         self._clear()  # the disk may be full: give back what was written
-        try:
-            free = f"{shutil.disk_usage(self._directory).free / 1e6:,.1f}"
-        except OSError:  # the disk is gone
-            free = "unknown"
-        older = f"newest intact: step {self.latest_step()}" if self.steps() else "there is no other"
-        return SaveFailed(
-            f"could not save the checkpoint of step {step} to {self._directory} (needs up to "
-            f"{num_bytes / 1e6:,.1f} MB, {free} MB free; {older}): {cause(error)}"
-        )
+        return failed(self._directory, step, num_bytes, self.latest_step(), error)
 
     def _load(self, abstract: trees.PyTree, step: int) -> Restored:
         record = record_lib.on_all_processes(lambda: storage.read_record(self._path(step)))

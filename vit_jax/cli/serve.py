@@ -123,7 +123,7 @@ def _end() -> threading.Event:
     return told
 
 
-def _serve(told: threading.Event, app: Any, host: str, port: int, public: str) -> None:
+def _serve(told: threading.Event, app: Any, host: str, port: int, public: str = "") -> None:
     """Serve the page until it is told to end."""
     import uvicorn  # with gradio
 
