@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 _ARRAYS = "state"  # the folder of a step that holds them
 _TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a step that Orbax has not finished
+_RETRIES = (0.2, 1.0)  # seconds between tries to read a new checkpoint back
 _PAUSES = (0.1, 0.3, 1.0, 0.0)  # seconds: threads of a save that failed may still be writing
 _DELETED = ".deleted"  # renamed before removal: a kill half-way leaves no half of a checkpoint
 _DAMAGED = ".damaged"  # set aside under this name: whoever wants to rescue some of it can
@@ -56,8 +57,18 @@ def save_async(path: Path, state: trees.PyTree, record: Record) -> Callable[[], 
 def read_back(path: Path, record: Record) -> None:
     """Read a finished checkpoint's record, and look for each of its arrays, as a restore does.
 
-    What is not there is Damaged, what the operating system does not let be read Unreadable.
+    What is not there is Damaged, what the operating system does not let be read Unreadable. Either
+    may be so for a moment, and is tried again.
     """
+    for pause in _RETRIES:
+        try:
+            return _read_back(path, record)
+        except (Damaged, Unreadable):
+            time.sleep(pause)
+    return _read_back(path, record)
+
+
+def _read_back(path: Path, record: Record) -> None:
     if record_lib.pack(read_record(path)) != record_lib.pack(record):  # a NaN is not itself
         raise Damaged("its metadata is not what was saved")
     try:
@@ -139,12 +150,11 @@ def _why(path: Path, error: BaseException) -> Unreadable | None:
     if found is None:
         return None
     return Unreadable(
-        f"cannot read checkpoint {path}: {found.strerror} (errno {found.errno}); it was "
-        "not changed; mend that and start again"
+        f"cannot read checkpoint {path}: {found}; it was not changed; mend that and start again"
     )
 
 
-def _first_unreadable(path: Path) -> OSError | None:
+def _first_unreadable(path: Path) -> str | None:
     """Try every file: Orbax takes some that it cannot open for files that are not there."""
 
     def stop(error: OSError) -> None:

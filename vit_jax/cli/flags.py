@@ -180,6 +180,10 @@ def _status(failure: BaseException, *, debug: bool) -> int:
                 f"{what}{error.strerror}; make room, then start the same command again", debug=debug
             )
             return errors.IO_ERROR
+        if error.errno in errors.MACHINE:
+            reason = f"{error.strerror} (errno {error.errno})"
+            tell(f"{what}{reason}; mend that, then start the same command again", debug=debug)
+            return errors.IO_ERROR
         # The user named this path; any part of the code may be the first to open it.
         if error.errno in (errno.ENAMETOOLONG, errno.EACCES) and what:
             tell(f"{what}{error.strerror}", debug=debug)

@@ -19,7 +19,7 @@ from vit_jax.cli import model_options, options
 from vit_jax.cli.model_options import ModelOptions
 from vit_jax.cli.options import flag
 from vit_jax.errors import UserError
-from vit_jax.inference import images
+from vit_jax.inference import images, page_requests
 from vit_jax.inference.trained import Trained, read_weights
 
 _CLOSING = 5  # seconds for answers that are under way
@@ -44,6 +44,12 @@ class Serve(ModelOptions):
     host: str = flag(
         "127.0.0.1", "who may open it: 127.0.0.1, this machine alone; 0.0.0.0, all", "ADDRESS"
     )
+    public_url: str = flag(
+        "",
+        "how visitors call a proxy that serves the page, https://demo.example.com; --host stays "
+        "the address that the proxy asks",
+        "URL",
+    )
     max_upload_mb: int = flag(10, "the largest file that is taken", least=1, most=256)
 
 
@@ -51,11 +57,12 @@ def serve(given: Serve, found: Trained) -> None:
     """Serve the page until Ctrl-C."""
     if importlib.util.find_spec("gradio") is None:
         raise UserError('the page needs gradio: pip install -e ".[serve]"')
+    public = page_requests.read_public_url(given.public_url)
     with _listen(given.host, given.port) as listening:
-        _show(given, found, listening)
+        _show(given, found, listening, public)
 
 
-def _show(given: Serve, found: Trained, listening: socket.socket) -> None:
+def _show(given: Serve, found: Trained, listening: socket.socket, public: str) -> None:
     from vit_jax.inference import page
 
     examples = images.expand(given.examples, sys.stdin)
@@ -70,8 +77,10 @@ def _show(given: Serve, found: Trained, listening: socket.socket) -> None:
         blocks = page.build(found, answer, examples)
         if not told.is_set():
             largest = given.max_upload_mb * 2**20
-            app = page.app(blocks, given.host, Path(uploads), largest)
-            _serve(told, app, given.host, listening)
+            bound = listening.getsockname()[0]
+            host = bound if bound == "0.0.0.0" else given.host  # "" and "0" are all addresses too
+            app = page.app(blocks, host, Path(uploads), largest, public)
+            _serve(told, app, host, listening, public)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -109,7 +118,9 @@ def _end() -> threading.Event:
     return told
 
 
-def _serve(told: threading.Event, app: Any, host: str, listening: socket.socket) -> None:
+def _serve(
+    told: threading.Event, app: Any, host: str, listening: socket.socket, public: str = ""
+) -> None:
     """Serve the page until it is told to end."""
     import uvicorn  # with gradio
 
@@ -135,7 +146,8 @@ def _serve(told: threading.Event, app: Any, host: str, listening: socket.socket)
     if not _is_loopback(host):
         print(f"warning: --host={host} lets everyone who reaches this machine use the page")
     shown = "localhost" if host == "0.0.0.0" else host
-    print(f"the page is at http://{shown}:{port}/ (Ctrl-C ends it)", flush=True)
+    by = f", and by your proxy at {public}/" if public else ""
+    print(f"the page is at http://{shown}:{port}/{by} (Ctrl-C ends it)", flush=True)
     told.wait()
     server.should_exit = True
     thread.join(_CLOSING)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python main.py`: flags to Config to fit, to a dry run or to programs for other hardware."""
 
+import contextlib
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,8 @@ def train(given: Train, cfg: Any) -> int:
     except (LostProcess, SaveFailed) as error:
         if jax.process_count() == 1:
             raise
-        flags.tell(str(error), debug=given.debug)
+        with contextlib.suppress(OSError):  # a terminal that is gone
+            flags.tell(str(error), debug=given.debug)
         leave(error.status)
 
 

@@ -9,6 +9,7 @@ the former.
 import functools
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,10 +62,35 @@ def preprocessing(ref: str, cfg: ModelConfig) -> Preprocessing:
     if scheme == "npz":
         plain = TransformConfig(crop=Crop.RESIZE)
         return Preprocessing(*HALF, plain, None, "Google's code, the same for every npz: file")
-    place = Path(path).expanduser().absolute()
-    found = _beside(place) or _by_name(place)
+    found = _published(Path(os.path.expanduser(path)).absolute())
     chosen = _as_timm(*found, cfg) if found else _guess(cfg)
     return chosen._replace(mean=_per_channel(chosen.mean, cfg), std=_per_channel(chosen.std, cfg))
+
+
+def _published(place: Path) -> tuple[Mapping[str, Any], str] | None:
+    """Return timm's pretrained_cfg of a file, and who says so: a config.json, or its name.
+
+    A config.json that names another network than the file's own name does is of another file.
+    """
+    beside = _beside(place)
+    if beside is None:
+        return _by_name(place)
+    cfg, source, network = beside
+    own, others = _own_name(place), _table()[1]
+    architecture = own.partition(".")[0]
+    # A name without a tag is an architecture's: its default is only one of its tags.
+    tagged = own != others.get(place.stem)
+    same = network in ("", own, architecture) or (
+        not tagged and network.partition(".")[0] == architecture
+    )
+    return (cfg, source) if same or not own else (_table()[0][own], f"timm's table ({own})")
+
+
+def _own_name(place: Path) -> str:
+    """Return the published network that a file's own name names, or ""."""
+    table, others = _table()
+    name = others.get(place.name) or others.get(place.stem, place.stem)
+    return name if name in table else ""
 
 
 def _per_channel(values: Channels, cfg: ModelConfig) -> Channels:
@@ -99,10 +125,10 @@ def _by_name(place: Path) -> tuple[Mapping[str, Any], str] | None:
     Names are timm's, `vit_base_patch16_224.dino`, of the file (without a tag: timm's default for
     the architecture) or of a folder that it is in; or that of the authors' own file.
     """
-    table, others = _table()
-    name = others.get(place.name) or others.get(place.stem, place.stem)
+    table = _table()[0]
     # The Hub's cache is models--timm--NAME/snapshots/HASH/model.safetensors.
-    for part in (name, *(folder.name.rpartition("--")[2] for folder in place.parents[:3])):
+    folders = [folder.name.rpartition("--")[2] for folder in place.parents[:3]]
+    for part in (_own_name(place), *folders):
         if part in table:
             return table[part], f"timm's table ({part})"
     return None
@@ -133,9 +159,9 @@ def _table() -> tuple[Mapping[str, Mapping[str, Any]], Mapping[str, str]]:
     return table, names
 
 
-def _beside(place: Path) -> tuple[Mapping[str, Any], str] | None:
-    """Read the pretrained_cfg of the config.json beside a file, if it is timm's."""
-    file = place.with_name(_CONFIG)
+def _beside(place: Path) -> tuple[Mapping[str, Any], str, str] | None:
+    """Read pretrained_cfg and network of the config.json beside a file, if it is timm's."""
+    file = place.parent / _CONFIG
     try:
         if not file.is_file():
             return None
@@ -149,7 +175,11 @@ def _beside(place: Path) -> tuple[Mapping[str, Any], str] | None:
         ) from None
     # timm once wrote pretrained_cfg alone. Other libraries' files of this name have none.
     cfg = tree.get("pretrained_cfg", tree) if isinstance(tree, dict) else None
-    return (cfg, shown(str(file))) if isinstance(cfg, dict) and "mean" in cfg else None
+    if not isinstance(cfg, dict) or "mean" not in cfg:
+        return None
+    network, tag = tree.get("architecture"), cfg.get("tag")
+    name = f"{network}.{tag}" if network and tag and "." not in str(network) else network
+    return cfg, shown(str(file)), name if isinstance(name, str) else ""
 
 
 def _as_timm(cfg: Mapping[str, Any], source: str, model: ModelConfig) -> Preprocessing:

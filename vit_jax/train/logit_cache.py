@@ -33,6 +33,8 @@ _FORMAT = 2
 _BLOCK = 2**22  # bytes in memory of a file that is read whole
 _FIELD = "objective.distill.cache"
 _WEIGHTS = "the digest of objective.distill.weights"
+_FILES, _CLASSES = "the digest of the images' names", "the checksum of the classes' names"
+_FAMILY = "objective.distill.teacher.family"
 Rows = dict[str, np.ndarray]
 
 # Of a config, what decides an image of the stream and what its teacher says of it.
@@ -61,8 +63,18 @@ def stream(cfg: Config, source: Source, weights: str) -> dict[str, Any]:
         "objective.distill.mean": list(distill.mean or cfg.data.mean),
         "objective.distill.std": list(distill.std or cfg.data.std),
         "the number of training examples": len(source),
+        **{_FILES: source.digest(), _CLASSES: zlib.crc32(json.dumps(source.class_names).encode())},
         _WEIGHTS: weights,
     }
+
+
+def _defaults(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what fields that a cache of an earlier version lacks were at: their defaults."""
+    cfg = Config()
+    cfg.objective.distill.kind = Distillation.HARD
+    cfg.objective.distill.teacher = models.from_json({"family": wanted[_FAMILY]})
+    found = config_json.flatten(config_json.to_json(cfg))
+    return {**found, **{key: wanted[key] for key in (_FILES, _CLASSES) if key in wanted}}
 
 
 def layout(num_classes: int, top_k: int) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
@@ -253,10 +265,12 @@ def check_stream(cache: LogitCache, wanted: Mapping[str, Any]) -> None:
     Raises:
         UserError: with the first fields that differ.
     """
+    defaults = _defaults(wanted) if wanted.keys() - cache.stream.keys() else {}
+    there = {**{key: defaults[key] for key in wanted if key in defaults}, **cache.stream}
     lines = [
-        f"{key} is {wanted.get(key, 'absent')!r}, {cache.stream.get(key, 'absent')!r} there"
-        for key in sorted(cache.stream.keys() | wanted.keys())
-        if cache.stream.get(key) != wanted.get(key)
+        f"{key} is {wanted.get(key, 'absent')!r}, {there.get(key, 'absent')!r} there"
+        for key in sorted(there.keys() | wanted.keys())
+        if there.get(key) != wanted.get(key)
     ]
     if lines:
         more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""

@@ -14,6 +14,7 @@ from vit_jax import config as config_lib
 from vit_jax import config_json, sharding, startup
 from vit_jax.analysis.peaks import peak_flops
 from vit_jax.checkpoints.checkpointer import Checkpointer
+from vit_jax.checkpoints.record import on_all_processes
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.objectives import Batch
@@ -91,8 +92,9 @@ def fit(
     total = parts.plan.total_steps
     profile.check(window, place, start=0, total=total)
     with Stop() as stop, workdir.lock(place), jax.set_mesh(mesh):
-        splits = identity.describe(source, eval_sources)
-        peers.agree(peers.facts(config_json.to_json(cfg), splits, place), place)
+        splits = on_all_processes(lambda: identity.describe(source, eval_sources))
+        facts = peers.facts(config_json.to_json(cfg), splits, source.class_names)
+        peers.agree(facts, place)
         checkpoints = Checkpointer(place / workdir.CHECKPOINTS, cfg.checkpoint)
         latest = checkpoints.latest_step()
         saved = {} if latest is None else checkpoints.metadata(latest)
@@ -117,6 +119,7 @@ def fit(
             return Result(None, finished, 0, {})
         window = profile.check(window, place, start=latest or 0, total=total)
         teacher = teacher_lib.read(cfg, source, total * cfg.data.batch_size)
+        peers.agree_on_weights("weights of the teacher", teacher.digest)
         if saved and not allow_config_change:
             teacher_lib.check_unchanged(teacher, saved, place)
         restored = checkpoints.restore(build_lib.abstract_state(parts, mesh))

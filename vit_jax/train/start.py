@@ -2,6 +2,7 @@
 """The state that a run starts from where it has none to continue: random, or weights of `init`."""
 
 import dataclasses
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from jax.sharding import Mesh
 from vit_jax import config_json, trees, weights
 from vit_jax.config import Config
 from vit_jax.train import build as build_lib
-from vit_jax.train import identity, metadata
+from vit_jax.train import identity, metadata, peers
 from vit_jax.train.state import TrainState
 
 PyTree = Any
@@ -63,6 +64,8 @@ def check_unchanged(
     if not saved:
         return {}
     settings = config_json.changes(saved["config"], config_json.to_json(cfg))
+    moved = identity.moved(saved, splits)
+    settings = [line for line in settings if line.partition(": ")[0] not in moved]
     if not allow_config_change:
         metadata.check_unchanged(settings, place)
     files = identity.changes(saved, class_names, splits)
@@ -86,6 +89,7 @@ def initial_state(cfg: Config, parts: build_lib.Parts, mesh: Mesh) -> tuple[Trai
         return build_lib.init_state(cfg, parts, mesh), ""
     # All on the host first: what does not fit is known before a device is filled.
     values = _read(cfg)
+    peers.agree_on_weights("weights to start from", _digest(values))
     state = build_lib.init_state(cfg, parts, mesh)
     variables = {"params": state.params, **state.model_state}
     rest = [name for name, _ in trees.named_leaves(variables) if name not in values]
@@ -97,6 +101,16 @@ def initial_state(cfg: Config, parts: build_lib.Parts, mesh: Mesh) -> tuple[Trai
     )
     anew = f"; started anew: {', '.join(rest)}" if rest else ""
     return state, f"starting from {len(values)} arrays of {cfg.init.weights}{anew}"
+
+
+def _digest(values: Mapping[str, np.ndarray]) -> str:
+    """Return a checksum of named arrays; "" for a run of one process, which has no peer."""
+    if jax.process_count() == 1:
+        return ""
+    total = 0
+    for name in sorted(values):
+        total = zlib.crc32(values[name].tobytes(), zlib.crc32(name.encode(), total))
+    return f"{total:08x}"
 
 
 def _filled(tree: PyTree, values: Mapping[str, np.ndarray], prefix: str) -> PyTree:
