@@ -189,7 +189,7 @@ def _status(failure: BaseException, argv: Sequence[str]) -> int:
             reason = f"{error.strerror} (errno {error.errno})"
             tell(f"{what}{reason}; mend that, then start the same command again", argv)
             return errors.IO_ERROR
-        # Of a path that a user named, wherever it is first looked at.
+        # A user named this path: bad input, wherever it is first looked at.
         if error.errno in (errno.ENAMETOOLONG, errno.EACCES) and what:
             tell(f"{what}{error.strerror}", argv)
             return UserError.status
