@@ -47,7 +47,7 @@ def agreed(ended: Ended) -> Ended:
 def failed(
     directory: Path, step: int, num_bytes: int, newest: int | None, error: BaseException
 ) -> SaveFailed:
-    """Say why a save failed, and what is left."""
+    """Build the error of a failed save: its cause, the free space, the newest intact checkpoint."""
     try:
         free = f"{shutil.disk_usage(directory).free / 1e6:,.1f}"
     except OSError:  # the disk is gone

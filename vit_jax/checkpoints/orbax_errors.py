@@ -67,7 +67,7 @@ def reading_error(error: BaseException) -> str | None:
             number = int(found[1])
         if number is not None and number not in _DAMAGE:
             return f"{os.strerror(number)} (errno {number})"
-        # Of a device, of the collectives or of a time limit: nothing about the files.
+        # A device, a collective or a time limit failed; the files may be intact.
         if isinstance(link, jax.errors.JaxRuntimeError | TimeoutError):
             return (str(link).splitlines() or [type(link).__name__])[0][:160]
     return None

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Iterator
 from typing import TextIO
 
-# A closed pipe, a closed terminal; no room for a log, which is no reason to end what it is of.
-_GONE = (errno.EPIPE, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# The pipe or terminal is closed, or the disk of the log is full: the run goes on without its log.
+_DROPPED = (errno.EPIPE, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class _Outliving(io.TextIOWrapper):
-    """A stream that writes to nowhere from where its reader is gone."""
+    """A stream that drops what it is given once its reader is gone or its file cannot grow."""
 
     def write(self, text: str, /) -> int:
         try:
@@ -31,7 +31,7 @@ class _Outliving(io.TextIOWrapper):
             super().flush()
 
     def _drop(self, error: OSError) -> None:
-        if error.errno not in _GONE:
+        if error.errno not in _DROPPED:
             raise error
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.fileno())

@@ -15,8 +15,6 @@ from vit_jax.errors import UserError
 
 # How the transports of collectives, and jax's coordination service, say that a peer is gone.
 _LOST = re.compile(r"gloo|nccl|connection|UNAVAILABLE|DEADLINE_EXCEEDED|heartbeat", re.IGNORECASE)
-
-
 _LAST_WORDS = 5.0  # seconds
 
 
@@ -46,7 +44,7 @@ def other_processes() -> Iterator[None]:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Say whether an error is that of a collective whose peer is gone."""
+    """Return whether a collective failed because another process is gone."""
     # A device without memory is no lost peer: to start again would end the same way.
     return (
         jax.process_count() > 1

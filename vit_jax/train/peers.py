@@ -22,7 +22,7 @@ from vit_jax.errors import UserError
 
 _TOKEN = ".processes"  # what process 0 leaves in the workdir for the others to find
 _SECONDS = 10.0  # a network file system may show a new file late
-_PAUSES = (0.5, 1.0, 2.0, 3.0, 4.0)  # seconds, likewise
+_PAUSES = (0.5, 1.0, 2.0, 3.0, 4.0)  # seconds between looks for the newest checkpoint
 # Each host may have its own copy of the data, at its own place, and its own number of cores.
 _OWN = re.compile(
     r"^(data\.(data_dir|num_threads|num_workers|prefetch|cache)|init\.weights"

@@ -143,11 +143,11 @@ class Stages:
         try:
             yield
         except BaseException as error:
-            # A save of several processes is done when all have done their part; one may be lost.
-            lost = isinstance(error, jax.errors.JaxRuntimeError) or is_lost(error)
-            alone = jax.process_count() == 1 or not lost
-            with contextlib.suppress(SaveFailed):  # told is why the run ends
-                self.checkpoints.wait(None if alone else _WITHOUT_OTHERS, alone=True)
+            # A save of several processes ends when all have done their part: if one is lost, never.
+            failed_together = isinstance(error, jax.errors.JaxRuntimeError) or is_lost(error)
+            may_be_alone = jax.process_count() > 1 and failed_together
+            with contextlib.suppress(SaveFailed):  # the run's own error is reported
+                self.checkpoints.wait(_WITHOUT_OTHERS if may_be_alone else None, alone=True)
             raise
 
     def _finish_steps(self) -> None:
