@@ -39,6 +39,7 @@ def seconds_per_step(
     import jax
     import jax.numpy as jnp
     import numpy as np
+    from vit_jax.train.stages import Stages
 
     from configs.vit_mu_digits import get_config
     from vit_jax import models, sharding
@@ -49,7 +50,6 @@ def seconds_per_step(
     from vit_jax.train.clock import Clock, Stage
     from vit_jax.train.meter import Meter
     from vit_jax.train.progress import Progress
-    from vit_jax.train.stages import Stages
     from vit_jax.train.state import TrainState
     from vit_jax.train.stragglers import Stragglers
     from vit_jax.train.writers import make_writer

@@ -14,8 +14,9 @@ Published: none.
 from configs import deit_digits, regnet_digits, vit_mu_digits
 from vit_jax.config import Config
 from vit_jax.data import MixConfig
+from vit_jax.distill import Distillation, TeacherConfig
 from vit_jax.errors import unknown
-from vit_jax.objectives import Distillation, DistillConfig
+from vit_jax.objectives import taught
 
 _HARD = {"kind": Distillation.HARD, "alpha": 0.5}
 _MATCH = {"kind": Distillation.KL, "alpha": 1.0, "temperature": 2.0}
@@ -32,9 +33,9 @@ def get_config(way: str = "token") -> Config:
         raise unknown("way to distil", way, _WAYS)
     student, fields = _WAYS[way]
     config = student.get_config()
-    config.objective.distill = DistillConfig(
-        teacher=regnet_digits.get_config().model, weights="ckpt:runs/regnet_digits", **fields
-    )
+    teacher = regnet_digits.get_config().model
+    by = TeacherConfig(teacher=teacher, weights="ckpt:runs/regnet_digits", **fields)
+    config.objective = taught(config.objective, by)
     if way == "unmixed":
         config.data.mix = MixConfig()
     return config

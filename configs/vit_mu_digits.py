@@ -12,7 +12,7 @@ writers that training never saw. Tuned by cross-validation over blocks of the tr
 from vit_jax import models
 from vit_jax.config import CheckpointConfig, Config, LogConfig
 from vit_jax.data import Crop, DataConfig, MixConfig, TransformConfig
-from vit_jax.evals import EvalConfig
+from vit_jax.evals import ClassifyEval
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.optim import OptimConfig, Optimizer
@@ -60,8 +60,8 @@ def get_config() -> Config:
         ),
         duration="80 epochs",
         evals={
-            "val": EvalConfig(split="train[1293:]", every="5 epochs", transform=plain),
-            "test": EvalConfig(split="test", transform=plain, report=True),
+            "val": ClassifyEval(split="train[1293:]", every="5 epochs", transform=plain),
+            "test": ClassifyEval(split="test", transform=plain, report=True),
         },
         checkpoint=CheckpointConfig(every="10 epochs"),
         log=LogConfig(every="50 steps"),

@@ -257,3 +257,32 @@ def written(values: tuple[Any, ...]) -> str:
         return ",".join(map(str, values))
     items = ",".join(map(repr, values))
     return f'"({items}{"," if len(values) == 1 else ""})"'
+
+
+def plain(node: Any) -> Any:
+    """Return a value of a config as JSON has it: dicts, lists, strings and numbers.
+
+    A config of one of several classes, a model's or an objective's, names its own under "family".
+    """
+    if isinstance(node, dict):
+        return {key: plain(value) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [plain(value) for value in node]
+    if isinstance(node, enum.Enum):
+        return node.value
+    if not dataclasses.is_dataclass(node):
+        return node
+    one_of_several = any(map(dataclasses.is_dataclass, type(node).__mro__[1:]))
+    family = {"family": type(node).__name__} if one_of_several else {}
+    return family | {f.name: plain(getattr(node, f.name)) for f in dataclasses.fields(node)}
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return {"optim.lr": 0.001, ...} of what `plain` returns."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

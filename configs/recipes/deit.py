@@ -4,11 +4,12 @@
 import dataclasses
 
 from configs.recipes import imagenet as data
-from vit_jax import errors, models
+from vit_jax import errors, models, objectives
 from vit_jax.config import CheckpointConfig, Config, LogConfig
 from vit_jax.data import Crop, DataConfig, MixConfig, Partner, Resize, TransformConfig
+from vit_jax.distill import Distillation, TeacherConfig
 from vit_jax.models import DType, ModelConfig, pair
-from vit_jax.objectives import Distillation, DistillConfig, ObjectiveConfig
+from vit_jax.objectives import SupervisedConfig
 from vit_jax.optim import OptimConfig, Optimizer
 from vit_jax.weights.config import InitConfig
 from vit_jax.weights.resize import Resize as ResizeRule
@@ -74,7 +75,7 @@ def imagenet(
             std=data.STD,
         ),
         optim=by_epochs(OptimConfig(lr=1e-3, weight_decay=0.05, min_lr=1e-5, clip_norm=0.0)),
-        objective=ObjectiveConfig(label_smoothing=0.1),
+        objective=SupervisedConfig(label_smoothing=0.1),
         duration=f"{epochs} epochs",
         evals=data.val("10 epochs", crop_ratio=crop_ratio, resize=Resize.BICUBIC),
         # The last one counts, as the authors' does: nothing is held out to choose another by.
@@ -91,12 +92,13 @@ def taught(config: Config) -> Config:
     smoothed (arXiv:2012.12877 section 4). The teacher's top-1 is 82.9 %.
     """
     size = config.model.image_size
-    config.objective.distill = DistillConfig(
+    teacher = TeacherConfig(
         kind=Distillation.HARD,
         alpha=0.5,
         teacher=models.variant("regnety_16gf", image_size=size, dtype=DType.BFLOAT16),
         weights=TEACHER,
     )
+    config.objective = objectives.taught(config.objective, teacher)
     return config
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 from vit_jax import data, sharding
 from vit_jax.data import imagenet, open_source
 from vit_jax.errors import UserError
-from vit_jax.evals import EvalConfig, make_evaluator
+from vit_jax.evals import ClassifyEval, make_evaluator
 from vit_jax.evals.classes import align
 
 SYNSETS = tuple(imagenet.names_by_synset())
@@ -67,7 +67,7 @@ def real(tmp_path_factory):
 def summary(source, guesses, devices=1):
     """Score a model that answers image i, whose pixels are i, with guesses[i]."""
     evaluation = make_evaluator(
-        EvalConfig(transform=data.TransformConfig(crop=data.Crop.RESIZE)),
+        ClassifyEval(transform=data.TransformConfig(crop=data.Crop.RESIZE)),
         data.DataConfig(batch_size=2),
         source,
         image_size=(4, 4),

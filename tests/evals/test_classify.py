@@ -12,7 +12,7 @@ import pytest
 
 from vit_jax import data, sharding
 from vit_jax.errors import UserError
-from vit_jax.evals import Classify, EvalConfig, make_evaluator, open_split
+from vit_jax.evals import Classify, ClassifyEval, make_evaluator, open_split
 from vit_jax.evals.passes import keep_passes
 from vit_jax.losses import Loss
 
@@ -239,7 +239,7 @@ def test_real_images_from_a_folder(tmp_path, batch_size):
             file.parent.mkdir(parents=True, exist_ok=True)
             cv2.imwrite(str(file), np.full((6, 6, 3), 100 * k, np.uint8))
     transform = data.TransformConfig(crop=data.Crop.RESIZE)
-    cfg = EvalConfig(split="val", batch_size=batch_size, transform=transform)
+    cfg = ClassifyEval(split="val", batch_size=batch_size, transform=transform)
     data_cfg = data.DataConfig(name=f"folder:{tmp_path}", batch_size=4)
     evaluation = make_evaluator(
         cfg,
@@ -267,7 +267,7 @@ def test_a_split_too_large_for_memory_is_read_anew(tmp_path, monkeypatch):
     (tmp_path / "val" / "dog").mkdir(parents=True)
     cv2.imwrite(str(tmp_path / "val" / "dog" / "0.png"), np.zeros((6, 6, 3), np.uint8))
     monkeypatch.setattr(data, "MAX_CACHED_BYTES", 4 * 4 * 3 - 1)
-    cfg = EvalConfig(split="val", transform=data.TransformConfig(crop=data.Crop.RESIZE))
+    cfg = ClassifyEval(split="val", transform=data.TransformConfig(crop=data.Crop.RESIZE))
     data_cfg = data.DataConfig(name=f"folder:{tmp_path}", batch_size=1)
     shape = {"image_size": (4, 4), "channels": 3, "mesh": mesh_of(1)}
     evaluation = make_evaluator(cfg, data_cfg, open_split(cfg, data_cfg), **shape)

@@ -5,19 +5,19 @@ import pytest
 
 from vit_jax import data
 from vit_jax.errors import UserError
-from vit_jax.evals import EvalConfig, validate
+from vit_jax.evals import ClassifyEval, validate
 
 
 @pytest.mark.parametrize(
     ("cfg", "message"),
     [
-        (EvalConfig(every="soon"), "soon"),
-        (EvalConfig(batch_size=-1), "batch_size=-1"),
-        (EvalConfig(transform=data.TransformConfig(flip=True)), "at random"),
-        (EvalConfig(transform=data.TransformConfig(crop_ratio=2.0)), "crop_ratio"),
+        (ClassifyEval(every="soon"), "soon"),
+        (ClassifyEval(batch_size=-1), "batch_size=-1"),
+        (ClassifyEval(transform=data.TransformConfig(flip=True)), "at random"),
+        (ClassifyEval(transform=data.TransformConfig(crop_ratio=2.0)), "crop_ratio"),
     ],
 )
 def test_validate_names_the_field(cfg, message):
     with pytest.raises(UserError, match=message):
         validate(cfg, "val")
-    validate(EvalConfig(every="5 epochs"), "val")
+    validate(ClassifyEval(every="5 epochs"), "val")

@@ -25,7 +25,7 @@ from vit_jax.cli import predict as predict_verb
 from vit_jax.config import Config
 from vit_jax.data import Crop, TransformConfig
 from vit_jax.errors import UserError
-from vit_jax.evals import EvalConfig, make_evaluator
+from vit_jax.evals import ClassifyEval, make_evaluator
 from vit_jax.inference import prediction
 from vit_jax.inference.trained import Trained
 from vit_jax.losses import Loss
@@ -47,7 +47,7 @@ def digits() -> data.Source:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("run")
     cfg = Config(model=MODEL)
-    cfg.evals = {"test": EvalConfig(transform=TransformConfig(crop=Crop.CENTER, crop_ratio=0.6))}
+    cfg.evals = {"test": ClassifyEval(transform=TransformConfig(crop=Crop.CENTER, crop_ratio=0.6))}
     metadata = {"config": config_json.to_json(cfg), "class_names": NAMES}
     checkpoints = Checkpointer(place / "checkpoints", cfg.checkpoint)
     checkpoints.save(3, runs.make_state(MODEL, 3), metadata=metadata, metrics={})

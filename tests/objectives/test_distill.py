@@ -22,7 +22,6 @@ from vit_jax.objectives import (
     Distill,
     Distillation,
     DistillConfig,
-    ObjectiveConfig,
     Supervised,
     make_teacher,
 )
@@ -45,7 +44,7 @@ def distill(aux: bool, cfg: DistillConfig, seen: dict | None = None, **objective
         return out, {"count": variables.get("count", 0) + 1}
 
     base = Supervised(
-        cfg=ObjectiveConfig(distill=cfg, **objective),
+        cfg=SupervisedConfig(distill=cfg, **objective),
         apply=apply,
         num_classes=7,
         mean=(0.5,),
@@ -235,7 +234,7 @@ def refused(match: str, **fields: Any) -> None:
     cfg = DistillConfig(**{**teacher, **fields})
 
     def check() -> None:
-        objectives.validate(ObjectiveConfig(distill=cfg, **objective))
+        objectives.validate(SupervisedConfig(distill=cfg, **objective))
         objectives.check_teacher(cfg, model, data)
 
     with pytest.raises(UserError, match=match) as error:
@@ -277,4 +276,4 @@ def test_settings_that_cannot_be() -> None:
 @pytest.mark.parametrize("field", [{"alpha": 0.1}, {"weights": "npz:x"}, {"cache": "x"}])
 def test_a_teacher_that_is_not_there_has_no_settings(field: dict) -> None:
     with pytest.raises(UserError, match=f"distill.{next(iter(field))} has no effect"):
-        objectives.validate(ObjectiveConfig(distill=DistillConfig(**field)))
+        objectives.validate(SupervisedConfig(distill=DistillConfig(**field)))

@@ -16,7 +16,7 @@ from vit_jax.config import Config
 from vit_jax.data import MixConfig, mix
 from vit_jax.errors import UserError
 from vit_jax.losses import Loss, example_loss
-from vit_jax.objectives import ObjectiveConfig, Supervised
+from vit_jax.objectives import Supervised, SupervisedConfig
 
 LOGITS = jnp.array([[2.0, 0.0, -1.0], [0.0, 0.0, 0.0]])
 TARGETS = jnp.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]])
@@ -70,7 +70,7 @@ def _objective(seen: dict, **fields: object) -> Supervised:
         flat = image.reshape(image.shape[0], -1)
         return types.SimpleNamespace(logits=flat @ variables["params"]), {}
 
-    cfg = fields.pop("cfg", ObjectiveConfig())
+    cfg = fields.pop("cfg", SupervisedConfig())
     base = {"num_classes": 3, "mean": (0.5,), "std": (0.25,)}
     return Supervised(cfg=cfg, apply=apply, **{**base, **fields})
 
@@ -82,7 +82,7 @@ BATCH = {
 
 
 def test_prepare_normalises_and_smooths() -> None:
-    objective = _objective({}, cfg=ObjectiveConfig(label_smoothing=0.3))
+    objective = _objective({}, cfg=SupervisedConfig(label_smoothing=0.3))
     out = objective.prepare(BATCH, jax.random.key(0))
     np.testing.assert_allclose(out["image"].ravel(), [-2, 2], rtol=1e-6)
     np.testing.assert_allclose(out["targets"], [[0.8, 0.1, 0.1], [0.1, 0.1, 0.8]], rtol=1e-6)
@@ -116,7 +116,7 @@ def test_prepare_erases_what_is_normalised_and_before_it_is_mixed() -> None:
 
 
 def test_binarized_targets_are_all_labels_of_a_mixed_image() -> None:
-    cfg = ObjectiveConfig(loss=Loss.BCE, binarize=True)
+    cfg = SupervisedConfig(loss=Loss.BCE, binarize=True)
     objective = _objective({}, cfg=cfg, mix=MixConfig(mixup_alpha=1.0))
     out = objective.prepare(BATCH, jax.random.key(0))
     np.testing.assert_array_equal(out["targets"], [[1, 0, 1], [1, 0, 1]])
@@ -128,7 +128,7 @@ def test_binarized_targets_are_all_labels_of_a_mixed_image() -> None:
 
 def test_without_train_mode_the_model_runs_as_evaluated() -> None:
     seen: dict = {}
-    objective = _objective(seen, cfg=ObjectiveConfig(train_mode=False))
+    objective = _objective(seen, cfg=SupervisedConfig(train_mode=False))
     batch = objective.prepare(BATCH, jax.random.key(0))
     objective.loss(jnp.ones((1, 3)), {}, {}, batch, jax.random.key(0))
     assert seen["train"] is False
@@ -149,7 +149,7 @@ def test_loss_is_the_mean_and_the_model_trains() -> None:
 
 
 def test_multi_hot_labels() -> None:
-    objective = _objective({}, cfg=ObjectiveConfig(loss=Loss.SIGMOID))
+    objective = _objective({}, cfg=SupervisedConfig(loss=Loss.SIGMOID))
     label = jnp.array([[1, 0, 1], [0, 0, 1]], jnp.uint8)
     out = objective.prepare({**BATCH, "label": label}, jax.random.key(0))
     np.testing.assert_array_equal(out["targets"], label)
@@ -158,7 +158,7 @@ def test_multi_hot_labels() -> None:
 @pytest.mark.parametrize("smoothing", [-0.1, 1.0])
 def test_smoothing_out_of_range(smoothing: float) -> None:
     with pytest.raises(UserError, match="label_smoothing"):
-        objectives.validate(ObjectiveConfig(label_smoothing=smoothing))
+        objectives.validate(SupervisedConfig(label_smoothing=smoothing))
 
 
 BINARY = {"loss": Loss.BCE, "binarize": True}
@@ -174,13 +174,13 @@ MIXED = MixConfig(cutmix_alpha=1.0)
 )
 def test_targets_that_make_no_sense(fields: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        objectives.validate(ObjectiveConfig(**fields))
+        objectives.validate(SupervisedConfig(**fields))
 
 
 @pytest.mark.parametrize("rate", ["dropout_rate", "attention_dropout_rate", "drop_path_rate"])
 def test_settings_without_effect_are_refused(rate: str) -> None:
     plain, dropping = models.variant("vit_ti16"), models.variant("vit_ti16", **{rate: 0.1})
-    binary, evaluated = ObjectiveConfig(**BINARY), ObjectiveConfig(train_mode=False)
+    binary, evaluated = SupervisedConfig(**BINARY), SupervisedConfig(train_mode=False)
     with pytest.raises(UserError, match="binarize has no effect on images that are not mixed"):
         objectives.check_effect(binary, plain, MixConfig())
     with pytest.raises(UserError, match=rf"model.{rate}=0.1 has no effect"):

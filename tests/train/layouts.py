@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from vit_jax.train.logit_cache import LogitCache
 
 from configs.vit_mu_digits import get_config
 from vit_jax import cluster, sharding
@@ -30,7 +31,6 @@ from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
 from vit_jax.train import logit_cache
 from vit_jax.train.batches import device_batches
-from vit_jax.train.logit_cache import LogitCache
 
 STEPS = 2  # on each mesh
 

@@ -18,7 +18,7 @@ from vit_jax import models, sharding
 from vit_jax.analysis import memory
 from vit_jax.config import Config
 from vit_jax.data import DataConfig, MixConfig
-from vit_jax.objectives import Distillation, DistillConfig, ObjectiveConfig
+from vit_jax.objectives import Distillation, DistillConfig, SupervisedConfig
 from vit_jax.optim import MomentDtype, OptimConfig, Optimizer
 from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
@@ -69,6 +69,6 @@ def test_two_passes_and_a_teacher_that_is_only_read() -> None:
     check(
         "deit",
         8,
-        objective=ObjectiveConfig(distill=taught),
+        objective=SupervisedConfig(distill=taught),
         optim=OptimConfig(name=Optimizer.SGD, sam_rho=0.1),
     )

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from vit_jax.train.logit_cache import LogitCache
 
 from tests.train import teachers
 from tests.train.distilled_digits import TEACHER, get_config
@@ -25,7 +26,6 @@ from vit_jax.objectives.distill import INDEX, LOGITS, REST, TOP
 from vit_jax.train import build as build_lib
 from vit_jax.train import logit_cache, teacher, workdir, write_cache
 from vit_jax.train.batches import device_batches
-from vit_jax.train.logit_cache import LogitCache
 from vit_jax.train.loop import fit
 from vit_jax.train.stop import Stop
 from vit_jax.train.writers import read_jsonl

@@ -16,7 +16,7 @@ from vit_jax.data import DataConfig, MixConfig, Partner
 from vit_jax.durations import Clock
 from vit_jax.errors import UserError
 from vit_jax.losses import Loss
-from vit_jax.objectives import ObjectiveConfig, Supervised
+from vit_jax.objectives import Supervised, SupervisedConfig
 from vit_jax.optim import OptimConfig, make_optimizer
 from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
@@ -28,12 +28,12 @@ BOTH = {"mixup_alpha": 0.8, "cutmix_alpha": 1.0}
 RECIPES = {
     "batch": (
         MixConfig(**BOTH, partner=Partner.REVERSED),
-        ObjectiveConfig(loss=Loss.BCE, binarize=True),
+        SupervisedConfig(loss=Loss.BCE, binarize=True),
         0.0,
     ),
     "per_example": (
         MixConfig(**BOTH, prob=0.8, switch_prob=0.4, per_example=True),
-        ObjectiveConfig(label_smoothing=0.1),
+        SupervisedConfig(label_smoothing=0.1),
         0.1,
     ),
 }

@@ -15,9 +15,9 @@ from tests.models.tiny import TINY
 from vit_jax import models, sharding
 from vit_jax.config import CheckpointConfig, Config, LogConfig
 from vit_jax.data import Crop, DataConfig, TransformConfig
-from vit_jax.evals import EvalConfig
+from vit_jax.evals import ClassifyEval
 from vit_jax.losses import Loss, example_loss
-from vit_jax.objectives import ObjectiveConfig
+from vit_jax.objectives import SupervisedConfig
 from vit_jax.optim import OptimConfig, Optimizer
 from vit_jax.train import build as build_lib
 from vit_jax.train.loop import fit
@@ -81,7 +81,7 @@ def test_a_step_moves_the_statistics_and_their_moving_average() -> None:
 
 
 def test_trained_as_evaluated_the_statistics_stay_and_are_what_it_normalises_by() -> None:
-    cfg = tiny(objective=ObjectiveConfig(train_mode=False))
+    cfg = tiny(objective=SupervisedConfig(train_mode=False))
     before, after, metrics = run(cfg)
     assert_same(before.model_state, after.model_state)
     assert not np.array_equal(before.params["head"]["kernel"], after.params["head"]["kernel"])
@@ -131,7 +131,7 @@ def digits() -> Config:
     cfg.model = dataclasses.replace(cfg.model, num_classes=10, channels=1)
     cfg.data = DataConfig(name="digits", batch_size=32, transform=plain)
     cfg.duration, cfg.mesh.data = "4 steps", 1
-    cfg.evals = {"val": EvalConfig(split="test[:64]", every="2 steps", transform=plain)}
+    cfg.evals = {"val": ClassifyEval(split="test[:64]", every="2 steps", transform=plain)}
     cfg.checkpoint = CheckpointConfig(every="2 steps", keep=2, keep_best=0)
     cfg.log = LogConfig(every="1 steps", tensorboard=False)
     return cfg

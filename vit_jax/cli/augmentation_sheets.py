@@ -14,22 +14,22 @@ import numpy as np
 from vit_jax import data, models
 from vit_jax.cli.contact_sheet import Tile, render
 from vit_jax.config import Config
+from vit_jax.data import View
 from vit_jax.data.augment import jitter, parse
 from vit_jax.data.config import mean_color
 from vit_jax.data.mix_config import is_on
-from vit_jax.data.sources import Label, digest_of
+from vit_jax.data.sources import Example, Label, Labelled, digest_of
 from vit_jax.errors import UserError
-from vit_jax.objectives import ObjectiveConfig, Supervised
+from vit_jax.objectives import Supervised, SupervisedConfig
 
 _IMAGES = 4  # of the training split, where no files are given
 _MAX_FILES = 8
 _STEPS = 3  # of which a batch is shown: most of what mixing draws is drawn once for a batch
 
 
-class Examples:
+class Examples(Labelled):
     """A few encoded images in memory, as a `data.Source`."""
 
-    multi_label = False
     labels = None
 
     def __init__(
@@ -39,17 +39,12 @@ class Examples:
         self.class_names = tuple(titles)
         self._images, self._ids = tuple(images), tuple(ids)
 
-    @property
-    def num_classes(self) -> int:
-        """One for each image."""
-        return len(self._images)
-
     def __len__(self) -> int:
         return len(self._images)
 
-    def read(self, index: int) -> tuple[bytes, Label]:
+    def read(self, index: int) -> Example:
         """Return an encoded image and its number."""
-        return self._images[index], index
+        return {"image": self._images[index], "label": index}
 
     def example_id(self, index: int) -> str:
         """Name an image as its errors do."""
@@ -138,9 +133,9 @@ def _first(source: data.Source, cfg: Config) -> Examples:
     images, titles, ids = [], [], []
     batch = _train_batch(cfg, source, _IMAGES)
     for index in batch["index"]:
-        encoded, label = source.read(int(index))
-        images.append(encoded)
-        titles.append(_title(source, label))
+        example = source.read(int(index))
+        images.append(example["image"])
+        titles.append(_title(source, example["label"]))
         ids.append(source.example_id(int(index)))
     return Examples(source.name, images, titles, ids)
 
@@ -158,8 +153,9 @@ def _train_batch(
     stream = data.train_batches(
         source,
         dataclasses.replace(cfg.data, batch_size=size, repeats=repeats, num_workers=0, prefetch=1),
-        image_size=(height, width),
-        channels=channels,
+        views={
+            "image": View(transform=cfg.data.transform, size=(height, width), channels=channels)
+        },
         seed=cfg.seed,
         start_step=step,
     )
@@ -174,10 +170,8 @@ def _evaluated(cfg: Config, examples: Examples) -> np.ndarray:
     transform = next((each.transform for each in cfg.evals.values()), plain)
     stream = data.eval_batches(
         examples,
-        transform,
+        {"image": View(transform=transform, size=(height, width), channels=channels)},
         batch_size=len(examples),
-        image_size=(height, width),
-        channels=channels,
     )
     with stream:
         return next(stream)["image"]
@@ -227,15 +221,8 @@ def _batch_sheet(cfg: Config, source: data.Source, count: int) -> bytes | str:
     if not (is_on(settings.mix) or settings.erasing_prob):
         return "the step neither mixes (data.mix) nor erases (data.erasing_prob)"
     # The shares, without what label smoothing and binarize make of them.
-    objective = Supervised(
-        cfg=ObjectiveConfig(),
-        apply=lambda *_: (None, None),
-        num_classes=source.num_classes,
-        mean=settings.mean,
-        std=settings.std,
-        mix=settings.mix,
-        erasing_prob=settings.erasing_prob,
-    )
+    model = models.with_fields(cfg.model, {"num_classes": source.num_classes})
+    objective = Supervised(SupervisedConfig(), model, settings)
     prepare = jax.jit(objective.prepare)
     rows = []
     for step in range(_STEPS):

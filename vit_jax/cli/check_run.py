@@ -18,6 +18,7 @@ from vit_jax.cli.check_disk import standing
 from vit_jax.cli.dry_run import estimate_memory, without_writing
 from vit_jax.cli.finding import BROKEN, OK, WARNING, Finding
 from vit_jax.config import Config
+from vit_jax.data import View
 from vit_jax.train import build
 
 _BATCH = 32
@@ -75,8 +76,8 @@ def dataset(cfg: Config) -> Finding:
         cfg = without_writing(cfg, scratch)
         source = build.open_train(cfg)
         labels, rate = _read_training(cfg, source)
-        for name, split in build.open_evals(cfg, source).items():
-            labels = np.append(labels, _read_first(cfg, name, split))
+        for name, splits in build.open_evals(cfg, source).items():
+            labels = np.append(labels, _read_first(cfg, name, splits[""]))
     text = f"{source.name}: {len(source):,} images, {source.num_classes:,} classes"
     wrong = out_of_range(labels, source.num_classes)
     if wrong is not None:
@@ -97,7 +98,12 @@ def _read_training(cfg: Config, source: data.Source) -> tuple[np.ndarray, float]
     height, width, channels = models.input_shape(cfg.model)
     settings = dataclasses.replace(cfg.data, num_workers=0, batch_size=_BATCH)
     batches = data.train_batches(
-        source, settings, image_size=(height, width), channels=channels, seed=cfg.seed
+        source,
+        settings,
+        views={
+            "image": View(transform=settings.transform, size=(height, width), channels=channels)
+        },
+        seed=cfg.seed,
     )
     with batches:
         labels = [_classes(next(batches))]
@@ -112,10 +118,12 @@ def _read_first(cfg: Config, name: str, source: data.Source) -> np.ndarray:
     height, width, channels = models.input_shape(cfg.model)
     batches = data.eval_batches(
         source,
-        cfg.evals[name].transform,
+        {
+            "image": View(
+                transform=cfg.evals[name].transform, size=(height, width), channels=channels
+            )
+        },
         batch_size=_BATCH,
-        image_size=(height, width),
-        channels=channels,
     )
     with batches:
         return _classes(next(batches))

@@ -15,10 +15,9 @@ from vit_jax import data, models, sharding
 from vit_jax.cli import probe_results
 from vit_jax.cli.meter import watched
 from vit_jax.errors import UserError
-from vit_jax.evals import feature_files, fewshot, knn, logistic
+from vit_jax.evals import Predict, feature_files, fewshot, knn, logistic
 from vit_jax.evals.features import (
     Allocate,
-    Encode,
     FeatureSet,
     encode_all,
     extract,
@@ -118,7 +117,7 @@ def _extract(
     """Return the sets of both splits by what they are of, those of the network written as asked."""
     shape, variables = models.input_shape(trained.model), placed(trained, mesh)
 
-    def sets(encode: Encode, allocate: Callable[[str], Allocate]) -> list[FeatureSet]:
+    def sets(encode: Predict, allocate: Callable[[str], Allocate]) -> list[FeatureSet]:
         return [
             extract(
                 encode,

@@ -18,6 +18,7 @@ from vit_jax.data.pixel_cache import MAX_CACHED_BYTES
 from vit_jax.data.prefetch import Batch, BatchIterator
 from vit_jax.data.sources import Source, short_name, split_of
 from vit_jax.data.transform import evaluation_view
+from vit_jax.data.views import View
 
 __all__ = [
     "MAX_CACHED_BYTES",
@@ -31,6 +32,7 @@ __all__ = [
     "Resize",
     "Source",
     "TransformConfig",
+    "View",
     "batch_spec",
     "check",
     "check_transform",

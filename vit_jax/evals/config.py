@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run evaluates on, and how often."""
+"""What a run evaluates on, how often, and by which measure: one config class for each kind."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
 
 from vit_jax import data, durations
 from vit_jax.data.config import is_random
@@ -10,7 +12,7 @@ from vit_jax.errors import UserError
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
 class EvalConfig:
-    """One evaluation of a run.
+    """Fields of every kind of evaluation; a run has evaluations of the kinds below.
 
     Attributes:
         split: what to evaluate on, as in `data.train_split`.
@@ -18,31 +20,164 @@ class EvalConfig:
         batch_size: over all processes; 0 is the training batch size.
         dataset: as `data.name`; "" is the training set's.
         transform: what happens to each image.
-        report: write the per-class table and the confusion matrix at the end of the run.
     """
+
+    asks: ClassVar[str] = ""  # the predictor of the objective that it calls
 
     split: str = "val"
     every: str = ""
     batch_size: int = 0
     dataset: str = ""
     transform: data.TransformConfig = dataclasses.field(default_factory=data.TransformConfig)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the numbers that it yields, the main one first."""
+        raise NotImplementedError
+
+    @property
+    def splits(self) -> Mapping[str, str]:
+        """The splits that it reads: of the test images under "", others by name."""
+        return {"": self.split}
+
+    def check(self, where: str) -> None:
+        """Refuse values that need neither the dataset nor the model to be checked.
+
+        Args:
+            where: the field of the evaluation, "evals.val".
+
+        Raises:
+            UserError: naming the field.
+        """
+        if self.every:
+            durations.parse(self.every)
+        if self.batch_size < 0:
+            raise UserError(
+                f"{where}.batch_size={self.batch_size} must not be negative (0: training's)"
+            )
+        data.check_transform(self.transform, f"{where}.transform")
+        if is_random(self.transform):
+            raise UserError(
+                f"{where}.transform draws at random; choose crop=center, squash_center, resize or "
+                "none, flip=False, no affine part, auto_augment='' and color_jitter=0"
+            )
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class ClassifyEval(EvalConfig):
+    """Loss, top-1 and top-5 of the model's own head.
+
+    Attributes:
+        report: write the per-class table and the confusion matrix at the end of the run.
+    """
+
+    asks: ClassVar[str] = "logits"
+
     report: bool = False
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Mean loss, and accuracies in [0, 1]."""
+        return ("loss", "top1", "top5")
 
-def validate(cfg: EvalConfig, name: str) -> None:
-    """Check what needs neither the dataset nor the model to be checked.
 
-    Raises:
-        UserError: naming the field of `evals.<name>`.
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class LossEval(EvalConfig):
+    """The objective's own loss on images that it was not trained on."""
+
+    asks: ClassVar[str] = "loss"
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Mean over the examples."""
+        return ("loss",)
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class ProbeEval(EvalConfig):
+    """Fields of the probes: classifiers of frozen features, fitted to another split.
+
+    Attributes:
+        train_split: of the same dataset; a slice of it, "train[:10%]", takes less time.
     """
-    where = f"evals.{name}"
-    if cfg.every:
-        durations.parse(cfg.every)
-    if cfg.batch_size < 0:
-        raise UserError(f"{where}.batch_size={cfg.batch_size} must not be negative (0: training's)")
-    data.check_transform(cfg.transform, f"{where}.transform")
-    if is_random(cfg.transform):
-        raise UserError(
-            f"{where}.transform draws at random; choose crop=center, squash_center, resize or "
-            "none, flip=False, no affine part, auto_augment='' and color_jitter=0"
-        )
+
+    asks: ClassVar[str] = "features"
+
+    train_split: str = "train"
+
+    @property
+    def splits(self) -> Mapping[str, str]:
+        """The split that is tested on, and the one that is fitted to."""
+        return {"": self.split, "train": self.train_split}
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class KNNEval(ProbeEval):
+    """Weighted nearest neighbours (`evals.knn`).
+
+    Attributes:
+        k: numbers of neighbours.
+        temperature: of their votes.
+    """
+
+    k: tuple[int, ...] = (20,)
+    temperature: float = 0.07
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Accuracy for each k."""
+        return tuple(f"knn{k}" for k in self.k)
+
+    def check(self, where: str) -> None:
+        """Refuse values out of range.
+
+        Raises:
+            UserError: naming the field.
+        """
+        EvalConfig.check(self, where)
+        if not self.k or min(self.k) < 1:
+            raise UserError(f"{where}.k={self.k} must hold numbers of neighbours, such as (20,)")
+        if self.temperature <= 0:
+            raise UserError(f"{where}.temperature={self.temperature} must be above 0")
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class FewShotEval(ProbeEval):
+    """Least squares on a few images a class (`evals.fewshot`).
+
+    Attributes:
+        shots: images a class.
+        l2: strength of the regularisation.
+        seeds: how many draws of the images the accuracy is averaged over.
+    """
+
+    shots: tuple[int, ...] = (5,)
+    l2: float = 1024.0
+    seeds: int = 3
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Accuracy for each number of shots."""
+        return tuple(f"{shots}shot" for shots in self.shots)
+
+    def check(self, where: str) -> None:
+        """Refuse values out of range.
+
+        Raises:
+            UserError: naming the field.
+        """
+        EvalConfig.check(self, where)
+        if not self.shots or min(self.shots) < 1:
+            raise UserError(f"{where}.shots={self.shots} must hold images a class, such as (1, 5)")
+        if self.l2 <= 0 or self.seeds < 1:
+            raise UserError(f"{where}.l2={self.l2} must be above 0, and seeds={self.seeds} from 1")
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class LinearEval(ProbeEval):
+    """Logistic regression, its strength chosen within the training split (`evals.logistic`)."""
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Its accuracy."""
+        return ("linear",)

@@ -266,7 +266,7 @@ def _of_run(place: str, ema: bool | None) -> Trained:
         std=cfg.data.std,
         transform=_transform(cfg),
         class_names=imagenet.readable(named(names, found.model)),
-        loss=cfg.objective.loss,
+        loss=cfg.objective.head_loss or Loss.SOFTMAX,
         ema=ema,
         config=cfg,
         step=found.step,

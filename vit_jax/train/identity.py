@@ -11,9 +11,13 @@ from vit_jax.errors import UserError
 KEY = "data"
 
 
-def describe(train: data.Source, evals: Mapping[str, data.Source]) -> dict[str, Any]:
+def describe(train: data.Source, evals: Mapping[str, Mapping[str, data.Source]]) -> dict[str, Any]:
     """Return, by split, the number of examples and the digest of the names of their files."""
-    splits = {"train": train} | {f"evals.{name}": source for name, source in evals.items()}
+    splits = {"train": train} | {
+        f"evals.{name}.{part}".rstrip("."): source
+        for name, sources in evals.items()
+        for part, source in sources.items()
+    }
     return {
         split: {"name": source.name, "examples": len(source), "digest": source.digest()}
         for split, source in splits.items()

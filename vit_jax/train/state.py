@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from vit_jax.objectives import Objective
 from vit_jax.train.spikes import no_losses
 
 PyTree = Any
@@ -26,6 +27,7 @@ class TrainState:
         ema: exponential moving average of {"params": params, **model_state}, or None.
         rng: typed PRNG key; step s draws from fold_in(rng, s).
         losses: `spikes.Losses`, by which spikes are skipped, or None.
+        objective: the objective's own state, or None.
     """
 
     step: Any
@@ -35,6 +37,7 @@ class TrainState:
     ema: Any
     rng: Any
     losses: Any = None
+    objective: Any = None
 
 
 def make_state(
@@ -45,6 +48,7 @@ def make_state(
     *,
     with_ema: bool,
     skip_spikes: bool = False,
+    objective: PyTree = None,
 ) -> TrainState:
     """Build the state of step 0 around a model's variables; pure."""
     return TrainState(
@@ -56,11 +60,12 @@ def make_state(
         ema=jax.tree.map(jnp.copy, {"params": params, **model_state}) if with_ema else None,
         rng=rng,
         losses=no_losses() if skip_spikes else None,
+        objective=objective,
     )
 
 
 def make_init(
-    init_model: Callable[[jax.Array], tuple[PyTree, PyTree]],
+    objective: Objective,
     tx: optax.GradientTransformation,
     *,
     with_ema: bool,
@@ -70,7 +75,15 @@ def make_init(
 
     def init(key: jax.Array) -> TrainState:
         model_key, rng = jax.random.split(key)
-        params, model_state = init_model(model_key)
-        return make_state(params, model_state, rng, tx, with_ema=with_ema, skip_spikes=skip_spikes)
+        params, model_state = objective.init(model_key)
+        return make_state(
+            params,
+            model_state,
+            rng,
+            tx,
+            with_ema=with_ema,
+            skip_spikes=skip_spikes,
+            objective=objective.init_state(jax.random.fold_in(model_key, 1)),
+        )
 
     return init

@@ -15,6 +15,7 @@ import jax
 
 from vit_jax.checkpoints import DIRECTORY as CHECKPOINTS
 from vit_jax.checkpoints.paths import check_path
+from vit_jax.distill.cache import RECORD
 from vit_jax.errors import UserError
 
 CONFIG = "config.json"
@@ -23,7 +24,6 @@ SPIKES = "spikes.jsonl"
 TENSORBOARD = "tensorboard"
 CLASSES = "classes.json"
 CURVE = "learning_curve.png"
-CACHE = "cache.json"  # of cached logits, which no run has in its own
 _FINISHED = "finished.json"
 _LOCK = ".lock"
 _REMOTE = re.compile(r"(?:^|/)(?:gs|s3|hdfs|https?):/")
@@ -51,10 +51,10 @@ def lock(workdir: Path, *, cache: bool = False) -> Iterator[None]:
         check_local(workdir, name)
     else:
         check(workdir)
-    if not cache and (workdir / CACHE).exists():
+    if not cache and (workdir / RECORD).exists():
         raise UserError(f"workdir {workdir} holds cached logits; choose another")
     runs = (workdir / CHECKPOINTS).exists() or (workdir / CONFIG).exists()
-    if cache and runs and not (workdir / CACHE).exists():
+    if cache and runs and not (workdir / RECORD).exists():
         raise UserError(f"--out {workdir} is the workdir of a run; choose another")
     if jax.process_index() != 0:
         yield

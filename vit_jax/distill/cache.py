@@ -19,23 +19,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from vit_jax import config_json, models
+from vit_jax import fields, models
 from vit_jax.analysis.tables import format_bytes
-from vit_jax.config import Config
-from vit_jax.data import Source
+from vit_jax.data import DataConfig, Source
+from vit_jax.distill.config import FIELD, Distillation, TeacherConfig
+from vit_jax.distill.logits import INDEX, LOGITS, REST, TOP
 from vit_jax.errors import UserError
-from vit_jax.objectives import Distillation, DistillConfig
-from vit_jax.objectives.distill import INDEX, LOGITS, REST, TOP
-from vit_jax.train import workdir
+from vit_jax.models import ModelConfig
 
+RECORD = "cache.json"  # the file that says what a directory of logits holds
 _FORMAT = 2
 _BLOCK = 2**22  # bytes in memory of a file that is read whole
-_FIELD = "objective.distill.cache"
-_WEIGHTS = "the digest of objective.distill.weights"
+_WEIGHTS = f"the digest of {FIELD}.weights"
 Rows = dict[str, np.ndarray]
 
-# Of a config, what decides an image of the stream and what its teacher says of it.
-_DECIDES = re.compile(r"^(seed$|data\.|model\.channels$|objective\.distill\.teacher\.)")
 _FREE = re.compile(
     r"^(data\.(data_dir|num_threads|num_workers|prefetch|cache|max_broken|batch_size|mix"
     r"|erasing_prob)"
@@ -43,28 +40,39 @@ _FREE = re.compile(
 )
 
 
-def stream(cfg: Config, source: Source, weights: str) -> dict[str, Any]:
-    """Return, by field, all that the cached logits depend on.
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """The training stream of a run, and the teacher that labels it.
 
-    Args:
-        cfg: the run.
-        source: its training split.
-        weights: digest of the teacher's.
+    Attributes:
+        cfg: the teacher's settings.
+        model: the student's; its image size and channels are the stream's.
+        data: the run's.
+        seed: the run's.
+        source: the training split.
     """
-    distill = cfg.objective.distill
-    found = {
-        key: value
-        for key, value in config_json.flatten(config_json.to_json(cfg)).items()
-        if _DECIDES.search(key) and not _FREE.search(key)
-    }
-    return {
-        **found,
-        "model.image_size": list(models.input_shape(cfg.model)[:2]),
-        "objective.distill.mean": list(distill.mean or cfg.data.mean),
-        "objective.distill.std": list(distill.std or cfg.data.std),
-        "the number of training examples": len(source),
-        _WEIGHTS: weights,
-    }
+
+    cfg: TeacherConfig
+    model: ModelConfig
+    data: DataConfig
+    seed: int
+    source: Source
+
+    def identity(self, weights: str) -> dict[str, Any]:
+        """Return, by field, all that the logits depend on; `weights` is the teacher's digest."""
+        cfg, data = self.cfg, self.data
+        tree = {"seed": self.seed, "data": fields.plain(data)}
+        tree["model"] = {"channels": self.model.channels}
+        tree["objective"] = {"distill": {"teacher": fields.plain(cfg.teacher)}}
+        flat = fields.flatten(tree)
+        return {
+            **{key: value for key, value in flat.items() if not _FREE.search(key)},
+            "model.image_size": list(models.input_shape(self.model)[:2]),
+            f"{FIELD}.mean": list(cfg.mean or data.mean),
+            f"{FIELD}.std": list(cfg.std or data.std),
+            "the number of training examples": len(self.source),
+            _WEIGHTS: weights,
+        }
 
 
 def layout(num_classes: int, top_k: int) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
@@ -178,9 +186,9 @@ class LogitCache:
             noted = dataclasses.replace(self, pieces=[*self.pieces, piece])
             keys = ("stream", "top_k", "num_classes", "temperature", "pieces")
             tree = {key: getattr(noted, key) for key in keys}
-            temporary = self.place / f"{workdir.CACHE}.tmp"
+            temporary = self.place / f"{RECORD}.tmp"
             temporary.write_text(json.dumps({"format": _FORMAT, **tree}, indent=1) + "\n")
-            temporary.replace(self.place / workdir.CACHE)
+            temporary.replace(self.place / RECORD)
         return noted
 
     def check_rows(self, positions: int) -> None:
@@ -237,14 +245,14 @@ def read(directory: str | Path) -> LogitCache:
     """
     place = Path(directory).expanduser()
     try:
-        tree = json.loads((place / workdir.CACHE).read_text())
+        tree = json.loads((place / RECORD).read_text())
     except FileNotFoundError:
         raise UserError(
-            f"{_FIELD}={str(directory)!r} holds no cached logits; write them first: "
+            f"{FIELD}.cache={str(directory)!r} holds no cached logits; write them first: "
             f"python -m vit_jax cache_teacher --config=FILE --out={directory}"
         ) from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{place / workdir.CACHE} cannot be read: {error}") from None
+        raise UserError(f"{place / RECORD} cannot be read: {error}") from None
     if tree.pop("format", None) != _FORMAT:
         raise UserError(f"{place} was written by another version; write it in another directory")
     cache = LogitCache(place=place, **tree)
@@ -258,7 +266,7 @@ def read(directory: str | Path) -> LogitCache:
 
 
 def check_stream(cache: LogitCache, wanted: Mapping[str, Any]) -> None:
-    """Refuse a cache of another stream or teacher than `wanted`, which is from `stream`.
+    """Refuse a cache of another stream or teacher than `wanted`, an `identity`.
 
     Raises:
         UserError: with the first fields that differ.
@@ -276,7 +284,7 @@ def check_stream(cache: LogitCache, wanted: Mapping[str, Any]) -> None:
         )
 
 
-def check_temperature(cache: LogitCache, cfg: DistillConfig) -> None:
+def check_temperature(cache: LogitCache, cfg: TeacherConfig) -> None:
     """Refuse the largest logits with the rest summed up at another temperature.
 
     Raises:
@@ -300,7 +308,7 @@ def check_length(cache: LogitCache, positions: int) -> None:
     if cache.done < positions:
         top_k = f" --top_k={cache.top_k}" if cache.top_k else ""
         raise UserError(
-            f"{_FIELD}={str(cache.place)!r} holds {cache.done:,} of the {positions:,} positions of "
-            "this duration; go on with this config: python -m vit_jax cache_teacher --config=FILE "
+            f"{FIELD}.cache={str(cache.place)!r} holds {cache.done:,} of the {positions:,} positions "
+            "of this duration; go on with this config: python -m vit_jax cache_teacher --config=FILE "
             f"--out={cache.place}{top_k}"
         )
