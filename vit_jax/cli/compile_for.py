@@ -25,8 +25,8 @@ _LONG = 100_000  # steps of an epoch: durations in epochs need a number, and non
 def compile_for(cfg: Config, name: str) -> tuple[str, UserError | None]:
     """Return the report, and why the run would not fit the hardware or None.
 
-    Compiles the training step and the largest evaluation of the head, with the run's batches, over its mesh.
-    Needs no data and no weights, and writes nothing.
+    Compiles the training step and the largest evaluation of the head, with the run's batches, over
+    its mesh. Needs no data and no weights, and writes nothing.
 
     Raises:
         UserError: settings that do not go together, or a program that does not compile.

@@ -308,7 +308,7 @@ def check_length(cache: LogitCache, positions: int) -> None:
     if cache.done < positions:
         top_k = f" --top_k={cache.top_k}" if cache.top_k else ""
         raise UserError(
-            f"{FIELD}.cache={str(cache.place)!r} holds {cache.done:,} of the {positions:,} positions "
-            "of this duration; go on with this config: python -m vit_jax cache_teacher --config=FILE "
-            f"--out={cache.place}{top_k}"
+            f"{FIELD}.cache={str(cache.place)!r} holds {cache.done:,} of the {positions:,} "
+            "positions of this duration; go on with this config: python -m vit_jax cache_teacher "
+            f"--config=FILE --out={cache.place}{top_k}"
         )

@@ -91,9 +91,9 @@ def make_train_step(
     """Build the step; jit it with `jit_step`.
 
     A step whose loss, gradient, model state or objective's state is not finite changes nothing but
-    counters and reports `nonfinite` = 1. Of a state with a window of losses so does one whose loss is a spike by
-    `spike_sigmas`, and reports `spikes` = 1. Metrics are float32 scalars, means over the global
-    batch.
+    counters and reports `nonfinite` = 1. Where the state holds a window of losses, so does a step
+    whose loss is a spike by `spike_sigmas`, which reports `spikes` = 1. Metrics are float32
+    scalars, means over the global batch.
     """
 
     with_passes = optax.with_extra_args_support(tx)
