@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from vit_jax.train.logit_cache import LogitCache
 
 from tests.train import teachers
 from tests.train.distilled_digits import TEACHER, get_config
@@ -21,10 +20,12 @@ from vit_jax.cli import cache_teacher
 from vit_jax.config import Config
 from vit_jax.data import MixConfig
 from vit_jax.errors import UserError
-from vit_jax.objectives import Distillation
-from vit_jax.objectives.distill import INDEX, LOGITS, REST, TOP
+from vit_jax import objectives
+from vit_jax.distill import Distillation, LogitCache, Stream, teacher
+from vit_jax.distill import cache as cache_lib
+from vit_jax.distill.logits import INDEX, LOGITS, REST, TOP
 from vit_jax.train import build as build_lib
-from vit_jax.train import logit_cache, teacher, workdir, write_cache
+from vit_jax.train import workdir, write_cache
 from vit_jax.train.batches import device_batches
 from vit_jax.train.loop import fit
 from vit_jax.train.stop import Stop
@@ -69,13 +70,15 @@ def top(weights: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def live_logits(cfg: Config, step: int) -> np.ndarray:
     mesh = sharding.make_mesh(cfg.mesh)
     source = build_lib.open_train(cfg)
-    image = next(device_batches(cfg, source, mesh, step))["image"]
-    variables, _ = teacher.read_weights(cfg)
-    return np.asarray(jax.jit(teacher.make_predict(cfg))(variables, image))
+    objective = objectives.create(cfg.objective, cfg.model, cfg.data)
+    batches = device_batches(cfg.data, objective, source, mesh, seed=cfg.seed, start=step)
+    variables, _ = teacher.read_weights(cfg.objective.distill)
+    stream = Stream(cfg.objective.distill, cfg.model, cfg.data, cfg.seed, source)
+    return np.asarray(jax.jit(teacher.make_predict(stream))(variables, next(batches)["image"]))
 
 
 def test_rows_are_what_the_teacher_says(weights: str, full: Path, top: Path) -> None:
-    cache, few = logit_cache.read(full), logit_cache.read(top)
+    cache, few = cache_lib.read(full), cache_lib.read(top)
     assert cache.done == few.done == 96
     assert (full / f"{LOGITS}.bin").stat().st_size == 96 * 10 * 2
     for step in (0, 5):
@@ -128,7 +131,7 @@ def test_a_killed_writing_goes_on(weights: str, full: Path, tmp_path: Path, caps
     # Killed in the fourth batch: of what was noted, 40 positions, nothing is written again.
     data[39 * 20] ^= 1  # the last bit of a logit
     (place / f"{LOGITS}.bin").write_bytes(data)
-    noted(logit_cache.read(place), 24, 40)
+    noted(cache_lib.read(place), 24, 40)
     data[40 * 20 :] = b"\x7f" * len(data[40 * 20 :])
     (place / f"{LOGITS}.bin").write_bytes(data[: 70 * 20])
     command = f"cache_teacher --config=FILE --out={place}$"
@@ -139,15 +142,15 @@ def test_a_killed_writing_goes_on(weights: str, full: Path, tmp_path: Path, caps
     assert "\ncontinuing at position 40\n" in capsys.readouterr().out
     data[40 * 20 :] = whole[40 * 20 :]
     assert (place / f"{LOGITS}.bin").read_bytes() == data
-    assert logit_cache.read(place).done == 96
+    assert cache_lib.read(place).done == 96
     # A longer run of the same stream goes on where the shorter one ended.
     longer = config(weights)
     longer.duration = "7 steps"
     write_cache.write(longer, place)
     data = (place / f"{LOGITS}.bin").read_bytes()
     assert data[40 * 20 : len(whole)] == whole[40 * 20 :]
-    logit_cache.read(place).check_rows(112)
-    rows = logit_cache.read(place).rows(np.arange(96, 112))[LOGITS]
+    cache_lib.read(place).check_rows(112)
+    rows = cache_lib.read(place).rows(np.arange(96, 112))[LOGITS]
     np.testing.assert_allclose(rows, live_logits(config(weights), 6), rtol=2**-10, atol=1e-5)
 
 
@@ -210,7 +213,7 @@ def test_rows_that_the_teacher_never_said_are_noticed(
     cfg = config(weights, tmp_path / "cache")
     source = build_lib.open_train(cfg)
     teacher.read(cfg, source, 96)
-    cache = logit_cache.read(tmp_path / "cache")
+    cache = cache_lib.read(tmp_path / "cache")
     rows = cache.rows(np.arange(90, 96))
     key = LOGITS if name == "full" else REST
     cache.write(90, {**rows, key: rows[key] + rows[key].dtype.type(0.1)})
@@ -225,11 +228,11 @@ def test_rows_that_the_teacher_never_said_are_noticed(
 def test_one_bit_anywhere_is_noticed(
     key: str, weights: str, top: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logit_cache, "_BLOCK", 100)
+    monkeypatch.setattr(cache_lib, "_BLOCK", 100)
     shutil.copytree(top, tmp_path / "cache")
     cfg = config("ckpt:gone", tmp_path / "cache")
     source = build_lib.open_train(cfg)
-    noted(logit_cache.read(tmp_path / "cache"), 32, 64, 96)
+    noted(cache_lib.read(tmp_path / "cache"), 32, 64, 96)
     teacher.read(cfg, source, 96)
     file = tmp_path / "cache" / f"{key}.bin"
     data = bytearray(file.read_bytes())
@@ -245,14 +248,14 @@ def test_one_bit_anywhere_is_noticed(
 
 def test_another_batch_size_leaves_noted_rows(weights: str, full: Path, tmp_path: Path) -> None:
     shutil.copytree(full, tmp_path / "cache")
-    cache = noted(logit_cache.read(tmp_path / "cache"), 40)
+    cache = noted(cache_lib.read(tmp_path / "cache"), 40)
     rows = cache.rows(np.arange(32, 40))
     cache.write(32, {LOGITS: rows[LOGITS] * np.float16(1.001)})  # rounded otherwise
     noted(cache, 40)
     before = (tmp_path / "cache" / f"{LOGITS}.bin").read_bytes()
     assert write_cache.write(config(weights), tmp_path / "cache") == 0
     assert (tmp_path / "cache" / f"{LOGITS}.bin").read_bytes() == before
-    logit_cache.read(tmp_path / "cache").check_rows(96)
+    cache_lib.read(tmp_path / "cache").check_rows(96)
 
 
 def test_told_to_stop(weights: str, full: Path, tmp_path: Path, capsys: Any) -> None:
@@ -270,7 +273,7 @@ def test_told_to_stop(weights: str, full: Path, tmp_path: Path, capsys: Any) -> 
         assert write_cache.write(config(weights), place) == 75
     said = capsys.readouterr().out.splitlines()[-1]
     assert said == "stopped by SIGTERM: wrote 48 of 96 positions; the same command continues"
-    assert logit_cache.read(place).done == 48
+    assert cache_lib.read(place).done == 48
     assert write_cache.write(config(weights), place) == 0
     assert "\ncontinuing at position 48\n" in capsys.readouterr().out
     name = f"{LOGITS}.bin"
@@ -296,10 +299,10 @@ def test_damage_is_noticed(full: Path, tmp_path: Path) -> None:
     shutil.copytree(full, tmp_path / "cut")
     (tmp_path / "cut" / f"{LOGITS}.bin").write_bytes(b"")
     with pytest.raises(UserError, match="missing or cut"):
-        logit_cache.read(tmp_path / "cut")
+        cache_lib.read(tmp_path / "cut")
     (tmp_path / "cut" / workdir.CACHE).write_text("{")
     with pytest.raises(UserError, match="cannot be read"):
-        logit_cache.read(tmp_path / "cut")
+        cache_lib.read(tmp_path / "cut")
 
 
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
@@ -323,7 +326,7 @@ def test_every_process_reads_its_own_rows(
 ) -> None:
     cfg = config(weights, full)
     mesh, source = sharding.make_mesh(cfg.mesh), build_lib.open_train(cfg)
-    cache = logit_cache.read(full)
+    cache = cache_lib.read(full)
     whole = next(device_batches(cfg, source, mesh, 2, cache))
     np.testing.assert_array_equal(whole[LOGITS], cache.rows(np.arange(32, 48))[LOGITS])
     own = np.array([0, 1, 6, 7, 8, 15])  # in several runs, as a host's chips lie in a torus

@@ -65,15 +65,8 @@ class Run:
     def __init__(self, recipe: str, mesh: MeshConfig, devices: int, accum_steps: int = 1) -> None:
         mix, cfg, sam_rho = RECIPES[recipe]
         self.mesh = sharding.make_mesh(mesh, jax.devices()[:devices])
-        objective = Supervised(
-            cfg=cfg,
-            apply=_apply,
-            num_classes=CLASSES,
-            mean=(0.5,),
-            std=(0.25,),
-            mix=mix,
-            erasing_prob=0.5,
-        )
+        data = DataConfig(mean=(0.5,), std=(0.25,), mix=mix, erasing_prob=0.5)
+        objective = Linear(cfg, models.variant("vit_mu16", num_classes=CLASSES), data)
         params = jax.eval_shape(_init_model, jax.random.key(0))[0]
         clock = Clock(batch_size=BATCH, num_examples=100, total_steps=10)
         tx, schedule = make_optimizer(OptimConfig(lr=1e-2, sam_rho=sam_rho), params, clock)

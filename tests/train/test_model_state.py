@@ -87,7 +87,8 @@ def test_trained_as_evaluated_the_statistics_stay_and_are_what_it_normalises_by(
     assert not np.array_equal(before.params["head"]["kernel"], after.params["head"]["kernel"])
     parts = build_lib.build(cfg, num_examples=1000)
     batch = jax.tree.map(jnp.asarray, draw())
-    logits = jax.jit(parts.predict)({"params": before.params, **before.model_state}, batch["image"])
+    variables = {"params": before.params, **before.model_state}
+    logits = jax.jit(parts.objective.predictors["logits"])(variables, batch)
     targets = jax.nn.one_hot(batch["label"], logits.shape[-1])
     loss = example_loss(logits, targets, Loss.SOFTMAX).mean()
     assert metrics["loss"] == pytest.approx(float(loss), rel=1e-4)
@@ -154,12 +155,12 @@ def test_a_continued_run_has_the_same_bits_and_evaluates_by_its_statistics(tmp_p
     # What was measured is what the state's own statistics give.
     cfg, state = digits(), full.state
     parts = build_lib.build(cfg, num_examples=1000)
-    source = build_lib.open_evals(cfg, build_lib.open_train(cfg))["val"]
+    sources = build_lib.open_evals(cfg, build_lib.open_train(cfg))
     mesh = sharding.make_mesh(cfg.mesh)
-    evaluator = build_lib.evaluator(cfg, "val", source, mesh)
+    evaluator = build_lib.evaluators(cfg, sources, mesh, lambda: None)["val"]
     trained = {"params": state.params, **state.model_state}
     for name, variables in (("val", trained), ("val_ema", state.ema)):
-        scores = evaluator.run(parts.predict, variables)
+        scores = evaluator.run(parts.objective.predictors, variables)
         assert scores["loss"] == full.metrics[f"{name}/loss"]
     mixed = {"params": state.ema["params"], **state.model_state}
-    assert evaluator.run(parts.predict, mixed)["loss"] != full.metrics["val_ema/loss"]
+    assert evaluator.run(parts.objective.predictors, mixed)["loss"] != full.metrics["val_ema/loss"]

@@ -58,7 +58,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
     own = jax.eval_shape(objective.init_state, key)
     tx, schedule = optim.make_optimizer(cfg.optim, params, plan.clock, models.growth(cfg.model))
     kept = {"with_ema": cfg.ema_decay > 0, "skip_spikes": cfg.faults.skip_spikes}
-    init = make_init(objective, tx, **kept)
+    init = make_init(objective.init, tx, init_objective=objective.init_state, **kept)
     step = make_train_step(
         objective,
         tx,

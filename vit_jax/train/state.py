@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from vit_jax.objectives import Objective
 from vit_jax.train.spikes import no_losses
 
 PyTree = Any
@@ -65,17 +64,18 @@ def make_state(
 
 
 def make_init(
-    objective: Objective,
+    init_model: Callable[[jax.Array], tuple[PyTree, PyTree]],
     tx: optax.GradientTransformation,
     *,
     with_ema: bool,
     skip_spikes: bool = False,
+    init_objective: Callable[[jax.Array], PyTree] = lambda key: None,
 ) -> Callable[[jax.Array], TrainState]:
     """Build the pure function from a PRNG key to the state of step 0."""
 
     def init(key: jax.Array) -> TrainState:
         model_key, rng = jax.random.split(key)
-        params, model_state = objective.init(model_key)
+        params, model_state = init_model(model_key)
         return make_state(
             params,
             model_state,
@@ -83,7 +83,7 @@ def make_init(
             tx,
             with_ema=with_ema,
             skip_spikes=skip_spikes,
-            objective=objective.init_state(jax.random.fold_in(model_key, 1)),
+            objective=init_objective(jax.random.fold_in(model_key, 1)),
         )
 
     return init
