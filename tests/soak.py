@@ -308,6 +308,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     asked = parser.parse_args()
     print(f"seed {asked.seed}", flush=True)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the runs inherit it, also under `nohup`
     began = time.monotonic()
     until, runs = began + 60 * asked.minutes, 0
     with (

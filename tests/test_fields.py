@@ -43,6 +43,8 @@ TAKEN = [
     (tuple[float, ...], 0.5, (0.5,)),
     (tuple[float, ...], (1, 0.5), (1.0, 0.5)),
     (tuple[str, ...], "^head", ("^head",)),
+    (tuple[int, ...], range(3), (0, 1, 2)),
+    (tuple[float, ...], np.array([0.5, 1.0]), (0.5, 1.0)),
     (tuple[str, ...], (), ()),
     (tuple[int, float], [1, 2], (1, 2.0)),
     (Pairs, [["^head", 10]], (("^head", 10.0),)),

@@ -19,7 +19,20 @@ _ALSO_CALLED = {
     "steps": "duration",
     "num_steps": "duration",
     "total_steps": "duration",
+    "max_steps": "duration",
+    "epoch": "duration",
     "dataset": "data.name",
+    "patch_size": "model.patch",
+    "img_size": "model.image_size",
+    "num_layers": "model.depth",
+    "layers": "model.depth",
+    "hidden_dim": "model.dim",
+    "embed_dim": "model.dim",
+    "mixup": "data.mix.mixup_alpha",
+    "cutmix": "data.mix.cutmix_alpha",
+    "ema": "ema_decay",
+    "warmup_epochs": "optim.warmup",
+    "warmup_steps": "optim.warmup",
 }
 _ALIKE = 0.7  # of two last names, for the one to be suggested for the other
 _AS_GOOD = 0.4  # how far behind the best another suggestion may lie; both scores add up to 2
@@ -81,8 +94,10 @@ def children(node: Any) -> dict[str, Any] | None:
 
 
 def _paths(node: Any, before: str) -> Iterator[str]:
+    """Yield the names of the values; those of groups cannot be set."""
     for name, value in (children(node) or {}).items():
-        yield f"{before}{name}"
+        if children(value) is None:
+            yield f"{before}{name}"
         yield from _paths(value, f"{before}{name}.")
 
 

@@ -130,6 +130,10 @@ def _read_choice(kind: type[enum.Enum], name: str, value: Any) -> Any:
 def _read_tuple(kind: Any, name: str, value: Any, default: Any) -> Any:
     args = typing.get_args(kind)
     many = len(args) == 2 and args[1] is Ellipsis
+    if isinstance(value, range):
+        value = tuple(value)
+    if getattr(value, "ndim", 0) == 1:
+        value = tuple(value.tolist())  # an array of NumPy's, or of jax's
     items = tuple(value) if isinstance(value, list) else value
     if many and isinstance(value, str | int | float) and typing.get_origin(args[0]) is None:
         items = (value,)  # one alone, as a flag takes it

@@ -108,7 +108,8 @@ def augreg(
     steps of warmup, clipping at 1, sigmoid loss with the head's bias at -log(1000) = -6.9; `rate`
     is of dropout and of stochastic depth, 0 or 0.1.
     """
-    # Differs from big_vision's vit_i1k: that has a softmax loss and a Dense + tanh before the head.
+    # Differs from big_vision's vit_i1k: that has a Dense + tanh before the head (and had, until
+    # December 2022, a softmax loss).
     model.dropout_rate = model.drop_path_rate = rate
     model.head_bias = -math.log(1000)
     # Differs from paper: bfloat16 matmuls; --config.model.dtype=float32 undoes it.

@@ -202,10 +202,12 @@ def test_sigkill_during_an_async_save(tmp_path):
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert [f.name for f in tmp_path.iterdir() if "tmp" in f.name], "killed too late to test"
     ck = _open(tmp_path)
-    assert sorted(f.name for f in tmp_path.iterdir()) == ["1"]
     state, step, metadata = ck.restore({"x": jax.ShapeDtypeStruct((3_000_000,), jnp.float32)})
     assert (step, metadata) == (1, {"at": 1})
     np.testing.assert_array_equal(state["x"], np.ones(3_000_000))
+    ck.save(2, state, metadata={})
+    ck.wait()
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["1", "2"]
 
 
 def test_flipped_byte_names_the_leaf_and_falls_back(tmp_path, caplog, capfd):
@@ -432,8 +434,11 @@ def test_kill_half_way_through_a_deletion_leaves_no_half(tmp_path, monkeypatch):
     ck.wait()
     monkeypatch.undo()
     assert sorted(os.listdir(tmp_path)) == ["1.deleted", "2"]
-    assert _open(tmp_path).steps() == [2]
-    assert os.listdir(tmp_path) == ["2"]
+    ck = _open(tmp_path, keep=1, keep_best=0)
+    assert ck.steps() == [2]
+    ck.save(3, _state(3), metadata={})
+    ck.wait()
+    assert os.listdir(tmp_path) == ["3"]
 
 
 QUIET = """

@@ -190,6 +190,70 @@ def test_a_failure_of_a_moment_is_no_damage(
     assert restored_step(tmp_path) == 2
 
 
+@pytest.mark.parametrize(
+    "error, told",
+    [
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory"), "out of memory"),
+        (TimeoutError("the barrier"), "the barrier"),
+        (RuntimeError("can't start new thread"), "errno 11"),
+        (MemoryError(), "errno 12"),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_what_the_machine_lacks_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
+    saved(tmp_path)
+    before = listing(tmp_path)
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(storage.ocp, "load", fail)
+    checkpoints = Checkpointer(tmp_path, CheckpointConfig(keep=1))
+    with pytest.raises(Unreadable, match=told):
+        checkpoints.restore(abstract())
+    assert checkpoints.steps() == [1, 2]
+    assert listing(tmp_path) == before
+
+
+def test_a_save_that_cannot_be_opened_is_neither_counted_nor_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = saved(tmp_path, (1,))
+
+    def fail(*_: object) -> None:
+        raise Unreadable("errno 24")
+
+    monkeypatch.setattr(storage, "read_back", fail)
+    checkpoints.save(2, STATE, metadata={})
+    with pytest.raises(SaveFailed, match=r"step 2 .*newest intact: step 1.*errno 24"):
+        checkpoints.wait()
+    monkeypatch.undo()
+    assert checkpoints.steps() == [1]
+    checkpoints.save(3, STATE, metadata={})
+    checkpoints.wait()
+    assert Checkpointer(tmp_path, CheckpointConfig()).steps() == [1, 2, 3]
+
+
+def test_opening_a_run_changes_nothing_in_it(tmp_path: Path) -> None:
+    saved(tmp_path)
+    (tmp_path / "3.orbax-checkpoint-tmp" / "state").mkdir(parents=True)  # another's save
+    before = listing(tmp_path)
+    checkpoints = Checkpointer(tmp_path, CheckpointConfig())
+    assert checkpoints.restore(abstract()).step == 2
+    assert listing(tmp_path) == before
+
+
+def test_a_disk_that_is_gone_is_a_failed_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = saved(tmp_path / "run", (1,))
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(SaveFailed, match=r"unknown MB free"):
+        checkpoints.save(2, STATE, metadata={})
+
+
 def test_a_damaged_checkpoint_is_set_aside_under_a_free_name(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

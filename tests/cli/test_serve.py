@@ -356,7 +356,7 @@ def test_an_open_page_is_warned_of(
         print("closed")
         await send({"type": "lifespan.shutdown.complete"})
 
-    port = serve._free_port(host, 0)
+    port = serve._address(host, 0)[1]
     before = [(n, signal.getsignal(n)) for n in (signal.SIGINT, signal.SIGTERM)]
     try:
         serve._serve(serve._end(), app, host, port)

@@ -4,16 +4,19 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, ClassVar
 
+import jax
+import numpy as np
 import pytest
 
 from tests.faults import painted
-from vit_jax.errors import UserError
+from vit_jax.errors import DataError, UserError
 from vit_jax.train import identity
 from vit_jax.train.loop import fit
 from vit_jax.train.writers import read_jsonl
 
-SPLIT = {"name": "x[train]", "examples": 4, "digest": "aa"}
+SPLIT = {"name": "x[train]", "examples": 4, "digest": "aa", "sample": ["ab"]}
 
 
 def renamed_class(images: Path) -> None:
@@ -79,3 +82,53 @@ def test_a_split_of_another_config_is_left_to_the_comparison_of_configs() -> Non
     elsewhere = {**other, "name": "y[train]"}
     assert identity.changes(saved, ["b", "c"], {"train": elsewhere}) == []
     assert identity.changes({}, ["b"], {"train": other}) == []  # of an earlier version
+
+
+def test_a_folder_that_moved_is_the_same_data_and_one_that_changed_on_the_way_is_not(
+    stopped: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(stopped / "images", tmp_path / "moved")
+    shutil.copytree(stopped / "run", tmp_path / "run")
+    file = next((tmp_path / "moved" / "train" / "a").iterdir())
+    image = file.read_bytes()
+    file.write_bytes(next((tmp_path / "moved" / "train" / "b").iterdir()).read_bytes())
+    cfg = painted.get_config(str(tmp_path / "moved"))
+    with pytest.raises(UserError, match=r"train: files of the same names and other contents"):
+        fit(cfg, tmp_path / "run")
+    file.unlink()
+    with pytest.raises(UserError, match=r"train: 8 examples before, 7 now"):
+        fit(cfg, tmp_path / "run")
+    file.write_bytes(image)
+    assert fit(cfg, tmp_path / "run").status == 0
+
+
+class Source:
+    """Eight examples of one label, of which one may be broken."""
+
+    name = "x[train]"
+    spec: ClassVar = {"label": jax.ShapeDtypeStruct((), np.int32)}
+
+    def __init__(self, label: int, broken: int = -1) -> None:
+        self.label, self.broken = label, broken
+
+    def __len__(self) -> int:
+        return 8
+
+    def read(self, index: int) -> dict[str, Any]:
+        if index == self.broken:
+            raise DataError("broken")
+        return {"image": b"image", "label": self.label}
+
+    def digest(self) -> str:
+        return "aa"
+
+
+def test_labels_that_changed_are_seen_and_an_example_that_broke_is_left_to_the_reader() -> None:
+    saved = {identity.KEY: identity.describe(Source(1), {})}
+
+    def changes(source: Source) -> list[str]:
+        return identity.changes(saved, [], identity.describe(source, {}))
+
+    assert changes(Source(1)) == changes(Source(1, broken=3)) == []
+    (line,) = changes(Source(2))
+    assert line == "train: files of the same names and other contents (image or label)"

@@ -2,15 +2,16 @@
 """Processes of one run that would not train the same thing: each says so in one line, and ends."""
 
 import re
-import shutil
 import socket
 from pathlib import Path
 
+import jax
 import pytest
 
 from tests.train.test_processes import start
 from vit_jax import config_json
 from vit_jax.cli import flags as cli_flags
+from vit_jax.errors import UserError
 from vit_jax.train import peers
 
 CONFIG = "--config=configs/vit_mu_digits.py"
@@ -53,22 +54,51 @@ def test_a_workdir_that_is_not_shared_is_named_by_both(tmp_path: Path) -> None:
     assert f"does not find in {tmp_path / 'there'} what process 0" in lines[1]
 
 
-def test_what_is_compared_and_what_each_host_has_of_its_own(tmp_path: Path) -> None:
+def test_what_is_compared_and_what_each_host_has_of_its_own() -> None:
     def of(*args: str) -> dict:
         argv = ["main.py", CONFIG, *args]
         cfg = cli_flags.read_config(argv, cli_flags.define(argv))
         split = {"name": args[0] if args else "", "examples": 3, "digest": "aa"}
-        return peers.facts(config_json.to_json(cfg), {"train": split}, tmp_path)
+        return peers.facts(config_json.to_json(cfg), {"train": split}, ["a", "b"])
 
     assert peers.differences(of(), of("--config.data.data_dir=/other")) == []
     assert peers.differences(of(), of("--config.data.num_workers=3")) == []
     assert peers.differences(of(), of("--config.mesh.fsdp=2")) == ["mesh.fsdp: 2, not 1"]
+    folders = [f"--config.data.name=folder:/{host}/images" for host in "ab"]
+    assert peers.differences(of(folders[0]), of(folders[1])) == []
     here = of()
-    (tmp_path / "checkpoints" / "40").mkdir(parents=True)
-    assert peers.differences(here, of()) == ["latest checkpoint: 40, not None"]
-    shutil.rmtree(tmp_path / "checkpoints")
     fewer = {**here, "train examples": 2, "train digest": "bb"}
     assert peers.differences(here, fewer) == [
         "train digest: 'bb', not 'aa'",
         "train examples: 2, not 3",
     ]
+
+
+@pytest.fixture
+def _two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(peers, "_PAUSES", (0.0, 0.0))
+
+
+@pytest.mark.usefixtures("_two_processes")
+def test_weights_of_a_hosts_own_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = ["ab"]
+    monkeypatch.setattr(peers, "_gather_json", lambda own: [own, ["other", there[0]]])
+    peers.agree_on_weights("weights to start from", "ab")
+    there[0] = "cd"
+    with pytest.raises(UserError, match=r"process 1 on other has read other weights to start from"):
+        peers.agree_on_weights("weights to start from", "ab")
+
+
+def test_a_checkpoint_that_another_host_sees_late_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "_PAUSES", (0.0, 0.0))
+    (tmp_path / "checkpoints" / "40").mkdir(parents=True)
+    late = [None, None, 40]
+    monkeypatch.setattr(peers, "_gather_json", lambda own: [own, late.pop(0)])
+    peers._agree_on_latest(tmp_path, ["one", "two"])
+    assert late == []
+    late = [None, None, None]
+    with pytest.raises(UserError, match=r"process 1 on two finds none .* process 0 on one step 40"):
+        peers._agree_on_latest(tmp_path, ["one", "two"])

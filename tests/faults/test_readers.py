@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whoever reads what a run prints may go away: a pipe, a terminal; a log may refuse a line."""
 
+import contextlib
 import errno
+import os
 import signal
 import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.faults.test_signals import config
-from tests.train.test_processes import start
+from tests.train.test_processes import ARGS, ROOT, start
 from vit_jax.checkpoints import storage
 from vit_jax.train.loop import fit
 from vit_jax.train.stop import INTERRUPTED
@@ -34,6 +38,22 @@ def test_a_run_outlives_the_reader_of_its_output(tmp_path: Path) -> None:
     assert steps(tmp_path / "run")[-1] == 8
 
 
+@pytest.mark.slow
+def test_a_run_needs_no_standard_output_and_no_room_for_its_errors(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    words = [sys.executable, "main.py", f"--workdir={run}", *ARGS]
+    shell = ["sh", "-c", 'exec "$@" >&- 2>/dev/full', "sh", *words]
+    assert subprocess.run(shell, cwd=ROOT, timeout=120, check=False).returncode == 0
+    assert steps(run)[-1] == 8
+
+
+def descendants(process: int) -> list[int]:
+    """List the processes that a process has started, and those that they have."""
+    file = Path(f"/proc/{process}/task/{process}/children")
+    children = [int(child) for child in file.read_text().split()]
+    return children + [each for child in children for each in descendants(child)]
+
+
 def training(process: subprocess.Popen, run: Path) -> None:
     deadline = time.monotonic() + 120
     while len(read_jsonl(run / "metrics.jsonl")) < 3:
@@ -42,21 +62,31 @@ def training(process: subprocess.Popen, run: Path) -> None:
         time.sleep(0.05)
 
 
+@contextlib.contextmanager
+def hangup(action: signal.Handlers) -> Iterator[None]:
+    """Start processes that inherit an action, whatever these tests have inherited."""
+    before = signal.signal(signal.SIGHUP, action)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.slow
 def test_a_closed_terminal_stops_a_run_unless_it_is_told_to_go_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    process = start(run, 1, *LONG)
+    workers = ("--config.data.num_workers=1", "--config.evals.val.every=3 steps")
+    with hangup(signal.SIG_DFL):
+        process = start(run, 1, *LONG, *workers)
     training(process, run)
-    process.send_signal(signal.SIGHUP)
+    for each in (*descendants(process.pid), process.pid):  # as the kernel sends it, to all
+        os.kill(each, signal.SIGHUP)
     output = process.communicate(timeout=60)[0]
     assert process.returncode == INTERRUPTED, output
     newest = steps(run)[-1]
     assert f"stopped by SIGHUP: saved step {newest:,}" in output
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does; it is inherited
-    try:
+    with hangup(signal.SIG_IGN):  # as `nohup` does
         process = start(run, 1, *LONG)
-    finally:
-        signal.signal(signal.SIGHUP, before)
     read = len(read_jsonl(run / "metrics.jsonl"))
     while len(read_jsonl(run / "metrics.jsonl")) <= read:
         assert process.poll() is None

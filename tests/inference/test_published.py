@@ -95,6 +95,26 @@ def test_a_config_beside_the_file_says_more_than_its_name(name: str, tmp_path: P
     assert of(f"timm:{tmp_path / name}").transform.crop is Crop.RESIZE
 
 
+def test_a_config_of_another_network_is_of_another_file(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(config(tag="augreg_in21k_ft_in1k"))
+    table = "timm's table ("
+    own = {
+        "vit_base_patch16_224.augreg_in21k_ft_in1k.pth": str(tmp_path),
+        "vit_base_patch16_224.safetensors": str(tmp_path),
+        "model.safetensors": str(tmp_path),
+        "vit_base_patch16_224.dino.safetensors": f"{table}vit_base_patch16_224.dino)",
+        "dino_vitbase16_pretrain.pth": f"{table}vit_base_patch16_224.dino)",
+        "resnet50.tv_in1k.safetensors": f"{table}resnet50.tv_in1k)",
+    }
+    for name, source in own.items():
+        assert of(f"timm:{tmp_path / name}").source.startswith(source), name
+
+
+def test_odd_paths_are_answered_in_a_line() -> None:
+    for path in ("/", "~nosuch/x.pth"):
+        assert of(f"timm:{path}").source.startswith("a guess by the family")
+
+
 def test_a_config_of_another_library_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "vit", "hidden_size": 768}')
     assert of(f"timm:{tmp_path / 'x.pth'}").source.startswith("a guess by the family")

@@ -220,7 +220,7 @@ def main(address: str, out: str) -> None:
         blocks = page.build(types.SimpleNamespace(model=None), lambda file: seen, [str(example)])
         app = page.app(blocks, "127.0.0.1", Path(folder), MAX_UPLOAD)
         found = sorted({*routes(app._app.routes)})
-        port, told = serve._free_port("127.0.0.1", 0), threading.Event()
+        port, told = serve._address("127.0.0.1", 0)[1], threading.Event()
         job = threading.Thread(
             target=serve._serve, args=(told, app, "127.0.0.1", port), daemon=True
         )

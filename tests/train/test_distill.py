@@ -18,9 +18,9 @@ from vit_jax.analysis.flops import count
 from vit_jax.cli.dry_run import dry_run
 from vit_jax.config import Config
 from vit_jax.data import MixConfig
-from vit_jax.errors import UserError
 from vit_jax.distill import Distillation
 from vit_jax.distill import teacher as teacher_lib
+from vit_jax.errors import UserError
 from vit_jax.objectives import SupervisedConfig, create
 from vit_jax.train import build as build_lib
 from vit_jax.train import start

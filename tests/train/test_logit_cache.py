@@ -15,15 +15,14 @@ import pytest
 
 from tests.train import teachers
 from tests.train.distilled_digits import TEACHER, get_config
-from vit_jax import sharding
+from vit_jax import objectives, sharding
 from vit_jax.cli import cache_teacher
 from vit_jax.config import Config
 from vit_jax.data import MixConfig
-from vit_jax.errors import UserError
-from vit_jax import objectives
 from vit_jax.distill import Distillation, LogitCache, Stream, teacher
 from vit_jax.distill import cache as cache_lib
 from vit_jax.distill.logits import INDEX, LOGITS, REST, TOP
+from vit_jax.errors import UserError
 from vit_jax.train import build as build_lib
 from vit_jax.train import workdir, write_cache
 from vit_jax.train.batches import device_batches

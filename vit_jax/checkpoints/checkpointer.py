@@ -6,23 +6,22 @@ Each appears under its final name only when it is complete (storage.py). A diges
 """
 
 import logging
-import shutil
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, SupportsFloat
 
 import jax
-from jax.experimental import multihost_utils
 
 from vit_jax import trees
 from vit_jax.checkpoints import folder, storage
 from vit_jax.checkpoints import record as record_lib
 from vit_jax.checkpoints.config import CheckpointConfig, ranked
-from vit_jax.checkpoints.orbax_errors import cause, silence_orbax
+from vit_jax.checkpoints.ended import Ended, SaveFailed, agreed, failed
+from vit_jax.checkpoints.orbax_errors import silence_orbax
 from vit_jax.checkpoints.paths import check_path
-from vit_jax.checkpoints.record import Damaged, Unreadable
-from vit_jax.errors import IO_ERROR, UserError
+from vit_jax.checkpoints.record import Damaged
+from vit_jax.errors import UserError
 
 _log = logging.getLogger(__name__)
 
@@ -31,12 +30,6 @@ class CorruptCheckpoints(UserError):
     """There are checkpoints, but none that can be used."""
 
     status = 66  # EX_NOINPUT
-
-
-class SaveFailed(UserError):
-    """A checkpoint could not be written; the older ones are intact."""
-
-    status = IO_ERROR
 
 
 class Restored(NamedTuple):
@@ -54,7 +47,7 @@ class Checkpointer:
     """
 
     def __init__(self, directory: str | Path, cfg: CheckpointConfig) -> None:
-        """Open or create `directory`, and remove what a killed save or deletion left there.
+        """Open or create `directory`; nothing in it is changed before the first save.
 
         Raises:
             UserError: a path that Orbax does not find again.
@@ -64,18 +57,21 @@ class Checkpointer:
         self._directory = Path(directory).absolute()
         check_path(self._directory)
         self._cfg = cfg
-        if jax.process_index() == 0:
-            self._directory.mkdir(parents=True, exist_ok=True)
-        self._clear()
-        if jax.process_count() > 1:
-            multihost_utils.sync_global_devices("vit_jax checkpoints cleaned")
+        record_lib.on_all_processes(self._make_directory)
         self._metrics: dict[int, dict[str, float]] = {}  # of every finished checkpoint
         self._ours: set[int] = set()  # saved by this process, or restored and verified
         self._bad: set[int] = set()  # found damaged
         self._pending: threading.Thread | None = None
+        self._ended: Ended | None = None  # the save whose end the processes have not agreed on
         self._failure: SaveFailed | None = None
         record_lib.on_all_processes(self._read_metrics)
 
+    @record_lib.raising_unreadable
+    def _make_directory(self) -> None:
+        if jax.process_index() == 0:
+            self._directory.mkdir(parents=True, exist_ok=True)
+
+    @record_lib.raising_unreadable
     def _read_metrics(self) -> None:
         for step in [int(e.name) for e in self._directory.iterdir() if e.name.isdecimal()]:
             try:
@@ -120,26 +116,29 @@ class Checkpointer:
         record = record_lib.describe(state, metadata, metrics or {})
         num_bytes = trees.num_bytes(state)
         try:
-            record_lib.on_all_processes(self._make_folder)
+            record_lib.on_all_processes(self._try_to_write)
+        except Damaged as error:
+            raise self._failed(step, num_bytes, error) from None
+        try:
             complete = storage.save_async(self._path(step), state, record)
         except Exception as error:
-            raise self._failed(step, num_bytes, error) from None
+            failure = self._failed(step, num_bytes, error)
+            if jax.process_count() == 1:
+                raise failure from None
+            self._ended = Ended(step, record, failure)  # the others learn of it with the end
+            return True
 
         def finish() -> None:
+            failure, damaged = None, False
             try:
                 complete()
-            except Exception as error:
-                self._failure = self._failed(step, num_bytes, error)
-                return
-            self._metrics[step] = record.metrics
-            try:
-                storage.read_back(self._path(step), record)
-            except (Damaged, Unreadable) as error:
-                self._bad.add(step)
-                self._failure = self._failed(step, num_bytes, error)
-            else:
-                self._ours.add(step)
-                self._remove(set(self._metrics) - self._kept())
+                if jax.process_index() == 0:  # whose file system has what it renamed
+                    storage.read_back(self._path(step), record)
+            except BaseException as error:
+                failure, damaged = self._failed(step, num_bytes, error), isinstance(error, Damaged)
+            self._ended = Ended(step, record, failure, damaged)
+            if jax.process_count() == 1:
+                self._settle(self._ended)
 
         # Not a daemon: a process that ends normally still completes its last checkpoint.
         self._pending = threading.Thread(target=finish, name=f"checkpoint-{step}")
@@ -220,13 +219,16 @@ class Checkpointer:
         """Return the step of the best `cfg.metric` (the later of equals), None if none has it."""
         return next(iter(self._best()), None)
 
-    def wait(self, seconds: float | None = None) -> None:
+    def wait(self, seconds: float | None = None, *, alone: bool = False) -> None:
         """Block until the save under way is on disk, for at most so many seconds.
 
+        Every process calls it at the same point of the run, but `alone` where one ends by itself.
+
         Raises:
-            SaveFailed: a save failed since the last call.
+            SaveFailed: a save failed since the last call, in this process or, unless `alone`, in
+                another.
         """
-        failure = self._join(seconds)
+        failure = self._join(seconds, alone=alone)
         if failure:
             raise failure
 
@@ -234,14 +236,28 @@ class Checkpointer:
         """Finish as `wait` does; nothing else needs closing."""
         self.wait()
 
-    def _join(self, seconds: float | None = None) -> SaveFailed | None:
+    def _join(self, seconds: float | None = None, *, alone: bool = False) -> SaveFailed | None:
         if self._pending is not None:
             self._pending.join(seconds)
             if self._pending.is_alive():
                 return None
             self._pending = None
+        if self._ended is not None:
+            self._settle(self._ended if alone else agreed(self._ended))
         failure, self._failure = self._failure, None
         return failure
+
+    def _settle(self, ended: Ended) -> None:
+        """Count a save that ended well, and remove what is no longer to be kept."""
+        self._ended, self._failure = None, ended.failed
+        if ended.failed is not None and not ended.damaged:
+            return  # nothing there, or nothing known of it: neither is to be deleted or counted
+        self._metrics[ended.step] = ended.record.metrics
+        if ended.damaged:
+            self._bad.add(ended.step)
+        else:
+            self._ours.add(ended.step)
+            self._remove(set(self._metrics) - self._kept())
 
     def _path(self, step: int) -> Path:
         return self._directory / str(step)
@@ -274,7 +290,7 @@ class Checkpointer:
         if jax.process_index() == 0:
             folder.clear(self._directory)
 
-    def _make_folder(self) -> None:
+    def _try_to_write(self) -> None:
         try:
             if jax.process_index() == 0:
                 folder.try_to_write(self._directory)
@@ -283,12 +299,7 @@ class Checkpointer:
 
     def _failed(self, step: int, num_bytes: int, error: BaseException) -> SaveFailed:
         self._clear()  # the disk may be full: give back what was written
-        free = shutil.disk_usage(self._directory).free
-        older = f"newest intact: step {self.latest_step()}" if self.steps() else "there is no other"
-        return SaveFailed(
-            f"could not save the checkpoint of step {step} to {self._directory} (needs up to "
-            f"{num_bytes / 1e6:,.1f} MB, {free / 1e6:,.1f} MB free; {older}): {cause(error)}"
-        )
+        return failed(self._directory, step, num_bytes, self.latest_step(), error)
 
     def _load(self, abstract: trees.PyTree, step: int) -> Restored:
         record = record_lib.on_all_processes(lambda: storage.read_record(self._path(step)))

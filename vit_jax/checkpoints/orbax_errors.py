@@ -11,6 +11,8 @@ import traceback
 import warnings
 from collections.abc import Iterator
 
+import jax
+
 _DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 
 
@@ -21,7 +23,7 @@ def _not_from_orbax(record: logging.LogRecord) -> bool:
 
 @functools.cache
 def silence_orbax() -> None:
-    """Hide the lines and tracebacks that Orbax emits besides raising; checkpoint.py says enough.
+    """Hide the lines and tracebacks that Orbax emits besides raising.
 
     When one array of a damaged checkpoint fails to load, the reads of all others end in "exception
     ignored" tracebacks of hundreds of lines, some of them at a later garbage collection. What is
@@ -50,8 +52,8 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def reading_error(error: BaseException) -> OSError | None:
-    """Return why the operating system did not let a file be read; None if none of its reasons.
+def reading_error(error: BaseException) -> str | None:
+    """Return why this machine did not let a checkpoint be read; None if none of its reasons.
 
     A file that is not there, or a directory in its place, is no such reason: it is damage.
     """
@@ -59,10 +61,15 @@ def reading_error(error: BaseException) -> OSError | None:
         number = link.errno if isinstance(link, OSError) else None
         if isinstance(link, MemoryError):
             number = errno.ENOMEM
+        elif isinstance(link, RuntimeError) and "start new thread" in str(link):
+            number = errno.EAGAIN
         elif found := re.search(r"os_error_code='(\d+)'", str(link)):
             number = int(found[1])
         if number is not None and number not in _DAMAGE:
-            return OSError(number, os.strerror(number))
+            return f"{os.strerror(number)} (errno {number})"
+        # Of a device, of the collectives or of a time limit: nothing about the files.
+        if isinstance(link, jax.errors.JaxRuntimeError | TimeoutError):
+            return (str(link).splitlines() or [type(link).__name__])[0][:160]
     return None
 
 

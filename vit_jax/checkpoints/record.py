@@ -2,6 +2,7 @@
 """What is kept beside a checkpoint's arrays, to know what they were and that they are whole."""
 
 import dataclasses
+import functools
 import json
 import zlib
 from collections.abc import Callable, Mapping
@@ -128,6 +129,20 @@ def listed(names: list[str]) -> str:
     """Join the first three names, and count the rest."""
     more = f" and {len(names) - 3} more arrays" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
+
+
+def raising_unreadable(do: Callable[..., T]) -> Callable[..., T]:
+    """Raise `Unreadable` with the system's reason in place of an OSError."""
+
+    @functools.wraps(do)
+    def wrapped(*args: Any) -> T:
+        try:
+            return do(*args)
+        except OSError as error:
+            reason = f"{error.strerror} (errno {error.errno})"
+            raise Unreadable(f"cannot use {error.filename}: {reason}") from error
+
+    return wrapped
 
 
 def on_all_processes(do: Callable[[], T]) -> T:

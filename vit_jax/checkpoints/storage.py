@@ -7,6 +7,7 @@ of contents: record.py has. All of Orbax is in this file and in what orbax_error
 
 import dataclasses
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from vit_jax.checkpoints.record import Damaged, Record, Unreadable, listed
 T = TypeVar("T")
 
 _ARRAYS = "state"  # the folder of a step that holds them
+_PAUSES = (0.2, 1.0)  # seconds between tries to read a new checkpoint back
 TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a step that Orbax has not finished
 
 
@@ -47,10 +49,21 @@ def save_async(path: Path, state: trees.PyTree, record: Record) -> Callable[[], 
 def read_back(path: Path, record: Record) -> None:
     """Look at a finished checkpoint as a restore does: at its record, and for each of its arrays.
 
+    What fails may do so for a moment, and is tried again.
+
     Raises:
         Damaged: what was saved is not there.
         Unreadable: the operating system does not let it be read.
     """
+    for pause in _PAUSES:
+        try:
+            return _read_back(path, record)
+        except (Damaged, Unreadable):
+            time.sleep(pause)
+    return _read_back(path, record)
+
+
+def _read_back(path: Path, record: Record) -> None:
     if record_lib.pack(read_record(path)) != record_lib.pack(record):  # a NaN is not itself
         raise Damaged("its metadata is not what was saved")
     try:
@@ -143,12 +156,11 @@ def _why(path: Path, error: BaseException) -> Unreadable | None:
     if found is None:
         return None
     return Unreadable(
-        f"cannot read checkpoint {path}: {found.strerror} (errno {found.errno}); it was "
-        "not changed; mend that and start again"
+        f"cannot read checkpoint {path}: {found}; it was not changed; mend that and start again"
     )
 
 
-def _first_unreadable(path: Path) -> OSError | None:
+def _first_unreadable(path: Path) -> str | None:
     """Try every file: Orbax takes some that it cannot open for files that are not there."""
 
     def stop(error: OSError) -> None:

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterator
 from typing import TextIO
 
-_GONE = (errno.EPIPE, errno.EIO)  # a closed pipe, a closed terminal
+# A closed pipe, a closed terminal; no room for a log, which is no reason to end what it is of.
+_GONE = (errno.EPIPE, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class _Outliving(io.TextIOWrapper):
@@ -44,21 +45,22 @@ def outlive_readers() -> Iterator[None]:
     Streams that are no files, such as a notebook's, are left as they are.
     """
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = map(_outliving, before)
+    inside = sys.stdout, sys.stderr = _outliving(sys.stdout), _outliving(sys.stderr)
     try:
         yield
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-            if isinstance(stream, _Outliving):
-                stream.detach()  # what it wrapped stays open
         sys.stdout, sys.stderr = before
+        for stream in inside:
+            if isinstance(stream, _Outliving):
+                stream.flush()
+                stream.detach()  # what it wrapped stays open
 
 
 def _outliving(stream: TextIO) -> TextIO:
-    if type(stream) is not io.TextIOWrapper:
+    if type(stream) is not io.TextIOWrapper:  # None where the program began without it
         return stream
-    stream.flush()
+    with contextlib.suppress(OSError):
+        stream.flush()
     return _Outliving(
         stream.buffer,
         encoding=stream.encoding,

@@ -31,6 +31,8 @@ Needs gradio: pip install -e ".[serve]"
   --examples=FILES        images to choose from on the page: files, folders and globs, by commas
   --port=N                of the page (default: 7860); 0 takes a free one
   --host=ADDRESS          who may open it: 127.0.0.1, this machine alone (default); 0.0.0.0, all
+  --public_url=URL        how visitors call a proxy that serves the page, https://demo.example.com;
+                          --host stays the address that the proxy asks
   --max_upload_mb=N       the largest file that is taken (default: 10), at most 256
 
   python -m vit_jax serve --from=runs/vit_mu_digits
@@ -51,14 +53,17 @@ def main(argv: Sequence[str]) -> int:
         flags.DEFINE_list("examples", [], "See --help.", flag_values=values)
         flags.DEFINE_integer("port", 7860, "See --help.", 0, 65535, flag_values=values)
         flags.DEFINE_string("host", "127.0.0.1", "See --help.", flag_values=values)
+        flags.DEFINE_string("public_url", "", "See --help.", flag_values=values)
         flags.DEFINE_integer("max_upload_mb", 10, "See --help.", 1, 256, flag_values=values)
         found, _ = trained_flags.read(argv, values, positional=False)
         if importlib.util.find_spec("gradio") is None:
             raise UserError('the page needs gradio: pip install -e ".[serve]"')
         setting: Any = {name: values[name].value for name in ("host", "port", "max_upload_mb")}
-        port = _free_port(setting["host"], setting["port"])
+        host, port = _address(setting["host"], setting["port"])
         startup.configure()
-        from vit_jax.inference import images, page, read_weights
+        from vit_jax.inference import images, page, page_requests, read_weights
+
+        public = page_requests.read_public_url(values["public_url"].value or "")
 
         examples = images.expand(values["examples"].value or [], sys.stdin)
         for file in examples:
@@ -72,15 +77,15 @@ def main(argv: Sequence[str]) -> int:
             blocks = page.build(found, answer, examples)
             if not told.is_set():
                 largest = setting["max_upload_mb"] * 2**20
-                app = page.app(blocks, setting["host"], Path(uploads), largest)
-                _serve(told, app, setting["host"], port)
+                app = page.app(blocks, host, Path(uploads), largest, public)
+                _serve(told, app, host, port, public)
         return 0
 
     return cli_flags.run(command, argv)
 
 
-def _free_port(host: str, port: int) -> int:
-    """Return the port, or a free one for 0.
+def _address(host: str, port: int) -> tuple[str, int]:
+    """Return the host, as 0.0.0.0 where it is all addresses, and the port, a free one for 0.
 
     Raises:
         UserError: it is taken, or the address is none of this machine.
@@ -89,7 +94,8 @@ def _free_port(host: str, port: int) -> int:
         with socket.socket(socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-            return probe.getsockname()[1]
+            bound, port = probe.getsockname()
+            return (bound if bound == "0.0.0.0" else host), port
     except OSError as error:
         if isinstance(error, socket.gaierror) or error.errno == 99:
             raise UserError(
@@ -117,7 +123,7 @@ def _end() -> threading.Event:
     return told
 
 
-def _serve(told: threading.Event, app: Any, host: str, port: int) -> None:
+def _serve(told: threading.Event, app: Any, host: str, port: int, public: str = "") -> None:
     """Serve the page until it is told to end."""
     import uvicorn  # with gradio
 
@@ -146,7 +152,8 @@ def _serve(told: threading.Event, app: Any, host: str, port: int) -> None:
     if not _is_loopback(host):
         print(f"warning: --host={host} lets everyone who reaches this machine use the page")
     shown = "localhost" if host == "0.0.0.0" else host
-    print(f"the page is at http://{shown}:{port}/ (Ctrl-C ends it)", flush=True)
+    by = f", and by your proxy at {public}/" if public else ""
+    print(f"the page is at http://{shown}:{port}/{by} (Ctrl-C ends it)", flush=True)
     told.wait()
     server.should_exit = True
     thread.join(_CLOSING)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python main.py`: flags to Config to fit, to a dry run or to programs for other hardware."""
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -119,7 +120,8 @@ def main(argv: Sequence[str]) -> int:
         except (LostProcess, SaveFailed) as error:
             if jax.process_count() == 1:
                 raise
-            cli_flags.tell(str(error), argv)
+            with contextlib.suppress(OSError):  # a terminal that is gone
+                cli_flags.tell(str(error), argv)
             leave(error.status)
 
     return cli_flags.run(command, argv)

@@ -78,7 +78,7 @@ def open_folder(path: str, split: str) -> FolderSource:
 
 
 def _open(root: Path, split: str) -> FolderSource:
-    where = shown(str(root))
+    where = shown(str(root) if root.is_absolute() else f"./{root}")
     layout = f"expected {where}/{{train,val}}/<class>/*.{{jpg,jpeg,png,webp}}"
     if not root.is_dir():
         raise UserError(f"no folder {where!r}; {layout}")

@@ -118,10 +118,10 @@ def _close(iterators: list[Any], batches: BatchSource) -> None:
 
 
 def _start_worker(worker_index: int, worker_count: int) -> None:
-    # Ctrl-C and a scheduler's SIGTERM reach every process of the job, but it is the main process
-    # that decides what to finish: it may still want batches, and it ends its workers itself.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Ctrl-C, a scheduler's SIGTERM and a closed terminal reach every process of the job, but it is
+    # the main process that decides what to finish: it may still want batches, and ends its workers.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_follow_parent, daemon=True).start()
 
 

@@ -31,6 +31,8 @@ RECORD = "cache.json"  # the file that says what a directory of logits holds
 _FORMAT = 2
 _BLOCK = 2**22  # bytes in memory of a file that is read whole
 _WEIGHTS = f"the digest of {FIELD}.weights"
+_FILES, _CLASSES = "the digest of the images' names", "the checksum of the classes' names"
+_FAMILY = f"{FIELD}.teacher.family"
 Rows = dict[str, np.ndarray]
 
 _FREE = re.compile(
@@ -71,8 +73,20 @@ class Stream:
             f"{FIELD}.mean": list(cfg.mean or data.mean),
             f"{FIELD}.std": list(cfg.std or data.std),
             "the number of training examples": len(self.source),
+            _FILES: self.source.digest(),
+            _CLASSES: zlib.crc32(json.dumps(self.source.class_names).encode()),
             _WEIGHTS: weights,
         }
+
+
+def _defaults(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what fields that a cache of an earlier version lacks were at: their defaults."""
+    teacher = fields.plain(models.from_json({"family": wanted[_FAMILY]}))
+    tree = {"data": fields.plain(DataConfig()), "objective": {"distill": {"teacher": teacher}}}
+    return {
+        **fields.flatten(tree),
+        **{key: wanted[key] for key in (_FILES, _CLASSES) if key in wanted},
+    }
 
 
 def layout(num_classes: int, top_k: int) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
@@ -271,10 +285,12 @@ def check_stream(cache: LogitCache, wanted: Mapping[str, Any]) -> None:
     Raises:
         UserError: with the first fields that differ.
     """
+    defaults = _defaults(wanted) if wanted.keys() - cache.stream.keys() else {}
+    there = {**{key: defaults[key] for key in wanted if key in defaults}, **cache.stream}
     lines = [
-        f"{key} is {wanted.get(key, 'absent')!r}, {cache.stream.get(key, 'absent')!r} there"
-        for key in sorted(cache.stream.keys() | wanted.keys())
-        if cache.stream.get(key) != wanted.get(key)
+        f"{key} is {wanted.get(key, 'absent')!r}, {there.get(key, 'absent')!r} there"
+        for key in sorted(there.keys() | wanted.keys())
+        if there.get(key) != wanted.get(key)
     ]
     if lines:
         more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""

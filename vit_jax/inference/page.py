@@ -32,7 +32,7 @@ _CSS = """
 """
 
 
-def app(page: Any, host: str, uploads: Path, max_upload: int) -> App:
+def app(page: Any, host: str, uploads: Path, max_upload: int, public: str = "") -> App:
     """Return the page as an ASGI app with its guard before it.
 
     Args:
@@ -40,6 +40,7 @@ def app(page: Any, host: str, uploads: Path, max_upload: int) -> App:
         host: by which address or name it is served.
         uploads: the folder that Gradio was told to keep its files in.
         max_upload: bytes of an uploaded file.
+        public: the URL that a proxy serves it by, or "".
     """
     import fastapi
     import gradio as gr
@@ -57,7 +58,7 @@ def app(page: Any, host: str, uploads: Path, max_upload: int) -> App:
         footer_links=[],
         **_look(),
     )
-    return Guard(mounted, Limits(host, uploads, max_upload, calls(page)))
+    return Guard(mounted, Limits(host, uploads, max_upload, calls(page), public))
 
 
 def calls(page: Any) -> dict[int, Call]:

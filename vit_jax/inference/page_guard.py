@@ -19,7 +19,8 @@ from vit_jax.inference.page_requests import Call, Refused
 
 _JSON_BYTES = 1 << 16  # of a call: a path and a few numbers
 _FORM_BYTES = 1 << 14  # of an upload's form, besides its file
-_SECONDS = 60  # for a body to arrive
+_SECONDS = 60  # for the next part of a body to arrive, and for a small body
+_SLOWEST = 100_000  # bytes a second of a large body
 _DRAINED = 1 << 25  # of a body that is too large, so that its sender hears why
 _HELD = 1 << 28  # bytes of bodies in memory, or of two that are as large as may be
 _KEPT = 32  # uploads of the largest size that the folder has room for, besides the examples
@@ -54,6 +55,7 @@ class Limits(NamedTuple):
 
     Attributes:
         host: by which address or name the page is served, as in `--host`.
+        public: the URL that a proxy serves the page by, "https://demo.example.com"; or "".
         uploads: the folder of Gradio's files.
         max_upload: bytes of a file.
         calls: the page's functions by number.
@@ -63,6 +65,7 @@ class Limits(NamedTuple):
     uploads: Path
     max_upload: int
     calls: Mapping[int, Call]
+    public: str = ""
 
 
 class Guard:
@@ -101,11 +104,15 @@ class Guard:
                 await _refuse(Refused(500, "the page cannot answer this"), sent)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        page_requests.check_origin(scope["headers"], self._limits.host)
+        by_proxy = page_requests.check_origin(
+            scope["headers"], self._limits.host, self._limits.public
+        )
         route, found = _route(scope["method"], scope["path"])
         if route == "file":
             page_requests.check_inside(found["path"], self._limits.uploads)
         passed = {**scope, "headers": [h for h in scope["headers"] if h[0] in _HEADERS]}
+        if by_proxy:  # Gradio writes links of the scheme that the visitor's browser uses
+            passed["scheme"] = self._limits.public.partition(":")[0]
         passed["query_string"] = _query(scope["query_string"], route)
         if route not in _POSTED:
             await self._app(passed, receive, send)
@@ -129,10 +136,17 @@ class Guard:
                 (b"content-type", kind),
                 (b"content-length", b"%d" % len(new)),
             ]
+            answer: list[Message] = []
+
+            async def collect(message: Message) -> None:
+                answer.append(message)
+
             async with self._storing:  # one by one, so that each sees what those before it left
                 if await asyncio.to_thread(self._is_full, len(new)):
                     raise Refused(503, "too many uploads; come back in ten minutes")
-                await self._app(passed, _replay(new, receive), send)
+                await self._app(passed, _replay(new, receive), collect)
+            for message in answer:  # a visitor who does not read it makes no other wait
+                await send(message)
         finally:
             self._held -= len(body)
 
@@ -146,9 +160,10 @@ class Guard:
         parts: list[bytes] = []
         size, more = 0, True
         try:
-            async with asyncio.timeout(_SECONDS):
+            async with asyncio.timeout(_SECONDS + largest / _SLOWEST):
                 while more:
-                    message = await receive()
+                    async with asyncio.timeout(_SECONDS):
+                        message = await receive()
                     if message["type"] != "http.request":
                         raise Refused(400, "the request ended early")
                     part, more = message.get("body", b""), message.get("more_body", False)
@@ -165,7 +180,7 @@ class Guard:
         except BaseException as error:
             self._held -= sum(map(len, parts))
             if isinstance(error, TimeoutError):
-                raise Refused(408, f"no more of it in {_SECONDS} s") from None
+                raise Refused(408, "the body takes too long") from None
             raise
         return b"".join(parts)
 

@@ -2,6 +2,7 @@
 """What the demo page may be sent: hosts, files, uploads and calls, each checked in one function."""
 
 import contextlib
+import functools
 import ipaddress
 import json
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vit_jax.data import encoded
+from vit_jax.errors import UserError
 
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _WILDCARD = "0.0.0.0"
@@ -44,7 +46,7 @@ class Call(NamedTuple):
     inputs: tuple[int | None, ...]
 
 
-def check_origin(headers: Headers, host: str) -> None:
+def check_origin(headers: Headers, host: str, public: str = "") -> bool:
     """Refuse what another site's page may have asked for in its visitor's name.
 
     A site may name this machine's address by a host name of its own (DNS rebinding): the name must
@@ -52,7 +54,12 @@ def check_origin(headers: Headers, host: str) -> None:
 
     Args:
         headers: of the request.
-        host: as in `--host`; where that is all addresses, any address without a name will do.
+        host: as in `--host`; where that is all addresses, any address without a name will do, and
+            this machine's names.
+        public: the URL that a proxy serves the page by, or "".
+
+    Returns:
+        Whether it was asked for by the public URL.
 
     Raises:
         Refused: a Host that is none of this page's, an Origin that is another.
@@ -60,14 +67,43 @@ def check_origin(headers: Headers, host: str) -> None:
     hosts = [value for name, value in headers if name == b"host"]
     asked = hosts[0].decode("latin-1").lower() if len(hosts) == 1 else ""
     found = re.fullmatch(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::\d{1,5})?", asked)
-    if found is None or not _is_known(found[1], host.lower()):
+    by_proxy = bool(public) and asked in (public.partition("://")[2], _with_port(public))
+    if not by_proxy and (found is None or not _is_known(found[1], host.lower())):
         raise Refused(421, "this page is not of the host that was asked for")
+    own = (public,) if by_proxy else (f"http://{asked}", f"http://{asked.removesuffix(':80')}")
     for name, value in headers:
-        if name == b"origin" and value.decode("latin-1").lower() not in (
-            f"http://{asked}",
-            f"http://{asked.removesuffix(':80')}",
-        ):
+        if name == b"origin" and value.decode("latin-1").lower() not in own:
             raise Refused(403, "asked from another site's page")
+    return by_proxy
+
+
+def _with_port(public: str) -> str:
+    """Return the host of a URL with its scheme's own port, as a proxy may pass it on."""
+    scheme, _, host = public.partition("://")
+    return f"{host}:{443 if scheme == 'https' else 80}"
+
+
+def read_public_url(text: str) -> str:
+    """Read `--public_url`: "" or the scheme, name and port that visitors use, in lower case.
+
+    Raises:
+        UserError: no such URL, or one with a path.
+    """
+    found = re.fullmatch(r"(https?://[a-z0-9_.-]+(?::\d{1,5})?)/?", text.lower())
+    if text and found is None:
+        raise UserError(
+            f"--public_url={text} must be the scheme and name by which visitors reach the proxy, "
+            "without a path: https://demo.example.com"
+        )
+    return found[1] if found else ""
+
+
+@functools.cache
+def _own_names() -> frozenset[str]:
+    """Return this machine's names: full, short, and as its neighbours look it up."""
+    full = socket.gethostname().lower()
+    short = full.partition(".")[0]
+    return frozenset((full, short, f"{short}.local", socket.getfqdn().lower()))
 
 
 def _is_known(name: str, host: str) -> bool:
@@ -78,7 +114,7 @@ def _is_known(name: str, host: str) -> bool:
     try:
         ipaddress.ip_address(name.strip("[]"))
     except ValueError:
-        return name == socket.gethostname().lower()
+        return name in _own_names()
     return True
 
 

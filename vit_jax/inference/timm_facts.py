@@ -9,6 +9,7 @@ the former.
 import functools
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,23 +52,42 @@ class Facts(NamedTuple):
 def find(path: str) -> Facts | None:
     """Return what is known of a file: by the config.json beside it, else by its name, else None.
 
+    A config.json that names another network than the file's own name does is of another file.
     Names are timm's, `vit_base_patch16_224.dino`, of the file (without a tag: timm's default for
     the architecture) or of a folder that it is in; or that of the authors' own file.
 
     Raises:
         UserError: a config.json that cannot be used; names it and what is wrong.
     """
-    place = Path(path).expanduser().absolute()
-    return _beside(place) or _by_name(place)
+    place = Path(os.path.expanduser(path)).absolute()
+    beside = _beside(place)
+    if beside is None:
+        return _by_name(place)
+    facts, network = beside
+    own = _own_name(place)
+    architecture = own.partition(".")[0]
+    # A name without a tag is an architecture's: its default is only one of its tags.
+    tagged = own != _table()[1].get(place.stem)
+    same = network in ("", own, architecture) or (
+        not tagged and network.partition(".")[0] == architecture
+    )
+    return facts if same or not own else _table()[0][own]
+
+
+def _own_name(place: Path) -> str:
+    """Return the published network that a file's own name names, or ""."""
+    table, defaults, files = _table()
+    name = files.get(place.name) or defaults.get(place.stem, place.stem)
+    return name if name in table else ""
 
 
 def _by_name(place: Path) -> Facts | None:
-    table, defaults, files = _table()
-    if place.name in files:
-        return table[files[place.name]]
-    name = defaults.get(place.stem, place.stem)
+    table = _table()[0]
     # The Hub's cache is models--timm--NAME/snapshots/HASH/model.safetensors.
-    for part in (name, *(folder.name.rpartition("--")[2] for folder in place.parents[:3])):
+    for part in (
+        _own_name(place),
+        *(folder.name.rpartition("--")[2] for folder in place.parents[:3]),
+    ):
         if part in table:
             return table[part]
     return None
@@ -105,8 +125,9 @@ def _sides(text: str) -> Size:
     return int(height), int(width)
 
 
-def _beside(place: Path) -> Facts | None:
-    file = place.with_name(_CONFIG)
+def _beside(place: Path) -> tuple[Facts, str] | None:
+    """Return what the config.json beside a file says, and of which network, "" if it does not."""
+    file = place.parent / _CONFIG
     try:
         if not file.is_file():
             return None
@@ -122,7 +143,9 @@ def _beside(place: Path) -> Facts | None:
     cfg = tree.get("pretrained_cfg", tree) if isinstance(tree, dict) else None
     if not isinstance(cfg, dict) or "mean" not in cfg:
         return None
-    return _checked(cfg, shown(str(file)))
+    network, tag = tree.get("architecture"), cfg.get("tag")
+    name = f"{network}.{tag}" if network and tag and "." not in str(network) else network
+    return _checked(cfg, shown(str(file))), name if isinstance(name, str) else ""
 
 
 def _checked(cfg: Mapping[str, Any], name: str) -> Facts:

@@ -2,6 +2,7 @@
 """Any trained model, a run's or a published file's, with all that it takes to use it."""
 
 import dataclasses
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -234,8 +235,8 @@ def read_weights(
 
 def reference(ref: str) -> str:
     """Write a plain path as a reference: a directory's is a run, a file's kind is its suffix's."""
-    path = Path(ref).expanduser()
-    directory = Path(ref.rpartition("@")[0] or ref).expanduser()
+    path = Path(os.path.expanduser(ref))
+    directory = Path(os.path.expanduser(ref.rpartition("@")[0] or ref))
     if ref and (path.is_dir() or directory.is_dir()):
         return f"{CHECKPOINT}:{ref}"
     if path.suffix in _SUFFIXES and ref.partition(":")[0] not in {*_SUFFIXES.values(), CHECKPOINT}:

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from vit_jax import config as config_lib
 from vit_jax import config_json, data, evals, sharding, startup
 from vit_jax.checkpoints.checkpointer import Checkpointer
+from vit_jax.checkpoints.record import on_all_processes
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.objectives import Extras
@@ -109,7 +110,7 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
         place=place,
         clock=clock,
         source=source,
-        splits=identity.describe(source, eval_sources),
+        splits=on_all_processes(lambda: identity.describe(source, eval_sources)),
         evaluators=build_lib.evaluators(cfg, eval_sources, mesh, clock.tick),
         mesh=mesh,
         parts=build_lib.build(cfg, len(source)),
@@ -130,7 +131,8 @@ def begin(
             checkpoint; weights to start from that do not fit.
     """
     cfg, place, total = run.cfg, run.place, run.parts.plan.total_steps
-    peers.agree(peers.facts(config_json.to_json(cfg), run.splits, place), place)
+    facts = peers.facts(config_json.to_json(cfg), run.splits, run.source.class_names)
+    peers.agree(facts, place)
     latest = checkpoints.latest_step()
     saved = {} if latest is None else checkpoints.metadata(latest)
     changed = start.check_unchanged(
@@ -149,6 +151,7 @@ def begin(
         return Begun(done, {}, Extras(), {}, saved, changed, finished)
     objective = run.parts.objective
     extras = objective.open(run.source, cfg.seed, total * cfg.data.batch_size)
+    peers.agree_on_weights("weights of the teacher", extras.digest)
     if saved and not allow_config_change:
         metadata.check_extras_unchanged(extras.digest, saved, place)
     position, saved = _first_position(run, checkpoints, tally)

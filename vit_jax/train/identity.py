@@ -1,27 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run trains and evaluates on, saved with every checkpoint and compared at every start."""
 
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vit_jax import data
+from vit_jax.checkpoints.record import raising_unreadable
 from vit_jax.errors import UserError
 
 KEY = "data"
+_SAMPLES = 16  # examples of a split whose contents are compared
 
 
 def describe(train: data.Source, evals: Mapping[str, Mapping[str, data.Source]]) -> dict[str, Any]:
-    """Return, by split, the number of examples and the digest of the names of their files."""
+    """Return, by split, what is compared: see `changes`.
+
+    Raises:
+        Unreadable: the operating system does not let the data be read.
+    """
     splits = {"train": train} | {
         f"evals.{name}.{part}".rstrip("."): source
         for name, sources in evals.items()
         for part, source in sources.items()
     }
+    return {split: _describe(source) for split, source in splits.items()}
+
+
+@raising_unreadable
+def _describe(source: data.Source) -> dict[str, Any]:
+    """Return name, number of examples, digest of the files' names, and checksums of a few examples.
+
+    A checksum of an example that cannot be read is "".
+    """
+    chosen = np.unique(np.linspace(0, len(source) - 1, _SAMPLES).astype(int)).tolist()
+    sample = [_checksum(source, index) for index in chosen]
     return {
-        split: {"name": source.name, "examples": len(source), "digest": source.digest()}
-        for split, source in splits.items()
+        "name": source.name,
+        "examples": len(source),
+        "digest": source.digest(),
+        "sample": sample,
     }
+
+
+def _checksum(source: data.Source, index: int) -> str:
+    try:
+        example = source.read(index)
+    except (ValueError, OSError):
+        return ""
+    total = zlib.crc32(example["image"])
+    for name in source.spec:
+        total = zlib.crc32(np.asarray(example[name]).tobytes(), total)
+    return f"{total:08x}"
 
 
 def changes(
@@ -47,7 +80,7 @@ def changes(
         lines.append(f"classes: {first or f'{len(before)} before, {len(now)} now'}")
     for split, here in splits.items():
         there = saved.get(KEY, {}).get(split)
-        if there is None or there["name"] != here["name"]:
+        if there is None or _place(there["name"]) != _place(here["name"]):
             continue
         if there["examples"] != here["examples"]:
             lines.append(
@@ -55,11 +88,36 @@ def changes(
             )
         elif there["digest"] != here["digest"]:
             lines.append(f"{split}: other files than before (their names, or sizes of shards)")
+        elif any(a != b for a, b in _pairs(there, here) if a and b):
+            lines.append(f"{split}: files of the same names and other contents (image or label)")
     return lines
 
 
+def _pairs(there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Pair the checksums of the same examples."""
+    return zip(there.get("sample", ()), here["sample"], strict=False)
+
+
 def _name(splits: Mapping[str, Any]) -> str:
-    return splits.get("train", {}).get("name", "")
+    return _place(splits.get("train", {}).get("name", ""))
+
+
+def _place(name: str) -> str:
+    """Name a split; of a folder "[train]" alone, as it may lie elsewhere now."""
+    folder, bracket, split = name.rpartition("[")
+    return f"{bracket}{split}" if data.short_name(folder) != folder else name
+
+
+def moved(saved: Mapping[str, Any], splits: Mapping[str, Any]) -> list[str]:
+    """List the config fields of folders that lie elsewhere now, whose contents are compared."""
+    fields = {"train": "data.name"}
+    return [
+        fields.get(split, f"{split}.dataset")
+        for split, here in splits.items()
+        if (there := saved.get(KEY, {}).get(split)) is not None
+        and there["name"] != here["name"]
+        and _place(there["name"]) == _place(here["name"])
+    ]
 
 
 def check_unchanged(lines: list[str], place: Path) -> None:

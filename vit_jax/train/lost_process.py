@@ -35,15 +35,25 @@ def other_processes() -> Iterator[None]:
     """
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:
-        reason = str(error).splitlines()[0]
-        # Not of a device without memory: to start again would end the same way.
-        if jax.process_count() == 1 or not _LOST.search(reason):
+    except (jax.errors.JaxRuntimeError, ValueError) as error:  # jit may raise either
+        if not is_lost(error):
             raise
+        reason = str(error).splitlines()[0]
         raise LostProcess(
             f"another process of this run died or cannot be reached ({reason}); start them all "
             "again, which continues"
         ) from error
+
+
+def is_lost(error: BaseException) -> bool:
+    """Say whether an error is that of a collective whose peer is gone."""
+    # A device without memory is no lost peer: to start again would end the same way.
+    return (
+        jax.process_count() > 1
+        and isinstance(error, jax.errors.JaxRuntimeError | ValueError)
+        and not isinstance(error, UserError)
+        and _LOST.search((str(error).splitlines() or [""])[0]) is not None
+    )
 
 
 def leave(status: int) -> NoReturn:
@@ -51,8 +61,11 @@ def leave(status: int) -> NoReturn:
 
     Those that process 0 leaves abort at once; it gives them time to say what happened to them.
     """
-    if jax.process_index() == 0:
-        time.sleep(_LAST_WORDS)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    try:
+        if jax.process_index() == 0:
+            time.sleep(_LAST_WORDS)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or never open
+                stream.flush()
+    finally:
+        os._exit(status)

@@ -7,6 +7,7 @@ import re
 import secrets
 import socket
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from vit_jax.errors import UserError
 
 _TOKEN = ".processes"  # what process 0 leaves in the workdir for the others to find
 _SECONDS = 10.0  # a network file system may show a new file late
+_PAUSES = (0.5, 1.0, 2.0, 3.0, 4.0)  # seconds, likewise
 # Each host may have its own copy of the data, at its own place, and its own number of cores.
 _OWN = re.compile(
     r"^(data\.(data_dir|num_threads|num_workers|prefetch|cache)|init\.weights"
@@ -28,26 +30,56 @@ _OWN = re.compile(
 )
 
 
-def facts(config: Mapping[str, Any], data: Mapping[str, Any], place: Path) -> dict[str, Any]:
+def facts(
+    config: Mapping[str, Any], data: Mapping[str, Any], class_names: Sequence[str]
+) -> dict[str, Any]:
     """Return what must be the same for all processes of a run, by name.
 
     Args:
         config: of `config_json.to_json`.
         data: of `identity.describe`.
-        place: the workdir.
+        class_names: of the training split.
     """
     flat = config_json.flatten(config)
-    found = {name: value for name, value in flat.items() if not _OWN.search(name)}
+    found = {
+        name: "folder:" if str(value).startswith("folder:") else value
+        for name, value in flat.items()
+        if not _OWN.search(name)
+    }
     for split, of in data.items():
         found |= {f"{split} {key}": of[key] for key in ("examples", "digest")}
-    folder = place / DIRECTORY
-    steps = [int(e.name) for e in folder.iterdir() if e.name.isdecimal()] if folder.is_dir() else []
     return found | {
-        "latest checkpoint": max(steps, default=None),
+        "classes (checksum of their names)": zlib.crc32(json.dumps(list(class_names)).encode()),
         "vit_jax": __version__,
         "jax": jax.__version__,
-        "Python": platform.python_version(),
+        "Python": ".".join(platform.python_version_tuple()[:2]),
     }
+
+
+def agree_on_weights(what: str, digest: str) -> None:
+    """Refuse weights that another process has read otherwise, from a copy of its own.
+
+    Raises:
+        UserError: with both digests; the same line in every process.
+    """
+    if jax.process_count() == 1:
+        return
+    for index, (host, other) in enumerate(found := _gather_json([socket.gethostname(), digest])):
+        if other != found[0][1]:
+            raise UserError(
+                f"process {index} on {host} has read other {what} than process 0 on "
+                f"{found[0][0]} (digest {other}, not {found[0][1]}); give all the same file"
+            )
+
+
+def _latest(place: Path) -> int | None:
+    folder = place / DIRECTORY
+    steps = [int(e.name) for e in folder.iterdir() if e.name.isdecimal()] if folder.is_dir() else []
+    return max(steps, default=None)
+
+
+def _gather_json(value: Any) -> list[Any]:
+    return [json.loads(text) for text in _gather(json.dumps(value))]
 
 
 def agree(here: Mapping[str, Any], place: Path) -> None:
@@ -68,10 +100,9 @@ def agree(here: Mapping[str, Any], place: Path) -> None:
     token = secrets.token_hex(8)
     if first:
         (place / _TOKEN).write_text(token)
-    all_facts = [json.loads(x) for x in _gather(json.dumps([socket.gethostname(), token, here]))]
+    all_facts = _gather_json([socket.gethostname(), token, here])
     hosts = [host for host, *_ in all_facts]
-    shared = _sees(place / _TOKEN, all_facts[0][1])
-    seen = [json.loads(x) for x in _gather(json.dumps(shared))]
+    seen = _gather_json(_sees(place / _TOKEN, all_facts[0][1]))
     if first:
         (place / _TOKEN).unlink(missing_ok=True)
     blind = [i for i, sees in enumerate(seen) if not sees]
@@ -89,6 +120,31 @@ def agree(here: Mapping[str, Any], place: Path) -> None:
                 f"{hosts[0]}: {'; '.join(lines[:4])}{more}; start all with one command, of one "
                 "version, on the same data"
             )
+    _agree_on_latest(place, hosts)
+
+
+def _agree_on_latest(place: Path, hosts: Sequence[str]) -> None:
+    """Wait until all processes see the same newest checkpoint.
+
+    Raises:
+        UserError: they do not.
+    """
+    for pause in (*_PAUSES, None):
+        steps = _gather_json(_latest(place))
+        other = next((i for i, step in enumerate(steps) if step != steps[0]), None)
+        if other is None:
+            return
+        if pause is not None:
+            time.sleep(pause)
+    raise UserError(
+        f"process {other} on {hosts[other]} finds {_called(steps[other])} in {place} as the newest "
+        f"checkpoint, process 0 on {hosts[0]} {_called(steps[0])}; start all again once they see "
+        "the same files"
+    )
+
+
+def _called(step: int | None) -> str:
+    return "none" if step is None else f"step {step:,}"
 
 
 def differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

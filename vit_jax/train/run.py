@@ -18,6 +18,7 @@ from vit_jax.train import meter as meter_lib
 from vit_jax.train.begin import Begun, Opened, Position
 from vit_jax.train.broken import Broken
 from vit_jax.train.clock import Clock, Stage
+from vit_jax.train.lost_process import is_lost
 from vit_jax.train.meter import Meter
 from vit_jax.train.progress import Progress
 from vit_jax.train.state import TrainState
@@ -153,9 +154,10 @@ class Run:
             yield
         except BaseException as error:
             # A save of several processes is done when all have done their part; one may be lost.
-            alone = jax.process_count() == 1 or not isinstance(error, jax.errors.JaxRuntimeError)
+            lost = isinstance(error, jax.errors.JaxRuntimeError) or is_lost(error)
+            alone = jax.process_count() == 1 or not lost
             with contextlib.suppress(SaveFailed):  # the error that ends the run is raised
-                self.checkpoints.wait(None if alone else _WITHOUT_OTHERS)
+                self.checkpoints.wait(None if alone else _WITHOUT_OTHERS, alone=True)
             raise
 
     def _finish_steps(self) -> None:

@@ -2,6 +2,7 @@
 """The state that a run starts from where it has none to continue: random, or weights of `init`."""
 
 import dataclasses
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.train import build as build_lib
-from vit_jax.train import identity, metadata
+from vit_jax.train import identity, metadata, peers
 from vit_jax.train.state import TrainState
 from vit_jax.weights.apply import OtherHead
 from vit_jax.weights.config import InitConfig
@@ -82,6 +83,8 @@ def check_unchanged(
     if not saved:
         return {}
     settings = config_json.changes(saved["config"], config_json.to_json(cfg))
+    moved = identity.moved(saved, splits)
+    settings = [line for line in settings if line.partition(": ")[0] not in moved]
     if not allow_config_change:
         metadata.check_unchanged(settings, place)
     files = identity.changes(saved, class_names, splits)
@@ -105,6 +108,7 @@ def initial_state(cfg: Config, parts: build_lib.Parts, mesh: Mesh) -> tuple[Trai
         return build_lib.init_state(cfg, parts, mesh), ""
     # All on the host first: what does not fit is known before a device is filled.
     values = _read(cfg.init, cfg.model)
+    peers.agree_on_weights("weights to start from", _digest(values))
     state = build_lib.init_state(cfg, parts, mesh)
     variables = {"params": state.params, **state.model_state}
     rest = [name for name, _ in trees.named_leaves(variables) if name not in values]
@@ -127,6 +131,16 @@ def place(variables: PyTree, abstract: PyTree) -> PyTree:
         )
 
     return jax.tree.map(put, abstract, variables)
+
+
+def _digest(values: Mapping[str, np.ndarray]) -> str:
+    """Return a checksum of named arrays; "" for a run of one process, which has no peer."""
+    if jax.process_count() == 1:
+        return ""
+    total = 0
+    for name in sorted(values):
+        total = zlib.crc32(values[name].tobytes(), zlib.crc32(name.encode(), total))
+    return f"{total:08x}"
 
 
 def _filled(tree: PyTree, values: Mapping[str, np.ndarray], prefix: str) -> PyTree:
