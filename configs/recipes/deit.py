@@ -124,7 +124,7 @@ def finetune(model: ModelConfig, weights: str) -> Config:
     config.optim = by_epochs(optim)
     if getattr(model, "distilled", False):
         config.optim.decay = _DECAY_DISTILLED
-    config.objective.train_mode = False
+    config.objective = SupervisedConfig(label_smoothing=0.1, train_mode=False)
     config.init = InitConfig(weights=weights, resize=ResizeRule.OFFICIAL)
     # DeiT rounds the short side down: 438 for 384.
     ratio = side / int(side * 256 / 224)

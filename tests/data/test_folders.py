@@ -33,7 +33,8 @@ def test_every_file_type_is_found_and_read_back(folder):
     ids = [source.example_id(i) for i in range(24)]
     assert {i.rsplit(".")[-1] for i in ids} == {"jpg", "JPEG", "png", "webp"}
     for i in range(24):
-        data, label = source.read(i)
+        example = source.read(i)
+        data, label = example["image"], example["label"]
         assert f"/{source.class_names[label]}/" in ids[i]
         assert decode(data, 3).shape[2] == 3
 
@@ -143,7 +144,7 @@ if os.getuid() == 0:  # who may read all
     os.setuid(65534)
 try:
     source = data.open_source(sys.argv[1])
-    print([source.read(i)[1] for i in range(len(source))])
+    print([source.read(i)["label"] for i in range(len(source))])
 except (UserError, OSError) as error:
     print(type(error).__name__, error)
 """

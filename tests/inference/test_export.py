@@ -26,7 +26,7 @@ from vit_jax.inference.export import Format
 from vit_jax.inference.forward import make_forward
 from vit_jax.inference.quantize import WeightDType, pack, unpack
 from vit_jax.inference.trained import Trained, load
-from vit_jax.objectives import Distillation
+from vit_jax.objectives import DistillConfig
 
 NOTHING = export_check.Change(images="", count=0, largest=0.0, scale=0.0, same_top1=0)
 FILES = {"export.json": b'{"vit_jax": "1"}', "README.md": b"new", "model.onnx": b"weights"}
@@ -291,7 +291,7 @@ def test_no_folder_of_the_machine_is_published() -> None:
     cfg.data.name, cfg.data.data_dir = "folder:/home/me/photos", "/home/me/tfds"
     cfg.evals["val"] = ClassifyEval(dataset="folder:~/others")
     cfg.init.weights, cfg.log.wandb_project = "npz:/home/me/b16.npz", "mine"
-    cfg.objective.distill.kind = Distillation.HARD
+    cfg.objective = DistillConfig()
     cfg.objective.distill.weights = "ckpt:/home/me/teacher@best"
     cfg.objective.distill.cache = "/home/me/logits"
     metrics = {"val/loss": float("nan"), "val/top1": 0.5}

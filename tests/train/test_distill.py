@@ -196,11 +196,18 @@ def test_a_teacher_is_written_down_and_compared() -> None:
     assert config_json.changes(before, after) == []
 
     plain = get_config()
-    plain.objective.distill = type(plain.objective.distill)()
-    without = config_json.to_json(plain)
-    assert without["objective"]["distill"] == {"kind": "none"}
-    full = config_json.to_json(get_config())
-    assert config_json.changes(without, full) == ["objective.distill.kind: 'none' -> 'hard'"]
-    assert config_json.changes(full, without) == ["objective.distill.kind: 'hard' -> 'none'"]
-    del without["objective"]["distill"]  # as versions before wrote it
-    assert config_json.changes(without, full) == ["objective.distill.kind: 'none' -> 'hard'"]
+    plain.objective = SupervisedConfig(label_smoothing=0.1)
+    without, full = config_json.to_json(plain), config_json.to_json(get_config())
+    assert without["objective"]["family"] == "SupervisedConfig"
+    assert config_json.changes(without, full) == [
+        "objective.family: 'SupervisedConfig' -> 'DistillConfig'"
+    ]
+    # As versions before wrote them: one class, with a teacher of kind "none" or without.
+    for teacher in ({"distill": {"kind": "none"}}, {}):
+        rest = {key: value for key, value in without["objective"].items() if key != "family"}
+        before = {**without, "objective": {**rest, **teacher}}
+        assert config_json.changes(before, without) == []
+        assert config_json.from_json(before) == plain
+    rest = {key: value for key, value in full["objective"].items() if key != "family"}
+    assert config_json.changes({**full, "objective": rest}, full) == []
+    assert config_json.from_json({**full, "objective": rest}) == get_config()

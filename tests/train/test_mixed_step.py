@@ -39,10 +39,12 @@ RECIPES = {
 }
 
 
-def _apply(variables, image, train, rng):
-    params = variables["params"]
-    hidden = jnp.tanh(image.reshape(image.shape[0], -1) @ params["fc1"]["kernel"])
-    return types.SimpleNamespace(logits=hidden @ params["head"]["kernel"]), {}
+class Linear(Supervised):
+    """Two layers in place of a model."""
+
+    def apply(self, params, model_state, image, rng, *, train):
+        hidden = jnp.tanh(image.reshape(image.shape[0], -1) @ params["fc1"]["kernel"])
+        return types.SimpleNamespace(logits=hidden @ params["head"]["kernel"]), {}
 
 
 def _init_model(key):

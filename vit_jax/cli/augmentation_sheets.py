@@ -14,7 +14,6 @@ import numpy as np
 from vit_jax import data, models
 from vit_jax.cli.contact_sheet import Tile, render
 from vit_jax.config import Config
-from vit_jax.data import View
 from vit_jax.data.augment import jitter, parse
 from vit_jax.data.config import mean_color
 from vit_jax.data.mix_config import is_on
@@ -153,9 +152,7 @@ def _train_batch(
     stream = data.train_batches(
         source,
         dataclasses.replace(cfg.data, batch_size=size, repeats=repeats, num_workers=0, prefetch=1),
-        views={
-            "image": View(transform=cfg.data.transform, size=(height, width), channels=channels)
-        },
+        views=data.one_view(cfg.data.transform, (height, width), channels),
         seed=cfg.seed,
         start_step=step,
     )
@@ -170,7 +167,7 @@ def _evaluated(cfg: Config, examples: Examples) -> np.ndarray:
     transform = next((each.transform for each in cfg.evals.values()), plain)
     stream = data.eval_batches(
         examples,
-        {"image": View(transform=transform, size=(height, width), channels=channels)},
+        data.one_view(transform, (height, width), channels),
         batch_size=len(examples),
     )
     with stream:

@@ -18,7 +18,6 @@ from vit_jax.cli.check_disk import standing
 from vit_jax.cli.dry_run import estimate_memory, without_writing
 from vit_jax.cli.finding import BROKEN, OK, WARNING, Finding
 from vit_jax.config import Config
-from vit_jax.data import View
 from vit_jax.train import build
 
 _BATCH = 32
@@ -100,9 +99,7 @@ def _read_training(cfg: Config, source: data.Source) -> tuple[np.ndarray, float]
     batches = data.train_batches(
         source,
         settings,
-        views={
-            "image": View(transform=settings.transform, size=(height, width), channels=channels)
-        },
+        views=data.one_view(settings.transform, (height, width), channels),
         seed=cfg.seed,
     )
     with batches:
@@ -118,11 +115,7 @@ def _read_first(cfg: Config, name: str, source: data.Source) -> np.ndarray:
     height, width, channels = models.input_shape(cfg.model)
     batches = data.eval_batches(
         source,
-        {
-            "image": View(
-                transform=cfg.evals[name].transform, size=(height, width), channels=channels
-            )
-        },
+        data.one_view(cfg.evals[name].transform, (height, width), channels),
         batch_size=_BATCH,
     )
     with batches:

@@ -121,7 +121,8 @@ def abstract_batch(
     size, objective = cfg.data.batch_size, parts.objective
     spec = {"label": jax.ShapeDtypeStruct((), jnp.int32)} if source is None else source.spec
     of_one = {name: jax.ShapeDtypeStruct(v.shape, jnp.uint8) for name, v in objective.views.items()}
-    of_one |= {name: spec[name] for name in objective.fields} | objective.rows
+    of_one |= {name: spec[name] for name in objective.fields}
+    of_one |= objective.rows
     return {name: jax.ShapeDtypeStruct((size, *x.shape), x.dtype) for name, x in of_one.items()}
 
 

@@ -18,7 +18,7 @@ from vit_jax.data.pixel_cache import MAX_CACHED_BYTES
 from vit_jax.data.prefetch import Batch, BatchIterator
 from vit_jax.data.sources import Source, short_name, split_of
 from vit_jax.data.transform import evaluation_view
-from vit_jax.data.views import View
+from vit_jax.data.views import View, one_view
 
 __all__ = [
     "MAX_CACHED_BYTES",
@@ -39,6 +39,7 @@ __all__ = [
     "eval_batches",
     "evaluation_view",
     "normalize",
+    "one_view",
     "open_source",
     "short_name",
     "split_of",

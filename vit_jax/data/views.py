@@ -33,6 +33,11 @@ class View:
         return (*several, *self.size, self.channels)
 
 
+def one_view(transform: TransformConfig, size: tuple[int, int], channels: int) -> dict[str, View]:
+    """Return the views of a batch that holds each image once, as "image"."""
+    return {"image": View(transform=transform, size=size, channels=channels)}
+
+
 @dataclasses.dataclass(frozen=True)
 class Draw:
     """One image of a view.

@@ -11,11 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax import data, models, sharding, trees, weights
-from vit_jax.data import View, mix
+from vit_jax.data import mix, one_view
 from vit_jax.distill import cache as cache_lib
-from vit_jax.distill.cache import LogitCache, Stream
+from vit_jax.distill import stream as stream_lib
+from vit_jax.distill.cache import LogitCache
 from vit_jax.distill.config import FIELD, TeacherConfig
 from vit_jax.distill.logits import INDEX, LOGITS, REST, TOP, make_teacher
+from vit_jax.distill.stream import Stream
 from vit_jax.errors import UserError
 from vit_jax.models import DType
 from vit_jax.sharding import MeshConfig
@@ -55,9 +57,9 @@ def open_teacher(stream: Stream, positions: int) -> tuple[PyTree | None, str, Lo
     if not cfg.cache:
         return (*read_weights(cfg), None)
     cache = cache_lib.read(cfg.cache)
-    cache_lib.check_stream(cache, stream.identity(cache.weights))
-    cache_lib.check_temperature(cache, cfg)
-    cache_lib.check_length(cache, positions)
+    stream_lib.check_stream(cache, stream.identity(cache.weights))
+    stream_lib.check_temperature(cache, cfg)
+    stream_lib.check_length(cache, positions)
     cache.check_rows(positions)
     if cfg.weights:
         _compare(cache, stream, positions)
@@ -72,7 +74,7 @@ def _compare(cache: LogitCache, stream: Stream, positions: int) -> None:
             raise
         print(f"cached logits are not compared with the live teacher: {error}", flush=True)
         return
-    cache_lib.check_stream(cache, stream.identity(digest))
+    stream_lib.check_stream(cache, stream.identity(digest))
     for start in (0, max(positions - ROWS, 0)):
         verify(cache, stream, variables, start)
 
@@ -140,7 +142,7 @@ def _images(stream: Stream, start: int, stop: int) -> np.ndarray:
     batches = data.train_batches(
         stream.source,
         one,
-        views={"image": View(transform=one.transform, size=(height, width), channels=channels)},
+        views=one_view(one.transform, (height, width), channels),
         seed=stream.seed,
         start_step=start,
     )

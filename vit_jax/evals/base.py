@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from vit_jax import data, sharding
-from vit_jax.data import DataConfig, Source, View
+from vit_jax.data import DataConfig, Source, one_view
 from vit_jax.evals.config import EvalConfig
 from vit_jax.evals.passes import Batches, keep_passes
 from vit_jax.losses import Loss
@@ -83,12 +83,12 @@ class Stream:
         padded = math.ceil(len(self.source) / self.batch_size) * self.batch_size
         pixels = math.prod(context.image_size) * context.channels
         num_bytes = int(padded * sharding.own_share(context.mesh)) * pixels
-        view = View(transform=cfg.transform, size=context.image_size, channels=context.channels)
+        views = one_view(cfg.transform, context.image_size, context.channels)
 
         def batches(batch_size: int) -> Batches:
             return data.eval_batches(
                 self.source,
-                {"image": view},
+                views,
                 fields=tuple(self.source.spec),
                 batch_size=batch_size,
                 rows=sharding.batch_rows(context.mesh, batch_size),
@@ -100,13 +100,15 @@ class Stream:
         # Each pass yields this process's rows of global batches of a given size.
         self.batches = keep_passes(batches) if num_bytes <= data.MAX_CACHED_BYTES else batches
         if context.tick is not None:
-            self.batches = _ticking(self.batches, context.tick)
+            self.batches = ticking(self.batches, context.tick)
 
 
 Start = Callable[[int], Batches]
 
 
-def _ticking(batches: Start, tick: Callable[[], None]) -> Start:
+def ticking(batches: Start, tick: Callable[[], None]) -> Start:
+    """Call `tick` after each batch of a pass."""
+
     def one_pass(batch_size: int) -> Generator[dict[str, np.ndarray], None, None]:
         with contextlib.closing(batches(batch_size)) as stream:
             for batch in stream:

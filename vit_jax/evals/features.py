@@ -106,8 +106,8 @@ def split_batches(
     source: data.Source, transform: data.TransformConfig, shape: tuple[int, int, int]
 ) -> Callable[[int], Batches]:
     """Return what starts a pass over a split, for images of (H, W, C)."""
-    view = data.View(transform=transform, size=shape[:2], channels=shape[2])
-    return lambda size: data.eval_batches(source, {"image": view}, batch_size=size)
+    views = data.one_view(transform, shape[:2], shape[2])
+    return lambda size: data.eval_batches(source, views, batch_size=size)
 
 
 def encode_all(

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from vit_jax import data, models
 from vit_jax.analysis.flops import count, train_flops
-from vit_jax.data import DataConfig, Source, View
+from vit_jax.data import DataConfig, Source, View, one_view
 from vit_jax.losses import Loss
 from vit_jax.models import ModelConfig
 
@@ -127,8 +127,7 @@ class Objective:
     def views(self) -> Mapping[str, View]:
         """The images of a batch, by the name of their array."""
         height, width, channels = models.input_shape(self.model)
-        view = View(transform=self.data.transform, size=(height, width), channels=channels)
-        return {"image": view}
+        return one_view(self.data.transform, (height, width), channels)
 
     @property
     def fields(self) -> tuple[str, ...]:

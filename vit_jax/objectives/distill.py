@@ -18,7 +18,7 @@ from vit_jax.distill.logits import INDEX, LOGITS, REST, TOP, Teacher, dense, mak
 from vit_jax.errors import UserError
 from vit_jax.losses import example_loss
 from vit_jax.models import ModelConfig
-from vit_jax.objectives.base import Aux, Batch, Context, Extras
+from vit_jax.objectives.base import Aux, Batch, Context, Extras, ObjectiveConfig
 from vit_jax.objectives.supervised import Supervised, SupervisedConfig, top1
 
 
@@ -47,8 +47,14 @@ class DistillConfig(SupervisedConfig):
         distill.check(self.distill, model, data)
 
 
-def taught(objective: SupervisedConfig, teacher: TeacherConfig) -> DistillConfig:
-    """Add a teacher to supervised training."""
+def taught(objective: ObjectiveConfig, teacher: TeacherConfig) -> DistillConfig:
+    """Add a teacher to supervised training.
+
+    Raises:
+        UserError: another objective than `SupervisedConfig`.
+    """
+    if not isinstance(objective, SupervisedConfig):
+        raise UserError(f"{type(objective).__name__} learns no classes that a teacher knows")
     shared = {f.name: getattr(objective, f.name) for f in dataclasses.fields(SupervisedConfig)}
     return DistillConfig(**shared, distill=teacher)
 

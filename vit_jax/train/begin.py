@@ -20,7 +20,6 @@ from vit_jax.train import build as build_lib
 from vit_jax.train import early_stop, identity, metadata, peers, start, workdir
 from vit_jax.train.clock import Clock
 from vit_jax.train.early_stop import Tally
-from vit_jax.train.state import TrainState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,13 +52,13 @@ class Position:
     """How far a run has come.
 
     Attributes:
-        state: after `step` steps; None for a run that had finished before.
+        state: after `step` steps.
         step: the number of steps done.
         metrics: of the newest evaluations.
         tally: of early stopping.
     """
 
-    state: TrainState | None
+    state: Any  # a TrainState; None for a run that had finished before
     step: int
     metrics: dict[str, float]
     tally: Tally

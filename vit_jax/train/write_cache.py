@@ -15,10 +15,12 @@ from vit_jax import config as config_lib
 from vit_jax import models, objectives, sharding
 from vit_jax.analysis.tables import format_bytes
 from vit_jax.config import Config
+from vit_jax.distill import TeacherConfig, check_unmixed, teacher
 from vit_jax.distill import cache as cache_lib
-from vit_jax.distill import check_unmixed, teacher
-from vit_jax.distill.cache import LogitCache, Rows, Stream
+from vit_jax.distill import stream as stream_lib
+from vit_jax.distill.cache import LogitCache, Rows
 from vit_jax.distill.logits import compact
+from vit_jax.distill.stream import Stream
 from vit_jax.errors import UserError
 from vit_jax.objectives import DistillConfig
 from vit_jax.train import build as build_lib
@@ -46,23 +48,22 @@ def write(cfg: Config, place: Path, top_k: int = 0) -> int:
     Raises:
         UserError: nothing to cache, another cache in `place`, a full disk.
     """
-    _check(cfg, place, top_k)
+    distill = _check(cfg, place, top_k)
     source = build_lib.open_train(cfg)
     positions = config_lib.plan(cfg, len(source)).total_steps * cfg.data.batch_size
     mesh = sharding.make_mesh(cfg.mesh)
     config_lib.check_batch(cfg, sharding.batch_parts(mesh))
-    stream = Stream(cfg.objective.distill, cfg.model, cfg.data, cfg.seed, source)
+    stream = Stream(distill, cfg.model, cfg.data, cfg.seed, source)
     variables, digest = teacher.read_weights(stream.cfg)
     identity = stream.identity(digest)
     with workdir.lock(place, cache=True), jax.set_mesh(mesh):
-        temperature = cfg.objective.distill.temperature
-        cache = LogitCache(place, identity, top_k, cfg.model.num_classes, temperature)
+        cache = LogitCache(place, identity, top_k, cfg.model.num_classes, distill.temperature)
         if (place / cache_lib.RECORD).exists():
             cache = cache_lib.read(place)
-            cache_lib.check_stream(cache, identity)
+            stream_lib.check_stream(cache, identity)
             if cache.top_k != top_k:
                 raise UserError(f"{place} was begun with --top_k={cache.top_k}; so it must go on")
-            cache_lib.check_temperature(cache, cfg.objective.distill)
+            stream_lib.check_temperature(cache, distill)
             cache.check_rows(cache.done)
             teacher.verify(cache, stream, variables, 0)
         size = cache_lib.row_bytes(cache.arrays)
@@ -78,7 +79,8 @@ def write(cfg: Config, place: Path, top_k: int = 0) -> int:
     return 0
 
 
-def _check(cfg: Config, place: Path, top_k: int) -> None:
+def _check(cfg: Config, place: Path, top_k: int) -> TeacherConfig:
+    """Return the teacher's settings, after checking all that a run with this cache would."""
     if jax.process_count() > 1:
         raise UserError("cached logits are written by one process; start the command once")
     if not isinstance(cfg.objective, DistillConfig):
@@ -97,6 +99,7 @@ def _check(cfg: Config, place: Path, top_k: int) -> None:
     check_unmixed(cfg.data)
     distill.cache = str(place)  # what a run could not use is refused now
     config_lib.check(cfg)
+    return distill
 
 
 def _fill(
@@ -143,7 +146,7 @@ def _rows(
     steps: range,
 ) -> Iterator[tuple[int, Rows]]:
     """Yield the rows of each batch, one batch behind the devices."""
-    abstract = build_lib.placed(models.abstract(cfg.objective.distill.teacher), mesh)
+    abstract = build_lib.placed(models.abstract(stream.cfg.teacher), mesh)
     predict = teacher.make_predict(stream)
     compute = jax.jit(
         lambda variables, image: compact(predict(variables, image), cache.top_k, cache.temperature),
