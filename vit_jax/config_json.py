@@ -4,7 +4,7 @@
 import dataclasses
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vit_jax import models
@@ -18,10 +18,10 @@ from vit_jax.objectives import OBJECTIVES, DistillConfig, ObjectiveConfig, Super
 Tree = dict[str, Any]
 
 # The classes that a field of each of these may have.
-_FAMILIES: dict[type, Mapping[str, type]] = {
-    ModelConfig: {cls.__name__: cls for cls in models.FAMILIES},
-    ObjectiveConfig: {cls.__name__: cls for cls in OBJECTIVES},
-    EvalConfig: {cls.__name__: cls for cls in EVALUATORS},
+_FAMILIES: dict[type, Iterable[type]] = {
+    ModelConfig: models.FAMILIES,
+    ObjectiveConfig: OBJECTIVES,
+    EvalConfig: EVALUATORS,
 }
 
 # What may differ between a run and its continuation: it changes rounding at most, or when the run
@@ -119,8 +119,8 @@ def from_json(saved: Mapping[str, Any]) -> Config:
 def _build(kind: Any, tree: Mapping[str, Any], path: str) -> Any:
     """Make a dataclass of `kind`, or of the class that the tree names, of a tree."""
     tree = dict(tree)
-    classes = _FAMILIES.get(kind)
-    if classes is not None:
+    if kind in _FAMILIES:
+        classes = {cls.__name__: cls for cls in _FAMILIES[kind]}
         family = str(tree.pop("family", None))
         if family not in classes:
             raise unknown(f"family of {path.rstrip('.')}", family, classes)

@@ -54,7 +54,7 @@ _FAMILIES: dict[
     RegNetConfig: (regnet.RegNet, regnet.VARIANTS, regnet.validate),
     ResNetConfig: (resnet.ResNet, resnet.VARIANTS, resnet.validate),
 }
-FAMILIES: tuple[type[ModelConfig], ...] = tuple(_FAMILIES)
+FAMILIES = _FAMILIES
 VARIANTS: dict[str, ModelConfig] = {
     name: cfg for _, variants, _ in _FAMILIES.values() for name, cfg in variants.items()
 }

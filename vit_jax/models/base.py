@@ -32,7 +32,8 @@ class ModelConfig:
     """Fields of every family.
 
     Attributes:
-        num_classes: K; the output dimension of the head.
+        num_classes: K; the output dimension of the head. 0 is a model without one, whose logits are
+            None, for an objective that learns no classes.
         image_size: (H, W) in pixels; (S,) means square.
         channels: C of the input.
         dtype: compute dtype.
@@ -61,7 +62,7 @@ class Output:
     The fields are typed `Any`: transformations also fill a pytree's nodes with abstract values.
 
     Attributes:
-        logits: [B, K], float32.
+        logits: [B, K], float32; None of a model without a head.
         features: [B, E], what the head sees (after pooling and the pre-logits layer).
         tokens: [B, N, D] after the encoder (and its final norm where it comes before pooling), or
             None for a network without tokens.
@@ -100,7 +101,9 @@ def grid(image_size: tuple[int, int], patch: tuple[int, int]) -> tuple[int, int]
 
 def check_positive(cfg: ModelConfig, *names: str) -> None:
     """Refuse a size below 1, in a number or anywhere in a tuple, by name."""
-    for name in ("num_classes", "channels", *names):
+    if cfg.num_classes < 0:
+        raise UserError(f"model.num_classes={cfg.num_classes} must be at least 1 (0: no head)")
+    for name in ("channels", *names):
         value = getattr(cfg, name)
         if min(value if isinstance(value, tuple) else (value,), default=1) < 1:
             raise UserError(f"model.{name}={value} must be at least 1")

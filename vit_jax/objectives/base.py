@@ -102,7 +102,7 @@ class Extras:
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """What a run learns. A subclass has to define `loss`; the rest has defaults.
+    """What a run learns. A subclass has to define `loss` and `example_losses`.
 
     The defaults are those of an image encoder that reads one view of each image. Parameters of the
     encoder keep the names that they have in the plain model, so that other runs and verbs find
@@ -113,6 +113,9 @@ class Objective:
         model: the encoder's.
         data: the run's; for the normalisation and the transform of its images.
     """
+
+    # What `init` adds to the model's parameters, by the first parts of their names.
+    own_parameters: ClassVar[tuple[str, ...]] = ()
 
     cfg: Any
     model: ModelConfig
@@ -183,6 +186,13 @@ class Objective:
         del rng
         return {**batch, "image": data.normalize(batch["image"], self.data.mean, self.data.std)}
 
+    def example_losses(self, variables: PyTree, batch: Mapping[str, jax.Array]) -> jax.Array:
+        """Return the loss [B] of each example of a batch from the data, in evaluation mode.
+
+        What it draws at random is the same in each evaluation.
+        """
+        raise NotImplementedError
+
     def loss(
         self, params: PyTree, ctx: Context, batch: Batch, rng: jax.Array
     ) -> tuple[Float[Array, ""], Aux]:
@@ -208,7 +218,7 @@ class Objective:
         Each is one function object, so that a program that takes it is compiled once.
         """
         logits = {} if self.cfg.head_loss is None else {"logits": self._logits}
-        return {"features": self._features, **logits}
+        return {"features": self._features, "loss": self.example_losses, **logits}
 
     def encode(self, variables: PyTree, batch: Mapping[str, jax.Array]) -> models.Output:
         """Run the encoder on the images of a batch from the data, in evaluation mode."""

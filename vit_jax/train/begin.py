@@ -156,7 +156,13 @@ def begin(
     position, saved = _first_position(run, checkpoints, tally)
     frozen = start.place(extras.frozen, build_lib.placed(objective.frozen, run.mesh))
     extras = dataclasses.replace(extras, frozen={})  # drop the host copy
-    described = metadata.describe(cfg, run.source.class_names, run.splits, extras.digest)
+    described = metadata.describe(
+        cfg,
+        run.source.class_names,
+        run.splits,
+        extras.digest,
+        own=objective.own_parameters,
+    )
     metadata.write(place, described)
     return Begun(position, frozen, extras, described, saved, changed)
 

@@ -12,19 +12,31 @@ from vit_jax import __version__, config_json
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.train import identity, workdir
+from vit_jax.weights.ckpt import OWN_PARAMETERS
 
 _EXTRAS = "teacher"  # the digest of what an objective reads from outside
 
 
 def describe(
-    cfg: Config, class_names: Sequence[str], splits: Mapping[str, Any], digest: str
+    cfg: Config,
+    class_names: Sequence[str],
+    splits: Mapping[str, Any],
+    digest: str,
+    own: Sequence[str],
 ) -> dict[str, Any]:
     """Return what a checkpoint says about itself, besides its arrays.
 
-    `digest` is that of the objective's `Extras`.
+    Args:
+        cfg: the run.
+        class_names: of the training split.
+        splits: of `identity.describe`.
+        digest: of the objective's `Extras`.
+        own: parameters, by the first part of their names, that are the objective's and not the
+            model's; who takes the model out of the run leaves them.
     """
     return {
         **({_EXTRAS: digest} if digest else {}),
+        **({OWN_PARAMETERS: list(own)} if own else {}),
         identity.KEY: splits,
         "config": config_json.to_json(cfg),
         "class_names": list(class_names),
