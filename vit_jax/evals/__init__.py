@@ -21,6 +21,7 @@ from vit_jax.evals.config import (
     LinearEval,
     LossEval,
     ProbeEval,
+    is_accuracy,
 )
 
 # What builds the evaluator of each kind of config.
@@ -54,5 +55,6 @@ __all__ = [
     "ProbeEval",
     "Scores",
     "create",
+    "is_accuracy",
     "open_splits",
 ]

@@ -2,12 +2,20 @@
 """What a run evaluates on, how often, and by which measure: one config class for each kind."""
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import ClassVar
 
 from vit_jax import data, durations
 from vit_jax.data.config import is_random
 from vit_jax.errors import UserError
+
+_ACCURACY = re.compile(r"top\d+|knn\d+|\d+shot|linear")
+
+
+def is_accuracy(metric: str) -> bool:
+    """Say whether a metric, by the last part of its name, is an accuracy in [0, 1]."""
+    return _ACCURACY.fullmatch(metric) is not None
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from vit_jax.evals import is_accuracy
 from vit_jax.train.writers import read_jsonl
 
 # Okabe and Ito's colours, which stay apart for every kind of colour vision
@@ -17,17 +18,22 @@ _MAX_POINTS = 2000  # more than pixels; a million-step run still draws in a seco
 Series = dict[str, tuple[list[int], list[float]]]
 
 
-def _series(rows: Sequence[dict[str, Any]], metric: str) -> Series:
-    """Collect the curves of a metric by where it was measured; train comes first."""
+def _series(rows: Sequence[dict[str, Any]], wanted: Callable[[str], bool]) -> Series:
+    """Collect the curves of metrics by where they were measured; train comes first."""
     found: Series = {}
     for row in rows:
         for name, value in row.items():
             group, _, last = name.rpartition("/")
-            if last == metric and group and isinstance(value, int | float):
-                steps, values = found.setdefault(group, ([], []))
+            if wanted(last) and group and isinstance(value, int | float):
+                label = group if last in ("loss", "top1") else name
+                steps, values = found.setdefault(label, ([], []))
                 steps.append(row["step"])
                 values.append(float(value))
     return dict(sorted(found.items(), key=lambda item: item[0] != "train"))
+
+
+def _has_probes(series: Series) -> bool:
+    return any("/" in label for label in series)
 
 
 def _thin(steps: list[int], values: list[float]) -> tuple[list[int], list[float]]:
@@ -79,13 +85,14 @@ def _draw(
 
 
 def learning_curve(metrics_jsonl: Path, out_png: Path, title: str) -> bool:
-    """Draw loss and top-1 against steps, of training and of every evaluation in the file.
+    """Draw loss and accuracy against steps, of training and of every evaluation in the file.
 
     Returns False, and draws nothing, if the file holds neither.
     """
     rows = read_jsonl(metrics_jsonl)
-    loss, top1 = _series(rows, "loss"), _series(rows, "top1")
-    panels = [panel for panel in (loss, top1) if panel]
+    loss = _series(rows, lambda name: name == "loss")
+    accuracy = _series(rows, lambda name: is_accuracy(name) and name != "top5")
+    panels = [panel for panel in (loss, accuracy) if panel]
     if not panels:
         return False
     # Agg's own objects, not pyplot: nothing global, no display, nothing to close.
@@ -101,7 +108,7 @@ def learning_curve(metrics_jsonl: Path, out_png: Path, title: str) -> bool:
             axes.set_ylabel("loss")
         else:
             _draw(axes, panel, scale=100.0, form="{:.1f}%", best_of=max, corner="lower right")
-            axes.set_ylabel("top-1 accuracy (%)")
+            axes.set_ylabel("accuracy (%)" if _has_probes(panel) else "top-1 accuracy (%)")
     temporary = out_png.with_name(out_png.name + ".tmp")
     figure.savefig(temporary, format="png")
     temporary.replace(out_png)
