@@ -110,7 +110,7 @@ def test_eight_devices_and_two_micro_batches_compute_the_same(page: ModuleType) 
         mesh = sharding.make_mesh(cfg.mesh, jax.devices()[:devices])
         parts = build_lib.build(cfg, 1000)
         state = build_lib.init_state(cfg, parts, mesh)
-        image = np.random.default_rng(0).integers(0, 256, (32, 8, 8, 1), np.uint8)
+        image = np.random.default_rng(0).integers(0, 256, (32, 32, 32, 1), np.uint8)
         with jax.set_mesh(mesh):
             batch = sharding.global_batch({"image": image}, mesh, batch_size=32)
             _, metrics = build_lib.compile_step(parts, mesh)(state, {}, batch)

@@ -109,17 +109,17 @@ def test_training_and_evaluations_on_the_same_dataset_keep_the_same_classes(tfds
         model=ViTConfig(num_classes=5),
         data=data.DataConfig(data_dir=str(tfds_dir), classes=(9, 1, 3, 5, 7)),
         evals={
-            "test": evals.EvalConfig(split="test"),
-            "named": evals.EvalConfig(split="test[:50]", dataset="digits"),
+            "test": evals.ClassifyEval(split="test"),
+            "named": evals.ClassifyEval(split="test[:50]", dataset="digits"),
         },
     )
     train = build.open_train(cfg)
     assert train.class_names == ("9", "1", "3", "5", "7")
     sources = build.open_evals(cfg, train)  # refuses other classes
-    assert len(sources["test"]) == np.isin(load_digits().target[1437:], cfg.data.classes).sum()
-    assert sources["named"].class_names == train.class_names
-    other = evals.EvalConfig(split="train", dataset=f"folder:{folder}")
-    assert evals.open_split(other, cfg.data).num_classes == 4
+    assert len(sources["test"][""]) == np.isin(load_digits().target[1437:], cfg.data.classes).sum()
+    assert sources["named"][""].class_names == train.class_names
+    other = evals.ClassifyEval(split="train", dataset=f"folder:{folder}")
+    assert evals.open_splits(other, cfg.data)[""].num_classes == 4
     cfg.data.cache = True
     cached = build.open_train(cfg)
     assert isinstance(cached._source, CachedSource)

@@ -17,7 +17,7 @@ from vit_jax.errors import UserError
 def test_class_ids_come_from_the_union_of_the_splits(folder):
     train, val = (open_source(f"folder:{folder}", split=split) for split in ("train", "val"))
     assert train.class_names == val.class_names == ("cat", "dog", "emu", "owl")
-    assert sorted(label for _, label in map(val.read, range(5))) == [1, 1, 1, 3, 3]
+    assert sorted(val.read(i)["label"] for i in range(5)) == [1, 1, 1, 3, 3]
     assert not train.multi_label
 
 
@@ -47,7 +47,7 @@ def test_slices_are_mixed_over_classes_and_make_a_partition(folder):
     ids = [[source.example_id(i) for i in range(len(source))] for source in (whole, head, tail)]
     assert ids[0] == ids[1] + ids[2]
     assert len(head) == 12
-    assert {label for _, label in map(head.read, range(12))} == {0, 1, 2}
+    assert {head.read(i)["label"] for i in range(12)} == {0, 1, 2}
     assert len(open_source(f"folder:{folder}", split="train+val[:2]")) == 26
 
 
@@ -118,7 +118,7 @@ def test_what_is_no_file_is_no_image(tmp_path):
 def test_a_name_of_two_lines_is_told_in_one(tmp_path):
     source = open_source(write(tmp_path, "train/cat/two\nlines.png"))
     assert source.example_id(0) == repr(str(tmp_path / "train" / "cat" / "two\nlines.png"))
-    assert source.read(0) == (b"x", 0)
+    assert source.read(0) == {"image": b"x", "label": 0}
 
 
 @pytest.fixture

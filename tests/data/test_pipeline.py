@@ -266,7 +266,7 @@ def test_evaluation_counts_every_example_once(photos, batch_size, process_count)
     assert sorted(index[mask == 1]) == list(range(24))
     assert (index[mask == 0] == -1).all()
     for i, one in zip(index[mask == 1], label[mask == 1], strict=True):
-        assert one == photos.read(int(i))[1]
+        assert one == photos.read(int(i))["label"]
     for batch in rows:
         assert not batch["image"][batch["mask"] == 0].any()
 

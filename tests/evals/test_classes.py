@@ -11,6 +11,7 @@ from PIL import Image
 
 from vit_jax import data, sharding
 from vit_jax.data import imagenet, open_source
+from vit_jax.data.sources import Labelled
 from vit_jax.errors import UserError
 from vit_jax.evals import ClassifyEval, Context, create
 from vit_jax.evals.classes import align
@@ -90,17 +91,16 @@ def test_real_counts_any_label_and_leaves_out_images_without(real, devices):
     assert summary(real, [0, 7, 3, 6, 0], devices)["top1"] == 2 / 3
 
 
-class Tags:
+class Tags(Labelled):
     """A source with several labels per image."""
 
     name, class_names, multi_label, labels = "tags", ("sky", "sea", "sun"), True, None
-    num_classes = 3
 
     def __len__(self):
         return 1
 
     def read(self, index):
-        return b"", np.array([1, 1, 0], np.uint8)
+        return {"image": b"", "label": np.array([1, 1, 0], np.uint8)}
 
     def example_id(self, index):
         return "tag"
