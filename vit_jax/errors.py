@@ -2,6 +2,7 @@
 """Errors a user can act on: one line that names the thing, the valid choices and what to do."""
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -22,6 +23,10 @@ class DataError(UserError):
 
 # A checkpoint, or anything else that a run keeps, cannot be written or read (EX_IOERR).
 IO_ERROR = 74
+
+
+# What the system says of itself, not of the path that it was asked for: the same may work later.
+MACHINE = (errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT)
 
 
 class NonFinite(UserError):

@@ -12,19 +12,20 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
 from tests.train import teachers
 from tests.train.distilled_digits import TEACHER, get_config
 from vit_jax import objectives, sharding
 from vit_jax.cli import cache_teacher
 from vit_jax.config import Config
-from vit_jax.data import MixConfig
+from vit_jax.data import MixConfig, Source
 from vit_jax.distill import Distillation, LogitCache, Stream, teacher
 from vit_jax.distill import cache as cache_lib
 from vit_jax.distill.logits import INDEX, LOGITS, REST, TOP
 from vit_jax.errors import UserError
 from vit_jax.train import build as build_lib
-from vit_jax.train import workdir, write_cache
+from vit_jax.train import write_cache
 from vit_jax.train.batches import device_batches
 from vit_jax.train.loop import fit
 from vit_jax.train.stop import Stop
@@ -64,6 +65,17 @@ def top(weights: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("cache") / "top"
     write_cache.write(config(weights), place, top_k=3)
     return place
+
+
+def opened(cfg: Config, source: Source, positions: int) -> objectives.Extras:
+    objective = objectives.create(cfg.objective, cfg.model, cfg.data)
+    return objective.open(source, cfg.seed, positions)
+
+
+def batches_of(cfg: Config, source: Source, mesh: Mesh, cache: LogitCache) -> Any:
+    objective = objectives.create(cfg.objective, cfg.model, cfg.data)
+    where = {"seed": cfg.seed, "start": 2, "rows": cache.rows}
+    return device_batches(cfg.data, objective, source, mesh, **where)
 
 
 def live_logits(cfg: Config, step: int) -> np.ndarray:
@@ -180,28 +192,28 @@ def test_another_stream_or_teacher_is_refused(weights: str, full: Path, tmp_path
     cfg = config("", full)
     cfg.data.batch_size, cfg.data.num_threads, cfg.duration = 8, 2, "12 steps"
     source = build_lib.open_train(cfg)
-    assert teacher.read(cfg, source, 96).cache is not None
+    assert opened(cfg, source, 96).rows is not None
     with pytest.raises(UserError, match="holds 96 of the 97 positions"):
-        teacher.read(cfg, source, 97)
+        opened(cfg, source, 97)
 
 
 def test_the_largest_are_for_one_temperature(weights: str, full: Path, top: Path) -> None:
     source = build_lib.open_train(config(weights))
     for place in (full, top):
-        assert teacher.read(config(weights, place), source, 96).cache is not None
+        assert opened(config(weights, place), source, 96).rows is not None
     cfg = config(weights, full)
     cfg.objective.distill.temperature = 3.0
-    assert teacher.read(cfg, source, 96).cache is not None
+    assert opened(cfg, source, 96).rows is not None
     cfg.objective.distill.cache = str(top)
     with pytest.raises(UserError, match=r"--top_k=3 .*temperature 2, not .*temperature=3;"):
-        teacher.read(cfg, source, 96)
+        opened(cfg, source, 96)
     with pytest.raises(UserError, match=r"temperature 2, not .*temperature=3;"):
         write_cache.write(cfg, top, top_k=3)
     # The first guess is that at any.
     cfg.objective.distill.kind, cfg.objective.distill.temperature = Distillation.HARD, 1.0
-    assert teacher.read(cfg, source, 96).cache is not None
+    assert opened(cfg, source, 96).rows is not None
     with pytest.raises(UserError, match=f"cache_teacher --config=FILE --out={top} --top_k=3$"):
-        teacher.read(cfg, source, 97)
+        opened(cfg, source, 97)
 
 
 @pytest.mark.parametrize("name", ["full", "top"])
@@ -211,16 +223,16 @@ def test_rows_that_the_teacher_never_said_are_noticed(
     shutil.copytree(request.getfixturevalue(name), tmp_path / "cache")
     cfg = config(weights, tmp_path / "cache")
     source = build_lib.open_train(cfg)
-    teacher.read(cfg, source, 96)
+    opened(cfg, source, 96)
     cache = cache_lib.read(tmp_path / "cache")
     rows = cache.rows(np.arange(90, 96))
     key = LOGITS if name == "full" else REST
     cache.write(90, {**rows, key: rows[key] + rows[key].dtype.type(0.1)})
     noted(cache, 96)
     with pytest.raises(UserError, match="does not hold what the teacher says: at position 9"):
-        teacher.read(cfg, source, 96)
+        opened(cfg, source, 96)
     cfg.objective.distill.weights = "ckpt:gone"
-    assert teacher.read(cfg, source, 96).digest == cache.weights
+    assert opened(cfg, source, 96).digest == cache.weights
 
 
 @pytest.mark.parametrize("key", [TOP, INDEX, REST])
@@ -232,17 +244,17 @@ def test_one_bit_anywhere_is_noticed(
     cfg = config("ckpt:gone", tmp_path / "cache")
     source = build_lib.open_train(cfg)
     noted(cache_lib.read(tmp_path / "cache"), 32, 64, 96)
-    teacher.read(cfg, source, 96)
+    opened(cfg, source, 96)
     file = tmp_path / "cache" / f"{key}.bin"
     data = bytearray(file.read_bytes())
     data[len(data) * 33 // 96] ^= 1  # in the first of two blocks
     file.write_bytes(data)
     match = f"{key}.bin is damaged somewhere in positions 32 to 63; write the cache again"
     with pytest.raises(UserError, match=match):
-        teacher.read(cfg, source, 96)
+        opened(cfg, source, 96)
     with pytest.raises(UserError, match=match):
         write_cache.write(config(weights), tmp_path / "cache", top_k=3)
-    assert teacher.read(cfg, source, 32).cache is not None  # a run that does not need it
+    assert opened(cfg, source, 32).rows is not None  # a run that does not need it
 
 
 def test_another_batch_size_leaves_noted_rows(weights: str, full: Path, tmp_path: Path) -> None:
@@ -299,7 +311,7 @@ def test_damage_is_noticed(full: Path, tmp_path: Path) -> None:
     (tmp_path / "cut" / f"{LOGITS}.bin").write_bytes(b"")
     with pytest.raises(UserError, match="missing or cut"):
         cache_lib.read(tmp_path / "cut")
-    (tmp_path / "cut" / workdir.CACHE).write_text("{")
+    (tmp_path / "cut" / cache_lib.RECORD).write_text("{")
     with pytest.raises(UserError, match="cannot be read"):
         cache_lib.read(tmp_path / "cut")
 
@@ -326,12 +338,12 @@ def test_every_process_reads_its_own_rows(
     cfg = config(weights, full)
     mesh, source = sharding.make_mesh(cfg.mesh), build_lib.open_train(cfg)
     cache = cache_lib.read(full)
-    whole = next(device_batches(cfg, source, mesh, 2, cache))
+    whole = next(batches_of(cfg, source, mesh, cache))
     np.testing.assert_array_equal(whole[LOGITS], cache.rows(np.arange(32, 48))[LOGITS])
     own = np.array([0, 1, 6, 7, 8, 15])  # in several runs, as a host's chips lie in a torus
     monkeypatch.setattr(sharding, "batch_rows", lambda mesh, batch_size: own)
     monkeypatch.setattr(sharding, "global_batch", lambda batch, mesh, batch_size: batch)
-    part = next(device_batches(cfg, source, mesh, 2, cache))
+    part = next(batches_of(cfg, source, mesh, cache))
     assert set(part) == set(whole)
     for key, value in part.items():
         np.testing.assert_array_equal(value, np.asarray(whole[key])[own])
@@ -363,9 +375,9 @@ def test_the_command(weights: str, tmp_path: Path, capsys: pytest.CaptureFixture
     lines = said.splitlines()
     assert lines[0].startswith("32 images, 12 bytes each: 384 B in ")
     assert lines[-1].endswith(f"--config.objective.distill.cache={tmp_path / 'cache'}")
-    record = json.loads((tmp_path / "cache" / workdir.CACHE).read_text())
+    record = json.loads((tmp_path / "cache" / cache_lib.RECORD).read_text())
     assert record["stream"]["objective.distill.teacher.image_size"] == [24]
     # All is there: nothing is written again.
-    before = (tmp_path / "cache" / workdir.CACHE).stat().st_mtime_ns
+    before = (tmp_path / "cache" / cache_lib.RECORD).stat().st_mtime_ns
     assert run(out, *plain, "--top_k=2")[0] == 0
-    assert (tmp_path / "cache" / workdir.CACHE).stat().st_mtime_ns == before
+    assert (tmp_path / "cache" / cache_lib.RECORD).stat().st_mtime_ns == before

@@ -16,7 +16,7 @@ from vit_jax.data import DataConfig, MixConfig, Partner
 from vit_jax.durations import Clock
 from vit_jax.errors import UserError
 from vit_jax.losses import Loss
-from vit_jax.objectives import SupervisedConfig
+from vit_jax.objectives import Supervised, SupervisedConfig
 from vit_jax.optim import OptimConfig, make_optimizer
 from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib

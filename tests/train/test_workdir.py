@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import errno
 import os
 import signal
 import socket
@@ -9,7 +10,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from vit_jax.errors import UserError
+from vit_jax.errors import IO_ERROR, UserError
 from vit_jax.train import workdir
 
 HOLD = """
@@ -80,6 +81,16 @@ def test_place_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write"), workdir.lock(tmp_path / "file" / "run"):
         pass
+
+
+def test_what_the_machine_lacks_has_a_status_of_its_own(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(args[0]))
+
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(UserError, match="Too many open files") as caught, workdir.lock(tmp_path):
+        pass
+    assert caught.value.status == IO_ERROR
 
 
 def test_finished(tmp_path):

@@ -185,6 +185,10 @@ def _status(failure: BaseException, argv: Sequence[str]) -> int:
         if error.errno in _NO_ROOM:
             tell(f"{what}{error.strerror}; make room, then start the same command again", argv)
             return errors.IO_ERROR
+        if error.errno in errors.MACHINE:
+            reason = f"{error.strerror} (errno {error.errno})"
+            tell(f"{what}{reason}; mend that, then start the same command again", argv)
+            return errors.IO_ERROR
         # Of a path that a user named, wherever it is first looked at.
         if error.errno in (errno.ENAMETOOLONG, errno.EACCES) and what:
             tell(f"{what}{error.strerror}", argv)

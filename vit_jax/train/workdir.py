@@ -15,8 +15,12 @@ import jax
 
 from vit_jax.checkpoints import DIRECTORY as CHECKPOINTS
 from vit_jax.checkpoints.paths import check_path
+<<<<<<< HEAD
 from vit_jax.distill.cache import RECORD
 from vit_jax.errors import UserError
+=======
+from vit_jax.errors import IO_ERROR, MACHINE, UserError
+>>>>>>> main
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -63,7 +67,9 @@ def lock(workdir: Path, *, cache: bool = False) -> Iterator[None]:
         workdir.mkdir(parents=True, exist_ok=True)
         file = open(workdir / _LOCK, "a+", encoding="utf-8")  # noqa: SIM115  (open while locked)
     except OSError as error:
-        raise UserError(f"cannot write to {name} {workdir}: {error.strerror}") from None
+        refusal = UserError(f"cannot write to {name} {workdir}: {error.strerror}")
+        refusal.status = IO_ERROR if error.errno in MACHINE else refusal.status
+        raise refusal from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
