@@ -15,12 +15,8 @@ import jax
 
 from vit_jax.checkpoints import DIRECTORY as CHECKPOINTS
 from vit_jax.checkpoints.paths import check_path
-<<<<<<< HEAD
 from vit_jax.distill.cache import RECORD
-from vit_jax.errors import UserError
-=======
 from vit_jax.errors import IO_ERROR, MACHINE, UserError
->>>>>>> main
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
