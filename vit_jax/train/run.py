@@ -204,7 +204,8 @@ class Run:
     def _restore_best(self, at: Position) -> Position:
         """Restore the best checkpoint of a run that stops early, and run every evaluation."""
         opened = self.opened
-        jax.tree.map(lambda leaf: leaf.delete(), at.state)  # free it before restoring the best checkpoint
+        # Free it before restoring the best checkpoint.
+        jax.tree.map(lambda leaf: leaf.delete(), at.state)
         abstract = build_lib.abstract_state(opened.parts, opened.mesh)
         while (best := self.checkpoints.best_step()) is not None:
             try:
