@@ -45,11 +45,12 @@ def seconds_per_step(
     from vit_jax.checkpoints.checkpointer import Checkpointer
     from vit_jax.objectives import Batch
     from vit_jax.train import build, early_stop, loop, stop
+    from vit_jax.train.begin import Opened, Position
     from vit_jax.train.broken import Broken
     from vit_jax.train.clock import Clock, Stage
     from vit_jax.train.meter import Meter
     from vit_jax.train.progress import Progress
-    from vit_jax.train.stages import Stages
+    from vit_jax.train.run import Run
     from vit_jax.train.state import TrainState
     from vit_jax.train.stragglers import Stragglers
     from vit_jax.train.writers import make_writer
@@ -58,7 +59,7 @@ def seconds_per_step(
     cfg.evals, cfg.checkpoint.keep_best = {}, 0
     cfg.duration = cfg.checkpoint.every = f"{steps} steps"
     size = cfg.data.batch_size
-    mesh = sharding.make_mesh(cfg.mesh)
+    mesh, source = sharding.make_mesh(cfg.mesh), build.open_train(cfg)
     parts = build.build(cfg, num_examples=size)
     rng = np.random.default_rng(0)
     arrays = {
@@ -68,7 +69,7 @@ def seconds_per_step(
 
     def count(state: TrainState, frozen: Any, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
         del frozen
-        names = jax.eval_shape(step, parts.abstract, parts.frozen, batch)[1]
+        names = jax.eval_shape(step, parts.abstract, {}, batch)[1]
         metrics = {name: jnp.zeros(()) for name in names}
         return dataclasses.replace(state, step=state.step + 1), metrics
 
@@ -84,26 +85,31 @@ def seconds_per_step(
         clock = Clock(now)
         writer = make_writer(cfg.log, place)
         with jax.set_mesh(mesh), Progress(steps, size) as progress, stop.Stop() as stopped:
-            stages = Stages(
+            opened = Opened(
                 cfg=cfg,
-                parts=parts,
-                mesh=mesh,
+                place=place,
+                clock=clock,
+                source=source,
+                splits={},
                 evaluators={},
+                mesh=mesh,
+                parts=parts,
+            )
+            run = Run(
+                opened=opened,
+                metadata={},
                 checkpoints=Checkpointer(place / "checkpoints", cfg.checkpoint),
                 meter=Meter(cfg.faults, lambda step, loss: None),
                 broken=Broken(0, str),
-                clock=clock,
                 stragglers=Stragglers(),
                 writer=writer,
                 progress=progress,
-                metadata={},
-                place=place,
-                images_at_peak=None,
+                examples_at_peak=None,
             )
-            state = build.init_state(cfg, parts, mesh)
-            clock.switch(Stage.OTHER)
             tally = early_stop.resume(cfg.checkpoint, {})
-            loop.train(stages, state, 0, parts.frozen, stream(), tally, stopped, None)
+            begin = Position(build.init_state(cfg, parts, mesh), 0, {}, tally)
+            clock.switch(Stage.OTHER)
+            loop.train(run, begin, {}, stream(), stopped, None)
         writer.close()
         spent = clock.seconds()
         return sum(spent[s] for s in (Stage.DATA, Stage.STEP, Stage.OTHER)) / (steps - 1)

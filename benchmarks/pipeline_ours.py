@@ -43,7 +43,9 @@ def make(
         transform=data.TransformConfig(crop=data.Crop.INCEPTION, flip=True),
     )
     source = data.open_source(cfg.name)
-    stream = data.train_batches(source, cfg, image_size=(224, 224), channels=3, seed=0)
+    stream = data.train_batches(
+        source, cfg, views=data.one_view(cfg.transform, (224, 224), 3), seed=0
+    )
     next(stream)
     return {}, lambda: timed(stream, batches, batch_size)
 
@@ -55,7 +57,7 @@ def make_digits(batches: int) -> tuple[dict[str, Any], Callable[[], Turn]]:
 
     cfg = get_config().data
     source = data.open_source(cfg.name, cfg.data_dir, cfg.train_split, cache=cfg.cache)
-    stream = data.train_batches(source, cfg, image_size=(8, 8), channels=1, seed=0)
+    stream = data.train_batches(source, cfg, views=data.one_view(cfg.transform, (8, 8), 1), seed=0)
     for _ in range(len(source) // cfg.batch_size + 2):  # fills the cache
         next(stream)
     return {}, lambda: timed(stream, 100 * batches, cfg.batch_size)

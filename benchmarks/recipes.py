@@ -49,8 +49,8 @@ class Run(NamedTuple):
         get_config = importlib.import_module(f"configs.{module}").get_config
         config = get_config(*[arm] if arm else [])
         config.seed = seed
-        distill = config.objective.distill
-        for node in (config.init, distill):
+        distill = getattr(config.objective, "distill", None)
+        for node in (config.init, *([distill] if distill else [])):
             node.weights = node.weights.replace("ckpt:runs/", f"ckpt:{root}/")
         return config
 

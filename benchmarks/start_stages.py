@@ -47,7 +47,9 @@ def digits(stage: _Stages) -> None:
     parts = stage("build", lambda: build.build(cfg, len(source)))
     with jax.set_mesh(mesh):
         state = stage("init", lambda: jax.block_until_ready(build.init_state(cfg, parts, mesh)))
-        stream = batches.device_batches(cfg, source, mesh, 0)
+        stream = batches.device_batches(
+            cfg.data, parts.objective, source, mesh, seed=cfg.seed, start=0
+        )
         batch = stage("first batch", lambda: next(stream))
         compiled = _compile(stage, build.compile_step(parts, mesh), state, {}, batch)
         stage("first step", lambda: jax.block_until_ready(compiled(state, {}, batch)))

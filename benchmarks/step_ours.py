@@ -48,11 +48,11 @@ def make(
     mesh = sharding.make_mesh(cfg.mesh)
     parts = build.build(cfg, num_examples=batch_size)
     height, width, channels = models.input_shape(model)
-    forward_flops = flops.forward_flops(parts.module, (height, width), channels)
+    forward_flops = flops.forward_flops(parts.objective.module, (height, width), channels)
     with jax.set_mesh(mesh):
         state = build.init_state(cfg, parts, mesh)
         train_step = build.compile_step(parts, mesh)
-        predict = jax.jit(parts.predict)
+        predict = jax.jit(parts.objective.predictors["logits"])
         batch = sharding.global_batch(random_batch(model, batch_size), mesh, batch_size=batch_size)
         num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
 
@@ -68,7 +68,7 @@ def make(
         variables, out = {"params": state.params, **state.model_state}, None
         with jax.set_mesh(mesh):
             for _ in range(count):
-                out = predict(variables, batch["image"])
+                out = predict(variables, batch)
             jax.block_until_ready(out)
 
     kind = mesh.devices.flat[0].device_kind

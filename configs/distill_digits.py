@@ -14,7 +14,8 @@ Published: none.
 
 from vit_jax.config import Config
 from vit_jax.data import MixConfig
-from vit_jax.objectives import Distillation, DistillConfig
+from vit_jax.distill import Distillation, TeacherConfig
+from vit_jax.objectives import taught
 from vit_jax.recipes import choose, digits
 
 _HARD = {"kind": Distillation.HARD, "alpha": 0.5}
@@ -30,9 +31,8 @@ RUNS = {
 def get_config(way: str = "token") -> Config:
     student, fields = RUNS[choose("way to distil", way, RUNS)]
     config = digits.digits(student())
-    config.objective.distill = DistillConfig(
-        teacher=digits.regnet(), weights="ckpt:runs/regnet_digits", **fields
-    )
+    by = TeacherConfig(teacher=digits.regnet(), weights="ckpt:runs/regnet_digits", **fields)
+    config.objective = taught(config.objective, by)
     if way == "unmixed":
         config.data.mix = MixConfig()
     return config

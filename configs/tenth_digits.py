@@ -23,8 +23,9 @@ from typing import NamedTuple
 
 from vit_jax.config import Config
 from vit_jax.data import Crop, MixConfig, TransformConfig
+from vit_jax.distill import Distillation, TeacherConfig
 from vit_jax.models import ModelConfig
-from vit_jax.objectives import Distillation, DistillConfig
+from vit_jax.objectives import taught
 from vit_jax.recipes import choose, digits
 
 WITH_TOKEN, CONVIT, TEACHER = digits.deit(), digits.convit(), digits.resnet()
@@ -36,7 +37,7 @@ class Arm(NamedTuple):
 
     model: ModelConfig = VIT
     augmented: bool = True
-    distill: DistillConfig | None = None
+    distill: TeacherConfig | None = None
     split: str = "train[:144]"
 
 
@@ -47,12 +48,12 @@ RUNS = {
     "convit_plain": Arm(model=CONVIT, augmented=False),
     "teacher": Arm(model=TEACHER),
     "teacher_plain": Arm(model=TEACHER, augmented=False),
-    "distilled": Arm(model=WITH_TOKEN, distill=DistillConfig(kind=Distillation.KL)),
-    "distilled_hard": Arm(model=WITH_TOKEN, distill=DistillConfig(kind=Distillation.HARD)),
+    "distilled": Arm(model=WITH_TOKEN, distill=TeacherConfig(kind=Distillation.KL)),
+    "distilled_hard": Arm(model=WITH_TOKEN, distill=TeacherConfig(kind=Distillation.HARD)),
     "distilled_plain": Arm(
-        augmented=False, distill=DistillConfig(kind=Distillation.KL, temperature=4.0)
+        augmented=False, distill=TeacherConfig(kind=Distillation.KL, temperature=4.0)
     ),
-    "unlabelled": Arm(distill=DistillConfig(kind=Distillation.KL, alpha=1.0), split="train[:1293]"),
+    "unlabelled": Arm(distill=TeacherConfig(kind=Distillation.KL, alpha=1.0), split="train[:1293]"),
 }
 
 
@@ -64,9 +65,8 @@ def get_config(name: str = "augmented") -> Config:
         config.data.transform, config.data.mix = TransformConfig(crop=Crop.RESIZE), MixConfig()
     if arm.distill:
         teacher = dataclasses.replace(TEACHER)
-        config.objective.distill = dataclasses.replace(
-            arm.distill, teacher=teacher, weights="ckpt:runs/tenth_teacher"
-        )
+        by = dataclasses.replace(arm.distill, teacher=teacher, weights="ckpt:runs/tenth_teacher")
+        config.objective = taught(config.objective, by)
     config.optim.warmup, config.duration = "5%", "900 steps"
     config.evals["val"].every = config.checkpoint.every = "20%"
     return config

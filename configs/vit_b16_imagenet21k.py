@@ -17,10 +17,10 @@ import math
 from vit_jax import models
 from vit_jax.config import CheckpointConfig, Config, LogConfig
 from vit_jax.data import DataConfig, MixConfig
-from vit_jax.evals import EvalConfig
+from vit_jax.evals import ClassifyEval
 from vit_jax.losses import Loss
 from vit_jax.models import DType
-from vit_jax.objectives import ObjectiveConfig
+from vit_jax.objectives import SupervisedConfig
 from vit_jax.optim import MomentDtype, OptimConfig
 from vit_jax.recipes import google
 
@@ -49,10 +49,10 @@ def get_config() -> Config:
             clip_norm=1.0,
             mu_dtype=MomentDtype.BFLOAT16,
         ),
-        objective=ObjectiveConfig(loss=Loss.SIGMOID),
+        objective=SupervisedConfig(loss=Loss.SIGMOID),
         duration="300 epochs",
         evals={
-            "val": EvalConfig(
+            "val": ClassifyEval(
                 split="train[:51200]", every="10 epochs", transform=evals["val"].transform
             )
         },

@@ -26,7 +26,7 @@ from vit_jax.cli import flags
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.models import BiTConfig, RegNetConfig, SwinConfig, pair
-from vit_jax.objectives import Distillation
+from vit_jax.objectives import DistillConfig
 from vit_jax.optim import Schedule
 from vit_jax.train.loop import fit
 from vit_jax.train.writers import read_jsonl
@@ -68,11 +68,13 @@ RUNS = [
 
 def shrink(cfg: Config) -> Config:
     """Keep every choice of the recipe; cut its sizes."""
-    digits, teacher = cfg.data.name == "digits", cfg.objective.distill.teacher
+    digits = cfg.data.name == "digits"
     num_classes = len(cfg.data.classes) or (10 if digits else 3)
-    same_size = teacher.image_size == cfg.model.image_size
+    native = cfg.model.image_size
     cfg.model = shrink_model(cfg.model, num_classes=num_classes)
-    if cfg.objective.distill.kind is not Distillation.NONE:
+    if isinstance(cfg.objective, DistillConfig):
+        teacher = cfg.objective.distill.teacher
+        same_size = teacher.image_size == native
         fields: dict[str, Any] = {"image_size": cfg.model.image_size} if same_size else {}
         if isinstance(teacher, RegNetConfig):
             fields["depth"] = 6  # so that it has four stages, as timm's
@@ -127,8 +129,8 @@ def place(cfg: Config, folder: Path, tmp_path: Path) -> Config:
             changes["image_size"] = tuple(3 * side for side in pair(cfg.model.patch, "patch"))
         before = dataclasses.replace(cfg.model, **changes)
         cfg.init.weights = write_weights(cfg.init.weights.split(":")[0], before, tmp_path / "init")
-    distill = cfg.objective.distill
-    if distill.weights:
+    distill = getattr(cfg.objective, "distill", None)
+    if distill is not None:
         kind = distill.weights.split(":")[0]
         distill.weights = write_weights(kind, distill.teacher, tmp_path / "teacher")
     return cfg
@@ -158,7 +160,7 @@ def choices(cfg: Config) -> tuple[frozenset[tuple[Any, ...]], int]:
     tree = config_json.flatten(config_json.to_json(cfg))
     numbers = sum(value not in (0, "", [], False) for value in tree.values())
     family, distilled = tree["model.family"], bool(tree.get("model.distilled"))
-    taught = cfg.objective.distill.kind is not Distillation.NONE
+    taught = isinstance(cfg.objective, DistillConfig)
     # A teacher is heard by the one head that there is, or by the second, or that one hears labels.
     made = {(family,), ("heads", distilled, taught)}
     made |= {(family, name, choice(name)) for name in _OF_FAMILY if choice(name)}

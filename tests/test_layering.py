@@ -19,7 +19,9 @@ LEVELS = [
     # The drawing that evaluations and training need takes numbers, no model and no run.
     {"sharding", "visual.figures", "visual.curve", "visual.confusion"},
     {"models", "data", "optim", "checkpoints"},
-    {"objectives", "weights", "evals", "analysis", "aot"},
+    {"weights", "evals", "analysis", "aot"},
+    {"distill"},
+    {"objectives"},
     {"config"},
     {"config_json", "recipes"},
     {"train", "inference"},

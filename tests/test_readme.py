@@ -26,6 +26,7 @@ from vit_jax import data, evals, models, objectives, optim, sharding, trees
 from vit_jax.__main__ import main as verb_main
 from vit_jax.analysis import flops
 from vit_jax.cli.train import main as train_main
+from vit_jax.distill import TeacherConfig
 from vit_jax.field_names import check_path
 from vit_jax.train.writers import read_jsonl
 from vit_jax.weights.config import InitConfig
@@ -442,8 +443,9 @@ def test_every_config_field_is_documented() -> None:
         config_lib.FaultsConfig,
         data.DataConfig,
         data.TransformConfig,
-        evals.EvalConfig,
-        objectives.ObjectiveConfig,
+        *evals.EVALUATORS,
+        *objectives.OBJECTIVES,
+        TeacherConfig,
         optim.OptimConfig,
         sharding.MeshConfig,
         InitConfig,

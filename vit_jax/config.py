@@ -5,19 +5,20 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping
+from typing import Any
 
-from vit_jax import data, errors, evals, faults, models, objectives, optim, sharding
+from vit_jax import data, errors, faults, models, optim, sharding
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.data import DataConfig
 from vit_jax.data.checks import check_pad
 from vit_jax.durations import Clock
 from vit_jax.errors import UserError
-from vit_jax.evals import EvalConfig
+from vit_jax.evals import EVALUATORS, EvalConfig
 from vit_jax.faults import FaultsConfig
-from vit_jax.fields import conform, group, value
+from vit_jax.fields import annotations, conform, group, value
 from vit_jax.models import ModelConfig, ViTConfig
 from vit_jax.models.layers.attention import AttentionImpl, check_target
-from vit_jax.objectives import ObjectiveConfig
+from vit_jax.objectives import ObjectiveConfig, SupervisedConfig
 from vit_jax.optim import OptimConfig
 from vit_jax.reduction import ReduceDType
 from vit_jax.sharding import MeshConfig
@@ -65,7 +66,7 @@ class Config:
     model: ModelConfig = group(ViTConfig)
     data: DataConfig = group(DataConfig)
     optim: OptimConfig = group(OptimConfig)
-    objective: ObjectiveConfig = group(ObjectiveConfig)
+    objective: ObjectiveConfig = group(SupervisedConfig)
     duration: str = "90 epochs"
     evals: dict[str, EvalConfig] = group(dict, free=True)
     mesh: MeshConfig = group(MeshConfig, free=True)
@@ -109,17 +110,22 @@ def check(cfg: Config) -> None:
     optim.validate(cfg.optim)
     if models.growth(cfg.model) is not None:
         optim.check_width(cfg.optim)
-    objectives.validate(cfg.objective)
-    objectives.check_effect(cfg.objective, cfg.model, cfg.data.mix)
-    objectives.check_teacher(cfg.objective.distill, cfg.model, cfg.data)
+    _check_head(cfg)
+    cfg.objective.check(cfg.model, cfg.data)
     steps, size = cfg.accum_steps, cfg.data.batch_size
     if size % steps:
         raise UserError(f"accum_steps={steps} must divide data.batch_size={size}")
+    if steps > 1 and not cfg.objective.splits_batch:
+        raise UserError(
+            f"accum_steps={steps} would cut the batch, whose examples "
+            f"{type(cfg.objective).__name__} compares with each other; set accum_steps=1, and use "
+            "mesh.fsdp or model.remat=full to save memory"
+        )
     init_config.validate(cfg.init)
     for name in cfg.evals:
         if not re.fullmatch(r"[a-z0-9_]+", name) or name in ("train", "perf"):
             raise UserError(f"evals.{name}: use a-z, 0-9 and _, and neither 'train' nor 'perf'")
-        evals.validate(cfg.evals[name], name)
+        _check_eval(cfg.evals[name], name, cfg.objective)
     _check_checkpoint(cfg)
     faults.validate(cfg.faults)
     # Durations are read once without knowing the data, so that a typo dies here.
@@ -130,10 +136,43 @@ def check(cfg: Config) -> None:
 
 def check_types(cfg: Config) -> None:
     """Bring every value to its field's annotation, in place, and check its range (`conform`)."""
-    teacher = getattr(getattr(cfg.objective, "distill", None), "teacher", None)
-    models.refuse_name(cfg.model, f"model={cfg.model!r}")
-    models.refuse_name(teacher, f"objective.distill.teacher={teacher!r}")
+    _refuse_names(cfg, "")
     conform(cfg)
+
+
+def _refuse_names(node: Any, path: str) -> None:
+    """Refuse the name of a model where its config belongs, wherever a config holds a model."""
+    kinds = annotations(type(node))
+    for field in dataclasses.fields(node):
+        value = getattr(node, field.name)
+        if kinds[field.name] is ModelConfig:
+            models.refuse_name(value, f"{path}{field.name}={value!r}")
+        elif dataclasses.is_dataclass(value):
+            _refuse_names(value, f"{path}{field.name}.")
+
+
+def _check_head(cfg: Config) -> None:
+    """Refuse a head that the objective does not train, or none for one that it does."""
+    if cfg.objective.uses_labels and cfg.model.num_classes == 0:
+        raise UserError("model.num_classes=0 is a model without a head; set the number of classes")
+    if not cfg.objective.uses_labels and cfg.model.num_classes:
+        raise UserError(
+            f"{type(cfg.objective).__name__} trains no head; set model.num_classes=0, not "
+            f"{cfg.model.num_classes}"
+        )
+
+
+def _check_eval(evaluation: EvalConfig, name: str, objective: ObjectiveConfig) -> None:
+    """Refuse an evaluation out of range, or one of logits that the objective does not train."""
+    if not evaluation.asks:
+        kinds = ", ".join(kind.__name__ for kind in EVALUATORS)
+        raise UserError(f"evals.{name} is a {type(evaluation).__name__}; take one of {kinds}")
+    if evaluation.asks == "logits" and objective.head_loss is None:
+        raise UserError(
+            f"evals.{name} classifies, and {type(objective).__name__} trains no head; take "
+            "LossEval, KNNEval, FewShotEval or LinearEval"
+        )
+    evaluation.check(f"evals.{name}")
 
 
 def _check_checkpoint(cfg: Config) -> None:
@@ -146,7 +185,7 @@ def _check_checkpoint(cfg: Config) -> None:
         f"{name}{suffix}/{key}": ev.every
         for name, ev in cfg.evals.items()
         for suffix in (("", "_ema") if cfg.ema_decay else ("",))
-        for key in ("loss", "top1", "top5")
+        for key in ev.metrics
     }
     measured = [metric for metric, every in periods.items() if every]
     if keeping.patience and not measured:
@@ -189,7 +228,7 @@ def check_kernel(cfg: Config) -> None:
 
 def check_classes(cfg: Config, num_classes: int) -> None:
     """Refuse a head whose width is not the dataset's number of classes."""
-    if cfg.model.num_classes != num_classes:
+    if cfg.objective.uses_labels and cfg.model.num_classes != num_classes:
         raise UserError(
             f"model.num_classes={cfg.model.num_classes}, but {cfg.data.name} has {num_classes} "
             f"classes; add --config.model.num_classes={num_classes}"

@@ -2,36 +2,31 @@
 """A run's config as JSON: written beside its checkpoints, read back, compared with a later one."""
 
 import dataclasses
-import json
-from collections.abc import Mapping
+import typing
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from vit_jax import models, trees
+from vit_jax import models
 from vit_jax.config import Config
-from vit_jax.errors import UserError
-from vit_jax.evals import EvalConfig
-from vit_jax.fields import annotations, conformed, is_free
-from vit_jax.objectives import Distillation
+from vit_jax.errors import UserError, unknown
+from vit_jax.evals import EVALUATORS, ClassifyEval, EvalConfig
+from vit_jax.fields import annotations, conformed, flatten, is_free, plain
+from vit_jax.models import ModelConfig
+from vit_jax.objectives import OBJECTIVES, DistillConfig, ObjectiveConfig, SupervisedConfig
+
+Tree = dict[str, Any]
+
+# The classes that a field of each of these may have.
+_FAMILIES: dict[type, Iterable[type]] = {
+    ModelConfig: models.FAMILIES,
+    ObjectiveConfig: OBJECTIVES,
+    EvalConfig: EVALUATORS,
+}
 
 
-def to_json(cfg: Config) -> dict[str, Any]:
-    """Return the config as plain JSON values, with the model's class name under model.family.
-
-    A teacher is written likewise, and only where there is one.
-    """
-    tree = json.loads(json.dumps(dataclasses.asdict(cfg)))
-    tree["model"] = {"family": type(cfg.model).__name__, **tree["model"]}
-    distill = tree["objective"]["distill"]
-    if cfg.objective.distill.kind is Distillation.NONE:
-        tree["objective"]["distill"] = {"kind": distill["kind"]}
-    else:
-        family = type(cfg.objective.distill.teacher).__name__
-        distill["teacher"] = {"family": family, **distill["teacher"]}
-    return tree
-
-
-# Fields that an older version wrote under another name.
-_RENAMED = {"data.mixup_alpha": "data.mix.mixup_alpha"}
+def to_json(cfg: Config) -> Tree:
+    """Return the config as plain JSON values, with the class of model and objective as "family"."""
+    return plain(cfg)
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -39,39 +34,63 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
     A field that the version which wrote `old` did not have was at its default.
     """
-    defaults = Config(model=models.from_json({"family": new["model"]["family"]}))
-    was = {_RENAMED.get(key, key): value for key, value in flatten(old).items()}
-    after = flatten(new)
-    distill = "objective.distill."
-    kinds = {tree.get(f"{distill}kind", "none") for tree in (was, after)}
-    if Distillation.NONE in kinds:  # a teacher more or less is one change, not one a field
+    old, new = upgraded(old), upgraded(new)
+    was, after = flatten(old), flatten(new)
+    for prefix in _other_families(was, after):  # one change, not one for each field
         was, after = (
-            {k: v for k, v in tree.items() if not k.startswith(distill) or k == f"{distill}kind"}
+            {k: v for k, v in tree.items() if not k.startswith(prefix) or k == f"{prefix}family"}
             for tree in (was, after)
         )
-    else:
-        family = {"family": new["objective"]["distill"]["teacher"]["family"]}
-        defaults.objective.distill.kind = Distillation(was[f"{distill}kind"])
-        defaults.objective.distill.teacher = models.from_json(family)
-    before = {**flatten(to_json(defaults)), **was}
+    defaults = _defaults(new)
+    before = {**flatten(plain(defaults)), **was}
     if not after["faults.skip_spikes"]:  # then spikes are only logged
         before["faults.spike_sigmas"] = after["faults.spike_sigmas"]
     return [
         f"{key}: {before.get(key, 'absent')!r} -> {after.get(key, 'absent')!r}"
-        for key in sorted(before.keys() | after.keys())
+        for key in sorted(was.keys() | after.keys())
         if before.get(key) != after.get(key) and not is_free(defaults, key)
     ]
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return {"optim.lr": 0.001, ...} of a `to_json` tree."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{key}.")
+def _other_families(was: Tree, after: Tree) -> list[str]:
+    """Return the prefixes, "model." and so on, below which two configs have different classes."""
+    both = (was.keys() & after.keys()) - {"model.family"}
+    keys = [key for key in both if key.endswith(".family") and was[key] != after[key]]
+    return [key.removesuffix("family") for key in keys]
+
+
+def _defaults(tree: Mapping[str, Any]) -> Config:
+    """Return a config of the same classes with every field at its default."""
+
+    def bare(node: Any) -> Any:
+        if not isinstance(node, dict):
+            return None
+        inside = {key: bare(value) for key, value in node.items()}
+        family = {"family": node["family"]} if "family" in node else {}
+        return family | {key: value for key, value in inside.items() if value}
+
+    return _build(Config, bare(tree), "")
+
+
+def upgraded(tree: Mapping[str, Any]) -> Tree:
+    """Return a tree that an earlier version wrote as this version would write it."""
+    tree = {**tree}
+    objective = dict(tree.get("objective", {}))
+    if "family" not in objective:  # objectives had one class, which had a teacher of kind "none"
+        teacher = objective.pop("distill", {})
+        if teacher.get("kind", "none") == "none":
+            objective = {"family": SupervisedConfig.__name__, **objective}
         else:
-            flat[prefix + key] = value
-    return flat
+            objective = {"family": DistillConfig.__name__, **objective, "distill": teacher}
+    tree["objective"] = objective
+    tree["evals"] = {
+        name: {"family": ClassifyEval.__name__, **values}
+        for name, values in tree.get("evals", {}).items()
+    }
+    data = dict(tree.get("data", {}))
+    if "mixup_alpha" in data:
+        data["mix"] = {"mixup_alpha": data.pop("mixup_alpha"), **data.get("mix", {})}
+    return {**tree, "data": data}
 
 
 def from_json(saved: Mapping[str, Any]) -> Config:
@@ -80,28 +99,31 @@ def from_json(saved: Mapping[str, Any]) -> Config:
     Raises:
         UserError: a field or choice that this version does not have.
     """
-    flat = {_RENAMED.get(key, key): value for key, value in flatten(saved).items()}
-    tree = trees.nest({key.replace(".", "/"): value for key, value in flat.items()})
-    cfg = Config(model=models.from_json(tree.pop("model")))
-    for name, values in tree.pop("evals", {}).items():
-        cfg.evals[name] = EvalConfig()
-        _fill(cfg.evals[name], values, f"evals.{name}.")
-    teacher = tree.get("objective", {}).get("distill", {}).pop("teacher", None)
-    if teacher is not None:
-        cfg.objective.distill.teacher = models.from_json(teacher)
-    _fill(cfg, tree, "")
-    return cfg
+    return _build(Config, upgraded(saved), "")
 
 
-def _fill(node: Any, tree: Mapping[str, Any], path: str) -> None:
-    kinds = annotations(type(node))
+def _build(kind: Any, tree: Mapping[str, Any], path: str) -> Any:
+    """Make a dataclass of `kind`, or of the class that the tree names, of a tree."""
+    tree = dict(tree)
+    if kind in _FAMILIES:
+        classes = {cls.__name__: cls for cls in _FAMILIES[kind]}
+        family = str(tree.pop("family", None))
+        if family not in classes:
+            raise unknown(f"family of {path.rstrip('.')}", family, classes)
+        kind = classes[family]
+    kinds, values = annotations(kind), {}
     for name, value in tree.items():
         if name not in kinds:
             raise UserError(
                 f"the run was saved with a config field {path}{name} that this version does not "
                 "have; use the version that trained it"
             )
-        if dataclasses.is_dataclass(kinds[name]):
-            _fill(getattr(node, name), value, f"{path}{name}.")
+        of, inner = kinds[name], f"{path}{name}."
+        if dataclasses.is_dataclass(of):
+            values[name] = _build(of, value, inner)
+        elif typing.get_origin(of) is dict:
+            each = typing.get_args(of)[1]
+            values[name] = {k: _build(each, item, f"{inner}{k}.") for k, item in value.items()}
         else:
-            setattr(node, name, conformed(kinds[name], path + name, value))
+            values[name] = conformed(of, path + name, value)
+    return kind(**values)

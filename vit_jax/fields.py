@@ -263,3 +263,32 @@ def _check_numbers(name: str, value: Any) -> None:
 def _wrong(kind: Any, name: str, value: Any, default: Any) -> UserError:
     of_type = "" if isinstance(value, tuple) else f" ({type(value).__name__})"
     return UserError(f"{name}={brief(value)}{of_type} must be {words(kind, default, value)}")
+
+
+def plain(node: Any) -> Any:
+    """Return a value of a config as JSON has it: dicts, lists, strings and numbers.
+
+    A config of one of several classes, a model's or an objective's, names its own under "family".
+    """
+    if isinstance(node, dict):
+        return {key: plain(value) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [plain(value) for value in node]
+    if isinstance(node, enum.Enum):
+        return node.value
+    if not dataclasses.is_dataclass(node):
+        return node
+    one_of_several = any(map(dataclasses.is_dataclass, type(node).__mro__[1:]))
+    family = {"family": type(node).__name__} if one_of_several else {}
+    return family | {f.name: plain(getattr(node, f.name)) for f in dataclasses.fields(node)}
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return {"optim.lr": 0.001, ...} for what `plain` returns."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

@@ -29,7 +29,7 @@ B, D, F = 32, 8, 64
 KERNEL = D * F * 4  # bytes of one kernel
 
 
-def loss(params, frozen, model_state, batch, rng):
+def loss(params, frozen, kept, batch, rng):
     """A two-layer perceptron named after a block's, so that the sharding rules apply."""
     hidden = jnp.sin(batch["x"] @ params["fc1"]["kernel"])
     if frozen is not None:
@@ -43,7 +43,9 @@ def state(tx=None):
         "fc2": {"kernel": jax.ShapeDtypeStruct((F, D), jnp.float32)},
     }
     opt_state = jax.eval_shape((tx or optax.adamw(1e-3)).init, params)
-    return SimpleNamespace(params=params, model_state={}, opt_state=opt_state, ema=params)
+    return SimpleNamespace(
+        params=params, model_state={}, opt_state=opt_state, ema=params, objective=None
+    )
 
 
 def sharded(state, mesh, num_devices):

@@ -122,7 +122,8 @@ def top1(trained: Any) -> float:
     source = data.open_source("digits", "", "test[:200]", classes=cfg.data.classes)
     hits = []
     for i in range(len(source)):
-        encoded, label = source.read(i)
+        example = source.read(i)
+        encoded, label = example["image"], example["label"]
         pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_GRAYSCALE)[..., None]
         view = data.evaluation_view(pixels, cfg.evals["test"].transform, trained.image_size)
         image = (view[None].astype(np.float32) / 255 - 0.5) / 0.5
@@ -152,7 +153,8 @@ def test_which_images(run):
 def test_a_folder_with_the_classes_in_another_order(run, tmp_path, capsys):
     source = data.open_source("digits", "", "train[400:440]")
     for i in range(len(source)):
-        encoded, label = source.read(i)
+        example = source.read(i)
+        encoded, label = example["image"], example["label"]
         if label in (0, 1, 4):
             file = tmp_path / "d" / "test" / str(label) / f"{i}.png"
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -31,7 +31,7 @@ from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.cli import serve
 from vit_jax.config import Config
 from vit_jax.data import Crop, TransformConfig
-from vit_jax.evals import EvalConfig
+from vit_jax.evals import ClassifyEval
 from vit_jax.inference import page
 from vit_jax.models.layers.pool import Pool
 
@@ -90,7 +90,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("runs") / "colors"
     cfg = Config(model=MODEL)
     cfg.data.mean, cfg.data.std = (0.0,), (1.0,)
-    cfg.evals = {"val": EvalConfig(transform=TransformConfig(crop=Crop.RESIZE))}
+    cfg.evals = {"val": ClassifyEval(transform=TransformConfig(crop=Crop.RESIZE))}
     metadata = {"config": config_json.to_json(cfg), "class_names": NAMES}
     checkpoints = Checkpointer(place / "checkpoints", CheckpointConfig())
     state = dataclasses.replace(runs.make_state(MODEL, 1234), params=color_params())

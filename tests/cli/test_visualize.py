@@ -74,7 +74,7 @@ def test_the_tiles_are_those_of_the_pipeline_and_of_the_step(config, files, draw
         *(f"draw {i}" for i in range(1, 5)),
     ]
     plain = next(iter(config.evals.values())).transform
-    with data.eval_batches(source, plain, batch_size=2, image_size=(16, 16), channels=3) as stream:
+    with data.eval_batches(source, data.one_view(plain, (16, 16), 3), batch_size=2) as stream:
         evaluated = next(stream)["image"]
     for row, image in zip(rows, evaluated, strict=True):
         np.testing.assert_array_equal(row[0].image, image)
@@ -91,7 +91,11 @@ def test_the_tiles_are_those_of_the_pipeline_and_of_the_step(config, files, draw
     assert [len(row) for row in drawn["batches"]] == [4, 4, 4]
     config.data.batch_size, config.data.num_workers = 4, 0
     with data.train_batches(
-        source, config.data, image_size=(16, 16), channels=3, seed=3, start_step=1
+        source,
+        config.data,
+        views=data.one_view(config.data.transform, (16, 16), 3),
+        seed=3,
+        start_step=1,
     ) as stream:
         batch = next(stream)
     erased = []

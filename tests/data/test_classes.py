@@ -43,12 +43,12 @@ def test_records_are_read_once_at_opening_and_what_is_cached_never_again(tfds_di
     assert (subset.num_classes, subset.class_names) == (3, ("7", "2", "5"))
     assert not subset.multi_label
     whole = data.open_source("digits", str(tfds_dir), "train[:200]")
-    wanted = [whole.read(int(i))[0] for i in kept]
+    wanted = [whole.read(int(i))["image"] for i in kept]
     reads.clear()
     found = [subset.read(i) for i in range(len(subset))]
     assert reads == ({} if cache else dict.fromkeys(kept.tolist(), 1))
-    assert [image for image, _ in found] == wanted
-    assert [(7, 2, 5)[label] for _, label in found] == digits[kept].tolist()
+    assert [example["image"] for example in found] == wanted
+    assert [(7, 2, 5)[x["label"]] for x in found] == digits[kept].tolist()
     assert subset.example_id(3) == f"digits[train[:200]] record {kept[3]}"
     assert subset.name == "digits[train[:200]], 3 of 10 classes"
     copy = pickle.loads(pickle.dumps(subset))
@@ -67,7 +67,7 @@ def test_a_folder_is_not_read_at_opening(folder, monkeypatch):
     files = [subset.example_id(i) for i in range(len(subset))]
     assert len(files) == 8 + 9
     for i, file in enumerate(files):
-        assert f"/{subset.class_names[subset.read(i)[1]]}/" in file
+        assert f"/{subset.class_names[subset.read(i)['label']]}/" in file
     monkeypatch.setattr(FolderSource, "read", refuse)  # all in memory now
     subset.read(0)
 
@@ -75,7 +75,9 @@ def test_a_folder_is_not_read_at_opening(folder, monkeypatch):
 def test_a_subset_is_batched_like_any_source(folder):
     source = data.open_source(f"folder:{folder}", classes=(2, 0))
     cfg = data.DataConfig(batch_size=17)
-    with data.train_batches(source, cfg, image_size=(8, 8), channels=1, seed=0) as batches:
+    with data.train_batches(
+        source, cfg, views=data.one_view(cfg.transform, (8, 8), 1), seed=0
+    ) as batches:
         batch = next(batches)
     assert sorted(batch["index"]) == list(range(17))
     assert np.bincount(batch["label"]).tolist() == [8, 9]
@@ -107,17 +109,17 @@ def test_training_and_evaluations_on_the_same_dataset_keep_the_same_classes(tfds
         model=ViTConfig(num_classes=5),
         data=data.DataConfig(data_dir=str(tfds_dir), classes=(9, 1, 3, 5, 7)),
         evals={
-            "test": evals.EvalConfig(split="test"),
-            "named": evals.EvalConfig(split="test[:50]", dataset="digits"),
+            "test": evals.ClassifyEval(split="test"),
+            "named": evals.ClassifyEval(split="test[:50]", dataset="digits"),
         },
     )
     train = build.open_train(cfg)
     assert train.class_names == ("9", "1", "3", "5", "7")
     sources = build.open_evals(cfg, train)  # refuses other classes
-    assert len(sources["test"]) == np.isin(load_digits().target[1437:], cfg.data.classes).sum()
-    assert sources["named"].class_names == train.class_names
-    other = evals.EvalConfig(split="train", dataset=f"folder:{folder}")
-    assert evals.open_split(other, cfg.data).num_classes == 4
+    assert len(sources["test"][""]) == np.isin(load_digits().target[1437:], cfg.data.classes).sum()
+    assert sources["named"][""].class_names == train.class_names
+    other = evals.ClassifyEval(split="train", dataset=f"folder:{folder}")
+    assert evals.open_splits(other, cfg.data)[""].num_classes == 4
     cfg.data.cache = True
     cached = build.open_train(cfg)
     assert isinstance(cached._source, CachedSource)
@@ -127,4 +129,4 @@ def test_a_folder_knows_its_labels_cached_or_not(folder):
     for cache in (False, True):
         source = data.open_source(f"folder:{folder}", cache=cache)
         assert source.labels is not None
-        assert source.labels.tolist() == [source.read(i)[1] for i in range(len(source))]
+        assert source.labels.tolist() == [source.read(i)["label"] for i in range(len(source))]

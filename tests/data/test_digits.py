@@ -23,7 +23,8 @@ def test_pixels_labels_and_order_are_scikit_learns(tfds_dir):
         assert len(source) == len(wanted)
         assert source.class_names == tuple("0123456789")
         for i in (0, 1, len(wanted) // 2, len(wanted) - 1):
-            data, label = source.read(i)
+            example = source.read(i)
+            data, label = example["image"], example["label"]
             levels = decode(data, 1).reshape(64) * (16 / 255)
             assert label == labels[wanted[i]]
             np.testing.assert_allclose(levels, images[wanted[i]], atol=0.04)

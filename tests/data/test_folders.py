@@ -17,7 +17,7 @@ from vit_jax.errors import UserError
 def test_class_ids_come_from_the_union_of_the_splits(folder):
     train, val = (open_source(f"folder:{folder}", split=split) for split in ("train", "val"))
     assert train.class_names == val.class_names == ("cat", "dog", "emu", "owl")
-    assert sorted(label for _, label in map(val.read, range(5))) == [1, 1, 1, 3, 3]
+    assert sorted(val.read(i)["label"] for i in range(5)) == [1, 1, 1, 3, 3]
     assert not train.multi_label
 
 
@@ -33,7 +33,8 @@ def test_every_file_type_is_found_and_read_back(folder):
     ids = [source.example_id(i) for i in range(24)]
     assert {i.rsplit(".")[-1] for i in ids} == {"jpg", "JPEG", "png", "webp"}
     for i in range(24):
-        data, label = source.read(i)
+        example = source.read(i)
+        data, label = example["image"], example["label"]
         assert f"/{source.class_names[label]}/" in ids[i]
         assert decode(data, 3).shape[2] == 3
 
@@ -46,7 +47,7 @@ def test_slices_are_mixed_over_classes_and_make_a_partition(folder):
     ids = [[source.example_id(i) for i in range(len(source))] for source in (whole, head, tail)]
     assert ids[0] == ids[1] + ids[2]
     assert len(head) == 12
-    assert {label for _, label in map(head.read, range(12))} == {0, 1, 2}
+    assert {head.read(i)["label"] for i in range(12)} == {0, 1, 2}
     assert len(open_source(f"folder:{folder}", split="train+val[:2]")) == 26
 
 
@@ -117,7 +118,7 @@ def test_what_is_no_file_is_no_image(tmp_path):
 def test_a_name_of_two_lines_is_told_in_one(tmp_path):
     source = open_source(write(tmp_path, "train/cat/two\nlines.png"))
     assert source.example_id(0) == repr(str(tmp_path / "train" / "cat" / "two\nlines.png"))
-    assert source.read(0) == (b"x", 0)
+    assert source.read(0) == {"image": b"x", "label": 0}
 
 
 @pytest.fixture
@@ -143,7 +144,7 @@ if os.getuid() == 0:  # who may read all
     os.setuid(65534)
 try:
     source = data.open_source(sys.argv[1])
-    print([source.read(i)[1] for i in range(len(source))])
+    print([source.read(i)["label"] for i in range(len(source))])
 except (UserError, OSError) as error:
     print(type(error).__name__, error)
 """

@@ -21,6 +21,7 @@ from vit_jax.data import (
     TransformConfig,
     batch_spec,
     eval_batches,
+    one_view,
     open_source,
     ops,
     train_batches,
@@ -41,7 +42,9 @@ def take(source, count, *, transform=RANDOM, batch_size=10, size=(32, 32), chann
     fields = {k: options.pop(k) for k in names if k in options}
     cfg = DataConfig(batch_size=batch_size, transform=transform, **fields)
     options = {"seed": 0, **options}
-    with train_batches(source, cfg, image_size=size, channels=channels, **options) as batches:
+    with train_batches(
+        source, cfg, views=one_view(cfg.transform, size, channels), **options
+    ) as batches:
         return list(itertools.islice(batches, count))
 
 
@@ -66,7 +69,8 @@ def reference(photos):
 def plainly(source, index, position, cfg, size, channels):
     """One example of seed 0, a step at a time, with a generator of its own and nothing kept."""
     rng = np.random.Generator(np.random.Philox(key=np.array([0, position], np.uint64)))
-    data, label = source.read(index)
+    example = source.read(index)
+    data, label = example["image"], example["label"]
     image = decode(data, channels, exact=False)
     if cfg.crop in (Crop.INCEPTION, Crop.RANDOM_RESIZED):
         sample = ops.inception_box if cfg.crop is Crop.INCEPTION else ops.random_resized_box
@@ -134,7 +138,7 @@ def test_a_small_data_set_is_read_and_decoded_once(
     monkeypatch.setattr(source, "read", count("read", source.read))
     monkeypatch.setattr(transform_lib, "decode", count("decode", decode))
     monkeypatch.setattr(ops, "resize", count("resize", ops.resize))
-    options = {"image_size": (16, 16), "channels": 1}
+    options = {"views": one_view(cfg, (16, 16), 1)}
     data_cfg = DataConfig(batch_size=24, transform=cfg, prefetch=1, num_threads=1)
     with train_batches(source, data_cfg, seed=0, **options) as batches:
         for _ in range(2):
@@ -162,7 +166,7 @@ def test_each_epoch_holds_every_example_once_in_its_own_order(reference):
 
 def test_labels_and_pixels_belong_to_the_index(tfds_dir):
     source = open_source("digits", str(tfds_dir), "train")
-    everything = eval_batches(source, AS_IS, batch_size=len(source), image_size=(8, 8), channels=1)
+    everything = eval_batches(source, one_view(AS_IS, (8, 8), 1), batch_size=len(source))
     with everything:
         stored = next(everything)
     for batch in take(source, 3, transform=AS_IS, size=(8, 8), channels=1, batch_size=64):
@@ -205,7 +209,9 @@ def test_batches_do_not_depend_on_threads(photos, reference, repeated, num_threa
 
 def test_batches_do_not_depend_on_worker_processes_which_end_with_the_iterator(photos, repeated):
     cfg = DataConfig(batch_size=10, transform=RANDOM, num_workers=2, num_threads=2, repeats=3)
-    batches = train_batches(photos, cfg, image_size=(32, 32), channels=3, seed=0, start_step=3)
+    batches = train_batches(
+        photos, cfg, views=one_view(cfg.transform, (32, 32), 3), seed=0, start_step=3
+    )
     same(list(itertools.islice(batches, 5)), repeated[3:])
     assert len(multiprocessing.active_children()) == 2
     batches.close()
@@ -248,10 +254,8 @@ def test_evaluation_counts_every_example_once(photos, batch_size, process_count)
     for i in range(process_count):
         with eval_batches(
             photos,
-            TransformConfig(),
+            one_view(TransformConfig(), (16, 16), 1),
             batch_size=batch_size,
-            image_size=(16, 16),
-            channels=1,
             rows=np.arange(i, batch_size, process_count),
         ) as batches:
             shares.append(list(batches))
@@ -262,7 +266,7 @@ def test_evaluation_counts_every_example_once(photos, batch_size, process_count)
     assert sorted(index[mask == 1]) == list(range(24))
     assert (index[mask == 0] == -1).all()
     for i, one in zip(index[mask == 1], label[mask == 1], strict=True):
-        assert one == photos.read(int(i))[1]
+        assert one == photos.read(int(i))["label"]
     for batch in rows:
         assert not batch["image"][batch["mask"] == 0].any()
 
@@ -272,12 +276,11 @@ def test_evaluation_decodes_exactly_and_training_fast(photo, tmp_path):
         (tmp_path / split / "cat").mkdir(parents=True)
         (tmp_path / split / "cat" / "a.jpg").write_bytes(encode(photo[:64, :64], "JPEG"))
     source = open_source(f"folder:{tmp_path}", split="val")
-    options = {"batch_size": 1, "image_size": (64, 64), "channels": 3}
-    with eval_batches(source, AS_IS, **options) as batches:
+    with eval_batches(source, one_view(AS_IS, (64, 64), 3), batch_size=1) as batches:
         exact = next(batches)["image"][0]
     (fast,) = take(source, 1, transform=AS_IS, size=(64, 64), batch_size=1)
-    np.testing.assert_array_equal(exact, decode(source.read(0)[0], 3, exact=True))
-    np.testing.assert_array_equal(fast["image"][0], decode(source.read(0)[0], 3, exact=False))
+    np.testing.assert_array_equal(exact, decode(source.read(0)["image"], 3, exact=True))
+    np.testing.assert_array_equal(fast["image"][0], decode(source.read(0)["image"], 3, exact=False))
     assert (exact != fast["image"][0]).any()
 
 
@@ -293,19 +296,19 @@ def test_policies_fill_with_the_mean_of_the_data(photos, monkeypatch):
 
 def test_a_random_transform_is_refused_for_evaluation(photos):
     with pytest.raises(UserError, match="transform draws at random"):
-        eval_batches(photos, RANDOM, batch_size=4, image_size=(16, 16), channels=3)
+        eval_batches(photos, one_view(RANDOM, (16, 16), 3), batch_size=4)
 
 
 def test_the_spec_is_what_comes(photos, tfds_dir):
     for source, channels in ((photos, 3), (open_source("digits", str(tfds_dir), "test"), 1)):
-        fields = {"batch_size": 6, "image_size": (16, 16), "channels": channels}
+        views = one_view(TransformConfig(), (16, 16), channels)
         cfg = DataConfig(batch_size=6, transform=TransformConfig())
-        with train_batches(source, cfg, image_size=(16, 16), channels=channels, seed=0) as batches:
+        with train_batches(source, cfg, views=views, seed=0) as batches:
             train = next(batches)
-        with eval_batches(source, TransformConfig(), **fields) as batches:
+        with eval_batches(source, views, batch_size=6) as batches:
             evaluation = next(batches)
         for batch, masked in ((train, False), (evaluation, True)):
-            spec = batch_spec(source, masked=masked, **fields)
+            spec = batch_spec(source, batch_size=6, views=views, masked=masked)
             for name in () if masked else ("broken", "reason"):  # which stay on the host
                 assert len(batch.pop(name)) == 6
             assert {k: (v.shape, v.dtype) for k, v in spec.items()} == {
@@ -361,7 +364,7 @@ def test_an_error_of_opencv_is_one_line(photos, monkeypatch):
 def test_closing_ends_the_threads_at_once(photos):
     before = set(threading.enumerate())
     cfg = DataConfig(batch_size=8, transform=RANDOM, num_threads=3)
-    batches = train_batches(photos, cfg, image_size=(64, 64), channels=3, seed=0)
+    batches = train_batches(photos, cfg, views=one_view(cfg.transform, (64, 64), 3), seed=0)
     next(batches)
     start = time.monotonic()
     batches.close()

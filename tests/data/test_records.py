@@ -68,9 +68,9 @@ def test_multi_label_records_give_multi_hot_rows_and_the_stored_bytes(tagged, ph
     source = open_source("tagged", str(tagged), "train")
     assert source.multi_label
     assert source.class_names == ("sky", "sea", "sun")
-    labels = [source.read(i)[1] for i in range(4)]
+    labels = [source.read(i)["label"] for i in range(4)]
     np.testing.assert_array_equal(labels, [[1, 0, 0], [1, 0, 1], [0, 0, 0], [0, 1, 1]])
-    assert source.read(1)[0] == encode(photo[1:41, :50], "JPEG", quality=95)
+    assert source.read(1)["image"] == encode(photo[1:41, :50], "JPEG", quality=95)
 
 
 def test_a_source_survives_pickling(tagged, tfds_dir):
@@ -78,10 +78,11 @@ def test_a_source_survives_pickling(tagged, tfds_dir):
         open_source("tagged", str(tagged), "train", cache=True),
         open_source("digits", str(tfds_dir), "train[10:20]"),
     ):
-        image, label = source.read(3)
+        example = source.read(3)
+        image, label = example["image"], example["label"]
         copy = pickle.loads(pickle.dumps(source))
-        assert copy.read(3)[0] == image
-        np.testing.assert_array_equal(copy.read(3)[1], label)
+        assert copy.read(3)["image"] == image
+        np.testing.assert_array_equal(copy.read(3)["label"], label)
         assert (copy.name, copy.class_names, len(copy)) == (
             source.name,
             source.class_names,
@@ -169,8 +170,8 @@ def test_a_dataset_without_labels_says_so(tmp_path, photo):
 
 def test_the_cache_reads_each_example_once(tfds_dir):
     source = open_source("digits", str(tfds_dir), "test", cache=True)
-    assert source.read(5)[0] is source.read(5)[0]
-    assert decode(source.read(5)[0], 1).shape == (8, 8, 1)
+    assert source.read(5)["image"] is source.read(5)["image"]
+    assert decode(source.read(5)["image"], 1).shape == (8, 8, 1)
 
 
 @pytest.mark.parametrize("name", ["digits", "tagged"])

@@ -11,8 +11,9 @@ from PIL import Image
 
 from vit_jax import data, sharding
 from vit_jax.data import imagenet, open_source
+from vit_jax.data.sources import Labelled
 from vit_jax.errors import UserError
-from vit_jax.evals import EvalConfig, make_evaluator
+from vit_jax.evals import ClassifyEval, Context, create
 from vit_jax.evals.classes import align
 
 SYNSETS = tuple(imagenet.names_by_synset())
@@ -66,17 +67,18 @@ def real(tmp_path_factory):
 
 def summary(source, guesses, devices=1):
     """Score a model that answers image i, whose pixels are i, with guesses[i]."""
-    evaluation = make_evaluator(
-        EvalConfig(transform=data.TransformConfig(crop=data.Crop.RESIZE)),
-        data.DataConfig(batch_size=2),
-        source,
+    context = Context(
+        data=data.DataConfig(batch_size=2),
+        sources={"": source},
         image_size=(4, 4),
         channels=3,
         mesh=sharding.make_mesh(sharding.MeshConfig(), jax.devices()[:devices]),
     )
+    cfg = ClassifyEval(transform=data.TransformConfig(crop=data.Crop.RESIZE))
+    evaluation = create(cfg, context)
 
-    def predict(variables, image):
-        return 9 * jax.nn.one_hot(variables[image[:, 0, 0, 0]], source.num_classes)
+    def predict(variables, batch):
+        return 9 * jax.nn.one_hot(variables[batch["image"][:, 0, 0, 0]], source.num_classes)
 
     return evaluation.scores(predict, np.array(guesses)).summary()
 
@@ -89,17 +91,16 @@ def test_real_counts_any_label_and_leaves_out_images_without(real, devices):
     assert summary(real, [0, 7, 3, 6, 0], devices)["top1"] == 2 / 3
 
 
-class Tags:
+class Tags(Labelled):
     """A source with several labels per image."""
 
     name, class_names, multi_label, labels = "tags", ("sky", "sea", "sun"), True, None
-    num_classes = 3
 
     def __len__(self):
         return 1
 
     def read(self, index):
-        return b"", np.array([1, 1, 0], np.uint8)
+        return {"image": b"", "label": np.array([1, 1, 0], np.uint8)}
 
     def example_id(self, index):
         return "tag"
@@ -111,7 +112,7 @@ class Tags:
 def test_several_labels_in_another_order():
     source = align(Tags(), ("sun", "rain", "sky", "sea"))
     assert source.multi_label
-    np.testing.assert_array_equal(source.read(0)[1], [0, 0, 1, 1])
+    np.testing.assert_array_equal(source.read(0)["label"], [0, 0, 1, 1])
 
 
 @pytest.fixture
@@ -131,8 +132,10 @@ def folder(tmp_path):
 def labels(source):
     """Return each image's label by its brightness, and check what is known without reading."""
     examples = [source.read(i) for i in range(len(source))]
-    assert source.labels.tolist() == [label for _, label in examples]
-    found = {int(np.array(Image.open(io.BytesIO(image)))[0, 0, 0]): k for image, k in examples}
+    assert source.labels.tolist() == [example["label"] for example in examples]
+    found = {
+        int(np.array(Image.open(io.BytesIO(x["image"])))[0, 0, 0]): x["label"] for x in examples
+    }
     return [found[i] for i in sorted(found)]
 
 

@@ -12,16 +12,19 @@ import pytest
 
 from vit_jax import data, sharding
 from vit_jax.errors import UserError
-from vit_jax.evals import Classify, EvalConfig, make_evaluator, open_split
+from vit_jax.evals import Classify, ClassifyEval, Context, create, open_splits
 from vit_jax.evals.passes import keep_passes
 from vit_jax.losses import Loss
 
 NUM_EXAMPLES, NUM_CLASSES = 37, 7
 
 
-def lookup(variables, image):
+def lookup(variables, batch):
     """Predict example i's logits from a table: pixel (0, 0) of its image holds i."""
-    return variables["table"][image[:, 0, 0, 0]]
+    return variables["table"][batch["image"][:, 0, 0, 0]]
+
+
+LOOKUP = {"logits": lookup}
 
 
 @pytest.fixture
@@ -66,7 +69,7 @@ def test_known_answers(table, labels, batch_size, num_devices):
     logits = table.astype(np.float64)
     log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     order = np.argsort(-logits, axis=1)
-    metrics = evaluator(labels, batch_size, num_devices).run(lookup, {"table": table})
+    metrics = evaluator(labels, batch_size, num_devices).run(LOOKUP, {"table": table})
     assert metrics["num_examples"] == NUM_EXAMPLES
     assert metrics["top1"] == sum(order[i, 0] == y for i, y in enumerate(labels)) / NUM_EXAMPLES
     assert metrics["top5"] == sum(y in order[i, :5] for i, y in enumerate(labels)) / NUM_EXAMPLES
@@ -79,14 +82,14 @@ def test_multi_hot_and_sigmoid(table, num_devices):
     labels = (np.random.default_rng(2).random((NUM_EXAMPLES, NUM_CLASSES)) < 0.3).astype(np.uint8)
     order = np.argsort(-table, axis=1)
     p = 1 / (1 + np.exp(-table.astype(np.float64)))
-    metrics = evaluator(labels, 8, num_devices, loss=Loss.SIGMOID).run(lookup, {"table": table})
+    metrics = evaluator(labels, 8, num_devices, loss=Loss.SIGMOID).run(LOOKUP, {"table": table})
     rows = [i for i in range(NUM_EXAMPLES) if labels[i].any()]
     assert 0 < NUM_EXAMPLES - len(rows) == NUM_EXAMPLES - metrics["num_examples"]
     assert metrics["top1"] == sum(labels[i, order[i, 0]] for i in rows) / len(rows)
     assert metrics["top5"] == sum(labels[i, order[i, :5]].any() for i in rows) / len(rows)
     binary = -np.where(labels, np.log(p), np.log(1 - p))[rows].sum() / len(rows)
     assert metrics["loss"] == pytest.approx(binary, rel=1e-6)
-    mean = evaluator(labels, 8, num_devices, loss=Loss.BCE).run(lookup, {"table": table})
+    mean = evaluator(labels, 8, num_devices, loss=Loss.BCE).run(LOOKUP, {"table": table})
     assert mean["loss"] == pytest.approx(binary / NUM_CLASSES, rel=1e-6)
 
 
@@ -103,39 +106,39 @@ def test_softmax_of_multi_hot_sums_over_labels(table):
     labels[:, :2] = 1
     logits = table.astype(np.float64)
     log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    metrics = evaluator(labels, 8, 1).run(lookup, {"table": table})
+    metrics = evaluator(labels, 8, 1).run(LOOKUP, {"table": table})
     assert metrics["loss"] == pytest.approx(-log_p[:, :2].sum() / NUM_EXAMPLES, rel=1e-6)
 
 
 def test_sigmoid_of_class_ids(table, labels):
     hot = np.eye(NUM_CLASSES, dtype=np.uint8)[labels]
-    by_id = evaluator(labels, 8, 1, loss=Loss.SIGMOID).run(lookup, {"table": table})
-    by_row = evaluator(hot, 8, 1, loss=Loss.SIGMOID).run(lookup, {"table": table})
+    by_id = evaluator(labels, 8, 1, loss=Loss.SIGMOID).run(LOOKUP, {"table": table})
+    by_row = evaluator(hot, 8, 1, loss=Loss.SIGMOID).run(LOOKUP, {"table": table})
     assert by_id == by_row
 
 
 def test_fewer_than_five_classes(labels):
     table = np.tile(np.float32([3, 2, 1]), (NUM_EXAMPLES, 1))
-    metrics = evaluator(labels % 3, 8, 1).run(lookup, {"table": table})
+    metrics = evaluator(labels % 3, 8, 1).run(LOOKUP, {"table": table})
     assert metrics["top5"] == 1
     assert metrics["top1"] == (labels % 3 == 0).sum() / NUM_EXAMPLES
 
 
 def test_bitwise_repeatable(table, labels):
-    runs = [evaluator(labels, 5, 8).run(lookup, {"table": table}) for _ in range(2)]
+    runs = [evaluator(labels, 5, 8).run(LOOKUP, {"table": table}) for _ in range(2)]
     assert runs[0] == runs[1]
 
 
 def test_compiles_once_per_predict_function(table, labels):
     traces = []
 
-    def predict(variables, image):
-        traces.append(image.shape)
-        return lookup(variables, image)
+    def predict(variables, batch):
+        traces.append(batch["image"].shape)
+        return lookup(variables, batch)
 
     evaluation = evaluator(labels, 3, 8)
-    evaluation.run(predict, {"table": table})
-    evaluation.run(predict, {"table": table + 1})
+    evaluation.run({"logits": predict}, {"table": table})
+    evaluation.run({"logits": predict}, {"table": table + 1})
     assert traces == [(8, 2, 2, 3)]  # 3 does not divide over 8 devices, 8 does
 
 
@@ -155,7 +158,7 @@ def test_results_are_fetched_late_but_not_hoarded(table, labels, monkeypatch):
 
     monkeypatch.setattr(Classify, "_fetch", spy)
     Classify(batches=stream, batch_size=4, mesh=mesh_of(1), class_names=[]).run(
-        lookup, {"table": table}
+        LOOKUP, {"table": table}
     )
     assert events[:6] == ["batch"] * 4 + ["fetch", "batch"]
     assert events.count("fetch") == events.count("batch") == 10
@@ -165,7 +168,7 @@ def test_results_are_fetched_late_but_not_hoarded(table, labels, monkeypatch):
 def test_refuses_labels_without_an_output(table, labels, bad):
     labels[5] = bad
     with pytest.raises(UserError, match="no output"):
-        evaluator(labels, 8, 1, name="test").run(lookup, {"table": table})
+        evaluator(labels, 8, 1, name="test").run(LOOKUP, {"table": table})
 
 
 def test_ignores_labels_of_padding(table, labels):
@@ -175,8 +178,8 @@ def test_ignores_labels_of_padding(table, labels):
             yield batch
 
     evaluation = Classify(batches=stream, batch_size=8, mesh=mesh_of(8), class_names=[])
-    plain = evaluator(labels, 8, 8).run(lookup, {"table": table})
-    assert evaluation.run(lookup, {"table": table}) == plain
+    plain = evaluator(labels, 8, 8).run(LOOKUP, {"table": table})
+    assert evaluation.run(LOOKUP, {"table": table}) == plain
 
 
 def test_closes_the_stream_when_something_fails(table, labels):
@@ -189,25 +192,25 @@ def test_closes_the_stream_when_something_fails(table, labels):
     labels[0] = -1
     evaluation = Classify(batches=stream, batch_size=1, mesh=mesh_of(1), class_names=[])
     with pytest.raises(UserError):
-        evaluation.run(lookup, {"table": table})
+        evaluation.run(LOOKUP, {"table": table})
     assert streams[0].gi_frame is None  # closed before its end
 
 
 def test_refuses_multi_hot_of_another_width(table):
     with pytest.raises(UserError, match=r"model\.num_classes"):
-        evaluator(np.ones((3, 4), np.uint8), 8, 1).run(lookup, {"table": table})
+        evaluator(np.ones((3, 4), np.uint8), 8, 1).run(LOOKUP, {"table": table})
 
 
 def test_refuses_an_empty_split(table):
     with pytest.raises(UserError, match="no examples"):
-        evaluator(np.zeros(0, np.int32), 8, 1).run(lookup, {"table": table})
+        evaluator(np.zeros(0, np.int32), 8, 1).run(LOOKUP, {"table": table})
 
 
 def test_loss_is_summed_in_double_precision(labels):
     """A float32 running sum of these losses would lose the small ones."""
     table = np.zeros((NUM_EXAMPLES, NUM_CLASSES), np.float32)
     table[0, labels[0]] = -1e8
-    metrics = evaluator(labels, 1, 1).run(lookup, {"table": table})
+    metrics = evaluator(labels, 1, 1).run(LOOKUP, {"table": table})
     small = float(jnp.float32(math.log(NUM_CLASSES)))
     wanted = (1e8 + (NUM_EXAMPLES - 1) * small) / NUM_EXAMPLES
     assert metrics["loss"] == pytest.approx(wanted, rel=1e-11)
@@ -216,7 +219,7 @@ def test_loss_is_summed_in_double_precision(labels):
 def test_report_covers_outputs_beyond_the_splits_classes(tmp_path, labels):
     table = np.zeros((NUM_EXAMPLES, 12), np.float32)
     table[:, 11] = 1
-    evaluator(labels, 8, 1).run(lookup, {"table": table}, report_dir=tmp_path / "val")
+    evaluator(labels, 8, 1).run(LOOKUP, {"table": table}, report_dir=tmp_path / "val")
     lines = (tmp_path / "val" / "per_class.csv").read_text().splitlines()
     assert lines[1].split(",")[0] == "c0"
     assert lines[1].split(",")[-2] == "class 11"
@@ -225,9 +228,14 @@ def test_report_covers_outputs_beyond_the_splits_classes(tmp_path, labels):
 
 def test_no_report_of_several_labels(tmp_path, table, capsys):
     labels = np.ones((NUM_EXAMPLES, NUM_CLASSES), np.uint8)
-    evaluator(labels, 8, 1, name="val").run(lookup, {"table": table}, report_dir=tmp_path / "r")
+    evaluator(labels, 8, 1, name="val").run(LOOKUP, {"table": table}, report_dir=tmp_path / "r")
     assert "several labels" in capsys.readouterr().out
     assert not (tmp_path / "r").exists()
+
+
+def context(cfg, data_cfg, mesh):
+    sources, size = open_splits(cfg, data_cfg), {"image_size": (4, 4), "channels": 3}
+    return Context(data=data_cfg, sources=sources, mesh=mesh, **size)
 
 
 @pytest.mark.parametrize("batch_size", [0, 5, 64])
@@ -239,46 +247,38 @@ def test_real_images_from_a_folder(tmp_path, batch_size):
             file.parent.mkdir(parents=True, exist_ok=True)
             cv2.imwrite(str(file), np.full((6, 6, 3), 100 * k, np.uint8))
     transform = data.TransformConfig(crop=data.Crop.RESIZE)
-    cfg = EvalConfig(split="val", batch_size=batch_size, transform=transform)
+    cfg = ClassifyEval(split="val", batch_size=batch_size, transform=transform, report=True)
     data_cfg = data.DataConfig(name=f"folder:{tmp_path}", batch_size=4)
-    evaluation = make_evaluator(
-        cfg,
-        data_cfg,
-        open_split(cfg, data_cfg),
-        image_size=(4, 4),
-        channels=3,
-        mesh=mesh_of(8),
-    )
+    evaluation = create(cfg, context(cfg, data_cfg, mesh_of(8)))
 
-    def predict(variables, image):
-        return jax.nn.one_hot(image[:, 0, 0, 0] // 100 // variables["wrong_from"], 3)
+    def predict(variables, batch):
+        return jax.nn.one_hot(batch["image"][:, 0, 0, 0] // 100 // variables["wrong_from"], 3)
 
-    metrics = evaluation.run(predict, {"wrong_from": 2}, tmp_path / "report")
+    metrics = evaluation.run({"logits": predict}, {"wrong_from": 2}, tmp_path / "report")
     # Classes 0, 1, 2 are predicted as 0, 0, 1.
     assert (metrics["num_examples"], metrics["top1"], metrics["top5"]) == (12, 1 / 3, 1)
     rows = (tmp_path / "report" / "per_class.csv").read_text().splitlines()
     assert rows[2].startswith("shade1,4,0.0000")
     assert rows[2].endswith("shade0,4")
     shutil.rmtree(tmp_path / "val")  # a small split is read and decoded once
-    assert evaluation.run(predict, {"wrong_from": 2}) == metrics
+    assert evaluation.run({"logits": predict}, {"wrong_from": 2}) == metrics
 
 
 def test_a_split_too_large_for_memory_is_read_anew(tmp_path, monkeypatch):
     (tmp_path / "val" / "dog").mkdir(parents=True)
     cv2.imwrite(str(tmp_path / "val" / "dog" / "0.png"), np.zeros((6, 6, 3), np.uint8))
     monkeypatch.setattr(data, "MAX_CACHED_BYTES", 4 * 4 * 3 - 1)
-    cfg = EvalConfig(split="val", transform=data.TransformConfig(crop=data.Crop.RESIZE))
+    cfg = ClassifyEval(split="val", transform=data.TransformConfig(crop=data.Crop.RESIZE))
     data_cfg = data.DataConfig(name=f"folder:{tmp_path}", batch_size=1)
-    shape = {"image_size": (4, 4), "channels": 3, "mesh": mesh_of(1)}
-    evaluation = make_evaluator(cfg, data_cfg, open_split(cfg, data_cfg), **shape)
+    evaluation = create(cfg, context(cfg, data_cfg, mesh_of(1)))
 
-    def predict(variables, image):
-        return jax.nn.one_hot(image[:, 0, 0, 0], 1)
+    def predict(variables, batch):
+        return jax.nn.one_hot(batch["image"][:, 0, 0, 0], 1)
 
-    evaluation.run(predict, {})
+    evaluation.run({"logits": predict}, {})
     shutil.rmtree(tmp_path / "val")
     with pytest.raises(UserError, match="not a readable image"):
-        evaluation.run(predict, {})
+        evaluation.run({"logits": predict}, {})
 
 
 class Shared(np.ndarray):

@@ -5,19 +5,23 @@ import pytest
 
 from vit_jax import data
 from vit_jax.errors import UserError
-from vit_jax.evals import EvalConfig, validate
+from vit_jax.evals import ClassifyEval, FewShotEval, KNNEval
 
 
 @pytest.mark.parametrize(
     ("cfg", "message"),
     [
-        (EvalConfig(every="soon"), "soon"),
-        (EvalConfig(batch_size=-1), "batch_size=-1"),
-        (EvalConfig(transform=data.TransformConfig(flip=True)), "at random"),
-        (EvalConfig(transform=data.TransformConfig(crop_ratio=2.0)), "crop_ratio"),
+        (ClassifyEval(every="soon"), "soon"),
+        (ClassifyEval(batch_size=-1), "batch_size=-1"),
+        (KNNEval(k=()), "evals.val.k="),
+        (KNNEval(temperature=0.0), "evals.val.temperature"),
+        (FewShotEval(shots=(0,)), "evals.val.shots"),
+        (FewShotEval(l2=0.0), "evals.val.l2"),
+        (ClassifyEval(transform=data.TransformConfig(flip=True)), "at random"),
+        (ClassifyEval(transform=data.TransformConfig(crop_ratio=2.0)), "crop_ratio"),
     ],
 )
 def test_validate_names_the_field(cfg, message):
     with pytest.raises(UserError, match=message):
-        validate(cfg, "val")
-    validate(EvalConfig(every="5 epochs"), "val")
+        cfg.check("evals.val")
+    ClassifyEval(every="5 epochs").check("evals.val")

@@ -25,8 +25,8 @@ SHAPE = (8, 8, 3)
 MODULE = models.create(MODEL)
 
 
-def encode(variables, image):
-    return MODULE.apply(variables, data.normalize(image, (0.5,), (0.25,))).features
+def encode(variables, batch):
+    return MODULE.apply(variables, data.normalize(batch["image"], (0.5,), (0.25,))).features
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +76,8 @@ def test_features_are_the_forward_pass_of_each_example(source, variables, num_de
 def test_bfloat16_comes_as_float32_that_is_close(source, variables):
     module = models.create(dataclasses.replace(MODEL, dtype=models.DType.BFLOAT16))
 
-    def half(variables, image):
-        return module.apply(variables, data.normalize(image, (0.5,), (0.25,))).features
+    def half(variables, batch):
+        return module.apply(variables, data.normalize(batch["image"], (0.5,), (0.25,))).features
 
     found = extract(source, variables, encode=half)
     exact = extract(source, variables)
@@ -88,13 +88,13 @@ def test_bfloat16_comes_as_float32_that_is_close(source, variables):
 
 def test_pixels(source):
     found = extract(source, {}, encode=features.pixels)
-    image = decode(source.read(3)[0], 3)
+    image = decode(source.read(3)["image"], 3)
     np.testing.assert_allclose(found.features[3], image.reshape(-1) / np.float32(255), rtol=1e-6)
 
 
 def test_refuses_what_is_not_finite(source):
-    def broken(variables, image):
-        return jax.numpy.log(features.pixels(variables, image) - 2)
+    def broken(variables, batch):
+        return jax.numpy.log(features.pixels(variables, batch) - 2)
 
     with pytest.raises(UserError, match=r"train\]: the features are not finite"):
         extract(source, {}, encode=broken)

@@ -14,9 +14,9 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (11, 8, 8, 1)).astype(np.uint
 VARIANTS = [("brightness", 1), ("brightness", 5), ("gaussian_noise", 3)]
 
 
-def shade(variables, image):
+def shade(variables, batch):
     """Predict in which of 64 bands the mean level lies."""
-    band = image.astype(jnp.float32).mean(axis=(1, 2, 3)) // 4
+    band = batch["image"].astype(jnp.float32).mean(axis=(1, 2, 3)) // 4
     return jax.nn.one_hot(band.astype(int), 64) * variables
 
 
@@ -42,9 +42,9 @@ def evaluation(batch_size, devices, passes):
 def test_each_variant_is_scored_once_on_every_image(batch_size, devices):
     passes, traces = [], []
 
-    def predict(variables, image):
-        traces.append(image.shape)
-        return shade(variables, image)
+    def predict(variables, batch):
+        traces.append(batch["image"].shape)
+        return shade(variables, batch)
 
     found = robustness.score(evaluation(batch_size, devices, passes), predict, 1.0, VARIANTS)
     assert list(found) == VARIANTS

@@ -49,8 +49,7 @@ def take(source, count, *, max_broken=0, start_step=0, hosts=(0, 1), **fields):
     batches = data.train_batches(
         source,
         cfg,
-        image_size=(16, 16),
-        channels=3,
+        views=data.one_view(cfg.transform, (16, 16), 3),
         seed=0,
         start_step=start_step,
         rows=np.split(np.arange(BATCH), hosts[1])[hosts[0]],
@@ -91,7 +90,8 @@ def test_the_next_that_reads_takes_the_place_of_a_broken_image(four_broken):
                 continue
             seen.add(index)
             other = instead[index]
-            bytes_, label = source.read(other)
+            example = source.read(other)
+            bytes_, label = example["image"], example["label"]
             # Cropped as anything in this place of the stream is.
             expected = transform(bytes_, rng(step * BATCH + row))
             np.testing.assert_array_equal(after["image"][row], expected)
@@ -151,7 +151,7 @@ def test_an_evaluation_replaces_nothing(root):
     source = data.open_source(f"folder:{root}", split="val")
     damage(source, {3: "cut off"})
     plain = data.TransformConfig()
-    batches = data.eval_batches(source, plain, batch_size=6, image_size=(16, 16), channels=3)
+    batches = data.eval_batches(source, data.one_view(plain, (16, 16), 3), batch_size=6)
     with batches, pytest.raises(DataError, match=r"\d\.jpg: not a readable image \(.*\)$"):
         next(batches)
 

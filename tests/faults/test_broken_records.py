@@ -17,6 +17,7 @@ from vit_jax.data import (
     DataConfig,
     TransformConfig,
     eval_batches,
+    one_view,
     open_source,
     train_batches,
 )
@@ -95,7 +96,7 @@ PLAIN = TransformConfig(crop=Crop.RESIZE)
 def one_epoch(root: Path, max_broken: int = 0, num_workers: int = 0):
     source = open_source("digits", str(root), "test[:40]")
     cfg = DataConfig(batch_size=20, transform=PLAIN, max_broken=max_broken, num_workers=num_workers)
-    with train_batches(source, cfg, image_size=(8, 8), channels=1, seed=0) as batches:
+    with train_batches(source, cfg, views=one_view(cfg.transform, (8, 8), 1), seed=0) as batches:
         return [next(batches), next(batches)]
 
 
@@ -129,7 +130,7 @@ def test_an_evaluation_takes_unlabelled_records_but_no_impossible_label(digits, 
     for case, ends in (("no label", False), ("label beyond", True)):
         root = rewritten(digits, tmp_path / case, CASES[case][0])
         source = open_source("digits", str(root), "test[:40]")
-        batches = eval_batches(source, PLAIN, batch_size=40, image_size=(8, 8), channels=1)
+        batches = eval_batches(source, one_view(PLAIN, (8, 8), 1), batch_size=40)
         with batches:
             if ends:
                 with pytest.raises(DataError, match="record 7: the label is 10"):
@@ -145,12 +146,12 @@ def test_of_several_labels_one_that_is_no_class_is_named(tags, told, tmp_path):
     (file,) = (tmp_path / "tagged" / "2.1.0").glob("*.array_record*")
     rewrite(file, 1, labelled(*tags, feature="tags"))
     source = open_source("tagged", str(tmp_path), "train")
-    assert source.read(3)[1].tolist() == [0, 1, 1]
+    assert source.read(3)["label"].tolist() == [0, 1, 1]
     expected = rf"record 1: the label is {told}, where the 3 classes are 0 to 2$"
     with pytest.raises(DataError, match=expected):
         source.read(1)
     cfg = DataConfig(batch_size=4, transform=PLAIN, max_broken=1)
-    with train_batches(source, cfg, image_size=(8, 8), channels=3, seed=0) as batches:
+    with train_batches(source, cfg, views=one_view(cfg.transform, (8, 8), 3), seed=0) as batches:
         batch = next(batches)
     assert batch["broken"][batch["broken"] >= 0].tolist() == [1]
     assert batch["label"].shape == (4, 3)

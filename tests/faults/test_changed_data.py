@@ -4,7 +4,10 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, ClassVar
 
+import jax
+import numpy as np
 import pytest
 
 from tests.faults import painted
@@ -103,6 +106,7 @@ class Source:
     """Eight examples of one label, of which one may be broken."""
 
     name = "x[train]"
+    spec: ClassVar = {"label": jax.ShapeDtypeStruct((), np.int32)}
 
     def __init__(self, label: int, broken: int = -1) -> None:
         self.label, self.broken = label, broken
@@ -110,10 +114,10 @@ class Source:
     def __len__(self) -> int:
         return 8
 
-    def read(self, index: int) -> tuple[bytes, int]:
+    def read(self, index: int) -> dict[str, Any]:
         if index == self.broken:
             raise DataError("broken")
-        return b"image", self.label
+        return {"image": b"image", "label": self.label}
 
     def digest(self) -> str:
         return "aa"

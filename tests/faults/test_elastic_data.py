@@ -18,8 +18,7 @@ def take(source, count, start_step, host, hosts, num_workers):
     batches = data.train_batches(
         source,
         cfg,
-        image_size=(16, 16),
-        channels=3,
+        views=data.one_view(cfg.transform, (16, 16), 3),
         seed=5,
         start_step=start_step,
         rows=np.split(np.arange(BATCH), hosts)[host],

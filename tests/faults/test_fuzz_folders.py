@@ -73,7 +73,8 @@ def check(path: str, split: str) -> None:
     for index in range(len(source)):
         assert source.example_id(index).isprintable()
         try:
-            data, label = source.read(index)
+            example = source.read(index)
+            data, label = example["image"], example["label"]
         except (OSError, ValueError):
             continue
         assert isinstance(data, bytes)

@@ -20,13 +20,13 @@ from vit_jax.__main__ import main as verb_main
 from vit_jax.config import Config
 from vit_jax.data import Resize, TransformConfig
 from vit_jax.errors import UserError
-from vit_jax.evals import EvalConfig
+from vit_jax.evals import ClassifyEval
 from vit_jax.inference import export, export_check, export_folder, model_card
 from vit_jax.inference.export import Format
 from vit_jax.inference.forward import make_forward
 from vit_jax.inference.quantize import WeightDType, pack, unpack
 from vit_jax.inference.trained import Trained, load
-from vit_jax.objectives import Distillation
+from vit_jax.objectives import DistillConfig
 
 NOTHING = export_check.Change(images="", count=0, largest=0.0, scale=0.0, same_top1=0)
 FILES = {"export.json": b'{"vit_jax": "1"}', "README.md": b"new", "model.onnx": b"weights"}
@@ -130,7 +130,7 @@ def test_what_changed_is_told_without_the_folders_of_this_machine(
 ) -> None:
     write_folder(tmp_path / "birds", {"train": 2, "val": 2}, ("robin", "wren"))
     model = trained(TINY["vit"])
-    cfg = Config(model=TINY["vit"], evals={"val": EvalConfig(split="val[:90%]")})
+    cfg = Config(model=TINY["vit"], evals={"val": ClassifyEval(split="val[:90%]")})
     cfg.data.name, cfg.data.classes = f"folder:{tmp_path}/birds/", classes
     _, name = export_check.sample_images(dataclasses.replace(model, config=cfg))
     subset = ", 2 of 2 classes" if classes else ""
@@ -288,9 +288,9 @@ def described(model: Trained) -> dict:
 def test_no_folder_of_the_machine_is_published() -> None:
     cfg = Config(model=TINY["vit"])
     cfg.data.name, cfg.data.data_dir = "folder:/home/me/photos", "/home/me/tfds"
-    cfg.evals["val"] = EvalConfig(dataset="folder:~/others")
+    cfg.evals["val"] = ClassifyEval(dataset="folder:~/others")
     cfg.init.weights, cfg.log.wandb_project = "npz:/home/me/b16.npz", "mine"
-    cfg.objective.distill.kind = Distillation.HARD
+    cfg.objective = DistillConfig()
     cfg.objective.distill.weights = "ckpt:/home/me/teacher@best"
     cfg.objective.distill.cache = "/home/me/logits"
     metrics = {"val/loss": float("nan"), "val/top1": 0.5}

@@ -25,7 +25,7 @@ from vit_jax.cli import predict as predict_verb
 from vit_jax.config import Config
 from vit_jax.data import Crop, TransformConfig
 from vit_jax.errors import UserError
-from vit_jax.evals import EvalConfig, make_evaluator
+from vit_jax.evals import ClassifyEval, Context, create
 from vit_jax.inference import prediction
 from vit_jax.inference.trained import Trained
 from vit_jax.losses import Loss
@@ -47,7 +47,7 @@ def digits() -> data.Source:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("run")
     cfg = Config(model=MODEL)
-    cfg.evals = {"test": EvalConfig(transform=TransformConfig(crop=Crop.CENTER, crop_ratio=0.6))}
+    cfg.evals = {"test": ClassifyEval(transform=TransformConfig(crop=Crop.CENTER, crop_ratio=0.6))}
     metadata = {"config": config_json.to_json(cfg), "class_names": NAMES}
     checkpoints = Checkpointer(place / "checkpoints", cfg.checkpoint)
     checkpoints.save(3, runs.make_state(MODEL, 3), metadata=metadata, metrics={})
@@ -65,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, digits: data.Source) -> Pat
     """Write the test split as 0.png, 1.png, ..., and a broken image after 40.png."""
     place = tmp_path_factory.mktemp("digits")
     for i in range(len(digits)):
-        (place / f"{i}.png").write_bytes(digits.read(i)[0])
+        (place / f"{i}.png").write_bytes(digits.read(i)["image"])
     (place / "40b.png").write_bytes(b"")
     return place
 
@@ -84,18 +84,19 @@ def test_top1_is_that_of_the_runs_evaluation(
 ) -> None:
     assert trained.config is not None
     cfg = trained.config
-    evaluator = make_evaluator(
-        cfg.evals["test"],
-        cfg.data,
-        digits,
+    context = Context(
+        data=cfg.data,
+        sources={"": digits},
         image_size=trained.image_size,
         channels=1,
         mesh=sharding.make_mesh(sharding.MeshConfig(data=1), jax.devices()[:1]),
     )
+    evaluator = create(cfg.evals["test"], context)
     module = models.create(MODEL)
 
-    def logits(variables, image):
-        return module.apply(variables, data.normalize(image, cfg.data.mean, cfg.data.std)).logits
+    def logits(variables, batch):
+        image = data.normalize(batch["image"], cfg.data.mean, cfg.data.std)
+        return module.apply(variables, image).logits
 
     expected = evaluator.scores(logits, trained.variables)
     assert len(set(expected.prediction)) > 3

@@ -19,7 +19,7 @@ from vit_jax.cli.options import flag
 from vit_jax.config import Config
 from vit_jax.data import Crop, Resize, TransformConfig, imagenet
 from vit_jax.errors import UserError
-from vit_jax.evals import EvalConfig
+from vit_jax.evals import ClassifyEval
 from vit_jax.inference.forward import make_apply
 from vit_jax.inference.trained import with_model
 from vit_jax.losses import Loss
@@ -39,7 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cfg = Config(model=MODEL, ema_decay=0.9)
     cfg.data.mean, cfg.data.std = (0.25,), (0.125,)
     cfg.objective.loss = Loss.SIGMOID
-    cfg.evals = {"test": EvalConfig(), "val": EvalConfig(every="1 epoch")}
+    cfg.evals = {"test": ClassifyEval(), "val": ClassifyEval(every="1 epoch")}
     cfg.evals["val"].transform = TransformConfig(crop=Crop.RESIZE, resize=Resize.AREA)
     cfg.checkpoint = CheckpointConfig(keep=9, keep_best=1, metric="val_ema/top1")
     metadata = {"config": config_json.to_json(cfg), "class_names": NAMES}

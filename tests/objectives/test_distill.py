@@ -13,45 +13,41 @@ from PIL import Image
 
 from tests.models.tiny import TINY
 from tests.train import teachers
-from vit_jax import models, objectives
+from vit_jax import models
 from vit_jax.data import DataConfig, MixConfig
+from vit_jax.distill import Distillation, TeacherConfig
+from vit_jax.distill.logits import INDEX, LOGITS, REST, TOP, compact, dense, make_teacher
 from vit_jax.errors import UserError
 from vit_jax.losses import Loss
 from vit_jax.models import Output
-from vit_jax.objectives import (
-    Distill,
-    Distillation,
-    DistillConfig,
-    ObjectiveConfig,
-    Supervised,
-    make_teacher,
-)
-from vit_jax.objectives.distill import INDEX, LOGITS, REST, TOP, compact, dense, distillation_loss
+from vit_jax.objectives import Context, Distill, DistillConfig
+from vit_jax.objectives.distill import distillation_loss
 
 TABLE = np.load(Path(__file__).parent.parent / "golden" / "distill_tables.npz")
 RNG = jax.random.key(0)
 
 
-def distill(aux: bool, cfg: DistillConfig, seen: dict | None = None, **objective: Any) -> Distill:
+def distill(aux: bool, cfg: TeacherConfig, seen: dict | None = None, **objective: Any) -> Distill:
     """Return an objective whose student says what its parameters are, and its teacher likewise."""
 
-    def apply(variables: Any, image: jax.Array, train: bool, rng: jax.Array) -> Any:
-        if seen is not None:
-            seen.update(train=train)
-        params = variables["params"]
-        both = {"cls_logits": params["cls"], "dist_logits": params["dist"]}
-        mean = (params["cls"] + params["dist"]) / 2
-        out = Output(mean, None, None, both) if aux else Output(params["cls"], None, None)
-        return out, {"count": variables.get("count", 0) + 1}
+    class Told(Distill):
+        teacher = staticmethod(lambda variables, image: variables)
 
-    base = Supervised(
-        cfg=ObjectiveConfig(distill=cfg, **objective),
-        apply=apply,
-        num_classes=7,
-        mean=(0.5,),
-        std=(0.5,),
-    )
-    return Distill(base, cfg, lambda variables, image: variables)
+        def apply(self, params: Any, model_state: Any, image: Any, rng: Any, *, train: bool) -> Any:
+            if seen is not None:
+                seen.update(train=train)
+            both = {"cls_logits": params["cls"], "dist_logits": params["dist"]}
+            mean = (params["cls"] + params["dist"]) / 2
+            out = Output(mean, None, None, both) if aux else Output(params["cls"], None, None)
+            return out, {"count": model_state.get("count", 0) + 1}
+
+    data = DataConfig(mean=(0.5,), std=(0.5,))
+    model = dataclasses.replace(TINY["vit"], num_classes=7)
+    return Told(DistillConfig(distill=cfg, **objective), model, data)
+
+
+def context(frozen: Any, model_state: Any = None) -> Context:
+    return Context(frozen=frozen, model_state=model_state or {}, ema=None, objective=None, step=0)
 
 
 def table(*names: str) -> list[jax.Array]:
@@ -66,9 +62,9 @@ PARAMS = {"cls": LOGITS_, "dist": KD}
 
 @pytest.mark.parametrize("kind, alpha, tau", [("hard", 0.5, 1.0), ("soft", 0.1, 3.0)])
 def test_losses_equal_the_official_ones(kind: str, alpha: float, tau: float) -> None:
-    cfg = DistillConfig(kind=Distillation(kind), alpha=alpha, temperature=tau)
+    cfg = TeacherConfig(kind=Distillation(kind), alpha=alpha, temperature=tau)
     objective = distill(True, cfg)
-    loss, (metrics, _) = objective.loss(PARAMS, {"teacher": TAUGHT}, {}, BATCH, RNG)
+    loss, (metrics, *_) = objective.loss(PARAMS, context({"teacher": TAUGHT}), BATCH, RNG)
     expected = TABLE[f"loss|distill_{kind},alpha={alpha},tau={tau},base=soft_target_ce"]
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
     np.testing.assert_allclose(metrics["loss"], expected, rtol=1e-6)
@@ -84,9 +80,10 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("token", [True, False])
 def test_function_matching_by_hand(token: bool) -> None:
-    cfg = DistillConfig(kind=Distillation.KL, alpha=0.75, temperature=2.0)
+    cfg = TeacherConfig(kind=Distillation.KL, alpha=0.75, temperature=2.0)
     objective = distill(token, cfg)
-    loss, (metrics, state) = objective.loss(PARAMS, {"teacher": TAUGHT}, {"count": 4}, BATCH, RNG)
+    ctx = context({"teacher": TAUGHT}, {"count": 4})
+    loss, (metrics, state, _) = objective.loss(PARAMS, ctx, BATCH, RNG)
     student = KD if token else LOGITS_
     t, s = softmax(TAUGHT / 2), softmax(student / 2)
     kl = 4 * (t * np.log(t / s)).sum(axis=1).mean()
@@ -104,12 +101,12 @@ def test_function_matching_by_hand(token: bool) -> None:
 
 
 def test_each_head_learns_from_its_own() -> None:
-    cfg = DistillConfig(kind=Distillation.SOFT)
+    cfg = TeacherConfig(kind=Distillation.SOFT)
     objective = distill(True, cfg, label_smoothing=0.1, loss=Loss.SIGMOID)
 
     def gradient(frozen: jax.Array, targets: jax.Array) -> Any:
         batch = {**BATCH, "targets": targets}
-        run = jax.grad(lambda p: objective.loss(p, {"teacher": frozen}, {}, batch, RNG)[0])
+        run = jax.grad(lambda p: objective.loss(p, context({"teacher": frozen}), batch, RNG)[0])
         return run(PARAMS)
 
     now, other = gradient(TAUGHT, TARGETS), gradient(-TAUGHT, TARGETS)
@@ -123,9 +120,9 @@ def test_each_head_learns_from_its_own() -> None:
 @pytest.mark.parametrize("train", [True, False])
 def test_the_base_decides_whether_the_student_trains(train: bool) -> None:
     seen: dict = {}
-    cfg = DistillConfig(kind=Distillation.HARD)
+    cfg = TeacherConfig(kind=Distillation.HARD)
     objective = distill(True, cfg, seen, train_mode=train)
-    objective.loss(PARAMS, {"teacher": TAUGHT}, {}, BATCH, RNG)
+    objective.loss(PARAMS, context({"teacher": TAUGHT}), BATCH, RNG)
     assert seen["train"] is train
 
 
@@ -136,15 +133,16 @@ def predict(cfg: models.ModelConfig, variables: Any, image: Any) -> jax.Array:
 
 def test_the_teacher_learns_nothing_and_runs_on_its_own_statistics() -> None:
     model = dataclasses.replace(TINY["regnet"], num_classes=7, zero_init_last=False)
-    cfg = DistillConfig(kind=Distillation.KL, teacher=model)
+    cfg = TeacherConfig(kind=Distillation.KL, teacher=model)
     objective = distill(False, cfg)
-    objective = dataclasses.replace(objective, teacher=make_teacher(cfg, (0.5,), (0.5,), (16, 16)))
+    teacher = make_teacher(cfg, (0.5,), (0.5,), (16, 16))
+    object.__setattr__(objective, "teacher", teacher)
     variables = teachers.variables(model)
     image = jax.random.normal(RNG, (len(LOGITS_), 16, 16, 3))
     batch = {**BATCH, "image": image}
 
     def loss(frozen: Any) -> jax.Array:
-        return objective.loss(PARAMS, frozen, {}, batch, RNG)[0]
+        return objective.loss(PARAMS, context(frozen), batch, RNG)[0]
 
     for leaf in jax.tree.leaves(jax.jit(jax.grad(loss))({"teacher": variables})):
         assert not leaf.any()
@@ -156,7 +154,7 @@ def test_the_teacher_learns_nothing_and_runs_on_its_own_statistics() -> None:
 def test_another_size_and_normalisation_are_as_by_hand() -> None:
     model = dataclasses.replace(TINY["regnet"], zero_init_last=False, image_size=(12, 20))
     mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
-    cfg = DistillConfig(kind=Distillation.HARD, teacher=model, mean=mean, std=std)
+    cfg = TeacherConfig(kind=Distillation.HARD, teacher=model, mean=mean, std=std)
     ours, scale = (0.5, 0.4, 0.3), (0.25,)
     pixels = np.random.default_rng(0).random((2, 16, 16, 3)).astype(np.float32)
     image = (pixels - np.float32(ours)) / np.float32(scale)
@@ -206,23 +204,23 @@ def test_the_largest_keep_their_shares_at_the_temperature() -> None:
 @pytest.mark.parametrize("kind", ["hard", "soft", "kl"])
 def test_a_teacher_that_is_not_finite_has_no_finite_loss(kind: str) -> None:
     broken = TAUGHT.at[1, 2].set(jnp.nan).at[2].set(jnp.inf)
-    cfg = DistillConfig(kind=Distillation(kind))
+    cfg = TeacherConfig(kind=Distillation(kind))
     rows = np.asarray(distillation_loss(LOGITS_, broken, cfg))
     assert np.isfinite(rows).tolist() == [True, False, False, True]
 
 
 def test_cached_logits_take_the_teachers_place() -> None:
-    cfg = DistillConfig(kind=Distillation.KL, cache="somewhere")
+    cfg = TeacherConfig(kind=Distillation.KL, cache="somewhere")
     objective = distill(False, cfg)
-    live = objective.loss(PARAMS, {"teacher": TAUGHT}, {}, BATCH, RNG)[0]
+    live = objective.loss(PARAMS, context({"teacher": TAUGHT}), BATCH, RNG)[0]
     raw = {"image": jnp.zeros((len(LOGITS_), 1, 1, 1), jnp.uint8), "label": jnp.zeros(4, jnp.int32)}
     for top_k in (0, 3):
         rows = compact(TAUGHT, top_k)
         prepared = objective.prepare({**raw, **rows}, RNG)
         batch = {**prepared, **BATCH}
-        cached = objective.loss(PARAMS, {}, {}, batch, RNG)[0]
+        cached = objective.loss(PARAMS, context({}), batch, RNG)[0]
         exact = dense(rows[TOP], rows[INDEX], rows[REST], 7) if top_k else TAUGHT
-        expected = objective.loss(PARAMS, {"teacher": exact}, {}, BATCH, RNG)[0]
+        expected = objective.loss(PARAMS, context({"teacher": exact}), BATCH, RNG)[0]
         np.testing.assert_allclose(cached, expected, rtol=1e-3)
         assert top_k == 0 or abs(cached - live) > 1e-3
 
@@ -232,14 +230,9 @@ def refused(match: str, **fields: Any) -> None:
     model = fields.pop("model", TINY["vit"])
     data = DataConfig(**fields.pop("data", {}))
     teacher = {"kind": Distillation.KL, "weights": "ckpt:x", "teacher": TINY["regnet"]}
-    cfg = DistillConfig(**{**teacher, **fields})
-
-    def check() -> None:
-        objectives.validate(ObjectiveConfig(distill=cfg, **objective))
-        objectives.check_teacher(cfg, model, data)
-
+    cfg = DistillConfig(distill=TeacherConfig(**{**teacher, **fields}), **objective)
     with pytest.raises(UserError, match=match) as error:
-        check()
+        cfg.check(model, data)
     assert "\n" not in str(error.value)
 
 
@@ -272,9 +265,3 @@ def test_settings_that_cannot_be() -> None:
             rf"not mixed and not erased: set data\.mix\.{key}{end}", cache="x", data={"mix": mix}
         )
     refused(rf"not erased: set data\.erasing_prob{end}", cache="x", data={"erasing_prob": 0.1})
-
-
-@pytest.mark.parametrize("field", [{"alpha": 0.1}, {"weights": "npz:x"}, {"cache": "x"}])
-def test_a_teacher_that_is_not_there_has_no_settings(field: dict) -> None:
-    with pytest.raises(UserError, match=f"distill.{next(iter(field))} has no effect"):
-        objectives.validate(ObjectiveConfig(distill=DistillConfig(**field)))

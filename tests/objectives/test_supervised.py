@@ -2,8 +2,9 @@
 """Losses against numbers computed by hand, and the objective around them."""
 
 import math
-import types
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,15 +12,16 @@ import numpy as np
 import pytest
 
 from vit_jax import config as config_lib
-from vit_jax import models, objectives
+from vit_jax import models
 from vit_jax.config import Config
-from vit_jax.data import MixConfig, mix
+from vit_jax.data import DataConfig, MixConfig, mix
 from vit_jax.errors import UserError
 from vit_jax.losses import Loss, example_loss
-from vit_jax.objectives import ObjectiveConfig, Supervised
+from vit_jax.objectives import Context, Supervised, SupervisedConfig
 
 LOGITS = jnp.array([[2.0, 0.0, -1.0], [0.0, 0.0, 0.0]])
 TARGETS = jnp.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]])
+PLAIN = models.variant("vit_ti16")
 
 
 def test_softmax() -> None:
@@ -65,14 +67,17 @@ def test_extreme_logits_stay_finite() -> None:
 
 
 def _objective(seen: dict, **fields: object) -> Supervised:
-    def apply(variables: dict, image: jax.Array, train: bool, rng: jax.Array):
-        seen.update(train=train, image=image)
-        flat = image.reshape(image.shape[0], -1)
-        return types.SimpleNamespace(logits=flat @ variables["params"]), {}
+    class Linear(Supervised):
+        def apply(self, params: Any, model_state: Any, image: Any, rng: Any, *, train: bool) -> Any:
+            seen.update(train=train, image=image)
+            return SimpleNamespace(logits=image.reshape(image.shape[0], -1) @ params), model_state
 
-    cfg = fields.pop("cfg", ObjectiveConfig())
-    base = {"num_classes": 3, "mean": (0.5,), "std": (0.25,)}
-    return Supervised(cfg=cfg, apply=apply, **{**base, **fields})
+    cfg = fields.pop("cfg", SupervisedConfig())
+    data = DataConfig(mean=(0.5,), std=(0.25,), **fields)
+    return Linear(cfg, models.variant("vit_mu16", num_classes=3), data)
+
+
+NOTHING = Context(frozen={}, model_state={}, ema=None, objective=None, step=0)
 
 
 BATCH = {
@@ -82,7 +87,7 @@ BATCH = {
 
 
 def test_prepare_normalises_and_smooths() -> None:
-    objective = _objective({}, cfg=ObjectiveConfig(label_smoothing=0.3))
+    objective = _objective({}, cfg=SupervisedConfig(label_smoothing=0.3))
     out = objective.prepare(BATCH, jax.random.key(0))
     np.testing.assert_allclose(out["image"].ravel(), [-2, 2], rtol=1e-6)
     np.testing.assert_allclose(out["targets"], [[0.8, 0.1, 0.1], [0.1, 0.1, 0.8]], rtol=1e-6)
@@ -116,21 +121,21 @@ def test_prepare_erases_what_is_normalised_and_before_it_is_mixed() -> None:
 
 
 def test_binarized_targets_are_all_labels_of_a_mixed_image() -> None:
-    cfg = ObjectiveConfig(loss=Loss.BCE, binarize=True)
+    cfg = SupervisedConfig(loss=Loss.BCE, binarize=True)
     objective = _objective({}, cfg=cfg, mix=MixConfig(mixup_alpha=1.0))
     out = objective.prepare(BATCH, jax.random.key(0))
     np.testing.assert_array_equal(out["targets"], [[1, 0, 1], [1, 0, 1]])
     # Either label is a hit.
     weights = jnp.array([[1.0, 0.0, -1.0]])
-    _, (metrics, _) = objective.loss(weights, {}, {}, out, jax.random.key(1))
-    assert float(metrics["top1"]) == 1
+    _, aux = objective.loss(weights, NOTHING, out, jax.random.key(1))
+    assert float(aux.metrics["top1"]) == 1
 
 
 def test_without_train_mode_the_model_runs_as_evaluated() -> None:
     seen: dict = {}
-    objective = _objective(seen, cfg=ObjectiveConfig(train_mode=False))
+    objective = _objective(seen, cfg=SupervisedConfig(train_mode=False))
     batch = objective.prepare(BATCH, jax.random.key(0))
-    objective.loss(jnp.ones((1, 3)), {}, {}, batch, jax.random.key(0))
+    objective.loss(jnp.ones((1, 3)), NOTHING, batch, jax.random.key(0))
     assert seen["train"] is False
 
 
@@ -139,17 +144,17 @@ def test_loss_is_the_mean_and_the_model_trains() -> None:
     objective = _objective(seen)
     batch = objective.prepare(BATCH, jax.random.key(0))
     weights = jnp.array([[1.0, 0.0, 3.0]])
-    loss, (metrics, state) = objective.loss(weights, {}, {}, batch, jax.random.key(1))
+    loss, aux = objective.loss(weights, NOTHING, batch, jax.random.key(1))
     logits = np.array([[-2.0, 0, -6], [2, 0, 6]])
     log_z = np.log(np.exp(logits).sum(1))
     assert float(loss) == pytest.approx((log_z - logits[[0, 1], [0, 2]]).mean(), rel=1e-6)
-    assert float(metrics["top1"]) == 0.5
+    assert float(aux.metrics["top1"]) == 0.5
     assert seen["train"] is True
-    assert state == {}
+    assert aux.model_state == {}
 
 
 def test_multi_hot_labels() -> None:
-    objective = _objective({}, cfg=ObjectiveConfig(loss=Loss.SIGMOID))
+    objective = _objective({}, cfg=SupervisedConfig(loss=Loss.SIGMOID))
     label = jnp.array([[1, 0, 1], [0, 0, 1]], jnp.uint8)
     out = objective.prepare({**BATCH, "label": label}, jax.random.key(0))
     np.testing.assert_array_equal(out["targets"], label)
@@ -158,7 +163,7 @@ def test_multi_hot_labels() -> None:
 @pytest.mark.parametrize("smoothing", [-0.1, 1.0])
 def test_smoothing_out_of_range(smoothing: float) -> None:
     with pytest.raises(UserError, match="label_smoothing"):
-        objectives.validate(ObjectiveConfig(label_smoothing=smoothing))
+        SupervisedConfig(label_smoothing=smoothing).check(PLAIN, DataConfig())
 
 
 BINARY = {"loss": Loss.BCE, "binarize": True}
@@ -174,18 +179,18 @@ MIXED = MixConfig(cutmix_alpha=1.0)
 )
 def test_targets_that_make_no_sense(fields: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        objectives.validate(ObjectiveConfig(**fields))
+        SupervisedConfig(**fields).check(PLAIN, DataConfig(mix=MIXED))
 
 
 @pytest.mark.parametrize("rate", ["dropout_rate", "attention_dropout_rate", "drop_path_rate"])
 def test_settings_without_effect_are_refused(rate: str) -> None:
-    plain, dropping = models.variant("vit_ti16"), models.variant("vit_ti16", **{rate: 0.1})
-    binary, evaluated = ObjectiveConfig(**BINARY), ObjectiveConfig(train_mode=False)
+    dropping, mixed = models.variant("vit_ti16", **{rate: 0.1}), DataConfig(mix=MIXED)
+    binary, evaluated = SupervisedConfig(**BINARY), SupervisedConfig(train_mode=False)
     with pytest.raises(UserError, match="binarize has no effect on images that are not mixed"):
-        objectives.check_effect(binary, plain, MixConfig())
+        binary.check(PLAIN, DataConfig())
     with pytest.raises(UserError, match=rf"model.{rate}=0.1 has no effect"):
-        objectives.check_effect(evaluated, dropping, MixConfig())
+        evaluated.check(dropping, DataConfig())
     with pytest.raises(UserError, match=rf"model.{rate}=0.1 has no effect"):
         config_lib.check(Config(model=dropping, objective=evaluated))
-    objectives.check_effect(binary, dropping, MIXED)
-    objectives.check_effect(evaluated, plain, MixConfig())
+    binary.check(dropping, mixed)
+    evaluated.check(PLAIN, DataConfig())

@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from vit_jax.durations import Clock
-from vit_jax.objectives import Batch
+from vit_jax.objectives import Aux, Batch, Context
 from vit_jax.optim import MomentDtype, OptimConfig, Optimizer, make_optimizer, moments
 from vit_jax.train.state import TrainState, make_init
 from vit_jax.train.step import make_train_step
@@ -85,11 +85,11 @@ class Product:
         """Leave the batch as it is."""
         return batch
 
-    def loss(self, params: Any, frozen: Any, model_state: Any, batch: Batch, rng: jax.Array) -> Any:
+    def loss(self, params: Any, ctx: Context, batch: Batch, rng: jax.Array) -> Any:
         """Return the mean square of x through the layers."""
         kernel = params["blocks"]["fc1"]["kernel"]
         loss = jnp.mean(jax.vmap(jnp.matmul, (None, 0))(batch["x"], kernel) ** 2)
-        return loss, ({"loss": loss}, model_state)
+        return loss, Aux({"loss": loss}, ctx.model_state, ctx.objective)
 
 
 def temporary(cfg: OptimConfig, *, accum_steps: int = 1, ema: bool = False) -> float:

@@ -6,8 +6,9 @@ import dataclasses
 from tests.models.tiny import TINY
 from vit_jax.config import CheckpointConfig, Config, LogConfig
 from vit_jax.data import Crop, DataConfig, MixConfig, Partner, TransformConfig
-from vit_jax.evals import EvalConfig
-from vit_jax.objectives import Distillation, DistillConfig, ObjectiveConfig
+from vit_jax.distill import Distillation, TeacherConfig
+from vit_jax.evals import ClassifyEval
+from vit_jax.objectives import DistillConfig
 from vit_jax.optim import OptimConfig
 
 STUDENT = dataclasses.replace(
@@ -33,13 +34,13 @@ def get_config() -> Config:
             erasing_prob=0.25,
         ),
         optim=OptimConfig(lr=1e-3, weight_decay=0.05, warmup="5 steps"),
-        objective=ObjectiveConfig(
+        objective=DistillConfig(
             label_smoothing=0.1,
-            distill=DistillConfig(kind=Distillation.HARD, teacher=TEACHER, weights="ckpt:?"),
+            distill=TeacherConfig(kind=Distillation.HARD, teacher=TEACHER, weights="ckpt:?"),
         ),
         duration="40 steps",
         ema_decay=0.9,
-        evals={"val": EvalConfig(split="test[:40]", every="20 steps", transform=plain)},
+        evals={"val": ClassifyEval(split="test[:40]", every="20 steps", transform=plain)},
         checkpoint=CheckpointConfig(every="5 steps", keep_best=0),
         log=LogConfig(every="1 steps", tensorboard=False),
     )

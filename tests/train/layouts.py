@@ -24,13 +24,13 @@ from vit_jax import sharding, startup
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.config import Config
-from vit_jax.objectives.distill import LOGITS
+from vit_jax.distill import LogitCache
+from vit_jax.distill import cache as cache_lib
+from vit_jax.distill.logits import LOGITS
 from vit_jax.optim import OptimConfig
 from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
-from vit_jax.train import logit_cache
 from vit_jax.train.batches import device_batches
-from vit_jax.train.logit_cache import LogitCache
 
 STEPS = 2  # on each mesh
 
@@ -83,7 +83,7 @@ def run(workdir: Path, mesh: Mesh, *, steps: int = STEPS) -> dict[str, Any]:
     cfg = config()
     source = build_lib.open_train(cfg)
     parts = build_lib.build(cfg, len(source))
-    cache = logit_cache.read(workdir / "logits")
+    cache = cache_lib.read(workdir / "logits")
     checkpoints = Checkpointer(workdir / "checkpoints", CheckpointConfig(keep=1))
     result: dict[str, Any] = {"losses": [], "batches": [], "step": 0}
     with jax.set_mesh(mesh):
@@ -94,7 +94,15 @@ def run(workdir: Path, mesh: Mesh, *, steps: int = STEPS) -> dict[str, Any]:
             assert restored is not None
             state, result["step"] = restored.state, restored.step
         step = build_lib.compile_step(parts, mesh)
-        batches = device_batches(cfg, source, mesh, result["step"], cache)
+        batches = device_batches(
+            cfg.data,
+            parts.objective,
+            source,
+            mesh,
+            seed=cfg.seed,
+            start=result["step"],
+            rows=cache.rows,
+        )
         for _ in range(steps):
             batch = next(batches)
             result["batches"].append(rows(batch))
@@ -102,9 +110,10 @@ def run(workdir: Path, mesh: Mesh, *, steps: int = STEPS) -> dict[str, Any]:
             state, metrics = step(state, {}, batch)
             result["losses"].append(float(metrics["loss"]))
         batches.close()
-        val = build_lib.open_evals(cfg, source)["val"]
         variables = {"params": state.params, **state.model_state}
-        result["val"] = build_lib.evaluator(cfg, "val", val, mesh).run(parts.predict, variables)
+        sources = build_lib.open_evals(cfg, source)
+        val = build_lib.evaluators(cfg, sources, mesh, lambda: None)["val"]
+        result["val"] = val.run(parts.objective.predictors, variables)
         checkpoints.save(result["step"] + steps, state, metadata={})
         checkpoints.wait()
     return result

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from tests.photos import write_folder
-from vit_jax import data, models, sharding
+from vit_jax import data, models, objectives, sharding
 from vit_jax.config import Config
 from vit_jax.data import prefetch
 from vit_jax.train.batches import device_batches
@@ -30,7 +30,8 @@ def run(tmp_path):
         ),
     )
     source = data.open_source(cfg.data.name)
-    return cfg, source, sharding.make_mesh(cfg.mesh)
+    objective = objectives.create(cfg.objective, cfg.model, cfg.data)
+    return cfg.data, objective, source, sharding.make_mesh(cfg.mesh)
 
 
 def test_a_step_slower_than_the_pipeline_never_waits(run, monkeypatch):
@@ -47,7 +48,7 @@ def test_a_step_slower_than_the_pipeline_never_waits(run, monkeypatch):
         return take(self)
 
     monkeypatch.setattr(prefetch.Threads, "__next__", asked)
-    with contextlib.closing(device_batches(*run, start=0)) as batches:
+    with contextlib.closing(device_batches(*run, seed=0, start=0)) as batches:
         for _ in range(10):
             next(batches)
             limit = time.monotonic() + 60
@@ -70,7 +71,7 @@ def test_batches_travel_as_bytes_and_none_is_read_for_no_step(run, monkeypatch):
         return place(arrays, mesh, batch_size=batch_size)
 
     monkeypatch.setattr(sharding, "global_batch", placed)
-    with contextlib.closing(device_batches(*run, start=0)) as batches:
+    with contextlib.closing(device_batches(*run, seed=0, start=0)) as batches:
         for step in range(3):
             batch = next(batches)
             assert batch["image"].dtype == jnp.uint8

@@ -14,13 +14,16 @@ from tests.models.tiny import TINY
 from tests.train import teachers
 from tests.train.distilled_digits import TEACHER, get_config
 from vit_jax import config_json, models, sharding, trees
+from vit_jax.analysis.flops import count
 from vit_jax.cli.dry_run import dry_run
 from vit_jax.config import Config
 from vit_jax.data import MixConfig
+from vit_jax.distill import Distillation
+from vit_jax.distill import teacher as teacher_lib
 from vit_jax.errors import UserError
-from vit_jax.objectives import Distillation
+from vit_jax.objectives import SupervisedConfig, create
 from vit_jax.train import build as build_lib
-from vit_jax.train import teacher as teacher_lib
+from vit_jax.train import start
 from vit_jax.train.loop import fit
 
 
@@ -50,8 +53,8 @@ def steps(cfg: Config, devices: int, count: int = 2) -> tuple[list[dict[str, flo
     mesh = sharding.make_mesh(cfg.mesh, jax.devices()[:devices])
     parts = build_lib.build(cfg, num_examples=1000)
     state = build_lib.init_state(cfg, parts, mesh)
-    abstract = build_lib.placed(parts.frozen, mesh)
-    frozen = teacher_lib.place({"teacher": teacher_lib.read_weights(cfg)[0]}, abstract)
+    abstract = build_lib.placed(parts.objective.frozen, mesh)
+    frozen = start.place({"teacher": teacher_lib.read_weights(cfg.objective.distill)[0]}, abstract)
     where = jax.tree.map(lambda leaf, wanted: leaf.sharding == wanted.sharding, frozen, abstract)
     assert all(jax.tree.leaves(where))
     step, rng, rows = build_lib.compile_step(parts, mesh), np.random.default_rng(0), []
@@ -78,7 +81,7 @@ def test_one_device_and_eight_agree_and_the_teacher_stays(weights: str) -> None:
         0.5 * one[0]["base_loss"] + 0.5 * one[0]["distill_loss"], rel=1e-6
     )
     # Statistics of BatchNorm too: what was read is what is there after the steps.
-    before, _ = teacher_lib.read_weights(config(weights))
+    before, _ = teacher_lib.read_weights(config(weights).objective.distill)
     for tree in (frozen, sharded):
         jax.tree.map(np.testing.assert_array_equal, tree["teacher"], before)
     assert "batch_stats" in before
@@ -93,9 +96,9 @@ def test_a_broken_teacher_teaches_nothing(weights: str) -> None:
     parts = build_lib.build(cfg, num_examples=1000)
     state = build_lib.init_state(cfg, parts, mesh)
     before = jax.tree.map(np.asarray, state.params)
-    variables = teacher_lib.read_weights(cfg)[0]
+    variables = teacher_lib.read_weights(cfg.objective.distill)[0]
     variables["params"]["head"]["bias"] = np.full(10, np.nan, np.float32)
-    frozen = teacher_lib.place({"teacher": variables}, build_lib.placed(parts.frozen, mesh))
+    frozen = start.place({"teacher": variables}, build_lib.placed(parts.objective.frozen, mesh))
     batch = {
         "image": np.zeros((16, *models.input_shape(cfg.model)), np.uint8),
         "label": np.zeros(16, np.int32),
@@ -130,13 +133,13 @@ def test_weights_that_do_not_fit(weights: str, tmp_path: Path) -> None:
     wider = dataclasses.replace(TEACHER, stem_width=16)
     for cfg in (config("ckpt:nowhere"), config("npz:nowhere"), config(weights, teacher=wider)):
         with pytest.raises(UserError, match=r"^objective.distill.weights: ") as error:
-            teacher_lib.check(cfg)
+            teacher_lib.check_source(cfg.objective.distill)
         assert "\n" not in str(error.value)
         assert "init." not in str(error.value)
         with pytest.raises(UserError, match=r"^objective.distill.weights: "):
             fit(cfg, tmp_path / "run")
     with pytest.raises(UserError, match=r"objective\.distill\.ema=false"):
-        teacher_lib.check(config(weights, ema=True))
+        teacher_lib.check_source(config(weights, ema=True).objective.distill)
 
 
 def test_a_dry_run_shows_the_teacher(weights: str) -> None:
@@ -149,16 +152,14 @@ def test_a_dry_run_shows_the_teacher(weights: str) -> None:
     (line,) = [line for line in report.splitlines() if line.startswith("frozen parameters")]
     assert float(line.split()[2]) == pytest.approx(trees.num_bytes(teacher) / 1024, abs=0.01)
     plain = get_config()
-    plain.objective.distill = type(plain.objective.distill)()
-    student = build_lib.image_flops(plain, build_lib.build(plain, 1000))
-    both = build_lib.image_flops(cfg, build_lib.build(cfg, 1000))
-    flops = build_lib.count(
-        build_lib.make_teacher(cfg), teacher, jax.ShapeDtypeStruct((1, 8, 8, 1), "float32")
-    )
+    plain.objective = SupervisedConfig()
+    student = build_lib.example_flops(build_lib.build(plain, 1000), uphill=False)
+    both = build_lib.example_flops(build_lib.build(cfg, 1000), uphill=False)
+    objective = create(cfg.objective, cfg.model, cfg.data)
+    flops = count(objective.teacher, teacher, jax.ShapeDtypeStruct((1, 8, 8, 1), "float32"))
     assert both == student + flops
-    cfg.optim.sam_rho = 0.1  # asks both networks twice
-    assert build_lib.image_flops(cfg, build_lib.build(cfg, 1000)) == 2 * both
-    cfg.optim.sam_rho = 0.0
+    # SAM asks both networks twice.
+    assert build_lib.example_flops(build_lib.build(cfg, 1000), uphill=True) == 2 * both
     assert "distill.weights" in str(dry_run(config("ckpt:nowhere"))[1])
     report, missing = dry_run(config(weights, cache="nowhere"))
     assert "learns from the logits in nowhere" in report
@@ -195,11 +196,18 @@ def test_a_teacher_is_written_down_and_compared() -> None:
     assert config_json.changes(before, after) == []
 
     plain = get_config()
-    plain.objective.distill = type(plain.objective.distill)()
-    without = config_json.to_json(plain)
-    assert without["objective"]["distill"] == {"kind": "none"}
-    full = config_json.to_json(get_config())
-    assert config_json.changes(without, full) == ["objective.distill.kind: 'none' -> 'hard'"]
-    assert config_json.changes(full, without) == ["objective.distill.kind: 'hard' -> 'none'"]
-    del without["objective"]["distill"]  # as versions before wrote it
-    assert config_json.changes(without, full) == ["objective.distill.kind: 'none' -> 'hard'"]
+    plain.objective = SupervisedConfig(label_smoothing=0.1)
+    without, full = config_json.to_json(plain), config_json.to_json(get_config())
+    assert without["objective"]["family"] == "SupervisedConfig"
+    assert config_json.changes(without, full) == [
+        "objective.family: 'SupervisedConfig' -> 'DistillConfig'"
+    ]
+    # As versions before wrote them: one class, with a teacher of kind "none" or without.
+    for teacher in ({"distill": {"kind": "none"}}, {}):
+        rest = {key: value for key, value in without["objective"].items() if key != "family"}
+        before = {**without, "objective": {**rest, **teacher}}
+        assert config_json.changes(before, without) == []
+        assert config_json.from_json(before) == plain
+    rest = {key: value for key, value in full["objective"].items() if key != "family"}
+    assert config_json.changes({**full, "objective": rest}, full) == []
+    assert config_json.from_json({**full, "objective": rest}) == get_config()

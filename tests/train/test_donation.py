@@ -18,7 +18,8 @@ from vit_jax import models, sharding
 from vit_jax.analysis import memory
 from vit_jax.config import Config
 from vit_jax.data import DataConfig, MixConfig
-from vit_jax.objectives import Distillation, DistillConfig, ObjectiveConfig
+from vit_jax.distill import Distillation, TeacherConfig
+from vit_jax.objectives import DistillConfig
 from vit_jax.optim import MomentDtype, OptimConfig, Optimizer
 from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
@@ -65,10 +66,10 @@ def test_accumulation(family: str, devices: int) -> None:
 
 
 def test_two_passes_and_a_teacher_that_is_only_read() -> None:
-    taught = DistillConfig(kind=Distillation.HARD, teacher=TINY["regnet"], weights="ckpt:elsewhere")
+    taught = TeacherConfig(kind=Distillation.HARD, teacher=TINY["regnet"], weights="ckpt:elsewhere")
     check(
         "deit",
         8,
-        objective=ObjectiveConfig(distill=taught),
+        objective=DistillConfig(distill=taught),
         optim=OptimConfig(name=Optimizer.SGD, sam_rho=0.1),
     )

@@ -12,20 +12,21 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
 from tests.train import teachers
 from tests.train.distilled_digits import TEACHER, get_config
-from vit_jax import sharding
+from vit_jax import objectives, sharding
 from vit_jax.cli import cache_teacher
 from vit_jax.config import Config
-from vit_jax.data import MixConfig
+from vit_jax.data import MixConfig, Source
+from vit_jax.distill import Distillation, LogitCache, Stream, teacher
+from vit_jax.distill import cache as cache_lib
+from vit_jax.distill.logits import INDEX, LOGITS, REST, TOP
 from vit_jax.errors import UserError
-from vit_jax.objectives import Distillation
-from vit_jax.objectives.distill import INDEX, LOGITS, REST, TOP
 from vit_jax.train import build as build_lib
-from vit_jax.train import logit_cache, teacher, workdir, write_cache
+from vit_jax.train import write_cache
 from vit_jax.train.batches import device_batches
-from vit_jax.train.logit_cache import LogitCache
 from vit_jax.train.loop import fit
 from vit_jax.train.stop import Stop
 from vit_jax.train.writers import read_jsonl
@@ -66,16 +67,29 @@ def top(weights: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+def opened(cfg: Config, source: Source, positions: int) -> objectives.Extras:
+    objective = objectives.create(cfg.objective, cfg.model, cfg.data)
+    return objective.open(source, cfg.seed, positions)
+
+
+def batches_of(cfg: Config, source: Source, mesh: Mesh, cache: LogitCache) -> Any:
+    objective = objectives.create(cfg.objective, cfg.model, cfg.data)
+    where = {"seed": cfg.seed, "start": 2, "rows": cache.rows}
+    return device_batches(cfg.data, objective, source, mesh, **where)
+
+
 def live_logits(cfg: Config, step: int) -> np.ndarray:
     mesh = sharding.make_mesh(cfg.mesh)
     source = build_lib.open_train(cfg)
-    image = next(device_batches(cfg, source, mesh, step))["image"]
-    variables, _ = teacher.read_weights(cfg)
-    return np.asarray(jax.jit(teacher.make_predict(cfg))(variables, image))
+    objective = objectives.create(cfg.objective, cfg.model, cfg.data)
+    batches = device_batches(cfg.data, objective, source, mesh, seed=cfg.seed, start=step)
+    variables, _ = teacher.read_weights(cfg.objective.distill)
+    stream = Stream(cfg.objective.distill, cfg.model, cfg.data, cfg.seed, source)
+    return np.asarray(jax.jit(teacher.make_predict(stream))(variables, next(batches)["image"]))
 
 
 def test_rows_are_what_the_teacher_says(weights: str, full: Path, top: Path) -> None:
-    cache, few = logit_cache.read(full), logit_cache.read(top)
+    cache, few = cache_lib.read(full), cache_lib.read(top)
     assert cache.done == few.done == 96
     assert (full / f"{LOGITS}.bin").stat().st_size == 96 * 10 * 2
     for step in (0, 5):
@@ -128,7 +142,7 @@ def test_a_killed_writing_goes_on(weights: str, full: Path, tmp_path: Path, caps
     # Killed in the fourth batch: of what was noted, 40 positions, nothing is written again.
     data[39 * 20] ^= 1  # the last bit of a logit
     (place / f"{LOGITS}.bin").write_bytes(data)
-    noted(logit_cache.read(place), 24, 40)
+    noted(cache_lib.read(place), 24, 40)
     data[40 * 20 :] = b"\x7f" * len(data[40 * 20 :])
     (place / f"{LOGITS}.bin").write_bytes(data[: 70 * 20])
     command = f"cache_teacher --config=FILE --out={place}$"
@@ -139,15 +153,15 @@ def test_a_killed_writing_goes_on(weights: str, full: Path, tmp_path: Path, caps
     assert "\ncontinuing at position 40\n" in capsys.readouterr().out
     data[40 * 20 :] = whole[40 * 20 :]
     assert (place / f"{LOGITS}.bin").read_bytes() == data
-    assert logit_cache.read(place).done == 96
+    assert cache_lib.read(place).done == 96
     # A longer run of the same stream goes on where the shorter one ended.
     longer = config(weights)
     longer.duration = "7 steps"
     write_cache.write(longer, place)
     data = (place / f"{LOGITS}.bin").read_bytes()
     assert data[40 * 20 : len(whole)] == whole[40 * 20 :]
-    logit_cache.read(place).check_rows(112)
-    rows = logit_cache.read(place).rows(np.arange(96, 112))[LOGITS]
+    cache_lib.read(place).check_rows(112)
+    rows = cache_lib.read(place).rows(np.arange(96, 112))[LOGITS]
     np.testing.assert_allclose(rows, live_logits(config(weights), 6), rtol=2**-10, atol=1e-5)
 
 
@@ -178,28 +192,28 @@ def test_another_stream_or_teacher_is_refused(weights: str, full: Path, tmp_path
     cfg = config("", full)
     cfg.data.batch_size, cfg.data.num_threads, cfg.duration = 8, 2, "12 steps"
     source = build_lib.open_train(cfg)
-    assert teacher.read(cfg, source, 96).cache is not None
+    assert opened(cfg, source, 96).rows is not None
     with pytest.raises(UserError, match="holds 96 of the 97 positions"):
-        teacher.read(cfg, source, 97)
+        opened(cfg, source, 97)
 
 
 def test_the_largest_are_for_one_temperature(weights: str, full: Path, top: Path) -> None:
     source = build_lib.open_train(config(weights))
     for place in (full, top):
-        assert teacher.read(config(weights, place), source, 96).cache is not None
+        assert opened(config(weights, place), source, 96).rows is not None
     cfg = config(weights, full)
     cfg.objective.distill.temperature = 3.0
-    assert teacher.read(cfg, source, 96).cache is not None
+    assert opened(cfg, source, 96).rows is not None
     cfg.objective.distill.cache = str(top)
     with pytest.raises(UserError, match=r"--top_k=3 .*temperature 2, not .*temperature=3;"):
-        teacher.read(cfg, source, 96)
+        opened(cfg, source, 96)
     with pytest.raises(UserError, match=r"temperature 2, not .*temperature=3;"):
         write_cache.write(cfg, top, top_k=3)
     # The first guess is that at any.
     cfg.objective.distill.kind, cfg.objective.distill.temperature = Distillation.HARD, 1.0
-    assert teacher.read(cfg, source, 96).cache is not None
+    assert opened(cfg, source, 96).rows is not None
     with pytest.raises(UserError, match=f"cache_teacher --config=FILE --out={top} --top_k=3$"):
-        teacher.read(cfg, source, 97)
+        opened(cfg, source, 97)
 
 
 @pytest.mark.parametrize("name", ["full", "top"])
@@ -209,50 +223,50 @@ def test_rows_that_the_teacher_never_said_are_noticed(
     shutil.copytree(request.getfixturevalue(name), tmp_path / "cache")
     cfg = config(weights, tmp_path / "cache")
     source = build_lib.open_train(cfg)
-    teacher.read(cfg, source, 96)
-    cache = logit_cache.read(tmp_path / "cache")
+    opened(cfg, source, 96)
+    cache = cache_lib.read(tmp_path / "cache")
     rows = cache.rows(np.arange(90, 96))
     key = LOGITS if name == "full" else REST
     cache.write(90, {**rows, key: rows[key] + rows[key].dtype.type(0.1)})
     noted(cache, 96)
     with pytest.raises(UserError, match="does not hold what the teacher says: at position 9"):
-        teacher.read(cfg, source, 96)
+        opened(cfg, source, 96)
     cfg.objective.distill.weights = "ckpt:gone"
-    assert teacher.read(cfg, source, 96).digest == cache.weights
+    assert opened(cfg, source, 96).digest == cache.weights
 
 
 @pytest.mark.parametrize("key", [TOP, INDEX, REST])
 def test_one_bit_anywhere_is_noticed(
     key: str, weights: str, top: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logit_cache, "_BLOCK", 100)
+    monkeypatch.setattr(cache_lib, "_BLOCK", 100)
     shutil.copytree(top, tmp_path / "cache")
     cfg = config("ckpt:gone", tmp_path / "cache")
     source = build_lib.open_train(cfg)
-    noted(logit_cache.read(tmp_path / "cache"), 32, 64, 96)
-    teacher.read(cfg, source, 96)
+    noted(cache_lib.read(tmp_path / "cache"), 32, 64, 96)
+    opened(cfg, source, 96)
     file = tmp_path / "cache" / f"{key}.bin"
     data = bytearray(file.read_bytes())
     data[len(data) * 33 // 96] ^= 1  # in the first of two blocks
     file.write_bytes(data)
     match = f"{key}.bin is damaged somewhere in positions 32 to 63; write the cache again"
     with pytest.raises(UserError, match=match):
-        teacher.read(cfg, source, 96)
+        opened(cfg, source, 96)
     with pytest.raises(UserError, match=match):
         write_cache.write(config(weights), tmp_path / "cache", top_k=3)
-    assert teacher.read(cfg, source, 32).cache is not None  # a run that does not need it
+    assert opened(cfg, source, 32).rows is not None  # a run that does not need it
 
 
 def test_another_batch_size_leaves_noted_rows(weights: str, full: Path, tmp_path: Path) -> None:
     shutil.copytree(full, tmp_path / "cache")
-    cache = noted(logit_cache.read(tmp_path / "cache"), 40)
+    cache = noted(cache_lib.read(tmp_path / "cache"), 40)
     rows = cache.rows(np.arange(32, 40))
     cache.write(32, {LOGITS: rows[LOGITS] * np.float16(1.001)})  # rounded otherwise
     noted(cache, 40)
     before = (tmp_path / "cache" / f"{LOGITS}.bin").read_bytes()
     assert write_cache.write(config(weights), tmp_path / "cache") == 0
     assert (tmp_path / "cache" / f"{LOGITS}.bin").read_bytes() == before
-    logit_cache.read(tmp_path / "cache").check_rows(96)
+    cache_lib.read(tmp_path / "cache").check_rows(96)
 
 
 def test_told_to_stop(weights: str, full: Path, tmp_path: Path, capsys: Any) -> None:
@@ -270,7 +284,7 @@ def test_told_to_stop(weights: str, full: Path, tmp_path: Path, capsys: Any) -> 
         assert write_cache.write(config(weights), place) == 75
     said = capsys.readouterr().out.splitlines()[-1]
     assert said == "stopped by SIGTERM: wrote 48 of 96 positions; the same command continues"
-    assert logit_cache.read(place).done == 48
+    assert cache_lib.read(place).done == 48
     assert write_cache.write(config(weights), place) == 0
     assert "\ncontinuing at position 48\n" in capsys.readouterr().out
     name = f"{LOGITS}.bin"
@@ -296,10 +310,10 @@ def test_damage_is_noticed(full: Path, tmp_path: Path) -> None:
     shutil.copytree(full, tmp_path / "cut")
     (tmp_path / "cut" / f"{LOGITS}.bin").write_bytes(b"")
     with pytest.raises(UserError, match="missing or cut"):
-        logit_cache.read(tmp_path / "cut")
-    (tmp_path / "cut" / workdir.CACHE).write_text("{")
+        cache_lib.read(tmp_path / "cut")
+    (tmp_path / "cut" / cache_lib.RECORD).write_text("{")
     with pytest.raises(UserError, match="cannot be read"):
-        logit_cache.read(tmp_path / "cut")
+        cache_lib.read(tmp_path / "cut")
 
 
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
@@ -323,13 +337,13 @@ def test_every_process_reads_its_own_rows(
 ) -> None:
     cfg = config(weights, full)
     mesh, source = sharding.make_mesh(cfg.mesh), build_lib.open_train(cfg)
-    cache = logit_cache.read(full)
-    whole = next(device_batches(cfg, source, mesh, 2, cache))
+    cache = cache_lib.read(full)
+    whole = next(batches_of(cfg, source, mesh, cache))
     np.testing.assert_array_equal(whole[LOGITS], cache.rows(np.arange(32, 48))[LOGITS])
     own = np.array([0, 1, 6, 7, 8, 15])  # in several runs, as a host's chips lie in a torus
     monkeypatch.setattr(sharding, "batch_rows", lambda mesh, batch_size: own)
     monkeypatch.setattr(sharding, "global_batch", lambda batch, mesh, batch_size: batch)
-    part = next(device_batches(cfg, source, mesh, 2, cache))
+    part = next(batches_of(cfg, source, mesh, cache))
     assert set(part) == set(whole)
     for key, value in part.items():
         np.testing.assert_array_equal(value, np.asarray(whole[key])[own])
@@ -361,9 +375,9 @@ def test_the_command(weights: str, tmp_path: Path, capsys: pytest.CaptureFixture
     lines = said.splitlines()
     assert lines[0].startswith("32 images, 12 bytes each: 384 B in ")
     assert lines[-1].endswith(f"--config.objective.distill.cache={tmp_path / 'cache'}")
-    record = json.loads((tmp_path / "cache" / workdir.CACHE).read_text())
+    record = json.loads((tmp_path / "cache" / cache_lib.RECORD).read_text())
     assert record["stream"]["objective.distill.teacher.image_size"] == [24]
     # All is there: nothing is written again.
-    before = (tmp_path / "cache" / workdir.CACHE).stat().st_mtime_ns
+    before = (tmp_path / "cache" / cache_lib.RECORD).stat().st_mtime_ns
     assert run(out, *plain, "--top_k=2")[0] == 0
-    assert (tmp_path / "cache" / workdir.CACHE).stat().st_mtime_ns == before
+    assert (tmp_path / "cache" / cache_lib.RECORD).stat().st_mtime_ns == before

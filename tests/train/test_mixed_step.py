@@ -16,7 +16,7 @@ from vit_jax.data import DataConfig, MixConfig, Partner
 from vit_jax.durations import Clock
 from vit_jax.errors import UserError
 from vit_jax.losses import Loss
-from vit_jax.objectives import ObjectiveConfig, Supervised
+from vit_jax.objectives import Supervised, SupervisedConfig
 from vit_jax.optim import OptimConfig, make_optimizer
 from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
@@ -28,21 +28,23 @@ BOTH = {"mixup_alpha": 0.8, "cutmix_alpha": 1.0}
 RECIPES = {
     "batch": (
         MixConfig(**BOTH, partner=Partner.REVERSED),
-        ObjectiveConfig(loss=Loss.BCE, binarize=True),
+        SupervisedConfig(loss=Loss.BCE, binarize=True),
         0.0,
     ),
     "per_example": (
         MixConfig(**BOTH, prob=0.8, switch_prob=0.4, per_example=True),
-        ObjectiveConfig(label_smoothing=0.1),
+        SupervisedConfig(label_smoothing=0.1),
         0.1,
     ),
 }
 
 
-def _apply(variables, image, train, rng):
-    params = variables["params"]
-    hidden = jnp.tanh(image.reshape(image.shape[0], -1) @ params["fc1"]["kernel"])
-    return types.SimpleNamespace(logits=hidden @ params["head"]["kernel"]), {}
+class Linear(Supervised):
+    """Two layers in place of a model."""
+
+    def apply(self, params, model_state, image, rng, *, train):
+        hidden = jnp.tanh(image.reshape(image.shape[0], -1) @ params["fc1"]["kernel"])
+        return types.SimpleNamespace(logits=hidden @ params["head"]["kernel"]), {}
 
 
 def _init_model(key):
@@ -65,15 +67,8 @@ class Run:
     def __init__(self, recipe: str, mesh: MeshConfig, devices: int, accum_steps: int = 1) -> None:
         mix, cfg, sam_rho = RECIPES[recipe]
         self.mesh = sharding.make_mesh(mesh, jax.devices()[:devices])
-        objective = Supervised(
-            cfg=cfg,
-            apply=_apply,
-            num_classes=CLASSES,
-            mean=(0.5,),
-            std=(0.25,),
-            mix=mix,
-            erasing_prob=0.5,
-        )
+        data = DataConfig(mean=(0.5,), std=(0.25,), mix=mix, erasing_prob=0.5)
+        objective = Linear(cfg, models.variant("vit_mu16", num_classes=CLASSES), data)
         params = jax.eval_shape(_init_model, jax.random.key(0))[0]
         clock = Clock(batch_size=BATCH, num_examples=100, total_steps=10)
         tx, schedule = make_optimizer(OptimConfig(lr=1e-2, sam_rho=sam_rho), params, clock)

@@ -15,9 +15,9 @@ from tests.models.tiny import TINY
 from vit_jax import models, sharding
 from vit_jax.config import CheckpointConfig, Config, LogConfig
 from vit_jax.data import Crop, DataConfig, TransformConfig
-from vit_jax.evals import EvalConfig
+from vit_jax.evals import ClassifyEval
 from vit_jax.losses import Loss, example_loss
-from vit_jax.objectives import ObjectiveConfig
+from vit_jax.objectives import SupervisedConfig
 from vit_jax.optim import OptimConfig, Optimizer
 from vit_jax.train import build as build_lib
 from vit_jax.train.loop import fit
@@ -81,13 +81,14 @@ def test_a_step_moves_the_statistics_and_their_moving_average() -> None:
 
 
 def test_trained_as_evaluated_the_statistics_stay_and_are_what_it_normalises_by() -> None:
-    cfg = tiny(objective=ObjectiveConfig(train_mode=False))
+    cfg = tiny(objective=SupervisedConfig(train_mode=False))
     before, after, metrics = run(cfg)
     assert_same(before.model_state, after.model_state)
     assert not np.array_equal(before.params["head"]["kernel"], after.params["head"]["kernel"])
     parts = build_lib.build(cfg, num_examples=1000)
     batch = jax.tree.map(jnp.asarray, draw())
-    logits = jax.jit(parts.predict)({"params": before.params, **before.model_state}, batch["image"])
+    variables = {"params": before.params, **before.model_state}
+    logits = jax.jit(parts.objective.predictors["logits"])(variables, batch)
     targets = jax.nn.one_hot(batch["label"], logits.shape[-1])
     loss = example_loss(logits, targets, Loss.SOFTMAX).mean()
     assert metrics["loss"] == pytest.approx(float(loss), rel=1e-4)
@@ -131,7 +132,7 @@ def digits() -> Config:
     cfg.model = dataclasses.replace(cfg.model, num_classes=10, channels=1)
     cfg.data = DataConfig(name="digits", batch_size=32, transform=plain)
     cfg.duration, cfg.mesh.data = "4 steps", 1
-    cfg.evals = {"val": EvalConfig(split="test[:64]", every="2 steps", transform=plain)}
+    cfg.evals = {"val": ClassifyEval(split="test[:64]", every="2 steps", transform=plain)}
     cfg.checkpoint = CheckpointConfig(every="2 steps", keep=2, keep_best=0)
     cfg.log = LogConfig(every="1 steps", tensorboard=False)
     return cfg
@@ -154,12 +155,12 @@ def test_a_continued_run_has_the_same_bits_and_evaluates_by_its_statistics(tmp_p
     # What was measured is what the state's own statistics give.
     cfg, state = digits(), full.state
     parts = build_lib.build(cfg, num_examples=1000)
-    source = build_lib.open_evals(cfg, build_lib.open_train(cfg))["val"]
+    sources = build_lib.open_evals(cfg, build_lib.open_train(cfg))
     mesh = sharding.make_mesh(cfg.mesh)
-    evaluator = build_lib.evaluator(cfg, "val", source, mesh)
+    evaluator = build_lib.evaluators(cfg, sources, mesh, lambda: None)["val"]
     trained = {"params": state.params, **state.model_state}
     for name, variables in (("val", trained), ("val_ema", state.ema)):
-        scores = evaluator.run(parts.predict, variables)
+        scores = evaluator.run(parts.objective.predictors, variables)
         assert scores["loss"] == full.metrics[f"{name}/loss"]
     mixed = {"params": state.ema["params"], **state.model_state}
-    assert evaluator.run(parts.predict, mixed)["loss"] != full.metrics["val_ema/loss"]
+    assert evaluator.run(parts.objective.predictors, mixed)["loss"] != full.metrics["val_ema/loss"]

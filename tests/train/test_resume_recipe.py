@@ -12,7 +12,7 @@ import pytest
 from tests.train.distilled_digits import TEACHER, get_config
 from tests.train.test_resume import ROOT, digest, finish, start, wait_for_step
 from vit_jax.data import MixConfig
-from vit_jax.objectives import DistillConfig
+from vit_jax.objectives import SupervisedConfig
 from vit_jax.train.loop import fit
 from vit_jax.train.writers import read_jsonl
 
@@ -24,7 +24,7 @@ STEPS = 40
 def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Train the teacher for a few steps; returns what `objective.distill.weights` calls it."""
     cfg = dataclasses.replace(get_config(), model=TEACHER, duration="6 steps", evals={})
-    cfg.data.mix, cfg.objective.distill = MixConfig(), DistillConfig()
+    cfg.data.mix, cfg.objective = MixConfig(), SupervisedConfig(label_smoothing=0.1)
     cfg.mesh.data, cfg.optim.warmup = 1, ""
     place = tmp_path_factory.mktemp("teacher") / "run"
     fit(cfg, place)

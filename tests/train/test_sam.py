@@ -9,6 +9,7 @@ import pytest
 from vit_jax import models
 from vit_jax.config import Config
 from vit_jax.durations import Clock
+from vit_jax.objectives import Aux
 from vit_jax.optim import OptimConfig, Optimizer, Schedule, make_optimizer
 from vit_jax.train import build as build_lib
 from vit_jax.train.state import make_init
@@ -30,12 +31,12 @@ class Cosh:
     def prepare(self, batch, rng):
         return batch
 
-    def loss(self, params, frozen, model_state, batch, rng):
+    def loss(self, params, ctx, batch, rng):
         x, w = batch["x"], params["w"]
         if self.dropout:
             x = x * jax.random.bernoulli(rng, 0.5, x.shape)
         loss = jnp.log(jnp.cosh(x @ w)).mean() + 0 * jnp.sqrt(self.cliff - w[0])
-        return loss, ({"loss": loss}, {"mean": w})
+        return loss, Aux({"loss": loss}, {"mean": w}, ctx.objective)
 
 
 def _step(objective, rho=RHO, accum_steps=1):
@@ -104,9 +105,9 @@ def test_a_pass_that_is_not_finite_changes_nothing(cliff: float) -> None:
 
 def test_two_passes_are_twice_the_work() -> None:
     cfg = Config(model=models.variant("vit_mu8", num_classes=8), duration="1 steps")
-    once = build_lib.image_flops(cfg, build_lib.build(cfg, 1000))
+    once = build_lib.example_flops(build_lib.build(cfg, 1000), uphill=False)
     cfg.optim.sam_rho = RHO
-    assert build_lib.image_flops(cfg, build_lib.build(cfg, 1000)) == 2 * once
+    assert build_lib.example_flops(build_lib.build(cfg, 1000), uphill=True) == 2 * once
 
 
 def test_without_sam_there_is_one_pass() -> None:

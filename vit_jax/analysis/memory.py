@@ -25,7 +25,7 @@ class Memory:
     """Bytes on one device during a training step, and bytes of one checkpoint.
 
     Attributes:
-        params: parameters and model state (batch statistics).
+        params: parameters, model state (batch statistics) and the objective's state.
         frozen: parameters that are not trained, such as a teacher's.
         gradients: one set, two where micro-batches are accumulated; and a set of parameters where
             SAM moves uphill.
@@ -71,7 +71,8 @@ def estimate(
 
     Args:
         state: the train state, abstract or not; a leaf without a sharding counts as replicated.
-        loss: `loss(params, frozen, model_state, batch, rng) -> (scalar, aux)`.
+        loss: `loss(params, frozen, kept, batch, rng) -> (scalar, aux)`, where `kept` is
+            (state.model_state, state.ema, state.objective).
         batch: the global batch, leading axis B.
         frozen: what the loss takes besides the trained parameters, or None.
         axis_sizes: of the mesh; `data` and `fsdp` cut the batch into parts.
@@ -89,7 +90,7 @@ def estimate(
     micro = jax.tree.map(lambda leaf: cut(leaf, shards * num_microbatches), batch)
     params = device_bytes(state.params)
     count = counter(state.params, axis_sizes)
-    args = (state.params, frozen, state.model_state, micro)
+    args = (state.params, frozen, (state.model_state, state.ema, state.objective), micro)
     working = 0
     if hardware.target().platform != "cpu":  # a CPU's schedule keeps the least alive
         forward = _forward(loss, args)
@@ -99,7 +100,7 @@ def estimate(
         working += _cast_bytes(state.params, compute_bytes)
         working += workspace.BESIDE_BUFFERS.get(hardware.target().platform, 0)
     return Memory(
-        params=params + device_bytes(state.model_state),
+        params=params + device_bytes((state.model_state, state.objective)),
         optimizer=device_bytes(state.opt_state),
         ema=device_bytes(state.ema),
         frozen=device_bytes(frozen),
@@ -107,7 +108,9 @@ def estimate(
         activations=activation_bytes(loss, *args, count=count),
         workspace=working,
         batch=device_bytes(local),
-        checkpoint=trees.num_bytes((state.params, state.model_state, state.opt_state, state.ema)),
+        checkpoint=trees.num_bytes(
+            (state.params, state.model_state, state.opt_state, state.ema, state.objective)
+        ),
     )
 
 
@@ -166,7 +169,7 @@ def activation_bytes(
     loss: Callable[..., Any],
     params: PyTree,
     frozen: PyTree,
-    model_state: PyTree,
+    kept: PyTree,
     batch: PyTree,
     *,
     count: workspace.Count | None = None,
@@ -178,7 +181,7 @@ def activation_bytes(
     add the copies of their weights that are cut out of the stack.
     """
     count = count or counter(params, _ONE_DEVICE)
-    args = (params, frozen, model_state, batch)
+    args = (params, frozen, kept, batch)
 
     def pullback(params: PyTree, *rest: PyTree) -> Any:
         return jax.vjp(lambda p: _scalar(loss)(p, *rest), params, has_aux=True)[1]
@@ -188,8 +191,8 @@ def activation_bytes(
         return _kept_bytes(lambda *args: jax.vjp(fn, *args)[1], body.in_avals, count)
 
     jaxpr = _forward(loss, args)
-    kept = _kept_bytes(pullback, jax.tree.map(_unsharded, args), count)
-    return kept + max(map(recomputed, _remat_bodies(jaxpr)), default=0) + _cut_bytes(jaxpr)
+    residuals = _kept_bytes(pullback, jax.tree.map(_unsharded, args), count)
+    return residuals + max(map(recomputed, _remat_bodies(jaxpr)), default=0) + _cut_bytes(jaxpr)
 
 
 def _scalar(loss: Callable[..., Any]) -> Callable[..., Any]:

@@ -78,8 +78,8 @@ def dataset(cfg: Config) -> Finding:
         cfg = without_writing(cfg, scratch)
         source = build.open_train(cfg)
         labels = _read_training(cfg, source)
-        for name, split in build.open_evals(cfg, source).items():
-            labels = np.append(labels, _read_first(cfg, name, split))
+        for name, splits in build.open_evals(cfg, source).items():
+            labels = np.append(labels, _read_first(cfg, name, splits[""]))
     text = f"{source.name}: {len(source):,} images, {source.num_classes:,} classes"
     wrong = labels[(labels < 0) | (labels >= source.num_classes)]
     if len(wrong):
@@ -93,7 +93,10 @@ def _read_training(cfg: Config, source: data.Source) -> np.ndarray:
     height, width, channels = models.input_shape(cfg.model)
     settings = dataclasses.replace(cfg.data, num_workers=0, batch_size=_BATCH)
     batches = data.train_batches(
-        source, settings, image_size=(height, width), channels=channels, seed=cfg.seed
+        source,
+        settings,
+        views=data.one_view(settings.transform, (height, width), channels),
+        seed=cfg.seed,
     )
     with batches:
         return _classes(next(batches))
@@ -104,10 +107,8 @@ def _read_first(cfg: Config, name: str, source: data.Source) -> np.ndarray:
     height, width, channels = models.input_shape(cfg.model)
     batches = data.eval_batches(
         source,
-        cfg.evals[name].transform,
+        data.one_view(cfg.evals[name].transform, (height, width), channels),
         batch_size=_BATCH,
-        image_size=(height, width),
-        channels=channels,
     )
     with batches:
         return _classes(next(batches))

@@ -13,11 +13,10 @@ from vit_jax import models, sharding
 from vit_jax.analysis import scale
 from vit_jax.aot import collectives, compiler, hlo, topology
 from vit_jax.cli import compile_report
-from vit_jax.cli.dry_run import estimate_memory, estimate_step
+from vit_jax.cli.dry_run import abstract_batch, estimate_memory, estimate_step
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.evals.classify import score_batch
-from vit_jax.objectives.distill import LOGITS
 from vit_jax.train import build as build_lib
 
 _LONG = 100_000  # steps of an epoch: durations in epochs need a number, and none changes a program
@@ -26,8 +25,8 @@ _LONG = 100_000  # steps of an epoch: durations in epochs need a number, and non
 def compile_for(cfg: Config, name: str) -> tuple[str, UserError | None]:
     """Return the report, and why the run would not fit the hardware or None.
 
-    Compiles the training step and the largest evaluation, with the run's batches, over its mesh.
-    Needs no data and no weights, and writes nothing.
+    Compiles the training step and the largest evaluation of the head, with the run's batches, over
+    its mesh. Needs no data and no weights, and writes nothing.
 
     Raises:
         UserError: settings that do not go together, or a program that does not compile.
@@ -43,7 +42,7 @@ def compile_for(cfg: Config, name: str) -> tuple[str, UserError | None]:
     print(f"compiling for {name}, which takes minutes{hint}", file=sys.stderr)
     with top.tracing():
         config_lib.check_kernel(cfg)
-        lowered = build_lib.lower_step(parts, mesh, _batch(cfg))
+        lowered = build_lib.lower_step(parts, mesh, abstract_batch(cfg, parts))
         step = compiler.compile_lowered(lowered, top.compiler_options)
         estimate = estimate_memory(cfg, parts, mesh)
         size = _eval_batch_size(cfg, mesh)
@@ -76,21 +75,9 @@ def _mesh(cfg: Config, top: topology.Topology) -> Mesh:
     return mesh
 
 
-def _batch(cfg: Config) -> dict[str, jax.ShapeDtypeStruct]:
-    size = cfg.data.batch_size
-    batch = _images(cfg, size)
-    if cfg.objective.distill.cache:
-        batch[LOGITS] = jax.ShapeDtypeStruct((size, cfg.model.num_classes), "float16")
-    return batch
-
-
-def _images(cfg: Config, size: int) -> dict[str, jax.ShapeDtypeStruct]:
-    image = jax.ShapeDtypeStruct((size, *models.input_shape(cfg.model)), "uint8")
-    return {"image": image, "label": jax.ShapeDtypeStruct((size,), "int32")}
-
-
 def _eval_batch_size(cfg: Config, mesh: Mesh) -> int | None:
-    sizes = [ev.batch_size or cfg.data.batch_size for ev in cfg.evals.values()]
+    heads = [ev for ev in cfg.evals.values() if ev.asks == "logits"]
+    sizes = [ev.batch_size or cfg.data.batch_size for ev in heads]
     unit = sharding.batch_parts(mesh)
     return math.ceil(max(sizes) / unit) * unit if sizes else None
 
@@ -98,12 +85,14 @@ def _eval_batch_size(cfg: Config, mesh: Mesh) -> int | None:
 def _lower_evaluation(cfg: Config, parts: build_lib.Parts, mesh: Mesh, size: int) -> Any:
     state = build_lib.abstract_state(parts, mesh)
     where = sharding.batch_sharding(mesh)
-    batch = _images(cfg, size) | {"mask": jax.ShapeDtypeStruct((size,), "float32")}
+    image = jax.ShapeDtypeStruct((size, *models.input_shape(cfg.model)), "uint8")
+    label, mask = (jax.ShapeDtypeStruct((size,), dtype) for dtype in ("int32", "float32"))
+    batch = {"image": image, "label": label, "mask": mask}
     batch = {k: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where) for k, x in batch.items()}
     with jax.set_mesh(mesh):
         variables = {"params": state.params, **state.model_state}
-        loss = cfg.objective.loss
-        return score_batch.lower(variables, batch, predict=parts.predict, loss=loss, mesh=mesh)
+        predict, loss = parts.objective.predictors["logits"], cfg.objective.head_loss
+        return score_batch.lower(variables, batch, predict=predict, loss=loss, mesh=mesh)
 
 
 def _examined(compiled: compiler.Compiled, axis_sizes: dict[str, int]) -> compile_report.Examined:

@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax import config as config_lib
-from vit_jax import data, models, objectives, optim, sharding, trees
+from vit_jax import data, models, optim, sharding, trees
 from vit_jax.analysis import flops, memory, scale, tables
 from vit_jax.config import Config
 from vit_jax.data.records import data_root
 from vit_jax.errors import UserError
-from vit_jax.objectives.distill import LOGITS
+from vit_jax.objectives import Context, create
 from vit_jax.train import build as build_lib
-from vit_jax.train import start, teacher
+from vit_jax.train import start
 
 _LARGE = 2**20  # bytes of a parameter
 
@@ -37,8 +37,8 @@ def dry_run(cfg: Config) -> tuple[str, UserError | None]:
     unfit = None
     try:
         if cfg.init.weights:
-            start.check(cfg)
-        teacher.check(cfg)
+            start.check(cfg.init, cfg.model)
+        create(cfg.objective, cfg.model, cfg.data).check_extras()
     except UserError as error:
         unfit = error  # shapes and costs do not need the weights
     try:
@@ -82,10 +82,10 @@ def _report(cfg: Config) -> tuple[str, UserError | None]:
         *_undivided(state.params, mesh),
         "",
     ]
-    lines += ["BATCH", *_batch(cfg, source), ""]
+    lines += ["BATCH", *_batch(cfg, parts, source), ""]
     lines += ["RUN", *_durations(cfg, parts.plan, num_examples, missing is None)]
     lines += [f"starts from {cfg.init.weights}"] if cfg.init.weights else []
-    lines += _teacher(cfg, parts)
+    lines += parts.objective.describe()
     return "\n".join(lines), missing
 
 
@@ -102,7 +102,7 @@ def _flops(cfg: Config, parts: build_lib.Parts, known: bool) -> str:
     forward = flops.forward_flops(
         models.create(models.looped(cfg.model)), (height, width), channels
     )
-    step = build_lib.image_flops(cfg, parts) * cfg.data.batch_size
+    step = _example_flops(cfg, parts) * cfg.data.batch_size
     whole = f"; whole run: {tables.format_flops(step * parts.plan.total_steps)}" if known else ""
     return (
         f"forward: {tables.format_flops(forward)} per image; "
@@ -110,26 +110,41 @@ def _flops(cfg: Config, parts: build_lib.Parts, known: bool) -> str:
     )
 
 
-def _abstract_batch(cfg: Config) -> dict[str, jax.ShapeDtypeStruct]:
-    size = cfg.data.batch_size
-    image = jax.ShapeDtypeStruct((size, *models.input_shape(cfg.model)), "uint8")
-    return {"image": image, "label": jax.ShapeDtypeStruct((size,), "int32")}
+def _example_flops(cfg: Config, parts: build_lib.Parts) -> int:
+    return build_lib.example_flops(parts, uphill=cfg.optim.sam_rho > 0)
+
+
+def abstract_batch(
+    cfg: Config, parts: build_lib.Parts, source: data.Source | None = None
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return shape and dtype of a global batch on the devices; labels are ids without a source."""
+    size, objective = cfg.data.batch_size, parts.objective
+    spec = {"label": jax.ShapeDtypeStruct((), jnp.int32)} if source is None else source.spec
+    of_one = {name: jax.ShapeDtypeStruct(v.shape, jnp.uint8) for name, v in objective.views.items()}
+    of_one |= {name: spec[name] for name in objective.fields}
+    of_one |= objective.rows
+    return {name: jax.ShapeDtypeStruct((size, *x.shape), x.dtype) for name, x in of_one.items()}
 
 
 def estimate_memory(
     cfg: Config, parts: build_lib.Parts, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh
 ) -> memory.Memory:
     """Estimate the bytes of a run's step; of what it could be, by `mesh`, here or not."""
-    batch = _abstract_batch(cfg)
-    if cfg.objective.distill.cache:  # of all classes: a cache of fewer takes less
-        shape = (cfg.data.batch_size, cfg.model.num_classes)
-        batch[LOGITS] = jax.ShapeDtypeStruct(shape, "float16")
+    batch, objective = abstract_batch(cfg, parts), parts.objective
+
+    def loss(params: Any, frozen: Any, kept: Any, batch: Any, rng: jax.Array) -> Any:
+        model_state, ema, own = kept
+        ctx = Context(
+            frozen=frozen, model_state=model_state, ema=ema, objective=own, step=jnp.int32(0)
+        )
+        return objective.loss(params, ctx, batch, rng)
+
     return memory.estimate(
         build_lib.abstract_state(parts, mesh),
-        parts.objective.loss,
+        loss,
         # The key inside: made outside, it would be computed.
-        jax.eval_shape(lambda x: parts.objective.prepare(x, jax.random.key(0)), batch),
-        frozen=build_lib.placed(parts.frozen, mesh),
+        jax.eval_shape(lambda x: objective.prepare(x, jax.random.key(0)), batch),
+        frozen=build_lib.placed(objective.frozen, mesh),
         axis_sizes=dict(mesh.shape),
         num_microbatches=cfg.accum_steps,
         uphill=cfg.optim.sam_rho > 0,
@@ -167,7 +182,7 @@ def estimate_step(
     cfg: Config, parts: build_lib.Parts, axis_sizes: Mapping[str, int], chip: scale.Chip
 ) -> scale.Step:
     """Predict the time of a run's step on chips that are here or not, as a range."""
-    step_flops = build_lib.image_flops(cfg, parts) * cfg.data.batch_size
+    step_flops = _example_flops(cfg, parts) * cfg.data.batch_size
     if cfg.model.remat is models.Remat.FULL:  # the forward pass, again
         step_flops = step_flops * 4 // 3
     moved = estimate_traffic(cfg, parts, axis_sizes)
@@ -207,27 +222,8 @@ def _undivided(params: Any, mesh: jax.sharding.AbstractMesh) -> list[str]:
     ]
 
 
-def _teacher(cfg: Config, parts: build_lib.Parts) -> list[str]:
-    distill = cfg.objective.distill
-    if distill.kind is objectives.Distillation.NONE:
-        return []
-    if distill.cache:
-        return [f"learns from the logits in {distill.cache}"]
-    size = trees.num_params(parts.frozen["teacher"]["params"])
-    family = type(distill.teacher).__name__.removesuffix("Config")
-    return [f"learns from a {family} of {size:,} parameters, {distill.weights}"]
-
-
-def _batch(cfg: Config, source: data.Source | None) -> list[str]:
-    height, width, channels = models.input_shape(cfg.model)
-    spec = _abstract_batch(cfg)
-    if source is not None:
-        spec = data.batch_spec(
-            source,
-            batch_size=cfg.data.batch_size,
-            image_size=(height, width),
-            channels=channels,
-        )
+def _batch(cfg: Config, parts: build_lib.Parts, source: data.Source | None) -> list[str]:
+    spec = abstract_batch(cfg, parts, source)
     rows = [[name, str(list(x.shape)), str(x.dtype)] for name, x in spec.items()]
     return tables.align(["array", "shape", "dtype"], rows)
 

@@ -165,9 +165,9 @@ def _check_metric(cfg: Config, metric: str) -> None:
     suffixes = ("", "_ema") if cfg.ema_decay else ("",)
     measured = [
         f"{name}{suffix}/{key}"
-        for name in cfg.evals
+        for name, evaluation in cfg.evals.items()
         for suffix in suffixes
-        for key in ("loss", "top1", "top5")
+        for key in evaluation.metrics
     ]
     if metric not in measured:
         raise errors.unknown("METRIC", metric, measured)

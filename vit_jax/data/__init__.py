@@ -18,3 +18,4 @@ from vit_jax.data.pixel_cache import MAX_CACHED_BYTES
 from vit_jax.data.prefetch import Batch, BatchIterator
 from vit_jax.data.sources import Source, short_name, split_of
 from vit_jax.data.transform import evaluation_view
+from vit_jax.data.views import View, one_view

@@ -4,19 +4,22 @@
 import concurrent.futures
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import cv2
 import numpy as np
 from jaxtyping import Int
 
-from vit_jax.data.pixel_cache import MAX_CACHED_BYTES, Example, PixelCache
+from vit_jax.data.pixel_cache import MAX_CACHED_BYTES, Decoded, PixelCache
 from vit_jax.data.prefetch import Batch
 from vit_jax.data.sources import Source
 from vit_jax.data.stream import stream_indices
-from vit_jax.data.transform import Pixels, Transform
+from vit_jax.data.transform import Pixels
+from vit_jax.data.views import View, draws
 from vit_jax.errors import DataError, UserError
+
+_Vary = Callable[[Any], Pixels]
 
 # What of the message about a broken example comes with its batch, in bytes.
 _REASON = 200
@@ -32,8 +35,9 @@ class Batches:
     def __init__(
         self,
         source: Source,
-        transform: Transform,
+        views: Mapping[str, View],
         *,
+        fields: Sequence[str],
         batch_size: int,
         rows: Int[np.ndarray, " b"],
         length: int,
@@ -42,15 +46,22 @@ class Batches:
         first: int = 0,
         repeats: int = 1,
         max_broken: int = 0,
+        fill: tuple[int, ...] = (128,),
     ) -> None:
-        """Take the global batch size, and which `rows` of each batch are wanted, ascending.
+        """Take the views, the source's other `fields`, and which `rows` of each batch to make.
 
         `seed` None is one pass in the stored order, the last batch padded. With `max_broken` above
         0 a broken example is replaced by the next one that can be read, in its own place of the
         stream: so the batch is still a function of (seed, step).
         """
         self._source = source
-        self._transform = transform
+        self._views = views
+        self._fields = {name: source.spec[name] for name in fields}
+        self._fill_color = fill
+        self._draws = draws(views, exact=seed is None, fill=fill)
+        # The draws of one view share a transform, and what it has decoded.
+        transforms = list(dict.fromkeys(draw.transform for draw in self._draws))
+        self._stage = [transforms.index(draw.transform) for draw in self._draws]
         self._batch_size = batch_size
         self._rows = rows
         self._length = length
@@ -60,13 +71,15 @@ class Batches:
         self._repeats = repeats
         self._max_broken = max_broken
         # One pass sees each example once, so nothing is kept of it.
-        self._cache = PixelCache(len(source), 0 if seed is None else MAX_CACHED_BYTES)
+        self._cache = PixelCache(len(source), transforms, 0 if seed is None else MAX_CACHED_BYTES)
         self._lock = threading.Lock()
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
         self._closed = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         settings = {
+            "fields": list(self._fields),
+            "fill": self._fill_color,
             "batch_size": self._batch_size,
             "rows": self._rows,
             "length": self._length,
@@ -76,19 +89,18 @@ class Batches:
             "repeats": self._repeats,
             "max_broken": self._max_broken,
         }
-        return functools.partial(Batches, **settings), (self._source, self._transform)
+        return functools.partial(Batches, **settings), (self._source, self._views)
 
     def __len__(self) -> int:
         return self._length
 
     def __getitem__(self, index: int) -> Batch:
         positions = (self._first + int(index)) * self._batch_size + self._rows
-        count, source, size = len(positions), self._source, self._transform.image_size
-        multi = source.multi_label
+        count, size = len(positions), len(self._source)
         batch: Batch = {
-            "image": np.empty((count, *size, self._transform.channels), np.uint8),
-            "label": np.zeros((count, source.num_classes) if multi else count, label_dtype(source)),
-            "index": stream_indices(positions, len(source), self._seed, self._repeats),
+            **{key: np.empty((count, *v.shape), np.uint8) for key, v in self._views.items()},
+            **{key: np.zeros((count, *x.shape), x.dtype) for key, x in self._fields.items()},
+            "index": stream_indices(positions, size, self._seed, self._repeats),
         }
         if self._seed is None:
             batch["mask"] = (batch["index"] >= 0).astype(np.float32)
@@ -108,21 +120,25 @@ class Batches:
     def _fill(self, batch: Batch, positions: np.ndarray, rows: range) -> None:
         examples = batch["index"][rows.start : rows.stop].tolist()
         variations = self._variations(positions[rows.start : rows.stop])
-        for row, example, vary in zip(rows, examples, variations, strict=True):
+        for row, example, varies in zip(rows, examples, variations, strict=True):
             if example < 0:
-                batch["image"][row] = 0
+                for key in self._views:
+                    batch[key][row] = 0
                 continue
             try:
-                self._put(batch, row, example, vary)
+                self._put(batch, row, example, varies)
             except DataError as error:
                 if self._seed is None:
                     raise
                 self._replace(batch, row, example, positions[row : row + 1], error)
 
-    def _variations(self, positions: np.ndarray) -> Iterator[Callable[[Any], Pixels]]:
-        return self._transform.variations(self._seed or 0, positions)
+    def _variations(self, positions: np.ndarray) -> Iterator[tuple[_Vary, ...]]:
+        """Give, for each position, what each of its draws does to the decoded image."""
+        seed = self._seed or 0
+        each = [d.transform.variations(seed, positions, d.number) for d in self._draws]
+        return zip(*each, strict=True)
 
-    def _put(self, batch: Batch, row: int, example: int, vary: Callable[[Any], Pixels]) -> None:
+    def _put(self, batch: Batch, row: int, example: int, varies: Sequence[_Vary]) -> None:
         """Read, vary and write one example.
 
         Raises:
@@ -130,8 +146,13 @@ class Batches:
         """
         try:
             found = self._cache.get(example) or self._load(example)
-            image = found.image if found.viewed else self._transform.view(found.image)
-            batch["image"][row], batch["label"][row] = vary(image), found.label
+            for draw, stage, vary in zip(self._draws, self._stage, varies, strict=True):
+                image = found.images[stage]
+                image = vary(image if found.viewed else draw.transform.view(image))
+                where = row if draw.index is None else (row, draw.index)
+                batch[draw.array][where] = image
+            for key in self._fields:
+                batch[key][row] = found.fields[key]
         except UserError:
             raise
         except (ValueError, OSError, cv2.error) as error:
@@ -139,14 +160,16 @@ class Batches:
                 f"{self._source.example_id(example)}: not a readable image ({_reason(error)})"
             ) from error
 
-    def _load(self, example: int) -> Example:
-        data, label = self._source.read(example)
+    def _load(self, example: int) -> Decoded:
+        found = self._source.read(example)
+        fields = {name: found[name] for name in self._fields}
+        label = fields.get("label")
         if self._seed is not None and isinstance(label, int) and label < 0:
             raise DataError(
                 f"{self._source.example_id(example)}: the label is {label}, that of an example "
                 "without one, which cannot be learned from"
             )
-        return self._cache.load(example, data, label, self._transform)
+        return self._cache.load(example, found["image"], fields)
 
     def _replace(
         self, batch: Batch, row: int, example: int, position: np.ndarray, error: DataError
@@ -166,9 +189,9 @@ class Batches:
         for step in range(1, tries + 1):
             other = (example + step) % count
             # All that is drawn is the place's: anew, as the broken one may have used a part of it.
-            (vary,) = self._variations(position)
+            (varies,) = self._variations(position)
             try:
-                self._put(batch, row, other, vary)
+                self._put(batch, row, other, varies)
             except DataError:
                 continue
             name = self._source.example_id(example)
@@ -199,8 +222,3 @@ def _reason(error: Exception) -> str:
     # The system's and OpenCV's full texts repeat paths, object addresses or source lines.
     short = getattr(error, "strerror", None) or getattr(error, "err", None) or str(error)
     return short.splitlines()[0].strip() if short.strip() else type(error).__name__
-
-
-def label_dtype(source: Source) -> np.dtype:
-    """Return the dtype of a batch's labels: class ids or multi-hot rows."""
-    return np.dtype(np.uint8 if source.multi_label else np.int32)

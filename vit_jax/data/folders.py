@@ -13,21 +13,19 @@ from pathlib import Path
 import numpy as np
 
 from vit_jax.data.encoded import read_file
-from vit_jax.data.sources import absolute_slices, digest_of
+from vit_jax.data.sources import Example, Labelled, absolute_slices, digest_of
 from vit_jax.errors import UserError, shown
 
 _SPLITS = ("train", "val", "test")
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 
 
-class FolderSource:
+class FolderSource(Labelled):
     """Examples of one split of a folder; see `Source`.
 
     Paths are kept in one array of bytes: a million of them take a tenth of what a list of strings
     does, here and in every worker process.
     """
-
-    multi_label = False
 
     def __init__(self, root: Path, name: str, classes: tuple[str, ...], paths: list[str]) -> None:
         """Take paths as "<split>/<class>/<file>" relative to `root`, in the order to be read."""
@@ -38,17 +36,12 @@ class FolderSource:
         self.labels = np.array([ids[path.split("/")[1]] for path in paths], np.int32)
         self._paths = np.array([os.fsencode(path) for path in paths], np.bytes_)
 
-    @property
-    def num_classes(self) -> int:
-        """K."""
-        return len(self.class_names)
-
     def __len__(self) -> int:
         return len(self._paths)
 
-    def read(self, index: int) -> tuple[bytes, int]:
+    def read(self, index: int) -> Example:
         """Return an example's encoded image and its class id."""
-        return read_file(self._path(index)), int(self.labels[index])
+        return {"image": read_file(self._path(index)), "label": int(self.labels[index])}
 
     def example_id(self, index: int) -> str:
         return shown(self._path(index))

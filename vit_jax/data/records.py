@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from vit_jax.data.sources import Label, absolute_slices, digest_of
+from vit_jax.data.sources import Example, Labelled, absolute_slices, digest_of
 from vit_jax.errors import DataError, UserError, unknown
 
 
-class TfdsSource:
+class TfdsSource(Labelled):
     """One split of a prepared TFDS dataset; see `Source`."""
 
     labels: np.ndarray | None = None  # they lie beside the images, in the records
@@ -47,15 +47,10 @@ class TfdsSource:
             split=split, decoders={key: tfds.decode.SkipDecoding() for key in images}
         )
 
-    @property
-    def num_classes(self) -> int:
-        """K."""
-        return len(self.class_names)
-
     def __len__(self) -> int:
         return len(self._records)
 
-    def read(self, index: int) -> tuple[bytes, Label]:
+    def read(self, index: int) -> Example:
         """Return an example's encoded image and its label.
 
         A label of -1 is TFDS's way to say that there is none, for those who need none.
@@ -80,8 +75,8 @@ class TfdsSource:
         if self.multi_label:
             hot = np.zeros(self.num_classes, np.uint8)
             hot[label] = 1
-            return image, hot
-        return image, int(label)
+            return {"image": image, "label": hot}
+        return {"image": image, "label": int(label)}
 
     def example_id(self, index: int) -> str:
         return f"{self.name} record {index}"

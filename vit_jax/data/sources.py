@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random access to encoded images and their labels: a TFDS dataset or a folder, one interface."""
+"""Random access to examples of named fields: a TFDS dataset or a folder, one interface."""
 
 import contextlib
 import hashlib
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+import jax
 import numpy as np
 from jaxtyping import Int32
 
 from vit_jax.errors import UserError, unknown
 
 Label: TypeAlias = int | np.ndarray  # a class id, or uint8 (K,) multi-hot
+# The fields of one example: "image", encoded; "label"; and whatever else `Source.spec` names.
+Example: TypeAlias = dict[str, Any]
 
 
 def short_name(name: str) -> str:
@@ -23,7 +26,7 @@ def short_name(name: str) -> str:
 
 @runtime_checkable
 class Source(Protocol):
-    """Encoded images by index. Implementations can be pickled, for worker processes.
+    """Examples by index. Implementations can be pickled, for worker processes.
 
     Attributes:
         name: what messages call it, such as "imagenet2012[train]".
@@ -47,10 +50,15 @@ class Source(Protocol):
         """The class id of every example, where they are known without reading the examples."""
         ...
 
+    @property
+    def spec(self) -> Mapping[str, jax.ShapeDtypeStruct]:
+        """Shape and dtype of every field of an example but its encoded images."""
+        ...
+
     def __len__(self) -> int: ...
 
-    def read(self, index: int) -> tuple[bytes, Label]:
-        """Return an example's encoded image and its label."""
+    def read(self, index: int) -> Example:
+        """Return the fields of an example."""
         ...
 
     def example_id(self, index: int) -> str:
@@ -60,6 +68,25 @@ class Source(Protocol):
     def digest(self) -> str:
         """Return 16 hex digits of which files the examples are, by names and sizes of shards."""
         ...
+
+
+class Labelled:
+    """What sources of one image and its label share."""
+
+    class_names: tuple[str, ...]
+    multi_label = False
+
+    @property
+    def num_classes(self) -> int:
+        """K."""
+        return len(self.class_names)
+
+    @property
+    def spec(self) -> Mapping[str, jax.ShapeDtypeStruct]:
+        """The label: a class id, or K numbers for images of several labels."""
+        if self.multi_label:
+            return {"label": jax.ShapeDtypeStruct((self.num_classes,), np.uint8)}
+        return {"label": jax.ShapeDtypeStruct((), np.int32)}
 
 
 def digest_of(parts: Iterable[bytes]) -> str:
@@ -76,7 +103,7 @@ class CachedSource:
     Worker processes fill a cache each: what is cached is not pickled.
     """
 
-    def __init__(self, source: Source, seen: dict[int, tuple[bytes, Label]] | None = None) -> None:
+    def __init__(self, source: Source, seen: dict[int, Example] | None = None) -> None:
         """Take the source, and those of its examples that have been read already."""
         self._source = source
         self._seen = {} if seen is None else seen
@@ -84,6 +111,7 @@ class CachedSource:
         self.class_names = source.class_names
         self.multi_label = source.multi_label
         self.labels = source.labels
+        self.spec = source.spec
 
     @property
     def num_classes(self) -> int:
@@ -93,8 +121,8 @@ class CachedSource:
     def __len__(self) -> int:
         return len(self._source)
 
-    def read(self, index: int) -> tuple[bytes, Label]:
-        """Return an example's encoded image and its label."""
+    def read(self, index: int) -> Example:
+        """Return the fields of an example."""
         found = self._seen.get(index)
         if found is None:
             found = self._seen[index] = self._source.read(index)
@@ -112,10 +140,8 @@ class CachedSource:
         return CachedSource, (self._source,)
 
 
-class ClassSubset:
+class ClassSubset(Labelled):
     """Some of the classes of another source, renumbered, with their examples in the same order."""
-
-    multi_label = False
 
     def __init__(
         self,
@@ -132,16 +158,17 @@ class ClassSubset:
         self.name = f"{source.name}, {len(classes)} of {source.num_classes} classes"
 
     @property
-    def num_classes(self) -> int:
-        """K."""
-        return len(self.class_names)
+    def spec(self) -> Mapping[str, jax.ShapeDtypeStruct]:
+        """As the whole source's."""
+        return self._source.spec
 
     def __len__(self) -> int:
         return len(self._chosen)
 
-    def read(self, index: int) -> tuple[bytes, Label]:
-        """Return an example's encoded image and its new class id."""
-        return self._source.read(int(self._chosen[index]))[0], int(self.labels[index])
+    def read(self, index: int) -> Example:
+        """Return the fields of an example, with its new class id."""
+        found = self._source.read(int(self._chosen[index]))
+        return {**found, "label": int(self.labels[index])}
 
     def example_id(self, index: int) -> str:
         """Name one example as the whole source does."""
@@ -177,14 +204,14 @@ def select_classes(source: Source, classes: tuple[int, ...], *, cache: bool) -> 
         twice = next(k for k in classes if classes.count(k) > 1)
         raise UserError(f"{field} names class {twice} twice; give each id once")
     labels = source.labels
-    seen: dict[int, tuple[bytes, Label]] = {}
+    seen: dict[int, Example] = {}
     if labels is None:
         wanted = set(classes)
         labels = np.empty(len(source), np.int32)
         for index in range(len(source)):
             example = source.read(index)
-            labels[index] = example[1]
-            if cache and example[1] in wanted:
+            labels[index] = example["label"]
+            if cache and example["label"] in wanted:
                 seen[index] = example
     chosen = np.flatnonzero(np.isin(labels, classes)).astype(np.int32)
     if not len(chosen):

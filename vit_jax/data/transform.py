@@ -105,18 +105,19 @@ class Transform:
         return self.vary(self.view(self.load(data)), rng)
 
     def variations(
-        self, seed: int, positions: Int[np.ndarray, " n"]
+        self, seed: int, positions: Int[np.ndarray, " n"], view: int = 0
     ) -> Iterator[Callable[[Any], Pixels]]:
-        """Give, for each position of the stream, `vary` with the position's generator.
+        """Give, for each position of the stream, `vary` with the generator of (position, view).
 
-        Each is dead once the next is asked for. Where flip and affine are all that is drawn, their
-        numbers are computed for all positions at once, and are the same.
+        Each is valid until the next is asked for, as they share one generator. Where flip and
+        affine are all that is drawn, their numbers are computed for all positions at once, and are
+        the same.
         """
         colors = self._policy is not None or self.cfg.color_jitter
         if self.cfg.crop in _PLAIN_CROPS and not colors:
-            motions = self._motions(uniforms(seed, positions, self._num_uniforms))
+            motions = self._motions(uniforms(seed, positions, self._num_uniforms, view))
             return (functools.partial(self._move, motion=motion) for motion in motions)
-        rng = ExampleRng(seed)
+        rng = ExampleRng(seed, view)
         return (functools.partial(self.vary, rng=rng(i)) for i in positions.tolist())
 
     def load(self, data: bytes) -> Loaded:

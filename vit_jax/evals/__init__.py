@@ -1,23 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluations of a trained model over a split, each example counted once."""
+"""Evaluations over a split, each example counted once: a config of `EVALUATORS` for each kind."""
 
-from vit_jax.evals.classify import (
-    Classify,
+from collections.abc import Callable
+from typing import Any
+
+from vit_jax.evals import classify, frozen, loss
+from vit_jax.evals.base import (
+    Context,
     Evaluator,
     Predict,
-    Scores,
-    make_evaluator,
-    open_split,
+    Predictors,
+    open_splits,
 )
-from vit_jax.evals.config import EvalConfig, validate
+from vit_jax.evals.classify import Classify, Scores
+from vit_jax.evals.config import (
+    ClassifyEval,
+    EvalConfig,
+    FewShotEval,
+    KNNEval,
+    LinearEval,
+    LossEval,
+    ProbeEval,
+    is_accuracy,
+)
+
+# What builds the evaluator of each kind of config.
+EVALUATORS: dict[type[EvalConfig], Callable[[Any, Context], Evaluator]] = {
+    ClassifyEval: classify.create,
+    LossEval: loss.create,
+    KNNEval: frozen.create,
+    FewShotEval: frozen.create,
+    LinearEval: frozen.create,
+}
+
+
+def create(cfg: EvalConfig, context: Context) -> Evaluator:
+    """Build the evaluator of a config."""
+    return EVALUATORS[type(cfg)](cfg, context)
+
 
 __all__ = [
+    "EVALUATORS",
     "Classify",
+    "ClassifyEval",
+    "Context",
     "EvalConfig",
     "Evaluator",
+    "FewShotEval",
+    "KNNEval",
+    "LinearEval",
+    "LossEval",
     "Predict",
+    "Predictors",
+    "ProbeEval",
     "Scores",
-    "make_evaluator",
-    "open_split",
-    "validate",
+    "create",
+    "is_accuracy",
+    "open_splits",
 ]

@@ -8,11 +8,11 @@ import numpy as np
 
 from vit_jax import data
 from vit_jax.data import imagenet
-from vit_jax.data.sources import Label
+from vit_jax.data.sources import Example, Labelled
 from vit_jax.errors import UserError
 
 
-class Renumbered:
+class Renumbered(Labelled):
     """Another source with a model's class ids and names; see `data.Source`."""
 
     def __init__(self, source: data.Source, ids: np.ndarray, class_names: tuple[str, ...]) -> None:
@@ -24,22 +24,18 @@ class Renumbered:
         self.class_names = class_names
         self.labels = None if source.labels is None else ids[source.labels]
 
-    @property
-    def num_classes(self) -> int:
-        """K of the model."""
-        return len(self.class_names)
-
     def __len__(self) -> int:
         return len(self._source)
 
-    def read(self, index: int) -> tuple[bytes, Label]:
-        """Return an example's encoded image and its label, by the model's ids."""
-        image, label = self._source.read(index)
+    def read(self, index: int) -> Example:
+        """Return an example with its label by the model's ids."""
+        found = self._source.read(index)
+        label = found["label"]
         if isinstance(label, int):
-            return image, int(self._ids[label]) if label >= 0 else label
+            return {**found, "label": int(self._ids[label]) if label >= 0 else label}
         hot = np.zeros(self.num_classes, np.uint8)
         hot[self._ids] = label
-        return image, hot
+        return {**found, "label": hot}
 
     def example_id(self, index: int) -> str:
         """Name one example as the other source does."""

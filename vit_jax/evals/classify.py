@@ -10,35 +10,24 @@ import functools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, Int, UInt8
+from jaxtyping import Array, Float, Int
 
-from vit_jax import data, sharding
+from vit_jax import data
 from vit_jax.errors import UserError
 from vit_jax.evals import report
-from vit_jax.evals.config import EvalConfig
-from vit_jax.evals.passes import Batches, keep_passes, run_pass
+from vit_jax.evals.base import Context, Predict, Predictors, Stream
+from vit_jax.evals.config import ClassifyEval
+from vit_jax.evals.passes import Batches, run_pass
 from vit_jax.losses import Loss, example_loss
 
 PyTree = Any
-Predict = Callable[[PyTree, UInt8[Array, "B H W C"]], Float[Array, "B K"]]
 Part = dict[str, np.ndarray]  # the fields of Scores, of some examples
-
-
-@runtime_checkable
-class Evaluator(Protocol):
-    """What the train loop calls."""
-
-    def run(
-        self, predict: Predict, variables: PyTree, report_dir: str | os.PathLike[str] | None = None
-    ) -> dict[str, float]:
-        """Return metrics by name; with `report_dir`, leave files there as well."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,6 +74,7 @@ class Classify:
         class_names: of the split, for the report.
         loss: what the model is trained with; here without smoothing.
         name: what messages and pictures call the split.
+        folder: `run` writes a report where it is given a directory.
     """
 
     batches: Callable[[int], Batches]
@@ -93,17 +83,21 @@ class Classify:
     class_names: Sequence[str]
     loss: Loss = Loss.SOFTMAX
     name: str = ""
+    folder: bool = True
 
     def run(
-        self, predict: Predict, variables: PyTree, report_dir: str | os.PathLike[str] | None = None
+        self,
+        predictors: Predictors,
+        variables: PyTree,
+        report_dir: str | os.PathLike[str] | None = None,
     ) -> dict[str, float]:
         """Return loss, top1, top5 and num_examples; with `report_dir`, write the report there.
 
         Raises:
             UserError: labels that the model has no output for, or an empty split.
         """
-        scores = self.scores(predict, variables)
-        if report_dir is not None and jax.process_index() == 0:
+        scores = self.scores(predictors["logits"], variables)
+        if self.folder and report_dir is not None and jax.process_index() == 0:
             self.report(scores, report_dir)
         return scores.summary()
 
@@ -157,69 +151,21 @@ class Classify:
         return {key: value[real] for key, value in values.items()}
 
 
-def make_evaluator(
-    cfg: EvalConfig,
-    data_cfg: data.DataConfig,
-    source: data.Source,
-    *,
-    image_size: tuple[int, int],
-    channels: int,
-    mesh: Mesh,
-    loss: Loss = Loss.SOFTMAX,
-    name: str = "",
-) -> Classify:
+def create(cfg: ClassifyEval, context: Context) -> Classify:
     """Build the evaluator of a split, with the training set's reading options.
 
     Where the decoded split fits into `data.MAX_CACHED_BYTES` of each process, it is read and
     decoded once, however often the evaluator runs.
-
-    Args:
-        cfg: what to evaluate on.
-        data_cfg: the training data's config.
-        source: the split, from `open_split`.
-        image_size: (H, W) the model takes.
-        channels: of the images.
-        mesh: the devices.
-        loss: what the model is trained with.
-        name: what messages and pictures call the split; "" is the source's name.
     """
-
-    def batches(batch_size: int) -> Batches:
-        return data.eval_batches(
-            source,
-            cfg.transform,
-            batch_size=batch_size,
-            image_size=image_size,
-            channels=channels,
-            rows=sharding.batch_rows(mesh, batch_size),
-            num_threads=data_cfg.num_threads,
-            num_workers=data_cfg.num_workers,
-            prefetch=data_cfg.prefetch,
-        )
-
-    batch_size = cfg.batch_size or data_cfg.batch_size
-    padded = math.ceil(len(source) / batch_size) * batch_size
-    num_bytes = int(padded * sharding.own_share(mesh)) * math.prod(image_size) * channels
+    stream = Stream(cfg, context)
     return Classify(
-        batches=keep_passes(batches) if num_bytes <= data.MAX_CACHED_BYTES else batches,
-        batch_size=batch_size,
-        mesh=mesh,
-        class_names=source.class_names,
-        loss=loss,
-        name=name or source.name,
-    )
-
-
-def open_split(cfg: EvalConfig, data_cfg: data.DataConfig) -> data.Source:
-    """Open the split that `cfg` names; of the training set's own, the classes that it keeps.
-
-    Raises:
-        UserError: no such dataset or split.
-    """
-    name = cfg.dataset or data_cfg.name
-    classes = data_cfg.classes if name == data_cfg.name else ()
-    return data.open_source(
-        name, data_cfg.data_dir, cfg.split, cache=data_cfg.cache, classes=classes
+        batches=stream.batches,
+        batch_size=stream.batch_size,
+        mesh=context.mesh,
+        class_names=stream.source.class_names,
+        loss=context.loss or Loss.SOFTMAX,
+        name=stream.name,
+        folder=cfg.report,
     )
 
 
@@ -236,7 +182,7 @@ def score_batch(
 
     Every process gets the whole result: it is a few bytes per example.
     """
-    logits = predict(variables, batch["image"]).astype(jnp.float32)
+    logits = predict(variables, batch).astype(jnp.float32)
     label, num_classes = batch["label"], logits.shape[-1]
     result = {"mask": batch["mask"]}
     if label.ndim == 1:

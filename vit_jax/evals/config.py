@@ -1,15 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run evaluates on, and how often."""
+"""What a run evaluates on, how often, and by which measure: one config class for each kind."""
 
 import dataclasses
+import re
+from collections.abc import Mapping
+from typing import ClassVar
 
 from vit_jax import data, durations
+from vit_jax.errors import UserError
 from vit_jax.fields import group, value
+
+_ACCURACY = re.compile(r"top\d+|knn\d+|\d+shot|linear")
+
+
+def is_accuracy(metric: str) -> bool:
+    """Say whether a metric, by the last part of its name, is an accuracy in [0, 1]."""
+    return _ACCURACY.fullmatch(metric) is not None
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
 class EvalConfig:
-    """One evaluation of a run.
+    """Fields of every kind of evaluation; a run has evaluations of the kinds below.
 
     Attributes:
         split: what to evaluate on, as in `data.train_split`.
@@ -17,19 +28,133 @@ class EvalConfig:
         batch_size: over all processes; 0 is the training batch size.
         dataset: as `data.name`; "" is the training set's.
         transform: what happens to each image.
-        report: write the per-class table and the confusion matrix at the end of the run.
     """
+
+    asks: ClassVar[str] = ""  # the predictor of the objective that it calls
 
     split: str = "val"
     every: str = ""
     batch_size: int = value(0, least=0, note="0 is the training batch size")
     dataset: str = ""
     transform: data.TransformConfig = group(data.TransformConfig)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the numbers that it yields, the main one first."""
+        raise NotImplementedError
+
+    @property
+    def splits(self) -> Mapping[str, str]:
+        """The splits that it reads: of the test images under "", others by name."""
+        return {"": self.split}
+
+    def check(self, where: str) -> None:
+        """Refuse what can be refused without the dataset and the model.
+
+        Args:
+            where: the field of the evaluation, "evals.val".
+
+        Raises:
+            UserError: naming the field.
+        """
+        if self.every:
+            durations.parse(self.every)
+        if not self.metrics:
+            raise UserError(f"{where} measures nothing; give it a number, such as k=(20,)")
+        data.check_fixed(self.transform, f"{where}.transform")
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class ClassifyEval(EvalConfig):
+    """Loss, top-1 and top-5 of the model's own head.
+
+    Attributes:
+        report: write the per-class table and the confusion matrix at the end of the run.
+    """
+
+    asks: ClassVar[str] = "logits"
+
     report: bool = False
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Mean loss, and accuracies in [0, 1]."""
+        return ("loss", "top1", "top5")
 
-def validate(cfg: EvalConfig, name: str) -> None:
-    """Refuse what can be refused of `evals.<name>` without the dataset and the model."""
-    if cfg.every:
-        durations.parse(cfg.every)
-    data.check_fixed(cfg.transform, f"evals.{name}.transform")
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class LossEval(EvalConfig):
+    """The objective's own loss on images that it was not trained on."""
+
+    asks: ClassVar[str] = "loss"
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Mean over the examples."""
+        return ("loss",)
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class ProbeEval(EvalConfig):
+    """Fields of the probes: classifiers of frozen features, fitted to another split.
+
+    Attributes:
+        train_split: of the same dataset; a slice of it, "train[:10%]", takes less time.
+    """
+
+    asks: ClassVar[str] = "features"
+
+    train_split: str = "train"
+
+    @property
+    def splits(self) -> Mapping[str, str]:
+        """The split that is tested on, and the one that is fitted to."""
+        return {"": self.split, "train": self.train_split}
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class KNNEval(ProbeEval):
+    """Weighted nearest neighbours (`evals.knn`).
+
+    Attributes:
+        k: numbers of neighbours.
+        temperature: of their votes.
+    """
+
+    k: tuple[int, ...] = value((20,), least=1)
+    temperature: float = value(0.07, above=0)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Accuracy for each k."""
+        return tuple(f"knn{k}" for k in self.k)
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class FewShotEval(ProbeEval):
+    """Least squares on a few images a class (`evals.fewshot`).
+
+    Attributes:
+        shots: images a class.
+        l2: strength of the regularisation.
+        seeds: how many draws of the images the accuracy is averaged over.
+    """
+
+    shots: tuple[int, ...] = value((5,), least=1)
+    l2: float = value(1024.0, above=0)
+    seeds: int = value(3, least=1)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Accuracy for each number of shots."""
+        return tuple(f"{shots}shot" for shots in self.shots)
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class LinearEval(ProbeEval):
+    """Logistic regression, its strength chosen within the training split (`evals.logistic`)."""
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Its accuracy."""
+        return ("linear",)

@@ -3,21 +3,21 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
-from jaxtyping import Array, Float, Float32, UInt8
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Float32
 
 from vit_jax import data
 from vit_jax.errors import UserError
+from vit_jax.evals.base import Predict
 from vit_jax.evals.passes import Arrays, Batches, run_pass
 
 PyTree = Any
-Encode = Callable[[PyTree, UInt8[Array, "B H W C"]], Float[Array, "B D"]]
 # (name, shape, dtype) -> an array to fill, in memory or on the disk
 Allocate = Callable[[str, tuple[int, ...], np.dtype], np.ndarray]
 
@@ -50,14 +50,15 @@ def in_memory(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return np.empty(shape, dtype)
 
 
-def pixels(variables: PyTree, image: UInt8[Array, "B H W C"]) -> Float32[Array, "B HWC"]:
-    """Encode an image as its own pixels, in [0, 1]: what a network should improve on."""
+def pixels(variables: PyTree, batch: Mapping[str, jax.Array]) -> jax.Array:
+    """Return each image's own pixels [B, H*W*C] in [0, 1]: what a network should improve on."""
     del variables
+    image = batch["image"]
     return image.reshape(image.shape[0], -1).astype(jnp.float32) / 255
 
 
 def extract(
-    encode: Encode,
+    encode: Predict,
     variables: PyTree,
     source: data.Source,
     batches: Callable[[int], Batches],
@@ -70,12 +71,12 @@ def extract(
     """Encode every example of a split, on all devices of the mesh.
 
     Args:
-        encode: (variables, images) -> features, one function object for all splits.
+        encode: (variables, batch) -> features, one function object for all splits.
         variables: what it takes, on the devices.
         source: the split.
         batches: starts one pass over it, as `split_batches` does.
         shape: (H, W, C) of what the network takes.
-        mesh: devices of this process.
+        mesh: the devices; each process gets the features of all examples.
         batch_size: taken up to the next multiple of the devices.
         allocate: makes the arrays "features" and "labels".
 
@@ -105,13 +106,12 @@ def split_batches(
     source: data.Source, transform: data.TransformConfig, shape: tuple[int, int, int]
 ) -> Callable[[int], Batches]:
     """Return what starts a pass over a split, for images of (H, W, C)."""
-    return lambda size: data.eval_batches(
-        source, transform, batch_size=size, image_size=shape[:2], channels=shape[2]
-    )
+    views = data.one_view(transform, shape[:2], shape[2])
+    return lambda size: data.eval_batches(source, views, batch_size=size)
 
 
 def encode_all(
-    encode: Encode,
+    encode: Predict,
     variables: PyTree,
     batches: Callable[[int], Batches],
     into: dict[str, np.ndarray],
@@ -134,8 +134,8 @@ def encode_all(
     done = 0
 
     def compute(batch: Arrays) -> Arrays:
-        features = encode_batch(variables, batch["image"], encode=encode)
-        return {"features": features, **{key: batch[key] for key in batch if key != "image"}}
+        wanted = {key: batch[key] for key in ("mask", "label") if key in into or key == "mask"}
+        return encode_batch(variables, batch, wanted, encode=encode, mesh=mesh)
 
     def take(result: Arrays) -> None:
         nonlocal done
@@ -152,15 +152,19 @@ def encode_all(
     return done
 
 
-@functools.partial(jax.jit, static_argnames=("encode",))
+@functools.partial(jax.jit, static_argnames=("encode", "mesh"))
 def encode_batch(
-    variables: PyTree, image: UInt8[Array, "B H W C"], *, encode: Encode
-) -> Float32[Array, "B D"]:
-    """Encode a batch, in float32 whatever the network computes in."""
-    return encode(variables, image).astype(jnp.float32)
+    variables: PyTree, batch: Arrays, rest: Arrays, *, encode: Predict, mesh: Mesh
+) -> Arrays:
+    """Return the `rest` and the features, in float32 whatever the network computes in.
+
+    Every process gets the whole of both.
+    """
+    result = {"features": encode(variables, batch).astype(jnp.float32), **rest}
+    return jax.lax.with_sharding_constraint(result, NamedSharding(mesh, PartitionSpec()))
 
 
-def feature_width(encode: Encode, variables: PyTree, shape: tuple[int, int, int]) -> int:
+def feature_width(encode: Predict, variables: PyTree, shape: tuple[int, int, int]) -> int:
     """Return D for images of a shape (H, W, C), computing nothing."""
-    image = jax.ShapeDtypeStruct((1, *shape), jnp.uint8)
-    return int(jax.eval_shape(encode, variables, image).shape[-1])
+    batch = {"image": jax.ShapeDtypeStruct((1, *shape), jnp.uint8)}
+    return int(jax.eval_shape(encode, variables, batch).shape[-1])

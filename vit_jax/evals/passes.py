@@ -15,6 +15,8 @@ from vit_jax import sharding
 
 Arrays = dict[str, jax.Array]
 
+# Arrays of a batch that no program reads: which example it is, and what is wrong with it.
+HOST_ONLY = ("index", "broken", "reason")
 _IN_FLIGHT = 3  # batches on the devices before the host waits for the oldest
 
 
@@ -65,8 +67,7 @@ def run_pass(
             this process's rows of each.
         batch_size: over all processes; taken up to the next multiple of the batch's parts.
         mesh: the devices.
-        compute: of a batch on the devices (image, mask, and label where there are labels), its
-            padding included.
+        compute: of a batch on the devices, its padding included, with all arrays but `HOST_ONLY`.
         take: what to do with the result; the host waits only for results a few batches old.
     """
     unit = sharding.batch_parts(mesh)  # all must hold equal parts of a batch
@@ -74,7 +75,7 @@ def run_pass(
     in_flight: collections.deque[Arrays] = collections.deque()
     with jax.set_mesh(mesh), contextlib.closing(batches(batch_size)) as stream:
         for batch in stream:
-            local = {key: batch[key] for key in ("image", "label", "mask") if key in batch}
+            local = {key: value for key, value in batch.items() if key not in HOST_ONLY}
             result = compute(sharding.global_batch(local, mesh, batch_size=batch_size))
             for value in result.values():
                 value.copy_to_host_async()

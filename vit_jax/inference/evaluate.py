@@ -14,7 +14,7 @@ from vit_jax import data, evals, models, sharding
 from vit_jax.data import DataConfig, split_of
 from vit_jax.data.config import Crop
 from vit_jax.errors import UserError
-from vit_jax.evals import EvalConfig, Predict, classes
+from vit_jax.evals import ClassifyEval, EvalConfig, Predict, classes, classify
 from vit_jax.inference.forward import Forward, make_apply
 from vit_jax.inference.trained import Trained, read_weights
 from vit_jax.models import pair
@@ -25,7 +25,7 @@ _BATCH_SIZE = 128  # of a published file: it has no run that says
 class Target(NamedTuple):
     """What a model is evaluated on: its images, and how they are read and brought to size."""
 
-    evaluation: EvalConfig
+    evaluation: ClassifyEval
     reading: DataConfig
     source: data.Source
 
@@ -60,40 +60,43 @@ def open_target(
             "--dataset=folder:DIR"
         )
     reading = dataclasses.replace(cfg.data) if cfg else DataConfig(batch_size=_BATCH_SIZE)
-    evaluation = EvalConfig(dataset=dataset, split=split or "test", transform=trained.transform)
+    evaluation = ClassifyEval(dataset=dataset, split=split or "test", transform=trained.transform)
     for own in cfg.evals.values() if cfg else ():
         if dataset in ("", own.dataset or reading.name) and split in ("", own.split):
-            evaluation = dataclasses.replace(own)
+            shared = {
+                field.name: getattr(own, field.name) for field in dataclasses.fields(EvalConfig)
+            }
+            evaluation = ClassifyEval(**shared)
             if not own_transform:
                 evaluation.transform = trained.transform
     reading.data_dir = data_dir or reading.data_dir
     evaluation.batch_size = batch_size or evaluation.batch_size
     with split_of("--split"):
-        source = evals.open_split(evaluation, reading)
+        source = evals.open_splits(evaluation, reading)[""]
     return Target(evaluation, reading, classes.align(source, trained.class_names))
 
 
 def make_evaluator(trained: Trained, target: Target, mesh: Mesh) -> evals.Classify:
     """Build the evaluator of a split, of images of the model's size."""
-    return evals.make_evaluator(
-        target.evaluation,
-        target.reading,
-        target.source,
+    context = evals.Context(
+        data=target.reading,
+        sources={"": target.source},
         image_size=trained.image_size,
         channels=trained.channels,
         mesh=mesh,
         loss=trained.loss,
     )
+    return classify.create(target.evaluation, context)
 
 
 def make_predict(trained: Trained) -> Predict:
-    """Return (variables, images [B, H, W, C]) -> logits [B, K]."""
+    """Return (variables, batch with "image" [B, H, W, C]) -> logits [B, K]."""
     return _logits(make_apply(trained))
 
 
 @functools.lru_cache  # one object a program: the evaluator's jit knows it by that
 def _logits(apply: Forward) -> Predict:
-    return lambda variables, image: apply(variables, image).logits
+    return lambda variables, batch: apply(variables, batch["image"]).logits
 
 
 def placed(trained: Trained, mesh: Mesh) -> Any:

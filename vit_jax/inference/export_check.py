@@ -11,7 +11,7 @@ from jaxtyping import Float, UInt8
 from vit_jax.data import ops, short_name
 from vit_jax.data.transform import Transform
 from vit_jax.errors import UserError
-from vit_jax.evals.classify import open_split
+from vit_jax.evals import open_splits
 from vit_jax.inference.forward import make_forward
 from vit_jax.inference.trained import Trained
 
@@ -85,7 +85,7 @@ def sample_images(trained: Trained) -> tuple[Images, str]:
     cfg = trained.config
     if cfg is not None and cfg.evals:
         try:
-            source = open_split(next(iter(cfg.evals.values())), cfg.data)
+            source = open_splits(next(iter(cfg.evals.values())), cfg.data)[""]
         except UserError:
             source = None
         if source is not None and len(source):
@@ -97,7 +97,7 @@ def sample_images(trained: Trained) -> tuple[Images, str]:
             )
             rng = np.random.default_rng(0)  # of which an evaluation's transform draws nothing
             chosen = np.linspace(0, len(source) - 1, min(COUNT, len(source))).astype(int)
-            views = [transform(source.read(int(i))[0], rng) for i in chosen]
+            views = [transform(source.read(int(i))["image"], rng) for i in chosen]
             return np.stack(views), f"images of {short_name(source.name)}"
     return np.stack(_photographs(trained)), "views of two photographs"
 

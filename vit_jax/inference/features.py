@@ -3,13 +3,13 @@
 
 import concurrent.futures
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from vit_jax.evals.features import Encode
+from vit_jax.evals import Predict
 from vit_jax.inference.forward import make_apply
 from vit_jax.inference.trained import Trained
 from vit_jax.inference.views import ahead, check_channels, read_view
@@ -18,12 +18,12 @@ _AHEAD = 2  # batches that are decoded before they are wanted
 _Decoding = tuple[str, concurrent.futures.Future]  # a file, and what `read_view` makes of it
 
 
-def make_encode(trained: Trained) -> Encode:
-    """Return (variables, images) -> features [B, D], what the model's head sees."""
+def make_encode(trained: Trained) -> Predict:
+    """Return (variables, batch) -> features [B, D], what the model's head sees."""
     apply = make_apply(trained)
 
-    def encode(variables: Any, image: jax.Array) -> jax.Array:
-        return apply(variables, image).features
+    def encode(variables: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+        return apply(variables, batch["image"]).features
 
     return encode
 

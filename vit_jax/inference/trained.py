@@ -221,19 +221,26 @@ def read_weights(
         UserError: weights that do not fit.
     """
     ref, model = trained.source, trained.model
+    if not model.num_classes and not headless:
+        raise UserError(_no_head(ref))
     try:
         found = weights.read(ref, model, resize=resize, ema=trained.ema, headless=headless)
     except OtherHead as error:
         if error.lacking:
-            raise UserError(
-                f"{ref} holds a network without a head, which knows no classes: `probe` and "
-                "`visualize` use its features, and training starts from it by init.weights"
-            ) from None
+            raise UserError(_no_head(ref)) from None
         raise UserError(f"{error}, such as by --model.num_classes=K") from None
     leaves = trees.named_leaves(models.abstract(model)) if headless else ()
     lacking = {name: np.zeros(leaf.shape, np.float32) for name, leaf in leaves if name not in found}
     variables = trees.nest({**lacking, **found})
-    return dataclasses.replace(trained, variables=variables, has_head=not lacking)
+    has_head = not lacking and model.num_classes > 0
+    return dataclasses.replace(trained, variables=variables, has_head=has_head)
+
+
+def _no_head(ref: str) -> str:
+    return (
+        f"{ref} holds a network without a head, which knows no classes: `probe` and `visualize` "
+        "use its features, and training starts from it by init.weights"
+    )
 
 
 def reference(ref: str) -> str:
@@ -270,7 +277,7 @@ def _of_run(place: str, ema: bool | None) -> Trained:
         std=cfg.data.std,
         transform=_transform(cfg),
         class_names=imagenet.readable(named(names, found.model)),
-        loss=cfg.objective.loss,
+        loss=cfg.objective.head_loss or Loss.SOFTMAX,
         ema=ema,
         config=cfg,
         step=found.step,
@@ -292,6 +299,8 @@ def named(names: Sequence[str], model: ModelConfig) -> tuple[str, ...]:
         UserError: another number of names than the model's classes.
     """
     count = model.num_classes
+    if not count:
+        return ()
     if not names and count == imagenet.NUM_CLASSES:
         return tuple(imagenet.names_by_synset().values())
     if not names:

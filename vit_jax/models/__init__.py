@@ -30,6 +30,7 @@ _FAMILIES: dict[type, Family] = {
     module.FAMILY.config: module.FAMILY
     for module in (vit_family, hybrid, bit, swin, mixer, cait, convit, regnet, resnet)
 }
+FAMILIES = _FAMILIES
 VARIANTS: dict[str, ModelConfig] = {
     name: cfg for one in _FAMILIES.values() for name, cfg in one.variants.items()
 }
@@ -216,6 +217,7 @@ def abstract(cfg: ModelConfig) -> dict[str, Any]:
 
 
 __all__ = [
+    "FAMILIES",
     "VARIANTS",
     "Attention",
     "BiTConfig",

@@ -37,7 +37,8 @@ class ModelConfig:
     """Fields of every family.
 
     Attributes:
-        num_classes: K; the output dimension of the head.
+        num_classes: K; the output dimension of the head. 0 is a model without one, whose logits are
+            None, for an objective that learns no classes.
         image_size: (H, W) in pixels; (S,) means square.
         channels: C of the input.
         dtype: compute dtype.
@@ -49,7 +50,7 @@ class ModelConfig:
             (-log K for a sigmoid loss over K classes).
     """
 
-    num_classes: int = value(1000, least=1)
+    num_classes: int = value(1000, least=0, note="0 is a model without a head")
     image_size: tuple[int, ...] = (224, 224)
     channels: int = value(3, least=1)
     dtype: DType = DType.FLOAT32
@@ -66,7 +67,7 @@ class Output:
     The fields are typed `Any`: transformations also fill a pytree's nodes with abstract values.
 
     Attributes:
-        logits: [B, K], float32.
+        logits: [B, K], float32; None of a model without a head.
         features: [B, E], what the head sees (after pooling and the pre-logits layer).
         tokens: [B, N, D] after the encoder (and its final norm where it comes before pooling), or
             None for a network without tokens.

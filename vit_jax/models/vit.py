@@ -119,6 +119,8 @@ def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:
         raise UserError("model.pool=cls needs model.class_token=true (or choose gap or map)")
     if cfg.distilled and cfg.pool is not Pool.CLS:
         raise UserError("model.distilled needs model.pool=cls: each token has a head of its own")
+    if cfg.distilled and not cfg.num_classes:
+        raise UserError("model.distilled has two heads; set model.num_classes")
     if cfg.distilled and cfg.pre_logits_dim:
         raise UserError("model.distilled has no pre-logits layer; set model.pre_logits_dim=0")
     if cfg.pool_prefix and cfg.pool is Pool.CLS:

@@ -1,58 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step minimises: an `Objective` prepares the global batch and returns a scalar loss."""
+"""What a run learns: a config of `OBJECTIVES`, and the objective that is made of it."""
 
-from typing import Any, Protocol, runtime_checkable
-
-import jax
-from jaxtyping import Array, Float
-
-from vit_jax.objectives.config import (
-    Distillation,
-    DistillConfig,
+from vit_jax.data import DataConfig
+from vit_jax.errors import UserError
+from vit_jax.models import ModelConfig
+from vit_jax.objectives.base import (
+    Aux,
+    Batch,
+    Context,
+    Extras,
+    Objective,
     ObjectiveConfig,
-    check_effect,
-    check_teacher,
-    validate,
+    Predict,
 )
-from vit_jax.objectives.distill import Distill, Teacher, make_teacher
-from vit_jax.objectives.supervised import Supervised
+from vit_jax.objectives.distill import Distill, DistillConfig, taught
+from vit_jax.objectives.supervised import Supervised, SupervisedConfig
 
-Batch = dict[str, jax.Array]
+# Each config's objective. To add one, see docs/add_an_objective.md.
+OBJECTIVES: dict[type[ObjectiveConfig], type[Objective]] = {
+    SupervisedConfig: Supervised,
+    DistillConfig: Distill,
+}
 
 
-@runtime_checkable  # beartype checks annotations with isinstance
-class Objective(Protocol):
-    """What `make_train_step` differentiates."""
+def create(cfg: ObjectiveConfig, model: ModelConfig, data: DataConfig) -> Objective:
+    """Build the objective of a config.
 
-    def prepare(self, batch: Batch, rng: jax.Array) -> Batch:
-        """Turn a loaded batch into the model's input and targets, over the whole global batch.
-
-        Mixing happens here, before gradient accumulation splits the batch, so that results depend
-        neither on the number of devices nor on the number of micro-batches.
-        """
-        ...
-
-    def loss(
-        self, params: Any, frozen: Any, model_state: Any, batch: Batch, rng: jax.Array
-    ) -> tuple[Float[Array, ""], tuple[dict[str, jax.Array], Any]]:
-        """Return the mean loss of a prepared (micro-)batch and (metrics, new model_state).
-
-        `frozen` holds parameters that are not trained (a teacher): passed in, never closed over.
-        """
-        ...
+    Raises:
+        UserError: no config of a registered objective.
+    """
+    if type(cfg) not in OBJECTIVES:
+        known = ", ".join(kind.__name__ for kind in OBJECTIVES)
+        raise UserError(
+            f"objective={type(cfg).__name__} is the config of no objective; add it to OBJECTIVES "
+            f"in vit_jax/objectives/__init__.py, or take one of {known}"
+        )
+    return OBJECTIVES[type(cfg)](cfg, model, data)
 
 
 __all__ = [
+    "OBJECTIVES",
+    "Aux",
     "Batch",
+    "Context",
     "Distill",
     "DistillConfig",
-    "Distillation",
+    "Extras",
     "Objective",
     "ObjectiveConfig",
+    "Predict",
     "Supervised",
-    "Teacher",
-    "check_effect",
-    "check_teacher",
-    "make_teacher",
-    "validate",
+    "SupervisedConfig",
+    "create",
+    "taught",
 ]

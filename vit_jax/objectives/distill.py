@@ -2,66 +2,137 @@
 """Distillation: the labels' loss and a teacher's, on the same mixed images (arXiv:2012.12877)."""
 
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Float16, Float32, Int, UInt
+from jaxtyping import Array, Float
 
-from vit_jax import models
-from vit_jax.objectives.config import Distillation, DistillConfig
-from vit_jax.objectives.supervised import Supervised, top1
+from vit_jax import distill, models, trees
+from vit_jax.analysis.flops import count
+from vit_jax.data import DataConfig, Source
+from vit_jax.distill import Distillation, TeacherConfig
+from vit_jax.distill.logits import INDEX, LOGITS, REST, TOP, Teacher, dense, make_teacher
+from vit_jax.errors import UserError
+from vit_jax.losses import example_loss
+from vit_jax.models import ModelConfig
+from vit_jax.objectives.base import Aux, Batch, Context, Extras, ObjectiveConfig
+from vit_jax.objectives.supervised import Supervised, SupervisedConfig, top1
 
-Teacher = Callable[[Any, Float[Array, "B H W C"]], Float[Array, "B K"]]
 
-# A batch's arrays of cached logits: all of them in float16, or the largest, where they are, and the
-# one logit that stands for each of the others.
-LOGITS, TOP, INDEX, REST = "teacher_logits", "teacher_top", "teacher_index", "teacher_rest"
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class DistillConfig(SupervisedConfig):
+    """Learn from labels and from a teacher.
+
+    Attributes:
+        distill: the teacher, and its share of the loss.
+    """
+
+    distill: TeacherConfig = dataclasses.field(default_factory=TeacherConfig)
+
+    def check(self, model: ModelConfig, data: DataConfig) -> None:
+        """Refuse values that do not go together, and a teacher that does not fit the student.
+
+        Raises:
+            UserError: naming the field.
+        """
+        SupervisedConfig.check(self, model, data)
+        if self.distill.alpha == 1 and (self.label_smoothing or self.binarize):
+            raise UserError(
+                "objective.label_smoothing and objective.binarize have no effect on a loss without "
+                "labels (objective.distill.alpha=1); leave them"
+            )
+        distill.check(self.distill, model, data)
+
+
+def taught(objective: ObjectiveConfig, teacher: TeacherConfig) -> DistillConfig:
+    """Add a teacher to supervised training.
+
+    Raises:
+        UserError: another objective than `SupervisedConfig`.
+    """
+    if not isinstance(objective, SupervisedConfig):
+        raise UserError(f"{type(objective).__name__} learns no classes that a teacher knows")
+    shared = {f.name: getattr(objective, f.name) for f in dataclasses.fields(SupervisedConfig)}
+    return DistillConfig(**shared, distill=teacher)
 
 
 @dataclasses.dataclass(frozen=True)
-class Distill:
-    """The objective of training with a teacher: (1 - alpha) * base + alpha * distillation.
+class Distill(Supervised):
+    """The objective of training with a teacher: (1 - alpha) * supervised + alpha * distillation.
 
     A model with a distillation token learns the labels with its class head and the teacher with the
     other; every other learns both with its one head (CaiT, function matching).
-
-    Attributes:
-        base: the loss against labels; it prepares the images that both networks see.
-        cfg: kind, share and temperature.
-        teacher: (variables, the student's images) -> logits. Its variables are those of
-            `frozen["teacher"]`; where the batch brings cached logits it is not run.
     """
 
-    base: Supervised
     cfg: DistillConfig
-    teacher: Teacher
 
-    def prepare(self, batch: dict[str, jax.Array], rng: jax.Array) -> dict[str, jax.Array]:
-        """Prepare as `base` does; cached logits pass through."""
-        return self.base.prepare(batch, rng)
+    @property
+    def rows(self) -> Mapping[str, jax.ShapeDtypeStruct]:
+        """The cached logits, where there is a cache: all, as one of the largest takes less."""
+        if not self.cfg.distill.cache:
+            return {}
+        return {LOGITS: jax.ShapeDtypeStruct((self.model.num_classes,), jnp.float16)}
+
+    @functools.cached_property
+    def frozen(self) -> Any:
+        """The teacher's variables; none where its logits are cached, since it does not run."""
+        of = self.cfg.distill
+        return {} if of.cache else {"teacher": models.abstract(of.teacher)}
+
+    @functools.cached_property
+    def teacher(self) -> Teacher:
+        """(variables, the student's normalised images) -> the teacher's logits."""
+        height, width, _ = models.input_shape(self.model)
+        return make_teacher(self.cfg.distill, self.data.mean, self.data.std, (height, width))
+
+    def check_extras(self) -> None:
+        """Compare the names and shapes of the teacher's weights, or find its cache.
+
+        Raises:
+            UserError: weights that are not there or do not fit; a cache that is not there.
+        """
+        distill.check_source(self.cfg.distill)
+
+    def open(self, source: Source, seed: int, positions: int) -> Extras:
+        """Read the teacher's weights or its cached logits.
+
+        Raises:
+            UserError: weights that are not there or do not fit; a cache of something else.
+        """
+        stream = distill.Stream(self.cfg.distill, self.model, self.data, seed, source)
+        variables, digest, cache = distill.open_teacher(stream, positions)
+        frozen = {} if variables is None else {"teacher": variables}
+        return Extras(frozen, digest, None if cache is None else cache.rows)
+
+    def describe(self) -> list[str]:
+        """Say in a line who the teacher is."""
+        cfg = self.cfg.distill
+        if cfg.cache:
+            return [f"learns from the logits in {cfg.cache}"]
+        size = trees.num_params(self.frozen["teacher"]["params"])
+        family = type(cfg.teacher).__name__.removesuffix("Config")
+        return [f"learns from a {family} of {size:,} parameters, {cfg.weights}"]
 
     def loss(
-        self,
-        params: Any,
-        frozen: Any,
-        model_state: Any,
-        batch: dict[str, jax.Array],
-        rng: jax.Array,
-    ) -> tuple[Float[Array, ""], tuple[dict[str, jax.Array], Any]]:
+        self, params: Any, ctx: Context, batch: Batch, rng: jax.Array
+    ) -> tuple[Float[Array, ""], Aux]:
         """Return the total as mean over the batch; the metrics hold both parts of it.
 
         `teacher_agreement` is how often the logits that learn from the teacher have its first
         guess, `teacher_top1` how often that guess is the label (of a mixed image the larger
         part's), and `top1` that of the student's own prediction.
         """
-        base = dataclasses.replace(self.base, apply=self._apply_for_labels)
-        base_loss, (_, (model_state, out)) = base.loss(params, {}, model_state, batch, rng)
+        cfg, train = self.cfg.distill, self.cfg.train_mode
+        out, model_state = self.apply(params, ctx.model_state, batch["image"], rng, train=train)
+        for_labels = out.aux.get("cls_logits", out.logits)
+        base_loss = example_loss(for_labels, batch["targets"], self.cfg.loss).mean()
         logits = out.aux.get("dist_logits", out.logits)
-        taught = jax.lax.stop_gradient(self._teacher_logits(frozen, batch))
-        distill_loss = distillation_loss(logits, taught, self.cfg).mean()
-        loss = (1 - self.cfg.alpha) * base_loss + self.cfg.alpha * distill_loss
+        taught = jax.lax.stop_gradient(self._teacher_logits(ctx.frozen, batch))
+        distill_loss = distillation_loss(logits, taught, cfg).mean()
+        loss = (1 - cfg.alpha) * base_loss + cfg.alpha * distill_loss
         agrees = logits.argmax(axis=-1) == taught.argmax(axis=-1)
         metrics = {
             "loss": loss,
@@ -71,23 +142,26 @@ class Distill:
             "teacher_agreement": agrees.mean(dtype=jnp.float32),
             "teacher_top1": top1(taught, batch["targets"]),
         }
-        return loss, (metrics, model_state)
+        return loss, Aux(metrics, model_state, ctx.objective)
 
-    def _apply_for_labels(self, *args: Any) -> tuple[Any, Any]:
-        """Give `base` the head that learns the labels, and the whole output beside the state."""
-        out, model_state = self.base.apply(*args)
-        return out.replace(logits=out.aux.get("cls_logits", out.logits)), (model_state, out)
+    def flops(self, variables: Any) -> int:
+        """Return the model FLOPs of training on one example, with the teacher's forward pass."""
+        flops = Supervised.flops(self, variables)
+        if self.frozen:
+            image = jax.ShapeDtypeStruct((1, *models.input_shape(self.model)), jnp.float32)
+            flops += count(self.teacher, self.frozen["teacher"], image)
+        return flops
 
-    def _teacher_logits(self, frozen: Any, batch: dict[str, jax.Array]) -> Float[Array, "B K"]:
+    def _teacher_logits(self, frozen: Any, batch: Batch) -> Float[Array, "B K"]:
         if LOGITS in batch:
             return batch[LOGITS].astype(jnp.float32)
         if TOP in batch:
-            return dense(batch[TOP], batch[INDEX], batch[REST], self.base.num_classes)
+            return dense(batch[TOP], batch[INDEX], batch[REST], self.model.num_classes)
         return self.teacher(frozen["teacher"], batch["image"])
 
 
 def distillation_loss(
-    logits: Float[Array, "B K"], teacher: Float[Array, "B K"], cfg: DistillConfig
+    logits: Float[Array, "B K"], teacher: Float[Array, "B K"], cfg: TeacherConfig
 ) -> Float[Array, " B"]:
     """Return the loss of every example against the teacher's logits, in nats."""
     if cfg.kind is Distillation.HARD:
@@ -99,71 +173,3 @@ def distillation_loss(
     target = jax.nn.log_softmax(teacher / cfg.temperature, axis=-1)
     kl = jnp.sum(jnp.exp(target) * (target - student), axis=-1) * cfg.temperature**2
     return kl / logits.shape[-1] if cfg.kind is Distillation.SOFT else kl
-
-
-def make_teacher(
-    cfg: DistillConfig, mean: tuple[float, ...], std: tuple[float, ...], size: tuple[int, int]
-) -> Teacher:
-    """Build the teacher in evaluation mode, on images as the student gets them.
-
-    They are resized (bicubic with antialiasing, as Pillow and timm) and normalised anew where the
-    teacher's image size, mean or std is another; the order of the two makes no difference.
-
-    Args:
-        cfg: the teacher's model, mean and std.
-        mean, std: what the student's images are normalised by.
-        size: (height, width) of these.
-    """
-    module = models.create(cfg.teacher)
-    height, width, channels = models.input_shape(cfg.teacher)
-
-    def teacher(variables: Any, image: Float[Array, "B H W C"]) -> Float[Array, "B K"]:
-        if (height, width) != size:
-            shape = (image.shape[0], height, width, channels)
-            image = jax.image.resize(image, shape, "cubic", antialias=True)
-        image = _renormalize(image, (mean, std), (cfg.mean or mean, cfg.std or std))
-        out: Any = module.apply(variables, image, train=False)
-        return out.logits.astype(jnp.float32)
-
-    return teacher
-
-
-def _renormalize(
-    image: Float[Array, "B H W C"],
-    old: tuple[tuple[float, ...], tuple[float, ...]],
-    new: tuple[tuple[float, ...], tuple[float, ...]],
-) -> Float[Array, "B H W C"]:
-    if old == new:
-        return image
-    shift, scale, mean, std = (
-        jnp.asarray(value, jnp.float32).reshape(1, 1, 1, -1) for value in (*old, *new)
-    )
-    return (image * scale + shift - mean) / std
-
-
-def compact(
-    logits: Float[Array, "B K"], top_k: int, temperature: float = 1.0
-) -> dict[str, jax.Array]:
-    """Turn logits into what a cache keeps of them: all in float16, or the `top_k` largest.
-
-    The others are one number, with which their softmax at the temperature sums to what it did.
-    """
-    if not top_k:
-        return {LOGITS: logits.astype(jnp.float16)}
-    top, index = jax.lax.top_k(logits, top_k)
-    others = jnp.put_along_axis(logits, index, -jnp.inf, axis=-1, inplace=False)
-    mean = jax.nn.logsumexp(others / temperature, axis=-1) - jnp.log(logits.shape[-1] - top_k)
-    rest = temperature * mean
-    return {TOP: top.astype(jnp.float16), INDEX: index, REST: rest}
-
-
-def dense(
-    top: Float16[Array, "B k"],
-    index: Int[Array, "B k"] | UInt[Array, "B k"],
-    rest: Float32[Array, " B"],
-    num_classes: int,
-) -> Float32[Array, "B K"]:
-    """Restore logits from the largest ones; the others are all `rest`."""
-    logits = jnp.broadcast_to(rest[:, None], (top.shape[0], num_classes))
-    values = top.astype(jnp.float32)
-    return jnp.put_along_axis(logits, index.astype(jnp.int32), values, axis=-1, inplace=False)

@@ -2,70 +2,114 @@
 """Supervised classification: a cross-entropy on labelled, possibly mixed images."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32
 
-from vit_jax.data import MixConfig, mix
+from vit_jax.data import DataConfig, mix
+from vit_jax.data.config import is_on
 from vit_jax.data.erase import erase
-from vit_jax.losses import example_loss
-from vit_jax.objectives.config import ObjectiveConfig
+from vit_jax.errors import UserError
+from vit_jax.fields import value
+from vit_jax.losses import Loss, example_loss
+from vit_jax.models import ModelConfig
+from vit_jax.objectives.base import Aux, Batch, Context, Objective, ObjectiveConfig
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class SupervisedConfig(ObjectiveConfig):
+    """Loss and target settings.
+
+    Attributes:
+        loss: softmax for one label per image, sigmoid for several (or as AugReg trains on 21k), bce
+            as DeiT III.
+        label_smoothing: share of the target spread evenly over all classes.
+        binarize: count every positive target of a mixed image as 1 (DeiT III's `targets.gt(0)`).
+        train_mode: run the model as for training, with dropout, stochastic depth and BatchNorm of
+            the batch; off, DeiT's fine-tuning trains it as it is evaluated.
+    """
+
+    loss: Loss = Loss.SOFTMAX
+    label_smoothing: float = value(0.0, least=0, below=1)
+    binarize: bool = False
+    train_mode: bool = True
+
+    @property
+    def head_loss(self) -> Loss:
+        """The loss that the logits are trained with."""
+        return self.loss
+
+    def check(self, model: ModelConfig, data: DataConfig) -> None:
+        """Refuse values that do not go together, or cannot act on this model and these images.
+
+        Raises:
+            UserError: naming the field.
+        """
+        if self.binarize and self.loss is Loss.SOFTMAX:
+            raise UserError(
+                "objective.binarize makes targets that are no distribution over the classes; set "
+                "objective.loss=bce, or sigmoid"
+            )
+        if self.binarize and self.label_smoothing:
+            raise UserError(
+                f"objective.binarize with objective.label_smoothing={self.label_smoothing} would "
+                "make every class a target, since smoothing leaves none at 0; set "
+                "label_smoothing=0.0"
+            )
+        if self.binarize and not is_on(data.mix):
+            raise UserError(
+                "objective.binarize has no effect on images that are not mixed; set "
+                "data.mix.mixup_alpha or data.mix.cutmix_alpha, or leave it"
+            )
+        for name in ("dropout_rate", "attention_dropout_rate", "drop_path_rate"):
+            if not self.train_mode and getattr(model, name, 0):
+                raise UserError(
+                    f"model.{name}={getattr(model, name)} has no effect with "
+                    "objective.train_mode=False, which trains the model as evaluated; set it to 0.0"
+                )
 
 
 @dataclasses.dataclass(frozen=True)
-class Supervised:
-    """The objective of plain training.
+class Supervised(Objective):
+    """The objective of plain training; `cfg` is a `SupervisedConfig`."""
 
-    Attributes:
-        cfg: loss and targets.
-        apply: (variables, image, train, dropout key) -> (Output, new model_state).
-        num_classes: K.
-        mean, std: of the input, in units where white is 1.
-        mix: mixup and cutmix.
-        erasing_prob: of random erasing.
-    """
+    cfg: SupervisedConfig
 
-    cfg: ObjectiveConfig
-    apply: Callable[..., tuple[Any, Any]]
-    num_classes: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    mix: MixConfig = dataclasses.field(default_factory=MixConfig)
-    erasing_prob: float = 0.0
-
-    def prepare(self, batch: dict[str, jax.Array], rng: jax.Array) -> dict[str, jax.Array]:
+    def prepare(self, batch: Batch, rng: jax.Array) -> Batch:
         """Normalise uint8 images, erase, build the targets [B, K], mix the global batch.
 
         The batch's other arrays pass through.
         """
-        image = mix.normalize(batch["image"], self.mean, self.std)
-        if self.erasing_prob > 0:
+        data = self.data
+        image = mix.normalize(batch["image"], data.mean, data.std)
+        if data.erasing_prob > 0:
             # Far from the keys that mixing splits off.
-            image = erase(jax.random.fold_in(rng, 2**16), image, self.erasing_prob)
-        targets = mix.targets(batch["label"], self.num_classes, self.cfg.label_smoothing)
-        image, targets = mix.mix(rng, image, targets, self.mix)
+            image = erase(jax.random.fold_in(rng, 2**16), image, data.erasing_prob)
+        targets = mix.targets(batch["label"], self.model.num_classes, self.cfg.label_smoothing)
+        image, targets = mix.mix(rng, image, targets, data.mix)
         if self.cfg.binarize:
             targets = (targets > 0).astype(targets.dtype)
         rest = {key: value for key, value in batch.items() if key not in ("image", "label")}
         return {**rest, "image": image, "targets": targets}
 
     def loss(
-        self,
-        params: Any,
-        frozen: Any,
-        model_state: Any,
-        batch: dict[str, jax.Array],
-        rng: jax.Array,
-    ) -> tuple[Float[Array, ""], tuple[dict[str, jax.Array], Any]]:
+        self, params: Any, ctx: Context, batch: Batch, rng: jax.Array
+    ) -> tuple[Float[Array, ""], Aux]:
         """Return the mean loss, with top-1 against the largest target as a metric."""
-        del frozen  # nothing but the model itself
-        variables = {"params": params, **model_state}
-        out, model_state = self.apply(variables, batch["image"], self.cfg.train_mode, rng)
+        train = self.cfg.train_mode
+        out, model_state = self.apply(params, ctx.model_state, batch["image"], rng, train=train)
         loss = example_loss(out.logits, batch["targets"], self.cfg.loss).mean()
-        return loss, ({"loss": loss, "top1": top1(out.logits, batch["targets"])}, model_state)
+        metrics = {"loss": loss, "top1": top1(out.logits, batch["targets"])}
+        return loss, Aux(metrics, model_state, ctx.objective)
+
+    def example_losses(self, variables: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+        """Return the loss [B] of each example against its label, without smoothing."""
+        logits = self.encode(variables, batch).logits.astype(jnp.float32)
+        targets = mix.targets(batch["label"], self.model.num_classes, 0.0)
+        return example_loss(logits, targets, self.cfg.loss)
 
 
 def top1(logits: Float[Array, "B K"], targets: Float[Array, "B K"]) -> Float32[Array, ""]:

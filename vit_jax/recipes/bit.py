@@ -4,8 +4,9 @@
 from vit_jax import models
 from vit_jax.config import Config
 from vit_jax.data import MixConfig
+from vit_jax.distill import Distillation, TeacherConfig
 from vit_jax.models import DType, ModelConfig
-from vit_jax.objectives import Distillation, DistillConfig
+from vit_jax.objectives import taught
 from vit_jax.optim import MomentDtype, OptimConfig, Optimizer, Schedule
 from vit_jax.recipes import google
 
@@ -55,10 +56,11 @@ def function_matching(model: ModelConfig, *, epochs: int = 1200) -> Config:
     config = google.imagenet(model, optim, f"{epochs} epochs", "none")
     config.data.train_split = "train[:98%]"
     config.data.mix = MixConfig(mixup_alpha=1.0)
-    config.objective.distill = DistillConfig(
+    teacher = TeacherConfig(
         kind=Distillation.KL,
         alpha=1.0,
         teacher=models.variant("bit_r152x2", dtype=DType.BFLOAT16),
         weights=TEACHER,
     )
+    config.objective = taught(config.objective, teacher)
     return config

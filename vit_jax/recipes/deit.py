@@ -3,11 +3,12 @@
 
 import dataclasses
 
-from vit_jax import models
+from vit_jax import models, objectives
 from vit_jax.config import CheckpointConfig, Config, LogConfig
 from vit_jax.data import Crop, DataConfig, MixConfig, Partner, Resize, TransformConfig
+from vit_jax.distill import Distillation, TeacherConfig
 from vit_jax.models import DType, ModelConfig, pair
-from vit_jax.objectives import Distillation, DistillConfig, ObjectiveConfig
+from vit_jax.objectives import SupervisedConfig
 from vit_jax.optim import OptimConfig, Optimizer
 from vit_jax.recipes import imagenet as data
 from vit_jax.weights.config import InitConfig
@@ -74,7 +75,7 @@ def imagenet(
             std=data.STD,
         ),
         optim=by_epochs(OptimConfig(lr=1e-3, weight_decay=0.05, min_lr=1e-5, clip_norm=0.0)),
-        objective=ObjectiveConfig(label_smoothing=0.1),
+        objective=SupervisedConfig(label_smoothing=0.1),
         duration=f"{epochs} epochs",
         evals=data.val("10 epochs", crop_ratio=crop_ratio, resize=Resize.BICUBIC),
         # The last one counts, as the authors' does: nothing is held out to choose another by.
@@ -91,12 +92,13 @@ def taught(config: Config) -> Config:
     smoothed (arXiv:2012.12877 section 4). The teacher's top-1 is 82.9 %.
     """
     size = config.model.image_size
-    config.objective.distill = DistillConfig(
+    teacher = TeacherConfig(
         kind=Distillation.HARD,
         alpha=0.5,
         teacher=models.variant("regnety_16gf", image_size=size, dtype=DType.BFLOAT16),
         weights=TEACHER,
     )
+    config.objective = objectives.taught(config.objective, teacher)
     return config
 
 
@@ -122,7 +124,7 @@ def finetune(model: ModelConfig, weights: str) -> Config:
     config.optim = by_epochs(optim)
     if getattr(model, "distilled", False):
         config.optim.decay = _DECAY_DISTILLED
-    config.objective.train_mode = False
+    config.objective = SupervisedConfig(label_smoothing=0.1, train_mode=False)
     config.init = InitConfig(weights=weights, resize=ResizeRule.OFFICIAL)
     # DeiT rounds the short side down: 438 for 384.
     ratio = side / int(side * 256 / 224)

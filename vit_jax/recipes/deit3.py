@@ -5,7 +5,7 @@ from vit_jax import models
 from vit_jax.config import Config
 from vit_jax.data import Resize
 from vit_jax.losses import Loss
-from vit_jax.objectives import ObjectiveConfig
+from vit_jax.objectives import SupervisedConfig
 from vit_jax.optim import OptimConfig, Optimizer
 from vit_jax.recipes import deit
 from vit_jax.recipes import imagenet as data
@@ -58,7 +58,7 @@ def pretrain(name: str) -> Config:
     config.data.batch_size = 2048
     config.data.transform.auto_augment, config.data.transform.color_jitter = "3-augment", 0.3
     config.data.erasing_prob = 0.0
-    config.objective = ObjectiveConfig(loss=Loss.BCE, binarize=True)
+    config.objective = SupervisedConfig(loss=Loss.BCE, binarize=True)
     optim = OptimConfig(
         name=Optimizer.LAMB,
         lr=lr,

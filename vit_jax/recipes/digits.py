@@ -8,7 +8,7 @@ from typing import Any
 from vit_jax import models
 from vit_jax.config import CheckpointConfig, Config, LogConfig
 from vit_jax.data import Crop, DataConfig, MixConfig, TransformConfig
-from vit_jax.evals import EvalConfig
+from vit_jax.evals import ClassifyEval
 from vit_jax.models import ModelConfig
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
@@ -85,8 +85,8 @@ def digits(model: ModelConfig) -> Config:
         ),
         duration="80 epochs",
         evals={
-            "val": EvalConfig(split="train[1293:]", every="5 epochs", transform=plain),
-            "test": EvalConfig(split="test", transform=plain, report=True),
+            "val": ClassifyEval(split="train[1293:]", every="5 epochs", transform=plain),
+            "test": ClassifyEval(split="test", transform=plain, report=True),
         },
         checkpoint=CheckpointConfig(every="10 epochs"),
         log=LogConfig(every="50 steps"),

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from vit_jax import models
 from vit_jax.config import CheckpointConfig, Config, LogConfig
 from vit_jax.data import Crop, DataConfig, MixConfig, Partner, TransformConfig
-from vit_jax.evals import EvalConfig
+from vit_jax.evals import ClassifyEval, EvalConfig
 from vit_jax.models import DType
 from vit_jax.optim import MomentDtype, OptimConfig, Optimizer, Schedule
 from vit_jax.recipes import choose
@@ -49,8 +49,8 @@ def _evals(task: Task, every: str) -> dict[str, EvalConfig]:
     """
     plain = TransformConfig(crop=Crop.RESIZE)
     return {
-        "val": EvalConfig(split=_splits(task)[1], every=every, transform=plain),
-        "test": EvalConfig(split=task.test, transform=plain, report=True),
+        "val": ClassifyEval(split=_splits(task)[1], every=every, transform=plain),
+        "test": ClassifyEval(split=task.test, transform=plain, report=True),
     }
 
 

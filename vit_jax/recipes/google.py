@@ -5,10 +5,10 @@ import math
 
 from vit_jax.config import CheckpointConfig, Config, LogConfig
 from vit_jax.data import Crop, DataConfig, MixConfig, Resize, TransformConfig
-from vit_jax.evals import EvalConfig
+from vit_jax.evals import ClassifyEval, EvalConfig
 from vit_jax.losses import Loss
 from vit_jax.models import DType, MixerConfig, ModelConfig, ViTConfig
-from vit_jax.objectives import ObjectiveConfig
+from vit_jax.objectives import SupervisedConfig
 from vit_jax.optim import MomentDtype, OptimConfig, Schedule
 
 # RandAugment (layers, magnitude) and mixup's alpha of AugReg's seven settings, arXiv:2106.10270
@@ -43,8 +43,8 @@ def imagenet_evals(every: str) -> dict[str, EvalConfig]:
     """
     plain = TransformConfig(crop=Crop.CENTER, crop_ratio=0.875, resize=Resize.AREA)
     return {
-        "minival": EvalConfig(split="train[99%:]", every=every, transform=plain),
-        "val": EvalConfig(split="validation", every=every, transform=plain, report=True),
+        "minival": ClassifyEval(split="train[99%:]", every=every, transform=plain),
+        "val": ClassifyEval(split="validation", every=every, transform=plain, report=True),
     }
 
 
@@ -123,7 +123,7 @@ def augreg(
         mu_dtype=MomentDtype.BFLOAT16,
     )
     config = imagenet(model, optim, "300 epochs", augmentation)
-    config.objective = ObjectiveConfig(loss=Loss.SIGMOID)
+    config.objective = SupervisedConfig(loss=Loss.SIGMOID)
     return config
 
 
@@ -148,5 +148,5 @@ def mixer(model: MixerConfig) -> Config:
         clip_norm=1.0,
     )
     config = imagenet(model, optim, "300 epochs", "medium2")
-    config.objective = ObjectiveConfig(loss=Loss.SIGMOID)
+    config.objective = SupervisedConfig(loss=Loss.SIGMOID)
     return config

@@ -2,7 +2,7 @@
 """What the recipes born in PyTorch share: ImageNet's statistics, and torchvision's evaluation."""
 
 from vit_jax.data import Crop, CropRule, Resize, TransformConfig
-from vit_jax.evals import EvalConfig
+from vit_jax.evals import ClassifyEval, EvalConfig
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -14,4 +14,4 @@ def val(
     plain = TransformConfig(
         crop=crop, crop_ratio=crop_ratio, crop_rule=CropRule.TORCH, resize=resize
     )
-    return {"val": EvalConfig(split="validation", every=every, transform=plain, report=True)}
+    return {"val": ClassifyEval(split="validation", every=every, transform=plain, report=True)}

@@ -16,7 +16,7 @@ from vit_jax.config import Config
 from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
-from vit_jax.objectives import ObjectiveConfig
+from vit_jax.objectives import ObjectiveConfig, SupervisedConfig
 from vit_jax.train import build as build_lib
 
 HERE = "here"
@@ -67,7 +67,7 @@ def price(cfg: Config) -> Price:
 
 def examples(model: ModelConfig, flops: float) -> str:
     """Return the duration in which training a model takes so many FLOPs: "16384 examples"."""
-    image = _of_image(model, ObjectiveConfig(), uphill=False)
+    image = _of_image(model, SupervisedConfig(), uphill=False)
     return f"{round(flops / image.flops)} examples"
 
 
@@ -110,9 +110,10 @@ def _of_looped(model: ModelConfig, objective: ObjectiveConfig, uphill: bool) -> 
     parts = build_lib.build(cfg, num_examples=cfg.data.batch_size)
     variables = {"params": parts.abstract.params, **parts.abstract.model_state}
     image = jax.ShapeDtypeStruct((1, *models.input_shape(model)), jnp.float32)
-    output = jax.eval_shape(lambda v, x: parts.module.apply(v, x, train=False), variables, image)
+    module = parts.objective.module
+    output = jax.eval_shape(lambda v, x: module.apply(v, x, train=False), variables, image)
     tokens = None if output.tokens is None else output.tokens.shape[1]
-    return _OfImage(parts.abstract.params, build_lib.image_flops(cfg, parts), tokens)
+    return _OfImage(parts.abstract.params, build_lib.example_flops(parts, uphill=uphill), tokens)
 
 
 def find_device(name: str, count: int) -> Device:

@@ -2,51 +2,66 @@
 """The training stream on the devices: global batches, each with what is cached for it."""
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
-from vit_jax import data, models, sharding
-from vit_jax.config import Config
+from vit_jax import data, sharding
+from vit_jax.data import DataConfig
+from vit_jax.objectives import Objective
 from vit_jax.train.broken import Broken
-from vit_jax.train.logit_cache import LogitCache
+
+Rows = Callable[[np.ndarray], Mapping[str, np.ndarray]]
 
 
 def device_batches(
-    cfg: Config,
+    cfg: DataConfig,
+    objective: Objective,
     source: data.Source,
     mesh: Mesh,
+    *,
+    seed: int,
     start: int,
-    cache: LogitCache | None = None,
-    broken: Broken | None = None,
+    rows: Rows | None = None,
+    unreadable: Broken | None = None,
 ) -> Generator[dict[str, jax.Array], None, None]:
-    """Yield global batches from step `start` on, each on its way to the devices.
+    """Yield global batches of the objective's arrays from step `start` on.
 
-    Its transfer goes on beside the steps before it, which the host does not wait for (`Meter`).
-    Every process reads the rows of each that its devices hold, of the images and of the teacher's
-    cached logits.
+    Host-to-device transfer overlaps with earlier steps, which run asynchronously. Every process
+    reads the rows of each batch that its devices hold.
+
+    Args:
+        cfg: batch size and reading options.
+        objective: names the views and fields of a batch.
+        source: the training split.
+        mesh: the devices.
+        seed: the run's.
+        start: the first step.
+        rows: further arrays by positions of the stream [n], as `Extras.rows`.
+        unreadable: counts examples that cannot be read.
 
     Raises:
-        DataError: more broken examples than data.max_broken, which `broken` counts.
+        DataError: more unreadable examples than data.max_broken.
     """
-    if broken is None:
-        broken = Broken(cfg.data.max_broken, source.example_id)
-    height, width, channels = models.input_shape(cfg.model)
-    rows = sharding.batch_rows(mesh, cfg.data.batch_size)
+    if unreadable is None:
+        unreadable = Broken(cfg.max_broken, source.example_id)
+    own = sharding.batch_rows(mesh, cfg.batch_size)
     batches = data.train_batches(
         source,
-        cfg.data,
-        image_size=(height, width),
-        channels=channels,
-        seed=cfg.seed,
+        cfg,
+        views=objective.views,
+        fields=objective.fields,
+        seed=seed,
         start_step=start,
-        rows=rows,
+        rows=own,
     )
+    names = (*objective.views, *objective.fields)
     with contextlib.closing(batches):
         for step, batch in enumerate(batches, start):
-            broken.note(batch)
-            arrays = {key: batch[key] for key in ("image", "label")}
-            if cache is not None:
-                arrays |= cache.rows(step * cfg.data.batch_size + rows)
-            yield sharding.global_batch(arrays, mesh, batch_size=cfg.data.batch_size)
+            unreadable.note(batch)
+            arrays = {name: batch[name] for name in names}
+            if rows is not None:
+                arrays |= rows(step * cfg.batch_size + own)
+            yield sharding.global_batch(arrays, mesh, batch_size=cfg.batch_size)

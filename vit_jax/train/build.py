@@ -3,23 +3,20 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import jax
 import numpy as np
 import optax
-from flax import linen as nn
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from vit_jax import config as config_lib
 from vit_jax import data, evals, models, objectives, optim, sharding
-from vit_jax.analysis.flops import count, train_flops
 from vit_jax.config import Config, Plan
-from vit_jax.data import mix
 from vit_jax.errors import UserError
-from vit_jax.evals import Predict
 from vit_jax.losses import Loss
+from vit_jax.objectives import Objective
 from vit_jax.train.state import TrainState, make_init, make_state
 from vit_jax.train.step import TrainStep, jit_step, make_train_step
 
@@ -31,26 +28,20 @@ class Parts:
     """What a config builds to; nothing of it holds memory on a device.
 
     Attributes:
-        module: the model.
-        objective: the loss of a step.
+        objective: what a step learns, with the model that learns it.
         plan: durations in steps.
         schedule: step -> learning rate.
         init: PRNG key -> TrainState, pure.
         step: the training step, pure and not jitted.
-        predict: (variables, uint8 images) -> logits; one object, so that it is compiled once.
         abstract: the state's shapes and dtypes.
-        frozen: those of what the step takes besides and never changes: a teacher's variables.
     """
 
-    module: nn.Module
-    objective: objectives.Objective
+    objective: Objective
     plan: Plan
     schedule: optax.Schedule
     init: Callable[[jax.Array], TrainState]
     step: TrainStep
-    predict: Predict
     abstract: TrainState
-    frozen: PyTree
 
 
 def build(cfg: Config, num_examples: int) -> Parts:
@@ -60,34 +51,14 @@ def build(cfg: Config, num_examples: int) -> Parts:
         UserError: settings that do not go together.
     """
     plan = config_lib.plan(cfg, num_examples)
-    module = models.create(cfg.model)
-
-    looped = models.looped(cfg.model)
-
-    def init_model(key: jax.Array) -> tuple[PyTree, PyTree]:
-        return models.init(models.create(looped), looped, key)
-
+    objective = objectives.create(cfg.objective, cfg.model, cfg.data)
     key = jax.eval_shape(lambda: jax.random.key(0))
     # The model is traced this once: its own state's shapes are what the run's are made of.
-    params, model_state = jax.eval_shape(init_model, key)
+    params, model_state = jax.eval_shape(objective.init, key)
+    own = jax.eval_shape(objective.init_state, key)
     tx, schedule = optim.make_optimizer(cfg.optim, params, plan.clock, models.growth(cfg.model))
-    objective: objectives.Objective = objectives.Supervised(
-        cfg=cfg.objective,
-        apply=apply_with_state(module),
-        num_classes=cfg.model.num_classes,
-        mean=cfg.data.mean,
-        std=cfg.data.std,
-        mix=cfg.data.mix,
-        erasing_prob=cfg.data.erasing_prob,
-    )
-    frozen = {}
-    distill = cfg.objective.distill
-    if distill.kind is not objectives.Distillation.NONE:
-        objective = objectives.Distill(objective, distill, make_teacher(cfg))
-        # A teacher whose logits are cached does not run.
-        frozen = {} if distill.cache else {"teacher": models.abstract(distill.teacher)}
     kept = {"with_ema": cfg.ema_decay > 0, "skip_spikes": cfg.faults.skip_spikes}
-    init = make_init(init_model, tx, **kept)
+    init = make_init(objective.init, tx, init_objective=objective.init_state, **kept)
     step = make_train_step(
         objective,
         tx,
@@ -98,45 +69,14 @@ def build(cfg: Config, num_examples: int) -> Parts:
         reduce_dtype=cfg.reduce_dtype,
     )
     around = functools.partial(make_state, tx=tx, **kept)
-    abstract = jax.eval_shape(around, params, model_state, key)
-    predict = make_predict(cfg, module)
-    return Parts(module, objective, plan, schedule, init, step, predict, abstract, frozen)
-
-
-def make_teacher(cfg: Config) -> objectives.Teacher:
-    """Return (variables, the student's normalised images) -> the teacher's logits."""
-    height, width, _ = models.input_shape(cfg.model)
-    return objectives.make_teacher(
-        cfg.objective.distill, cfg.data.mean, cfg.data.std, (height, width)
+    abstract = jax.eval_shape(
+        lambda params, state, key, own: around(params, state, key, objective=own),
+        params,
+        model_state,
+        key,
+        own,
     )
-
-
-def apply_with_state(module: nn.Module) -> Callable[..., tuple[models.Output, PyTree]]:
-    """Return (variables, image, train, dropout key) -> (Output, new model_state)."""
-
-    def apply(
-        variables: PyTree, image: jax.Array, train: bool, rng: jax.Array
-    ) -> tuple[Any, PyTree]:
-        rngs = {"dropout": rng}
-        mutable = [name for name in variables if name != "params"]
-        if train and mutable:
-            out, state = module.apply(variables, image, train=True, rngs=rngs, mutable=mutable)
-            return out, dict(state)
-        state = {name: variables[name] for name in mutable}
-        return module.apply(variables, image, train=train, rngs=rngs), state
-
-    return apply
-
-
-def make_predict(cfg: Config, module: nn.Module) -> Predict:
-    """Return (variables, uint8 images [B, H, W, C]) -> logits [B, K], in evaluation mode."""
-
-    def predict(variables: PyTree, image: jax.Array) -> jax.Array:
-        image = mix.normalize(image, cfg.data.mean, cfg.data.std)
-        out = cast(models.Output, module.apply(variables, image, train=False))
-        return out.logits
-
-    return predict
+    return Parts(objective, plan, schedule, init, step, abstract)
 
 
 def shardings(parts: Parts, mesh: Mesh | AbstractMesh) -> TrainState:
@@ -157,7 +97,7 @@ def init_state(cfg: Config, parts: Parts, mesh: Mesh) -> TrainState:
 
 def compile_step(parts: Parts, mesh: Mesh) -> TrainStep:
     """Jit the step over the mesh (compiled at its first call)."""
-    frozen = sharding.shardings(parts.frozen, mesh)
+    frozen = sharding.shardings(parts.objective.frozen, mesh)
     return jit_step(parts.step, shardings(parts, mesh), frozen, mesh)
 
 
@@ -167,7 +107,7 @@ def lower_step(parts: Parts, mesh: Mesh, batch: dict[str, jax.ShapeDtypeStruct])
     batch = {k: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where) for k, x in batch.items()}
     with jax.set_mesh(mesh):
         step = cast(Any, compile_step(parts, mesh))
-        return step.lower(abstract_state(parts, mesh), placed(parts.frozen, mesh), batch)
+        return step.lower(abstract_state(parts, mesh), placed(parts.objective.frozen, mesh), batch)
 
 
 def abstract_state(parts: Parts, mesh: Mesh | AbstractMesh) -> TrainState:
@@ -184,17 +124,11 @@ def placed(abstract: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
     return jax.tree.map(attach, abstract, sharding.shardings(abstract, mesh))
 
 
-def image_flops(cfg: Config, parts: Parts) -> int:
-    """Return the model FLOPs of training on one image, a teacher's forward pass included."""
-    height, width, channels = models.input_shape(cfg.model)
-    image = jax.ShapeDtypeStruct((1, height, width, channels), "float32")
+def example_flops(parts: Parts, *, uphill: bool) -> int:
+    """Return the model FLOPs of training on one example; `uphill` for SAM's second gradient."""
     variables = {"params": parts.abstract.params, **parts.abstract.model_state}
-    # A stack that is a loop counts the same, and is traced in the time of one block.
-    module = models.create(models.looped(cfg.model))
-    flops = train_flops(count(functools.partial(module.apply, train=False), variables, image))
-    if parts.frozen:
-        flops += count(make_teacher(cfg), parts.frozen["teacher"], image)
-    return flops * 2 if cfg.optim.sam_rho else flops  # the gradient here, and uphill
+    flops = parts.objective.flops(variables)
+    return flops * 2 if uphill else flops
 
 
 def open_train(cfg: Config) -> data.Source:
@@ -211,22 +145,24 @@ def open_train(cfg: Config) -> data.Source:
         classes=cfg.data.classes,
     )
     config_lib.check_classes(cfg, source.num_classes)
-    if source.multi_label and cfg.objective.loss is Loss.SOFTMAX:
+    if source.multi_label and cfg.objective.head_loss is Loss.SOFTMAX:
         raise UserError(
             f"{source.name} has several labels per image; set objective.loss=sigmoid, or bce"
         )
     return source
 
 
-def open_evals(cfg: Config, train: data.Source) -> dict[str, data.Source]:
-    """Open every evaluation's split and check that its class ids mean what training's mean.
+def open_evals(cfg: Config, train: data.Source) -> dict[str, dict[str, data.Source]]:
+    """Open the splits of every evaluation, as `EvalConfig.splits` names them.
 
     Raises:
-        UserError: no such dataset or split, or other classes.
+        UserError: no such dataset or split; class ids that mean something else than training's to
+            an evaluation of the model's head.
     """
-    sources = {name: evals.open_split(ev, cfg.data) for name, ev in cfg.evals.items()}
-    for name, source in sources.items():
-        if source.class_names != train.class_names:
+    sources = {name: evals.open_splits(ev, cfg.data) for name, ev in cfg.evals.items()}
+    for name, splits in sources.items():
+        source = splits[""]
+        if cfg.evals[name].asks == "logits" and source.class_names != train.class_names:
             here, there = len(source.class_names), len(train.class_names)
             pairs = zip(source.class_names, train.class_names, strict=False)
             differs = next((f": {a!r} is not {b!r}" for a, b in pairs if a != b), "")
@@ -237,16 +173,27 @@ def open_evals(cfg: Config, train: data.Source) -> dict[str, data.Source]:
     return sources
 
 
-def evaluator(cfg: Config, name: str, source: data.Source, mesh: Mesh) -> evals.Classify:
-    """Build the evaluator of `cfg.evals[name]` on its split."""
+def evaluators(
+    cfg: Config,
+    sources: Mapping[str, Mapping[str, data.Source]],
+    mesh: Mesh,
+    tick: Callable[[], None],
+) -> dict[str, evals.Evaluator]:
+    """Build the evaluator of each of `cfg.evals` on its splits; `tick` is called after a batch."""
     height, width, channels = models.input_shape(cfg.model)
-    return evals.make_evaluator(
-        cfg.evals[name],
-        cfg.data,
-        source,
-        image_size=(height, width),
-        channels=channels,
-        mesh=mesh,
-        loss=cfg.objective.loss,
-        name=name,
-    )
+    return {
+        name: evals.create(
+            cfg.evals[name],
+            evals.Context(
+                data=cfg.data,
+                sources=splits,
+                image_size=(height, width),
+                channels=channels,
+                mesh=mesh,
+                loss=cfg.objective.head_loss,
+                name=name,
+                tick=tick,
+            ),
+        )
+        for name, splits in sources.items()
+    }

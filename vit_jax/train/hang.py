@@ -2,16 +2,11 @@
 """A run that waits for ever is ended, with what every thread was doing."""
 
 import contextlib
-import dataclasses
 import faulthandler
 import os
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Iterator
 
-import numpy as np
-
-from vit_jax.evals import Classify
-from vit_jax.evals.passes import Batches
 from vit_jax.train.clock import Clock, Stage
 
 # Exit status of a run that hung (EX_OSERR of sysexits.h).
@@ -69,18 +64,3 @@ def _end(stage: Stage, seconds: float) -> None:
         os.write(2, line.encode())
     finally:
         os._exit(HUNG)
-
-
-def ticking(evaluator: Classify, clock: Clock) -> Classify:
-    """Have each batch of an evaluation keep the clock going."""
-    return dataclasses.replace(evaluator, batches=_ticking(evaluator.batches, clock))
-
-
-def _ticking(batches: Callable[[int], Batches], clock: Clock) -> Callable[[int], Batches]:
-    def one_pass(batch_size: int) -> Generator[dict[str, np.ndarray], None, None]:
-        with contextlib.closing(batches(batch_size)) as stream:
-            for batch in stream:
-                yield batch
-                clock.tick()
-
-    return one_pass

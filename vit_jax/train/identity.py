@@ -16,13 +16,17 @@ KEY = "data"
 _SAMPLES = 16  # examples of a split whose contents are compared
 
 
-def describe(train: data.Source, evals: Mapping[str, data.Source]) -> dict[str, Any]:
+def describe(train: data.Source, evals: Mapping[str, Mapping[str, data.Source]]) -> dict[str, Any]:
     """Return, by split, what is compared: see `changes`.
 
     Raises:
         Unreadable: the operating system does not let the data be read.
     """
-    splits = {"train": train} | {f"evals.{name}": source for name, source in evals.items()}
+    splits = {"train": train} | {
+        f"evals.{name}.{part}".rstrip("."): source
+        for name, sources in evals.items()
+        for part, source in sources.items()
+    }
     return {split: _describe(source) for split, source in splits.items()}
 
 
@@ -44,10 +48,13 @@ def _describe(source: data.Source) -> dict[str, Any]:
 
 def _checksum(source: data.Source, index: int) -> str:
     try:
-        image, label = source.read(index)
+        example = source.read(index)
     except (ValueError, OSError):
         return ""
-    return f"{zlib.crc32(np.asarray(label).tobytes(), zlib.crc32(image)):08x}"
+    total = zlib.crc32(example["image"])
+    for name in source.spec:
+        total = zlib.crc32(np.asarray(example[name]).tobytes(), total)
+    return f"{total:08x}"
 
 
 def changes(

@@ -14,6 +14,7 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 
 from vit_jax.durations import format_duration
+from vit_jax.evals import is_accuracy
 
 # The first steps compile, fill the input queue and the device's; the rate is counted after them.
 _WARMUP_STEPS = 3
@@ -33,7 +34,7 @@ _FORMATS: dict[str, Callable[[float], str]] = {
 def format_scalars(scalars: Mapping[str, SupportsFloat]) -> str:
     """Write the metrics known here as `loss 0.8123  top1 71.2%  val: loss 0.9000  top1 70.0%`."""
     groups: dict[str, list[str]] = {}
-    for key, write in _FORMATS.items():
+    for key, write in {**_FORMATS, **_probes(scalars)}.items():
         for name, value in scalars.items():
             group, _, last = name.rpartition("/")
             if last == key:
@@ -43,6 +44,12 @@ def format_scalars(scalars: Mapping[str, SupportsFloat]) -> str:
     return "  ".join(
         (f"{group}: " if group else "") + "  ".join(groups[group]) for group in sorted(groups)
     )
+
+
+def _probes(scalars: Mapping[str, SupportsFloat]) -> dict[str, Callable[[float], str]]:
+    """Return how the accuracies of probes are written, by the last parts of their names."""
+    last = {name.rpartition("/")[2] for name in scalars} - _FORMATS.keys()
+    return {key: f"{key} {{:.1%}}".format for key in sorted(last) if is_accuracy(key)}
 
 
 class Pace:

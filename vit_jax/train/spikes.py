@@ -11,10 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import data
-from vit_jax.config import Config
+from vit_jax.data import DataConfig, Source
 from vit_jax.data.stream import stream_indices
-from vit_jax.faults import WINDOW, is_spike
+from vit_jax.faults import WINDOW, FaultsConfig, is_spike
 from vit_jax.train import workdir
 from vit_jax.train.writers import read_jsonl
 
@@ -49,16 +48,22 @@ def judge(losses: Losses, loss: jax.Array, sigmas: float) -> tuple[jax.Array, Lo
 
 
 def make_log(
-    cfg: Config, source: data.Source, place: Path, say: Callable[[str], None]
+    cfg: FaultsConfig,
+    data_cfg: DataConfig,
+    source: Source,
+    place: Path,
+    *,
+    seed: int,
+    say: Callable[[str], None],
 ) -> Callable[[int, float], None]:
-    """Return what tells of a spike by its step, counted from 1, and loss.
+    """Return what logs a spike by its step, counted from 1, and its loss.
 
     A line of spikes.jsonl in the workdir `place` names the examples of the whole global batch. A
     run that is killed and continues repeats its steps, but no line.
     """
-    path, size, sigmas = place / workdir.SPIKES, cfg.data.batch_size, cfg.faults.spike_sigmas
+    path, size, sigmas = place / workdir.SPIKES, data_cfg.batch_size, cfg.spike_sigmas
     known = {row["step"] for row in read_jsonl(path)}
-    skipped = ", and skipped" if cfg.faults.skip_spikes else ""
+    skipped = ", and skipped" if cfg.skip_spikes else ""
 
     def note(step: int, loss: float) -> None:
         say(
@@ -69,7 +74,7 @@ def make_log(
             return
         known.add(step)
         positions = np.arange((step - 1) * size, step * size)
-        examples = stream_indices(positions, len(source), cfg.seed, cfg.data.repeats)
+        examples = stream_indices(positions, len(source), seed, data_cfg.repeats)
         names = [source.example_id(example) for example in examples.tolist()]
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, "loss": loss, "examples": names}) + "\n")

@@ -13,27 +13,30 @@ from jax.sharding import Mesh
 
 from vit_jax import config_json, trees, weights
 from vit_jax.config import Config
+from vit_jax.models import ModelConfig
 from vit_jax.train import build as build_lib
 from vit_jax.train import identity, metadata, peers
 from vit_jax.train.state import TrainState
+from vit_jax.weights.config import InitConfig
 
 PyTree = Any
 
 
-def check(cfg: Config) -> None:
+def check(init: InitConfig, model: ModelConfig) -> None:
     """Compare every key and shape of `init.weights` with the model's, reading no array.
 
     Raises:
         UserError: weights that are not there or do not fit.
     """
-    _read(cfg, only_check=True)
+    _read(init, model, only_check=True)
 
 
-def _read(cfg: Config, *, only_check: bool = False) -> Mapping[str, np.ndarray]:
-    init = cfg.init
+def _read(
+    init: InitConfig, model: ModelConfig, *, only_check: bool = False
+) -> Mapping[str, np.ndarray]:
     return weights.read(
         init.weights,
-        cfg.model,
+        model,
         field="init.weights",
         skip=init.skip,
         resize=init.resize,
@@ -76,7 +79,7 @@ def check_unchanged(
 
 
 def initial_state(cfg: Config, parts: build_lib.Parts, mesh: Mesh) -> tuple[TrainState, str]:
-    """Make the state of step 0, each leaf in its sharding; returns it and what to tell of it.
+    """Make the state of step 0, each leaf in its sharding; returns it and a line to print.
 
     Parameters that `init.skip` leaves out, and a head that the file lacks, have the values that the
     run's seed gives them. Optimizer state is that of step 0, and the moving average begins at the
@@ -88,7 +91,7 @@ def initial_state(cfg: Config, parts: build_lib.Parts, mesh: Mesh) -> tuple[Trai
     if not cfg.init.weights:
         return build_lib.init_state(cfg, parts, mesh), ""
     # All on the host first: what does not fit is known before a device is filled.
-    values = _read(cfg)
+    values = _read(cfg.init, cfg.model)
     peers.agree_on_weights("weights to start from", _digest(values))
     state = build_lib.init_state(cfg, parts, mesh)
     variables = {"params": state.params, **state.model_state}
@@ -101,6 +104,17 @@ def initial_state(cfg: Config, parts: build_lib.Parts, mesh: Mesh) -> tuple[Trai
     )
     anew = f"; started anew: {', '.join(rest)}" if rest else ""
     return state, f"starting from {len(values)} arrays of {cfg.init.weights}{anew}"
+
+
+def place(variables: PyTree, abstract: PyTree) -> PyTree:
+    """Put variables of the host into the shardings of `abstract`; each process has them whole."""
+
+    def put(leaf: jax.ShapeDtypeStruct, value: np.ndarray) -> jax.Array:
+        return jax.make_array_from_callback(
+            leaf.shape, leaf.sharding, lambda at: value[at].astype(leaf.dtype)
+        )
+
+    return jax.tree.map(put, abstract, variables)
 
 
 def _digest(values: Mapping[str, np.ndarray]) -> str:

@@ -26,6 +26,7 @@ class TrainState:
         ema: exponential moving average of {"params": params, **model_state}, or None.
         rng: typed PRNG key; step s draws from fold_in(rng, s).
         losses: `spikes.Losses`, by which spikes are skipped, or None.
+        objective: the objective's own state, or None.
     """
 
     step: Any
@@ -35,6 +36,7 @@ class TrainState:
     ema: Any
     rng: Any
     losses: Any = None
+    objective: Any = None
 
 
 def make_state(
@@ -45,6 +47,7 @@ def make_state(
     *,
     with_ema: bool,
     skip_spikes: bool = False,
+    objective: PyTree = None,
 ) -> TrainState:
     """Build the state of step 0 around a model's variables; pure."""
     return TrainState(
@@ -56,6 +59,7 @@ def make_state(
         ema=jax.tree.map(jnp.copy, {"params": params, **model_state}) if with_ema else None,
         rng=rng,
         losses=no_losses() if skip_spikes else None,
+        objective=objective,
     )
 
 
@@ -65,12 +69,21 @@ def make_init(
     *,
     with_ema: bool,
     skip_spikes: bool = False,
+    init_objective: Callable[[jax.Array], PyTree] = lambda key: None,
 ) -> Callable[[jax.Array], TrainState]:
     """Build the pure function from a PRNG key to the state of step 0."""
 
     def init(key: jax.Array) -> TrainState:
         model_key, rng = jax.random.split(key)
         params, model_state = init_model(model_key)
-        return make_state(params, model_state, rng, tx, with_ema=with_ema, skip_spikes=skip_spikes)
+        return make_state(
+            params,
+            model_state,
+            rng,
+            tx,
+            with_ema=with_ema,
+            skip_spikes=skip_spikes,
+            objective=init_objective(jax.random.fold_in(model_key, 1)),
+        )
 
     return init

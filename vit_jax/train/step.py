@@ -11,7 +11,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from vit_jax import reduction, sharding
-from vit_jax.objectives import Batch, Objective
+from vit_jax.objectives import Aux, Batch, Context, Objective
 from vit_jax.reduction import ReduceDType
 from vit_jax.train import spikes
 from vit_jax.train.compiler import compiler_options
@@ -40,35 +40,37 @@ def _mean_gradient(
     rng: jax.Array,
     count: int,
     reduce_dtype: ReduceDType,
-) -> tuple[PyTree, Metrics, PyTree]:
+) -> tuple[PyTree, Aux]:
     """Average gradient and metrics over `count` micro-batches, holding one gradient at a time."""
 
-    def loss(*args: Any) -> Any:
+    def loss(params: PyTree, kept: tuple[PyTree, PyTree], batch: Batch, rng: jax.Array) -> Any:
+        model_state, own = kept
+        ctx = Context(
+            frozen=frozen, model_state=model_state, ema=state.ema, objective=own, step=state.step
+        )
         with reduction.summing_in(reduce_dtype):
-            return objective.loss(*args)
+            return objective.loss(params, ctx, batch, rng)
 
     differentiate = jax.value_and_grad(loss, has_aux=True)
+    before = (state.model_state, state.objective)
     if count == 1:
-        (_, (metrics, model_state)), grads = differentiate(
-            state.params, frozen, state.model_state, batch, rng
-        )
-        return grads, metrics, model_state
+        (_, aux), grads = differentiate(state.params, before, batch, rng)
+        return grads, aux
 
     def body(carry: Any, xs: Any) -> tuple[Any, Metrics]:
-        total, model_state = carry
+        total, kept = carry
         micro, i = xs
-        (_, (metrics, model_state)), grads = differentiate(
-            state.params, frozen, model_state, micro, jax.random.fold_in(rng, i)
-        )
-        return (jax.tree.map(jnp.add, total, grads), model_state), metrics
+        (_, aux), grads = differentiate(state.params, kept, micro, jax.random.fold_in(rng, i))
+        kept = (aux.model_state, aux.objective)
+        return (jax.tree.map(jnp.add, total, grads), kept), aux.metrics
 
     zeros = jax.tree.map(jnp.zeros_like, state.params)
-    (total, model_state), metrics = jax.lax.scan(
-        body, (zeros, state.model_state), (_micro_batches(batch, count), jnp.arange(count))
+    (total, kept), metrics = jax.lax.scan(
+        body, (zeros, before), (_micro_batches(batch, count), jnp.arange(count))
     )
     # Not a division: XLA stores what was divided, a second gradient.
     grads = jax.tree.map(lambda g: g * (1 / count), total)
-    return grads, jax.tree.map(lambda m: m.mean(axis=0), metrics), model_state
+    return grads, Aux(jax.tree.map(lambda m: m.mean(axis=0), metrics), *kept)
 
 
 def _is_finite(tree: PyTree) -> jax.Array:
@@ -88,10 +90,10 @@ def make_train_step(
 ) -> TrainStep:
     """Build the step; jit it with `jit_step`.
 
-    A step whose loss, gradient or model state is not finite changes nothing but counters and
-    reports `nonfinite` = 1. Of a state with a window of losses so does one whose loss is a spike by
-    `spike_sigmas`, and reports `spikes` = 1. Metrics are float32 scalars, means over the global
-    batch.
+    A step whose loss, gradient, model state or objective's state is not finite changes nothing but
+    counters and reports `nonfinite` = 1. Where the state holds a window of losses, so does a step
+    whose loss is a spike by `spike_sigmas`, which reports `spikes` = 1. Metrics are float32
+    scalars, means over the global batch.
     """
 
     with_passes = optax.with_extra_args_support(tx)
@@ -100,24 +102,24 @@ def make_train_step(
         mix_rng, loss_rng = jax.random.split(jax.random.fold_in(state.rng, state.step))
         batch = objective.prepare(batch, mix_rng)
         # One, or of SAM two: here and uphill, with the same dropout masks.
-        passes: list[Any] = []
+        passes: list[tuple[jax.Array, Aux]] = []
 
         def gradient(params: PyTree, _: int = 0) -> PyTree:
             here = dataclasses.replace(state, params=params)
-            grads, *rest = _mean_gradient(
+            grads, aux = _mean_gradient(
                 objective, here, frozen, batch, loss_rng, accum_steps, reduce_dtype
             )
-            passes.append((optax.global_norm(grads), *rest))
+            passes.append((optax.global_norm(grads), aux))
             return grads
 
         def is_finite() -> jax.Array:
             # Model state too: an overflowing variance divides activations to 0, the loss is finite.
-            return _is_finite([(norm, each["loss"], stats) for norm, each, stats in passes])
+            return _is_finite([(norm, aux.metrics["loss"], aux[1:]) for norm, aux in passes])
 
         def counts() -> jax.Array:
             if state.losses is None:
                 return is_finite()
-            loss = passes[0][1]["loss"]
+            loss = passes[0][1].metrics["loss"]
             return is_finite() & ~spikes.judge(state.losses, loss, spike_sigmas)[0]
 
         grads = gradient(state.params)
@@ -125,7 +127,7 @@ def make_train_step(
             grads, state.opt_state, state.params, grad_fn=gradient, is_finite=counts
         )
         # What was measured is of the parameters themselves, what moves them of the last pass.
-        _, metrics, model_state = passes[0]
+        metrics, model_state, own = passes[0][1]
         grad_norm = passes[-1][0]
         valid = finite = is_finite()
         losses = None
@@ -140,6 +142,7 @@ def make_train_step(
         # The optimizer has kept its own state: see `optim.moments`.
         params = kept(optax.apply_updates(state.params, updates), state.params)
         model_state = kept(model_state, state.model_state)
+        own = kept(own, state.objective)
         ema = None
         if state.ema is not None:
             # With BatchNorm's statistics, as in timm's ModelEma: the step's are of other weights.
@@ -158,6 +161,7 @@ def make_train_step(
             ema=ema,
             rng=state.rng,
             losses=losses,
+            objective=own,
         )
         return state, metrics
 

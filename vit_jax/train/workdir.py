@@ -16,6 +16,7 @@ import jax
 from vit_jax import files
 from vit_jax.checkpoints import DIRECTORY as CHECKPOINTS
 from vit_jax.checkpoints.config import check_path
+from vit_jax.distill.cache import RECORD
 from vit_jax.errors import IO_ERROR, MACHINE, UserError
 
 CONFIG = "config.json"
@@ -24,7 +25,6 @@ SPIKES = "spikes.jsonl"
 TENSORBOARD = "tensorboard"
 CLASSES = "classes.json"
 CURVE = "learning_curve.png"
-CACHE = "cache.json"  # of cached logits, which no run has in its own
 _FINISHED = "finished.json"
 _LOCK = ".lock"
 _REMOTE = re.compile(r"(?:^|/)(?:gs|s3|hdfs|https?):/")
@@ -52,10 +52,10 @@ def lock(workdir: Path, *, cache: bool = False) -> Iterator[None]:
         check_local(workdir, name)
     else:
         check(workdir)
-    if not cache and (workdir / CACHE).exists():
+    if not cache and (workdir / RECORD).exists():
         raise UserError(f"workdir {workdir} holds cached logits; choose another")
     runs = (workdir / CHECKPOINTS).exists() or (workdir / CONFIG).exists()
-    if cache and runs and not (workdir / CACHE).exists():
+    if cache and runs and not (workdir / RECORD).exists():
         raise UserError(f"--out {workdir} is the workdir of a run; choose another")
     if jax.process_index() != 0:
         yield

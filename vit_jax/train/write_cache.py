@@ -12,17 +12,20 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from vit_jax import config as config_lib
-from vit_jax import data, models, sharding
+from vit_jax import models, objectives, sharding
 from vit_jax.analysis.tables import format_bytes
 from vit_jax.config import Config
+from vit_jax.distill import TeacherConfig, check_unmixed, teacher
+from vit_jax.distill import cache as cache_lib
+from vit_jax.distill import stream as stream_lib
+from vit_jax.distill.cache import LogitCache, Rows
+from vit_jax.distill.logits import compact
+from vit_jax.distill.stream import Stream
 from vit_jax.errors import UserError
-from vit_jax.objectives import Distillation
-from vit_jax.objectives.config import check_unmixed
-from vit_jax.objectives.distill import compact
+from vit_jax.objectives import DistillConfig
 from vit_jax.train import build as build_lib
-from vit_jax.train import logit_cache, teacher, workdir
+from vit_jax.train import start, workdir
 from vit_jax.train.batches import device_batches
-from vit_jax.train.logit_cache import LogitCache, Rows
 from vit_jax.train.progress import Progress
 from vit_jax.train.stop import INTERRUPTED, Stop
 
@@ -45,43 +48,47 @@ def write(cfg: Config, place: Path, top_k: int = 0) -> int:
     Raises:
         UserError: nothing to cache, another cache in `place`, a full disk.
     """
-    _check(cfg, place, top_k)
+    distill = _check(cfg, place, top_k)
     source = build_lib.open_train(cfg)
     positions = config_lib.plan(cfg, len(source)).total_steps * cfg.data.batch_size
     mesh = sharding.make_mesh(cfg.mesh)
     config_lib.check_batch(cfg, sharding.batch_parts(mesh))
-    variables, digest = teacher.read_weights(cfg)
-    stream = logit_cache.stream(cfg, source, digest)
+    stream = Stream(distill, cfg.model, cfg.data, cfg.seed, source)
+    variables, digest = teacher.read_weights(stream.cfg)
+    identity = stream.identity(digest)
     with workdir.lock(place, cache=True), jax.set_mesh(mesh):
-        temperature = cfg.objective.distill.temperature
-        cache = LogitCache(place, stream, top_k, cfg.model.num_classes, temperature)
-        if (place / workdir.CACHE).exists():
-            cache = logit_cache.read(place)
-            logit_cache.check_stream(cache, stream)
+        cache = LogitCache(place, identity, top_k, cfg.model.num_classes, distill.temperature)
+        if (place / cache_lib.RECORD).exists():
+            cache = cache_lib.read(place)
+            stream_lib.check_stream(cache, identity)
             if cache.top_k != top_k:
                 raise UserError(f"{place} was begun with --top_k={cache.top_k}; so it must go on")
-            logit_cache.check_temperature(cache, cfg.objective.distill)
+            stream_lib.check_temperature(cache, distill)
             cache.check_rows(cache.done)
-            teacher.verify(cache, cfg, source, variables, 0)
-        size = logit_cache.row_bytes(cache.arrays)
+            teacher.verify(cache, stream, variables, 0)
+        size = cache_lib.row_bytes(cache.arrays)
         total = format_bytes(positions * size)
         print(f"{positions:,} images, {size:,} bytes each: {total} in {place}", flush=True)
         if cache.done < positions:
             cache.reserve(positions)
-            cache = _fill(cfg, cache, source, mesh, variables, positions)
+            cache = _fill(cfg, cache, stream, mesh, variables, positions)
         if cache.done < positions:
             return INTERRUPTED
-        teacher.verify(cache, cfg, source, variables, max(positions - teacher.ROWS, 0))
+        teacher.verify(cache, stream, variables, max(positions - teacher.ROWS, 0))
     print(f"{place} is complete: --config.objective.distill.cache={place}", flush=True)
     return 0
 
 
-def _check(cfg: Config, place: Path, top_k: int) -> None:
-    distill = cfg.objective.distill
+def _check(cfg: Config, place: Path, top_k: int) -> TeacherConfig:
+    """Return the teacher's settings, after checking all that a run with this cache would."""
     if jax.process_count() > 1:
         raise UserError("cached logits are written by one process; start the command once")
-    if distill.kind is Distillation.NONE:
-        raise UserError("objective.distill.kind=none has no teacher; choose hard, soft or kl")
+    if not isinstance(cfg.objective, DistillConfig):
+        raise UserError(
+            f"the config's objective is {type(cfg.objective).__name__}, which has no teacher; set "
+            "config.objective = DistillConfig(...) in its file"
+        )
+    distill = cfg.objective.distill
     if not distill.weights:
         raise UserError("objective.distill.weights is not set: whose logits are to be cached?")
     if not 0 <= top_k < cfg.model.num_classes:
@@ -92,12 +99,13 @@ def _check(cfg: Config, place: Path, top_k: int) -> None:
     check_unmixed(cfg.data)
     distill.cache = str(place)  # what a run could not use is refused now
     config_lib.check(cfg)
+    return distill
 
 
 def _fill(
     cfg: Config,
     cache: LogitCache,
-    source: data.Source,
+    stream: Stream,
     mesh: Mesh,
     variables: Any,
     positions: int,
@@ -109,9 +117,9 @@ def _fill(
     if cache.done:
         print(f"continuing at position {cache.done:,}", flush=True)
     with Progress(stop, size, start_step=start) as progress, Stop() as told:
-        for step, rows in _rows(cfg, cache, source, mesh, variables, range(start, stop)):
-            # Of a batch that is noted in part, since of another size, the rest: another batch
-            # rounds otherwise than the checksums have it.
+        for step, rows in _rows(cfg, cache, stream, mesh, variables, range(start, stop)):
+            # After a resume with another batch size, write only rows not yet noted: recomputing
+            # rows in another batch would not match their checksums bit for bit.
             first = max(cache.done, step * size)
             cache.write(first, {key: value[first - step * size :] for key, value in rows.items()})
             progress.advance(step + 1)
@@ -132,21 +140,25 @@ def _fill(
 def _rows(
     cfg: Config,
     cache: LogitCache,
-    source: data.Source,
+    stream: Stream,
     mesh: Mesh,
     variables: Any,
     steps: range,
 ) -> Iterator[tuple[int, Rows]]:
     """Yield the rows of each batch, one batch behind the devices."""
-    abstract = build_lib.placed(models.abstract(cfg.objective.distill.teacher), mesh)
-    predict = teacher.make_predict(cfg)
+    abstract = build_lib.placed(models.abstract(stream.cfg.teacher), mesh)
+    predict = teacher.make_predict(stream)
     compute = jax.jit(
         lambda variables, image: compact(predict(variables, image), cache.top_k, cache.temperature),
         out_shardings=NamedSharding(mesh, PartitionSpec()),
     )
-    frozen = teacher.place(variables, abstract)
+    frozen = start.place(variables, abstract)
     before = None
-    with contextlib.closing(device_batches(cfg, source, mesh, steps.start)) as batches:
+    objective = objectives.create(cfg.objective, cfg.model, cfg.data)
+    device = device_batches(
+        cfg.data, objective, stream.source, mesh, seed=cfg.seed, start=steps.start
+    )
+    with contextlib.closing(device) as batches:
         for step in steps:
             rows = compute(frozen, next(batches)["image"])
             if before is not None:

@@ -14,10 +14,10 @@ from vit_jax import data, models
 from vit_jax.config import Config
 from vit_jax.data.augment import jitter, parse
 from vit_jax.data.config import is_on, mean_color
-from vit_jax.data.sources import Label, digest_of
+from vit_jax.data.sources import Example, Labelled, digest_of
 from vit_jax.errors import UserError
 from vit_jax.files import make_folder
-from vit_jax.objectives import ObjectiveConfig, Supervised
+from vit_jax.objectives import Supervised, SupervisedConfig
 from vit_jax.visual.contact_sheet import Tile, render, wrapped, write
 
 _IMAGES = 4  # of the training split, where no files are given
@@ -26,7 +26,7 @@ _STEPS = 3  # of which a batch is shown: most of what mixing draws is drawn once
 
 
 @dataclasses.dataclass
-class Examples:
+class Examples(Labelled):
     """A few encoded images in memory, as a `data.Source` with a class for each image."""
 
     name: str
@@ -36,17 +36,12 @@ class Examples:
     multi_label: bool = False
     labels: None = None
 
-    @property
-    def num_classes(self) -> int:
-        """One for each image."""
-        return len(self.images)
-
     def __len__(self) -> int:
         return len(self.images)
 
-    def read(self, index: int) -> tuple[bytes, Label]:
+    def read(self, index: int) -> Example:
         """Return an encoded image and its number."""
-        return self.images[index], index
+        return {"image": self.images[index], "label": index}
 
     def example_id(self, index: int) -> str:
         """Name an image as its errors do."""
@@ -114,9 +109,11 @@ def _open(cfg: Config) -> data.Source:
 def _first(source: data.Source, cfg: Config) -> Examples:
     """Read the run's first images."""
     indices = [int(index) for index in _train_batch(cfg, source, _IMAGES)["index"]]
-    images, labels = zip(*map(source.read, indices), strict=True)
+    examples = [source.read(index) for index in indices]
+    labels = [example["label"] for example in examples]
     ids = [[label] if np.ndim(label) == 0 else np.flatnonzero(label) for label in labels]
     titles = tuple(", ".join(source.class_names[int(i)] for i in each) for each in ids)
+    images = [example["image"] for example in examples]
     return Examples(source.name, images, titles, [source.example_id(i) for i in indices])
 
 
@@ -128,8 +125,7 @@ def _train_batch(
     stream = data.train_batches(
         source,
         dataclasses.replace(cfg.data, batch_size=size, repeats=repeats, num_workers=0, prefetch=1),
-        image_size=(height, width),
-        channels=channels,
+        views=data.one_view(cfg.data.transform, (height, width), channels),
         seed=cfg.seed,
         start_step=step,
     )
@@ -142,8 +138,8 @@ def _evaluated(cfg: Config, examples: Examples) -> np.ndarray:
     height, width, channels = models.input_shape(cfg.model)
     plain = data.TransformConfig(crop=data.Crop.RESIZE, resize=cfg.data.transform.resize)
     transform = next((each.transform for each in cfg.evals.values()), plain)
-    size = {"image_size": (height, width), "channels": channels}
-    with data.eval_batches(examples, transform, batch_size=len(examples), **size) as stream:
+    views = data.one_view(transform, (height, width), channels)
+    with data.eval_batches(examples, views, batch_size=len(examples)) as stream:
         return next(stream)["image"]
 
 
@@ -188,15 +184,8 @@ def _batch_sheet(cfg: Config, source: data.Source, count: int) -> bytes | str:
     if not (is_on(settings.mix) or settings.erasing_prob):
         return "the step neither mixes (data.mix) nor erases (data.erasing_prob)"
     # The shares, without what label smoothing and binarize make of them.
-    objective = Supervised(
-        cfg=ObjectiveConfig(),
-        apply=lambda *_: (None, None),
-        num_classes=source.num_classes,
-        mean=settings.mean,
-        std=settings.std,
-        mix=settings.mix,
-        erasing_prob=settings.erasing_prob,
-    )
+    model = models.with_fields(cfg.model, {"num_classes": source.num_classes})
+    objective = Supervised(SupervisedConfig(), model, settings)
     prepare = jax.jit(objective.prepare)
     rows = []
     for step in range(_STEPS):

@@ -13,14 +13,15 @@ _MAX_POINTS = 2000  # more than pixels; a million-step run still draws in a seco
 Series = dict[str, list[tuple[int, float]]]
 
 
-def _series(rows: Iterable[dict[str, Any]], metric: str) -> Series:
-    """Collect the curves (step, value) of a metric by where it was measured; train comes first."""
+def _series(rows: Iterable[dict[str, Any]], wanted: Callable[[str], bool]) -> Series:
+    """Collect curves (step, value) of the wanted metrics by where measured; train comes first."""
     found: Series = {}
     for row in rows:
         for name, value in row.items():
             group, _, last = name.rpartition("/")
-            if last == metric and group and isinstance(value, int | float):
-                found.setdefault(group, []).append((row["step"], float(value)))
+            if wanted(last) and group and isinstance(value, int | float):
+                label = group if last in ("loss", "top1") else name
+                found.setdefault(label, []).append((row["step"], float(value)))
     return dict(sorted(found.items(), key=lambda item: item[0] != "train"))
 
 
@@ -51,15 +52,22 @@ def _draw(axes: Any, series: Series, scale: float, form: str, best_of: Callable[
         )
 
 
-def learning_curve(rows: Iterable[dict[str, Any]], out_png: Path, title: str) -> bool:
-    """Draw loss and top-1 of the rows of metrics.jsonl against steps: training and evaluations.
+def learning_curve(
+    rows: Iterable[dict[str, Any]], out_png: Path, title: str, *, is_accuracy: Callable[[str], bool]
+) -> bool:
+    """Draw loss and accuracies of the rows of metrics.jsonl against steps: train and evaluations.
 
-    Returns False, with nothing drawn, if no row has either.
+    `is_accuracy` tells by a metric's name whether it is an accuracy in [0, 1]. Returns False, with
+    nothing drawn, if no row has either.
     """
     rows = list(rows)
+    loss = _series(rows, lambda metric: metric == "loss")
+    accuracy = _series(rows, lambda metric: is_accuracy(metric) and metric != "top5")
+    has_probes = any("/" in label for label in accuracy)
+    axis = "accuracy (%)" if has_probes else "top-1 accuracy (%)"
     kinds = [
-        (_series(rows, "loss"), "loss", 1.0, "{:.3f}", min, "upper right"),
-        (_series(rows, "top1"), "top-1 accuracy (%)", 100.0, "{:.1f}%", max, "lower right"),
+        (loss, "loss", 1.0, "{:.3f}", min, "upper right"),
+        (accuracy, axis, 100.0, "{:.1f}%", max, "lower right"),
     ]
     drawn = [kind for kind in kinds if kind[0]]
     if not drawn:

@@ -15,6 +15,8 @@ from vit_jax.weights.apply import fill
 from vit_jax.weights.layout import Entry, Part, Shape
 from vit_jax.weights.resize import Resize, resizer
 
+OWN_PARAMETERS = "own_parameters"  # in a run's metadata: what its objective adds to the model
+
 
 class Checkpoint:
     """A Source over parameters and model state of a checkpoint, by our names.
@@ -103,6 +105,7 @@ def load(
     skip: Sequence[str] = (),
     resize: Resize = Resize.AUTO,
     ema: bool = False,
+    headless: bool = False,
     only_check: bool = False,
 ) -> dict[str, np.ndarray]:
     """Read the weights of a run into `cfg`'s model: our name -> float32, without what is skipped.
@@ -112,17 +115,27 @@ def load(
         cfg: the model to fill; it may differ from the run's in image size, window and patch.
         skip: as in `apply.fill`.
         resize: the rule that resizes tables and kernels of another size.
+        headless: a run whose model has no head, as of an objective without labels, will do.
         only_check: read no array.
 
     Raises:
         UserError: no such checkpoint, or of another model, each parameter with its shape.
     """
     source = Checkpoint(place, ema=ema)
-    own, theirs = models.logit_factor(cfg), models.logit_factor(source.model)
-    if own != theirs:
+    ours, theirs = models.logit_factor(cfg), models.logit_factor(source.model)
+    if ours != theirs:
         raise UserError(
-            f"{source.name} multiplies attention logits by {theirs:.3g}, this model by {own:.3g}; "
+            f"{source.name} multiplies attention logits by {theirs:.3g}, this model by {ours:.3g}; "
             "set model.mup_base_dim and mup_base_heads as they were in its config"
         )
     resize_to = resizer(resize, cfg, old=source.model)
-    return fill(entries(cfg), source, skip=skip, resize=resize_to, only_check=only_check)
+    own = set(source.metadata.get(OWN_PARAMETERS, ()))
+    return fill(
+        entries(cfg),
+        source,
+        skip=skip,
+        resize=resize_to,
+        is_ignored=lambda name: name.partition("/")[0] in own,
+        headless=headless,
+        only_check=only_check,
+    )

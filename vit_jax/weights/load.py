@@ -98,7 +98,15 @@ def _read(
     if scheme == CHECKPOINT:
         from vit_jax.weights import ckpt  # late: Orbax takes long to import
 
-        return ckpt.load(path, cfg, skip=skip, resize=resize, ema=ema, only_check=only_check)
+        return ckpt.load(
+            path,
+            cfg,
+            skip=skip,
+            resize=resize,
+            ema=ema,
+            headless=headless,
+            only_check=only_check,
+        )
     if models.logit_factor(cfg) != 1:
         raise UserError(
             f"{ref} was trained with attention logits over sqrt(d), this model has them over d; "

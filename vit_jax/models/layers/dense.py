@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear layers over tokens flattened to two dimensions, the head of every family among them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -87,11 +88,15 @@ class HeadsDense(Dense):
         return tuple(found)
 
 
-def classifier(cfg: ModelConfig, kernel_init: Initializer, name: str = "head") -> Dense:
+def classifier(
+    cfg: ModelConfig, kernel_init: Initializer, name: str = "head"
+) -> Callable[[jax.Array], Any]:
     """Create the head [E, K], in float32: K-way logits are cheap, and the loss wants their digits.
 
-    `kernel_init` applies unless `cfg.zero_head` is set.
+    `kernel_init` applies unless `cfg.zero_head` is set. Without classes it returns None.
     """
+    if not cfg.num_classes:
+        return lambda features: None
     return Dense(
         cfg.num_classes,
         jnp.float32,

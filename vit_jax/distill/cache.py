@@ -10,7 +10,6 @@ import dataclasses
 import json
 import math
 import os
-import re
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,62 +18,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from vit_jax import config_json, files, models
+from vit_jax import files
 from vit_jax.analysis.tables import format_bytes
-from vit_jax.config import Config
-from vit_jax.data import Source
+from vit_jax.distill.config import FIELD
+from vit_jax.distill.logits import INDEX, LOGITS, REST, TOP
 from vit_jax.errors import UserError
-from vit_jax.fields import is_free
-from vit_jax.objectives import Distillation, DistillConfig
-from vit_jax.objectives.distill import INDEX, LOGITS, REST, TOP
-from vit_jax.train import workdir
 
+RECORD = "cache.json"  # the file that says what a directory of logits holds
+WEIGHTS = f"the digest of {FIELD}.weights"  # a key of `LogitCache.stream`
 _FORMAT = 2
 _BLOCK = 2**22  # bytes in memory of a file that is read whole
-_FIELD = "objective.distill.cache"
-_WEIGHTS = "the digest of objective.distill.weights"
-_FILES, _CLASSES = "the digest of the images' names", "the checksum of the classes' names"
-_FAMILY = "objective.distill.teacher.family"
 Rows = dict[str, np.ndarray]
-
-# Of a config, what decides an image of the stream and what its teacher says of it.
-_DECIDES = re.compile(
-    r"^(seed$|data\.(?!batch_size$|mix\.|erasing_prob$)|model\.channels$|objective\.distill\.teacher\.)"
-)
-
-
-def stream(cfg: Config, source: Source, weights: str) -> dict[str, Any]:
-    """Return, by field, all that the cached logits depend on.
-
-    Args:
-        cfg: the run.
-        source: its training split.
-        weights: digest of the teacher's.
-    """
-    distill = cfg.objective.distill
-    found = {
-        key: value
-        for key, value in config_json.flatten(config_json.to_json(cfg)).items()
-        if _DECIDES.search(key) and not is_free(cfg, key)
-    }
-    return {
-        **found,
-        "model.image_size": list(models.input_shape(cfg.model)[:2]),
-        "objective.distill.mean": list(distill.mean or cfg.data.mean),
-        "objective.distill.std": list(distill.std or cfg.data.std),
-        "the number of training examples": len(source),
-        **{_FILES: source.digest(), _CLASSES: zlib.crc32(json.dumps(source.class_names).encode())},
-        _WEIGHTS: weights,
-    }
-
-
-def _defaults(wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what fields that a cache of an earlier version lacks were at: their defaults."""
-    cfg = Config()
-    cfg.objective.distill.kind = Distillation.HARD
-    cfg.objective.distill.teacher = models.from_json({"family": wanted[_FAMILY]})
-    found = config_json.flatten(config_json.to_json(cfg))
-    return {**found, **{key: wanted[key] for key in (_FILES, _CLASSES) if key in wanted}}
 
 
 def layout(num_classes: int, top_k: int) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
@@ -120,7 +74,7 @@ class LogitCache:
     @property
     def weights(self) -> str:
         """Digest of the teacher's weights."""
-        return self.stream[_WEIGHTS]
+        return self.stream[WEIGHTS]
 
     @property
     def arrays(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
@@ -188,7 +142,7 @@ class LogitCache:
             keys = ("stream", "top_k", "num_classes", "temperature", "pieces")
             tree = {key: getattr(noted, key) for key in keys}
             text = json.dumps({"format": _FORMAT, **tree}, indent=1) + "\n"
-            files.write(self.place / workdir.CACHE, text)
+            files.write(self.place / RECORD, text)
         return noted
 
     def check_rows(self, positions: int) -> None:
@@ -239,14 +193,14 @@ def read(directory: str | Path) -> LogitCache:
     """
     place = Path(directory).expanduser()
     try:
-        tree = json.loads((place / workdir.CACHE).read_text())
+        tree = json.loads((place / RECORD).read_text())
     except FileNotFoundError:
         raise UserError(
-            f"{_FIELD}={str(directory)!r} holds no cached logits; write them first: "
+            f"{FIELD}.cache={str(directory)!r} holds no cached logits; write them first: "
             f"python -m vit_jax cache_teacher --config=FILE --out={directory}"
         ) from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{place / workdir.CACHE} cannot be read: {error}") from None
+        raise UserError(f"{place / RECORD} cannot be read: {error}") from None
     if tree.pop("format", None) != _FORMAT:
         raise UserError(f"{place} was written by another version; write it in another directory")
     cache = LogitCache(place=place, **tree)
@@ -257,54 +211,3 @@ def read(directory: str | Path) -> LogitCache:
                 f"{cache.file(key)} is missing or cut; write the cache in another directory"
             )
     return cache
-
-
-def check_stream(cache: LogitCache, wanted: Mapping[str, Any]) -> None:
-    """Refuse a cache of another stream or teacher than `wanted`, which is from `stream`.
-
-    Raises:
-        UserError: with the first fields that differ.
-    """
-    defaults = _defaults(wanted) if wanted.keys() - cache.stream.keys() else {}
-    there = {**{key: defaults[key] for key in wanted if key in defaults}, **cache.stream}
-    lines = [
-        f"{key} is {wanted.get(key, 'absent')!r}, {there.get(key, 'absent')!r} there"
-        for key in sorted(there.keys() | wanted.keys())
-        if there.get(key) != wanted.get(key)
-    ]
-    if lines:
-        more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
-        raise UserError(
-            f"{cache.place} holds logits of another stream or teacher: {'; '.join(lines[:3])}"
-            f"{more}; write a cache of this one in another directory"
-        )
-
-
-def check_temperature(cache: LogitCache, cfg: DistillConfig) -> None:
-    """Refuse the largest logits with the rest summed up at another temperature.
-
-    Raises:
-        UserError: with both temperatures.
-    """
-    soft = cfg.kind is not Distillation.HARD  # which needs the first guess alone
-    if cache.top_k and soft and cache.temperature != cfg.temperature:
-        raise UserError(
-            f"{cache.place} holds --top_k={cache.top_k} logits for temperature "
-            f"{cache.temperature:g}, not for objective.distill.temperature={cfg.temperature:g}; "
-            "write a cache at this one, or one of all logits, in another directory"
-        )
-
-
-def check_length(cache: LogitCache, positions: int) -> None:
-    """Refuse a cache that ends before the run does.
-
-    Raises:
-        UserError: with both lengths.
-    """
-    if cache.done < positions:
-        top_k = f" --top_k={cache.top_k}" if cache.top_k else ""
-        raise UserError(
-            f"{_FIELD}={str(cache.place)!r} holds {cache.done:,} of the {positions:,} positions of "
-            "this duration; go on with this config: python -m vit_jax cache_teacher --config=FILE "
-            f"--out={cache.place}{top_k}"
-        )

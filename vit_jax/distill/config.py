@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of a teacher, and what cannot be learned from one."""
+
+import dataclasses
+import enum
+
+from vit_jax import fields, models
+from vit_jax.data import DataConfig
+from vit_jax.errors import UserError
+from vit_jax.models import ModelConfig
+
+FIELD = "objective.distill"
+
+
+class Distillation(enum.StrEnum):
+    """How the teacher's logits enter the loss.
+
+    HARD and SOFT are DeiT's (arXiv:2012.12877, its losses.py): the cross-entropy with the teacher's
+    first guess, and the KL divergence at a temperature, times its square, over batch *and* classes.
+    KL is Hinton's (arXiv:1503.02531), over the batch alone, as function matching uses it
+    (arXiv:2106.05237): 1 / K of it is SOFT.
+    """
+
+    HARD = "hard"
+    SOFT = "soft"
+    KL = "kl"
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class TeacherConfig:
+    """A teacher, in evaluation mode, on the same mixed images: (1 - alpha) * loss + alpha * its.
+
+    A student with a distillation token learns the labels with its class head and the teacher with
+    the other; every other student learns both with its one head.
+
+    Attributes:
+        kind: the teacher's loss.
+        alpha: its share; 1 does without the labels.
+        temperature: both logits are divided by it; of no use to "hard".
+        teacher: the teacher's model; of another image size the batch is resized for it.
+        weights: of the teacher, as `init.weights`.
+        ema: take the moving average of the teacher's run.
+        mean, std: what the teacher's input is normalised by; () is the student's.
+        cache: directory of logits written by `python -m vit_jax cache_teacher`, read instead of
+            running the teacher; "" runs it in every step.
+    """
+
+    kind: Distillation = Distillation.HARD
+    alpha: float = fields.value(0.5, above=0, most=1)
+    temperature: float = fields.value(1.0, above=0)
+    teacher: ModelConfig = dataclasses.field(default_factory=lambda: models.variant("regnety_16gf"))
+    weights: str = fields.value("", free=True)  # what they are is compared by their digest
+    ema: bool = False
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = fields.value((), above=0)
+    cache: str = ""
+
+
+def check(cfg: TeacherConfig, model: ModelConfig, data: DataConfig) -> None:
+    """Refuse a teacher that does not see what the student sees, or has other classes.
+
+    Raises:
+        UserError: naming the field.
+    """
+    _check_values(cfg)
+    try:
+        models.create(cfg.teacher)
+    except UserError as error:
+        raise UserError(f"{FIELD}.teacher: {error}") from None
+    for key in ("dropout_rate", "attention_dropout_rate", "drop_path_rate"):
+        if getattr(cfg.teacher, key, 0):
+            raise UserError(
+                f"{FIELD}.teacher.{key}={getattr(cfg.teacher, key)} has no effect on a teacher, "
+                "which is run as evaluated; set it to 0.0"
+            )
+    for key in ("num_classes", "channels"):
+        theirs, ours = getattr(cfg.teacher, key), getattr(model, key)
+        if theirs != ours:
+            raise UserError(
+                f"{FIELD}.teacher.{key}={theirs} must be the student's, model.{key}={ours}; "
+                f"choose another teacher, or train one on the same data"
+            )
+    for key in ("mean", "std"):
+        if len(getattr(cfg, key)) not in (0, 1, model.channels):
+            raise UserError(
+                f"{FIELD}.{key}={getattr(cfg, key)} must be () (the student's), one value, or "
+                f"one for each of {model.channels} channels"
+            )
+    if cfg.alpha == 1 and getattr(model, "distilled", False):
+        raise UserError(
+            f"{FIELD}.alpha=1 would never train the class head of model.distilled; choose less, or "
+            "a model without a distillation token"
+        )
+    if cfg.cache:
+        check_unmixed(data, f", or {FIELD}.cache=''")
+
+
+def _check_values(cfg: TeacherConfig) -> None:
+    if cfg.kind is Distillation.HARD and cfg.temperature != 1:
+        raise UserError("objective.distill.temperature has no effect on kind=hard; leave it at 1.0")
+    if not cfg.weights and not cfg.cache:
+        raise UserError(
+            "objective.distill.weights is not set: whose guesses are to be learned? Give "
+            "npz:FILE, timm:FILE or ckpt:DIR (or objective.distill.cache)"
+        )
+    if cfg.ema and not cfg.weights.startswith("ckpt:"):
+        raise UserError(
+            "objective.distill.ema chooses within a run's checkpoint; set "
+            "objective.distill.weights=ckpt:DIR"
+        )
+
+
+def check_unmixed(data: DataConfig, otherwise: str = "") -> None:
+    """Refuse images of which no logits are cached, since others are in them.
+
+    Raises:
+        UserError: naming the fields, and what can be done `otherwise`.
+    """
+    found = {
+        "data.mix.mixup_alpha": data.mix.mixup_alpha,
+        "data.mix.cutmix_alpha": data.mix.cutmix_alpha,
+        "data.erasing_prob": data.erasing_prob,
+    }
+    wanted = [f"{key}=0" for key, value in found.items() if value]
+    if wanted:
+        raise UserError(
+            "cached logits are of images that are not mixed and not erased: set "
+            f"{' and '.join(wanted)}{otherwise}"
+        )

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training stream that cached logits are of: two runs share a cache where it is the same."""
+
+import dataclasses
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax import fields, models
+from vit_jax.data import DataConfig, Source
+from vit_jax.distill.cache import WEIGHTS, LogitCache
+from vit_jax.distill.config import FIELD, Distillation, TeacherConfig
+from vit_jax.errors import UserError
+from vit_jax.models import ModelConfig
+
+_FILES, _CLASSES = "the digest of the images' names", "the checksum of the classes' names"
+_FAMILY = f"{FIELD}.teacher.family"
+_LATER = re.compile(r"^data\.(batch_size$|mix\.|erasing_prob$)")  # what the step does to a batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """The training stream of a run, and the teacher that labels it.
+
+    Attributes:
+        cfg: the teacher's settings.
+        model: the student's; its image size and channels are the stream's.
+        data: the run's.
+        seed: the run's.
+        source: the training split.
+    """
+
+    cfg: TeacherConfig
+    model: ModelConfig
+    data: DataConfig
+    seed: int
+    source: Source
+
+    def identity(self, weights: str) -> dict[str, Any]:
+        """Return, by field, all that the logits depend on; `weights` is the teacher's digest."""
+        cfg, data = self.cfg, self.data
+        tree = {"seed": self.seed, "data": fields.plain(data)}
+        tree["model"] = {"channels": self.model.channels}
+        tree["objective"] = {"distill": {"teacher": fields.plain(cfg.teacher)}}
+
+        def decides(key: str) -> bool:
+            nodes = {"data.": data, f"{FIELD}.teacher.": cfg.teacher}
+            free = (
+                key.startswith(prefix) and fields.is_free(node, key.removeprefix(prefix))
+                for prefix, node in nodes.items()
+            )
+            return not _LATER.search(key) and not any(free)
+
+        return {
+            **{key: value for key, value in fields.flatten(tree).items() if decides(key)},
+            "model.image_size": list(models.input_shape(self.model)[:2]),
+            f"{FIELD}.mean": list(cfg.mean or data.mean),
+            f"{FIELD}.std": list(cfg.std or data.std),
+            "the number of training examples": len(self.source),
+            _FILES: self.source.digest(),
+            _CLASSES: zlib.crc32(json.dumps(self.source.class_names).encode()),
+            WEIGHTS: weights,
+        }
+
+
+def _defaults(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what fields that a cache of an earlier version lacks were at: their defaults."""
+    teacher = fields.plain(models.from_json({"family": wanted[_FAMILY]}))
+    tree = {"data": fields.plain(DataConfig()), "objective": {"distill": {"teacher": teacher}}}
+    return {
+        **fields.flatten(tree),
+        **{key: wanted[key] for key in (_FILES, _CLASSES) if key in wanted},
+    }
+
+
+def check_stream(cache: LogitCache, wanted: Mapping[str, Any]) -> None:
+    """Refuse a cache of another stream or teacher than `wanted`, an `identity`.
+
+    Raises:
+        UserError: with the first fields that differ.
+    """
+    defaults = _defaults(wanted) if wanted.keys() - cache.stream.keys() else {}
+    there = {**{key: defaults[key] for key in wanted if key in defaults}, **cache.stream}
+    lines = [
+        f"{key} is {wanted.get(key, 'absent')!r}, {there.get(key, 'absent')!r} there"
+        for key in sorted(there.keys() | wanted.keys())
+        if there.get(key) != wanted.get(key)
+    ]
+    if lines:
+        more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
+        raise UserError(
+            f"{cache.place} holds logits of another stream or teacher: {'; '.join(lines[:3])}"
+            f"{more}; write a cache of this one in another directory"
+        )
+
+
+def check_temperature(cache: LogitCache, cfg: TeacherConfig) -> None:
+    """Refuse the largest logits with the rest summed up at another temperature.
+
+    Raises:
+        UserError: with both temperatures.
+    """
+    soft = cfg.kind is not Distillation.HARD  # which needs the first guess alone
+    if cache.top_k and soft and cache.temperature != cfg.temperature:
+        raise UserError(
+            f"{cache.place} holds --top_k={cache.top_k} logits for temperature "
+            f"{cache.temperature:g}, not for objective.distill.temperature={cfg.temperature:g}; "
+            "write a cache at this one, or one of all logits, in another directory"
+        )
+
+
+def check_length(cache: LogitCache, positions: int) -> None:
+    """Refuse a cache that ends before the run does.
+
+    Raises:
+        UserError: with both lengths.
+    """
+    if cache.done < positions:
+        top_k = f" --top_k={cache.top_k}" if cache.top_k else ""
+        raise UserError(
+            f"{FIELD}.cache={str(cache.place)!r} holds {cache.done:,} of the {positions:,} "
+            "positions of this duration; go on with this config: python -m vit_jax cache_teacher "
+            f"--config=FILE --out={cache.place}{top_k}"
+        )

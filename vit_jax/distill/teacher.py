@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run's teacher: weights or cached logits, read and checked before a device is filled."""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vit_jax import data, models, sharding, trees, weights
+from vit_jax.data import mix, one_view
+from vit_jax.distill import cache as cache_lib
+from vit_jax.distill import stream as stream_lib
+from vit_jax.distill.cache import LogitCache
+from vit_jax.distill.config import FIELD, TeacherConfig
+from vit_jax.distill.logits import INDEX, LOGITS, REST, TOP, make_teacher
+from vit_jax.distill.stream import Stream
+from vit_jax.errors import UserError
+from vit_jax.models import DType
+from vit_jax.sharding import MeshConfig
+
+PyTree = Any
+ROWS = 8  # compared at a time with the live teacher
+# How far a cached logit may be from the live one, relative to the largest of its row: float16
+# rounds by 2**-11, TensorFloat-32 by as much in each layer, bfloat16 by 2**-8.
+_ROUNDING = {DType.FLOAT32: 2**-7, DType.BFLOAT16: 2**-4}
+
+
+def check_source(cfg: TeacherConfig) -> None:
+    """Compare every key and shape of the teacher's weights with its model's, reading no array.
+
+    Raises:
+        UserError: weights that are not there or do not fit; a cache that is not there.
+    """
+    if cfg.cache:
+        cache_lib.read(cfg.cache)
+    else:
+        _read_flat(cfg, only_check=True)
+
+
+def open_teacher(stream: Stream, positions: int) -> tuple[PyTree | None, str, LogitCache | None]:
+    """Read the teacher of a run of `positions` examples.
+
+    Cached logits are compared with their checksums, and a few of them with the live teacher's where
+    its weights can be read.
+
+    Returns:
+        Its variables or, where its logits are cached, None; its digest; the cache or None.
+
+    Raises:
+        UserError: weights that are not there or do not fit; a cache of something else.
+    """
+    cfg = stream.cfg
+    if not cfg.cache:
+        return (*read_weights(cfg), None)
+    cache = cache_lib.read(cfg.cache)
+    stream_lib.check_stream(cache, stream.identity(cache.weights))
+    stream_lib.check_temperature(cache, cfg)
+    stream_lib.check_length(cache, positions)
+    cache.check_rows(positions)
+    if cfg.weights:
+        _compare(cache, stream, positions)
+    return None, cache.weights, cache
+
+
+def _compare(cache: LogitCache, stream: Stream, positions: int) -> None:
+    try:
+        variables, digest = read_weights(stream.cfg)
+    except UserError as error:
+        if jax.process_count() > 1:  # the others may well read them, and would wait
+            raise
+        print(f"cached logits are not compared with the live teacher: {error}", flush=True)
+        return
+    stream_lib.check_stream(cache, stream.identity(digest))
+    for start in (0, max(positions - ROWS, 0)):
+        verify(cache, stream, variables, start)
+
+
+def read_weights(cfg: TeacherConfig) -> tuple[PyTree, str]:
+    """Read the teacher's variables, as numpy, with the digest of them all.
+
+    Raises:
+        UserError: weights that are not there, are damaged, or do not fit.
+    """
+    values = _read_flat(cfg)
+    digest = hashlib.sha256()
+    for name in sorted(values):
+        digest.update(f"{name} {values[name].shape} ".encode())
+        digest.update(values[name].tobytes())
+    return trees.nest(values), digest.hexdigest()[:16]
+
+
+def _read_flat(cfg: TeacherConfig, *, only_check: bool = False) -> Mapping[str, np.ndarray]:
+    return weights.read(
+        cfg.weights, cfg.teacher, field=f"{FIELD}.weights", ema=cfg.ema, only_check=only_check
+    )
+
+
+def verify(cache: LogitCache, stream: Stream, variables: PyTree, start: int) -> None:
+    """Compare a few rows from position `start` on with the live teacher's logits.
+
+    Raises:
+        UserError: they differ by more than rounding.
+    """
+    stop = min(start + ROWS, cache.done)
+    images = _images(stream, start, stop)
+    # On one device of this process, whatever the mesh: a few images are no work to share.
+    with jax.set_mesh(sharding.make_mesh(MeshConfig(), [jax.local_devices()[0]])):
+        live = np.asarray(jax.jit(make_predict(stream))(variables, images))
+    rows = cache.rows(np.arange(start, stop))
+    error = _difference(rows, live, cache.temperature) / np.maximum(np.abs(live).max(axis=1), 1e-6)
+    limit = _ROUNDING[stream.cfg.teacher.dtype]
+    if not (error <= limit).all():
+        raise UserError(
+            f"{cache.place} does not hold what the teacher says: at position "
+            f"{start + int(error.argmax()):,} a logit differs by {error.max():.1%} of the largest; "
+            "was it written by another version? Write it again"
+        )
+
+
+def make_predict(stream: Stream) -> Callable[[PyTree, jax.Array], jax.Array]:
+    """Return (the teacher's variables, uint8 images of the stream) -> logits."""
+    mean, std = stream.data.mean, stream.data.std
+    height, width, _ = models.input_shape(stream.model)
+    teacher = make_teacher(stream.cfg, mean, std, (height, width))
+
+    def predict(variables: PyTree, image: jax.Array) -> jax.Array:
+        return teacher(variables, mix.normalize(image, mean, std))
+
+    return predict
+
+
+def _images(stream: Stream, start: int, stop: int) -> np.ndarray:
+    """Read the images of some positions of the stream, on this process alone."""
+    one = dataclasses.replace(stream.data, batch_size=1, num_workers=0, num_threads=1, prefetch=1)
+    height, width, channels = models.input_shape(stream.model)
+    batches = data.train_batches(
+        stream.source,
+        one,
+        views=one_view(one.transform, (height, width), channels),
+        seed=stream.seed,
+        start_step=start,
+    )
+    with batches:
+        return np.concatenate([next(batches)["image"] for _ in range(start, stop)])
+
+
+def _difference(rows: Mapping[str, np.ndarray], live: np.ndarray, temperature: float) -> np.ndarray:
+    """Return the largest difference of each row."""
+    if LOGITS in rows:
+        return np.abs(rows[LOGITS].astype(np.float32) - live).max(axis=1)
+    # Not of `compact` again, whose largest may be others where logits are as good as equal.
+    index = rows[INDEX].astype(np.int64)
+    top = np.abs(rows[TOP].astype(np.float32) - np.take_along_axis(live, index, axis=1))
+    others = live / temperature
+    np.put_along_axis(others, index, -np.inf, axis=1)
+    total = np.asarray(jax.nn.logsumexp(jnp.asarray(others), axis=1))
+    rest = temperature * (total - np.log(live.shape[1] - index.shape[1]))
+    return np.maximum(top.max(axis=1), np.abs(rest - rows[REST]))

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The seam for evaluations: what one is given, and what the training loop asks of it."""
+
+import contextlib
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from vit_jax import data, sharding
+from vit_jax.data import DataConfig, Source, one_view
+from vit_jax.evals.config import EvalConfig
+from vit_jax.evals.passes import Batches, keep_passes
+from vit_jax.losses import Loss
+
+PyTree = Any
+
+
+@runtime_checkable
+class Predict(Protocol):
+    """(variables, batch of the data) -> one row for each example, in evaluation mode."""
+
+    def __call__(self, variables: PyTree, batch: Mapping[str, jax.Array], /) -> jax.Array:
+        """Return the rows."""
+        ...
+
+
+Predictors = Mapping[str, Predict]
+
+
+@runtime_checkable
+class Evaluator(Protocol):
+    """What the training loop calls."""
+
+    def run(
+        self,
+        predictors: Predictors,
+        variables: PyTree,
+        report_dir: str | os.PathLike[str] | None = None,
+    ) -> dict[str, float]:
+        """Return metrics by name; with `report_dir`, leave files there as well."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Context:
+    """What an evaluator is built from besides its config.
+
+    Attributes:
+        data: the run's, for reading options.
+        sources: by name, as in `EvalConfig.splits`.
+        image_size: (H, W) the model takes.
+        channels: of the images.
+        mesh: the devices.
+        loss: what the logits are trained with; None where there are none.
+        name: what messages and pictures call the evaluation.
+        tick: called after each batch, for a watchdog.
+    """
+
+    data: DataConfig
+    sources: Mapping[str, Source]
+    image_size: tuple[int, int]
+    channels: int
+    mesh: Mesh
+    loss: Loss | None = Loss.SOFTMAX
+    name: str = ""
+    tick: Callable[[], None] | None = None
+
+
+class Stream:
+    """Passes over one split, from memory where the decoded split fits into a process's."""
+
+    def __init__(self, cfg: EvalConfig, context: Context, which: str = "") -> None:
+        """Take the evaluation, and the name of one of its splits."""
+        self.source = context.sources[which]
+        self.batch_size = cfg.batch_size or context.data.batch_size
+        self.name = context.name or self.source.name
+        padded = math.ceil(len(self.source) / self.batch_size) * self.batch_size
+        pixels = math.prod(context.image_size) * context.channels
+        num_bytes = int(padded * sharding.own_share(context.mesh)) * pixels
+        views = one_view(cfg.transform, context.image_size, context.channels)
+
+        def batches(batch_size: int) -> Batches:
+            return data.eval_batches(
+                self.source,
+                views,
+                fields=tuple(self.source.spec),
+                batch_size=batch_size,
+                rows=sharding.batch_rows(context.mesh, batch_size),
+                num_threads=context.data.num_threads,
+                num_workers=context.data.num_workers,
+                prefetch=context.data.prefetch,
+            )
+
+        # Each pass yields this process's rows of global batches of a given size.
+        self.batches = keep_passes(batches) if num_bytes <= data.MAX_CACHED_BYTES else batches
+        if context.tick is not None:
+            self.batches = ticking(self.batches, context.tick)
+
+
+Start = Callable[[int], Batches]
+
+
+def ticking(batches: Start, tick: Callable[[], None]) -> Start:
+    """Call `tick` after each batch of a pass."""
+
+    def one_pass(batch_size: int) -> Generator[dict[str, np.ndarray], None, None]:
+        with contextlib.closing(batches(batch_size)) as stream:
+            for batch in stream:
+                yield batch
+                tick()
+
+    return one_pass
+
+
+def open_splits(cfg: EvalConfig, data_cfg: DataConfig) -> dict[str, Source]:
+    """Open the splits of an evaluation; of the training set's own, the classes that it keeps.
+
+    Raises:
+        UserError: no such dataset or split.
+    """
+    name = cfg.dataset or data_cfg.name
+    classes = data_cfg.classes if name == data_cfg.name else ()
+    return {
+        key: data.open_source(name, data_cfg.data_dir, split, cache=data_cfg.cache, classes=classes)
+        for key, split in cfg.splits.items()
+    }

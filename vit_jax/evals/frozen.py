@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Probes of the encoder's features while a run trains: neighbours, a few images a class, a line."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from vit_jax import sharding
+from vit_jax.evals import fewshot, knn, logistic
+from vit_jax.evals.base import Context, Predictors, Stream
+from vit_jax.evals.config import FewShotEval, KNNEval, LinearEval, ProbeEval
+from vit_jax.evals.features import FeatureSet, extract
+from vit_jax.evals.probes import check_sets
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """Evaluator that fits a classifier to the features of one split and tests it on another.
+
+    Attributes:
+        cfg: which probe.
+        context: what it is built from.
+        test, train: the two splits.
+        fit: (train, test) -> metrics by name.
+    """
+
+    cfg: ProbeEval
+    context: Context
+    test: Stream
+    train: Stream
+    fit: Callable[[FeatureSet, FeatureSet], dict[str, float]]
+
+    def run(
+        self,
+        predictors: Predictors,
+        variables: Any,
+        report_dir: str | os.PathLike[str] | None = None,
+    ) -> dict[str, float]:
+        """Return the accuracies and num_examples; every process computes them alike.
+
+        Raises:
+            UserError: splits that no probe can use, or features that are not finite.
+        """
+        del report_dir
+        train, test = (
+            extract(
+                predictors["features"],
+                variables,
+                stream.source,
+                stream.batches,
+                shape=(*self.context.image_size, self.context.channels),
+                mesh=self.context.mesh,
+                batch_size=stream.batch_size,
+            )
+            for stream in (self.train, self.test)
+        )
+        check_sets(train, test)
+        return {**self.fit(train, test), "num_examples": float(len(test.labels))}
+
+
+def create(cfg: ProbeEval, context: Context) -> Probe:
+    """Build the evaluator of a probe's two splits."""
+    fit = {KNNEval: _nearest, FewShotEval: _few, LinearEval: _linear}[type(cfg)](cfg)
+    return Probe(cfg, context, Stream(cfg, context), Stream(cfg, context, "train"), fit)
+
+
+def _nearest(cfg: KNNEval) -> Callable[[FeatureSet, FeatureSet], dict[str, float]]:
+    def fit(train: FeatureSet, test: FeatureSet) -> dict[str, float]:
+        # On this process's devices: all processes have all features.
+        mesh = sharding.make_mesh(sharding.MeshConfig(), jax.local_devices())
+        with jax.set_mesh(mesh):
+            found = knn.run(train, test, mesh=mesh, k=cfg.k, temperature=cfg.temperature)
+        return {f"knn{each.settings['k']}": each.mean for each in found}
+
+    return fit
+
+
+def _few(cfg: FewShotEval) -> Callable[[FeatureSet, FeatureSet], dict[str, float]]:
+    def fit(train: FeatureSet, test: FeatureSet) -> dict[str, float]:
+        seeds = range(cfg.seeds)
+        found = fewshot.run(train, test, shots=cfg.shots, l2=(cfg.l2,), seeds=seeds)
+        return {f"{each.settings['shots']}shot": each.mean for each in found}
+
+    return fit
+
+
+def _linear(cfg: LinearEval) -> Callable[[FeatureSet, FeatureSet], dict[str, float]]:
+    del cfg
+
+    def fit(train: FeatureSet, test: FeatureSet) -> dict[str, float]:
+        (found,) = logistic.run(train, test)
+        return {"linear": found.mean}
+
+    return fit

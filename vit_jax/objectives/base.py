@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The seam for what a run learns: all that depends on it stands behind one `Objective`."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, cast
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from vit_jax import data, models
+from vit_jax.analysis.flops import count, train_flops
+from vit_jax.data import DataConfig, Source, View, one_view
+from vit_jax.losses import Loss
+from vit_jax.models import ModelConfig
+
+PyTree = Any
+Batch = dict[str, jax.Array]
+# (variables, batch as it comes from the data) -> one row per example, in evaluation mode
+Predict = Callable[[PyTree, Mapping[str, jax.Array]], jax.Array]
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
+class ObjectiveConfig:
+    """Base of the configs of all objectives; a run has one of `objectives.OBJECTIVES`.
+
+    Attributes:
+        uses_labels: the model's head has one output for each class of the dataset. Without it the
+            model has no head (`model.num_classes=0`).
+        splits_batch: `accum_steps` may cut the batch. False for a loss that compares the examples
+            of a batch with each other.
+    """
+
+    uses_labels: ClassVar[bool] = True
+    splits_batch: ClassVar[bool] = True
+
+    @property
+    def head_loss(self) -> Loss | None:
+        """The loss that the logits are trained with; None for an objective without logits."""
+        return None
+
+    def check(self, model: ModelConfig, data: DataConfig) -> None:
+        """Refuse values that do not go together.
+
+        Raises:
+            UserError: one line that names the field.
+        """
+
+
+@flax.struct.dataclass
+class Context:
+    """What a loss reads besides the parameters that are differentiated.
+
+    Attributes:
+        frozen: variables that are not trained, in the structure of `Objective.frozen`.
+        model_state: state of the model that is not trained (BatchNorm's statistics).
+        ema: moving average of {"params": ..., **model_state}, or None.
+        objective: the objective's own state, as `Objective.init_state` makes it.
+        step: int32 scalar, the number of steps done.
+    """
+
+    frozen: Any
+    model_state: Any
+    ema: Any
+    objective: Any
+    step: Any
+
+
+class Aux(NamedTuple):
+    """What a loss returns besides its value.
+
+    Attributes:
+        metrics: float32 scalars by name, means over the batch; "loss" is one of them.
+        model_state: the new one.
+        objective: the objective's new state.
+    """
+
+    metrics: dict[str, jax.Array]
+    model_state: Any
+    objective: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Extras:
+    """What an objective reads from outside the run before it starts.
+
+    Attributes:
+        frozen: values for `Objective.frozen`, on the host.
+        digest: of their source; it is saved with each checkpoint, and a run does not continue with
+            another.
+        rows: positions of the training stream [n] -> the arrays of `Objective.rows`; or None.
+    """
+
+    frozen: PyTree = dataclasses.field(default_factory=dict)
+    digest: str = ""
+    rows: Callable[[np.ndarray], Mapping[str, np.ndarray]] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """What a run learns. A subclass has to define `loss` and `example_losses`.
+
+    The defaults are those of an image encoder that reads one view of each image. Parameters of the
+    encoder keep the names that they have in the plain model, so that other runs and verbs find
+    them; what else is trained stands under names of its own.
+
+    Attributes:
+        cfg: the objective's config.
+        model: the encoder's.
+        data: the run's; for the normalisation and the transform of its images.
+    """
+
+    # What `init` adds to the model's parameters, by the first parts of their names.
+    own_parameters: ClassVar[tuple[str, ...]] = ()
+
+    cfg: Any
+    model: ModelConfig
+    data: DataConfig
+
+    @functools.cached_property
+    def module(self) -> Any:
+        """The encoder."""
+        return models.create(self.model)
+
+    @property
+    def views(self) -> Mapping[str, View]:
+        """The images of a batch, by the name of their array."""
+        height, width, channels = models.input_shape(self.model)
+        return one_view(self.data.transform, (height, width), channels)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Fields of the source, besides its image, that go to the devices."""
+        return ("label",) if self.cfg.uses_labels else ()
+
+    @property
+    def rows(self) -> Mapping[str, jax.ShapeDtypeStruct]:
+        """Shape and dtype, for one example, of the arrays that `open` finds by position."""
+        return {}
+
+    @property
+    def frozen(self) -> PyTree:
+        """Shapes and dtypes of the variables that the loss takes and never changes."""
+        return {}
+
+    def check_extras(self) -> None:
+        """Compare what `open` would read by names and shapes alone.
+
+        Raises:
+            UserError: it is not there or does not fit.
+        """
+
+    def open(self, source: Source, seed: int, positions: int) -> Extras:
+        """Read what the run needs from outside, for its first `positions` examples.
+
+        Raises:
+            UserError: it is not there or does not fit.
+        """
+        del source, seed, positions
+        return Extras()
+
+    def describe(self) -> list[str]:
+        """Say in a line or none what the run learns from besides its data."""
+        return []
+
+    def init(self, key: jax.Array) -> tuple[PyTree, PyTree]:
+        """Initialise (params, model_state) of everything that is trained; pure."""
+        looped = models.looped(self.model)
+        return models.init(models.create(looped), looped, key)
+
+    def init_state(self, key: jax.Array) -> PyTree:
+        """Initialise the objective's own state, a part of the train state; pure."""
+        del key
+        return None
+
+    def prepare(self, batch: Batch, rng: jax.Array) -> Batch:
+        """Turn a loaded batch into what `loss` takes, over the whole global batch.
+
+        Mixing happens here, before gradient accumulation splits the batch, so that results depend
+        neither on the number of devices nor on the number of micro-batches.
+        """
+        del rng
+        return {**batch, "image": data.normalize(batch["image"], self.data.mean, self.data.std)}
+
+    def example_losses(self, variables: PyTree, batch: Mapping[str, jax.Array]) -> jax.Array:
+        """Return the loss [B] of each example of a batch from the data, in evaluation mode.
+
+        What it draws at random is the same in each evaluation.
+        """
+        raise NotImplementedError
+
+    def loss(
+        self, params: PyTree, ctx: Context, batch: Batch, rng: jax.Array
+    ) -> tuple[Float[Array, ""], Aux]:
+        """Return the mean loss of a prepared (micro-)batch, and what else the step keeps of it."""
+        raise NotImplementedError
+
+    def flops(self, variables: PyTree) -> int:
+        """Return the model FLOPs of training on one example: three times the forward pass's.
+
+        Args:
+            variables: shapes of {"params": ..., **model_state}.
+        """
+        # A stack that is a loop counts the same, and is traced in the time of one block.
+        module = models.create(models.looped(self.model))
+        apply = functools.partial(module.apply, train=False)
+        image = jax.ShapeDtypeStruct((1, *models.input_shape(self.model)), jnp.float32)
+        return train_flops(count(apply, variables, image))
+
+    @functools.cached_property
+    def predictors(self) -> Mapping[str, Predict]:
+        """What evaluations ask for by name: "features" [B, D], "logits" [B, K], "loss" [B].
+
+        Each is one function object, so that a program that takes it is compiled once.
+        """
+        logits = {} if self.cfg.head_loss is None else {"logits": self._logits}
+        return {"features": self._features, "loss": self.example_losses, **logits}
+
+    def encode(self, variables: PyTree, batch: Mapping[str, jax.Array]) -> models.Output:
+        """Run the encoder on the images of a batch from the data, in evaluation mode."""
+        image = data.normalize(batch["image"], self.data.mean, self.data.std)
+        return cast(models.Output, self.module.apply(variables, image, train=False))
+
+    def _features(self, variables: PyTree, batch: Mapping[str, jax.Array]) -> jax.Array:
+        return self.encode(variables, batch).features
+
+    def _logits(self, variables: PyTree, batch: Mapping[str, jax.Array]) -> jax.Array:
+        return self.encode(variables, batch).logits
+
+    def apply(
+        self, params: PyTree, model_state: PyTree, image: jax.Array, rng: jax.Array, *, train: bool
+    ) -> tuple[models.Output, PyTree]:
+        """Run the encoder on normalised images; returns its output and the new model state."""
+        variables = {"params": params, **model_state}
+        rngs = {"dropout": rng}
+        mutable = list(model_state)
+        if train and mutable:
+            out, state = self.module.apply(variables, image, train=True, rngs=rngs, mutable=mutable)
+            return out, dict(state)
+        return self.module.apply(variables, image, train=train, rngs=rngs), model_state
