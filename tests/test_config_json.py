@@ -84,7 +84,7 @@ def test_faults_may_differ_where_they_change_no_number() -> None:
 
 def test_the_free_fields_of_a_config() -> None:
     """They change rounding at most, or when the run ends: one more must be one of these kinds."""
-    cfg, free = Config(), set()
+    cfg, free = Config(objective=DistillConfig()), set()
 
     def walk(node: Any, path: str) -> None:
         for field in dataclasses.fields(node):

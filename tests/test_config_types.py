@@ -26,6 +26,7 @@ from vit_jax.optim import Schedule
 FILE = """
 from configs import vit_mu_digits
 from vit_jax.distill import TeacherConfig
+from vit_jax.objectives import DistillConfig
 
 def get_config():
     cfg = vit_mu_digits.get_config()

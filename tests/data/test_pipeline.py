@@ -385,11 +385,10 @@ from vit_jax import data
 for name, split in (("digits", "test"), ("folder:" + sys.argv[2], "train")):
     source = data.open_source(name, sys.argv[1], split)
     cfg = data.DataConfig(batch_size=4, transform=data.TransformConfig())
-    with data.train_batches(source, cfg, image_size=(8, 8), channels=1, seed=0) as batches:
+    views = data.one_view(cfg.transform, (8, 8), 1)
+    with data.train_batches(source, cfg, views=views, seed=0) as batches:
         next(batches)
-    with data.eval_batches(
-        source, cfg.transform, batch_size=4, image_size=(8, 8), channels=1
-    ) as batches:
+    with data.eval_batches(source, views, batch_size=4) as batches:
         next(batches)
 print(*sorted({"tensorflow", "torch", "sklearn", "matplotlib"} & set(sys.modules)))
 """

@@ -16,7 +16,8 @@ from vit_jax import data
 if __name__ == "__main__":
     source = data.open_source("folder:" + sys.argv[1])
     cfg = data.DataConfig(batch_size=4, num_workers=1, num_threads=1)
-    batches = data.train_batches(source, cfg, image_size=(8, 8), channels=3, seed=0)
+    views = data.one_view(cfg.transform, (8, 8), 3)
+    batches = data.train_batches(source, cfg, views=views, seed=0)
     next(batches)
     signal.signal(signal.SIGTERM, lambda *_: None)
     print("ready", flush=True)

@@ -6,6 +6,7 @@ import pytest
 from vit_jax import data
 from vit_jax.errors import UserError
 from vit_jax.evals import ClassifyEval, FewShotEval, KNNEval
+from vit_jax.fields import conform
 
 
 @pytest.mark.parametrize(
@@ -13,7 +14,7 @@ from vit_jax.evals import ClassifyEval, FewShotEval, KNNEval
     [
         (ClassifyEval(every="soon"), "soon"),
         (ClassifyEval(batch_size=-1), "batch_size=-1"),
-        (KNNEval(k=()), "evals.val.k="),
+        (KNNEval(k=()), "evals.val measures nothing"),
         (KNNEval(temperature=0.0), "evals.val.temperature"),
         (FewShotEval(shots=(0,)), "evals.val.shots"),
         (FewShotEval(l2=0.0), "evals.val.l2"),
@@ -23,5 +24,6 @@ from vit_jax.evals import ClassifyEval, FewShotEval, KNNEval
 )
 def test_validate_names_the_field(cfg, message):
     with pytest.raises(UserError, match=message):
+        conform(cfg, "evals.val.")
         cfg.check("evals.val")
     ClassifyEval(every="5 epochs").check("evals.val")

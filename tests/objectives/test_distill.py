@@ -18,6 +18,7 @@ from vit_jax.data import DataConfig, MixConfig
 from vit_jax.distill import Distillation, TeacherConfig
 from vit_jax.distill.logits import INDEX, LOGITS, REST, TOP, compact, dense, make_teacher
 from vit_jax.errors import UserError
+from vit_jax.fields import conform
 from vit_jax.losses import Loss
 from vit_jax.models import Output
 from vit_jax.objectives import Context, Distill, DistillConfig
@@ -232,6 +233,7 @@ def refused(match: str, **fields: Any) -> None:
     teacher = {"kind": Distillation.KL, "weights": "ckpt:x", "teacher": TINY["regnet"]}
     cfg = DistillConfig(distill=TeacherConfig(**{**teacher, **fields}), **objective)
     with pytest.raises(UserError, match=match) as error:
+        conform(cfg, "objective.")
         cfg.check(model, data)
     assert "\n" not in str(error.value)
 

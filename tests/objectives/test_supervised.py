@@ -16,6 +16,7 @@ from vit_jax import models
 from vit_jax.config import Config
 from vit_jax.data import DataConfig, MixConfig, mix
 from vit_jax.errors import UserError
+from vit_jax.fields import conform
 from vit_jax.losses import Loss, example_loss
 from vit_jax.objectives import Context, Supervised, SupervisedConfig
 
@@ -163,7 +164,7 @@ def test_multi_hot_labels() -> None:
 @pytest.mark.parametrize("smoothing", [-0.1, 1.0])
 def test_smoothing_out_of_range(smoothing: float) -> None:
     with pytest.raises(UserError, match="label_smoothing"):
-        SupervisedConfig(label_smoothing=smoothing).check(PLAIN, DataConfig())
+        conform(SupervisedConfig(label_smoothing=smoothing), "objective.")
 
 
 BINARY = {"loss": Loss.BCE, "binarize": True}
