@@ -15,7 +15,6 @@ from vit_jax import fields, models
 from vit_jax.cli import flags as cli_flags
 from vit_jax.cli.train import main
 from vit_jax.config import Config
-from vit_jax.distill import TeacherConfig
 from vit_jax.errors import UserError
 from vit_jax.evals import EvalConfig
 from vit_jax.models import ModelConfig, ViTConfig
@@ -25,7 +24,6 @@ from vit_jax.optim import Schedule
 
 FILE = """
 from configs import vit_mu_digits
-from vit_jax.distill import TeacherConfig
 from vit_jax.objectives import DistillConfig
 
 def get_config():
@@ -67,7 +65,7 @@ WRONG = {
     ),
     "cfg.model = None": "model=None (NoneType) must be a ModelConfig, such as ViTConfig()",
     "cfg.optim = None": "optim=None (NoneType) must be an OptimConfig, such as OptimConfig()",
-    "cfg.objective = DistillConfig(distill=TeacherConfig(teacher='vit_s16'))": (
+    "cfg.objective = DistillConfig(); cfg.objective.distill.teacher = 'vit_s16'": (
         "objective.distill.teacher='vit_s16' is a model's name; give its config, "
         "models.variant('vit_s16')"
     ),
@@ -86,7 +84,7 @@ def test_a_config_file_and_python_are_told_the_same(
     assert capfd.readouterr().err == f"error: {WRONG[line]}\n"
 
     cfg = vit_mu_digits.get_config()
-    exec(line, {"cfg": cfg, "DistillConfig": DistillConfig, "TeacherConfig": TeacherConfig})
+    exec(line, {"cfg": cfg, "DistillConfig": DistillConfig})
     with pytest.raises(UserError) as error:
         config_lib.check(cfg)
     assert str(error.value) == WRONG[line]

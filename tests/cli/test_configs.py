@@ -85,7 +85,7 @@ def test_files_import_nothing_that_a_copy_would_lack(
     monkeypatch.chdir(tmp_path)
     assert summary(["summary", "--config=mine.py:distilled_hard"]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"^objective\.distill +kind=hard ", out, re.MULTILINE)
+    assert re.search(r"^objective +DistillConfig$", out, re.MULTILINE)
     assert "training step of one image" in out
 
 

@@ -38,7 +38,7 @@ CASES = {
         "did you mean 'configs/vit_mu_digits.py'",
     ),
     "key": ([DIGITS, "--config.optim.lrr=1"], "did you mean --config.optim.lr?"),
-    "nested key": ([DIGITS, "--config.modl.depth=1"], "did you mean --config.model.depth or"),
+    "nested key": ([DIGITS, "--config.modl.depth=1"], "did you mean --config.model.depth?"),
     "eval name": (
         [DIGITS, "--config.evals.vall.split=x"],
         "did you mean --config.evals.val.split or --config.evals.test.split?",
@@ -54,7 +54,7 @@ CASES = {
     "mixup": ([DIGITS, "--config.mixup=1"], "did you mean --config.data.mix.mixup_alpha?"),
     "average": ([DIGITS, "--config.ema=1"], "did you mean --config.ema_decay?"),
     "flag of a leaf": ([DIGITS, "--lr=1"], "unknown flag '--lr'; did you mean --config.optim.lr?"),
-    "negated": ([DIGITS, "--noconfig.data.cach"], "did you mean --config.data.cache or"),
+    "negated": ([DIGITS, "--noconfig.data.cach"], "did you mean --config.data.cache?"),
     "nothing near": ([DIGITS, "--config.zzz=1"], "config has no field 'zzz'; valid: accum_steps, "),
     "field of a value": ([DIGITS, "--config.seed.x=1"], "config.seed is a value, it has no field"),
     "model by name": (

@@ -5,8 +5,13 @@ import pytest
 
 from vit_jax import data
 from vit_jax.errors import UserError
-from vit_jax.evals import ClassifyEval, FewShotEval, KNNEval
+from vit_jax.evals import ClassifyEval, EvalConfig, FewShotEval, KNNEval
 from vit_jax.fields import conform
+
+
+def check(cfg: EvalConfig) -> None:
+    conform(cfg, "evals.val.")
+    cfg.check("evals.val")
 
 
 @pytest.mark.parametrize(
@@ -24,6 +29,5 @@ from vit_jax.fields import conform
 )
 def test_validate_names_the_field(cfg, message):
     with pytest.raises(UserError, match=message):
-        conform(cfg, "evals.val.")
-        cfg.check("evals.val")
+        check(cfg)
     ClassifyEval(every="5 epochs").check("evals.val")

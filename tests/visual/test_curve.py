@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from vit_jax.checkpoints.config import Mode, ranked
+from vit_jax.evals import is_accuracy
 from vit_jax.train.writers import read_jsonl
 from vit_jax.visual import curve
 
@@ -31,7 +32,7 @@ def axes(monkeypatch):
 
 
 def learning_curve(source, out, title):
-    return curve.learning_curve(read_jsonl(source), out, title)
+    return curve.learning_curve(read_jsonl(source), out, title, is_accuracy=is_accuracy)
 
 
 def _rows():

@@ -36,8 +36,8 @@ class Train(ConfigOptions):
     )
     allow_config_change: bool = flag(False, "continue a run though its config changed")
     allow_data_change: bool = flag(False, "continue a run though its data changed")
-    profile: str = flag(
-        "", "write a trace of COUNT steps from STEP on to DIR/profile", "STEP,COUNT"
+    profile: str | None = flag(
+        None, "write a trace of COUNT steps from STEP on to DIR/profile", "STEP,COUNT"
     )
 
 
@@ -55,7 +55,7 @@ def train(given: Train, cfg: Any) -> int:
 
     if given.workdir:
         workdir.check(given.workdir.absolute())
-    window = profile.read_window(given.profile) if given.profile else None
+    window = None if given.profile is None else profile.read_window(given.profile)
     if given.dry_run or given.compile_for is not None:
         return _report(given, cfg)
     if not given.workdir:

@@ -170,7 +170,7 @@ def _published(cfg: Config) -> dict[str, Any]:
     """Return a config as JSON without what it says of the machine: an export may be pushed."""
     tree = config_json.to_json(cfg)
     del tree["log"], tree["data"]["data_dir"]
-    distill = tree["objective"]["distill"]
+    distill = tree["objective"].get("distill", {})
     distill.pop("cache", None)
     places = [(tree["data"], "name"), (tree["init"], "weights"), (distill, "weights")]
     for node, field in [*places, *((each, "dataset") for each in tree["evals"].values())]:
