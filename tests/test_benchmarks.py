@@ -155,7 +155,8 @@ def test_recipes_name_every_arm_once_and_what_it_needs_before_it(tmp_path):
         cfg = run.load(5, tmp_path)
         config_lib.check(cfg)
         assert cfg.seed == 5
-        needed = {cfg.init.weights, cfg.objective.distill.weights} - {""}
+        taught = getattr(cfg.objective, "distill", None)
+        needed = {cfg.init.weights, taught.weights if taught else ""} - {""}
         assert needed <= {f"ckpt:{tmp_path}/{workdir}" for workdir in done}
         done.add(run.workdir)
     for module in (tenth_digits, finetune_digits):

@@ -73,10 +73,10 @@ print(jax.devices()[0].platform)
 TRAIN = """
 import sys
 from vit_jax.cli.train import main
-from vit_jax.train import loop
+from vit_jax.train import run
 def learning_curve(*args, **kwargs):
     print("modules", *sorted({name.partition(".")[0] for name in sys.modules}))
-loop.learning_curve = learning_curve
+run.learning_curve = learning_curve
 sys.exit(main(sys.argv))
 """
 
