@@ -34,7 +34,7 @@ def seconds_per_step(
         steps: of every time.
         compute: take the real step; else one that only counts.
         repeats: how often.
-        now: the clock.
+        now: the goodput.
     """
     import jax
     import jax.numpy as jnp
@@ -44,16 +44,17 @@ def seconds_per_step(
     from vit_jax import models, sharding
     from vit_jax.checkpoints.checkpointer import Checkpointer
     from vit_jax.objectives import Batch
-    from vit_jax.train import build, early_stop, loop, stop
+    from vit_jax.train import build, early_stop, loop
     from vit_jax.train.begin import Opened, Position
-    from vit_jax.train.broken import Broken
-    from vit_jax.train.clock import Clock, Stage
-    from vit_jax.train.meter import Meter
-    from vit_jax.train.progress import Progress
+    from vit_jax.train.health import preemption
+    from vit_jax.train.health.stragglers import Stragglers
+    from vit_jax.train.health.unreadable import Unreadable
+    from vit_jax.train.report.goodput import Goodput, Phase
+    from vit_jax.train.report.metric_buffer import MetricBuffer
+    from vit_jax.train.report.progress import Progress
+    from vit_jax.train.report.writers import make_writer
     from vit_jax.train.run import Run
     from vit_jax.train.state import TrainState
-    from vit_jax.train.stragglers import Stragglers
-    from vit_jax.train.writers import make_writer
 
     cfg = get_config()
     cfg.evals, cfg.checkpoint.keep_best = {}, 0
@@ -82,13 +83,17 @@ def seconds_per_step(
             yield sharding.global_batch(arrays, mesh, batch_size=size)
 
     def once(place: Path) -> float:
-        clock = Clock(now)
+        goodput = Goodput(now)
         writer = make_writer(cfg.log, place)
-        with jax.set_mesh(mesh), Progress(steps, size) as progress, stop.Stop() as stopped:
+        with (
+            jax.set_mesh(mesh),
+            Progress(steps, size) as progress,
+            preemption.Preemption() as stopped,
+        ):
             opened = Opened(
                 cfg=cfg,
-                place=place,
-                clock=clock,
+                path=place,
+                goodput=goodput,
                 source=source,
                 splits={},
                 evaluators={},
@@ -99,8 +104,8 @@ def seconds_per_step(
                 opened=opened,
                 metadata={},
                 checkpoints=Checkpointer(place / "checkpoints", cfg.checkpoint),
-                meter=Meter(cfg.faults, lambda step, loss: None),
-                broken=Broken(0, str),
+                buffer=MetricBuffer(cfg.faults, lambda step, loss: None),
+                unreadable=Unreadable(0, str),
                 stragglers=Stragglers(),
                 writer=writer,
                 progress=progress,
@@ -108,11 +113,11 @@ def seconds_per_step(
             )
             tally = early_stop.resume(cfg.checkpoint, {})
             begin = Position(build.init_state(cfg, parts, mesh), 0, {}, tally)
-            clock.switch(Stage.OTHER)
+            goodput.switch(Phase.OTHER)
             loop.train(run, begin, {}, stream(), stopped, None)
         writer.close()
-        spent = clock.seconds()
-        return sum(spent[s] for s in (Stage.DATA, Stage.STEP, Stage.OTHER)) / (steps - 1)
+        spent = goodput.seconds()
+        return sum(spent[s] for s in (Phase.DATA, Phase.STEP, Phase.OTHER)) / (steps - 1)
 
     with tempfile.TemporaryDirectory() as root:
         return [once(Path(root, str(i))) for i in range(repeats)]

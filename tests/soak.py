@@ -33,9 +33,9 @@ from pathlib import Path
 from tests.faults import disks
 from tests.train.test_resume import ROOT, SMALL, digest
 from vit_jax.errors import IO_ERROR, DataError, UserError
-from vit_jax.train.stop import INTERRUPTED
+from vit_jax.train.health.preemption import INTERRUPTED
+from vit_jax.train.report.writers import read_jsonl
 from vit_jax.train.workdir import finished_step
-from vit_jax.train.writers import read_jsonl
 
 ARGS = (
     *SMALL,

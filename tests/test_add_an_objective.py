@@ -25,7 +25,7 @@ from vit_jax.evals import ClassifyEval
 from vit_jax.sweeps.price import price
 from vit_jax.train import build as build_lib
 from vit_jax.train.loop import fit
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.report.writers import read_jsonl
 
 PAGE = Path(__file__).parent.parent / "docs" / "add_an_objective.md"
 

@@ -29,7 +29,7 @@ from vit_jax.models import BiTConfig, RegNetConfig, SwinConfig, pair
 from vit_jax.objectives import DistillConfig
 from vit_jax.optim import Schedule
 from vit_jax.train.loop import fit
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.report.writers import read_jsonl
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 FILES = sorted(p for p in CONFIGS.glob("*.py") if p.stem != "__init__")

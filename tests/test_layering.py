@@ -25,7 +25,7 @@ LEVELS = [
     {"config"},
     {"config_json", "recipes"},
     {"train", "inference"},
-    {"sweeps"},
+    {"sweeps", "distill.write"},
     {"visual"},
     {"inference.page"},  # it shows where a model looked
     {"cli"},

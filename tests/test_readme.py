@@ -28,7 +28,7 @@ from vit_jax.analysis import flops
 from vit_jax.cli.train import main as train_main
 from vit_jax.distill import TeacherConfig
 from vit_jax.field_names import check_path
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.report.writers import read_jsonl
 from vit_jax.weights.config import InitConfig
 
 ROOT = Path(__file__).parent.parent

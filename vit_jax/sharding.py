@@ -170,7 +170,7 @@ def batch_sharding(mesh: Mesh | AbstractMesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
 
 
-def batch_parts(mesh: Mesh | AbstractMesh) -> int:
+def batch_shards(mesh: Mesh | AbstractMesh) -> int:
     """Count the parts that a global batch is split into."""
     return math.prod(mesh.shape[a] for a in BATCH_AXES)
 
@@ -186,18 +186,18 @@ def own_parts(mesh: Mesh) -> tuple[int, ...]:
 
 @functools.lru_cache
 def _parts_of(process: int, mesh: Mesh) -> tuple[int, ...]:
-    copies = mesh.devices.reshape(batch_parts(mesh), -1)
+    copies = mesh.devices.reshape(batch_shards(mesh), -1)
     return tuple(i for i, own in enumerate(copies) if any(d.process_index == process for d in own))
 
 
 def own_share(mesh: Mesh) -> float:
     """Return the share of a batch that this process reads."""
-    return len(own_parts(mesh)) / batch_parts(mesh)
+    return len(own_parts(mesh)) / batch_shards(mesh)
 
 
 def batch_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     """Return which rows [b] of a global batch this process's devices hold, in ascending order."""
-    parts = batch_parts(mesh)
+    parts = batch_shards(mesh)
     if batch_size % parts:
         raise UserError(f"a batch of {batch_size} cannot be divided evenly over {parts} devices")
     return np.arange(batch_size).reshape(parts, -1)[list(own_parts(mesh))].reshape(-1)
@@ -253,7 +253,7 @@ def global_batch(batch: Mapping[str, Any], mesh: Mesh, *, batch_size: int) -> di
     sharding = batch_sharding(mesh)
     if jax.process_count() == 1:  # the same, in less of the host's time
         return jax.device_put(dict(batch), sharding)
-    size = batch_size // batch_parts(mesh)
+    size = batch_size // batch_shards(mesh)
     place = {part * size: i * size for i, part in enumerate(own_parts(mesh))}
 
     def put(x: np.ndarray) -> jax.Array:

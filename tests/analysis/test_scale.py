@@ -84,7 +84,7 @@ def test_the_compiled_step_moves_the_predicted_bytes(mesh_config: MeshConfig, dt
     assert sum(found.values()) < 0.02 * reduced
     held = program.memory_analysis().argument_size_in_bytes
     state = build_lib.abstract_state(parts, mesh)
-    images = B // sharding.batch_parts(mesh) * (16 * 16 * 3 + 4)
+    images = B // sharding.batch_shards(mesh) * (16 * 16 * 3 + 4)
     assert held == pytest.approx(memory.device_bytes(state) + images, rel=0.01)
 
 

@@ -23,7 +23,7 @@ from vit_jax.models import MixerConfig, SwinConfig, ViTConfig
 from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.optim import OptimConfig, Optimizer
 from vit_jax.train.loop import fit
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.report.writers import read_jsonl
 
 
 @pytest.fixture(scope="module")

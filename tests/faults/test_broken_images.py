@@ -19,7 +19,7 @@ from vit_jax.data.stream import ExampleRng, epoch_order
 from vit_jax.data.transform import Transform
 from vit_jax.errors import DataError
 from vit_jax.train.loop import fit
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.report.writers import read_jsonl
 
 CLASSES, COUNT, BATCH = ("cat", "dog", "emu"), 24, 4
 CROPPED = data.TransformConfig(crop=data.Crop.INCEPTION, flip=True, auto_augment="randaug(2,10)")

@@ -12,9 +12,9 @@ import pytest
 
 from tests.faults import painted
 from vit_jax.errors import DataError, UserError
-from vit_jax.train import identity
+from vit_jax.train import data_identity
 from vit_jax.train.loop import fit
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.report.writers import read_jsonl
 
 SPLIT = {"name": "x[train]", "examples": 4, "digest": "aa", "sample": ["ab"]}
 
@@ -74,14 +74,14 @@ def test_what_differs_is_said_and_a_flag_accepts_it(
 
 
 def test_a_split_of_another_config_is_left_to_the_comparison_of_configs() -> None:
-    saved = {"class_names": ["a"], identity.KEY: {"train": SPLIT, "evals.val": SPLIT}}
+    saved = {"class_names": ["a"], data_identity.KEY: {"train": SPLIT, "evals.val": SPLIT}}
     other = {**SPLIT, "digest": "bb"}
-    assert identity.changes(saved, ["a"], {"train": SPLIT, "evals.val": other}) == [
+    assert data_identity.changes(saved, ["a"], {"train": SPLIT, "evals.val": other}) == [
         "evals.val: other files than before (their names, or sizes of shards)"
     ]
     elsewhere = {**other, "name": "y[train]"}
-    assert identity.changes(saved, ["b", "c"], {"train": elsewhere}) == []
-    assert identity.changes({}, ["b"], {"train": other}) == []  # of an earlier version
+    assert data_identity.changes(saved, ["b", "c"], {"train": elsewhere}) == []
+    assert data_identity.changes({}, ["b"], {"train": other}) == []  # of an earlier version
 
 
 def test_a_folder_that_moved_is_the_same_data_and_one_that_changed_on_the_way_is_not(
@@ -124,10 +124,10 @@ class Source:
 
 
 def test_labels_that_changed_are_seen_and_an_example_that_broke_is_left_to_the_reader() -> None:
-    saved = {identity.KEY: identity.describe(Source(1), {})}
+    saved = {data_identity.KEY: data_identity.describe(Source(1), {})}
 
     def changes(source: Source) -> list[str]:
-        return identity.changes(saved, [], identity.describe(source, {}))
+        return data_identity.changes(saved, [], data_identity.describe(source, {}))
 
     assert changes(Source(1)) == changes(Source(1, broken=3)) == []
     (line,) = changes(Source(2))

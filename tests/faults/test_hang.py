@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import painted
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.report.writers import read_jsonl
 
 ROOT = Path(__file__).parent.parent.parent
 SECONDS = 20  # a worker takes some to start
@@ -20,23 +20,23 @@ SECONDS = 20  # a worker takes some to start
 SLOW = """
 import time
 from vit_jax.evals.base import ticking
-from vit_jax.train import hang
-from vit_jax.train.clock import Clock, Stage
+from vit_jax.train.health import watchdog
+from vit_jax.train.report.goodput import Goodput, Phase
 
 def batches(size):
     for _ in range(6):
         time.sleep(0.2)
         yield {}
 
-clock = Clock()
+clock = Goodput()
 batches = ticking(batches, clock.tick)
-with hang.watch(clock, 0.8):
-    with clock.spent(Stage.COMPILE):
+with watchdog.watch(clock, 0.8):
+    with clock.spent(Phase.COMPILE):
         time.sleep(1.2)
-    with clock.spent(Stage.EVAL):
+    with clock.spent(Phase.EVAL):
         list(batches(1))
     print("evaluated", flush=True)
-    with clock.spent(Stage.SAVE):
+    with clock.spent(Phase.SAVE):
         time.sleep(60)
 """
 

@@ -14,7 +14,7 @@ import pytest
 from vit_jax import launch
 from vit_jax.cli import flags as cli_flags
 from vit_jax.sweeps.trial import Stopping
-from vit_jax.train.stop import Stop
+from vit_jax.train.health.preemption import Preemption
 
 ROOT = Path(__file__).parents[2]
 DIGITS = f"--config={ROOT}/configs/vit_mu_digits.py"
@@ -90,7 +90,7 @@ def test_ctrl_c_is_ignored_where_a_script_has_it_so(hook: str) -> None:
     assert "interrupted" not in done.stderr
 
 
-@pytest.mark.parametrize("kept", [Stop, Stopping])
+@pytest.mark.parametrize("kept", [Preemption, Stopping])
 def test_a_run_heeds_no_signal_that_it_is_to_ignore(kept: type[Stop] | type[Stopping]) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     terminate = signal.getsignal(signal.SIGTERM)

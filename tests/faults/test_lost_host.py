@@ -14,8 +14,8 @@ import pytest
 from tests.train.test_layouts import by_hand
 from tests.train.test_processes import ARGS, ROOT, start
 from vit_jax.startup import HEARTBEAT_TIMEOUT
-from vit_jax.train.stop import INTERRUPTED
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.health.preemption import INTERRUPTED
+from vit_jax.train.report.writers import read_jsonl
 
 STEPS = 12
 RUN = (

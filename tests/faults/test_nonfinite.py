@@ -15,7 +15,7 @@ from vit_jax.errors import NonFinite
 from vit_jax.faults import FaultsConfig
 from vit_jax.optim import OptimConfig
 from vit_jax.train.loop import fit
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.report.writers import read_jsonl
 
 
 @pytest.fixture

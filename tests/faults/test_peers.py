@@ -12,7 +12,7 @@ from tests.train.test_processes import start
 from vit_jax import config_json
 from vit_jax.cli import flags as cli_flags
 from vit_jax.errors import UserError
-from vit_jax.train import peers
+from vit_jax.train.health import peers
 
 CONFIG = "--config=configs/vit_mu_digits.py"
 

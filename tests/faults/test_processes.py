@@ -16,9 +16,9 @@ from tests.faults import disks
 from tests.train.test_processes import start
 from vit_jax import startup
 from vit_jax.errors import IO_ERROR
-from vit_jax.train.hang import HUNG
-from vit_jax.train.stop import INTERRUPTED
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.health.preemption import INTERRUPTED
+from vit_jax.train.health.watchdog import HUNG
+from vit_jax.train.report.writers import read_jsonl
 
 TOLD = "another (process of this run|task) died"
 SECONDS = 20  # without progress

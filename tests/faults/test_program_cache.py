@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.train.test_resume import ROOT, SMALL
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.report.writers import read_jsonl
 
 ARGS = (
     *SMALL,

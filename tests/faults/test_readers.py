@@ -16,9 +16,9 @@ import pytest
 from tests.faults.test_signals import config
 from tests.train.test_processes import ARGS, ROOT, start
 from vit_jax.checkpoints import storage
+from vit_jax.train.health.preemption import INTERRUPTED
 from vit_jax.train.loop import fit
-from vit_jax.train.stop import INTERRUPTED
-from vit_jax.train.writers import JsonlWriter, read_jsonl
+from vit_jax.train.report.writers import JsonlWriter, read_jsonl
 
 LONG = ("--config.duration=100000 steps", "--config.optim.warmup=2 steps")
 

@@ -16,8 +16,8 @@ import pytest
 from tests.train import test_early_stop
 from tests.train.test_early_stop import digests, scores
 from vit_jax.config import Config
+from vit_jax.train.health.preemption import INTERRUPTED
 from vit_jax.train.loop import Result, fit
-from vit_jax.train.stop import INTERRUPTED
 
 STEPS = 4
 

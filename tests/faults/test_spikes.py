@@ -14,7 +14,7 @@ from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.faults import WINDOW
 from vit_jax.train.loop import fit
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.report.writers import read_jsonl
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from tests.sweeps import files
 from vit_jax.cli.sweep import main
 from vit_jax.sweeps import point, results
 from vit_jax.sweeps.results import State
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.report.writers import read_jsonl
 
 
 def read(place: Path) -> list[results.Result]:

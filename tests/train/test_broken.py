@@ -12,8 +12,8 @@ from tests.photos import write_folder
 from vit_jax import data
 from vit_jax.data.stream import epoch_order
 from vit_jax.errors import DataError
-from vit_jax.train.broken import KEY, Broken
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.health.unreadable import KEY, Unreadable
+from vit_jax.train.report.writers import read_jsonl
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -29,9 +29,9 @@ def name(index: int) -> str:
 
 def test_each_is_told_and_counted_once():
     said = []
-    broken = Broken(3, name, say=said.append)
+    broken = Unreadable(3, name, log=said.append)
     for one in (batch(-1, -1), batch(-1, 7, 7), batch(4, -1), batch(7, 4)):
-        broken.note(one)
+        broken.add(one)
     assert [line.split(": ")[:3] for line in said] == [
         [
             "warning",
@@ -49,10 +49,10 @@ def test_each_is_told_and_counted_once():
 
 
 def test_one_too_many_ends_the_run_with_the_first_few_names():
-    broken = Broken(4, name, known=[9, 3], say=lambda _: None)
-    broken.note(batch(3, 9, 1, 2))
+    broken = Unreadable(4, name, counted=[9, 3], log=lambda _: None)
+    broken.add(batch(3, 9, 1, 2))
     with pytest.raises(DataError) as caught:
-        broken.note(batch(5, 6))
+        broken.add(batch(5, 6))
     assert str(caught.value) == (
         "6 training examples cannot be read, more than data.max_broken=4: 9.jpg, 3.jpg, 1.jpg and "
         "3 more; repair them, or continue with a larger data.max_broken"
@@ -61,8 +61,8 @@ def test_one_too_many_ends_the_run_with_the_first_few_names():
 
 
 def test_nothing_is_said_of_a_run_that_allows_none():
-    broken = Broken(0, name)
-    broken.note(batch(-1, -1))
+    broken = Unreadable(0, name)
+    broken.add(batch(-1, -1))
     assert broken.scalars() == broken.to_json() == {}
 
 

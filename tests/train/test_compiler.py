@@ -8,7 +8,7 @@ import pytest
 from vit_jax import hardware, sharding
 from vit_jax.hardware import Target
 from vit_jax.sharding import MeshConfig
-from vit_jax.train.compiler import compiler_options
+from vit_jax.train.step import compiler_options
 
 H100 = Target("gpu", "NVIDIA H100 80GB HBM3", (9, 0))
 MI300 = Target("gpu", "AMD Instinct MI300X")

@@ -22,7 +22,7 @@ from vit_jax.optim import OptimConfig, Optimizer
 from vit_jax.train import early_stop, workdir
 from vit_jax.train.early_stop import Tally
 from vit_jax.train.loop import Result, fit
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.report.writers import read_jsonl
 
 ROOT = Path(__file__).parent.parent.parent
 MAX = Tally("val/top1", Mode.MAX)

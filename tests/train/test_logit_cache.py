@@ -20,16 +20,15 @@ from vit_jax import objectives, sharding
 from vit_jax.cli import cache_teacher
 from vit_jax.config import Config
 from vit_jax.data import MixConfig, Source
-from vit_jax.distill import Distillation, LogitCache, Stream, teacher
+from vit_jax.distill import Distillation, LogitCache, Stream, teacher, write
 from vit_jax.distill import cache as cache_lib
 from vit_jax.distill.logits import INDEX, LOGITS, REST, TOP
 from vit_jax.errors import UserError
 from vit_jax.train import build as build_lib
-from vit_jax.train import write_cache
 from vit_jax.train.batches import device_batches
+from vit_jax.train.health.preemption import Preemption
 from vit_jax.train.loop import fit
-from vit_jax.train.stop import Stop
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.report.writers import read_jsonl
 
 CONFIG = Path(__file__).parent / "distilled_digits.py"
 
@@ -56,14 +55,14 @@ def config(weights: str, cache: str | Path = "", **fields: Any) -> Config:
 @pytest.fixture(scope="module")
 def full(weights: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("cache") / "full"
-    write_cache.write(config(weights), place)
+    write.write(config(weights), place)
     return place
 
 
 @pytest.fixture(scope="module")
 def top(weights: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("cache") / "top"
-    write_cache.write(config(weights), place, top_k=3)
+    write.write(config(weights), place, top_k=3)
     return place
 
 
@@ -149,7 +148,7 @@ def test_a_killed_writing_goes_on(weights: str, full: Path, tmp_path: Path, caps
     with pytest.raises(UserError, match=f"holds 40 of the 96 positions.*{command}"):
         fit(config(weights, place), tmp_path / "run")
     capsys.readouterr()
-    assert write_cache.write(config(weights), place) == 0
+    assert write.write(config(weights), place) == 0
     assert "\ncontinuing at position 40\n" in capsys.readouterr().out
     data[40 * 20 :] = whole[40 * 20 :]
     assert (place / f"{LOGITS}.bin").read_bytes() == data
@@ -157,7 +156,7 @@ def test_a_killed_writing_goes_on(weights: str, full: Path, tmp_path: Path, caps
     # A longer run of the same stream goes on where the shorter one ended.
     longer = config(weights)
     longer.duration = "7 steps"
-    write_cache.write(longer, place)
+    write.write(longer, place)
     data = (place / f"{LOGITS}.bin").read_bytes()
     assert data[40 * 20 : len(whole)] == whole[40 * 20 :]
     cache_lib.read(place).check_rows(112)
@@ -187,7 +186,7 @@ def test_another_stream_or_teacher_is_refused(weights: str, full: Path, tmp_path
     refused("the digest of objective.distill.weights", cfg, tmp_path)
     refused("holds no cached logits", config(weights, tmp_path / "nothing"), tmp_path)
     with pytest.raises(UserError, match="begun with --top_k=0"):
-        write_cache.write(config(weights), full, top_k=2)
+        write.write(config(weights), full, top_k=2)
     # What leaves the stream as it is may differ; without weights the record is believed.
     cfg = config("", full)
     cfg.data.batch_size, cfg.data.num_threads, cfg.duration = 8, 2, "12 steps"
@@ -208,7 +207,7 @@ def test_the_largest_are_for_one_temperature(weights: str, full: Path, top: Path
     with pytest.raises(UserError, match=r"--top_k=3 .*temperature 2, not .*temperature=3;"):
         opened(cfg, source, 96)
     with pytest.raises(UserError, match=r"temperature 2, not .*temperature=3;"):
-        write_cache.write(cfg, top, top_k=3)
+        write.write(cfg, top, top_k=3)
     # The first guess is that at any.
     cfg.objective.distill.kind, cfg.objective.distill.temperature = Distillation.HARD, 1.0
     assert opened(cfg, source, 96).rows is not None
@@ -253,7 +252,7 @@ def test_one_bit_anywhere_is_noticed(
     with pytest.raises(UserError, match=match):
         opened(cfg, source, 96)
     with pytest.raises(UserError, match=match):
-        write_cache.write(config(weights), tmp_path / "cache", top_k=3)
+        write.write(config(weights), tmp_path / "cache", top_k=3)
     assert opened(cfg, source, 32).rows is not None  # a run that does not need it
 
 
@@ -264,13 +263,13 @@ def test_another_batch_size_leaves_noted_rows(weights: str, full: Path, tmp_path
     cache.write(32, {LOGITS: rows[LOGITS] * np.float16(1.001)})  # rounded otherwise
     noted(cache, 40)
     before = (tmp_path / "cache" / f"{LOGITS}.bin").read_bytes()
-    assert write_cache.write(config(weights), tmp_path / "cache") == 0
+    assert write.write(config(weights), tmp_path / "cache") == 0
     assert (tmp_path / "cache" / f"{LOGITS}.bin").read_bytes() == before
     cache_lib.read(tmp_path / "cache").check_rows(96)
 
 
 def test_told_to_stop(weights: str, full: Path, tmp_path: Path, capsys: Any) -> None:
-    class Told(Stop):
+    class Told(Preemption):
         """Get a real SIGTERM after the third batch."""
 
         def requested(self, step: int) -> bool:
@@ -280,12 +279,12 @@ def test_told_to_stop(weights: str, full: Path, tmp_path: Path, capsys: Any) -> 
 
     place = tmp_path / "cache"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(write_cache, "Stop", Told)
-        assert write_cache.write(config(weights), place) == 75
+        patch.setattr(write, "Preemption", Told)
+        assert write.write(config(weights), place) == 75
     said = capsys.readouterr().out.splitlines()[-1]
     assert said == "stopped by SIGTERM: wrote 48 of 96 positions; the same command continues"
     assert cache_lib.read(place).done == 48
-    assert write_cache.write(config(weights), place) == 0
+    assert write.write(config(weights), place) == 0
     assert "\ncontinuing at position 48\n" in capsys.readouterr().out
     name = f"{LOGITS}.bin"
     assert (place / name).read_bytes() == (full / name).read_bytes()
@@ -299,11 +298,11 @@ def test_a_run_and_a_cache_are_not_in_one_directory(
     for name in ("checkpoints", "config.json"):
         (tmp_path / name).mkdir()
         with pytest.raises(UserError, match=r"is the workdir of a run; choose another$"):
-            write_cache.write(config(weights), tmp_path)
+            write.write(config(weights), tmp_path)
         (tmp_path / name).rmdir()
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=f"^cannot write to --out {tmp_path}/file: File exists$"):
-        write_cache.write(config(weights), tmp_path / "file")
+        write.write(config(weights), tmp_path / "file")
 
 
 def test_damage_is_noticed(full: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from vit_jax.errors import NonFinite
 from vit_jax.faults import FaultsConfig
-from vit_jax.train.meter import KEY, Meter
+from vit_jax.train.report.metric_buffer import KEY, MetricBuffer
 
 
 def step(loss: float, *, nonfinite: float = 0.0, lr: float = 0.1) -> dict:
@@ -16,7 +16,7 @@ def step(loss: float, *, nonfinite: float = 0.0, lr: float = 0.1) -> dict:
 
 
 def test_means_leave_the_steps_in_flight_for_the_next_line() -> None:
-    meter = Meter(FaultsConfig(), lambda step, loss: None)
+    meter = MetricBuffer(FaultsConfig(), lambda step, loss: None)
     for i in range(6):
         meter.add(i + 1, step(float(i), lr=0.1 * i))
     first = meter.read()
@@ -26,7 +26,7 @@ def test_means_leave_the_steps_in_flight_for_the_next_line() -> None:
 
 
 def test_the_first_line_needs_no_second_step() -> None:
-    meter = Meter(FaultsConfig(), lambda step, loss: None)
+    meter = MetricBuffer(FaultsConfig(), lambda step, loss: None)
     meter.add(1, step(2.0))
     assert meter.read()["train/loss"] == 2.0
 
@@ -43,14 +43,14 @@ def test_lines_after_a_resume_are_those_of_a_run_never_interrupted(saved_at: int
         def note(step: int, loss: float) -> None:
             spikes.append((step, loss))
 
-        meter = Meter(FaultsConfig(), note)
+        meter = MetricBuffer(FaultsConfig(), note)
         for i, loss in enumerate(losses, 1):
             meter.add(i, step(loss, nonfinite=float(i % 7 == 0)))
             if i % 10 == 0:
                 lines.append(meter.read(everything=i == len(losses)))
             if resumed and i == saved_at:
                 known = json.loads(json.dumps(meter.to_json()))[KEY]
-                meter = Meter(FaultsConfig(), note, known=known)
+                meter = MetricBuffer(FaultsConfig(), note, saved=known)
         return spikes, lines
 
     spikes, lines = run(resumed=False)
@@ -59,21 +59,21 @@ def test_lines_after_a_resume_are_those_of_a_run_never_interrupted(saved_at: int
 
 
 def test_a_run_counts_its_nonfinite_steps_on_after_a_resume() -> None:
-    meter = Meter(FaultsConfig(max_nonfinite=4), lambda step, loss: None)
+    meter = MetricBuffer(FaultsConfig(max_nonfinite=4), lambda step, loss: None)
     for i in range(4):  # two of them are in flight
         meter.add(i + 1, step(float("nan"), nonfinite=1.0))
-    meter = Meter(
-        FaultsConfig(max_nonfinite=4), lambda step, loss: None, known=meter.to_json()[KEY]
+    meter = MetricBuffer(
+        FaultsConfig(max_nonfinite=4), lambda step, loss: None, saved=meter.to_json()[KEY]
     )
     with pytest.raises(NonFinite, match="4 steps up to 4"):
         meter.read(everything=True)
 
 
 def test_another_objective_after_a_resume_shares_what_both_measure() -> None:
-    meter = Meter(FaultsConfig(), lambda step, loss: None)
+    meter = MetricBuffer(FaultsConfig(), lambda step, loss: None)
     for i in range(4):
         meter.add(i + 1, step(1.0) | {"top1": jnp.float32(0.5)})
-    meter = Meter(FaultsConfig(), lambda step, loss: None, known=meter.to_json()[KEY])
+    meter = MetricBuffer(FaultsConfig(), lambda step, loss: None, saved=meter.to_json()[KEY])
     for i in range(4, 8):
         meter.add(i + 1, step(3.0) | {"agreement": jnp.float32(0.5)})
     scalars = meter.read(everything=True)
@@ -82,7 +82,7 @@ def test_another_objective_after_a_resume_shares_what_both_measure() -> None:
 
 
 def test_skipped_steps_are_counted_but_not_averaged() -> None:
-    meter = Meter(FaultsConfig(), lambda step, loss: None)
+    meter = MetricBuffer(FaultsConfig(), lambda step, loss: None)
     for loss, bad in ((1.0, 0.0), (float("nan"), 1.0), (3.0, 0.0), (5.0, 0.0)):
         meter.add(1, step(loss, nonfinite=bad))
     scalars = meter.read(everything=True)
@@ -91,7 +91,7 @@ def test_skipped_steps_are_counted_but_not_averaged() -> None:
 
 
 def test_a_run_that_never_recovers_is_ended() -> None:
-    meter = Meter(FaultsConfig(), lambda step, loss: None)
+    meter = MetricBuffer(FaultsConfig(), lambda step, loss: None)
     for i in range(21):
         meter.add(i + 1, step(float("nan"), nonfinite=1.0))
     with pytest.raises(NonFinite, match=r"20 steps up to 20.*optim\.lr"):
@@ -99,6 +99,6 @@ def test_a_run_that_never_recovers_is_ended() -> None:
 
 
 def test_one_good_step_starts_the_count_again() -> None:
-    meter = Meter(FaultsConfig(), lambda step, loss: None)
+    meter = MetricBuffer(FaultsConfig(), lambda step, loss: None)
     for i in range(60):
         meter.add(i + 1, step(1.0, nonfinite=float(i % 15 != 0)))

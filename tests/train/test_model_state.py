@@ -21,7 +21,7 @@ from vit_jax.objectives import SupervisedConfig
 from vit_jax.optim import OptimConfig, Optimizer
 from vit_jax.train import build as build_lib
 from vit_jax.train.loop import fit
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.report.writers import read_jsonl
 
 BATCH = 16
 

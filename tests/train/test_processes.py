@@ -13,7 +13,7 @@ import pytest
 from tests.weights.runs import save
 from vit_jax.cli import flags as cli_flags
 from vit_jax.train.loop import fit
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.report.writers import read_jsonl
 
 ROOT = Path(__file__).parent.parent.parent
 ARGS = (

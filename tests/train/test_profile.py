@@ -16,12 +16,12 @@ from vit_jax.cli.train import main
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.evals import Classify
-from vit_jax.train import profile
-from vit_jax.train.clock import Stage
+from vit_jax.train.health.preemption import INTERRUPTED
 from vit_jax.train.loop import Result, fit
-from vit_jax.train.profile import Window
-from vit_jax.train.stop import INTERRUPTED
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.report import profile
+from vit_jax.train.report.goodput import Phase
+from vit_jax.train.report.profile import Window
+from vit_jax.train.report.writers import read_jsonl
 
 ARGS = (
     *SMALL,
@@ -43,7 +43,7 @@ def config(*args: str) -> Config:
 
 def steps_in(workdir: Path, window: Window) -> list[int]:
     """List the numbers of the steps in the one trace of a window."""
-    (file,) = window.place(workdir).glob("*.xplane.pb")
+    (file,) = window.folder(workdir).glob("*.xplane.pb")
     planes = jax.profiler.ProfileData.from_file(str(file)).planes
     events = [e for plane in planes for line in plane.lines for e in line.events]
     return sorted(dict(event.stats)["step_num"] for event in events if event.name == "train")
@@ -77,7 +77,7 @@ def test_the_trace_opens_and_holds_the_steps(traced) -> None:
     assert steps_in(place, Window(6, 3)) == [6, 7, 8]
     # Where TensorBoard and XProf look: nothing else is left beside it.
     assert [p.name for p in (place / "profile").iterdir()] == ["plugins"]
-    names = {p.name.split(".")[0] for p in Window(6, 3).place(place).iterdir()}
+    names = {p.name.split(".")[0] for p in Window(6, 3).folder(place).iterdir()}
     assert names == {"process0"}
 
 
@@ -87,12 +87,12 @@ def test_every_second_of_the_run_is_accounted_for(traced) -> None:
     assert [row["step"] for row in rows] == [4, 8, 12, 12]
     assert all(0 <= row["perf/data_wait"] <= 1 for row in rows[:-1])
     for row in rows:
-        assert sum(row[f"perf/share/{stage}"] for stage in Stage) == pytest.approx(1)
+        assert sum(row[f"perf/share/{stage}"] for stage in Phase) == pytest.approx(1)
     seconds = {stage: rows[-1]["perf/wall_seconds"] * rows[-1][f"perf/share/{stage}"]
-               for stage in Stage}  # fmt: skip
+               for stage in Phase}  # fmt: skip
     assert sum(seconds.values()) == pytest.approx(took["wall"], rel=0.05)
-    assert seconds[Stage.EVAL] == pytest.approx(took["eval"], rel=0.05)
-    assert all(seconds[stage] > 0 for stage in Stage)
+    assert seconds[Phase.EVAL] == pytest.approx(took["eval"], rel=0.05)
+    assert all(seconds[stage] > 0 for stage in Phase)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_window_before_the_resumed_step_is_refused_unless_it_is_there(traced) 
 def test_a_kill_inside_the_window_does_not_keep_the_run_from_going_on(tmp_path: Path) -> None:
     """What was traced is lost with the process; the same command continues all the same."""
     window = Window(5, 50)
-    profiler = profile.Profiler(window, tmp_path, wait=lambda: None, say=lambda _: None)
+    profiler = profile.Profiler(window, tmp_path, wait=lambda: None, log=lambda _: None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jax.profiler, "start_trace", lambda _: None)
         with profiler.step(5):

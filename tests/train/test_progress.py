@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from vit_jax.durations import format_duration
-from vit_jax.train.progress import Pace, Progress, format_scalars
+from vit_jax.train.report.progress import Pace, Progress, format_scalars
 
 SCALARS = {
     "train/loss": 0.8123,
@@ -126,7 +126,7 @@ def test_other_processes_are_silent(monkeypatch, capsys):
 LIVE = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
-from vit_jax.train.progress import Progress
+from vit_jax.train.report.progress import Progress
 scalars = {"train/loss": 0.8123, "train/top1": 0.7123, "perf/mfu": 0.5}
 with Progress(20, 32) as progress:
     for step in range(1, 21):

@@ -19,8 +19,8 @@ from vit_jax import sharding
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.cli.train import main
 from vit_jax.train import build as build_lib
-from vit_jax.train.stop import INTERRUPTED
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.health.preemption import INTERRUPTED
+from vit_jax.train.report.writers import read_jsonl
 
 ROOT = Path(__file__).parent.parent.parent
 STEPS = 60

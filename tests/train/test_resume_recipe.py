@@ -14,7 +14,7 @@ from tests.train.test_resume import ROOT, digest, finish, start, wait_for_step
 from vit_jax.data import MixConfig
 from vit_jax.objectives import SupervisedConfig
 from vit_jax.train.loop import fit
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.report.writers import read_jsonl
 
 RECIPE = (f"--config={ROOT}/tests/train/distilled_digits.py",)
 STEPS = 40

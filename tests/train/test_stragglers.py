@@ -15,10 +15,10 @@ from tests.train.test_layouts import by_hand
 from tests.train.test_processes import ARGS, ROOT
 from vit_jax import sharding
 from vit_jax.sharding import MeshConfig
-from vit_jax.train import stragglers
-from vit_jax.train.clock import Stage
-from vit_jax.train.stragglers import Stragglers
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.health import stragglers
+from vit_jax.train.health.stragglers import Stragglers
+from vit_jax.train.report.goodput import Phase
+from vit_jax.train.report.writers import read_jsonl
 
 SCALARS = ("perf/slowest_host", "perf/slowest_host_lag")
 
@@ -39,10 +39,10 @@ def test_only_what_a_host_does_by_itself_counts_since_the_last_line(
     monkeypatch.setattr(
         stragglers, "_gather", lambda mine: sent.append(mine.tolist()) or np.stack([mine, mine])
     )
-    seconds = dict.fromkeys(Stage, 100.0)
+    seconds = dict.fromkeys(Phase, 100.0)
     compared = Stragglers()
     assert compared.scalars(seconds) == {}  # known one line later
-    seconds |= {Stage.DATA: 101.0, Stage.OTHER: 100.5, Stage.STEP: 102.5, Stage.EVAL: 900.0}
+    seconds |= {Phase.DATA: 101.0, Phase.OTHER: 100.5, Phase.STEP: 102.5, Phase.EVAL: 900.0}
     assert set(compared.scalars(seconds)) == set(SCALARS)
     assert sent == [[200.0, 300.0], [1.5, 4.0]]
 
@@ -50,7 +50,7 @@ def test_only_what_a_host_does_by_itself_counts_since_the_last_line(
 def test_one_process_has_no_slowest() -> None:
     compared = Stragglers()
     for _ in range(2):
-        assert compared.scalars(dict.fromkeys(Stage, 1.0)) == {}
+        assert compared.scalars(dict.fromkeys(Phase, 1.0)) == {}
 
 
 def test_the_order_of_the_runs_devices_is_of_no_matter() -> None:

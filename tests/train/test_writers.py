@@ -12,13 +12,13 @@ import pytest
 
 from vit_jax.config import LogConfig
 from vit_jax.errors import UserError
-from vit_jax.train import writers
+from vit_jax.train.report import writers
 
 KILLED = """
 import os, signal, sys, time
 from pathlib import Path
 from vit_jax.config import LogConfig
-from vit_jax.train.writers import make_writer
+from vit_jax.train.report.writers import make_writer
 writer = make_writer(LogConfig(), Path(sys.argv[1]))
 for step in range(1, 6):
     writer.write(step, {"train/loss": float(step)})

@@ -8,7 +8,7 @@ from PIL import Image
 
 from vit_jax.checkpoints.config import Mode, ranked
 from vit_jax.evals import is_accuracy
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.report.writers import read_jsonl
 from vit_jax.visual import curve
 
 

@@ -22,7 +22,7 @@ from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
-from vit_jax.train.start import check, initial_state
+from vit_jax.train.initial_state import check, initial_state
 from vit_jax.visual.saliency import make_inspection
 from vit_jax.weights.config import InitConfig
 from vit_jax.weights.timm import entries

@@ -27,9 +27,9 @@ from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.optim import OptimConfig
 from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
+from vit_jax.train.initial_state import initial_state
 from vit_jax.train.loop import fit
-from vit_jax.train.start import initial_state
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.report.writers import read_jsonl
 from vit_jax.weights import export
 from vit_jax.weights.config import InitConfig
 from vit_jax.weights.resize import Resize

@@ -56,7 +56,8 @@ def ranked(metrics: Mapping[int, Mapping[str, float]], metric: str, mode: Mode) 
 
 def steps_in(directory: Path) -> list[int]:
     """List the steps of the finished checkpoints in a directory, oldest first."""
-    return sorted(int(entry.name) for entry in directory.iterdir() if entry.name.isdecimal())
+    entries = directory.iterdir() if directory.is_dir() else ()
+    return sorted(int(entry.name) for entry in entries if entry.name.isdecimal())
 
 
 def check_path(directory: Path) -> None:

@@ -29,11 +29,11 @@ def cache_teacher(given: CacheTeacher, cfg: Any) -> int:
     from vit_jax import startup
 
     startup.configure()
-    from vit_jax.train import write_cache
+    from vit_jax.distill import write
 
     startup.join_cluster()
     assert given.out is not None
-    return write_cache.write(cfg, given.out, given.top_k)
+    return write.write(cfg, given.out, given.top_k)
 
 
 main = options.verb(CacheTeacher, cache_teacher, options.read_config)

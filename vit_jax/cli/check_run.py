@@ -30,7 +30,7 @@ def size(cfg: Config, place: Path) -> Finding:
     """
     config_lib.check_kernel(cfg)
     mesh = sharding.make_mesh(cfg.mesh)
-    config_lib.check_batch(cfg, sharding.batch_parts(mesh))
+    config_lib.check_batch(cfg, sharding.batch_shards(mesh))
     parts = build.build(cfg, _EPOCH * cfg.data.batch_size)
     need = estimate_memory(cfg, parts, mesh)
     kept = need.checkpoint * (cfg.checkpoint.keep + cfg.checkpoint.keep_best + 1)

@@ -33,7 +33,7 @@ def compile_for(cfg: Config, name: str) -> tuple[str, UserError | None]:
     """
     top = topology.describe(name)
     mesh = _mesh(cfg, top)
-    config_lib.check_batch(cfg, sharding.batch_parts(mesh))
+    config_lib.check_batch(cfg, sharding.batch_shards(mesh))
     parts = build_lib.build(cfg, _LONG * cfg.data.batch_size)
     looped = cfg.model.scan_unroll == 1
     hint = (
@@ -78,7 +78,7 @@ def _mesh(cfg: Config, top: topology.Topology) -> Mesh:
 def _eval_batch_size(cfg: Config, mesh: Mesh) -> int | None:
     heads = [ev for ev in cfg.evals.values() if ev.asks == "logits"]
     sizes = [ev.batch_size or cfg.data.batch_size for ev in heads]
-    unit = sharding.batch_parts(mesh)
+    unit = sharding.batch_shards(mesh)
     return math.ceil(max(sizes) / unit) * unit if sizes else None
 
 

@@ -18,7 +18,7 @@ from vit_jax.data.records import data_root
 from vit_jax.errors import UserError
 from vit_jax.objectives import Context, create
 from vit_jax.train import build as build_lib
-from vit_jax.train import start
+from vit_jax.train import initial_state
 
 _LARGE = 2**20  # bytes of a parameter
 
@@ -37,7 +37,7 @@ def dry_run(cfg: Config) -> tuple[str, UserError | None]:
     unfit = None
     try:
         if cfg.init.weights:
-            start.check(cfg.init, cfg.model)
+            initial_state.check(cfg.init, cfg.model)
         create(cfg.objective, cfg.model, cfg.data).check_extras()
     except UserError as error:
         unfit = error  # shapes and costs do not need the weights
@@ -71,7 +71,7 @@ def _report(cfg: Config) -> tuple[str, UserError | None]:
     here = jax.device_count()
     devices = here if -1 in sizes else sizes[0] * sizes[1] * sizes[2]
     mesh = sharding.abstract_mesh(cfg.mesh, devices)
-    config_lib.check_batch(cfg, sharding.batch_parts(mesh))
+    config_lib.check_batch(cfg, sharding.batch_shards(mesh))
     parts = build_lib.build(cfg, num_examples)
     state = build_lib.abstract_state(parts, mesh)
     lines = ["PARAMETERS", *tables.parameter_table(state.params, _optimizer(cfg, state.params)), ""]

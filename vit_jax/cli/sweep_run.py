@@ -23,7 +23,7 @@ from vit_jax.sweeps.sharing import claim
 from vit_jax.sweeps.trial import Stopping
 from vit_jax.sweeps.worker import Worker
 from vit_jax.train import workdir
-from vit_jax.train.stop import INTERRUPTED
+from vit_jax.train.health.preemption import INTERRUPTED
 
 _SOME_FAILED = 1
 

@@ -51,7 +51,8 @@ def train(given: Train, cfg: Any) -> int:
     if given.compile_for is not None:
         startup.stay_on_cpu()
     startup.configure()
-    from vit_jax.train import profile, workdir
+    from vit_jax.train import workdir
+    from vit_jax.train.report import profile
 
     if given.workdir:
         workdir.check(given.workdir.absolute())
@@ -63,8 +64,8 @@ def train(given: Train, cfg: Any) -> int:
     import jax
 
     from vit_jax.checkpoints.checkpointer import SaveFailed
+    from vit_jax.train.health.lost_process import LostProcess, leave, other_processes
     from vit_jax.train.loop import fit
-    from vit_jax.train.lost_process import LostProcess, leave, other_processes
 
     startup.join_cluster()
     try:

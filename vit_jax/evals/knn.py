@@ -73,7 +73,7 @@ def nearest(
     Of equal ones the lower index comes first. The test rows are split over the devices; what is
     there at a time is some thousands of rows of both sides and of their similarities.
     """
-    unit = sharding.batch_parts(mesh)
+    unit = sharding.batch_shards(mesh)
     rows = min(_TEST_ROWS, math.ceil(len(test) / unit) * unit)
     cut = min(_TRAIN_ROWS, len(train))
     split = sharding.batch_sharding(mesh)

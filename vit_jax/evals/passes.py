@@ -70,7 +70,7 @@ def run_pass(
         compute: of a batch on the devices, its padding included, with all arrays but `HOST_ONLY`.
         take: what to do with the result; the host waits only for results a few batches old.
     """
-    unit = sharding.batch_parts(mesh)  # all must hold equal parts of a batch
+    unit = sharding.batch_shards(mesh)  # all must hold equal parts of a batch
     batch_size = math.ceil(batch_size / unit) * unit
     in_flight: collections.deque[Arrays] = collections.deque()
     with jax.set_mesh(mesh), contextlib.closing(batches(batch_size)) as stream:

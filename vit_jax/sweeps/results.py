@@ -12,7 +12,7 @@ from vit_jax import files
 from vit_jax.sweeps import sharing
 from vit_jax.sweeps.point import Point
 from vit_jax.train import workdir
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.report.writers import read_jsonl
 
 _ENDED = "ended.json"
 

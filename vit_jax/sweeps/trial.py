@@ -15,9 +15,9 @@ from vit_jax.sweeps import results
 from vit_jax.sweeps.point import Point
 from vit_jax.sweeps.results import State
 from vit_jax.train import workdir
-from vit_jax.train.hang import HUNG
-from vit_jax.train.stop import INTERRUPTED
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.health.preemption import INTERRUPTED
+from vit_jax.train.health.watchdog import HUNG
+from vit_jax.train.report.writers import read_jsonl
 
 LOG = "output.txt"
 # What `python main.py` does, wherever that lies.

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from vit_jax import data, sharding
 from vit_jax.data import DataConfig
 from vit_jax.objectives import Objective
-from vit_jax.train.broken import Broken
+from vit_jax.train.health.unreadable import Unreadable
 
 Rows = Callable[[np.ndarray], Mapping[str, np.ndarray]]
 
@@ -25,7 +25,7 @@ def device_batches(
     seed: int,
     start: int,
     rows: Rows | None = None,
-    unreadable: Broken | None = None,
+    unreadable: Unreadable | None = None,
 ) -> Generator[dict[str, jax.Array], None, None]:
     """Yield global batches of the objective's arrays from step `start` on.
 
@@ -46,7 +46,7 @@ def device_batches(
         DataError: more unreadable examples than data.max_broken.
     """
     if unreadable is None:
-        unreadable = Broken(cfg.max_broken, source.example_id)
+        unreadable = Unreadable(cfg.max_broken, source.example_id)
     own = sharding.batch_rows(mesh, cfg.batch_size)
     batches = data.train_batches(
         source,
@@ -60,7 +60,7 @@ def device_batches(
     names = (*objective.views, *objective.fields)
     with contextlib.closing(batches):
         for step, batch in enumerate(batches, start):
-            unreadable.note(batch)
+            unreadable.add(batch)
             arrays = {name: batch[name] for name in names}
             if rows is not None:
                 arrays |= rows(step * cfg.batch_size + own)

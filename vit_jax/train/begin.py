@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a run begins: check all before writing a file, then resume, or `init`, or from scratch."""
+"""How a run begins: check everything before writing a file, then resume, or `init`, or scratch."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,29 +17,30 @@ from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.objectives import Extras
 from vit_jax.train import build as build_lib
-from vit_jax.train import early_stop, identity, metadata, peers, start, workdir
-from vit_jax.train.clock import Clock
+from vit_jax.train import data_identity, early_stop, initial_state, metadata, workdir
 from vit_jax.train.early_stop import Tally
+from vit_jax.train.health import peers
+from vit_jax.train.report.goodput import Goodput
 
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """A run whose config and data have been checked.
+    """A run whose config and data are checked.
 
     Attributes:
         cfg: the run.
-        place: its workdir.
-        clock: of its wall time.
+        path: its workdir.
+        goodput: its wall time by phase.
         source: the training split.
-        splits: what training and evaluations read, as `identity.describe` has it.
+        splits: the data that it reads, as `data_identity.describe` returns them.
         evaluators: by name.
         mesh: the devices.
         parts: what the config builds to.
     """
 
     cfg: Config
-    place: Path
-    clock: Clock
+    path: Path
+    goodput: Goodput
     source: data.Source
     splits: Mapping[str, Any]
     evaluators: Mapping[str, evals.Evaluator]
@@ -54,7 +55,7 @@ class Position:
     Attributes:
         state: after `step` steps.
         step: the number of steps done.
-        metrics: of the newest evaluations.
+        metrics: of the latest evaluations.
         tally: of early stopping.
     """
 
@@ -66,15 +67,15 @@ class Position:
 
 @dataclasses.dataclass(frozen=True)
 class Begun:
-    """Where a run goes on.
+    """Where a run continues.
 
     Attributes:
         position: the state and its step.
         frozen: variables on the devices that no step changes.
-        extras: what the objective read from outside; its `frozen` is dropped.
-        metadata: what every checkpoint says of the run.
+        extras: what the objective reads from outside, without `frozen`.
+        metadata: of every checkpoint of the run.
         saved: the metadata of the checkpoint that the run continues; {} for none.
-        changed: metrics that say what was changed on purpose.
+        changed: the number of allowed changes of config and data, as metrics.
         finished: why there is nothing to do, or "".
     """
 
@@ -88,29 +89,29 @@ class Begun:
 
 
 def open_run(cfg: Config, directory: str | Path) -> Opened:
-    """Check the config, open the data and build all by shapes; writes nothing.
+    """Check the config, open the data and build everything by shapes; writes nothing.
 
     Raises:
         UserError: anything wrong with the config, the data or the weights to start from.
     """
-    clock = Clock()
+    goodput = Goodput()
     config_lib.check(cfg)
     startup.keep_programs()  # for a call from Python; main.py has done it
-    place = Path(directory).expanduser().absolute()
-    if cfg.init.weights and not workdir.has_checkpoints(place):
-        start.check(cfg.init, cfg.model)
+    path = Path(directory).expanduser().absolute()
+    if cfg.init.weights and not workdir.has_checkpoints(path):
+        initial_state.check(cfg.init, cfg.model)
     source = build_lib.open_train(cfg)
     eval_sources = build_lib.open_evals(cfg, source)
     mesh = sharding.make_mesh(cfg.mesh)
-    config_lib.check_batch(cfg, sharding.batch_parts(mesh))
+    config_lib.check_batch(cfg, sharding.batch_shards(mesh))
     config_lib.check_kernel(cfg)
     return Opened(
         cfg=cfg,
-        place=place,
-        clock=clock,
+        path=path,
+        goodput=goodput,
         source=source,
-        splits=on_all_processes(lambda: identity.describe(source, eval_sources)),
-        evaluators=build_lib.evaluators(cfg, eval_sources, mesh, clock.tick),
+        splits=on_all_processes(lambda: data_identity.describe(source, eval_sources)),
+        evaluators=build_lib.evaluators(cfg, eval_sources, mesh, goodput.tick),
         mesh=mesh,
         parts=build_lib.build(cfg, len(source)),
     )
@@ -129,17 +130,17 @@ def begin(
         UserError: the run was started with another config, data or teacher, or has no usable
             checkpoint; weights to start from that do not fit.
     """
-    cfg, place, total = run.cfg, run.place, run.parts.plan.total_steps
+    cfg, path, total = run.cfg, run.path, run.parts.plan.total_steps
     facts = peers.facts(config_json.to_json(cfg), run.splits, run.source.class_names)
-    peers.agree(facts, place)
+    peers.agree(facts, path)
     latest = checkpoints.latest_step()
     saved = {} if latest is None else checkpoints.metadata(latest)
-    changed = start.check_unchanged(
+    changed = metadata.check_unchanged(
         cfg,
         saved,
         run.source.class_names,
         run.splits,
-        place,
+        path,
         allow_config_change=allow_config_change,
         allow_data_change=allow_data_change,
     )
@@ -152,9 +153,9 @@ def begin(
     extras = objective.open(run.source, cfg.seed, total * cfg.data.batch_size)
     peers.agree_on_weights("weights of the teacher", extras.digest)
     if saved and not allow_config_change:
-        metadata.check_extras_unchanged(extras.digest, saved, place)
+        metadata.check_extras_unchanged(extras.digest, saved, path)
     position, saved = _first_position(run, checkpoints, tally)
-    frozen = start.place(extras.frozen, build_lib.placed(objective.frozen, run.mesh))
+    frozen = initial_state.place(extras.frozen, build_lib.placed(objective.frozen, run.mesh))
     extras = dataclasses.replace(extras, frozen={})  # drop the host copy
     described = metadata.describe(
         cfg,
@@ -163,18 +164,18 @@ def begin(
         extras.digest,
         own=objective.own_parameters,
     )
-    metadata.write(place, described)
+    metadata.write(path, described)
     return Begun(position, frozen, extras, described, saved, changed)
 
 
 def _finished(run: Opened, latest: int | None, tally: Tally) -> tuple[str, int]:
-    """Say why there is nothing to do, with the number of steps done; ("", 0) if there is."""
-    finished, total = workdir.finished_step(run.place), run.parts.plan.total_steps
+    """Return why there is nothing to do and the number of steps done; else ("", 0)."""
+    finished, total = workdir.finished_step(run.path), run.parts.plan.total_steps
     if finished == total:
-        return f"{run.place} has finished its {total:,} steps; nothing to do", total
+        return f"{run.path} has finished its {total:,} steps; nothing to do", total
     if finished is not None and finished == latest and tally.ends(run.cfg.checkpoint.patience):
         return (
-            f"{run.place} stopped early at step {finished:,}; nothing to do (a larger "
+            f"{run.path} stopped early at step {finished:,}; nothing to do (a larger "
             "checkpoint.patience goes on)",
             finished,
         )
@@ -184,24 +185,24 @@ def _finished(run: Opened, latest: int | None, tally: Tally) -> tuple[str, int]:
 def _first_position(
     run: Opened, checkpoints: Checkpointer, tally: Tally
 ) -> tuple[Position, Mapping[str, Any]]:
-    """Restore the newest intact checkpoint, or make the state of step 0; with its metadata."""
+    """Restore the newest intact checkpoint with its metadata, or make the state of step 0."""
     cfg, total = run.cfg, run.parts.plan.total_steps
     restored = checkpoints.restore(build_lib.abstract_state(run.parts, run.mesh))
     if restored is None:
-        state, message = start.initial_state(cfg, run.parts, run.mesh)
-        say(message)
+        state, message = initial_state.initial_state(cfg, run.parts, run.mesh)
+        print_once(message)
         return Position(state, 0, {}, tally), {}
     if restored.step > total:
         raise UserError(
-            f"{run.place} is at step {restored.step:,}, beyond duration={cfg.duration!r} "
+            f"{run.path} is at step {restored.step:,}, beyond duration={cfg.duration!r} "
             f"({total:,} steps); choose a longer duration or another workdir"
         )
-    say(f"continuing {run.place} at step {restored.step:,} of {total:,}")
+    print_once(f"continuing {run.path} at step {restored.step:,} of {total:,}")
     tally = early_stop.resume(cfg.checkpoint, restored.metadata)
     return Position(restored.state, restored.step, {}, tally), restored.metadata
 
 
-def say(text: str) -> None:
-    """Print a line, of process 0 alone."""
+def print_once(text: str) -> None:
+    """Print a line, if any, on process 0 alone."""
     if text and jax.process_index() == 0:
         print(text, flush=True)

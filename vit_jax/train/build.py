@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a Config to the pieces that a run, a dry run, a benchmark or a test puts together."""
+"""Build a Config: the objective, the optimizer, the step and the state's shapes; open its data."""
 
 import dataclasses
 import functools
@@ -25,7 +25,7 @@ PyTree = Any
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """What a config builds to; nothing of it holds memory on a device.
+    """What a config builds to; holds no memory on a device.
 
     Attributes:
         objective: what a step learns, with the model that learns it.
@@ -53,7 +53,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
     plan = config_lib.plan(cfg, num_examples)
     objective = objectives.create(cfg.objective, cfg.model, cfg.data)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    # The model is traced this once: its own state's shapes are what the run's are made of.
+    # The model is traced once: the run's shapes follow from these.
     params, model_state = jax.eval_shape(objective.init, key)
     own = jax.eval_shape(objective.init_state, key)
     tx, schedule = optim.make_optimizer(cfg.optim, params, plan.clock, models.growth(cfg.model))
@@ -91,7 +91,7 @@ def init_state(cfg: Config, parts: Parts, mesh: Mesh) -> TrainState:
         return parts.init(jax.random.key(seed))
 
     with jax.set_mesh(mesh):
-        # The seed is an argument: one program, kept on disk, is every seed's.
+        # The seed is an argument, so that one cached program serves every seed.
         return jax.jit(init, out_shardings=shardings(parts, mesh))(np.asarray(cfg.seed))
 
 
@@ -111,12 +111,12 @@ def lower_step(parts: Parts, mesh: Mesh, batch: dict[str, jax.ShapeDtypeStruct])
 
 
 def abstract_state(parts: Parts, mesh: Mesh | AbstractMesh) -> TrainState:
-    """Return the state's ShapeDtypeStructs with their shardings, what a restore fills."""
+    """Return the state's ShapeDtypeStructs with their shardings, for a restore."""
     return placed(parts.abstract, mesh)
 
 
 def placed(abstract: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
-    """Give every ShapeDtypeStruct of a tree its sharding, by name."""
+    """Add to every ShapeDtypeStruct of a tree its sharding, by name."""
 
     def attach(leaf: jax.ShapeDtypeStruct, where: NamedSharding) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)

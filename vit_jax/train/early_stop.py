@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a run has stopped getting better: counted along with it, saved with every checkpoint.
+"""Early stopping: counts evaluations without improvement; saved with every checkpoint.
 
-The count belongs to the state that it was reached with: a run that is killed and continues counts
-on from there, and every process of it reads the same.
+A resumed run continues the count of its checkpoint, and every process reads the same count.
 """
 
 import dataclasses
@@ -18,12 +17,12 @@ KEY = "early_stop"  # in a checkpoint's metadata
 
 @dataclasses.dataclass(frozen=True)
 class Tally:
-    """What the measurements of one metric have come to.
+    """The best value of a metric so far.
 
     Attributes:
-        metric, mode: which, and which direction is better.
-        best, step: the best value and where it was first reached; None and 0 before the first one.
-        since: measurements after that.
+        metric, mode: its name, and which direction is better.
+        best, step: the best value and the step that first reached it; None and 0 before the first.
+        since: measurements after that one.
     """
 
     metric: str
@@ -33,9 +32,9 @@ class Tally:
     since: int = 0
 
     def after(self, step: int, metrics: Mapping[str, float]) -> "Tally":
-        """Count what was measured at a step; nothing, where the metric is not among `metrics`.
+        """Count the measurement at a step, if the metric is among `metrics`.
 
-        An equal value is no better one, nor is one that is not finite.
+        Equal and non-finite values are no improvement.
         """
         value = metrics.get(self.metric)
         if value is None:
@@ -46,12 +45,12 @@ class Tally:
         return dataclasses.replace(self, since=self.since + 1)
 
     def ends(self, patience: int) -> bool:
-        """Say whether there is a best value and none better in `patience` measurements (0: no)."""
+        """Return whether `patience` measurements brought no improvement; False for patience 0."""
         return self.best is not None and 0 < patience <= self.since
 
 
 def resume(cfg: CheckpointConfig, metadata: Mapping[str, Any]) -> Tally:
-    """Return the tally saved in a checkpoint's metadata; a new one if it is of another metric."""
+    """Return the tally in a checkpoint's metadata, or a new one if the metric has changed."""
     saved = metadata.get(KEY, {})
     if (saved.get("metric"), saved.get("mode")) == (cfg.metric, cfg.mode):
         return Tally(**{**saved, "mode": cfg.mode})
@@ -59,12 +58,12 @@ def resume(cfg: CheckpointConfig, metadata: Mapping[str, Any]) -> Tally:
 
 
 def to_json(tally: Tally) -> dict[str, Any]:
-    """Return what `resume` reads back, to be merged into a checkpoint's metadata."""
+    """Return the tally for a checkpoint's metadata, as `resume` reads it."""
     return {KEY: dataclasses.asdict(tally)}
 
 
 def describe(tally: Tally, step: int, restored: int) -> str:
-    """Say why a run ended after `step` steps, and with the parameters of which step."""
+    """Describe why a run ended after `step` steps, and which step's parameters it has."""
     equal = "" if restored == tally.step else ", as good"
     return (
         f"stopped early at step {step:,}: no better {tally.metric} than {tally.best:.6g} of step "

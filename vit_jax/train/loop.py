@@ -13,14 +13,16 @@ from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.config import Config
 from vit_jax.objectives import Batch
 from vit_jax.train import build as build_lib
-from vit_jax.train import hang, profile, workdir
+from vit_jax.train import workdir
 from vit_jax.train.batches import device_batches
-from vit_jax.train.begin import Position, begin, open_run, say
-from vit_jax.train.clock import Stage
-from vit_jax.train.profile import Profiler, Window
+from vit_jax.train.begin import Position, begin, open_run, print_once
+from vit_jax.train.health import watchdog
+from vit_jax.train.health.preemption import INTERRUPTED, Preemption
+from vit_jax.train.report import profile
+from vit_jax.train.report.goodput import Phase
+from vit_jax.train.report.profile import Profiler, Window
 from vit_jax.train.run import Run, due, services
 from vit_jax.train.state import TrainState
-from vit_jax.train.stop import INTERRUPTED, Stop
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,20 +51,20 @@ def fit(
     allow_data_change: bool = False,
     window: Window | None = None,
 ) -> Result:
-    """Train the run of `cfg` in a workdir: continue what is there, else start from `cfg.init`.
+    """Train the run of `cfg` in a workdir: continue a run there, else start from `cfg.init`.
 
-    Killed at any moment and called again, it ends with the same parameters, bit for bit, as if it
-    had never been killed. Checkpoints, metrics, config and class names are kept in the workdir,
-    and the profile of the steps in `window`.
+    A run that is killed at any moment and called again ends with the same parameters, bit for bit,
+    as an uninterrupted one. The workdir keeps checkpoints, metrics, config, class names, and the
+    profile of the steps in `window`.
 
     Raises:
         UserError: anything wrong with config, data, workdir, checkpoints or window.
     """
     run = open_run(cfg, directory)
-    place, total = run.place, run.parts.plan.total_steps
-    profile.check(window, place, start=0, total=total)
-    with Stop() as stop, workdir.lock(place), jax.set_mesh(run.mesh):
-        checkpoints = Checkpointer(place / workdir.CHECKPOINTS, cfg.checkpoint)
+    path, total = run.path, run.parts.plan.total_steps
+    profile.check(window, path, start=0, total=total)
+    with Preemption() as stop, workdir.lock(path), jax.set_mesh(run.mesh):
+        checkpoints = Checkpointer(path / workdir.CHECKPOINTS, cfg.checkpoint)
         begun = begin(
             run,
             checkpoints,
@@ -71,13 +73,13 @@ def fit(
         )
         position = begun.position
         if begun.finished:
-            say(begun.finished)
+            print_once(begun.finished)
             return Result(None, position.step, 0, {})
-        window = profile.check(window, place, start=position.step, total=total)
+        window = profile.check(window, path, start=position.step, total=total)
         if stop.signal is not None:
-            say(f"{stop} before it took a step: nothing to save; the same command continues")
+            print_once(f"{stop} before it took a step: nothing to save; the same command continues")
             return Result(position.state, position.step, INTERRUPTED, {})
-        watch = hang.watch(run.clock, cfg.faults.hang_seconds)
+        watch = watchdog.watch(run.goodput, cfg.faults.hang_seconds)
         with watch, services(run, begun, checkpoints) as running:
             stream = device_batches(
                 cfg.data,
@@ -87,13 +89,13 @@ def fit(
                 seed=cfg.seed,
                 start=position.step,
                 rows=begun.extras.rows,
-                unreadable=running.broken,
+                unreadable=running.unreadable,
             )
-            run.clock.switch(Stage.OTHER)
+            run.goodput.switch(Phase.OTHER)
             end = train(running, position, begun.frozen, stream, stop, window)
             end, finished = running.conclude(end, stop)
         if finished and jax.process_index() == 0:
-            workdir.mark_finished(place, end.step)
+            workdir.mark_finished(path, end.step)
         return Result(end.state, end.step, 0 if finished else INTERRUPTED, end.metrics)
 
 
@@ -102,37 +104,37 @@ def train(
     position: Position,
     frozen: Any,
     stream: Generator[Batch, None, None],
-    stop: Stop,
+    stop: Preemption,
     window: Window | None,
 ) -> Position:
     """Run from a position to the end, planned or early, or to a request to stop."""
-    cfg, plan, clock, meter = run.cfg, run.plan, run.clock, run.meter
+    cfg, plan, goodput, buffer = run.cfg, run.plan, run.goodput, run.buffer
     patience, mesh = cfg.checkpoint.patience, run.opened.mesh
     state, start, tally = position.state, position.step, position.tally
     step, metrics = start, position.metrics
     train_step = build_lib.compile_step(run.opened.parts, mesh)
-    profiler = Profiler(window, run.opened.place, wait=meter.wait, say=run.progress.message)
+    profiler = Profiler(window, run.opened.path, wait=buffer.wait, log=run.progress.message)
     with contextlib.closing(stream) as batches, contextlib.closing(profiler), run.keeping_saves():
         while step < plan.total_steps and not tally.ends(patience):
             with profiler.step(step + 1):
-                with clock.spent(Stage.DATA):
+                with goodput.spent(Phase.DATA):
                     batch = next(batches)
                 # The first call traces and compiles before it returns; no other does.
-                with clock.spent(Stage.COMPILE if step == start else Stage.STEP):
+                with goodput.spent(Phase.COMPILE if step == start else Phase.STEP):
                     state, values = train_step(state, frozen, batch)
                 step += 1
-                with clock.spent(Stage.STEP):
-                    meter.add(step, values)
+                with goodput.spent(Phase.STEP):
+                    buffer.add(step, values)
             run.progress.advance(step)
             last = step == plan.total_steps
             if last or due(step, plan.log_every):
                 run.log(step, everything=last)
-            # Before the save, which notes the metrics by which the best is kept.
+            # Before the save, which stores the metrics that rank checkpoints.
             metrics = run.evaluate(state, step, run.due_evals(step), final=last)
             tally = tally.after(step, metrics)
             last = last or tally.ends(patience)
             stopping = not last and stop.requested(step)
-            # What is to be kept as the best must be saved where it was measured.
+            # A ranked checkpoint is saved at the step of its evaluation.
             ranked = cfg.checkpoint.keep_best and cfg.checkpoint.metric in metrics
             position = Position(state, step, metrics, tally)
             if last or stopping or ranked or due(step, plan.checkpoint_every):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run says of itself, in its workdir and with every checkpoint, and what of it must stay."""
+"""Metadata in the workdir and in every checkpoint, and what of it a resumed run must match."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,10 +11,10 @@ import jax
 from vit_jax import __version__, config_json
 from vit_jax.config import Config
 from vit_jax.errors import UserError
-from vit_jax.train import identity, workdir
+from vit_jax.train import data_identity, workdir
 from vit_jax.weights.ckpt import OWN_PARAMETERS
 
-_EXTRAS = "teacher"  # the digest of what an objective reads from outside
+_EXTRAS = "teacher"  # digest of what an objective reads from outside
 
 
 def describe(
@@ -29,7 +29,7 @@ def describe(
     Args:
         cfg: the run.
         class_names: of the training split.
-        splits: of `identity.describe`.
+        splits: of `data_identity.describe`.
         digest: of the objective's `Extras`.
         own: parameters, by the first part of their names, that are the objective's and not the
             model's; who takes the model out of the run leaves them.
@@ -37,49 +37,66 @@ def describe(
     return {
         **({_EXTRAS: digest} if digest else {}),
         **({OWN_PARAMETERS: list(own)} if own else {}),
-        identity.KEY: splits,
+        data_identity.KEY: splits,
         "config": config_json.to_json(cfg),
         "class_names": list(class_names),
         "versions": {"vit_jax": __version__, "jax": jax.__version__},
     }
 
 
-def write(place: Path, metadata: Mapping[str, Any]) -> None:
-    """Leave the config and the class names in the workdir."""
+def write(path: Path, metadata: Mapping[str, Any]) -> None:
+    """Write the config and the class names into the workdir."""
     if jax.process_index() != 0:
         return
-    (place / workdir.CONFIG).write_text(json.dumps(metadata["config"], indent=2) + "\n")
-    (place / workdir.CLASSES).write_text(json.dumps(metadata["class_names"], indent=1) + "\n")
+    (path / workdir.CONFIG).write_text(json.dumps(metadata["config"], indent=2) + "\n")
+    (path / workdir.CLASSES).write_text(json.dumps(metadata["class_names"], indent=1) + "\n")
 
 
-def check_extras_unchanged(digest: str, saved: Mapping[str, Any], place: Path) -> None:
-    """Refuse to continue a run with a teacher of other weights.
+def check_unchanged(
+    cfg: Config,
+    saved: Mapping[str, Any],
+    class_names: Sequence[str],
+    splits: Mapping[str, Any],
+    path: Path,
+    *,
+    allow_config_change: bool,
+    allow_data_change: bool,
+) -> dict[str, float]:
+    """Compare a run's config and data with those of its checkpoint.
+
+    Returns:
+        The number of allowed changes, as metrics of the step where the run continues.
 
     Raises:
-        UserError: with both digests.
+        UserError: they differ, and no flag allows it.
     """
+    if not saved:
+        return {}
+    settings = config_json.changes(saved["config"], config_json.to_json(cfg))
+    moved = data_identity.moved(saved, splits)
+    settings = [line for line in settings if line.partition(": ")[0] not in moved]
+    if settings and not allow_config_change:
+        more = f"; and {len(settings) - 4} more" if len(settings) > 4 else ""
+        raise UserError(
+            f"{path} was started with another config ({'; '.join(settings[:4])}{more}); choose "
+            "another workdir, or add --allow_config_change to continue from its checkpoint anyway"
+        )
+    files = data_identity.changes(saved, class_names, splits)
+    if files and not allow_data_change:
+        raise UserError(
+            f"{path} was trained on other data ({'; '.join(files[:4])}); bring those back, choose "
+            "another workdir, or add --allow_data_change to continue on these"
+        )
+    found = {"run/config_changed": settings, "run/data_changed": files}
+    return {name: float(len(lines)) for name, lines in found.items() if lines}
+
+
+def check_extras_unchanged(digest: str, saved: Mapping[str, Any], path: Path) -> None:
+    """Raise UserError, with both digests, if a run would continue with another teacher."""
     before = saved.get(_EXTRAS, "")
     if digest != before:
         raise UserError(
-            f"objective.distill.weights are not those that {place} was started with (digest "
+            f"objective.distill.weights are not those that {path} was started with (digest "
             f"{digest or 'none'}, not {before or 'none'}); choose another workdir, or add "
             "--allow_config_change to continue from its checkpoint anyway"
-        )
-
-
-def check_unchanged(lines: list[str], place: Path) -> None:
-    """Refuse to continue a run under a config that computes something else.
-
-    Args:
-        lines: what differs, by `config_json.changes`.
-        place: the workdir.
-
-    Raises:
-        UserError: something does.
-    """
-    if lines:
-        more = f"; and {len(lines) - 4} more" if len(lines) > 4 else ""
-        raise UserError(
-            f"{place} was started with another config ({'; '.join(lines[:4])}{more}); choose "
-            "another workdir, or add --allow_config_change to continue from its checkpoint anyway"
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run does between its steps: log, evaluate, save; and how it ends."""
+"""What a run does between its steps, log, evaluate, save, and how it ends."""
 
 import contextlib
 import dataclasses
@@ -12,20 +12,20 @@ from vit_jax.analysis.peaks import peak_flops
 from vit_jax.checkpoints.checkpointer import Checkpointer, CorruptCheckpoints, SaveFailed
 from vit_jax.config import Config, Plan
 from vit_jax.evals import is_accuracy
-from vit_jax.train import broken as broken_lib
 from vit_jax.train import build as build_lib
-from vit_jax.train import early_stop, spikes, workdir
-from vit_jax.train import meter as meter_lib
+from vit_jax.train import early_stop, workdir
 from vit_jax.train.begin import Begun, Opened, Position
-from vit_jax.train.broken import Broken
-from vit_jax.train.clock import Clock, Stage
-from vit_jax.train.lost_process import is_lost
-from vit_jax.train.meter import Meter
-from vit_jax.train.progress import Progress
+from vit_jax.train.health import spikes, unreadable
+from vit_jax.train.health.lost_process import is_lost
+from vit_jax.train.health.preemption import Preemption
+from vit_jax.train.health.stragglers import Stragglers
+from vit_jax.train.health.unreadable import Unreadable
+from vit_jax.train.report import metric_buffer
+from vit_jax.train.report.goodput import Goodput, Phase
+from vit_jax.train.report.metric_buffer import MetricBuffer
+from vit_jax.train.report.progress import Progress
+from vit_jax.train.report.writers import MetricWriter, make_writer, read_jsonl
 from vit_jax.train.state import TrainState
-from vit_jax.train.stop import Stop
-from vit_jax.train.stragglers import Stragglers
-from vit_jax.train.writers import MetricWriter, make_writer, read_jsonl
 from vit_jax.visual.curve import learning_curve
 
 _WITHOUT_OTHERS = 30.0  # seconds
@@ -33,19 +33,19 @@ _WITHOUT_OTHERS = 30.0  # seconds
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The services of one call of `fit`; each method is what happens between two steps.
+    """The services of one call of `fit`; the methods run between two steps.
 
     Attributes:
         opened: config, data and programs.
-        metadata: what every checkpoint says of the run.
+        metadata: of every checkpoint of the run.
         examples_at_peak: examples per second at which MFU is 1; None for unknown devices.
     """
 
     opened: Opened
     metadata: dict[str, Any]
     checkpoints: Checkpointer
-    meter: Meter
-    broken: Broken
+    buffer: MetricBuffer
+    unreadable: Unreadable
     stragglers: Stragglers
     writer: MetricWriter
     progress: Progress
@@ -57,22 +57,22 @@ class Run:
         return self.opened.cfg
 
     @property
-    def clock(self) -> Clock:
-        """Of the run's wall time."""
-        return self.opened.clock
+    def goodput(self) -> Goodput:
+        """The run's wall time by phase."""
+        return self.opened.goodput
 
     @property
     def plan(self) -> Plan:
-        """Durations in steps."""
+        """The durations in steps."""
         return self.opened.parts.plan
 
     def log(self, step: int, *, everything: bool) -> None:
-        """Write the training metrics since the last line; `everything` waits for the last step."""
-        with self.clock.spent(Stage.STEP):
-            scalars = self.meter.read(everything=everything)
-            self.broken.agree()
-            scalars |= self.broken.scalars() | self.stragglers.scalars(self.clock.seconds())
-        scalars |= self._speed() | self.clock.scalars()
+        """Log the training metrics since the last line; `everything` waits for the last step."""
+        with self.goodput.spent(Phase.STEP):
+            scalars = self.buffer.read(everything=everything)
+            self.unreadable.agree()
+            scalars |= self.unreadable.scalars() | self.stragglers.scalars(self.goodput.seconds())
+        scalars |= self._speed() | self.goodput.scalars()
         self.writer.write(step, scalars)
         self.progress.report(scalars)
 
@@ -86,7 +86,7 @@ class Run:
         return speed
 
     def due_evals(self, step: int) -> list[str]:
-        """Name the evaluations that training itself runs after a step."""
+        """Return the names of the evaluations due after a step."""
         last = step == self.plan.total_steps
         periods = self.plan.eval_every
         return [n for n, every in periods.items() if due(step, every) or (last and every)]
@@ -112,8 +112,8 @@ class Run:
         for name in names:
             run = self.opened.evaluators[name].run
             predictors = self.opened.parts.objective.predictors
-            report_dir = self.opened.place / name if final else None
-            with self.clock.spent(Stage.EVAL), self.progress.paused(f"evaluating {name}"):
+            report_dir = self.opened.path / name if final else None
+            with self.goodput.spent(Phase.EVAL), self.progress.paused(f"evaluating {name}"):
                 scores = run(predictors, {"params": state.params, **state.model_state}, report_dir)
                 found = {f"{name}/{key}": value for key, value in scores.items()}
                 if state.ema is not None:
@@ -130,32 +130,32 @@ class Run:
     def save(self, at: Position, *, must_succeed: bool) -> None:
         """Start a save; one that fails midway (a full disk) is logged and tried again next time."""
         self._finish_steps()
-        with self.clock.spent(Stage.SAVE):
-            self.broken.agree()
+        with self.goodput.spent(Phase.SAVE):
+            self.unreadable.agree()
             try:
                 metadata = self.metadata | early_stop.to_json(at.tally)
-                metadata |= self.broken.to_json() | self.meter.to_json()
+                metadata |= self.unreadable.to_json() | self.buffer.to_json()
                 self.checkpoints.save(at.step, at.state, metadata=metadata, metrics=at.metrics)
             except SaveFailed as error:
                 self.progress.message(f"warning: {error}")
                 if must_succeed:
-                    # The failure may be of the save before, and this one under way.
+                    # The failed save may be the previous one, with this one in progress.
                     self.checkpoints.wait()
                     if at.step not in self.checkpoints.steps():
                         raise
 
     def wait_for_save(self) -> None:
-        """Wait until the save that is under way is on disk."""
-        with self.clock.spent(Stage.SAVE):
+        """Wait until the save in progress is on disk."""
+        with self.goodput.spent(Phase.SAVE):
             self.checkpoints.wait()
 
     @contextlib.contextmanager
     def keeping_saves(self) -> Iterator[None]:
-        """Let the save under way reach the disk, by whatever error what is inside ends."""
+        """Finish the save in progress if an error ends what is inside."""
         try:
             yield
         except BaseException as error:
-            # A save of several processes is done when all have done their part; one may be lost.
+            # A save of several processes needs all of them, and one may be lost.
             lost = isinstance(error, jax.errors.JaxRuntimeError) or is_lost(error)
             alone = jax.process_count() == 1 or not lost
             with contextlib.suppress(SaveFailed):  # the error that ends the run is raised
@@ -163,15 +163,16 @@ class Run:
             raise
 
     def _finish_steps(self) -> None:
-        """Wait for the steps in flight, as the next stage would: the time is theirs."""
-        with self.clock.spent(Stage.STEP):
-            self.meter.wait()
+        """Wait for the steps in flight, so that their time does not count for the next phase."""
+        with self.goodput.spent(Phase.STEP):
+            self.buffer.wait()
 
-    def conclude(self, at: Position, stop: Stop) -> tuple[Position, bool]:
-        """Evaluate what is left and draw the curve, or say that the run was interrupted.
+    def conclude(self, at: Position, stop: Preemption) -> tuple[Position, bool]:
+        """Run the evaluations that are left and draw the curve, unless interrupted.
 
         Returns:
-            The end, of the best parameters where the run stopped early; and whether it is finished.
+            The final position, with the best parameters after an early stop, and whether the run
+            is finished.
         """
         if at.tally.ends(self.cfg.checkpoint.patience):
             at = self._restore_best(at)
@@ -182,32 +183,32 @@ class Run:
         else:
             at = dataclasses.replace(at, metrics=at.metrics | self._evaluate_rest(at))
         if jax.process_index() == 0:
-            place = self.opened.place
-            curve = place / workdir.CURVE
-            rows = read_jsonl(place / workdir.METRICS)
-            learning_curve(rows, curve, title=place.name, is_accuracy=is_accuracy)
+            path = self.opened.path
+            curve = path / workdir.CURVE
+            rows = read_jsonl(path / workdir.METRICS)
+            learning_curve(rows, curve, title=path.name, is_accuracy=is_accuracy)
             self.progress.message(f"learning curve: {curve}")
         self._log_time(at.step)
         return at, True
 
     def _evaluate_rest(self, at: Position) -> dict[str, float]:
-        """Run the evaluations of the final state that have no metrics yet."""
+        """Run the evaluations of the final state that were not due in the loop."""
         done = {name.partition("/")[0] for name in at.metrics}
         rest = [name for name in self.cfg.evals if name not in done]
         found = self.evaluate(at.state, at.step, rest, final=True)
-        keeping, place = self.cfg.checkpoint, self.opened.place
+        keeping, path = self.cfg.checkpoint, self.opened.path
         best = self.checkpoints.best_step() if keeping.keep_best else None
         if best is not None and best != at.step:
             self.progress.message(
-                f"the metrics above are of step {at.step:,}, the last; --from={place} takes step "
-                f"{best:,}, the best by {keeping.metric}, and --from={place}@latest this one"
+                f"the metrics above are of step {at.step:,}, the last; --from={path} takes step "
+                f"{best:,}, the best by {keeping.metric}, and --from={path}@latest this one"
             )
         return found
 
     def _restore_best(self, at: Position) -> Position:
         """Restore the best checkpoint of a run that stops early, and run every evaluation."""
         opened = self.opened
-        # Free it before restoring the best checkpoint.
+        # Free the memory before restoring the best checkpoint.
         jax.tree.map(lambda leaf: leaf.delete(), at.state)
         abstract = build_lib.abstract_state(opened.parts, opened.mesh)
         while (best := self.checkpoints.best_step()) is not None:
@@ -221,48 +222,48 @@ class Run:
             metrics = self.evaluate(state, at.step, names, final=True, already_logged=logged)
             return dataclasses.replace(at, state=state, metrics=metrics)
         raise CorruptCheckpoints(
-            f"{opened.place} should end with the best parameters by {at.tally.metric}, but no "
+            f"{opened.path} should end with the best parameters by {at.tally.metric}, but no "
             "intact checkpoint has it; set checkpoint.patience=0 to go on"
         )
 
     def _log_time(self, step: int) -> None:
-        """Log where this call's wall time went: the last line of its log."""
-        times = self.clock.scalars()
-        del times["perf/data_wait"]  # no step came after the last step's row
+        """Log this call's wall time by phase, the last line of its log."""
+        times = self.goodput.scalars()
+        del times["perf/data_wait"]  # already in the last step's row
         self.writer.write(step, times)
-        self.progress.message(str(self.clock))
+        self.progress.message(str(self.goodput))
 
 
 def due(step: int, every: int) -> bool:
-    """Say whether what happens `every` so many steps (0: never) happens after this one."""
+    """Return whether something that happens `every` so many steps (0: never) is due."""
     return every > 0 and step % every == 0
 
 
 @contextlib.contextmanager
 def services(opened: Opened, begun: Begun, checkpoints: Checkpointer) -> Iterator[Run]:
-    """Open the log and the progress display, and whatever else a run writes to."""
-    cfg, place, step = opened.cfg, opened.place, begun.position.step
+    """Open the log, the progress display and the run's other outputs."""
+    cfg, path, step = opened.cfg, opened.path, begun.position.step
     with contextlib.ExitStack() as stack:
-        writer = make_writer(cfg.log, place, step=step, run_config=begun.metadata["config"])
+        writer = make_writer(cfg.log, path, step=step, run_config=begun.metadata["config"])
         stack.callback(writer.close)
         if begun.changed:
             writer.write(step, begun.changed)
         total = opened.parts.plan.total_steps
         progress = stack.enter_context(Progress(total, cfg.data.batch_size, start_step=step))
         log_spike = spikes.make_log(
-            cfg.faults, cfg.data, opened.source, place, seed=cfg.seed, say=progress.message
+            cfg.faults, cfg.data, opened.source, path, seed=cfg.seed, log=progress.message
         )
         saved = begun.saved
         yield Run(
             opened=opened,
             metadata=begun.metadata,
             checkpoints=checkpoints,
-            meter=Meter(cfg.faults, log_spike, known=saved.get(meter_lib.KEY)),
-            broken=Broken(
+            buffer=MetricBuffer(cfg.faults, log_spike, saved=saved.get(metric_buffer.KEY)),
+            unreadable=Unreadable(
                 cfg.data.max_broken,
                 opened.source.example_id,
-                known=saved.get(broken_lib.KEY, []),
-                say=progress.message,
+                counted=saved.get(unreadable.KEY, []),
+                log=progress.message,
             ),
             stragglers=Stragglers(),
             writer=writer,

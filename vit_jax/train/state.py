@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that a run carries from one step to the next."""
+"""The train state: everything that a step passes to the next."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from vit_jax.train.spikes import no_losses
+from vit_jax.train.health.spikes import no_losses
 
 PyTree = Any
 

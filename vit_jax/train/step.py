@@ -2,6 +2,7 @@
 """The training step: one pure function of (state, frozen, batch), jitted over the mesh."""
 
 import dataclasses
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +11,10 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from vit_jax import reduction, sharding
+from vit_jax import hardware, reduction, sharding
 from vit_jax.objectives import Aux, Batch, Context, Objective
 from vit_jax.reduction import ReduceDType
-from vit_jax.train import spikes
-from vit_jax.train.compiler import compiler_options
+from vit_jax.train.health import spikes
 from vit_jax.train.state import TrainState
 
 PyTree = Any
@@ -68,7 +68,7 @@ def _mean_gradient(
     (total, kept), metrics = jax.lax.scan(
         body, (zeros, before), (_micro_batches(batch, count), jnp.arange(count))
     )
-    # Not a division: XLA stores what was divided, a second gradient.
+    # Not a division: XLA would store the dividend, a second gradient.
     grads = jax.tree.map(lambda g: g * (1 / count), total)
     return grads, Aux(jax.tree.map(lambda m: m.mean(axis=0), metrics), *kept)
 
@@ -101,7 +101,7 @@ def make_train_step(
     def train_step(state: TrainState, frozen: PyTree, batch: Batch) -> tuple[TrainState, Metrics]:
         mix_rng, loss_rng = jax.random.split(jax.random.fold_in(state.rng, state.step))
         batch = objective.prepare(batch, mix_rng)
-        # One, or of SAM two: here and uphill, with the same dropout masks.
+        # SAM makes two passes, here and uphill, with the same dropout masks; others make one.
         passes: list[tuple[jax.Array, Aux]] = []
 
         def gradient(params: PyTree, _: int = 0) -> PyTree:
@@ -113,7 +113,7 @@ def make_train_step(
             return grads
 
         def is_finite() -> jax.Array:
-            # Model state too: an overflowing variance divides activations to 0, the loss is finite.
+            # Model state too: an overflowing variance divides activations to 0 at a finite loss.
             return _is_finite([(norm, aux.metrics["loss"], aux[1:]) for norm, aux in passes])
 
         def counts() -> jax.Array:
@@ -126,7 +126,7 @@ def make_train_step(
         updates, opt_state = with_passes.update(
             grads, state.opt_state, state.params, grad_fn=gradient, is_finite=counts
         )
-        # What was measured is of the parameters themselves, what moves them of the last pass.
+        # The metrics are the first pass's, at the parameters; the gradient is the last pass's.
         metrics, model_state, own = passes[0][1]
         grad_norm = passes[-1][0]
         valid = finite = is_finite()
@@ -139,13 +139,13 @@ def make_train_step(
         def kept(new: PyTree, old: PyTree) -> PyTree:
             return jax.tree.map(lambda n, o: jnp.where(valid, n, o), new, old)
 
-        # The optimizer has kept its own state: see `optim.moments`.
+        # The optimizer itself keeps its state in a skipped step: see `optim.moments`.
         params = kept(optax.apply_updates(state.params, updates), state.params)
         model_state = kept(model_state, state.model_state)
         own = kept(own, state.objective)
         ema = None
         if state.ema is not None:
-            # With BatchNorm's statistics, as in timm's ModelEma: the step's are of other weights.
+            # BatchNorm's statistics are averaged too, as in timm's ModelEma.
             variables = {"params": params, **model_state}
             ema = kept(optax.incremental_update(variables, state.ema, 1 - ema_decay), state.ema)
         metrics |= {
@@ -180,3 +180,30 @@ def jit_step(
         donate_argnums=0,
         compiler_options=compiler_options(mesh, has_batch_norm=bool(state_shardings.model_state)),
     )
+
+
+# On a CPU, XLA passes sums to a library that first multiplies into memory of its own. For the long
+# sums of BatchNorm that takes a quarter of a ResNet's step; others are faster in the library.
+_BATCH_NORM_ON_CPU = {
+    "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,"
+    "LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
+}
+
+# Overlaps the collectives of a loop over layers with the computation of the neighbouring layers;
+# by default XLA for GPUs waits for each.
+_OVERLAP_ON_GPUS = {
+    "xla_gpu_enable_pipelined_all_gather": True,
+    "xla_gpu_enable_pipelined_reduce_scatter": True,
+    "xla_gpu_enable_pipelined_all_reduce": True,
+}
+
+
+def compiler_options(mesh: Mesh, *, has_batch_norm: bool) -> dict[str, bool | str]:
+    """Return XLA's options for the mesh's devices, except those that XLA_FLAGS sets."""
+    options: dict[str, bool | str] = {}
+    if mesh.devices.flat[0].platform == "cpu" and has_batch_norm:
+        options = dict(_BATCH_NORM_ON_CPU)
+    elif mesh.size > 1 and hardware.target().capability > (0, 0):  # NVIDIA's GPUs
+        options = dict(_OVERLAP_ON_GPUS)
+    given = {flag.split("=")[0] for flag in os.environ.get("XLA_FLAGS", "").split()}
+    return {name: value for name, value in options.items() if f"--{name}" not in given}

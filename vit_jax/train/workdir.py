@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The directory of one run, or of cached logits: what is in it, its lock, its mark of the end."""
+"""The workdir of a run, or a directory of cached logits: its files, lock and end."""
 
 import contextlib
 import fcntl
@@ -15,7 +15,7 @@ import jax
 
 from vit_jax import files
 from vit_jax.checkpoints import DIRECTORY as CHECKPOINTS
-from vit_jax.checkpoints.config import check_path
+from vit_jax.checkpoints.config import check_path, steps_in
 from vit_jax.distill.cache import RECORD
 from vit_jax.errors import IO_ERROR, MACHINE, UserError
 
@@ -34,18 +34,18 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def lock(workdir: Path, *, cache: bool = False) -> Iterator[None]:
-    """Create `workdir` and hold it alone: two runs writing to one would mix their checkpoints.
+    """Create and lock `workdir`: two runs in one would mix their checkpoints.
 
-    The kernel holds the lock, so one left by a killed process is free at once. Only process 0 of a
-    run locks.
+    The kernel holds the lock, so that a killed process frees it at once. Only process 0 of a run
+    locks.
 
     Args:
-        workdir: the directory of a run; with `cache`, the one of cached logits.
+        workdir: the directory of a run; with `cache`, of cached logits.
         cache: which of the two.
 
     Raises:
         UserError: another run holds it, it cannot be written, it is no path of a file system, or
-            one of the other kind.
+            it is a directory of the other kind.
     """
     name = "--out" if cache else "workdir"
     if cache:
@@ -84,39 +84,30 @@ def lock(workdir: Path, *, cache: bool = False) -> Iterator[None]:
         yield  # closing the file unlocks it
 
 
-def check(place: Path, name: str = "workdir") -> None:
-    """Refuse a directory in which a run cannot be kept; `name` is what the message calls it.
-
-    Raises:
-        UserError: the address of a bucket, or a path by which checkpoints are not found again.
-    """
-    check_local(place, name)
-    check_path(place)
+def check(path: Path, name: str = "workdir") -> None:
+    """Raise UserError for a directory that cannot keep a run; the message calls it `name`."""
+    check_local(path, name)
+    check_path(path)
 
 
-def check_local(place: Path, name: str = "workdir") -> None:
-    """Refuse the address of a bucket; `name` is what the message calls it.
-
-    Raises:
-        UserError: it is one.
-    """
-    if _REMOTE.search(str(place)):
-        raise UserError(f"{name} {place} is no path of a file system; mount the bucket, use that")
+def check_local(path: Path, name: str = "workdir") -> None:
+    """Raise UserError for the address of a bucket; the message calls it `name`."""
+    if _REMOTE.search(str(path)):
+        raise UserError(f"{name} {path} is no path of a file system; mount the bucket, use that")
 
 
 def has_checkpoints(workdir: Path) -> bool:
-    """Say whether a run in `workdir` has something to continue from."""
-    place = workdir / CHECKPOINTS
-    return place.is_dir() and any(entry.name.isdecimal() for entry in place.iterdir())
+    """Return whether a run in `workdir` can continue from a checkpoint."""
+    return bool(steps_in(workdir / CHECKPOINTS))
 
 
 def mark_finished(workdir: Path, step: int) -> None:
-    """Record that the run ended as planned after `step` steps."""
+    """Write that the run ended as planned after `step` steps."""
     files.write(workdir / _FINISHED, json.dumps({"step": step}) + "\n")
 
 
 def finished_step(workdir: Path) -> int | None:
-    """Return the number of steps after which the run finished; None if it has not."""
+    """Return the number of steps of a finished run; None for an unfinished one."""
     try:
         return int(json.loads((workdir / _FINISHED).read_text())["step"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,40 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run trains and evaluates on, saved with every checkpoint and compared at every start."""
+"""Which data a run reads: saved with every checkpoint, compared at every start."""
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vit_jax import data
 from vit_jax.checkpoints.record import raising_unreadable
-from vit_jax.errors import UserError
 
 KEY = "data"
 _SAMPLES = 16  # examples of a split whose contents are compared
 
 
 def describe(train: data.Source, evals: Mapping[str, Mapping[str, data.Source]]) -> dict[str, Any]:
-    """Return, by split, what is compared: see `changes`.
+    """Return what `changes` compares, by split.
 
     Raises:
-        Unreadable: the operating system does not let the data be read.
+        Unreadable: the operating system cannot read the data.
     """
     splits = {"train": train} | {
-        f"evals.{name}.{part}".rstrip("."): source
+        f"evals.{name}.{split}".rstrip("."): source
         for name, sources in evals.items()
-        for part, source in sources.items()
+        for split, source in sources.items()
     }
     return {split: _describe(source) for split, source in splits.items()}
 
 
 @raising_unreadable
 def _describe(source: data.Source) -> dict[str, Any]:
-    """Return name, number of examples, digest of the files' names, and checksums of a few examples.
+    """Return name, number of examples, digest of file names, and checksums of a few examples.
 
-    A checksum of an example that cannot be read is "".
+    The checksum of an unreadable example is "".
     """
     chosen = np.unique(np.linspace(0, len(source) - 1, _SAMPLES).astype(int)).tolist()
     sample = [_checksum(source, index) for index in chosen]
@@ -60,15 +58,15 @@ def _checksum(source: data.Source, index: int) -> str:
 def changes(
     saved: Mapping[str, Any], class_names: Sequence[str], splits: Mapping[str, Any]
 ) -> list[str]:
-    """Say what differs between the data that a checkpoint names and the data that is here.
+    """List the differences between a checkpoint's data and the present data.
 
-    A split that another config names is left to the comparison of configs. Checkpoints of earlier
-    versions name class names alone.
+    Splits of another name are left to the comparison of configs. Checkpoints of earlier versions
+    hold class names alone.
 
     Args:
         saved: the checkpoint's metadata.
-        class_names: of the training split, now.
-        splits: `describe` of what is here.
+        class_names: of the present training split.
+        splits: `describe` of the present data.
     """
     lines = []
     now = list(class_names)
@@ -80,7 +78,7 @@ def changes(
         lines.append(f"classes: {first or f'{len(before)} before, {len(now)} now'}")
     for split, here in splits.items():
         there = saved.get(KEY, {}).get(split)
-        if there is None or _place(there["name"]) != _place(here["name"]):
+        if there is None or _label(there["name"]) != _label(here["name"]):
             continue
         if there["examples"] != here["examples"]:
             lines.append(
@@ -94,40 +92,27 @@ def changes(
 
 
 def _pairs(there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Pair the checksums of the same examples."""
+    """Pair the checksums of equal examples."""
     return zip(there.get("sample", ()), here["sample"], strict=False)
 
 
 def _name(splits: Mapping[str, Any]) -> str:
-    return _place(splits.get("train", {}).get("name", ""))
+    return _label(splits.get("train", {}).get("name", ""))
 
 
-def _place(name: str) -> str:
-    """Name a split; of a folder "[train]" alone, as it may lie elsewhere now."""
+def _label(name: str) -> str:
+    """Return the name of a split, for a folder only "[train]": folders may move."""
     folder, bracket, split = name.rpartition("[")
     return f"{bracket}{split}" if data.short_name(folder) != folder else name
 
 
 def moved(saved: Mapping[str, Any], splits: Mapping[str, Any]) -> list[str]:
-    """List the config fields of folders that lie elsewhere now, whose contents are compared."""
+    """List the config fields of folders that moved; `changes` compares their contents."""
     fields = {"train": "data.name"}
     return [
         fields.get(split, f"{split}.dataset")
         for split, here in splits.items()
         if (there := saved.get(KEY, {}).get(split)) is not None
         and there["name"] != here["name"]
-        and _place(there["name"]) == _place(here["name"])
+        and _label(there["name"]) == _label(here["name"])
     ]
-
-
-def check_unchanged(lines: list[str], place: Path) -> None:
-    """Refuse to continue a run on data that are not those it was trained on.
-
-    Raises:
-        UserError: with what differs.
-    """
-    if lines:
-        raise UserError(
-            f"{place} was trained on other data ({'; '.join(lines[:4])}); bring those back, choose "
-            "another workdir, or add --allow_data_change to continue on these"
-        )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training metrics between two lines of the log, fetched without stalling the device."""
+"""Training metrics between two log lines, fetched without stalling the device."""
 
 import collections
 import math
@@ -18,33 +18,33 @@ _IN_FLIGHT = 2
 KEY = "meter"  # in a checkpoint's metadata
 
 
-class Meter:
-    """Collects the metrics of steps and keeps the host a few steps behind the device."""
+class MetricBuffer:
+    """Collects metrics of steps and lets the host run at most a few steps ahead of the device."""
 
     def __init__(
         self,
         faults: FaultsConfig,
-        note_spike: Callable[[int, float], None],
+        log_spike: Callable[[int, float], None],
         *,
-        known: Mapping[str, Any] | None = None,
+        saved: Mapping[str, Any] | None = None,
     ) -> None:
-        """Give `note_spike` the step and the loss of each spike.
+        """Start empty, or with `saved`, what `to_json` returned when the run was saved.
 
-        `known` is what `to_json` returned when the run was saved: the next line is then the same,
-        to the bit, as that of a run that was never interrupted.
+        The next log line then equals, to the bit, that of a run that was never interrupted.
+        `log_spike` gets the step and the loss of each spike.
         """
         self._faults = faults
-        self._note_spike = note_spike
-        known = known or {"losses": [], "nonfinite": 0, "done": [], "pending": []}
-        self._losses = collections.deque(known["losses"], maxlen=WINDOW)
-        self._nonfinite: int = known["nonfinite"]
-        self._done: list[dict[str, float]] = list(known["done"])
+        self._log_spike = log_spike
+        saved = saved or {"losses": [], "nonfinite": 0, "done": [], "pending": []}
+        self._losses = collections.deque(saved["losses"], maxlen=WINDOW)
+        self._nonfinite: int = saved["nonfinite"]
+        self._done: list[dict[str, float]] = list(saved["done"])
         self._pending: collections.deque[tuple[int, Mapping[str, Any]]] = collections.deque(
-            (step, metrics) for step, metrics in known["pending"]
+            (step, metrics) for step, metrics in saved["pending"]
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `known` takes, to be merged into a checkpoint's metadata; waits as `wait`."""
+        """Return `saved`, to be merged into a checkpoint's metadata; waits for the device."""
         pending = [(step, _to_host(metrics)) for step, metrics in self._pending]
         return {
             KEY: {
@@ -56,7 +56,7 @@ class Meter:
         }
 
     def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
-        """Take a step's metrics as device scalars; waits for a step a few before it.
+        """Add a step's metrics, device scalars; waits until an earlier step is done.
 
         Raises:
             NonFinite: too many steps in a row were not finite.
@@ -66,9 +66,9 @@ class Meter:
             self._fetch()
 
     def read(self, *, everything: bool = False) -> dict[str, float]:
-        """Return the means since the last call as `train/...`, of spikes the number.
+        """Return the means since the last call as `train/...`, and the number of spikes.
 
-        Without `everything` the newest steps, still on the device, wait for the next call.
+        Unless `everything`, the newest steps, still on the device, are left to the next call.
 
         Raises:
             NonFinite: as `add`.
@@ -76,10 +76,10 @@ class Meter:
         while self._pending and (everything or not self._done):
             self._fetch()
         finite = [m for m in self._done if not m["nonfinite"]] or self._done
-        # In all of them: a run may go on with an objective that measures something else.
+        # Common names only: a run may continue with an objective that has other metrics.
         names = [name for name in self._done[-1] if all(name in m for m in self._done)]
         scalars = {f"train/{name}": float(np.mean([m[name] for m in finite])) for name in names}
-        # The rate is the newest, not a mean; skipped steps count over all of them.
+        # The newest learning rate, not a mean; the skipped steps' share is over all steps.
         scalars["train/lr"] = self._done[-1]["lr"]
         scalars["train/nonfinite"] = float(np.mean([m["nonfinite"] for m in self._done]))
         if self._faults.spike_sigmas:
@@ -102,14 +102,14 @@ class Meter:
                 "or use model.dtype=float32"
             )
         if self._faults.spike_sigmas:
-            if "spikes" not in values:  # where spikes are skipped, the step has judged
+            if "spikes" not in values:  # the step itself judges where it skips spikes
                 values["spikes"] = float(self._is_spike(values["loss"]))
             if values["spikes"]:
-                self._note_spike(step, values["loss"])
+                self._log_spike(step, values["loss"])
         self._done.append(values)
 
     def _is_spike(self, loss: float) -> bool:
-        """Judge and remember a loss as `spikes.judge` does."""
+        """Return whether a loss is a spike and add it to the window, as `spikes.judge` does."""
         if not math.isfinite(loss):
             return False
         full = len(self._losses) == WINDOW
@@ -119,5 +119,5 @@ class Meter:
 
 
 def _to_host(metrics: Mapping[str, Any]) -> dict[str, float]:
-    # Not `jax.device_get`, which takes the host ten times as long for a few scalars.
+    # `jax.device_get` takes ten times as long for a few scalars.
     return {name: float(np.asarray(value)) for name, value in metrics.items()}

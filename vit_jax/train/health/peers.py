@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the processes of a run are about to train the same thing, asked before the first step."""
+"""The processes of a run compare config, data, versions and checkpoints before the first step."""
 
 import json
 import platform
@@ -18,13 +18,14 @@ from jax.experimental import multihost_utils
 
 from vit_jax import __version__, config_json
 from vit_jax.checkpoints import DIRECTORY
+from vit_jax.checkpoints.config import steps_in
 from vit_jax.errors import UserError
 
-_TOKEN = ".processes"  # what process 0 leaves in the workdir for the others to find
+_TOKEN = ".processes"  # process 0 writes it into the workdir for the others to read
 _SECONDS = 10.0  # a network file system may show a new file late
-_PAUSES = (0.5, 1.0, 2.0, 3.0, 4.0)  # seconds between looks for the newest checkpoint
-# Each host may have its own copy of the data, at its own place, and its own number of cores.
-_OWN = re.compile(
+_PAUSES = (0.5, 1.0, 2.0, 3.0, 4.0)  # seconds between searches for the newest checkpoint
+# Each host may have its own copy of the data in its own folder, and its own number of cores.
+_LOCAL = re.compile(
     r"^(data\.(data_dir|num_threads|num_workers|prefetch|cache)|init\.weights"
     r"|objective\.distill\.(weights|cache))$"
 )
@@ -33,18 +34,18 @@ _OWN = re.compile(
 def facts(
     config: Mapping[str, Any], data: Mapping[str, Any], class_names: Sequence[str]
 ) -> dict[str, Any]:
-    """Return what must be the same for all processes of a run, by name.
+    """Return what must be equal in all processes of a run, by name.
 
     Args:
-        config: of `config_json.to_json`.
-        data: of `identity.describe`.
+        config: as `config_json.to_json` returns it.
+        data: as `data_identity.describe` returns it.
         class_names: of the training split.
     """
     flat = config_json.flatten(config)
     found = {
         name: "folder:" if str(value).startswith("folder:") else value
         for name, value in flat.items()
-        if not _OWN.search(name)
+        if not _LOCAL.search(name)
     }
     for split, of in data.items():
         found |= {f"{split} {key}": of[key] for key in ("examples", "digest")}
@@ -57,11 +58,7 @@ def facts(
 
 
 def agree_on_weights(what: str, digest: str) -> None:
-    """Refuse weights that another process has read otherwise, from a copy of its own.
-
-    Raises:
-        UserError: with both digests; the same line in every process.
-    """
+    """Raise UserError, the same line in every process, if processes read different weights."""
     if jax.process_count() == 1:
         return
     for index, (host, other) in enumerate(found := _gather_json([socket.gethostname(), digest])):
@@ -72,24 +69,18 @@ def agree_on_weights(what: str, digest: str) -> None:
             )
 
 
-def _latest(place: Path) -> int | None:
-    folder = place / DIRECTORY
-    steps = [int(e.name) for e in folder.iterdir() if e.name.isdecimal()] if folder.is_dir() else []
-    return max(steps, default=None)
-
-
 def _gather_json(value: Any) -> list[Any]:
     return [json.loads(text) for text in _gather(json.dumps(value))]
 
 
-def agree(here: Mapping[str, Any], place: Path) -> None:
-    """Compare the processes of this run, and see that all have the same workdir.
+def agree(here: Mapping[str, Any], path: Path) -> None:
+    """Compare the processes of this run and check that they share the workdir.
 
-    All of them call it, process 0 with the workdir made.
+    All processes call it, after process 0 has created the workdir.
 
     Args:
         here: this process's `facts`.
-        place: the workdir.
+        path: the workdir.
 
     Raises:
         UserError: they differ; the same line in every process.
@@ -99,16 +90,16 @@ def agree(here: Mapping[str, Any], place: Path) -> None:
     first = jax.process_index() == 0
     token = secrets.token_hex(8)
     if first:
-        (place / _TOKEN).write_text(token)
+        (path / _TOKEN).write_text(token)
     all_facts = _gather_json([socket.gethostname(), token, here])
     hosts = [host for host, *_ in all_facts]
-    seen = _gather_json(_sees(place / _TOKEN, all_facts[0][1]))
+    seen = _gather_json(_sees(path / _TOKEN, all_facts[0][1]))
     if first:
-        (place / _TOKEN).unlink(missing_ok=True)
+        (path / _TOKEN).unlink(missing_ok=True)
     blind = [i for i, sees in enumerate(seen) if not sees]
     if blind:
         raise UserError(
-            f"process {blind[0]} on {hosts[blind[0]]} does not find in {place} what process 0 on "
+            f"process {blind[0]} on {hosts[blind[0]]} does not find in {path} what process 0 on "
             f"{hosts[0]} wrote there; give all processes one workdir, on a file system they share"
         )
     for index, (host, _, there) in enumerate(all_facts):
@@ -120,24 +111,20 @@ def agree(here: Mapping[str, Any], place: Path) -> None:
                 f"{hosts[0]}: {'; '.join(lines[:4])}{more}; start all with one command, of one "
                 "version, on the same data"
             )
-    _agree_on_latest(place, hosts)
+    _agree_on_latest(path, hosts)
 
 
-def _agree_on_latest(place: Path, hosts: Sequence[str]) -> None:
-    """Wait until all processes see the same newest checkpoint.
-
-    Raises:
-        UserError: they do not.
-    """
+def _agree_on_latest(path: Path, hosts: Sequence[str]) -> None:
+    """Wait until all processes see the same newest checkpoint, else raise UserError."""
     for pause in (*_PAUSES, None):
-        steps = _gather_json(_latest(place))
+        steps = _gather_json(max(steps_in(path / DIRECTORY), default=None))
         other = next((i for i, step in enumerate(steps) if step != steps[0]), None)
         if other is None:
             return
         if pause is not None:
             time.sleep(pause)
     raise UserError(
-        f"process {other} on {hosts[other]} finds {_called(steps[other])} in {place} as the newest "
+        f"process {other} on {hosts[other]} finds {_called(steps[other])} in {path} as the newest "
         f"checkpoint, process 0 on {hosts[0]} {_called(steps[0])}; start all again once they see "
         "the same files"
     )
@@ -148,7 +135,7 @@ def _called(step: int | None) -> str:
 
 
 def differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """List "name: value, not value" where the facts of a process are not those of the first."""
+    """List "name: value, not value" where the facts of a process differ from the first's."""
     return [
         f"{name}: {other.get(name, 'absent')!r}, not {first.get(name, 'absent')!r}"
         for name in sorted(first.keys() | other.keys())
@@ -170,7 +157,7 @@ def _sees(file: Path, token: str) -> bool:
 
 
 def _gather(text: str) -> Sequence[str]:
-    """Return the texts of all processes, in their order."""
+    """Return the texts of all processes in their order."""
     raw = np.frombuffer(text.encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.asarray(raw.size))
     padded = np.zeros(int(sizes.max()), np.uint8)

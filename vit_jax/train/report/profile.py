@@ -12,7 +12,7 @@ import jax
 from vit_jax.errors import UserError
 
 FOLDER = "profile"  # in the workdir
-_OWN = ".process{}"  # in it, while the trace is taken
+_OWN = ".process{}"  # in it, while the trace is written
 _STEP = "train"  # what XProf groups by, with the step's number
 
 
@@ -32,8 +32,8 @@ class Window:
         """Write it as the command line does."""
         return f"--profile={self.first},{self.count}"
 
-    def place(self, workdir: Path) -> Path:
-        """Return where the trace is kept: TensorBoard lists this folder as one run's profile."""
+    def folder(self, workdir: Path) -> Path:
+        """Return the folder of the trace, which TensorBoard lists as one run's profile."""
         name = f"steps_{self.first}_to_{self.last}"
         return workdir / FOLDER / "plugins" / "profile" / name
 
@@ -58,20 +58,20 @@ def read_window(text: str) -> Window:
 
 
 def check(window: Window | None, workdir: Path, *, start: int, total: int) -> Window | None:
-    """Return what is still to be traced by a run that continues after `start` of `total` steps.
+    """Return the window that a run still has to trace if it continues after `start` steps.
 
-    None where nothing was asked for, or the window was begun before the run was interrupted: its
-    trace is written, or lost with a process that was killed.
+    None without a window, or if the window had begun before the run was interrupted: its trace is
+    on disk, or was lost with a killed process.
 
     Raises:
-        UserError: steps that this run will not do.
+        UserError: steps that this run will not execute.
     """
     if window is None:
         return None
     if window.last > total:
         raise UserError(f"{window} ends with step {window.last:,}; the run ends with {total:,}")
     if window.first <= start:
-        if window.place(workdir).is_dir() or any((workdir / FOLDER).glob(_OWN.format("*"))):
+        if window.folder(workdir).is_dir() or any((workdir / FOLDER).glob(_OWN.format("*"))):
             return None
         raise UserError(
             f"{window} begins before step {start + 1:,}, where {workdir} continues; choose a later "
@@ -81,10 +81,10 @@ def check(window: Window | None, workdir: Path, *, start: int, total: int) -> Wi
 
 
 class Profiler:
-    """Traces a window of steps; with none it costs a step nothing but its annotation.
+    """Traces a window of steps; without one a step costs only its annotation.
 
-    Every process writes files of its own into `Window.place`. Use as a context manager: whatever
-    ends the run inside the window, what was traced till then is written.
+    Every process writes its own files into `Window.folder`. However the run ends, `close` writes
+    the steps traced so far.
     """
 
     def __init__(
@@ -93,22 +93,22 @@ class Profiler:
         workdir: Path,
         *,
         wait: Callable[[], None],
-        say: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
-        """Trace nothing yet; `wait` waits for the steps on the device, `say` tells a line."""
+        """Start no trace; `wait` waits for the steps on the device, `log` prints a line."""
         self._window = window
         self._workdir = workdir
-        self._wait, self._say = wait, say
-        self._traced: int | None = None  # the last step in a trace that is being taken
+        self._wait, self._log = wait, log
+        self._traced: int | None = None  # the last step of the open trace
 
     @contextlib.contextmanager
     def step(self, number: int) -> Iterator[None]:
-        """Do a step inside: it is traced if the window has it."""
+        """Trace the step inside if the window contains it."""
         window = self._window
         if window is not None and number == window.first:
-            self._wait()  # what the device still does is of the steps before
-            shutil.rmtree(self._own_folder(), ignore_errors=True)  # a kill may have left it
-            self._own_folder().mkdir(parents=True)  # tells a later process that it was begun
+            self._wait()  # the device still executes earlier steps
+            shutil.rmtree(self._own_folder(), ignore_errors=True)  # of a killed process
+            self._own_folder().mkdir(parents=True)  # a later process sees that the trace was begun
             jax.profiler.start_trace(self._own_folder())
             self._traced = number
         with jax.profiler.StepTraceAnnotation(_STEP, step_num=number):
@@ -120,20 +120,20 @@ class Profiler:
                 self.close()
 
     def close(self) -> None:
-        """Write the trace that is being taken, if there is one."""
+        """Write the open trace, if there is one."""
         window, traced = self._window, self._traced
         if window is None or traced is None:
             return
         self._traced = None
         jax.profiler.stop_trace()
-        place = window.place(self._workdir)
-        place.mkdir(parents=True, exist_ok=True)
+        folder = window.folder(self._workdir)
+        folder.mkdir(parents=True, exist_ok=True)
         for file in self._own_folder().rglob("*"):
             if file.is_file():
-                # Named by its host alone, one of two processes on it would be lost.
-                file.replace(place / f"process{jax.process_index()}.{file.name}")
+                # By the host's name alone, two processes of one host would overwrite each other.
+                file.replace(folder / f"process{jax.process_index()}.{file.name}")
         shutil.rmtree(self._own_folder())
-        self._say(
+        self._log(
             f"profile of steps {window.first:,} to {traced:,}: "
             f"tensorboard --logdir={self._workdir / FOLDER}"
         )

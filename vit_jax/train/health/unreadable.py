@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training examples that could not be read: told once each, counted, and too many end the run.
+"""Training examples that cannot be read: each is logged once and counted; too many end the run.
 
-The pipeline has put others in their place (`data.batches`). What is counted here belongs to the
-steps done: a batch prepared ahead for no step is not, and a run that continues counts on.
+The pipeline replaces them by other examples (`data.batches`). Only examples of executed steps are
+counted, not prefetched ones; the count survives a resume.
 """
 
 import functools
@@ -19,31 +19,35 @@ from vit_jax.errors import DataError
 KEY = "broken"  # in a checkpoint's metadata
 
 
-class Broken:
-    """The distinct broken examples of a run, by their numbers in the source."""
+class Unreadable:
+    """The distinct unreadable examples of a run, by their index in the source."""
 
     def __init__(
         self,
         limit: int,
         example_id: Callable[[int], str],
         *,
-        known: Iterable[int] = (),
-        say: Callable[[str], None] = print,
+        counted: Iterable[int] = (),
+        log: Callable[[str], None] = print,
     ) -> None:
-        """Take data.max_broken, how to name an example, those counted before, where to warn.
+        """Continue a count.
 
-        A process other than the first warns of its own on stderr.
+        Args:
+            limit: data.max_broken.
+            example_id: index -> name.
+            counted: indices counted before a resume.
+            log: prints a line, on process 0; the other processes print to stderr.
         """
         self._limit = limit
         self._example_id = example_id
-        self._seen = dict.fromkeys(known)  # a set in the order of their coming
-        self._say = say if jax.process_index() == 0 else functools.partial(print, file=sys.stderr)
+        self._seen = dict.fromkeys(counted)  # a set in order of arrival
+        self._log = log if jax.process_index() == 0 else functools.partial(print, file=sys.stderr)
 
-    def note(self, batch: Mapping[str, np.ndarray]) -> None:
-        """Count those of a batch of `data.train_batches`.
+    def add(self, batch: Mapping[str, np.ndarray]) -> None:
+        """Count the unreadable examples of a batch of `data.train_batches`.
 
         Raises:
-            DataError: more than the limit. Of several processes `agree` raises it, in all at once.
+            DataError: more than the limit. With several processes only `agree` raises it.
         """
         for row in np.flatnonzero(batch["broken"] >= 0).tolist():
             index = int(batch["broken"][row])
@@ -51,7 +55,7 @@ class Broken:
                 continue
             self._seen[index] = None
             reason = batch["reason"][row].decode(errors="replace")
-            self._say(
+            self._log(
                 f"warning: {self._example_id(index)}: {reason}; the next example that can be read "
                 f"takes its place ({len(self._seen)} of data.max_broken={self._limit})"
             )
@@ -59,14 +63,14 @@ class Broken:
             self._check()
 
     def agree(self) -> None:
-        """Count what other processes met too; all call this after the same step.
+        """Add the counts of the other processes; all processes call this after the same step.
 
         Raises:
             DataError: more than the limit.
         """
         if not self._limit or jax.process_count() == 1:
             return
-        # One more than the limit is all that anyone needs to know.
+        # One index more than the limit is enough to end the run.
         mine = np.full(self._limit + 1, -1, np.int32)
         first = list(self._seen)[: len(mine)]
         mine[: len(first)] = first
@@ -75,11 +79,11 @@ class Broken:
         self._check()
 
     def scalars(self) -> dict[str, float]:
-        """Return their number as data/broken; nothing where none is allowed."""
+        """Return the count as data/broken; nothing where data.max_broken is 0."""
         return {"data/broken": float(len(self._seen))} if self._limit else {}
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `known` takes, to be merged into a checkpoint's metadata."""
+        """Return the indices for `counted`, to be merged into a checkpoint's metadata."""
         return {KEY: sorted(self._seen)} if self._seen else {}
 
     def _check(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses that jump: judged inside the step where it is then skipped, and written down."""
+"""Loss spikes: detected, skipped inside the step on request, and logged."""
 
 import json
 from collections.abc import Callable
@@ -15,15 +15,15 @@ from vit_jax.data import DataConfig, Source
 from vit_jax.data.stream import stream_indices
 from vit_jax.faults import WINDOW, FaultsConfig, is_spike
 from vit_jax.train import workdir
-from vit_jax.train.writers import read_jsonl
+from vit_jax.train.report.writers import read_jsonl
 
 
 @flax.struct.dataclass
 class Losses:
-    """The last finite losses of a run, part of its state; fields are `Any` as those of the state.
+    """The last finite losses of a run, saved with its state; fields are `Any` as in `TrainState`.
 
     Attributes:
-        values: float32 [WINDOW], loss i at i modulo WINDOW; 0 where there is none yet.
+        values: float32 [WINDOW], loss i at i modulo WINDOW; 0 where not yet written.
         count: int32 scalar, the finite losses so far.
     """
 
@@ -32,14 +32,14 @@ class Losses:
 
 
 def no_losses() -> Losses:
-    """Return the window of a run's beginning."""
+    """Return the empty window of step 0."""
     return Losses(jnp.zeros(WINDOW, jnp.float32), jnp.zeros((), jnp.int32))
 
 
 def judge(losses: Losses, loss: jax.Array, sigmas: float) -> tuple[jax.Array, Losses]:
-    """Say whether the loss is a spike, and add it to the window if it is finite; pure.
+    """Return whether the loss is a spike, and the window with the loss if it is finite; pure.
 
-    A spike is added too: what stays high is soon no spike any more, and is learned from.
+    A spike enters the window too, so that a loss that stays high soon counts as normal.
     """
     finite = jnp.isfinite(loss)
     spike = finite & (losses.count >= WINDOW) & is_spike(loss, losses.values, sigmas)
@@ -51,32 +51,32 @@ def make_log(
     cfg: FaultsConfig,
     data_cfg: DataConfig,
     source: Source,
-    place: Path,
+    workdir_path: Path,
     *,
     seed: int,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> Callable[[int, float], None]:
-    """Return what logs a spike by its step, counted from 1, and its loss.
+    """Return a function that logs a spike, given its step, counted from 1, and its loss.
 
-    A line of spikes.jsonl in the workdir `place` names the examples of the whole global batch. A
-    run that is killed and continues repeats its steps, but no line.
+    It adds a line to spikes.jsonl in `workdir_path` that names the examples of the global
+    batch. A run that is killed and resumed repeats steps, but no line.
     """
-    path, size, sigmas = place / workdir.SPIKES, data_cfg.batch_size, cfg.spike_sigmas
-    known = {row["step"] for row in read_jsonl(path)}
+    path, size, sigmas = workdir_path / workdir.SPIKES, data_cfg.batch_size, cfg.spike_sigmas
+    logged = {row["step"] for row in read_jsonl(path)}
     skipped = ", and skipped" if cfg.skip_spikes else ""
 
-    def note(step: int, loss: float) -> None:
-        say(
+    def log_spike(step: int, loss: float) -> None:
+        log(
             f"warning: the loss {loss:.4g} of step {step:,} is a spike, {sigmas:g} standard "
             f"deviations above the last {WINDOW}{skipped}; its examples: {path}"
         )
-        if jax.process_index() != 0 or step in known:
+        if jax.process_index() != 0 or step in logged:
             return
-        known.add(step)
+        logged.add(step)
         positions = np.arange((step - 1) * size, step * size)
         examples = stream_indices(positions, len(source), seed, data_cfg.repeats)
         names = [source.example_id(example) for example in examples.tolist()]
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, "loss": loss, "examples": names}) + "\n")
 
-    return note
+    return log_spike

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing a teacher's logits for a whole run: the same stream, no student, no gradient."""
+"""Write a teacher's logits for a whole run: the run's stream without student and gradient."""
 
 import contextlib
 import time
@@ -24,21 +24,21 @@ from vit_jax.distill.stream import Stream
 from vit_jax.errors import UserError
 from vit_jax.objectives import DistillConfig
 from vit_jax.train import build as build_lib
-from vit_jax.train import start, workdir
+from vit_jax.train import initial_state, workdir
 from vit_jax.train.batches import device_batches
-from vit_jax.train.progress import Progress
-from vit_jax.train.stop import INTERRUPTED, Stop
+from vit_jax.train.health.preemption import INTERRUPTED, Preemption
+from vit_jax.train.report.progress import Progress
 
-_NOTE_EVERY = 10.0  # seconds of work that a kill may cost
+_COMMIT_EVERY = 10.0  # seconds of work that a kill may cost
 
 
 def write(cfg: Config, place: Path, top_k: int = 0) -> int:
-    """Write the teacher's logits for every position of the run of `cfg`, or what of it is missing.
+    """Write the teacher's logits for every position of the run of `cfg` that has none yet.
 
-    What is there is compared with its checksums, and some rows with the live teacher's: the first
-    before going on, the last at the end.
+    Existing rows are compared with their checksums; the first rows at the start and the last at the
+    end, with the live teacher's.
 
-    Returns the exit status: 0 complete, 75 told to stop (the same command continues).
+    Returns the exit status: 0 complete, 75 asked to stop (the same command continues).
 
     Args:
         cfg: the run; its mesh does the work, `objective.distill.cache` is set to `place`.
@@ -52,7 +52,7 @@ def write(cfg: Config, place: Path, top_k: int = 0) -> int:
     source = build_lib.open_train(cfg)
     positions = config_lib.plan(cfg, len(source)).total_steps * cfg.data.batch_size
     mesh = sharding.make_mesh(cfg.mesh)
-    config_lib.check_batch(cfg, sharding.batch_parts(mesh))
+    config_lib.check_batch(cfg, sharding.batch_shards(mesh))
     stream = Stream(distill, cfg.model, cfg.data, cfg.seed, source)
     variables, digest = teacher.read_weights(stream.cfg)
     identity = stream.identity(digest)
@@ -110,28 +110,28 @@ def _fill(
     variables: Any,
     positions: int,
 ) -> LogitCache:
-    """Write from the last noted position on, to the end or until told to stop."""
+    """Write from the last committed position on, to the end or until asked to stop."""
     size = cfg.data.batch_size
     start, stop = cache.done // size, positions // size
-    noted = time.monotonic()
+    committed = time.monotonic()
     if cache.done:
         print(f"continuing at position {cache.done:,}", flush=True)
-    with Progress(stop, size, start_step=start) as progress, Stop() as told:
+    with Progress(stop, size, start_step=start) as progress, Preemption() as stop_request:
         for step, rows in _rows(cfg, cache, stream, mesh, variables, range(start, stop)):
-            # After a resume with another batch size, write only rows not yet noted: recomputing
+            # After a resume with another batch size, write only rows not yet committed: recomputing
             # rows in another batch would not match their checksums bit for bit.
             first = max(cache.done, step * size)
             cache.write(first, {key: value[first - step * size :] for key, value in rows.items()})
             progress.advance(step + 1)
-            stopping = step + 1 < stop and told.requested(step + 1)
-            if step + 1 == stop or stopping or time.monotonic() - noted > _NOTE_EVERY:
-                cache, noted = cache.finish((step + 1) * size), time.monotonic()
+            stopping = step + 1 < stop and stop_request.requested(step + 1)
+            if step + 1 == stop or stopping or time.monotonic() - committed > _COMMIT_EVERY:
+                cache, committed = cache.finish((step + 1) * size), time.monotonic()
                 rate = progress.images_per_sec()
                 progress.report({} if rate is None else {"perf/images_per_sec": rate})
             if stopping:
                 progress.message(
-                    f"{told}: wrote {cache.done:,} of {positions:,} positions; the same command "
-                    "continues"
+                    f"{stop_request}: wrote {cache.done:,} of {positions:,} positions; the same "
+                    "command continues"
                 )
                 break
     return cache
@@ -152,7 +152,7 @@ def _rows(
         lambda variables, image: compact(predict(variables, image), cache.top_k, cache.temperature),
         out_shardings=NamedSharding(mesh, PartitionSpec()),
     )
-    frozen = start.place(variables, abstract)
+    frozen = initial_state.place(variables, abstract)
     before = None
     objective = objectives.create(cfg.objective, cfg.model, cfg.data)
     device = device_batches(

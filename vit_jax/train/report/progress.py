@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a person sees of a run: a live bar on a terminal, plain lines anywhere else."""
+"""A run's progress for a person: a live bar on a terminal, plain lines elsewhere."""
 
 import contextlib
 import time
@@ -16,11 +16,11 @@ from rich.table import Column
 from vit_jax.durations import format_duration
 from vit_jax.evals import is_accuracy
 
-# The first steps compile, fill the input queue and the device's; the rate is counted after them.
+# The first steps compile and fill the queues; the rate is measured after them.
 _WARMUP_STEPS = 3
 _COMPILING = "compiling"
 
-# How a person wants to read a metric, by the last part of its name; in the order of a line.
+# Format of a metric by the last component of its name, in the order of a line.
 _FORMATS: dict[str, Callable[[float], str]] = {
     "loss": lambda x: f"loss {x:.4f}",
     "top1": lambda x: f"top1 {x:.1%}",
@@ -32,7 +32,7 @@ _FORMATS: dict[str, Callable[[float], str]] = {
 
 
 def format_scalars(scalars: Mapping[str, SupportsFloat]) -> str:
-    """Write the metrics known here as `loss 0.8123  top1 71.2%  val: loss 0.9000  top1 70.0%`."""
+    """Format metrics with a format as `loss 0.8123  top1 71.2%  val: loss 0.9000  top1 70.0%`."""
     groups: dict[str, list[str]] = {}
     for key, write in {**_FORMATS, **_probes(scalars)}.items():
         for name, value in scalars.items():
@@ -47,24 +47,24 @@ def format_scalars(scalars: Mapping[str, SupportsFloat]) -> str:
 
 
 def _probes(scalars: Mapping[str, SupportsFloat]) -> dict[str, Callable[[float], str]]:
-    """Return how the accuracies of probes are written, by the last parts of their names."""
+    """Return formats of probe accuracies by the last component of their names."""
     last = {name.rpartition("/")[2] for name in scalars} - _FORMATS.keys()
     return {key: f"{key} {{:.1%}}".format for key in sorted(last) if is_accuracy(key)}
 
 
 class Pace:
-    """How fast steps go: only this process's, without the first ones, which compile."""
+    """Steps per second of this process, without the first steps, which compile."""
 
     def __init__(self, start_step: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._step = start_step
         self._warm_at = start_step + _WARMUP_STEPS
-        self._begin: tuple[float, int] | None = None  # time and step where counting began
-        self._window: tuple[float, int] | None = None  # and where the present window did
-        self._idle = 0.0  # seconds of the window in which nobody trained
+        self._begin: tuple[float, int] | None = None  # time and step where measuring began
+        self._window: tuple[float, int] | None = None  # and where the present window began
+        self._idle = 0.0  # seconds of the window not spent on training
 
     def advance(self, step: int) -> None:
-        """Note that `step` steps are done."""
+        """Record that `step` steps are done."""
         self._step = step
         if self._begin is None and step >= self._warm_at:
             self._begin = self._window = (self._clock(), step)
@@ -72,7 +72,7 @@ class Pace:
 
     @contextlib.contextmanager
     def idle(self) -> Iterator[None]:
-        """Leave the time inside out of the rate, but not out of the time that remains."""
+        """Exclude the time inside from the rate, but not from the time that remains."""
         start = self._clock()
         try:
             yield
@@ -92,7 +92,7 @@ class Pace:
         return (self._step - step) / seconds
 
     def remaining(self, total_steps: int) -> float | None:
-        """Return the seconds until `total_steps`, at the mean pace so far; None while unknown."""
+        """Return the seconds until `total_steps` at the mean rate so far; None while unknown."""
         if self._begin is None or self._step <= self._begin[1]:
             return None
         per_step = (self._clock() - self._begin[0]) / (self._step - self._begin[1])
@@ -122,7 +122,7 @@ class Progress:
         console = Console()
         if console.is_terminal and not self._quiet:
             width = len(f"{total_steps}/{total_steps}")
-            # Where the line is too long for the window, the metrics are cut, at their end.
+            # Metrics that do not fit the window are cut at the end.
             self._bar = Bar(
                 TextColumn(
                     "[bold]{task.completed}/{task.total}", table_column=Column(min_width=width)
@@ -156,7 +156,7 @@ class Progress:
             self._bar.stop()
 
     def advance(self, step: int) -> None:
-        """Note that `step` steps are done; cheap enough for every step."""
+        """Record that `step` steps are done; cheap enough for every step."""
         self._step = step
         self._pace.advance(step)
         if self._text == _COMPILING:
@@ -164,7 +164,7 @@ class Progress:
         self._refresh()
 
     def images_per_sec(self) -> float | None:
-        """Return images per second since the last call, pauses left out; None while unknown."""
+        """Return images per second since the last call without pauses; None while unknown."""
         rate = self._pace.steps_per_sec()
         return None if rate is None else rate * self._batch_size
 
@@ -193,7 +193,7 @@ class Progress:
 
     @contextlib.contextmanager
     def paused(self, doing: str) -> Iterator[None]:
-        """Do something else than training, such as "evaluating val"."""
+        """Show `doing`, such as "evaluating val", instead of the training metrics."""
         before, self._text = self._text, doing
         self._refresh()
         with self._pace.idle():

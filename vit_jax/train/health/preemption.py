@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Being told to stop: SIGTERM, Ctrl-C or a closed terminal end a run at a step boundary."""
+"""Requests to stop: SIGTERM, Ctrl-C or a closed terminal end a run at a step boundary."""
 
 import os
 import signal
@@ -10,17 +10,17 @@ from jax.experimental import multihost_utils
 
 from vit_jax import signals
 
-# Exit status of a run that was told to stop and can go on (EX_TEMPFAIL of sysexits.h).
+# Exit status of a run that was asked to stop and can continue (EX_TEMPFAIL of sysexits.h).
 INTERRUPTED = 75
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class Stop:
+class Preemption:
     """Context manager that remembers a signal; a second Ctrl-C ends the process at once.
 
     With several processes JAX's own preemption service takes SIGTERM and agrees on one step to stop
     at, since a host that stops alone leaves the others waiting in a collective; a closed terminal
-    (SIGHUP) and Ctrl-C count as SIGTERM. A run under `nohup`, which ignores SIGHUP, goes on.
+    (SIGHUP) and Ctrl-C count as SIGTERM. A run under `nohup`, which ignores SIGHUP, continues.
     """
 
     def __init__(self) -> None:
@@ -28,12 +28,12 @@ class Stop:
         self._previous: dict[signal.Signals, object] = {}
         self._terminated = False
 
-    def __enter__(self) -> "Stop":
+    def __enter__(self) -> "Preemption":
         if jax.process_count() == 1:
             self._previous = signals.heed(dict.fromkeys(_SIGNALS, self._remember))
         else:
-            told = (signal.SIGHUP, signal.SIGINT)
-            self._previous = signals.heed(dict.fromkeys(told, self._terminate))
+            asked = (signal.SIGHUP, signal.SIGINT)
+            self._previous = signals.heed(dict.fromkeys(asked, self._terminate))
         return self
 
     def __exit__(
@@ -61,7 +61,7 @@ class Stop:
         return f"stopped by {self.signal.name}" if self.signal else "stopped by a preemption notice"
 
     def requested(self, step: int) -> bool:
-        """Say whether the run should save and stop after `step`; the same answer on every host."""
+        """Return whether to save and stop after `step`; the same answer on every host."""
         if jax.process_count() > 1:
             return multihost_utils.reached_preemption_sync_point(step)
         return self.signal is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run of several processes, of which one is gone: the others end in one line."""
+"""When one process of a run is lost, the others end with one line."""
 
 import contextlib
 import os
@@ -13,9 +13,9 @@ import jax
 
 from vit_jax.errors import UserError
 
-# How the transports of collectives, and jax's coordination service, say that a peer is gone.
+# Words in the errors of the collectives' transports and of jax's coordination service.
 _LOST = re.compile(r"gloo|nccl|connection|UNAVAILABLE|DEADLINE_EXCEEDED|heartbeat", re.IGNORECASE)
-_LAST_WORDS = 5.0  # seconds
+_GRACE = 5.0  # seconds
 
 
 class LostProcess(UserError):
@@ -26,11 +26,7 @@ class LostProcess(UserError):
 
 @contextlib.contextmanager
 def other_processes() -> Iterator[None]:
-    """Say in one line that another process of the run is gone, where computing with it fails.
-
-    Raises:
-        LostProcess: in place of the error of the collective.
-    """
+    """Raise LostProcess, one line, in place of the error of a failed collective."""
     try:
         yield
     except (jax.errors.JaxRuntimeError, ValueError) as error:  # jit may raise either
@@ -45,7 +41,7 @@ def other_processes() -> Iterator[None]:
 
 def is_lost(error: BaseException) -> bool:
     """Return whether a collective failed because another process is gone."""
-    # A device without memory is no lost peer: to start again would end the same way.
+    # Out of memory is no lost peer: a restart would end the same way.
     return (
         jax.process_count() > 1
         and isinstance(error, jax.errors.JaxRuntimeError | ValueError)
@@ -55,13 +51,13 @@ def is_lost(error: BaseException) -> bool:
 
 
 def leave(status: int) -> NoReturn:
-    """End this process though others have not: jax's own end would wait for them, then abort.
+    """End this process without waiting for the others, as jax's own exit would, and then abort.
 
-    Those that process 0 leaves abort at once; it gives them time to say what happened to them.
+    The others abort when process 0 exits, so it first gives them time to print their errors.
     """
     try:
         if jax.process_index() == 0:
-            time.sleep(_LAST_WORDS)
+            time.sleep(_GRACE)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or never open
                 stream.flush()

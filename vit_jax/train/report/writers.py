@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where metrics go: a JSON-lines file always, TensorBoard and Weights & Biases when asked."""
+"""Writers of metrics: a JSON-lines file always, TensorBoard and Weights & Biases on request."""
 
 import contextlib
 import hashlib
@@ -21,27 +21,24 @@ from vit_jax.train import workdir as workdir_lib
 
 @runtime_checkable
 class MetricWriter(Protocol):
-    """Takes scalars by name, such as `train/loss`, at increasing steps."""
+    """Writes scalars by name, such as `train/loss`, at increasing steps."""
 
     def write(self, step: int, scalars: Mapping[str, SupportsFloat]) -> None:
         """Add the scalars of a step."""
-        ...
 
     def close(self) -> None:
         """Write what is left and release; nothing may be written after."""
-        ...
 
 
 class JsonlWriter:
-    """One line a call: `{"step": 50, "train/loss": 1.2, ...}`; a non-finite value is null."""
+    """Writes a line a call: `{"step": 50, "train/loss": 1.2, ...}`; a non-finite value is null."""
 
     def __init__(self, path: Path, *, step: int = 0) -> None:
-        """Open `path` for a run that continues after `step`, dropping all that came later."""
+        """Open `path` for a run that continues after `step`; drops later lines."""
         self._path = path
         _drop_after(path, step)
-        # What is repeated at the step where the run goes on: the evaluations that end a run.
-        self._again = step
-        # Not the times, which are of another process each time.
+        # At this step the final evaluations may repeat; times differ in each process.
+        self._resumed = step
         self._written = {
             name
             for row in read_jsonl(path)
@@ -52,9 +49,9 @@ class JsonlWriter:
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, step: int, scalars: Mapping[str, SupportsFloat]) -> None:
-        """Write the line out at once: a kill loses nothing."""
-        known = self._written if step == self._again else ()
-        values = {name: float(value) for name, value in scalars.items() if name not in known}
+        """Write and flush a line, so that a kill loses nothing."""
+        written = self._written if step == self._resumed else ()
+        values = {name: float(value) for name, value in scalars.items() if name not in written}
         if not values:
             return
         finite = {n: value if math.isfinite(value) else None for n, value in values.items()}
@@ -71,7 +68,7 @@ class JsonlWriter:
     def _named(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:  # a full disk does not say of which file
+        except OSError as error:  # a full disk does not name the file
             error.filename = str(self._path)
             raise
 
@@ -80,13 +77,13 @@ class TensorBoardWriter:
     """TensorBoard event files, through tensorboardX."""
 
     def __init__(self, directory: Path, *, step: int = 0) -> None:
-        """Open a new event file, at which TensorBoard forgets what came after `step`."""
-        with _hidden("torch"):  # which it imports where it is, seconds of a start, to log tensors
+        """Open a new event file, which makes TensorBoard drop events after `step`."""
+        with _hidden("torch"):  # tensorboardX imports it if installed, which takes seconds
             from tensorboardX import SummaryWriter
 
-        # TensorBoard reads files in the order of their names, which else have whole seconds only.
+        # TensorBoard reads files in the order of their names, which have whole seconds only.
         suffix = f".{time.time_ns()}"
-        # Its thread writes to disk every second: a kill loses no more.
+        # Its thread writes to disk every second, so that a kill loses no more.
         self._writer = SummaryWriter(
             str(directory), purge_step=step + 1, filename_suffix=suffix, flush_secs=1
         )
@@ -103,7 +100,7 @@ class TensorBoardWriter:
 
 @contextlib.contextmanager
 def _hidden(package: str) -> Iterator[None]:
-    """Let imports inside take a package that is not imported yet for one that is not installed."""
+    """Make imports inside fail for a package that is not yet imported."""
     if package in sys.modules:
         yield
         return
@@ -115,7 +112,7 @@ def _hidden(package: str) -> Iterator[None]:
 
 
 class WandbWriter:
-    """Weights & Biases; a workdir is one run there, however often it is resumed."""
+    """Writes to Weights & Biases; a workdir is one run there, however often it is resumed."""
 
     def __init__(self, project: str, directory: Path, *, run_config: Mapping[str, Any]) -> None:
         """Start or continue the run.
@@ -148,28 +145,27 @@ class WandbWriter:
         self._run.finish()
 
 
-class _Multi:
+class Writers:
+    """Writes to several writers, in order, or to none."""
+
     def __init__(self, writers: Sequence[MetricWriter]) -> None:
         self._writers = tuple(writers)
 
     def write(self, step: int, scalars: Mapping[str, SupportsFloat]) -> None:
+        """Write to each."""
         for writer in self._writers:
             writer.write(step, scalars)
 
     def close(self) -> None:
+        """Close each."""
         for writer in self._writers:
             writer.close()
-
-
-def multi(writers: Sequence[MetricWriter]) -> MetricWriter:
-    """Write to all of them, in order; to none, silently, if there are none."""
-    return _Multi(writers)
 
 
 def make_writer(
     cfg: LogConfig, workdir: Path, *, step: int = 0, run_config: Mapping[str, Any] | None = None
 ) -> MetricWriter:
-    """Open every writer that `cfg` asks for, for a run that continues after `step`.
+    """Open the writers that `cfg` names for a run that continues after `step`.
 
     Only process 0 of a run writes. `run_config` is shown by Weights & Biases.
 
@@ -177,21 +173,21 @@ def make_writer(
         UserError: `cfg` asks for wandb and it is not installed.
     """
     if jax.process_index() != 0:
-        return multi([])
+        return Writers(())
     workdir.mkdir(parents=True, exist_ok=True)
     writers: list[MetricWriter] = []
-    if cfg.wandb_project:  # first, as it may refuse
+    if cfg.wandb_project:  # first: it may raise
         writers.append(WandbWriter(cfg.wandb_project, workdir, run_config=run_config or {}))
     writers.append(JsonlWriter(workdir / workdir_lib.METRICS, step=step))
     if cfg.tensorboard:
         writers.append(TensorBoardWriter(workdir / workdir_lib.TENSORBOARD, step=step))
-    return multi(writers)
+    return Writers(writers)
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Read the whole lines of a metrics file; what a kill or a full disk tore is left out.
+    """Read a metrics file; lines cut off by a kill or a full disk are skipped.
 
-    A non-finite value is None. A file that does not exist holds nothing.
+    A non-finite value is None. A missing file has no rows.
     """
     if not path.exists():
         return []
@@ -207,7 +203,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def _drop_after(path: Path, step: int) -> None:
-    """Keep whole lines up to `step`."""
+    """Drop incomplete lines and lines after `step`."""
     if not path.exists():
         return
     kept = [json.dumps(row) + "\n" for row in read_jsonl(path) if row["step"] <= step]
