@@ -92,10 +92,9 @@ class Plan:
 
 
 def check(cfg: Config) -> None:
-    """Refuse what can be refused without data and devices, in one line that names the field.
+    """Check all that needs neither data nor devices; an error is one line that names the field.
 
-    Values written in another way than their fields have them, "map" for Pool.MAP or 64 for (64,),
-    are brought to that, in place.
+    Values in another form, "map" for Pool.MAP or 64 for (64,), are converted in place.
     """
     check_types(cfg)
     models.create(cfg.model)
@@ -116,11 +115,8 @@ def check(cfg: Config) -> None:
     if size % steps:
         raise UserError(f"accum_steps={steps} must divide data.batch_size={size}")
     if steps > 1 and not cfg.objective.splits_batch:
-        raise UserError(
-            f"accum_steps={steps} would cut the batch, whose examples "
-            f"{type(cfg.objective).__name__} compares with each other; set accum_steps=1, and use "
-            "mesh.fsdp or model.remat=full to save memory"
-        )
+        why = f"would cut the batch, whose examples {type(cfg.objective).__name__} compares"
+        raise UserError(f"accum_steps={steps} {why}; set 1, and mesh.fsdp or model.remat=full")
     init_config.validate(cfg.init)
     for name in cfg.evals:
         if not re.fullmatch(r"[a-z0-9_]+", name) or name in ("train", "perf"):
@@ -128,20 +124,20 @@ def check(cfg: Config) -> None:
         _check_eval(cfg.evals[name], name, cfg.objective)
     _check_checkpoint(cfg)
     faults.validate(cfg.faults)
-    # Durations are read once without knowing the data, so that a typo dies here.
+    # The durations are parsed without the data, so that a typo is found here.
     plan(cfg, num_examples=cfg.data.batch_size)
-    known = [axis for axis in sharding.BATCH_AXES if getattr(cfg.mesh, axis) > 0]
-    check_batch(cfg, math.prod(getattr(cfg.mesh, axis) for axis in known))
+    sizes = [getattr(cfg.mesh, axis) for axis in sharding.BATCH_AXES]
+    check_batch(cfg, math.prod(size for size in sizes if size > 0))
 
 
 def check_types(cfg: Config) -> None:
-    """Bring every value to its field's annotation, in place, and check its range (`conform`)."""
+    """Convert every value to its field's annotation, in place, and check its range (`conform`)."""
     _refuse_names(cfg, "")
     conform(cfg)
 
 
 def _refuse_names(node: Any, path: str) -> None:
-    """Refuse the name of a model where its config belongs, wherever a config holds a model."""
+    """Raise UserError for the name of a model in place of its config, wherever a model stands."""
     kinds = annotations(type(node))
     for field in dataclasses.fields(node):
         value = getattr(node, field.name)
@@ -152,31 +148,27 @@ def _refuse_names(node: Any, path: str) -> None:
 
 
 def _check_head(cfg: Config) -> None:
-    """Refuse a head that the objective does not train, or none for one that it does."""
-    if cfg.objective.uses_labels and cfg.model.num_classes == 0:
+    """Raise UserError for a head without labels, or labels without a head."""
+    count, objective = cfg.model.num_classes, type(cfg.objective).__name__
+    if cfg.objective.uses_labels and not count:
         raise UserError("model.num_classes=0 is a model without a head; set the number of classes")
-    if not cfg.objective.uses_labels and cfg.model.num_classes:
-        raise UserError(
-            f"{type(cfg.objective).__name__} trains no head; set model.num_classes=0, not "
-            f"{cfg.model.num_classes}"
-        )
+    if count and not cfg.objective.uses_labels:
+        raise UserError(f"{objective} trains no head; set model.num_classes=0, not {count}")
 
 
 def _check_eval(evaluation: EvalConfig, name: str, objective: ObjectiveConfig) -> None:
-    """Refuse an evaluation out of range, or one of logits that the objective does not train."""
-    if not evaluation.asks:
-        kinds = ", ".join(kind.__name__ for kind in EVALUATORS)
-        raise UserError(f"evals.{name} is a {type(evaluation).__name__}; take one of {kinds}")
-    if evaluation.asks == "logits" and objective.head_loss is None:
-        raise UserError(
-            f"evals.{name} classifies, and {type(objective).__name__} trains no head; take "
-            "LossEval, KNNEval, FewShotEval or LinearEval"
-        )
+    """Raise UserError for an invalid evaluation, or one of logits that no head is trained for."""
+    no_head = objective.head_loss is None
+    kinds = [each for each in EVALUATORS if not (no_head and each.predictor == "logits")]
+    if type(evaluation) not in kinds:
+        why = f", and {type(objective).__name__} trains no head" if no_head else ""
+        valid = ", ".join(kind.__name__ for kind in kinds)
+        raise UserError(f"evals.{name} is a {type(evaluation).__name__}{why}; choose {valid}")
     evaluation.check(f"evals.{name}")
 
 
 def _check_checkpoint(cfg: Config) -> None:
-    """Refuse a metric that no evaluation along the way measures."""
+    """Raise UserError for a metric that no evaluation during training measures."""
     keeping = cfg.checkpoint
     patience = f"checkpoint.patience={keeping.patience}"
     if keeping.patience and not keeping.keep_best:
@@ -193,24 +185,22 @@ def _check_checkpoint(cfg: Config) -> None:
     ranked = keeping.patience or (keeping.keep_best and keeping.metric and measured)
     if ranked and keeping.metric in periods and keeping.metric not in measured:
         name = keeping.metric.partition("/")[0].removesuffix("_ema")
-        raise UserError(
-            f"checkpoint.metric={keeping.metric!r} is measured only at the end; set "
-            f"evals.{name}.every, or choose {', '.join(measured)}"
-        )
+        others = f"evals.{name}.every, or choose {', '.join(measured)}"
+        raise UserError(f"checkpoint.metric={keeping.metric!r} is measured only last; set {others}")
     if ranked and keeping.metric not in measured:
         raise errors.unknown("checkpoint.metric", keeping.metric, measured)
 
 
-def check_batch(cfg: Config, parts: int) -> None:
-    """Refuse a batch that `parts` devices cannot share equally, or heads that cannot be split."""
-    micro = cfg.data.batch_size // cfg.accum_steps
-    if micro % parts:
-        near = max(round(cfg.data.batch_size / (parts * cfg.accum_steps)), 1)
-        fewer = max(n for n in range(1, parts) if micro % n == 0)
+def check_batch(cfg: Config, shards: int) -> None:
+    """Raise UserError for a batch, or heads, that the mesh cannot split; `shards` of the batch."""
+    size, steps = cfg.data.batch_size, cfg.accum_steps
+    micro = size // steps
+    if micro % shards:
+        near = max(round(size / (shards * steps)), 1) * shards * steps
+        fewer = max(n for n in range(1, shards) if micro % n == 0)
         raise UserError(
-            f"data.batch_size={cfg.data.batch_size} cannot be split over {parts} devices "
-            f"x accum_steps={cfg.accum_steps}; the nearest that can is "
-            f"{near * parts * cfg.accum_steps}, and this one can over {fewer}"
+            f"data.batch_size={size} cannot be split over {shards} devices x accum_steps={steps}; "
+            f"the nearest that can is {near}, and this one can over {fewer}"
         )
     heads = getattr(cfg.model, "num_heads", ())
     each = heads if isinstance(heads, tuple) else (heads,)  # Swin has a number for each stage
@@ -219,20 +209,19 @@ def check_batch(cfg: Config, parts: int) -> None:
 
 
 def check_kernel(cfg: Config) -> None:
-    """Refuse to train with a kernel of attention that what is traced for does not have.
+    """Raise UserError if the hardware lacks the kernel of `model.attention`.
 
-    Other uses of the model take XLA's attention there, which computes the same.
+    Only training checks it: elsewhere XLA's attention computes the same.
     """
     check_target(getattr(cfg.model, "attention", AttentionImpl.AUTO))
 
 
 def check_classes(cfg: Config, num_classes: int) -> None:
-    """Refuse a head whose width is not the dataset's number of classes."""
-    if cfg.objective.uses_labels and cfg.model.num_classes != num_classes:
-        raise UserError(
-            f"model.num_classes={cfg.model.num_classes}, but {cfg.data.name} has {num_classes} "
-            f"classes; add --config.model.num_classes={num_classes}"
-        )
+    """Raise UserError for a head whose width is not the dataset's number of classes."""
+    count, advice = cfg.model.num_classes, f"add --config.model.num_classes={num_classes}"
+    if cfg.objective.uses_labels and count != num_classes:
+        has = f"{cfg.data.name} has {num_classes} classes"
+        raise UserError(f"model.num_classes={count}, but {has}; {advice}")
 
 
 def plan(cfg: Config, num_examples: int) -> Plan:

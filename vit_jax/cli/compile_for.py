@@ -76,7 +76,7 @@ def _mesh(cfg: Config, top: topology.Topology) -> Mesh:
 
 
 def _eval_batch_size(cfg: Config, mesh: Mesh) -> int | None:
-    heads = [ev for ev in cfg.evals.values() if ev.asks == "logits"]
+    heads = [ev for ev in cfg.evals.values() if ev.predictor == "logits"]
     sizes = [ev.batch_size or cfg.data.batch_size for ev in heads]
     unit = sharding.batch_shards(mesh)
     return math.ceil(max(sizes) / unit) * unit if sizes else None

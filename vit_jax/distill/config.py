@@ -57,40 +57,28 @@ class TeacherConfig:
 
 
 def check(cfg: TeacherConfig, model: ModelConfig, data: DataConfig) -> None:
-    """Refuse a teacher that does not see what the student sees, or has other classes.
-
-    Raises:
-        UserError: naming the field.
-    """
+    """Raise UserError for a teacher of other images or classes than the student's."""
     _check_values(cfg)
     try:
         models.create(cfg.teacher)
     except UserError as error:
         raise UserError(f"{FIELD}.teacher: {error}") from None
     for key in ("dropout_rate", "attention_dropout_rate", "drop_path_rate"):
-        if getattr(cfg.teacher, key, 0):
-            raise UserError(
-                f"{FIELD}.teacher.{key}={getattr(cfg.teacher, key)} has no effect on a teacher, "
-                "which is run as evaluated; set it to 0.0"
-            )
+        if rate := getattr(cfg.teacher, key, 0):
+            why = "has no effect on a teacher, which is run as evaluated; set it to 0.0"
+            raise UserError(f"{FIELD}.teacher.{key}={rate} {why}")
     for key in ("num_classes", "channels"):
         theirs, ours = getattr(cfg.teacher, key), getattr(model, key)
         if theirs != ours:
-            raise UserError(
-                f"{FIELD}.teacher.{key}={theirs} must be the student's, model.{key}={ours}; "
-                f"choose another teacher, or train one on the same data"
-            )
+            must = f"must be the student's, model.{key}={ours}; choose or train another teacher"
+            raise UserError(f"{FIELD}.teacher.{key}={theirs} {must}")
     for key in ("mean", "std"):
-        if len(getattr(cfg, key)) not in (0, 1, model.channels):
-            raise UserError(
-                f"{FIELD}.{key}={getattr(cfg, key)} must be () (the student's), one value, or "
-                f"one for each of {model.channels} channels"
-            )
+        if len(values := getattr(cfg, key)) not in (0, 1, model.channels):
+            must = f"must hold 1 or {model.channels} values, or none for the student's"
+            raise UserError(f"{FIELD}.{key}={values} {must}")
     if cfg.alpha == 1 and getattr(model, "distilled", False):
-        raise UserError(
-            f"{FIELD}.alpha=1 would never train the class head of model.distilled; choose less, or "
-            "a model without a distillation token"
-        )
+        why = "would never train the class head of model.distilled; choose less, or distilled=False"
+        raise UserError(f"{FIELD}.alpha=1 {why}")
     if cfg.cache:
         check_unmixed(data, f", or {FIELD}.cache=''")
 
@@ -99,31 +87,16 @@ def _check_values(cfg: TeacherConfig) -> None:
     if cfg.kind is Distillation.HARD and cfg.temperature != 1:
         raise UserError("objective.distill.temperature has no effect on kind=hard; leave it at 1.0")
     if not cfg.weights and not cfg.cache:
-        raise UserError(
-            "objective.distill.weights is not set: whose guesses are to be learned? Give "
-            "npz:FILE, timm:FILE or ckpt:DIR (or objective.distill.cache)"
-        )
+        valid = f"npz:FILE, timm:FILE or ckpt:DIR (or {FIELD}.cache)"
+        raise UserError(f"{FIELD}.weights is not set; give the teacher's: {valid}")
     if cfg.ema and not cfg.weights.startswith("ckpt:"):
-        raise UserError(
-            "objective.distill.ema chooses within a run's checkpoint; set "
-            "objective.distill.weights=ckpt:DIR"
-        )
+        raise UserError(f"{FIELD}.ema needs the checkpoint of a run; set {FIELD}.weights=ckpt:DIR")
 
 
 def check_unmixed(data: DataConfig, otherwise: str = "") -> None:
-    """Refuse images of which no logits are cached, since others are in them.
-
-    Raises:
-        UserError: naming the fields, and what can be done `otherwise`.
-    """
-    found = {
-        "data.mix.mixup_alpha": data.mix.mixup_alpha,
-        "data.mix.cutmix_alpha": data.mix.cutmix_alpha,
-        "data.erasing_prob": data.erasing_prob,
-    }
-    wanted = [f"{key}=0" for key, value in found.items() if value]
-    if wanted:
-        raise UserError(
-            "cached logits are of images that are not mixed and not erased: set "
-            f"{' and '.join(wanted)}{otherwise}"
-        )
+    """Raise UserError for mixed or erased images, whose logits cannot be cached."""
+    found = {f"data.mix.{key}": getattr(data.mix, key) for key in ("mixup_alpha", "cutmix_alpha")}
+    found["data.erasing_prob"] = data.erasing_prob
+    if wanted := " and ".join(f"{key}=0" for key, value in found.items() if value):
+        why = "cached logits are of images that are not mixed and not erased"
+        raise UserError(f"{why}: set {wanted}{otherwise}")

@@ -30,7 +30,7 @@ class EvalConfig:
         transform: what happens to each image.
     """
 
-    asks: ClassVar[str] = ""  # the predictor of the objective that it calls
+    predictor: ClassVar[str] = ""  # which of the predictors of the objective it calls
 
     split: str = "val"
     every: str = ""
@@ -72,7 +72,7 @@ class ClassifyEval(EvalConfig):
         report: write the per-class table and the confusion matrix at the end of the run.
     """
 
-    asks: ClassVar[str] = "logits"
+    predictor: ClassVar[str] = "logits"
 
     report: bool = False
 
@@ -86,7 +86,7 @@ class ClassifyEval(EvalConfig):
 class LossEval(EvalConfig):
     """The objective's own loss on images that it was not trained on."""
 
-    asks: ClassVar[str] = "loss"
+    predictor: ClassVar[str] = "loss"
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ class ProbeEval(EvalConfig):
         train_split: of the same dataset; a slice of it, "train[:10%]", takes less time.
     """
 
-    asks: ClassVar[str] = "features"
+    predictor: ClassVar[str] = "features"
 
     train_split: str = "train"
 

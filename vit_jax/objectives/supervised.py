@@ -43,33 +43,22 @@ class SupervisedConfig(ObjectiveConfig):
         return self.loss
 
     def check(self, model: ModelConfig, data: DataConfig) -> None:
-        """Refuse values that do not go together, or cannot act on this model and these images.
-
-        Raises:
-            UserError: naming the field.
-        """
+        """Raise UserError for values that exclude each other or have no effect."""
         if self.binarize and self.loss is Loss.SOFTMAX:
-            raise UserError(
-                "objective.binarize makes targets that are no distribution over the classes; set "
-                "objective.loss=bce, or sigmoid"
-            )
+            why = "makes targets that are no distribution over the classes"
+            raise UserError(f"objective.binarize {why}; set objective.loss=bce, or sigmoid")
         if self.binarize and self.label_smoothing:
-            raise UserError(
-                f"objective.binarize with objective.label_smoothing={self.label_smoothing} would "
-                "make every class a target, since smoothing leaves none at 0; set "
-                "label_smoothing=0.0"
+            why = (
+                f"with objective.label_smoothing={self.label_smoothing} makes every class a target"
             )
+            raise UserError(f"objective.binarize {why}; set label_smoothing=0.0")
         if self.binarize and not is_on(data.mix):
-            raise UserError(
-                "objective.binarize has no effect on images that are not mixed; set "
-                "data.mix.mixup_alpha or data.mix.cutmix_alpha, or leave it"
-            )
+            advice = "set data.mix.mixup_alpha or data.mix.cutmix_alpha, or leave it"
+            raise UserError(f"objective.binarize has no effect on images not mixed; {advice}")
         for name in ("dropout_rate", "attention_dropout_rate", "drop_path_rate"):
             if not self.train_mode and getattr(model, name, 0):
-                raise UserError(
-                    f"model.{name}={getattr(model, name)} has no effect with "
-                    "objective.train_mode=False, which trains the model as evaluated; set it to 0.0"
-                )
+                why = "has no effect with objective.train_mode=False; set it to 0.0"
+                raise UserError(f"model.{name}={getattr(model, name)} {why}")
 
 
 @dataclasses.dataclass(frozen=True)

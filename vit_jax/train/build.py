@@ -162,7 +162,7 @@ def open_evals(cfg: Config, train: data.Source) -> dict[str, dict[str, data.Sour
     sources = {name: evals.open_splits(ev, cfg.data) for name, ev in cfg.evals.items()}
     for name, splits in sources.items():
         source = splits[""]
-        if cfg.evals[name].asks == "logits" and source.class_names != train.class_names:
+        if cfg.evals[name].predictor == "logits" and source.class_names != train.class_names:
             here, there = len(source.class_names), len(train.class_names)
             pairs = zip(source.class_names, train.class_names, strict=False)
             differs = next((f": {a!r} is not {b!r}" for a, b in pairs if a != b), "")
