@@ -16,7 +16,7 @@ from configs import vit_mu_digits
 from vit_jax import data, models
 from vit_jax.cli import evaluate
 from vit_jax.errors import UserError
-from vit_jax.evals.meter import Meter
+from vit_jax.evals.pass_progress import PassProgress
 from vit_jax.inference import describe, load
 from vit_jax.inference.evaluate import check_sizes, open_target
 from vit_jax.models import MixerConfig, SwinConfig, ViTConfig
@@ -262,7 +262,7 @@ def test_a_published_file_needs_a_dataset_of_its_classes(capsys):
 
 def test_the_meter_speaks_seldom_in_a_log(capsys):
     times = iter([0.0, 5.0, 8.0, 11.0, 12.0, 30.0])
-    meter = Meter(1000, "evaluating", clock=lambda: next(times))
+    meter = PassProgress(1000, "evaluating", clock=lambda: next(times))
     for _ in range(5):  # at 5, 8, 11, 12 and 30 seconds
         meter.advance(100)
     meter.close()

@@ -227,7 +227,7 @@ def test_splits_that_no_probe_can_use():
 
 
 def test_result():
-    result = probes.Result(method="knn", settings={"k": 1}, top1=(0.5, 0.7), num_test=100)
+    result = probes.Score(method="knn", settings={"k": 1}, top1=(0.5, 0.7), num_test=100)
     assert result.mean == pytest.approx(0.6)
     assert result.deviation == pytest.approx(np.std([0.5, 0.7], ddof=1))
     # Wilson's interval of 60 in 100, as R's prop.test(60, 100, correct=FALSE) has it.

@@ -76,7 +76,7 @@ def estimate(
         batch: the global batch, leading axis B.
         frozen: what the loss takes besides the trained parameters, or None.
         axis_sizes: of the mesh; `data` and `fsdp` cut the batch into parts.
-        num_microbatches: number of pieces a device takes its part in.
+        num_microbatches: number of micro-batches of a step.
         uphill: a second gradient is taken at other parameters (SAM).
         compute_bytes: of a value that the model computes with.
         reduce_bytes: of a value in which gradients are summed.

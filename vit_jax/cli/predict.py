@@ -18,7 +18,7 @@ from vit_jax.cli import model_options, options
 from vit_jax.cli.model_options import ModelOptions
 from vit_jax.cli.options import flag
 from vit_jax.errors import UserError, shown
-from vit_jax.evals.meter import Meter
+from vit_jax.evals.pass_progress import PassProgress
 from vit_jax.inference.images import expand
 from vit_jax.inference.prediction import Result, stream
 from vit_jax.inference.trained import Trained, read_weights
@@ -87,7 +87,7 @@ def predict(given: Predict, found: Trained) -> int:
         files.refused(f"--out={out}" if out else "stdout"),
     ):
         # On a terminal, the results themselves are the progress.
-        meter = Meter(len(images), "predicting", live=not sink.isatty())
+        meter = PassProgress(len(images), "predicting", live=not sink.isatty())
         sink.write(head)
         for results in batches:
             for result in results:

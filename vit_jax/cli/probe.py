@@ -16,7 +16,7 @@ from vit_jax.cli.options import flag
 from vit_jax.errors import UserError
 from vit_jax.evals import knn, probes
 from vit_jax.evals.features import FeatureSet
-from vit_jax.evals.probes import Result
+from vit_jax.evals.probes import Score
 from vit_jax.inference import probing
 from vit_jax.inference.images import expand
 from vit_jax.inference.trained import Trained, changes, read_weights, title
@@ -183,7 +183,7 @@ def _check_sources(given: Probe, sources: Sequence[data.Source]) -> None:
             files.check_file(file, f"--{name}", force=given.force, suffix=suffix)
 
 
-def _table(results: Sequence[Result]) -> list[str]:
+def _table(results: Sequence[Score]) -> list[str]:
     """Lay out a line a result; the temperature, which all share, is in the JSON alone."""
     rows = []
     for result in results:
@@ -199,7 +199,7 @@ def _table(results: Sequence[Result]) -> list[str]:
     return align(header, rows, right=(3,))
 
 
-def _draw(results: Sequence[Result], train: FeatureSet, test: FeatureSet) -> bytes:
+def _draw(results: Sequence[Score], train: FeatureSet, test: FeatureSet) -> bytes:
     """Draw the few-shot results against the shots, a line for each kind of features and l2."""
     found = [result for result in results if result.method == "fewshot"]
     several = len({result.settings["l2"] for result in found}) > 1

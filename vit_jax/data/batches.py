@@ -21,7 +21,7 @@ from vit_jax.errors import DataError, UserError
 
 _Vary = Callable[[Any], Pixels]
 
-# What of the message about a broken example comes with its batch, in bytes.
+# Bytes of the message about an unreadable example in its batch.
 _REASON = 200
 
 
@@ -48,11 +48,11 @@ class Batches:
         max_broken: int = 0,
         fill: tuple[int, ...] = (128,),
     ) -> None:
-        """Take the views, the source's other `fields`, and which `rows` of each batch to make.
+        """Prepare batches of the views and the source's other `fields`, only `rows` of each.
 
         `seed` None is one pass in the stored order, the last batch padded. With `max_broken` above
-        0 a broken example is replaced by the next one that can be read, in its own place of the
-        stream: so the batch is still a function of (seed, step).
+        0 the next readable example replaces an unreadable one at its position of the stream, so
+        that the batch is still a function of (seed, step).
         """
         self._source = source
         self._views = views
@@ -174,7 +174,7 @@ class Batches:
     def _replace(
         self, batch: Batch, row: int, example: int, position: np.ndarray, error: DataError
     ) -> None:
-        """Put the next example that can be read in place of a broken one, and note it.
+        """Replace an unreadable example by the next readable one, and mark the row.
 
         Raises:
             DataError: none may be replaced, or more than that in a row are broken.
@@ -188,7 +188,7 @@ class Batches:
         tries = min(self._max_broken, count - 1)
         for step in range(1, tries + 1):
             other = (example + step) % count
-            # All that is drawn is the place's: anew, as the broken one may have used a part of it.
+            # The draws depend on the position: draw anew, since the unreadable one may have drawn.
             (varies,) = self._variations(position)
             try:
                 self._put(batch, row, other, varies)

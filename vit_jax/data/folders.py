@@ -87,7 +87,7 @@ def _open(root: Path, split: str) -> FolderSource:
     _check_spelling(where, classes)
     union = tuple(sorted(set().union(*classes.values())))
     split = re.sub(r"\bvalidation\b", "val", split)
-    wanted = {part.split("[")[0].strip() for part in split.split("+")}
+    wanted = {name.split("[")[0].strip() for name in split.split("+")}
     files = {
         name: _files(root, name, classes[name], layout) if name in wanted else [] for name in splits
     }

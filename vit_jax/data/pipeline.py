@@ -51,8 +51,8 @@ def train_batches(
     Returns:
         Batches: each view, uint8 (b, H, W, C) or (b, count, H, W, C); each field, as label int32
         (b,) or multi-hot uint8 (b, K); index int32 (b,), the example's number in the source; broken
-        int32 (b,), the number of the example in whose place it is, else -1, and reason (b,) bytes,
-        what is wrong with that one; b is the number of `rows`.
+        int32 (b,), the index of the unreadable example that it replaces, else -1; reason (b,)
+        bytes, the error of that one; b is the number of `rows`.
 
     Raises:
         UserError: the batch cannot be divided evenly.

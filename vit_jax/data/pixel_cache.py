@@ -18,7 +18,7 @@ class Decoded(NamedTuple):
     Attributes:
         images: of each transform, as it was decoded or, where `viewed`, after `view`.
         viewed: which of the two.
-        fields: what else the source says of it.
+        fields: the source's other fields.
     """
 
     images: tuple[Loaded, ...]
@@ -63,6 +63,6 @@ class PixelCache:
 
 
 def _own(image: Loaded) -> np.ndarray:
-    kept = np.array(image)  # a part would hold the whole
+    kept = np.array(image)  # a view would keep the whole array
     kept.flags.writeable = False
     return kept

@@ -53,7 +53,7 @@ class TfdsSource(Labelled):
     def read(self, index: int) -> Example:
         """Return an example's encoded image and its label.
 
-        A label of -1 is TFDS's way to say that there is none, for those who need none.
+        TFDS marks a missing label by -1, for users who need none.
 
         Raises:
             DataError: a record that is cut or damaged, or a label that is none of the classes.

@@ -33,7 +33,7 @@ class Source(Protocol):
         class_names: the name of each class id.
         num_classes: K.
         multi_label: whether a label is a multi-hot vector instead of a class id.
-        labels: the class id of every example, where they are known without reading the examples.
+        labels: the class id of every example, if available without reading the examples.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Source(Protocol):
 
     @property
     def labels(self) -> Int32[np.ndarray, " M"] | None:
-        """The class id of every example, where they are known without reading the examples."""
+        """The class id of every example, if available without reading the examples."""
         ...
 
     @property
@@ -89,11 +89,11 @@ class Labelled:
         return {"label": jax.ShapeDtypeStruct((), np.int32)}
 
 
-def digest_of(parts: Iterable[bytes]) -> str:
+def digest_of(pieces: Iterable[bytes]) -> str:
     """Return 16 hex digits of some texts, in any order."""
     found = hashlib.sha256()
-    for part in sorted(parts):
-        found.update(part + b"\0")
+    for piece in sorted(pieces):
+        found.update(piece + b"\0")
     return found.hexdigest()[:16]
 
 
@@ -182,7 +182,7 @@ class ClassSubset(Labelled):
 def select_classes(source: Source, classes: tuple[int, ...], *, cache: bool) -> Source:
     """Keep the examples of the classes with these ids; classes[k] becomes class k.
 
-    Where the source knows no labels, every example is read once, without decoding its image.
+    If the source lists no labels, every example is read once, without decoding its image.
 
     Args:
         source: of one label per image.
@@ -248,7 +248,7 @@ def absolute_slices(split: str, sizes: dict[str, int], where: str) -> list[tuple
     import tensorflow_datasets as tfds  # late: it takes half a second, and not every run needs it
 
     infos = {key: types.SimpleNamespace(num_examples=size) for key, size in sizes.items()}
-    bases = [part.split("[")[0].strip() for part in split.split("+")]
+    bases = [name.split("[")[0].strip() for name in split.split("+")]
     for base in bases:
         if base not in infos:
             raise SplitError(str(unknown(f"split of {where}", base, infos)).rstrip("."))

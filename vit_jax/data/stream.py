@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which example comes when, and the generator each one is augmented with: functions of the seed.
+"""The order of examples and the random generator of each, both functions of the seed.
 
-Both rest on Philox (Salmon et al. 2011), a counter-based generator: any place of its stream is
-reached at once.
+Both use Philox (Salmon et al. 2011), a counter-based generator with random access to its stream.
 """
 
 import functools
@@ -22,14 +21,14 @@ _GROWTH = np.array([[0xBB67AE8584CAA73B], [0x9E3779B97F4A7C15]], np.uint64)
 _ROUNDS = 10
 _LOW, _HALF = np.uint64(2**32 - 1), np.uint64(32)
 
-# lru_cache lets threads that miss at the same time all compute; an order is worth waiting for.
+# With lru_cache alone, threads that miss at the same time would all compute the order.
 _order_lock = threading.Lock()
 
 
 def epoch_order(num_examples: int, seed: int, epoch: int) -> Int32[np.ndarray, " num_examples"]:
     """Return the order of one epoch, a permutation that depends on (seed, epoch) alone.
 
-    It sorts raw Philox words, whose values NumPy guarantees for ever (NEP 19), and is uniform.
+    It sorts raw Philox words, whose values NumPy guarantees (NEP 19), and is uniform.
     Grain's own index shuffle is not: at 50,000 examples, neighbours correlate at 8 to 27 standard
     errors, and epoch e + 1 of seed s is epoch e of seed s + 1.
     """
@@ -48,15 +47,15 @@ def stream_indices(
 ) -> Int32[np.ndarray, " n"]:
     """Return which example is at each position (in ascending order) of the stream.
 
-    With `repeats` each example of an epoch's order comes that often in a row. The epoch stays as
-    long as it is, so only the order's first 1 / repeats are in it (the published RASampler).
+    With `repeats` each example of an epoch's order comes that often in a row. The length of an
+    epoch stays, so that it has only the order's first 1 / repeats (the published RASampler).
     With `seed` None the stream is one pass in the stored order, and -1 beyond its end.
     """
     if seed is None:
         return np.where(positions < num_examples, positions, -1).astype(np.int32)
-    epochs, places = positions // num_examples, positions % num_examples
+    epochs, offsets = positions // num_examples, positions % num_examples
     orders = [
-        epoch_order(num_examples, seed, epoch)[places[epochs == epoch] // repeats]
+        epoch_order(num_examples, seed, epoch)[offsets[epochs == epoch] // repeats]
         for epoch in range(int(epochs[0]), int(epochs[-1]) + 1)
     ]
     return np.concatenate(orders)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One example's way from encoded bytes to the model's input pixels, as `TransformConfig` says."""
+"""From encoded bytes to the model's input pixels, by `TransformConfig`."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ _PLAIN_CROPS = (Crop.NONE, Crop.RESIZE, Crop.CENTER, Crop.SQUASH_CENTER)
 # These average over all the pixels that an output pixel stands for; the others skip some.
 _AVERAGING = (Resize.BILINEAR_ANTIALIAS, Resize.BICUBIC, Resize.AREA)
 
-# Pixels (h, w, C), or the bytes of a JPEG of which only a part may have to be decoded.
+# Pixels (h, w, C), or the bytes of a JPEG that may be decoded in part.
 Loaded: TypeAlias = np.ndarray | bytes
 Pixels: TypeAlias = UInt8[np.ndarray, "H W C"]
 # Whether an image is mirrored, and the matrix of `ops.warp`.
@@ -129,12 +129,12 @@ class Transform:
         if self.cfg.crop in _BOXES and not self.exact:
             size = jpeg_size(data)
             if size is not None:
-                check_size(*size)  # whichever part is wanted
+                check_size(*size)  # whichever box is cut
                 return data
         return decode(data, self.channels, exact=self.exact)
 
     def view(self, image: Loaded) -> Loaded:
-        """Do the part of the crop that draws nothing.
+        """Apply the deterministic steps of the crop.
 
         Raises:
             UserError: the crop is "none" and the image has another size.
@@ -170,7 +170,7 @@ class Transform:
         return image
 
     def _motions(self, drawn: Float[np.ndarray, "n count"]) -> Iterator[Motion]:
-        """Say of each image whether it is mirrored, and by which matrix it is then warped."""
+        """Yield for each image whether to mirror it, and the matrix to warp it by."""
         cfg = self.cfg
         flips = drawn[:, 0] < 0.5 if cfg.flip else np.zeros(len(drawn), bool)
         if not self._affine:
@@ -198,24 +198,24 @@ class Transform:
         if not isinstance(image, bytes):
             box = sample(rng, image.shape[0], image.shape[1], area, aspect)
             return ops.crop_resize(image, box, size, cfg.resize)
-        known = jpeg_size(image)
-        assert known is not None  # `load` has looked
-        box = sample(rng, *known, area, aspect)
+        full = jpeg_size(image)
+        assert full is not None  # `load` has checked
+        box = sample(rng, *full, area, aspect)
         # An antialiased resize averages pixels anyway, so libjpeg may average 2x2 of them (or 4x4,
         # 8x8) in the inverse DCT, for less work, as long as it leaves twice what is needed: then
         # rounding the box moves it by a quarter of an output pixel at most. A resize that skips
         # pixels instead must skip the ones it always did.
         needed = (
-            math.ceil(2 * known[0] * size[0] / box.height),
-            math.ceil(2 * known[1] * size[1] / box.width),
+            math.ceil(2 * full[0] * size[0] / box.height),
+            math.ceil(2 * full[1] * size[1] / box.width),
         )
-        spare = all(2 * least <= side + 1 for least, side in zip(needed, known, strict=True))
+        spare = all(2 * least <= side + 1 for least, side in zip(needed, full, strict=True))
         if cfg.resize not in _AVERAGING or not spare:
             image = decode(image, self.channels, exact=False, num_rows=box.top + box.height)
             return ops.crop_resize(image, box, size, cfg.resize)
         image = decode(image, self.channels, exact=False, min_size=needed)
-        if image.shape[:2] != known:
-            y, x = image.shape[0] / known[0], image.shape[1] / known[1]
+        if image.shape[:2] != full:
+            y, x = image.shape[0] / full[0], image.shape[1] / full[1]
             top, left = round(box.top * y), round(box.left * x)
             bottom, right = round((box.top + box.height) * y), round((box.left + box.width) * x)
             box = ops.Box(top, left, bottom - top, right - left)

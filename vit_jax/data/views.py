@@ -28,7 +28,7 @@ class View:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one example's images."""
+        """The shape of one example's images."""
         several = () if self.count == 1 else (self.count,)
         return (*several, *self.size, self.channels)
 

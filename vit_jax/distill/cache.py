@@ -24,7 +24,7 @@ from vit_jax.distill.config import FIELD
 from vit_jax.distill.logits import INDEX, LOGITS, REST, TOP
 from vit_jax.errors import UserError
 
-RECORD = "cache.json"  # the file that says what a directory of logits holds
+RECORD = "cache.json"  # describes the logits of a directory
 WEIGHTS = f"the digest of {FIELD}.weights"  # a key of `LogitCache.stream`
 _FORMAT = 2
 _BLOCK = 2**22  # bytes in memory of a file that is read whole
@@ -47,19 +47,19 @@ def row_bytes(arrays: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class LogitCache:
-    """A directory of logits: a file an array, and a record of what they are.
+    """A directory of logits: a file for each array, and a description in cache.json.
 
     Attributes:
-        place: the directory.
+        path: the directory.
         stream: what they depend on, by field.
         top_k: how many of each row are kept; 0 is all.
         num_classes: of the teacher.
-        temperature: at which the rest of a row is summed up, where not all is kept.
-        pieces: of the positions written, from 0 on, in the order in which they were noted: where
-            each one ends ("stop"), and the CRC-32 of its rows, by array.
+        temperature: of the sum over the logits of a row that are not kept.
+        pieces: ranges of positions in the order of writing, from 0 on: the end of each ("stop"),
+            and the CRC-32 of its rows, by array.
     """
 
-    place: Path
+    path: Path
     stream: dict[str, Any]
     top_k: int
     num_classes: int
@@ -68,7 +68,7 @@ class LogitCache:
 
     @property
     def done(self) -> int:
-        """How many positions are written, from 0 on."""
+        """The number of positions written, from 0 on."""
         return self.pieces[-1]["stop"] if self.pieces else 0
 
     @property
@@ -84,11 +84,11 @@ class LogitCache:
     def rows(self, positions: np.ndarray) -> Rows:
         """Read the rows of positions [n] in ascending order, a run of neighbours at a time."""
         if positions[-1] >= self.done:
-            raise ValueError(f"{self.place} ends at {self.done}, before position {positions[-1]}")
+            raise ValueError(f"{self.path} ends at {self.done}, before position {positions[-1]}")
         runs = np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1)
         found = {}
         for key, (dtype, shape) in self.arrays.items():
-            # Opened anew each time: a map kept open would count every page that it ever touched.
+            # Mapped anew each time: an open map counts every page that it ever touched as memory.
             array = self._map(key, dtype, shape)
             found[key] = np.concatenate([np.asarray(array[run[0] : run[-1] + 1]) for run in runs])
         return found
@@ -98,10 +98,10 @@ class LogitCache:
 
     def file(self, key: str) -> Path:
         """Return the path of one array."""
-        return self.place / f"{key}.bin"
+        return self.path / f"{key}.bin"
 
     def reserve(self, positions: int) -> None:
-        """Take the disk space of `positions` rows, so that a full disk shows now.
+        """Reserve the disk space of `positions` rows, so that a full disk is found now.
 
         Raises:
             UserError: there is no room, or no right to write.
@@ -110,12 +110,12 @@ class LogitCache:
             for key, (dtype, shape) in self.arrays.items():
                 size = positions * dtype.itemsize * math.prod(shape)
                 with open(self.file(key), "ab") as file:
-                    # Also where the file is as long already: it may have holes.
+                    # Even if the file is long enough: it may have holes.
                     if size and hasattr(os, "posix_fallocate"):
                         os.posix_fallocate(file.fileno(), 0, size)
 
     def write(self, start: int, rows: Mapping[str, np.ndarray]) -> None:
-        """Write the rows from position `start` on; they count once `finish` has noted them.
+        """Write the rows from position `start` on; they count once `finish` has committed them.
 
         Raises:
             UserError: a full disk, or logits beyond float16.
@@ -132,28 +132,28 @@ class LogitCache:
                     file.write(np.ascontiguousarray(rows[key], dtype).tobytes())
 
     def finish(self, done: int) -> "LogitCache":
-        """Note, once they are on the disk, that `done` positions are written."""
+        """Sync the files and commit that `done` positions are written."""
         piece = {"stop": done}
         with self._writing():
             for key in self.arrays:
                 files.sync(self.file(key))
                 piece[key] = self._checksum(key, self.done, done)
-            noted = dataclasses.replace(self, pieces=[*self.pieces, piece])
+            committed = dataclasses.replace(self, pieces=[*self.pieces, piece])
             keys = ("stream", "top_k", "num_classes", "temperature", "pieces")
-            tree = {key: getattr(noted, key) for key in keys}
+            tree = {key: getattr(committed, key) for key in keys}
             text = json.dumps({"format": _FORMAT, **tree}, indent=1) + "\n"
-            files.write(self.place / RECORD, text)
-        return noted
+            files.write(self.path / RECORD, text)
+        return committed
 
     def check_rows(self, positions: int) -> None:
         """Compare the first `positions` rows, on the disk, with their checksums.
 
         Raises:
-            UserError: what was written is no longer there.
+            UserError: the rows are damaged.
         """
         if jax.process_index() == 0:
             size = format_bytes(positions * row_bytes(self.arrays))
-            print(f"comparing {size} in {self.place} with their checksums", flush=True)
+            print(f"comparing {size} in {self.path} with their checksums", flush=True)
         start = 0
         for piece in self.pieces:
             stop = piece["stop"]
@@ -182,7 +182,7 @@ class LogitCache:
         return checksum
 
     def _writing(self) -> contextlib.AbstractContextManager[None]:
-        return files.refused(f"cannot write to {self.place}", "; the same command continues")
+        return files.refused(f"cannot write to {self.path}", "; the same command continues")
 
 
 def read(directory: str | Path) -> LogitCache:
@@ -191,19 +191,19 @@ def read(directory: str | Path) -> LogitCache:
     Raises:
         UserError: it is not there, or damaged.
     """
-    place = Path(directory).expanduser()
+    path = Path(directory).expanduser()
     try:
-        tree = json.loads((place / RECORD).read_text())
+        tree = json.loads((path / RECORD).read_text())
     except FileNotFoundError:
         raise UserError(
             f"{FIELD}.cache={str(directory)!r} holds no cached logits; write them first: "
             f"python -m vit_jax cache_teacher --config=FILE --out={directory}"
         ) from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{place / RECORD} cannot be read: {error}") from None
+        raise UserError(f"{path / RECORD} cannot be read: {error}") from None
     if tree.pop("format", None) != _FORMAT:
-        raise UserError(f"{place} was written by another version; write it in another directory")
-    cache = LogitCache(place=place, **tree)
+        raise UserError(f"{path} was written by another version; write it in another directory")
+    cache = LogitCache(path=path, **tree)
     for key, (dtype, shape) in cache.arrays.items():
         size = cache.done * dtype.itemsize * math.prod(shape)
         if not cache.file(key).is_file() or cache.file(key).stat().st_size < size:

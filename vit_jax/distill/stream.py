@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training stream that cached logits are of: two runs share a cache where it is the same."""
+"""The identity of the training stream of cached logits: runs with the same share a cache."""
 
 import dataclasses
 import json
@@ -66,7 +66,7 @@ class Stream:
 
 
 def _defaults(wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what fields that a cache of an earlier version lacks were at: their defaults."""
+    """Return the defaults of fields that a cache of an earlier version lacks."""
     teacher = fields.plain(models.from_json({"family": wanted[_FAMILY]}))
     tree = {"data": fields.plain(DataConfig()), "objective": {"distill": {"teacher": teacher}}}
     return {
@@ -76,11 +76,7 @@ def _defaults(wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_stream(cache: LogitCache, wanted: Mapping[str, Any]) -> None:
-    """Refuse a cache of another stream or teacher than `wanted`, an `identity`.
-
-    Raises:
-        UserError: with the first fields that differ.
-    """
+    """Raise UserError, with the first differences, if `wanted` is not the cache's identity."""
     defaults = _defaults(wanted) if wanted.keys() - cache.stream.keys() else {}
     there = {**{key: defaults[key] for key in wanted if key in defaults}, **cache.stream}
     lines = [
@@ -91,36 +87,28 @@ def check_stream(cache: LogitCache, wanted: Mapping[str, Any]) -> None:
     if lines:
         more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
         raise UserError(
-            f"{cache.place} holds logits of another stream or teacher: {'; '.join(lines[:3])}"
+            f"{cache.path} holds logits of another stream or teacher: {'; '.join(lines[:3])}"
             f"{more}; write a cache of this one in another directory"
         )
 
 
 def check_temperature(cache: LogitCache, cfg: TeacherConfig) -> None:
-    """Refuse the largest logits with the rest summed up at another temperature.
-
-    Raises:
-        UserError: with both temperatures.
-    """
+    """Raise UserError if the logits not kept were summed at another temperature."""
     soft = cfg.kind is not Distillation.HARD  # which needs the first guess alone
     if cache.top_k and soft and cache.temperature != cfg.temperature:
         raise UserError(
-            f"{cache.place} holds --top_k={cache.top_k} logits for temperature "
+            f"{cache.path} holds --top_k={cache.top_k} logits for temperature "
             f"{cache.temperature:g}, not for objective.distill.temperature={cfg.temperature:g}; "
             "write a cache at this one, or one of all logits, in another directory"
         )
 
 
 def check_length(cache: LogitCache, positions: int) -> None:
-    """Refuse a cache that ends before the run does.
-
-    Raises:
-        UserError: with both lengths.
-    """
+    """Raise UserError, with both lengths, for a cache that ends before the run."""
     if cache.done < positions:
         top_k = f" --top_k={cache.top_k}" if cache.top_k else ""
         raise UserError(
-            f"{FIELD}.cache={str(cache.place)!r} holds {cache.done:,} of the {positions:,} "
+            f"{FIELD}.cache={str(cache.path)!r} holds {cache.done:,} of the {positions:,} "
             "positions of this duration; go on with this config: python -m vit_jax cache_teacher "
-            f"--config=FILE --out={cache.place}{top_k}"
+            f"--config=FILE --out={cache.path}{top_k}"
         )

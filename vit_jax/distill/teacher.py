@@ -107,7 +107,7 @@ def verify(cache: LogitCache, stream: Stream, variables: PyTree, start: int) -> 
     """
     stop = min(start + ROWS, cache.done)
     images = _images(stream, start, stop)
-    # On one device of this process, whatever the mesh: a few images are no work to share.
+    # One device of this process computes the few images, whatever the mesh.
     with jax.set_mesh(sharding.make_mesh(MeshConfig(), [jax.local_devices()[0]])):
         live = np.asarray(jax.jit(make_predict(stream))(variables, images))
     rows = cache.rows(np.arange(start, stop))
@@ -115,7 +115,7 @@ def verify(cache: LogitCache, stream: Stream, variables: PyTree, start: int) -> 
     limit = _ROUNDING[stream.cfg.teacher.dtype]
     if not (error <= limit).all():
         raise UserError(
-            f"{cache.place} does not hold what the teacher says: at position "
+            f"{cache.path} holds other logits than the teacher's: at position "
             f"{start + int(error.argmax()):,} a logit differs by {error.max():.1%} of the largest; "
             "was it written by another version? Write it again"
         )
@@ -152,7 +152,7 @@ def _difference(rows: Mapping[str, np.ndarray], live: np.ndarray, temperature: f
     """Return the largest difference of each row."""
     if LOGITS in rows:
         return np.abs(rows[LOGITS].astype(np.float32) - live).max(axis=1)
-    # Not of `compact` again, whose largest may be others where logits are as good as equal.
+    # `compact` might choose other indices among nearly equal logits.
     index = rows[INDEX].astype(np.int64)
     top = np.abs(rows[TOP].astype(np.float32) - np.take_along_axis(live, index, axis=1))
     others = live / temperature

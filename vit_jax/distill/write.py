@@ -32,7 +32,7 @@ from vit_jax.train.report.progress import Progress
 _COMMIT_EVERY = 10.0  # seconds of work that a kill may cost
 
 
-def write(cfg: Config, place: Path, top_k: int = 0) -> int:
+def write(cfg: Config, path: Path, top_k: int = 0) -> int:
     """Write the teacher's logits for every position of the run of `cfg` that has none yet.
 
     Existing rows are compared with their checksums; the first rows at the start and the last at the
@@ -41,14 +41,14 @@ def write(cfg: Config, place: Path, top_k: int = 0) -> int:
     Returns the exit status: 0 complete, 75 asked to stop (the same command continues).
 
     Args:
-        cfg: the run; its mesh does the work, `objective.distill.cache` is set to `place`.
-        place: the directory.
+        cfg: the run; its mesh does the work, `objective.distill.cache` is set to `path`.
+        path: the directory.
         top_k: logits to keep of each image; 0 is all.
 
     Raises:
-        UserError: nothing to cache, another cache in `place`, a full disk.
+        UserError: nothing to cache, another cache in `path`, a full disk.
     """
-    distill = _check(cfg, place, top_k)
+    distill = _check(cfg, path, top_k)
     source = build_lib.open_train(cfg)
     positions = config_lib.plan(cfg, len(source)).total_steps * cfg.data.batch_size
     mesh = sharding.make_mesh(cfg.mesh)
@@ -56,30 +56,30 @@ def write(cfg: Config, place: Path, top_k: int = 0) -> int:
     stream = Stream(distill, cfg.model, cfg.data, cfg.seed, source)
     variables, digest = teacher.read_weights(stream.cfg)
     identity = stream.identity(digest)
-    with workdir.lock(place, cache=True), jax.set_mesh(mesh):
-        cache = LogitCache(place, identity, top_k, cfg.model.num_classes, distill.temperature)
-        if (place / cache_lib.RECORD).exists():
-            cache = cache_lib.read(place)
+    with workdir.lock(path, cache=True), jax.set_mesh(mesh):
+        cache = LogitCache(path, identity, top_k, cfg.model.num_classes, distill.temperature)
+        if (path / cache_lib.RECORD).exists():
+            cache = cache_lib.read(path)
             stream_lib.check_stream(cache, identity)
             if cache.top_k != top_k:
-                raise UserError(f"{place} was begun with --top_k={cache.top_k}; so it must go on")
+                raise UserError(f"{path} was begun with --top_k={cache.top_k}; it must continue so")
             stream_lib.check_temperature(cache, distill)
             cache.check_rows(cache.done)
             teacher.verify(cache, stream, variables, 0)
         size = cache_lib.row_bytes(cache.arrays)
         total = format_bytes(positions * size)
-        print(f"{positions:,} images, {size:,} bytes each: {total} in {place}", flush=True)
+        print(f"{positions:,} images, {size:,} bytes each: {total} in {path}", flush=True)
         if cache.done < positions:
             cache.reserve(positions)
             cache = _fill(cfg, cache, stream, mesh, variables, positions)
         if cache.done < positions:
             return INTERRUPTED
         teacher.verify(cache, stream, variables, max(positions - teacher.ROWS, 0))
-    print(f"{place} is complete: --config.objective.distill.cache={place}", flush=True)
+    print(f"{path} is complete: --config.objective.distill.cache={path}", flush=True)
     return 0
 
 
-def _check(cfg: Config, place: Path, top_k: int) -> TeacherConfig:
+def _check(cfg: Config, path: Path, top_k: int) -> TeacherConfig:
     """Return the teacher's settings, after checking all that a run with this cache would."""
     if jax.process_count() > 1:
         raise UserError("cached logits are written by one process; start the command once")
@@ -90,14 +90,14 @@ def _check(cfg: Config, place: Path, top_k: int) -> TeacherConfig:
         )
     distill = cfg.objective.distill
     if not distill.weights:
-        raise UserError("objective.distill.weights is not set: whose logits are to be cached?")
+        raise UserError("objective.distill.weights is not set: the logits of which teacher?")
     if not 0 <= top_k < cfg.model.num_classes:
         raise UserError(
             f"--top_k={top_k} must be 1 to {cfg.model.num_classes - 1} (or left out, to keep all "
             "logits)"
         )
     check_unmixed(cfg.data)
-    distill.cache = str(place)  # what a run could not use is refused now
+    distill.cache = str(path)  # a cache that no run could use is refused now
     config_lib.check(cfg)
     return distill
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The seam for evaluations: what one is given, and what the training loop asks of it."""
+"""The seam for evaluations: their context, and the protocol of an evaluator."""
 
 import contextlib
 import dataclasses
@@ -43,7 +43,7 @@ class Evaluator(Protocol):
         variables: PyTree,
         report_dir: str | os.PathLike[str] | None = None,
     ) -> dict[str, float]:
-        """Return metrics by name; with `report_dir`, leave files there as well."""
+        """Return metrics by name; with `report_dir`, write files there as well."""
         ...
 
 
@@ -57,8 +57,8 @@ class Context:
         image_size: (H, W) the model takes.
         channels: of the images.
         mesh: the devices.
-        loss: what the logits are trained with; None where there are none.
-        name: what messages and pictures call the evaluation.
+        loss: the loss that trains the logits; None without logits.
+        name: of the evaluation, for messages and pictures.
         tick: called after each batch, for a watchdog.
     """
 
@@ -73,10 +73,10 @@ class Context:
 
 
 class Stream:
-    """Passes over one split, from memory where the decoded split fits into a process's."""
+    """Passes over one split, from memory if the decoded split fits into it."""
 
     def __init__(self, cfg: EvalConfig, context: Context, which: str = "") -> None:
-        """Take the evaluation, and the name of one of its splits."""
+        """Prepare one of the evaluation's splits, by name."""
         self.source = context.sources[which]
         self.batch_size = cfg.batch_size or context.data.batch_size
         self.name = context.name or self.source.name
@@ -119,7 +119,7 @@ def ticking(batches: Start, tick: Callable[[], None]) -> Start:
 
 
 def open_splits(cfg: EvalConfig, data_cfg: DataConfig) -> dict[str, Source]:
-    """Open the splits of an evaluation; of the training set's own, the classes that it keeps.
+    """Open the splits of an evaluation; those of the training set keep its `data.classes`.
 
     Raises:
         UserError: no such dataset or split.

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a model is as often right as it says: the expected calibration error (ECE).
+"""The expected calibration error (ECE): how far confidence and accuracy differ.
 
-Guo et al. (arXiv:1706.04599) on the first guess: its confidence is the largest softmax probability.
-Of a model trained by sigmoid or bce it is the largest sigmoid: the probability of that class alone,
-against whether it is a label of the image; the probabilities of its classes need not sum to 1.
+Guo et al. (arXiv:1706.04599): the confidence of the first guess is its softmax probability. For a
+model trained by sigmoid or bce it is the sigmoid, the probability that the image has that label.
 """
 
 import itertools
@@ -16,7 +15,7 @@ NUM_BINS = 15  # as in the paper
 
 
 class Bin(NamedTuple):
-    """The guesses with a confidence in (low, high]: how many, how sure and how often right."""
+    """The guesses with a confidence in (low, high]: count, mean confidence and accuracy."""
 
     low: float
     high: float
@@ -33,10 +32,10 @@ def reliability(
     A confidence of 0, which the first bin's (0, high] leaves out, counts there.
     """
     edges = np.linspace(0, 1, num_bins + 1)
-    places = np.digitize(confidence, edges[1:-1], right=True)
+    bin_of = np.digitize(confidence, edges[1:-1], right=True)
     bins = []
     for k, (low, high) in enumerate(itertools.pairwise(edges)):
-        chosen = places == k
+        chosen = bin_of == k
         count = int(chosen.sum())
         sure = float(confidence[chosen].mean(dtype=np.float64)) if count else 0.0
         right = float(correct[chosen].mean(dtype=np.float64)) if count else 0.0
@@ -45,6 +44,6 @@ def reliability(
 
 
 def expected_error(bins: list[Bin]) -> float:
-    """Return the ECE, in [0, 1]: |accuracy - confidence| of the bins, weighed by their counts."""
+    """Return the ECE in [0, 1]: |accuracy - confidence| of the bins, weighted by their counts."""
     total = sum(each.count for each in bins)
     return sum(each.count * abs(each.accuracy - each.confidence) for each in bins) / max(total, 1)

@@ -38,16 +38,16 @@ class Renumbered(Labelled):
         return {**found, "label": hot}
 
     def example_id(self, index: int) -> str:
-        """Name one example as the other source does."""
+        """Return the other source's name of an example."""
         return self._source.example_id(index)
 
     def digest(self) -> str:
-        """Return that of the other source."""
+        """Return the other source's digest."""
         return self._source.digest()
 
 
 def align(source: data.Source, class_names: Sequence[str]) -> data.Source:
-    """Give a source the class ids of a model whose classes have these names.
+    """Renumber a source's class ids to those of a model with these class names.
 
     Names are compared after ImageNet's synsets have become words. The folders 0..999 of
     ImageNet-V2's archive are ids of its classes: sorted as text, as folders are, 10 follows 1.
@@ -63,13 +63,13 @@ def align(source: data.Source, class_names: Sequence[str]) -> data.Source:
 
 def _ids(source: data.Source, names: tuple[str, ...]) -> np.ndarray:
     times, synsets = collections.Counter(names), imagenet.names_by_synset()
-    known = {name: k for k, name in enumerate(names) if times[name] == 1}
+    ids_by_name = {name: k for k, name in enumerate(names) if times[name] == 1}
     if names == tuple(synsets.values()):
-        known |= {synset: k for k, synset in enumerate(synsets)}  # some words are of two of them
-        known |= {str(k): k for k in range(len(names))}
+        ids_by_name |= {synset: k for k, synset in enumerate(synsets)}  # some words are ambiguous
+        ids_by_name |= {str(k): k for k in range(len(names))}
     given = source.class_names
     ids = [
-        known.get(name, known.get(word))
+        ids_by_name.get(name, ids_by_name.get(word))
         for name, word in zip(given, imagenet.readable(given), strict=True)
     ]
     strange = [name for name, k in zip(given, ids, strict=True) if k is None]

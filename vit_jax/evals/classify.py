@@ -27,7 +27,7 @@ from vit_jax.evals.passes import Batches, run_pass
 from vit_jax.losses import Loss, example_loss
 
 PyTree = Any
-Part = dict[str, np.ndarray]  # the fields of Scores, of some examples
+Rows = dict[str, np.ndarray]  # the fields of Scores, for some examples
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,8 +38,8 @@ class Scores:
         nll: [M] float32, the loss without smoothing.
         top1, top5: [M] bool, whether a label is the first guess, among the first min(5, K).
         prediction: [M] int32, the first guess.
-        confidence: [M] float32, the probability that the model gives it: among all classes where it
-            was trained by softmax, of that class alone where by sigmoid or bce.
+        confidence: [M] float32, the probability of the first guess: softmax over all classes, or
+            the sigmoid of that class alone if trained by sigmoid or bce.
         label: [M] int32, or None for multi-hot labels.
     """
 
@@ -54,7 +54,7 @@ class Scores:
         """Return loss, top1, top5 (means over the examples, in [0, 1] but the loss)."""
         count = len(self.nll)
         return {
-            # fsum rounds once, so the order and size of the batches cannot show.
+            # fsum rounds once, so that the order and size of the batches have no effect.
             "loss": math.fsum(self.nll.tolist()) / count,
             "top1": int(self.top1.sum()) / count,
             "top5": int(self.top5.sum()) / count,
@@ -69,12 +69,12 @@ class Classify:
     Attributes:
         batches: starts one pass over the split in global batches of a given size, the last one
             padded; yields this process's rows of each, and has a `close`.
-        batch_size: over all processes; taken up to the next multiple of the batch's parts.
+        batch_size: over all processes; rounded up to a multiple of the batch's shards.
         mesh: the devices.
         class_names: of the split, for the report.
-        loss: what the model is trained with; here without smoothing.
-        name: what messages and pictures call the split.
-        folder: `run` writes a report where it is given a directory.
+        loss: of the training; here without smoothing.
+        name: of the split, for messages and pictures.
+        folder: `run` writes a report into the directory it is given.
     """
 
     batches: Callable[[int], Batches]
@@ -116,31 +116,31 @@ class Classify:
         Raises:
             UserError: labels that the model has no output for, or an empty split.
         """
-        done: list[Part] = []
+        done: list[Rows] = []
         self.each_batch(predict, variables, done.append)
         return self.join(done)
 
-    def each_batch(self, predict: Predict, variables: PyTree, take: Callable[[Part], None]) -> None:
-        """Give `take` the fields of `Scores` of one batch after the other, in order."""
+    def each_batch(self, predict: Predict, variables: PyTree, take: Callable[[Rows], None]) -> None:
+        """Call `take` with the fields of `Scores` of each batch, in order."""
 
         def score(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
             return score_batch(variables, batch, predict=predict, loss=self.loss, mesh=self.mesh)
 
         run_pass(self.batches, self.batch_size, self.mesh, score, lambda x: take(self._fetch(x)))
 
-    def join(self, parts: Sequence[Part]) -> Scores:
-        """Put together what `each_batch` gave.
+    def join(self, rows: Sequence[Rows]) -> Scores:
+        """Join the rows of `each_batch`.
 
         Raises:
-            UserError: no example in any of them.
+            UserError: there is no example.
         """
-        if not sum(len(part["nll"]) for part in parts):
+        if not sum(len(each["nll"]) for each in rows):
             raise UserError(f"{self.name or 'the split'} has no examples to evaluate on")
-        joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+        joined = {key: np.concatenate([each[key] for each in rows]) for key in rows[0]}
         return Scores(label=joined.pop("label", None), **joined)
 
-    def _fetch(self, result: dict[str, jax.Array]) -> Part:
-        """Bring a batch's results to the host, without the padding."""
+    def _fetch(self, result: dict[str, jax.Array]) -> Rows:
+        """Fetch a batch's results without the padding."""
         values = {key: np.asarray(value) for key, value in result.items()}
         real = values.pop("mask") > 0
         if not values.pop("valid")[real].all():
@@ -209,6 +209,6 @@ def score_batch(
 
 
 def _cover(class_names: Sequence[str], *ids: np.ndarray) -> list[str]:
-    """Name every class id that occurs: a model may have more outputs than the split has names."""
+    """Name every class id that occurs; a model may have more outputs than the split has names."""
     extra = range(len(class_names), max(int(array.max()) for array in ids) + 1)
     return [*class_names, *(f"class {k}" for k in extra)]

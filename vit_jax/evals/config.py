@@ -14,7 +14,7 @@ _ACCURACY = re.compile(r"top\d+|knn\d+|\d+shot|linear")
 
 
 def is_accuracy(metric: str) -> bool:
-    """Say whether a metric, by the last part of its name, is an accuracy in [0, 1]."""
+    """Return whether a metric, by the last component of its name, is an accuracy in [0, 1]."""
     return _ACCURACY.fullmatch(metric) is not None
 
 
@@ -40,12 +40,12 @@ class EvalConfig:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of the numbers that it yields, the main one first."""
+        """Names of its metrics, the main one first."""
         raise NotImplementedError
 
     @property
     def splits(self) -> Mapping[str, str]:
-        """The splits that it reads: of the test images under "", others by name."""
+        """The splits that it reads: the test images under "", others by name."""
         return {"": self.split}
 
     def check(self, where: str) -> None:
@@ -108,7 +108,7 @@ class ProbeEval(EvalConfig):
 
     @property
     def splits(self) -> Mapping[str, str]:
-        """The split that is tested on, and the one that is fitted to."""
+        """The split to test on, and the one to fit to."""
         return {"": self.split, "train": self.train_split}
 
 

@@ -19,7 +19,7 @@ from jaxtyping import Float, UInt8
 _LIMIT = 85  # between 32 and 224, as often the one as it goes into the other
 NUM_SEVERITIES = 5
 
-# Of each: what the five severities are, for CIFAR-10-C and for ImageNet-C.
+# The five severities of each, for CIFAR-10-C and for ImageNet-C.
 _SEVERITIES: Mapping[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
     "gaussian_noise": ((0.04, 0.06, 0.08, 0.09, 0.10), (0.08, 0.12, 0.18, 0.26, 0.38)),
     "shot_noise": ((500, 250, 100, 75, 50), (60, 25, 12, 5, 3)),
@@ -43,7 +43,7 @@ Pixels = Float[np.ndarray, "H W C"]  # float32 in [0, 1]
 
 
 def benchmark(size: tuple[int, int]) -> str:
-    """Say whose severities images of this (height, width) get: CIFAR-10-C's or ImageNet-C's."""
+    """Return which severities images of (height, width) get: CIFAR-10-C's or ImageNet-C's."""
     return "CIFAR-10-C" if min(size) < _LIMIT else "ImageNet-C"
 
 
@@ -91,8 +91,8 @@ def _defocus_blur(x: Pixels, setting: tuple[Any, Any], rng: np.random.Generator)
     """Filter by a disk of a radius whose edge a Gaussian has softened; mirrored at the border."""
     radius, softness = setting
     reach = max(8, math.ceil(radius))
-    place = np.arange(-reach, reach + 1)
-    disk = (place[:, None] ** 2 + place[None, :] ** 2 <= radius**2).astype(np.float32)
+    offset = np.arange(-reach, reach + 1)
+    disk = (offset[:, None] ** 2 + offset[None, :] ** 2 <= radius**2).astype(np.float32)
     side = 3 if radius <= 8 else 5
     kernel = cv2.GaussianBlur(disk / disk.sum(), (side, side), softness)
     return cv2.filter2D(x, -1, kernel).reshape(x.shape)  # OpenCV drops a single channel

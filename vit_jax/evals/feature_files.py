@@ -16,14 +16,14 @@ from vit_jax.evals.features import Allocate
 _PARTIAL = ".partial"
 _README = "FEATURES.md"
 CLASSES = "class_names.txt"
-# The files that a readme tells how to load; nobody else's.
+# The files that a readme lists.
 _LISTED = re.compile(r'"((?:features|labels)_\w+\.npy|names_\w+\.txt|class_names\.txt)"')
 
 
 class FeatureFiles:
     """The files of one folder while they are written.
 
-    For each part, such as "train": features_train.npy (float32 [N, D]), labels_train.npy (where
+    For each split, such as "train": features_train.npy (float32 [N, D]), labels_train.npy (where
     there are labels), names_train.txt (a line an image). For all, where there are classes:
     class_names.txt (a line a class).
     """
@@ -32,11 +32,11 @@ class FeatureFiles:
         """Take an empty folder to write in."""
         self._folder = folder
 
-    def allocate(self, part: str) -> Allocate:
-        """Return what makes the arrays of a part, each mapped to its file."""
+    def allocate(self, split: str) -> Allocate:
+        """Return a function that allocates the arrays of a split, each mapped to its file."""
 
         def make(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-            return self._map(f"{name}_{part}.npy", shape, dtype)
+            return self._map(f"{name}_{split}.npy", shape, dtype)
 
         return make
 
@@ -57,20 +57,20 @@ class FeatureFiles:
         (self._folder / f"{name}.cut").replace(file)
 
     def write_lines(self, name: str, lines: Iterable[str]) -> None:
-        """Write a line each; what would not be one, such as a name with a line break, as a repr."""
+        """Write one line each; a text with a line break is written as its repr."""
         with (self._folder / name).open("w", encoding="utf-8") as file:
             file.writelines(f"{x if x.isprintable() else repr(x)}\n" for x in lines)
 
-    def write_readme(self, heading: str, parts: Sequence[str]) -> None:
-        """Say what the folder holds and how it is loaded; the last file to appear."""
+    def write_readme(self, heading: str, splits: Sequence[str]) -> None:
+        """Write how to load the folder's files; the last file to appear."""
         lines = [heading, "", "```python", "import numpy as np", ""]
-        for part in parts:
-            for name in (f"features_{part}", f"labels_{part}"):
+        for split in splits:
+            for name in (f"features_{split}", f"labels_{split}"):
                 if (self._folder / f"{name}.npy").exists():
                     array = np.load(self._folder / f"{name}.npy", mmap_mode="r")
                     shape = f"{array.dtype} {list(array.shape)}"
                     lines += [f'{name} = np.load("{name}.npy", mmap_mode="r")  # {shape}']
-            lines += [f'names_{part} = open("names_{part}.txt").read().splitlines()']
+            lines += [f'names_{split} = open("names_{split}.txt").read().splitlines()']
         if (self._folder / CLASSES).exists():
             lines += [f'class_names = open("{CLASSES}").read().splitlines()']
         (self._folder / _README).write_text("\n".join([*lines, "```", ""]), encoding="utf-8")
@@ -78,10 +78,10 @@ class FeatureFiles:
 
 @contextlib.contextmanager
 def written(folder: Path, *, force: bool) -> Iterator[FeatureFiles]:
-    """Show the files in `folder` once all are complete and on the disk; after an error, none.
+    """Move the files into `folder` once all are complete and on disk; none after an error.
 
-    Those of the same name are replaced, FEATURES.md, without which a folder is incomplete, last;
-    others that a former FEATURES.md lists are removed.
+    Files of the same name are replaced, FEATURES.md last, which marks a complete folder; other
+    files that the previous FEATURES.md lists are removed.
 
     Raises:
         UserError: files are there and `force` is False, no room, no right to write.

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from vit_jax.evals.features import FeatureSet
-from vit_jax.evals.probes import Result, blas_threads
+from vit_jax.evals.probes import Score, blas_threads
 
 L2 = 2.0**10  # big_vision's; it chooses none by the test images
 _BIAS = 100.0  # so large a feature that its weight is hardly regularised
@@ -27,7 +27,7 @@ def run(
     shots: Sequence[int],
     l2: Sequence[float] = (L2,),
     seeds: Sequence[int] = (0, 1, 2),
-) -> list[Result]:
+) -> list[Score]:
     """Return test top-1 for every number of shots and every l2, over the seeds.
 
     A class with fewer images than shots gives all that it has.
@@ -42,20 +42,18 @@ def run(
             for value in l2:
                 with blas_threads(x.size):
                     score = fit(x, y, train.num_classes, value)
-                    parts = [test.features[i : i + _ROWS] for i in range(0, num_test, _ROWS)]
-                    guesses = np.concatenate([score(part).argmax(axis=1) for part in parts])
+                    blocks = [test.features[i : i + _ROWS] for i in range(0, num_test, _ROWS)]
+                    guesses = np.concatenate([score(block).argmax(axis=1) for block in blocks])
                 hits[n, value].append(float((guesses == test.labels).mean()))
     counts = np.bincount(train.labels, minlength=train.num_classes)
 
     def notes(n: int) -> tuple[str, ...]:
         few = int((counts < n).sum())
-        told = (
-            f"{n} shots: {few} of {len(counts)} classes have fewer images, and give all they have"
-        )
-        return (told,) if few else ()
+        line = f"{n} shots: {few} of {len(counts)} classes have fewer images, and give all"
+        return (line,) if few else ()
 
     return [
-        Result(
+        Score(
             method="fewshot",
             settings={"shots": n, "l2": value},
             top1=tuple(top1),

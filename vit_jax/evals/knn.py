@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from vit_jax import sharding
 from vit_jax.errors import UserError
 from vit_jax.evals.features import FeatureSet
-from vit_jax.evals.probes import Result
+from vit_jax.evals.probes import Score
 
 K = (10, 20, 100, 200)
 TEMPERATURE = 0.07
@@ -30,7 +30,7 @@ def run(
     mesh: Mesh,
     k: Sequence[int] = (),
     temperature: float = TEMPERATURE,
-) -> list[Result]:
+) -> list[Score]:
     """Return test top-1 for every k; by default for those of `K` that there are images for.
 
     Raises:
@@ -44,7 +44,7 @@ def run(
         guesses = vote(similarity[:, :value], labels[:, :value], train.num_classes, temperature)
         top1 = float((guesses == test.labels).mean())
         results.append(
-            Result(
+            Score(
                 method="knn",
                 settings={"k": value, "temperature": temperature},
                 top1=(top1,),
@@ -84,8 +84,8 @@ def nearest(
         best = (np.full((rows, k), -np.inf, np.float32), np.zeros((rows, k), np.int32))
         best = jax.device_put(best, split)
         for first in range(0, len(train), cut):
-            part = jax.device_put(_padded(train[first : first + cut], cut), whole)
-            best = _merge(*best, queries, part, jnp.int32(first), jnp.int32(len(train)))
+            block = jax.device_put(_padded(train[first : first + cut], cut), whole)
+            best = _merge(*best, queries, block, jnp.int32(first), jnp.int32(len(train)))
         count = min(rows, len(test) - start)
         found.append((np.asarray(best[0])[:count], np.asarray(best[1])[:count]))
     similarity, index = (np.concatenate(parts) for parts in zip(*found, strict=True))
@@ -118,14 +118,14 @@ def vote(
     temperature: float,
 ) -> Int[np.ndarray, " M"]:
     """Return the class with the largest sum of exp(similarity / temperature), ties to the lower."""
-    # Relative to the nearest, whose weight is 1: exp cannot overflow, and no sum changes its rank.
+    # Relative to the nearest, which gets weight 1: exp cannot overflow, and the ranks are the same.
     weights = np.exp((similarity.astype(np.float64) - similarity[:, :1]) / temperature)
     guesses = []
     for start in range(0, len(labels), _TEST_ROWS):
-        part, weight = labels[start : start + _TEST_ROWS], weights[start : start + _TEST_ROWS]
-        cells = np.arange(len(part))[:, None] * num_classes + part
-        sums = np.bincount(cells.ravel(), weight.ravel(), minlength=len(part) * num_classes)
-        guesses.append(sums.reshape(len(part), num_classes).argmax(axis=1))
+        near, weight = labels[start : start + _TEST_ROWS], weights[start : start + _TEST_ROWS]
+        cells = np.arange(len(near))[:, None] * num_classes + near
+        sums = np.bincount(cells.ravel(), weight.ravel(), minlength=len(near) * num_classes)
+        guesses.append(sums.reshape(len(near), num_classes).argmax(axis=1))
     return np.concatenate(guesses)
 
 

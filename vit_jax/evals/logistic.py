@@ -6,7 +6,7 @@ search over C, the inverse of the L2 strength, from 1e-6 to 1e6 that halves its 
 down to eight steps a decade. Differs from CLIP: features are brought to zero mean and unit
 deviation, so that C means the same for every network; in double precision, without which L-BFGS
 stops early; and of equal accuracies the C of the larger likelihood is taken, since the features of
-a network that was trained on these images tell them all apart at almost any C.
+a network trained on these images separate them all at almost any C.
 """
 
 import warnings
@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 
 from vit_jax.errors import UserError
 from vit_jax.evals.features import FeatureSet
-from vit_jax.evals.probes import Result, blas_threads
+from vit_jax.evals.probes import Score, blas_threads
 
 _ITERATIONS = 1000
 _DECADES = (-6.0, -4.0, -2.0, 0.0, 2.0, 4.0, 6.0)  # of C
@@ -26,7 +26,7 @@ _FINEST = 1 / 8
 _HELD_OUT = 5  # one in so many of each class
 
 
-def run(train: FeatureSet, test: FeatureSet, *, seed: int = 0) -> list[Result]:
+def run(train: FeatureSet, test: FeatureSet, *, seed: int = 0) -> list[Score]:
     """Choose C on a fifth of the training split, fit all of it, return test top-1.
 
     Raises:
@@ -48,7 +48,7 @@ def run(train: FeatureSet, test: FeatureSet, *, seed: int = 0) -> list[Result]:
     if int(model[-1].n_iter_.max()) >= _ITERATIONS:
         notes = (f"logistic was stopped after {_ITERATIONS:,} iterations, as CLIP's is",)
     return [
-        Result(
+        Score(
             method="logistic",
             settings={"C": 10**decade},
             top1=(top1,),
@@ -72,7 +72,7 @@ def held_out(labels: Int[np.ndarray, " N"], num_classes: int, seed: int) -> np.n
 def quality(
     model: Any, x: Float[np.ndarray, "n D"], y: Int[np.ndarray, " n"]
 ) -> tuple[float, float]:
-    """Return accuracy and mean log-likelihood, which tells apart what gets all images right."""
+    """Return accuracy and mean log-likelihood, which ranks settings of equal accuracy."""
     of_class = model.predict_proba(x)[np.arange(len(y)), np.searchsorted(model.classes_, y)]
     return float(model.score(x, y)), float(np.log(np.maximum(of_class, 1e-300)).mean())
 
@@ -106,5 +106,5 @@ def fit(x: Float[np.ndarray, "n D"], y: Int[np.ndarray, " n"], c: float) -> Any:
 
     model = make_pipeline(StandardScaler(), LogisticRegression(C=c, max_iter=_ITERATIONS))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # told with the result
+        warnings.simplefilter("ignore", ConvergenceWarning)  # reported in the notes
         return model.fit(x.astype(np.float64), y)

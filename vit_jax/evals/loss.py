@@ -49,7 +49,7 @@ class MeanLoss:
         run_pass(self.stream.batches, self.stream.batch_size, self.mesh, score, take)
         if not losses:
             raise UserError(f"{self.stream.name} has no examples to evaluate on")
-        # fsum rounds once, so the order and size of the batches cannot show.
+        # fsum rounds once, so that the order and size of the batches have no effect.
         return {"loss": math.fsum(losses) / len(losses), "num_examples": float(len(losses))}
 
 

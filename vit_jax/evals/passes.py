@@ -15,7 +15,7 @@ from vit_jax import sharding
 
 Arrays = dict[str, jax.Array]
 
-# Arrays of a batch that no program reads: which example it is, and what is wrong with it.
+# Arrays of a batch that stay on the host: the index of each example, and why it is unreadable.
 HOST_ONLY = ("index", "broken", "reason")
 _IN_FLIGHT = 3  # batches on the devices before the host waits for the oldest
 
@@ -27,14 +27,14 @@ class Batches(Protocol):
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]: ...
 
     def close(self) -> None:
-        """Stop whatever prepares the batches."""
+        """Stop preparing batches."""
         ...
 
 
 def keep_passes(start: Callable[[int], Batches]) -> Callable[[int], Batches]:
-    """Let every pass but the first of each batch size come from memory, with the same batches.
+    """Serve every pass but the first of each batch size from memory, with the same batches.
 
-    A pass that is left before its end is not kept. What the batches take stays taken.
+    An incomplete pass is not kept. Cached batches stay in memory for the evaluator's lifetime.
     """
     kept: dict[int, list[dict[str, np.ndarray]]] = {}
 
@@ -60,17 +60,17 @@ def run_pass(
     compute: Callable[[Arrays], Arrays],
     take: Callable[[Arrays], None],
 ) -> None:
-    """Compute something of every batch and hand it over, in order, when it has reached the host.
+    """Compute a result for every batch and pass it on, in order, once it has reached the host.
 
     Args:
         batches: starts one pass in global batches of a given size, the last one padded; yields
             this process's rows of each.
-        batch_size: over all processes; taken up to the next multiple of the batch's parts.
+        batch_size: over all processes; rounded up to a multiple of the batch's shards.
         mesh: the devices.
-        compute: of a batch on the devices, its padding included, with all arrays but `HOST_ONLY`.
-        take: what to do with the result; the host waits only for results a few batches old.
+        compute: batch on the devices, padding included, without `HOST_ONLY` -> result.
+        take: consumes a result; the host waits only for results a few batches old.
     """
-    unit = sharding.batch_shards(mesh)  # all must hold equal parts of a batch
+    unit = sharding.batch_shards(mesh)  # each shard holds equally many examples
     batch_size = math.ceil(batch_size / unit) * unit
     in_flight: collections.deque[Arrays] = collections.deque()
     with jax.set_mesh(mesh), contextlib.closing(batches(batch_size)) as stream:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the probes of frozen features share: what they tell, and what they ask of a split."""
+"""What the probes of frozen features share: their score, and the checks of their splits."""
 
 import dataclasses
 import statistics
@@ -17,16 +17,16 @@ _FEW = 2**24
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Result:
+class Score:
     """Test accuracy of one probe with one setting.
 
     Attributes:
         method: "fewshot", "knn" or "logistic".
-        settings: what it was run with.
-        top1: test accuracy in [0, 1], one number a seed.
-        num_test: how many test images it is of.
-        of: whose features.
-        notes: what to know of it, in words.
+        settings: of the probe.
+        top1: test accuracy in [0, 1], one for each seed.
+        num_test: the number of test images.
+        of: which features.
+        notes: remarks for the reader.
     """
 
     method: str
@@ -43,19 +43,19 @@ class Result:
 
     @property
     def deviation(self) -> float | None:
-        """Standard deviation over the seeds (n - 1); None of a single one."""
+        """Standard deviation over the seeds (n - 1); None for one seed."""
         return statistics.stdev(self.top1) if len(self.top1) > 1 else None
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the accuracy lies with 95 % confidence, by how many test images there are."""
+        """The 95 % confidence interval of the accuracy, from the number of test images."""
         return wilson(round(self.mean * self.num_test), self.num_test)
 
 
 def blas_threads(size: int) -> AbstractContextManager[Any]:
-    """Let NumPy's and SciPy's BLAS use one thread where matrices have few numbers, else all.
+    """Limit NumPy's and SciPy's BLAS to one thread for small matrices.
 
-    There its threads would mostly wait for each other: on busy cores, up to 80 times as long.
+    Its threads would mostly wait for each other: on busy cores, up to 80 times as long.
     """
     from threadpoolctl import threadpool_limits  # comes with scikit-learn
 
@@ -68,12 +68,12 @@ def check_sets(train: FeatureSet, test: FeatureSet) -> list[str]:
     Raises:
         UserError: several labels an image, images without a label, or a single class.
     """
-    for part in (train, test):
-        if part.labels.ndim > 1:
-            raise UserError(f"{part.name} has several labels per image; probes tell one from one")
-        if part.labels.min() < 0 or part.labels.max() >= part.num_classes:
+    for split in (train, test):
+        if split.labels.ndim > 1:
+            raise UserError(f"{split.name} has several labels per image; probes tell one from one")
+        if split.labels.min() < 0 or split.labels.max() >= split.num_classes:
             raise UserError(
-                f"{part.name} has images without a label (test splits often hold -1); "
+                f"{split.name} has images without a label (test splits often hold -1); "
                 "choose another split"
             )
     seen = np.unique(train.labels)
@@ -89,7 +89,7 @@ def check_sets(train: FeatureSet, test: FeatureSet) -> list[str]:
     ]
 
 
-def to_json(train: FeatureSet, test: FeatureSet, results: Sequence[Result]) -> dict[str, Any]:
+def to_json(train: FeatureSet, test: FeatureSet, results: Sequence[Score]) -> dict[str, Any]:
     """Return splits and results as JSON holds them."""
     return {
         "train": train.name,

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 
 from vit_jax.visual.confusion import draw_confusion
 
-MAX_CLASSES = 2000  # beyond it a matrix is megabytes that nobody looks at
+MAX_CLASSES = 2000  # a larger matrix has megabytes and cannot be viewed
 
 COLUMNS = ("class", "count", "top1", "precision", "recall", "f1", "most_confused_with", "confused")
 
@@ -29,10 +29,10 @@ def confusion_matrix(
 def class_rows(
     labels: Int[np.ndarray, " M"], predictions: Int[np.ndarray, " M"], class_names: Sequence[str]
 ) -> list[tuple[str, int, float, float, float, float, str, int]]:
-    """Compute a row of `COLUMNS` per class; a ratio without any example under it is 0.
+    """Compute a row of `COLUMNS` per class; a ratio over no example is 0.
 
     With one label per example a class's top-1 accuracy is its recall. `most_confused_with` is the
-    class that most of its examples were mistaken for, `confused` how many ("" and 0: none were).
+    most frequent wrong prediction, `confused` its count ("" and 0: none).
     """
     num_classes, hit = len(class_names), labels == predictions
     count, predicted, right = (
@@ -62,7 +62,7 @@ def write_report(
 ) -> list[str]:
     """Write per_class.csv, confusion.csv and confusion.png; returns the names of those written.
 
-    Above `MAX_CLASSES` classes the matrix is left out, and a line says so.
+    Above `MAX_CLASSES` classes the matrix is skipped, with a line of output.
     """
     out = Path(folder)
     out.mkdir(parents=True, exist_ok=True)
@@ -83,8 +83,8 @@ def write_report(
     return ["per_class.csv", "confusion.csv", "confusion.png"]
 
 
-def _ratio(part: Any, whole: Any) -> Float[np.ndarray, "..."]:
-    return np.asarray(part, np.float64) / np.maximum(np.asarray(whole, np.float64), 1)
+def _ratio(count: Any, total: Any) -> Float[np.ndarray, "..."]:
+    return np.asarray(count, np.float64) / np.maximum(np.asarray(total, np.float64), 1)
 
 
 def _csv(rows: Iterable[Iterable[Any]]) -> str:

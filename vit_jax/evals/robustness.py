@@ -12,7 +12,7 @@ import numpy as np
 from vit_jax import errors
 from vit_jax.errors import UserError
 from vit_jax.evals import corruptions
-from vit_jax.evals.classify import Classify, Part, Predict, Scores
+from vit_jax.evals.classify import Classify, Predict, Rows, Scores
 from vit_jax.evals.passes import Batches
 
 Variant = tuple[str, int]  # corruption, severity
@@ -42,19 +42,19 @@ def score(
 
     Differs from paper: ImageNet-C was saved as JPEG of quality 85 after each corruption.
     """
-    parts: dict[Variant, list[Part]] = {variant: [] for variant in variants}
+    by_variant: dict[Variant, list[Rows]] = {variant: [] for variant in variants}
     count = 0
 
-    def take(part: Part) -> None:
+    def take(rows: Rows) -> None:
         nonlocal count
-        parts[variants[count % len(variants)]].append(part)
+        by_variant[variants[count % len(variants)]].append(rows)
         count += 1
 
     corrupted = dataclasses.replace(
         evaluation, batches=lambda size: _Corrupted(evaluation.batches(size), variants)
     )
     corrupted.each_batch(predict, variables, take)
-    return {variant: evaluation.join(found) for variant, found in parts.items()}
+    return {variant: evaluation.join(found) for variant, found in by_variant.items()}
 
 
 class _Corrupted:

@@ -19,7 +19,7 @@ from vit_jax.inference.forward import Forward, make_apply
 from vit_jax.inference.trained import Trained, read_weights
 from vit_jax.models import pair
 
-_BATCH_SIZE = 128  # of a published file: it has no run that says
+_BATCH_SIZE = 128  # for a published file, which has no run
 
 
 class Target(NamedTuple):
@@ -48,7 +48,7 @@ def open_target(
         data_dir: "" is the run's.
         batch_size: over all processes; 0 is the run's.
         own_transform: where the run evaluates on this split itself, do to the images what it does
-            there; else what `trained.transform` says.
+            there; else `trained.transform`.
 
     Raises:
         UserError: no such dataset or split, or classes that are not the model's.
@@ -56,7 +56,7 @@ def open_target(
     cfg = trained.config
     if cfg is None and not dataset:
         raise UserError(
-            f"{trained.ref} does not say what to evaluate it on; add --dataset=NAME or "
+            f"{trained.ref} names no dataset to evaluate on; add --dataset=NAME or "
             "--dataset=folder:DIR"
         )
     reading = dataclasses.replace(cfg.data) if cfg else DataConfig(batch_size=_BATCH_SIZE)
@@ -94,7 +94,7 @@ def make_predict(trained: Trained) -> Predict:
     return _logits(make_apply(trained))
 
 
-@functools.lru_cache  # one object a program: the evaluator's jit knows it by that
+@functools.lru_cache  # one function object a program, by which the evaluator's jit finds it
 def _logits(apply: Forward) -> Predict:
     return lambda variables, batch: apply(variables, batch["image"]).logits
 

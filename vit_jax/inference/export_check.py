@@ -39,7 +39,7 @@ class Change:
     same_top1: int
 
     def __str__(self) -> str:
-        """Say it in one line."""
+        """Describe it in one line."""
         return (
             f"on {self.count} {self.images} logits (up to {self.scale:.3g}) change by at most "
             f"{self.largest:.2g}, the first guess is the same for {self.same_top1}"
@@ -49,7 +49,7 @@ class Change:
 def compare(trained: Trained, run: Callable[[Images], Logits]) -> Change:
     """Run an export and the model that it was made from on the same images.
 
-    The export sees them in two batches, of one and of the rest: it must take any number.
+    The export gets them in two batches, of one and of all others: it must accept any size.
 
     Raises:
         UserError: logits that are not finite, of either.

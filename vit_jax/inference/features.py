@@ -33,7 +33,7 @@ class FileBatches:
 
     Attributes:
         names: the files that could be read, in the order of the stream.
-        errors: what is wrong with the others, whose rows have the mask 0.
+        errors: of the other files, which have rows of mask 0.
     """
 
     def __init__(self, trained: Trained, files: Sequence[str], batch_size: int) -> None:
@@ -47,8 +47,8 @@ class FileBatches:
         view = functools.partial(read_view, self._trained)
 
         def decode(start: int) -> list[_Decoding]:
-            part = self._files[start : start + self._size]
-            return [(file, self._pool.submit(view, file)) for file in part]
+            files = self._files[start : start + self._size]
+            return [(file, self._pool.submit(view, file)) for file in files]
 
         for views in ahead(range(0, len(self._files), self._size), decode, _AHEAD):
             yield self._batch(views)

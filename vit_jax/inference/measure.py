@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from vit_jax import sharding
 from vit_jax.evals import Classify, Predict, Scores, calibration, corruptions, robustness
 from vit_jax.evals.intervals import wilson
-from vit_jax.evals.meter import watched
+from vit_jax.evals.pass_progress import watched
 from vit_jax.inference.evaluate import (
     Target,
     make_evaluator,

@@ -23,9 +23,9 @@ from vit_jax.evals.features import (
     pixels,
     split_batches,
 )
-from vit_jax.evals.meter import watched
+from vit_jax.evals.pass_progress import watched
 from vit_jax.evals.passes import Batches
-from vit_jax.evals.probes import Result
+from vit_jax.evals.probes import Score
 from vit_jax.inference.evaluate import placed
 from vit_jax.inference.features import FileBatches, file_batches, make_encode
 from vit_jax.inference.trained import Trained, read_weights, title
@@ -121,7 +121,7 @@ def run_probes(
     k: Sequence[int],
     temperature: float,
     seed: int,
-) -> list[Result]:
+) -> list[Score]:
     """Fit every probe to the first set of each kind, and test it on the second.
 
     Args:

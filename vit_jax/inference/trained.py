@@ -88,13 +88,12 @@ def load(
     Args:
         ref: "ckpt:DIR", "ckpt:DIR@STEP", "@best" or "@latest" of a run; "npz:FILE", "timm:FILE"; or
             a path, which is a run's where it is a directory.
-        model: what a file holds, such as `models.variant("vit_b16_384")`; a run knows.
+        model: the model of a file, such as `models.variant("vit_b16_384")`; not for a run.
         overrides: fields of the model to change, {"image_size": (64,)}.
-        resize: whose rule brings tables to another size.
-        ema: of a run, take the moving average or not; by default the one that it chose its best
-            checkpoint by.
-        mean, std, transform, class_names: instead of the run's own, or of those published.
-        headless: for features, take a file without a head too, as DINO's and SigLIP's are.
+        resize: the rule that resizes tables.
+        ema: take a run's moving average; by default whichever its best checkpoint was ranked by.
+        mean, std, transform, class_names: replace the run's own or the published ones.
+        headless: accept a file without a head, for features, such as DINO's and SigLIP's.
 
     Raises:
         UserError: no such weights, or weights that do not fit.
@@ -112,7 +111,7 @@ def load(
 
 
 def describe(ref: str, *, model: ModelConfig | None = None, ema: bool | None = None) -> Trained:
-    """Say what `load` would load, without its weights.
+    """Describe what `load` would load, without its weights.
 
     Raises:
         UserError: no such weights, or a file without `model`, or a run with it.
@@ -120,7 +119,9 @@ def describe(ref: str, *, model: ModelConfig | None = None, ema: bool | None = N
     scheme, path = split(reference(ref))
     if scheme == CHECKPOINT:
         if model is not None:
-            raise UserError(f"{ref} knows its model; say nothing of it, or change single fields")
+            raise UserError(
+                f"{ref} is a run with its own model; leave out the variant, or change single fields"
+            )
         return _of_run(path, ema)
     if model is None:
         raise UserError(f"which model does {ref} hold? add --model=VARIANT, such as vit_b16_384")
@@ -130,7 +131,7 @@ def describe(ref: str, *, model: ModelConfig | None = None, ema: bool | None = N
 
 
 def with_model(found: Trained, model: ModelConfig) -> Trained:
-    """Change fields of the model, and with them what follows from it.
+    """Replace the model, and with it what depends on it.
 
     Raises:
         UserError: a model that cannot be.
@@ -144,9 +145,9 @@ def with_model(found: Trained, model: ModelConfig) -> Trained:
 
 
 def changes(trained: Trained) -> list[str]:
-    """List what is not the run's own, "model.image_size=(64,)": its metrics are not of that.
+    """List changes of the run's config, "model.image_size=(64,)"; its metrics are without them.
 
-    Of a published file [], whose own settings nobody wrote down.
+    [] for a published file.
     """
     cfg = trained.config
     if cfg is None:
@@ -164,7 +165,7 @@ def changes(trained: Trained) -> list[str]:
 
 
 def title(trained: Trained) -> str:
-    """Name a model in one line: its weights, its checkpoint, what of its run's config differs."""
+    """Describe a model in one line: its weights, its checkpoint, changes of its run's config."""
     step = "" if trained.step is None else f", step {trained.step:,}"
     changed = f", with {', '.join(changes(trained))}" if changes(trained) else ""
     return f"{trained.ref}{step}{', moving average' if trained.ema else ''}{changed}"
@@ -184,9 +185,9 @@ def _of_file(ref: str, model: ModelConfig) -> Trained:
 
 
 def describe_input(trained: Trained) -> str:
-    """Say in one line how a published file's images are prepared, and who says so.
+    """Describe in one line how images are prepared for a published file, and by which source.
 
-    Of a run "": its config says it.
+    "" for a run, whose config has it.
     """
     if trained.config is not None:
         return ""

@@ -121,21 +121,18 @@ def family(cfg: Any) -> Family:
         raise UserError(
             f"{type(cfg).__name__} is the config of no family; add it to _FAMILIES in "
             "vit_jax/models/__init__.py, or take one of "
-            f"{', '.join(known.__name__ for known in _FAMILIES)}"
+            f"{', '.join(kind.__name__ for kind in _FAMILIES)}"
         )
     return found
 
 
 def refuse_name(cfg: Any, given: str, where: str = "") -> None:
-    """Refuse the name of a model in place of its config.
+    """Raise UserError for a model's name in place of its config; how to write it, or near names.
 
     Args:
-        cfg: what may be a name.
+        cfg: a config or a name.
         given: how it was written.
-        where: says where a config can be written, if not there.
-
-    Raises:
-        UserError: how to write it; of a name that is unknown too, the nearest valid ones.
+        where: text that says where a config can be written.
     """
     if isinstance(cfg, str):
         variant(cfg)

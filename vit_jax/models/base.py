@@ -37,8 +37,8 @@ class ModelConfig:
     """Fields of every family.
 
     Attributes:
-        num_classes: K; the output dimension of the head. 0 is a model without one, whose logits are
-            None, for an objective that learns no classes.
+        num_classes: K; the output dimension of the head. 0 makes a model without head, with logits
+            None, for an objective without classes.
         image_size: (H, W) in pixels; (S,) means square.
         channels: C of the input.
         dtype: compute dtype.
@@ -131,10 +131,10 @@ def check_input(image: jax.Array, size: tuple[int, int], channels: int) -> None:
 
 
 def record(module: nn.Module, name: str, make: Callable[[], jax.Array]) -> None:
-    """Keep what `make` returns where the caller asked for intermediates; else it is never called.
+    """Store what `make` returns if the caller captures intermediates; else do not call it.
 
-    So a pass that looks at nothing traces the same operations as if this line were not there, and
-    layers whose kernel never holds their attention weights compute them for the one who looks.
+    A pass that captures nothing traces no further operation, and layers whose kernel never holds
+    the attention weights compute them only for a capture.
     """
     if module.is_mutable_collection(CAPTURED):
         module.sow(CAPTURED, name, make())

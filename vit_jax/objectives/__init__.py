@@ -30,10 +30,10 @@ def create(cfg: ObjectiveConfig, model: ModelConfig, data: DataConfig) -> Object
         UserError: no config of a registered objective.
     """
     if type(cfg) not in OBJECTIVES:
-        known = ", ".join(kind.__name__ for kind in OBJECTIVES)
+        valid = ", ".join(kind.__name__ for kind in OBJECTIVES)
         raise UserError(
             f"objective={type(cfg).__name__} is the config of no objective; add it to OBJECTIVES "
-            f"in vit_jax/objectives/__init__.py, or take one of {known}"
+            f"in vit_jax/objectives/__init__.py, or take one of {valid}"
         )
     return OBJECTIVES[type(cfg)](cfg, model, data)
 

@@ -74,7 +74,7 @@ class Aux(NamedTuple):
     """What a loss returns besides its value.
 
     Attributes:
-        metrics: float32 scalars by name, means over the batch; "loss" is one of them.
+        metrics: float32 scalars by name, means over the batch; with "loss" among them.
         model_state: the new one.
         objective: the objective's new state.
     """
@@ -114,7 +114,7 @@ class Objective:
         data: the run's; for the normalisation and the transform of its images.
     """
 
-    # What `init` adds to the model's parameters, by the first parts of their names.
+    # What `init` adds to the model's parameters, by the first component of their names.
     own_parameters: ClassVar[tuple[str, ...]] = ()
 
     cfg: Any
@@ -164,7 +164,7 @@ class Objective:
         return Extras()
 
     def describe(self) -> list[str]:
-        """Say in a line or none what the run learns from besides its data."""
+        """Describe, in a line or none, what the run learns from besides its data."""
         return []
 
     def init(self, key: jax.Array) -> tuple[PyTree, PyTree]:
@@ -173,7 +173,7 @@ class Objective:
         return models.init(models.create(looped), looped, key)
 
     def init_state(self, key: jax.Array) -> PyTree:
-        """Initialise the objective's own state, a part of the train state; pure."""
+        """Initialise the objective's own state within the train state; pure."""
         del key
         return None
 
@@ -215,7 +215,7 @@ class Objective:
     def predictors(self) -> Mapping[str, Predict]:
         """What evaluations ask for by name: "features" [B, D], "logits" [B, K], "loss" [B].
 
-        Each is one function object, so that a program that takes it is compiled once.
+        Each is one function object, so that a program that calls it is compiled once.
         """
         logits = {} if self.cfg.head_loss is None else {"logits": self._logits}
         return {"features": self._features, "loss": self.example_losses, **logits}

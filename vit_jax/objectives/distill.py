@@ -54,7 +54,7 @@ def taught(objective: ObjectiveConfig, teacher: TeacherConfig) -> DistillConfig:
         UserError: another objective than `SupervisedConfig`.
     """
     if not isinstance(objective, SupervisedConfig):
-        raise UserError(f"{type(objective).__name__} learns no classes that a teacher knows")
+        raise UserError(f"{type(objective).__name__} learns no classes, as a teacher needs")
     shared = {f.name: getattr(objective, f.name) for f in dataclasses.fields(SupervisedConfig)}
     return DistillConfig(**shared, distill=teacher)
 
@@ -108,7 +108,7 @@ class Distill(Supervised):
         return Extras(frozen, digest, None if cache is None else cache.rows)
 
     def describe(self) -> list[str]:
-        """Say in a line who the teacher is."""
+        """Describe the teacher in a line."""
         cfg = self.cfg.distill
         if cfg.cache:
             return [f"learns from the logits in {cfg.cache}"]
@@ -119,11 +119,11 @@ class Distill(Supervised):
     def loss(
         self, params: Any, ctx: Context, batch: Batch, rng: jax.Array
     ) -> tuple[Float[Array, ""], Aux]:
-        """Return the total as mean over the batch; the metrics hold both parts of it.
+        """Return the total as mean over the batch; the metrics hold both losses.
 
-        `teacher_agreement` is how often the logits that learn from the teacher have its first
-        guess, `teacher_top1` how often that guess is the label (of a mixed image the larger
-        part's), and `top1` that of the student's own prediction.
+        `teacher_agreement` is how often the logits trained on the teacher have its first guess,
+        `teacher_top1` how often that guess is the label (in a mixed image, the label with the
+        larger target), and `top1` the same of the student's own prediction.
         """
         cfg, train = self.cfg.distill, self.cfg.train_mode
         out, model_state = self.apply(params, ctx.model_state, batch["image"], rng, train=train)

@@ -104,7 +104,7 @@ class Supervised(Objective):
 def top1(logits: Float[Array, "B K"], targets: Float[Array, "B K"]) -> Float32[Array, ""]:
     """Return how often the first guess is the largest target.
 
-    Any of the labels will do, as in evaluation; of a mixed image, the larger part's.
+    Among equal targets any counts, as in evaluation.
     """
     hit = jnp.take_along_axis(targets, logits.argmax(axis=-1)[:, None], axis=-1)[:, 0]
     return (hit >= targets.max(axis=-1)).mean(dtype=jnp.float32)

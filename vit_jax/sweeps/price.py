@@ -50,10 +50,10 @@ def price(cfg: Config) -> Price:
         UserError: a duration in epochs of a dataset that is not here, or one that does not go with
             the others.
     """
-    num_examples, known = _num_examples(cfg)
+    num_examples, is_exact = _num_examples(cfg)
     plan = config_lib.plan(cfg, num_examples)
     image = _of_image(cfg.model, cfg.objective, uphill=cfg.optim.sam_rho > 0)
-    if known:  # a warmup longer than the run is found here, not by its worker
+    if is_exact:  # a warmup longer than the run is found here, not by its worker
         optim.make_optimizer(cfg.optim, image.params, plan.clock)
     count = plan.total_steps * cfg.data.batch_size
     return Price(
@@ -72,7 +72,7 @@ def examples(model: ModelConfig, flops: float) -> str:
 
 
 def _num_examples(cfg: Config) -> tuple[int, bool]:
-    """Return the length of the training split, and whether it is known."""
+    """Return the length of the training split, and whether it is exact."""
     try:
         return _length(cfg.data), True
     except UserError as error:

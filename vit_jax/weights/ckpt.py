@@ -27,25 +27,25 @@ class Checkpoint:
         name: the checkpoint's path.
         directory: that of all of the run's checkpoints.
         model: the config of the run's model.
-        step: at which it was saved.
-        metadata: what the run says of itself: "config", "class_names", "versions".
+        step: of the save.
+        metadata: of the run: "config", "class_names", "versions".
         metrics: by name, at that step.
 
     Raises:
         UserError: no such checkpoint, a damaged one, or one without the average asked for.
     """
 
-    def __init__(self, place: str, *, ema: bool = False) -> None:
+    def __init__(self, ref: str, *, ema: bool = False) -> None:
         """Find the checkpoint.
 
         Args:
-            place: "DIR", "DIR@1200", "DIR@best" or "DIR@latest"; see `reader.find`.
+            ref: "DIR", "DIR@1200", "DIR@best" or "DIR@latest"; see `reader.find`.
             ema: take the moving average, of statistics too, instead of the values themselves.
         """
-        found = re.fullmatch(r"(.*?)(?:@(\d+|best|latest))?", place)
+        found = re.fullmatch(r"(.*?)(?:@(\d+|best|latest))?", ref)
         assert found is not None
-        run, _, which = place.rpartition("@")
-        if run and not found[2] and Path(run).is_dir() and not Path(place).exists():
+        run, _, which = ref.rpartition("@")
+        if run and not found[2] and Path(run).is_dir() and not Path(ref).exists():
             raise unknown(f"checkpoint of {run}", which, ["best", "latest", "a step"])
         self._saved = reader.find(found[1], found[2] or "")
         self.name = str(self._saved.path)
@@ -67,7 +67,7 @@ class Checkpoint:
         return {key: tuple(leaves[name][1]) for key, name in self._names.items()}
 
     def read(self, key: str) -> np.ndarray:
-        """Return one array as float32, and forget it: what is loaded is in memory once."""
+        """Return one array as float32 and release it, so that it is in memory once."""
         if self._arrays is None:
             self._arrays = reader.load(self._saved, self._names.values())
         return self._arrays.pop(self._names[key]).astype(np.float32, copy=False)
@@ -81,7 +81,7 @@ def _names(leaves: Sequence[str], *, ema: bool) -> dict[str, str]:
 
 
 def entries(cfg: ModelConfig) -> list[Entry]:
-    """List every parameter and statistic of a model with its place in a checkpoint: its own."""
+    """List every parameter and statistic of a model under its own name in a checkpoint."""
     found = []
     for name, leaf in trees.named_leaves(models.abstract(cfg)):
         part = Part(name.split("/", 1)[1], leaf.shape)
@@ -89,7 +89,7 @@ def entries(cfg: ModelConfig) -> list[Entry]:
             Entry(
                 name=name,
                 shape=leaf.shape,
-                stacked=False,  # whole arrays: the layers need no telling apart
+                stacked=False,  # whole arrays: layers are not separated
                 layers=((part,),),
                 decode=lambda parts: parts[0],
                 encode=lambda value: [value],
@@ -99,7 +99,7 @@ def entries(cfg: ModelConfig) -> list[Entry]:
 
 
 def load(
-    place: str,
+    ref: str,
     cfg: ModelConfig,
     *,
     skip: Sequence[str] = (),
@@ -108,31 +108,31 @@ def load(
     headless: bool = False,
     only_check: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Read the weights of a run into `cfg`'s model: our name -> float32, without what is skipped.
+    """Read the weights of a run into `cfg`'s model: our name -> float32, except skipped names.
 
     Args:
-        place, ema: which, as in `Checkpoint`.
+        ref, ema: which, as in `Checkpoint`.
         cfg: the model to fill; it may differ from the run's in image size, window and patch.
         skip: as in `apply.fill`.
         resize: the rule that resizes tables and kernels of another size.
-        headless: a run whose model has no head, as of an objective without labels, will do.
+        headless: accept a run whose model has no head.
         only_check: read no array.
 
     Raises:
         UserError: no such checkpoint, or of another model, each parameter with its shape.
     """
-    source = Checkpoint(place, ema=ema)
-    ours, theirs = models.logit_factor(cfg), models.logit_factor(source.model)
+    saved = Checkpoint(ref, ema=ema)
+    ours, theirs = models.logit_factor(cfg), models.logit_factor(saved.model)
     if ours != theirs:
         raise UserError(
-            f"{source.name} multiplies attention logits by {theirs:.3g}, this model by {ours:.3g}; "
+            f"{saved.name} multiplies attention logits by {theirs:.3g}, this model by {ours:.3g}; "
             "set model.mup_base_dim and mup_base_heads as they were in its config"
         )
-    resize_to = resizer(resize, cfg, old=source.model)
-    own = set(source.metadata.get(OWN_PARAMETERS, ()))
+    resize_to = resizer(resize, cfg, old=saved.model)
+    own = set(saved.metadata.get(OWN_PARAMETERS, ()))
     return fill(
         entries(cfg),
-        source,
+        saved,
         skip=skip,
         resize=resize_to,
         is_ignored=lambda name: name.partition("/")[0] in own,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images per second and the time that is left, on standard error, of what takes long."""
+"""Progress of a long pass on standard error: images per second and the time left."""
 
 import sys
 import time
@@ -11,11 +11,10 @@ from vit_jax.durations import format_duration
 from vit_jax.evals.passes import Batches
 
 
-class Meter:
-    """Shows how far a pass over `total` images is: often on a terminal, seldom in a log.
+class PassProgress:
+    """Shows the progress of a pass over `total` images: every second on a terminal, else every ten.
 
-    It prints nothing before the first line is due, so short work has none. `live=False` keeps a
-    terminal free for other output.
+    Short passes print nothing. `live=False` keeps a terminal free for other output.
     """
 
     def __init__(
@@ -35,7 +34,7 @@ class Meter:
         self._done = 0
 
     def advance(self, count: int) -> None:
-        """Note that `count` images more are under way."""
+        """Add `count` images to those submitted."""
         now, every = self._clock(), 1.0 if self._terminal else 10.0
         self._done += count
         if self._warm is None:
@@ -54,7 +53,7 @@ class Meter:
         self._write(f"{text}\n")
 
     def summary(self) -> str:
-        """Return how long all took, and how fast it was; without the first batch, if it can."""
+        """Return the time taken and the rate, without the first batch unless there is no other."""
         now = self._clock()
         warm = self._warm is not None and self._done > self._warm[1]
         rate = self._rate(now) if warm else self._done / max(now - self._start, 1e-9)
@@ -79,19 +78,19 @@ class Meter:
 def watched(
     batches: Callable[[int], Batches], total: int, what: str, *, times: int = 1
 ) -> Callable[[int], Batches]:
-    """Show the progress of each pass over `total` images, each of which is looked at `times`."""
-    return lambda size: _Watched(batches(size), Meter(total * times, what), times)
+    """Show the progress of each pass over `total` images, each processed `times`."""
+    return lambda size: _Watched(batches(size), PassProgress(total * times, what), times)
 
 
 class _Watched:
-    def __init__(self, stream: Batches, meter: Meter, times: int) -> None:
-        self._stream, self._meter, self._times = stream, meter, times
+    def __init__(self, stream: Batches, progress: PassProgress, times: int) -> None:
+        self._stream, self._progress, self._times = stream, progress, times
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
         for batch in self._stream:
             yield batch
-            self._meter.advance(int(batch["mask"].sum()) * self._times)
+            self._progress.advance(int(batch["mask"].sum()) * self._times)
 
     def close(self) -> None:
-        self._meter.close()
+        self._progress.close()
         self._stream.close()
