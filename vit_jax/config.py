@@ -167,18 +167,23 @@ def _check_eval(evaluation: EvalConfig, name: str, objective: ObjectiveConfig) -
     evaluation.check(f"evals.{name}")
 
 
+def metric_periods(cfg: Config) -> dict[str, str]:
+    """Return the period of every metric that the evaluations measure, such as "val/top1"."""
+    return {
+        f"{name}{suffix}/{key}": evaluation.every
+        for name, evaluation in cfg.evals.items()
+        for suffix in (("", "_ema") if cfg.ema_decay else ("",))
+        for key in evaluation.metrics
+    }
+
+
 def _check_checkpoint(cfg: Config) -> None:
     """Raise UserError for a metric that no evaluation during training measures."""
     keeping = cfg.checkpoint
     patience = f"checkpoint.patience={keeping.patience}"
     if keeping.patience and not keeping.keep_best:
         raise UserError(f"{patience} ends with the best parameters; set checkpoint.keep_best=1")
-    periods = {
-        f"{name}{suffix}/{key}": ev.every
-        for name, ev in cfg.evals.items()
-        for suffix in (("", "_ema") if cfg.ema_decay else ("",))
-        for key in ev.metrics
-    }
+    periods = metric_periods(cfg)
     measured = [metric for metric, every in periods.items() if every]
     if keeping.patience and not measured:
         raise UserError(f"{patience} counts evaluations; give one a period: evals.<name>.every")

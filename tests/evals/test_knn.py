@@ -70,8 +70,8 @@ def test_votes_in_parts(monkeypatch):
 
 
 def test_k_by_default_is_what_there_are_images_for():
-    assert knn.check_k((), 1000, "x") == [10, 20, 100, 200]
-    assert knn.check_k((), 150, "x") == [10, 20, 100]
-    assert knn.check_k((), 7, "x") == [7]
+    assert knn.choose_k((), 1000, "x") == [10, 20, 100, 200]
+    assert knn.choose_k((), 150, "x") == [10, 20, 100]
+    assert knn.choose_k((), 7, "x") == [7]
     with pytest.raises(UserError, match=r"k=8: x has only 7 images"):
-        knn.check_k((2, 8), 7, "x")
+        knn.choose_k((2, 8), 7, "x")

@@ -248,7 +248,7 @@ def test_one_bit_anywhere_is_noticed(
     data = bytearray(file.read_bytes())
     data[len(data) * 33 // 96] ^= 1  # in the first of two blocks
     file.write_bytes(data)
-    match = f"{key}.bin is damaged somewhere in positions 32 to 63; write the cache again"
+    match = f"{key}.bin is damaged somewhere in positions 32 to 63; write another cache"
     with pytest.raises(UserError, match=match):
         opened(cfg, source, 96)
     with pytest.raises(UserError, match=match):

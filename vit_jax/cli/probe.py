@@ -98,7 +98,8 @@ def probe(given: Probe, found: Trained) -> int:
         print(f"wrote the features of both in {given.features}")
     if not given.methods:
         return 0
-    notes = probes.check_sets(train, test)
+    probes.check_sets(train, test)
+    notes = probes.unseen_classes(train, test)
     names = ("shots", "seeds", "l2", "k", "temperature", "seed")
     settings = {name: getattr(given, name) for name in names}
     results = probing.run_probes(sets, given.methods, mesh, **settings)
@@ -177,7 +178,7 @@ def _check_sources(given: Probe, sources: Sequence[data.Source]) -> None:
             file=sys.stderr,
         )
     if "knn" in given.methods:
-        knn.check_k(given.k, len(sources[0]), sources[0].name)
+        knn.choose_k(given.k, len(sources[0]), sources[0].name)
     for name, file, suffix in (("out", given.out, ".json"), ("plot", given.plot, ".png")):
         if file is not None:
             files.check_file(file, f"--{name}", force=given.force, suffix=suffix)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from vit_jax import config as config_lib
 from vit_jax import errors
 from vit_jax.cli import flags as cli_flags
 from vit_jax.cli import options
@@ -80,10 +81,8 @@ def read(path: Path) -> SweepFile:
             example = {"CONFIG": "configs/vit_mu_digits.py", "METRIC": "val/loss"}[name]
             raise UserError(f'{path} lacks {name}, such as {name} = "{example}"')
     if ("sweep" in names) == ("search" in names):
-        raise UserError(
-            f"{path} needs either sweep(), which yields overrides, or search(trial), which makes "
-            "them from an Optuna trial"
-        )
+        either = "sweep(), which yields overrides, or search(trial), which draws them by Optuna"
+        raise UserError(f"{path} needs either {either}")
     if "search" in names and not (isinstance(names.get("TRIALS"), int) and names["TRIALS"] > 0):
         raise UserError(f"{path} lacks TRIALS, how many runs its search makes, such as TRIALS = 30")
     return SweepFile(
@@ -162,13 +161,7 @@ def read_config(config: str, overrides: Overrides) -> Config:
 
 
 def _check_metric(cfg: Config, metric: str) -> None:
-    suffixes = ("", "_ema") if cfg.ema_decay else ("",)
-    measured = [
-        f"{name}{suffix}/{key}"
-        for name, evaluation in cfg.evals.items()
-        for suffix in suffixes
-        for key in evaluation.metrics
-    ]
+    measured = list(config_lib.metric_periods(cfg))
     if metric not in measured:
         raise errors.unknown("METRIC", metric, measured)
 

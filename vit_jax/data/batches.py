@@ -156,19 +156,16 @@ class Batches:
         except UserError:
             raise
         except (ValueError, OSError, cv2.error) as error:
-            raise DataError(
-                f"{self._source.example_id(example)}: not a readable image ({_reason(error)})"
-            ) from error
+            name, why = self._source.example_id(example), _reason(error)
+            raise DataError(f"{name}: not a readable image ({why})") from error
 
     def _load(self, example: int) -> Decoded:
         found = self._source.read(example)
         fields = {name: found[name] for name in self._fields}
         label = fields.get("label")
         if self._seed is not None and isinstance(label, int) and label < 0:
-            raise DataError(
-                f"{self._source.example_id(example)}: the label is {label}, that of an example "
-                "without one, which cannot be learned from"
-            )
+            name = self._source.example_id(example)
+            raise DataError(f"{name}: the label is {label}: an example without a label")
         return self._cache.load(example, found["image"], fields)
 
     def _replace(
@@ -180,10 +177,8 @@ class Batches:
             DataError: none may be replaced, or more than that in a row are broken.
         """
         if not self._max_broken:
-            raise DataError(
-                f"{error}; repair it, or set data.max_broken=N to go on with other examples in "
-                "place of up to N such"
-            ) from error
+            advice = "repair it, or set data.max_broken=N to replace up to N by other examples"
+            raise DataError(f"{error}; {advice}") from error
         count = len(self._source)
         tries = min(self._max_broken, count - 1)
         for step in range(1, tries + 1):

@@ -167,10 +167,8 @@ def _find(name: str, root: Path) -> Path:
         raise unknown(f"version of {base} in {path}", version, versions)
     path = path / (version or "".join(versions[-1:]))
     if not (path / "features.json").is_file() or not (path / "dataset_info.json").is_file():
-        raise UserError(
-            f"{path} holds no finished TFDS dataset (features.json or dataset_info.json is "
-            "missing); move it away and prepare it again"
-        )
+        lacks = "lacks features.json or dataset_info.json of a finished TFDS dataset"
+        raise UserError(f"{path} {lacks}; move it away and prepare it again")
     try:
         stored = json.loads((path / "dataset_info.json").read_text()).get("fileFormat", "tfrecord")
     except (AttributeError, OSError, ValueError) as error:

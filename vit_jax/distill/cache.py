@@ -137,7 +137,7 @@ class LogitCache:
         with self._writing():
             for key in self.arrays:
                 files.sync(self.file(key))
-                piece[key] = self._checksum(key, self.done, done)
+                piece[key] = self._crc32(key, self.done, done)
             committed = dataclasses.replace(self, pieces=[*self.pieces, piece])
             keys = ("stream", "top_k", "num_classes", "temperature", "pieces")
             tree = {key: getattr(committed, key) for key in keys}
@@ -146,11 +146,7 @@ class LogitCache:
         return committed
 
     def check_rows(self, positions: int) -> None:
-        """Compare the first `positions` rows, on the disk, with their checksums.
-
-        Raises:
-            UserError: the rows are damaged.
-        """
+        """Raise UserError if the first `positions` rows on disk differ from their checksums."""
         if jax.process_index() == 0:
             size = format_bytes(positions * row_bytes(self.arrays))
             print(f"comparing {size} in {self.path} with their checksums", flush=True)
@@ -159,19 +155,17 @@ class LogitCache:
             stop = piece["stop"]
             for key in self.arrays:
                 try:
-                    found = self._checksum(key, start, stop)
+                    found = self._crc32(key, start, stop)
                 except OSError:  # a bad sector
                     found = None
                 if found != piece[key]:
-                    raise UserError(
-                        f"{self.file(key)} is damaged somewhere in positions {start:,} to "
-                        f"{stop - 1:,}; write the cache again in another directory"
-                    )
+                    where = f"somewhere in positions {start:,} to {stop - 1:,}"
+                    raise UserError(f"{self.file(key)} is damaged {where}; write another cache")
             if stop >= positions:
                 return
             start = stop
 
-    def _checksum(self, key: str, start: int, stop: int) -> int:
+    def _crc32(self, key: str, start: int, stop: int) -> int:
         dtype, shape = self.arrays[key]
         size = dtype.itemsize * math.prod(shape)
         checksum, left = 0, (stop - start) * size
@@ -207,7 +201,5 @@ def read(directory: str | Path) -> LogitCache:
     for key, (dtype, shape) in cache.arrays.items():
         size = cache.done * dtype.itemsize * math.prod(shape)
         if not cache.file(key).is_file() or cache.file(key).stat().st_size < size:
-            raise UserError(
-                f"{cache.file(key)} is missing or cut; write the cache in another directory"
-            )
+            raise UserError(f"{cache.file(key)} is missing or cut; write another cache")
     return cache

@@ -86,21 +86,17 @@ def check_stream(cache: LogitCache, wanted: Mapping[str, Any]) -> None:
     ]
     if lines:
         more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
-        raise UserError(
-            f"{cache.path} holds logits of another stream or teacher: {'; '.join(lines[:3])}"
-            f"{more}; write a cache of this one in another directory"
-        )
+        differs = f"another stream or teacher: {'; '.join(lines[:3])}{more}"
+        raise UserError(f"{cache.path} holds logits of {differs}; write another cache")
 
 
 def check_temperature(cache: LogitCache, cfg: TeacherConfig) -> None:
     """Raise UserError if the logits not kept were summed at another temperature."""
     soft = cfg.kind is not Distillation.HARD  # which needs the first guess alone
     if cache.top_k and soft and cache.temperature != cfg.temperature:
-        raise UserError(
-            f"{cache.path} holds --top_k={cache.top_k} logits for temperature "
-            f"{cache.temperature:g}, not for objective.distill.temperature={cfg.temperature:g}; "
-            "write a cache at this one, or one of all logits, in another directory"
-        )
+        there = f"--top_k={cache.top_k} logits for temperature {cache.temperature:g}"
+        wanted = f"{FIELD}.temperature={cfg.temperature:g}"
+        raise UserError(f"{cache.path} holds {there}, not {wanted}; write another cache")
 
 
 def check_length(cache: LogitCache, positions: int) -> None:

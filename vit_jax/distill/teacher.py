@@ -30,11 +30,7 @@ _ROUNDING = {DType.FLOAT32: 2**-7, DType.BFLOAT16: 2**-4}
 
 
 def check_source(cfg: TeacherConfig) -> None:
-    """Compare every key and shape of the teacher's weights with its model's, reading no array.
-
-    Raises:
-        UserError: weights that are not there or do not fit; a cache that is not there.
-    """
+    """Raise UserError if the cache is missing, or the weights by names and shapes do not fit."""
     if cfg.cache:
         cache_lib.read(cfg.cache)
     else:

@@ -84,18 +84,14 @@ def _check(cfg: Config, path: Path, top_k: int) -> TeacherConfig:
     if jax.process_count() > 1:
         raise UserError("cached logits are written by one process; start the command once")
     if not isinstance(cfg.objective, DistillConfig):
-        raise UserError(
-            f"the config's objective is {type(cfg.objective).__name__}, which has no teacher; set "
-            "config.objective = DistillConfig(...) in its file"
-        )
+        kind = type(cfg.objective).__name__
+        raise UserError(f"{kind} has no teacher; set config.objective = DistillConfig(...)")
     distill = cfg.objective.distill
     if not distill.weights:
         raise UserError("objective.distill.weights is not set: the logits of which teacher?")
     if not 0 <= top_k < cfg.model.num_classes:
-        raise UserError(
-            f"--top_k={top_k} must be 1 to {cfg.model.num_classes - 1} (or left out, to keep all "
-            "logits)"
-        )
+        most = cfg.model.num_classes - 1
+        raise UserError(f"--top_k={top_k} must be 1 to {most} (or left out, to keep all logits)")
     check_unmixed(cfg.data)
     distill.cache = str(path)  # a cache that no run could use is refused now
     config_lib.check(cfg)

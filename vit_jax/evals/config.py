@@ -49,14 +49,7 @@ class EvalConfig:
         return {"": self.split}
 
     def check(self, where: str) -> None:
-        """Refuse what can be refused without the dataset and the model.
-
-        Args:
-            where: the field of the evaluation, "evals.val".
-
-        Raises:
-            UserError: naming the field.
-        """
+        """Raise UserError for wrong values; `where` is the evaluation's field, "evals.val"."""
         if self.every:
             durations.parse(self.every)
         if not self.metrics:

@@ -36,7 +36,7 @@ def run(
     Raises:
         UserError: a k beyond the number of training images.
     """
-    k = check_k(k, len(train.features), train.name)
+    k = choose_k(k, len(train.features), train.name)
     similarity, index = nearest(train.features, test.features, max(k), mesh=mesh)
     labels = train.labels[index]
     results = []
@@ -54,11 +54,11 @@ def run(
     return results
 
 
-def check_k(k: Sequence[int], count: int, name: str) -> Sequence[int]:
-    """Return k, where it is empty those of `K` that `count` images suffice for.
+def choose_k(k: Sequence[int], count: int, name: str) -> Sequence[int]:
+    """Return k, by default those of `K` up to the `count` training images of `name`.
 
     Raises:
-        UserError: a k beyond the number of training images, which are `name`'s.
+        UserError: a k above `count`.
     """
     if k and max(k) > count:
         raise UserError(f"k={max(k)}: {name} has only {count:,} images; choose a smaller k")

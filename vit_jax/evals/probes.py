@@ -62,24 +62,21 @@ def blas_threads(size: int) -> AbstractContextManager[Any]:
     return threadpool_limits(limits=1 if size < _FEW else None, user_api="blas")
 
 
-def check_sets(train: FeatureSet, test: FeatureSet) -> list[str]:
-    """Refuse splits that no probe can use; returns what to know of those that it can.
-
-    Raises:
-        UserError: several labels an image, images without a label, or a single class.
-    """
+def check_sets(train: FeatureSet, test: FeatureSet) -> None:
+    """Raise UserError for several labels an image, unlabelled images, or a single class."""
     for split in (train, test):
         if split.labels.ndim > 1:
             raise UserError(f"{split.name} has several labels per image; probes tell one from one")
         if split.labels.min() < 0 or split.labels.max() >= split.num_classes:
-            raise UserError(
-                f"{split.name} has images without a label (test splits often hold -1); "
-                "choose another split"
-            )
-    seen = np.unique(train.labels)
-    if len(seen) < 2:
+            why = "has images without a label (test splits often hold -1)"
+            raise UserError(f"{split.name} {why}; choose another split")
+    if len(np.unique(train.labels)) < 2:
         raise UserError(f"{train.name} holds images of a single class; a probe needs two")
-    missing = np.setdiff1d(np.unique(test.labels), seen)
+
+
+def unseen_classes(train: FeatureSet, test: FeatureSet) -> list[str]:
+    """Describe, in a line or none, the test classes without a training image."""
+    missing = np.setdiff1d(np.unique(test.labels), np.unique(train.labels))
     if not len(missing):
         return []
     lost = int(np.isin(test.labels, missing).sum())

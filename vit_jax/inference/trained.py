@@ -119,9 +119,8 @@ def describe(ref: str, *, model: ModelConfig | None = None, ema: bool | None = N
     scheme, path = split(reference(ref))
     if scheme == CHECKPOINT:
         if model is not None:
-            raise UserError(
-                f"{ref} is a run with its own model; leave out the variant, or change single fields"
-            )
+            advice = "leave out the variant, or change single fields"
+            raise UserError(f"{ref} is a run with its own model; {advice}")
         return _of_run(path, ema)
     if model is None:
         raise UserError(f"which model does {ref} hold? add --model=VARIANT, such as vit_b16_384")

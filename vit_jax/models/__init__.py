@@ -118,11 +118,9 @@ def family(cfg: Any) -> Family:
     """
     found = _FAMILIES.get(type(cfg))
     if found is None:
-        raise UserError(
-            f"{type(cfg).__name__} is the config of no family; add it to _FAMILIES in "
-            "vit_jax/models/__init__.py, or take one of "
-            f"{', '.join(kind.__name__ for kind in _FAMILIES)}"
-        )
+        valid = ", ".join(kind.__name__ for kind in _FAMILIES)
+        name = type(cfg).__name__
+        raise UserError(f"{name} is the config of no family in models._FAMILIES; valid: {valid}")
     return found
 
 
@@ -136,9 +134,8 @@ def refuse_name(cfg: Any, given: str, where: str = "") -> None:
     """
     if isinstance(cfg, str):
         variant(cfg)
-        raise UserError(
-            f"{given} is a model's name; give its config, models.variant({cfg!r}){where}"
-        )
+        config = f"models.variant({cfg!r}){where}"
+        raise UserError(f"{given} is a model's name; give its config, {config}")
 
 
 def input_shape(cfg: ModelConfig) -> tuple[int, int, int]:

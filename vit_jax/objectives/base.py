@@ -44,11 +44,7 @@ class ObjectiveConfig:
         return None
 
     def check(self, model: ModelConfig, data: DataConfig) -> None:
-        """Refuse values that do not go together.
-
-        Raises:
-            UserError: one line that names the field.
-        """
+        """Raise UserError, one line that names the field, for values that exclude each other."""
 
 
 @flax.struct.dataclass
@@ -148,11 +144,7 @@ class Objective:
         return {}
 
     def check_extras(self) -> None:
-        """Compare what `open` would read by names and shapes alone.
-
-        Raises:
-            UserError: it is not there or does not fit.
-        """
+        """Raise UserError if what `open` reads is missing, or by names and shapes does not fit."""
 
     def open(self, source: Source, seed: int, positions: int) -> Extras:
         """Read what the run needs from outside, for its first `positions` examples.

@@ -33,17 +33,11 @@ class DistillConfig(SupervisedConfig):
     distill: TeacherConfig = dataclasses.field(default_factory=TeacherConfig)
 
     def check(self, model: ModelConfig, data: DataConfig) -> None:
-        """Refuse values that do not go together, and a teacher that does not fit the student.
-
-        Raises:
-            UserError: naming the field.
-        """
+        """Raise UserError for values that exclude each other, or a teacher that does not fit."""
         SupervisedConfig.check(self, model, data)
         if self.distill.alpha == 1 and (self.label_smoothing or self.binarize):
-            raise UserError(
-                "objective.label_smoothing and objective.binarize have no effect on a loss without "
-                "labels (objective.distill.alpha=1); leave them"
-            )
+            fields = "objective.label_smoothing and objective.binarize"
+            raise UserError(f"{fields} have no effect without labels (objective.distill.alpha=1)")
         distill.check(self.distill, model, data)
 
 
@@ -89,11 +83,7 @@ class Distill(Supervised):
         return make_teacher(self.cfg.distill, self.data.mean, self.data.std, (height, width))
 
     def check_extras(self) -> None:
-        """Compare the names and shapes of the teacher's weights, or find its cache.
-
-        Raises:
-            UserError: weights that are not there or do not fit; a cache that is not there.
-        """
+        """Raise UserError if the teacher's weights or cache are missing or do not fit."""
         distill.check_source(self.cfg.distill)
 
     def open(self, source: Source, seed: int, positions: int) -> Extras:

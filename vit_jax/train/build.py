@@ -146,9 +146,8 @@ def open_train(cfg: Config) -> data.Source:
     )
     config_lib.check_classes(cfg, source.num_classes)
     if source.multi_label and cfg.objective.head_loss is Loss.SOFTMAX:
-        raise UserError(
-            f"{source.name} has several labels per image; set objective.loss=sigmoid, or bce"
-        )
+        several = f"{source.name} has several labels per image"
+        raise UserError(f"{several}; set objective.loss=sigmoid, or bce")
     return source
 
 

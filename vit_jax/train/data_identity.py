@@ -35,7 +35,7 @@ def _describe(source: data.Source) -> dict[str, Any]:
     The checksum of an unreadable example is "".
     """
     chosen = np.unique(np.linspace(0, len(source) - 1, _SAMPLES).astype(int)).tolist()
-    sample = [_checksum(source, index) for index in chosen]
+    sample = [_crc32(source, index) for index in chosen]
     return {
         "name": source.name,
         "examples": len(source),
@@ -44,7 +44,7 @@ def _describe(source: data.Source) -> dict[str, Any]:
     }
 
 
-def _checksum(source: data.Source, index: int) -> str:
+def _crc32(source: data.Source, index: int) -> str:
     try:
         example = source.read(index)
     except (ValueError, OSError):

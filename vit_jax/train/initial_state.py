@@ -22,11 +22,7 @@ PyTree = Any
 
 
 def check(init: InitConfig, model: ModelConfig) -> None:
-    """Compare every key and shape of `init.weights` with the model's, reading no array.
-
-    Raises:
-        UserError: weights that are not there or do not fit.
-    """
+    """Raise UserError if `init.weights` are missing, or by names and shapes do not fit."""
     _read(init, model, only_check=True)
 
 

@@ -52,10 +52,8 @@ class Checkpoint:
         self.directory = self._saved.path.parent
         self._names = _names(list(self._saved.record.leaves), ema=ema)
         if ema and not self._names:
-            raise UserError(
-                f"{self.name} holds no moving average: the run had ema_decay=0; "
-                "take its parameters, with ema=false"
-            )
+            why = "the run had ema_decay=0; take its parameters, with ema=false"
+            raise UserError(f"{self.name} holds no moving average: {why}")
         self.step, record = self._saved.step, self._saved.record
         self.metadata, self.metrics = record.metadata, record.metrics
         saved = self.metadata.get("config", {}).get("model", {})
