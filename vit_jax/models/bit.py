@@ -53,7 +53,6 @@ class BiTConfig(ModelConfig):
     zero_head: bool = True
 
 
-VARIANTS: dict[str, BiTConfig] = facts.variants(BiTConfig)
 _HEAD_INIT: dict[Init, Initializer] = {
     Init.JAX: nn.initializers.lecun_normal(),
     Init.TIMM: nn.initializers.normal(0.01),
@@ -137,57 +136,38 @@ class BiT(nn.Module):
         return resnet.classify_map(self, cfg, x, _HEAD_INIT[cfg.init], train)
 
 
-# (depths, factor of the width), which nothing changes in timm's.
+_VARIANTS: dict[str, BiTConfig] = facts.variants(BiTConfig)
 _ARCHITECTURES = {
-    (VARIANTS[f"bit_r{size}"].depths, VARIANTS[f"bit_r{size}"].width_factor): f"resnetv2_{size}_bit"
+    (_VARIANTS[f"bit_r{size}"].depths, int(size[-1])): f"resnetv2_{size}_bit"
     for size in ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")
 }
 
 
 def _timm(cfg: BiTConfig) -> facts.Timm:
-    args = facts.taken(cfg, channels="widths", stem_chs="stem_width")
+    args = facts.timm_args(cfg, channels="widths", stem_chs="stem_width")
     fixed = {"norm_eps": 1e-5}
     if cfg.norm is resnet.Norm.BATCH:
-        args |= facts.taken(cfg, "width_factor", layers="depths")
+        args |= facts.timm_args(cfg, "width_factor", layers="depths")
         return facts.Timm("resnetv2_50", args, {**fixed, "padding": Padding.SYMMETRIC}, "stem/conv")
-    name = _ARCHITECTURES.get((cfg.depths, cfg.width_factor))
-    if name is None:
-        raise UserError(
-            f"timm has no BiT with model.depths={cfg.depths} and width_factor={cfg.width_factor}; "
-            f"it has {', '.join(_ARCHITECTURES.values())}"
-        )
+    sizes = {"depths": cfg.depths, "width_factor": cfg.width_factor}
     fixed |= {"conv_eps": 1e-8, "num_groups": 32, "padding": Padding.FIXED}
+    name = facts.architecture("BiT", _ARCHITECTURES, **sizes)
     return facts.Timm(name, args, fixed, "stem/conv")
 
 
-_GOOGLE = facts.Google(
-    names=(
-        (r"^stem/conv/", "root_block/standardized_conv2d/"),
-        (r"^norm/", "group_norm/"),
-        (r"^head/", "head/conv2d/"),
-        (r"^stage(\d+)/block(\d+)/", facts.google_unit("02d")),
-        (r"/downsample/conv/", "/a/proj/standardized_conv2d/"),
-        (r"/conv([123])/", lambda found: f"/{'abc'[int(found[1]) - 1]}/standardized_conv2d/"),
-        (r"/norm([123])/", lambda found: f"/{'abc'[int(found[1]) - 1]}/group_norm/"),
-        (r"group_norm/scale$", "group_norm/gamma"),
-        (r"group_norm/bias$", "group_norm/beta"),
-    ),
-    stem="root_block/standardized_conv2d/kernel",
-    prefixes=("resnet/",),
-    head_is_convolution=True,
-)
 FAMILY = facts.Family(
     config=BiTConfig,
     module=BiT,
-    variants=VARIANTS,
+    variants=_VARIANTS,
     validate=validate,
     images=lambda cfg: facts.Images(facts.HALF, 1.0, bilinear=True),
     timm=_timm,
-    timm_names=lambda cfg: (
-        (r"^stage(\d+)/block(\d+)/", r"stages/\1/blocks/\2/"),
-        (r"/(mean|var)$", r"/running_\1"),
-        (r"^head/", "head/fc/"),
-    ),
+    timm_names=lambda cfg: facts.names("BiT", "timm"),
     timm_convolutions=r"^head/kernel$",
-    google=_GOOGLE,
+    google=facts.Google(
+        facts.names("BiT", "google"),
+        stem="root_block/standardized_conv2d/kernel",
+        prefixes=("resnet/",),
+        head_is_convolution=True,
+    ),
 )

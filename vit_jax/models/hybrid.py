@@ -163,7 +163,6 @@ class Hybrid(ViT):
         return super()._patches(ResNet(self.cfg, dtype, name="backbone")(image), dtype)
 
 
-# Depths of the backbone, which nothing changes in timm's.
 _ARCHITECTURES = {
     (): "vit_tiny_r_s16_p8_224",
     (2, 2, 2, 2): "vit_small_r26_s32_224",
@@ -189,24 +188,9 @@ def _timm(cfg: HybridConfig) -> facts.Timm:
 def _timm_names(cfg: HybridConfig) -> tuple[facts.Rename, ...]:
     # Where the stem is all there is, it has no name of its own.
     stem = () if cfg.backbone_depths else ((r"^backbone/stem/", "backbone/"),)
-    return (
-        *stem,
-        *vit_family.TIMM_NAMES,
-        (r"^backbone/stage(\d+)/block(\d+)/", r"patch_embed/backbone/stages/\1/blocks/\2/"),
-        (r"^backbone/", "patch_embed/backbone/"),
-    )
+    return (*stem, *facts.names("ViT", "timm"), *facts.names("Hybrid", "timm"))
 
 
-# Those of the backbone come before those of the blocks, which have norms too.
-_GOOGLE_NAMES: tuple[facts.Rename, ...] = (
-    (r"^backbone/stem/conv/", "conv_root/"),
-    (r"^backbone/stem/norm/", "gn_root/"),
-    (r"^backbone/stage(\d+)/block(\d+)/", facts.google_unit("d")),
-    (r"^(block\d+/unit\d+)/downsample/conv/", r"\1/conv_proj/"),
-    (r"^(block\d+/unit\d+)/downsample/norm/", r"\1/gn_proj/"),
-    (r"^(block\d+/unit\d+)/norm(\d)/", r"\1/gn\2/"),
-    *vit_family.GOOGLE_NAMES,
-)
 FAMILY = dataclasses.replace(
     vit_family.FAMILY,
     config=HybridConfig,
@@ -218,5 +202,6 @@ FAMILY = dataclasses.replace(
     timm=_timm,
     timm_names=_timm_names,
     official_names=(),
-    google=facts.Google(_GOOGLE_NAMES),
+    # The ResNet's names before those of the blocks, which have norms too.
+    google=facts.Google((*facts.names("Hybrid", "google"), *facts.names("ViT", "google"))),
 )

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from vit_jax.errors import UserError
 from vit_jax.fields import value
 from vit_jax.models import base, facts
 from vit_jax.models.base import ModelConfig, Output
@@ -45,14 +44,6 @@ class MixerConfig(ModelConfig):
     drop_path_rule: DropPathRule = DropPathRule.LINEAR
     init: Init = Init.JAX
     zero_head: bool = True
-
-
-VARIANTS: dict[str, MixerConfig] = facts.variants(MixerConfig)
-
-
-def validate(cfg: MixerConfig) -> None:
-    """Refuse fields that do not go together, in one line that names them."""
-    base.patch_grid(cfg)
 
 
 class MixerBlock(nn.Module):
@@ -102,46 +93,28 @@ class Mixer(nn.Module):
         return Output(logits=logits, features=features, tokens=x)
 
 
-# Width, depth and patch, which nothing changes in timm's.
-_ARCHITECTURES = {(v.dim, v.depth, v.patch): f"{name}_224" for name, v in VARIANTS.items()}
+_VARIANTS: dict[str, MixerConfig] = facts.variants(MixerConfig)
+_ARCHITECTURES = {(v.patch, v.depth, v.dim): f"{name}_224" for name, v in _VARIANTS.items()}
 
 
 def _timm(cfg: MixerConfig) -> facts.Timm:
-    name = _ARCHITECTURES.get((cfg.dim, cfg.depth, base.pair(cfg.patch, "patch")))
-    if name is None:
-        raise UserError(
-            f"timm has no Mixer with model.patch={cfg.patch}, depth={cfg.depth} and dim={cfg.dim}; "
-            f"it has {', '.join(_ARCHITECTURES.values())}"
-        )
+    sizes = {"patch": base.pair(cfg.patch, "patch"), "depth": cfg.depth, "dim": cfg.dim}
     args = {
         "img_size": list(base.pair(cfg.image_size, "image_size")),
         "mlp_ratio": [facts.ratio(w, cfg.dim) for w in (cfg.token_mlp_dim, cfg.channel_mlp_dim)],
     }
-    return facts.Timm(name, args, {"gelu": Gelu.ERF, "norm_eps": 1e-6})
+    fixed = {"gelu": Gelu.ERF, "norm_eps": 1e-6}
+    return facts.Timm(facts.architecture("Mixer", _ARCHITECTURES, **sizes), args, fixed)
 
 
-_GOOGLE = facts.Google(
-    names=(
-        (r"^patch_embed/", "stem/"),
-        (r"^norm/", "pre_head_layer_norm/"),
-        (r"^blocks/(\d+)/", r"MixerBlock_\1/"),
-        (r"/norm1/", "/LayerNorm_0/"),
-        (r"/norm2/", "/LayerNorm_1/"),
-        (r"/mlp_tokens/", "/token_mixing/"),
-        (r"/mlp_channels/", "/channel_mixing/"),
-        (r"/fc1/", "/Dense_0/"),
-        (r"/fc2/", "/Dense_1/"),
-    ),
-    stem="stem/kernel",
-)
 FAMILY = facts.Family(
     config=MixerConfig,
     module=Mixer,
-    variants=VARIANTS,
-    validate=validate,
+    variants=_VARIANTS,
+    validate=base.patch_grid,
     one_size=True,
     images=lambda cfg: facts.Images(facts.HALF),
     timm=_timm,
-    timm_names=lambda cfg: ((r"^patch_embed/", "stem/proj/"),),
-    google=_GOOGLE,
+    timm_names=lambda cfg: facts.names("Mixer", "timm"),
+    google=facts.Google(facts.names("Mixer", "google"), stem="stem/kernel"),
 )

@@ -114,7 +114,7 @@ class RegNet(nn.Module):
 
 def _timm(cfg: RegNetConfig) -> facts.Timm:
     fields = ("depth", "w0", "wa", "wm", "group_min_ratio", "stem_width", "se_ratio")
-    args = facts.taken(cfg, *fields, group_size="group_width")
+    args = facts.timm_args(cfg, *fields, group_size="group_width")
     return facts.Timm("regnety_160", args, {"norm_eps": 1e-5}, "stem/conv")
 
 
@@ -123,38 +123,14 @@ def _timm_lacks(cfg: RegNetConfig) -> str:
     return "" if count == 4 else f"{count} stages (model.depth, w0, wa and wm): its RegNet has 4"
 
 
-# trunk_output.block1.block1-0.f.a.0.weight, where a.1 is a.0's norm.
-_TORCHVISION: tuple[facts.Rename, ...] = (
-    (r"^stem\.0\.", "stem.conv."),
-    (r"^stem\.1\.", "stem.bn."),
-    (
-        r"^trunk_output\.block(\d+)\.block\d+-(\d+)\.",
-        lambda found: f"s{found[1]}.b{int(found[2]) + 1}.",
-    ),
-    (r"\.proj\.0\.", ".downsample.conv."),
-    (r"\.proj\.1\.", ".downsample.bn."),
-    (
-        r"\.f\.([abc])\.([01])\.",
-        lambda found: f".conv{'abc'.index(found[1]) + 1}.{('conv', 'bn')[int(found[2])]}.",
-    ),
-    (r"\.f\.se\.", ".se."),
-    (r"^fc\.", "head.fc."),
-)
 FAMILY = facts.Family(
     config=RegNetConfig,
     module=RegNet,
     variants=facts.variants(RegNetConfig),
     validate=validate,
     timm=_timm,
-    timm_names=lambda cfg: (
-        (
-            r"^stage(\d+)/block(\d+)/",
-            lambda found: f"s{int(found[1]) + 1}/b{int(found[2]) + 1}/",
-        ),
-        (r"/bn/(mean|var)$", r"/bn/running_\1"),
-        (r"^head/", "head/fc/"),
-    ),
+    timm_names=lambda cfg: facts.names("RegNet", "timm"),
     timm_lacks=_timm_lacks,
     timm_convolutions=r"/se/fc[12]/kernel$",
-    official_names=_TORCHVISION,
+    official_names=facts.names("RegNet", "official"),
 )

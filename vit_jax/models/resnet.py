@@ -82,7 +82,7 @@ class ResNet(nn.Module):
 
 def _timm(cfg: ResNetConfig) -> facts.Timm:
     channels = [width // _EXPANSION for width in cfg.widths]
-    args = {**facts.taken(cfg, layers="depths"), "channels": channels}
+    args = {**facts.timm_args(cfg, layers="depths"), "channels": channels}
     return facts.Timm("resnet50", args, {"norm_eps": 1e-5}, "stem/conv")
 
 
@@ -98,19 +98,6 @@ FAMILY = facts.Family(
     validate=validate,
     images=lambda cfg: facts.Images(bilinear=True),
     timm=_timm,
-    timm_names=lambda cfg: (
-        (
-            r"^stage(\d+)/block(\d+)/",
-            lambda found: f"layer{int(found[1]) + 1}/{found[2]}/",
-        ),
-        (r"/(conv[123])/conv/", r"/\1/"),
-        (r"/conv([123])/bn/", r"/bn\1/"),
-        (r"/downsample/conv/", "/downsample/0/"),
-        (r"/downsample/bn/", "/downsample/1/"),
-        (r"^stem/conv/", "conv1/"),
-        (r"^stem/bn/", "bn1/"),
-        (r"/(mean|var)$", r"/running_\1"),
-        (r"^head/", "fc/"),
-    ),
+    timm_names=lambda cfg: facts.names("ResNet", "timm"),
     timm_lacks=_timm_lacks,
 )

@@ -220,7 +220,7 @@ def _windows(cfg: SwinConfig) -> list[facts.Grid]:
 
 def _timm(cfg: SwinConfig) -> facts.Timm:
     window = cfg.window if len(cfg.window) > 2 else base.pair(cfg.window, "window")
-    own = facts.taken(cfg, "depths", "num_heads", "mlp_ratio", "qkv_bias", embed_dim="dim")
+    own = facts.timm_args(cfg, "depths", "num_heads", "mlp_ratio", "qkv_bias", embed_dim="dim")
     args = {**facts.patch_args(cfg), **own, "window_size": list(window)}
     fixed = {"gelu": Gelu.ERF, "norm_eps": 1e-5}
     return facts.Timm("swin_tiny_patch4_window7_224", args, fixed)
@@ -235,13 +235,6 @@ FAMILY = facts.Family(
     windows=_windows,
     images=lambda cfg: facts.Images(crop=0.9),
     timm=_timm,
-    timm_names=lambda cfg: (
-        (r"^patch_embed/", "patch_embed/proj/"),
-        (r"^patch_norm/", "patch_embed/norm/"),
-        (r"^stage(\d+)/merge/", r"layers/\1/downsample/"),
-        (r"^stage(\d+)/block(\d+)/", r"layers/\1/blocks/\2/"),
-        (r"/rel_pos_bias$", "/relative_position_bias_table"),
-        (r"^head/", "head/fc/"),
-    ),
-    official_names=((r"^head\.(weight|bias)$", r"head.fc.\1"),),
+    timm_names=lambda cfg: facts.names("Swin", "timm"),
+    official_names=facts.names("Swin", "official"),
 )

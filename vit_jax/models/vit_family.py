@@ -60,7 +60,7 @@ def timm(cfg: ViTConfig) -> facts.Timm:
     if cfg.distilled:
         fixed = {"norm_eps": 1e-6, "qk_norm": False, "pre_norm": False, "token_merging": 0}
         return facts.Timm("deit_base_distilled_patch16_224", args, fixed)
-    args |= facts.taken(
+    args |= facts.timm_args(
         cfg, "class_token", "fc_norm", "pre_norm", "qk_norm", reg_tokens="num_registers"
     )
     args |= {"global_pool": _POOLS[cfg.pool], "pool_include_prefix": cfg.pool_prefix}
@@ -92,27 +92,6 @@ def timm_zeros(cfg: ViTConfig) -> dict[str, int]:
     return {} if cfg.patch_bias or cfg.pre_norm else {"patch_embed.proj.bias": cfg.dim}
 
 
-TIMM_NAMES: tuple[facts.Rename, ...] = (
-    (r"^patch_embed/", "patch_embed/proj/"),
-    (r"^map_pool/", "attn_pool/"),
-)
-GOOGLE_NAMES: tuple[facts.Rename, ...] = (
-    (r"^cls_token$", "cls"),
-    (r"^patch_embed/", "embedding/"),
-    (r"^norm/", "Transformer/encoder_norm/"),
-    (r"^map_pool/latent$", "MAPHead_0/probe"),
-    (r"^map_pool/norm/", "MAPHead_0/LayerNorm_0/"),
-    (r"^map_pool/mlp/", "MAPHead_0/MlpBlock_0/"),
-    (r"^map_pool/", "MAPHead_0/MultiHeadDotProductAttention_0/"),
-    (r"^blocks/(\d+)/", r"Transformer/encoderblock_\1/"),
-    (r"/norm1/", "/LayerNorm_0/"),
-    (r"/norm2/", "/LayerNorm_1/"),
-    (r"/attn/", "/MultiHeadDotProductAttention_0/"),
-    (r"/mlp/", "/MlpBlock_0/"),
-    (r"/fc1/", "/Dense_0/"),
-    (r"/fc2/", "/Dense_1/"),
-    (r"/proj/", "/out/"),
-)
 FAMILY = facts.Family(
     config=ViTConfig,
     module=ViT,
@@ -122,9 +101,9 @@ FAMILY = facts.Family(
     attention=attention,
     images=_images,
     timm=timm,
-    timm_names=lambda cfg: TIMM_NAMES,
+    timm_names=lambda cfg: facts.names("ViT", "timm"),
     timm_lacks=timm_lacks,
     timm_zeros=timm_zeros,
-    official_names=((r"\.gamma_([12])$", r".ls\1.gamma"),),  # DeiT III
-    google=facts.Google(GOOGLE_NAMES),
+    official_names=facts.names("ViT", "official"),  # DeiT III's
+    google=facts.Google(facts.names("ViT", "google")),
 )
