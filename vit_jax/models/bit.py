@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pre-activation ResNet (arXiv:1603.05027): BiT's (arXiv:1912.11370) and the plain one.
 
-BiT has GroupNorm and weight-standardised convolutions. Sizes: google-research/big_transfer, and
-between them; `resnetv2_*` are timm's with BatchNorm.
+BiT has GroupNorm and weight-standardised convolutions.
 """
 
 import dataclasses
@@ -32,12 +31,11 @@ class BiTConfig(ModelConfig):
         widths: output channels of each stage.
         stem_width: channels of the stem.
         width_factor: multiplies all of these widths, which are then rounded to multiples of 8.
-        norm: with `group`, BiT's, the convolutions are weight-standardised; with `batch` not.
-        norm_eps: of the norms.
-        num_groups, conv_eps: of `group`: the GroupNorms' groups, and what is added to a kernel's
-            variance when it is standardised (timm: 1e-8).
-        padding: how the border is seen.
-        init: the code by whose rules weights are initialised, `jax` (big_vision) or `timm`.
+        norm: `group`, BiT's, standardises the convolutions' weights; `batch` does not.
+        num_groups, conv_eps: for `group`: the GroupNorms' groups, and what is added to a kernel's
+            variance to standardise it (timm: 1e-8).
+        padding: of the convolutions and the stem's pool.
+        init: the code whose rules initialise the weights: `jax` (big_vision) or `timm`.
     """
 
     depths: tuple[int, ...] = value((3, 4, 6, 3), least=1)
@@ -60,7 +58,7 @@ _HEAD_INIT: dict[Init, Initializer] = {
 
 
 def validate(cfg: BiTConfig) -> None:
-    """Refuse fields that do not go together, in one line that names them."""
+    """Raise UserError for fields that do not go together."""
     base.pair(cfg.image_size, "image_size")
     if not cfg.depths or len(cfg.depths) != len(cfg.widths):
         raise UserError(
@@ -87,7 +85,7 @@ def _widths(cfg: BiTConfig) -> tuple[int, list[int]]:
 class Bottleneck(nn.Module):
     """x + conv3(act(conv2(act(conv1(act(x)))))), where act is norm and ReLU.
 
-    In the first block of a stage the projection of act(x) takes the place of x in the sum.
+    In the first block of a stage the projection of act(x) replaces the summand x.
     """
 
     width: int
@@ -100,9 +98,8 @@ class Bottleneck(nn.Module):
         layers, inner = self.layers, resnet.bottleneck(self.width)
         y = nn.relu(layers.norm("norm1")(x))
         if self.is_first:
-            x = resnet.Projection(
-                self.width, self.stride, layers, has_norm=False, name="downsample"
-            )(y)
+            sizes = (self.width, self.stride, layers)
+            x = resnet.Projection(*sizes, has_norm=False, name="downsample")(y)
         y = layers.conv(inner, 1, 1, "conv1")(y)
         y = nn.relu(layers.norm("norm2")(y))
         y = layers.conv(inner, 3, self.stride, "conv2")(y)
@@ -120,16 +117,10 @@ class BiT(nn.Module):
     def __call__(self, image: Float[Array, "B H W C"], *, train: bool = False) -> Output:
         cfg = self.cfg
         base.check_input(image, base.pair(cfg.image_size, "image_size"), cfg.channels)
-        layers = resnet.Layers(
-            padding=cfg.padding,
-            weight_std=WeightStd(cfg.conv_eps) if cfg.norm is resnet.Norm.GROUP else None,
-            kernel_init=resnet.CONV_INIT[cfg.init],
-            norm_kind=cfg.norm,
-            norm_eps=cfg.norm_eps,
-            num_groups=cfg.num_groups,
-            dtype=base.compute_dtype(cfg),
-            train=train,
-        )
+        weight_std = WeightStd(cfg.conv_eps) if cfg.norm is resnet.Norm.GROUP else None
+        convs = (cfg.padding, weight_std, resnet.CONV_INIT[cfg.init])
+        norms = (cfg.norm, cfg.norm_eps, cfg.num_groups)
+        layers = resnet.Layers(*convs, *norms, base.compute_dtype(cfg), train)
         sizes = (cfg.depths, *_widths(cfg))
         x = resnet.make_map(layers, Bottleneck, cfg.remat, image, *sizes, stem_norm=False)
         x = nn.relu(layers.norm("norm")(x))

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CaiT (arXiv:2103.17239): deep self-attention among patches, then a class token that reads them.
-
-Sizes: table 3 of the paper; initial LayerScale as facebookresearch/deit releases them.
-"""
+"""CaiT (arXiv:2103.17239): deep self-attention among patches, which a class token then reads."""
 
 import dataclasses
 from typing import Any

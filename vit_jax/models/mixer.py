@@ -24,13 +24,8 @@ from vit_jax.sharding import BATCH_AXES, constrain
 class MixerConfig(ModelConfig):
     """An MLP-Mixer; the defaults are Mixer-B/16 of google-research/vision_transformer.
 
-    Attributes:
-        patch: (rows, columns) of a patch in pixels; (P,) means square.
-        dim, depth: D, L.
-        token_mlp_dim, channel_mlp_dim: hidden widths of the MLPs over the tokens and the channels.
-        gelu, norm_eps: facts of the weights.
-        drop_path_rate, drop_path_rule: stochastic depth and how it runs over the blocks.
-        init: the code by whose rules weights are initialised.
+    `token_mlp_dim` and `channel_mlp_dim` are the hidden widths of the MLPs over the tokens and over
+    the channels; the other fields are as in `ViTConfig`.
     """
 
     patch: tuple[int, ...] = (16, 16)
