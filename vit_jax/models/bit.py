@@ -23,7 +23,7 @@ from vit_jax.sharding import BATCH_AXES, constrain
 class BiTConfig(ModelConfig):
     """A BiT ResNet; the defaults are BiT-R50x1 of google-research/big_transfer.
 
-    It takes images of any size: the stem's convolution and pool and every stage but the first
+    It accepts images of any size: the stem's convolution and pool and every stage but the first
     halve it, rounding up.
 
     Attributes:

@@ -84,8 +84,8 @@ def relative_positions(side: int) -> Float[Array, "N N 3"]:
 def local_init(linear: Initializer, strength: float) -> Initializer:
     """Return the initializer of `pos_proj` [3, h]: each head attends around one offset.
 
-    With k = floor(sqrt(h)), the first k * k heads take the k x k offsets around the query, as the
-    taps of a convolution kernel; the rest start as `linear` does. All are scaled by `strength`
+    With k = floor(sqrt(h)), the first k * k heads get the k x k offsets around the query, like the
+    taps of a convolution kernel; the rest start as in `linear`. All are scaled by `strength`
     (section 3 and facebookresearch/convit).
     """
 

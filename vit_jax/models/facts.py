@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is true of one model family: `FAMILY` in the family's file, read through `models.family`.
 
-Code outside this package asks the config's family instead of testing the config's class.
+Code outside this package reads the config's family instead of testing the config's class.
 """
 
 import ast
@@ -199,10 +199,10 @@ def _replacement(new: str, match: re.Match[str]) -> str:
 
 
 def architecture(family: str, known: Mapping[tuple, str], **values: Any) -> str:
-    """Return timm's architecture of these values, which no argument of timm's changes.
+    """Return timm's architecture of these values, which timm's arguments do not change.
 
     Raises:
-        UserError: there is none; the message lists those of `known`, values -> architecture.
+        UserError: `known`, values -> architecture, has none; the message lists its architectures.
     """
     name = known.get(tuple(values.values()))
     if name is None:

@@ -121,23 +121,22 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """The ResNet below the transformer, without pooling and head."""
+    """The ResNet below the transformer: no pooling, no head."""
 
     cfg: HybridConfig
-    dtype: Any
 
     @nn.compact
     def __call__(self, image: Float[Array, "B H W C"]) -> Float[Array, "B P Q F"]:
         cfg = self.cfg
         convs = (cfg.padding, _WEIGHT_STD[cfg.weight_std], resnet.CONV_INIT[cfg.init])
         norms = (resnet.Norm.GROUP, cfg.group_norm_eps, cfg.num_groups)
-        layers = resnet.Layers(*convs, *norms, self.dtype, train=False)
+        layers = resnet.Layers(*convs, *norms, base.compute_dtype(cfg), train=False)
         sizes = (cfg.backbone_depths, *_widths(cfg))
         return resnet.make_map(layers, Bottleneck, cfg.remat, image, *sizes, stem_norm=True)
 
 
 class Hybrid(ViT):
-    """A ViT whose patches are cut from the map of a ResNet."""
+    """A ViT over patches of a ResNet's map."""
 
     cfg: HybridConfig
 
@@ -145,7 +144,7 @@ class Hybrid(ViT):
         return token_grid(self.cfg, image_size)
 
     def _patches(self, image: jax.Array, dtype: Any) -> tuple[jax.Array, tuple[int, int]]:
-        return super()._patches(ResNet(self.cfg, dtype, name="backbone")(image), dtype)
+        return super()._patches(ResNet(self.cfg, name="backbone")(image), dtype)
 
 
 _ARCHITECTURES = {

@@ -52,17 +52,14 @@ class MixerBlock(nn.Module):
         self, x: Float[Array, "B N D"], drop_path_rate: Float[Array, ""]
     ) -> tuple[Float[Array, "B N D"], None]:
         cfg, dtype = self.cfg, base.compute_dtype(self.cfg)
-        y = layer_norm(cfg.norm_eps, dtype, "norm1")(x)
-        mlp = Mlp(cfg.token_mlp_dim, cfg.gelu, cfg.init, dtype, name="mlp_tokens")
-        y = mlp(y.swapaxes(1, 2)).swapaxes(1, 2)
-        x = x + self._branch(y, drop_path_rate)
+        y = layer_norm(cfg.norm_eps, dtype, "norm1")(x).swapaxes(1, 2)
+        y = Mlp(cfg.token_mlp_dim, cfg.gelu, cfg.init, dtype, name="mlp_tokens")(y)
+        x = x + self._branch(y.swapaxes(1, 2), drop_path_rate)
         y = layer_norm(cfg.norm_eps, dtype, "norm2")(x)
-        mlp = Mlp(cfg.channel_mlp_dim, cfg.gelu, cfg.init, dtype, name="mlp_channels")
-        return constrain(x + self._branch(mlp(y), drop_path_rate), BATCH_AXES), None
+        y = Mlp(cfg.channel_mlp_dim, cfg.gelu, cfg.init, dtype, name="mlp_channels")(y)
+        return constrain(x + self._branch(y, drop_path_rate), BATCH_AXES), None
 
-    def _branch(
-        self, y: Float[Array, "B N D"], drop_path_rate: Float[Array, ""]
-    ) -> Float[Array, "B N D"]:
+    def _branch(self, y: Array, drop_path_rate: Array) -> Array:
         if not (self.cfg.drop_path_rate > 0 and self.train):
             return y
         return drop_path(y, drop_path_rate, self.make_rng("dropout"))

@@ -25,7 +25,7 @@ _EXPANSION = 4  # width of a block over that between its convolutions
 class ResNetConfig(ModelConfig):
     """A ResNet of bottleneck blocks with BatchNorm; the defaults are ResNet-50.
 
-    It takes images of any size: the stem's convolution and pool and every stage but the first
+    It accepts images of any size: the stem's convolution and pool and every stage but the first
     halve it, rounding up.
 
     Attributes:

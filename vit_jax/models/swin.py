@@ -184,11 +184,8 @@ class Swin(nn.Module):
 
 
 def _grids(cfg: SwinConfig, image_size: facts.Grid) -> list[facts.Grid]:
-    found = [base.patch_grid(cfg, image_size)]
-    for _ in cfg.depths[1:]:
-        rows, columns = found[-1]
-        found.append(((rows + 1) // 2, (columns + 1) // 2))
-    return found
+    rows, columns = base.patch_grid(cfg, image_size)
+    return [(-(-rows // 2**i), -(-columns // 2**i)) for i in range(len(cfg.depths))]
 
 
 def _windows(cfg: SwinConfig) -> list[facts.Grid]:

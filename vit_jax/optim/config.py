@@ -64,7 +64,7 @@ class OptimConfig:
             after the update: DeiT's lags by an epoch, Swin's by a step.
         warmup_overlap: the curve starts with the run, hidden by the warmup (timm's
             warmup_prefix=False: DeiT), instead of after the warmup.
-        beta1: decay of the first moment: adamw, lamb, lion, and muon's Adam part.
+        beta1: decay of the first moment: adamw, lamb, lion, muon's Adam.
         beta2: decay of the second moment: as beta1 (the Lion paper uses 0.99); for adafactor the
             cap on its growing decay.
         eps: added to Adam's denominator: adamw, lamb, muon (there to Newton-Schulz's norm, too).
@@ -74,8 +74,8 @@ class OptimConfig:
             adding them, as optax does; off is Jordan's own form, which differs in the first
             1 / (1 - momentum) steps. The updates' scale is Liu et al.'s either way.
         weight_decay: strength of the decay.
-        coupled_decay: sgd adds the decay to the gradient, after clipping and before the momentum,
-            as torch.optim.SGD does: momentum m makes it 1 / (1 - m) times as strong.
+        coupled_decay: sgd adds the decay to the clipped gradient, before the momentum, as
+            torch.optim.SGD does: momentum m makes it 1 / (1 - m) times as strong.
         decay: regex of the decayed parameters. The default, kernels, is Google's set, and in every
             family also that of DeiT, CaiT, ConViT, Swin and timm: tensors of more than one axis in
             PyTorch, except positions, tokens and bias tables. With pool=map timm also decays the

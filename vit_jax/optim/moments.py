@@ -17,52 +17,47 @@ import optax
 from vit_jax.trees import PyTree
 
 IsFinite = Callable[[], jax.Array]
-# (gradients, state, parameters, is_finite) -> (updates, new state)
-Update = Callable[[PyTree, Any, PyTree | None, IsFinite | None], tuple[PyTree, Any]]
+Transformation = optax.GradientTransformationExtraArgs
 
 
-def _transformation(init: Any, step: Update) -> optax.GradientTransformationExtraArgs:
-    """Build a transformation that accepts `is_finite` and ignores other extra arguments."""
+def _transformation(init: Any, step: Callable[..., tuple[PyTree, Any]]) -> Transformation:
+    """Build a transformation that passes `is_finite` to `step` and ignores other arguments."""
 
     def update(
         updates: PyTree, state: Any, params: Any = None, *, is_finite: Any = None, **_: Any
     ) -> tuple[PyTree, Any]:
         return step(updates, state, params, is_finite)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return Transformation(init, update)
 
 
 def _choose(is_finite: IsFinite | None, new: PyTree, old: PyTree) -> PyTree:
-    """Return the new moments, or on a skipped step the old ones in the new ones' dtype."""
+    """Return the new state, or on a skipped step the old one in its dtypes, except counters.
+
+    Counters, its integers, always advance: the schedule is a function of the step, skipped or not.
+    """
     if is_finite is None:
         return new
     finite = is_finite()
-    return jax.tree.map(lambda n, o: jnp.where(finite, n, o.astype(n.dtype)), new, old)
+
+    def choose(n: jax.Array, o: jax.Array) -> jax.Array:
+        is_counter = jnp.issubdtype(n.dtype, jnp.integer)
+        return n if is_counter else jnp.where(finite, n, o.astype(n.dtype))
+
+    return jax.tree.map(choose, new, old)
 
 
-def kept(tx: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
-    """Keep the state of `tx` where `is_finite` returns False, except its integer counters.
-
-    Counters advance on a skipped step too: the schedule is a function of the step.
-    """
+def kept(tx: optax.GradientTransformation) -> Transformation:
+    """Keep the state of `tx`, except its counters, where `is_finite` returns False."""
 
     def step(updates: Any, state: Any, params: Any, is_finite: IsFinite | None) -> tuple[Any, Any]:
         updates, new = tx.update(updates, state, params)
-        if is_finite is None:
-            return updates, new
-        finite = is_finite()
-
-        def choose(n: jax.Array, o: jax.Array) -> jax.Array:
-            return n if jnp.issubdtype(n.dtype, jnp.integer) else jnp.where(finite, n, o)
-
-        return updates, jax.tree.map(choose, new, state)
+        return updates, _choose(is_finite, new, state)
 
     return _transformation(tx.init, step)
 
 
-def scale_by_adam(
-    b1: float, b2: float, eps: float, mu_dtype: Any
-) -> optax.GradientTransformationExtraArgs:
+def scale_by_adam(b1: float, b2: float, eps: float, mu_dtype: Any) -> Transformation:
     """Build `optax.scale_by_adam`, its state included, which a skipped step keeps as in `kept`."""
 
     def step(updates: Any, state: Any, _: Any, is_finite: IsFinite | None) -> tuple[Any, Any]:
@@ -78,9 +73,7 @@ def scale_by_adam(
     return _transformation(optax.scale_by_adam(b1, b2, eps, mu_dtype=mu_dtype).init, step)
 
 
-def momentum(
-    decay: float, nesterov: bool, accumulator_dtype: Any
-) -> optax.GradientTransformationExtraArgs:
+def momentum(decay: float, nesterov: bool, accumulator_dtype: Any) -> Transformation:
     """Build `optax.trace`, its state included, which a skipped step keeps as in `kept`."""
 
     def add(updates: PyTree, trace: PyTree) -> PyTree:
@@ -111,7 +104,7 @@ def not_debiased(muon: optax.GradientTransformation) -> optax.GradientTransforma
 
 def sharpness_aware(
     tx: optax.GradientTransformation, climb: optax.GradientTransformation
-) -> optax.GradientTransformationExtraArgs:
+) -> Transformation:
     """Build `optax.contrib.sam` of two passes with its state, handing `tx` the extra arguments.
 
     `update` needs `grad_fn`: (params, pass) -> the gradient there, which `tx` makes a step of.
@@ -133,4 +126,4 @@ def sharpness_aware(
         # The counter, always 0, is passed on: a new 0 would need memory beside the old one's.
         return updates, state._replace(opt_state=opt_state)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return Transformation(init, update)

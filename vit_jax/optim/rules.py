@@ -95,8 +95,8 @@ def _matched(
             continue
         if any(map(regex.search, names)):
             raise UserError(
-                f"optim.{field}: all that {patterns[i]!r} matches is taken by the patterns before "
-                "it (the first match wins); put it before them or remove it"
+                f"optim.{field}: patterns before {patterns[i]!r} match all that it matches (the "
+                "first match wins); put it before them or remove it"
             )
         raise unknown(f"parameter in optim.{field}:", patterns[i], [group[0] for group in layers])
     return first
@@ -111,8 +111,8 @@ def _position(name: str) -> tuple[int, int] | None:
     if stack := _STACK.search(name):
         if stack[1] not in _STACKS:
             raise UserError(
-                f"optim.layer_decay does not know how deep the stack {stack[1]!r} lies (it knows "
-                f"{', '.join(_STACKS)}); use optim.lr_multipliers"
+                f"optim.layer_decay has no depth for the stack {stack[1]!r}, only for "
+                f"{', '.join(_STACKS)}; use optim.lr_multipliers"
             )
         return _STACKS.index(stack[1]), int(stack[2])
     return None

@@ -126,7 +126,7 @@ def scale_by_layer_factored_rms(
 
     def gather(count: Any, states: dict[str, Any], params: trees.PyTree) -> optax.FactoredState:
         def moment(field: str, factored: bool) -> trees.PyTree:
-            def pick(name: str, p: Leaf) -> Any:
+            def pick(name: str, p: Any) -> Any:
                 dims = p.shape[1:] if trees.is_stacked(name) else p.shape
                 is_factored = len(dims) > 1 and sorted(dims)[-2] >= min_dim_size_to_factor
                 used = is_factored == factored
@@ -144,7 +144,7 @@ def scale_by_layer_factored_rms(
     def update(
         updates: trees.PyTree, state: Any, params: trees.PyTree | None = None
     ) -> tuple[trees.PyTree, optax.FactoredState]:
-        def one(g: Leaf, p: Leaf, *moments: Any) -> Any:
+        def one(g: Any, p: Any, *moments: Any) -> Any:
             return rms.update(g, optax.FactoredState(state.count, *moments), p)
 
         old = [dict(trees.named_leaves(tree)) for tree in (state.v_row, state.v_col, state.v)]
