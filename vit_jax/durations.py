@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Durations as people write them in steps ("90 epochs", "1e6 examples", "5%"), seconds as words."""
+"""Durations as people write them: "90 epochs", "1e6 examples" or "5%" in steps; seconds as text."""
 
 import dataclasses
 import math
@@ -26,12 +26,12 @@ def parse(text: str) -> tuple[float, str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Clock:
-    """What a duration is measured against.
+    """Converts durations to steps.
 
     Attributes:
         batch_size: global batch size, in examples.
         num_examples: length of one epoch of the training split, in examples.
-        total_steps: length of the whole run, in steps; None while that itself is being computed.
+        total_steps: length of the whole run, in steps; None while it is being computed.
     """
 
     batch_size: int
@@ -42,7 +42,7 @@ class Clock:
         """Return the duration in steps, at least 1 for a positive one; "" is 0.
 
         Raises:
-            UserError: unreadable text, no end, or "%" while the length of the run is not known.
+            UserError: unreadable or infinite, or "%" while the length of the run is unknown.
         """
         if not text:
             return 0
@@ -58,7 +58,7 @@ class Clock:
         if not math.isfinite(steps):
             raise UserError(f"the duration {text!r} is longer than any number of steps")
         # Floor, as big_vision does: 90 epochs of 1,268,355 at 1,024 are 111,476 full steps. 1e-9
-        # undoes the representation error of products such as 0.1 * 30.
+        # offsets the rounding error of products such as 0.1 * 30.
         return max(int(steps + 1e-9), 1) if steps > 0 else 0
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dtype in which parameters' gradients are summed, over a device's examples and over devices.
 
-Chosen while a step is traced, as `vit_jax/hardware.py` chooses kernels, since every layer asks.
+It is context of the trace, as the target of `vit_jax/hardware.py` is: every layer depends on it.
 """
 
 import contextlib
@@ -14,19 +14,19 @@ import jax.numpy as jnp
 
 
 class ReduceDType(enum.StrEnum):
-    """What the partial sums of a parameter's gradient are."""
+    """The dtype of the partial sums of a parameter's gradient."""
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
 
 
-# Outside of a training step a layer differentiates as jax does: in the dtype it computes in.
+# None, outside of a training step: gradients are summed in the dtype that a layer computes in.
 _chosen: contextvars.ContextVar[ReduceDType | None] = contextvars.ContextVar("sums", default=None)
 
 
 @contextlib.contextmanager
 def summing_in(dtype: ReduceDType) -> Iterator[None]:
-    """Trace what is inside so that gradients of parameters are summed in `dtype`."""
+    """Sum gradients of parameters in `dtype` in all that is traced inside."""
     token = _chosen.set(dtype)
     try:
         yield

@@ -1,39 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pytrees by name: flatten, map, mask and compare by regular expressions over '/'-joined paths."""
+"""Pytrees by the '/'-joined names of their leaves."""
 
+import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
 PyTree = Any
 
-# A parameter below a component so named carries one leading depth axis (models/layers/stack.py).
+# A parameter below such a component has one leading depth axis (models/layers/stack.py).
 _STACKED = re.compile(r"(?:^|/)((?:[^/]*_)?blocks)(?:/|$)")
 
 
-def _entry(key: Any) -> str:
-    for attribute in ("key", "name", "idx"):
-        if hasattr(key, attribute):
-            return str(getattr(key, attribute))
-    return str(key)
-
-
-def path_name(path: Iterable[Any]) -> str:
-    """Join a jax key path with '/': dict keys, dataclass fields and sequence indices alike."""
-    return "/".join(_entry(key) for key in path)
+# Joins dict keys, dataclass fields and sequence indices of a key path.
+_name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
 
 
 def named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
     """List (name, leaf) in the order of `jax.tree.leaves`."""
-    return [(path_name(p), leaf) for p, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    return [(_name(path), leaf) for path, leaf in jax.tree.leaves_with_path(tree)]
 
 
 def map_named(fn: Callable[..., Any], tree: PyTree, *rest: PyTree) -> PyTree:
     """Map `fn(name, leaf, *leaves_of_rest)` over a tree."""
-    return jax.tree_util.tree_map_with_path(lambda p, *x: fn(path_name(p), *x), tree, *rest)
+    return jax.tree.map_with_path(lambda path, *leaves: fn(_name(path), *leaves), tree, *rest)
 
 
 def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,14 +35,14 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     for name, leaf in flat.items():
         *path, last = name.split("/")
         node = tree
-        for part in path:
-            node = node.setdefault(part, {})
+        for key in path:
+            node = node.setdefault(key, {})
         node[last] = leaf
     return tree
 
 
 def finite(tree: Any) -> Any:
-    """Replace what JSON has no number for, in dicts and lists, by None."""
+    """Replace NaN and infinity in dicts and lists by None, as JSON has no numbers for them."""
     if isinstance(tree, dict):
         return {key: finite(value) for key, value in tree.items()}
     if isinstance(tree, list):
@@ -63,7 +56,7 @@ def is_stacked(name: str) -> bool:
 
 
 def layer_names(name: str, leaf: Any) -> list[str]:
-    """Name every layer of a stacked parameter, `blocks/0/mlp/fc1/kernel` and so on; else [name]."""
+    """List a stacked parameter's layers, `blocks/0/mlp/fc1/kernel` and so on; else [name]."""
     match = _STACKED.search(name)
     if match is None:
         return [name]
@@ -72,12 +65,12 @@ def layer_names(name: str, leaf: Any) -> list[str]:
 
 
 def num_params(tree: PyTree) -> int:
-    """Count the elements of all leaves (arrays or ShapeDtypeStructs)."""
+    """Return the number of elements of all leaves (arrays or ShapeDtypeStructs)."""
     return sum(int(leaf.size) for leaf in jax.tree.leaves(tree))
 
 
 def num_bytes(tree: PyTree) -> int:
-    """Count the bytes of all leaves (arrays or ShapeDtypeStructs, PRNG keys by their data)."""
+    """Return the bytes of all leaves (arrays or ShapeDtypeStructs, PRNG keys by their data)."""
     total = 0
     for leaf in jax.tree.leaves(tree):
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):

@@ -204,7 +204,7 @@ def test_dropout_and_drop_path_act_in_training_only() -> None:
 @pytest.mark.parametrize("init", [Init.JAX, Init.TIMM])
 def test_residual_branches_of_the_resnet_start_at_zero(init: Init) -> None:
     cfg = small(init=init, backbone_depths=(1,), backbone_widths=(32,))
-    backbone = hybrid.ResNet(cfg, jnp.float32)
+    backbone = hybrid.ResNet(cfg)
     image = jnp.zeros((1, *models.input_shape(cfg)))
     params = jax.jit(backbone.init)(jax.random.key(0), image)["params"]
     for name, leaf in trees.named_leaves(params):

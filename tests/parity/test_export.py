@@ -148,7 +148,7 @@ def test_timm_prepares_an_image_alike(transform: TransformConfig, tmp_path: Path
         (models.variant("bit_r50x2"), r"no BiT with .*; it has resnetv2_50x1_bit"),
         (models.variant("r50_vit_b16"), r"vit_base_r50_s16_224 has model.group_norm_eps=1e-05"),
         (models.variant("r50_vit_b16", backbone_depths=(1, 2, 3)), r"it has \(\), \(2, 2, 2, 2\)"),
-        (models.variant("mixer_s16", depth=3), r"depth=3 and dim=512; it has mixer_s16_224"),
+        (models.variant("mixer_s16", depth=3), r"depth=3, model.dim=512; it has mixer_s16_224"),
         (models.variant("swin_t", norm_eps=1e-6), r"has model.norm_eps=1e-05, not 1e-06"),
         (models.variant("cait_xxs24", gelu="tanh"), r"has model.gelu=erf, not tanh"),
     ],

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pre-activation ResNet (arXiv:1603.05027): BiT's (arXiv:1912.11370) and the plain one.
 
-BiT has GroupNorm and weight-standardised convolutions. Sizes: google-research/big_transfer, and
-between them; `resnetv2_*` are timm's with BatchNorm.
+BiT has GroupNorm and weight-standardised convolutions.
 """
 
 import dataclasses
@@ -24,7 +23,7 @@ from vit_jax.sharding import BATCH_AXES, constrain
 class BiTConfig(ModelConfig):
     """A BiT ResNet; the defaults are BiT-R50x1 of google-research/big_transfer.
 
-    It takes images of any size: the stem's convolution and pool and every stage but the first
+    It accepts images of any size: the stem's convolution and pool and every stage but the first
     halve it, rounding up.
 
     Attributes:
@@ -32,12 +31,11 @@ class BiTConfig(ModelConfig):
         widths: output channels of each stage.
         stem_width: channels of the stem.
         width_factor: multiplies all of these widths, which are then rounded to multiples of 8.
-        norm: with `group`, BiT's, the convolutions are weight-standardised; with `batch` not.
-        norm_eps: of the norms.
-        num_groups, conv_eps: of `group`: the GroupNorms' groups, and what is added to a kernel's
-            variance when it is standardised (timm: 1e-8).
-        padding: how the border is seen.
-        init: the code by whose rules weights are initialised, `jax` (big_vision) or `timm`.
+        norm: `group`, BiT's, standardises the convolutions' weights; `batch` does not.
+        num_groups, conv_eps: for `group`: the GroupNorms' groups, and what is added to a kernel's
+            variance to standardise it (timm: 1e-8).
+        padding: of the convolutions and the stem's pool.
+        init: the code whose rules initialise the weights: `jax` (big_vision) or `timm`.
     """
 
     depths: tuple[int, ...] = value((3, 4, 6, 3), least=1)
@@ -53,7 +51,6 @@ class BiTConfig(ModelConfig):
     zero_head: bool = True
 
 
-VARIANTS: dict[str, BiTConfig] = facts.variants(BiTConfig)
 _HEAD_INIT: dict[Init, Initializer] = {
     Init.JAX: nn.initializers.lecun_normal(),
     Init.TIMM: nn.initializers.normal(0.01),
@@ -61,7 +58,7 @@ _HEAD_INIT: dict[Init, Initializer] = {
 
 
 def validate(cfg: BiTConfig) -> None:
-    """Refuse fields that do not go together, in one line that names them."""
+    """Raise UserError for fields that do not go together."""
     base.pair(cfg.image_size, "image_size")
     if not cfg.depths or len(cfg.depths) != len(cfg.widths):
         raise UserError(
@@ -88,7 +85,7 @@ def _widths(cfg: BiTConfig) -> tuple[int, list[int]]:
 class Bottleneck(nn.Module):
     """x + conv3(act(conv2(act(conv1(act(x)))))), where act is norm and ReLU.
 
-    In the first block of a stage the projection of act(x) takes the place of x in the sum.
+    In the first block of a stage the projection of act(x) replaces the summand x.
     """
 
     width: int
@@ -101,9 +98,8 @@ class Bottleneck(nn.Module):
         layers, inner = self.layers, resnet.bottleneck(self.width)
         y = nn.relu(layers.norm("norm1")(x))
         if self.is_first:
-            x = resnet.Projection(
-                self.width, self.stride, layers, has_norm=False, name="downsample"
-            )(y)
+            sizes = (self.width, self.stride, layers)
+            x = resnet.Projection(*sizes, has_norm=False, name="downsample")(y)
         y = layers.conv(inner, 1, 1, "conv1")(y)
         y = nn.relu(layers.norm("norm2")(y))
         y = layers.conv(inner, 3, self.stride, "conv2")(y)
@@ -121,73 +117,48 @@ class BiT(nn.Module):
     def __call__(self, image: Float[Array, "B H W C"], *, train: bool = False) -> Output:
         cfg = self.cfg
         base.check_input(image, base.pair(cfg.image_size, "image_size"), cfg.channels)
-        layers = resnet.Layers(
-            padding=cfg.padding,
-            weight_std=WeightStd(cfg.conv_eps) if cfg.norm is resnet.Norm.GROUP else None,
-            kernel_init=resnet.CONV_INIT[cfg.init],
-            norm_kind=cfg.norm,
-            norm_eps=cfg.norm_eps,
-            num_groups=cfg.num_groups,
-            dtype=base.compute_dtype(cfg),
-            train=train,
-        )
+        weight_std = WeightStd(cfg.conv_eps) if cfg.norm is resnet.Norm.GROUP else None
+        convs = (cfg.padding, weight_std, resnet.CONV_INIT[cfg.init])
+        norms = (cfg.norm, cfg.norm_eps, cfg.num_groups)
+        layers = resnet.Layers(*convs, *norms, base.compute_dtype(cfg), train)
         sizes = (cfg.depths, *_widths(cfg))
         x = resnet.make_map(layers, Bottleneck, cfg.remat, image, *sizes, stem_norm=False)
         x = nn.relu(layers.norm("norm")(x))
         return resnet.classify_map(self, cfg, x, _HEAD_INIT[cfg.init], train)
 
 
-# (depths, factor of the width), which nothing changes in timm's.
+_VARIANTS: dict[str, BiTConfig] = facts.variants(BiTConfig)
 _ARCHITECTURES = {
-    (VARIANTS[f"bit_r{size}"].depths, VARIANTS[f"bit_r{size}"].width_factor): f"resnetv2_{size}_bit"
+    (_VARIANTS[f"bit_r{size}"].depths, int(size[-1])): f"resnetv2_{size}_bit"
     for size in ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")
 }
 
 
 def _timm(cfg: BiTConfig) -> facts.Timm:
-    args = facts.taken(cfg, channels="widths", stem_chs="stem_width")
+    args = facts.timm_args(cfg, channels="widths", stem_chs="stem_width")
     fixed = {"norm_eps": 1e-5}
     if cfg.norm is resnet.Norm.BATCH:
-        args |= facts.taken(cfg, "width_factor", layers="depths")
+        args |= facts.timm_args(cfg, "width_factor", layers="depths")
         return facts.Timm("resnetv2_50", args, {**fixed, "padding": Padding.SYMMETRIC}, "stem/conv")
-    name = _ARCHITECTURES.get((cfg.depths, cfg.width_factor))
-    if name is None:
-        raise UserError(
-            f"timm has no BiT with model.depths={cfg.depths} and width_factor={cfg.width_factor}; "
-            f"it has {', '.join(_ARCHITECTURES.values())}"
-        )
+    sizes = {"depths": cfg.depths, "width_factor": cfg.width_factor}
     fixed |= {"conv_eps": 1e-8, "num_groups": 32, "padding": Padding.FIXED}
+    name = facts.architecture("BiT", _ARCHITECTURES, **sizes)
     return facts.Timm(name, args, fixed, "stem/conv")
 
 
-_GOOGLE = facts.Google(
-    names=(
-        (r"^stem/conv/", "root_block/standardized_conv2d/"),
-        (r"^norm/", "group_norm/"),
-        (r"^head/", "head/conv2d/"),
-        (r"^stage(\d+)/block(\d+)/", facts.google_unit("02d")),
-        (r"/downsample/conv/", "/a/proj/standardized_conv2d/"),
-        (r"/conv([123])/", lambda found: f"/{'abc'[int(found[1]) - 1]}/standardized_conv2d/"),
-        (r"/norm([123])/", lambda found: f"/{'abc'[int(found[1]) - 1]}/group_norm/"),
-        (r"group_norm/scale$", "group_norm/gamma"),
-        (r"group_norm/bias$", "group_norm/beta"),
-    ),
-    stem="root_block/standardized_conv2d/kernel",
-    prefixes=("resnet/",),
-    head_is_convolution=True,
-)
 FAMILY = facts.Family(
     config=BiTConfig,
     module=BiT,
-    variants=VARIANTS,
+    variants=_VARIANTS,
     validate=validate,
     images=lambda cfg: facts.Images(facts.HALF, 1.0, bilinear=True),
     timm=_timm,
-    timm_names=lambda cfg: (
-        (r"^stage(\d+)/block(\d+)/", r"stages/\1/blocks/\2/"),
-        (r"/(mean|var)$", r"/running_\1"),
-        (r"^head/", "head/fc/"),
-    ),
+    timm_names=lambda cfg: facts.names("BiT", "timm"),
     timm_convolutions=r"^head/kernel$",
-    google=_GOOGLE,
+    google=facts.Google(
+        facts.names("BiT", "google"),
+        stem="root_block/standardized_conv2d/kernel",
+        prefixes=("resnet/",),
+        head_is_convolution=True,
+    ),
 )

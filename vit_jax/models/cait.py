@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CaiT (arXiv:2103.17239): deep self-attention among patches, then a class token that reads them.
-
-Sizes: table 3 of the paper; initial LayerScale as facebookresearch/deit releases them.
-"""
+"""CaiT (arXiv:2103.17239): deep self-attention among patches, which a class token then reads."""
 
 import dataclasses
 from typing import Any
@@ -30,21 +27,14 @@ from vit_jax.sharding import BATCH_AXES, constrain
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
 class CaiTConfig(ModelConfig):
-    """A CaiT; the defaults are CaiT-XXS24.
+    """A CaiT; the defaults are CaiT-XXS24. Fields not listed are as in `ViTConfig`.
+
+    Dropout, attention dropout and stochastic depth, its rate the same in every block, act in the
+    blocks among patches alone.
 
     Attributes:
-        patch: (rows, columns) of a patch in pixels; (P,) means square.
-        dim, num_heads: D, h.
         depth, mlp_dim: L, F of the blocks among patches.
         token_depth, token_mlp_dim: L, F of the class-attention blocks.
-        qkv_bias: have that bias, in both kinds of block.
-        layer_scale: initial LayerScale, in both kinds of block; 0 for none.
-        gelu, norm_eps: facts of the weights.
-        dropout_rate: after the position embedding, the attention and both MLP layers; not in the
-            class-attention blocks.
-        attention_dropout_rate: on the attention weights, likewise.
-        drop_path_rate: stochastic depth, the same in every block among patches, none in the others.
-        init: the code by whose rules weights are initialised.
     """
 
     patch: tuple[int, ...] = (16, 16)
@@ -65,7 +55,7 @@ class CaiTConfig(ModelConfig):
 
 
 def validate(cfg: CaiTConfig) -> None:
-    """Refuse fields that do not go together, in one line that names them."""
+    """Raise UserError for fields that do not go together."""
     base.patch_grid(cfg)
     base.check_heads(cfg.dim, cfg.num_heads)
 
@@ -81,8 +71,8 @@ class HeadMix(nn.Module):
         batch, heads = x.shape[:2]
         kernel = self.param("kernel", self.kernel_init, (heads, heads), jnp.float32)
         bias = self.param("bias", nn.initializers.zeros, (heads,), jnp.float32)
-        # One copy of the kernel an example: a batched matmul leaves the heads where they are, up to
-        # three times as fast as a contraction that moves them, and Remat.DOTS does not keep it.
+        # One copy of the kernel per example: a batched matmul leaves the heads in place, up to 3
+        # times as fast as a contraction that moves them, and Remat.DOTS does not keep its output.
         shape = (batch, heads, heads)
         mix = jnp.broadcast_to(spread(jnp.asarray(kernel).T, shape, self.dtype), shape)
         y = jnp.matmul(mix, x.astype(self.dtype).reshape(batch, heads, -1))
@@ -103,20 +93,14 @@ class TalkingHeads(nn.Module):
     def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
         cfg, (batch, tokens, dim) = self.cfg, x.shape
         rules, head_dim = RULES[cfg.init], dim // cfg.num_heads
-        q, k, v = HeadsDense(
-            3 * dim,
-            cfg.dtype,
-            rules.qkv(3),
-            use_bias=cfg.qkv_bias,
-            num_heads=cfg.num_heads,
-            name="qkv",
-        )(x)
+        fields = {"use_bias": cfg.qkv_bias, "num_heads": cfg.num_heads}
+        q, k, v = HeadsDense(3 * dim, cfg.dtype, rules.qkv(3), name="qkv", **fields)(x)
         q = q * head_dim**-0.5
         logits = jnp.matmul(q, k.swapaxes(-1, -2), preferred_element_type=jnp.float32)
         logits = HeadMix(jnp.float32, rules.linear, name="proj_l")(logits)
         weights = jax.nn.softmax(logits, axis=-1)
         weights = HeadMix(cfg.dtype, rules.linear, name="proj_w")(weights)
-        record(self, "weights", lambda: weights)  # mixed: some below 0, the sum of a row is not 1
+        record(self, "weights", lambda: weights)  # mixed: may be negative, rows do not sum to 1
         weights = Dropout(cfg.attention_dropout_rate, deterministic=not self.train)(weights)
         out = jnp.matmul(weights, v).swapaxes(1, 2).reshape(batch, tokens, dim)
         return Dense(dim, cfg.dtype, rules.linear, name="proj")(out)
@@ -137,9 +121,9 @@ class ClassAttention(nn.Module):
             return dense(tokens).reshape(batch, -1, cfg.num_heads, dim // cfg.num_heads)
 
         q, k, v = project(x[:, :1], "q"), project(x, "k"), project(x, "v")
-        # One query an image: no flash kernel would gain anything.
         q, k, v = (y.swapaxes(1, 2) for y in (q, k, v))
         record(self, "weights", lambda: attention_weights(q, k))
+        # A flash kernel would gain nothing for one query per image.
         out = attend(q, k, v, impl=AttentionImpl.XLA).reshape(batch, 1, dim)
         return Dense(dim, cfg.dtype, rules.linear, name="proj")(out)
 
@@ -161,8 +145,7 @@ class TokenBlock(PreNormBlock):
         token, patches = x[:, :1], x[:, 1:]
         y = layer_norm(self.cfg.norm_eps, self.cfg.dtype, "norm1")(x)
         y = ClassAttention(self.cfg, name="attn")(y)
-        token = token + self._branch(y, drop_path_rate, "ls1")
-        token = self._add_mlp(token, drop_path_rate)
+        token = self._add_mlp(token + self._branch(y, drop_path_rate, "ls1"), drop_path_rate)
         return constrain(jnp.concatenate([token, patches], axis=1), BATCH_AXES), None
 
 
@@ -177,16 +160,14 @@ class CaiT(nn.Module):
         x = embed(self, cfg, image, train)
         rates = drop_path_rates(cfg.drop_path_rate, cfg.depth, DropPathRule.CONSTANT)
         fields = {"cfg": BlockConfig.of(cfg), "train": train}
-        x, _ = stack(PatchBlock, cfg, name="blocks", depth=cfg.depth, **fields)(
-            x, jnp.asarray(rates)
-        )
+        blocks = stack(PatchBlock, cfg, name="blocks", depth=cfg.depth, **fields)
+        x, _ = blocks(x, jnp.asarray(rates))
         token = self.param("cls_token", rules.token, (1, 1, cfg.dim), jnp.float32)
         x = constrain(prepend(jnp.asarray(token), x), BATCH_AXES)
         plain = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0, "drop_path_rate": 0.0}
         fields = {"cfg": BlockConfig.of(cfg, mlp_dim=cfg.token_mlp_dim, **plain), "train": False}
-        x, _ = stack(TokenBlock, cfg, name="token_blocks", depth=cfg.token_depth, **fields)(
-            x, jnp.zeros(cfg.token_depth)
-        )
+        blocks = stack(TokenBlock, cfg, name="token_blocks", depth=cfg.token_depth, **fields)
+        x, _ = blocks(x, jnp.zeros(cfg.token_depth))
         x = layer_norm(cfg.norm_eps, base.compute_dtype(cfg), "norm")(x)
         features = x[:, 0].astype(jnp.float32)
         logits = classifier(cfg, rules.linear)(features)
@@ -194,17 +175,21 @@ class CaiT(nn.Module):
 
 
 def _attention(cfg: CaiTConfig, grid: facts.Grid) -> facts.Attention:
-    # No rollout: talking heads' weights are below 0, too.
+    # No rollout: talking heads' weights may be negative.
     blocks = facts.Heads("block", "blocks/attn/weights", "mean over all patches", slice(None))
     reading = facts.Heads("class attention", "token_blocks/attn/weights", "class token", None)
     return facts.Attention("class attention", (blocks, reading), reader=reading.weights)
 
 
 def _timm(cfg: CaiTConfig) -> facts.Timm:
-    args = facts.taken(cfg, init_values="layer_scale", depth_token_only="token_depth")
+    args = facts.transformer_args(cfg)
+    args |= facts.timm_args(cfg, init_values="layer_scale", depth_token_only="token_depth")
     args["mlp_ratio_token_only"] = facts.ratio(cfg.token_mlp_dim, cfg.dim)
-    fixed = {"gelu": Gelu.ERF, "norm_eps": 1e-6}
-    return facts.Timm("cait_xxs24_224", {**facts.transformer_args(cfg), **args}, fixed)
+    return facts.Timm("cait_xxs24_224", args, {"gelu": Gelu.ERF, "norm_eps": 1e-6})
+
+
+def _timm_lacks(cfg: CaiTConfig) -> str:
+    return "" if cfg.layer_scale else "model.layer_scale=0: its CaiT always has LayerScale"
 
 
 FAMILY = facts.Family(
@@ -215,12 +200,6 @@ FAMILY = facts.Family(
     attention=_attention,
     images=lambda cfg: facts.Images(crop=1.0),
     timm=_timm,
-    timm_names=lambda cfg: (
-        (r"^patch_embed/", "patch_embed/proj/"),
-        (r"^token_blocks/", "blocks_token_only/"),
-        (r"/ls([12])/gamma$", r"/gamma_\1"),
-    ),
-    timm_lacks=lambda cfg: (
-        "" if cfg.layer_scale else "model.layer_scale=0: its CaiT always has LayerScale"
-    ),
+    timm_names=lambda cfg: facts.names("CaiT", "timm"),
+    timm_lacks=_timm_lacks,
 )

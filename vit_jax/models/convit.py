@@ -28,23 +28,16 @@ from vit_jax.sharding import BATCH_AXES, constrain
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
 class ConViTConfig(ModelConfig):
-    """A ConViT; the defaults are ConViT-Ti.
+    """A ConViT; the defaults are ConViT-Ti. Fields not listed are as in `ViTConfig`.
 
     Attributes:
-        patch: (rows, columns) of a patch in pixels; (P,) means square.
-        depth, num_heads, mlp_dim: L, h, F.
         head_dim: d; the width D is num_heads * head_dim.
-        local_up_to_layer: how many of the blocks, from the first, attend by position too (GPSA).
-            The class token enters after them; where there is no block after them it never does,
-            and the head sees the first patch.
-        locality_strength: how sharply their initial attention centres on one neighbour a head.
-        qkv_bias: have that bias, in both kinds of block.
-        gelu, norm_eps: facts of the weights.
-        dropout_rate: after the position embedding, the attention and both MLP layers.
-        attention_dropout_rate: on the attention weights.
+        local_up_to_layer: how many blocks, from the first, attend by position too (GPSA). The class
+            token enters after them; without a block after them it never enters, and the head sees
+            the first patch.
+        locality_strength: how sharply each head's initial attention centres on one neighbour.
         drop_path_rate: stochastic depth of the last block, from 0 linearly.
-        attention: which attention kernel, in both kinds of block.
-        init: the code by whose rules all weights start but those that make GPSA a convolution.
+        init: the code whose rules initialise all weights except those that make GPSA a convolution.
     """
 
     patch: tuple[int, ...] = (16, 16)
@@ -70,7 +63,7 @@ class ConViTConfig(ModelConfig):
 
 
 def validate(cfg: ConViTConfig) -> None:
-    """Refuse fields that do not go together, in one line that names them."""
+    """Raise UserError for fields that do not go together."""
     rows, columns = base.patch_grid(cfg)
     if rows != columns:
         raise UserError(
@@ -83,16 +76,16 @@ def validate(cfg: ConViTConfig) -> None:
 
 def relative_positions(side: int) -> Float[Array, "N N 3"]:
     """Return (dx, dy, dx^2 + dy^2) from every query (axis 0) to every key of a side x side grid."""
-    place = jnp.arange(side * side)
-    y, x = ((p[None, :] - p[:, None]).astype(jnp.float32) for p in jnp.divmod(place, side))
+    index = jnp.arange(side * side)
+    y, x = ((p[None, :] - p[:, None]).astype(jnp.float32) for p in jnp.divmod(index, side))
     return jnp.stack([x, y, x * x + y * y], axis=-1)
 
 
 def local_init(linear: Initializer, strength: float) -> Initializer:
     """Return the initializer of `pos_proj` [3, h]: each head attends around one offset.
 
-    With k = floor(sqrt(h)), the first k * k heads take the k x k offsets around the query, as the
-    taps of a convolution kernel; the rest start as `linear` does. All are scaled by `strength`
+    With k = floor(sqrt(h)), the first k * k heads get the k x k offsets around the query, like the
+    taps of a convolution kernel; the rest start as in `linear`. All are scaled by `strength`
     (section 3 and facebookresearch/convit).
     """
 
@@ -132,52 +125,45 @@ class GatedPositionalAttention(nn.Module):
         position = self._by_position(tokens, rules.linear)
         gate = self.param("gating_param", nn.initializers.ones, (heads,), jnp.float32)
         gate = jax.nn.sigmoid(gate)[:, None, None]
+
+        def weights() -> Float[Array, "B h N N"]:
+            # The authors divide them by their sum, which is 1.
+            content = attention_weights(q, k)
+            return ((1 - gate)[None] * content + (gate * position)[None]).astype(dtype)
+
         record(self, "position", lambda: position)
         record(self, "content", lambda: attention_weights(q, k))
-        record(self, "weights", lambda: mixed(attention_weights(q, k), position, gate, dtype))
+        record(self, "weights", weights)
         dropping = self.train and cfg.attention_dropout_rate > 0
-        if self._apart() and not dropping:
+        if self._splits_products() and not dropping:
             out = (1 - gate)[None] * attend(q, k, v, impl=cfg.attention)
-            out = (out + values_by_position(gate * position, v)).astype(dtype)
+            out = (out + _weigh(gate * position, v)).astype(dtype)
         else:
-            weights = mixed(attention_weights(q, k), position, gate, dtype)
-            weights = Dropout(cfg.attention_dropout_rate, deterministic=not dropping)(weights)
-            out = jnp.matmul(weights, v)
+            dropout = Dropout(cfg.attention_dropout_rate, deterministic=not dropping)
+            out = jnp.matmul(dropout(weights()), v)
         out = out.swapaxes(1, 2).reshape(batch, tokens, dim)
         return Dense(dim, dtype, rules.linear, name="proj")(out)
 
     def _by_position(self, tokens: int, linear: Initializer) -> Float[Array, "h N N"]:
-        """Return the attention weights that depend on no image, in float32."""
+        """Return the attention weights, float32, that positions alone determine."""
         init = local_init(linear, self.locality_strength)
         dense = Dense(self.cfg.num_heads, jnp.float32, init, name="pos_proj")
         logits = dense(relative_positions(math.isqrt(tokens))).transpose(2, 0, 1)
         return jax.nn.softmax(logits, axis=-1)
 
-    def _apart(self) -> bool:
-        """Say whether content and position weigh the values apart: in half precision.
+    def _splits_products(self) -> bool:
+        """Return whether content and position weigh the values in two products.
 
-        With a flash kernel no image then has an [N, N] array of its own. In float32, which has no
-        such kernel, a second product costs what one array saves.
+        With a flash kernel, in half precision, no image then needs an [N, N] array. float32 has no
+        such kernel, and the second product costs what the smaller array saves.
         """
         if self.cfg.attention is AttentionImpl.AUTO:
             return self.cfg.dtype != jnp.float32
         return self.cfg.attention is not AttentionImpl.XLA
 
 
-def mixed(
-    content: Float[Array, "B h N N"],
-    position: Float[Array, "h N N"],
-    gate: Float[Array, "h 1 1"],
-    dtype: Any,
-) -> Float[Array, "B h N N"]:
-    """Return GPSA's weights. The authors divide them by their sum, which is 1."""
-    return ((1 - gate)[None] * content + (gate * position)[None]).astype(dtype)
-
-
-def values_by_position(
-    weights: Float[Array, "h N N"], v: Float[Array, "B h N d"]
-) -> Float[Array, "B h N d"]:
-    """Return weights v in float32, by one matmul a head for all images."""
+def _weigh(weights: Float[Array, "h N N"], v: Float[Array, "B h N d"]) -> Float[Array, "B h N d"]:
+    """Return weights v in float32, by one matmul per head for all images."""
     batch, heads, tokens, head_dim = v.shape
     side_by_side = v.transpose(1, 2, 0, 3).reshape(heads, tokens, batch * head_dim)
     out = jnp.matmul(weights.astype(v.dtype), side_by_side, preferred_element_type=jnp.float32)
@@ -190,10 +176,8 @@ class LocalBlock(PreNormBlock):
     locality_strength: float
 
     def _attention(self, y: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
-        attention = GatedPositionalAttention(
-            self.cfg, self.locality_strength, self.train, name="attn"
-        )
-        return attention(y)
+        gpsa = GatedPositionalAttention(self.cfg, self.locality_strength, self.train, name="attn")
+        return gpsa(y)
 
 
 class ConViT(nn.Module):
@@ -205,7 +189,7 @@ class ConViT(nn.Module):
     def __call__(self, image: Float[Array, "B H W C"], *, train: bool = False) -> Output:
         cfg, rules = self.cfg, RULES[self.cfg.init]
         x = embed(self, cfg, image, train)
-        # Held, as in the published weights, even where no block is left to read it.
+        # The published weights have it even where no block is left to read it.
         token = self.param("cls_token", rules.token, (1, 1, cfg.dim), jnp.float32)
         local = min(cfg.local_up_to_layer, cfg.depth)
         rates = drop_path_rates(cfg.drop_path_rate, cfg.depth, DropPathRule.LINEAR)
@@ -226,18 +210,10 @@ class ConViT(nn.Module):
 
 def _attention(cfg: ConViTConfig, grid: facts.Grid) -> facts.Attention:
     centre = grid[0] // 2 * grid[1] + grid[1] // 2
-    path = "local_blocks/attn/"
-    local = facts.Heads(
-        "local block",
-        path + "weights",
-        "centre patch",
-        slice(centre, centre + 1),
-        also=(
-            ("centre patch, by position", path + "position"),
-            ("centre patch, by content", path + "content"),
-        ),
-        gates=path + "gating_param",
-    )
+    path, query = "local_blocks/attn/", "centre patch"
+    also = tuple((f"{query}, by {how}", path + how) for how in ("position", "content"))
+    readers, gates = slice(centre, centre + 1), path + "gating_param"
+    local = facts.Heads("local block", path + "weights", query, readers, also, gates)
     blocks = facts.Heads("block", "blocks/attn/weights", "class token", slice(1))
     reader = "first patch" if cfg.local_up_to_layer >= cfg.depth else "class token"
     rolled = (local.weights, blocks.weights)
@@ -246,18 +222,15 @@ def _attention(cfg: ConViTConfig, grid: facts.Grid) -> facts.Attention:
 
 def _timm(cfg: ConViTConfig) -> facts.Timm:
     # timm multiplies the width by the number of heads.
-    own = facts.taken(cfg, "local_up_to_layer", "locality_strength", embed_dim="head_dim")
-    fixed = {"gelu": Gelu.ERF, "norm_eps": 1e-6}
-    return facts.Timm("convit_tiny", {**facts.transformer_args(cfg), **own}, fixed)
+    args = facts.transformer_args(cfg)
+    args |= facts.timm_args(cfg, "local_up_to_layer", "locality_strength", embed_dim="head_dim")
+    return facts.Timm("convit_tiny", args, {"gelu": Gelu.ERF, "norm_eps": 1e-6})
 
 
 def _timm_names(cfg: ConViTConfig) -> tuple[facts.Rename, ...]:
     # timm numbers local and global blocks in one list.
-    return (
-        (r"^blocks/(\d+)/", lambda found: f"blocks/{int(found[1]) + cfg.local_up_to_layer}/"),
-        (r"^local_", ""),
-        (r"^patch_embed/", "patch_embed/proj/"),
-    )
+    number = (r"^blocks/(\d+)/", lambda m: f"blocks/{int(m[1]) + cfg.local_up_to_layer}/")
+    return (number, *facts.names("ConViT", "timm"))
 
 
 FAMILY = facts.Family(

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is true of one model family: `FAMILY` in the family's file, read through `models.family`.
 
-Nothing outside this package asks which class a config has: it asks the config's family.
+Code outside this package reads the config's family instead of testing the config's class.
 """
 
 import ast
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,15 +14,15 @@ from typing import Any, NamedTuple
 
 from flax import linen as nn
 
+from vit_jax.errors import UserError
 from vit_jax.fields import annotations, conformed
 from vit_jax.models import base
 
 Grid = tuple[int, int]
 Channels = tuple[float, ...]
-# A regex of a '/'-joined name, and what replaces it.
+# A regex of a parameter's name, and what replaces it.
 Rename = tuple[str, str | Callable[[re.Match[str]], str]]
 
-_VARIANTS = Path(__file__).with_name("variants.tsv")
 HALF: tuple[Channels, Channels] = ((0.5,), (0.5,))
 IMAGENET: tuple[Channels, Channels] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
@@ -31,9 +32,9 @@ class Images(NamedTuple):
 
     Attributes:
         mean_std: of the input, in units where white is 1.
-        crop: the side of the network's image over that of the resized one, up to 224 pixels.
-        large_crop: the same above 224 pixels, for which most are fine-tuned on whole images.
-        bilinear: the images are resized bilinearly, not bicubically.
+        crop: side of the network's image over that of the resized image, up to 224 pixels.
+        large_crop: the same above 224 pixels, where most are fine-tuned on whole images.
+        bilinear: images are resized bilinearly, not bicubically.
     """
 
     mean_std: tuple[Channels, Channels] = IMAGENET
@@ -47,8 +48,8 @@ class Timm(NamedTuple):
 
     Attributes:
         architecture: a function of timm's.
-        args: its arguments, but for the number of classes.
-        fixed: our fields that it leaves no choice of, with their values there.
+        args: its arguments, without the number of classes.
+        fixed: fields of ours that the architecture fixes, with their values there.
         first: our name of the module that sees the image.
     """
 
@@ -63,26 +64,26 @@ class Google(NamedTuple):
 
     Attributes:
         names: from ours to theirs.
-        stem: the parameter that tells which prefix a file has.
-        prefixes: those that there are; the first that fits counts.
+        stem: the parameter whose key shows a file's prefix.
+        prefixes: the possible ones; the first that fits counts.
         head_is_convolution: the head's kernel is (1, 1, E, K).
     """
 
-    names: tuple[Rename, ...]
+    names: Sequence[Rename]
     stem: str = "embedding/kernel"
     prefixes: tuple[str, ...] = ("", "params/", "opt/target/", "params/img/")
     head_is_convolution: bool = False
 
 
 class Heads(NamedTuple):
-    """Layers of one kind that attend, by what `models.captured` records of them.
+    """Attention layers of one kind, by what `models.captured` returns of them.
 
     Attributes:
         kind: of layer, for captions.
-        weights: the name of the record, [L, B, h, N, N] of a stack, [B, h, 1, N] of a pooling.
-        query: who looks, in words.
-        readers: which queries those are; None for one learned token.
-        also: further (query, name of the record) of the same layers.
+        weights: name of the captured weights: [L, B, h, N, N] of a stack, [B, h, 1, N] of a pool.
+        query: which tokens look, in words.
+        readers: the indices of those tokens; None for one learned token.
+        also: further (query, name of captured weights) of the same layers.
         gates: the parameter that holds GPSA's gates, if any.
     """
 
@@ -100,10 +101,10 @@ class Attention(NamedTuple):
     Attributes:
         method: the map of the whole model, for captions.
         layers: from the first to the last.
-        rolled: the records of the layers that attention rollout goes through; a class token that
-            enters between two of them is added.
-        readers: the tokens of the last of them that the head reads.
-        reader: the record of the one query that reads for the head instead, if any.
+        rolled: captured weights of the layers of an attention rollout, which adds a class token
+            where one enters between two of them.
+        readers: the tokens of the last of those layers that the head reads.
+        reader: captured weights of the one query that reads for the head instead, if any.
     """
 
     method: str
@@ -115,32 +116,32 @@ class Attention(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
-    """The facts of one family; those with a default are for a family that has the thing.
+    """The facts of one family; those that many families lack have a default.
 
     Attributes:
         config: the class of its configs.
         module: config -> Flax module.
         variants: its named configs.
-        validate: raises UserError where fields of a config do not go together.
+        validate: raises UserError for fields of a config that do not go together.
         grids: config, (H, W) of an image -> (rows, columns) of the tokens of each stage.
         num_prefix: config -> number of tokens before the patches.
         windows: config -> (rows, columns) of the attention windows of each stage.
-        one_size: weights are for one size of images alone, since a layer mixes that many patches.
-        attention: config, (rows, columns) of tokens -> what attends among all of them.
+        one_size: weights fit images of one size only, since a layer mixes that many patches.
+        attention: config, (rows, columns) of tokens -> which layers attend among all of them.
         images: config -> how published networks want their images.
         timm: config -> timm's model; raises UserError where timm has none of this size.
-        timm_names: config -> from our names to timm's, which are ours but for these.
+        timm_names: config -> from our names to timm's, which differ by these only.
         timm_lacks: config -> what no weights give timm's model, in words; "" for nothing.
-        timm_zeros: config -> sizes of the biases that timm's model has and ours has not.
-        timm_convolutions: the linear kernels of ours that timm has as 1x1 convolutions, a regex.
+        timm_zeros: config -> sizes of the biases that only timm's model has.
+        timm_convolutions: regex of our linear kernels that are 1x1 convolutions in timm.
         official_names: from the authors' names in PyTorch to timm's, joined by dots.
-        google: Google's files of it.
+        google: its layout in Google's files.
     """
 
     config: type[base.ModelConfig]
     module: Callable[[Any], nn.Module]
     variants: Mapping[str, Any]
-    validate: Callable[[Any], None]
+    validate: Callable[[Any], object]
     grids: Callable[[Any, Grid], Sequence[Grid]] = lambda cfg, size: [base.patch_grid(cfg, size)]
     num_prefix: Callable[[Any], int] = lambda cfg: 0
     windows: Callable[[Any], Sequence[Grid]] | None = None
@@ -161,12 +162,16 @@ class Family:
         return self.config.__name__.removesuffix("Config")
 
 
+def _rows(table: str) -> list[list[str]]:
+    lines = Path(__file__).with_name(table).read_text("utf-8").splitlines()
+    return [line.split("\t") for line in lines if line[0] != "#"]
+
+
 def variants(config: type[base.ModelConfig]) -> dict[str, Any]:
-    """Read the named configs of a class from variants.tsv, which says where sizes are from."""
+    """Read the named configs of a class from variants.tsv, which cites their sources."""
     found: dict[str, Any] = {}
     kinds = annotations(config)
-    lines = _VARIANTS.read_text("utf-8").splitlines()
-    for name, family, fields in (line.split("\t") for line in lines if line[0] != "#"):
+    for name, family, fields in _rows("variants.tsv"):
         if f"{family}Config" == config.__name__:
             values = dict(field.split("=") for field in fields.split())
             read = {key: conformed(kinds[key], key, _value(text)) for key, text in values.items()}
@@ -181,15 +186,34 @@ def _value(text: str) -> Any:
         return text  # the value of an enum
 
 
-def google_unit(number: str) -> Callable[[re.Match[str]], str]:
-    """Rename our 0-based stage and block to a 1-based block and unit, written as `number`."""
-    return lambda found: f"block{int(found[1]) + 1}/unit{int(found[2]) + 1:{number}}/"
+@functools.cache
+def names(family: str, code: str) -> tuple[Rename, ...]:
+    """Read the renames of a family for "timm", "google" or "official" from names.tsv."""
+    found = (row[2:] for row in _rows("names.tsv") if row[:2] == [family, code])
+    return tuple((regex, functools.partial(_replacement, new)) for regex, new in found)
 
 
-def taken(cfg: Any, *same: str, **fields: str) -> dict[str, Any]:
+def _replacement(new: str, match: re.Match[str]) -> str:
+    """Return what replaces a match, with "3+1" written as "4"."""
+    return re.sub(r"(\d+)\+1", lambda number: str(int(number[1]) + 1), match.expand(new))
+
+
+def architecture(family: str, known: Mapping[tuple, str], **values: Any) -> str:
+    """Return timm's architecture of these values, which timm's arguments do not change.
+
+    Raises:
+        UserError: `known`, values -> architecture, has none; the message lists its architectures.
+    """
+    name = known.get(tuple(values.values()))
+    if name is None:
+        given = ", ".join(f"model.{field}={value}" for field, value in values.items())
+        raise UserError(f"timm has no {family} with {given}; it has {', '.join(known.values())}")
+    return name
+
+
+def timm_args(cfg: Any, *same: str, **fields: str) -> dict[str, Any]:
     """Return arguments of timm's from fields: those of the same name, and `argument=field`."""
-    values = {name: getattr(cfg, name) for name in same}
-    values |= {argument: getattr(cfg, field) for argument, field in fields.items()}
+    values = {name: getattr(cfg, field) for name, field in ({n: n for n in same} | fields).items()}
     return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
 
@@ -201,11 +225,11 @@ def patch_args(cfg: Any) -> dict[str, Any]:
 
 def transformer_args(cfg: Any) -> dict[str, Any]:
     """Return timm's arguments for the sizes of a transformer."""
-    sizes = taken(cfg, "depth", "num_heads", "qkv_bias", embed_dim="dim")
+    sizes = timm_args(cfg, "depth", "num_heads", "qkv_bias", embed_dim="dim")
     return {**patch_args(cfg), **sizes, "mlp_ratio": ratio(cfg.mlp_dim, cfg.dim)}
 
 
 def ratio(hidden: int, dim: int) -> float:
-    """Return the ratio of which timm's int(dim * ratio) is `hidden`."""
+    """Return a ratio with which timm's int(dim * ratio) is `hidden`."""
     exact = hidden / dim
     return exact if int(dim * exact) == hidden else (hidden + 0.5) / dim

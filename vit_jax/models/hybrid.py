@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hybrids (arXiv:2010.11929 section 3.1): a Vision Transformer over the feature map of a ResNet.
 
-Sizes: R50+B/16 of that paper, the others of AugReg (arXiv:2106.10270). The ResNet is the
-post-activation one with GroupNorm and weight-standardised convolutions.
+The ResNet is the post-activation one with GroupNorm and weight-standardised convolutions.
 """
 
 import dataclasses
@@ -23,24 +22,21 @@ from vit_jax.sharding import BATCH_AXES, constrain
 
 
 class Standardise(enum.StrEnum):
-    """How a kernel is divided by its deviation: a fact of the weights."""
+    """How a kernel is divided by its deviation, which the weights determine."""
 
     GOOGLE = "google"  # by std + 1e-5: google-research/vision_transformer, for all published ones
     TIMM = "timm"  # by sqrt(var + 1e-8)
 
 
-_WEIGHT_STD = {
-    Standardise.GOOGLE: WeightStd(1e-5, outside=True),
-    Standardise.TIMM: WeightStd(1e-8),
-}
+_WEIGHT_STD = {Standardise.GOOGLE: WeightStd(1e-5, outside=True), Standardise.TIMM: WeightStd(1e-8)}
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
 class HybridConfig(ViTConfig):
     """A hybrid; the defaults are R50+ViT-B/16 of google-research/vision_transformer.
 
-    `patch` counts positions of the ResNet's map, whose stride is 4 for the stem and doubles with
-    every stage after the first; the map of an image that the stride does not divide is rounded up.
+    `patch` counts positions of the ResNet's map, whose stride is 4 after the stem and doubles in
+    every stage but the first; the map's sides are rounded up.
 
     Attributes:
         backbone_depths: bottleneck blocks of each stage of the ResNet; () is its stem alone.
@@ -48,7 +44,7 @@ class HybridConfig(ViTConfig):
         stem_width: channels of the stem, likewise.
         num_groups, group_norm_eps: of the GroupNorms (timm's eps: 1e-5).
         weight_std: the code whose rule standardises the kernels.
-        padding: how the border is seen.
+        padding: of the convolutions and the stem's pool.
     """
 
     patch: tuple[int, ...] = (1, 1)
@@ -62,7 +58,7 @@ class HybridConfig(ViTConfig):
 
 
 def validate(cfg: HybridConfig) -> None:
-    """Refuse fields that do not go together, in one line that names them."""
+    """Raise UserError for fields that do not go together."""
     if len(cfg.backbone_depths) != len(cfg.backbone_widths):
         raise UserError(
             f"model.backbone_depths={cfg.backbone_depths} and backbone_widths="
@@ -103,7 +99,7 @@ def token_grid(cfg: HybridConfig, image_size: tuple[int, int]) -> tuple[int, int
 class Bottleneck(nn.Module):
     """relu(x + norm3(conv3(act(conv2(act(conv1(x))))))), where act is norm and ReLU.
 
-    In the first block of a stage the projection of x, with a norm, takes its place in the sum.
+    In the first block of a stage the projection of x, with a norm, replaces the summand x.
     """
 
     width: int
@@ -117,53 +113,40 @@ class Bottleneck(nn.Module):
         y = nn.relu(layers.norm("norm1")(layers.conv(inner, 1, 1, "conv1")(x)))
         y = nn.relu(layers.norm("norm2")(layers.conv(inner, 3, self.stride, "conv2")(y)))
         y = layers.conv(self.width, 1, 1, "conv3")(y)
-        # The branch starts at zero, in timm as well.
-        y = layers.norm("norm3", nn.initializers.zeros)(y)
+        y = layers.norm("norm3", nn.initializers.zeros)(y)  # the branch starts at zero, as in timm
         if self.is_first:
-            x = resnet.Projection(
-                self.width, self.stride, layers, has_norm=True, name="downsample"
-            )(x)
+            sizes = (self.width, self.stride, layers)
+            x = resnet.Projection(*sizes, has_norm=True, name="downsample")(x)
         return constrain(nn.relu(x + y), BATCH_AXES)
 
 
 class ResNet(nn.Module):
-    """The ResNet below the transformer, without pooling and head."""
+    """The ResNet below the transformer: no pooling, no head."""
 
     cfg: HybridConfig
-    dtype: Any
 
     @nn.compact
     def __call__(self, image: Float[Array, "B H W C"]) -> Float[Array, "B P Q F"]:
         cfg = self.cfg
-        layers = resnet.Layers(
-            padding=cfg.padding,
-            weight_std=_WEIGHT_STD[cfg.weight_std],
-            kernel_init=resnet.CONV_INIT[cfg.init],
-            norm_kind=resnet.Norm.GROUP,
-            norm_eps=cfg.group_norm_eps,
-            num_groups=cfg.num_groups,
-            dtype=self.dtype,
-            train=False,
-        )
+        convs = (cfg.padding, _WEIGHT_STD[cfg.weight_std], resnet.CONV_INIT[cfg.init])
+        norms = (resnet.Norm.GROUP, cfg.group_norm_eps, cfg.num_groups)
+        layers = resnet.Layers(*convs, *norms, base.compute_dtype(cfg), train=False)
         sizes = (cfg.backbone_depths, *_widths(cfg))
         return resnet.make_map(layers, Bottleneck, cfg.remat, image, *sizes, stem_norm=True)
 
 
 class Hybrid(ViT):
-    """A ViT whose patches are cut from the map of a ResNet."""
+    """A ViT over patches of a ResNet's map."""
 
     cfg: HybridConfig
 
     def _grid(self, image_size: tuple[int, int]) -> tuple[int, int]:
         return token_grid(self.cfg, image_size)
 
-    def _patches(
-        self, image: jax.Array, dtype: Any
-    ) -> tuple[Float[Array, "B N D"], tuple[int, int]]:
-        return super()._patches(ResNet(self.cfg, dtype, name="backbone")(image), dtype)
+    def _patches(self, image: jax.Array, dtype: Any) -> tuple[jax.Array, tuple[int, int]]:
+        return super()._patches(ResNet(self.cfg, name="backbone")(image), dtype)
 
 
-# Depths of the backbone, which nothing changes in timm's.
 _ARCHITECTURES = {
     (): "vit_tiny_r_s16_p8_224",
     (2, 2, 2, 2): "vit_small_r26_s32_224",
@@ -187,26 +170,11 @@ def _timm(cfg: HybridConfig) -> facts.Timm:
 
 
 def _timm_names(cfg: HybridConfig) -> tuple[facts.Rename, ...]:
-    # Where the stem is all there is, it has no name of its own.
+    # timm has no name for a stem without stages.
     stem = () if cfg.backbone_depths else ((r"^backbone/stem/", "backbone/"),)
-    return (
-        *stem,
-        *vit_family.TIMM_NAMES,
-        (r"^backbone/stage(\d+)/block(\d+)/", r"patch_embed/backbone/stages/\1/blocks/\2/"),
-        (r"^backbone/", "patch_embed/backbone/"),
-    )
+    return (*stem, *facts.names("ViT", "timm"), *facts.names("Hybrid", "timm"))
 
 
-# Those of the backbone come before those of the blocks, which have norms too.
-_GOOGLE_NAMES: tuple[facts.Rename, ...] = (
-    (r"^backbone/stem/conv/", "conv_root/"),
-    (r"^backbone/stem/norm/", "gn_root/"),
-    (r"^backbone/stage(\d+)/block(\d+)/", facts.google_unit("d")),
-    (r"^(block\d+/unit\d+)/downsample/conv/", r"\1/conv_proj/"),
-    (r"^(block\d+/unit\d+)/downsample/norm/", r"\1/gn_proj/"),
-    (r"^(block\d+/unit\d+)/norm(\d)/", r"\1/gn\2/"),
-    *vit_family.GOOGLE_NAMES,
-)
 FAMILY = dataclasses.replace(
     vit_family.FAMILY,
     config=HybridConfig,
@@ -218,5 +186,6 @@ FAMILY = dataclasses.replace(
     timm=_timm,
     timm_names=_timm_names,
     official_names=(),
-    google=facts.Google(_GOOGLE_NAMES),
+    # The ResNet's names before those of the blocks, which have norms too.
+    google=facts.Google((*facts.names("Hybrid", "google"), *facts.names("ViT", "google"))),
 )

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from vit_jax.errors import UserError
 from vit_jax.fields import value
 from vit_jax.models import base, facts
 from vit_jax.models.base import ModelConfig, Output
@@ -25,13 +24,8 @@ from vit_jax.sharding import BATCH_AXES, constrain
 class MixerConfig(ModelConfig):
     """An MLP-Mixer; the defaults are Mixer-B/16 of google-research/vision_transformer.
 
-    Attributes:
-        patch: (rows, columns) of a patch in pixels; (P,) means square.
-        dim, depth: D, L.
-        token_mlp_dim, channel_mlp_dim: hidden widths of the MLPs over the tokens and the channels.
-        gelu, norm_eps: facts of the weights.
-        drop_path_rate, drop_path_rule: stochastic depth and how it runs over the blocks.
-        init: the code by whose rules weights are initialised.
+    `token_mlp_dim` and `channel_mlp_dim` are the hidden widths of the MLPs over the tokens and over
+    the channels; the other fields are as in `ViTConfig`.
     """
 
     patch: tuple[int, ...] = (16, 16)
@@ -47,14 +41,6 @@ class MixerConfig(ModelConfig):
     zero_head: bool = True
 
 
-VARIANTS: dict[str, MixerConfig] = facts.variants(MixerConfig)
-
-
-def validate(cfg: MixerConfig) -> None:
-    """Refuse fields that do not go together, in one line that names them."""
-    base.patch_grid(cfg)
-
-
 class MixerBlock(nn.Module):
     """x += mlp over tokens of norm(x); x += mlp over channels of norm(x), with stochastic depth."""
 
@@ -66,17 +52,14 @@ class MixerBlock(nn.Module):
         self, x: Float[Array, "B N D"], drop_path_rate: Float[Array, ""]
     ) -> tuple[Float[Array, "B N D"], None]:
         cfg, dtype = self.cfg, base.compute_dtype(self.cfg)
-        y = layer_norm(cfg.norm_eps, dtype, "norm1")(x)
-        mlp = Mlp(cfg.token_mlp_dim, cfg.gelu, cfg.init, dtype, name="mlp_tokens")
-        y = mlp(y.swapaxes(1, 2)).swapaxes(1, 2)
-        x = x + self._branch(y, drop_path_rate)
+        y = layer_norm(cfg.norm_eps, dtype, "norm1")(x).swapaxes(1, 2)
+        y = Mlp(cfg.token_mlp_dim, cfg.gelu, cfg.init, dtype, name="mlp_tokens")(y)
+        x = x + self._branch(y.swapaxes(1, 2), drop_path_rate)
         y = layer_norm(cfg.norm_eps, dtype, "norm2")(x)
-        mlp = Mlp(cfg.channel_mlp_dim, cfg.gelu, cfg.init, dtype, name="mlp_channels")
-        return constrain(x + self._branch(mlp(y), drop_path_rate), BATCH_AXES), None
+        y = Mlp(cfg.channel_mlp_dim, cfg.gelu, cfg.init, dtype, name="mlp_channels")(y)
+        return constrain(x + self._branch(y, drop_path_rate), BATCH_AXES), None
 
-    def _branch(
-        self, y: Float[Array, "B N D"], drop_path_rate: Float[Array, ""]
-    ) -> Float[Array, "B N D"]:
+    def _branch(self, y: Array, drop_path_rate: Array) -> Array:
         if not (self.cfg.drop_path_rate > 0 and self.train):
             return y
         return drop_path(y, drop_path_rate, self.make_rng("dropout"))
@@ -102,46 +85,28 @@ class Mixer(nn.Module):
         return Output(logits=logits, features=features, tokens=x)
 
 
-# Width, depth and patch, which nothing changes in timm's.
-_ARCHITECTURES = {(v.dim, v.depth, v.patch): f"{name}_224" for name, v in VARIANTS.items()}
+_VARIANTS: dict[str, MixerConfig] = facts.variants(MixerConfig)
+_ARCHITECTURES = {(v.patch, v.depth, v.dim): f"{name}_224" for name, v in _VARIANTS.items()}
 
 
 def _timm(cfg: MixerConfig) -> facts.Timm:
-    name = _ARCHITECTURES.get((cfg.dim, cfg.depth, base.pair(cfg.patch, "patch")))
-    if name is None:
-        raise UserError(
-            f"timm has no Mixer with model.patch={cfg.patch}, depth={cfg.depth} and dim={cfg.dim}; "
-            f"it has {', '.join(_ARCHITECTURES.values())}"
-        )
+    sizes = {"patch": base.pair(cfg.patch, "patch"), "depth": cfg.depth, "dim": cfg.dim}
     args = {
         "img_size": list(base.pair(cfg.image_size, "image_size")),
         "mlp_ratio": [facts.ratio(w, cfg.dim) for w in (cfg.token_mlp_dim, cfg.channel_mlp_dim)],
     }
-    return facts.Timm(name, args, {"gelu": Gelu.ERF, "norm_eps": 1e-6})
+    fixed = {"gelu": Gelu.ERF, "norm_eps": 1e-6}
+    return facts.Timm(facts.architecture("Mixer", _ARCHITECTURES, **sizes), args, fixed)
 
 
-_GOOGLE = facts.Google(
-    names=(
-        (r"^patch_embed/", "stem/"),
-        (r"^norm/", "pre_head_layer_norm/"),
-        (r"^blocks/(\d+)/", r"MixerBlock_\1/"),
-        (r"/norm1/", "/LayerNorm_0/"),
-        (r"/norm2/", "/LayerNorm_1/"),
-        (r"/mlp_tokens/", "/token_mixing/"),
-        (r"/mlp_channels/", "/channel_mixing/"),
-        (r"/fc1/", "/Dense_0/"),
-        (r"/fc2/", "/Dense_1/"),
-    ),
-    stem="stem/kernel",
-)
 FAMILY = facts.Family(
     config=MixerConfig,
     module=Mixer,
-    variants=VARIANTS,
-    validate=validate,
+    variants=_VARIANTS,
+    validate=base.patch_grid,
     one_size=True,
     images=lambda cfg: facts.Images(facts.HALF),
     timm=_timm,
-    timm_names=lambda cfg: ((r"^patch_embed/", "stem/proj/"),),
-    google=_GOOGLE,
+    timm_names=lambda cfg: facts.names("Mixer", "timm"),
+    google=facts.Google(facts.names("Mixer", "google"), stem="stem/kernel"),
 )

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """RegNetY (arXiv:2003.13678): a residual network whose block widths follow a quantised line.
 
-Sizes: figure 16 of the paper's appendix; `_tv`: those of torchvision, whose widths are rounded
-otherwise. RegNetY-16GF is the teacher of DeiT (arXiv:2012.12877).
+RegNetY-16GF is the teacher of DeiT (arXiv:2012.12877).
 """
 
 import dataclasses
@@ -19,8 +18,7 @@ from vit_jax.models.base import ModelConfig, Output
 from vit_jax.models.layers.resnet import ConvNorm, StageShape, apply_stages, classify_map
 from vit_jax.sharding import BATCH_AXES, constrain
 
-_MULTIPLE = 8  # every width of the quantised line is a multiple of it (section 3.3)
-_DEEPEST = 1000  # blocks
+_MULTIPLE = 8  # of every width of the quantised line (section 3.3)
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
@@ -28,7 +26,8 @@ class RegNetConfig(ModelConfig):
     """A RegNetY, with bottleneck ratio 1; the defaults are RegNetY-16GF.
 
     Block j of the network has the width w0 + wa * j, rounded to w0 times a whole power of wm, then
-    to 8; blocks of one width are one stage, whose first block halves height and width.
+    to a multiple of 8; blocks of one width are one stage, whose first block halves height and
+    width. Fields not listed are as in `ResNetConfig`.
 
     Attributes:
         depth: blocks, over all stages.
@@ -37,17 +36,11 @@ class RegNetConfig(ModelConfig):
             nearest multiple.
         group_min_ratio: round up where the nearest multiple is below this share of the width, and
             halves always up, as torchvision does with 0.9; 0 for neither.
-        stem_width: channels after the stem.
         se_ratio: width of the squeeze-and-excitation layer (arXiv:1709.01507) relative to a block's
             input; 0 for none, a RegNetX.
-        norm_eps: of every BatchNorm.
-        zero_init_last: start the scale of a block's last BatchNorm at zero, and so the block as its
-            shortcut.
-        dropout_rate: before the head.
-        drop_path_rate: stochastic depth, from 0 in the first block to this in the last.
     """
 
-    depth: int = value(18, least=1, most=_DEEPEST)
+    depth: int = value(18, least=1, most=1000)
     w0: int = value(200, least=1)
     wa: float = value(106.23, least=0)
     wm: float = value(2.48, above=1)
@@ -62,7 +55,7 @@ class RegNetConfig(ModelConfig):
 
 
 def stages(cfg: RegNetConfig) -> list[StageShape]:
-    """Return the stages that the line of widths makes (equations 2 to 4; group width after)."""
+    """Return the stages of the line of widths (equations 2 to 4), rounded to the group width."""
     powers = [round(math.log1p(cfg.wa * j / cfg.w0) / math.log(cfg.wm)) for j in range(cfg.depth)]
     widths = [_MULTIPLE * round(cfg.w0 * cfg.wm**power / _MULTIPLE) for power in powers]
     found = []
@@ -78,7 +71,7 @@ def stages(cfg: RegNetConfig) -> list[StageShape]:
 
 
 def validate(cfg: RegNetConfig) -> None:
-    """Refuse fields that do not go together, in one line that names them."""
+    """Raise UserError for fields that do not go together."""
     base.pair(cfg.image_size, "image_size")
     if cfg.w0 % _MULTIPLE:
         raise UserError(f"model.w0={cfg.w0} must be a multiple of {_MULTIPLE}")
@@ -114,7 +107,7 @@ class RegNet(nn.Module):
 
 def _timm(cfg: RegNetConfig) -> facts.Timm:
     fields = ("depth", "w0", "wa", "wm", "group_min_ratio", "stem_width", "se_ratio")
-    args = facts.taken(cfg, *fields, group_size="group_width")
+    args = facts.timm_args(cfg, *fields, group_size="group_width")
     return facts.Timm("regnety_160", args, {"norm_eps": 1e-5}, "stem/conv")
 
 
@@ -123,38 +116,14 @@ def _timm_lacks(cfg: RegNetConfig) -> str:
     return "" if count == 4 else f"{count} stages (model.depth, w0, wa and wm): its RegNet has 4"
 
 
-# trunk_output.block1.block1-0.f.a.0.weight, where a.1 is a.0's norm.
-_TORCHVISION: tuple[facts.Rename, ...] = (
-    (r"^stem\.0\.", "stem.conv."),
-    (r"^stem\.1\.", "stem.bn."),
-    (
-        r"^trunk_output\.block(\d+)\.block\d+-(\d+)\.",
-        lambda found: f"s{found[1]}.b{int(found[2]) + 1}.",
-    ),
-    (r"\.proj\.0\.", ".downsample.conv."),
-    (r"\.proj\.1\.", ".downsample.bn."),
-    (
-        r"\.f\.([abc])\.([01])\.",
-        lambda found: f".conv{'abc'.index(found[1]) + 1}.{('conv', 'bn')[int(found[2])]}.",
-    ),
-    (r"\.f\.se\.", ".se."),
-    (r"^fc\.", "head.fc."),
-)
 FAMILY = facts.Family(
     config=RegNetConfig,
     module=RegNet,
     variants=facts.variants(RegNetConfig),
     validate=validate,
     timm=_timm,
-    timm_names=lambda cfg: (
-        (
-            r"^stage(\d+)/block(\d+)/",
-            lambda found: f"s{int(found[1]) + 1}/b{int(found[2]) + 1}/",
-        ),
-        (r"/bn/(mean|var)$", r"/bn/running_\1"),
-        (r"^head/", "head/fc/"),
-    ),
+    timm_names=lambda cfg: facts.names("RegNet", "timm"),
     timm_lacks=_timm_lacks,
     timm_convolutions=r"/se/fc[12]/kernel$",
-    official_names=_TORCHVISION,
+    official_names=facts.names("RegNet", "official"),
 )

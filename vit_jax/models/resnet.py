@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ResNet (arXiv:1512.03385) with bottleneck blocks, the baseline of every table of the others.
+"""ResNet (arXiv:1512.03385) with bottleneck blocks, the baseline in most papers' tables.
 
-Sizes: table 1 of the paper. The stride is on the 3x3 convolution ("v1.5"), as in torchvision, timm
-and NVIDIA's examples; the paper's is on the 1x1 before it.
+Differs from paper: the stride is on the 3x3 convolution ("v1.5"), as in torchvision, timm and
+NVIDIA's examples, not on the 1x1 before it.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ _EXPANSION = 4  # width of a block over that between its convolutions
 class ResNetConfig(ModelConfig):
     """A ResNet of bottleneck blocks with BatchNorm; the defaults are ResNet-50.
 
-    It takes images of any size: the stem's convolution and pool and every stage but the first
+    It accepts images of any size: the stem's convolution and pool and every stage but the first
     halve it, rounding up.
 
     Attributes:
@@ -33,8 +33,8 @@ class ResNetConfig(ModelConfig):
         widths: channels of each stage, four times those between a block's convolutions.
         stem_width: channels after the stem.
         norm_eps: of every BatchNorm.
-        zero_init_last: start the scale of a block's last BatchNorm at zero, and so the block as its
-            shortcut (arXiv:1706.02677 section 5.1).
+        zero_init_last: start the scale of a block's last BatchNorm at zero, so that the block
+            starts as its shortcut (arXiv:1706.02677 section 5.1).
         dropout_rate: before the head.
         drop_path_rate: stochastic depth, from 0 in the first block to this in the last.
     """
@@ -49,7 +49,7 @@ class ResNetConfig(ModelConfig):
 
 
 def validate(cfg: ResNetConfig) -> None:
-    """Refuse fields that do not go together, in one line that names them."""
+    """Raise UserError for fields that do not go together."""
     base.pair(cfg.image_size, "image_size")
     if not cfg.depths or len(cfg.depths) != len(cfg.widths):
         raise UserError(
@@ -82,7 +82,7 @@ class ResNet(nn.Module):
 
 def _timm(cfg: ResNetConfig) -> facts.Timm:
     channels = [width // _EXPANSION for width in cfg.widths]
-    args = {**facts.taken(cfg, layers="depths"), "channels": channels}
+    args = {"layers": list(cfg.depths), "channels": channels}
     return facts.Timm("resnet50", args, {"norm_eps": 1e-5}, "stem/conv")
 
 
@@ -98,19 +98,6 @@ FAMILY = facts.Family(
     validate=validate,
     images=lambda cfg: facts.Images(bilinear=True),
     timm=_timm,
-    timm_names=lambda cfg: (
-        (
-            r"^stage(\d+)/block(\d+)/",
-            lambda found: f"layer{int(found[1]) + 1}/{found[2]}/",
-        ),
-        (r"/(conv[123])/conv/", r"/\1/"),
-        (r"/conv([123])/bn/", r"/bn\1/"),
-        (r"/downsample/conv/", "/downsample/0/"),
-        (r"/downsample/bn/", "/downsample/1/"),
-        (r"^stem/conv/", "conv1/"),
-        (r"^stem/bn/", "bn1/"),
-        (r"/(mean|var)$", r"/running_\1"),
-        (r"^head/", "fc/"),
-    ),
+    timm_names=lambda cfg: facts.names("ResNet", "timm"),
     timm_lacks=_timm_lacks,
 )

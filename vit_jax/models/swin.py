@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Swin Transformer (arXiv:2103.14030), and the sizes that AutoFormerV2 searched (arXiv:2111.14725).
 
-Stages of blocks whose attention stays within windows, shifted in every other block; between stages
-each 2 x 2 tokens become one of twice the width.
+Attention stays within windows, shifted in every other block; between stages each 2 x 2 tokens
+become one of twice the width.
 """
 
 import dataclasses
@@ -29,22 +29,15 @@ from vit_jax.sharding import BATCH_AXES, constrain
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
 class SwinConfig(ModelConfig):
-    """A Swin Transformer; the defaults are Swin-T.
+    """A Swin Transformer; the defaults are Swin-T. Fields not listed are as in `ViTConfig`.
 
     Attributes:
-        patch: (rows, columns) of a patch in pixels; (P,) means square.
-        dim: width of the first stage; each stage has twice the width of the one before.
+        dim: width of the first stage; each later stage doubles it.
         depths, num_heads: blocks and heads of each stage.
         window: side of the square windows in tokens, (W,); (rows, columns) of the windows of all
             stages; or with more than two stages, one side for each.
         mlp_ratio: hidden width of the MLP over the stage's, rounded down.
-        qkv_bias: have that bias.
-        gelu, norm_eps: facts of the weights.
         dropout_rate: after the patch embedding, the attention and both MLP layers.
-        attention_dropout_rate: on the attention weights.
-        drop_path_rate, drop_path_rule: stochastic depth and how it runs over the blocks of all
-            stages.
-        init: the code by whose rules weights are initialised.
     """
 
     patch: tuple[int, ...] = (4, 4)
@@ -64,7 +57,7 @@ class SwinConfig(ModelConfig):
 
 
 def validate(cfg: SwinConfig) -> None:
-    """Refuse fields that do not go together, in one line that names them."""
+    """Raise UserError for fields that do not go together."""
     base.patch_grid(cfg)
     stages = len(cfg.depths)
     if not stages or len(cfg.num_heads) != stages:
@@ -87,7 +80,7 @@ def validate(cfg: SwinConfig) -> None:
         raise UserError(f"model.mlp_ratio={cfg.mlp_ratio} leaves the MLP no width")
 
 
-def stage_windows(cfg: SwinConfig) -> list[tuple[int, int]]:
+def _stage_windows(cfg: SwinConfig) -> list[facts.Grid]:
     """Return the (rows, columns) of each stage's windows, before they are fitted to its grid."""
     if len(cfg.window) <= 2:
         return [base.pair(cfg.window, "window")] * len(cfg.depths)
@@ -110,17 +103,11 @@ class SwinBlock(nn.Module):
         window, shift = fit_window((x.shape[1], x.shape[2]), self.window, shifted=self.shifted)
         flat = x.reshape(-1, x.shape[-1])  # as in PreNormBlock
         y = layer_norm(cfg.norm_eps, dtype, "norm1")(flat)
-        y = WindowAttention(
-            window=window,
-            shift=shift,
-            num_heads=self.num_heads,
-            init_rules=cfg.init,
-            dtype=dtype,
-            qkv_bias=cfg.qkv_bias,
-            dropout_rate=cfg.attention_dropout_rate,
-            train=self.train,
-            name="attn",
-        )(y.reshape(x.shape))
+        sizes = {"window": window, "shift": shift, "num_heads": self.num_heads}
+        rules = {"init_rules": cfg.init, "dtype": dtype, "qkv_bias": cfg.qkv_bias}
+        dropout = {"dropout_rate": cfg.attention_dropout_rate, "train": self.train}
+        attention = WindowAttention(**sizes, **rules, **dropout, name="attn")
+        y = attention(y.reshape(x.shape))
         y = Dropout(cfg.dropout_rate, deterministic=not self.train)(y)
         flat = flat + self._drop_path(y).reshape(flat.shape)
         y = layer_norm(cfg.norm_eps, dtype, "norm2")(flat)
@@ -136,7 +123,7 @@ class SwinBlock(nn.Module):
 
 
 class PatchMerging(nn.Module):
-    """Make one token of twice the width from each 2 x 2, after a zero row or column if odd."""
+    """Make one token of twice the width from each 2 x 2; pad an odd side with zeros."""
 
     cfg: SwinConfig
 
@@ -144,7 +131,7 @@ class PatchMerging(nn.Module):
     def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B P Q E"]:
         cfg, dtype, (height, width, dim) = self.cfg, base.compute_dtype(self.cfg), x.shape[1:]
         x = jnp.pad(x, ((0, 0), (0, height % 2), (0, width % 2), (0, 0)))
-        # The authors' order of the four: down first, (0, 0), (1, 0), (0, 1), (1, 1).
+        # The authors' order of the four is down first: (0, 0), (1, 0), (0, 1), (1, 1).
         x = rearrange(x, "b (p down) (q right) c -> b p q (right down c)", down=2, right=2)
         x = layer_norm(cfg.norm_eps, dtype, "norm")(x)
         linear = RULES[cfg.init].linear
@@ -152,7 +139,7 @@ class PatchMerging(nn.Module):
 
 
 class Stage(nn.Module):
-    """Blocks over a grid of one size, every other one shifted, after merging the stage before's."""
+    """Blocks over one grid, every other one shifted; stages after the first begin with a merge."""
 
     cfg: SwinConfig
     index: int
@@ -165,16 +152,9 @@ class Stage(nn.Module):
         if self.index:
             x = PatchMerging(cfg, name="merge")(x)
         block = remat(SwinBlock, cfg.remat)
+        sizes = (cfg.num_heads[self.index], _stage_windows(cfg)[self.index])
         for i, rate in enumerate(self.drop_path_rates):
-            x = block(
-                cfg=cfg,
-                num_heads=cfg.num_heads[self.index],
-                window=stage_windows(cfg)[self.index],
-                shifted=i % 2 == 1,
-                drop_path_rate=rate,
-                train=self.train,
-                name=f"block{i}",
-            )(x)
+            x = block(cfg, *sizes, i % 2 == 1, rate, self.train, name=f"block{i}")(x)
         return x
 
 
@@ -204,24 +184,22 @@ class Swin(nn.Module):
 
 
 def _grids(cfg: SwinConfig, image_size: facts.Grid) -> list[facts.Grid]:
-    found = [base.patch_grid(cfg, image_size)]
-    for _ in cfg.depths[1:]:
-        rows, columns = found[-1]
-        found.append(((rows + 1) // 2, (columns + 1) // 2))
-    return found
+    rows, columns = base.patch_grid(cfg, image_size)
+    return [(-(-rows // 2**i), -(-columns // 2**i)) for i in range(len(cfg.depths))]
 
 
 def _windows(cfg: SwinConfig) -> list[facts.Grid]:
-    """Return the (rows, columns) of each stage's windows as fitted to its grid of tokens."""
+    """Return the (rows, columns) of each stage's windows, fitted to its grid of tokens."""
     grids = _grids(cfg, base.pair(cfg.image_size, "image_size"))
-    pairs = zip(grids, stage_windows(cfg), strict=True)
+    pairs = zip(grids, _stage_windows(cfg), strict=True)
     return [fit_window(grid, window, shifted=False)[0] for grid, window in pairs]
 
 
 def _timm(cfg: SwinConfig) -> facts.Timm:
     window = cfg.window if len(cfg.window) > 2 else base.pair(cfg.window, "window")
-    own = facts.taken(cfg, "depths", "num_heads", "mlp_ratio", "qkv_bias", embed_dim="dim")
-    args = {**facts.patch_args(cfg), **own, "window_size": list(window)}
+    args = facts.patch_args(cfg)
+    args |= facts.timm_args(cfg, "depths", "num_heads", "mlp_ratio", "qkv_bias", embed_dim="dim")
+    args["window_size"] = list(window)
     fixed = {"gelu": Gelu.ERF, "norm_eps": 1e-5}
     return facts.Timm("swin_tiny_patch4_window7_224", args, fixed)
 
@@ -235,13 +213,6 @@ FAMILY = facts.Family(
     windows=_windows,
     images=lambda cfg: facts.Images(crop=0.9),
     timm=_timm,
-    timm_names=lambda cfg: (
-        (r"^patch_embed/", "patch_embed/proj/"),
-        (r"^patch_norm/", "patch_embed/norm/"),
-        (r"^stage(\d+)/merge/", r"layers/\1/downsample/"),
-        (r"^stage(\d+)/block(\d+)/", r"layers/\1/blocks/\2/"),
-        (r"/rel_pos_bias$", "/relative_position_bias_table"),
-        (r"^head/", "head/fc/"),
-    ),
-    official_names=((r"^head\.(weight|bias)$", r"head.fc.\1"),),
+    timm_names=lambda cfg: facts.names("Swin", "timm"),
+    official_names=facts.names("Swin", "official"),
 )

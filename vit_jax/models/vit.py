@@ -27,7 +27,7 @@ from vit_jax.models.layers.posemb import FIXED, PosEmbed, resample, sincos2d
 from vit_jax.models.layers.stack import stack
 from vit_jax.models.layers.token_merging import check_merging, mean, merging_stack
 from vit_jax.models.layers.weighted import spread
-from vit_jax.models.mup import check_mup
+from vit_jax.mup import check_mup
 from vit_jax.sharding import BATCH_AXES, constrain
 
 

@@ -3,9 +3,9 @@
 
 DeiT (arXiv:2012.12877) and DeiT III (arXiv:2204.07118) are the ViT with PyTorch's numerics (exact
 GELU, normal(0.02) weights): distillation adds a token and a head, DeiT III adds LayerScale and has
-no class position. So are the image towers of CLIP (arXiv:2103.00020), which normalises the embedded
-tokens and has no patch bias, and SigLIP (arXiv:2303.15343), which has no class token and pools by
-attention (`_siglip`) or by the mean (`_siglip_gap`).
+no class position. The image towers of CLIP (arXiv:2103.00020), which normalises the embedded tokens
+and has no patch bias, and of SigLIP (arXiv:2303.15343), which has no class token and pools by
+attention (`_siglip`) or by the mean (`_siglip_gap`), are ViTs too.
 """
 
 from vit_jax.models import facts
@@ -17,10 +17,10 @@ from vit_jax.models.vit import ViT, ViTConfig, num_prefix, validate
 
 
 def attention(cfg: ViTConfig, grid: facts.Grid) -> facts.Attention:
-    """Say what attends in a ViT or a hybrid, and which tokens the head reads."""
+    """Return which layers of a ViT or a hybrid attend, and which tokens the head reads."""
     blocks, prefix = "blocks/attn/weights", num_prefix(cfg)
     if cfg.pool is Pool.CLS:
-        readers = slice(2 if cfg.distilled else 1)  # a head for each of both tokens
+        readers = slice(2 if cfg.distilled else 1)  # each of the two tokens has a head
         query = "class and distillation token" if cfg.distilled else "class token"
         layers = (facts.Heads("block", blocks, query, readers),)
         return facts.Attention("attention rollout of the class token", layers, (blocks,), readers)
@@ -30,18 +30,17 @@ def attention(cfg: ViTConfig, grid: facts.Grid) -> facts.Attention:
         read = slice(0 if cfg.pool_prefix else prefix, None)
         return facts.Attention("attention rollout, mean over the patches", layers, (blocks,), read)
     pooling = facts.Heads("pooling", "map_pool/weights", "learned query", None)
-    return facts.Attention(
-        "attention of the pooling query", (*layers, pooling), (blocks,), patches, pooling.weights
-    )
+    method, layers = "attention of the pooling query", (*layers, pooling)
+    return facts.Attention(method, layers, (blocks,), patches, pooling.weights)
 
 
 def _images(cfg: ViTConfig) -> facts.Images:
     if cfg.pre_norm:  # CLIP
         mean, std = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
         return facts.Images((mean, std), 1.0)
-    # Networks born in PyTorch have DeiT's; ViT's and SigLIP's were trained by Google.
+    # PyTorch's networks have DeiT's statistics; Google trained ViT and SigLIP.
     mean_std = facts.IMAGENET if cfg.init is Init.TIMM else facts.HALF
-    # SigLIP is trained, not fine-tuned, at a higher resolution.
+    # Above 224 pixels SigLIP is trained, not fine-tuned.
     return facts.Images(mean_std, 0.9, 1.0 if cfg.class_token else 0.9)
 
 
@@ -60,11 +59,10 @@ def timm(cfg: ViTConfig) -> facts.Timm:
     if cfg.distilled:
         fixed = {"norm_eps": 1e-6, "qk_norm": False, "pre_norm": False, "token_merging": 0}
         return facts.Timm("deit_base_distilled_patch16_224", args, fixed)
-    args |= facts.taken(
-        cfg, "class_token", "fc_norm", "pre_norm", "qk_norm", reg_tokens="num_registers"
-    )
+    same = ("class_token", "fc_norm", "pre_norm", "qk_norm")
+    args |= facts.timm_args(cfg, *same, reg_tokens="num_registers")
     args |= {"global_pool": _POOLS[cfg.pool], "pool_include_prefix": cfg.pool_prefix}
-    # A table for the patches alone, ours where positions are fixed; none is timm's "none".
+    # Whether the table covers the patches alone, as one of our fixed positions does.
     args["no_embed_class"] = not (cfg.pos_embed is PosEmbed.LEARNED and cfg.pos_embed_prefix)
     if cfg.pos_embed is PosEmbed.NONE:
         args["pos_embed"] = "none"
@@ -73,7 +71,7 @@ def timm(cfg: ViTConfig) -> facts.Timm:
 
 
 def timm_lacks(cfg: ViTConfig) -> str:
-    """Name what a ViT or a hybrid has and timm's has not."""
+    """Return what a ViT or a hybrid has that timm's lacks, in words; "" for nothing."""
     if cfg.token_merging:
         return f"model.token_merging={cfg.token_merging}: its models do not merge"
     if cfg.pre_logits_dim:
@@ -92,27 +90,6 @@ def timm_zeros(cfg: ViTConfig) -> dict[str, int]:
     return {} if cfg.patch_bias or cfg.pre_norm else {"patch_embed.proj.bias": cfg.dim}
 
 
-TIMM_NAMES: tuple[facts.Rename, ...] = (
-    (r"^patch_embed/", "patch_embed/proj/"),
-    (r"^map_pool/", "attn_pool/"),
-)
-GOOGLE_NAMES: tuple[facts.Rename, ...] = (
-    (r"^cls_token$", "cls"),
-    (r"^patch_embed/", "embedding/"),
-    (r"^norm/", "Transformer/encoder_norm/"),
-    (r"^map_pool/latent$", "MAPHead_0/probe"),
-    (r"^map_pool/norm/", "MAPHead_0/LayerNorm_0/"),
-    (r"^map_pool/mlp/", "MAPHead_0/MlpBlock_0/"),
-    (r"^map_pool/", "MAPHead_0/MultiHeadDotProductAttention_0/"),
-    (r"^blocks/(\d+)/", r"Transformer/encoderblock_\1/"),
-    (r"/norm1/", "/LayerNorm_0/"),
-    (r"/norm2/", "/LayerNorm_1/"),
-    (r"/attn/", "/MultiHeadDotProductAttention_0/"),
-    (r"/mlp/", "/MlpBlock_0/"),
-    (r"/fc1/", "/Dense_0/"),
-    (r"/fc2/", "/Dense_1/"),
-    (r"/proj/", "/out/"),
-)
 FAMILY = facts.Family(
     config=ViTConfig,
     module=ViT,
@@ -122,9 +99,9 @@ FAMILY = facts.Family(
     attention=attention,
     images=_images,
     timm=timm,
-    timm_names=lambda cfg: TIMM_NAMES,
+    timm_names=lambda cfg: facts.names("ViT", "timm"),
     timm_lacks=timm_lacks,
     timm_zeros=timm_zeros,
-    official_names=((r"\.gamma_([12])$", r".ls\1.gamma"),),  # DeiT III
-    google=facts.Google(GOOGLE_NAMES),
+    official_names=facts.names("ViT", "official"),  # DeiT III's
+    google=facts.Google(facts.names("ViT", "google")),
 )

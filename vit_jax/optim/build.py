@@ -4,6 +4,7 @@
 import re
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import optax
 
@@ -12,11 +13,11 @@ from vit_jax.durations import Clock
 from vit_jax.mup import Growth
 from vit_jax.optim import moments, transforms
 from vit_jax.optim.config import OptimConfig, Optimizer
-from vit_jax.optim.rules import Rules, make_rules
+from vit_jax.optim.rules import Rules, Values, make_rules
 from vit_jax.optim.schedules import make_schedule
 
-# Muon is for hidden matrices; what meets the input, the output or a token stays with Adam
-# (Keller Jordan, "Muon: An optimizer for hidden layers in neural networks").
+# Muon is for hidden matrices; Adam updates the parameters of inputs, outputs and tokens (Keller
+# Jordan, "Muon: An optimizer for hidden layers in neural networks").
 _NOT_HIDDEN = re.compile(r"(?:^|/)(?:patch_embed|pos_embed|[a-z]+_token|head[a-z_]*)(?:/|$)")
 
 
@@ -25,24 +26,23 @@ def make_optimizer(
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """Build the transformation and its learning-rate schedule.
 
-    The chain: drop the gradients of frozen layers, clip by the global norm of the rest, apply the
-    optimizer, multiply by the width's factors, add weight decay, multiply by the lr factors,
-    multiply by -lr(step), restore frozen layers. LAMB adds the decay before its trust ratio, SGD
+    The chain: zero the gradients of frozen layers, clip the rest by its global norm, apply the
+    optimizer, multiply by the width's factors, add weight decay, multiply by the lr factors and
+    -lr(step), zero the updates of frozen layers. LAMB adds the decay before its trust ratio, SGD
     with `coupled_decay` before its momentum.
-    `update` needs `params`, and with `sam_rho` `grad_fn` as well: (params, pass) -> the gradient
-    there, of which the step is made. It may be told `is_finite`, a function without arguments that
-    is called after the last pass: where it gives False the state stays as it is, all but its
-    counters.
 
-    The state's array leaves end in the name of the parameter they belong to and have its shape
-    (Adafactor's factored moments lack one axis); wholly frozen parameters have none.
+    `update` needs `params`, and with `sam_rho` also `grad_fn`: (params, pass) -> the gradient
+    there, which replaces the one passed in. It accepts `is_finite`, a function without arguments
+    that it calls after the last pass: if that returns False, only counters of the state change.
+
+    The state's array leaves end in their parameter's name and have its shape (Adafactor's factored
+    moments lack one axis); wholly frozen parameters have none.
 
     Args:
         cfg: settings.
         params: arrays or ShapeDtypeStructs, float32.
         clock: with the length of the run.
-        growth: how much wider the model is than its base under maximal update parametrisation; None
-            is the standard one.
+        growth: of the model over its base; None for the standard parametrisation.
 
     Raises:
         UserError: settings out of range, without effect, or matching no parameter.
@@ -50,43 +50,42 @@ def make_optimizer(
     schedule = make_schedule(cfg, clock)
     rules = make_rules(cfg, params, growth)
     partly_frozen = any(value.size > 1 for value in rules.frozen.values())
-    steps: list[tuple[str, optax.GradientTransformation]] = []
-    if partly_frozen:
-        steps.append(("drop", transforms.fill(rules.frozen, 0.0)))
-    if cfg.clip_norm:
-        steps.append(("clip", transforms.clip_norm(cfg.clip_norm)))
-    decay = ("decay", transforms.add_decay(cfg.weight_decay, rules.decayed))
-    if cfg.coupled_decay:
-        steps.append(decay)
-    steps.append((str(cfg.name), _core(cfg)))
-    # Before the decay: lr times weight decay is to be the same at every width (docs/mup.md).
-    if any((factor != 1).any() for factor in rules.width.values()):
-        steps.append(("width", transforms.multiply(rules.width)))
-    if cfg.weight_decay and not cfg.coupled_decay:
-        steps.append(decay)
-    if cfg.name == Optimizer.LAMB:
-        steps.append(("trust", transforms.scale_by_layer_trust_ratio(rules.decayed)))
-    if any((factor != 1).any() for factor in rules.lr.values()):
-        steps.append(("multiply", transforms.multiply(rules.lr)))
-    steps.append(("lr", optax.scale_by_learning_rate(schedule)))
-    # Minus zero is the number that leaves every other one, minus zero included, bitwise as it is.
-    if partly_frozen:
-        steps.append(("hold", transforms.fill(rules.frozen, -0.0)))
-    tx = _without_frozen(optax.named_chain(*steps), rules)
+    decay = transforms.add_decay(cfg.weight_decay, rules.decayed)
+    chain: list[tuple[Any, str, optax.GradientTransformation]] = [
+        (partly_frozen, "drop", transforms.fill(rules.frozen, 0.0)),
+        (cfg.clip_norm, "clip", transforms.clip_norm(cfg.clip_norm)),
+        (cfg.coupled_decay, "decay", decay),
+        (True, str(cfg.name), _core(cfg)),
+        # Before the decay: lr times weight decay must not depend on the width (docs/mup.md).
+        (_changes(rules.width), "width", transforms.multiply(rules.width)),
+        (cfg.weight_decay and not cfg.coupled_decay, "decay", decay),
+        (cfg.name == Optimizer.LAMB, "trust", transforms.scale_by_layer_trust_ratio(rules.decayed)),
+        (_changes(rules.lr), "multiply", transforms.multiply(rules.lr)),
+        (True, "lr", optax.scale_by_learning_rate(schedule)),
+        # Adding minus zero leaves every number, minus zero included, bitwise as it is.
+        (partly_frozen, "hold", transforms.fill(rules.frozen, -0.0)),
+    ]
+    tx = optax.named_chain(*((name, step) for acts, name, step in chain if acts))
+    tx = _without_frozen(tx, rules)
     if cfg.sam_rho:
-        # Differs from paper: the whole batch climbs to one point, so that results do not depend on
-        # the number of devices; there each device climbed by its own share.
+        # Differs from paper: the whole batch climbs to one point, so results do not depend on the
+        # number of devices; there each device climbs by the gradient of its own examples.
         climb = (transforms.fill(rules.frozen, 0.0), transforms.scale_to_norm(-cfg.sam_rho))
         tx = moments.sharpness_aware(tx, optax.chain(*climb))
     return tx, schedule
 
 
+def _changes(factors: Values) -> bool:
+    return any((factor != 1).any() for factor in factors.values())
+
+
 def _core(cfg: OptimConfig) -> optax.GradientTransformation:
-    """Return the optimizer proper: from gradients to directions, before decay and lr."""
+    """Return the transformation from gradients to directions, before decay and lr."""
     mu_dtype = jnp.dtype(str(cfg.mu_dtype))
+    adam = moments.scale_by_adam(cfg.beta1, cfg.beta2, cfg.eps, mu_dtype)
     match cfg.name:
         case Optimizer.ADAMW | Optimizer.LAMB:
-            return _adam(cfg)
+            return adam
         case Optimizer.SGD:
             # The bfloat16 accumulator of google-research/vision_transformer's fine-tuning.
             trace = moments.momentum(cfg.momentum, cfg.nesterov, mu_dtype)
@@ -94,42 +93,33 @@ def _core(cfg: OptimConfig) -> optax.GradientTransformation:
         case Optimizer.LION:
             return moments.kept(optax.scale_by_lion(cfg.beta1, cfg.beta2, mu_dtype=mu_dtype))
         case Optimizer.ADAFACTOR:
-            # big_vision's form: no clipping by block, no scaling by the parameter, momentum that is
-            # not debiased. It differs in what is one matrix: here the fused qkv kernel of a layer,
-            # there q, k and v apart; and here no axis that counts layers is factored.
+            # big_vision's form: no clipping by block, no scaling by the parameter, no debiased
+            # momentum. There q, k and v are three matrices, here a layer's fused qkv kernel is one;
+            # and here no axis that counts layers is factored.
             rms = transforms.scale_by_layer_factored_rms(
                 decay_rate=0.8, beta2_cap=cfg.beta2, min_dim_size_to_factor=32
             )
             ema = optax.ema(cfg.momentum, debias=False, accumulator_dtype=mu_dtype)
             return moments.kept(optax.chain(rms, ema) if cfg.momentum else rms)
         case Optimizer.MUON:
-            muon = moments.kept(_muon(cfg))
-            return optax.partition({"muon": muon, "adam": _adam(cfg)}, _muon_or_adam)
+            muon = moments.kept(_muon(cfg, mu_dtype))
+            return optax.partition({"muon": muon, "adam": adam}, _muon_or_adam)
 
 
-def _adam(cfg: OptimConfig) -> optax.GradientTransformation:
-    mu_dtype = jnp.dtype(str(cfg.mu_dtype))
-    return moments.scale_by_adam(cfg.beta1, cfg.beta2, cfg.eps, mu_dtype)
-
-
-def _muon(cfg: OptimConfig) -> optax.GradientTransformation:
+def _muon(cfg: OptimConfig, mu_dtype: Any) -> optax.GradientTransformation:
     """Orthogonalise each layer's matrix; a fused qkv kernel counts as one matrix."""
-
-    def matrices(updates: trees.PyTree) -> trees.PyTree:
-        # The last two axes; optax maps over those that are not named, here the depth.
-        return trees.map_named(lambda name, u: optax.contrib.MuonDimensionNumbers(-2, -1), updates)
-
+    axes = optax.contrib.MuonDimensionNumbers(-2, -1)  # optax maps over the others, here the depth
     muon = optax.contrib.scale_by_muon(
         beta=cfg.momentum,
         eps=cfg.eps,
-        mu_dtype=jnp.dtype(str(cfg.mu_dtype)),
+        mu_dtype=mu_dtype,
         nesterov=cfg.nesterov,
-        weight_dimension_numbers=matrices,
+        weight_dimension_numbers=lambda updates: jax.tree.map(lambda _: axes, updates),
     )
     return optax.chain(
         muon if cfg.muon_debias else moments.not_debiased(muon),
-        # Updates as large as AdamW's, so that one lr and one weight decay fit both halves (Liu et
-        # al. 2025, arXiv 2502.16982, sec. 2.2).
+        # Updates as large as AdamW's, so that one lr and one weight decay fit the parameters of
+        # both (Liu et al. 2025, arXiv 2502.16982, sec. 2.2).
         transforms.scale_by_matrix_size(0.2),
     )
 
@@ -148,9 +138,8 @@ def _without_frozen(tx: optax.GradientTransformation, rules: Rules) -> optax.Gra
     frozen = {name: bool(value.all()) for name, value in rules.frozen.items()}
     if not any(frozen.values()):
         return tx
-    return optax.partition(
-        {"train": tx, "freeze": transforms.fill(rules.frozen, -0.0)},
-        lambda params: trees.map_named(
-            lambda name, _: "freeze" if frozen[name] else "train", params
-        ),
-    )
+
+    def labels(params: trees.PyTree) -> trees.PyTree:
+        return trees.map_named(lambda name, _: "freeze" if frozen[name] else "train", params)
+
+    return optax.partition({"train": tx, "freeze": transforms.fill(rules.frozen, -0.0)}, labels)

@@ -4,7 +4,6 @@
 Learning rates under maximal update parametrisation follow from the optimizer (docs/mup.md).
 """
 
-import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ import numpy as np
 
 from vit_jax import fields, trees
 from vit_jax.errors import UserError, unknown
-from vit_jax.mup import Growth, Part, part
+from vit_jax.mup import Growth, Role, role
 from vit_jax.optim.config import OptimConfig, Optimizer
 
 # By parameter name: one value of shape (), or, where its layers differ, one of shape (L, 1, ...).
@@ -25,27 +24,26 @@ _EMBEDDING = re.compile(
 )
 _STACK = re.compile(r"(?:^|/)(\w*blocks)/(\d+)/")
 _STACKS = ("local_blocks", "blocks", "token_blocks")  # in the order of their depth
-# What merges patches stands at the beginning of its stage: it belongs to the stage's first block.
+# Patches are merged at the start of a stage: the merging layer counts as its first block.
 _STAGE = re.compile(r"^stage(\d+)/(?:block(\d+)/)?")
 
-# The power of the width's growth m that multiplies the learning rate; 0 where there is none.
-# Updates whose numbers have a size of their own (arXiv:2203.03466 table 3, "Adam LR"). So has
-# Adafactor as it is here, without scaling by the parameter.
-_SIGN_LIKE = {Part.HIDDEN: -1.0, Part.OUTPUT: -1.0}
-_POWERS: Mapping[Optimizer, Mapping[Part, float]] = {
+# The power of the width's growth m that multiplies the learning rate; 0 where there is none. These
+# updates have a size that gradients do not change (arXiv:2203.03466 table 3, "Adam LR"), also
+# Adafactor's as it is here, without scaling by the parameter.
+_SIGN_LIKE = {Role.HIDDEN: -1.0, Role.OUTPUT: -1.0}
+_POWERS: Mapping[Optimizer, Mapping[Role, float]] = {
     Optimizer.ADAMW: _SIGN_LIKE,
     Optimizer.LION: _SIGN_LIKE,
     Optimizer.ADAFACTOR: _SIGN_LIKE,
-    # Orthogonal updates are to have a spectral norm that does not grow (arXiv:2310.17813, condition
-    # 1); with numbers as large as AdamW's (`transforms.scale_by_matrix_size`) it is sqrt(m).
-    Optimizer.MUON: {Part.HIDDEN: -0.5, Part.OUTPUT: -1.0},
+    # The spectral norm of orthogonal updates must not grow (arXiv:2310.17813, condition 1); with
+    # numbers as large as AdamW's (`transforms.scale_by_matrix_size`) it grows as sqrt(m).
+    Optimizer.MUON: {Role.HIDDEN: -0.5, Role.OUTPUT: -1.0},
     # Table 3, "SGD LR".
-    Optimizer.SGD: {Part.INPUT: 1.0, Part.HEAD_NORM: 1.0, Part.OUTPUT: -1.0},
+    Optimizer.SGD: {Role.INPUT: 1.0, Role.HEAD_NORM: 1.0, Role.OUTPUT: -1.0},
 }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Rules:
+class Rules(NamedTuple):
     """What happens to each parameter: decayed and frozen (bool), lr and width (float32 factors).
 
     `lr` multiplies the whole step, `width` (maximal update parametrisation) all but the decay.
@@ -81,15 +79,12 @@ def _matched(
 ) -> Callable[[str], int | None]:
     """Return a function from a layer's name to the index of the first pattern found in it.
 
-    A pattern that is the first match of no parameter is refused.
+    Raises:
+        UserError: a pattern is no regex, or the first match of no parameter.
     """
     regexes = [fields.regex(f"optim.{field}", pattern) for pattern in patterns]
-    names = {
-        layer: layer == layers[0]
-        for name, leaf in trees.named_leaves(params)
-        for layers in [trees.layer_names(name, leaf)]
-        for layer in layers
-    }
+    layers = [trees.layer_names(name, leaf) for name, leaf in trees.named_leaves(params)]
+    names = [name for of_parameter in layers for name in of_parameter]
 
     def first(name: str) -> int | None:
         return next((i for i, regex in enumerate(regexes) if regex.search(name)), None)
@@ -98,18 +93,17 @@ def _matched(
     for i, regex in enumerate(regexes):
         if i in winners:
             continue
-        if any(regex.search(name) for name in names):
+        if any(map(regex.search, names)):
             raise UserError(
-                f"optim.{field}: all that {patterns[i]!r} matches is taken by the patterns before "
-                "it (the first match wins); put it before them or remove it"
+                f"optim.{field}: patterns before {patterns[i]!r} match all that it matches (the "
+                "first match wins); put it before them or remove it"
             )
-        examples = [name for name, is_first_layer in names.items() if is_first_layer]
-        raise unknown(f"parameter in optim.{field}:", patterns[i], examples)
+        raise unknown(f"parameter in optim.{field}:", patterns[i], [group[0] for group in layers])
     return first
 
 
 def _position(name: str) -> tuple[int, int] | None:
-    """Return what sorts the blocks by depth; None outside of them."""
+    """Return the sort key of a block's depth; None for a parameter outside of the blocks."""
     if _EMBEDDING.match(name):  # a hybrid's backbone has stages, too
         return None
     if stage := _STAGE.match(name):
@@ -117,8 +111,8 @@ def _position(name: str) -> tuple[int, int] | None:
     if stack := _STACK.search(name):
         if stack[1] not in _STACKS:
             raise UserError(
-                f"optim.layer_decay does not know how deep the stack {stack[1]!r} lies (it knows "
-                f"{', '.join(_STACKS)}); use optim.lr_multipliers"
+                f"optim.layer_decay has no depth for the stack {stack[1]!r}, only for "
+                f"{', '.join(_STACKS)}; use optim.lr_multipliers"
             )
         return _STACKS.index(stack[1]), int(stack[2])
     return None
@@ -132,45 +126,42 @@ def _layer_decay(factor: float, params: trees.PyTree) -> Callable[[str], float]:
     blocks, where here every block has its own.
     """
     names = [n for name, leaf in trees.named_leaves(params) for n in trees.layer_names(name, leaf)]
-    positions = {name: _position(name) for name in names}
-    order = sorted({position for position in positions.values() if position is not None})
+    order = sorted({position for position in map(_position, names) if position is not None})
     if not order:
         raise UserError("optim.layer_decay finds no blocks in this model; use optim.lr_multipliers")
+    last = len(order) + 1
 
     def value_of(name: str) -> float:
-        position = positions[name]
+        position = _position(name)
         if position is not None:
-            layer = order.index(position) + 1
-        else:
-            layer = 0 if _EMBEDDING.match(name) else len(order) + 1
-        return factor ** (len(order) + 1 - layer)
+            return factor ** (last - 1 - order.index(position))
+        return factor**last if _EMBEDDING.match(name) else 1.0
 
     return value_of
 
 
 def _width_factor(cfg: OptimConfig, growth: Growth | None, name: str) -> float:
-    """Return what multiplies a parameter's update, but not its decay, for the width's sake."""
+    """Return what the width's growth multiplies a parameter's update, but not its decay, by."""
     if growth is None:
         return 1.0
-    kind = part(name)
-    m = growth.head_dim if kind is Part.HEAD_NORM else growth.dim
-    return m ** _POWERS[cfg.name].get(kind, 0.0)
+    m = growth.head_dim if role(name) is Role.HEAD_NORM else growth.dim
+    return m ** _POWERS[cfg.name].get(role(name), 0.0)
 
 
 def check_width(cfg: OptimConfig) -> None:
-    """Refuse settings that do not carry over from one width to another."""
+    """Raise UserError for settings that do not carry over from one width to another."""
     what = ""
     if cfg.name not in _POWERS:
-        # A step as large as its parameter: of a head that starts at zero it is Adam's, later not.
+        # LAMB's steps are as large as their parameters, but Adam's for a head that starts at zero.
         what = f"{cfg.name}; choose optim.name from {', '.join(_POWERS)}"
     elif cfg.name == Optimizer.SGD and cfg.clip_norm:
-        # The head's gradient, and with it the norm of all, grows as sqrt(m).
+        # The head's gradient, and with it the global norm, grows as sqrt(m).
         what = "sgd with clipping by the global norm, which grows; set optim.clip_norm=0"
     elif cfg.coupled_decay:
-        # The rates of a width would scale it, and lr times weight decay is to be the same at each.
+        # The width's factors would scale it; lr times weight decay must not depend on the width.
         what = "sgd with coupled decay; set optim.coupled_decay=False and a weight decay of its own"
     elif cfg.sam_rho:
-        # One length of climb for all parameters (arXiv:2411.00075 gives each layer its own).
+        # All parameters share one length of climb (arXiv:2411.00075 gives each layer its own).
         what = "sharpness-aware minimisation; set optim.sam_rho=0"
     if what:
         raise UserError(f"model.mup_base_dim has no rule for {what}")
@@ -183,7 +174,7 @@ def make_rules(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = N
 
     Raises:
         UserError: a pattern is no regex or matches nothing, nothing is left to train, or
-            layer_decay is set for a model whose blocks it doesn't know the order of.
+            layer_decay is set for a model whose order of blocks is unknown.
     """
     # LAMB adapts the decayed parameters whatever the strength of the decay.
     decays = cfg.decay and (cfg.weight_decay > 0 or cfg.name == Optimizer.LAMB)
@@ -196,15 +187,16 @@ def make_rules(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = N
     multiplier = _matched("lr_multipliers", [p for p, _ in cfg.lr_multipliers], params)
     layer_factor = _layer_decay(cfg.layer_decay, params) if cfg.layer_decay != 1 else None
 
+    def is_decayed(name: str) -> bool:
+        return decays(name) is not None and freezes(name) is None
+
     def lr_of(name: str) -> float:
         index = multiplier(name)
         factor = 1.0 if index is None else cfg.lr_multipliers[index][1]
         return factor * (layer_factor(name) if layer_factor else 1.0)
 
     return Rules(
-        decayed=_by_layer(
-            params, lambda name: decays(name) is not None and freezes(name) is None, bool
-        ),
+        decayed=_by_layer(params, is_decayed, bool),
         frozen=frozen,
         lr=_by_layer(params, lr_of, np.float32),
         width=_by_layer(params, lambda name: _width_factor(cfg, growth, name), np.float32),

@@ -21,9 +21,9 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
         i = E * max(floor(s / E) - lag, 0)
 
     with E steps in `schedule_every` (1 without it) and lag = 1 with `schedule_lag`, else 0. With T
-    steps in all, W of warmup, C of cooldown, milestones m, all of them rounded down to multiples
-    of E (300 epochs of 1,251.14 steps are 300 pieces of 1,251), V = 0 with `warmup_overlap`, else
-    W, and p = (i - V) / (T - V - C):
+    steps in all, W of warmup, C of cooldown and milestones m, each rounded down to a multiple of E
+    (300 epochs of 1,251.14 steps are 300 pieces of 1,251), V = 0 with `warmup_overlap`, else W,
+    and p = (i - V) / (T - V - C):
 
         i < W     warmup_lr + (lr - warmup_lr) * i / W
         cosine    min_lr + (lr - min_lr) * (1 + cos(pi * p)) / 2
@@ -36,10 +36,10 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
     `cooldown_epochs`. In the cooldown, i > T - C, the distance of rsqrt, constant and step from
     min_lr is multiplied by (T - i) / C.
 
-    As it stands this is the schedule of google-research/vision_transformer (min_lr is its
-    `linear_end`) and, with rsqrt's cooldown when min_lr is 0, of big_vision. Swin's, timm's cosine
-    with warmup_prefix stepped after each update, is the cosine with `schedule_lag`. DeiT's, by
-    epochs and without warmup_prefix, has `schedule_every="1 epoch"` and `warmup_overlap` besides.
+    The defaults are the schedule of google-research/vision_transformer (min_lr is its `linear_end`)
+    and, with rsqrt's cooldown when min_lr is 0, of big_vision. Swin's (timm's cosine with
+    warmup_prefix, stepped after each update) is the cosine with `schedule_lag`; DeiT's (by epochs,
+    without warmup_prefix) adds `schedule_every="1 epoch"` and `warmup_overlap`.
 
     Raises:
         UserError: settings out of range, warmup and cooldown longer than the run, milestones that
@@ -55,7 +55,7 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
             f"optim.schedule_every={cfg.schedule_every!r} ({every} steps) is longer than the run"
         )
     total = clock.total_steps
-    warmup, cooldown = (_pieces(cfg, field, clock, every) for field in ("warmup", "cooldown"))
+    warmup, cooldown = (_whole_pieces(cfg, field, clock, every) for field in ("warmup", "cooldown"))
     timescale = clock.steps(cfg.rsqrt_timescale) if cfg.schedule == Schedule.RSQRT else 1
     if warmup + cooldown > total:
         raise UserError(
@@ -99,7 +99,7 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
     return schedule
 
 
-def _pieces(cfg: OptimConfig, field: str, clock: Clock, every: int) -> int:
+def _whole_pieces(cfg: OptimConfig, field: str, clock: Clock, every: int) -> int:
     """Return a duration in steps, rounded down to whole pieces of `every` steps."""
     text = getattr(cfg, field)
     steps = clock.steps(text)
@@ -112,7 +112,6 @@ def _pieces(cfg: OptimConfig, field: str, clock: Clock, every: int) -> int:
 
 
 def _milestones(cfg: OptimConfig, clock: Clock, every: int) -> list[int]:
-    """Return the milestones in steps."""
     steps = [clock.steps(text) // every * every for text in cfg.milestones]
     ends = [0, *steps, clock.total_steps or 0]
     if not steps or any(early >= late for early, late in itertools.pairwise(ends)):

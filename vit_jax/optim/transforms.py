@@ -16,8 +16,8 @@ from vit_jax.optim.rules import Values
 
 Leaf = Float[Array, "..."]
 
-# Everything below looks a parameter's rule up by its name: inside `optax.masked` the tree has
-# holes, so a tree of rules would not match it.
+# Rules are looked up by parameter name: `optax.partition` leaves holes in the tree of updates, so a
+# tree of rules would not match it.
 
 
 def _each_layer(name: str, fn: Callable[..., trees.PyTree]) -> Callable[..., trees.PyTree]:
@@ -38,8 +38,7 @@ def _by_name(fn: Callable[[str, Leaf, Leaf], Leaf]) -> optax.GradientTransformat
 def _scaled(factor: Callable[[trees.PyTree], Leaf]) -> optax.GradientTransformation:
     """Multiply all updates by one factor that is a function of them."""
 
-    def update(updates: trees.PyTree, params: trees.PyTree) -> trees.PyTree:
-        del params
+    def update(updates: trees.PyTree, _: trees.PyTree) -> trees.PyTree:
         by = factor(updates)
         return jax.tree.map(lambda u: u * by, updates)
 
@@ -62,25 +61,25 @@ def fill(mask: Values, value: float) -> optax.GradientTransformation:
 
 
 def clip_norm(norm: float) -> optax.GradientTransformation:
-    """Bring a global norm of the updates above `norm` to it (as PyTorch: by one factor).
+    """Scale the updates down to a global norm of at most `norm`, by one factor as PyTorch does.
 
     A factor of 1 leaves every bit. `optax.clip_by_global_norm` divides every element, and XLA
-    stores what was divided: a second gradient.
+    stores the quotients: a second gradient.
     """
     return _scaled(lambda updates: norm / jnp.maximum(optax.global_norm(updates), norm))
 
 
 def scale_to_norm(norm: float) -> optax.GradientTransformation:
-    """Bring the global norm of the updates to `norm`, whose sign they take; zeros stay zero."""
+    """Scale the updates to the global norm |norm|, negated if `norm` < 0; zeros stay zero."""
     return _scaled(lambda updates: norm / jnp.maximum(optax.global_norm(updates), 1e-12))
 
 
 def scale_by_layer_trust_ratio(adapted: Values) -> optax.GradientTransformation:
-    """Scale each layer's update to the norm of its parameter (LAMB, arXiv 1904.00962, alg. 2).
+    """Scale each `adapted` layer's update to its parameter's norm (LAMB, arXiv 1904.00962, alg. 2).
 
-    Only where `adapted`: as in TensorFlow Addons, NVIDIA's FusedLAMB and timm, and unlike
-    `optax.lamb`, biases and norms that are not decayed keep Adam's step. (At a weight decay of 0
-    FusedLAMB and timm adapt nothing; this still does.)
+    As in TensorFlow Addons, NVIDIA's FusedLAMB and timm, and unlike `optax.lamb`, biases and norms
+    without decay keep Adam's step. At a weight decay of 0 FusedLAMB and timm adapt no layer; this
+    transformation still adapts the same ones.
     """
     ratio = optax.scale_by_trust_ratio()
 
@@ -93,9 +92,9 @@ def scale_by_layer_trust_ratio(adapted: Values) -> optax.GradientTransformation:
 
 
 def scale_by_matrix_size(rms: float) -> optax.GradientTransformation:
-    """Bring orthogonal (in, out) matrices, the last two axes, to a root mean square of `rms`.
+    """Scale orthogonal (in, out) matrices, the last two axes, to a root mean square of `rms`.
 
-    Their own is 1 / sqrt(max(in, out)) (arXiv 2502.16982, sec. 2.2).
+    It is 1 / sqrt(max(in, out)) before (arXiv 2502.16982, sec. 2.2).
     """
     return _by_name(lambda name, u, p: u * (rms * math.sqrt(max(u.shape[-2:]))))
 
@@ -105,47 +104,38 @@ def scale_by_layer_factored_rms(
 ) -> optax.GradientTransformation:
     """Divide by the root of Adafactor's second moment (arXiv 1804.04235, alg. 4), layer by layer.
 
-    `optax.scale_by_factored_rms` on a stack could factor the depth axis. State: FactoredState with
-    `v` of the parameter's shape where it is not factored (a layer with fewer than two dims of at
-    least `min_dim_size_to_factor`), else `v_row` and `v_col`, each short of one of its axes. Their
-    names end in the parameter's; a moment not in use is no leaf (optax keeps one of shape (1,)).
+    `optax.scale_by_factored_rms` on a stack could factor the depth axis. The state is a
+    FactoredState: `v_row` and `v_col`, each without one of the parameter's axes, for a layer of at
+    least two dims of `min_dim_size_to_factor`; else `v` of the parameter's shape. An unused moment
+    is no leaf (optax keeps one of shape (1,)).
 
     Args:
         decay_rate: r of the second moment's decay at update t = 1, 2, ...: 1 - t ** -r.
         beta2_cap: the largest that decay gets (arXiv 2106.04560, sec. 3.4).
         min_dim_size_to_factor: smaller dims are not factored.
     """
+
+    def decay(i: Any, r: Any) -> Leaf:
+        return jnp.minimum(beta2_cap, 1 - (jnp.asarray(i) + 1.0) ** -jnp.asarray(r))
+
     rms = optax.scale_by_factored_rms(
         decay_rate=decay_rate,
         min_dim_size_to_factor=min_dim_size_to_factor,
-        decay_rate_fn=lambda i, r: jnp.minimum(
-            beta2_cap, 1 - (jnp.asarray(i) + 1.0) ** -jnp.asarray(r)
-        ),
+        decay_rate_fn=decay,
     )
 
-    def is_factored(name: str, shape: tuple[int, ...]) -> bool:
-        dims = shape[1:] if trees.is_stacked(name) else shape
-        return len(dims) > 1 and sorted(dims)[-2] >= min_dim_size_to_factor
+    def gather(count: Any, states: dict[str, Any], params: trees.PyTree) -> optax.FactoredState:
+        def moment(field: str, factored: bool) -> trees.PyTree:
+            def pick(name: str, p: Any) -> Any:
+                dims = p.shape[1:] if trees.is_stacked(name) else p.shape
+                is_factored = len(dims) > 1 and sorted(dims)[-2] >= min_dim_size_to_factor
+                used = is_factored == factored
+                return getattr(states[name], field) if used else optax.MaskedNode()
 
-    def gather(
-        count: Any, states: dict[str, optax.FactoredState], params: trees.PyTree
-    ) -> optax.FactoredState:
-        def moments(field: str, factored: bool) -> trees.PyTree:
-            return trees.map_named(
-                lambda name, p: (
-                    getattr(states[name], field)
-                    if is_factored(name, p.shape) == factored
-                    else optax.MaskedNode()
-                ),
-                params,
-            )
+            return trees.map_named(pick, params)
 
-        return optax.FactoredState(
-            count=count,
-            v_row=moments("v_row", True),
-            v_col=moments("v_col", True),
-            v=moments("v", False),
-        )
+        moments = (moment("v_row", True), moment("v_col", True), moment("v", False))
+        return optax.FactoredState(count, *moments)
 
     def init(params: trees.PyTree) -> optax.FactoredState:
         states = {name: _each_layer(name, rms.init)(p) for name, p in trees.named_leaves(params)}
@@ -154,24 +144,18 @@ def scale_by_layer_factored_rms(
     def update(
         updates: trees.PyTree, state: Any, params: trees.PyTree | None = None
     ) -> tuple[trees.PyTree, optax.FactoredState]:
-        rows, cols, full = (
-            dict(trees.named_leaves(tree)) for tree in (state.v_row, state.v_col, state.v)
-        )
+        def one(g: Any, p: Any, *moments: Any) -> Any:
+            return rms.update(g, optax.FactoredState(state.count, *moments), p)
 
-        def one(g: Leaf, p: Leaf, v: tuple[Leaf, ...]) -> tuple[Leaf, optax.FactoredState]:
-            unused = jnp.zeros((1,), g.dtype)
-            row, col, dense = (*v, unused) if len(v) == 2 else (unused, unused, *v)
-            return rms.update(g, optax.FactoredState(state.count, row, col, dense), p)  # pyright: ignore[reportReturnType]
-
+        old = [dict(trees.named_leaves(tree)) for tree in (state.v_row, state.v_col, state.v)]
         results = {}
         by_name = dict(trees.named_leaves(params))
         for name, g in trees.named_leaves(updates):
-            v = (full[name],) if name in full else (rows[name], cols[name])
-            results[name] = _each_layer(name, one)(g, by_name[name], v)
+            moments = (tree.get(name) for tree in old)  # None where it is not in use
+            results[name] = _each_layer(name, one)(g, by_name[name], *moments)
         states = {name: new for name, (_, new) in results.items()}
         count = optax.safe_increment(state.count)
-        return trees.map_named(lambda name, _: results[name][0], updates), gather(
-            count, states, params
-        )
+        new_updates = trees.map_named(lambda name, _: results[name][0], updates)
+        return new_updates, gather(count, states, params)
 
     return optax.GradientTransformation(init, update)

@@ -15,7 +15,7 @@ from vit_jax.models.layers.drop import Dropout, drop_path
 from vit_jax.models.layers.init import RULES, Init
 from vit_jax.models.layers.mlp import Gelu, Mlp
 from vit_jax.models.layers.norm import LayerScale, layer_norm
-from vit_jax.models.mup import logit_factor
+from vit_jax.mup import logit_factor
 from vit_jax.sharding import BATCH_AXES, constrain
 
 
@@ -26,7 +26,7 @@ class BlockConfig:
     Attributes:
         dtype: what is computed in, a jnp dtype.
         drop_path_rate: above 0, a block takes its own rate; the number itself has no effect.
-        logit_factor: multiplies attention's logits besides d**-0.5: see models/mup.py.
+        logit_factor: multiplies attention's logits besides d**-0.5: see vit_jax/mup.py.
     """
 
     num_heads: int
