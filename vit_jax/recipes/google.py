@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ViT paper's, AugReg's, SAM's and MLP-Mixer's pretraining: Google's codebases."""
+"""Google's codebases: pretraining of ViT, AugReg, SAM, MLP-Mixer, BiT, and BiT's distillation."""
 
 import math
 
+from vit_jax import models
 from vit_jax.config import CheckpointConfig, Config, LogConfig
 from vit_jax.data import Crop, DataConfig, MixConfig, Resize, TransformConfig
 from vit_jax.evals import EvalConfig
 from vit_jax.losses import Loss
 from vit_jax.models import DType, MixerConfig, ModelConfig, ViTConfig
-from vit_jax.objectives import ObjectiveConfig
-from vit_jax.optim import MomentDtype, OptimConfig, Schedule
+from vit_jax.objectives import Distillation, DistillConfig, ObjectiveConfig
+from vit_jax.optim import MomentDtype, OptimConfig, Optimizer, Schedule
 
 # RandAugment (layers, magnitude) and mixup's alpha of AugReg's seven settings, arXiv:2106.10270
 # section 3 under the names of big_vision's configs.
@@ -28,6 +29,8 @@ AUGREG_MODELS = (
     *("r_vit_ti16", "r26_vit_s32", "r50_vit_l32"),
 )
 AUGREG_DECAYS, AUGREG_RATES = ("0.03", "0.1"), ("0.0", "0.1")
+# https://storage.googleapis.com/bit_models/distill/R152x2_T_224.npz
+TEACHER = "npz:R152x2_T_224.npz"
 
 
 def inception(augmentation: str = "none") -> tuple[TransformConfig, float]:
@@ -91,10 +94,10 @@ def sam(model: ViTConfig, *, rho: float) -> Config:
     google-research/vision_transformer issue 153.
     """
     config = vit_paper(model)
-    # From memory, not checked against the paper: no dropout; all else as the ViT paper.
+    # From memory, not checked against the paper: no dropout; all else as in the ViT paper.
     model.dropout_rate = 0.0
-    # Differs from paper: uphill by the gradient of the whole batch; theirs is of each of 64 TPU
-    # chips' own 64 images (m-sharpness), for which rho was chosen.
+    # Differs from paper: the ascent follows the gradient of the whole batch; theirs that of each of
+    # 64 TPU chips' own 64 images (m-sharpness), for which rho was chosen.
     config.optim.sam_rho = rho
     return config
 
@@ -105,10 +108,10 @@ def augreg(
     """AugReg on ImageNet-1k from scratch: arXiv:2106.10270 section 3, big_vision's vit_i1k.
 
     300 epochs, Adam with decoupled weight decay (0.1 or 0.03, times lr), lr 1e-3 cosine after 10k
-    steps of warmup, clipping at 1, sigmoid loss with the head's bias at -log(1000) = -6.9; `rate`
-    is of dropout and of stochastic depth, 0 or 0.1.
+    steps of warmup, clipping at 1, sigmoid loss with the head's bias at -log(1000) = -6.9; `rate`,
+    0 or 0.1, is that of dropout and stochastic depth.
     """
-    # Differs from big_vision's vit_i1k: that has a Dense + tanh before the head (and had, until
+    # Differs from big_vision's vit_i1k, which has a Dense + tanh before the head (and, until
     # December 2022, a softmax loss).
     model.dropout_rate = model.drop_path_rate = rate
     model.head_bias = -math.log(1000)
@@ -149,4 +152,55 @@ def mixer(model: MixerConfig) -> Config:
     )
     config = imagenet(model, optim, "300 epochs", "medium2")
     config.objective = ObjectiveConfig(loss=Loss.SIGMOID)
+    return config
+
+
+def bit(model: ModelConfig) -> Config:
+    """BiT-S on ImageNet-1k from scratch: arXiv:1912.11370, the upstream pre-training.
+
+    90 epochs, batch 4,096, SGD with momentum 0.9 and weight decay 1e-4, lr 0.03 x batch / 256 after
+    5k steps of warmup, divided by 10 at epochs 30, 60 and 80.
+    """
+    # The paper does not specify the decay: here it acts on the kernels, in the gradient.
+    # Differs from paper: bfloat16 matmuls; --config.model.dtype=float32 undoes it.
+    model.dtype = DType.BFLOAT16
+    optim = OptimConfig(
+        name=Optimizer.SGD,
+        lr=0.48,
+        schedule=Schedule.STEP,
+        milestones=("30 epochs", "60 epochs", "80 epochs"),
+        warmup="5_000 steps",
+        momentum=0.9,
+        weight_decay=1e-4,
+        coupled_decay=True,
+        clip_norm=0.0,
+    )
+    return imagenet(model, optim, "90 epochs", "none")
+
+
+def function_matching(model: ModelConfig, *, epochs: int = 1200) -> Config:
+    """Teach a BiT by BiT-R152x2 on ImageNet-1k: arXiv:2106.05237, big_vision proj/distill/bit_i1k.
+
+    1,200 epochs, batch 4,096, Inception crops shared by both, mixup with lambda ~ U(0, 1), the KL
+    divergence from the teacher at temperature 1 and no labels, Adam with decoupled weight decay
+    0.01 (its wd / lr), lr 0.03 cosine after 5k steps of warmup, clipping at global norm 1.
+    """
+    # Differs from paper: bfloat16 matmuls of both; --config.model.dtype=float32 undoes it.
+    model.dtype = DType.BFLOAT16
+    optim = OptimConfig(
+        lr=0.03,
+        weight_decay=0.01,
+        warmup="5_000 steps",
+        clip_norm=1.0,
+        mu_dtype=MomentDtype.BFLOAT16,
+    )
+    config = imagenet(model, optim, f"{epochs} epochs", "none")
+    config.data.train_split = "train[:98%]"
+    config.data.mix = MixConfig(mixup_alpha=1.0)
+    config.objective.distill = DistillConfig(
+        kind=Distillation.KL,
+        alpha=1.0,
+        teacher=models.variant("bit_r152x2", dtype=DType.BFLOAT16),
+        weights=TEACHER,
+    )
     return config
