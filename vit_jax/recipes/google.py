@@ -33,39 +33,29 @@ AUGREG_DECAYS, AUGREG_RATES = ("0.03", "0.1"), ("0.0", "0.1")
 TEACHER = "npz:R152x2_T_224.npz"
 
 
-def inception(augmentation: str = "none") -> tuple[TransformConfig, float]:
-    """Return Google's training transform with an AugReg augmentation, and its mixup alpha."""
-    policy, mixup_alpha = AUGREG[augmentation]
-    return TransformConfig(crop=Crop.INCEPTION, flip=True, auto_augment=policy), mixup_alpha
-
-
-def imagenet_evals(every: str) -> dict[str, EvalConfig]:
-    """Evaluate on the held-out 1 % of train while training, and on validation.
-
-    The images are big_vision's: short side to 256 by area, centre 224.
-    """
-    plain = TransformConfig(crop=Crop.CENTER, crop_ratio=0.875, resize=Resize.AREA)
-    return {
-        "minival": EvalConfig(split="train[99%:]", every=every, transform=plain),
-        "val": EvalConfig(split="validation", every=every, transform=plain, report=True),
-    }
-
-
 def imagenet(model: ModelConfig, optim: OptimConfig, duration: str, augmentation: str) -> Config:
-    """Compose a from-scratch ImageNet-1k run of batch 4,096 at 224 pixels."""
-    transform, mixup_alpha = inception(augmentation)
+    """Compose a from-scratch ImageNet-1k run of batch 4,096 at 224 pixels.
+
+    It evaluates on the held-out 1 % of train and on validation, with big_vision's images: short
+    side to 256 by area, centre 224.
+    """
+    policy, mixup_alpha = AUGREG[augmentation]
+    plain = TransformConfig(crop=Crop.CENTER, crop_ratio=0.875, resize=Resize.AREA)
     return Config(
         model=model,
         data=DataConfig(
             name="imagenet2012",
             train_split="train[:99%]",
             batch_size=4096,
-            transform=transform,
+            transform=TransformConfig(crop=Crop.INCEPTION, flip=True, auto_augment=policy),
             mix=MixConfig(mixup_alpha=mixup_alpha),
         ),
         optim=optim,
         duration=duration,
-        evals=imagenet_evals("10 epochs"),
+        evals={
+            "minival": EvalConfig(split="train[99%:]", every="10 epochs", transform=plain),
+            "val": EvalConfig(split="validation", every="10 epochs", transform=plain, report=True),
+        },
         checkpoint=CheckpointConfig(every="1000 steps", metric="minival/top1"),
         log=LogConfig(every="50 steps"),
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Max-pool with an element-wise backward pass, for XLA's CPU backend.
 
-Its own gradient scatters single numbers and takes five times as long. Other backends have kernels.
+XLA's gradient scatters single numbers and takes five times as long. Other backends have kernels.
 """
 
 import functools
