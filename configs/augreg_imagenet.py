@@ -26,18 +26,18 @@ AXES = {
 
 
 def get_config(run: str = "vit_s16,medium1,0.1,0.0") -> Config:
-    told = f"augreg_imagenet.py:{run}"
+    argument = f"augreg_imagenet.py:{run}"
     parts = [part.strip() for part in run.split(",")]
     lists = [f"{axis}: {', '.join(valid)}" for axis, valid in AXES.items()]
     if len(parts) != len(AXES):
-        lacking = "; ".join(["", *lists[len(parts) :]])
+        missing = "; ".join(["", *lists[len(parts) :]])
         raise UserError(
-            f"{told} must be augreg_imagenet.py:{','.join(AXES)}, such as "
-            f"augreg_imagenet.py:vit_s16,medium1,0.1,0.0{lacking}"
+            f"{argument} must be augreg_imagenet.py:{','.join(AXES)}, such as "
+            f"augreg_imagenet.py:vit_s16,medium1,0.1,0.0{missing}"
         )
     for part, valid, listed in zip(parts, AXES.values(), lists, strict=True):
         if part not in valid:
-            raise UserError(f"{told}: there is no {part!r}; {listed}")
+            raise UserError(f"{argument}: there is no {part!r}; {listed}")
     name, augmentation, decay, rate = parts
     model = models.variant(name)
     return google.augreg(model, augmentation, weight_decay=float(decay), rate=float(rate))

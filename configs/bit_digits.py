@@ -20,6 +20,6 @@ def get_config() -> Config:
         lr=0.1,
         schedule=Schedule.STEP,
         warmup="5%",
-        weight_decay=1e-3,  # what BiT's 1e-4 adds up to with the momentum
+        weight_decay=1e-3,  # the sum of BiT's 1e-4 over the momentum
     )
     return config

@@ -10,8 +10,8 @@ by BiT-HyperRule (google-research/big_transfer README, BiT-M-R50x1).
 
 from vit_jax import models
 from vit_jax.config import Config
-from vit_jax.recipes import bit
+from vit_jax.recipes import google
 
 
 def get_config() -> Config:
-    return bit.imagenet(models.variant("bit_r50x1"))
+    return google.bit(models.variant("bit_r50x1"))

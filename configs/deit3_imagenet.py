@@ -24,4 +24,5 @@ RUNS = deit3.RUNS
 
 def get_config(run: str = "b16") -> Config:
     size, _, stage = choose("run", run, RUNS).partition("_")
-    return deit3.imagenet(f"deit3_{size}", stage)
+    name = f"deit3_{size}"
+    return deit3.finetune(name, stage) if stage else deit3.pretrain(name)

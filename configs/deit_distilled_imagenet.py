@@ -5,9 +5,9 @@ r"""DeiT with a distillation token on ImageNet-1k, taught by RegNetY-16GF; its f
     https://huggingface.co/timm/regnety_160.deit_in1k/resolve/main/model.safetensors
     python main.py --config=configs/deit_distilled_imagenet.py:s16 --workdir=DIR
 
-The teacher's file is objective.distill.weights; the authors' own has the same weights and needs
-torch to read: https://dl.fbaipublicfiles.com/deit/regnety_160-a5fe301d.pth.
-The paper's best runs are longer: --config.duration="1000 epochs". At 384 nobody teaches:
+The teacher's file is objective.distill.weights; reading the authors' own, with the same weights,
+needs torch: https://dl.fbaipublicfiles.com/deit/regnety_160-a5fe301d.pth.
+The paper's best runs are longer: --config.duration="1000 epochs". At 384 there is no teacher:
 
     curl -L -o deit_base_distilled_patch16_224.fb_in1k.safetensors \
     https://huggingface.co/timm/deit_base_distilled_patch16_224.fb_in1k/resolve/main/model.safetensors

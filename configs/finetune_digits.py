@@ -6,8 +6,8 @@ r"""The second half of a chain on scikit-learn's digits: the classes 5 to 9, fro
     python main.py --config=configs/finetune_digits.py:finetune --workdir=runs/finetune_digits
 
 (--config.init.weights=ckpt:DIR starts from another run.) finetune: the weights of the first half
-under a new head, each layer slower than the one above; probe: these weights frozen, the new head
-alone is trained; scratch: random weights, to compare with. The last two are augmented.
+under a new head, each layer with a smaller lr than the one above; probe: these weights frozen, only
+the new head trains; scratch: random weights, for comparison. The last two runs augment the scans.
 Runs: finetune, probe, scratch, finetune_augmented, scratch_augmented
 Hardware: 2 CPU cores, half a minute.
 Published: none; `python -m benchmarks.recipes` measures test top-1 (docs/reproduce.md).

@@ -5,8 +5,8 @@ r"""R26+ViT-S/32 on ImageNet-1k from scratch, AugReg with medium augmentation.
 
 Hardware: batch 4,096; a TPU v3-32 slice or 8 GPUs of 80 GB.
 Published: none for ImageNet-1k alone; 81.86 % top-1 at 224 after ImageNet-21k pretraining (timm's
-vit_small_r26_s32_224.augreg_in21k_ft_in1k). The augmentation is the one of ViT-S/16, which costs as
-much: big_vision names none for a hybrid.
+vit_small_r26_s32_224.augreg_in21k_ft_in1k). The augmentation is that of ViT-S/16, of equal
+cost: big_vision names none for a hybrid.
 """
 
 from vit_jax import models

@@ -20,7 +20,7 @@ from vit_jax import models
 from vit_jax.config import Config
 from vit_jax.recipes import choose, swin
 
-RUNS = {"t": 0.2, "s": 0.3, "b": 0.5, "b_384": 0.5}  # and their stochastic depth
+RUNS = {"t": 0.2, "s": 0.3, "b": 0.5, "b_384": 0.5}  # with the stochastic depth of each
 
 
 def get_config(run: str = "t") -> Config:

@@ -15,47 +15,17 @@ checkpoint B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0
 import math
 
 from vit_jax import models
-from vit_jax.config import CheckpointConfig, Config, LogConfig
-from vit_jax.data import DataConfig, MixConfig
-from vit_jax.evals import ClassifyEval
-from vit_jax.losses import Loss
-from vit_jax.models import DType
-from vit_jax.objectives import SupervisedConfig
-from vit_jax.optim import MomentDtype, OptimConfig
+from vit_jax.config import CheckpointConfig, Config
 from vit_jax.recipes import google
 
 
 def get_config() -> Config:
-    transform, mixup_alpha = google.inception("medium1")
-    evals = google.imagenet_evals("10 epochs")
-    return Config(
-        model=models.variant(
-            "vit_b16",
-            num_classes=21843,
-            head_bias=-math.log(21843),
-            dtype=DType.BFLOAT16,
-        ),
-        data=DataConfig(
-            name="imagenet21k",
-            train_split="train[51200:]",
-            batch_size=4096,
-            transform=transform,
-            mix=MixConfig(mixup_alpha=mixup_alpha),
-        ),
-        optim=OptimConfig(
-            lr=1e-3,
-            weight_decay=0.1,
-            warmup="10_000 steps",
-            clip_norm=1.0,
-            mu_dtype=MomentDtype.BFLOAT16,
-        ),
-        objective=SupervisedConfig(loss=Loss.SIGMOID),
-        duration="300 epochs",
-        evals={
-            "val": ClassifyEval(
-                split="train[:51200]", every="10 epochs", transform=evals["val"].transform
-            )
-        },
-        checkpoint=CheckpointConfig(every="1000 steps"),
-        log=LogConfig(every="50 steps"),
-    )
+    model = models.variant("vit_b16", num_classes=21843)
+    config = google.augreg(model, "medium1")
+    model.head_bias = -math.log(21843)
+    config.data.name, config.data.train_split = "imagenet21k", "train[51200:]"
+    val = config.evals["minival"]
+    val.split = "train[:51200]"
+    config.evals = {"val": val}
+    config.checkpoint = CheckpointConfig(every="1000 steps")
+    return config

@@ -9,8 +9,7 @@ by about 0.2 %.
 """
 
 from vit_jax import models
-from vit_jax.config import CheckpointConfig, Config, LogConfig
-from vit_jax.data import DataConfig, MixConfig
+from vit_jax.config import Config
 from vit_jax.models import DType
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
@@ -19,33 +18,21 @@ from vit_jax.recipes import google
 
 
 def get_config() -> Config:
-    transform, mixup_alpha = google.inception("light2")
-    return Config(
-        model=models.variant(
-            "vit_s16",
-            pool=Pool.GAP,
-            class_token=False,
-            pos_embed=PosEmbed.SINCOS2D,
-            pre_logits_dim=384,  # the MLP head: a Dense + tanh of the model's width
-            dtype=DType.BFLOAT16,
-        ),
-        data=DataConfig(
-            name="imagenet2012",
-            train_split="train[:99%]",
-            batch_size=1024,
-            transform=transform,
-            mix=MixConfig(mixup_alpha=mixup_alpha),
-        ),
-        optim=OptimConfig(
-            lr=1e-3,
-            # big_vision's wd = 1e-4 is not multiplied by lr; this one is.
-            weight_decay=0.1,
-            warmup="10_000 steps",
-            clip_norm=1.0,
-            mu_dtype=MomentDtype.BFLOAT16,
-        ),
-        duration="90 epochs",
-        evals=google.imagenet_evals("10 epochs"),
-        checkpoint=CheckpointConfig(every="1000 steps", metric="minival/top1"),
-        log=LogConfig(every="50 steps"),
+    model = models.variant(
+        "vit_s16",
+        pool=Pool.GAP,
+        class_token=False,
+        pos_embed=PosEmbed.SINCOS2D,
+        pre_logits_dim=384,  # the MLP head: a Dense + tanh of the model's width
+        dtype=DType.BFLOAT16,
     )
+    optim = OptimConfig(
+        lr=1e-3,
+        weight_decay=0.1,  # times lr, unlike big_vision's wd = 1e-4
+        warmup="10_000 steps",
+        clip_norm=1.0,
+        mu_dtype=MomentDtype.BFLOAT16,
+    )
+    config = google.imagenet(model, optim, "90 epochs", "light2")
+    config.data.batch_size = 1024
+    return config

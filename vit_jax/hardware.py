@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which device a program is traced for: the machine's own, or one that is only described.
 
-Kernels and forms of layers are chosen while a program is traced. A program for hardware that is not
-here (`vit_jax/aot`) must choose as it would there, so nothing asks `jax.default_backend()` itself.
+Kernels are chosen during tracing. A program for hardware elsewhere (`vit_jax/aot`) must choose as
+it would there, so no code reads `jax.default_backend()` itself.
 """
 
 import contextlib
@@ -18,17 +18,11 @@ _described: contextvars.ContextVar["Target | None"] = contextvars.ContextVar("ta
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What the choice of a kernel may depend on.
+    """The properties on which the choice of a kernel may depend."""
 
-    Attributes:
-        platform: "cpu", "gpu" or "tpu".
-        kind: `jax.Device.device_kind`, such as "TPU v5 lite".
-        capability: of an NVIDIA GPU, as (9, 0); (0, 0) for anything else.
-    """
-
-    platform: str
-    kind: str = ""
-    capability: tuple[int, int] = (0, 0)
+    platform: str  # "cpu", "gpu" or "tpu"
+    kind: str = ""  # `jax.Device.device_kind`, such as "TPU v5 lite"
+    capability: tuple[int, int] = (0, 0)  # of an NVIDIA GPU, such as (9, 0)
 
     @property
     def has_cudnn(self) -> bool:
@@ -37,26 +31,26 @@ class Target:
 
 
 def target() -> Target:
-    """Return what is traced for: what `tracing_for` describes, else the first local device."""
+    """Return the target of the trace: `tracing_for`'s, else the first local device."""
     described = _described.get()
     return of(jax.local_devices()[0]) if described is None else described
 
 
 def of(device: Any) -> Target:
     """Describe a device of jax."""
-    # "9.0" and the like; "gfx942" of AMD, nothing of a CPU or TPU.
+    # "9.0" on NVIDIA GPUs, "gfx942" on AMD's, absent on CPUs and TPUs.
     major, _, minor = getattr(device, "compute_capability", "").partition(".")
-    known = major.isdecimal() and minor.isdecimal()
-    capability = (int(major), int(minor)) if known else (0, 0)
+    is_nvidia = major.isdecimal() and minor.isdecimal()
+    capability = (int(major), int(minor)) if is_nvidia else (0, 0)
     return Target(device.platform, device.device_kind, capability)
 
 
 @contextlib.contextmanager
 def tracing_for(described: Target) -> Iterator[None]:
-    """Trace what is inside for a described device instead of the machine's own.
+    """Trace the body for a described device instead of the machine's own.
 
-    jax's caches of traces do not know of it: trace for one target with objects (modules, jitted
-    functions) that are not traced for another, or call `jax.clear_caches()` between them.
+    jax's caches ignore the target: use other modules and jitted functions for each target, or call
+    `jax.clear_caches()` between two.
     """
     token = _described.set(described)
     try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong before a command's own code runs: an old Python, a missing package, Ctrl-C."""
+"""Failures before a command's own code runs: an old Python, a missing package, Ctrl-C."""
 
-from __future__ import annotations  # a Python that is too old reads this file too
+from __future__ import annotations  # a Python that is too old parses this file too
 
 import importlib
 import os
@@ -12,12 +12,11 @@ from typing import NoReturn
 from vit_jax import signals
 
 _LEAST = (3, 11)
-_BAD_INPUT = 2
 _PACKAGE = __name__.partition(".")[0]
 
 
 def begin() -> None:
-    """Have Ctrl-C end the process in one line from now on, and refuse a Python that is too old."""
+    """Make Ctrl-C end the process in one line, and refuse a Python that is too old."""
     signals.end_at_once()
     if sys.version_info < _LEAST:
         has, needs = (".".join(map(str, version)) for version in (sys.version_info[:3], _LEAST))
@@ -41,13 +40,13 @@ def load(module: str) -> Callable[[Sequence[str]], int]:
 
 
 def _instead() -> str:
-    """Name the environment that `make` sets up, where it is there and not the one in use."""
-    there = os.path.join(".venv", "bin", "python")
-    if os.path.realpath(".venv") == os.path.realpath(sys.prefix) or not os.access(there, os.X_OK):
+    """Name the environment that `make` creates, if it exists and is not in use."""
+    python = os.path.join(".venv", "bin", "python")
+    if os.path.realpath(".venv") == os.path.realpath(sys.prefix) or not os.access(python, os.X_OK):
         return ""
-    return f"; {there} is here, start with that"
+    return f"; {python} is here, start with that"
 
 
 def _refuse(message: str) -> NoReturn:
     print(f"error: {message}", file=sys.stderr)
-    sys.exit(_BAD_INPUT)
+    sys.exit(2)  # the status of every bad input

@@ -42,7 +42,7 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
 class MeshConfig:
-    """Sizes of the mesh axes; one of them may be -1: all devices that are left."""
+    """Sizes of the mesh axes; one may be -1: all remaining devices."""
 
     data: int = -1
     fsdp: int = 1
@@ -50,28 +50,29 @@ class MeshConfig:
 
 
 def mesh_shape(cfg: MeshConfig, num_devices: int) -> tuple[int, int, int]:
-    """Resolve -1 and refuse sizes that do not fit `num_devices`; fewer than all is allowed."""
+    """Resolve -1 and refuse sizes that do not fit `num_devices`; a mesh may use fewer."""
     sizes = [cfg.data, cfg.fsdp, cfg.tensor]
-    asked = ", ".join(f"mesh.{a}={s}" for a, s in zip(AXES, sizes, strict=True))
+    fields = ", ".join(f"mesh.{a}={s}" for a, s in zip(AXES, sizes, strict=True))
     if sizes.count(-1) > 1 or any(s < 1 and s != -1 for s in sizes):
-        raise UserError(f"{asked}: each must be positive, and at most one -1 (all devices left)")
-    known = math.prod(s for s in sizes if s != -1)
-    if -1 in sizes and num_devices % known == 0:
-        sizes[sizes.index(-1)] = num_devices // known
-    if -1 in sizes:
+        raise UserError(f"{fields}: each must be positive, and at most one -1 (all devices left)")
+    given = math.prod(s for s in sizes if s != -1)
+    if -1 in sizes and num_devices % given:
         raise UserError(
-            f"{asked} does not fit {num_devices} device(s), which is no multiple of {known}; lower "
-            "mesh.fsdp or mesh.tensor, or take other devices"
+            f"{fields} does not fit {num_devices} device(s), which is no multiple of {given}; "
+            "lower mesh.fsdp or mesh.tensor, or use other devices"
         )
+    if -1 in sizes:
+        sizes[sizes.index(-1)] = num_devices // given
     if math.prod(sizes) > num_devices:
-        raise UserError(f"{asked} does not fit {num_devices} device(s); set one of them to -1")
+        raise UserError(f"{fields} does not fit {num_devices} device(s); set one of them to -1")
     return sizes[0], sizes[1], sizes[2]
 
 
 def make_mesh(cfg: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """Lay `devices` (default: all, of all hosts) over the (data, fsdp, tensor) mesh.
 
-    A mesh that does not fit, or that leaves a host without work, is refused.
+    Raises:
+        UserError: a mesh that does not fit, or that leaves a host without work.
     """
     devices = list(devices) if devices is not None else jax.devices()
     shape = mesh_shape(cfg, len(devices))
@@ -85,15 +86,15 @@ def make_mesh(cfg: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def device_grid(shape: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarray:
-    """Lay devices over the mesh so that the axes that talk most stay on the fastest links.
+    """Lay devices over the mesh so that the axes with most traffic stay on the fastest links.
 
-    Within a TPU slice that is jax's own layout: it follows the torus, where a host's devices may
-    lie apart in a batch. Blocks of hosts side by side look tidier, but v5e's compiler refuses the
-    strided groups that they make. Between slices `data` alone crosses the network. GPUs and CPUs
-    lie in the order of their processes, tensor first, then fsdp: a node's share its fast links.
+    Within a TPU slice that is jax's own layout, which follows the torus and may separate a host's
+    devices in a batch; v5e's compiler refuses the strided groups of blocks of hosts. Between slices
+    only `data` crosses the network. GPUs and CPUs lie in the order of their processes, tensor
+    first, then fsdp, so that a node's devices share its fast links.
 
     Raises:
-        UserError: processes of unlike numbers of devices, or a mesh that slices cannot share out.
+        UserError: processes with unequal numbers of devices, or a mesh that slices cannot divide.
     """
     counts = collections.Counter(d.process_index for d in devices)
     if len(set(counts.values())) > 1:
@@ -103,10 +104,10 @@ def device_grid(shape: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarr
     for device in devices:
         on_tpu = device.platform == "tpu"
         slices[getattr(device, "slice_index", 0) if on_tpu else 0].append(device)
-    if shape[0] % len(slices):
-        count = len(slices)
+    count = len(slices)
+    if shape[0] % count:
         raise UserError(f"mesh {shape}: only data crosses slices; make it a multiple of {count}")
-    inside = (shape[0] // len(slices), *shape[1:])
+    inside = (shape[0] // count, *shape[1:])
     return np.concatenate([_slice_grid(inside, slices[index]) for index in sorted(slices)])
 
 
@@ -126,14 +127,12 @@ def spec(name: str, shape: Sequence[int], axis_sizes: Mapping[str, int]) -> Part
     """Return the PartitionSpec of a parameter (or of its moment) by the first rule that matches.
 
     An axis that does not divide its dimension joins another axis on the last dimension that it does
-    divide (a Mixer's tokens are odd in number, its token MLP is not), or else copies. A leaf of
+    divide (a Mixer's token count is odd, its token MLP's width even), or else copies. A leaf of
     another rank than its rule's is copied (Adafactor's factored moments).
     """
+    lead = int(trees.is_stacked(name))
     for pattern, axes in RULES:
-        if re.search(pattern, name):
-            lead = len(shape) - len(axes)
-            if lead != int(trees.is_stacked(name)):
-                continue
+        if len(shape) - len(axes) == lead and re.search(pattern, name):
             return PartitionSpec(*[None] * lead, *_fit(axes, shape[lead:], axis_sizes))
     return PartitionSpec()
 
@@ -141,20 +140,19 @@ def spec(name: str, shape: Sequence[int], axis_sizes: Mapping[str, int]) -> Part
 def _fit(
     axes: Sequence[str | None], shape: Sequence[int], axis_sizes: Mapping[str, int]
 ) -> list[str | tuple[str, ...] | None]:
-    placed: list[list[str]] = [[] for _ in shape]
+    fitted: list[list[str]] = [[] for _ in shape]
 
-    def place(axis: str, dims: Sequence[int]) -> bool:
+    def fit(axis: str, dims: Sequence[int]) -> bool:
         for dim in dims:
-            parts = math.prod(axis_sizes[a] for a in (*placed[dim], axis))
-            if shape[dim] % parts == 0:
-                placed[dim].append(axis)
+            if shape[dim] % math.prod(axis_sizes[a] for a in (*fitted[dim], axis)) == 0:
+                fitted[dim].append(axis)
                 return True
         return False
 
-    left = [axis for dim, axis in enumerate(axes) if axis and not place(axis, [dim])]
+    left = [axis for dim, axis in enumerate(axes) if axis and not fit(axis, [dim])]
     for axis in left:
-        place(axis, range(len(shape) - 1, -1, -1))
-    return [tuple(on) if len(on) > 1 else on[0] if on else None for on in placed]
+        fit(axis, range(len(shape) - 1, -1, -1))
+    return [tuple(on) if len(on) > 1 else on[0] if on else None for on in fitted]
 
 
 def shardings(abstract: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
@@ -171,42 +169,42 @@ def batch_sharding(mesh: Mesh | AbstractMesh) -> NamedSharding:
 
 
 def batch_shards(mesh: Mesh | AbstractMesh) -> int:
-    """Count the parts that a global batch is split into."""
+    """Return the number of shards of a global batch."""
     return math.prod(mesh.shape[a] for a in BATCH_AXES)
 
 
-def own_parts(mesh: Mesh) -> tuple[int, ...]:
-    """Return which parts of a batch lie on this process's devices, in ascending order.
-
-    They are side by side or not, as the devices are. Processes that share examples (a tensor axis
-    that spans them) may have the same.
-    """
-    return _parts_of(jax.process_index(), mesh)
-
-
 @functools.lru_cache
-def _parts_of(process: int, mesh: Mesh) -> tuple[int, ...]:
-    copies = mesh.devices.reshape(batch_shards(mesh), -1)
-    return tuple(i for i, own in enumerate(copies) if any(d.process_index == process for d in own))
+def _own_shards(mesh: Mesh, process: int) -> tuple[int, ...]:
+    """Return which shards of a batch lie on a process's devices, in ascending order.
+
+    They need not be contiguous. Processes that share examples (a tensor axis that spans them) may
+    have the same.
+    """
+    shards = mesh.devices.reshape(batch_shards(mesh), -1)
+    return tuple(i for i, own in enumerate(shards) if any(d.process_index == process for d in own))
 
 
 def own_share(mesh: Mesh) -> float:
     """Return the share of a batch that this process reads."""
-    return len(own_parts(mesh)) / batch_shards(mesh)
+    return len(_own_shards(mesh, jax.process_index())) / batch_shards(mesh)
 
 
 def batch_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     """Return which rows [b] of a global batch this process's devices hold, in ascending order."""
-    parts = batch_shards(mesh)
-    if batch_size % parts:
-        raise UserError(f"a batch of {batch_size} cannot be divided evenly over {parts} devices")
-    return np.arange(batch_size).reshape(parts, -1)[list(own_parts(mesh))].reshape(-1)
+    count = batch_shards(mesh)
+    if batch_size % count:
+        raise UserError(f"a batch of {batch_size} cannot be divided evenly over {count} devices")
+    return (
+        np.arange(batch_size)
+        .reshape(count, -1)[list(_own_shards(mesh, jax.process_index()))]
+        .reshape(-1)
+    )
 
 
 def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
     """Pin an activation's leading dimensions to mesh axes; a no-op outside `jax.set_mesh`.
 
-    An axis that does not divide its dimension is dropped (the batch of one of a prediction).
+    An axis that does not divide its dimension is dropped (a prediction's batch of one).
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
@@ -215,31 +213,26 @@ def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
 
 
 def fitted_spec(
-    shape: Sequence[int],
-    axes: Sequence[str | tuple[str, ...] | None],
-    mesh: Mesh | AbstractMesh,
+    shape: Sequence[int], axes: Sequence[str | tuple[str, ...] | None], mesh: Mesh | AbstractMesh
 ) -> PartitionSpec:
-    """Split leading dimensions over mesh axes, but for those that their axis does not divide."""
-    fitted: list[str | tuple[str, ...] | None] = []
-    for dim, axis in enumerate(axes):
-        names = (axis,) if isinstance(axis, str) else axis or ()
-        parts = math.prod(mesh.shape[a] for a in names)
-        fitted.append(axis if shape[dim] % parts == 0 else None)
-    return PartitionSpec(*fitted)
+    """Split leading dimensions over mesh axes, except those that their axis does not divide."""
+    names = [(axis,) if isinstance(axis, str) else axis or () for axis in axes]
+    counts = [math.prod(mesh.shape[a] for a in group) for group in names]
+    divided = zip(axes, shape, counts, strict=False)
+    return PartitionSpec(*(axis if size % count == 0 else None for axis, size, count in divided))
 
 
 def splits_parameters() -> bool:
-    """Return whether what is traced runs on a mesh that splits parameters over fsdp."""
+    """Return whether the mesh of the traced program splits parameters over fsdp."""
     return jax.sharding.get_abstract_mesh().shape.get("fsdp", 1) > 1
 
 
 def constrain_parameter(p: jax.Array, name: str) -> jax.Array:
-    """Pin one layer's parameter, and so its gradient, to where the state holds it.
+    """Pin one layer's parameter, and so its gradient, to the sharding of the state.
 
-    A layer then gathers its own weights only, after it has cast them, however many layers of a
-    stack are laid out; and sums of gradients end as shards (reduce-scatters) where they are made,
-    not as copies in every device. A no-op outside `jax.set_mesh`, and on one device. `name` is the
-    module's and the parameter's, such as "qkv/kernel".
+    Each layer of an unrolled stack then gathers only its own weights, after the cast, and gradients
+    are summed to shards (reduce-scatters), not to copies on every device. A no-op outside
+    `jax.set_mesh` and on one device. `name` is "module/parameter", such as "qkv/kernel".
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
@@ -251,14 +244,16 @@ def constrain_parameter(p: jax.Array, name: str) -> jax.Array:
 def global_batch(batch: Mapping[str, Any], mesh: Mesh, *, batch_size: int) -> dict[str, jax.Array]:
     """Assemble the global batch from the `batch_rows` of every process (numpy, leading axis)."""
     sharding = batch_sharding(mesh)
-    if jax.process_count() == 1:  # the same, in less of the host's time
+    if jax.process_count() == 1:  # the same result in less host time
         return jax.device_put(dict(batch), sharding)
     size = batch_size // batch_shards(mesh)
-    place = {part * size: i * size for i, part in enumerate(own_parts(mesh))}
+    local = {
+        shard * size: i * size for i, shard in enumerate(_own_shards(mesh, jax.process_index()))
+    }
 
     def put(x: np.ndarray) -> jax.Array:
         def rows(index: Any) -> np.ndarray:
-            first = place[index[0].start or 0]
+            first = local[index[0].start or 0]
             return x[first : first + size]
 
         return jax.make_array_from_callback((batch_size, *x.shape[1:]), sharding, rows)

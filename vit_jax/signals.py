@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C before and after a command's own work, and signals that a process is to ignore."""
+"""Ctrl-C before and after a command's own work, and handlers that respect ignored signals."""
 
-from __future__ import annotations  # a Python that is too old reads this file too
+from __future__ import annotations  # a Python that is too old parses this file too
 
 import os
 import signal
 from collections.abc import Callable, Mapping
 from types import FrameType
 
-INTERRUPTED = 130  # the exit status, as the shell has it for SIGINT
+INTERRUPTED = 130  # the exit status, a shell's for SIGINT
 
 
 def end_at_once() -> None:
-    """Have Ctrl-C end the process in one line from now on, whatever it is at.
+    """Make Ctrl-C end the process in one line at any point.
 
-    Python's own KeyboardInterrupt would be raised in the middle of an import, where extensions make
-    other errors of it, or at the end of the process, where Python prints its traceback.
+    Python's KeyboardInterrupt in the middle of an import is turned into other errors by extensions;
+    at the end of the process Python prints its traceback.
     """
     if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _raise):
         signal.signal(signal.SIGINT, _end)
 
 
 def interruptible() -> None:
-    """Have Ctrl-C raise KeyboardInterrupt again, for a command that has things to put in order.
+    """Make Ctrl-C raise KeyboardInterrupt again, for a command that cleans up.
 
-    In an import it still ends the process: a command has nothing to put in order there.
+    During an import it still ends the process: nothing needs cleaning up there.
     """
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, _raise)
@@ -48,7 +48,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def interrupted(error: BaseException | None) -> bool:
-    """Return whether Ctrl-C caused an error: it makes the import of an extension fail."""
+    """Return whether Ctrl-C caused an error, as in a failed import of an extension."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
@@ -57,10 +57,10 @@ def interrupted(error: BaseException | None) -> bool:
 def heed(
     handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], object]],
 ) -> dict[signal.Signals, object]:
-    """Handle signals, and return the handlers before; skip those that this process must ignore.
+    """Install handlers and return the previous ones; skip signals that this process must ignore.
 
-    `nohup` has a process ignore SIGHUP, and a shell's script its background jobs SIGINT: there they
-    are meant for others.
+    `nohup` makes a process ignore SIGHUP, and a shell script makes its background jobs ignore
+    SIGINT: those are meant for others.
     """
     return {
         number: signal.signal(number, handler)
@@ -70,6 +70,6 @@ def heed(
 
 
 def restore(handlers: Mapping[signal.Signals, object]) -> None:
-    """Put back what `heed` returned."""
+    """Restore the handlers that `heed` returned."""
     for number, handler in handlers.items():
         signal.signal(number, handler)  # pyright: ignore[reportArgumentType]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes before jax touches a device: XLA's flags, the heap, compiled programs, the cluster."""
+"""Set-up before jax touches a device: XLA's flags, the heap, compiled programs, the cluster."""
 
 import contextlib
 import ctypes
@@ -16,32 +16,29 @@ import jax
 
 from vit_jax.errors import UserError
 
-# Element-wise work is 1.5 to 2 times faster with 512-bit vectors where the CPU has them, and the
-# memory-minimising schedule makes a ViT-S step 1.15 times faster than the concurrent one.
+# 512-bit vectors make element-wise work 1.5 to 2 times faster on CPUs that have them; the schedule
+# that minimises memory makes a ViT-S step 1.15 times faster than the concurrent one.
 _CPU_FLAGS = (
     "--xla_cpu_prefer_vector_width=512",
     "--xla_cpu_enable_concurrency_optimized_scheduler=false",
 )
 
-# malloc.h: M_MMAP_MAX (no block outside the heap), M_TRIM_THRESHOLD (nothing is given back),
-# M_ARENA_MAX (XLA's threads allocate from it too).
+# malloc.h: M_MMAP_MAX (no block outside the heap), M_TRIM_THRESHOLD (no memory is returned),
+# M_ARENA_MAX (XLA's threads share the heap).
 _ONE_HEAP = ((-4, 0), (-1, -1), (-8, 1))
 _DEVICES = Path("/dev")
-# Device files of GPUs (NVIDIA, AMD) and TPUs: there the heap serves the input pipeline's threads.
+# Device files of GPUs (NVIDIA, AMD) and TPUs, where the heap serves the input pipeline's threads.
 _ACCELERATORS = ("nvidia[0-9]*", "kfd", "accel[0-9]*", "vfio/[0-9]*")
 
-# Device files of NVIDIA's GPUs under WSL and on Jetson boards.
-_OTHER_GPUS = ("dxg", "nvmap", "nvhost-gpu")
-# What brings the compilers of TPUs and GPUs, and the devices where there are any.
+_OTHER_GPUS = ("dxg", "nvmap", "nvhost-gpu")  # NVIDIA's under WSL and on Jetson boards
+# Packages with the compilers of TPUs and GPUs, and with their drivers.
 _PLUGINS = ("libtpu", "jax_cuda13_plugin", "jax_cuda12_plugin")
-
-_THREADS_PER_DEVICE = 4  # 1 is what deadlocks
-_JAX_LEAST_SECONDS = 1.0  # jax's default: what compiles faster is not kept
-# Compiled programs on disk; ViT-B's training step is some MB. jax itself would keep all.
+_THREADS_PER_DEVICE = 4  # 1 deadlocks
+# Limit of compiled programs on disk; ViT-B's training step is some MB. jax itself keeps all.
 _MAX_BYTES = 2 * 2**30
-
-HEARTBEAT_TIMEOUT = 30  # seconds
-SHUTDOWN_TIMEOUT = 60  # longer than the first process takes for a run's last files
+# Seconds. Processes notice a dead one after the heartbeats' timeout, 100 by default. One that ends
+# by its own error waits for the others, 300 by default; 60 outlasts writing a run's last files.
+HEARTBEAT_TIMEOUT, SHUTDOWN_TIMEOUT = 30, 60
 
 
 def configure() -> None:
@@ -57,17 +54,17 @@ def configure() -> None:
 
 
 def stay_on_cpu() -> None:
-    """Leave accelerators to others, a TPU VM's own too; call before any jax computation."""
+    """Leave accelerators, even a TPU VM's own, to others; call before any jax computation."""
     jax.config.update("jax_platforms", "cpu")
 
 
-def ignore_plugins(asked: str) -> None:
-    """Leave out the plugins of TPUs and GPUs that are here to compile for them, not to run.
+def ignore_plugins(platforms: str) -> None:
+    """Ignore the plugins of TPUs and GPUs on a machine without either, installed to compile only.
 
-    On a machine without either, jax would load them to look for devices: a page of errors, and
-    libtpu may ask the network for its metadata server. `asked` is $JAX_PLATFORMS, which wins.
+    jax would load them to look for devices: a page of errors, and libtpu may query the network for
+    its metadata server. `platforms` is $JAX_PLATFORMS, which wins.
     """
-    if asked or sys.platform != "linux":
+    if platforms or sys.platform != "linux":
         return
     if any((_DEVICES / node).exists() for node in _OTHER_GPUS):
         return
@@ -76,11 +73,11 @@ def ignore_plugins(asked: str) -> None:
 
 
 def lend_threads() -> None:
-    """Give virtual CPU devices threads enough; call before any computation.
+    """Give virtual CPU devices enough threads; call before any computation.
 
-    A collective holds a thread of each device until all have come. XLA's pool has a thread for each
-    core or device: with as many devices as threads, programs that follow each other closely wait
-    for threads that the others hold, and after 40 s XLA ends the process.
+    A collective holds a thread of each device until all devices arrive. XLA's pool has one thread
+    per core or device: with as many devices as threads, programs in quick succession wait for each
+    other's threads, and after 40 s XLA ends the process.
     """
     flag = re.search(r"host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
     count = max(jax.config.values["jax_num_cpu_devices"], int(flag[1]) if flag else 1)
@@ -94,12 +91,11 @@ def device_files() -> list[str]:
 
 
 def keep_heap() -> None:
-    """Have freed memory reused, on Linux with glibc; call before any thread allocates.
+    """Make glibc on Linux reuse freed memory; call before any thread allocates.
 
-    XLA on a CPU allocates a step's activations anew each step. By default glibc maps blocks of that
-    size from the system and gives them back, and the system fills every page with zeros at its
-    first touch: up to a sixth of a ViT-S step. So all blocks come from one heap that never shrinks;
-    a process keeps the most that it ever needed. GLIBC_TUNABLES and MALLOC_* variables win.
+    XLA on a CPU allocates activations anew each step. By default glibc maps and unmaps blocks of
+    that size, and the system zeroes every page at its first touch: up to a sixth of a ViT-S step.
+    With one heap that never shrinks, a process keeps its peak. GLIBC_TUNABLES and MALLOC_* win.
     """
     if any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ):
         return
@@ -110,22 +106,22 @@ def keep_heap() -> None:
 
 
 def keep_programs() -> None:
-    """Keep compiled programs on disk: a later process reads what it would else compile.
+    """Keep compiled programs on disk, up to 2 GiB: later processes read instead of compiling.
 
-    They lie in $XDG_CACHE_HOME/vit_jax/jax, or ~/.cache/vit_jax/jax, up to 2 GiB of them. jax's
-    own settings win: JAX_COMPILATION_CACHE_DIR names another directory,
-    JAX_ENABLE_COMPILATION_CACHE=false turns it off. A directory that cannot be written is one line
-    of warning. Machines may share one: jax tells programs of unlike CPUs and versions apart.
+    The directory is $XDG_CACHE_HOME/vit_jax/jax, or ~/.cache/vit_jax/jax. jax's settings win:
+    JAX_COMPILATION_CACHE_DIR names another one, JAX_ENABLE_COMPILATION_CACHE=false turns it off.
+    One line warns of a directory that cannot be written. Machines may share one: jax distinguishes
+    programs of different CPUs and versions.
     """
     settings = jax.config.values
-    if settings["jax_persistent_cache_min_compile_time_secs"] == _JAX_LEAST_SECONDS:
+    if settings["jax_persistent_cache_min_compile_time_secs"] == 1.0:  # jax's default
         # A start runs dozens of small programs: 30-100 ms to compile each, a few ms to read.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     if settings["jax_compilation_cache_dir"] or not settings["jax_enable_compilation_cache"]:
         return
     try:
         unlimited = settings["jax_compilation_cache_max_size"] == -1
-        # Where jax deletes it keeps files of its own beside each program, and needs them all.
+        # With a limit jax deletes by itself, and needs its own files beside every program.
         cache = _cache_home() / "vit_jax" / ("jax" if unlimited else "jax_limited")
         cache.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=cache).close()  # permissions alone do not prove it
@@ -144,17 +140,17 @@ def keep_programs() -> None:
 
 def _cache_home() -> Path:
     given = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # The XDG specification has relative paths ignored.
+    # The XDG specification ignores relative paths.
     return given if given.is_absolute() else Path.home() / ".cache"
 
 
 def _prune(cache: Path, max_bytes: int) -> None:
-    """Delete the programs that have not been used for longest until the rest fits."""
+    """Delete the least recently used programs until the rest fits."""
     found = []
     for path in cache.glob("*-cache"):
         with contextlib.suppress(FileNotFoundError):  # another process deletes too
             stat = path.stat()
-            # Without access times (noatime), the order of writing.
+            # Without access times (noatime) this is the order of writing.
             found.append((max(stat.st_atime_ns, stat.st_mtime_ns), stat.st_size, path))
     total = sum(size for _, size, _ in found)
     for _, size, path in sorted(found):
@@ -168,11 +164,11 @@ def join_cluster() -> None:
     """Join the cluster that the environment describes (TPU pod, Slurm, Open MPI, Kubernetes).
 
     A single process does nothing. `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and
-    `JAX_PROCESS_ID` describe a cluster by hand; `JAX_NUM_PROCESSES=1` alone says that a process
-    that looks like one of a cluster's is a run of its own. Must run before any other jax call.
+    `JAX_PROCESS_ID` describe a cluster by hand; `JAX_NUM_PROCESSES=1` alone makes a process on a
+    cluster a run of its own. Must run before any other jax call.
 
     Raises:
-        UserError: half a description, or a cluster that could not be joined.
+        UserError: an incomplete description, or a cluster that could not be joined.
     """
     env = os.environ
     by_hand: tuple[Any, ...] = ()
@@ -190,14 +186,12 @@ def join_cluster() -> None:
     elif env.get("JAX_NUM_PROCESSES") == "1" or not _in_cluster(env):
         return
     try:
-        # The others learn that a process died after the heartbeats' timeout, 100 s by default.
-        # One that ends by an error of its own waits for the others, 300 s by default.
         jax.distributed.initialize(
             *by_hand,
             heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT,
             shutdown_timeout_seconds=SHUTDOWN_TIMEOUT,
         )
-    except Exception as error:  # of jax, and of the clients of Kubernetes and metadata servers
+    except Exception as error:  # from jax and the clients of Kubernetes and metadata servers
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
             f"cannot join the cluster of this environment: {reason}; "
@@ -211,15 +205,15 @@ def _in_cluster(env: Mapping[str, str]) -> bool:
         return (
             len(env.get("TPU_WORKER_HOSTNAMES", "").split(",")) > 1
             or "MEGASCALE_COORDINATOR_ADDRESS" in env
-            # A Cloud TPU VM, where jax sets the first and asks the metadata server for the pod's
-            # hosts; the second says that there is no such server.
+            # A Cloud TPU VM, where jax sets TPU_ML_PLATFORM and queries the metadata server for
+            # the pod's hosts; with TPU_SKIP_MDS_QUERY there is no such server.
             or (env.get("TPU_ML_PLATFORM") == "JAX" and "TPU_SKIP_MDS_QUERY" not in env)
         )
     return (
-        # The step's count, not the job's: a batch script or a shell is no task of srun's.
+        # The step's count, not the job's: a batch script or a shell is not a task of srun.
         int(env.get("SLURM_STEP_NUM_TASKS") or 1) > 1
         or int(env.get("OMPI_COMM_WORLD_SIZE") or 1) > 1
         or "MEGASCALE_COORDINATOR_ADDRESS" in env
-        # A pod of an Indexed Job; jax asks Kubernetes for the others.
+        # A pod of an Indexed Job; jax queries Kubernetes for the others.
         or ("KUBERNETES_SERVICE_HOST" in env and "JOB_COMPLETION_INDEX" in env)
     )

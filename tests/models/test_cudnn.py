@@ -25,7 +25,7 @@ from vit_jax.models import (
     SwinConfig,
     ViTConfig,
 )
-from vit_jax.models.layers import cudnn
+from vit_jax.models.layers import flash
 from vit_jax.models.layers.attention import AttentionImpl, attend, check_target
 from vit_jax.models.layers.pool import Pool
 
@@ -140,7 +140,7 @@ def test_padding_changes_no_output_and_no_gradient(
         jax.random.normal(seed, (2, 2, n, 16)).astype(dtype)
         for seed, n in zip(seeds, (queries, keys, keys), strict=True)
     )
-    found = value_and_gradients(lambda *args: cudnn.flash(*args, implementation="xla"), q, k, v)
+    found = value_and_gradients(lambda *args: flash.cudnn(*args, implementation="xla"), q, k, v)
     wanted = value_and_gradients(attend, q, k, v)
     for got, want in zip(found, wanted, strict=True):
         np.testing.assert_allclose(got, want, atol=atol * np.abs(want).max(), rtol=0)
@@ -149,8 +149,8 @@ def test_padding_changes_no_output_and_no_gradient(
 def test_even_numbers_of_tokens_have_neither_padding_nor_mask() -> None:
     q = jax.ShapeDtypeStruct((2, 2, 196, 16), jnp.bfloat16)
     with topology.cudnn_answers(H100):
-        program = str(jax.make_jaxpr(cudnn.flash)(q, q, q))
-        odd = str(jax.make_jaxpr(cudnn.flash)(*[jax.ShapeDtypeStruct((2, 2, 7, 16), q.dtype)] * 3))
+        program = str(jax.make_jaxpr(flash.cudnn)(q, q, q))
+        odd = str(jax.make_jaxpr(flash.cudnn)(*[jax.ShapeDtypeStruct((2, 2, 7, 16), q.dtype)] * 3))
     assert ["NO_MASK" in text for text in (program, odd)] == [True, False]
     assert ["pad[" in text for text in (program, odd)] == [False, True]
 

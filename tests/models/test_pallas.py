@@ -15,11 +15,11 @@ from tests.models.tiny import TINY
 from vit_jax import hardware, models, sharding
 from vit_jax.errors import UserError
 from vit_jax.models import DType
-from vit_jax.models.layers import pallas
+from vit_jax.models.layers import flash
 from vit_jax.models.layers.attention import AttentionImpl, attend, check_target
 
 TPU = hardware.Target("tpu", "TPU v5 lite")
-interpreted = functools.partial(pallas.flash, interpret=True)
+interpreted = functools.partial(flash.pallas, interpret=True)
 
 
 def drawn(queries: int, keys: int, width: int, dtype: Any, batch: int = 1) -> list[jax.Array]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeiT's training, teacher and fine-tuning, facebookresearch/deit; CaiT and ConViT by them."""
+"""DeiT's training, distillation and fine-tuning (facebookresearch/deit), CaiT's and ConViT's."""
 
 import dataclasses
 
@@ -15,24 +15,24 @@ from vit_jax.weights.config import InitConfig
 from vit_jax.weights.resize import Resize as ResizeRule
 
 RAND_AUGMENT = "rand-m9-mstd0.5-inc1"
-# huggingface.co/timm/regnety_160.deit_in1k, model.safetensors under this name; the authors' file is
-# dl.fbaipublicfiles.com/deit/regnety_160-a5fe301d.pth, which needs torch to read.
+# huggingface.co/timm/regnety_160.deit_in1k's model.safetensors, renamed; reading the authors' file,
+# dl.fbaipublicfiles.com/deit/regnety_160-a5fe301d.pth, needs torch.
 TEACHER = "timm:regnety_160.deit_in1k.safetensors"
-# No list of DeiT's exempts the distillation token from the decay.
+# DeiT decays the distillation token: no list of its exceptions names it.
 _DECAY_DISTILLED = "kernel$|dist_token"
 # CaiT: stochastic depth, in every block alike; arXiv:2103.17239.
 _CAIT = {"cait_xxs24": 0.05, "cait_s24": 0.1, "cait_s36": 0.2, "cait_m36": 0.3}
 
 
 def mixed() -> MixConfig:
-    """Return timm's mixup 0.8 or cutmix 1.0, one of them for every batch, with it reversed."""
+    """Return timm's mixup 0.8 or cutmix 1.0, one of the two per batch, with the batch reversed."""
     return MixConfig(mixup_alpha=0.8, cutmix_alpha=1.0, partner=Partner.REVERSED)
 
 
 def by_epochs(optim: OptimConfig) -> OptimConfig:
-    """Put an optimizer on timm's schedule as DeiT steps it.
+    """Return an optimizer on timm's schedule as DeiT steps it.
 
-    The rate is that of the epoch before; warmup, 5 epochs from 1e-6, hides the cosine's beginning.
+    The rate is that of the epoch before; the cosine starts with warmup, 5 epochs from 1e-6.
     """
     return dataclasses.replace(
         optim,
@@ -78,7 +78,7 @@ def imagenet(
         objective=SupervisedConfig(label_smoothing=0.1),
         duration=f"{epochs} epochs",
         evals=data.val("10 epochs", crop_ratio=crop_ratio, resize=Resize.BICUBIC),
-        # The last one counts, as the authors' does: nothing is held out to choose another by.
+        # The last checkpoint counts, as the authors': nothing is held out to choose another by.
         checkpoint=CheckpointConfig(every="1 epoch", keep_best=0),
         log=LogConfig(every="50 steps"),
         ema_decay=0.99996,
@@ -113,15 +113,14 @@ def finetune(model: ModelConfig, weights: str) -> Config:
     """Fine-tune at a higher resolution: facebookresearch/deit README_deit, at 384.
 
     30 epochs, batch 512, a constant lr of 5e-6 after 5 epochs of warmup from 1e-6, weight decay
-    1e-8, augmentation as in training; the model is run as for evaluation, so without stochastic
-    depth, and with a distillation token by the mean of both heads and without the teacher.
-    Positions are resized by DeiT's bicubic rule.
+    1e-8, augmentation as in training. The model runs as in evaluation: no stochastic depth; with a
+    distillation token, the mean of both heads and no teacher. Positions are resized by DeiT's
+    bicubic rule.
     """
     config = imagenet(model, epochs=30, drop_path_rate=0.0)
     side = pair(model.image_size, "image_size")[0]
     config.data.batch_size = 512
-    optim = OptimConfig(lr=5e-6, weight_decay=1e-8, min_lr=5e-6, clip_norm=0.0)
-    config.optim = by_epochs(optim)
+    config.optim = by_epochs(OptimConfig(lr=5e-6, weight_decay=1e-8, min_lr=5e-6, clip_norm=0.0))
     if getattr(model, "distilled", False):
         config.optim.decay = _DECAY_DISTILLED
     config.objective = SupervisedConfig(label_smoothing=0.1, train_mode=False)
@@ -135,8 +134,8 @@ def finetune(model: ModelConfig, weights: str) -> Config:
 def transfer(model: ModelConfig, weights: str, dataset: str) -> Config:
     """Transfer to CIFAR-10 or Stanford Cars: facebookresearch/deit issue 45.
 
-    1,000 epochs, batch 768, SGD lr 0.01, weight decay 1e-4, at 224 pixels, without random erasing
-    and stochastic depth, all else as in training.
+    1,000 epochs, batch 768, SGD lr 0.01, weight decay 1e-4, at 224 pixels, no random erasing, no
+    stochastic depth, all else as in training.
     """
     config = imagenet(model, epochs=1000, drop_path_rate=0.0)
     config.data.name, config.data.batch_size, config.data.erasing_prob = dataset, 768, 0.0
@@ -158,7 +157,7 @@ def transfer(model: ModelConfig, weights: str, dataset: str) -> Config:
 
 
 def convit(model: ModelConfig) -> Config:
-    """ConViT on ImageNet-1k: facebookresearch/convit main.py; DeiT's, without the average."""
+    """ConViT on ImageNet-1k: facebookresearch/convit main.py; DeiT's, without averaged weights."""
     config = imagenet(model)
     config.ema_decay = 0.0
     return config
@@ -167,14 +166,14 @@ def convit(model: ModelConfig) -> Config:
 def cait(name: str, *, finetuned: bool) -> Config:
     """CaiT on ImageNet-1k: arXiv:2103.17239; DeiT's in 400 epochs, taught without a token.
 
-    Its one head learns half from the labels and half from the teacher. Tested on the central square
-    (crop ratio 1). `finetuned`: at 384, from the run runs/<name>_imagenet.
+    Its one head learns half from the labels and half from the teacher; evaluated on the central
+    square (crop ratio 1). `finetuned`: at 384, from the run runs/<name>_imagenet.
     """
     if not finetuned:
         model = models.variant(name, image_size=(224, 224))
         rate = _CAIT[name]
         return taught(imagenet(model, epochs=400, drop_path_rate=rate, crop_ratio=1.0))
-    # Differs from paper: it does not say how it fine-tunes; this is DeiT's way, with the teacher.
+    # The paper does not describe its fine-tuning; this is DeiT's, with the teacher.
     config = finetune(models.variant(name, image_size=(384, 384)), f"ckpt:runs/{name}_imagenet")
     config.evals["val"].transform.crop_ratio = 1.0
     return taught(config)

@@ -13,35 +13,26 @@ from vit_jax.weights.config import InitConfig
 from vit_jax.weights.resize import Resize as ResizeRule
 
 # Side, lr, stochastic depth (in every block alike) of pretraining. Differs from paper: H/14 sees
-# the whole crop at 154 pixels; there its patches see the top left 154 of 160.
+# the whole crop at 154 pixels; the authors' patches cover the top left 154 of 160.
 _PRETRAINED = {
     "deit3_s16": (224, 4e-3, 0.05),
     "deit3_b16": (192, 3e-3, 0.2),
     "deit3_l16": (192, 3e-3, 0.45),
     "deit3_h14": (154, 3e-3, 0.6),
 }
-# Stochastic depth of the fine-tunings, by their side.
+# Stochastic depth of the fine-tunings, by image side.
 _FINETUNED = {
     "deit3_s16": {"384": 0.0},
     "deit3_b16": {"224": 0.2, "384": 0.15},
     "deit3_l16": {"224": 0.45, "384": 0.4},
     "deit3_h14": {"224": 0.55},
 }
-# "s16", "s16_384", "b16", ...: every pretraining, each with its fine-tunings after it.
+# "s16", "s16_384", "b16", ...: every pretraining, followed by its fine-tunings.
 RUNS = tuple(
     run.removeprefix("deit3_")
     for name, rates in _FINETUNED.items()
     for run in (name, *(f"{name}_{stage}" for stage in rates))
 )
-
-
-def imagenet(name: str, stage: str) -> Config:
-    """Return the pretraining of a size, or by its side a fine-tuning of the stage before.
-
-    Stage "224" starts from the run runs/<name>_imagenet, "384" from runs/<name>_imagenet_224 (S:
-    runs/deit3_s16_imagenet).
-    """
-    return finetune(name, stage) if stage else pretrain(name)
 
 
 def pretrain(name: str) -> Config:
@@ -71,11 +62,12 @@ def pretrain(name: str) -> Config:
 
 
 def finetune(name: str, stage: str) -> Config:
-    """Fine-tune at a higher resolution.
+    """Fine-tune at a higher resolution, the side `stage`, from the run of the stage before.
 
-    20 epochs, batch 512, AdamW at a constant lr of 1e-5 after 5 epochs of warmup from 1e-6, weight
-    decay 0.1, cross-entropy with smoothing 0.1, RandAugment, mixup 0.8 or cutmix 1.0, no random
-    erasing, one copy of an image, stochastic depth.
+    Stage "224" starts from runs/<name>_imagenet, "384" from runs/<name>_imagenet_224 (S:
+    runs/deit3_s16_imagenet). 20 epochs, batch 512, AdamW at a constant lr of 1e-5 after 5 epochs of
+    warmup from 1e-6, weight decay 0.1, cross-entropy with smoothing 0.1, RandAugment, mixup 0.8 or
+    cutmix 1.0, no random erasing, one copy of an image, stochastic depth.
     """
     side = int(stage)
     model = models.variant(name, image_size=(side, side))

@@ -51,7 +51,7 @@ def resnet() -> ModelConfig:
 
 
 def digits(model: ModelConfig) -> Config:
-    """Train on the first 1,293 scans, validate on the next 144, test on writers never seen.
+    """Train on the first 1,293 scans, validate on the next 144, test on other writers' scans.
 
     80 epochs, batch 64, Muon lr 4e-3, weight decay 0.05, cosine after 5 epochs of warmup, warps and
     mixup. Tuned for the ViT by cross-validation over blocks of the training scans only.
@@ -65,11 +65,7 @@ def digits(model: ModelConfig) -> Config:
             train_split="train[:1293]",
             batch_size=64,
             transform=TransformConfig(
-                crop=Crop.RESIZE,
-                degrees=15.0,
-                translate=(0.1, 0.1),
-                scale=(0.85, 1.15),
-                shear=10.0,
+                crop=Crop.RESIZE, degrees=15.0, translate=(0.1, 0.1), scale=(0.85, 1.15), shear=10.0
             ),
             mix=MixConfig(mixup_alpha=1.0),
             cache=True,
@@ -109,7 +105,7 @@ def by_sgd(model: ModelConfig) -> Config:
         lr=0.05,
         warmup="5%",
         nesterov=True,
-        weight_decay=5e-4,  # what RegNet's 5e-5 adds up to with the momentum
+        weight_decay=5e-4,  # the sum of RegNet's 5e-5 over the momentum
     )
     config.duration = "40 epochs"
     return config

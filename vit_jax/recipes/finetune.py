@@ -6,8 +6,8 @@ from typing import NamedTuple
 from vit_jax import models
 from vit_jax.config import CheckpointConfig, Config, LogConfig
 from vit_jax.data import Crop, DataConfig, MixConfig, Partner, TransformConfig
-from vit_jax.evals import ClassifyEval, EvalConfig
-from vit_jax.models import DType
+from vit_jax.evals import ClassifyEval
+from vit_jax.models import DType, ModelConfig
 from vit_jax.optim import MomentDtype, OptimConfig, Optimizer, Schedule
 from vit_jax.recipes import choose
 from vit_jax.weights.config import InitConfig
@@ -23,11 +23,11 @@ class Task(NamedTuple):
     test: str
     steps: int
     warmup: int
-    lr: float  # of the paper's grid, the one that `vit` says
+    lr: float  # of the paper's grid: see `vit`
 
 
-# Flowers is trained on TFDS's split train alone, 1,020 images, as big_vision's transfer.py does:
-# the paper does not say whether it adds validation's.
+# Flowers trains on TFDS's split train alone, 1,020 images, as in big_vision's transfer.py: the
+# paper does not specify whether it adds the validation split.
 TASKS = {
     "cifar10": Task(10, 50_000, 32, 2, "test", 10_000, 500, 0.03),
     "cifar100": Task(100, 50_000, 32, 2, "test", 10_000, 500, 0.03),
@@ -37,21 +37,43 @@ TASKS = {
 }
 
 
-def _splits(task: Task) -> tuple[str, str]:
-    cut = 100 - task.val_share
-    return f"train[:{cut}%]", f"train[{cut}%:]"
+def _run(
+    dataset: str,
+    model: ModelConfig,
+    transform: TransformConfig,
+    optim: OptimConfig,
+    init: InitConfig,
+    steps: int,
+    mix: MixConfig | None = None,
+) -> Config:
+    """Fine-tune on a dataset in batches of 512.
 
-
-def _evals(task: Task, every: str) -> dict[str, EvalConfig]:
-    """Evaluate on what was held out, to choose settings by, and once on the test split.
-
-    The whole image is squashed to the model's size, as both codebases do.
+    Evaluate on the held-out images, to choose settings by, and once on the test split; the whole
+    image is squashed to the model's size, as in both codebases.
     """
-    plain = TransformConfig(crop=Crop.RESIZE)
-    return {
-        "val": ClassifyEval(split=_splits(task)[1], every=every, transform=plain),
-        "test": ClassifyEval(split=task.test, transform=plain, report=True),
-    }
+    # Differs from paper: bfloat16 matmuls; --config.model.dtype=float32 undoes it.
+    model.dtype = DType.BFLOAT16
+    task, plain = TASKS[dataset], TransformConfig(crop=Crop.RESIZE)
+    cut = 100 - task.val_share
+    return Config(
+        model=model,
+        data=DataConfig(
+            name=dataset,
+            train_split=f"train[:{cut}%]",
+            batch_size=512,
+            transform=transform,
+            mix=mix or MixConfig(),
+        ),
+        optim=optim,
+        init=init,
+        duration=f"{steps} steps",
+        evals={
+            "val": ClassifyEval(split=f"train[{cut}%:]", every="10%", transform=plain),
+            "test": ClassifyEval(split=task.test, transform=plain, report=True),
+        },
+        checkpoint=CheckpointConfig(every="10%"),
+        log=LogConfig(every="10 steps"),
+    )
 
 
 def vit(dataset: str, model: str = "vit_b16", weights: str = "npz:ViT-B_16.npz") -> Config:
@@ -67,37 +89,26 @@ def vit(dataset: str, model: str = "vit_b16", weights: str = "npz:ViT-B_16.npz")
         UserError: no such dataset.
     """
     task = TASKS[choose("dataset", dataset, TASKS)]
-    # Differs from paper: bfloat16 matmuls; --config.model.dtype=float32 undoes it.
-    return Config(
-        model=models.variant(f"{model}_384", num_classes=task.num_classes, dtype=DType.BFLOAT16),
-        data=DataConfig(
-            name=dataset,
-            train_split=_splits(task)[0],
-            batch_size=512,
-            transform=TransformConfig(crop=Crop.INCEPTION, flip=True),
-        ),
-        optim=OptimConfig(
-            name=Optimizer.SGD,
-            lr=task.lr,
-            warmup=f"{task.warmup} steps",
-            clip_norm=1.0,
-            mu_dtype=MomentDtype.BFLOAT16,
-        ),
-        init=InitConfig(weights=weights, skip=("^head/", "^pre_logits/")),
-        duration=f"{task.steps} steps",
-        evals=_evals(task, "10%"),
-        checkpoint=CheckpointConfig(every="10%"),
-        log=LogConfig(every="10 steps"),
+    optim = OptimConfig(
+        name=Optimizer.SGD,
+        lr=task.lr,
+        warmup=f"{task.warmup} steps",
+        clip_norm=1.0,
+        mu_dtype=MomentDtype.BFLOAT16,
     )
+    network = models.variant(f"{model}_384", num_classes=task.num_classes)
+    transform = TransformConfig(crop=Crop.INCEPTION, flip=True)
+    init = InitConfig(weights=weights, skip=("^head/", "^pre_logits/"))
+    return _run(dataset, network, transform, optim, init, task.steps)
 
 
 def bit(dataset: str, model: str = "bit_r50x1", weights: str = "npz:BiT-M-R50x1.npz") -> Config:
     """Fine-tune a BiT by BiT-HyperRule: arXiv:1912.11370, big_transfer bit_hyperrule.py.
 
-    SGD with momentum 0.9, lr 0.003, batch 512, no weight decay, no clipping. By the size of the
-    dataset, below 20k, below 500k, and above: 500, 10k and 20k steps, of them 100, 500 and 500 of
-    warmup, with a tenth of lr from three places on; mixup 0.1 but for the smallest. By the size of
-    the images: below 96 x 96 to 160 and a random 128 of it, else to 512 and a random 480.
+    SGD with momentum 0.9, lr 0.003, batch 512, no weight decay, no clipping. Datasets below 20k,
+    below 500k, and larger train for 500, 10k and 20k steps, with 100, 500 and 500 of warmup, and lr
+    divided by 10 three times; mixup 0.1 except for the smallest. Images below 96 x 96 are resized
+    to 160 and cropped to a random 128, others to 512 and 480.
 
     Raises:
         UserError: no such dataset.
@@ -110,36 +121,17 @@ def bit(dataset: str, model: str = "bit_r50x1", weights: str = "npz:BiT-M-R50x1.
     else:
         warmup, *milestones, steps = 500, 6_000, 12_000, 18_000, 20_000
     precrop, side = (160, 128) if task.side < 96 else (512, 480)
-    # Differs from paper: bfloat16 matmuls; --config.model.dtype=float32 undoes it.
-    # Differs from paper: lr falls at the steps named, there one update later.
-    return Config(
-        model=models.variant(
-            model, num_classes=task.num_classes, image_size=(side, side), dtype=DType.BFLOAT16
-        ),
-        data=DataConfig(
-            name=dataset,
-            train_split=_splits(task)[0],
-            batch_size=512,
-            transform=TransformConfig(
-                crop=Crop.SQUASH_RANDOM, crop_ratio=side / precrop, flip=True
-            ),
-            mix=_mixed(0.1) if task.num_examples >= 20_000 else MixConfig(),
-        ),
-        optim=OptimConfig(
-            name=Optimizer.SGD,
-            lr=0.003,
-            schedule=Schedule.STEP,
-            milestones=tuple(f"{step} steps" for step in milestones),
-            warmup=f"{warmup} steps",
-            clip_norm=0.0,
-        ),
-        init=InitConfig(weights=weights, skip=("^head/",)),
-        duration=f"{steps} steps",
-        evals=_evals(task, "10%"),
-        checkpoint=CheckpointConfig(every="10%"),
-        log=LogConfig(every="10 steps"),
+    # Differs from paper: lr falls at these steps; in the authors' code one update later.
+    optim = OptimConfig(
+        name=Optimizer.SGD,
+        lr=0.003,
+        schedule=Schedule.STEP,
+        milestones=tuple(f"{step} steps" for step in milestones),
+        warmup=f"{warmup} steps",
+        clip_norm=0.0,
     )
-
-
-def _mixed(alpha: float) -> MixConfig:
-    return MixConfig(mixup_alpha=alpha, partner=Partner.REVERSED)
+    network = models.variant(model, num_classes=task.num_classes, image_size=(side, side))
+    transform = TransformConfig(crop=Crop.SQUASH_RANDOM, crop_ratio=side / precrop, flip=True)
+    mix = MixConfig(mixup_alpha=0.1, partner=Partner.REVERSED) if steps > 500 else None
+    init = InitConfig(weights=weights, skip=("^head/",))
+    return _run(dataset, network, transform, optim, init, steps, mix)

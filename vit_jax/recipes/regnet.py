@@ -18,7 +18,7 @@ def imagenet(
     a tenth of it (ResNet-50: none), weight decay 5e-5 on all parameters, coupled, flips and random
     crops.
     """
-    # Differs from paper: BatchNorm's statistics are of the whole batch, not of a GPU's share of it.
+    # Differs from paper: BatchNorm's statistics cover the whole batch, not one GPU's share of it.
     # Differs from paper: no jitter of the colours along their principal components (AlexNet's).
     # Differs from paper: its warmup multiplies the cosine, 0.4 % less in epochs 1 to 4 at most.
     # Differs from paper: pycls cuts half of an odd margin a pixel further down or right.

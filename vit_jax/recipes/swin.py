@@ -15,12 +15,11 @@ def imagenet(model: ModelConfig, *, drop_path_rate: float) -> Config:
     """Swin from scratch: config.py, configs/swin/swin_*_patch4_window7_224.yaml.
 
     300 epochs, batch 1,024, AdamW lr 5e-4 x batch / 512, weight decay 0.05 on matrices only, cosine
-    to 1e-5 after 20 epochs of warmup from 1e-6 (both scaled like lr) by steps, each at the rate of
-    the one before, clipping at global norm 5, stochastic depth, label smoothing 0.1. Its data is
-    DeiT's with one copy of an image; it keeps no average of the weights.
-
-    The cosine begins after the warmup, as in its code since October 2022. In the published runs of
-    2021 it began with the run and the warmup hid its beginning: --config.optim.warmup_overlap=True.
+    to 1e-5 after 20 epochs of warmup from 1e-6 (both scaled like lr), each step at the rate of the
+    one before, clipping at global norm 5, stochastic depth, label smoothing 0.1; DeiT's data with
+    one copy of an image, no average of the weights. The cosine begins after the warmup, as in its
+    code since October 2022; in the published runs of 2021 it began with the run
+    (--config.optim.warmup_overlap=True).
     """
     config = deit.imagenet(model, drop_path_rate=drop_path_rate)
     config.data.repeats = 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""softmax(q k^T / sqrt(d)) v: which kernel computes it, and what stands in a kernel's way."""
+"""softmax(q k^T / sqrt(d)) v: which kernel computes it, and what each kernel requires."""
 
 import enum
 
@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from vit_jax import hardware
 from vit_jax.errors import UserError
-from vit_jax.models.layers import cudnn, pallas, xla
+from vit_jax.models.layers import flash, xla
 from vit_jax.models.layers.drop import dropout
 
 
@@ -23,13 +23,8 @@ class AttentionImpl(enum.StrEnum):
 
 
 def check_impl(impl: AttentionImpl, half: bool, head_dim: int, dropout_rate: float) -> None:
-    """Refuse a kernel that cannot compute what is asked of it.
-
-    Raises:
-        UserError: naming what stands in the way.
-    """
-    flash = impl in (AttentionImpl.CUDNN, AttentionImpl.PALLAS)
-    if flash and dropout_rate:
+    """Raise a UserError if a kernel lacks dropout, the dtype or the head width."""
+    if impl in (AttentionImpl.CUDNN, AttentionImpl.PALLAS) and dropout_rate:
         raise UserError(
             f"model.attention={impl} cannot drop weights; set model.attention_dropout_rate=0"
         )
@@ -41,11 +36,7 @@ def check_impl(impl: AttentionImpl, half: bool, head_dim: int, dropout_rate: flo
 
 
 def check_target(impl: AttentionImpl) -> None:
-    """Refuse to train with a kernel that what is traced for does not have.
-
-    Raises:
-        UserError: naming the hardware that has it.
-    """
+    """Raise a UserError if the hardware that is traced for lacks the kernel, before training."""
     if not _has(impl):
         target = hardware.target()
         needs = {AttentionImpl.CUDNN: "an NVIDIA GPU from Ampere on", AttentionImpl.PALLAS: "a TPU"}
@@ -63,10 +54,10 @@ def _has(impl: AttentionImpl) -> bool:
 
 
 def _choose(impl: AttentionImpl, q: jax.Array, dropout_rate: float) -> AttentionImpl:
-    """Return the kernel to use where there is no bias: `impl`, or what is best for the target.
+    """Return the kernel to use without a bias: `impl`, or the fastest one of the target.
 
-    Where the target does not have `impl`, it is XLA's: a model that was trained on a GPU predicts
-    on a laptop. `check_target` is for those who must not take another.
+    XLA replaces a kernel that the target lacks: a model that was trained on a GPU predicts on a
+    laptop. `check_target` is for callers that accept no replacement.
     """
     if impl is not AttentionImpl.AUTO:
         return impl if _has(impl) else AttentionImpl.XLA
@@ -100,15 +91,15 @@ def attend(
 ) -> Float[Array, "B h N d"]:
     """Attend with scale d**-0.5; logits and softmax in float32.
 
-    `dropout_key` drops attention weights (None: evaluation), which only XLA's form can; it also
-    is the one for a `bias`, which is added to the logits.
+    `dropout_key` drops attention weights (None: evaluation); `bias` is added to the logits. Only
+    XLA's form has either.
     """
     dropping = dropout_rate if dropout_key is not None else 0.0
     chosen = _choose(impl, q, dropping) if bias is None else AttentionImpl.XLA
     if chosen is AttentionImpl.CUDNN:
-        return cudnn.flash(q, k, v)
+        return flash.cudnn(q, k, v)
     if chosen is AttentionImpl.PALLAS:
-        return pallas.flash(q, k, v)
+        return flash.pallas(q, k, v)
     if dropout_key is None or dropout_rate == 0:
         return xla.attend(q * q.shape[-1] ** -0.5, k, v, bias)
     weights = attention_weights(q, k, bias).astype(v.dtype)

@@ -21,11 +21,11 @@ from vit_jax.sharding import BATCH_AXES, constrain
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockConfig:
-    """What all blocks of a stack have in common, under the names of the models' configs.
+    """The settings that all blocks of a stack share, under the names of the models' configs.
 
     Attributes:
-        dtype: what is computed in, a jnp dtype.
-        drop_path_rate: above 0, a block takes its own rate; the number itself has no effect.
+        dtype: of the computation, a jnp dtype.
+        drop_path_rate: above 0, blocks use the rate that they are called with, not this number.
         logit_factor: multiplies attention's logits besides d**-0.5: see vit_jax/mup.py.
     """
 
@@ -46,11 +46,10 @@ class BlockConfig:
 
     @classmethod
     def of(cls, model: ModelConfig, **changes: Any) -> "BlockConfig":
-        """Take what a model's config has of these fields; `changes` come before it."""
-        names = [field.name for field in dataclasses.fields(cls)]
-        own = {name: getattr(model, name) for name in names if hasattr(model, name)}
+        """Copy the fields that a model's config has; `changes` override them."""
+        names = [field.name for field in dataclasses.fields(cls) if hasattr(model, field.name)]
         derived = {"dtype": compute_dtype(model), "logit_factor": logit_factor(model)}
-        return cls(**{**own, **derived, **changes})
+        return cls(**{**{name: getattr(model, name) for name in names}, **derived, **changes})
 
 
 class Attention(nn.Module):
@@ -88,7 +87,7 @@ class Attention(nn.Module):
     def _attend(
         self, q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | None = None
     ) -> Float[Array, "B N D"]:
-        """Attend and project the heads' outputs, side by side."""
+        """Attend, and project the heads' concatenated outputs."""
         cfg, (batch, heads, tokens, head_dim) = self.cfg, q.shape
         dropping = self.train and cfg.attention_dropout_rate > 0
         out = attend(
@@ -107,9 +106,9 @@ class Attention(nn.Module):
 class PreNormBlock(nn.Module):
     """x += attn(norm(x)); x += mlp(norm(x)), each with its LayerScale and stochastic depth.
 
-    A subclass says in `_attention` which attention that is. The residual stream is flattened to
-    [B*N, D], what the matmuls take: XLA's CPU backend fuses through a reshape, and so would add up
-    the gradients of all later branches once more for every matmul that takes their sum.
+    A subclass defines the attention in `_attention`. The residual stream is flattened to [B*N, D],
+    the matmuls' operand: XLA's CPU backend fuses through a reshape, and would add up the gradients
+    of all later branches once more for every matmul that reads their sum.
     """
 
     cfg: BlockConfig

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions, each in the form that its device runs fastest, and what networks make of them.
+"""Convolutions and max-pool, each in the form that its device runs fastest.
 
 Weight standardisation: arXiv:1903.10520 section 3.
 """
@@ -37,16 +37,16 @@ def conv2d(
 ) -> Float[Array, "B P Q O"]:
     """Convolve with k // 2 zeros on every side; group i of O reads group i of I = groups * J.
 
-    XLA's CPU backend takes 2 to 4 times as long for the backward pass of a 1x1 convolution as for
-    that of a matmul, and 40 to 150 times as long for a grouped one's as for those of its groups.
-    Those are many and small: a few of them together, zeros between, take half the time.
+    XLA's CPU backend needs 2 to 4 times a matmul's time for the backward pass of a 1x1 convolution,
+    and for that of a grouped one 40 to 150 times the sum of its groups. Groups are many and small:
+    a few of them computed together, with zeros between them, halve the time.
 
     Args:
         x: maps.
-        kernel: of odd sides, used in the dtype of x.
+        kernel: of odd sides, cast to the dtype of x.
         stride: of rows and columns.
         groups: of channels.
-        pads: zeros before and after the rows and the columns, where they are not k // 2.
+        pads: other zeros before and after the rows and the columns.
     """
     kernel = jnp.asarray(kernel)
     if kernel.shape[:2] == (1, 1) and groups == 1 and pads is None:
@@ -58,17 +58,17 @@ def conv2d(
     if groups == 1:
         return _convolve(x, kernel, stride, pads, groups)
     if hardware.target().platform != "cpu":
-        return _convolve_parts(x, kernel, stride, pads, groups)
+        return _convolve_shards(x, kernel, stride, pads, groups)
     together = max(_DENSE // kernel.shape[2], 1)  # groups
     inputs, outputs = together * kernel.shape[2], together * (kernel.shape[3] // groups)
-    parts = zip(_every(x, inputs), _every(kernel, outputs), strict=True)
+    pairs = zip(_chunks(x, inputs), _chunks(kernel, outputs), strict=True)
     return jnp.concatenate(
-        [_convolve(a, _block_diagonal(b, a.shape[-1]), stride, pads, 1) for a, b in parts], axis=-1
+        [_convolve(a, _block_diagonal(b, a.shape[-1]), stride, pads, 1) for a, b in pairs], axis=-1
     )
 
 
-def _every(x: jax.Array, width: int) -> list[jax.Array]:
-    """Cut into parts of so many channels; the last may be narrower."""
+def _chunks(x: jax.Array, width: int) -> list[jax.Array]:
+    """Split the channels into chunks of `width`; the last may be narrower."""
     return jnp.split(x, list(range(width, x.shape[-1], width)), axis=-1)
 
 
@@ -81,25 +81,21 @@ def _block_diagonal(kernel: Float[Array, "k k J O"], inputs: int) -> Float[Array
     return (blocks * diagonal).reshape(*sides, inputs, outputs)
 
 
-def _convolve_parts(
+def _convolve_shards(
     x: jax.Array, kernel: jax.Array, stride: int, pads: Pads, groups: int
 ) -> jax.Array:
-    """Convolve groups, every device its own part of the batch.
+    """Convolve groups, every device its own shard of the batch.
 
-    XLA's partitioner knows no way to split a grouped convolution: left to it, each device gathers
-    the images of all the others and convolves the whole batch.
+    XLA's partitioner cannot split a grouped convolution: each device would gather the images of all
+    the others and convolve the whole batch.
     """
     convolve = functools.partial(_convolve, stride=stride, pads=pads, groups=groups)
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or x.shape[0] % math.prod(mesh.shape[axis] for axis in BATCH_AXES):
         return convolve(x, kernel)
-    parts = PartitionSpec(BATCH_AXES)
-    split = jax.shard_map(
-        convolve,
-        in_specs=(parts, PartitionSpec()),
-        out_specs=parts,
-        axis_names=set(BATCH_AXES),
-    )
+    rows, axes = PartitionSpec(BATCH_AXES), set(BATCH_AXES)
+    specs = (rows, PartitionSpec())
+    split = jax.shard_map(convolve, in_specs=specs, out_specs=rows, axis_names=axes)
     return split(x, kernel)
 
 
@@ -125,11 +121,11 @@ def kaiming_normal(groups: int = 1) -> Initializer:
 
 
 class Padding(enum.StrEnum):
-    """How convolutions and the stem's max-pool see the border: a fact of the weights."""
+    """How convolutions and the stem's max-pool pad the border: a property of the weights."""
 
-    SAME = "same"  # TensorFlow's: stride 2 on an even side pads one more after than before
+    SAME = "same"  # TensorFlow's: stride 2 on an even side pads one more after it than before
     SYMMETRIC = "symmetric"  # PyTorch's: as much before as after
-    FIXED = "fixed"  # BiT's: as symmetric, but the max-pool sees zeros there instead of nothing
+    FIXED = "fixed"  # BiT's: as symmetric, but the max-pool sees zeros there, not -inf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,16 +147,14 @@ class WeightStd:
         flat = flat - flat.mean(axis=0, keepdims=True)
         variance = jnp.square(flat).mean(axis=0, keepdims=True)
         if self.outside:
-            flat = flat / (jnp.sqrt(variance) + self.eps)
-        else:
-            flat = flat * jax.lax.rsqrt(variance + self.eps)
-        return flat.reshape(kernel.shape)
+            return (flat / (jnp.sqrt(variance) + self.eps)).reshape(kernel.shape)
+        return (flat * jax.lax.rsqrt(variance + self.eps)).reshape(kernel.shape)
 
 
 class Conv(nn.Module):
     """Convolution without bias; kernel [k, k, in / groups, out] in float32, computed in `dtype`.
 
-    `weight_std` standardises the kernel in float32; None leaves it as it is.
+    `weight_std` standardises the kernel in float32; None does not.
     """
 
     features: int
@@ -188,10 +182,9 @@ class Conv(nn.Module):
 def max_pool(x: Float[Array, "B H W C"], padding: Padding) -> Float[Array, "B P Q C"]:
     """Take the maximum of 3x3 at every second position."""
     if padding is Padding.FIXED:
-        x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    pads = ((0, 0), (0, 0)) if padding is Padding.FIXED else ((1, 1), (1, 1))
-    if padding is Padding.SAME:
-        pads = _same_pads(x, 3, 2)
+        x, pads = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0))), ((0, 0), (0, 0))
+    else:
+        pads = _same_pads(x, 3, 2) if padding is Padding.SAME else ((1, 1), (1, 1))
     pool = window_max if hardware.target().platform == "cpu" else reduce_max
     return pool(x, 3, 2, pads)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dropout of single numbers, and stochastic depth: of a residual branch, per example."""
+"""Dropout of single numbers, and stochastic depth, which drops a residual branch per example."""
 
 import enum
 
@@ -24,10 +24,10 @@ class Dropout(nn.Module):
 
 
 def dropout(x: Float[Array, "*lead D"], rate: float, key: jax.Array) -> Float[Array, "*lead D"]:
-    """Zero a share `rate` < 1, to 1/65536, and scale up the others so that the mean stays.
+    """Zero a share `rate` < 1 (in steps of 1/65536) and scale up the others to keep the mean.
 
     It draws 16 random bits a number, half the work and the memory of `jax.random.bernoulli`'s 32:
-    XLA holds the bits from the forward pass to the backward pass, not the mask.
+    XLA holds the bits, not the mask, from the forward pass to the backward pass.
     """
     *lead, width = x.shape
     words = jax.random.bits(key, (*lead, -(-width // 2)), "uint32")
@@ -37,7 +37,7 @@ def dropout(x: Float[Array, "*lead D"], rate: float, key: jax.Array) -> Float[Ar
 
 
 class DropPathRule(enum.StrEnum):
-    """How the rate of stochastic depth (arXiv:1603.09382) runs over the depth."""
+    """How the rate of stochastic depth (arXiv:1603.09382) changes over the depth."""
 
     LINEAR = "linear"  # 0 in the first block, the full rate in the last
     CONSTANT = "constant"  # the full rate in every block (CaiT, official DeiT III)

@@ -35,7 +35,7 @@ class Rules:
 
 
 def _fused_xavier(count: int) -> Initializer:
-    """Xavier uniform of each of `count` equal projections whose kernels share one matrix."""
+    """Return Xavier uniform for each of `count` equal projections that share one matrix."""
 
     def init(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
         limit = math.sqrt(6 / (shape[0] + shape[1] // count))
@@ -86,4 +86,4 @@ RULES: dict[Init, Rules] = {
         token=nn.initializers.normal(1e-6),
     ),
 }
-POS_EMBED = _normal02  # all of them
+POS_EMBED = _normal02  # of all three codes

@@ -16,7 +16,7 @@ from vit_jax.models.layers.init import RULES, Init
 
 
 class Gelu(enum.StrEnum):
-    """Which GELU: a fact of the weights, not a choice of speed."""
+    """Which GELU: a property of the weights, not a choice of speed."""
 
     TANH = "tanh"  # the approximation that `nn.gelu` defaults to: Google's models
     ERF = "erf"  # exact: PyTorch's models
@@ -24,10 +24,9 @@ class Gelu(enum.StrEnum):
 
 
 def gelu(x: jax.Array, form: Gelu) -> jax.Array:
-    """Apply the GELU in the given form.
+    """Apply a GELU; the explicit gradients of tanh and erf keep x alone.
 
-    The gradients of the first two are written out and keep x alone: XLA's CPU backend takes 1.4
-    (tanh) and 2 times (erf) as long for what autodiff keeps and computes.
+    XLA's CPU backend needs 1.4 (tanh) and 2 times (erf) as long for autodiff's.
     """
     if form is Gelu.QUICK:
         return x * jax.nn.sigmoid(1.702 * x)
@@ -68,8 +67,8 @@ def _gelu_erf_backward(x: jax.Array, dy: jax.Array) -> tuple[jax.Array]:
 
 
 def _normal_cdf(x: jax.Array) -> jax.Array:
-    # By erf, as PyTorch has it: jax.nn.gelu's erfc takes twice as long on CPU for digits of values
-    # that are below 1e-7.
+    # By erf, as PyTorch: jax.nn.gelu's erfc takes twice as long on CPU for digits of values below
+    # 1e-7.
     return 0.5 * (1 + jax.lax.erf(x * math.sqrt(0.5)))
 
 
@@ -89,7 +88,7 @@ class Mlp(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*lead D"]) -> Float[Array, "*lead D"]:
         rules, dim, shape = RULES[self.init_rules], x.shape[-1], x.shape
-        x = x.reshape(-1, dim)  # and so throughout: see PreNormBlock
+        x = x.reshape(-1, dim)  # flat throughout: see PreNormBlock
         x = Dense(self.hidden_dim, self.dtype, rules.linear, rules.mlp_bias, name="fc1")(x)
         x = gelu(x, self.gelu)
         x = Dropout(self.dropout_rate, deterministic=not self.train)(x)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalisation: of a token (LayerNorm), of a map by groups (arXiv:1803.08494) or over the batch.
+"""Normalisation: LayerNorm, GroupNorm (arXiv:1803.08494), BatchNorm, LayerScale.
 
-Statistics are float32, in two passes.
+Statistics are float32, in two passes: Flax's default E[x^2]-E[x]^2 loses digits where the variance
+is small against the mean.
 """
 
 import functools
@@ -24,11 +25,7 @@ def layer_norm(epsilon: float, dtype: Any, name: str) -> "LayerNorm":
 
 
 class LayerNorm(nn.Module):
-    """Normalise the last axis; parameters `scale` and `bias` [D] in float32, as `nn.LayerNorm`'s.
-
-    The variance is computed in two passes: Flax's default E[x^2]-E[x]^2 loses digits where it is
-    small against the mean.
-    """
+    """Normalise the last axis; parameters `scale` and `bias` [D] in float32, as `nn.LayerNorm`."""
 
     epsilon: float
     dtype: Any
@@ -37,7 +34,7 @@ class LayerNorm(nn.Module):
     def __call__(self, x: Float[Array, "*lead D"]) -> Float[Array, "*lead D"]:
         scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), jnp.float32)
         bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],), jnp.float32)
-        flat = x.reshape(-1, x.shape[-1])  # what the backward pass sums over is one axis
+        flat = x.reshape(-1, x.shape[-1])  # the backward pass sums over a single axis
         y = normalize(flat, jnp.asarray(scale), jnp.asarray(bias), self.epsilon)
         return jnp.asarray(y, self.dtype).reshape(x.shape)
 
@@ -48,8 +45,7 @@ def normalize(
 ) -> Float[Array, "T D"]:
     """Return (x - mean) / sqrt(var + epsilon) * scale + bias over D, in float32.
 
-    Its gradient is written out: XLA's CPU backend takes 2.3 times as long for what autodiff of the
-    formula makes of it.
+    The gradient is explicit: XLA's CPU backend needs 2.3 times as long for autodiff's.
     """
     return _layer_forward(x, scale, bias, epsilon)[0]
 
@@ -67,9 +63,9 @@ def _layer_forward(
 def _layer_backward(
     epsilon: float, kept: tuple[jax.Array, ...], dy: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the gradients: of x, rstd (g - mean(g) - unit mean(g unit)) where g = dy scale.
+    """Return the gradients; that of x is rstd (g - mean(g) - unit mean(g unit)) with g = dy scale.
 
-    The means are written as products with `scale`, which need no array of g.
+    The means are products with `scale`, which need no array of g.
     """
     del epsilon
     x, mean, rstd, scale = kept
@@ -104,10 +100,9 @@ class LayerScale(nn.Module):
 class GroupNorm(nn.Module):
     """Normalise each of `num_groups` groups of channels over space; scale and bias every channel.
 
-    `num_groups` divides the channels. The backward pass saves the input and two numbers a channel,
-    and reads them twice; what differentiation makes of the two passes over the variance saves two
-    arrays of the input's size in float32 and takes 1.3 (by channel) to 1.5 (by group) times as long
-    on a CPU.
+    `num_groups` divides the channels. The backward pass keeps the input and two numbers a channel;
+    autodiff keeps two float32 arrays of the input's size and takes 1.3 (by channel) to 1.5 (by
+    group) times as long on a CPU.
     """
 
     num_groups: int
@@ -136,9 +131,8 @@ def _group(
 ) -> tuple[Float[Array, "S N C"], Float[Array, "S C"], Float[Array, "S C"]]:
     """Give every `group_width` channels of a sample mean 0 and variance 1; scale and shift them.
 
-    Returns:
-        The result in `dtype`, and the float32 mean and biased variance of each channel's group,
-        through which there is no gradient.
+    Return the result in `dtype`, and the float32 mean and biased variance of each channel's group,
+    which pass no gradient.
     """
     scale, bias = jnp.asarray(scale), jnp.asarray(bias)
     wide = x.astype(jnp.float32)
@@ -152,15 +146,8 @@ def _group(
 normalize_groups = jax.custom_vjp(_group, nondiff_argnums=(3, 4, 5))
 
 
-def _group_forward(
-    x: jax.Array,
-    scale: jax.Array,
-    bias: jax.Array,
-    group_width: int,
-    epsilon: float,
-    dtype: Any,
-) -> tuple[Any, tuple[jax.Array, ...]]:
-    y, mean, variance = _group(x, scale, bias, group_width, epsilon, dtype)
+def _group_forward(x: jax.Array, scale: jax.Array, *rest: Any) -> tuple[Any, tuple[jax.Array, ...]]:
+    y, mean, variance = _group(x, scale, *rest)
     return (y, mean, variance), (x, jnp.asarray(scale), mean, variance)
 
 
@@ -170,9 +157,9 @@ def _group_backward(
     x, scale, mean, variance = saved
     inverse = jax.lax.rsqrt(variance + epsilon)
     dy = gradients[0].astype(jnp.float32)
-    # XLA's CPU backend would compute `unit` from `x` alone before `dy` is there, often in the
-    # forward pass, and hold one per layer: a tenth of a ResNet's step. It drops optimization
-    # barriers before it orders operations; the sum with 0 * dy stays, since 0 * NaN is not 0.
+    # XLA's CPU backend would compute `unit` from `x` alone before it has `dy`, often in the forward
+    # pass, and hold one per layer: a tenth of a ResNet's step. It drops optimization barriers
+    # before it orders operations; the sum with 0 * dy stays, since 0 * NaN is not 0.
     unit = (x.astype(jnp.float32) + 0 * dy - mean[:, None]) * inverse[:, None]
     of_bias, of_scale = dy.sum(axis=1), (dy * unit).sum(axis=1)
     # A gradient that only moves the mean or the deviation of a group changes nothing.
@@ -186,7 +173,7 @@ normalize_groups.defvjp(_group_forward, _group_backward)
 
 
 def _over_groups(channels: Float[Array, "S C"], width: int) -> Float[Array, "S C"]:
-    """Give every channel its group's mean."""
+    """Replace every channel by its group's mean."""
     if width == 1:
         return channels
     means = channels.reshape(channels.shape[0], -1, width).mean(axis=-1)
@@ -201,12 +188,11 @@ class BatchNorm(nn.Module):
     """Normalise each channel over batch and space; scale and bias it (arXiv:1502.03167).
 
     The running mean and variance are the collection `batch_stats`; `apply(..., train=True,
-    mutable=["batch_stats"])` returns their new values.
-
-    In training by the batch's own mean and biased variance, float32 in two passes; in evaluation by
-    the running ones, whose variance is the unbiased, as in PyTorch (Flax stores the biased). Under
-    `jit` over a mesh the means are of the global batch ("SyncBatchNorm"), so the statistics do not
-    depend on the layout; micro-batches of gradient accumulation have statistics of their own.
+    mutable=["batch_stats"])` returns their new values. Training uses the batch's own mean and
+    biased variance, evaluation the running ones, whose variance is unbiased, as in PyTorch (Flax
+    stores the biased). Under `jit` over a mesh the means are of the global batch ("SyncBatchNorm"),
+    so the statistics do not depend on the layout; each micro-batch of gradient accumulation has its
+    own.
     """
 
     epsilon: float

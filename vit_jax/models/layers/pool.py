@@ -37,7 +37,7 @@ class MapPool(nn.Module):
     def __call__(
         self, tokens: Float[Array, "B N D"], sizes: Float[Array, "B N"] | None = None
     ) -> Float[Array, "B D"]:
-        """Pool tokens, each of which stands for one patch or as many as its size says."""
+        """Pool tokens; `sizes` counts the patches that each stands for (None: one)."""
         cfg, (batch, _, dim) = self.cfg, tokens.shape
         rules, heads, dtype = RULES[cfg.init], cfg.num_heads, cfg.dtype
         latent_init = nn.initializers.xavier_uniform() if cfg.init is Init.JAX else rules.linear

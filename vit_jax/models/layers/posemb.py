@@ -13,13 +13,12 @@ class PosEmbed(enum.StrEnum):
     """Where position information comes from."""
 
     LEARNED = "learned"
-    SINCOS2D = "sincos2d"  # fixed, patches only: big_vision's
-    SINCOS2D_MAE = "sincos2d_mae"  # likewise: MAE's (arXiv:2111.06377)
+    SINCOS2D = "sincos2d"  # fixed, patches only, from big_vision
+    SINCOS2D_MAE = "sincos2d_mae"  # fixed, patches only, from MAE (arXiv:2111.06377)
     NONE = "none"
 
 
 FIXED = frozenset({PosEmbed.SINCOS2D, PosEmbed.SINCOS2D_MAE})
-_TEMPERATURE = 10_000.0
 
 
 def sincos2d(
@@ -31,11 +30,11 @@ def sincos2d(
     row of a patch. With q channels in a quarter the frequencies w_i, i = 0 to q - 1, are
 
         SINCOS2D      10000 ** (-i / (q - 1)), from 1 to 1/10000: big_vision's
-        SINCOS2D_MAE  10000 ** (-i / q): MAE's, and, with x and y changed about, MoCo v3's
+        SINCOS2D_MAE  10000 ** (-i / q): MAE's, and, with x and y exchanged, MoCo v3's
     """
     quarter = dim // 4
     intervals = quarter if kind == PosEmbed.SINCOS2D_MAE else max(quarter - 1, 1)
-    omega = _TEMPERATURE ** -(np.arange(quarter) / intervals)
+    omega = 10_000.0 ** -(np.arange(quarter) / intervals)
     y, x = np.mgrid[:rows, :columns].reshape(2, -1, 1) * omega
     return np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1).astype(np.float32)
 
@@ -46,7 +45,7 @@ def resample(
     old: tuple[int, int],
     new: tuple[int, int],
 ) -> Float[Array | np.ndarray, "1 M D"]:
-    """Resample a learned table from one grid (rows, columns) to another; its prefix stays.
+    """Resample a learned table from one grid (rows, columns) to another, except its prefix.
 
     The `cubic` of jax.image equals timm's resampling: a = -0.5, antialiased, borders renormalised.
     """

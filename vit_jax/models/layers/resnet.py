@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bottleneck ResNets: the blocks of ResNet and RegNet, and what BiT's and the hybrids' are made of.
+"""Bottleneck ResNets: the blocks of ResNet and RegNet, and the layers of BiT and the hybrids.
 
 arXiv:1512.03385 section 4.1, but the stride is on the 3x3 convolution; arXiv:2003.13678 section 3.
 """
@@ -23,7 +23,7 @@ from vit_jax.models.layers.norm import BatchNorm, GroupNorm
 from vit_jax.models.layers.stack import remat
 from vit_jax.sharding import BATCH_AXES, constrain
 
-# The scale of a standardised weight says nothing of what it computes, but how fast it turns.
+# The scale of a standardised weight does not affect its output, only how fast updates rotate it.
 CONV_INIT: dict[Init, Initializer] = {
     Init.JAX: nn.initializers.lecun_normal(),
     Init.TIMM: kaiming_normal(),
@@ -40,24 +40,16 @@ class Norm(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Layers:
-    """Makes the convolutions and norms of one network, which are all alike.
-
-    Attributes:
-        padding, weight_std, kernel_init: of the convolutions.
-        norm_kind, norm_eps: which norm.
-        num_groups: of a GroupNorm.
-        dtype: what all of them compute in; statistics are float32.
-        train: a BatchNorm takes its statistics from the batch and updates the running ones.
-    """
+    """Creates the convolutions and norms of one network, which share these settings."""
 
     padding: Padding
     weight_std: WeightStd | None
     kernel_init: Initializer
     norm_kind: Norm
     norm_eps: float
-    num_groups: int
-    dtype: Any
-    train: bool
+    num_groups: int  # of a GroupNorm
+    dtype: Any  # of the computation; statistics are float32
+    train: bool  # a BatchNorm normalises by the batch and updates the running statistics
 
     def conv(self, features: int, kernel_size: int, stride: int, name: str) -> Conv:
         """Create a square convolution."""
@@ -73,7 +65,7 @@ class Layers:
         )
 
     def norm(self, name: str, scale_init: Initializer = nn.initializers.ones) -> nn.Module:
-        """Create a norm, which computes the variance in two passes."""
+        """Create a norm of `norm_kind`."""
         if self.norm_kind is Norm.BATCH:
             return BatchNorm(self.norm_eps, self.dtype, self.train, scale_init, name=name)
         return GroupNorm(self.num_groups, self.norm_eps, self.dtype, scale_init, name=name)
@@ -94,12 +86,9 @@ class Projection(nn.Module):
 
 
 class LayersStage(nn.Module):
-    """Blocks of one width; the first has the stride and the projection.
+    """Blocks of one width; the first has the stride and the projection."""
 
-    `block` has the fields width, stride, is_first and layers.
-    """
-
-    block: type[nn.Module]
+    block: type[nn.Module]  # with the fields width, stride, is_first and layers
     depth: int
     width: int
     stride: int
@@ -114,7 +103,7 @@ class LayersStage(nn.Module):
 
 
 class Stem(nn.Module):
-    """A 7x7 convolution and a max-pool, both of stride 2; with norm and ReLU between, or none."""
+    """A 7x7 convolution and a max-pool, both of stride 2; optionally norm and ReLU between them."""
 
     width: int
     layers: Layers
@@ -138,16 +127,10 @@ def make_map(
     *,
     stem_norm: bool,
 ) -> Float[Array, "B P Q F"]:
-    """Apply "stem", "stage0", "stage1" ... of the module that calls this.
+    """Apply "stem", "stage0", "stage1" ... of the calling module to a normalised image.
 
-    Args:
-        layers: makes them.
-        block: as in `LayersStage`.
-        policy: what each block keeps for its backward pass.
-        image: normalised.
-        depths, widths: of the stages, of which all but the first halve the map.
-        stem_width: channels of the stem.
-        stem_norm: the stem has a norm and a ReLU.
+    All stages but the first halve the map. `policy` is what each block keeps for its backward pass;
+    with `stem_norm` the stem has a norm and a ReLU.
     """
     x = constrain(Stem(stem_width, layers, stem_norm, name="stem")(image), BATCH_AXES)
     block = remat(block, policy)
@@ -174,20 +157,13 @@ def ungrouped(stem: int, stages: Sequence[int], num_groups: int) -> list[int]:
 
 
 class StageShape(NamedTuple):
-    """Blocks of one shape.
-
-    Attributes:
-        depth: how many.
-        width, inner_width: channels of a block's output and between its three convolutions.
-        stride: of the first block.
-        groups: of the 3x3 convolutions.
-    """
+    """The shape of a stage's blocks."""
 
     depth: int
-    width: int
-    inner_width: int
-    stride: int
-    groups: int = 1
+    width: int  # channels of a block's output
+    inner_width: int  # channels between its three convolutions
+    stride: int  # of the first block
+    groups: int = 1  # of the 3x3 convolutions
 
 
 class ConvNorm(nn.Module):
@@ -219,7 +195,7 @@ class SqueezeExcite(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
-        kernel = kaiming_normal()  # 1x1 convolutions to their authors
+        kernel = kaiming_normal()  # the authors write 1x1 convolutions
         y = x.mean(axis=(1, 2), dtype=jnp.float32)
         y = nn.relu(Dense(self.squeeze_dim, self.dtype, kernel, name="fc1")(y))
         y = nn.sigmoid(Dense(x.shape[-1], self.dtype, kernel, name="fc2")(y))
@@ -272,7 +248,7 @@ class Stage(nn.Module):
 def apply_stages(
     cfg: Any, shapes: Sequence[StageShape], x: Float[Array, "B H W C"], train: bool
 ) -> Float[Array, "B P Q F"]:
-    """Apply "stage0", "stage1" ... of the module that calls this, each block with its rate."""
+    """Apply "stage0", "stage1" ... of the calling module, each block with its rate."""
     depth = sum(shape.depth for shape in shapes)
     rates = drop_path_rates(cfg.drop_path_rate, depth, DropPathRule.LINEAR).tolist()
     for i, shape in enumerate(shapes):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A homogeneous stack of blocks: parameters with one leading depth axis, looped or unrolled.
+"""A homogeneous stack of blocks, looped or unrolled; its parameters have one leading depth axis.
 
 One layout for checkpoints, import and sharding; `scan_unroll` trades compile time for step speed.
 """
@@ -12,7 +12,7 @@ from flax import linen as nn
 from vit_jax.models.base import CAPTURED, ModelConfig, Remat
 from vit_jax.sharding import splits_parameters
 
-# DOTS keeps what weights multiply (no batch dimension: not attention's own products).
+# DOTS keeps the products with weights, which have no batch dimension, unlike attention's own.
 _POLICIES = {
     Remat.DOTS: jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     Remat.FULL: jax.checkpoint_policies.nothing_saveable,
@@ -20,11 +20,11 @@ _POLICIES = {
 
 
 def remat(block: type[nn.Module], policy: Remat, *, prevent_cse: bool = True) -> type[nn.Module]:
-    """Return the block keeping for its backward pass what `policy` says.
+    """Return the block that keeps only what `policy` names for its backward pass.
 
-    `prevent_cse` keeps XLA from undoing it; inside a rolled scan the loop does so by itself. Blocks
-    that are laid out and keep everything keep their shards of the weights alone: XLA would hold
-    the gathered weights of all of them until the backward pass instead of gathering them again.
+    `prevent_cse` keeps XLA from merging recomputed values with the first ones; a rolled scan does
+    so by itself. Unrolled blocks that keep everything keep only their shards of the weights: XLA
+    would hold the gathered weights of all blocks until the backward pass.
     """
     if policy is Remat.NONE:
         if not (prevent_cse and splits_parameters()):
@@ -38,11 +38,10 @@ def stack(
 ) -> nn.Module:
     """Create `depth` blocks as one module.
 
-    A block is called with (x, per-layer input) and returns (x, None); the stack with (x, inputs
-    stacked over depth). `model.scan_unroll` blocks are laid out per loop iteration; 0 lays out all,
-    or with remat a loop's one: laid out, XLA computes the weights' gradients of all blocks together
-    at the end, and what they are made of is held until then (a plan of 1.3 times the loop's
-    memory).
+    A block maps (x, per-layer input) to (x, None); the stack takes (x, inputs stacked over depth).
+    Each loop iteration runs `model.scan_unroll` blocks; 0 unrolls all, or one with remat: unrolled,
+    XLA computes the weights' gradients of all blocks together at the end and holds their operands
+    until then (1.3 times the loop's memory).
     """
     unroll = model.scan_unroll or (depth if model.remat is Remat.NONE else 1)
     scanned = nn.scan(

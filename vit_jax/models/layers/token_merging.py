@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Token merging (ToMe, arXiv:2210.09461 section 3): which tokens are alike, means, blocks.
 
-Tokens after a prefix that stays as it is (class, distillation and register tokens) fall in turns
-into two sets. Every token of A finds its most similar one of B; the r most similar pairs become
-their means, weighted by how many patches each token stands for: its size.
-
-The blocks have the parameters of the plain stack. Since every block sees fewer tokens than the one
-before, they cannot be scanned: a loop applies each layer's slice.
+A prefix (class, distillation and register tokens) never merges; the other tokens alternate between
+two sets. Every token of A finds its most similar one of B; the r most similar pairs become their
+means, weighted by size, the number of patches that a token stands for. The blocks have the plain
+stack's parameters; each sees fewer tokens than the one before, so a loop applies each layer's slice
+instead of a scan.
 """
 
 from collections.abc import Mapping
@@ -30,28 +29,17 @@ _EXACT = jax.lax.Precision.HIGHEST  # a GPU would round means and near ties to 1
 
 
 class Matching(NamedTuple):
-    """Places within A and B.
+    """Indices within A and B, the most similar pairs first."""
 
-    Attributes:
-        source: of the tokens of A that merge, the most similar pair first.
-        target: where in B each of them goes.
-        kept: of the other tokens of A, the most similar to their nearest first.
-    """
-
-    source: Int[Array, "B r"]
-    target: Int[Array, "B r"]
-    kept: Int[Array, "B K"]
+    source: Int[Array, "B r"]  # of the tokens of A that merge
+    target: Int[Array, "B r"]  # of the token of B that each merges into
+    kept: Int[Array, "B K"]  # of the other tokens of A
 
 
 def match(a: Float[Array, "B M d"], b: Float[Array, "B N d"], r: int) -> Matching:
-    """Find the r most similar pairs, by the cosine, of a token of A and its nearest one of B.
+    """Match r <= M tokens of A with their nearest of B, by the cosine of their keys `a` and `b`.
 
-    Several tokens of A may go to one of B. Among equals the first counts.
-
-    Args:
-        a: what each token of A is compared by.
-        b: likewise of B.
-        r: at most M.
+    Several tokens of A may match one of B. The first of equals wins.
     """
     similarity = jnp.matmul(_unit(a), _unit(b).swapaxes(-1, -2), precision=_EXACT)
     order = jnp.argsort(similarity.max(axis=-1), axis=-1, descending=True)
@@ -72,34 +60,31 @@ def merge(
     r: int,
     num_prefix: int,
 ) -> tuple[Float[Array, "B M D"], Float[Array, "B M"] | None]:
-    """Merge r pairs, or half of the tokens after the prefix where r is more than that.
+    """Merge r pairs, at most half of the tokens after the prefix; return tokens and sizes.
 
     The result is in the order of the authors' code, on which the next block's sets depend: prefix,
-    what is left of A, B. What is left of A keeps its order where there is a prefix; without one the
-    most similar come first.
+    the rest of A, B. The rest of A keeps its order after a prefix; without one its most similar
+    tokens come first. With nothing to merge, the arguments return unchanged.
 
     Args:
         x: tokens.
         sizes: of each token; None stands for ones.
-        keys: what tokens are compared by.
+        keys: by which tokens are compared.
         r: pairs to merge.
-        num_prefix: tokens at the start that merge with nothing.
-
-    Returns:
-        The tokens and their sizes; what came in where there is nothing to merge.
+        num_prefix: tokens at the start that never merge.
     """
     r = min(r, (x.shape[1] - num_prefix) // 2)
     if r < 1:
         return x, sizes
     if sizes is None:
         sizes = jnp.ones(x.shape[:2], jnp.float32)
-    # Every other token of all, the prefix counted: the first of the sequence would be in A.
+    # Alternate over the whole sequence, the prefix included: its first token would be in A.
     in_a = slice(num_prefix + num_prefix % 2, None, 2)
     in_b = slice(num_prefix + 1 - num_prefix % 2, None, 2)
     source, target, kept = match(keys[:, in_a], keys[:, in_b], r)
     kept = jnp.sort(kept, axis=-1) if num_prefix else kept
     size_a, size_b = sizes[:, in_a], sizes[:, in_b]
-    # A product with one-hot rows: adding by index is no faster, and in no fixed order on a GPU.
+    # A product with one-hot rows: a scatter is no faster, and adds in no fixed order on a GPU.
     moved = jax.nn.one_hot(target, size_b.shape[1], axis=1) * _take(size_a, source)[:, None]
     size_b = size_b + moved.sum(axis=-1)
     total = x[:, in_b].astype(jnp.float32) * sizes[:, in_b][..., None]
@@ -111,13 +96,12 @@ def merge(
     return x, sizes
 
 
-def _take(x: jax.Array, places: Int[Array, "B K"]) -> jax.Array:
-    places = places.reshape(*places.shape, *[1] * (x.ndim - 2))
-    return jnp.take_along_axis(x, places, axis=1)
+def _take(x: jax.Array, index: Int[Array, "B K"]) -> jax.Array:
+    return jnp.take_along_axis(x, index.reshape(*index.shape, *[1] * (x.ndim - 2)), axis=1)
 
 
 def log_sizes(sizes: Float[Array, "B N"] | None) -> Float[Array, "B 1 1 N"] | None:
-    """Return what is added to attention's logits, so that a token counts as its patches would."""
+    """Return the bias of attention's logits by which a token counts as its patches would."""
     return None if sizes is None else jnp.log(sizes)[:, None, None]
 
 
@@ -130,11 +114,7 @@ def mean(x: Float[Array, "B N D"], sizes: Float[Array, "B N"] | None) -> Float[A
 
 
 def check_merging(r: int, num_patches: int, impl: AttentionImpl) -> None:
-    """Refuse a number that the first block could not merge, and a kernel that cannot weigh.
-
-    Raises:
-        UserError: naming the fields and what they may be.
-    """
+    """Raise a UserError for a number that the first block cannot merge or a kernel without bias."""
     if not 0 <= r <= num_patches // 2:
         raise UserError(
             f"model.token_merging={r} must be 0 (off) to {num_patches // 2}, half of the "
@@ -148,19 +128,19 @@ def check_merging(r: int, num_patches: int, impl: AttentionImpl) -> None:
 
 
 class MergingAttention(Attention):
-    """Self-attention in which a token counts as the patches it stands for do (equation 1)."""
+    """Self-attention in which a token counts as its patches would (equation 1)."""
 
     @nn.compact
     def __call__(
         self, x: Float[Array, "B N D"], sizes: Float[Array, "B N"] | None
     ) -> tuple[Float[Array, "B N D"], Float[Array, "B N d"]]:
-        """Return what `Attention` does, and the keys' mean over the heads."""
+        """Return the output of `Attention`, and the keys' mean over the heads."""
         q, k, v = self._heads(x)
         return self._attend(q, k, v, log_sizes(sizes)), k.mean(axis=1)
 
 
 class MergingBlock(Block):
-    """The ViT's block, which merges `merged` pairs of tokens after its attention."""
+    """The ViT's block that merges `merged` pairs of tokens after its attention."""
 
     merged: int
     num_prefix: int
@@ -189,20 +169,17 @@ def merging_stack(
     policy: Remat,
     fields: Mapping[str, Any],
 ) -> tuple[Float[Array, "B M D"], Float[Array, "B M"] | None]:
-    """Apply the blocks of a bound model, whose stacked parameters are called "blocks".
+    """Apply the stacked parameters "blocks" of a bound model; return the last tokens and sizes.
 
     Args:
         model: has the parameters and the dropout key.
         x: tokens.
-        rates: stochastic depth's, of each block.
+        rates: of stochastic depth, for each block.
         policy: what the backward pass keeps.
         fields: of every `MergingBlock`.
 
-    Returns:
-        The tokens that are left and how many patches each stands for (None: one each).
-
     Raises:
-        UserError: the caller wants to see attention weights, which differ in size by layer.
+        UserError: attention weights are captured; they differ in size by layer.
     """
     if model.is_mutable_collection(CAPTURED):
         raise UserError(

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Float32 parameters used in a narrower dtype, with gradients summed in float32 where asked for.
+"""Float32 parameters used in a narrower dtype, with gradients summed in float32 on request.
 
-The partitioner adds up partial sums over devices in the dtype that the gradient's own matmul or sum
-puts out. Autodiff's is the one computed in, so bfloat16 would be that of sums over a whole pod.
-Here the forward pass is as ever, weights gathered in its dtype included; the gradient's operands
-too, but its sum is float32 from the first product on. Only derivatives are written out, and not a
+The partitioner adds partial sums over devices in the output dtype of the gradient's own matmul or
+sum. Autodiff's is the compute dtype: sums over a whole pod would be bfloat16. Here the forward pass
+(weights gathered in the compute dtype) and the gradient's operands are unchanged, but the
+gradient's sum is float32 from the first product on. Only derivatives are explicit, not by a
 `custom_vjp`: rematerialisation policies must see the forward matmul.
 """
 
@@ -29,15 +29,15 @@ def matmul(x: Float[Array, "T I"], kernel: Float[Array, "I O"]) -> Float[Array, 
 
 
 def to_heads(x: Float[Array, "B N I"], kernel: Float[Array, "I h d"]) -> Float[Array, "B h N d"]:
-    """Multiply by a float32 kernel in the dtype of x, each head's product by itself."""
+    """Multiply by a float32 kernel in the dtype of x, one product for each head."""
     subscripts = "bni,ihd->bhnd"
     return (_contract if reduction.is_wider(x.dtype) else _product)(subscripts, x, kernel)
 
 
 def spread(p: Float[Array, "..."], shape: Sequence[Any], dtype: Any) -> Any:
-    """Bring a float32 parameter to `dtype`, and to what broadcasting makes `shape` of.
+    """Cast a float32 parameter to `dtype`, in a form that broadcasts to `shape`.
 
-    A size may be a symbol: an export's batch.
+    A size may be symbolic, such as an export's batch.
     """
     lead = len(shape) - p.ndim
     if not reduction.is_wider(dtype):
@@ -62,7 +62,7 @@ def _tangent(
 ) -> tuple[jax.Array, jax.Array]:
     (x, kernel), (dx, dkernel) = primals, tangents
     narrow = kernel.astype(x.dtype)  # once, and so gathered once for both products
-    # And not `_contract`, which would hide it from rematerialisation policies.
+    # Not `_contract`, which would hide the product from rematerialisation policies.
     y = jnp.einsum(subscripts, x, narrow)
     if isinstance(dkernel, SymbolicZero):
         return y, jnp.einsum(subscripts, dx, narrow)
@@ -79,9 +79,5 @@ _contract.defjvp(_tangent, symbolic_zeros=True)
 def _kernel_gradient(subscripts: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
     """Return (x, dy) -> the kernel's gradient, summed in float32."""
     of_x, of_kernel, of_y = re.split(",|->", subscripts)
-
-    def gradient(x: jax.Array, dy: jax.Array) -> jax.Array:
-        swapped = f"{of_x},{of_y}->{of_kernel}"
-        return jnp.einsum(swapped, x, dy, preferred_element_type=jnp.float32)
-
-    return gradient
+    swapped = f"{of_x},{of_y}->{of_kernel}"
+    return lambda x, dy: jnp.einsum(swapped, x, dy, preferred_element_type=jnp.float32)

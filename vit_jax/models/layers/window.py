@@ -15,45 +15,41 @@ from vit_jax.models.layers.dense import Dense
 from vit_jax.models.layers.init import POS_EMBED, RULES, Init
 
 Pair = tuple[int, int]
-# Added to the logits of tokens that the shift made neighbours: finite, as the authors have it.
+# Added to the logits of tokens that only the shift made neighbours; finite, as the authors' code.
 MASKED = -100.0
 
 
 def fit_window(grid: Pair, window: Pair, *, shifted: bool) -> tuple[Pair, Pair]:
-    """Return the window and the shift that a grid (rows, columns) gets, in tokens.
+    """Return the window and the shift for a grid (rows, columns), in tokens.
 
-    Per axis: a grid no longer than the window is one window, and nothing is shifted along it. (The
-    authors shorten both axes to the shorter one, which differs for non-square grids only.)
+    A grid axis no longer than the window is one window without a shift. (The authors shorten both
+    axes to the shorter one, which differs for non-square grids only.)
     """
     rows, columns = (min(side, size) for side, size in zip(grid, window, strict=True))
-    if not shifted:
-        return (rows, columns), (0, 0)
-    return (rows, columns), (
-        rows // 2 if grid[0] > rows else 0,
-        columns // 2 if grid[1] > columns else 0,
-    )
+    down = rows // 2 if shifted and grid[0] > rows else 0
+    right = columns // 2 if shifted and grid[1] > columns else 0
+    return (rows, columns), (down, right)
 
 
 def relative_bias(table: Float[Array, "T h"], window: Pair) -> Float[Array, "h N N"]:
-    """Spread the table of relative positions over the (query, key) pairs of a window.
+    """Expand the table of relative positions to the (query, key) pairs of a window.
 
-    The table holds all offsets query - key, those along the columns fastest; tokens are in
-    row-major order. Slices, not a lookup by index: the gradient of a lookup adds up its rows in an
-    order that GPUs do not repeat.
+    The table holds all offsets query - key, column offsets fastest; tokens are in row-major order.
+    It is sliced, not indexed: GPUs add the gradient of a lookup in varying order.
     """
     rows, columns = window
     table = table.reshape(2 * rows - 1, 2 * columns - 1, -1)
-    # For query i the offsets of keys 0, 1, ... are i, i - 1, ...: a slice, backwards.
+    # For query i the offsets of keys 0, 1, ... are i, i - 1, ...: a reversed slice.
     table = jnp.stack([table[i : i + rows][::-1] for i in range(rows)])
     table = jnp.stack([table[:, :, i : i + columns][:, :, ::-1] for i in range(columns)], axis=1)
     return table.reshape(rows * columns, rows * columns, -1).transpose(2, 0, 1)
 
 
 def shift_mask(grid: Pair, window: Pair, shift: Pair) -> Float[np.ndarray, "W N N"]:
-    """Return what is added to the logits of each window of a rolled grid: 0 or MASKED.
+    """Return the bias of the logits of each window of a rolled grid: 0 or MASKED.
 
-    The last `shift` rows and columns came from the other side: they meet their like only. `grid` is
-    a multiple of `window`; windows and tokens are in row-major order.
+    The last `shift` rows and columns came from the other side and attend to each other only. `grid`
+    is a multiple of `window`; windows and tokens are in row-major order.
     """
     wrapped = [np.arange(side) >= side - by for side, by in zip(grid, shift, strict=True)]
     region = 2 * wrapped[0][:, None] + wrapped[1][None]
@@ -65,8 +61,8 @@ def shift_mask(grid: Pair, window: Pair, shift: Pair) -> Float[np.ndarray, "W N 
 class WindowAttention(nn.Module):
     """Self-attention of the tokens of a window, with a learned bias for each relative position.
 
-    Takes the tokens normalised: the zeros that fill the last windows are zeros of attention's
-    input. They are keys like any other (timm's order: roll, then fill, so that they lie outside the
+    The input is normalised, so that the last windows are padded with zeros of attention's input.
+    Padding is a key like any other (timm's order: roll, then pad, so that padding lies outside the
     rolled grid). The columns of the qkv kernel are ordered as in `Attention`.
     """
 
@@ -115,7 +111,7 @@ class WindowAttention(nn.Module):
         return rearrange(weights, "b (h w) i j -> b w h i j", h=self.num_heads)
 
     def _bias(self, grid: Pair) -> Float[Array, "1 M N N"]:
-        """Return what is added to the logits of each head's windows, in float32."""
+        """Return the bias of the logits of each head's windows, in float32."""
         offsets = (2 * self.window[0] - 1) * (2 * self.window[1] - 1)
         table = self.param("rel_pos_bias", POS_EMBED, (offsets, self.num_heads), jnp.float32)
         bias = relative_bias(jnp.asarray(table), self.window)[:, None]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention by XLA's own matmuls, on any device, with gradients that keep few arrays."""
+"""Attention by XLA's own matmuls, on any device, with explicit gradients that keep few arrays."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def attend(
     bias: Float[Array, "#B #h #N M"] | None,
 ) -> Float[Array, "B h N d"]:
     """Return softmax(q k^T + bias) v, for q with its scale; logits and softmax in float32."""
-    # With a bias, as of a window, it is the slower one: every matmul would read the bias too.
+    # With a bias (Swin's windows) recomputing is slower: every matmul would read the bias too.
     if bias is None and hardware.target().platform == "tpu":
         return _recomputing(q, k, v)
     return _keeping(q, k, v, bias)
@@ -27,7 +27,7 @@ def attend(
 def _keeping(q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | None) -> jax.Array:
     """Attend and keep one [N, M] array for the backward pass, exp(logits - max) in v's dtype.
 
-    The softmax's divisor is d wide, not M: it divides the output and the output's gradient.
+    The softmax's sum divides the [N, d] output and its gradient, not the [N, M] weights.
     """
     return _keeping_forward(q, k, v, bias)[0]
 
@@ -58,10 +58,9 @@ _keeping.defvjp(_keeping_forward, _keeping_backward)
 def _recomputing(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
     """Attend and keep no [N, M] array; write none to memory in float32 either.
 
-    A TPU multiplies q and k again in less time than it takes to write their product and read it.
-    XLA fuses a matmul with what follows it only where nothing else needs its result, so every use
-    of the logits has a matmul of its own: their maximum, the powers, the backward pass. The
-    barriers keep XLA from seeing that these are the same.
+    A TPU multiplies q and k again in less time than it writes and reads their product. XLA fuses a
+    matmul with the next operations only if nothing else reads its result, so each use of the logits
+    has its own matmul: maximum, powers, backward pass. Barriers keep XLA from merging these.
     """
     return _recomputing_forward(q, k, v)[0]
 
@@ -84,7 +83,7 @@ def _recomputing_backward(
     q, k, v, log_total, out = kept
     again, log_total, dout = jax.lax.optimization_barrier((q, log_total, dout))
     weights = jnp.exp(_logits(again, k) - log_total).astype(v.dtype)
-    weights = jax.lax.optimization_barrier(weights)  # two matmuls need them: written once, narrow
+    weights = jax.lax.optimization_barrier(weights)  # for two matmuls: written once, narrow
     dq, dk, dv, _ = _gradients(q, k, v, None, weights, out, dout.astype(jnp.float32))
     return dq, dk, dv
 
@@ -108,9 +107,8 @@ def _gradients(
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
     """Return the gradients of q, k, v and the bias.
 
-    Args:
-        weights: in v's dtype, perhaps without the softmax's divisor.
-        dout: the output's gradient in float32, divided by what the weights are not.
+    Either `weights` (in v's dtype) or `dout` (the output's gradient, float32) has been divided by
+    the softmax's sum.
     """
     mean = (dout * out).sum(axis=-1, keepdims=True)  # mean gradient of the weights
     dout = dout.astype(v.dtype)
@@ -123,6 +121,6 @@ def _gradients(
 
 
 def _sum_to(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Undo a broadcast from `shape`: the sum over its axes of length 1."""
+    """Undo a broadcast from `shape`: sum over its axes of length 1."""
     axes = [axis for axis, size in enumerate(shape) if size == 1]
     return x.sum(axis=axes, keepdims=True)
