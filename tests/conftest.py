@@ -37,7 +37,7 @@ MOST_RESIDENT = 3 * 2**30  # bytes, of each of two workers
 
 
 class _ConfigureJax:
-    """Configure jax as soon as it is imported: files that need no jax start half a second sooner."""
+    """Configure jax once it is imported: files that need no jax start half a second sooner."""
 
     def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
         if name != "jax":

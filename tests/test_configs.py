@@ -166,6 +166,7 @@ def choices(cfg: Config) -> tuple[frozenset[tuple[Any, ...]], int]:
     return frozenset(made), numbers
 
 
+@functools.cache
 def _distinct() -> list[tuple[Path, str]]:
     """List runs that make, together, every choice that a run makes; those that make many first."""
     rest = {run: choices(shrink(load(*run))) for run in RUNS}
