@@ -5,13 +5,29 @@ CONFIG ?= configs/vit_mu_digits.py
 WORKDIR ?= runs/$(basename $(notdir $(CONFIG)))
 RUN := $(VENV)/bin/python
 
-.PHONY: train test parity aot lint bench bench-gpu digits lock clean
+# The plugins of notebooks and of asyncio take longer to start than most files of unit tests.
+QUICK := $(RUN) -m pytest -p no:nbmake -p no:anyio
+
+.PHONY: train test quick docs-check parity aot lint bench bench-gpu digits lock clean
 
 train: $(VENV)/installed
 	$(RUN) main.py --config=$(CONFIG) --workdir=$(WORKDIR)
 
 test: $(VENV)/installed-dev
 	$(RUN) -m pytest -n 2 --dist worksteal
+
+# The tests that start no process and compile no model: all, or FILE=vit_jax/data/ops.py the ones that
+# mirror a file.
+quick: $(VENV)/installed-dev
+ifdef FILE
+	$(QUICK) -n 0 $(subst __init__,init,$(patsubst vit_jax/%,tests/unit/%,$(dir $(FILE)))test_$(notdir $(FILE)))
+else
+	$(QUICK) -n 2 --dist worksteal tests/unit
+endif
+
+# The repository's text: documents, notebook, lock files, layering.
+docs-check: $(VENV)/installed-dev
+	$(RUN) -m pytest -n 2 --dist worksteal tests/meta
 
 # The models against timm on a CPU build of torch; without it `make test` skips them.
 parity: $(VENV)/installed-parity

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The true cause behind an error of Orbax: the machine's, or damage."""
+
+import errno
+
+import pytest
+
+from vit_jax.checkpoints.orbax_errors import cause, chain, reading_error
+
+
+def _behind(inner: BaseException) -> RuntimeError:
+    """Hide an error as Orbax does: behind two others."""
+    error = RuntimeError("outer\nmore")
+    error.__context__ = ValueError("middle")
+    error.__context__.__cause__ = inner
+    return error
+
+
+@pytest.mark.parametrize(
+    "inner, reason",
+    [
+        (OSError(errno.EMFILE, "Too many open files"), "Too many open files (errno 24)"),
+        (OSError(errno.EACCES, "Permission denied"), "Permission denied (errno 13)"),
+        (MemoryError(), "Cannot allocate memory (errno 12)"),
+        (RuntimeError("can't start new thread"), "Resource temporarily unavailable (errno 11)"),
+        (ValueError("x [os_error_code='5' y]"), "Input/output error (errno 5)"),
+        (TimeoutError("too long\nand more"), "too long"),
+        (OSError(errno.ENOENT, "No such file"), None),
+        (ValueError("bad"), None),
+    ],
+)
+def test_the_machine_is_told_from_damage(inner: BaseException, reason: str | None) -> None:
+    assert reading_error(_behind(inner)) == reason
+
+
+def test_the_cause_of_a_failed_save_is_one_short_line() -> None:
+    assert cause(_behind(OSError(errno.ENOSPC, "No space left on device"))) == (
+        "No space left on device"
+    )
+    assert cause(_behind(ValueError("first\nsecond"))) == "first"
+    assert cause(_behind(ValueError("os_error_code='28'"))) == "No space left on device"
+
+
+def test_every_error_of_the_chain_is_seen() -> None:
+    inner = KeyError("x")
+    assert [type(link) for link in chain(_behind(inner))] == [RuntimeError, ValueError, KeyError]

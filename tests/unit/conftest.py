@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unit tests start no process and compile nothing large; one that does fails with one line."""
+
+import multiprocessing.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_STARTS = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system")
+# Lines of StableHLO. A count is the same on every machine, which seconds are not: programs of
+# 500 to 800 lines compile in 0.1 s on the machine that the limit was measured on, and the smallest
+# model's forward pass has more than 1,000.
+LARGEST = 800
+_running: list[str] = []  # the unit test that runs, if one does
+
+
+def _on_audit(event: str, args: Any) -> None:
+    if event in _STARTS and _running:
+        _no_process(args[0] if args else event)
+
+
+def _no_process(what: Any) -> None:
+    pytest.fail(f"a unit test starts no process, and this one starts {what}", pytrace=False)
+
+
+sys.addaudithook(_on_audit)
+
+
+@pytest.fixture(autouse=True)
+def _is_small(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[None]:
+    # multiprocessing starts its processes by a call that raises no audit event.
+    monkeypatch.setattr(multiprocessing.util, "spawnv_passfds", lambda path, *_: _no_process(path))
+    dump = tmp_path_factory.mktemp("programs") if "jax" in sys.modules else None
+    _dump_programs(dump)
+    _running.append(request.node.nodeid)
+    try:
+        yield
+    finally:
+        _running.clear()
+        _dump_programs(None)
+    lines = {path.name: path.read_bytes().count(b"\n") for path in dump.iterdir()} if dump else {}
+    name = max(lines, key=lines.__getitem__, default="")
+    if name and lines[name] > LARGEST:
+        pytest.fail(
+            f"a unit test compiles at most {LARGEST} lines of StableHLO, and this one compiles "
+            f"{lines[name]} ({name}); it belongs to tests/integration",
+            pytrace=False,
+        )
+
+
+def _dump_programs(folder: Path | None) -> None:
+    if "jax" in sys.modules:
+        sys.modules["jax"].config.update("jax_dump_ir_to", str(folder or ""))

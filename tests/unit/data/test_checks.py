@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of the data that do not go together are refused by name."""
+
+import dataclasses
+
+import pytest
+
+from vit_jax.data import checks
+from vit_jax.data.config import Crop, DataConfig, Partner, TransformConfig
+from vit_jax.errors import UserError
+
+
+def _refused(fields: dict, fixed: bool = False) -> str:
+    check = checks.check_fixed if fixed else checks.check_transform
+    with pytest.raises(UserError) as error:
+        check(dataclasses.replace(TransformConfig(), **fields), "t")
+    return str(error.value)
+
+
+def test_the_defaults_go_together() -> None:
+    checks.check(DataConfig())
+    checks.check_transform(TransformConfig(crop=Crop.RANDOM, pad=4))
+
+
+def test_what_the_crop_never_reads_is_refused() -> None:
+    assert "t.pad=4 must be 0 unless t.crop is 'random'" in _refused(
+        {"crop": Crop.CENTER, "pad": 4}
+    )
+    assert "draws no box" in _refused({"crop": Crop.CENTER, "area": (0.1, 1.0)})
+    assert "must be (low, high)" in _refused({"crop": Crop.INCEPTION, "area": (0.9, 0.1)})
+
+
+def test_a_wrong_policy_is_named_with_its_field() -> None:
+    assert _refused({"auto_augment": "nonsense"}).startswith("t.auto_augment")
+
+
+def test_an_evaluation_draws_nothing() -> None:
+    checks.check_fixed(TransformConfig(crop=Crop.CENTER, flip=False), "t")
+    assert "draws at random" in _refused({"crop": Crop.CENTER, "flip": True}, fixed=True)
+
+
+def test_repeated_images_are_not_mixed_with_themselves() -> None:
+    cfg = DataConfig(repeats=2)
+    cfg.mix.mixup_alpha, cfg.mix.partner = 0.8, Partner.PREVIOUS
+    with pytest.raises(UserError, match="mix it with itself"):
+        checks.check(cfg)
+    cfg.mix.partner = Partner.REVERSED
+    checks.check(cfg)
+
+
+def test_padding_is_below_the_short_side_of_the_resized_image() -> None:
+    cfg = TransformConfig(crop=Crop.RANDOM, pad=31, crop_ratio=1.0)
+    checks.check_pad(cfg, (32, 64))
+    with pytest.raises(UserError, match=r"pad=31 must be below 24"):
+        checks.check_pad(cfg, (24, 64))

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is traced for: the machine's own device, or one that is described."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from vit_jax import hardware
+from vit_jax.hardware import Target
+
+H100 = Target("gpu", "NVIDIA H100", (9, 0))
+
+
+@pytest.mark.parametrize(
+    "capability, found", [("9.0", (9, 0)), ("8.6", (8, 6)), ("gfx942", (0, 0)), ("", (0, 0))]
+)
+def test_a_device_is_described(capability: str, found: tuple[int, int]) -> None:
+    device = SimpleNamespace(platform="gpu", device_kind="X", compute_capability=capability)
+    assert hardware.of(device) == Target("gpu", "X", found)
+
+
+def test_cudnn_attends_from_ampere_on() -> None:
+    assert H100.has_cudnn
+    assert Target("gpu", capability=(8, 0)).has_cudnn
+    assert not Target("gpu", capability=(7, 5)).has_cudnn
+    assert not Target("tpu").has_cudnn
+
+
+def test_a_described_device_counts_inside_the_block_alone() -> None:
+    assert hardware.target().platform == "cpu"
+    with hardware.tracing_for(H100):
+        assert hardware.target() is H100
+        with pytest.raises(KeyError), hardware.tracing_for(Target("tpu")):
+            raise KeyError
+        assert hardware.target() is H100
+    assert hardware.target().platform == "cpu"
