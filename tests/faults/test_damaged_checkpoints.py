@@ -48,7 +48,7 @@ def stopped(whole: Path, place: Path, step: int = STOPPED) -> Path:
 
 def flip(checkpoint: Path) -> None:
     """Flip a bit in the middle of the file that holds the arrays."""
-    file = max(checkpoint.rglob("*"), key=lambda path: path.is_file() * path.stat().st_size)
+    file = max(checkpoint.rglob("d/*"), key=lambda path: path.stat().st_size)
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)

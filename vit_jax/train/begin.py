@@ -70,6 +70,7 @@ class Begun:
     """Where a run continues.
 
     Attributes:
+        checkpoints: of the workdir.
         position: the state and its step.
         frozen: variables on the devices that no step changes.
         extras: what the objective reads from outside, without `frozen`.
@@ -79,6 +80,7 @@ class Begun:
         finished: why there is nothing to do, or "".
     """
 
+    checkpoints: Checkpointer
     position: Position
     frozen: Any
     extras: Extras
@@ -117,13 +119,7 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
     )
 
 
-def begin(
-    run: Opened,
-    checkpoints: Checkpointer,
-    *,
-    allow_config_change: bool,
-    allow_data_change: bool,
-) -> Begun:
+def begin(run: Opened, *, allow_config_change: bool, allow_data_change: bool) -> Begun:
     """Continue the run in the workdir, or start from `cfg.init`, or from the seed.
 
     Raises:
@@ -133,6 +129,7 @@ def begin(
     cfg, path, total = run.cfg, run.path, run.parts.plan.total_steps
     facts = peers.facts(config_json.to_json(cfg), run.splits, run.source.class_names)
     peers.agree(facts, path)
+    checkpoints = Checkpointer(path / workdir.CHECKPOINTS, cfg.checkpoint)
     latest = checkpoints.latest_step()
     saved = {} if latest is None else checkpoints.metadata(latest)
     changed = metadata.check_unchanged(
@@ -148,7 +145,7 @@ def begin(
     finished, step = _finished(run, latest, tally)
     if finished:
         done = Position(None, step, {}, tally)
-        return Begun(done, {}, Extras(), {}, saved, changed, finished)
+        return Begun(checkpoints, done, {}, Extras(), {}, saved, changed, finished)
     objective = run.parts.objective
     extras = objective.open(run.source, cfg.seed, total * cfg.data.batch_size)
     peers.agree_on_weights("weights of the teacher", extras.digest)
@@ -165,7 +162,7 @@ def begin(
         own=objective.own_parameters,
     )
     metadata.write(path, described)
-    return Begun(position, frozen, extras, described, saved, changed)
+    return Begun(checkpoints, position, frozen, extras, described, saved, changed)
 
 
 def _finished(run: Opened, latest: int | None, tally: Tally) -> tuple[str, int]:

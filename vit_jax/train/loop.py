@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 
-from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.config import Config
 from vit_jax.objectives import Batch
 from vit_jax.train import build as build_lib
@@ -64,12 +63,8 @@ def fit(
     path, total = run.path, run.parts.plan.total_steps
     profile.check(window, path, start=0, total=total)
     with Preemption() as stop, workdir.lock(path), jax.set_mesh(run.mesh):
-        checkpoints = Checkpointer(path / workdir.CHECKPOINTS, cfg.checkpoint)
         begun = begin(
-            run,
-            checkpoints,
-            allow_config_change=allow_config_change,
-            allow_data_change=allow_data_change,
+            run, allow_config_change=allow_config_change, allow_data_change=allow_data_change
         )
         position = begun.position
         if begun.finished:
@@ -80,7 +75,7 @@ def fit(
             print_once(f"{stop} before it took a step: nothing to save; the same command continues")
             return Result(position.state, position.step, INTERRUPTED, {})
         watch = watchdog.watch(run.goodput, cfg.faults.hang_seconds)
-        with watch, services(run, begun, checkpoints) as running:
+        with watch, services(run, begun) as running:
             stream = device_batches(
                 cfg.data,
                 run.parts.objective,

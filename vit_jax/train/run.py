@@ -240,7 +240,7 @@ def due(step: int, every: int) -> bool:
 
 
 @contextlib.contextmanager
-def services(opened: Opened, begun: Begun, checkpoints: Checkpointer) -> Iterator[Run]:
+def services(opened: Opened, begun: Begun) -> Iterator[Run]:
     """Open the log, the progress display and the run's other outputs."""
     cfg, path, step = opened.cfg, opened.path, begun.position.step
     with contextlib.ExitStack() as stack:
@@ -257,7 +257,7 @@ def services(opened: Opened, begun: Begun, checkpoints: Checkpointer) -> Iterato
         yield Run(
             opened=opened,
             metadata=begun.metadata,
-            checkpoints=checkpoints,
+            checkpoints=begun.checkpoints,
             buffer=MetricBuffer(cfg.faults, log_spike, saved=saved.get(metric_buffer.KEY)),
             unreadable=Unreadable(
                 cfg.data.max_broken,
