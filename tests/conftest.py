@@ -16,7 +16,7 @@ import pytest
 
 from tests.browser import chrome  # noqa: F401  (a fixture of every test)
 
-CACHE = Path(__file__).parent.parent / ".cache" / "jax"
+CACHE = Path(__file__).parents[1] / ".cache" / "jax"
 
 # Environment, not jax.config: processes that tests start inherit it.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

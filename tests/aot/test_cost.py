@@ -15,7 +15,7 @@ from vit_jax.models import DType, Remat
 from vit_jax.sharding import MeshConfig
 
 # As many images as make activations, and not single operations, take the memory. Of TPUs whole
-# steps are compared (tests/test_compile_matrix.py): most of one so small lies in VMEM.
+# steps are compared (tests/integration/test_compile_matrix.py): most of one so small lies in VMEM.
 IMAGES = 32
 CASES = [
     ("h100:8", MeshConfig(data=8), Remat.NONE),

@@ -11,7 +11,7 @@ from array_record.python import array_record_module
 from sklearn.datasets import load_sample_image
 from tensorflow_datasets.proto import tf_example_pb2
 
-from tests.data.test_records import Tagged
+from tests.unit.data.test_records import Tagged
 from vit_jax.data import (
     Crop,
     DataConfig,

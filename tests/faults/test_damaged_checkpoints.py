@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run whose checkpoints were damaged while it was down goes on from an intact one, or not at all.
 
-What each kind of damage to each file does, tests/checkpoints/test_checkpointer.py tries.
+What each kind of damage to each file does: tests/integration/checkpoints/test_checkpointer.py.
 """
 
 import os
@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults import painted
-from tests.train import test_early_stop
-from tests.train.test_early_stop import digests, scores
+from tests.unit.train import test_early_stop
+from tests.unit.train.test_early_stop import digests, scores
 from vit_jax.cli.train import main
 from vit_jax.config import Config
 from vit_jax.train.loop import Result, fit

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import disks
-from tests.train.test_processes import start
+from tests.integration.train.test_processes import start
 from vit_jax.errors import IO_ERROR
 
 

@@ -2,7 +2,7 @@
 """A run that finds no room to save goes on and tries again; what it must save ends it, told.
 
 The system refuses the writes: files may not grow beyond a size. On a disk that is truly full
-tests/checkpoints/test_checkpointer.py and tests/soak.py try the same.
+tests/integration/checkpoints/test_checkpointer.py and tests/faults/soak.py try the same.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.faults.painted import get_config, paint
-from tests.train.test_early_stop import digests, scores
+from tests.unit.train.test_early_stop import digests, scores
 from vit_jax.checkpoints.checkpointer import Checkpointer, SaveFailed
 from vit_jax.cli import flags as cli_flags
 from vit_jax.config import Config
@@ -53,7 +53,7 @@ def full_while_saving(first: int, but: int = ROOM) -> Iterator[None]:
 
 def saved(run: Path) -> list[str]:
     # What a failed save's threads still write after its removal goes at the next save or start:
-    # tests/checkpoints/test_checkpointer.py.
+    # tests/integration/checkpoints/test_checkpointer.py.
     names = (entry.name for entry in (run / "checkpoints").iterdir())
     return sorted(name for name in names if name.isdecimal())
 

@@ -14,7 +14,7 @@ import pytest
 from tests.faults import painted
 from vit_jax.train.report.writers import read_jsonl
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 SECONDS = 20  # a worker takes some to start
 # Longer than is allowed in all: a compilation, and an evaluation whose batches each take less.
 SLOW = """

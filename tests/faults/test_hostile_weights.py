@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tests.models.tiny import TINY
-from tests.weights import google_writer
-from tests.weights.test_npz_file import npy
+from tests.unit.models.tiny import TINY
+from tests.unit.weights import google_writer
+from tests.unit.weights.test_npz_file import npy
 from vit_jax import models, weights
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.test_layouts import by_hand
-from tests.train.test_processes import ARGS, ROOT, start
+from tests.integration.train.test_layouts import by_hand
+from tests.integration.train.test_processes import ARGS, ROOT, start
 from vit_jax.startup import HEARTBEAT_TIMEOUT
 from vit_jax.train.health.preemption import INTERRUPTED
 from vit_jax.train.report.writers import read_jsonl
@@ -70,7 +70,7 @@ def lose(processes: list[subprocess.Popen], workdir: Path) -> None:
 def lost(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the workdir of a run of four of which one was killed."""
     workdir = tmp_path_factory.mktemp("lost") / "run"
-    four = cluster(4, ("-m", "tests.train.slowed"), workdir, "--config.mesh.fsdp=2")
+    four = cluster(4, ("-m", "tests.integration.train.slowed"), workdir, "--config.mesh.fsdp=2")
     try:
         lose(four, workdir)
     finally:

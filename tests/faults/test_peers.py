@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from tests.train.test_processes import start
+from tests.integration.train.test_processes import start
 from vit_jax import config_json
 from vit_jax.cli import flags as cli_flags
 from vit_jax.errors import UserError

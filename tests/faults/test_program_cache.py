@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.test_resume import ROOT, SMALL
+from tests.integration.train.test_resume import ROOT, SMALL
 from vit_jax.train.report.writers import read_jsonl
 
 ARGS = (

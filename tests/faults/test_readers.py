@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.test_signals import config
-from tests.train.test_processes import ARGS, ROOT, start
+from tests.integration.train.test_processes import ARGS, ROOT, start
 from vit_jax.checkpoints import storage
 from vit_jax.train.health.preemption import INTERRUPTED
 from vit_jax.train.loop import fit

@@ -3,7 +3,7 @@
 
 from pathlib import Path
 
-from tests.train.test_early_stop import config, digests
+from tests.unit.train.test_early_stop import config, digests
 from vit_jax.train.loop import fit
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A signal in any phase of a run is heeded at the next step's end, and nothing is lost.
 
-Between steps, and to processes of their own, tests/train/test_resume.py sends it.
+Between steps, and to processes of their own, tests/integration/train/test_resume.py sends it.
 """
 
 import logging
@@ -13,8 +13,8 @@ from pathlib import Path
 import jax
 import pytest
 
-from tests.train import test_early_stop
-from tests.train.test_early_stop import digests, scores
+from tests.unit.train import test_early_stop
+from tests.unit.train.test_early_stop import digests, scores
 from vit_jax.config import Config
 from vit_jax.train.health.preemption import INTERRUPTED
 from vit_jax.train.loop import Result, fit

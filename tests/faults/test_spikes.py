@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.painted import changed, get_config, paint, seed_for
-from tests.train.test_early_stop import digests
+from tests.unit.train.test_early_stop import digests
 from vit_jax import config as config_lib
 from vit_jax.config import Config
 from vit_jax.errors import UserError

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from tests.models.tiny import TINY
 from tests.parity import test_regnet, test_vit
 from tests.parity.harness import TOLERANCE, images, to_torch
 from tests.parity.torch_models import randomise, state, torch
+from tests.unit.models.tiny import TINY
 from vit_jax import models, weights
 from vit_jax.models import ViTConfig
 from vit_jax.models.layers.posemb import PosEmbed

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.inference.exported import assert_close, images, trained
-from tests.models.tiny import TINY, shrink
 from tests.parity import test_regnet
 from tests.parity.torch_models import timm, torch
+from tests.unit.inference.exported import assert_close, images, trained
+from tests.unit.models.tiny import TINY, shrink
 from vit_jax import models
 from vit_jax.data import Crop, Resize, TransformConfig, evaluation_view
 from vit_jax.errors import UserError

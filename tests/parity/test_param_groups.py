@@ -6,7 +6,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.models.tiny import TINY
 from tests.parity import (
     test_bit,
     test_cait,
@@ -19,6 +18,7 @@ from tests.parity import (
     test_vit,
 )
 from tests.parity.torch_models import timm
+from tests.unit.models.tiny import TINY
 from vit_jax import models
 from vit_jax.models.layers.pool import Pool
 from vit_jax.optim import OptimConfig

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.models.test_vit import OPTIONS, ROWS, TABLE, published
 from tests.parity.test_export import trained_shapes
 from tests.parity.torch_models import timm, torch
+from tests.unit.models.test_vit import OPTIONS, ROWS, TABLE, published
 from vit_jax import models
 from vit_jax.inference import timm_config
 from vit_jax.models import ModelConfig, ViTConfig

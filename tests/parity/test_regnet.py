@@ -10,13 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.parity.harness import (
-    TOLERANCE,
-    check_forward,
-    images,
-    random_configs,
-    to_torch,
-)
+from tests.parity.harness import TOLERANCE, check_forward, images, random_configs, to_torch
 from tests.parity.torch_models import gradients, randomise, state, timm, torch
 from vit_jax import models, weights
 from vit_jax.models.regnet import RegNetConfig, stages

@@ -2,8 +2,8 @@
 """Predicted time and communication of a training step on many chips, from bytes and FLOPs alone.
 
 What moves is counted from the parameters' shardings and agrees with the collectives that XLA
-compiles (tests/analysis/test_scale.py, tests/aot). The seconds are a range, from what others have
-published of the share of the peak that a ViT's training reaches, and data sheets; nothing here
+compiles (test_scale.py, tests/aot). The seconds are a range, from what others have published of
+the share of the peak that a ViT's training reaches, and data sheets; nothing here
 measures them. The formulas are in docs/scale.md.
 """
 

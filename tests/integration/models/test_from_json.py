@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model's config survives the way through config.json."""
+
+import pytest
+
+from vit_jax import models
+from vit_jax.errors import UserError
+from vit_jax.models.layers.pool import Pool
+
+
+def test_what_cannot_be_read_is_named() -> None:
+    assert models.from_json({"family": "ViTConfig", "pool": "gap"}).pool is Pool.GAP
+    with pytest.raises(UserError, match="did you mean 'ViTConfig'"):
+        models.from_json({"family": "VitConfig"})
+    with pytest.raises(UserError, match="unknown family of models 'None'"):
+        models.from_json({})
+    with pytest.raises(UserError, match="unknown field of ViTConfig 'dimm'; did you mean 'dim'"):
+        models.from_json({"family": "ViTConfig", "dimm": 3})
+    with pytest.raises(UserError, match=r"unknown model\.pool 'gpa'"):
+        models.from_json({"family": "ViTConfig", "pool": "gpa"})

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+
+import pytest
+
+from tests.unit.sweeps import synthetic
+from tests.unit.sweeps.test_laws import fit
+from vit_jax.sweeps import laws as laws_lib
+from vit_jax.sweeps import results
+
+
+def test_runs_of_fewer_images_are_apart(tmp_path: Path) -> None:
+    whole = synthetic.points()
+    part = [
+        synthetic.renamed(point, run=f"p{point.run}")
+        for point in synthetic.points(split="train[:100]")[:9]
+    ]
+    synthetic.sweep(tmp_path, [*whole, *part])
+    laws = fit(tmp_path)
+    assert len(laws.runs) == len(whole)
+    assert {label: len(runs) for label, runs in laws.others.items()} == {
+        "train_split=train[:100]": 9
+    }
+
+
+def test_runs_of_several_seeds_are_one_of_their_mean(tmp_path: Path) -> None:
+    made = []
+    for seed in (0, 1):
+        for point in synthetic.points():
+            overrides = {**point.overrides, "seed": seed}
+            made.append(synthetic.renamed(point, run=f"{seed}{point.run}", overrides=overrides))
+    synthetic.sweep(tmp_path, made, noise=0.1)
+    found = results.read(tmp_path, made)
+    laws = laws_lib.fit(tmp_path, found)
+    assert laws.others == {}
+    assert len(laws.runs) == len(made) // 2
+    first, second = (result.value for result in found if result.point.run[1:] == made[3].run[1:])
+    assert first != second
+    assert laws.runs[3].value == pytest.approx((first * second) ** 0.5)

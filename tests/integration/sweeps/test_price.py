@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from configs import resnet_digits, vit_mu_digits
+from tests.unit.sweeps import files
+from vit_jax import models, trees
+from vit_jax.cli import sweep_file
+from vit_jax.cli.dry_run import dry_run
+from vit_jax.errors import UserError
+from vit_jax.sweeps import price as price_lib
+from vit_jax.sweeps.price import find_device, price
+
+
+def test_a_price_is_what_the_dry_run_says() -> None:
+    cfg = vit_mu_digits.get_config()
+    cfg.duration = "100 steps"
+    cfg.optim.warmup = "10%"
+    found = price(cfg)
+    assert found.params == trees.num_params(models.abstract(cfg.model)["params"])
+    assert (found.steps, found.examples) == (100, 6400)
+    assert found.tokens == 6400 * 16
+    report, _ = dry_run(cfg)
+    assert f"whole run: {found.flops / 1e9:.0f} GFLOP" in report.replace(",", ""), report
+
+
+def test_a_gradient_taken_twice_costs_twice() -> None:
+    cfg = vit_mu_digits.get_config()
+    plain = price(cfg)
+    cfg.optim.sam_rho = 0.1
+    assert price(cfg).flops == 2 * plain.flops
+
+
+def test_a_network_without_tokens_has_none() -> None:
+    assert price(resnet_digits.get_config()).tokens is None
+
+
+def test_the_examples_of_a_budget_cost_it() -> None:
+    cfg = vit_mu_digits.get_config()
+    cfg.duration = price_lib.examples(cfg.model, 1e12)
+    cfg.optim.warmup = "10%"
+    assert price(cfg).flops == pytest.approx(1e12, rel=0.001)
+    half = dataclasses.replace(cfg.model, depth=2)
+    assert int(price_lib.examples(half, 1e12).split()[0]) > 1.9 * int(cfg.duration.split()[0])
+
+
+def test_a_device_is_a_chip_a_speed_or_this_machine() -> None:
+    assert find_device("v5e", 8).flops_per_second == pytest.approx((0.27 * 197e12, 0.45 * 197e12))
+    assert find_device("2e12", 1).flops_per_second == (2e12, 2e12)
+    slow, fast = find_device("here", 1).flops_per_second
+    assert 1e8 < slow < fast
+    with pytest.raises(UserError, match="unknown device 'v5'; did you mean 'v5"):
+        find_device("v5", 1)
+    with pytest.raises(UserError, match="must be above 0"):
+        find_device("-1", 1)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((files.ROOT / "configs" / "sweeps").glob("[!_]*.py")), ids=lambda p: p.stem
+)
+def test_every_sweep_file_makes_points(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(files.ROOT)
+    file = sweep_file.read(path)
+    device = find_device("v5e", 1)
+    if file.search is not None:
+        from vit_jax.cli import sweep_plan
+
+        made = sweep_plan.draw(file, device, {})
+        assert len(made) == file.trials
+    else:
+        made = sweep_file.points(file, device, {})
+        assert sweep_file.points(file, device, {}) == made  # it can be asked twice
+        assert len(made) == len(list(file.sweep()))  # no run twice
+    assert len({point.name for point in made}) == len(made)
+    text = path.read_text()
+    assert f"configs/sweeps/{path.name}" in text

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A value of the wrong kind: one line, and the same one, from a config file and from Python."""
+
+import dataclasses
+import inspect
+from typing import Any
+
+import pytest
+
+from vit_jax import config as config_lib
+from vit_jax import models
+from vit_jax.config import Config
+from vit_jax.errors import UserError
+from vit_jax.models import ModelConfig, ViTConfig
+
+
+def vit(**fields: Any) -> ViTConfig:
+    """Set fields one by one: pytest checks the arguments of calls here, Python does not."""
+    cfg = ViTConfig()
+    for name, value in fields.items():
+        setattr(cfg, name, value)
+    return cfg
+
+
+def test_a_model_from_python_takes_what_a_flag_takes() -> None:
+    cfg = models.variant("vit_s16", image_size=384, patch=16, pool="gap", class_token=False)
+    assert (cfg.image_size, cfg.patch) == ((384,), (16,))
+    assert models.abstract(cfg)["params"]["pos_embed"].shape == (1, 576, 384)
+    plain = vit(image_size=64, patch=16)
+    models.create(plain)
+    assert (plain.image_size, plain.patch) == ((64,), (16,))
+
+
+@dataclasses.dataclass
+class Unknown(ModelConfig):
+    """A config that no family has."""
+
+
+@pytest.mark.parametrize(
+    "wrong, told",
+    [
+        ("vit_s16", "'vit_s16' is a model's name; give its config, models.variant('vit_s16')"),
+        ("vit_s166", "unknown model 'vit_s166'; did you mean 'vit_s16' or 'vit_s14' or 'vit_m16'?"),
+        (Unknown(), "Unknown is the config of no family; add it to _FAMILIES in "),
+        (None, "NoneType is the config of no family; "),
+        (vit(depth="12"), "model.depth='12' (str) must be a whole number"),
+    ],
+)
+def test_a_model_of_no_config_is_named(wrong: Any, told: str) -> None:
+    with pytest.raises(UserError) as error:
+        inspect.unwrap(models.create)(wrong)  # without pytest's own check of arguments
+    assert str(error.value).startswith(told)
+    with pytest.raises(UserError):
+        config_lib.check(Config(model=wrong))

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every config file builds and is what its name says; shrunk, each kind of run trains two steps."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from tests.photos import write_folder
+from tests.unit.test_configs import CONFIGS, TRAINED, load, shrink
+from tests.unit.train import teachers
+from tests.unit.weights import google_writer
+from vit_jax import config_json, models, weights
+from vit_jax.config import Config
+from vit_jax.models import BiTConfig, SwinConfig, pair
+from vit_jax.train.loop import fit
+from vit_jax.train.report.writers import read_jsonl
+
+
+def write_weights(kind: str, model: Any, place: Path) -> str:
+    """Write random weights as those of `kind` are published; returns what names them."""
+    if kind == "ckpt":
+        return teachers.save(place, model)
+    variables = google_writer.random_variables(models.abstract(model))
+    variables = jax.tree.map(np.abs, variables)  # of BatchNorm's variances
+    if kind == "timm":
+        save_file(weights.to_timm(variables, model), f"{place}.safetensors")
+        return f"timm:{place}.safetensors"
+    params = variables["params"]
+    bit = isinstance(model, BiTConfig)
+    flat = google_writer.bit(params) if bit else google_writer.vit(params, model.num_heads)
+    np.savez(f"{place}.npz", **flat)
+    return f"npz:{place}.npz"
+
+
+def place(cfg: Config, folder: Path, tmp_path: Path) -> Config:
+    """Point a shrunk run to images and, where it has any, to weights of another size and head."""
+    if cfg.data.name == "folder":
+        cfg.data.name = f"folder:{folder}"
+    if cfg.init.weights:
+        changes: dict[str, Any] = {"num_classes": 5} if "^head/" in cfg.init.skip else {}
+        if "^pre_logits/" in cfg.init.skip:
+            changes["pre_logits_dim"] = 16
+        if isinstance(cfg.model, SwinConfig):
+            changes["window"] = (2,)
+        elif hasattr(cfg.model, "patch"):
+            changes["image_size"] = tuple(3 * side for side in pair(cfg.model.patch, "patch"))
+        before = dataclasses.replace(cfg.model, **changes)
+        cfg.init.weights = write_weights(cfg.init.weights.split(":")[0], before, tmp_path / "init")
+    distill = getattr(cfg.objective, "distill", None)
+    if distill is not None:
+        kind = distill.weights.split(":")[0]
+        distill.weights = write_weights(kind, distill.teacher, tmp_path / "teacher")
+    return cfg
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("photos")
+    write_folder(root, {"train": 8, "val": 3}, ("china", "flower", "sky"))
+    return root
+
+
+@pytest.mark.parametrize("run", TRAINED)
+def test_config_trains(run: str, folder: Path, tmp_path: Path) -> None:
+    name, _, argument = run.partition(":")
+    cfg = place(shrink(load(CONFIGS / f"{name}.py", argument)), folder, tmp_path)
+    result = fit(cfg, tmp_path / "run")
+    assert (result.step, result.status) == (2, 0)
+    rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")
+    losses = [row["train/loss"] for row in rows if "train/loss" in row]
+    assert len(losses) == 2
+    assert np.isfinite(losses).all()
+    evaluated = {name.split("/")[0] for name in result.metrics}
+    assert set(cfg.evals) <= evaluated
+    saved = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert saved == config_json.to_json(cfg)

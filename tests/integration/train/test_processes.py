@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two processes with one device each, from the start or going on, compute what one does."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.weights.runs import save
+from vit_jax.cli import flags as cli_flags
+from vit_jax.train.loop import fit
+from vit_jax.train.report.writers import read_jsonl
+
+ROOT = Path(__file__).parents[3]
+ARGS = (
+    "--config=configs/vit_mu_digits.py",
+    "--config.model.dim=16",
+    "--config.model.depth=1",
+    "--config.model.num_heads=2",
+    "--config.model.mlp_dim=32",
+    "--config.data.batch_size=16",
+    "--config.data.mix.mixup_alpha=0.2",
+    "--config.duration=8 steps",
+    "--config.optim.warmup=2 steps",
+    "--config.checkpoint.every=4 steps",
+    "--config.log.every=1 steps",
+    "--config.log.tensorboard=false",
+    "--config.evals.val.every=4 steps",
+    "--config.evals.val.batch_size=50",
+)
+
+NO_REPORT = "--config.evals.test.report=false"
+
+
+def start(workdir: Path, devices: int, *args: str, **env: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "main.py", f"--workdir={workdir}", *ARGS, *args],
+        cwd=ROOT,
+        env={**os.environ, "JAX_NUM_CPU_DEVICES": str(devices), **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run_two(workdir: Path, *args: str) -> list[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    cluster = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": "2"}
+    processes = [start(workdir, 1, *args, **cluster, JAX_PROCESS_ID=str(i)) for i in range(2)]
+    outputs = [p.communicate(timeout=240)[0] for p in processes]
+    assert [p.returncode for p in processes] == [0, 0], "\n".join(outputs)
+    return outputs
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train in one process of two devices."""
+    workdir = tmp_path_factory.mktemp("one") / "run"
+    process = start(workdir, 2)
+    output = process.communicate(timeout=240)[0]
+    assert process.returncode == 0, output
+    return workdir
+
+
+@pytest.mark.slow
+def test_two_processes_go_on_as_one_would(one: Path, tmp_path: Path) -> None:
+    two = tmp_path / "two"
+    shutil.copytree(one, two)
+    shutil.rmtree(two / "checkpoints" / "8")
+    (two / "finished.json").unlink()
+    (two / "test" / "confusion.csv").unlink()
+    outputs = run_two(two)
+    assert f"continuing {two} at step 4 of 8" in outputs[0]
+    assert "step 8/8" in outputs[0]
+    assert "step" not in outputs[1], "only the first process speaks"
+    assert (two / "test" / "confusion.csv").exists()
+    rows, expected = (read_jsonl(d / "metrics.jsonl") for d in (two, one))
+    assert [r["step"] for r in rows if "train/loss" in r] == list(range(1, 9))
+    # What the first process wrote of the steps after 4 is gone: these are of the two.
+    assert rows[-1]["perf/wall_seconds"] != expected[-1]["perf/wall_seconds"]
+    for name in ("train/loss", "train/grad_norm", "val/loss", "val/top1", "test/num_examples"):
+        got, want = ([r[name] for r in x if name in r] for x in (rows, expected))
+        assert len(got) > 0
+        assert got == want, name  # to the bit
+
+
+@pytest.mark.slow
+def test_weights_of_another_run_are_the_same_start_for_two(tmp_path: Path) -> None:
+    args = ("--config.duration=6 steps", "--config.seed=1", "--config.ema_decay=0.5")
+    # On features of random numbers the loss first grows: both stop at step 2, and end with step 1.
+    args += ("--config.evals.val.every=1 steps", "--config.checkpoint.patience=1")
+    args += ("--config.checkpoint.metric=val/loss", "--config.checkpoint.mode=min")
+    args += (f"--config.init.weights=ckpt:{tmp_path / 'source'}",)
+    args += ("--config.init.skip=('head/.*',)", NO_REPORT)
+    argv = ["main.py", *ARGS, *args, "--config.mesh.data=1"]
+    cfg = cli_flags.read_config(argv)
+    save(tmp_path / "source", cfg.model, {1: None})
+    fit(cfg, tmp_path / "one")
+    fsdp = ("--config.mesh.data=1", "--config.mesh.fsdp=2")
+    outputs = run_two(tmp_path / "two", *args, *fsdp)
+    assert "starting from" in outputs[0]
+    assert "starting from" not in outputs[1]
+    assert "stopped early at step 2: " in outputs[0]
+    assert outputs[0].count("restored step 1") == 1
+    assert "stopped early" not in outputs[1]
+    rows, expected = (read_jsonl(tmp_path / d / "metrics.jsonl") for d in ("two", "one"))
+    for name in ("train/loss", "val/loss", "val_ema/loss", "test/loss", "test_ema/loss"):
+        got, want = ([r[name] for r in x if name in r] for x in (rows, expected))
+        assert len(got) > 0
+        assert got == pytest.approx(want, abs=1e-5), name

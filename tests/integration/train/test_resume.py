@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run killed at any moment and started again ends with the very same bits."""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from vit_jax import sharding
+from vit_jax.checkpoints.checkpointer import Checkpointer
+from vit_jax.cli.train import main
+from vit_jax.train import build as build_lib
+from vit_jax.train.health.preemption import INTERRUPTED
+from vit_jax.train.report.writers import read_jsonl
+
+ROOT = Path(__file__).parents[3]
+STEPS = 60
+SMALL = (
+    f"--config={ROOT}/configs/vit_mu_digits.py",
+    "--config.model.dim=16",
+    "--config.model.depth=1",
+    "--config.model.num_heads=2",
+    "--config.model.mlp_dim=32",
+    "--config.data.batch_size=16",
+)
+ARGS = (
+    *SMALL,
+    "--config.model.dropout_rate=0.1",
+    f"--config.duration={STEPS} steps",
+    "--config.optim.warmup=5 steps",
+    "--config.checkpoint.every=5 steps",
+    "--config.checkpoint.keep_best=0",
+    "--config.log.every=1 steps",
+    "--config.log.tensorboard=false",
+    "--config.evals.val.every=20 steps",
+)
+
+
+def start(workdir: Path, *args: str, run: tuple[str, ...] = ARGS) -> subprocess.Popen:
+    command = ["main.py", f"--workdir={workdir}", *run, *args]
+    env = {**os.environ, "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": str(ROOT)}
+    log = open(workdir.with_suffix(".log"), "a")  # noqa: SIM115  (the process holds it)
+    return subprocess.Popen([sys.executable, *command], cwd=ROOT, env=env, stdout=log, stderr=log)
+
+
+def finish(workdir: Path, *args: str, run: tuple[str, ...] = ARGS) -> None:
+    process = start(workdir, *args, run=run)
+    assert process.wait(timeout=180) == 0, workdir.with_suffix(".log").read_text()
+
+
+def digest(workdir: Path, run: tuple[str, ...] = ARGS) -> str:
+    """Hash every byte of the last checkpoint's state."""
+    from vit_jax.cli import flags
+
+    argv = ["main.py", *run]
+    cfg = flags.read_config(argv)
+    cfg.mesh.data = 1
+    parts = build_lib.build(cfg, num_examples=1293)
+    abstract = build_lib.abstract_state(parts, sharding.make_mesh(cfg.mesh))
+    checkpoints = Checkpointer(workdir / "checkpoints", cfg.checkpoint)
+    restored = checkpoints.restore_step(abstract, parts.plan.total_steps)
+    sha = hashlib.sha256()
+    for leaf in jax.tree.leaves(restored.state):
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+        sha.update(np.asarray(leaf).tobytes())
+    return sha.hexdigest()
+
+
+def last_step(workdir: Path) -> int:
+    rows = read_jsonl(workdir / "metrics.jsonl")
+    return rows[-1]["step"] if rows else 0
+
+
+def wait_for_step(process: subprocess.Popen, workdir: Path, step: int) -> None:
+    deadline = time.monotonic() + 150
+    while process.poll() is None and last_step(workdir) < step:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    workdir = tmp_path_factory.mktemp("reference") / "run"
+    finish(workdir)
+    return workdir
+
+
+@pytest.mark.slow
+def test_killed_and_stopped_runs_end_with_the_same_bits(reference: Path, tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(10**6)
+    rng = random.Random(seed)
+    workdir = tmp_path / "run"
+    kill, stop = sorted(rng.sample(range(1, STEPS - 10), 2))
+    process = start(workdir)
+    wait_for_step(process, workdir, kill)
+    time.sleep(rng.uniform(0, 0.03))  # anywhere: in a step, a save, an evaluation
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    # SIGTERM saves, and the same command continues.
+    process = start(workdir)
+    wait_for_step(process, workdir, stop)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == INTERRUPTED
+    assert "the same command continues" in workdir.with_suffix(".log").read_text()
+    # Other loader threads and the worker processes must not matter either.
+    finish(workdir, "--config.data.num_threads=3")
+    assert digest(workdir) == digest(reference), f"seed {seed}: kill at {kill}, stop at {stop}"
+    rows, expected = (read_jsonl(w / "metrics.jsonl") for w in (workdir, reference))
+    # But for the line of a stopped process that tells where its time went.
+    rows, expected = (
+        [r for r in x if any(n != "step" and not n.startswith("perf/") for n in r)]
+        for x in (rows, expected)
+    )
+    assert [r["step"] for r in rows] == [r["step"] for r in expected]
+    for name in ("train/loss", "val/top1", "test/loss"):
+        got, want = ([r[name] for r in x if name in r] for x in (rows, expected))
+        assert got == want, name
+
+
+def call(workdir: Path, *args: str) -> int:
+    return main(["main.py", f"--workdir={workdir}", *ARGS, "--config.mesh.data=1", *args])
+
+
+def test_a_finished_run_says_so(reference: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # What changes no number is free to change.
+    assert call(reference, "--config.log.every=3 steps", "--config.data.prefetch=4") == 0
+    assert "nothing to do" in capsys.readouterr().out
+
+
+def test_another_config_is_refused_with_what_differs(
+    reference: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(reference, "--config.optim.lr=0.5") == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert line.startswith("error: ")
+    assert "optim.lr: 0.004 -> 0.5" in line
+
+
+def test_workdir_holds_what_a_person_expects(reference: Path) -> None:
+    names = {path.name for path in reference.iterdir()}
+    expected = {"config.json", "classes.json", "metrics.jsonl", "checkpoints", "learning_curve.png"}
+    assert expected <= names
+    assert json.loads((reference / "classes.json").read_text()) == [str(i) for i in range(10)]
+    assert {p.name for p in (reference / "test").iterdir()} == {
+        "confusion.csv",
+        "confusion.png",
+        "per_class.csv",
+    }

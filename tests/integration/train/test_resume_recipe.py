@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recipe with everything on, killed at any moment, ends with the very same bits."""
+
+import dataclasses
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integration.train.test_resume import ROOT, digest, finish, start, wait_for_step
+from tests.unit.train.distilled_digits import TEACHER, get_config
+from vit_jax.data import MixConfig
+from vit_jax.objectives import SupervisedConfig
+from vit_jax.train.loop import fit
+from vit_jax.train.report.writers import read_jsonl
+
+RECIPE = (f"--config={ROOT}/tests/train/distilled_digits.py",)
+STEPS = 40
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Train the teacher for a few steps; returns what `objective.distill.weights` calls it."""
+    cfg = dataclasses.replace(get_config(), model=TEACHER, duration="6 steps", evals={})
+    cfg.data.mix, cfg.objective = MixConfig(), SupervisedConfig(label_smoothing=0.1)
+    cfg.mesh.data, cfg.optim.warmup = 1, ""
+    place = tmp_path_factory.mktemp("teacher") / "run"
+    fit(cfg, place)
+    return f"ckpt:{place}"
+
+
+@pytest.mark.slow
+def test_a_killed_recipe_ends_with_the_same_bits(weights: str, tmp_path: Path) -> None:
+    data, model = get_config().data, get_config().model
+    rates = (data.mix.mixup_alpha, data.mix.cutmix_alpha, data.erasing_prob, data.repeats - 1)
+    assert all((*rates, model.dropout_rate, model.drop_path_rate, get_config().ema_decay))
+    run = (*RECIPE, f"--config.objective.distill.weights={weights}")
+    whole, workdir = tmp_path / "whole", tmp_path / "run"
+    finish(whole, run=run)
+    seed = random.SystemRandom().randrange(10**6)
+    rng = random.Random(seed)
+    kill = rng.randrange(6, STEPS)
+    process = start(workdir, run=run)
+    wait_for_step(process, workdir, kill)
+    time.sleep(rng.uniform(0, 0.03))  # anywhere: in a step, a save, an evaluation
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    finish(workdir, run=run)
+    assert digest(workdir, run) == digest(whole, run), f"seed {seed}: killed at {kill}"
+    rows, expected = (read_jsonl(w / "metrics.jsonl") for w in (workdir, whole))
+    assert len(expected) >= STEPS
+    for name in ("train/loss", "train/distill_loss", "val/top1", "val_ema/loss"):
+        got, want = ([r[name] for r in x if name in r] for x in (rows, expected))
+        assert got == want, name

@@ -1,0 +1,526 @@
+# SPDX-License-Identifier: Apache-2.0
+"""README and docs say what is true: commands run, outputs are printed, names and paths exist."""
+
+import contextlib
+import dataclasses
+import importlib.util
+import io
+import itertools
+import os
+import pkgutil
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from configs import vit_mu_digits
+from tests.photos import write_folder
+from tests.unit.test_configs import FILES as CONFIG_FILES
+from tests.unit.test_configs import load
+from vit_jax import config as config_lib
+from vit_jax import data, evals, models, objectives, optim, sharding, trees
+from vit_jax.__main__ import main as verb_main
+from vit_jax.analysis import flops
+from vit_jax.cli.train import main as train_main
+from vit_jax.distill import TeacherConfig
+from vit_jax.field_names import check_path
+from vit_jax.train.report.writers import read_jsonl
+from vit_jax.weights.config import InitConfig
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in PAGES}
+
+# Commands that need a network, an accelerator, a cluster or a set-up of their own: their flags and
+# paths are checked, but they are not run. Everything else is.
+OUTSIDE = {
+    "~/venv-tf/bin/pip",
+    "~/venv-tf/bin/python",
+    "curl",
+    "export",
+    "gcloud",
+    "git",
+    "mpirun",
+    "pip",
+    "pyright",
+    "pytest",
+    "python3",
+    "ruff",
+    "source",
+    "srun",
+    "tensorboard",
+    "until",
+    "xpk",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A fenced block: its page, language and text."""
+
+    page: str
+    language: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """One shell command of a page, as words."""
+
+    page: str
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.page}: {' '.join(self.words)[:60]}"
+
+
+def blocks(page: str) -> list[Block]:
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", TEXTS[page], re.MULTILINE | re.DOTALL)
+    return [Block(page, language, text) for language, text in found]
+
+
+def commands(block: Block) -> list[Command]:
+    """Split a shell block; a command may go on over lines by a backslash or an open quote."""
+    found, pending = [], ""
+    for line in block.text.splitlines():
+        if line.endswith("\\"):
+            pending += line[:-1] + " "
+            continue
+        pending += line
+        try:
+            words = shlex.split(pending, comments=True)
+        except ValueError:  # an open quote
+            pending += "\n"
+            continue
+        found += [Command(block.page, tuple(words))] if words else []
+        pending = ""
+    assert not pending, f"{block.page}: cannot read {pending!r}"
+    return found
+
+
+def _runs_here(command: Command) -> bool:
+    """Say whether a command can run here: no server, no upload, no weights from outside."""
+    # Sweeps of the same names, over at once, are run by tests/meta/test_scaling_docs.py,
+    # compilers by tests/integration/cli/test_compile_for.py.
+    elsewhere = (
+        r"--from=(npz|timm):|vit_jax serve|--push=|vit_jax sweep (run|status|report)|--compile_for="
+    )
+    outside = re.search(elsewhere, " ".join(command.words))
+    needs_onnx = "--format=onnx" in command.words
+    return not outside and (not needs_onnx or importlib.util.find_spec("jax2onnx") is not None)
+
+
+SHELL = [b for page in TEXTS for b in blocks(page) if b.language in ("sh", "bash")]
+COMMANDS = [command for block in SHELL for command in commands(block)]
+# Pages that use the run of `make train`, each command in the place where those before it worked.
+IN_ORDER = [
+    f"docs/{name}.md"
+    for name in ("predict", "evaluate", "probe", "visualize", "export", "token_merging")
+    if f"docs/{name}.md" in TEXTS
+]
+# Here too, each command needs what those before it made; tests/meta/test_distill_docs.py and
+# tests/meta/test_scaling_docs.py run them.
+APART = [*IN_ORDER, "docs/distill.md", "docs/scaling.md"]
+# Shell blocks with the text block after them, what the commands are said to print; a training run
+# is shortened and prints something else.
+SHOWN = [
+    (before, after)
+    for page in TEXTS
+    if page not in IN_ORDER and page != "docs/scaling.md"
+    for before, after in itertools.pairwise(blocks(page))
+    if after.language == "text" and "python" in before.text
+]
+PRINTING = [c for block, _ in SHOWN for c in commands(block) if "--workdir" not in block.text]
+
+
+def _same(command: Command) -> tuple[str, ...]:
+    """Drop where a command writes: what is left says what it does."""
+    return tuple(w for w in command.words if not w.startswith("--workdir="))
+
+
+# What two pages say is run once: in order, if it is there.
+_ONCE = {_same(c): c for c in reversed(COMMANDS) if c.page not in APART}
+_ONCE |= {_same(c): c for c in COMMANDS if c.page in APART}
+RUN = [
+    c
+    for c in COMMANDS
+    if c.words[0] == "python" and c.page not in APART and c not in PRINTING and _runs_here(c)
+    if _ONCE[_same(c)] is c
+]
+# The width of all that is trained here.
+SMALL = {"dim": "16", "num_heads": "4", "mlp_dim": "32"}
+
+
+def test_pages_have_commands_and_only_known_ones() -> None:
+    assert len([c for c in [*RUN, *PRINTING] if c.page == "README.md"]) >= 5
+    inner = {"[", "done"}  # the lines of a shell loop
+    for command in COMMANDS:
+        known = OUTSIDE | inner | {"python", "make"}
+        assert command.words[0] in known, f"{command}: run it, or list it in OUTSIDE"
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    write_folder(tmp_path / "photos", {"train": 8, "val": 3}, ("china", "flower", "sky"))
+    return tmp_path / "photos"
+
+
+def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
+    """Keep what a command says; cut a training run to three steps of a small model."""
+    if "visualize" in words:  # its flags take several words
+        return [re.sub("^--out=", f"--out={tmp_path}/", word) for word in words]
+    flags = dict(word.partition("=")[::2] for word in words if word.startswith("--"))
+    plain = [word for word in words if not word.startswith("--")]
+    if "--workdir" in flags:
+        flags["--workdir"] = str(tmp_path / "run")
+        flags["--config.duration"] = "3 steps"
+        flags["--config.optim.warmup"] = "1 steps"
+        flags["--config.log.every"] = "1 steps"
+        flags["--config.model.scan_unroll"] = "1"
+        if "--profile" in flags:
+            flags["--profile"] = "2,2"
+        flags |= {f"--config.model.{name}": size for name, size in SMALL.items()}
+        if "--config.data.num_workers" in flags:  # these have tests of their own
+            flags["--config.data.num_workers"] = "0"
+        if "digits" not in flags["--config"]:
+            flags |= {
+                "--config.data.name": f"folder:{photos}",
+                "--config.model.num_classes": "3",
+                "--config.model.image_size": "32",
+                "--config.model.depth": "1",
+            }
+            flags = {
+                "--config": flags["--config"],
+                "--config.data.train_split": "train[:80%]",
+                "--config.evals.minival.split": "train[80%:]",
+                "--config.evals.val.split": "val",
+                **flags,
+            }
+        flags["--config.data.batch_size"] = "16"
+    if words[1] == "main.py" and not any(name.startswith("--config.mesh") for name in flags):
+        flags["--config.mesh.data"] = "1"  # as on a laptop: the tests' eight devices are virtual
+    return plain + [f"{name}={value}" if value else name for name, value in flags.items()]
+
+
+def call(words: list[str]) -> tuple[int, str, str]:
+    """Run `python main.py ...` or `python -m vit_jax ...` in this process; status and output."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        if words[1] == "main.py":
+            status = train_main(words[1:])
+        else:
+            assert words[1:3] == ["-m", "vit_jax"], words
+            status = verb_main(words[2:])
+    return status, out.getvalue(), err.getvalue()
+
+
+def call_well(command: Command, tmp_path: Path, photos: Path) -> str:
+    """Call a command, shortened, which must succeed; returns what it printed."""
+    status, out, err = call(shorten(command.words, tmp_path, photos))
+    if "--dry_run" in command.words and "no dataset" in err:
+        assert (status, "PARAMETERS" in out) == (2, True), f"{command}: {err}"
+    else:
+        assert status == 0, f"{command}: {err}"
+    return out
+
+
+@pytest.fixture
+def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def _slow_outside_readme(command: Command) -> object:
+    marks = [] if command.page == "README.md" else [pytest.mark.slow]
+    return pytest.param(command, marks=marks, id=str(command))
+
+
+@pytest.mark.usefixtures("at_root")
+@pytest.mark.parametrize("command", [_slow_outside_readme(c) for c in RUN])
+def test_command_runs(
+    command: Command, tmp_path: Path, photos: Path, request: pytest.FixtureRequest
+) -> None:
+    words = command.words
+    if re.search(r"(=ckpt:|--from=)runs/", " ".join(words)):
+        request.getfixturevalue("place")
+    call_well(command, tmp_path, photos)
+    if any(word.startswith("--workdir") for word in command.words):
+        steps = [row["step"] for row in read_jsonl(tmp_path / "run" / "metrics.jsonl")]
+        assert steps[-1] == 3
+        assert (tmp_path / "run" / "learning_curve.png").is_file()
+
+
+def make(*args: str) -> str:
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    out = subprocess.run(["make", *args], cwd=ROOT, env=env, capture_output=True, text=True)
+    assert out.returncode == 0, out.stderr
+    return out.stdout
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Take three steps of what `make train` trains, narrower; returns where, and what it said."""
+    place = tmp_path_factory.mktemp("made")
+    (line,) = [line for line in make("-n", "train").splitlines() if "main.py" in line]
+    _, *words = shlex.split(line)
+    workdir = next(w for w in words if w.startswith("--workdir=")).removeprefix("--workdir=")
+    words[words.index(f"--workdir={workdir}")] = f"--workdir={place / workdir}"
+    cut = [
+        "--config.duration=3 steps",
+        "--config.optim.warmup=1 steps",
+        "--config.model.scan_unroll=1",
+        *(f"--config.model.{name}={size}" for name, size in SMALL.items()),
+    ]
+    env = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
+    out = subprocess.run(
+        [sys.executable, *words, *cut], cwd=ROOT, env=env, capture_output=True, text=True
+    )
+    assert out.returncode == 0, out.stderr
+    return place, out.stdout
+
+
+@pytest.fixture
+def place(made: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Go where the repository's files and the run of `made` can be read and all be written."""
+    for name in ("configs", "docs", "benchmarks", "examples"):
+        if (ROOT / name).exists():
+            (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "runs").symlink_to(made[0] / "runs")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("page", IN_ORDER)
+def test_page_runs_in_order(page: str, photos: Path) -> None:
+    here, ran = [*blocks(page), Block(page, "", "")], 0
+    for block, after in itertools.pairwise(here):
+        if block.language != "sh":
+            continue
+        printed = set()
+        for command in commands(block):
+            if command.words[0] != "python" or not _runs_here(command):
+                continue
+            if command.words[1] == "-c":
+                code = [sys.executable, *command.words[1:]]
+                env = {**os.environ, "PYTHONPATH": str(ROOT)}  # where a user's shell is
+                done = subprocess.run(code, capture_output=True, text=True, env=env)
+                status, out, err = done.returncode, done.stdout, done.stderr
+            else:
+                status, out, err = call(list(command.words))
+            assert status == 0, f"{command}: {err}"
+            printed |= {_shape(line) for line in (out + err).splitlines()}
+            ran += 1
+        if after.language == "text" and printed:
+            for line in after.text.splitlines():
+                assert line == "..." or _shape(line) in printed, line
+    assert ran, f"no command of {page} runs"
+
+
+def _shape(line: str) -> str:
+    """Drop numbers, widths, and the rate and time left, which a run's first steps do not know."""
+    line = re.sub(r"  [\d.,]+ img/s|  eta \S+", "", line)
+    line = re.sub(r"[-+]?\d[\d.,]*(e[+-]\d+)?", "0", line)
+    return " ".join(re.sub(r"[-─━]{3,}", "---", line).split())
+
+
+def test_make_train_prints_and_leaves_what_the_readme_shows(made: tuple[Path, str]) -> None:
+    place, printed = made
+    shown = TEXTS["README.md"].split("<!-- train-output -->")[1].split("<!-- /train-output -->")[0]
+    shapes = {_shape(line) for line in shown.splitlines()}
+    for line in printed.replace(f"{place}/", "").splitlines():
+        assert _shape(line) in shapes, line
+    assert (place / "runs" / "vit_mu_digits" / "learning_curve.png").is_file()
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_make_targets_exist(page: str) -> None:
+    lines = "\n".join(b.text for b in blocks(page) if b.language == "sh")
+    for target in re.findall(r"`make (\w+)`", TEXTS[page]) + re.findall(
+        r"^make (\w+)$", lines, re.MULTILINE
+    ):
+        make("-n", target)
+
+
+def _console() -> list[object]:
+    """List (command, what it prints) of the pages' console blocks."""
+    cases = []
+    for page in TEXTS:
+        for block in blocks(page):
+            if block.language == "console":
+                for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+                    command, _, output = part.partition("\n")
+                    cases.append(pytest.param(command, output, id=f"{page}: {command[-40:]}"))
+    return cases
+
+
+@pytest.mark.usefixtures("at_root")
+@pytest.mark.parametrize("command, output", _console())
+def test_console_shows_the_real_output(command: str, output: str) -> None:
+    _, out, err = call(shlex.split(command))
+    assert (out + err).strip() == output.strip()
+
+
+@pytest.mark.usefixtures("at_root")
+@pytest.mark.parametrize(
+    "before, block", SHOWN, ids=[f"{before.page}: {before.text[:60]!r}" for before, _ in SHOWN]
+)
+def test_shown_lines_are_printed(
+    before: Block, block: Block, tmp_path: Path, photos: Path, request: pytest.FixtureRequest
+) -> None:
+    of_a_run = re.search(r"(=ckpt:|--from=)runs/", before.text) is not None
+    if of_a_run:  # numbers are those of a whole run
+        request.getfixturevalue("place")
+    printed = set()
+    for command in commands(before):
+        lines = call_well(command, tmp_path, photos).splitlines()
+        printed |= {_shape(x) if of_a_run else " ".join(x.split()).strip("-") for x in lines}
+    for line in block.text.splitlines():
+        if line != "...":
+            shown = _shape(line) if of_a_run else " ".join(line.split()).strip("-")
+            assert shown in printed, line
+
+
+def _config_of(words: tuple[str, ...] | list[str]) -> config_lib.Config:
+    named = [m[1] for w in words if (m := re.search(r"--config=(\S+\.py)", w))]
+    cfg = load(ROOT / (named[0] if named else "configs/vit_mu_digits.py"))
+    if not named:  # text may speak of the fields of every objective
+        cfg.objective = objectives.DistillConfig()
+    return cfg
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_flags_name_fields_that_exist(page: str) -> None:
+    text = TEXTS[page]
+    for block in blocks(page):
+        if block.language in ("sh", "bash"):
+            for command in commands(block):
+                _check_flags(" ".join(command.words), _config_of(command.words))
+        text = text.replace(block.text, "")
+    _check_flags(text, _config_of([]))
+
+
+def _check_flags(text: str, cfg: config_lib.Config) -> None:
+    for path in re.findall(r"--config\.([a-z_][\w.]*\w)", text):
+        check_path(cfg, path)
+    for name in re.findall(r"--config=(\S+\.py)", text):
+        assert (ROOT / name).is_file() or f"`{name}`:" in text, name  # or the page writes it
+    for flag in re.findall(r"main\.py\b[^`]*?\s--(?!config)(\w+)", text):
+        known = {"workdir", "dry_run", "all_fields", "compile_for", "debug", "profile"}
+        known |= {"allow_config_change", "allow_data_change"}
+        assert flag in known, flag
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_names_and_paths_exist(page: str) -> None:
+    text = TEXTS[page]
+    for target in re.findall(r"\]\(([^)#]+)", text):
+        if not target.startswith("http"):
+            assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"
+    places = r"(?:vit_jax|configs|tests|docs|benchmarks|requirements|\.ci)"
+    for path in re.findall(rf"`({places}[\w/.-]*)`", text):
+        if "/" in path or path.endswith(".txt"):
+            assert (ROOT / path).exists(), f"{page} speaks of {path}"
+    for name in re.findall(r"`(vit_jax(?:\.\w+)+)`", text):
+        pkgutil.resolve_name(name)
+    groups = "model|init|data|optim|objective|mesh|checkpoint|log"
+    for path in re.findall(rf"`((?:{groups})\.\w[\w.]*)`", text):
+        check_path(_config_of([]), path)
+    for recipe in re.findall(r"`variant\((.*?)\)`", text):
+        enums = {"Standardise": models.hybrid.Standardise}
+        enums |= {name: getattr(models.vit, name) for name in ("Gelu", "Pool", "PosEmbed")}
+        models.create(eval(f"models.variant({recipe})", {"models": models, **enums}))
+
+
+def test_every_config_field_is_documented() -> None:
+    documented = set(re.findall(r"`(?:\w+\.)*(\w+)`", TEXTS["docs/configs.md"]))
+    model = set(re.findall(r"`(\w+)`", TEXTS["docs/models.md"]))
+    for cls in (
+        config_lib.Config,
+        config_lib.CheckpointConfig,
+        config_lib.LogConfig,
+        config_lib.FaultsConfig,
+        data.DataConfig,
+        data.TransformConfig,
+        *evals.EVALUATORS,
+        *objectives.OBJECTIVES,
+        TeacherConfig,
+        optim.OptimConfig,
+        sharding.MeshConfig,
+        InitConfig,
+    ):
+        groups = {"init", "data", "optim", "objective", "evals", "mesh", "checkpoint", "log"}
+        groups |= {"faults"}
+        missing = {f.name for f in dataclasses.fields(cls)} - documented - groups
+        assert not missing, f"docs/configs.md lacks {missing} of {cls.__name__}"
+    for cls in {type(cfg) for cfg in models.VARIANTS.values()}:
+        missing = {f.name for f in dataclasses.fields(cls)} - model
+        assert not missing, f"docs/models.md lacks {missing} of {cls.__name__}"
+    digits = re.search(r"`configs/\{(.*?)\}_digits.py`", TEXTS["docs/reproduce.md"])[1]
+    named = {f"{name}_digits" for name in digits.split(",")}
+    named |= set(re.findall(r"`configs/(\w+)\.py(?::\w+)?`", TEXTS["docs/reproduce.md"]))
+    assert {path.stem for path in CONFIG_FILES} == named
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        assert page.stem == "index" or f"({page.name})" in TEXTS["docs/index.md"], page
+
+
+@pytest.mark.slow
+def test_table_of_sizes() -> None:
+    rows = re.findall(r"^\| `(vit_\w+)` \|(.*)\|$", TEXTS["README.md"], re.MULTILINE)
+    assert len(rows) >= 10
+    for name, cells in rows:
+        *sizes, params, gmacs = (float(cell.replace(",", "")) for cell in cells.split("|"))
+        cfg = models.variant(name, scan_unroll=1)
+        assert sizes == [cfg.dim, cfg.depth, cfg.num_heads, cfg.mlp_dim], name
+        module = models.create(cfg)
+        shapes = jax.eval_shape(
+            lambda k, m=module, c=cfg: models.init(m, c, k)[0], jax.random.key(0)
+        )
+        assert trees.num_params(shapes) == params, name
+        digits = len(cells.split("|")[-1].split(".")[-1].strip())
+        assert round(flops.forward_flops(module, 224) / 2e9, digits) == gmacs, name
+
+
+def _python(page: str) -> str:
+    (code,) = [b.text for b in blocks(page) if b.language == "python"]
+    return code
+
+
+def test_the_example_config_is_one() -> None:
+    names: dict = {}
+    exec(_python("docs/configs.md"), names)
+    config_lib.check(names["get_config"]())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["docs/models.md", "docs/weights.md", "docs/distill.md"])
+def test_the_example_prints_what_it_says(
+    page: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = _python(page)
+    exec(code, {})
+    assert capsys.readouterr().out.strip() == code.rsplit("# ", 1)[1].strip()
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_read_as_shown(
+    made: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def narrow() -> config_lib.Config:
+        cfg = whole()
+        sizes = {name: int(size) for name, size in SMALL.items()}
+        cfg.model = dataclasses.replace(cfg.model, **sizes)
+        return cfg
+
+    whole = vit_mu_digits.get_config
+    monkeypatch.setattr(vit_mu_digits, "get_config", narrow)
+    monkeypatch.chdir(made[0])
+    exec(_python("docs/checkpoints.md"), {})
+    steps, restored = capsys.readouterr().out.strip().splitlines()
+    assert steps.startswith("[3] ")
+    assert restored.startswith("3 [")

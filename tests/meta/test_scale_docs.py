@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The batch script of docs/scale.md, run with a stand-in for Slurm."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "scale.md"
+
+
+@pytest.mark.parametrize("status, requeued", [(0, False), (75, True), (2, False), (134, False)])
+def test_the_batch_script_requeues_a_run_that_was_told_to_stop(
+    tmp_path: Path, status: int, requeued: bool
+) -> None:
+    found = re.search(r"<!-- sbatch -->\n\n```shell\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert found is not None
+    stand_ins = {"srun": f'echo "$@" >> srun.txt; exit {status}', "scontrol": 'echo "$@" >> to.txt'}
+    for name, body in stand_ins.items():
+        program = tmp_path / name
+        program.write_text(f"#!/bin/bash\n{body}\n")
+        program.chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "4711"}
+    done = subprocess.run(["bash", "-c", found[1]], cwd=tmp_path, env=env, check=False)
+    assert done.returncode == status
+    assert "main.py --config=configs/vit_l16_imagenet.py" in (tmp_path / "srun.txt").read_text()
+    asked = tmp_path / "to.txt"
+    assert (asked.read_text() if asked.exists() else "") == ("requeue 4711\n" if requeued else "")

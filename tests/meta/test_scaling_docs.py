@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of docs/scaling.md, on sweeps that are over at once; its scripts for clusters."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.sweeps import files
+
+PAGE = (files.ROOT / "docs" / "scaling.md").read_text()
+BLOCKS = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+COMMANDS = [shlex.split(line) for block in BLOCKS for line in block.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the page's sweeps are small ones of the same names."""
+    place = tmp_path_factory.mktemp("docs")
+    (place / "configs" / "sweeps").mkdir(parents=True)
+    sizes = (
+        "def sweep():\n    for width in (4, 8, 12):\n"
+        "        yield {**SMALL, 'model.dim': width, 'model.num_heads': 1, 'duration': '9 steps'}\n"
+    )
+    files.write(place / "configs" / "sweeps" / "scaling_digits.py", sizes)
+    search = (
+        "import optuna\nTRIALS = 2\nSAMPLER = optuna.samplers.TPESampler(seed=0)\n"
+        "def search(trial):\n"
+        "    return {**SMALL, 'duration': '9 steps',\n"
+        "            'optim.lr': trial.suggest_float('lr', 1e-4, 1e-2, log=True)}\n"
+    )
+    files.write(place / "configs" / "sweeps" / "search_digits.py", search)
+    priced = "scaling_imagenet.py"
+    (place / "configs" / "sweeps" / priced).write_text(
+        (files.ROOT / "configs" / "sweeps" / priced)
+        .read_text()
+        .replace('"configs/vit_b16', f'"{files.ROOT}/configs/vit_b16')
+    )
+    return place
+
+
+def run(command: list[str], place: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=place,
+        env={**os.environ, "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": str(files.ROOT), **env},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+@pytest.mark.slow
+def test_the_pages_commands_run_in_their_order(place: Path) -> None:
+    for command in COMMANDS:
+        words = [sys.executable if word == "python" else word for word in command]
+        if ">" in words:
+            words = words[: words.index(">")]
+        done = run(words, place)
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        if "scaling_imagenet.py" in " ".join(words):
+            (told,) = re.findall(r"^```text\n\.\.\.\n(.*runs, .*device-hours.*)\n```$", PAGE, re.M)
+            assert told == done.stderr.strip()
+    for name in ("runs/scaling", "runs/search"):
+        assert (place / name / "report.html").exists()
+    assert (
+        "2 finished"
+        in run([sys.executable, "-m", "vit_jax", "sweep", "status", "runs/search"], place).stdout
+    )
+
+    # What the cluster's scripts start, where all has finished: nothing is left to do.
+    script = re.search(r"<!-- sbatch -->\n\n```shell\n(.*?)```", PAGE, re.DOTALL)[1]
+    (place / ".venv" / "bin").mkdir(parents=True)
+    programs = {
+        "srun": '"$@"; exit ${STATUS:-$?}',
+        "scontrol": 'echo "$@" >> asked.txt',
+        ".venv/bin/python": f'exec {sys.executable} "$@"',
+    }
+    for name, body in programs.items():
+        (place / name).write_text(f"#!/bin/bash\n{body}\n")
+        (place / name).chmod(0o755)
+    env = {
+        "PATH": f"{place}:{os.environ['PATH']}",
+        "SLURM_ARRAY_TASK_ID": "2",
+        "SLURM_ARRAY_JOB_ID": "4711",
+    }
+    done = run(["bash", "-c", script], place, **env)
+    assert (done.returncode, done.stdout) == (0, "1 run: 1 finished\n")
+    assert not (place / "asked.txt").exists()
+    assert run(["bash", "-c", script], place, **env, STATUS="75").returncode == 75
+    assert (place / "asked.txt").read_text() == "requeue 4711_2\n"
+    container = re.search(r"command: \[sh, -c, \"(.*?)\"\]", PAGE)[1]
+    container = container.replace("/mnt/shared/scaling", "runs/scaling")
+    container = container.replace("python", sys.executable)
+    done = run(["sh", "-c", container], place, JOB_COMPLETION_INDEX="0")
+    assert (done.returncode, done.stdout) == (0, "1 run: 1 finished\n")
+
+
+def test_the_jobs_have_as_many_tasks_as_the_sweep_points() -> None:
+    from vit_jax.cli import sweep_file
+
+    count = len(list(sweep_file.read(files.ROOT / "configs/sweeps/scaling_digits.py").sweep()))
+    assert re.search(r"--array=0-(\d+)%", PAGE)[1] == str(count - 1)
+    yaml = re.search(r"<!-- kubernetes -->\n\n```yaml\n(.*?)```", PAGE, re.DOTALL)[1]
+    import yaml as parser
+
+    job = parser.safe_load(yaml)
+    assert job["spec"]["completions"] == count
+    assert job["spec"]["completionMode"] == "Indexed"
+    assert job["spec"]["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"] == [75]
+
+
+def test_the_readmes_commands_are_the_pages() -> None:
+    readme = (files.ROOT / "README.md").read_text()
+    found = [
+        shlex.split(line)
+        for line in readme.splitlines()
+        if line.startswith("python -m vit_jax sweep")
+    ]
+    assert found
+    assert all(command in COMMANDS for command in found)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Subsets of a dataset's classes."""
+
+import numpy as np
+import pytest
+
+from vit_jax import data
+from vit_jax.data.folders import FolderSource
+from vit_jax.errors import UserError
+
+
+def test_a_folder_is_not_read_at_opening(folder, monkeypatch):
+    def refuse(self, index):
+        raise AssertionError
+
+    read = FolderSource.read
+    monkeypatch.setattr(FolderSource, "read", refuse)
+    subset = data.open_source(f"folder:{folder}", classes=(2, 0), cache=True)
+    monkeypatch.setattr(FolderSource, "read", read)
+    assert subset.class_names == ("emu", "cat")
+    files = [subset.example_id(i) for i in range(len(subset))]
+    assert len(files) == 8 + 9
+    for i, file in enumerate(files):
+        assert f"/{subset.class_names[subset.read(i)['label']]}/" in file
+    monkeypatch.setattr(FolderSource, "read", refuse)  # all in memory now
+    subset.read(0)
+
+
+def test_a_subset_is_batched_like_any_source(folder):
+    source = data.open_source(f"folder:{folder}", classes=(2, 0))
+    cfg = data.DataConfig(batch_size=17)
+    with data.train_batches(
+        source, cfg, views=data.one_view(cfg.transform, (8, 8), 1), seed=0
+    ) as batches:
+        batch = next(batches)
+    assert sorted(batch["index"]) == list(range(17))
+    assert np.bincount(batch["label"]).tolist() == [8, 9]
+
+
+@pytest.mark.parametrize(
+    "classes, message",
+    [
+        ((1, 4), r"data\.classes=\(1, 4\): .* has no class 4; ids are 0\.\.3"),
+        ((-1,), "has no class -1"),
+        ((1, 2, 1), "names class 1 twice"),
+        ((3,), "has no example of these classes"),  # owl is in val alone
+    ],
+)
+def test_classes_that_are_not_there_are_one_line(folder, classes, message):
+    with pytest.raises(UserError, match=message) as caught:
+        data.open_source(f"folder:{folder}", classes=classes)
+    assert "\n" not in str(caught.value)
+
+
+def test_images_of_several_labels_have_no_subset(folder, monkeypatch):
+    monkeypatch.setattr(FolderSource, "multi_label", True)
+    with pytest.raises(UserError, match=r"several labels per image; leave data\.classes=\(\)"):
+        data.open_source(f"folder:{folder}", classes=(0,))
+
+
+def test_a_folder_knows_its_labels_cached_or_not(folder):
+    for cache in (False, True):
+        source = data.open_source(f"folder:{folder}", cache=cache)
+        assert source.labels is not None
+        assert source.labels.tolist() == [source.read(i)["label"] for i in range(len(source))]

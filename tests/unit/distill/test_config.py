@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A teacher that cannot teach the student is refused in one line that names the field."""
+
+import pytest
+
+from vit_jax import models
+from vit_jax.data import DataConfig, MixConfig
+from vit_jax.distill import TeacherConfig, check_unmixed
+from vit_jax.distill.config import check
+from vit_jax.errors import UserError
+
+STUDENT = models.variant("vit_mu16", num_classes=7)
+
+
+def teacher(**fields: object) -> TeacherConfig:
+    model = models.variant("vit_mu16", num_classes=7)
+    return TeacherConfig(**{"teacher": model, "weights": "ckpt:runs/x", **fields})
+
+
+def test_a_teacher_of_the_same_classes_and_channels_fits() -> None:
+    check(teacher(), STUDENT, DataConfig())
+
+
+@pytest.mark.parametrize(
+    "fields, field",
+    [
+        ({"teacher": models.variant("vit_mu16", num_classes=8)}, "teacher.num_classes=8"),
+        ({"teacher": models.variant("vit_mu16", num_classes=7, channels=1)}, "teacher.channels=1"),
+        ({"weights": ""}, "weights is not set"),
+        ({"mean": (0.5, 0.5)}, "mean="),
+    ],
+)
+def test_another_is_refused(fields: dict, field: str) -> None:
+    with pytest.raises(UserError, match=rf"^objective\.distill\.{field}"):
+        check(teacher(**fields), STUDENT, DataConfig())
+
+
+def test_logits_of_mixed_images_are_not_cached() -> None:
+    check_unmixed(DataConfig())
+    with pytest.raises(UserError, match=r"set data\.mix\.mixup_alpha=0 and data\.erasing_prob=0$"):
+        check_unmixed(DataConfig(mix=MixConfig(mixup_alpha=0.2), erasing_prob=0.25))

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report's numbers against scikit-learn's, and its files."""
+
+import numpy as np
+from sklearn import metrics
+
+from vit_jax.evals import report
+
+
+def guesses(num_classes, num_examples, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, num_classes - 1, num_examples).astype(np.int32)  # the last: none
+    near = (labels + 1) % num_classes
+    wrong = rng.random(num_examples) < 0.3
+    return labels, np.where(wrong, near, labels).astype(np.int32)
+
+
+def test_matches_scikit_learn():
+    labels, predictions = guesses(6, 200)
+    matrix = report.confusion_matrix(labels, predictions, 6)
+    np.testing.assert_array_equal(
+        matrix, metrics.confusion_matrix(labels, predictions, labels=range(6))
+    )
+    precision, recall, f1, count = metrics.precision_recall_fscore_support(
+        labels, predictions, labels=range(6), zero_division=0
+    )
+    rows = report.class_rows(labels, predictions, [str(k) for k in range(6)])
+    np.testing.assert_allclose([r[3] for r in rows], precision, rtol=1e-12)
+    np.testing.assert_allclose([r[4] for r in rows], recall, rtol=1e-12)
+    np.testing.assert_allclose([r[2] for r in rows], recall, rtol=1e-12)
+    np.testing.assert_allclose([r[5] for r in rows], f1, rtol=1e-12)
+    assert [r[1] for r in rows] == count.tolist()
+
+
+def test_most_confused_with():
+    labels, predictions = np.array([[0, 0]] * 5 + [[0, 1]] + [[0, 2]] * 3 + [[1, 1], [2, 0]]).T
+    rows = report.class_rows(labels, predictions, ["cat", "dog", "owl"])
+    assert [row[6:] for row in rows] == [("owl", 3), ("", 0), ("cat", 1)]
+
+
+def test_too_many_classes_says_so(tmp_path, capsys):
+    num_classes = report.MAX_CLASSES + 1
+    names = [str(k) for k in range(num_classes)]
+    labels = np.arange(num_classes, dtype=np.int32)
+    assert report.write_report(tmp_path, labels, labels, names) == ["per_class.csv"]
+    assert "2,001 classes" in capsys.readouterr().out
+    assert not (tmp_path / "confusion.png").exists()

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real sweeps of real runs, and real signals to their processes."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.unit.sweeps import files
+from vit_jax.cli.sweep import main
+
+MISTAKES = {
+    "no_such.py": (None, [], "unknown sweep file"),
+    "syntax.py": ("def sweep(:", [], "cannot be read: SyntaxError"),
+    "none.py": ("", [], "needs either sweep.* or search"),
+    "empty.py": ("def sweep():\n    return []\n", [], r"sweep\(\) yields no overrides"),
+    "raises.py": ("def sweep():\n    return 1 / 0\n", [], r"sweep\(\): ZeroDivisionError"),
+    "typo.py": (
+        "def sweep():\n    yield {'optim.lrr': 1}\n",
+        [],
+        r"point lrr=1: unknown key --config.optim.lrr; did you mean --config.optim.lr\?",
+    ),
+    "wrong.py": (
+        "def sweep():\n    yield {'optim.lr': 'fast'}\n",
+        [],
+        "optim.lr.*must be a number",
+    ),
+    "warmup.py": (
+        "def sweep():\n    yield {'duration': '9 steps'}\n",
+        [],
+        "optim.warmup .101 steps. .*longer than the run .9 steps",
+    ),
+    "constant.py": ("TRIAL = 3\ndef sweep():\n    yield {}\n", [], "TRIAL means nothing.*TRIALS"),
+    "trials.py": ("def search(trial):\n    return {}\n", [], "lacks TRIALS"),
+    "device.py": ("def sweep():\n    yield {}\n", ["--device=v7"], "unknown device 'v7'"),
+    "count.py": ("def sweep():\n    yield {}\n", ["--num_devices=0"], "num_devices=0 must be"),
+    "extra.py": (
+        "def sweep():\n    yield {}\n",
+        ["--confg.seed=1"],
+        r"unknown flag '--confg.seed'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body, flags, told = MISTAKES[name]
+    if body is not None:
+        files.write(tmp_path / name, body)
+    assert main(["vit_jax sweep", "plan", str(tmp_path / name), *flags]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(rf"error: .*{told}.*\n", err), err
+
+
+def test_a_wrong_metric_is_named_with_those_that_are_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = files.write(tmp_path / "a.py", "def sweep():\n    yield SMALL\n", metric="val/lose")
+    assert main(["vit_jax sweep", "plan", str(file)]) == 2
+    assert "unknown METRIC 'val/lose'; did you mean 'val/loss'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flags, told",
+    [
+        ([], r"where to\? add --out=DIR"),
+        (["--out=OUT", "--workers=0"], "--workers=0 must be at least 1"),
+        (["--out=OUT", "--index=1"], "--index=1: the manifest has lines 0 to 0"),
+        (["--out=gs://bucket/x"], "no path of a file system"),
+    ],
+)
+def test_a_mistake_of_run_is_one_line(
+    flags: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = files.write(
+        tmp_path / "a.py", "def sweep():\n    yield {**SMALL, 'duration': '5 steps'}\n"
+    )
+    flags = [flag.replace("OUT", str(tmp_path / "out")) for flag in flags]
+    assert main(["vit_jax sweep", "run", str(file), *flags]) == 2
+    assert re.fullmatch(rf"error: .*{told}.*\n", capsys.readouterr().err)

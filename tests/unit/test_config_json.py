@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run's config comes back from its JSON, whatever is in it."""
+
+import copy
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.test_configs import FILES, load
+from vit_jax import config_json
+from vit_jax.config import Config
+from vit_jax.data import Crop, CropRule
+from vit_jax.errors import UserError
+from vit_jax.faults import FaultsConfig
+from vit_jax.fields import is_free
+from vit_jax.objectives import DistillConfig
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_config_comes_back(path) -> None:
+    cfg = load(path)
+    saved = json.loads(json.dumps(config_json.to_json(cfg)))
+    back = config_json.from_json(copy.deepcopy(saved))
+    assert back == cfg
+    assert type(back.model) is type(cfg.model)
+    if cfg.evals:
+        name = next(iter(cfg.evals))
+        assert isinstance(back.evals[name].transform.crop, Crop)
+    assert type(back.objective) is type(cfg.objective)
+    if isinstance(cfg.objective, DistillConfig):
+        teacher = cfg.objective.distill.teacher
+        assert type(back.objective.distill.teacher) is type(teacher)
+
+
+def test_what_another_version_wrote() -> None:
+    cfg = load(next(path for path in FILES if path.stem == "vit_mu_digits"))
+    saved = config_json.to_json(cfg)
+    del saved["init"], saved["data"]["mix"]
+    saved["data"]["mixup_alpha"] = 0.3
+    back = config_json.from_json(saved)
+    assert back.data.mix.mixup_alpha == 0.3
+    assert back.init == cfg.init
+    saved["optim"]["momentun"] = 1
+    with pytest.raises(UserError, match=r"optim\.momentun that this version does not have"):
+        config_json.from_json(saved)
+
+
+def test_a_run_of_before_there_were_crop_rules_crops_as_it_did() -> None:
+    cfg = load(next(path for path in FILES if path.stem == "deit_imagenet"))
+    saved = config_json.to_json(cfg)
+    for holder in (saved["data"], *saved["evals"].values()):
+        del holder["transform"]["crop_rule"]
+    back = config_json.from_json(copy.deepcopy(saved))
+    assert cfg.evals["val"].transform.crop_rule is CropRule.TORCH
+    assert back.evals["val"].transform.crop_rule is CropRule.TF
+    assert config_json.changes(saved, config_json.to_json(cfg)) == []  # and it continues
+
+
+def test_what_changes_no_number_may_differ() -> None:
+    cfg = load(next(path for path in FILES if path.stem == "vit_mu_digits"))
+    saved = config_json.to_json(cfg)
+    cfg.data.max_broken, cfg.data.num_workers, cfg.data.prefetch = 9, 3, 5
+    cfg.log.every, cfg.checkpoint.keep, cfg.mesh.fsdp = "7 steps", 9, 2
+    cfg.model.scan_unroll = 2
+    del cfg.evals["val"]
+    assert config_json.changes(saved, config_json.to_json(cfg)) == []
+    cfg.data.repeats = 2
+    assert config_json.changes(saved, config_json.to_json(cfg)) == ["data.repeats: 1 -> 2"]
+
+
+def test_faults_may_differ_where_they_change_no_number() -> None:
+    cfg = load(next(path for path in FILES if path.stem == "vit_mu_digits"))
+    saved = config_json.to_json(cfg)
+    cfg.faults = FaultsConfig(max_nonfinite=5, spike_sigmas=3.0, hang_seconds=0.0)
+    assert config_json.changes(saved, config_json.to_json(cfg)) == []
+    cfg.faults.skip_spikes = True
+    assert config_json.changes(saved, config_json.to_json(cfg)) == [
+        "faults.skip_spikes: False -> True",
+        "faults.spike_sigmas: 6.0 -> 3.0",
+    ]
+
+
+def test_the_free_fields_of_a_config() -> None:
+    """They change rounding at most, or when the run ends: one more must be one of these kinds."""
+    cfg, free = Config(objective=DistillConfig()), set()
+
+    def walk(node: Any, path: str) -> None:
+        for field in dataclasses.fields(node):
+            value, name = getattr(node, field.name), f"{path}{field.name}"
+            if is_free(cfg, name):
+                free.add(name)
+            elif dataclasses.is_dataclass(value):
+                walk(value, f"{name}.")
+
+    walk(cfg, "")
+    teacher = "objective.distill"
+    assert free == {
+        *("log", "checkpoint", "mesh", "evals", f"{teacher}.weights"),
+        *("model.scan_unroll", "model.remat", "model.attention"),
+        *(f"{teacher}.teacher.scan_unroll", f"{teacher}.teacher.remat"),
+        *("data.data_dir", "data.num_threads", "data.num_workers", "data.prefetch"),
+        *("data.cache", "data.max_broken", "faults.max_nonfinite", "faults.hang_seconds"),
+    }

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A value of the wrong kind: one line, and the same one, from a config file and from Python."""
+
+import dataclasses
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from configs import vit_mu_digits
+from vit_jax import config as config_lib
+from vit_jax import fields, models
+from vit_jax.cli import flags as cli_flags
+from vit_jax.cli.train import main
+from vit_jax.config import Config
+from vit_jax.errors import UserError
+from vit_jax.evals import EvalConfig
+from vit_jax.models.layers.pool import Pool
+from vit_jax.objectives import DistillConfig
+from vit_jax.optim import Schedule
+
+FILE = """
+from configs import vit_mu_digits
+from vit_jax.objectives import DistillConfig
+
+def get_config():
+    cfg = vit_mu_digits.get_config()
+    {line}
+    return cfg
+"""
+# What a file says, and what it is told.
+WRONG = {
+    "cfg.duration = 5": "duration=5 (int) must be a string, such as '90 epochs'",
+    "cfg.optim.warmup = 500": (
+        "optim.warmup=500 (int) must be a string: '500', or as a duration '500 steps'"
+    ),
+    "cfg.log.every = 10": "log.every=10 (int) must be a string, such as '50 steps'",
+    "cfg.evals['val'].every = 1": (
+        "evals.val.every=1 (int) must be a string: '1', or as a duration '1 steps'"
+    ),
+    "cfg.data.batch_size = '64'": "data.batch_size='64' (str) must be a whole number",
+    "cfg.optim.lr = '1e-3'": "optim.lr='1e-3' (str) must be a number",
+    "cfg.model.num_classes = '20'": "model.num_classes='20' (str) must be a whole number",
+    "cfg.data.name = None": "data.name=None (NoneType) must be a string, such as 'digits'",
+    "cfg.evals = None": "evals=None (NoneType) must be a dict from string to EvalConfig",
+    "cfg.evals = {'val': 'val'}": "evals.val='val' (str) must be an EvalConfig",
+    "cfg.ema_decay = None": "ema_decay=None (NoneType) must be a number",
+    "cfg.data.train_split = None": (
+        "data.train_split=None (NoneType) must be a string, such as 'train'"
+    ),
+    "cfg.optim.lr_multipliers = {'^head': 10.0}": (
+        "optim.lr_multipliers={'^head': 10.0} (dict) must be a tuple of (string, number)s, such as "
+        "\"(('^head', 0.5),)\""
+    ),
+    "cfg.seed = 'a'": "seed='a' (str) must be a whole number",
+    "cfg.model.pool = 'gpa'": "unknown model.pool 'gpa'; did you mean 'gap'?",
+    "cfg.model = 'vit_s16'": (
+        "model='vit_s16' is a model's name; give its config, models.variant('vit_s16')"
+    ),
+    "cfg.model = 'vit_s166'": (
+        "unknown model 'vit_s166'; did you mean 'vit_s16' or 'vit_s14' or 'vit_m16'?"
+    ),
+    "cfg.model = None": "model=None (NoneType) must be a ModelConfig, such as ViTConfig()",
+    "cfg.optim = None": "optim=None (NoneType) must be an OptimConfig, such as OptimConfig()",
+    "cfg.objective = DistillConfig(); cfg.objective.distill.teacher = 'vit_s16'": (
+        "objective.distill.teacher='vit_s16' is a model's name; give its config, "
+        "models.variant('vit_s16')"
+    ),
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_a_config_file_and_python_are_told_the_same(
+    line: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (file := tmp_path / "wrong.py").write_text(FILE.format(line=line))
+    assert main(["main.py", f"--config={file}", "--dry_run"]) == 2
+    assert capfd.readouterr().err == f"error: {WRONG[line]}\n"
+    # The flag of the same field is no way around it.
+    assert main(["main.py", f"--config={file}", "--dry_run", "--config.seed=1"]) == 2
+    assert capfd.readouterr().err == f"error: {WRONG[line]}\n"
+
+    cfg = vit_mu_digits.get_config()
+    exec(line, {"cfg": cfg, "DistillConfig": DistillConfig})
+    with pytest.raises(UserError) as error:
+        config_lib.check(cfg)
+    assert str(error.value) == WRONG[line]
+
+
+# A value as Python has it, the same as a flag, and what both are read as.
+SAME = {
+    "model.image_size": (64, "64", (64,)),
+    "model.patch": ([4, 4], "4,4", (4, 4)),
+    "data.mean": (0.5, "0.5", (0.5,)),
+    "data.std": ([1], "1", (1.0,)),
+    "data.classes": (list(range(10)), "0,1,2,3,4,5,6,7,8,9", tuple(range(10))),
+    "optim.lr": (1, "1", 1.0),
+    "optim.lr_multipliers": ([["^head", 2]], "(('^head', 2),)", (("^head", 2.0),)),
+    "init.skip": ("^head", "^head", ("^head",)),
+    "data.transform.flip": (1, "1", True),
+    "model.pool": ("GAP", "GAP", Pool.GAP),
+    "optim.schedule": ("linear", "linear", Schedule.LINEAR),
+}
+
+
+@pytest.mark.parametrize("field", SAME)
+def test_python_and_flags_take_the_same_values(field: str) -> None:
+    value, text, read = SAME[field]
+    argv = ["main.py", f"--config={vit_mu_digits.__file__}", f"--config.{field}={text}"]
+    argv.append("--config.init.weights=npz:x.npz")  # which init.skip asks for
+    flagged = cli_flags.read_config(argv)
+    cfg = vit_mu_digits.get_config()
+    cfg.init.weights = "npz:x.npz"
+    group, _, name = field.rpartition(".")
+    setattr(_at(cfg, group), name, value)
+    config_lib.check(cfg)
+    for found in (flagged, cfg):
+        assert getattr(_at(found, group), name) == read
+        assert type(getattr(_at(found, group), name)) is type(read)
+    assert cfg == flagged
+
+
+def _at(cfg: Config, path: str) -> Any:
+    node: Any = cfg
+    for part in path.split("."):
+        node = getattr(node, part)
+    return node
+
+
+@pytest.mark.parametrize(
+    "fields, told",
+    [
+        ({"image_size": "a"}, "model.image_size='a' (str) must be whole numbers, such as 224,224"),
+        ({"depth": 2.5}, "model.depth=2.5 (float) must be a whole number"),
+        ({"class_token": "no"}, "model.class_token='no' (str) must be true or false"),
+    ],
+)
+def test_a_variant_of_a_wrong_value_is_named(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError) as error:
+        models.variant("vit_s16", **fields)
+    assert str(error.value) == told
+
+
+# Numbers of any size: those that code checks together with others, and those that nothing limits.
+ANY_NUMBER = {
+    *("seed", "model.head_bias", "mesh.data", "mesh.fsdp", "mesh.tensor"),
+    *("model.image_size", "model.patch", "model.token_merging", "model.layer_scale"),
+    *("model.norm_eps", "model.group_norm_eps", "model.conv_eps", "model.locality_strength"),
+    *("model.mlp_ratio", "model.group_min_ratio", "data.mean", "data.classes"),
+}
+
+
+def test_every_number_has_a_range() -> None:
+    """A new field must have one, or be listed; what an objective learns it checks itself."""
+    unlimited: set[str] = set()
+
+    def walk(cls: Any, path: str) -> None:
+        kinds = fields.annotations(cls)
+        for field in dataclasses.fields(cls):
+            kind, name = kinds[field.name], f"{path}{field.name}"
+            if dataclasses.is_dataclass(kind) and name != "objective":
+                walk(kind, f"{name}.")
+            elif {kind, *typing.get_args(kind)} & {int, float} and not field.metadata.get("bounds"):
+                unlimited.add(name)
+
+    walk(Config, "")
+    for family in {type(cfg) for cfg in models.VARIANTS.values()}:
+        walk(family, "model.")
+    walk(EvalConfig, "evals.")
+    assert unlimited == ANY_NUMBER

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every config file builds and is what its name says; shrunk, each kind of run trains two steps."""
+
+import functools
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.photos import write_folder
+from tests.unit.models.tiny import SHRINK
+from tests.unit.models.tiny import shrink as shrink_model
+from vit_jax import config as config_lib
+from vit_jax import config_json, models
+from vit_jax.cli import flags
+from vit_jax.config import Config
+from vit_jax.errors import UserError
+from vit_jax.models import RegNetConfig
+from vit_jax.objectives import DistillConfig
+from vit_jax.optim import Schedule
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+FILES = sorted(p for p in CONFIGS.glob("*.py") if p.stem != "__init__")
+# Of AugReg's grid, each value of each axis once; the other files' arguments are in their RUNS.
+ARGUMENTS = {
+    "augreg_imagenet": [
+        *(f"{name},medium1,0.1,0.0" for name in ("vit_ti16", "vit_s32", "vit_b32", "vit_b16")),
+        *(f"{name},light1,0.03,0.0" for name in ("vit_b8", "vit_l16", "r_vit_ti16")),
+        *(f"{name},light2,0.1,0.1" for name in ("r26_vit_s32", "r50_vit_l32")),
+        *(f"vit_s16,{name},0.03,0.1" for name in ("none", "medium2", "strong1", "strong2")),
+    ],
+}
+
+
+def load(path: Path, arg: str = "") -> Config:
+    return _module(path).get_config(*[arg] if arg else [])
+
+
+def arguments(path: Path) -> list[str]:
+    """The arguments that a file says it takes."""
+    return list(getattr(_module(path), "RUNS", ()))
+
+
+@functools.cache
+def _module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+RUNS = [
+    (path, arg) for path in FILES for arg in arguments(path) or ["", *ARGUMENTS.get(path.stem, ())]
+]
+
+
+def shrink(cfg: Config) -> Config:
+    """Keep every choice of the recipe; cut its sizes."""
+    digits = cfg.data.name == "digits"
+    num_classes = len(cfg.data.classes) or (10 if digits else 3)
+    native = cfg.model.image_size
+    cfg.model = shrink_model(cfg.model, num_classes=num_classes)
+    if isinstance(cfg.objective, DistillConfig):
+        teacher = cfg.objective.distill.teacher
+        same_size = teacher.image_size == native
+        fields: dict[str, Any] = {"image_size": cfg.model.image_size} if same_size else {}
+        if isinstance(teacher, RegNetConfig):
+            fields["depth"] = 6  # so that it has four stages, as timm's
+        cfg.objective.distill.teacher = shrink_model(teacher, num_classes=num_classes, **fields)
+    if not digits:
+        for ev in cfg.evals.values():
+            ev.split = re.sub(r"\d+%", "80%", ev.split.replace("51200", "4"))
+            ev.split = re.sub("validation|test", "val", ev.split)
+            ev.every = "2 steps"
+        cfg.data.name = "folder"
+        cfg.data.train_split = cfg.data.train_split.replace("51200", "4")
+    cfg.data.batch_size, cfg.accum_steps, cfg.duration = 8, 1, "2 steps"
+    cfg.optim.warmup = "1 steps"
+    cfg.optim.schedule_every = "1 steps" if cfg.optim.schedule_every else ""
+    cfg.optim.cooldown = "1 steps" if cfg.optim.cooldown else ""
+    if cfg.optim.schedule is Schedule.STEP:
+        cfg.optim.milestones = ("1 steps",)
+    cfg.log.every, cfg.log.tensorboard = "1 steps", False
+    for ev in cfg.evals.values():
+        ev.report = False
+    cfg.mesh.data = 1  # what is tested here is the recipe, not the layout
+    return cfg
+
+
+# What decides which code a shrunk run takes; crops, mixing, schedules and dropout are tested where
+# they belong, and SAM in train/test_sam.py. _OF_FAMILY goes by the parameters' names. AdamW and SGD
+# train every family in train/test_families.py, Muon finds what it steps in every family's tree in
+# optim/test_build.py.
+_OF_FAMILY = ("init.weights", "optim.freeze", "optim.layer_decay")
+# Of any: what sees logits, gradients or leaves of whatever shape.
+_OF_ANY = (
+    *("optim.name", "objective.loss", "objective.train_mode"),
+    *("objective.distill.kind", "objective.distill.teacher.family"),
+)
+
+
+def choices(cfg: Config) -> frozenset[tuple[Any, ...]]:
+    """Return what decides which code a shrunk run takes."""
+
+    def choice(name: str) -> Any:
+        value = tree.get(name)
+        if name in ("optim.freeze", "optim.layer_decay"):
+            return value not in ("", 1.0)
+        return value.split(":")[0] if name == "init.weights" else value
+
+    tree = config_json.flatten(config_json.to_json(cfg))
+    family, distilled = tree["model.family"], bool(tree.get("model.distilled"))
+    taught = isinstance(cfg.objective, DistillConfig)
+    # A teacher is heard by the one head that there is, or by the second, or that one hears labels.
+    made = {(family,), ("heads", distilled, taught)}
+    made |= {(family, name, choice(name)) for name in _OF_FAMILY if choice(name)}
+    made |= {(name, choice(name)) for name in _OF_ANY}
+    return frozenset(made)
+
+
+# Together they make every choice that a run makes.
+TRAINED = (
+    "finetune_digits:finetune_augmented",
+    "cait_imagenet:xxs24_384",
+    "tenth_digits:distilled",
+    "finetune_bit:cifar10",
+    "augreg_imagenet:r26_vit_s32,light2,0.1,0.1",
+    "deit3_imagenet:s16",
+    "deit_distilled_imagenet:b16_384",
+    "swin_imagenet:b_384",
+    "bit_r50x1_imagenet_distilled",
+    "finetune_digits:probe",
+    "finetune_vit:cifar10",
+    "mixer_b16_imagenet",
+    "convit_digits",
+    "regnet_digits",
+    "resnet_digits",
+)
+
+
+def run_id(run: tuple[Path, str]) -> str:
+    return f"{run[0].stem}:{run[1]}".rstrip(":")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("photos")
+    write_folder(root, {"train": 8, "val": 3}, ("china", "flower", "sky"))
+    return root
+
+
+@pytest.mark.parametrize("run", RUNS, ids=run_id)
+def test_config_is_valid(run: tuple[Path, str]) -> None:
+    config_lib.check(load(*run))
+
+
+def test_those_that_are_trained_make_every_choice() -> None:
+    made = {run_id(run): choices(shrink(load(*run))) for run in RUNS}
+    rest = frozenset().union(*made.values()) - frozenset().union(*(made[run] for run in TRAINED))
+    lacking = {run: sorted(map(str, found & rest)) for run, found in made.items() if found & rest}
+    assert not lacking, "add one of these to TRAINED"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_docstring_says_what_a_reader_needs(path: Path) -> None:
+    text = path.read_text()
+    assert f"--config=configs/{path.name}" in text
+    for word in ("Hardware:", "Published:"):
+        assert word in text, f"{path.name} lacks {word!r}"
+    assert len(text.splitlines()) <= 80
+
+
+def test_names_of_files_and_runs_say_the_variant() -> None:
+    for path, arg in RUNS:
+        family, published, _ = path.stem.partition("_imagenet")
+        if not published or family == "augreg":  # of any model
+            continue
+        family, distilled, _ = family.partition("_distilled")
+        size, _, side = arg.partition("_")
+        parts = [family, size, distilled.strip("_"), side]
+        name = arg if family == "regnet" else "_".join(part for part in parts if part)
+        cfg, variant = load(path, arg).model, models.variant(name)
+        assert type(cfg) is type(variant), path
+        for field in SHRINK[type(cfg)](cfg):
+            if field not in ("image_size", "pre_logits_dim"):
+                assert getattr(cfg, field) == getattr(variant, field), f"{path}: {field}"
+
+
+def test_every_family_has_a_published_run_and_a_small_one() -> None:
+    families = {type(cfg) for cfg in models.VARIANTS.values()}
+    loaded = {run: type(load(*run).model) for run in RUNS}
+    for kind in ("imagenet", "digits"):
+        assert {family for run, family in loaded.items() if kind in run[0].stem} == families
+
+
+@pytest.mark.parametrize(
+    "argument, told",
+    [
+        ("augreg_imagenet.py:vit_s16", "vit_s16 must be augreg_imagenet.py:MODEL,AUG"),
+        ("augreg_imagenet.py:vit_s16,none", "DECAY: 0.03, 0.1; RATE: 0.0, 0.1"),
+        ("augreg_imagenet.py:vit_s61,none,0.1,0.0", "no 'vit_s61'; MODEL: vit_ti16, vit_s32"),
+        (
+            "augreg_imagenet.py:vit_s16,medium,0.1,0.0",
+            "AUGMENTATION: none, light1, light2, medium1",
+        ),
+        ("augreg_imagenet.py:vit_s16,none,0.3,0.0", "no '0.3'; DECAY: 0.03, 0.1"),
+        ("augreg_imagenet.py:vit_s16,none,0.1,0.2", "no '0.2'; RATE: 0.0, 0.1"),
+        (
+            "cait_imagenet.py:s24_448",
+            "unknown run 's24_448'; valid: xxs24, xxs24_384, s24, s24_",
+        ),
+        ("deit3_imagenet.py:h14_384", "unknown run 'h14_384'; valid: s16, s16_384, b16, b16_224"),
+        ("finetune_bit.py:cifar", "unknown dataset 'cifar'; valid: cifar10, cifar100, oxford_iiit"),
+        ("finetune_digits.py:head", "unknown arm 'head'; valid: finetune, probe, scratch"),
+        ("tenth_digits.py:cnn", "unknown arm 'cnn'; valid: plain, augmented, convit, convit_plain"),
+        ("vit_b16_imagenet.py:384", "vit_b16_imagenet.py takes no argument; drop ':384'"),
+    ],
+)
+def test_a_wrong_argument_is_one_line_with_the_choices(argument: str, told: str) -> None:
+    argv = ["main.py", f"--config={CONFIGS / argument}"]
+    with pytest.raises(UserError) as error:
+        flags.read_config(argv)
+    assert told in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_an_argument_reaches_the_config() -> None:
+    argv = ["main.py", f"--config={CONFIGS}/deit3_imagenet.py:b16_384", "--config.optim.lr=2e-5"]
+    cfg = flags.read_config(argv)
+    assert (cfg.model.image_size, cfg.optim.lr) == ((384, 384), 2e-5)
+
+
+def test_every_file_of_a_run_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(CONFIGS.parent)
+    argv = ["main.py"]
+    with pytest.raises(UserError, match="which run") as error:
+        flags.read_config(argv)
+    listed = set(re.findall(r"configs/([\w/]+)\.py", str(error.value)))
+    assert listed == {path.stem for path in FILES}
+
+
+def test_what_an_older_version_did_not_write_was_at_its_default() -> None:
+    cfg = load(CONFIGS / "vit_mu_digits.py")
+    saved = config_json.to_json(cfg)
+    del saved["init"], saved["model"]["pool_prefix"]
+    del saved["optim"]["coupled_decay"], saved["optim"]["muon_debias"]
+    assert config_json.changes(saved, config_json.to_json(cfg)) == []
+    cfg.init.weights, cfg.model.pool_prefix = "npz:x", True
+    assert config_json.changes(saved, config_json.to_json(cfg)) == [
+        "init.weights: '' -> 'npz:x'",
+        "model.pool_prefix: False -> True",
+    ]

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+
+import numpy as np
+import pytest
+
+from vit_jax import data
+from vit_jax.errors import DataError
+from vit_jax.train.health.unreadable import KEY, Unreadable
+
+
+def batch(*broken: int, reason: str = "no image") -> data.Batch:
+    told = [reason.encode() if index >= 0 else b"" for index in broken]
+    return {"broken": np.array(broken, np.int32), "reason": np.array(told, "S200")}
+
+
+def name(index: int) -> str:
+    return f"{index}.jpg"
+
+
+def test_each_is_told_and_counted_once():
+    said = []
+    broken = Unreadable(3, name, log=said.append)
+    for one in (batch(-1, -1), batch(-1, 7, 7), batch(4, -1), batch(7, 4)):
+        broken.add(one)
+    assert [line.split(": ")[:3] for line in said] == [
+        [
+            "warning",
+            "7.jpg",
+            "no image; the next example that can be read takes its place (1 of data.max_broken=3)",
+        ],
+        [
+            "warning",
+            "4.jpg",
+            "no image; the next example that can be read takes its place (2 of data.max_broken=3)",
+        ],
+    ]
+    assert broken.scalars() == {"data/broken": 2.0}
+    assert broken.to_json() == {KEY: [4, 7]}
+
+
+def test_one_too_many_ends_the_run_with_the_first_few_names():
+    broken = Unreadable(4, name, counted=[9, 3], log=lambda _: None)
+    broken.add(batch(3, 9, 1, 2))
+    with pytest.raises(DataError) as caught:
+        broken.add(batch(5, 6))
+    assert str(caught.value) == (
+        "6 training examples cannot be read, more than data.max_broken=4: 9.jpg, 3.jpg, 1.jpg and "
+        "3 more; repair them, or continue with a larger data.max_broken"
+    )
+    assert caught.value.status == 65
+
+
+def test_nothing_is_said_of_a_run_that_allows_none():
+    broken = Unreadable(0, name)
+    broken.add(batch(-1, -1))
+    assert broken.scalars() == broken.to_json() == {}

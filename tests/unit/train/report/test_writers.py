@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import os
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from vit_jax.config import LogConfig
+from vit_jax.errors import UserError
+from vit_jax.train.report import writers
+
+
+def test_jsonl_lines_are_strict_json_and_there_at_once(tmp_path):
+    path = tmp_path / "m.jsonl"
+    writer = writers.JsonlWriter(path)
+    writer.write(1, {"train/loss": np.float32(0.5), "val/top1": jax.numpy.float32(0.25)})
+    writer.write(2, {"train/loss": float("nan"), "train/lr": float("inf")})
+
+    def refuse(name):
+        raise AssertionError(name)
+
+    lines = [json.loads(x, parse_constant=refuse) for x in path.read_text().splitlines()]
+    assert lines == [
+        {"step": 1, "train/loss": 0.5, "val/top1": 0.25},
+        {"step": 2, "train/loss": None, "train/lr": None},
+    ]
+    writer.close()
+
+
+def test_what_is_known_of_the_step_resumed_from_is_not_written_again(tmp_path):
+    path = tmp_path / "m.jsonl"
+    for scalars in ({"val/top1": 0.5}, {"val/top1": 0.5}, {"val/top1": 0.5, "val/top5": 0.9}):
+        writer = writers.JsonlWriter(path, step=5)
+        writer.write(5, scalars)
+        writer.close()
+    assert writers.read_jsonl(path) == [{"step": 5, "val/top1": 0.5}, {"step": 5, "val/top5": 0.9}]
+
+
+def test_torn_last_line_of_a_kept_step_is_repaired(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"step": 1, "train/loss": 1.0}\n{"step": 2, "trai')
+    writer = writers.JsonlWriter(path, step=5)
+    writer.write(6, {"train/loss": 2.0})
+    writer.close()
+    assert path.read_text() == ('{"step": 1, "train/loss": 1.0}\n{"step": 6, "train/loss": 2.0}\n')
+
+
+def test_dropping_lines_is_atomic(tmp_path, monkeypatch):
+    """Dying just before the rename leaves the old file whole."""
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n')
+    before = path.read_text()
+
+    def die(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", die)
+    with pytest.raises(KeyboardInterrupt):
+        writers.JsonlWriter(path, step=1)
+    assert path.read_text() == before
+
+
+def test_read_jsonl_of_rubbish(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b'\xff\xfe\n[1]\n7\n{"a": 1}\n{"step": "x"}\n{"step": 4}\n')
+    assert writers.read_jsonl(path) == [{"step": 4}]
+    assert writers.read_jsonl(tmp_path / "none") == []
+
+
+def test_tensorboard_can_be_off(tmp_path):
+    writers.make_writer(LogConfig(tensorboard=False), tmp_path).close()
+    assert os.listdir(tmp_path) == ["metrics.jsonl"]
+
+
+def test_other_processes_write_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    writer = writers.make_writer(LogConfig(wandb_project="p"), tmp_path)
+    writer.write(1, {"train/loss": 1.0})
+    writer.close()
+    assert os.listdir(tmp_path) == []
+
+
+def test_wandb_missing_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UserError, match="pip install wandb") as caught:
+        writers.make_writer(LogConfig(wandb_project="vit"), tmp_path)
+    assert "\n" not in str(caught.value)
+    assert os.listdir(tmp_path) == []
+
+
+def test_wandb_continues_one_run_per_workdir(tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="optional; pip install wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    ids = []
+    for step in (0, 3):
+        writer = writers.WandbWriter("vit", tmp_path, run_config={"seed": 1})
+        writer.write(step + 1, {"train/loss": 1.0})
+        ids.append(writer._run.id)
+        writer.close()
+    assert ids[0] == ids[1]
+
+
+def test_a_process_that_only_ends_a_run_leaves_its_own_times(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    for wall in (9.0, 2.0):  # killed after its last line, then started again at that step
+        writer = writers.JsonlWriter(path, step=0 if wall == 9.0 else 5)
+        writer.write(5, {"test/loss": 1.0})
+        writer.write(5, {"perf/wall_seconds": wall})
+        writer.close()
+    rows = [{"step": 5, "test/loss": 1.0}]
+    assert writers.read_jsonl(path) == rows + [
+        {"step": 5, "perf/wall_seconds": w} for w in (9.0, 2.0)
+    ]
