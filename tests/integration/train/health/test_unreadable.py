@@ -12,7 +12,7 @@ from vit_jax import data
 from vit_jax.data.stream import epoch_order
 from vit_jax.train.report.writers import read_jsonl
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def start(place: Path, root: Path, port: int, process: int, allowed: int) -> subprocess.Popen:

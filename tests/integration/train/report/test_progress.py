@@ -29,7 +29,7 @@ def test_live_bar_on_a_terminal():
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
     process = subprocess.Popen(
-        [sys.executable, "-c", LIVE, str(Path(__file__).parents[3])],
+        [sys.executable, "-c", LIVE, str(Path(__file__).parents[4])],
         stdout=theirs,
         stderr=theirs,
         env=environment,

@@ -24,7 +24,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _kill_one(path, after=0.0):
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
     command = [sys.executable, "-c", KILLED, str(path), str(after)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
