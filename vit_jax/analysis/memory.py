@@ -204,7 +204,7 @@ def _forward(loss: Callable[..., Any], args: tuple[PyTree, ...]) -> Any:
 
 
 def _kept_bytes(pullback: Callable[..., Any], args: Sequence[Any], count: workspace.Count) -> int:
-    """Sum the leaves of a pullback that are none of the arguments.
+    """Sum the leaves of a pullback that are not arguments.
 
     A reshaped or repeated array has no memory of its own. Nor has a comparison on an accelerator,
     such as where a ReLU's input was above 0: it is fused into its readers, and computed again.

@@ -23,7 +23,7 @@ PyTree = Any
 Count = Callable[[Any], int]  # the bytes of an abstract value
 
 # libtpu's `memory_analysis` counts 0.38 to 0.60 GB beside the buffers that it assigns, for steps of
-# S/16 to H/14 on v3 and v5e; what for, its reports do not say. A plan has it, so an estimate does.
+# S/16 to H/14 on v3 and v5e; its reports do not say why. The estimate has it because plans have it.
 BESIDE_BUFFERS = {"tpu": 450_000_000}
 
 # A transformer block has four matmuls with weights, a residual block of convolutions three or four.

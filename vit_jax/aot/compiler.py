@@ -25,7 +25,7 @@ class Compiled:
     """A program compiled by jax, and the seconds that took.
 
     `num_rematerialized` counts the arrays that the partitioner makes whole on every device, because
-    it knows no way from one of their shardings to the other; each is a line of its log.
+    it finds no direct way between two shardings; each is a line of its log.
     """
 
     program: Any

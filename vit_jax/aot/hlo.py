@@ -120,7 +120,7 @@ def schedules(program: Program) -> Iterator[Visit]:
 
 
 def trip_count(program: Program, loop: Instruction) -> int:
-    """Return how often a `while` runs its body; 1 where the text does not say it.
+    """Return how often a `while` runs its body; 1 where the text has no count.
 
     XLA writes known_trip_count where it found one; else the condition compares with a constant.
     """

@@ -33,7 +33,7 @@ class Temporary:
 def largest(program: hlo.Program, least: int = 2**20) -> list[Temporary]:
     """List the arrays of at least so many bytes in main memory, the largest first.
 
-    The text does not tell which of them share memory. These are the results of what the entry and
+    The text does not show which of them share memory. These are the results of what the entry and
     the loops' bodies run, without the program's own results: a fair stand-in for its buffers.
     """
     found: dict[tuple[str, str], Temporary] = {}

@@ -19,7 +19,7 @@ _TPU_ENVIRONMENT = {
     "TPU_WORKER_HOSTNAMES": "localhost",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-# Generations that libtpu resolves, and by how many numbers each says its shape.
+# Generations that libtpu resolves, and the number of dimensions of each one's shape.
 _TPUS = {"v2": 2, "v3": 2, "v4": 3, "v5e": 2, "v5p": 3, "v6e": 2, "tpu7x": 3}
 # GiB of a jax device, half of a chip of v2, v3 and TPU7x (docs.cloud.google.com/tpu/docs).
 _TPU_MEMORY = {"v2": 8, "v3": 16, "v4": 32, "v5e": 16, "v5p": 95, "v6e": 32, "tpu7x": 96}

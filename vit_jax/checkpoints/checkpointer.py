@@ -57,7 +57,7 @@ class Checkpointer:
         self._ours: set[int] = set()  # saved by this process, or restored and verified
         self._bad: set[int] = set()  # found damaged
         self._pending: threading.Thread | None = None
-        self._ended: Ended | None = None  # the save whose end the processes have not agreed on
+        self._ended: Ended | None = None  # the last save, until all processes agree on its end
         self._failure: SaveFailed | None = None
         record_lib.on_all_processes(self._read_metrics)
 
@@ -127,7 +127,7 @@ class Checkpointer:
             failure, damaged = None, False
             try:
                 complete()
-                if jax.process_index() == 0:  # whose file system has what it renamed
+                if jax.process_index() == 0:  # its file system has the renamed files
                     storage.read_back(self._path(step), record)
             except BaseException as error:
                 failure, damaged = self._failed(step, num_bytes, error), isinstance(error, Damaged)

@@ -23,7 +23,7 @@ def _not_from_orbax(record: logging.LogRecord) -> bool:
 
 @functools.cache
 def silence_orbax() -> None:
-    """Hide the lines and tracebacks that Orbax emits besides raising; `Checkpointer` says enough.
+    """Hide the lines and tracebacks that Orbax emits besides raising; `Checkpointer` logs its own.
 
     When one array of a damaged checkpoint fails to load, the reads of all others end in "exception
     ignored" tracebacks of hundreds of lines, some of them at a later garbage collection. What is

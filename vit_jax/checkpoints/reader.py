@@ -90,7 +90,7 @@ def _best(place: Path, steps: list[int], *, must: bool) -> int:
     for step in steps:
         try:
             found = storage.read_record(place / str(step))
-        except Damaged:  # named as such if it is what is asked for
+        except Damaged:  # raised only for the requested checkpoint
             continue
         metrics[step] = found.metrics
         settings = found.metadata.get("config", {}).get("checkpoint", {})

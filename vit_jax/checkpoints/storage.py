@@ -2,7 +2,7 @@
 """Checkpoints on disk: one written and read with Orbax v1 (orbax.readthedocs.io), others removed.
 
 Orbax writes each step into a temporary directory and renames it when complete. It has no checksum
-of contents: record.py has. All of Orbax is in this file and in what orbax_errors.py knows of it.
+of contents, which record.py has. Only this file and orbax_errors.py use Orbax.
 """
 
 import contextlib

@@ -135,8 +135,8 @@ def _show_measured(trained: Trained, source: str, measured: dict[str, Any]) -> N
     without = measured["unlabelled"]
     left_out = f" ({without:,} more have no label and are left out)" if without else ""
     alone = "" if trained.loss is Loss.SOFTMAX else ", of its class alone (sigmoid)"
-    _say(title(trained))
-    _say(f"{source}: {measured['num_examples']:,} images{left_out}\n")
+    _print(title(trained))
+    _print(f"{source}: {measured['num_examples']:,} images{left_out}\n")
     _show(
         [
             ("metric", "value", ""),
@@ -153,7 +153,7 @@ def _show_measured(trained: Trained, source: str, measured: dict[str, Any]) -> N
 def _show_sizes(measuring: lib.Measuring, found: list[dict[str, Any]], writer: _Writer) -> None:
     native = native_size(measuring.trained)[0]
     rows = [tuple(row.values()) for row in found]
-    _say(f"\nby size of the input; training was at {native}x{native}")
+    _print(f"\nby size of the input; training was at {native}x{native}")
     _show([tuple(found[0]), *rows], right=range(1, len(found[0])))
     writer.write("sizes.csv", _csv([tuple(found[0]), *rows]))
     name = short_name(measuring.target.source.name)
@@ -172,21 +172,21 @@ def _show_corruptions(
         ("mean", *means, found["mean_top1"]),
         ("clean", *[clean] * len(means), clean),
     ]
-    _say(f"\nunder corruption, severities of {found['severities_of']}")
+    _print(f"\nunder corruption, severities of {found['severities_of']}")
     _show(rows, right=range(1, len(rows[0])))
     writer.write("corruptions.csv", _csv(rows))
     name = short_name(measuring.target.source.name)
     writer.write("corruptions.png", plots.draw_corruptions(table, clean, name))
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     if jax.process_index() == 0:
         print(text)
 
 
 def _show(rows: Sequence[Sequence[Any]], right: Sequence[int]) -> None:
     header, *cells = [[f"{x:.4f}" if isinstance(x, float) else str(x) for x in row] for row in rows]
-    _say("\n".join(align(header, cells, right=right)))
+    _print("\n".join(align(header, cells, right=right)))
 
 
 def _csv(rows: Iterable[Sequence[Any]]) -> str:

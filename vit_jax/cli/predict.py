@@ -20,7 +20,7 @@ from vit_jax.cli.options import flag
 from vit_jax.errors import UserError, shown
 from vit_jax.evals.pass_progress import PassProgress
 from vit_jax.inference.images import expand
-from vit_jax.inference.prediction import Result, stream
+from vit_jax.inference.prediction import Answer, stream
 from vit_jax.inference.trained import Trained, read_weights
 
 
@@ -123,7 +123,7 @@ def _sink(out: Path | None) -> contextlib.AbstractContextManager[Any]:
         return open(out, "w", encoding="utf-8", errors="backslashreplace")
 
 
-def _writers(form: Format, images: Sequence[str]) -> tuple[str, Callable[[Result], str]]:
+def _writers(form: Format, images: Sequence[str]) -> tuple[str, Callable[[Answer], str]]:
     """Return what comes first, and what a result is written as."""
     if form is Format.JSONL:
         return "", _as_json
@@ -132,7 +132,7 @@ def _writers(form: Format, images: Sequence[str]) -> tuple[str, Callable[[Result
     return "", functools.partial(_as_table, min(max(len(shown(name)) for name in images), 60))
 
 
-def _as_table(width: int, result: Result) -> str:
+def _as_table(width: int, result: Answer) -> str:
     names = [shown(str(result.source)), *[""] * len(result.predictions)]
     return "".join(
         f"{name:{width}}  {prediction.probability:>7.2%}  {prediction.name}\n"
@@ -140,7 +140,7 @@ def _as_table(width: int, result: Result) -> str:
     )
 
 
-def _as_json(result: Result) -> str:
+def _as_json(result: Answer) -> str:
     line: dict[str, Any] = {"file": result.source}
     if result.error:
         line["error"] = result.error
@@ -152,7 +152,7 @@ def _as_json(result: Result) -> str:
     return json.dumps(trees.finite(line)) + "\n"
 
 
-def _as_csv(result: Result) -> str:
+def _as_csv(result: Answer) -> str:
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(
         (result.source, rank, k, name, _rounded(probability))

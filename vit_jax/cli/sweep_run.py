@@ -60,7 +60,7 @@ def run(given: Run, extra: Overrides) -> int:
                 stopping=stopping,
                 since=time.time(),
                 environment=sharing.share(i, given.workers),
-                say=_say if given.workers == 1 else _numbered(i + 1),
+                log=_print if given.workers == 1 else _numbered(i + 1),
             )
             for i in range(given.workers)
         ]
@@ -73,10 +73,10 @@ def run(given: Run, extra: Overrides) -> int:
                 points = [_indexed(points, given.index)]
                 _train_one(workers[0], points[0])
             else:
-                _say(sweep_status.summary(results.read(place, points)))
+                _print(sweep_status.summary(results.read(place, points)))
                 by_run = {each.run: each for each in points}
                 _each(workers, lambda worker, _: worker.run_grid(by_run))
-    return _conclude(place, points, stopped=stopping.asked)
+    return _conclude(place, points, stopped=stopping.requested)
 
 
 def _open(target: Path, out: Path | None, extra: Overrides) -> tuple[SweepFile | None, Path]:
@@ -150,23 +150,23 @@ def _train_one(worker: Worker, chosen: Point) -> None:
 def _conclude(place: Path, points: Sequence[Point], *, stopped: bool) -> int:
     """Say what the runs have come to, and return the exit status."""
     found = results.read(place, points)
-    _say(sweep_status.summary(found))
+    _print(sweep_status.summary(found))
     for result in found:
         if result.state is State.FAILED:
             log = result.point.workdir(place) / "output.txt"
-            _say(f"failed: {result.point.name}: {result.told}; see {log}")
+            _print(f"failed: {result.point.name}: {result.note}; see {log}")
     if stopped:
-        _say("stopped; the same command continues")
+        _print("stopped; the same command continues")
         return INTERRUPTED
     return _SOME_FAILED if any(result.state is State.FAILED for result in found) else 0
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(text, flush=True)
 
 
 def _numbered(worker: int) -> Any:
-    return lambda text: _say(f"worker {worker}: {text}")
+    return lambda text: _print(f"worker {worker}: {text}")
 
 
 main = options.verb(Run, run, sweep_file.read_options)

@@ -16,7 +16,7 @@ from vit_jax.cli import options
 from vit_jax.cli.options import Options, flag
 from vit_jax.durations import format_duration
 from vit_jax.sweeps import point, results
-from vit_jax.sweeps.results import Result, State
+from vit_jax.sweeps.results import Outcome, State
 
 NO_PLACE = "which sweep? name its DIR"
 _EVERY = 2.0  # seconds between two looks
@@ -60,18 +60,18 @@ def status(given: Status) -> None:
             found = results.read(place, point.read_manifest(place))
 
 
-def most_telling(found: Sequence[Result], count: int) -> list[Result]:
+def most_telling(found: Sequence[Outcome], count: int) -> list[Outcome]:
     """Return as many runs as fit: those under way first, those that wait last."""
     order = list(_COLOURS)
     return sorted(found, key=lambda result: order.index(result.state))[: max(count, 1)]
 
 
-def is_over(result: Result) -> bool:
+def is_over(result: Outcome) -> bool:
     """Say whether nothing more is to be expected of a run."""
     return result.state in (State.FINISHED, State.PRUNED, State.FAILED)
 
 
-def table(found: Sequence[Result]) -> Table:
+def table(found: Sequence[Outcome]) -> Table:
     """Return a row for each run."""
     shown = Table(box=None, pad_edge=False)
     metric = found[0].point.metric if found else "metric"
@@ -89,12 +89,12 @@ def table(found: Sequence[Result]) -> Table:
             f"{result.step:,}/{result.point.steps:,}",
             "" if last is None else f"{last:.4f}",
             format_duration(result.seconds) if result.seconds else "",
-            Text(result.told),
+            Text(result.note),
         )
     return shown
 
 
-def summary(found: Sequence[Result]) -> str:
+def summary(found: Sequence[Outcome]) -> str:
     """Say how many are in which state, and how long the rest may take."""
     counts = Counter(result.state for result in found)
     parts = ", ".join(f"{counts[state]} {state}" for state in State if counts[state])
@@ -103,7 +103,7 @@ def summary(found: Sequence[Result]) -> str:
     return f"{len(found)} run{'s' * (len(found) != 1)}: {parts}{rest}"
 
 
-def remaining_seconds(found: Sequence[Result]) -> float | None:
+def remaining_seconds(found: Sequence[Outcome]) -> float | None:
     """Estimate the time to the end, by the FLOPs and seconds of what has been done.
 
     None where nothing has been done, nothing is left, or nobody works on it.
@@ -117,7 +117,7 @@ def remaining_seconds(found: Sequence[Result]) -> float | None:
     return left * seconds / done / running
 
 
-def _done(result: Result) -> float:
+def _done(result: Outcome) -> float:
     return result.point.flops * min(result.step / result.point.steps, 1.0)
 
 

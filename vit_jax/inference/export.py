@@ -120,7 +120,7 @@ def _json(value: Any) -> bytes:
 
 
 def _description(trained: Trained, form: Format, dtype: WeightDType) -> dict[str, Any]:
-    """Say for programs what the model card says for people."""
+    """Return the contents of the model card for programs."""
     height, width = trained.image_size
     transform = trained.transform
     found: dict[str, Any] = {
@@ -167,7 +167,7 @@ def _source(trained: Trained) -> str:
 
 
 def _published(cfg: Config) -> dict[str, Any]:
-    """Return a config as JSON without what it says of the machine: an export may be pushed."""
+    """Return a config as JSON without paths of this machine: an export may be published."""
     tree = config_json.to_json(cfg)
     del tree["log"], tree["data"]["data_dir"]
     distill = tree["objective"].get("distill", {})

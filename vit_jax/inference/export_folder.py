@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder that an export leaves: complete or not at all, and nobody else's files touched."""
+"""The folder of an export: written completely or not at all, other files untouched."""
 
 import json
 import os

@@ -99,7 +99,7 @@ def runner(data: bytes) -> Callable[[UInt8[np.ndarray, "B H W C"]], Float[np.nda
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep to itself what the converter says about its own examples and its own passes."""
+    """Silence the converter's messages about its own examples and passes."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

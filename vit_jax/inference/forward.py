@@ -25,7 +25,7 @@ def make_apply(trained: Trained) -> Forward:
     return _apply(trained.model, tuple(trained.mean), tuple(trained.std))
 
 
-@functools.lru_cache  # jit knows a program by its function; and none holds on to weights
+@functools.lru_cache  # one function object a program, so that jit finds it; it holds no weights
 def _apply(model: ModelConfig, mean: tuple[float, ...], std: tuple[float, ...]) -> Forward:
     module = models.create(model)
 

@@ -64,13 +64,13 @@ def _in_words(repo: str, rest: str = "") -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Say in one line what the Hub, or the way to it, said."""
+    """Return the error of the Hub, or of the way to it, in one line."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     reason = getattr(error, "server_message", None) or " ".join(str(error).split())
     if status in (401, 403):
         return f"the Hub refuses the token ({status}: {reason}); it must be allowed to write there"
     if status == 404:
-        return f"the Hub knows no such user or organisation, or not for this token (404: {reason})"
+        return f"the Hub has no such user or organisation, or not for this token (404: {reason})"
     if status:
         return f"the Hub answers {status}: {reason}"
     return f"the Hub cannot be reached, or its answer not read: {reason}"

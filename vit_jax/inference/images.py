@@ -113,8 +113,8 @@ def read_image(source: str | Path | bytes, channels: int) -> UInt8[np.ndarray, "
     try:
         return _pixels(source if isinstance(source, bytes) else encoded.read_file(source), channels)
     except (ValueError, OSError, cv2.error, MemoryError) as error:
-        told = getattr(error, "strerror", None) or getattr(error, "err", None) or str(error)
-        reason = " ".join(told.split()) or type(error).__name__
+        text = getattr(error, "strerror", None) or getattr(error, "err", None) or str(error)
+        reason = " ".join(text.split()) or type(error).__name__
         raise UserError(f"{name}: {reason[0].lower()}{reason[1:]}") from error
 
 

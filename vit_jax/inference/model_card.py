@@ -12,7 +12,7 @@ from vit_jax.inference.export_folder import CLASSES, MARK, WEIGHTS
 from vit_jax.inference.trained import Trained, changes
 from vit_jax.losses import Loss
 
-# The loader that the Hub's page offers, where it knows one.
+# The loader that the Hub's page offers.
 _LIBRARY = {"timm": "timm", "onnx": "onnx", "stablehlo": "jax"}
 
 
@@ -25,7 +25,7 @@ def card(
         trained: the model, with its weights.
         form: "stablehlo", "onnx" or "timm".
         change: what the export changed.
-        description: what export.json says.
+        description: the contents of export.json.
         name: the title.
     """
     height, width = trained.image_size

@@ -39,7 +39,7 @@ def app(page: Any, host: str, uploads: Path, max_upload: int, public: str = "") 
     Args:
         page: from `build`.
         host: by which address or name it is served.
-        uploads: the folder that Gradio was told to keep its files in.
+        uploads: Gradio's folder of uploaded files.
         max_upload: bytes of an uploaded file.
         public: the URL that a proxy serves it by, or "".
     """
@@ -87,7 +87,7 @@ def _look() -> dict[str, Any]:
 
 
 class Answer(NamedTuple):
-    """What the model says of an image.
+    """The model's answer for an image.
 
     Attributes:
         classes: probability by name, of all classes.
@@ -102,7 +102,7 @@ def make_answer(trained: Trained) -> Callable[[Path], Answer]:
     """Return file -> Answer, compiled.
 
     Raises:
-        UserError: a model of whose tokens no map can be made; from the function, no image.
+        UserError: a model without a map of tokens; from the function, no image.
     """
     look = saliency.make_saliency(trained)
     size, names = trained.image_size, _distinct(trained.class_names)
@@ -139,18 +139,18 @@ def title(trained: Trained) -> str:
 
 
 def facts(trained: Trained) -> str:
-    """Say in a line what the model is."""
+    """Describe the model in a line."""
     height, width = trained.image_size
     pixels = f"{height}x{width} pixels{', grey' if trained.channels == 1 else ''}"
-    told = [
+    facts = [
         type(trained.model).__name__.removesuffix("Config"),
         f"{trees.num_params(trained.variables['params']):,} parameters",
         pixels,
         f"{len(trained.class_names):,} classes",
     ]
     if trained.step is not None:
-        told.append(f"step {trained.step:,}" + (", moving average" if trained.ema else ""))
-    return " · ".join(told)
+        facts.append(f"step {trained.step:,}" + (", moving average" if trained.ema else ""))
+    return " · ".join(facts)
 
 
 def build(trained: Trained, answer: Callable[[Path], Answer], examples: Sequence[str]) -> Any:
@@ -164,7 +164,7 @@ def build(trained: Trained, answer: Callable[[Path], Answer], examples: Sequence
     import gradio as gr
 
     def respond(upload: Mapping[str, Any] | None) -> tuple[Any, Any, Any, Any]:
-        if upload is None:  # cleared, by the visitor or below: what was said of it stays
+        if upload is None:  # cleared, by the visitor or below: the answer stays
             return gr.skip(), None, None, gr.skip()
         try:
             found = answer(Path(upload["path"]))
@@ -227,5 +227,5 @@ def _files_only(image: Any) -> None:
 
 def _complaint(upload: Mapping[str, Any], error: UserError) -> str:
     name = Path(upload.get("orig_name") or upload["path"]).name
-    told = str(error).replace(str(upload["path"]), name)
-    return f"**No image to look at.** {told}"
+    message = str(error).replace(str(upload["path"]), name)
+    return f"**No image to look at.** {message}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands before the demo page: of what is asked, only what the page itself asks goes through.
+"""The guard of the demo page: only requests that the page itself makes go through.
 
 Gradio's app has some ninety routes, which fetch web addresses, convert recordings and describe
 themselves. The page needs a dozen. What those are sent is read here, within limits, checked and
@@ -39,7 +39,7 @@ _ROUTES = {
     "run": r"/gradio_api/run/predict",
 }
 _POSTED = ("upload", "join", "run")
-# The one parameter that a route has; what else a query says is dropped.
+# The one parameter of a route; all others are dropped.
 _QUERY = {"answers": "session_hash", "progress": "upload_id", "upload": "upload_id"}
 _HEADERS = (b"host", b"accept", b"accept-encoding", b"accept-language", b"user-agent")
 
@@ -83,7 +83,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
-            return  # the server refuses a web socket that nobody accepts
+            return  # the server refuses a web socket that is not accepted
         status = 0
 
         async def sent(message: Message) -> None:
@@ -97,9 +97,9 @@ class Guard:
             await _refuse(refusal, sent)
         except Exception as error:  # Gradio's: in one line, and here alone
             if status in (0, 500):
-                told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+                reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
                 where = f"{scope['method']} {scope['path'][:100]!a}"
-                print(f"error: {where}: {told}", file=sys.stderr)
+                print(f"error: {where}: {reason}", file=sys.stderr)
             if not status:
                 await _refuse(Refused(500, "the page cannot answer this"), sent)
 
@@ -156,7 +156,7 @@ class Guard:
         return count >= _FILES or size + more > _KEPT * self._limits.max_upload
 
     async def _read(self, scope: Scope, receive: Receive, largest: int) -> bytes:
-        """Read a body, whose bytes count as held from then on."""
+        """Read a body; its bytes count as held from then on."""
         parts: list[bytes] = []
         size, more = 0, True
         try:

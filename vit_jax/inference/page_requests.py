@@ -29,8 +29,8 @@ class Refused(Exception):
         status: of HTTP.
     """
 
-    def __init__(self, status: int, told: str) -> None:
-        super().__init__(told)
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
         self.status = status
 
 
@@ -47,33 +47,27 @@ class Call(NamedTuple):
 
 
 def check_origin(headers: Headers, host: str, public: str = "") -> bool:
-    """Refuse what another site's page may have asked for in its visitor's name.
+    """Raise Refused for a request that another site's page may have made; returns if by `public`.
 
-    A site may name this machine's address by a host name of its own (DNS rebinding): the name must
-    be one that is known. Of a page that is not this one, a browser says so (Origin).
+    A site may give this machine's address a host name of its own (DNS rebinding), so that only
+    expected names pass. A browser names the page that makes a request (Origin).
 
     Args:
         headers: of the request.
-        host: as in `--host`; where that is all addresses, any address without a name will do, and
-            this machine's names.
-        public: the URL that a proxy serves the page by, or "".
-
-    Returns:
-        Whether it was asked for by the public URL.
-
-    Raises:
-        Refused: a Host that is none of this page's, an Origin that is another.
+        host: as in `--host`; if that is all addresses, any numeric address passes, and this
+            machine's names.
+        public: the URL at which a proxy serves the page, or "".
     """
     hosts = [value for name, value in headers if name == b"host"]
     asked = hosts[0].decode("latin-1").lower() if len(hosts) == 1 else ""
     found = re.fullmatch(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::\d{1,5})?", asked)
     by_proxy = bool(public) and asked in (public.partition("://")[2], _with_port(public))
     if not by_proxy and (found is None or not _is_known(found[1], host.lower())):
-        raise Refused(421, "this page is not of the host that was asked for")
+        raise Refused(421, "this page is not served under that host")
     own = (public,) if by_proxy else (f"http://{asked}", f"http://{asked.removesuffix(':80')}")
     for name, value in headers:
         if name == b"origin" and value.decode("latin-1").lower() not in own:
-            raise Refused(403, "asked from another site's page")
+            raise Refused(403, "requested by another site's page")
     return by_proxy
 
 
@@ -91,10 +85,8 @@ def read_public_url(text: str) -> str:
     """
     found = re.fullmatch(r"(https?://[a-z0-9_.-]+(?::\d{1,5})?)/?", text.lower())
     if text and found is None:
-        raise UserError(
-            f"--public_url={text} must be the scheme and name by which visitors reach the proxy, "
-            "without a path: https://demo.example.com"
-        )
+        must = "be the proxy's scheme and name, without a path: https://demo.example.com"
+        raise UserError(f"--public_url={text} must {must}")
     return found[1] if found else ""
 
 
@@ -119,17 +111,13 @@ def _is_known(name: str, host: str) -> bool:
 
 
 def check_inside(path: str, folder: Path) -> None:
-    """Refuse a path that is no file below the folder, links followed.
-
-    Raises:
-        Refused: with no word whether there is such a file.
-    """
+    """Raise Refused, the same for all, if a path with links followed is no file in the folder."""
     try:
         inside = os.path.realpath(path).startswith(os.path.realpath(folder) + os.sep)
-        known = inside and os.path.isfile(path)
-    except (OSError, ValueError):  # too long, or of characters that no file's name has
-        known = False
-    if not known:
+        is_file = inside and os.path.isfile(path)
+    except (OSError, ValueError):  # too long, or with characters that no file's name has
+        is_file = False
+    if not is_file:
         raise Refused(404, "no such file")
 
 
@@ -165,7 +153,7 @@ def read_call(body: bytes, calls: Mapping[int, Call], uploads: Path, *, queued: 
     number, session, data = (found.get(name) for name in ("fn_index", "session_hash", "data"))
     call = calls.get(number) if type(number) is int else None
     if call is None or call.queued != queued:
-        raise Refused(400, "fn_index is none of this page's functions")
+        raise Refused(400, "fn_index is not a function of this page")
     if not isinstance(session, str) or not re.fullmatch("[A-Za-z0-9]{1,64}", session):
         raise Refused(400, "session_hash is malformed")
     if not isinstance(data, list) or len(data) != len(call.inputs):
@@ -192,9 +180,9 @@ def _read_input(value: Any, kind: int | None, uploads: Path) -> Any:
     if not isinstance(path, str):
         raise Refused(400, "an upload was expected")
     check_inside(path, uploads)
-    told = value.get("orig_name")
+    given = value.get("orig_name")
     # JSON may hold halves of characters, which cannot be written again.
-    name = told.encode("utf-8", "replace").decode()[:255] if isinstance(told, str) else None
+    name = given.encode("utf-8", "replace").decode()[:255] if isinstance(given, str) else None
     return {"path": path, "orig_name": name, "meta": {"_type": "gradio.FileData"}}
 
 
@@ -242,5 +230,5 @@ def _image_format(data: bytes) -> str:
         with encoded.open_image(data) as image:
             return str(image.format).lower()
     except Exception as error:  # of broken files Pillow's readers raise anything
-        told = " ".join(str(error).split()) or type(error).__name__
-        raise Refused(415, told) from None
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise Refused(415, reason) from None

@@ -33,7 +33,7 @@ class Prediction(NamedTuple):
     probability: float
 
 
-class Result(NamedTuple):
+class Answer(NamedTuple):
     """An image's likeliest classes, the first the likeliest; or what is wrong with it."""
 
     source: Source
@@ -71,7 +71,7 @@ def predict(
 
 def stream(
     trained: Trained, images: Sequence[Source], top: int = 5, *, batch_size: int = 32
-) -> Generator[list[Result], None, None]:
+) -> Generator[list[Answer], None, None]:
     """Do what `predict` does, batch by batch, in order; a broken image is a result too.
 
     All local devices share a batch, which is taken up to a multiple of them. Only a few batches are
@@ -114,9 +114,9 @@ def stream(
         for decoding, ranked in ahead(decoded, compute, _COMPUTED):
             ids, values = (np.asarray(array).tolist() for array in ranked)
             yield [
-                Result(source, [], error)
+                Answer(source, [], error)
                 if isinstance(error := view.result(), str)
-                else Result(source, _named(trained.class_names, ids[row], values[row]))
+                else Answer(source, _named(trained.class_names, ids[row], values[row]))
                 for row, (source, view) in enumerate(zip(*decoding, strict=True))
             ]
     finally:
@@ -124,7 +124,7 @@ def stream(
 
 
 class _Decoding(NamedTuple):
-    """A batch whose images are being decoded; a view is a str where its image is broken."""
+    """A batch of images being decoded; the view of an unreadable image is its error, a str."""
 
     sources: Sequence[Source]
     views: list[concurrent.futures.Future]

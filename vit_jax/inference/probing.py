@@ -49,8 +49,7 @@ def open_splits(found: Trained, dataset: str, data_dir: str, *splits: str) -> li
     cfg = found.config.data if found.config else None
     if cfg is None and not dataset:
         raise UserError(
-            f"{found.ref} does not say what to probe it on; add --dataset=NAME or "
-            "--dataset=folder:DIR"
+            f"{found.ref} names no dataset to probe on; add --dataset=NAME or --dataset=folder:DIR"
         )
     # A dataset that is named keeps all of its classes: probes may know other ones than the run.
     classes = cfg.classes if cfg and not dataset else ()
@@ -74,7 +73,7 @@ def extract_sets(
 ) -> dict[str, list[FeatureSet]]:
     """Return the "features" of both splits, and with `with_pixels` the "pixels" of their images.
 
-    Those of the network are written to `folder`, where there is one; `force` as in `files`.
+    The network's features are written to `folder`, if given; `force` as in `files`.
     """
     shape, variables = models.input_shape(trained.model), placed(trained, mesh)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How published networks want their images: a file of weights does not say.
+"""The preprocessing of published networks, which a file of weights does not hold.
 
 published.tsv has timm 1.0.31's pretrained_cfg of every tag of the networks here; a config.json of
 timm's form on the Hugging Face Hub has the same of one file. tests/parity/published_table.py makes
@@ -38,7 +38,7 @@ class Preprocessing(NamedTuple):
         mean, std: of the input, in units where white is 1.
         transform: how it is brought to size.
         size: the (height, width) that the network was published for, where that is known.
-        source: who says so.
+        source: of these values.
     """
 
     mean: Channels
@@ -68,7 +68,7 @@ def preprocessing(ref: str, cfg: ModelConfig) -> Preprocessing:
 
 
 def _published(place: Path) -> tuple[Mapping[str, Any], str] | None:
-    """Return timm's pretrained_cfg of a file, and who says so: a config.json, or its name.
+    """Return timm's pretrained_cfg of a file, and its source: a config.json, or the file's name.
 
     A config.json that names another network than the file's own name does is of another file.
     """
@@ -120,7 +120,7 @@ def _transform(crop: Crop, ratio: float, *, bilinear: bool) -> TransformConfig:
 
 
 def _by_name(place: Path) -> tuple[Mapping[str, Any], str] | None:
-    """Look up timm's pretrained_cfg, and who says so, by the name of a file.
+    """Look up timm's pretrained_cfg, and its source, by the name of a file.
 
     Names are timm's, `vit_base_patch16_224.dino`, of the file (without a tag: timm's default for
     the architecture) or of a folder that it is in; or that of the authors' own file.
@@ -170,7 +170,7 @@ def _beside(place: Path) -> tuple[Mapping[str, Any], str, str] | None:
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or "no JSON"
         raise UserError(
-            f"{shown(str(file))}: {reason}; it lies beside the weights and would say how their "
+            f"{shown(str(file))}: {reason}; it lies beside the weights and should hold how their "
             "images are prepared: mend it or take it away"
         ) from None
     # timm once wrote pretrained_cfg alone. Other libraries' files of this name have none.

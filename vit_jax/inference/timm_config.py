@@ -26,7 +26,7 @@ def hub_config(trained: Trained) -> dict[str, Any]:
     cfg, family = trained.model, models.family(trained.model)
     if family.timm is None:
         raise UserError(
-            f"nothing says which architecture of timm's {family.name} is; give its FAMILY in "
+            f"{family.name} names no architecture of timm's; give its FAMILY in "
             "vit_jax/models a timm, or choose --format=stablehlo"
         )
     architecture, args, fixed, first = family.timm(cfg)

@@ -238,7 +238,7 @@ def read_weights(
 
 def _no_head(ref: str) -> str:
     return (
-        f"{ref} holds a network without a head, which knows no classes: `probe` and `visualize` "
+        f"{ref} holds a network without a head, and so no classes: `probe` and `visualize` "
         "use its features, and training starts from it by init.weights"
     )
 

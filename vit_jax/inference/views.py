@@ -57,7 +57,7 @@ def _checked(image: np.ndarray, channels: int) -> UInt8[np.ndarray, "H W C"]:
 
 
 def ahead(items: Iterable[_T], start: Callable[[_T], _U], count: int) -> Iterator[_U]:
-    """Yield start(item) of each, `count` more of them started than are asked for."""
+    """Yield start(item) for each item, with `count` items started ahead."""
     started: collections.deque[_U] = collections.deque()
     for item in items:
         started.append(start(item))

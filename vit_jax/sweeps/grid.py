@@ -3,7 +3,7 @@
 
 An override is {"optim.lr": 1e-3}: fields of the config by their paths, as `--config.optim.lr`
 names them; "config" is the base file itself, and "name" what the run is called where the fields in
-which it differs from the others would not say it.
+which it differs from the others are not enough.
 """
 
 import itertools

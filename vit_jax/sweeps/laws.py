@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from vit_jax import config_json
 from vit_jax.analysis import scaling
 from vit_jax.analysis.scaling import CannotFit
-from vit_jax.sweeps.results import Result
+from vit_jax.sweeps.results import Outcome
 from vit_jax.train import workdir
 
 # Fields in which a run may differ from others and still follow one law with them: its size, its
@@ -93,7 +93,7 @@ class Laws:
         return rows
 
 
-def fit(place: Path, found: Sequence[Result]) -> Laws:
+def fit(place: Path, found: Sequence[Outcome]) -> Laws:
     """Fit every law to the finished runs of the sweep in `place`.
 
     Runs that differ in other fields than those of size and length, such as the training split, are
@@ -136,7 +136,7 @@ def _columns(runs: Sequence[Run]) -> tuple[list[float], ...]:
     return tuple([float(run[i]) for run in runs] for i in range(1, 5))
 
 
-def _groups(found: Sequence[Result]) -> dict[str, list[tuple[Run, Result]]]:
+def _groups(found: Sequence[Outcome]) -> dict[str, list[tuple[Run, Outcome]]]:
     """Put finished runs that may follow one law together, by what they have in common."""
     rests = {
         result.point.run: {
@@ -148,7 +148,7 @@ def _groups(found: Sequence[Result]) -> dict[str, list[tuple[Run, Result]]]:
     }
     fields = sorted({field for rest in rests.values() for field in rest})
     differing = [field for field in fields if len({rest.get(field) for rest in rests.values()}) > 1]
-    groups: dict[str, list[tuple[Run, Result]]] = {}
+    groups: dict[str, list[tuple[Run, Outcome]]] = {}
     for results in _by_seed(found):
         point, rest = results[0].point, rests[results[0].point.run]
         label = " ".join(
@@ -162,9 +162,9 @@ def _groups(found: Sequence[Result]) -> dict[str, list[tuple[Run, Result]]]:
     return groups
 
 
-def _by_seed(found: Sequence[Result]) -> list[list[Result]]:
+def _by_seed(found: Sequence[Outcome]) -> list[list[Outcome]]:
     """Put finished runs that differ in the seed alone together."""
-    same: dict[str, list[Result]] = {}
+    same: dict[str, list[Outcome]] = {}
     for result in found:
         if result.value is not None:
             rest = {k: v for k, v in result.point.overrides.items() if k != "seed"}
@@ -174,7 +174,7 @@ def _by_seed(found: Sequence[Result]) -> list[list[Result]]:
 
 def _shapes(
     place: Path,
-    group: Sequence[tuple[Run, Result]],
+    group: Sequence[tuple[Run, Outcome]],
     tried: Callable[[str, Callable[[], scaling.ShapeLaw]], scaling.ShapeLaw | None],
 ) -> dict[str, scaling.ShapeLaw]:
     """Fit the law of each dimension of the shape that is varied alone, around a centre."""
@@ -191,7 +191,7 @@ def _shapes(
             if all(size[j] == centre[j] for j in range(len(SHAPES)) if j != i)
         ]
         if len({size for size, _ in rays}) < 3:
-            continue  # it was not asked for
+            continue  # not requested
         columns = [[float(size) for size, _ in rays], *_columns([run for _, run in rays])[2:]]
         law = tried(field, lambda columns=columns: scaling.fit_shape(*columns))
         if law is not None:
@@ -199,7 +199,7 @@ def _shapes(
     return laws
 
 
-def _shape(place: Path, result: Result) -> tuple[int, ...] | None:
+def _shape(place: Path, result: Outcome) -> tuple[int, ...] | None:
     saved = json.loads((result.point.workdir(place) / workdir.CONFIG).read_text())
     tree = config_json.flatten(saved)
     values = [tree[field] for field in SHAPES if isinstance(tree.get(field), int)]

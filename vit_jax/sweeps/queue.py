@@ -78,7 +78,7 @@ def begin_sampling(study: Any, worker: int) -> None:
 
 
 def ask(study: Any, most: int) -> Any | None:
-    """Take a trial for a search to fill in: one whose worker died, or a new one.
+    """Start a trial for a search to fill in: one of a dead worker, or a new one.
 
     Returns None when `most` have been handed out.
     """
@@ -106,7 +106,7 @@ def orphans(study: Any) -> list[tuple[Any, str | None]]:
 
 
 def again(study: Any, trial: Any) -> None:
-    """Queue the parameters of a trial whose worker died for another trial."""
+    """Queue the parameters of a dead worker's trial for another trial."""
     study.enqueue_trial(trial.params)
     drop(study, trial)
 

@@ -29,7 +29,7 @@ class State(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Result:
+class Outcome:
     """A point and how far it is.
 
     Attributes:
@@ -37,7 +37,7 @@ class Result:
         curve: (step, value) of the sweep's metric, at each of its evaluations.
         train_loss: (step, value), likewise.
         seconds: that its processes have run, by its metrics.
-        told: which process trains it, or why it failed.
+        note: which process trains it, or why it failed.
     """
 
     point: Point
@@ -46,7 +46,7 @@ class Result:
     curve: list[tuple[int, float]]
     train_loss: list[tuple[int, float]]
     seconds: float
-    told: str
+    note: str
 
     @property
     def value(self) -> float | None:
@@ -60,35 +60,35 @@ class Ended:
     """Why workers do not start a run again: FAILED or PRUNED, the reason, seconds since 1970."""
 
     state: State
-    told: str
+    note: str
     time: float
 
 
-def read(place: Path, points: Sequence[Point]) -> list[Result]:
+def read(place: Path, points: Sequence[Point]) -> list[Outcome]:
     """Read what each point of the sweep in `place` has come to."""
     return [_read(place, point) for point in points]
 
 
-def _read(place: Path, point: Point) -> Result:
+def _read(place: Path, point: Point) -> Outcome:
     run = point.workdir(place)
     rows = read_jsonl(run / workdir.METRICS)
     holder = sharing.holder(place, point.run)
     how = ended(run)
-    state, told = (State.INTERRUPTED if rows else State.WAITING), ""
+    state, note = (State.INTERRUPTED if rows else State.WAITING), ""
     if is_finished(run):
         state = State.FINISHED
     elif holder is not None:
-        state, told = State.RUNNING, holder
+        state, note = State.RUNNING, holder
     elif how is not None:
-        state, told = how.state, how.told
-    return Result(
+        state, note = how.state, how.note
+    return Outcome(
         point=point,
         state=state,
         step=rows[-1]["step"] if rows else 0,
         curve=series(rows, point.metric),
         train_loss=series(rows, "train/loss"),
         seconds=_seconds(rows),
-        told=told,
+        note=note,
     )
 
 
@@ -119,7 +119,7 @@ def is_finished(run: Path) -> bool:
 
 
 def ended(run: Path) -> Ended | None:
-    """Read how a run ended that is not to be started again; None where nothing says so."""
+    """Read how a run ended that is not started again; None for others."""
     try:
         values = json.loads((run / _ENDED).read_text())
         return Ended(State(values["state"]), str(values["told"]), float(values["time"]))
@@ -127,9 +127,9 @@ def ended(run: Path) -> Ended | None:
         return None
 
 
-def mark_ended(run: Path, state: State, told: str) -> None:
+def mark_ended(run: Path, state: State, note: str) -> None:
     """Note that a run failed or was pruned."""
-    values = {"state": state, "told": told, "time": time.time()}
+    values = {"state": state, "told": note, "time": time.time()}
     files.write(run / _ENDED, json.dumps(values) + "\n")
 
 

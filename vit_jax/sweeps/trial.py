@@ -34,7 +34,7 @@ class Stopping:
     """Context manager that remembers a signal to stop, and passes it on to the runs under way."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self.processes: set[subprocess.Popen[bytes]] = set()
 
     def __enter__(self) -> "Stopping":
@@ -50,7 +50,7 @@ class Stopping:
 
     def stop(self) -> None:
         """Tell the runs to save and end, and their workers to start no others."""
-        self.asked = True
+        self.requested = True
         for process in list(self.processes):
             process.terminate()
 
@@ -63,7 +63,7 @@ def train(
     environment: Mapping[str, str],
     stopping: Stopping,
     report: Report | None,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> State:
     """Train or continue a claimed point until it is FINISHED, PRUNED, FAILED or INTERRUPTED.
 
@@ -77,7 +77,7 @@ def train(
         environment: variables added to this process's.
         stopping: ends the run with a save when a signal comes.
         report: receives every value of the metric, from the first on.
-        say: prints a line.
+        log: prints a line.
     """
     run = point.workdir(place)
     run.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ def train(
         status, given_up = _watch(process, run, point, stopping, report)
         if status == 0:
             return State.FINISHED
-        if stopping.asked:
+        if stopping.requested:
             return State.INTERRUPTED
         if given_up:
             results.mark_ended(run, State.PRUNED, "worse than others at that step")
@@ -97,7 +97,7 @@ def train(
         if attempt == _MOST_STARTS or (status > 0 and status not in (INTERRUPTED, HUNG)):
             results.mark_ended(run, State.FAILED, reason)
             break
-        say(f"{point.name}: {reason}; it is continued")
+        log(f"{point.name}: {reason}; it is continued")
     return State.FAILED
 
 
@@ -127,7 +127,7 @@ def _watch(
 ) -> tuple[int, bool]:
     """Wait for a process; returns its exit status, and whether `report` gave it up."""
     stopping.processes.add(process)
-    if stopping.asked:  # between the start and the line above
+    if stopping.requested:  # between the start and the line above
         process.terminate()
     reported, given_up = 0, False
     try:
@@ -148,7 +148,7 @@ def _watch(
 
 
 def _reason(run: Path, begin: int, status: int) -> str:
-    """Return why a process ended whose log begins at byte `begin`."""
+    """Return why a process ended; its log begins at byte `begin`."""
     if status < 0:
         return f"killed by {signal.Signals(-status).name} (too little memory?)"
     with (run / LOG).open("rb") as log:

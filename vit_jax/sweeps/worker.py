@@ -23,19 +23,19 @@ class Worker:
         stopping: whether a signal asked it to stop.
         since: when the sweep was started, in seconds since 1970; what fails later is not retried.
         environment: variables of its runs, which name their devices.
-        say: prints a line.
+        log: prints a line.
     """
 
     place: Path
     stopping: Stopping
     since: float
     environment: Mapping[str, str]
-    say: Callable[[str], None]
+    log: Callable[[str], None]
 
     def run_grid(self, points: Mapping[str, Point]) -> None:
-        """Train the points, by their runs, that nobody finished or trains, until none is left."""
+        """Train the points that are neither finished nor in training, until none is left."""
         study = queue.open_study(self.place)
-        while not self.stopping.asked:
+        while not self.stopping.requested:
             taken = queue.take(study)
             if taken is None:
                 left = [run for run, point in points.items() if self.is_free(point)]
@@ -57,7 +57,7 @@ class Worker:
         self, study: Any, most: int, propose: Callable[[Any], Point], *, prunes: bool
     ) -> None:
         """Train what `propose` makes of Optuna's trials, until `most` of them have been made."""
-        while not self.stopping.asked:
+        while not self.stopping.requested:
             for orphan, run in queue.orphans(study):
                 if run is None or holder(self.place, run) is None:
                     queue.again(study, orphan)
@@ -100,9 +100,9 @@ class Worker:
             environment=self.environment,
             stopping=self.stopping,
             report=report,
-            say=self.say,
+            log=self.log,
         )
-        self.say(f"{point.name}: {self._describe(point, state)} ({point.run})")
+        self.log(f"{point.name}: {self._describe(point, state)} ({point.run})")
         return state
 
     def _describe(self, point: Point, state: State) -> str:
@@ -112,5 +112,5 @@ class Worker:
             return f"{point.metric} {value} in {format_duration(result.seconds)}"
         how = results.ended(run)
         if how is not None and how.state is State.FAILED:
-            return how.told
+            return how.note
         return f"{state} at step {result.step:,} of {point.steps:,}"

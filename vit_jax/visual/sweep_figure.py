@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.sweeps.laws import Laws, Run
-from vit_jax.sweeps.results import Result
+from vit_jax.sweeps.results import Outcome
 from vit_jax.visual import figures
 from vit_jax.visual.figures import COLOURS, GREY, MARKERS
 
@@ -28,7 +28,7 @@ def draw_laws(laws: Laws, metric: str, title: str, out: Path) -> None:
     figures.save(figure, out)
 
 
-def draw_search(found: Sequence[Result], metric: str, title: str, out: Path) -> None:
+def draw_search(found: Sequence[Outcome], metric: str, title: str, out: Path) -> None:
     """Draw the value of each run against every number that the runs do not share."""
     fields = searched(found)
     figure, panels = _figure(title, 1, max(len(fields), 1))
@@ -52,7 +52,7 @@ def draw_search(found: Sequence[Result], metric: str, title: str, out: Path) -> 
     figures.save(figure, out)
 
 
-def searched(found: Sequence[Result]) -> list[str]:
+def searched(found: Sequence[Outcome]) -> list[str]:
     """List the fields whose values are numbers and differ between runs."""
     fields = dict.fromkeys(field for result in found for field in result.point.overrides)
     values = {field: [r.point.overrides.get(field, 0) for r in found] for field in fields}

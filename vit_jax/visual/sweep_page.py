@@ -11,7 +11,7 @@ from string import Template
 from vit_jax import files
 from vit_jax.durations import format_duration
 from vit_jax.sweeps.laws import Laws
-from vit_jax.sweeps.results import Result
+from vit_jax.sweeps.results import Outcome
 from vit_jax.visual.figures import thin
 
 _MAX_POINTS = 200  # of a curve; more than can be seen
@@ -19,7 +19,7 @@ _MAX_POINTS = 200  # of a curve; more than can be seen
 
 def write(
     out: Path,
-    found: Sequence[Result],
+    found: Sequence[Outcome],
     laws: Laws | None,
     *,
     title: str,
@@ -43,7 +43,7 @@ def write(
     files.write(out, text)
 
 
-def _curves(result: Result) -> dict[str, object]:
+def _curves(result: Outcome) -> dict[str, object]:
     fields = {name: getattr(result.point, name) for name in ("name", "steps", "examples", "flops")}
     return {
         **fields,
@@ -62,7 +62,7 @@ def _laws(laws: Laws) -> str:
     return f"<h2>Laws</h2>{table}{refused}"
 
 
-def _runs(found: Sequence[Result]) -> str:
+def _runs(found: Sequence[Outcome]) -> str:
     rows = [
         (
             html.escape(result.point.name),

@@ -203,7 +203,7 @@ def _check_keys(
 
 def _can_resize(entry: Entry, part: Part, there: Shape) -> bool:
     # Only the sizes of grids, windows and patches may differ, and not without bound: what a file
-    # says of itself must not decide how much memory is taken.
+    # claims must not decide how much memory is used.
     name = entry.name
     if not RESIZABLE.search(name) or len(there) != len(part.shape):
         return False

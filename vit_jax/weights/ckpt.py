@@ -21,7 +21,7 @@ OWN_PARAMETERS = "own_parameters"  # in a run's metadata: what its objective add
 class Checkpoint:
     """A Source over parameters and model state of a checkpoint, by our names.
 
-    All arrays are read, and verified, when the first is asked for; optimizer state never is.
+    All arrays are read, and verified, with the first; optimizer state never is.
 
     Attributes:
         name: the checkpoint's path.
@@ -32,7 +32,7 @@ class Checkpoint:
         metrics: by name, at that step.
 
     Raises:
-        UserError: no such checkpoint, a damaged one, or one without the average asked for.
+        UserError: no such checkpoint, a damaged one, or one without a moving average.
     """
 
     def __init__(self, ref: str, *, ema: bool = False) -> None:

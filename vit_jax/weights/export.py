@@ -66,11 +66,7 @@ def _folded(name: str, value: Any, cfg: Any, factor: float) -> np.ndarray:
 
 
 def check(cfg: ModelConfig) -> None:
-    """Refuse a config whose function no weights give timm's model.
-
-    Raises:
-        UserError: naming the field.
-    """
+    """Raise UserError for a config that timm's model cannot compute with any weights."""
     reason = models.family(cfg).timm_lacks(cfg)
     if reason:
         raise UserError(f"timm has no counterpart of {reason}")

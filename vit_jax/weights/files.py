@@ -20,7 +20,7 @@ class NoSuchFile(UserError):
 
 
 def is_shape(sides: Sequence[Any]) -> bool:
-    """Say whether an array may have these sides, as some file claims."""
+    """Return whether an array can have this shape, which a file claims."""
     fit = all(type(side) is int and 0 <= side < MAX_SIDE for side in sides)
     return fit and len(sides) <= _MAX_AXES
 
@@ -78,7 +78,7 @@ def check_names(path: str, names: Collection[str]) -> None:
 
 
 def damaged(path: str, key: str, error: BaseException) -> UserError:
-    """Build the error for a file whose `key` ("" for all of it) cannot be read as it says."""
+    """Build the error for an unreadable `key` of a file ("" for the whole file)."""
     where = f"{path}: {key}" if key else path
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     return UserError(f"{where} is damaged ({reason}); download the file again")

@@ -61,7 +61,7 @@ def prefix(cfg: ModelConfig, shapes: Mapping[str, Shape]) -> str:
 
 
 def is_ignored(key: str, prefix: str) -> bool:
-    """Say whether a key is of the optimizer, of another tower or of the training loop."""
+    """Return whether a key belongs to the optimizer, another tower or the training loop."""
     return not key.startswith(prefix) if prefix else key.startswith(("opt/", "extra/"))
 
 
@@ -166,7 +166,7 @@ def _with_positions(
 
 
 def has_class_row(rows: int, num_patches: int) -> bool:
-    """Say whether a table of so many rows has one for the class token; Google's grids are square.
+    """Return whether a table of so many rows has a class token's; Google's grids are square.
 
     `num_patches` is the model's number: of the same size, the grid need not be square.
     """

@@ -65,7 +65,7 @@ def read(
 
     With `headless` a file may lack the head, as DINO's and SigLIP's do, and so does the result.
     With `only_check` every key and shape is compared, but no tensor is read. `field` is the field
-    of a run's config that `ref` stands in: an error begins with it and says how to change it.
+    of a run's config that holds `ref`: an error begins with it and names what to change.
     """
     try:
         return _read(ref, cfg, skip, resize, ema, headless, only_check)
@@ -76,7 +76,7 @@ def read(
         if isinstance(error, NoSuchFile):
             kind = ref.partition(":")[0]
             advice = (
-                "; the config's docstring says where to get it, or name another: "
+                "; the config's docstring has its address; or name another: "
                 f"--config.{field}={kind}:FILE"
             )
         elif isinstance(error, OtherHead) and headless:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read .npz files of strangers: one array at a time, no pickle, no more memory than an array says.
+"""Read untrusted .npz files: one array at a time, no pickle, no more memory than the array needs.
 
 An .npz is a zip of .npy members (numpy.lib.format). Only headers are read to know the shapes; a
-member's data are decompressed when asked for, and not a byte beyond what its header promises.
+member is decompressed when it is read, and no byte beyond the size in its header.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ class Npz:
 
     Raises:
         UserError: not an .npz; a member that is encrypted, not an array, of Python objects, of
-            another size than its header says, or named to escape a directory; names twice.
+            another size than in its header, or a name that escapes a directory; names twice.
     """
 
     def __init__(self, path: str, archive: zipfile.ZipFile) -> None:
@@ -121,9 +121,9 @@ class Npz:
             raise UserError(f"{self.name}: {key} has the shape [{shown}], which no array has")
         promised = member.offset + math.prod(shape) * member.dtype.itemsize
         if promised != member.info.file_size:
-            said = f"{str(member.dtype)[:80]}{list(shape)}"
+            claim = f"{str(member.dtype)[:80]}{list(shape)}"
             raise UserError(
-                f"{self.name}: {key} lies: its header promises {said}, "
+                f"{self.name}: {key} lies: its header claims {claim}, "
                 f"{promised:,} bytes, and it holds {member.info.file_size:,}"
             )
 

@@ -52,7 +52,7 @@ def opened(path: str) -> Iterator[SafeTensors]:
     """Open a .safetensors file as a Source.
 
     Raises:
-        UserError: no such file, or one whose header is not the truth.
+        UserError: no such file, or one with a false header.
     """
     length = int.from_bytes(first_bytes(path)[:8], "little")
     if length > min(_HEADER_BYTES, os.path.getsize(path) - 8):
@@ -89,10 +89,10 @@ def _first_lie(path: str, length: int) -> str:
                 return key[:200] if key.isprintable() else ""
             expected = end
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        pass  # not even a header: the library's message says so
+        pass  # no header: the library's message names it
     return ""
 
 
 def _size(shape: list[Any]) -> int:
-    """Multiply sides, or return -1 where some are none: a text times a number is a long text."""
+    """Multiply the sides, or return -1 for sides that are no integers."""
     return math.prod(shape) if is_shape(shape) else -1

@@ -18,7 +18,7 @@ def key(name: str, cfg: ModelConfig) -> str:
     """Return timm's name of one layer of a parameter: "blocks/3/mlp/fc1/kernel" and so on.
 
     Raises:
-        UserError: a family of which nothing says what timm calls its parameters.
+        UserError: a family without timm's names of parameters.
     """
     family = models.family(cfg)
     if family.timm_names is None:
@@ -54,5 +54,5 @@ def entries(cfg: ModelConfig) -> list[Entry]:
 
 
 def is_ignored(key: str) -> bool:
-    """Say whether a key of a state_dict holds nothing of the network: PyTorch's batch counters."""
+    """Return whether a key of a state_dict is PyTorch's batch counter, not a weight."""
     return key.endswith("num_batches_tracked")

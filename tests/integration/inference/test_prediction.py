@@ -193,8 +193,8 @@ def test_json_writes_no_number_as_null_and_out_may_be_at_home(
     monkeypatch.setenv("HOME", str(tmp_path))
     nothing = prediction.Prediction(0, "zero", float("nan"))
 
-    def stream(*_, **__) -> Iterator[list[prediction.Result]]:
-        yield [prediction.Result("x", [nothing])]
+    def stream(*_, **__) -> Iterator[list[prediction.Answer]]:
+        yield [prediction.Answer("x", [nothing])]
 
     monkeypatch.setattr(predict_verb, "stream", stream)
     assert predict(f"--from={run}", folder / "1.png", "--out=~/found.jsonl") == 0

@@ -47,14 +47,14 @@ def train(
             environment={"MINE": "1"},
             stopping=stopping or trial.Stopping(),
             report=report,
-            say=said.append,
+            log=said.append,
         )
     return state, len((POINT.workdir(place) / "starts").read_text()), said
 
 
 def told(place: Path) -> str | None:
     how = results.ended(POINT.workdir(place))
-    return None if how is None else how.told
+    return None if how is None else how.note
 
 
 def test_a_run_that_ends_well_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_a_signal_reaches_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         thread.start()
         state = train(tmp_path, monkeypatch, body, stopping=stopping)[0]
     thread.join()
-    assert (state, stopping.asked) == (State.INTERRUPTED, True)
+    assert (state, stopping.requested) == (State.INTERRUPTED, True)
     assert (POINT.workdir(tmp_path) / "metrics.jsonl").exists()  # it has saved
     assert told(tmp_path) is None
 

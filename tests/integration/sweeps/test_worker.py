@@ -16,7 +16,7 @@ from vit_jax.sweeps.results import State
 from vit_jax.train.report.writers import read_jsonl
 
 
-def read(place: Path) -> list[results.Result]:
+def read(place: Path) -> list[results.Outcome]:
     return results.read(place, point.read_manifest(place))
 
 
@@ -100,7 +100,7 @@ def test_a_run_that_fails_is_told_and_does_not_stop_the_others(tmp_path: Path) -
     assert re.search(r"failed: name=folder.*status 2: .*none.* see .*output\.txt", out)
     failed, finished = read(place)
     assert (failed.state, finished.state) == (State.FAILED, State.FINISHED)
-    assert failed.told.startswith("status 2: ")
+    assert failed.note.startswith("status 2: ")
     rows = read_jsonl(finished.point.workdir(place) / "metrics.jsonl")
     assert [finished.value] == [row["val/loss"] for row in rows if "val/loss" in row]
 

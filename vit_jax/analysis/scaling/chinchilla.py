@@ -198,7 +198,7 @@ def fit_chinchilla(
 
 
 def _check(params: np.ndarray, examples: np.ndarray, loss: np.ndarray) -> None:
-    """Refuse runs that cannot tell the five parameters apart."""
+    """Raise CannotFit for runs that do not determine the five parameters."""
     runs.check_count("L(N, D)", 5, len(loss), MIN_RUNS)
     for name, values in (("numbers of parameters", params), ("numbers of examples", examples)):
         runs.check_range("L(N, D)", name, values, MIN_DIFFERENT, MIN_RANGE)

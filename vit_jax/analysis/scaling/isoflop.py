@@ -127,7 +127,7 @@ def fit_isoflop(
 
     budgets = np.array([parabola.flops for parabola in parabolas])
     unit = runs.unit_of(budgets)
-    # A budget whose minimum the resamples move about counts for less.
+    # A budget with a minimum that varies between resamples counts less.
     spread = np.subtract(*np.percentile(minima, [84, 16], axis=0))
     weight = 1 / np.maximum(spread, 1e-9 + 0.1 * np.median(spread))
     design = np.column_stack([np.ones(len(budgets)), np.log(budgets / unit)])
@@ -189,7 +189,7 @@ class _Parabola:
         return float(self.minima(self.coefficients[None])[0])
 
     def refusal(self) -> str:
-        """Say why the budget has no minimum; empty where it has."""
+        """Describe why the budget has no minimum; "" if it has one."""
         different = len(np.unique(self.params))
         if different < 3:
             return f"{different} sizes, and a parabola needs three"

@@ -162,7 +162,7 @@ def fit_shape(
 
 
 def _check(size: np.ndarray, compute: np.ndarray, error: np.ndarray) -> None:
-    """Refuse runs that cannot tell the seven parameters apart."""
+    """Raise CannotFit for runs that do not determine the seven parameters."""
     runs.check_count("f(x, C)", 7, len(size), MIN_RUNS)
     runs.check_range("f(x, C)", "sizes", size, MIN_SIZES, MIN_RANGE)
     runs.check_range("f(x, C)", "computes", compute, MIN_COMPUTES, MIN_RANGE)
