@@ -25,7 +25,7 @@ class DataError(UserError):
 IO_ERROR = 74
 
 
-# What the system says of itself, not of the path that it was asked for: the same may work later.
+# Errors of the machine, not of the path: the same call may work later.
 MACHINE = (errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT)
 
 
@@ -41,7 +41,7 @@ def shown(name: str) -> str:
 
 
 def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
-    """Build the error for a name that is none of `choices`, with the nearest valid ones first."""
+    """Build the error for a name outside `choices`, with the nearest valid ones first."""
     valid = sorted({str(choice) for choice in choices})
     near = difflib.get_close_matches(name, valid, n=3, cutoff=0.5)
     if near:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What messages say of a config's fields: their dotted names, the nearest one, what each may be."""
+"""Texts about a config's fields: dotted names, the nearest name, valid values."""
 
 import dataclasses
 import difflib

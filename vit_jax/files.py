@@ -38,7 +38,7 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def refused(task: str, after: str = "") -> Iterator[None]:
-    """Turn an OSError into a UserError of one line: `task`, what the system says, `after`."""
+    """Turn an OSError into a UserError of one line: `task`, the system's reason, `after`."""
     try:
         yield
     except BrokenPipeError:  # no fault: a reader such as `head` has enough
@@ -57,18 +57,10 @@ def make_folder(folder: Path, flag: str) -> None:
 
 
 def check_file(file: Path, flag: str, *, force: bool, suffix: str = "") -> None:
-    """Refuse a file that could not be written, or that is there and would be replaced.
+    """Raise UserError for a file that cannot be written, or exists and may not be replaced.
 
-    A device or a pipe, such as /dev/null, is no loss.
-
-    Args:
-        file: what `flag` names.
-        flag: the flag, for messages.
-        force: whether a file that is there may be replaced.
-        suffix: the ending that the format of its content has.
-
-    Raises:
-        UserError: another suffix, no such folder or none to write in, or a file that is there.
+    Devices and pipes, such as /dev/null, pass. `flag` names the file in messages, `suffix` is the
+    ending of its format.
     """
     if suffix and file.suffix.lower() != suffix:
         raise UserError(f"{flag}={file} must end in {suffix}, which is what is written")
@@ -81,11 +73,7 @@ def check_file(file: Path, flag: str, *, force: bool, suffix: str = "") -> None:
 
 
 def check_folder(folder: Path, flag: str, *, force: bool) -> None:
-    """Refuse a folder that could not be filled, or that holds files, but for hidden ones.
-
-    Raises:
-        UserError: a file of that name or above it, or a folder that is not empty without `force`.
-    """
+    """Raise UserError for a folder that cannot be written, or holds files that are not hidden."""
     if not folder.resolve().name:
         raise UserError(f"{flag}={folder} has no name of its own; name a folder below it")
     above = [parent for parent in folder.parents if parent.exists() and not parent.is_dir()]
@@ -96,7 +84,5 @@ def check_folder(folder: Path, flag: str, *, force: bool) -> None:
     with refused(f"cannot read {folder}"):
         shown = [name for name in os.listdir(folder) if name[0] != "."] if folder.is_dir() else []
     if shown and not force:
-        raise UserError(
-            f"{flag}={folder} holds files already; choose another folder, or add --force, which "
-            "replaces those of the same names"
-        )
+        advice = "choose another, or add --force, which replaces those of the same names"
+        raise UserError(f"{flag}={folder} holds files already; {advice}")

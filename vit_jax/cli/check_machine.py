@@ -115,19 +115,19 @@ def devices() -> Finding:
 
 
 def judge_devices(
-    plugins: Sequence[str], files: Sequence[str], seen: Collection[str], asked: str
+    plugins: Sequence[str], files: Sequence[str], seen: Collection[str], platforms: str
 ) -> Finding | None:
     """Return why an accelerator that is here is not used, or None.
 
     `plugins` are jax's, `files` device files such as /dev/nvidia0, `seen` the platforms of jax's
-    devices, `asked` is $JAX_PLATFORMS.
+    devices, `platforms` is $JAX_PLATFORMS.
     """
-    on_cpu = "cpu" in asked.split(",")
+    on_cpu = "cpu" in platforms.split(",")
     if set(seen) != {"cpu"} or not (files or (plugins and not on_cpu)):
         return None
     if on_cpu:
         here = ", ".join([*plugins, files[0]])
-        return Finding(WARNING, f"JAX_PLATFORMS={asked} hides what is here ({here})", "unset it")
+        return Finding(WARNING, f"JAX_PLATFORMS={platforms} hides {here}", "unset it")
     if not files:
         return Finding(
             WARNING,
@@ -141,7 +141,7 @@ def judge_devices(
     return Finding(
         BROKEN,
         f"{files[0]} and the plugin {', '.join(plugins)} are here, but jax sees only a CPU",
-        "its warning above says why: a driver older than the plugin wants, a plugin of another "
+        "its warning above has the reason: a driver too old for the plugin, a plugin of another "
         "version than jaxlib, or a device that another process holds",
     )
 

@@ -19,7 +19,7 @@ from vit_jax.config import Config
 from vit_jax.train import build
 
 _BATCH = 32
-_EPOCH = 100  # batches, where only shapes are asked for
+_EPOCH = 100  # batches, where only shapes matter
 
 
 def size(cfg: Config, place: Path) -> Finding:

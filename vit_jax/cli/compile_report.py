@@ -17,7 +17,7 @@ _SHOWN = 5
 
 @dataclasses.dataclass(frozen=True)
 class Examined:
-    """A compiled program, its memory plan, and what its text says."""
+    """A compiled program, its memory plan, and facts read from its text."""
 
     compiled: compiler.Compiled
     plan: Any

@@ -42,7 +42,7 @@ def _read(cls: type[Doctor], argv: Sequence[str]) -> tuple[Doctor, Any]:
 def doctor(given: Doctor, cfg: Any) -> int:
     """Print a line for each check; returns 1 where something is broken, else 0."""
     findings, hint = [], "" if cfg else "; --config=FILE also checks a run's data, and if it fits"
-    for name, check in _checks(cfg, given.workdir):
+    for name, check in _steps(cfg, given.workdir):
         print(f"{name:12} ", end="", flush=True)  # before: a check may hang, or end the process
         state, text, fix = attempt(check, debug=given.debug)
         print(f"{state:8} {text}{f'; {fix}' if fix else ''}", flush=True)
@@ -55,7 +55,7 @@ def doctor(given: Doctor, cfg: Any) -> int:
     return 1 if BROKEN in findings else 0
 
 
-def _checks(cfg: Any, place: Path) -> Iterator[Check]:
+def _steps(cfg: Any, place: Path) -> Iterator[Check]:
     yield "packages", check_machine.packages
     yield "imports", check_machine.imports
     from vit_jax import startup

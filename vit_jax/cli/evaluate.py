@@ -69,7 +69,7 @@ def _read(cls: type[Evaluate], argv: Sequence[str]) -> tuple[Evaluate, Trained, 
 
 
 def evaluate(given: Evaluate, found: Trained, mesh_config: MeshConfig) -> int:
-    """Measure what is asked for, print it, write it."""
+    """Measure, print and write what the flags select."""
     if given.severities and not given.corruptions:
         raise UserError("--severities are of corruptions; add --corruptions=all")
     startup.join_cluster()
@@ -121,7 +121,7 @@ class _Writer:
             self.written.append(name)
 
     def report(self, measuring: lib.Measuring, scores: Scores) -> None:
-        """Write what the scores say by class, and how sure the model is."""
+        """Write the scores by class, and the calibration."""
         if self.folder is not None:
             with files.refused(f"--out={self.folder}"):
                 self.written += measuring.evaluation.report(scores, self.folder)

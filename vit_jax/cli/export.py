@@ -55,13 +55,13 @@ class Export(ModelOptions):
 
 
 def export(given: Export, found: Trained) -> None:
-    """Write the folder, and push it where that is asked for."""
+    """Write the folder, and push it with --push."""
     startup.stay_on_cpu()  # what is written is the same from anywhere
     folder, form = given.to, given.format
     assert folder is not None
     assert form is not None
     if given.public and not given.push:
-        raise UserError("--public says how --push creates a repository; add --push=USER/REPO")
+        raise UserError("--public is of the repository that --push creates; add --push=USER/REPO")
     files.check_folder(folder, "--to", force=given.force)
     lib.check(found, form, given.dtype)
     if given.push:

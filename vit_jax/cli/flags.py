@@ -57,10 +57,10 @@ def read_config(argv: Sequence[str], values: flags.FlagValues | None = None) -> 
     for word in argv[1:]:
         found = re.fullmatch(r"--?(?:no)?config\.([^=]*)(?:=(.*))?", word, re.DOTALL)
         if found and isinstance(value_at(base, found[1]), ModelConfig):
-            told = (
+            where = (
                 f", in the config file; a flag sets one field of it, --config.{found[1]}.depth=12"
             )
-            refuse_name(found[2], f"--config.{found[1]}={found[2]}", told)
+            refuse_name(found[2], f"--config.{found[1]}={found[2]}", where)
     values = flags.FlagValues() if values is None else values
     trees = {"config": base}
     parse(without("config", argv), values, trees=trees)
@@ -122,8 +122,8 @@ def parse(
     except flags.UnrecognizedFlagError as error:
         near = nearest(trees, error.flagname, alike=1) if trees else []
         if near:
-            told = f"unknown flag '--{error.flagname}'; {did_you_mean(near)}"
-            raise UserError(told) from error
+            message = f"unknown flag '--{error.flagname}'; {did_you_mean(near)}"
+            raise UserError(message) from error
         raise errors.unknown("flag", "--" + error.flagname, [f"--{n}" for n in values]) from error
     except (flags.Error, ValueError, TypeError) as error:
         raise UserError(_in_words(error, values, argv)) from error
@@ -168,7 +168,7 @@ def _status(failure: BaseException, *, debug: bool) -> int:
     try:
         raise failure
     except UserError as error:
-        tell(str(error), debug=debug)
+        print_error(str(error), debug=debug)
         return error.status
     except BrokenPipeError:  # a reader such as `head` has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
@@ -176,22 +176,24 @@ def _status(failure: BaseException, *, debug: bool) -> int:
     except OSError as error:
         what = f"{error.filename}: " if error.filename else ""
         if error.errno in _NO_ROOM:
-            tell(
+            print_error(
                 f"{what}{error.strerror}; make room, then start the same command again", debug=debug
             )
             return errors.IO_ERROR
         if error.errno in errors.MACHINE:
             reason = f"{error.strerror} (errno {error.errno})"
-            tell(f"{what}{reason}; mend that, then start the same command again", debug=debug)
+            print_error(
+                f"{what}{reason}; mend that, then start the same command again", debug=debug
+            )
             return errors.IO_ERROR
         # The user named this path; any part of the code may be the first to open it.
         if error.errno in (errno.ENAMETOOLONG, errno.EACCES) and what:
-            tell(f"{what}{error.strerror}", debug=debug)
+            print_error(f"{what}{error.strerror}", debug=debug)
             return UserError.status
         raise
 
 
-def tell(what: str, *, debug: bool) -> None:
+def print_error(what: str, *, debug: bool) -> None:
     """Print what went wrong, while it is handled, in one line whatever the value that it quotes."""
     if debug:
         traceback.print_exc()

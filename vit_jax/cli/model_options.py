@@ -31,7 +31,7 @@ class WeightsOptions(Options):
     )
     model: str = flag(
         "",
-        "what an npz: or timm: file holds (vit_b16_384, swin_t, ...); a run knows. "
+        "the model of an npz: or timm: file (vit_b16_384, swin_t, ...); a run has its own. "
         "--model.image_size=384 changes a field of it",
         "=VARIANT",
     )
@@ -104,7 +104,7 @@ def read(
 
 
 def _with_input(found: Trained, given: InputOptions, transform: Any) -> Trained:
-    """Set how images are prepared; stderr shows it for a published file, which does not say it."""
+    """Set the preprocessing of images; stderr shows it for a published file, which holds none."""
     # The flags' fields alone: the model's may bring a transform with it.
     fields_set = {name: getattr(transform, name) for name in given.transform}
     transform = dataclasses.replace(found.transform, **fields_set)
@@ -126,9 +126,9 @@ def _with_input(found: Trained, given: InputOptions, transform: Any) -> Trained:
     if isinstance(given, ModelOptions) and given.classes is not None:
         class_names = named(_names(given.classes), found.model)
         found = dataclasses.replace(found, class_names=class_names)
-    told = describe_input(found)
-    if told:
-        print(told, file=sys.stderr)
+    line = describe_input(found)
+    if line:
+        print(line, file=sys.stderr)
     return found
 
 

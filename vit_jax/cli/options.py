@@ -96,7 +96,7 @@ def run(
     command: Callable[..., int | None],
     read: Read | None = None,
 ) -> int:
-    """Print the help where it is asked for, else do what `verb` says."""
+    """Print the help on request, else run the verb."""
     if any(word in ("-h", "--help", "-help") for word in argv[1:]):
         print(help_text(cls))
         return 0
@@ -150,8 +150,8 @@ def _filled(cls: type[Kind], values: absl_flags.FlagValues, rest: Sequence[str])
         elif not form.startswith(_OTHERS) and values[name].present:
             given[field.name] = _read(kind, f"--{name}", values[name].value, field)
     for field, _ in _fields(cls):
-        asked = field.metadata["ask"] and not field.metadata["form"].startswith(_OTHERS[1:])
-        if asked and given.get(field.name, field.default) == field.default:
+        required = field.metadata["ask"] and not field.metadata["form"].startswith(_OTHERS[1:])
+        if required and given.get(field.name, field.default) == field.default:
             raise UserError(field.metadata["ask"])
     return cls(**given)
 

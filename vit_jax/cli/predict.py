@@ -46,7 +46,7 @@ class Predict(ModelOptions):
       python -m vit_jax predict --from=npz:ViT-B_16.npz --model=vit_b16_384 cat.jpg dog.jpg --top=1
       find photos -name '*.jpg' | python -m vit_jax predict --from=runs/pets - --out=pets.csv
 
-    Exit status: 0 all images were read, 1 some were not (stderr says which and why), 2 bad usage.
+    Exit status: 0 all images were read, 1 some were not (stderr lists them), 2 bad usage.
     """
 
     images: tuple[str, ...] = flag(
@@ -62,7 +62,7 @@ class Predict(ModelOptions):
         '"error"; csv: a row for each image and rank, none for a broken image',
     )
     out: Path | None = flag(
-        None, "write there, not to stdout; .csv, .jsonl and .txt (table) say the format"
+        None, "write there, not to stdout; the suffix, .csv, .jsonl or .txt (table), is the format"
     )
     force: bool = flag(False, "replace a FILE that is there")
     batch_size: int = flag(32, "images at once", least=1)

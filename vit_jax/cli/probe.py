@@ -69,7 +69,7 @@ class Probe(InputOptions):
 
 
 def probe(given: Probe, found: Trained) -> int:
-    """Do what is asked for, print it, write it; returns 1 where an image was broken, else 0."""
+    """Probe, print and write what the flags select; returns 1 for unreadable images, else 0."""
     _check(given)
     if given.features is not None:
         files.check_folder(given.features, "--features", force=given.force)
@@ -167,10 +167,8 @@ def _check(given: Probe) -> None:
 def _check_sources(given: Probe, sources: Sequence[data.Source]) -> None:
     """Refuse what would otherwise fail after the last image."""
     if sources[0].multi_label and given.methods:
-        raise UserError(
-            f"{sources[0].name} has several labels per image; probes tell one class from the "
-            "others: with --methods=none and --features=DIR its features are written"
-        )
+        why = "has several labels per image, and probes need one"
+        raise UserError(f"{sources[0].name} {why}; add --methods=none and --features=DIR")
     if given.methods and sources[0].name == sources[1].name:
         print(
             f"warning: the probes learn from {sources[0].name}, and are tested on the same images; "

@@ -71,23 +71,23 @@ def _show(given: Serve, found: Trained, listening: socket.socket, public: str) -
     print(f"reading {found.ref} and compiling", flush=True)
     found = read_weights(found)
     answer = page.make_answer(found)
-    told = _end()  # before there is a folder that a signal would leave behind
+    ended = _end()  # before a folder exists that a signal would leave behind
     with tempfile.TemporaryDirectory(prefix="vit_jax_serve_") as uploads:
         _only_here(uploads)
         blocks = page.build(found, answer, examples)
-        if not told.is_set():
+        if not ended.is_set():
             largest = given.max_upload_mb * 2**20
             bound = listening.getsockname()[0]
             host = bound if bound == "0.0.0.0" else given.host  # "" and "0" are all addresses too
             app = page.app(blocks, host, Path(uploads), largest, public)
-            _serve(told, app, host, listening, public)
+            _serve(ended, app, host, listening, public)
 
 
 def _listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens there; a port of 0 takes a free one.
 
     Raises:
-        UserError: it is taken, or the address is none of this machine.
+        UserError: the port is taken, or the address is not this machine's.
     """
     try:
         return socket.create_server((host, port))
@@ -113,19 +113,19 @@ def _only_here(uploads: str) -> None:
 
 def _end() -> threading.Event:
     """Return what Ctrl-C and SIGTERM set from now on."""
-    told = threading.Event()
-    signals.heed(dict.fromkeys((signal.SIGINT, signal.SIGTERM), lambda *_: told.set()))
-    return told
+    ended = threading.Event()
+    signals.heed(dict.fromkeys((signal.SIGINT, signal.SIGTERM), lambda *_: ended.set()))
+    return ended
 
 
 def _serve(
-    told: threading.Event, app: Any, host: str, listening: socket.socket, public: str = ""
+    ended: threading.Event, app: Any, host: str, listening: socket.socket, public: str = ""
 ) -> None:
-    """Serve the page until it is told to end."""
+    """Serve the page until `ended` is set."""
     import uvicorn  # with gradio
 
     port = listening.getsockname()[1]
-    # Requests are not logged, nor what is wrong with them: that is told to who sent them.
+    # Requests are not logged, nor their errors: the sender gets them.
     server = uvicorn.Server(
         uvicorn.Config(
             app,
@@ -148,7 +148,7 @@ def _serve(
     shown = "localhost" if host == "0.0.0.0" else host
     by = f", and by your proxy at {public}/" if public else ""
     print(f"the page is at http://{shown}:{port}/{by} (Ctrl-C ends it)", flush=True)
-    told.wait()
+    ended.wait()
     server.should_exit = True
     thread.join(_CLOSING)
 

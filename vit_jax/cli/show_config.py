@@ -45,7 +45,7 @@ def _items(node: Any, path: str, everything: bool) -> Iterator[tuple[str, str]]:
         value, here = getattr(node, field.name), f"{path}.{field.name}".lstrip(".")
         if dataclasses.is_dataclass(value):
             if fields.annotations(type(node))[field.name] is not type(value):
-                parts.append((here, type(value).__name__))  # which model, say
+                parts.append((here, type(value).__name__))  # such as the model's class
             parts += _items(value, here, everything)
         elif isinstance(value, dict):
             for name, each in value.items():

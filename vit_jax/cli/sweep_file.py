@@ -29,7 +29,7 @@ _KNOWN = ("CONFIG", "METRIC", "TRIALS", "SAMPLER", "PRUNER")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepFile:
-    """What a sweep file says.
+    """The contents of a sweep file.
 
     Attributes:
         path: the file.

@@ -73,7 +73,7 @@ def propose(file: SweepFile, trial: object, extra: Overrides) -> Overrides:
 
 
 def write(place: Path, points: list[Point]) -> None:
-    """Write the manifest, and say what is new against one that was there."""
+    """Write the manifest, and print what is new in it."""
     place.mkdir(parents=True, exist_ok=True)
     known = set()
     if (place / point_lib.MANIFEST).exists():
@@ -89,7 +89,7 @@ def write(place: Path, points: list[Point]) -> None:
 
 
 def total(points: list[Point], device: Device, price: float | None) -> str:
-    """Say what all points cost in one line."""
+    """Return the cost of all points in one line."""
     flops = sum(point.flops for point in points)
     seconds = [sum(each) for each in zip(*(p.seconds for p in points if p.seconds), strict=True)]
     hours = [each * device.count / 3600 for each in seconds]

@@ -107,7 +107,7 @@ def _each(workers: Sequence[Worker], work: Any) -> None:
         try:
             work(workers[i], i)
         except BaseException:
-            workers[i].stopping.stop()  # the others' runs are saved before this one's error is told
+            workers[i].stopping.stop()  # the others' runs are saved before this error is printed
             raise
 
     with concurrent.futures.ThreadPoolExecutor(len(workers)) as pool:
@@ -148,7 +148,7 @@ def _train_one(worker: Worker, chosen: Point) -> None:
 
 
 def _conclude(place: Path, points: Sequence[Point], *, stopped: bool) -> int:
-    """Say what the runs have come to, and return the exit status."""
+    """Print how the runs ended, and return the exit status."""
     found = results.read(place, points)
     _print(sweep_status.summary(found))
     for result in found:

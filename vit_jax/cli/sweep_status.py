@@ -67,7 +67,7 @@ def most_telling(found: Sequence[Outcome], count: int) -> list[Outcome]:
 
 
 def is_over(result: Outcome) -> bool:
-    """Say whether nothing more is to be expected of a run."""
+    """Return whether a run is over."""
     return result.state in (State.FINISHED, State.PRUNED, State.FAILED)
 
 
@@ -95,7 +95,7 @@ def table(found: Sequence[Outcome]) -> Table:
 
 
 def summary(found: Sequence[Outcome]) -> str:
-    """Say how many are in which state, and how long the rest may take."""
+    """Return the number of runs in each state, and the time that remains."""
     counts = Counter(result.state for result in found)
     parts = ", ".join(f"{counts[state]} {state}" for state in State if counts[state])
     left = remaining_seconds(found)
@@ -106,7 +106,7 @@ def summary(found: Sequence[Outcome]) -> str:
 def remaining_seconds(found: Sequence[Outcome]) -> float | None:
     """Estimate the time to the end, by the FLOPs and seconds of what has been done.
 
-    None where nothing has been done, nothing is left, or nobody works on it.
+    None if nothing is done, nothing is left, or no worker runs.
     """
     running = sum(result.state is State.RUNNING for result in found)
     done = sum(_done(result) for result in found)

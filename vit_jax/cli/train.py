@@ -81,7 +81,7 @@ def train(given: Train, cfg: Any) -> int:
         if jax.process_count() == 1:
             raise
         with contextlib.suppress(OSError):  # a terminal that is gone
-            flags.tell(str(error), debug=given.debug)
+            flags.print_error(str(error), debug=given.debug)
         leave(error.status)
 
 

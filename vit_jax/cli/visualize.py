@@ -144,7 +144,7 @@ def _read_augmentations(cls: type[Augmentations], argv: Sequence[str]) -> tuple[
     return dataclasses.replace(given, images=tuple(images)), cfg
 
 
-# Each mode reads the rest of the command line, and knows no flag of another.
+# Each mode reads the rest of the command line and has flags of its own.
 _MODES = {
     "--augmentations": (Augmentations, augmentations, _read_augmentations),
     "--attention": (Attention, attention, model_options.read),
@@ -154,10 +154,10 @@ _MODES = {
 
 def main(argv: Sequence[str]) -> int:
     """Run the command line (program name first) and return the exit status."""
-    asked = [word for word in argv[1:] if word in _MODES]
-    if len(asked) == 1:
-        cls, command, read = _MODES[asked[0]]
-        return options.run(cls, [word for word in argv if word != asked[0]], command, read)
+    modes = [word for word in argv[1:] if word in _MODES]
+    if len(modes) == 1:
+        cls, command, read = _MODES[modes[0]]
+        return options.run(cls, [word for word in argv if word != modes[0]], command, read)
     if "-h" in argv or "--help" in argv:
         print("\n\n".join(options.help_text(cls) for cls, _, _ in _MODES.values()))
         return 0

@@ -17,7 +17,7 @@ from vit_jax.fields import check_effects, conform
 
 
 def check(cfg: DataConfig) -> None:
-    """Refuse what can be refused without the dataset and the model, naming the field."""
+    """Raise UserError for values that are wrong for every dataset and model."""
     conform(cfg, "data.")
     check_transform(cfg.transform, "data.transform")
     either = is_on(cfg.mix), "without mixup_alpha or cutmix_alpha"
@@ -28,10 +28,8 @@ def check(cfg: DataConfig) -> None:
     )
     check_effects(cfg.mix, "data.mix.", rules)
     if cfg.repeats > 1 and is_on(cfg.mix) and cfg.mix.partner is Partner.PREVIOUS:
-        raise UserError(
-            f"data.repeats={cfg.repeats} puts copies of an image next to each other, and "
-            "data.mix.partner='previous' would mix it with itself; set data.mix.partner=reversed"
-        )
+        why = "repeats images in a row, and data.mix.partner='previous' would mix copies"
+        raise UserError(f"data.repeats={cfg.repeats} {why}; set data.mix.partner=reversed")
 
 
 def check_transform(cfg: TransformConfig, name: str = "transform") -> None:
@@ -42,10 +40,8 @@ def check_transform(cfg: TransformConfig, name: str = "transform") -> None:
         if value and value[0] > value[1]:
             raise UserError(f"{name}.{key}={value} must be (low, high) with low <= high")
         if value and key != "scale" and cfg.crop not in CROP_RANGES:
-            raise UserError(
-                f"{name}.{key} is set, but {name}.crop={cfg.crop.value!r} draws no "
-                "box; leave it () or choose the crop 'inception' or 'random_resized'"
-            )
+            why = f"{name}.crop={cfg.crop.value!r} draws no box; set () or the crop 'inception'"
+            raise UserError(f"{name}.{key} is set, but {why} or 'random_resized'")
     if cfg.pad and cfg.crop is not Crop.RANDOM:
         raise UserError(f"{name}.pad={cfg.pad} must be 0 unless {name}.crop is 'random'")
     try:
@@ -58,10 +54,8 @@ def check_fixed(cfg: TransformConfig, name: str = "transform") -> None:
     """Refuse for an evaluation what `check_transform` does, and what draws at random."""
     check_transform(cfg, name)
     if is_random(cfg):
-        raise UserError(
-            f"{name} draws at random; choose crop=center, squash_center, resize or none, "
-            "flip=False, no affine part, auto_augment='' and color_jitter=0"
-        )
+        fixed = "crop=center, squash_center, resize or none, flip=False, no affine fields"
+        raise UserError(f"{name} draws at random; choose {fixed}, auto_augment='', color_jitter=0")
 
 
 def check_pad(cfg: TransformConfig, size: tuple[int, int], name: str = "transform") -> None:

@@ -162,7 +162,7 @@ def _deep_grey(image: "Image.Image") -> UInt8[np.ndarray, "H W"] | None:
     """Bring grey of more than 8 bits to 8; None where the image has no more than that.
 
     Pillow's own conversion clips at 255 instead, which leaves white or black. A ValueError where
-    the numbers may be anything, and no one says which of them is white.
+    the numbers have no range, so that white is undefined.
     """
     # A PGM's values are unsigned, and Pillow brings their white to 65535.
     if not image.mode.startswith("I;16") and (image.mode, image.format) != ("I", "PPM"):

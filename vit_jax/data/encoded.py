@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 JPEG = b"\xff\xd8\xff"
 PNG = b"\x89PNG\r\n\x1a\n"
-# Not all that Pillow knows: for EPS it would start another program.
+# Not all of Pillow's formats: for EPS it would start another program.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")
 # A file of a few kB can hold a billion pixels. Pillow's limit too, a quarter of a GiB as RGB.
 MAX_PIXELS = 89_478_485

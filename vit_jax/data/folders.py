@@ -119,10 +119,8 @@ def _check_spelling(where: str, classes: dict[str, list[str]]) -> None:
     for found in spelled.values():
         if len(found) > 1 and all(len(found.keys() & set(names)) < 2 for names in classes.values()):
             (one, here), (two, there) = list(found.items())[:2]
-            raise UserError(
-                f"{where}: the class {one!r} of {here} is {two!r} in {there}; give both folders "
-                "the same name"
-            )
+            differs = f"the class {one!r} of {here} is {two!r} in {there}"
+            raise UserError(f"{where}: {differs}; give both folders the same name")
 
 
 def _files(root: Path, split: str, classes: list[str], layout: str) -> list[str]:

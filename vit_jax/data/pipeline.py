@@ -136,9 +136,9 @@ def batch_spec(
     return spec | ({"mask": jax.ShapeDtypeStruct(rows, np.float32)} if masked else {})
 
 
-def _num_threads(asked: int, num_workers: int, views: Mapping[str, View]) -> int:
-    if asked:
-        return asked
+def _num_threads(given: int, num_workers: int, views: Mapping[str, View]) -> int:
+    if given:
+        return given
     if sum(math.prod(view.shape) for view in views.values()) <= _TINY:
         return 1
     affinity = getattr(os, "sched_getaffinity", None)  # Linux: the cores this process may use

@@ -33,7 +33,7 @@ class BatchIterator:
     """An iterator over batches that prepares them ahead from the moment it exists.
 
     `close()` it, or use it in a `with` block, to stop its threads and processes; at the latest
-    they stop with the program, which first prepares what it had asked for.
+    they stop with the program, after preparing the requested batches.
     """
 
     def __init__(self, batches: BatchSource, *, num_workers: int, prefetch: int) -> None:

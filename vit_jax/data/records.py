@@ -56,7 +56,7 @@ class TfdsSource(Labelled):
         TFDS marks a missing label by -1, for users who need none.
 
         Raises:
-            DataError: a record that is cut or damaged, or a label that is none of the classes.
+            DataError: a record that is cut or damaged, or a label outside the classes.
         """
         try:
             example = self._records[index]
@@ -68,10 +68,8 @@ class TfdsSource(Labelled):
         lowest = 0 if self.multi_label else -1
         unfit = label[(label < lowest) | (label >= self.num_classes)]
         if unfit.size:
-            raise DataError(
-                f"{self.example_id(index)}: the label is {unfit.flat[0]}, where the "
-                f"{self.num_classes} classes are 0 to {self.num_classes - 1}"
-            )
+            why = f"the label is {unfit.flat[0]}; classes are 0 to {self.num_classes - 1}"
+            raise DataError(f"{self.example_id(index)}: {why}")
         if self.multi_label:
             hot = np.zeros(self.num_classes, np.uint8)
             hot[label] = 1

@@ -227,7 +227,7 @@ class SplitError(UserError):
 
 @contextlib.contextmanager
 def split_of(flag: str) -> Iterator[None]:
-    """Name the flag by which a split is chosen, where there is none such."""
+    """Name the flag that chooses a split that does not exist."""
     try:
         yield
     except SplitError as error:

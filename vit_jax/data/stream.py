@@ -72,7 +72,7 @@ class ExampleRng:
     view * 2**128, and no example draws that much.
 
     Setting the state of one generator takes a tenth of the time that making one takes. The
-    generator given for an index is dead once the next is asked for.
+    generator of an index is valid until the next is requested.
     """
 
     def __init__(self, seed: int, view: int = 0) -> None:

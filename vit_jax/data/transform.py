@@ -109,7 +109,7 @@ class Transform:
     ) -> Iterator[Callable[[Any], Pixels]]:
         """Give, for each position of the stream, `vary` with the generator of (position, view).
 
-        Each is valid until the next is asked for, as they share one generator. Where flip and
+        Each is valid until the next is requested, as they share one generator. Where flip and
         affine are all that is drawn, their numbers are computed for all positions at once, and are
         the same.
         """

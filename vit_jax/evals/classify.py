@@ -190,10 +190,8 @@ def score_batch(
         result["valid"] = (label >= 0) & (label < num_classes)
         label = jax.nn.one_hot(label, num_classes)
     elif label.shape[-1] != num_classes:
-        raise UserError(
-            f"the labels are {label.shape[-1]} classes wide and the model's output {num_classes}; "
-            "set model.num_classes"
-        )
+        sizes = f"{label.shape[-1]} classes wide and the model's output {num_classes}"
+        raise UserError(f"the labels are {sizes}; set model.num_classes")
     else:
         result["valid"] = jnp.ones(label.shape[:1], bool)
         result["mask"] *= label.max(axis=-1) > 0

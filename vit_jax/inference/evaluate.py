@@ -55,10 +55,8 @@ def open_target(
     """
     cfg = trained.config
     if cfg is None and not dataset:
-        raise UserError(
-            f"{trained.ref} names no dataset to evaluate on; add --dataset=NAME or "
-            "--dataset=folder:DIR"
-        )
+        advice = "add --dataset=NAME or --dataset=folder:DIR"
+        raise UserError(f"{trained.ref} names no dataset to evaluate on; {advice}")
     reading = dataclasses.replace(cfg.data) if cfg else DataConfig(batch_size=_BATCH_SIZE)
     evaluation = ClassifyEval(dataset=dataset, split=split or "test", transform=trained.transform)
     for own in cfg.evals.values() if cfg else ():
@@ -118,24 +116,16 @@ def resized(trained: Trained, size: int) -> Trained:
 
 
 def check_sizes(trained: Trained, transform: data.TransformConfig, sizes: Sequence[int]) -> None:
-    """Refuse sizes that the model cannot take.
-
-    Raises:
-        UserError: naming the size and those nearest that it can.
-    """
+    """Raise UserError, with the nearest valid sizes, for a size that the model cannot take."""
     height, width = native_size(trained)
     family = models.family(trained.model)
     if family.one_size:
-        raise UserError(
-            f"--sizes: a {family.name}'s weights are for {height}x{width} alone: it mixes that "
-            "many patches"
-        )
+        why = f"a {family.name} mixes the patches of {height}x{width} alone"
+        raise UserError(f"--sizes: {why}")
     if height != width:
         raise UserError(f"--sizes are of squares, and this model was trained at {height}x{width}")
     if transform.crop is Crop.NONE:
-        raise UserError(
-            "--sizes needs images brought to size; choose --transform.crop=resize or center"
-        )
+        raise UserError("--sizes needs --transform.crop=resize or center")
     for size in sizes:
         if not _takes(trained, size):
             near = sorted(range(1, 2 * max(size, height) + 1), key=lambda s: (abs(s - size), s))

@@ -63,10 +63,8 @@ def compare(trained: Trained, run: Callable[[Images], Logits]) -> Change:
         )
     after = np.concatenate([np.asarray(run(images[:1])), np.asarray(run(images[1:]))])
     if not np.isfinite(after).all():
-        raise UserError(
-            f"on {name} the export's logits are not finite, where the model's are; "
-            "choose another --dtype, such as float32"
-        )
+        why = f"on {name} the export's logits are not finite, and the model's are"
+        raise UserError(f"{why}; choose another --dtype, such as float32")
     return Change(
         images=name,
         count=len(images),

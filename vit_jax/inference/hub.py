@@ -11,20 +11,13 @@ from vit_jax.errors import UserError
 
 
 def check(repo: str) -> None:
-    """Refuse a push that cannot work, before anything is computed.
-
-    Raises:
-        UserError: no client, no token or one that the Hub does not know, no Hub in reach, a name of
-            another form than USER/REPO.
-    """
+    """Raise UserError, before anything is computed, for a wrong name or token, or no access."""
     hub = _client()
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
         raise UserError(f"--push={repo} must be USER/REPO or ORGANISATION/REPO")
     if not hub.get_token():
-        raise UserError(
-            "--push needs a token of the Hugging Face Hub that may write: run `hf auth login`, or "
-            "set HF_TOKEN"
-        )
+        token = "a token of the Hugging Face Hub that may write"
+        raise UserError(f"--push needs {token}: run `hf auth login`, or set HF_TOKEN")
     with _in_words(repo):
         hub.HfApi(library_name="vit_jax").whoami()
 

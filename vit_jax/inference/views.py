@@ -20,11 +20,7 @@ _U = TypeVar("_U")
 
 
 def check_channels(trained: Trained) -> None:
-    """Refuse a model of other images than grey or RGB.
-
-    Raises:
-        UserError: with its number of channels.
-    """
+    """Raise UserError for a model of other images than grey or RGB."""
     if trained.channels not in (1, 3):
         raise UserError(f"the model takes {trained.channels} channels; images have 1 or 3")
 
@@ -33,7 +29,7 @@ def read_view(trained: Trained, source: Source) -> np.ndarray | str:
     """Return what the model sees of an image, or what is wrong with it."""
     try:
         if isinstance(source, np.ndarray):
-            image = _checked(source, trained.channels)
+            image = _as_image(source, trained.channels)
         else:
             image = read_image(source, trained.channels)
     except UserError as error:
@@ -45,7 +41,7 @@ def read_view(trained: Trained, source: Source) -> np.ndarray | str:
         return f"{name}: {error}"
 
 
-def _checked(image: np.ndarray, channels: int) -> UInt8[np.ndarray, "H W C"]:
+def _as_image(image: np.ndarray, channels: int) -> UInt8[np.ndarray, "H W C"]:
     if image.ndim == 2 and channels == 1:
         image = image[..., None]
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != channels or not image.size:

@@ -60,10 +60,8 @@ class HybridConfig(ViTConfig):
 def validate(cfg: HybridConfig) -> None:
     """Raise UserError for fields that do not go together."""
     if len(cfg.backbone_depths) != len(cfg.backbone_widths):
-        raise UserError(
-            f"model.backbone_depths={cfg.backbone_depths} and backbone_widths="
-            f"{cfg.backbone_widths} need a number for each stage"
-        )
+        given = f"backbone_depths={cfg.backbone_depths} and backbone_widths={cfg.backbone_widths}"
+        raise UserError(f"model.{given} need a number for each stage")
     odd = resnet.ungrouped(*_widths(cfg), cfg.num_groups)
     if odd:
         raise UserError(

@@ -61,10 +61,8 @@ def validate(cfg: SwinConfig) -> None:
     base.patch_grid(cfg)
     stages = len(cfg.depths)
     if not stages or len(cfg.num_heads) != stages:
-        raise UserError(
-            f"model.num_heads={cfg.num_heads} and model.depths={cfg.depths} must hold one number "
-            "for each stage"
-        )
+        given = f"model.num_heads={cfg.num_heads} and model.depths={cfg.depths}"
+        raise UserError(f"{given} must hold one number for each stage")
     for i, heads in enumerate(cfg.num_heads):
         if cfg.dim * 2**i % heads:
             raise UserError(
@@ -72,10 +70,8 @@ def validate(cfg: SwinConfig) -> None:
                 f"model.dim={cfg.dim} * {2**i}"
             )
     if len(cfg.window) not in (1, 2, stages):
-        raise UserError(
-            f"model.window={cfg.window}: give one number, two (rows, columns), or one for each of "
-            f"the {stages} stages"
-        )
+        must = f"hold one number, two (rows, columns), or one for each of the {stages} stages"
+        raise UserError(f"model.window={cfg.window} must {must}")
     if int(cfg.dim * cfg.mlp_ratio) < 1:
         raise UserError(f"model.mlp_ratio={cfg.mlp_ratio} leaves the MLP no width")
 

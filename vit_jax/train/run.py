@@ -221,10 +221,8 @@ class Run:
             logged, names = self.due_evals(at.step), list(self.cfg.evals)
             metrics = self.evaluate(state, at.step, names, final=True, already_logged=logged)
             return dataclasses.replace(at, state=state, metrics=metrics)
-        raise CorruptCheckpoints(
-            f"{opened.path} should end with the best parameters by {at.tally.metric}, but no "
-            "intact checkpoint has it; set checkpoint.patience=0 to go on"
-        )
+        why = f"no intact checkpoint has the best parameters by {at.tally.metric}"
+        raise CorruptCheckpoints(f"{opened.path}: {why}; set checkpoint.patience=0 to go on")
 
     def _log_time(self, step: int) -> None:
         """Log this call's wall time by phase, the last line of its log."""

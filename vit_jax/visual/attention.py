@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attention weights say of an image: rollout, distances, windows laid out on the grid.
+"""Attention weights on an image: rollout, distances, windows laid out on the grid.
 
 Pure functions of what `models.captured` records. A grid is (rows, columns) of tokens, numbered in
 row-major order; tokens before the patches (class, distillation, registers) are the prefix.

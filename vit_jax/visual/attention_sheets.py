@@ -40,7 +40,7 @@ def write_sheets(
     """Write NAME_attention.png of each image as it comes, and attention_distance.png of all.
 
     `images` are the names of their files, and the images at the model's size. Yields a line for
-    each picture: its path, or why there is none; without images nothing.
+    each picture: its path, or why it is missing; without images nothing.
 
     Raises:
         UserError: no such layer or head, or `out` cannot be made.

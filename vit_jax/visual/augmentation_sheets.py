@@ -62,7 +62,7 @@ def write_sheets(cfg: Config, files: Sequence[str], out: Path, count: int) -> li
 
     Every random number follows from the run's seed. `files` are images to take instead of the
     training split; `count` is the draws of each image, and the images of each batch. Returns a line
-    for each sheet: its path, or why there is none.
+    for each sheet: its path, or why it is missing.
 
     Raises:
         UserError: no such file or dataset, a broken image, or one that the transform refuses; a

@@ -57,7 +57,7 @@ def learning_curve(
 ) -> bool:
     """Draw loss and accuracies of the rows of metrics.jsonl against steps: train and evaluations.
 
-    `is_accuracy` tells by a metric's name whether it is an accuracy in [0, 1]. Returns False, with
+    `is_accuracy` finds by its name whether a metric is an accuracy in [0, 1]. Returns False, with
     nothing drawn, if no row has either.
     """
     rows = list(rows)

@@ -48,7 +48,7 @@ def draw_search(found: Sequence[Outcome], metric: str, title: str, out: Path) ->
         axes.set(xlabel=field, ylabel=metric)
         figures.legend(axes, fontsize=9)
     if not fields:
-        _tell(panels[0], "the runs differ in no number")
+        _annotate(panels[0], "the runs differ in no number")
     figures.save(figure, out)
 
 
@@ -70,7 +70,7 @@ def _figure(title: str, rows: int, columns: int) -> tuple[Any, list[Any]]:
     return figure, panels
 
 
-def _tell(axes: Any, text: str) -> None:
+def _annotate(axes: Any, text: str) -> None:
     """Write into a panel why it has no law."""
     if not axes.has_data():
         axes.set_axis_off()
@@ -114,7 +114,7 @@ def _draw_compute(axes: Any, laws: Laws, metric: str) -> None:
         for x, line, label in ((inside, "-", laws.compute.describe()), (beyond, "--", None)):
             _curve(axes, x, laws.compute.predict(x), laws.compute.band(x), _LAW, label, line)
     else:
-        _tell(axes, laws.refused.get("compute", ""))
+        _annotate(axes, laws.refused.get("compute", ""))
     _label(axes, "training FLOPs", metric)
     values = [run.value for run in laws.runs]
     axes.set_ylim(0.5 * min(values), 1.5 * max(values))  # a band may go down to nothing
@@ -127,7 +127,7 @@ def _draw_budgets(axes: Any, laws: Laws, metric: str) -> None:
     if laws.isoflop is None:
         for run in laws.runs:
             axes.plot(run.params, run.value, "o", color=GREY, markersize=5)
-        _tell(axes, laws.refused.get("isoflop", ""))
+        _annotate(axes, laws.refused.get("isoflop", ""))
         return
     from matplotlib import colormaps
 
@@ -160,7 +160,7 @@ def _draw_best_size(axes: Any, laws: Laws) -> None:
         best, label = laws.joint.optimum(compute), f"L(N, D): N ~ C^{laws.joint.a:.2g}"
         _curve(axes, compute, best.params, best.params_band, _OTHER, label)
     if laws.isoflop is None and laws.joint is None:
-        _tell(axes, laws.refused.get("isoflop", ""))
+        _annotate(axes, laws.refused.get("isoflop", ""))
     _label(axes, "training FLOPs", "parameters", corner="upper left")
 
 
@@ -168,7 +168,7 @@ def _draw_joint(axes: Any, laws: Laws, metric: str) -> None:
     axes.set_title("predicted from parameters N and examples D, and measured", fontsize=10)
     _label(axes, f"{metric}, predicted", f"{metric}, measured", legend=False)
     if laws.joint is None:
-        _tell(axes, laws.refused.get("joint", ""))
+        _annotate(axes, laws.refused.get("joint", ""))
         return
     colour = _sizes(axes, laws.runs)
     for run in laws.runs:

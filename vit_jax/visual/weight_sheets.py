@@ -26,7 +26,7 @@ _ROW = 8  # filters
 def write_sheets(trained: Trained, out: Path) -> list[str]:
     """Write patch_filters.png, positions.png, gates.png and relative_bias.png below `out`.
 
-    Returns a line for each: its path, or why there is none.
+    Returns a line for each: its path, or why it is missing.
 
     Raises:
         UserError: `out` cannot be made.

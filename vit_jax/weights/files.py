@@ -33,9 +33,8 @@ def first_bytes(path: str, count: int = 64) -> bytes:
     """
     if "://" in path:
         address = path.replace("gs://", "https://storage.googleapis.com/")
-        raise UserError(
-            f"{path}: weights are read from local files; download it: curl -O {address}"
-        )
+        advice = f"download it: curl -O {address}"
+        raise UserError(f"{path}: weights are read from local files; {advice}")
     file = Path(path)
     try:  # a name may be too long, a folder closed
         if file.is_dir():
@@ -65,11 +64,7 @@ def _nearest(file: Path) -> str:
 
 
 def check_names(path: str, names: Collection[str]) -> None:
-    """Refuse names that would not fit a line of a message, and more of them than any model has.
-
-    Raises:
-        UserError: naming the first.
-    """
+    """Raise UserError for names too long for a message, or more names than any model has."""
     if len(names) > MAX_TENSORS:
         raise UserError(f"{path} holds {len(names):,} tensors; at most {MAX_TENSORS:,} are read")
     for name in names:

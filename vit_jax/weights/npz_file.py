@@ -78,9 +78,8 @@ class Npz:
     def read(self, key: str) -> np.ndarray:
         member = self._members[key]
         if not _is_float(member.dtype):
-            raise UserError(
-                f"{self.name}: {key} is {str(member.dtype)[:80]}, not an array of floats"
-            )
+            kind = str(member.dtype)[:80]
+            raise UserError(f"{self.name}: {key} is {kind}, not an array of floats")
         flat = np.empty(math.prod(member.shape), member.dtype)
         with self._named(key), self._zip.open(member.info) as stream:
             stream.read(member.offset)

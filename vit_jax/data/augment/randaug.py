@@ -3,7 +3,7 @@
 
 AugReg's and Mixer's recipes use it: 16 operations, no identity.
 
-Differs from that code, where it does not do what it says. Contrast blends with the mean grey level;
+Differs from that code in two places. Contrast blends with the mean grey level;
 there it is with H * W / 256, since a histogram's counts are summed without their levels. Solarize
 at threshold 256 (magnitude 10) leaves the image alone; there the threshold wraps to 0 in uint8 and
 the image is inverted. Blends are rounded, not truncated.

@@ -25,9 +25,8 @@ class AttentionImpl(enum.StrEnum):
 def check_impl(impl: AttentionImpl, half: bool, head_dim: int, dropout_rate: float) -> None:
     """Raise a UserError if a kernel lacks dropout, the dtype or the head width."""
     if impl in (AttentionImpl.CUDNN, AttentionImpl.PALLAS) and dropout_rate:
-        raise UserError(
-            f"model.attention={impl} cannot drop weights; set model.attention_dropout_rate=0"
-        )
+        advice = "set model.attention_dropout_rate=0"
+        raise UserError(f"model.attention={impl} cannot drop weights; {advice}")
     if impl is AttentionImpl.CUDNN and (not half or head_dim % 8 or head_dim > 128):
         raise UserError(
             "model.attention=cudnn needs model.dtype=bfloat16 and a head width (dim/num_heads="

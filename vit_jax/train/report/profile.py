@@ -47,13 +47,11 @@ def read_window(text: str) -> Window:
     try:
         first, count = (int(part) for part in text.split(","))
     except ValueError:
-        raise UserError(
-            f"--profile={text} must be two whole numbers STEP,COUNT, such as --profile=100,5"
-        ) from None
+        form = "two whole numbers STEP,COUNT, such as --profile=100,5"
+        raise UserError(f"--profile={text} must be {form}") from None
     if first < 1 or count < 1:
-        raise UserError(
-            f"--profile={text}: STEP and COUNT must be at least 1 (the first step is 1)"
-        )
+        must = "STEP and COUNT must be at least 1 (the first step is 1)"
+        raise UserError(f"--profile={text}: {must}")
     return Window(first, count)
 
 
