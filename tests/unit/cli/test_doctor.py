@@ -110,7 +110,7 @@ def test_device_files_and_plugins_are_looked_for(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(check_machine, "_version", {"libtpu": "0.1"}.get)
     monkeypatch.setattr(check_machine.importlib.metadata, "entry_points", lambda group: [])
     _, text, fix = check_machine.devices()  # the tests set JAX_PLATFORMS
-    assert text == "JAX_PLATFORMS=cpu hides what is here (libtpu, /dev/nvidia0)"
+    assert text == "JAX_PLATFORMS=cpu hides libtpu, /dev/nvidia0"
     assert fix == "unset it"
 
 

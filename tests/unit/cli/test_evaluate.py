@@ -29,7 +29,7 @@ TINY = {"dim": 16, "image_size": (32, 32), "num_classes": 3, "channels": 3}
 @pytest.mark.parametrize(
     "model, sizes, told",
     [
-        (MixerConfig(patch=(16, 16), depth=1, **TINY), (32,), "a Mixer's weights are for 32x32"),
+        (MixerConfig(patch=(16, 16), depth=1, **TINY), (32,), "a Mixer mixes the patches of 32x32"),
         (ViTConfig(patch=(16, 16), depth=1, num_heads=2, **TINY), (32, 40), "near it, 16, 32, 48"),
         (SwinConfig(depths=(1,), num_heads=(2,), window=(4,), **TINY), (30,), "24, 28, 32, 36"),
         (

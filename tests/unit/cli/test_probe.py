@@ -56,7 +56,7 @@ def test_a_folder_that_may_not_be_written_to_is_told_before_the_work(place, monk
 
 def test_a_published_file_needs_a_dataset(capsys):
     assert verb_main(["vit_jax", "probe", "--from=timm:w.safetensors", "--model=vit_ti16"]) == 2
-    assert "does not say what to probe it on; add --dataset=NAME" in capsys.readouterr().err
+    assert "names no dataset to probe on; add --dataset=NAME" in capsys.readouterr().err
 
 
 def test_help_names_every_flag(capsys):

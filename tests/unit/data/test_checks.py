@@ -42,7 +42,7 @@ def test_an_evaluation_draws_nothing() -> None:
 def test_repeated_images_are_not_mixed_with_themselves() -> None:
     cfg = DataConfig(repeats=2)
     cfg.mix.mixup_alpha, cfg.mix.partner = 0.8, Partner.PREVIOUS
-    with pytest.raises(UserError, match="mix it with itself"):
+    with pytest.raises(UserError, match="would mix copies"):
         checks.check(cfg)
     cfg.mix.partner = Partner.REVERSED
     checks.check(cfg)

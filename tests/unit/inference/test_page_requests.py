@@ -78,5 +78,5 @@ def test_a_public_url_is_a_scheme_and_a_name() -> None:
 
 @pytest.mark.parametrize("hosts", [[], [b"localhost", b"localhost"], [b"localhost", b"evil"]])
 def test_one_host_must_be_named(hosts: list[bytes]) -> None:
-    with pytest.raises(Refused, match="of the host"):
+    with pytest.raises(Refused, match="under that host"):
         check_origin([(b"host", host) for host in hosts], "127.0.0.1")
