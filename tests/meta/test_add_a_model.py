@@ -137,7 +137,7 @@ def test_is_exported_or_refused_in_one_line(resmlp: ModuleType) -> None:
         export.check(model, export.Format.TIMM, WeightDType.FLOAT32)
     with pytest.raises(UserError, match=r"^there is no \.npz layout for ResMLP: Google published"):
         google.prefix(model.model, {})
-    with pytest.raises(UserError, match="--sizes: a ResMLP's weights are for 8x12 alone"):
+    with pytest.raises(UserError, match="--sizes: a ResMLP mixes the patches of 8x12 alone"):
         check_sizes(model, model.transform, (16,))
 
 
