@@ -96,8 +96,7 @@ def upgraded(tree: Mapping[str, Any]) -> Tree:
 def from_json(saved: Mapping[str, Any]) -> Config:
     """Rebuild a config from its `to_json` tree; fields that its writer did not have get defaults.
 
-    Raises:
-        UserError: a field or choice that this version does not have.
+    Raises UserError: a field or choice that this version does not have.
     """
     return _build(Config, upgraded(saved), "")
 

@@ -41,8 +41,7 @@ class Clock:
     def steps(self, text: str) -> int:
         """Return the duration in steps, at least 1 for a positive one; "" is 0.
 
-        Raises:
-            UserError: unreadable or infinite, or "%" while the length of the run is unknown.
+        Raises UserError: unreadable or infinite, or "%" while the length of the run is unknown.
         """
         if not text:
             return 0

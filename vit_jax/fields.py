@@ -82,9 +82,8 @@ def conform(node: Any, path: str = "") -> None:
     tuple, 1 for 1.0. Dataclasses inside follow, by their own classes. `path` stands before the
     fields in messages, such as "data.".
 
-    Raises:
-        UserError: a value of another kind, no such choice, a number out of range, not finite or of
-            more than 64 bits; it names the field, the value, and what it may be.
+    Raises UserError: a value of another kind, no such choice, a number out of range, not finite or
+    of more than 64 bits; it names the field, the value, and what it may be.
     """
     kinds = annotations(type(node))
     for field in dataclasses.fields(node):

@@ -71,8 +71,7 @@ def mesh_shape(cfg: MeshConfig, num_devices: int) -> tuple[int, int, int]:
 def make_mesh(cfg: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """Lay `devices` (default: all, of all hosts) over the (data, fsdp, tensor) mesh.
 
-    Raises:
-        UserError: a mesh that does not fit, or that leaves a host without work.
+    Raises UserError: a mesh that does not fit, or that leaves a host without work.
     """
     devices = list(devices) if devices is not None else jax.devices()
     shape = mesh_shape(cfg, len(devices))

@@ -167,8 +167,7 @@ def join_cluster() -> None:
     `JAX_PROCESS_ID` describe a cluster by hand; `JAX_NUM_PROCESSES=1` alone makes a process on a
     cluster a run of its own. Must run before any other jax call.
 
-    Raises:
-        UserError: an incomplete description, or a cluster that could not be joined.
+    Raises UserError: an incomplete description, or a cluster that could not be joined.
     """
     env = os.environ
     by_hand: tuple[Any, ...] = ()

@@ -36,8 +36,7 @@ class Compiled:
 def compile_lowered(lowered: Any, options: Mapping[str, Any] | None = None) -> Compiled:
     """Compile what `jit(...).lower(...)` returned, with XLA's options besides the program's own.
 
-    Raises:
-        UserError: it does not compile; the compiler's reason in one line.
+    Raises UserError: it does not compile; the compiler's reason in one line.
     """
     start = time.monotonic()
     try:

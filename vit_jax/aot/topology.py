@@ -91,8 +91,7 @@ def describe(name: str) -> Topology:
 
     Must be called before jax has started a backend in a process that could see a real TPU.
 
-    Raises:
-        UserError: no such hardware, or its compiler is not installed.
+    Raises UserError: no such hardware, or its compiler is not installed.
     """
     found = re.fullmatch(r"(?:(\d+)x(?=[a-z]))?([a-z0-9]+):(\d+(?:x\d+)*)", name)
     if found is None:

@@ -194,9 +194,8 @@ class Checkpointer:
 
         Every process calls it at the same point of the run, but `alone` where one ends by itself.
 
-        Raises:
-            SaveFailed: a save failed since the last call, in this process or, unless `alone`, in
-                another.
+        Raises SaveFailed: a save failed since the last call, in this process or, unless `alone`, in
+        another.
         """
         failure = self._join(seconds, alone=alone)
         if failure:

@@ -33,8 +33,7 @@ def find(directory: str | Path, which: str = "") -> Saved:
         which: a step, "latest", "best" (by the run's `checkpoint.metric`), or "": the best where
             the run keeps the best and one was measured, else the latest.
 
-    Raises:
-        UserError: no such checkpoint, or one that is damaged.
+    Raises UserError: no such checkpoint, or one that is damaged.
     """
     silence_orbax()
     place = _checkpoints(Path(directory).expanduser().absolute())

@@ -227,8 +227,7 @@ def disk(place: Path) -> Finding:
 def standing(place: Path) -> Path:
     """Return the nearest folder that is there, of a place and those above it.
 
-    Raises:
-        UserError: something else is in the way.
+    Raises UserError: something else is in the way.
     """
     place = place.expanduser().absolute()
     while not place.is_dir():

@@ -25,8 +25,7 @@ _EPOCH = 100  # batches, where only shapes matter
 def size(cfg: Config, place: Path) -> Finding:
     """Compare what a run takes, by `--dry_run`'s estimate, with what devices and disk have.
 
-    Raises:
-        UserError: a mesh, a batch or a kernel that does not fit the devices.
+    Raises UserError: a mesh, a batch or a kernel that does not fit the devices.
     """
     config_lib.check_kernel(cfg)
     mesh = sharding.make_mesh(cfg.mesh)
@@ -71,8 +70,7 @@ def judge(need: int, here: int | None, kept: int, free: int, mesh: dict[str, int
 def dataset(cfg: Config) -> Finding:
     """Open a run's splits, and read a batch of each.
 
-    Raises:
-        UserError: a split that is not there, classes that are not the model's, a broken image.
+    Raises UserError: a split that is not there, classes that are not the model's, a broken image.
     """
     with tempfile.TemporaryDirectory() as scratch:
         cfg = without_writing(cfg, scratch)

@@ -28,8 +28,7 @@ def compile_for(cfg: Config, name: str) -> tuple[str, UserError | None]:
     Compiles the training step and the largest evaluation of the head, with the run's batches, over
     its mesh. Needs no data and no weights, and writes nothing.
 
-    Raises:
-        UserError: settings that do not go together, or a program that does not compile.
+    Raises UserError: settings that do not go together, or a program that does not compile.
     """
     top = topology.describe(name)
     mesh = _mesh(cfg, top)

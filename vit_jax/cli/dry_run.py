@@ -31,8 +31,7 @@ def dry_run(cfg: Config) -> tuple[str, UserError | None]:
 
     A mesh whose sizes are all given is planned for that many devices, though they are not here.
 
-    Raises:
-        UserError: settings that do not go together.
+    Raises UserError: settings that do not go together.
     """
     unfit = None
     try:

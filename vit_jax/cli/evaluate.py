@@ -47,9 +47,7 @@ class Evaluate(ModelOptions):
     batch_size: int = flag(0, "over all devices; 0: the run's", least=0)
     mesh: str = flag("", "--mesh.data, .fsdp, .tensor: devices, as in training", ".data=N")
     out: Path | None = flag(
-        None,
-        "write metrics.json, per_class.csv, confusion.csv and .png, reliability.png",
-        "DIR",
+        None, "write metrics.json, per_class.csv, confusion.csv and .png, reliability.png", "DIR"
     )
     sizes: tuple[int, ...] = flag(
         (), "accuracy at other input sizes, with these weights (sizes.csv and .png)", least=1

@@ -45,9 +45,7 @@ class Export(ModelOptions):
     )
     force: bool = flag(False, "write into a folder with files, and replace an earlier export")
     push: str = flag(
-        "",
-        "upload it to the Hugging Face Hub (needs the extra [hub] and a token)",
-        "USER/REPO",
+        "", "upload it to the Hugging Face Hub (needs the extra [hub] and a token)", "USER/REPO"
     )
     public: bool = flag(
         False, "a repository that --push creates is for all to see; else it is private"

@@ -17,14 +17,7 @@ from ml_collections.config_flags import tuple_parser
 from vit_jax import errors, signals
 from vit_jax.cli import config_files
 from vit_jax.errors import UserError
-from vit_jax.field_names import (
-    check_value_path,
-    did_you_mean,
-    nearest,
-    value_at,
-    words,
-    written,
-)
+from vit_jax.field_names import check_value_path, did_you_mean, nearest, value_at, words, written
 
 if TYPE_CHECKING:
     from vit_jax.config import Config
@@ -41,8 +34,7 @@ def read_config(argv: Sequence[str], values: flags.FlagValues | None = None) -> 
         argv: the command line, program name first.
         values: the command's own flags, where it has some.
 
-    Raises:
-        UserError: an unknown flag or key, a value of the wrong type, a config that cannot be.
+    Raises UserError: an unknown flag or key, a value of the wrong type, a config that cannot be.
     """
     config = value_of("config", argv)
     if config is None:
@@ -108,8 +100,7 @@ def parse(
         trees: dataclasses by name; each gives way to what flags `--NAME.FIELD` make of it. An
             unknown `--lr` may be one of their fields.
 
-    Raises:
-        UserError: an unknown flag, a value of the wrong type, anything that is no flag.
+    Raises UserError: an unknown flag, a value of the wrong type, anything that is no flag.
     """
     for name, base in (trees or {}).items():
         for word in argv[1:]:
@@ -203,8 +194,7 @@ def print_error(what: str, *, debug: bool) -> None:
 def value_of(name: str, argv: Sequence[str]) -> str | None:
     """Return what --name is set to, before the flags can be parsed; None where it is not.
 
-    Raises:
-        UserError: it is given twice.
+    Raises UserError: it is given twice.
     """
     if sum(re.fullmatch(rf"--?{name}(=.*)?", argument) is not None for argument in argv) > 1:
         raise UserError(f"--{name} is given twice; which of them?")

@@ -75,8 +75,7 @@ def read(
         argv: the command line, program name first.
         trees: dataclasses of the verb's own, as in `flags.parse`.
 
-    Raises:
-        UserError: an unknown flag or field, a value of the wrong type, no such weights.
+    Raises UserError: an unknown flag or field, a value of the wrong type, no such weights.
     """
     source, variant = flags.value_of("from", argv), flags.value_of("model", argv)
     if not source:

@@ -135,8 +135,7 @@ def _defined(cls: type[Options]) -> absl_flags.FlagValues:
 def _filled(cls: type[Kind], values: absl_flags.FlagValues, rest: Sequence[str]) -> Kind:
     """Return the options that parsed flags, and the arguments that are no flags, come to.
 
-    Raises:
-        UserError: a value of another type or out of range, a flag that is missing.
+    Raises UserError: a value of another type or out of range, a flag that is missing.
     """
     given: dict[str, Any] = {}
     for field, kind in _fields(cls):

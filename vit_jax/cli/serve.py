@@ -86,8 +86,7 @@ def _show(given: Serve, found: Trained, listening: socket.socket, public: str) -
 def _listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens there; a port of 0 takes a free one.
 
-    Raises:
-        UserError: the port is taken, or the address is not this machine's.
+    Raises UserError: the port is taken, or the address is not this machine's.
     """
     try:
         return socket.create_server((host, port))
@@ -105,10 +104,7 @@ def _only_here(uploads: str) -> None:
     """Keep gradio's files in `uploads`, and gradio off the network; call before importing it."""
     for name in [name for name in os.environ if name.startswith("GRADIO_")]:
         del os.environ[name]  # they open directories, share links and ports
-    os.environ |= {
-        "GRADIO_TEMP_DIR": uploads,
-        "GRADIO_ANALYTICS_ENABLED": "False",
-    }
+    os.environ |= {"GRADIO_TEMP_DIR": uploads, "GRADIO_ANALYTICS_ENABLED": "False"}
 
 
 def _end() -> threading.Event:

@@ -59,8 +59,7 @@ class SweepFile:
 def read(path: Path) -> SweepFile:
     """Read a sweep file.
 
-    Raises:
-        UserError: no such file, one that cannot be read, or one without what a sweep needs.
+    Raises UserError: no such file, one that cannot be read, or one without what a sweep needs.
     """
     if not path.is_file():
         found = sorted(str(p) for p in _DIRECTORY.glob("*.py") if not p.name.startswith("_"))
@@ -116,8 +115,7 @@ def points(file: SweepFile, device: Device | None, extra: Overrides) -> list[Poi
         device: by which their time is estimated, if it is.
         extra: fields set in all of them.
 
-    Raises:
-        UserError: no points, or one that makes no config.
+    Raises UserError: no points, or one that makes no config.
     """
     assert file.sweep is not None
     with running(f"{file.path}: sweep()"):
@@ -130,11 +128,7 @@ def points(file: SweepFile, device: Device | None, extra: Overrides) -> list[Poi
 
 
 def make(file: SweepFile, overrides: Overrides, name: str, device: Device | None) -> Point:
-    """Return the point of some overrides.
-
-    Raises:
-        UserError: they make no config.
-    """
+    """Return the point of some overrides; raises UserError: they make no config."""
     rest = dict(overrides)
     name, config = rest.pop("name", name), rest.pop("config", file.config)
     try:

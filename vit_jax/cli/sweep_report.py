@@ -29,8 +29,7 @@ class Report(Options):
 def report(given: Report) -> None:
     """Write the report of a sweep, and print what was found.
 
-    Raises:
-        UserError: no run has finished, or the metric is better when larger.
+    Raises UserError: no run has finished, or the metric is better when larger.
     """
     place = given.place
     found = results.read(place, point.read_manifest(place))

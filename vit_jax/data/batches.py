@@ -139,11 +139,7 @@ class Batches:
         return zip(*each, strict=True)
 
     def _put(self, batch: Batch, row: int, example: int, varies: Sequence[_Vary]) -> None:
-        """Read, vary and write one example.
-
-        Raises:
-            DataError: it cannot be used.
-        """
+        """Read, vary and write one example; raises DataError: it cannot be used."""
         try:
             found = self._cache.get(example) or self._load(example)
             for draw, stage, vary in zip(self._draws, self._stage, varies, strict=True):
@@ -173,8 +169,7 @@ class Batches:
     ) -> None:
         """Replace an unreadable example by the next readable one, and mark the row.
 
-        Raises:
-            DataError: none may be replaced, or more than that in a row are broken.
+        Raises DataError: none may be replaced, or more than that in a row are broken.
         """
         if not self._max_broken:
             advice = "repair it, or set data.max_broken=N to replace up to N by other examples"

@@ -18,8 +18,7 @@ def open_source(
     it does not exist. With `classes`, a TFDS dataset is read once from end to end: its labels lie
     in the records.
 
-    Raises:
-        UserError: no such dataset, split or class, or one in a shape that cannot be read.
+    Raises UserError: no such dataset, split or class, or one in a shape that cannot be read.
     """
     # Late imports: tensorflow_datasets takes half a second.
     if name.startswith("folder:"):

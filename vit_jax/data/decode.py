@@ -52,10 +52,9 @@ def decode(
         num_rows: JPEG, not `exact`: rows from the top that are wanted; those below may be missing
             from what is returned, and flaws in them go unnoticed. None is all.
 
-    Raises:
-        ValueError: the bytes are no image, a broken one, numbers of unknown white (a TIFF of floats
-            or 32-bit integers), or an image of more than `encoded.MAX_PIXELS` (of a JPEG four times
-            as many, where `min_size` lets it be halved).
+    Raises ValueError: the bytes are no image, a broken one, numbers of unknown white (a TIFF of
+    floats or 32-bit integers), or an image of more than `encoded.MAX_PIXELS` (of a JPEG four times
+    as many, where `min_size` lets it be halved).
     """
     size = encoded.image_size(data)
     if size is not None:

@@ -28,8 +28,7 @@ _HEIC = (b"ftypheic", b"ftypheix", b"ftyphevc", b"ftypmif1")  # at byte 4
 def read_file(path: str | Path) -> bytes:
     """Read a file in one go.
 
-    Raises:
-        ValueError: more than `MAX_BYTES`, or a pipe or a device, which may never end.
+    Raises ValueError: more than `MAX_BYTES`, or a pipe or a device, which may never end.
     """
     status = os.stat(path)
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):  # `open` refuses those
@@ -108,8 +107,7 @@ def check_size(height: int, width: int, times: int = 1) -> None:
 def open_image(data: bytes) -> "Image.Image":
     """Open an image with Pillow, which reads its header; of pixels nothing yet.
 
-    Raises:
-        ValueError: no image of `FORMATS`, a broken one, or one of far too many pixels.
+    Raises ValueError: no image of `FORMATS`, a broken one, or one of far too many pixels.
     """
     from PIL import Image, JpegImagePlugin, UnidentifiedImageError  # late: few images need it
 

@@ -63,9 +63,8 @@ def open_folder(path: str, split: str) -> FolderSource:
     their names alone but is mixed over the classes: by name, `train[:99%]` would lack the last.
     Two files of a class that differ in their suffix alone may be one photograph twice: a warning.
 
-    Raises:
-        UserError: no such folder or split, no class folders, one without an image, one that may not
-            be read, or one whose name differs between splits in case alone.
+    Raises UserError: no such folder or split, no class folders, one without an image, one that may
+    not be read, or one whose name differs between splits in case alone.
     """
     if not path:
         raise UserError("data.name=folder: names no folder; write it as data.name=folder:DIR")

@@ -42,10 +42,7 @@ def targets(
 
 
 def mix(
-    rng: Key[Array, ""],
-    images: Float[Array, "B H W C"],
-    rows: Float[Array, "B K"],
-    cfg: MixConfig,
+    rng: Key[Array, ""], images: Float[Array, "B H W C"], rows: Float[Array, "B K"], cfg: MixConfig
 ) -> tuple[Float[Array, "B H W C"], Float[Array, "B K"]]:
     """Mix each example with another of the global batch, and its target in the same shares.
 

@@ -43,8 +43,7 @@ class PixelCache:
     def load(self, index: int, data: bytes, fields: Mapping[str, Any]) -> Decoded:
         """Decode and view an example, and keep the later of the two stages that fits.
 
-        Raises:
-            ValueError, UserError: as `Transform`.
+        Raises ValueError, UserError: as `Transform`.
         """
         images = tuple(transform.load(data) for transform in self._transforms)
         views = tuple(t.view(image) for t, image in zip(self._transforms, images, strict=True))

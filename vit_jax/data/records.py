@@ -55,8 +55,7 @@ class TfdsSource(Labelled):
 
         TFDS marks a missing label by -1, for users who need none.
 
-        Raises:
-            DataError: a record that is cut or damaged, or a label outside the classes.
+        Raises DataError: a record that is cut or damaged, or a label outside the classes.
         """
         try:
             example = self._records[index]
@@ -94,9 +93,8 @@ def data_root(data_dir: str) -> Path:
 def open_tfds(name: str, data_dir: str, split: str) -> TfdsSource:
     """Open one split of a TFDS dataset, `name[/config][:version]`, prepared as ArrayRecord.
 
-    Raises:
-        UserError: not prepared, without random access, damaged, without images or class labels, or
-            no such split.
+    Raises UserError: not prepared, without random access, damaged, without images or class labels,
+    or no such split.
     """
     if not name:
         raise UserError("data.name is empty; give 'digits', a prepared TFDS dataset or folder:DIR")

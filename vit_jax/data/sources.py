@@ -189,9 +189,8 @@ def select_classes(source: Source, classes: tuple[int, ...], *, cache: bool) -> 
         classes: ids, each once.
         cache: keep the encoded examples in memory once read, here or later.
 
-    Raises:
-        UserError: a source with several labels per image, an unknown or repeated id, or no
-            example left.
+    Raises UserError: a source with several labels per image, an unknown or repeated id, or no
+    example left.
     """
     field = f"data.classes={classes!r}"
     if source.multi_label:
@@ -242,8 +241,7 @@ def absolute_slices(split: str, sizes: dict[str, int], where: str) -> list[tuple
         sizes: number of examples of every split there is.
         where: the dataset, for messages.
 
-    Raises:
-        SplitError: unreadable text, an unknown split, an empty or a reversed slice.
+    Raises SplitError: unreadable text, an unknown split, an empty or a reversed slice.
     """
     import tensorflow_datasets as tfds  # late: it takes half a second, and not every run needs it
 

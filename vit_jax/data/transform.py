@@ -15,12 +15,7 @@ from vit_jax.data import ops
 from vit_jax.data.augment import Policy, parse
 from vit_jax.data.augment.pillow import jitter
 from vit_jax.data.checks import check_pad
-from vit_jax.data.config import (
-    Crop,
-    TransformConfig,
-    crop_ranges,
-    has_affine,
-)
+from vit_jax.data.config import Crop, TransformConfig, crop_ranges, has_affine
 from vit_jax.data.decode import decode
 from vit_jax.data.encoded import check_size, jpeg_size
 from vit_jax.data.resize import Resize, cover_size
@@ -44,8 +39,7 @@ def evaluation_view(
 ) -> UInt8[np.ndarray, "P Q C"]:
     """Bring an image to `size` by a crop that draws nothing.
 
-    Raises:
-        UserError: the crop is "none" and the image has another size.
+    Raises UserError: the crop is "none" and the image has another size.
     """
     if cfg.crop is Crop.CENTER:
         return ops.center_crop(image, size, cfg.crop_ratio, cfg.resize, cfg.crop_rule)
@@ -73,8 +67,7 @@ class Transform:
         fill: what `auto_augment` leaves where the image does not reach; one level, or one per
             channel.
 
-    Raises:
-        UserError: padding that the resized image is too small to mirror.
+    Raises UserError: padding that the resized image is too small to mirror.
     """
 
     cfg: TransformConfig
@@ -123,8 +116,7 @@ class Transform:
     def load(self, data: bytes) -> Loaded:
         """Decode an image, unless how much of it is wanted is yet to be drawn: a JPEG's box.
 
-        Raises:
-            ValueError: the bytes are no image, or one of too many pixels.
+        Raises ValueError: the bytes are no image, or one of too many pixels.
         """
         if self.cfg.crop in _BOXES and not self.exact:
             size = jpeg_size(data)
@@ -136,8 +128,7 @@ class Transform:
     def view(self, image: Loaded) -> Loaded:
         """Apply the deterministic steps of the crop.
 
-        Raises:
-            UserError: the crop is "none" and the image has another size.
+        Raises UserError: the crop is "none" and the image has another size.
         """
         cfg = self.cfg
         if cfg.crop in _BOXES or isinstance(image, bytes):
@@ -152,8 +143,7 @@ class Transform:
     def vary(self, image: Loaded, rng: np.random.Generator) -> Pixels:
         """Do all that is drawn at random to what `view` returned, which stays as it is.
 
-        Raises:
-            ValueError: the bytes are no image.
+        Raises ValueError: the bytes are no image.
         """
         cfg = self.cfg
         if cfg.crop in _BOXES or isinstance(image, bytes):

@@ -60,11 +60,7 @@ def draws(views: Mapping[str, View], *, exact: bool, fill: tuple[int, ...] = (12
     found: list[Draw] = []
     for name, view in views.items():
         transform = Transform(
-            cfg=view.transform,
-            image_size=view.size,
-            channels=view.channels,
-            exact=exact,
-            fill=fill,
+            cfg=view.transform, image_size=view.size, channels=view.channels, exact=exact, fill=fill
         )
         for index in range(view.count):
             which = None if view.count == 1 else index

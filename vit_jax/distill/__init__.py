@@ -5,15 +5,3 @@ from vit_jax.distill.cache import LogitCache
 from vit_jax.distill.config import Distillation, TeacherConfig, check, check_unmixed
 from vit_jax.distill.stream import Stream
 from vit_jax.distill.teacher import check_source, open_teacher, read_weights
-
-__all__ = [
-    "Distillation",
-    "LogitCache",
-    "Stream",
-    "TeacherConfig",
-    "check",
-    "check_source",
-    "check_unmixed",
-    "open_teacher",
-    "read_weights",
-]

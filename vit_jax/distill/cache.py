@@ -103,8 +103,7 @@ class LogitCache:
     def reserve(self, positions: int) -> None:
         """Reserve the disk space of `positions` rows, so that a full disk is found now.
 
-        Raises:
-            UserError: there is no room, or no right to write.
+        Raises UserError: there is no room, or no right to write.
         """
         with self._writing():
             for key, (dtype, shape) in self.arrays.items():
@@ -117,8 +116,7 @@ class LogitCache:
     def write(self, start: int, rows: Mapping[str, np.ndarray]) -> None:
         """Write the rows from position `start` on; they count once `finish` has committed them.
 
-        Raises:
-            UserError: a full disk, or logits beyond float16.
+        Raises UserError: a full disk, or logits beyond float16.
         """
         if not all(np.isfinite(value).all() for value in rows.values()):
             raise UserError(
@@ -182,8 +180,7 @@ class LogitCache:
 def read(directory: str | Path) -> LogitCache:
     """Open what `python -m vit_jax cache_teacher` wrote.
 
-    Raises:
-        UserError: it is not there, or damaged.
+    Raises UserError: it is not there, or damaged.
     """
     path = Path(directory).expanduser()
     try:

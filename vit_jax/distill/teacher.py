@@ -46,8 +46,7 @@ def open_teacher(stream: Stream, positions: int) -> tuple[PyTree | None, str, Lo
     Returns:
         Its variables or, where its logits are cached, None; its digest; the cache or None.
 
-    Raises:
-        UserError: weights that are not there or do not fit; a cache of something else.
+    Raises UserError: weights that are not there or do not fit; a cache of something else.
     """
     cfg = stream.cfg
     if not cfg.cache:
@@ -78,8 +77,7 @@ def _compare(cache: LogitCache, stream: Stream, positions: int) -> None:
 def read_weights(cfg: TeacherConfig) -> tuple[PyTree, str]:
     """Read the teacher's variables, as numpy, with the digest of them all.
 
-    Raises:
-        UserError: weights that are not there, are damaged, or do not fit.
+    Raises UserError: weights that are not there, are damaged, or do not fit.
     """
     values = _read_flat(cfg)
     digest = hashlib.sha256()
@@ -98,8 +96,7 @@ def _read_flat(cfg: TeacherConfig, *, only_check: bool = False) -> Mapping[str, 
 def verify(cache: LogitCache, stream: Stream, variables: PyTree, start: int) -> None:
     """Compare a few rows from position `start` on with the live teacher's logits.
 
-    Raises:
-        UserError: they differ by more than rounding.
+    Raises UserError: they differ by more than rounding.
     """
     stop = min(start + ROWS, cache.done)
     images = _images(stream, start, stop)

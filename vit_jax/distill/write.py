@@ -45,8 +45,7 @@ def write(cfg: Config, path: Path, top_k: int = 0) -> int:
         path: the directory.
         top_k: logits to keep of each image; 0 is all.
 
-    Raises:
-        UserError: nothing to cache, another cache in `path`, a full disk.
+    Raises UserError: nothing to cache, another cache in `path`, a full disk.
     """
     distill = _check(cfg, path, top_k)
     source = build_lib.open_train(cfg)
@@ -99,12 +98,7 @@ def _check(cfg: Config, path: Path, top_k: int) -> TeacherConfig:
 
 
 def _fill(
-    cfg: Config,
-    cache: LogitCache,
-    stream: Stream,
-    mesh: Mesh,
-    variables: Any,
-    positions: int,
+    cfg: Config, cache: LogitCache, stream: Stream, mesh: Mesh, variables: Any, positions: int
 ) -> LogitCache:
     """Write from the last committed position on, to the end or until asked to stop."""
     size = cfg.data.batch_size
@@ -134,12 +128,7 @@ def _fill(
 
 
 def _rows(
-    cfg: Config,
-    cache: LogitCache,
-    stream: Stream,
-    mesh: Mesh,
-    variables: Any,
-    steps: range,
+    cfg: Config, cache: LogitCache, stream: Stream, mesh: Mesh, variables: Any, steps: range
 ) -> Iterator[tuple[int, Rows]]:
     """Yield the rows of each batch, one batch behind the devices."""
     abstract = build_lib.placed(models.abstract(stream.cfg.teacher), mesh)

@@ -5,13 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vit_jax.evals import classify, frozen, loss
-from vit_jax.evals.base import (
-    Context,
-    Evaluator,
-    Predict,
-    Predictors,
-    open_splits,
-)
+from vit_jax.evals.base import Context, Evaluator, Predict, Predictors, open_splits
 from vit_jax.evals.classify import Classify, Scores
 from vit_jax.evals.config import (
     ClassifyEval,
@@ -37,24 +31,3 @@ EVALUATORS: dict[type[EvalConfig], Callable[[Any, Context], Evaluator]] = {
 def create(cfg: EvalConfig, context: Context) -> Evaluator:
     """Build the evaluator of a config."""
     return EVALUATORS[type(cfg)](cfg, context)
-
-
-__all__ = [
-    "EVALUATORS",
-    "Classify",
-    "ClassifyEval",
-    "Context",
-    "EvalConfig",
-    "Evaluator",
-    "FewShotEval",
-    "KNNEval",
-    "LinearEval",
-    "LossEval",
-    "Predict",
-    "Predictors",
-    "ProbeEval",
-    "Scores",
-    "create",
-    "is_accuracy",
-    "open_splits",
-]

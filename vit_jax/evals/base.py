@@ -121,8 +121,7 @@ def ticking(batches: Start, tick: Callable[[], None]) -> Start:
 def open_splits(cfg: EvalConfig, data_cfg: DataConfig) -> dict[str, Source]:
     """Open the splits of an evaluation; those of the training set keep its `data.classes`.
 
-    Raises:
-        UserError: no such dataset or split.
+    Raises UserError: no such dataset or split.
     """
     name = cfg.dataset or data_cfg.name
     classes = data_cfg.classes if name == data_cfg.name else ()

@@ -52,8 +52,7 @@ def align(source: data.Source, class_names: Sequence[str]) -> data.Source:
     Names are compared after ImageNet's synsets have become words. The folders 0..999 of
     ImageNet-V2's archive are ids of its classes: sorted as text, as folders are, 10 follows 1.
 
-    Raises:
-        UserError: a class that the model does not have.
+    Raises UserError: a class that the model does not have.
     """
     names, given = tuple(class_names), source.class_names
     if imagenet.readable(given) == names:

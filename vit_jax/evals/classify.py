@@ -93,8 +93,7 @@ class Classify:
     ) -> dict[str, float]:
         """Return loss, top1, top5 and num_examples; with `report_dir`, write the report there.
 
-        Raises:
-            UserError: labels that the model has no output for, or an empty split.
+        Raises UserError: labels that the model has no output for, or an empty split.
         """
         scores = self.scores(predictors["logits"], variables)
         if self.folder and report_dir is not None and jax.process_index() == 0:
@@ -113,8 +112,7 @@ class Classify:
     def scores(self, predict: Predict, variables: PyTree) -> Scores:
         """Score every example of the split once; `predict` must be one function object per run.
 
-        Raises:
-            UserError: labels that the model has no output for, or an empty split.
+        Raises UserError: labels that the model has no output for, or an empty split.
         """
         done: list[Rows] = []
         self.each_batch(predict, variables, done.append)
@@ -129,11 +127,7 @@ class Classify:
         run_pass(self.batches, self.batch_size, self.mesh, score, lambda x: take(self._fetch(x)))
 
     def join(self, rows: Sequence[Rows]) -> Scores:
-        """Join the rows of `each_batch`.
-
-        Raises:
-            UserError: there is no example.
-        """
+        """Join the rows of `each_batch`; raises UserError: there is no example."""
         if not sum(len(each["nll"]) for each in rows):
             raise UserError(f"{self.name or 'the split'} has no examples to evaluate on")
         joined = {key: np.concatenate([each[key] for each in rows]) for key in rows[0]}
@@ -171,12 +165,7 @@ def create(cfg: ClassifyEval, context: Context) -> Classify:
 
 @functools.partial(jax.jit, static_argnames=("predict", "loss", "mesh"))
 def score_batch(
-    variables: PyTree,
-    batch: Mapping[str, Array],
-    *,
-    predict: Predict,
-    loss: Loss,
-    mesh: Mesh,
+    variables: PyTree, batch: Mapping[str, Array], *, predict: Predict, loss: Loss, mesh: Mesh
 ) -> dict[str, Array]:
     """Score a batch of B: the fields of `Scores`, the mask, and whether each label is valid.
 

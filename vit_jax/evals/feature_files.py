@@ -83,8 +83,7 @@ def written(folder: Path, *, force: bool) -> Iterator[FeatureFiles]:
     Files of the same name are replaced, FEATURES.md last, which marks a complete folder; other
     files that the previous FEATURES.md lists are removed.
 
-    Raises:
-        UserError: files are there and `force` is False, no room, no right to write.
+    Raises UserError: files are there and `force` is False, no room, no right to write.
     """
     files.check_folder(folder, "--features", force=force)
     partial = folder / _PARTIAL

@@ -80,8 +80,7 @@ def extract(
         batch_size: taken up to the next multiple of the devices.
         allocate: makes the arrays "features" and "labels".
 
-    Raises:
-        UserError: features that are not finite, or an image that cannot be read.
+    Raises UserError: features that are not finite, or an image that cannot be read.
     """
     count, multi = len(source), source.multi_label
     label = (count, source.num_classes) if multi else (count,)
@@ -128,8 +127,7 @@ def encode_all(
         into: "features" [N, D] and, where there are labels, "label" [N] or [N, K].
         name: of the stream, for messages.
 
-    Raises:
-        UserError: features that are not finite.
+    Raises UserError: features that are not finite.
     """
     done = 0
 

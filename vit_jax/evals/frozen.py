@@ -41,8 +41,7 @@ class Probe:
     ) -> dict[str, float]:
         """Return the accuracies and num_examples; every process computes them alike.
 
-        Raises:
-            UserError: splits that no probe can use, or features that are not finite.
+        Raises UserError: splits that no probe can use, or features that are not finite.
         """
         del report_dir
         train, test = (

@@ -33,8 +33,7 @@ def run(
 ) -> list[Score]:
     """Return test top-1 for every k; by default for those of `K` that there are images for.
 
-    Raises:
-        UserError: a k beyond the number of training images.
+    Raises UserError: a k beyond the number of training images.
     """
     k = choose_k(k, len(train.features), train.name)
     similarity, index = nearest(train.features, test.features, max(k), mesh=mesh)
@@ -57,8 +56,7 @@ def run(
 def choose_k(k: Sequence[int], count: int, name: str) -> Sequence[int]:
     """Return k, by default those of `K` up to the `count` training images of `name`.
 
-    Raises:
-        UserError: a k above `count`.
+    Raises UserError: a k above `count`.
     """
     if k and max(k) > count:
         raise UserError(f"k={max(k)}: {name} has only {count:,} images; choose a smaller k")

@@ -29,8 +29,7 @@ _HELD_OUT = 5  # one in so many of each class
 def run(train: FeatureSet, test: FeatureSet, *, seed: int = 0) -> list[Score]:
     """Choose C on a fifth of the training split, fit all of it, return test top-1.
 
-    Raises:
-        UserError: no class has two images, so that there is nothing to choose C by.
+    Raises UserError: no class has two images, so that there is nothing to choose C by.
     """
     held = held_out(train.labels, train.num_classes, seed)
     if not held.any():

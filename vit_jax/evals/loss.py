@@ -32,11 +32,7 @@ class MeanLoss:
         variables: Any,
         report_dir: str | os.PathLike[str] | None = None,
     ) -> dict[str, float]:
-        """Return loss and num_examples.
-
-        Raises:
-            UserError: an empty split.
-        """
+        """Return loss and num_examples; raises UserError: an empty split."""
         del report_dir
         losses: list[float] = []
 

@@ -21,8 +21,7 @@ Variant = tuple[str, int]  # corruption, severity
 def variants(names: Sequence[str], severities: Sequence[int]) -> list[Variant]:
     """Return the corruptions of some names, or "all", in some severities, () all of them.
 
-    Raises:
-        UserError: an unknown corruption, or a severity that was not published.
+    Raises UserError: an unknown corruption, or a severity that was not published.
     """
     names = corruptions.NAMES if "all" in names else tuple(dict.fromkeys(names))
     for name in names:

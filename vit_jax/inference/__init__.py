@@ -4,16 +4,3 @@
 from vit_jax.inference.forward import make_forward, probabilities
 from vit_jax.inference.prediction import Prediction, predict
 from vit_jax.inference.trained import Trained, changes, describe, describe_input, load, read_weights
-
-__all__ = [
-    "Prediction",
-    "Trained",
-    "changes",
-    "describe",
-    "describe_input",
-    "load",
-    "make_forward",
-    "predict",
-    "probabilities",
-    "read_weights",
-]

@@ -50,8 +50,7 @@ def open_target(
         own_transform: where the run evaluates on this split itself, do to the images what it does
             there; else `trained.transform`.
 
-    Raises:
-        UserError: no such dataset or split, or classes that are not the model's.
+    Raises UserError: no such dataset or split, or classes that are not the model's.
     """
     cfg = trained.config
     if cfg is None and not dataset:

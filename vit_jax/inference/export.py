@@ -52,8 +52,7 @@ _INT8_ELSEWHERE = {
 def check(trained: Trained, form: Format, dtype: WeightDType) -> None:
     """Refuse what cannot be exported so, before weights are read.
 
-    Raises:
-        UserError: naming what stands in the way.
+    Raises UserError: naming what stands in the way.
     """
     if form is Format.ONNX:
         export_onnx.require()
@@ -76,8 +75,7 @@ def make(
         form, dtype: what `check` lets pass.
         name: the model card's title.
 
-    Raises:
-        UserError: the format cannot hold this model.
+    Raises UserError: the format cannot hold this model.
     """
     packed = quantize.pack(trained.variables, dtype)
     files: dict[str, bytes] = {}

@@ -51,8 +51,7 @@ def compare(trained: Trained, run: Callable[[Images], Logits]) -> Change:
 
     The export gets them in two batches, of one and of all others: it must accept any size.
 
-    Raises:
-        UserError: logits that are not finite, of either.
+    Raises UserError: logits that are not finite, of either.
     """
     images, name = sample_images(trained)
     before = np.asarray(make_forward(trained)(images).logits)

@@ -30,8 +30,7 @@ def write(folder: Path, contents: Mapping[str, bytes], *, force: bool = False) -
     A new folder appears with all of them. In one that is there, an earlier export's files go when
     all of the new ones are on disk; until the last has its place there is no `MARK`.
 
-    Raises:
-        UserError: it cannot be written there.
+    Raises UserError: it cannot be written there.
     """
     assert set(contents) <= set(NAMES), "what a later export may remove"
     files.check_folder(folder, "--to", force=force)

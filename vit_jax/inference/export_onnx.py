@@ -39,8 +39,7 @@ _INSTALL = (
 def require() -> None:
     """Check that what writes and runs ONNX is installed.
 
-    Raises:
-        UserError: saying how to install it.
+    Raises UserError: saying how to install it.
     """
     for name in ("jax2onnx", "onnxruntime"):
         if importlib.util.find_spec(name) is None:
@@ -54,8 +53,7 @@ def serialize(trained: Trained) -> bytes:
     [batch, K]. A model that computes in bfloat16 computes in float32 here: few of ONNX Runtime's
     kernels take bfloat16.
 
-    Raises:
-        UserError: jax2onnx is missing, weights of 2 GiB or more, or an operation that it lacks.
+    Raises UserError: jax2onnx is missing, weights of 2 GiB or more, or an operation that it lacks.
     """
     require()
     size = trees.num_bytes(trained.variables)

@@ -45,8 +45,7 @@ def serialize(trained: Trained, packed: Any) -> bytes:
         trained: the model; its own weights are not looked at.
         packed: its weights, from `quantize.pack`.
 
-    Raises:
-        UserError: weights of 2 GiB or more.
+    Raises UserError: weights of 2 GiB or more.
     """
     size = trees.num_bytes(packed)
     if size > MAX_BYTES:

@@ -74,8 +74,7 @@ class FileBatches:
 def file_batches(trained: Trained, files: Sequence[str]) -> Callable[[int], FileBatches]:
     """Return what starts a pass over image files in batches of a given size.
 
-    Raises:
-        UserError: a model of other images than grey or RGB.
+    Raises UserError: a model of other images than grey or RGB.
     """
     check_channels(trained)
     return functools.partial(FileBatches, trained, files)

@@ -28,8 +28,7 @@ def push(folder: Path, files: Sequence[str], repo: str, *, public: bool, message
     A repository that is not there is created, private unless `public`; one that is keeps its
     visibility and its other files.
 
-    Raises:
-        UserError: the Hub cannot be reached, or refuses.
+    Raises UserError: the Hub cannot be reached, or refuses.
     """
     with _in_words(repo, f"; {folder} is complete, and can be pushed again"):
         api = _client().HfApi(library_name="vit_jax")

@@ -33,8 +33,7 @@ def expand(names: Sequence[str], stdin: Iterable[str] = ()) -> list[str]:
             finds comes in natural order: img2 before img10.
         stdin: the lines of that list. It may be long, and outdated: its files need not exist.
 
-    Raises:
-        UserError: a name that finds no image, a folder that may not be read.
+    Raises UserError: a name that finds no image, a folder that may not be read.
     """
     found: list[str] = []
     for name in names:
@@ -106,8 +105,7 @@ def read_image(source: str | Path | bytes, channels: int) -> UInt8[np.ndarray, "
         source: a file, or its bytes.
         channels: 1 or 3.
 
-    Raises:
-        UserError: no image, a broken one or one too large; names the file and the reason.
+    Raises UserError: no image, a broken one or one too large; names the file and the reason.
     """
     name = "image" if isinstance(source, bytes) else shown(str(source))
     try:

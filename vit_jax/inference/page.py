@@ -101,8 +101,7 @@ class Answer(NamedTuple):
 def make_answer(trained: Trained) -> Callable[[Path], Answer]:
     """Return file -> Answer, compiled.
 
-    Raises:
-        UserError: a model without a map of tokens; from the function, no image.
+    Raises UserError: a model without a map of tokens; from the function, no image.
     """
     look = saliency.make_saliency(trained)
     size, names = trained.image_size, _distinct(trained.class_names)

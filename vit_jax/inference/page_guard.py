@@ -132,10 +132,7 @@ class Guard:
                 new = page_requests.read_call(
                     body, calls, self._limits.uploads, queued=route == "join"
                 )
-            passed["headers"] += [
-                (b"content-type", kind),
-                (b"content-length", b"%d" % len(new)),
-            ]
+            passed["headers"] += [(b"content-type", kind), (b"content-length", b"%d" % len(new))]
             answer: list[Message] = []
 
             async def collect(message: Message) -> None:

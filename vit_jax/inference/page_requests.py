@@ -80,8 +80,7 @@ def _with_port(public: str) -> str:
 def read_public_url(text: str) -> str:
     """Read `--public_url`: "" or the scheme, name and port that visitors use, in lower case.
 
-    Raises:
-        UserError: no such URL, or one with a path.
+    Raises UserError: no such URL, or one with a path.
     """
     found = re.fullmatch(r"(https?://[a-z0-9_.-]+(?::\d{1,5})?)/?", text.lower())
     if text and found is None:
@@ -141,8 +140,7 @@ def read_call(body: bytes, calls: Mapping[int, Call], uploads: Path, *, queued: 
         uploads: where files lie.
         queued: of the route.
 
-    Raises:
-        Refused: no such function, other arguments than it takes, a file that is no upload.
+    Raises Refused: no such function, other arguments than it takes, a file that is no upload.
     """
     try:
         found = json.loads(body)
@@ -191,8 +189,7 @@ async def read_upload(headers: Headers, body: bytes) -> tuple[int, tuple[bytes, 
 
     The file is named by its format: a visitor's name of it comes with the call.
 
-    Raises:
-        Refused: no form of one file, or a file that is no image.
+    Raises Refused: no form of one file, or a file that is no image.
     """
     from starlette.datastructures import Headers as StarletteHeaders
     from starlette.datastructures import UploadFile

@@ -53,8 +53,7 @@ def predict(
         top: of K classes at most K.
         batch_size: images at once; the program compiles once for each size.
 
-    Raises:
-        UserError: an image that cannot be read.
+    Raises UserError: an image that cannot be read.
     """
     if isinstance(images, np.ndarray):
         images = list(images) if images.ndim == 4 else [images]
@@ -77,8 +76,7 @@ def stream(
     All local devices share a batch, which is taken up to a multiple of them. Only a few batches are
     held at a time. Close the iterator, if it is not exhausted, to stop its threads.
 
-    Raises:
-        UserError: a model of other images than grey or RGB.
+    Raises UserError: a model of other images than grey or RGB.
     """
     check_channels(trained)
     if not len(images):
@@ -137,12 +135,7 @@ def _named(names: Sequence[str], ids: list[int], values: list[float]) -> list[Pr
 # One function for all calls: another call with the same model does not compile again.
 @functools.partial(jax.jit, static_argnames=("apply", "loss", "top"))
 def _rank(
-    variables: Any,
-    image: UInt8[Array, "B H W C"],
-    *,
-    apply: Forward,
-    loss: Loss,
-    top: int,
+    variables: Any, image: UInt8[Array, "B H W C"], *, apply: Forward, loss: Loss, top: int
 ) -> tuple[Int32[Array, "B top"], Float32[Array, "B top"]]:
     logits = apply(variables, image).logits.astype(jnp.float32)
     # By logits, of which fewer are equal; ties go to the lower class id, as in evaluation.

@@ -43,8 +43,7 @@ def open_splits(found: Trained, dataset: str, data_dir: str, *splits: str) -> li
         data_dir: "" is the run's.
         splits: of PARTS.
 
-    Raises:
-        UserError: no such dataset or split.
+    Raises UserError: no such dataset or split.
     """
     cfg = found.config.data if found.config else None
     if cfg is None and not dataset:
@@ -153,8 +152,7 @@ def write_images(
     Returns:
         The model, the shape of its features, and what is wrong with files that are left out.
 
-    Raises:
-        UserError: no file that can be read, or no place to write.
+    Raises UserError: no file that can be read, or no place to write.
     """
     open_stream = file_batches(found, names)
     mesh = sharding.make_mesh(sharding.MeshConfig())

@@ -55,8 +55,7 @@ def preprocessing(ref: str, cfg: ModelConfig) -> Preprocessing:
     vision_transformer and big_vision). PyTorch files (timm:): what a config.json beside the file
     says, or timm's table by the file's name; else the family's commonest, which is a guess.
 
-    Raises:
-        UserError: a config.json that cannot be used; names it and what is wrong.
+    Raises UserError: a config.json that cannot be used; names it and what is wrong.
     """
     scheme, path = split(ref)
     if scheme == "npz":
@@ -185,8 +184,7 @@ def _beside(place: Path) -> tuple[Mapping[str, Any], str, str] | None:
 def _as_timm(cfg: Mapping[str, Any], source: str, model: ModelConfig) -> Preprocessing:
     """Return what timm makes of a pretrained_cfg; what it leaves out has timm's defaults.
 
-    Raises:
-        UserError: a value that cannot be.
+    Raises UserError: a value that cannot be.
     """
 
     def numbers(key: str, default: Any, count: int, least: float) -> tuple[float, ...]:

@@ -20,8 +20,7 @@ _CUTTING = (Crop.CENTER, Crop.SQUASH_CENTER)
 def hub_config(trained: Trained) -> dict[str, Any]:
     """Return config.json, from which `timm.create_model("local-dir:FOLDER")` builds the model.
 
-    Raises:
-        UserError: timm has no architecture for it; the field is named.
+    Raises UserError: timm has no architecture for it; the field is named.
     """
     cfg, family = trained.model, models.family(trained.model)
     if family.timm is None:

@@ -95,8 +95,7 @@ def load(
         mean, std, transform, class_names: replace the run's own or the published ones.
         headless: accept a file without a head, for features, such as DINO's and SigLIP's.
 
-    Raises:
-        UserError: no such weights, or weights that do not fit.
+    Raises UserError: no such weights, or weights that do not fit.
     """
     found = describe(ref, model=model, ema=ema)
     found = with_model(found, models.with_fields(found.model, overrides or {}))
@@ -113,8 +112,7 @@ def load(
 def describe(ref: str, *, model: ModelConfig | None = None, ema: bool | None = None) -> Trained:
     """Describe what `load` would load, without its weights.
 
-    Raises:
-        UserError: no such weights, or a file without `model`, or a run with it.
+    Raises UserError: no such weights, or a file without `model`, or a run with it.
     """
     scheme, path = split(reference(ref))
     if scheme == CHECKPOINT:
@@ -132,8 +130,7 @@ def describe(ref: str, *, model: ModelConfig | None = None, ema: bool | None = N
 def with_model(found: Trained, model: ModelConfig) -> Trained:
     """Replace the model, and with it what depends on it.
 
-    Raises:
-        UserError: a model that cannot be.
+    Raises UserError: a model that cannot be.
     """
     models.create(model)  # which checks it
     if found.config is None:
@@ -217,8 +214,7 @@ def read_weights(
 
     With `headless` a file without a head will do, for features.
 
-    Raises:
-        UserError: weights that do not fit.
+    Raises UserError: weights that do not fit.
     """
     ref, model = trained.source, trained.model
     if not model.num_classes and not headless:
@@ -293,11 +289,7 @@ def _transform(cfg: Config) -> TransformConfig:
 
 
 def named(names: Sequence[str], model: ModelConfig) -> tuple[str, ...]:
-    """Name all K classes.
-
-    Raises:
-        UserError: another number of names than the model's classes.
-    """
+    """Name all K classes; raises UserError: another number of names than the model's classes."""
     count = model.num_classes
     if not count:
         return ()

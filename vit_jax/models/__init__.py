@@ -41,8 +41,7 @@ def variant(name: str, **overrides: Any) -> Any:
 
     A number after the last underscore is the resolution where it is no variant's own.
 
-    Raises:
-        UserError: an unknown name or field, with the nearest valid ones.
+    Raises UserError: an unknown name or field, with the nearest valid ones.
     """
     base = name
     sized = re.fullmatch(r"(.+)_(\d{2,4})", name)
@@ -76,8 +75,7 @@ def from_json(tree: Mapping[str, Any]) -> Any:
 
     Fields that the writer's version did not have get their defaults.
 
-    Raises:
-        UserError: an unknown family, field or choice.
+    Raises UserError: an unknown family, field or choice.
     """
     families = {cls.__name__: cls for cls in _FAMILIES}
     cls = families.get(str(tree.get("family")))
@@ -99,9 +97,8 @@ def create(cfg: ModelConfig) -> nn.Module:
     Values written in another way than their fields have them, 64 for (64,), are brought to that, in
     place.
 
-    Raises:
-        UserError: no config of a registered family, a value that its field cannot take, fields
-            that do not go together.
+    Raises UserError: no config of a registered family, a value that its field cannot take, fields
+    that do not go together.
     """
     refuse_name(cfg, repr(cfg))
     found = family(cfg)
@@ -113,8 +110,7 @@ def create(cfg: ModelConfig) -> nn.Module:
 def family(cfg: Any) -> Family:
     """Return what is true of a config's family.
 
-    Raises:
-        UserError: the config of no registered family.
+    Raises UserError: the config of no registered family.
     """
     found = _FAMILIES.get(type(cfg))
     if found is None:
@@ -146,8 +142,7 @@ def input_shape(cfg: ModelConfig) -> tuple[int, int, int]:
 def patch_grid(cfg: ModelConfig, image_size: tuple[int, int]) -> tuple[int, int]:
     """Return the (rows, columns) of tokens that a model makes of an image, in its first stage.
 
-    Raises:
-        UserError: the patch does not divide the image.
+    Raises UserError: the patch does not divide the image.
     """
     return family(cfg).grids(cfg, image_size)[0]
 
@@ -208,41 +203,3 @@ def abstract(cfg: ModelConfig) -> dict[str, Any]:
     # The key too is abstract: a real one is two programs to compile.
     params, state = jax.eval_shape(lambda: init(module, cfg, jax.random.key(0)))
     return {"params": params, **state}
-
-
-__all__ = [
-    "FAMILIES",
-    "VARIANTS",
-    "Attention",
-    "BiTConfig",
-    "CaiTConfig",
-    "ConViTConfig",
-    "DType",
-    "Family",
-    "HybridConfig",
-    "MixerConfig",
-    "ModelConfig",
-    "Output",
-    "RegNetConfig",
-    "Remat",
-    "ResNetConfig",
-    "SwinConfig",
-    "ViTConfig",
-    "abstract",
-    "attention",
-    "captured",
-    "create",
-    "family",
-    "from_json",
-    "growth",
-    "init",
-    "input_shape",
-    "logit_factor",
-    "looped",
-    "num_prefix",
-    "pair",
-    "patch_grid",
-    "refuse_name",
-    "variant",
-    "with_fields",
-]

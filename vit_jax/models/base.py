@@ -92,8 +92,7 @@ def pair(size: tuple[int, ...], name: str) -> tuple[int, int]:
 def grid(image_size: tuple[int, int], patch: tuple[int, int]) -> tuple[int, int]:
     """Return the token grid (rows, columns) of an image cut into patches.
 
-    Raises:
-        UserError: a side of the image is not a multiple of the patch's.
+    Raises UserError: a side of the image is not a multiple of the patch's.
     """
     if image_size[0] % patch[0] or image_size[1] % patch[1]:
         near = tuple(max(1, round(s / p)) * p for s, p in zip(image_size, patch, strict=True))

@@ -79,8 +79,7 @@ def _widths(cfg: HybridConfig) -> tuple[int, list[int]]:
 def token_grid(cfg: HybridConfig, image_size: tuple[int, int]) -> tuple[int, int]:
     """Return the token grid (rows, columns) of an image.
 
-    Raises:
-        UserError: the patch does not divide the ResNet's map.
+    Raises UserError: the patch does not divide the ResNet's map.
     """
     stride = 4 * 2 ** max(len(cfg.backbone_depths) - 1, 0)
     rows, columns = (-(-side // stride) for side in image_size)

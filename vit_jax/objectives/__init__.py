@@ -4,15 +4,7 @@
 from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
-from vit_jax.objectives.base import (
-    Aux,
-    Batch,
-    Context,
-    Extras,
-    Objective,
-    ObjectiveConfig,
-    Predict,
-)
+from vit_jax.objectives.base import Aux, Batch, Context, Extras, Objective, ObjectiveConfig, Predict
 from vit_jax.objectives.distill import Distill, DistillConfig, taught
 from vit_jax.objectives.supervised import Supervised, SupervisedConfig
 
@@ -24,11 +16,7 @@ OBJECTIVES: dict[type[ObjectiveConfig], type[Objective]] = {
 
 
 def create(cfg: ObjectiveConfig, model: ModelConfig, data: DataConfig) -> Objective:
-    """Build the objective of a config.
-
-    Raises:
-        UserError: no config of a registered objective.
-    """
+    """Build the objective of a config; raises UserError: no config of a registered objective."""
     if type(cfg) not in OBJECTIVES:
         valid = ", ".join(kind.__name__ for kind in OBJECTIVES)
         raise UserError(
@@ -36,21 +24,3 @@ def create(cfg: ObjectiveConfig, model: ModelConfig, data: DataConfig) -> Object
             f"in vit_jax/objectives/__init__.py, or take one of {valid}"
         )
     return OBJECTIVES[type(cfg)](cfg, model, data)
-
-
-__all__ = [
-    "OBJECTIVES",
-    "Aux",
-    "Batch",
-    "Context",
-    "Distill",
-    "DistillConfig",
-    "Extras",
-    "Objective",
-    "ObjectiveConfig",
-    "Predict",
-    "Supervised",
-    "SupervisedConfig",
-    "create",
-    "taught",
-]

@@ -149,8 +149,7 @@ class Objective:
     def open(self, source: Source, seed: int, positions: int) -> Extras:
         """Read what the run needs from outside, for its first `positions` examples.
 
-        Raises:
-            UserError: it is not there or does not fit.
+        Raises UserError: it is not there or does not fit.
         """
         del source, seed, positions
         return Extras()

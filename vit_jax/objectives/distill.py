@@ -44,8 +44,7 @@ class DistillConfig(SupervisedConfig):
 def taught(objective: ObjectiveConfig, teacher: TeacherConfig) -> DistillConfig:
     """Add a teacher to supervised training.
 
-    Raises:
-        UserError: another objective than `SupervisedConfig`.
+    Raises UserError: another objective than `SupervisedConfig`.
     """
     if not isinstance(objective, SupervisedConfig):
         raise UserError(f"{type(objective).__name__} learns no classes, as a teacher needs")
@@ -89,8 +88,7 @@ class Distill(Supervised):
     def open(self, source: Source, seed: int, positions: int) -> Extras:
         """Read the teacher's weights or its cached logits.
 
-        Raises:
-            UserError: weights that are not there or do not fit; a cache of something else.
+        Raises UserError: weights that are not there or do not fit; a cache of something else.
         """
         stream = distill.Stream(self.cfg.distill, self.model, self.data, seed, source)
         variables, digest, cache = distill.open_teacher(stream, positions)

@@ -44,8 +44,7 @@ def make_optimizer(
         clock: with the length of the run.
         growth: of the model over its base; None for the standard parametrisation.
 
-    Raises:
-        UserError: settings out of range, without effect, or matching no parameter.
+    Raises UserError: settings out of range, without effect, or matching no parameter.
     """
     schedule = make_schedule(cfg, clock)
     rules = make_rules(cfg, params, growth)

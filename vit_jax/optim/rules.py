@@ -79,8 +79,7 @@ def _matched(
 ) -> Callable[[str], int | None]:
     """Return a function from a layer's name to the index of the first pattern found in it.
 
-    Raises:
-        UserError: a pattern is no regex, or the first match of no parameter.
+    Raises UserError: a pattern is no regex, or the first match of no parameter.
     """
     regexes = [fields.regex(f"optim.{field}", pattern) for pattern in patterns]
     layers = [trees.layer_names(name, leaf) for name, leaf in trees.named_leaves(params)]
@@ -172,9 +171,8 @@ def make_rules(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = N
 
     `growth` is as in `make_optimizer`.
 
-    Raises:
-        UserError: a pattern is no regex or matches nothing, nothing is left to train, or
-            layer_decay is set for a model whose order of blocks is unknown.
+    Raises UserError: a pattern is no regex or matches nothing, nothing is left to train, or
+    layer_decay is set for a model whose order of blocks is unknown.
     """
     # LAMB adapts the decayed parameters whatever the strength of the decay.
     decays = cfg.decay and (cfg.weight_decay > 0 or cfg.name == Optimizer.LAMB)

@@ -41,9 +41,8 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
     warmup_prefix, stepped after each update) is the cosine with `schedule_lag`; DeiT's (by epochs,
     without warmup_prefix) adds `schedule_every="1 epoch"` and `warmup_overlap`.
 
-    Raises:
-        UserError: settings out of range, warmup and cooldown longer than the run, milestones that
-            do not follow one another within the run, or a duration shorter than `schedule_every`.
+    Raises UserError: settings out of range, warmup and cooldown longer than the run, milestones
+    that do not follow one another within the run, or a duration shorter than `schedule_every`.
     """
     validate(cfg)
     if clock.total_steps is None:

@@ -119,9 +119,7 @@ def scale_by_layer_factored_rms(
         return jnp.minimum(beta2_cap, 1 - (jnp.asarray(i) + 1.0) ** -jnp.asarray(r))
 
     rms = optax.scale_by_factored_rms(
-        decay_rate=decay_rate,
-        min_dim_size_to_factor=min_dim_size_to_factor,
-        decay_rate_fn=decay,
+        decay_rate=decay_rate, min_dim_size_to_factor=min_dim_size_to_factor, decay_rate_fn=decay
     )
 
     def gather(count: Any, states: dict[str, Any], params: trees.PyTree) -> optax.FactoredState:

@@ -9,8 +9,7 @@ from vit_jax.errors import UserError
 def choose(kind: str, name: str, choices: Iterable[str]) -> str:
     """Return a config's argument, `--config=FILE:name`, if it is one of `choices`.
 
-    Raises:
-        UserError: another argument; the message lists all valid ones.
+    Raises UserError: another argument; the message lists all valid ones.
     """
     valid = list(choices)
     if name not in valid:

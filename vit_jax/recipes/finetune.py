@@ -85,8 +85,7 @@ def vit(dataset: str, model: str = "vit_b16", weights: str = "npz:ViT-B_16.npz")
     ImageNet, 0.001, 0.003, 0.01, 0.03 for the others; here 0.03, vision_transformer's default, and
     for Pets and Flowers 0.003, which big_vision's transfer.py found best.
 
-    Raises:
-        UserError: no such dataset.
+    Raises UserError: no such dataset.
     """
     task = TASKS[choose("dataset", dataset, TASKS)]
     optim = OptimConfig(
@@ -110,8 +109,7 @@ def bit(dataset: str, model: str = "bit_r50x1", weights: str = "npz:BiT-M-R50x1.
     divided by 10 three times; mixup 0.1 except for the smallest. Images below 96 x 96 are resized
     to 160 and cropped to a random 128, others to 512 and 480.
 
-    Raises:
-        UserError: no such dataset.
+    Raises UserError: no such dataset.
     """
     task = TASKS[choose("dataset", dataset, TASKS)]
     if task.num_examples < 20_000:

@@ -30,8 +30,7 @@ def product(*axes: Iterable[Overrides]) -> Iterator[Overrides]:
 def zipped(*axes: Iterable[Overrides]) -> Iterator[Overrides]:
     """Combine the first overrides of all axes, then the second ones, and so on.
 
-    Raises:
-        UserError: axes of different lengths.
+    Raises UserError: axes of different lengths.
     """
     columns = [list(values) for values in axes]
     if len({len(column) for column in columns}) > 1:

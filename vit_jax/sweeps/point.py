@@ -145,8 +145,7 @@ def read_manifest(place: Path) -> list[Point]:
     A search adds lines as it runs: one that a full disk or a lost machine cut short is left out,
     with a warning.
 
-    Raises:
-        UserError: no manifest in `place`, or a line that is no point.
+    Raises UserError: no manifest in `place`, or a line that is no point.
     """
     path = place / MANIFEST
     if not path.is_file():

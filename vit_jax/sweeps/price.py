@@ -46,9 +46,8 @@ class Device(NamedTuple):
 def price(cfg: Config) -> Price:
     """Count what a run costs.
 
-    Raises:
-        UserError: a duration in epochs of a dataset that is not here, or one that does not go with
-            the others.
+    Raises UserError: a duration in epochs of a dataset that is not here, or one that does not go
+    with the others.
     """
     num_examples, is_exact = _num_examples(cfg)
     plan = config_lib.plan(cfg, num_examples)
@@ -122,8 +121,7 @@ def find_device(name: str, count: int) -> Device:
     `name` is a chip of `analysis.scale.CHIPS`, "here", or the FLOP/s that training reaches, "2e12";
     `count` devices are taken to be so many times as fast as one.
 
-    Raises:
-        UserError: an unknown name.
+    Raises UserError: an unknown name.
     """
     if name == HERE:
         kind = jax.devices()[0].device_kind

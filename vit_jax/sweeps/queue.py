@@ -22,11 +22,7 @@ _STARTING = 120.0  # seconds, after which a trial without a run has lost its wor
 
 
 def optuna() -> Any:
-    """Import Optuna, of which a training run has no need.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """Import Optuna, of which a training run has no need; raises UserError: it is not installed."""
     try:
         import optuna
     except ImportError:

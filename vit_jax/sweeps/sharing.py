@@ -59,8 +59,7 @@ def _locked(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
 def share(worker: int, count: int) -> Mapping[str, str]:
     """Return the variables by which a worker's runs see its GPUs only; none without GPUs.
 
-    Raises:
-        UserError: more workers than GPUs.
+    Raises UserError: more workers than GPUs.
     """
     gpus = _gpus()
     if not gpus or count == 1:

@@ -42,8 +42,7 @@ def device_batches(
         rows: further arrays by positions of the stream [n], as `Extras.rows`.
         unreadable: counts examples that cannot be read.
 
-    Raises:
-        DataError: more unreadable examples than data.max_broken.
+    Raises DataError: more unreadable examples than data.max_broken.
     """
     if unreadable is None:
         unreadable = Unreadable(cfg.max_broken, source.example_id)

@@ -93,8 +93,7 @@ class Begun:
 def open_run(cfg: Config, directory: str | Path) -> Opened:
     """Check the config, open the data and build everything by shapes; writes nothing.
 
-    Raises:
-        UserError: anything wrong with the config, the data or the weights to start from.
+    Raises UserError: anything wrong with the config, the data or the weights to start from.
     """
     goodput = Goodput()
     config_lib.check(cfg)
@@ -122,9 +121,8 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
 def begin(run: Opened, *, allow_config_change: bool, allow_data_change: bool) -> Begun:
     """Continue the run in the workdir, or start from `cfg.init`, or from the seed.
 
-    Raises:
-        UserError: the run was started with another config, data or teacher, or has no usable
-            checkpoint; weights to start from that do not fit.
+    Raises UserError: the run was started with another config, data or teacher, or has no usable
+    checkpoint; weights to start from that do not fit.
     """
     cfg, path, total = run.cfg, run.path, run.parts.plan.total_steps
     facts = peers.facts(config_json.to_json(cfg), run.splits, run.source.class_names)
@@ -155,11 +153,7 @@ def begin(run: Opened, *, allow_config_change: bool, allow_data_change: bool) ->
     frozen = initial_state.place(extras.frozen, build_lib.placed(objective.frozen, run.mesh))
     extras = dataclasses.replace(extras, frozen={})  # drop the host copy
     described = metadata.describe(
-        cfg,
-        run.source.class_names,
-        run.splits,
-        extras.digest,
-        own=objective.own_parameters,
+        cfg, run.source.class_names, run.splits, extras.digest, own=objective.own_parameters
     )
     metadata.write(path, described)
     return Begun(checkpoints, position, frozen, extras, described, saved, changed)

@@ -47,8 +47,7 @@ class Parts:
 def build(cfg: Config, num_examples: int) -> Parts:
     """Build everything by shapes alone, for a training split of `num_examples`.
 
-    Raises:
-        UserError: settings that do not go together.
+    Raises UserError: settings that do not go together.
     """
     plan = config_lib.plan(cfg, num_examples)
     objective = objectives.create(cfg.objective, cfg.model, cfg.data)
@@ -134,8 +133,7 @@ def example_flops(parts: Parts, *, uphill: bool) -> int:
 def open_train(cfg: Config) -> data.Source:
     """Open the training split and check that it fits the model and the loss.
 
-    Raises:
-        UserError: no such dataset, or another number of classes than the model's.
+    Raises UserError: no such dataset, or another number of classes than the model's.
     """
     source = data.open_source(
         cfg.data.name,
@@ -154,9 +152,8 @@ def open_train(cfg: Config) -> data.Source:
 def open_evals(cfg: Config, train: data.Source) -> dict[str, dict[str, data.Source]]:
     """Open the splits of every evaluation, as `EvalConfig.splits` names them.
 
-    Raises:
-        UserError: no such dataset or split; class ids that mean something else than training's to
-            an evaluation of the model's head.
+    Raises UserError: no such dataset or split; class ids that mean something else than training's
+    to an evaluation of the model's head.
     """
     sources = {name: evals.open_splits(ev, cfg.data) for name, ev in cfg.evals.items()}
     for name, splits in sources.items():

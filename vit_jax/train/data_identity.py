@@ -17,8 +17,7 @@ _SAMPLES = 16  # examples of a split whose contents are compared
 def describe(train: data.Source, evals: Mapping[str, Mapping[str, data.Source]]) -> dict[str, Any]:
     """Return what `changes` compares, by split.
 
-    Raises:
-        Unreadable: the operating system cannot read the data.
+    Raises Unreadable: the operating system cannot read the data.
     """
     splits = {"train": train} | {
         f"evals.{name}.{split}".rstrip("."): source

@@ -47,8 +47,7 @@ def initial_state(cfg: Config, parts: build_lib.Parts, mesh: Mesh) -> tuple[Trai
     Parameters in `init.skip`, and a head that the file lacks, are initialised from the run's seed.
     The moving average starts at the loaded parameters.
 
-    Raises:
-        UserError: weights that are not there, are damaged, or do not fit.
+    Raises UserError: weights that are not there, are damaged, or do not fit.
     """
     if not cfg.init.weights:
         return build_lib.init_state(cfg, parts, mesh), ""

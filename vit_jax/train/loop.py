@@ -56,8 +56,7 @@ def fit(
     as an uninterrupted one. The workdir keeps checkpoints, metrics, config, class names, and the
     profile of the steps in `window`.
 
-    Raises:
-        UserError: anything wrong with config, data, workdir, checkpoints or window.
+    Raises UserError: anything wrong with config, data, workdir, checkpoints or window.
     """
     run = open_run(cfg, directory)
     path, total = run.path, run.parts.plan.total_steps

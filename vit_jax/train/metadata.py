@@ -67,8 +67,7 @@ def check_unchanged(
     Returns:
         The number of allowed changes, as metrics of the step where the run continues.
 
-    Raises:
-        UserError: they differ, and no flag allows it.
+    Raises UserError: they differ, and no flag allows it.
     """
     if not saved:
         return {}

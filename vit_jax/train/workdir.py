@@ -43,9 +43,8 @@ def lock(workdir: Path, *, cache: bool = False) -> Iterator[None]:
         workdir: the directory of a run; with `cache`, of cached logits.
         cache: which of the two.
 
-    Raises:
-        UserError: another run holds it, it cannot be written, it is no path of a file system, or
-            it is a directory of the other kind.
+    Raises UserError: another run holds it, it cannot be written, it is no path of a file system, or
+    it is a directory of the other kind.
     """
     name = "--out" if cache else "workdir"
     if cache:

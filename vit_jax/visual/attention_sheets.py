@@ -42,8 +42,7 @@ def write_sheets(
     `images` are the names of their files, and the images at the model's size. Yields a line for
     each picture: its path, or why it is missing; without images nothing.
 
-    Raises:
-        UserError: no such layer or head, or `out` cannot be made.
+    Raises UserError: no such layer or head, or `out` cannot be made.
     """
     inspect = make_inspection(trained)
     count, sums = 0, {}  # distances by layer
@@ -79,8 +78,7 @@ def write_sheets(
 def chosen(layers: Sequence[HeadMaps], choice: Choice) -> list[HeadMaps]:
     """Return the layers to draw: by default up to four of a kind, first and last included.
 
-    Raises:
-        UserError: no such layer or head.
+    Raises UserError: no such layer or head.
     """
     if not layers and choice != Choice():
         raise UserError("the model has no attention; drop --layers and --heads")

@@ -64,9 +64,8 @@ def write_sheets(cfg: Config, files: Sequence[str], out: Path, count: int) -> li
     training split; `count` is the draws of each image, and the images of each batch. Returns a line
     for each sheet: its path, or why it is missing.
 
-    Raises:
-        UserError: no such file or dataset, a broken image, or one that the transform refuses; a
-            folder that cannot be made.
+    Raises UserError: no such file or dataset, a broken image, or one that the transform refuses; a
+    folder that cannot be made.
     """
     if files:
         source = examples = _read_files(files)

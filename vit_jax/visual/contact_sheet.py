@@ -43,8 +43,7 @@ def wrapped(tiles: list[Tile], columns: int) -> list[list[Tile]]:
 def write(out: Path, name: str, png: bytes) -> str:
     """Write a picture into the folder that --out names, made where absent; returns its path.
 
-    Raises:
-        UserError: it cannot be written.
+    Raises UserError: it cannot be written.
     """
     files.make_folder(out, "--out")
     with files.refused(f"--out={out}"):

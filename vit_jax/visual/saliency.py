@@ -31,8 +31,7 @@ def method(cfg: ModelConfig) -> str:
 def check(cfg: ModelConfig) -> None:
     """Refuse a model of whose tokens no map can be made.
 
-    Raises:
-        UserError: tokens merge, so that they are no patches.
+    Raises UserError: tokens merge, so that they are no patches.
     """
     merging = getattr(cfg, "token_merging", 0)
     if merging:
@@ -50,8 +49,7 @@ def make_saliency(trained: Trained) -> Saliency:
     says: attention rollout (arXiv:2005.00928) to what the head reads, the attention of the query
     that reads for the head, or the class activation map (arXiv:1512.04150) of the first class.
 
-    Raises:
-        UserError: a model of whose tokens no map can be made.
+    Raises UserError: a model of whose tokens no map can be made.
     """
     inspect = _make_inspect(trained)
     apply = jax.jit(lambda variables, image: inspect(variables, image)[:2])
@@ -64,8 +62,7 @@ def make_inspection(
 ) -> Callable[[UInt8[Array, "B H W C"]], tuple[Output, Map, Seen]]:
     """Return images -> (output, map, all that `models.captured` records): `make_saliency` and more.
 
-    Raises:
-        UserError: a model of whose tokens no map can be made.
+    Raises UserError: a model of whose tokens no map can be made.
     """
     apply, variables = jax.jit(_make_inspect(trained)), jax.device_put(trained.variables)
     return lambda image: apply(variables, image)

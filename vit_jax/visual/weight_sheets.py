@@ -28,8 +28,7 @@ def write_sheets(trained: Trained, out: Path) -> list[str]:
 
     Returns a line for each: its path, or why it is missing.
 
-    Raises:
-        UserError: `out` cannot be made.
+    Raises UserError: `out` cannot be made.
     """
     sheets = {
         "patch_filters": _filters(trained),

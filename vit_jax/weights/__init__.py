@@ -17,11 +17,7 @@ from vit_jax.weights.load import load, read
 def from_timm(state: Mapping[str, np.ndarray], cfg: ModelConfig) -> dict[str, Any]:
     """Convert a timm state_dict of numpy arrays to the variables of `cfg`'s model.
 
-    Raises:
-        UserError: keys missing, unused or of another shape; values that are not finite.
+    Raises UserError: keys missing, unused or of another shape; values that are not finite.
     """
     entries = timm.entries(cfg)
     return trees.nest(fill(entries, Arrays(state), is_ignored=timm.is_ignored))
-
-
-__all__ = ["from_timm", "load", "read", "to_timm"]

@@ -31,8 +31,7 @@ class Checkpoint:
         metadata: of the run: "config", "class_names", "versions".
         metrics: by name, at that step.
 
-    Raises:
-        UserError: no such checkpoint, a damaged one, or one without a moving average.
+    Raises UserError: no such checkpoint, a damaged one, or one without a moving average.
     """
 
     def __init__(self, ref: str, *, ema: bool = False) -> None:
@@ -116,8 +115,7 @@ def load(
         headless: accept a run whose model has no head.
         only_check: read no array.
 
-    Raises:
-        UserError: no such checkpoint, or of another model, each parameter with its shape.
+    Raises UserError: no such checkpoint, or of another model, each parameter with its shape.
     """
     saved = Checkpoint(ref, ema=ema)
     ours, theirs = models.logit_factor(cfg), models.logit_factor(saved.model)

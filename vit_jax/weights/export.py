@@ -29,8 +29,7 @@ def to_timm(variables: Mapping[str, Any], cfg: ModelConfig) -> dict[str, np.ndar
     besides is added: fixed position tables as learned ones, zeros for a bias that timm always has,
     PyTorch's counters beside BatchNorm's statistics.
 
-    Raises:
-        UserError: an option of the config that timm's model of the family does not have.
+    Raises UserError: an option of the config that timm's model of the family does not have.
     """
     check(cfg)
     factor = models.logit_factor(cfg)
@@ -87,8 +86,7 @@ def _added(state: Mapping[str, np.ndarray], cfg: Any) -> Iterator[tuple[str, np.
 def save(path: str | Path, state: Mapping[str, np.ndarray], *, overwrite: bool = False) -> int:
     """Write a state_dict as .safetensors and return the file's size in bytes.
 
-    Raises:
-        UserError: it cannot be written there.
+    Raises UserError: it cannot be written there.
     """
     file = Path(path)
     files.check_file(file, "--to", force=overwrite, suffix=SUFFIX)

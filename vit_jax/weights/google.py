@@ -52,8 +52,7 @@ def _layout(cfg: ModelConfig) -> Google:
 def prefix(cfg: ModelConfig, shapes: Mapping[str, Shape]) -> str:
     """Return what every key of the network begins with in this file.
 
-    Raises:
-        UserError: a family of which Google has published no such files.
+    Raises UserError: a family of which Google has published no such files.
     """
     google = _layout(cfg)
     fits = (choice for choice in google.prefixes if choice + google.stem in shapes)
@@ -68,8 +67,7 @@ def is_ignored(key: str, prefix: str) -> bool:
 def entries(cfg: ModelConfig, shapes: Mapping[str, Shape]) -> list[Entry]:
     """List every parameter of a model with its place in a file of these shapes.
 
-    Raises:
-        UserError: a family of which Google has published no such files.
+    Raises UserError: a family of which Google has published no such files.
     """
     names = _Names(cfg, shapes)
 

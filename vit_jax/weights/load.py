@@ -42,8 +42,7 @@ def load(
         ema: of a run, take the moving average of the parameters.
         key: of the initial values of what is skipped; that of seed 0 by default.
 
-    Raises:
-        UserError: no such file or format; what does not fit, by key and shape.
+    Raises UserError: no such file or format; what does not fit, by key and shape.
     """
     found = read(ref, cfg, skip=skip, resize=resize, ema=ema)
     skipped = _missing(cfg, found) if skip else set()
@@ -99,13 +98,7 @@ def _read(
         from vit_jax.weights import ckpt  # late: Orbax takes long to import
 
         return ckpt.load(
-            path,
-            cfg,
-            skip=skip,
-            resize=resize,
-            ema=ema,
-            headless=headless,
-            only_check=only_check,
+            path, cfg, skip=skip, resize=resize, ema=ema, headless=headless, only_check=only_check
         )
     if models.logit_factor(cfg) != 1:
         raise UserError(
@@ -131,8 +124,7 @@ def _read(
 def split(ref: str) -> tuple[str, str]:
     """Split a reference to weights into its kind and the path.
 
-    Raises:
-        UserError: another kind, or no path.
+    Raises UserError: another kind, or no path.
     """
     scheme, _, path = ref.partition(":")
     kinds = {**{name: f"{name}:FILE" for name in _OPENERS}, CHECKPOINT: f"{CHECKPOINT}:DIR"}

@@ -51,9 +51,8 @@ class _Member(NamedTuple):
 class Npz:
     """A Source over an open .npz file; all headers are checked when it is made.
 
-    Raises:
-        UserError: not an .npz; a member that is encrypted, not an array, of Python objects, of
-            another size than in its header, or a name that escapes a directory; names twice.
+    Raises UserError: not an .npz; a member that is encrypted, not an array, of Python objects, of
+    another size than in its header, or a name that escapes a directory; names twice.
     """
 
     def __init__(self, path: str, archive: zipfile.ZipFile) -> None:
@@ -167,11 +166,7 @@ def _float32(flat: np.ndarray) -> np.ndarray:
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[Npz]:
-    """Open an .npz file as a Source.
-
-    Raises:
-        UserError: no such file, or one that is no .npz.
-    """
+    """Open an .npz file as a Source; raises UserError: no such file, or one that is no .npz."""
     start = first_bytes(path)
     if not start.startswith(b"PK"):
         hint = "; read it as timm:FILE" if start[8:9] == b"{" else ""

@@ -44,8 +44,7 @@ class Renamed:
 def with_timm_names(source: Source, cfg: ModelConfig) -> Renamed:
     """Return a Source that names the tensors of an official checkpoint as timm does.
 
-    Raises:
-        UserError: two tensors of the file would have one name.
+    Raises UserError: two tensors of the file would have one name.
     """
     shapes = source.shapes()
     keys: dict[str, str] = {}

@@ -51,8 +51,7 @@ class SafeTensors:
 def opened(path: str) -> Iterator[SafeTensors]:
     """Open a .safetensors file as a Source.
 
-    Raises:
-        UserError: no such file, or one with a false header.
+    Raises UserError: no such file, or one with a false header.
     """
     length = int.from_bytes(first_bytes(path)[:8], "little")
     if length > min(_HEADER_BYTES, os.path.getsize(path) - 8):

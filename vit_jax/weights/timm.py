@@ -17,8 +17,7 @@ from vit_jax.weights.layout import Entry, Part, Shape, pointwise, renamed, torch
 def key(name: str, cfg: ModelConfig) -> str:
     """Return timm's name of one layer of a parameter: "blocks/3/mlp/fc1/kernel" and so on.
 
-    Raises:
-        UserError: a family without timm's names of parameters.
+    Raises UserError: a family without timm's names of parameters.
     """
     family = models.family(cfg)
     if family.timm_names is None:

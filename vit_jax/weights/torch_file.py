@@ -46,8 +46,7 @@ class TorchTensors:
 def opened(path: str) -> Iterator[TorchTensors]:
     """Open a PyTorch file as a Source; the data stay on disk until they are read.
 
-    Raises:
-        UserError: no such file, no PyTorch, a file that holds more than tensors.
+    Raises UserError: no such file, no PyTorch, a file that holds more than tensors.
     """
     is_zip = first_bytes(path).startswith(b"PK")
     if is_zip:

@@ -7,20 +7,3 @@ from vit_jax.analysis.scaling.isoflop import Budget, IsoFlop, fit_isoflop
 from vit_jax.analysis.scaling.power_law import PowerLaw, fit_power_law
 from vit_jax.analysis.scaling.runs import CannotFit, frontier
 from vit_jax.analysis.scaling.shape import ShapeLaw, fit_shape
-
-__all__ = [
-    "Budget",
-    "CannotFit",
-    "Chinchilla",
-    "HeldOut",
-    "IsoFlop",
-    "Optimum",
-    "PowerLaw",
-    "ShapeLaw",
-    "fit_chinchilla",
-    "fit_isoflop",
-    "fit_power_law",
-    "fit_shape",
-    "frontier",
-    "held_out",
-]

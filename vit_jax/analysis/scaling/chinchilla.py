@@ -54,8 +54,7 @@ class Chinchilla(Law):
     def optimum(self, compute: At) -> "Optimum":
         """Return what to train with each compute, in FLOPs: the compute-optimal frontier.
 
-        Raises:
-            CannotFit: the law was fitted without the FLOPs of each run.
+        Raises CannotFit: the law was fitted without the FLOPs of each run.
         """
         if self.k is None:
             raise CannotFit(
@@ -134,8 +133,7 @@ def fit_chinchilla(
         delta: of Huber's loss; 1e-3 in the paper, None: 1.345 times the noise.
         num_resamples, seed: of the bootstrap.
 
-    Raises:
-        CannotFit: the runs do not support the law.
+    Raises CannotFit: the runs do not support the law.
     """
     given = {} if flops is None else {"flops": flops}
     params, examples, loss, *costs = runs.columns(

@@ -158,8 +158,7 @@ def fit(
     Returns:
         The fields of a `Law`, its parameters included, and theta.
 
-    Raises:
-        CannotFit: the runs do not determine an exponent.
+    Raises CannotFit: the runs do not determine an exponent.
     """
     low, high = bounds.low, bounds.high
     if delta is None:

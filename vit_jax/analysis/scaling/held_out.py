@@ -44,8 +44,7 @@ def held_out(
         error, compute: of each run; runs of equal compute are all held out.
         share: of the runs.
 
-    Raises:
-        CannotFit: the others do not support the law.
+    Raises CannotFit: the others do not support the law.
     """
     costs = runs.column("compute", compute)
     measured = runs.column("error", error)

@@ -69,8 +69,7 @@ class IsoFlop(Law):
     def examples(self, compute: At) -> Values:
         """Return the number of examples that each compute pays for at the best size.
 
-        Raises:
-            CannotFit: the law was fitted without the examples of each run.
+        Raises CannotFit: the law was fitted without the examples of each run.
         """
         if self.k is None:
             raise CannotFit(
@@ -104,8 +103,7 @@ def fit_isoflop(
         tolerance: computes that differ by less, relatively, are one budget.
         num_resamples, seed: of the bootstrap.
 
-    Raises:
-        CannotFit: fewer than two budgets have a minimum, or they are too near each other.
+    Raises CannotFit: fewer than two budgets have a minimum, or they are too near each other.
     """
     given = {} if examples is None else {"examples": examples}
     flops, params, loss, *rest = runs.columns(flops=flops, params=params, loss=loss, **given)

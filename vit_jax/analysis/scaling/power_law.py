@@ -72,8 +72,7 @@ def fit_power_law(
         saturation: whether to fit d; None where the runs determine it.
         num_resamples, seed: of the bootstrap.
 
-    Raises:
-        CannotFit: the runs do not support the law.
+    Raises CannotFit: the runs do not support the law.
     """
     compute, error = runs.columns(compute=compute, error=error)
     runs.check_range("a power law", "computes", compute, 4, MIN_RANGE)
@@ -111,11 +110,7 @@ def _check_falls(compute: np.ndarray, error: np.ndarray) -> None:
 
 
 def _fit(
-    compute: np.ndarray,
-    error: np.ndarray,
-    fitted: tuple[str, ...],
-    num_resamples: int,
-    seed: int,
+    compute: np.ndarray, error: np.ndarray, fitted: tuple[str, ...], num_resamples: int, seed: int
 ) -> PowerLaw:
     unit, middle = runs.unit_of(compute), float(np.exp(np.mean(np.log(compute))))
     x = compute / middle

@@ -38,8 +38,7 @@ def column(name: str, values: object) -> np.ndarray:
 def columns(**values: object) -> list[np.ndarray]:
     """Read columns of equal length and sort their runs, so that their order means nothing.
 
-    Raises:
-        CannotFit: of different lengths, or no positive numbers.
+    Raises CannotFit: of different lengths, or no positive numbers.
     """
     arrays = [column(name, value) for name, value in values.items()]
     sizes = {name: len(array) for name, array in zip(values, arrays, strict=True)}
@@ -118,8 +117,7 @@ def frontier(compute: Numbers, error: Numbers, *, tolerance: float = 0.0) -> np.
     A run that is dearer by `tolerance`, relatively, may still beat another: runs planned for one
     budget differ by a step or two.
 
-    Raises:
-        CannotFit: no positive numbers, or not as many of each.
+    Raises CannotFit: no positive numbers, or not as many of each.
     """
     columns(compute=compute, error=error)
     order = np.lexsort((np.asarray(error), np.asarray(compute)))

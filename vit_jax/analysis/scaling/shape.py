@@ -90,8 +90,7 @@ def fit_shape(
         size, compute, error: x (width, depth or MLP width), compute in any unit, error of each run.
         num_resamples, seed: of the bootstrap.
 
-    Raises:
-        CannotFit: the runs do not support the law.
+    Raises CannotFit: the runs do not support the law.
     """
     compute, size, error = runs.columns(compute=compute, size=size, error=error)
     _check(size, compute, error)

@@ -16,8 +16,7 @@ def parse(text: str, fill: tuple[int, ...] = (128,)) -> Policy | None:
     Where the published policy takes the mean of the data for what comes in from outside the image,
     it takes `fill`, a level 0..255, one or one per channel.
 
-    Raises:
-        UserError: the text has none of the known forms, or a number in it is out of range.
+    Raises UserError: the text has none of the known forms, or a number in it is out of range.
     """
     if not text:
         return None

@@ -178,8 +178,7 @@ def merging_stack(
         policy: what the backward pass keeps.
         fields: of every `MergingBlock`.
 
-    Raises:
-        UserError: attention weights are captured; they differ in size by layer.
+    Raises UserError: attention weights are captured; they differ in size by layer.
     """
     if model.is_mutable_collection(CAPTURED):
         raise UserError(

@@ -82,8 +82,7 @@ def agree(here: Mapping[str, Any], path: Path) -> None:
         here: this process's `facts`.
         path: the workdir.
 
-    Raises:
-        UserError: they differ; the same line in every process.
+    Raises UserError: they differ; the same line in every process.
     """
     if jax.process_count() == 1:
         return

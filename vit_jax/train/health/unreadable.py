@@ -46,8 +46,7 @@ class Unreadable:
     def add(self, batch: Mapping[str, np.ndarray]) -> None:
         """Count the unreadable examples of a batch of `data.train_batches`.
 
-        Raises:
-            DataError: more than the limit. With several processes only `agree` raises it.
+        Raises DataError: more than the limit. With several processes only `agree` raises it.
         """
         for row in np.flatnonzero(batch["broken"] >= 0).tolist():
             index = int(batch["broken"][row])
@@ -65,8 +64,7 @@ class Unreadable:
     def agree(self) -> None:
         """Add the counts of the other processes; all processes call this after the same step.
 
-        Raises:
-            DataError: more than the limit.
+        Raises DataError: more than the limit.
         """
         if not self._limit or jax.process_count() == 1:
             return

@@ -58,8 +58,7 @@ class MetricBuffer:
     def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
         """Add a step's metrics, device scalars; waits until an earlier step is done.
 
-        Raises:
-            NonFinite: too many steps in a row were not finite.
+        Raises NonFinite: too many steps in a row were not finite.
         """
         self._pending.append((step, metrics))
         while len(self._pending) > _IN_FLIGHT:
@@ -70,8 +69,7 @@ class MetricBuffer:
 
         Unless `everything`, the newest steps, still on the device, are left to the next call.
 
-        Raises:
-            NonFinite: as `add`.
+        Raises NonFinite: as `add`.
         """
         while self._pending and (everything or not self._done):
             self._fetch()

@@ -39,11 +39,7 @@ class Window:
 
 
 def read_window(text: str) -> Window:
-    """Read the value of --profile.
-
-    Raises:
-        UserError: not two whole numbers, or one below 1.
-    """
+    """Read the value of --profile; raises UserError: not two whole numbers, or one below 1."""
     try:
         first, count = (int(part) for part in text.split(","))
     except ValueError:
@@ -61,8 +57,7 @@ def check(window: Window | None, workdir: Path, *, start: int, total: int) -> Wi
     None without a window, or if the window had begun before the run was interrupted: its trace is
     on disk, or was lost with a killed process.
 
-    Raises:
-        UserError: steps that this run will not execute.
+    Raises UserError: steps that this run will not execute.
     """
     if window is None:
         return None

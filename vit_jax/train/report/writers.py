@@ -115,11 +115,7 @@ class WandbWriter:
     """Writes to Weights & Biases; a workdir is one run there, however often it is resumed."""
 
     def __init__(self, project: str, directory: Path, *, run_config: Mapping[str, Any]) -> None:
-        """Start or continue the run.
-
-        Raises:
-            UserError: the package wandb is not installed.
-        """
+        """Start or continue the run; raises UserError: the package wandb is not installed."""
         try:
             import wandb  # pyright: ignore[reportMissingImports]
         except ImportError:
@@ -169,8 +165,7 @@ def make_writer(
 
     Only process 0 of a run writes. `run_config` is shown by Weights & Biases.
 
-    Raises:
-        UserError: `cfg` asks for wandb and it is not installed.
+    Raises UserError: `cfg` asks for wandb and it is not installed.
     """
     if jax.process_index() != 0:
         return Writers(())
