@@ -3,7 +3,7 @@
 
 import difflib
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class UserError(ValueError):
@@ -38,6 +38,12 @@ class NonFinite(UserError):
 def shown(name: str) -> str:
     """Write a file's name in one line: one with line breaks or odd bytes as Python's repr."""
     return name if name.isprintable() else repr(name)
+
+
+def some(lines: Sequence[str], most: int = 4) -> str:
+    """Join the first lines: "lr: 1 -> 2; seed: 0 -> 1; and 3 more"."""
+    more = [f"and {len(lines) - most} more"] if len(lines) > most else []
+    return "; ".join([*lines[:most], *more])
 
 
 def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:

@@ -22,7 +22,7 @@ from jax.experimental import multihost_utils
 from jaxtyping import Array, UInt32
 
 from vit_jax import trees
-from vit_jax.errors import IO_ERROR, NonFinite, UserError
+from vit_jax.errors import IO_ERROR, NonFinite, UserError, some
 
 _FORMAT = 1
 
@@ -99,11 +99,10 @@ def check_structure(record: Record, abstract: trees.PyTree, path: Path) -> None:
         if saved.get(name) != wanted.get(name)
     ]
     if lines:
-        more = f"; and {len(lines) - 4} more" if len(lines) > 4 else ""
         run = path.parent.parent  # of runs/x/checkpoints/7
         raise UserError(
             f"{path} holds what another model, optimizer, ema_decay or faults.skip_spikes needs: "
-            f"{'; '.join(lines[:4])}{more}. Go back to the config it was trained with, or choose "
+            f"{some(lines)}. Go back to the config it was trained with, or choose "
             f"another workdir and begin with its weights: --config.init.weights=ckpt:{run}"
         )
 

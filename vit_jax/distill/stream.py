@@ -12,7 +12,7 @@ from vit_jax import fields, models
 from vit_jax.data import DataConfig, Source
 from vit_jax.distill.cache import WEIGHTS, LogitCache
 from vit_jax.distill.config import FIELD, Distillation, TeacherConfig
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, some
 from vit_jax.models import ModelConfig
 
 _FILES, _CLASSES = "the digest of the images' names", "the checksum of the classes' names"
@@ -85,8 +85,7 @@ def check_stream(cache: LogitCache, wanted: Mapping[str, Any]) -> None:
         if there.get(key) != wanted.get(key)
     ]
     if lines:
-        more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
-        differs = f"another stream or teacher: {'; '.join(lines[:3])}{more}"
+        differs = f"another stream or teacher: {some(lines, 3)}"
         raise UserError(f"{cache.path} holds logits of {differs}; write another cache")
 
 

@@ -19,8 +19,6 @@ def create(cfg: ObjectiveConfig, model: ModelConfig, data: DataConfig) -> Object
     """Build the objective of a config; raises UserError: no config of a registered objective."""
     if type(cfg) not in OBJECTIVES:
         valid = ", ".join(kind.__name__ for kind in OBJECTIVES)
-        raise UserError(
-            f"objective={type(cfg).__name__} is the config of no objective; add it to OBJECTIVES "
-            f"in vit_jax/objectives/__init__.py, or take one of {valid}"
-        )
+        no_entry = f"{type(cfg).__name__} is the config of no objective in objectives.OBJECTIVES"
+        raise UserError(f"{no_entry}; valid: {valid}")
     return OBJECTIVES[type(cfg)](cfg, model, data)

@@ -10,7 +10,7 @@ import jax
 
 from vit_jax import __version__, config_json
 from vit_jax.config import Config
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, some
 from vit_jax.train import data_identity, workdir
 from vit_jax.weights.ckpt import OWN_PARAMETERS
 
@@ -75,15 +75,14 @@ def check_unchanged(
     moved = data_identity.moved(saved, splits)
     settings = [line for line in settings if line.partition(": ")[0] not in moved]
     if settings and not allow_config_change:
-        more = f"; and {len(settings) - 4} more" if len(settings) > 4 else ""
         raise UserError(
-            f"{path} was started with another config ({'; '.join(settings[:4])}{more}); choose "
+            f"{path} was started with another config ({some(settings)}); choose "
             "another workdir, or add --allow_config_change to continue from its checkpoint anyway"
         )
     files = data_identity.changes(saved, class_names, splits)
     if files and not allow_data_change:
         raise UserError(
-            f"{path} was trained on other data ({'; '.join(files[:4])}); bring those back, choose "
+            f"{path} was trained on other data ({some(files)}); bring those back, choose "
             "another workdir, or add --allow_data_change to continue on these"
         )
     found = {"run/config_changed": settings, "run/data_changed": files}

@@ -19,7 +19,7 @@ from jax.experimental import multihost_utils
 from vit_jax import __version__, config_json
 from vit_jax.checkpoints import DIRECTORY
 from vit_jax.checkpoints.config import steps_in
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, some
 
 _TOKEN = ".processes"  # process 0 writes it into the workdir for the others to read
 _SECONDS = 10.0  # a network file system may show a new file late
@@ -104,10 +104,9 @@ def agree(here: Mapping[str, Any], path: Path) -> None:
     for index, (host, _, there) in enumerate(all_facts):
         lines = differences(all_facts[0][2], there)
         if lines:
-            more = f"; and {len(lines) - 4} more" if len(lines) > 4 else ""
             raise UserError(
                 f"process {index} on {host} is about to train something else than process 0 on "
-                f"{hosts[0]}: {'; '.join(lines[:4])}{more}; start all with one command, of one "
+                f"{hosts[0]}: {some(lines)}; start all with one command, of one "
                 "version, on the same data"
             )
     _agree_on_latest(path, hosts)
