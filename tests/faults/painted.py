@@ -66,7 +66,7 @@ def seed_for(root: Path, image: str, steps: Iterable[int]) -> tuple[int, int]:
 def arrays(workdir: Path, step: int) -> dict[str, np.ndarray]:
     """Read all but the random key of a checkpoint."""
     saved = reader.find(workdir, str(step))
-    return reader.load(saved, [name for name in saved.record.leaves if name != "rng"])
+    return reader.load(saved, [name for name in saved.manifest.leaves if name != "rng"])
 
 
 def changed(workdir: Path, before: int, after: int) -> set[str]:

@@ -53,7 +53,7 @@ thread.join()
 COLLECTIVES = """
 import jax, numpy as np
 from vit_jax import sharding, startup
-from vit_jax.checkpoints.record import digests
+from vit_jax.checkpoints.manifest import digests
 startup.configure()
 mesh = sharding.make_mesh(sharding.MeshConfig(data=1, fsdp=8))
 rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("fsdp"))

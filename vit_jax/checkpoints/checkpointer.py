@@ -2,7 +2,7 @@
 """Checkpoints of one run that survive kills, full disks and flipped bits.
 
 Each appears under its final name only when it is complete (storage.py). A digest of every leaf
-(record.py) is saved with the state and verified on restore.
+(manifest.py) is saved with the state and verified on restore.
 """
 
 import logging
@@ -14,12 +14,12 @@ from typing import Any, NamedTuple, SupportsFloat, TypeVar
 import jax
 
 from vit_jax import trees
-from vit_jax.checkpoints import record as record_lib
+from vit_jax.checkpoints import manifest as manifest_lib
 from vit_jax.checkpoints import storage
 from vit_jax.checkpoints.config import CheckpointConfig, check_path, ranked, steps_in
 from vit_jax.checkpoints.ended import Ended, SaveFailed, agreed, failed
+from vit_jax.checkpoints.manifest import Damaged
 from vit_jax.checkpoints.orbax_errors import silence_orbax
-from vit_jax.checkpoints.record import Damaged
 from vit_jax.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -52,25 +52,25 @@ class Checkpointer:
         self._directory = Path(directory).absolute()
         check_path(self._directory)
         self._cfg = cfg
-        record_lib.on_all_processes(self._make_directory)
+        manifest_lib.on_all_processes(self._make_directory)
         self._metrics: dict[int, dict[str, float]] = {}  # of every finished checkpoint
         self._ours: set[int] = set()  # saved by this process, or restored and verified
         self._bad: set[int] = set()  # found damaged
         self._pending: threading.Thread | None = None
         self._ended: Ended | None = None  # the last save, until all processes agree on its end
         self._failure: SaveFailed | None = None
-        record_lib.on_all_processes(self._read_metrics)
+        manifest_lib.on_all_processes(self._read_metrics)
 
-    @record_lib.raising_unreadable
+    @manifest_lib.raising_unreadable
     def _make_directory(self) -> None:
         if jax.process_index() == 0:
             self._directory.mkdir(parents=True, exist_ok=True)
 
-    @record_lib.raising_unreadable
+    @manifest_lib.raising_unreadable
     def _read_metrics(self) -> None:
         for step in steps_in(self._directory):
             try:
-                self._metrics[step] = storage.read_record(self._path(step)).metrics
+                self._metrics[step] = storage.read_manifest(self._path(step)).metrics
             except Damaged:
                 self._metrics[step] = {}
                 self._bad.add(step)
@@ -108,19 +108,19 @@ class Checkpointer:
         if step in self._bad:
             self._remove({step})
         self._clear()
-        record = record_lib.describe(state, metadata, metrics or {})
+        manifest = manifest_lib.describe(state, metadata, metrics or {})
         num_bytes = trees.num_bytes(state)
         try:
-            record_lib.on_all_processes(self._try_to_write)
+            manifest_lib.on_all_processes(self._try_to_write)
         except Damaged as error:
             raise self._failed(step, num_bytes, error) from None
         try:
-            complete = storage.save_async(self._path(step), state, record)
+            complete = storage.save_async(self._path(step), state, manifest)
         except Exception as error:
             failure = self._failed(step, num_bytes, error)
             if jax.process_count() == 1:
                 raise failure from None
-            self._ended = Ended(step, record, failure)  # the others learn of it with the end
+            self._ended = Ended(step, manifest, failure)  # the others learn of it with the end
             return True
 
         def finish() -> None:
@@ -128,10 +128,10 @@ class Checkpointer:
             try:
                 complete()
                 if jax.process_index() == 0:  # its file system has the renamed files
-                    storage.read_back(self._path(step), record)
+                    storage.read_back(self._path(step), manifest)
             except BaseException as error:
                 failure, damaged = self._failed(step, num_bytes, error), isinstance(error, Damaged)
-            self._ended = Ended(step, record, failure, damaged)
+            self._ended = Ended(step, manifest, failure, damaged)
             if jax.process_count() == 1:
                 self._settle(self._ended)
 
@@ -175,7 +175,7 @@ class Checkpointer:
 
     def metadata(self, step: int) -> dict[str, Any]:
         """Return the metadata saved with a step, without reading its arrays."""
-        return self._intact(step, lambda: storage.read_record(self._path(step))).metadata
+        return self._intact(step, lambda: storage.read_manifest(self._path(step))).metadata
 
     def steps(self) -> list[int]:
         """List the steps of the finished checkpoints not known to be damaged, oldest first."""
@@ -217,7 +217,7 @@ class Checkpointer:
         self._ended, self._failure = None, ended.failed
         if ended.failed is not None and not ended.damaged:
             return  # nothing there, or nothing known of it: neither is to be deleted or counted
-        self._metrics[ended.step] = ended.record.metrics
+        self._metrics[ended.step] = ended.manifest.metrics
         if ended.damaged:
             self._bad.add(ended.step)
         else:
@@ -274,12 +274,12 @@ class Checkpointer:
         return failed(self._directory, step, num_bytes, self.latest_step(), error)
 
     def _load(self, abstract: trees.PyTree, step: int) -> Restored:
-        record = record_lib.on_all_processes(lambda: storage.read_record(self._path(step)))
-        record_lib.check_structure(record, abstract, self._path(step))
-        state = record_lib.on_all_processes(
-            lambda: storage.load(self._path(step), abstract, record)
+        manifest = manifest_lib.on_all_processes(lambda: storage.read_manifest(self._path(step)))
+        manifest_lib.check_structure(manifest, abstract, self._path(step))
+        state = manifest_lib.on_all_processes(
+            lambda: storage.load(self._path(step), abstract, manifest)
         )
-        record_lib.verify(record, state)
+        manifest_lib.verify(manifest, state)
         self._ours.add(step)
         self._bad.discard(step)
-        return Restored(state, step, record.metadata)
+        return Restored(state, step, manifest.metadata)

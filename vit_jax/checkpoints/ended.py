@@ -9,8 +9,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from vit_jax.checkpoints.manifest import Manifest
 from vit_jax.checkpoints.orbax_errors import cause
-from vit_jax.checkpoints.record import Record
 from vit_jax.errors import IO_ERROR, UserError
 
 
@@ -24,7 +24,7 @@ class Ended(NamedTuple):
     """How a save ended; `damaged` if what is there is not what was saved."""
 
     step: int
-    record: Record
+    manifest: Manifest
     failed: SaveFailed | None = None
     damaged: bool = False
 
@@ -41,7 +41,7 @@ def agreed(ended: Ended) -> Ended:
             f"the checkpoint of step {ended.step} could not be saved by another process, whose "
             "line says why"
         )
-    return Ended(ended.step, ended.record, failed, bool(worst == 2))
+    return Ended(ended.step, ended.manifest, failed, bool(worst == 2))
 
 
 def failed(

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from vit_jax import trees
-from vit_jax.checkpoints import DIRECTORY, record, storage
+from vit_jax.checkpoints import DIRECTORY, manifest, storage
 from vit_jax.checkpoints.config import Mode, ranked, steps_in
+from vit_jax.checkpoints.manifest import Damaged, Manifest
 from vit_jax.checkpoints.orbax_errors import silence_orbax
-from vit_jax.checkpoints.record import Damaged, Record
 from vit_jax.errors import UserError
 
 BEST, LATEST = "best", "latest"
@@ -22,7 +22,7 @@ class Saved(NamedTuple):
 
     path: Path
     step: int
-    record: Record
+    manifest: Manifest
 
 
 def find(directory: str | Path, which: str = "") -> Saved:
@@ -49,13 +49,13 @@ def find(directory: str | Path, which: str = "") -> Saved:
         step = _best(place, steps, must=which == BEST)
     path = place / str(step)
     try:
-        return Saved(path, step, storage.read_record(path))
+        return Saved(path, step, storage.read_manifest(path))
     except Damaged as damage:
         raise _unusable(path, damage) from None
 
 
 def load(saved: Saved, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Read arrays by their names in the record, and verify their digests.
+    """Read arrays by their names in the manifest, and verify their digests.
 
     Every process of a run must call it; each gets all arrays whole.
     """
@@ -63,14 +63,14 @@ def load(saved: Saved, names: Iterable[str]) -> dict[str, np.ndarray]:
     def read() -> trees.PyTree:
         wanted = {}
         for name in names:
-            dtype, shape, _ = saved.record.leaves[name]
+            dtype, shape, _ = saved.manifest.leaves[name]
             wanted[name] = storage.HostLeaf(tuple(shape), np.dtype(dtype))
-        arrays = storage.load(saved.path, trees.nest(wanted), saved.record)
-        record.verify(saved.record, arrays)
+        arrays = storage.load(saved.path, trees.nest(wanted), saved.manifest)
+        manifest.verify(saved.manifest, arrays)
         return arrays
 
     try:
-        return dict(trees.named_leaves(record.on_all_processes(read)))
+        return dict(trees.named_leaves(manifest.on_all_processes(read)))
     except Damaged as damage:
         raise _unusable(saved.path, damage) from None
 
@@ -88,7 +88,7 @@ def _best(place: Path, steps: list[int], *, must: bool) -> int:
     metrics, settings = {}, {}
     for step in steps:
         try:
-            found = storage.read_record(place / str(step))
+            found = storage.read_manifest(place / str(step))
         except Damaged:  # raised only for the requested checkpoint
             continue
         metrics[step] = found.metrics

@@ -2,7 +2,7 @@
 """Checkpoints on disk: one written and read with Orbax v1 (orbax.readthedocs.io), others removed.
 
 Orbax writes each step into a temporary directory and renames it when complete. It has no checksum
-of contents, which record.py has. Only this file and orbax_errors.py use Orbax.
+of contents, which manifest.py has. Only this file and orbax_errors.py use Orbax.
 """
 
 import contextlib
@@ -21,9 +21,9 @@ import tensorstore as ts
 from orbax.checkpoint import v1 as ocp
 
 from vit_jax import trees
-from vit_jax.checkpoints import record as record_lib
+from vit_jax.checkpoints import manifest as manifest_lib
+from vit_jax.checkpoints.manifest import Damaged, Manifest, Unreadable, listed
 from vit_jax.checkpoints.orbax_errors import chain, reading_error
-from vit_jax.checkpoints.record import Damaged, Record, Unreadable, listed
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -44,32 +44,32 @@ class HostLeaf:
     dtype: Any
 
 
-def save_async(path: Path, state: trees.PyTree, record: Record) -> Callable[[], Any]:
+def save_async(path: Path, state: trees.PyTree, manifest: Manifest) -> Callable[[], Any]:
     """Start a save, and return once `state` is copied to the host: what waits for its end."""
     context = ocp.Context()
     # Orbax cuts replicated arrays up for their devices to save a part each; below this size (in
     # bytes) each cut, a compiled program of its own, costs more than it saves.
     context.array.saving.min_slice_bytes_for_replica_parallel = 2**20
     with context:
-        return ocp.save_async(str(path), state, custom_metadata=record_lib.pack(record)).result
+        return ocp.save_async(str(path), state, custom_metadata=manifest_lib.pack(manifest)).result
 
 
-def read_back(path: Path, record: Record) -> None:
-    """Read a finished checkpoint's record, and look for each of its arrays, as a restore does.
+def read_back(path: Path, manifest: Manifest) -> None:
+    """Read a finished checkpoint's manifest, and look for each of its arrays, as a restore does.
 
     What is not there is Damaged, what the operating system does not let be read Unreadable. Either
     may be so for a moment, and is tried again.
     """
     for pause in _RETRIES:
         try:
-            return _read_back(path, record)
+            return _read_back(path, manifest)
         except (Damaged, Unreadable):
             time.sleep(pause)
-    return _read_back(path, record)
+    return _read_back(path, manifest)
 
 
-def _read_back(path: Path, record: Record) -> None:
-    if record_lib.pack(read_record(path)) != record_lib.pack(record):  # a NaN is not itself
+def _read_back(path: Path, manifest: Manifest) -> None:
+    if manifest_lib.pack(read_manifest(path)) != manifest_lib.pack(manifest):  # a NaN is not itself
         raise Damaged("its metadata is not what was saved")
     try:
         base = {"driver": "file", "path": f"{path / _ARRAYS}/"}
@@ -77,30 +77,30 @@ def _read_back(path: Path, record: Record) -> None:
         there = set(ts.KvStore.open(spec).result().list().result())
     except Exception as error:
         raise _why(path, error) or Damaged("its list of arrays is missing or undecodable") from None
-    lost = [n for n in record.leaves if f"{n.replace('/', '.')}/zarr.json".encode() not in there]
+    lost = [n for n in manifest.leaves if f"{n.replace('/', '.')}/zarr.json".encode() not in there]
     if lost:
         raise Damaged(f"{listed(lost)} cannot be read back")
 
 
-def read_record(path: Path) -> Record:
+def read_manifest(path: Path) -> Manifest:
     """Return what is kept beside a checkpoint's arrays, or raise Damaged or Unreadable."""
     try:
-        return _twice(path, lambda: record_lib.unpack(ocp.metadata(str(path)).custom_metadata))
+        return _twice(path, lambda: manifest_lib.unpack(ocp.metadata(str(path)).custom_metadata))
     except (Damaged, Unreadable):
         raise
     except Exception:
         raise Damaged("its metadata is missing or undecodable") from None
 
 
-def load(path: Path, abstract: trees.PyTree, record: Record) -> trees.PyTree:
+def load(path: Path, abstract: trees.PyTree, manifest: Manifest) -> trees.PyTree:
     """Read the arrays of `abstract`; what else the checkpoint holds stays unread.
 
-    The leaves of `abstract` are `jax.ShapeDtypeStruct`s, or `HostLeaf`s in plain dicts; `record`
+    The leaves of `abstract` are `jax.ShapeDtypeStruct`s, or `HostLeaf`s in plain dicts; `manifest`
     names what cannot be read.
 
     Raises:
         Damaged: an array is missing or cannot be decoded. Whether it is what was saved is for
-            `record.verify`.
+            `manifest.verify`.
         Unreadable: the operating system does not let it be read.
     """
     try:
@@ -110,7 +110,7 @@ def load(path: Path, abstract: trees.PyTree, record: Record) -> trees.PyTree:
     except Exception as error:
         text = "\n".join(str(link) for link in chain(error))
         # Arrays are stored under dotted names.
-        names = [n for n in record.leaves if f'"{n.replace("/", ".")}/' in text]
+        names = [n for n in manifest.leaves if f'"{n.replace("/", ".")}/' in text]
         what = listed(names) if names else "its list of arrays"
         raise Damaged(f"{what} cannot be read (a file is cut, missing or damaged)") from None
 

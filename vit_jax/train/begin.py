@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from vit_jax import config as config_lib
 from vit_jax import config_json, data, evals, sharding, startup
 from vit_jax.checkpoints.checkpointer import Checkpointer
-from vit_jax.checkpoints.record import on_all_processes
+from vit_jax.checkpoints.manifest import on_all_processes
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.objectives import Extras

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax import data
-from vit_jax.checkpoints.record import raising_unreadable
+from vit_jax.checkpoints.manifest import raising_unreadable
 
 KEY = "data"
 _SAMPLES = 16  # examples of a split whose contents are compared

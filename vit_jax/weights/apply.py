@@ -11,7 +11,7 @@ import numpy as np
 
 from vit_jax import fields
 from vit_jax.errors import UserError, unknown
-from vit_jax.weights.layout import Entry, Part, Shape
+from vit_jax.weights.layout import Entry, FileTensor, Shape
 
 # The layers of a model that turn features into logits, by our names.
 _HEAD = re.compile(r"^params/head(_dist)?/")
@@ -35,7 +35,7 @@ Resizer = Callable[[str, np.ndarray, Shape], np.ndarray]
 
 
 @runtime_checkable  # beartype checks annotations with isinstance
-class Source(Protocol):
+class WeightsFile(Protocol):
     """A file of named tensors that is read one tensor at a time."""
 
     @property
@@ -53,7 +53,7 @@ class Source(Protocol):
 
 
 class Arrays:
-    """A Source over arrays in memory."""
+    """A WeightsFile over arrays in memory."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray], name: str = "the given arrays") -> None:
         self.name, self._arrays = name, arrays
@@ -71,7 +71,7 @@ RESIZABLE = re.compile(r"(^|/)(pos_embed|rel_pos_bias|patch_embed/kernel)$")
 
 def fill(
     entries: Iterable[Entry],
-    source: Source,
+    source: WeightsFile,
     *,
     skip: Sequence[str] = (),
     resize: Resizer | None = None,
@@ -201,7 +201,7 @@ def _check_keys(
         raise OtherHead(message, patterns, lacking=lacking)
 
 
-def _can_resize(entry: Entry, part: Part, there: Shape) -> bool:
+def _can_resize(entry: Entry, part: FileTensor, there: Shape) -> bool:
     # Only the sizes of grids, windows and patches may differ, and not without bound: what a file
     # claims must not decide how much memory is used.
     name = entry.name
@@ -215,7 +215,7 @@ def _can_resize(entry: Entry, part: Part, there: Shape) -> bool:
 
 
 def _read(
-    entry: Entry, source: Source, shapes: Mapping[str, Shape], resize: Resizer | None
+    entry: Entry, source: WeightsFile, shapes: Mapping[str, Shape], resize: Resizer | None
 ) -> np.ndarray:
     whole = np.empty(entry.shape, np.float32)
     tensors: dict[str, np.ndarray] = {}  # a stacked file's tensor is read once for all layers

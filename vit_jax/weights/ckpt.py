@@ -12,14 +12,14 @@ from vit_jax.checkpoints import reader
 from vit_jax.errors import UserError, unknown
 from vit_jax.models import ModelConfig
 from vit_jax.weights.apply import fill
-from vit_jax.weights.layout import Entry, Part, Shape
+from vit_jax.weights.layout import Entry, FileTensor, Shape
 from vit_jax.weights.resize import Resize, resizer
 
 OWN_PARAMETERS = "own_parameters"  # in a run's metadata: what its objective adds to the model
 
 
 class Checkpoint:
-    """A Source over parameters and model state of a checkpoint, by our names.
+    """A WeightsFile over parameters and model state of a checkpoint, by our names.
 
     All arrays are read, and verified, with the first; optimizer state never is.
 
@@ -49,18 +49,18 @@ class Checkpoint:
         self._saved = reader.find(found[1], found[2] or "")
         self.name = str(self._saved.path)
         self.directory = self._saved.path.parent
-        self._names = _names(list(self._saved.record.leaves), ema=ema)
+        self._names = _names(list(self._saved.manifest.leaves), ema=ema)
         if ema and not self._names:
             why = "the run had ema_decay=0; take its parameters, with ema=false"
             raise UserError(f"{self.name} holds no moving average: {why}")
-        self.step, record = self._saved.step, self._saved.record
-        self.metadata, self.metrics = record.metadata, record.metrics
+        self.step, manifest = self._saved.step, self._saved.manifest
+        self.metadata, self.metrics = manifest.metadata, manifest.metrics
         saved = self.metadata.get("config", {}).get("model", {})
         self.model: ModelConfig = models.from_json(saved)
         self._arrays: dict[str, np.ndarray] | None = None
 
     def shapes(self) -> Mapping[str, Shape]:
-        leaves = self._saved.record.leaves
+        leaves = self._saved.manifest.leaves
         return {key: tuple(leaves[name][1]) for key, name in self._names.items()}
 
     def read(self, key: str) -> np.ndarray:
@@ -81,7 +81,7 @@ def entries(cfg: ModelConfig) -> list[Entry]:
     """List every parameter and statistic of a model under its own name in a checkpoint."""
     found = []
     for name, leaf in trees.named_leaves(models.abstract(cfg)):
-        part = Part(name.split("/", 1)[1], leaf.shape)
+        part = FileTensor(name.split("/", 1)[1], leaf.shape)
         found.append(
             Entry(
                 name=name,

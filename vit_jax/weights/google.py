@@ -23,7 +23,7 @@ from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.models.facts import Google
 from vit_jax.weights import layout
-from vit_jax.weights.layout import Entry, Part, Shape, renamed
+from vit_jax.weights.layout import Entry, FileTensor, Shape, renamed
 from vit_jax.weights.resize import positions
 
 _TABLES = ("Transformer/posembed_input/pos_embedding", "pos_embedding")
@@ -71,7 +71,7 @@ def entries(cfg: ModelConfig, shapes: Mapping[str, Shape]) -> list[Entry]:
     """
     names = _Names(cfg, shapes)
 
-    def place(name: str, shape: Shape, layer: int) -> tuple[tuple[Part, ...], Any, None]:
+    def place(name: str, shape: Shape, layer: int) -> tuple[tuple[FileTensor, ...], Any, None]:
         parts = names.parts(name, shape, layer)
         return parts, _decoder(parts, shape), None
 
@@ -88,7 +88,7 @@ class _Names:
         self._before_linen = any(key.startswith(blocks) and "/MlpBlock_3/" in key for key in shapes)
         self._stacked = any(key.startswith(f"{blocks}/") for key in shapes)
 
-    def parts(self, name: str, shape: Shape, layer: int) -> tuple[Part, ...]:
+    def parts(self, name: str, shape: Shape, layer: int) -> tuple[FileTensor, ...]:
         """Return the tensors that make one layer of a parameter of ours."""
         key = renamed(name, self._google.names)
         in_block = name.startswith("blocks/")
@@ -116,14 +116,16 @@ class _Names:
             return (1, 1, *shape)
         return shape
 
-    def _part(self, key: str, shape: Shape, layer: int | None) -> Part:
+    def _part(self, key: str, shape: Shape, layer: int | None) -> FileTensor:
         # Statistics over an image had its axes once: norms of the hybrids are (1, 1, 1, C).
         if len(shape) == 1 and self._shapes.get(key) == (1, 1, 1, *shape):
             shape = (1, 1, 1, *shape)
-        return Part(key, shape, layer)
+        return FileTensor(key, shape, layer)
 
 
-def _decoder(parts: Sequence[Part], shape: Shape) -> Callable[[Sequence[np.ndarray]], np.ndarray]:
+def _decoder(
+    parts: Sequence[FileTensor], shape: Shape
+) -> Callable[[Sequence[np.ndarray]], np.ndarray]:
     if len(parts) > 1:
         return lambda values: np.stack(values, axis=-2).reshape(shape)  # (..., head, {q,k,v}, d)
     if parts[0].shape == shape:  # not reshaped: it may have another size, and be resized
@@ -149,7 +151,7 @@ def _with_positions(
     shape = (1, num_patches + has_row, dim)
     found[_TABLE] = dataclasses.replace(
         table,
-        layers=((Part(key, shape),),),
+        layers=((FileTensor(key, shape),),),
         decode=lambda parts: _rows(parts[0], has_row, keeps_row, prefix_rows),
     )
     if has_row and not keeps_row and _CLASS in found:
@@ -157,7 +159,7 @@ def _with_positions(
         fits = there == (1, rows, dim) and rows <= _MAX_ROWS  # whatever its grid
         found[_CLASS] = dataclasses.replace(
             token,
-            layers=((*token.layers[0], Part(key, there if fits else shape)),),
+            layers=((*token.layers[0], FileTensor(key, there if fits else shape)),),
             decode=lambda parts: parts[0] + parts[1][:, :1],
         )
     return list(found.values())

@@ -25,7 +25,7 @@ def renamed(name: str, rules: Iterable[Rename]) -> str:
     return name
 
 
-class Part(NamedTuple):
+class FileTensor(NamedTuple):
     """One tensor of a file that holds one of our parameters, or a part of it.
 
     Attributes:
@@ -55,13 +55,13 @@ class Entry:
     name: str
     shape: Shape
     stacked: bool
-    layers: tuple[tuple[Part, ...], ...]
+    layers: tuple[tuple[FileTensor, ...], ...]
     decode: Callable[[Sequence[np.ndarray]], np.ndarray]
     encode: Callable[[np.ndarray], list[np.ndarray]] | None = None
 
 
 def entries(
-    cfg: ModelConfig, place: Callable[[str, Shape, int], tuple[tuple[Part, ...], Any, Any]]
+    cfg: ModelConfig, place: Callable[[str, Shape, int], tuple[tuple[FileTensor, ...], Any, Any]]
 ) -> list[Entry]:
     """List every parameter and statistic of a model.
 

@@ -13,7 +13,7 @@ from vit_jax import models, trees
 from vit_jax.errors import UserError, unknown
 from vit_jax.models import ModelConfig
 from vit_jax.weights import google, npz_file, official, safetensors_file, timm, torch_file
-from vit_jax.weights.apply import OtherHead, Source, fill
+from vit_jax.weights.apply import OtherHead, WeightsFile, fill
 from vit_jax.weights.files import NoSuchFile, first_bytes
 from vit_jax.weights.layout import Entry
 from vit_jax.weights.resize import Resize, resizer
@@ -136,7 +136,7 @@ def split(ref: str) -> tuple[str, str]:
 
 
 # An open file, where it has each parameter of a model, which of its keys are nothing of one.
-_Opened = tuple[Source, list[Entry], Callable[[str], bool]]
+_Opened = tuple[WeightsFile, list[Entry], Callable[[str], bool]]
 
 
 @contextlib.contextmanager

@@ -49,7 +49,7 @@ class _Member(NamedTuple):
 
 
 class Npz:
-    """A Source over an open .npz file; all headers are checked when it is made.
+    """A WeightsFile over an open .npz file; all headers are checked when it is made.
 
     Raises UserError: not an .npz; a member that is encrypted, not an array, of Python objects, of
     another size than in its header, or a name that escapes a directory; names twice.
@@ -166,7 +166,7 @@ def _float32(flat: np.ndarray) -> np.ndarray:
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[Npz]:
-    """Open an .npz file as a Source; raises UserError: no such file, or one that is no .npz."""
+    """Open an .npz file as a WeightsFile; raises UserError: no such file, or no .npz."""
     start = first_bytes(path)
     if not start.startswith(b"PK"):
         hint = "; read it as timm:FILE" if start[8:9] == b"{" else ""

@@ -15,7 +15,7 @@ from vit_jax import models
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.models.facts import Rename
-from vit_jax.weights.apply import Source
+from vit_jax.weights.apply import WeightsFile
 from vit_jax.weights.layout import Shape, renamed
 
 # Microsoft merges patches at the end of a stage, timm at the beginning of the next one.
@@ -27,9 +27,11 @@ _BUFFERS = re.compile(r"\.(relative_position_index|attn_mask)$")
 
 
 class Renamed:
-    """A Source with other names, or other shapes of the same values, than the one it reads."""
+    """A WeightsFile with other names, or other shapes of the same values, than the one it reads."""
 
-    def __init__(self, source: Source, keys: Mapping[str, str], sizes: Mapping[str, Shape]) -> None:
+    def __init__(
+        self, source: WeightsFile, keys: Mapping[str, str], sizes: Mapping[str, Shape]
+    ) -> None:
         self.name, self._source, self._keys = source.name, source, keys
         there = source.shapes()
         self._shapes = {key: sizes.get(key, there[old]) for key, old in keys.items()}
@@ -41,8 +43,8 @@ class Renamed:
         return self._source.read(self._keys[key]).reshape(self._shapes[key])
 
 
-def with_timm_names(source: Source, cfg: ModelConfig) -> Renamed:
-    """Return a Source that names the tensors of an official checkpoint as timm does.
+def with_timm_names(source: WeightsFile, cfg: ModelConfig) -> Renamed:
+    """Return a WeightsFile that names the tensors of an official checkpoint as timm does.
 
     Raises UserError: two tensors of the file would have one name.
     """

@@ -23,7 +23,7 @@ _BITS = {"F64": 64, "F32": 32, "F16": 16, "BF16": 16}
 
 
 class SafeTensors:
-    """A Source over an open .safetensors file."""
+    """A WeightsFile over an open .safetensors file."""
 
     def __init__(self, path: str, file: Any) -> None:
         self.name, self._file = path, file
@@ -49,7 +49,7 @@ class SafeTensors:
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[SafeTensors]:
-    """Open a .safetensors file as a Source.
+    """Open a .safetensors file as a WeightsFile.
 
     Raises UserError: no such file, or one with a false header.
     """

@@ -11,7 +11,7 @@ from vit_jax import models
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.weights import layout as layout_lib
-from vit_jax.weights.layout import Entry, Part, Shape, pointwise, renamed, torch_layout
+from vit_jax.weights.layout import Entry, FileTensor, Shape, pointwise, renamed, torch_layout
 
 
 def key(name: str, cfg: ModelConfig) -> str:
@@ -41,12 +41,12 @@ def entries(cfg: ModelConfig) -> list[Entry]:
     """List every parameter and statistic of a model with its place in a timm state_dict."""
     convolutions = models.family(cfg).timm_convolutions
 
-    def place(name: str, shape: Shape, _: int) -> tuple[tuple[Part, ...], Any, Any]:
+    def place(name: str, shape: Shape, _: int) -> tuple[tuple[FileTensor, ...], Any, Any]:
         is_convolution = convolutions and re.search(convolutions, name)
         layout = (
             pointwise(shape) if is_convolution else torch_layout(name, shape, _heads(name, cfg))
         )
-        parts = (Part(key(name, cfg), layout.shape),)
+        parts = (FileTensor(key(name, cfg), layout.shape),)
         return parts, lambda parts: layout.decode(parts[0]), lambda value: [layout.encode(value)]
 
     return layout_lib.entries(cfg, place)

@@ -27,7 +27,7 @@ WRAPPERS = ("model", "state_dict", "model_ema", "state_dict_ema")
 
 
 class TorchTensors:
-    """A Source over a state_dict of PyTorch."""
+    """A WeightsFile over a state_dict of PyTorch."""
 
     def __init__(self, path: str, tensors: Mapping[str, Any]) -> None:
         self.name, self._tensors = path, tensors
@@ -44,7 +44,7 @@ class TorchTensors:
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[TorchTensors]:
-    """Open a PyTorch file as a Source; the data stay on disk until they are read.
+    """Open a PyTorch file as a WeightsFile; the data stay on disk until they are read.
 
     Raises UserError: no such file, no PyTorch, a file that holds more than tensors.
     """

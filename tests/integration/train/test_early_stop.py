@@ -158,7 +158,7 @@ def test_goes_back_behind_damaged_checkpoints(tmp_path, capsys):
     assert "continuing" in told
     assert "checkpoints/3 is unusable" in told
     assert (result.step, int(result.state.step)) == (9, 6)
-    assert result.metrics["val/loss"] == reader.find(place, "6").record.metrics["val/loss"]
+    assert result.metrics["val/loss"] == reader.find(place, "6").manifest.metrics["val/loss"]
 
 
 def test_the_end_says_of_which_step_its_metrics_are(tmp_path, capsys):

@@ -5,7 +5,7 @@ import errno
 from pathlib import Path
 
 from vit_jax.checkpoints import ended
-from vit_jax.checkpoints.record import Record
+from vit_jax.checkpoints.manifest import Manifest
 from vit_jax.errors import IO_ERROR
 
 ERROR = OSError(errno.ENOSPC, "No space left on device")
@@ -25,5 +25,5 @@ def test_a_disk_that_is_gone_has_no_free_space(tmp_path: Path) -> None:
 
 
 def test_one_process_agrees_with_itself() -> None:
-    own = ended.Ended(3, Record({}, {}, {}), damaged=True)
+    own = ended.Ended(3, Manifest({}, {}, {}), damaged=True)
     assert ended.agreed(own) is own

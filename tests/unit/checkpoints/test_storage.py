@@ -15,7 +15,7 @@ import pytest
 
 from vit_jax.checkpoints import CheckpointConfig, reader, storage
 from vit_jax.checkpoints.checkpointer import Checkpointer, SaveFailed
-from vit_jax.checkpoints.record import Record, Unreadable
+from vit_jax.checkpoints.manifest import Manifest, Unreadable
 from vit_jax.errors import IO_ERROR, UserError
 
 STATE = {"params": {"kernel": jnp.arange(4096.0).reshape(64, 64), "bias": jnp.ones(4)}}
@@ -89,7 +89,7 @@ def test_a_record_is_of_the_moment_and_may_hold_what_is_not_finite(tmp_path: Pat
 def test_a_record_that_is_not_what_was_saved_is_a_failed_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "read_record", lambda path: Record({}, {"at": 2}, {}))
+    monkeypatch.setattr(storage, "read_manifest", lambda path: Manifest({}, {"at": 2}, {}))
     with pytest.raises(SaveFailed, match="its metadata is not what was saved"):
         saved(tmp_path, (1,))
 

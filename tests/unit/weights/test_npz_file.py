@@ -13,7 +13,7 @@ import pytest
 from vit_jax.errors import UserError
 from vit_jax.weights import apply, npz_file
 from vit_jax.weights.files import is_shape
-from vit_jax.weights.layout import Entry, Part
+from vit_jax.weights.layout import Entry, FileTensor
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4) / 8
 
@@ -263,7 +263,9 @@ def test_not_files_of_weights(tmp_path: Path) -> None:
 
 def entry(key: str, shape: tuple[int, ...]) -> Entry:
     """Return an entry that takes a tensor as it is."""
-    return Entry(f"params/{key}", shape, False, ((Part(key, shape),),), lambda parts: parts[0])
+    return Entry(
+        f"params/{key}", shape, False, ((FileTensor(key, shape),),), lambda parts: parts[0]
+    )
 
 
 def test_weights_that_are_not_finite_are_refused_by_name(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from vit_jax.errors import UserError
 from vit_jax.weights import apply, safetensors_file
-from vit_jax.weights.layout import Entry, Part
+from vit_jax.weights.layout import Entry, FileTensor
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4) / 8
 
@@ -105,7 +105,7 @@ def test_not_files_of_weights(tmp_path: Path) -> None:
 
 def test_weights_that_are_not_finite_are_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
-    one = Entry("params/w", (2,), False, ((Part("w", (2,)),),), lambda parts: parts[0])
+    one = Entry("params/w", (2,), False, ((FileTensor("w", (2,)),),), lambda parts: parts[0])
     for bad in (np.nan, 1e300):
         save_file({"w": np.array([0, bad])}, path)
         with (

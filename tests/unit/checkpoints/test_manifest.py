@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax.checkpoints.record import digests
+from vit_jax.checkpoints.manifest import digests
 
 
 def _reference(words: np.ndarray) -> int:

@@ -40,7 +40,7 @@ class Unreadable(UserError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Record:
+class Manifest:
     """The description of one saved state.
 
     Attributes:
@@ -56,7 +56,7 @@ class Record:
 
 def describe(
     state: trees.PyTree, metadata: Mapping[str, Any], metrics: Mapping[str, SupportsFloat]
-) -> Record:
+) -> Manifest:
     """Describe a state, once its arrays are computed; NaN and infinity are refused (NonFinite)."""
     sums, bad = examine(state)
     if bad:
@@ -69,29 +69,29 @@ def describe(
         for name, leaf in trees.named_leaves(state)
     }
     now = json.loads(json.dumps(metadata))  # the run goes on with its own
-    return Record(leaves, now, {name: float(v) for name, v in metrics.items()})
+    return Manifest(leaves, now, {name: float(v) for name, v in metrics.items()})
 
 
-def pack(record: Record) -> dict[str, Any]:
-    """Turn a record into JSON that notices its own damage."""
-    text = json.dumps(dataclasses.asdict(record))
+def pack(manifest: Manifest) -> dict[str, Any]:
+    """Turn a manifest into JSON that notices its own damage."""
+    text = json.dumps(dataclasses.asdict(manifest))
     return {"format": _FORMAT, "record": text, "crc32": zlib.crc32(text.encode())}
 
 
-def unpack(packed: Any) -> Record:
+def unpack(packed: Any) -> Manifest:
     """Undo `pack`; anything else than what it returned is Damaged."""
     try:
         text = packed["record"]
         if zlib.crc32(text.encode()) == packed["crc32"]:
-            return Record(**json.loads(text))
+            return Manifest(**json.loads(text))
     except (TypeError, KeyError, AttributeError, ValueError):
         pass
     raise Damaged("its metadata is damaged")
 
 
-def check_structure(record: Record, abstract: trees.PyTree, path: Path) -> None:
+def check_structure(manifest: Manifest, abstract: trees.PyTree, path: Path) -> None:
     """Refuse saved arrays of other names, shapes or dtypes than those wanted; list the first."""
-    saved = {n: f"{dtype}{shape}" for n, (dtype, shape, _) in record.leaves.items()}
+    saved = {n: f"{dtype}{shape}" for n, (dtype, shape, _) in manifest.leaves.items()}
     wanted = {n: f"{x.dtype}{list(x.shape)}" for n, x in trees.named_leaves(abstract)}
     lines = [
         f"{name}: {saved.get(name, 'nothing')} saved, {wanted.get(name, 'nothing')} wanted"
@@ -107,10 +107,10 @@ def check_structure(record: Record, abstract: trees.PyTree, path: Path) -> None:
         )
 
 
-def verify(record: Record, state: trees.PyTree) -> None:
+def verify(manifest: Manifest, state: trees.PyTree) -> None:
     """Compare the digests of what was restored with those saved; those that differ are Damaged."""
     sums = digests(state)
-    wrong = [name for name, digest in sums.items() if record.leaves[name][2] != digest]
+    wrong = [name for name, digest in sums.items() if manifest.leaves[name][2] != digest]
     if wrong:
         raise Damaged(f"{listed(wrong)} changed since being saved (checksum)")
 
