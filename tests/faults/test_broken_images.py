@@ -126,8 +126,7 @@ def test_none_is_replaced_unless_the_config_says_so(root, kind, num_workers):
     line, name = str(caught.value), source.example_id(FIRST[5])
     assert line.startswith(f"{name}: not a readable image (")
     assert line.endswith(
-        "; repair it, or set data.max_broken=N to go on with other examples in "
-        "place of up to N such"
+        "; repair it, or set data.max_broken=N to replace up to N by other examples"
     )
     assert "\n" not in line
     assert caught.value.status == 65

@@ -86,9 +86,9 @@ CASES = {
     "noise": (lambda record: bytes(range(255, 0, -1)), "cannot read the dataset in .*"),
     "no image": (without_image, "cannot read the dataset in .*"),
     "cut image": (cut_image, r"not a readable image \(.+\)"),
-    "label beyond": (labelled(10), "the label is 10, where the 10 classes are 0 to 9"),
-    "label below": (labelled(-2), "the label is -2, where the 10 classes are 0 to 9"),
-    "no label": (labelled(-1), "the label is -1, that of an example without one"),
+    "label beyond": (labelled(10), "the label is 10; classes are 0 to 9"),
+    "label below": (labelled(-2), "the label is -2; classes are 0 to 9"),
+    "no label": (labelled(-1), "the label is -1: an example without a label"),
 }
 PLAIN = TransformConfig(crop=Crop.RESIZE)
 
@@ -147,7 +147,7 @@ def test_of_several_labels_one_that_is_no_class_is_named(tags, told, tmp_path):
     rewrite(file, 1, labelled(*tags, feature="tags"))
     source = open_source("tagged", str(tmp_path), "train")
     assert source.read(3)["label"].tolist() == [0, 1, 1]
-    expected = rf"record 1: the label is {told}, where the 3 classes are 0 to 2$"
+    expected = rf"record 1: the label is {told}; classes are 0 to 2$"
     with pytest.raises(DataError, match=expected):
         source.read(1)
     cfg = DataConfig(batch_size=4, transform=PLAIN, max_broken=1)

@@ -27,7 +27,7 @@ BOMB = 2**28  # bytes
 # its peak. Linux forgets the peak when told so.
 CODE = """
 import json, re, sys
-from tests.models.tiny import TINY
+from tests.unit.models.tiny import TINY
 from vit_jax import weights
 from vit_jax.errors import UserError
 def memory(name):

@@ -91,7 +91,9 @@ def test_ctrl_c_is_ignored_where_a_script_has_it_so(hook: str) -> None:
 
 
 @pytest.mark.parametrize("kept", [Preemption, Stopping])
-def test_a_run_heeds_no_signal_that_it_is_to_ignore(kept: type[Stop] | type[Stopping]) -> None:
+def test_a_run_heeds_no_signal_that_it_is_to_ignore(
+    kept: type[Preemption] | type[Stopping],
+) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     terminate = signal.getsignal(signal.SIGTERM)
     try:

@@ -151,7 +151,7 @@ def test_what_does_not_go_with_it_is_one_line(
         config_lib.check(cfg)
     cfg = small(page)
     cfg.evals["top1"] = ClassifyEval()
-    with pytest.raises(UserError, match=r"evals.top1 classifies, and DenoisingConfig trains no"):
+    with pytest.raises(UserError, match=r"evals.top1 is a ClassifyEval, and Denoising"):
         config_lib.check(cfg)
     assert verb_main(["vit_jax", "predict", f"--from={run[1]}", str(PAGE)]) == 2
-    assert "a network without a head, which knows no classes" in capsys.readouterr().err
+    assert "a network without a head, and so no classes" in capsys.readouterr().err

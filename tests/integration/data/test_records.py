@@ -24,5 +24,5 @@ def test_a_dataset_in_another_format_is_told_apart(tagged, tmp_path):
     with pytest.raises(UserError, match=r"stored as tfrecord.*--file_format=array_record"):
         open_source("tagged", str(tmp_path))
     info.unlink()
-    with pytest.raises(UserError, match="no finished TFDS dataset"):
+    with pytest.raises(UserError, match="of a finished TFDS dataset"):
         open_source("tagged", str(tmp_path))

@@ -44,9 +44,7 @@ def test_a_class_with_few_images_gives_all_it_has():
     count = int((few.labels == 1).sum())
     results = fewshot.run(few, test, shots=(count, 5))
     assert results[0].notes == ()
-    assert results[1].notes == (
-        "5 shots: 1 of 3 classes have fewer images, and give all they have",
-    )
+    assert results[1].notes == ("5 shots: 1 of 3 classes have fewer images, and give all",)
     chosen = np.concatenate([i[:5] for i in fewshot.class_order(few.labels, 3, seed=0)])
     assert (few.labels[chosen] == 1).sum() == (few.labels == 1).sum()
     scores = minimum(few.features[chosen], few.labels[chosen], 3, test.features, 1024.0)

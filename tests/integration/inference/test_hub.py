@@ -119,7 +119,7 @@ def test_a_push_and_its_refusals(tmp_path: Path) -> None:
     assert (pushed, opened) == (f"{here}/me/new", f"{here}/me/open")
     assert "error: --push=them/x: the Hub refuses the token (403: You have no rights" in forbidden
     assert forbidden.endswith("; out is complete, and can be pushed again")
-    assert "nobody/x: the Hub knows no such user or organisation" in nobody
+    assert "nobody/x: the Hub has no such user or organisation" in nobody
     assert "gone: the Hub cannot be reached, or its answer not read: " in gone
     assert "error: --push=me/new: the Hub refuses the token (401: Invalid user" in unknown
     assert without.startswith("error: --push needs a token")

@@ -161,7 +161,7 @@ BAD = {
     "std": (["--from={run}", "--std=0"], "--std=0 must be above 0"),
     "classes": (["--from={run}", "--classes=/no"], "--classes=/no: No such file"),
     "flag": (["--from={run}", "--topp=3"], "unknown flag '--topp'"),
-    "model": (["--from={run}", "--model=vit_b16"], "knows its model"),
+    "model": (["--from={run}", "--model=vit_b16"], "is a run with its own model"),
     "average of a file": (["--from=x.npz", "--model=vit_b16", "--ema"], "no moving average"),
     "size": (["--from={run}", "--model.image_size=9"], "does not divide"),
 }

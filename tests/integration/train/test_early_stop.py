@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[3]
         ({"patience": 2, "keep_best": 0}, r"checkpoint.patience=2 .*checkpoint.keep_best=1"),
         (
             {"patience": 2, "metric": "test/top1"},
-            "checkpoint.metric='test/top1' is measured only at the end",
+            "checkpoint.metric='test/top1' is measured only last",
         ),
         ({"patience": 2, "metric": ""}, "checkpoint.metric"),
         ({"patience": 2, "metric": "val_ema/top1"}, "checkpoint.metric"),
@@ -111,7 +111,7 @@ def kill_at(moment: str) -> None:
 @pytest.mark.slow
 def test_kills_around_the_decision_change_nothing(stopped, tmp_path, capsys):
     place, reference = tmp_path / "run", stopped[1]
-    code = "import sys; from tests.train import test_early_stop as test; "
+    code = "import sys; from tests.integration.train import test_early_stop as test; "
     code += "test.kill_at(sys.argv[1]); test.fit(test.config(), sys.argv[2])"
     for moment, saved in (("decided, not saved", False), ("saved, not restored", True)):
         died = subprocess.run(

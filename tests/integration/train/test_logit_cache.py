@@ -29,7 +29,7 @@ from vit_jax.train.health.preemption import Preemption
 from vit_jax.train.loop import fit
 from vit_jax.train.report.writers import read_jsonl
 
-CONFIG = Path(__file__).parent / "distilled_digits.py"
+CONFIG = Path(__file__).parents[2] / "unit" / "train" / "distilled_digits.py"
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +207,7 @@ def test_rows_that_the_teacher_never_said_are_noticed(
     key = LOGITS if name == "full" else REST
     cache.write(90, {**rows, key: rows[key] + rows[key].dtype.type(0.1)})
     noted(cache, 96)
-    with pytest.raises(UserError, match="does not hold what the teacher says: at position 9"):
+    with pytest.raises(UserError, match="holds other logits than the teacher's: at position 9"):
         opened(cfg, source, 96)
     cfg.objective.distill.weights = "ckpt:gone"
     assert opened(cfg, source, 96).digest == cache.weights

@@ -16,7 +16,7 @@ from vit_jax.objectives import SupervisedConfig
 from vit_jax.train.loop import fit
 from vit_jax.train.report.writers import read_jsonl
 
-RECIPE = (f"--config={ROOT}/tests/train/distilled_digits.py",)
+RECIPE = (f"--config={ROOT}/tests/unit/train/distilled_digits.py",)
 STEPS = 40
 
 
