@@ -12,8 +12,6 @@ from vit_jax.cli.check_machine import BROKEN, OK, WARNING, Finding
 from vit_jax.cli.options import ConfigOptions, flag
 from vit_jax.errors import UserError
 
-Check = tuple[str, Callable[[], Finding]]
-
 
 @dataclasses.dataclass(kw_only=True)
 class Doctor(ConfigOptions):
@@ -41,21 +39,20 @@ def _read(cls: type[Doctor], argv: Sequence[str]) -> tuple[Doctor, Any]:
 
 def doctor(given: Doctor, cfg: Any) -> int:
     """Print a line for each check; returns 1 where something is broken, else 0."""
-    findings, hint = [], "" if cfg else "; --config=FILE also checks a run's data, and if it fits"
-    for name, check in _steps(cfg, given.workdir):
+    states, hint = [], "" if cfg else "; --config=FILE also checks a run's data, and if it fits"
+    for name, check in _checks(cfg, given.workdir):
         print(f"{name:12} ", end="", flush=True)  # before: a check may hang, or end the process
         state, text, fix = attempt(check, debug=given.debug)
         print(f"{state:8} {text}{f'; {fix}' if fix else ''}", flush=True)
-        findings.append(state)
+        states.append(state)
         if (name, state) == ("imports", BROKEN):
             hint = "; the other checks need what is missing"
             break
-    counts = (f"{findings.count(state)} {state}" for state in (OK, WARNING, BROKEN))
-    print(", ".join(counts) + hint)
-    return 1 if BROKEN in findings else 0
+    print(", ".join(f"{states.count(s)} {s}" for s in (OK, WARNING, BROKEN)) + hint)
+    return 1 if BROKEN in states else 0
 
 
-def _steps(cfg: Any, place: Path) -> Iterator[Check]:
+def _checks(cfg: Any, workdir: Path) -> Iterator[tuple[str, Callable[[], Finding]]]:
     yield "packages", check_machine.packages
     yield "imports", check_machine.imports
     from vit_jax import startup
@@ -63,16 +60,16 @@ def _steps(cfg: Any, place: Path) -> Iterator[Check]:
     startup.configure()
     yield "devices", check_machine.devices
     yield "step", check_machine.step
-    yield "disk", lambda: check_machine.disk(place)
+    yield "disk", lambda: check_machine.disk(workdir)
     if cfg is not None:
         from vit_jax.cli import check_run
 
-        yield "size", lambda: check_run.size(cfg, place)
+        yield "size", lambda: check_run.size(cfg, workdir)
         yield "dataset", lambda: check_run.dataset(cfg)
 
 
 def attempt(check: Callable[[], Finding], *, debug: bool = False) -> Finding:
-    """Do a check; whatever it raises is what is broken."""
+    """Run a check; whatever it raises is what is broken."""
     try:
         return check()
     except (Exception, SystemExit) as error:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`doctor`: a sound machine is told so, and each thing that can be wrong is a line of its own."""
 
+import contextlib
 import errno
-import fcntl
 import os
 import shutil
 import sys
 import tomllib
+import types
 from pathlib import Path
 from typing import Any
 
@@ -156,23 +157,27 @@ def test_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*_: Any) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    for broken, told in ((lambda *_: None, "two hold"), (none, "No locks available")):
-        monkeypatch.setattr(fcntl, "flock", broken)
-        state, text, _ = check_machine.disk(tmp_path)
-        assert state == WARNING
-        assert told in text
-
-
-def test_a_run_that_does_not_fit() -> None:
-    mesh = {"data": 1}
-    assert check_run.judge(10, 20, 5, 9, mesh).state == OK
-    assert check_run.judge(10, None, 5, 9, mesh).state == OK
-    assert "raise accum_steps" in check_run.judge(21, 20, 5, 9, mesh).fix
-    assert "lower checkpoint.keep" in check_run.judge(10, 20, 10, 9, mesh).fix
+@pytest.mark.parametrize(
+    "memory, free, fix",
+    [
+        (None, 2**40, ""),
+        (2**40, 2**40, ""),
+        (2**20, 2**40, "raise accum_steps"),
+        (2**40, 2**20, "lower checkpoint.keep"),
+    ],
+)
+def test_a_run_that_does_not_fit(
+    memory: int | None, free: int, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need = types.SimpleNamespace(device_total=2**30, checkpoint=2**20)
+    monkeypatch.setattr(check_run, "estimate_memory", lambda *_: need)
+    monkeypatch.setattr(check_run, "device_memory", lambda: memory)
+    usage = shutil.disk_usage(tmp_path)._replace(free=free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    found = check_run.size(digits(batch_size=64), tmp_path)
+    assert found.state == (WARNING if fix else OK)
+    assert fix in found.fix
+    assert "about 1.00 GiB on each device" in found.text
 
 
 def digits(**data: Any) -> Any:
@@ -205,6 +210,5 @@ def test_a_folder_and_what_can_be_wrong_with_it(tmp_path: Path) -> None:
 
 
 def test_the_classes_of_several_labels() -> None:
-    np.testing.assert_array_equal(
-        check_run._classes({"label": np.array([[0, 1, 1], [1, 0, 0]])}), [1, 2, 0]
-    )
+    batches: Any = contextlib.nullcontext(iter([{"label": np.array([[0, 1, 1], [1, 0, 0]])}]))
+    np.testing.assert_array_equal(check_run._labels(batches), [1, 2, 0])
