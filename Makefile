@@ -77,6 +77,7 @@ $(VENV)/bin/python:
 
 $(VENV)/installed: requirements.txt | $(VENV)/bin/python
 	$(RUN) -m pip install -q --disable-pip-version-check -r requirements.txt
+	$(RUN) -m pip install -q --disable-pip-version-check --no-deps -e .
 	touch $@
 
 $(VENV)/installed-dev: requirements-dev.txt $(VENV)/installed

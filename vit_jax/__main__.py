@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m vit_jax VERB`: the tools around a run."""
+"""`vit_jax VERB`, or `python -m vit_jax VERB`: training, and the tools around a run."""
 
 import sys
 
@@ -18,10 +18,11 @@ from vit_jax.errors import UserError
 
 # verb: one line of help. Each is a module of vit_jax.cli with a main(argv) -> exit status.
 VERBS = {
+    "train": "train the run that a config describes, or continue it",
     "predict": "the likeliest classes of images, by a run or a published file",
     "evaluate": "accuracy, calibration, confusion; at other sizes, on corrupted images",
     "probe": "how good a model's frozen features are, and features to disk",
-    "configs": "the runs and sweeps of configs/ in groups, a line each",
+    "configs": "the runs and sweeps that come with the package, a line each",
     "models": "the named variants with parameters and multiply-adds",
     "summary": "a config as it resolves, its model's parameter table and FLOPs",
     "visualize": "contact sheets of where a model looks, of its weights, of augmentation",
@@ -38,10 +39,10 @@ VERBS = {
 def main(argv: Sequence[str]) -> int:
     """Dispatch to a verb; prints the list of them without one."""
     if len(argv) < 2 or argv[1] in ("-h", "--help", "help"):
-        print("usage: python -m vit_jax VERB [--help] ...\n")
-        print("\n".join(f"  {verb:14} {text}" for verb, text in VERBS.items()))
-        print("\nTraining is `python main.py --config=FILE --workdir=DIR`.")
-        return 0
+        from vit_jax.cli import flags
+
+        lines = "\n".join(f"  {verb:14} {text}" for verb, text in VERBS.items())
+        return flags.run(lambda: print(f"usage: vit_jax VERB [--help] ...\n\n{lines}"), argv)
     try:
         if argv[1] not in VERBS:
             raise errors.unknown("verb", argv[1], VERBS)
@@ -50,15 +51,21 @@ def main(argv: Sequence[str]) -> int:
         return error.status
     verb = launch.load(f"vit_jax.cli.{argv[1]}")
     try:
-        signals.interruptible()
+        if argv[1] != "train":  # before its first step it has nothing to clean up
+            signals.interruptible()
         return verb([f"vit_jax {argv[1]}", *argv[2:]])
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return signals.INTERRUPTED
 
 
-if __name__ == "__main__":
+def console() -> None:
+    """Run the process's command line; exits with its status."""
     try:
         sys.exit(main(sys.argv))
     finally:
         signals.end_at_once()
+
+
+if __name__ == "__main__":
+    console()

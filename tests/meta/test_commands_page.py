@@ -21,7 +21,7 @@ and exit status 2.
 
 def helps() -> Iterator[tuple[str, str]]:
     """Yield each command and its help."""
-    for verb in ("train", *VERBS):
+    for verb in VERBS:
         for words in ((verb, inside) for inside in INSIDE.get(verb, ("",))):
             main = importlib.import_module(f"vit_jax.cli.{verb}").main
             with contextlib.redirect_stdout(io.StringIO()) as out:

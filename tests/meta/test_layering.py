@@ -30,6 +30,7 @@ LEVELS = [
     {"inference.page"},  # it shows where a model looked
     {"cli"},
     {"__main__"},
+    {"command"},
 ]
 LEVEL = {name: i for i, names in enumerate(LEVELS) for name in names}
 BANNED = {"tensorflow", "torch", "clu", "chex"}

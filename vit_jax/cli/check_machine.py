@@ -40,9 +40,9 @@ def requirements() -> tuple[list[str], str]:
     checkout = Path(__file__).parents[2] / "pyproject.toml"
     if checkout.is_file():
         project = tomllib.loads(checkout.read_text(encoding="utf-8"))["project"]
-        if project["name"] == "vit-jax":
+        if project["name"] == "vitjax":
             return project["dependencies"], "pyproject.toml"
-    return importlib.metadata.requires("vit-jax") or [], "the package's metadata"
+    return importlib.metadata.requires("vitjax") or [], "the package's metadata"
 
 
 def packages() -> Finding:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of configs/, read as text: what they are, and which one a wrong name may mean."""
+"""The files of configs/, found by name and read as text."""
 
 import ast
 import os
@@ -7,37 +7,42 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+import vit_jax
 from vit_jax import errors
 from vit_jax.errors import UserError
 
-_ROOT = Path("configs")
+_PACKAGE = Path(vit_jax.__file__).parent
+# Installed, the files lie in the package; in a clone beside it.
+FOLDER = next(f for f in (_PACKAGE / "configs", _PACKAGE.parent / "configs", Path()) if f.is_dir())
+SWEEPS = "sweeps"
 
 
 class ConfigFile(NamedTuple):
     """A config file.
 
     Attributes:
-        path: as --config takes it.
+        name: as --config takes it.
         title: the first line of its docstring.
-        runs: the arguments that it takes, `--config=FILE:RUN`.
+        runs: the arguments that it takes, `--config=NAME:RUN`.
     """
 
-    path: str
+    name: str
     title: str
     runs: tuple[str, ...]
 
 
-def names(root: Path = _ROOT) -> list[str]:
-    """List the paths of the config files of a folder; none where there is no such folder."""
-    found = os.listdir(root) if root.is_dir() else []
-    return sorted(f"{root}/{n}" for n in found if n.endswith(".py") and not n.startswith("_"))
+def names(folder: str = "") -> list[str]:
+    """List the names of the files, without ".py", of configs/ or of a folder in it."""
+    found = os.listdir(FOLDER / folder)
+    return sorted(n.removesuffix(".py") for n in found if re.fullmatch(r"[^_.].*\.py", n))
 
 
-def read(root: Path = _ROOT) -> list[ConfigFile]:
+def read(folder: str = "") -> list[ConfigFile]:
     """Read the files' docstrings; nothing is imported."""
     found = []
-    for name in names(root):
-        text = ast.get_docstring(ast.parse(Path(name).read_text(encoding="utf-8"))) or ""
+    for name in names(folder):
+        source = (FOLDER / folder / f"{name}.py").read_text(encoding="utf-8")
+        text = ast.get_docstring(ast.parse(source)) or ""
         # A list of runs goes on where its line ends with a comma.
         runs = re.search(r"^Runs: (.*(?:(?<=,)\n.*)*)", text, re.MULTILINE)
         listed = re.split(r",\s+", runs[1]) if runs else []
@@ -45,22 +50,33 @@ def read(root: Path = _ROOT) -> list[ConfigFile]:
     return found
 
 
-def unknown(config: str) -> UserError:
-    """Build the error for a --config that names no file.
+def find(config: str) -> tuple[Path, str | None]:
+    """Return the file that --config names, and the argument after its colon, if any.
 
-    Files that differed by a name have become one with an argument: the run whose words are those of
-    the wrong name is suggested, `cait_imagenet.py:s24` for `cait_s24_imagenet.py`.
+    A file of one's own is named by its path; one of configs/ by its name, from any directory. A
+    file that holds several runs is also found by all words of one: "deit_s16_imagenet" is
+    "deit_imagenet:s16".
+
+    Raises UserError: there is none.
     """
-    path, _, argument = config.partition(":")
-    wanted = _words(f"{Path(path).stem}_{argument}")
-    runs = [f"{file.path}:{run}" for file in read() for run in file.runs]
-    near = [run for run in [*names(), *runs] if wanted and wanted <= _words(Path(run).name)]
-    if near:
-        fewest = min(len(_words(run)) for run in near)
-        best = " or ".join(repr(run) for run in near if len(_words(run)) == fewest)
-        return UserError(f"unknown config file {path!r}; did you mean {best}?")
-    return errors.unknown("config file", path, names())
+    path, colon, argument = config.partition(":")
+    if os.path.isfile(path):  # unlike pathlib's, False of a long name
+        return Path(path), argument if colon else None
+    name = path.removeprefix("configs/").removesuffix(".py")
+    if name in names():
+        return FOLDER / f"{name}.py", argument if colon else None
+    runs = {f"{file.name}:{run}": file.name for file in read() for run in file.runs}
+    words = _words(f"{Path(name).name}_{argument}")
+    meant = [run for run in runs if _words(run) == words]
+    if len(meant) == 1:
+        return FOLDER / f"{runs[meant[0]]}.py", meant[0].partition(":")[2]
+    near = [run for run in [*names(), *runs] if words and words <= _words(run)]
+    if not near:
+        raise errors.unknown("config file", name, names())
+    fewest = min(len(_words(run)) for run in near)
+    best = " or ".join(repr(run) for run in near if len(_words(run)) == fewest)
+    raise UserError(f"unknown config file {name!r}; did you mean {best}?")
 
 
 def _words(name: str) -> set[str]:
-    return set(re.split(r"[_:]", name.replace(".py", ""))) - {""}
+    return set(re.split(r"[_:]", name)) - {""}

@@ -4,12 +4,10 @@
 import dataclasses
 import re
 import textwrap
-from pathlib import Path
 
 from vit_jax.cli import config_files, options
 from vit_jax.cli.config_files import ConfigFile
 from vit_jax.cli.options import Options
-from vit_jax.errors import UserError
 
 # Group: what its files' names or titles have; the first that fits.
 _GROUPS = {
@@ -22,37 +20,37 @@ _GROUPS = {
 
 @dataclasses.dataclass(kw_only=True)
 class Configs(Options):
-    """Lists the files of configs/, a line each, in groups.
+    """Lists the runs and sweeps that come with the package, a line each, in groups.
 
-    RUN is what a file takes after a colon, one of the words below it:
-    --config=configs/deit_imagenet.py:s16. Add --dry_run to see what a run is.
+    RUN is what a file takes after a colon, one of the words below it: --config=deit_imagenet:s16.
+    Add --dry_run to see what a run is. The last line is the folder of the files: copy one to
+    change it, and name the copy by its path.
     """
 
 
 def list_configs(given: Configs) -> None:
     """Print the list."""
-    files, sweeps = config_files.read(), config_files.read(Path("configs/sweeps"))
-    if not files:
-        raise UserError("no folder configs here; start in the repository's folder")
+    files, sweeps = config_files.read(), config_files.read(config_files.SWEEPS)
     groups: dict[str, list[ConfigFile]] = {name: [] for name in reversed(_GROUPS)}
     for file in files:
-        text = f"{file.path} {file.title}"
+        text = f"{file.name} {file.title}"
         groups[next(name for name, has in _GROUPS.items() if re.search(has, text))] += [file]
-    groups["SWEEPS (python -m vit_jax sweep run FILE --out=DIR)"] = sweeps
-    width = max(len(_path(file)) for file in [*files, *sweeps]) + 2
+    groups["SWEEPS (vit_jax sweep run NAME --out=DIR)"] = sweeps
+    width = max(len(_name(file)) for file in [*files, *sweeps]) + 2
     for name, group in groups.items():
         print(name)
         for file in group:
-            print(f"  {_path(file):{width}}{file.title}")
+            print(f"  {_name(file):{width}}{file.title}")
             indent = " " * (width + 4)
             for line in textwrap.wrap(", ".join(file.runs), 100 - len(indent)):
                 print(indent + line)
         print()
-    print("python main.py --config=FILE[:RUN] --workdir=DIR trains; --dry_run shows what it is")
+    print("vit_jax train --config=NAME[:RUN] --workdir=DIR trains; --dry_run shows what it is")
+    print(f"the files: {config_files.FOLDER}")
 
 
-def _path(file: ConfigFile) -> str:
-    return file.path + ":RUN" * bool(file.runs)
+def _name(file: ConfigFile) -> str:
+    return file.name + ":RUN" * bool(file.runs)
 
 
 main = options.verb(Configs, list_configs)

@@ -8,6 +8,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
@@ -17,7 +18,7 @@ from ml_collections.config_flags import tuple_parser
 from vit_jax import errors, signals
 from vit_jax.cli import config_files
 from vit_jax.errors import UserError
-from vit_jax.field_names import check_value_path, did_you_mean, nearest, value_at, words, written
+from vit_jax.field_names import check_value_path, did_you_mean, nearest, words, written
 
 if TYPE_CHECKING:
     from vit_jax.config import Config
@@ -39,39 +40,33 @@ def read_config(argv: Sequence[str], values: flags.FlagValues | None = None) -> 
     config = value_of("config", argv)
     if config is None:
         raise UserError(f"which run? add --config=FILE, one of: {', '.join(config_files.names())}")
-    if not os.path.isfile(config.partition(":")[0]):  # unlike pathlib's, False of a long name
-        raise config_files.unknown(config)
-    base = _load(config)
+    base = load(*config_files.find(config))
     # Late: help and a mistyped file are answered before jax is imported.
+    from vit_jax.cli.by_name import set_groups
     from vit_jax.config import check
-    from vit_jax.models import ModelConfig, refuse_name
 
-    for word in argv[1:]:
-        found = re.fullmatch(r"--?(?:no)?config\.([^=]*)(?:=(.*))?", word, re.DOTALL)
-        if found and isinstance(value_at(base, found[1]), ModelConfig):
-            where = (
-                f", in the config file; a flag sets one field of it, --config.{found[1]}.depth=12"
-            )
-            refuse_name(found[2], f"--config.{found[1]}={found[2]}", where)
+    argv = set_groups(base, without("config", argv))
     values = flags.FlagValues() if values is None else values
     trees = {"config": base}
-    parse(without("config", argv), values, trees=trees)
+    parse(argv, values, trees=trees)
     check(trees["config"])
     return trees["config"]
 
 
-def _load(config: str) -> "Config":
-    """Return what get_config() of a file returns, which FILE:ARGUMENT passes an argument."""
+def load(path: Path, argument: str | None) -> "Config":
+    """Return what get_config() of a file returns, called with the argument where there is one.
+
+    Raises UserError: whatever the file raises, or a get_config() that returns something else.
+    """
     from vit_jax.config import Config, check_types
 
-    path, _, argument = config.partition(":")
     spec = importlib.util.spec_from_file_location("vit_jax_config", path)
     assert spec is not None, path
     assert spec.loader is not None, path
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        base = module.get_config(argument) if ":" in config else module.get_config()
+        base = module.get_config() if argument is None else module.get_config(argument)
         if not isinstance(base, Config):
             raise UserError(f"{path}: get_config() must return a vit_jax.config.Config")
         check_types(base)

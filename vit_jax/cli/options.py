@@ -59,8 +59,9 @@ class ConfigOptions(Options):
 
     config: str = flag(
         "",
-        "the run: a file in configs/; --config.optim.lr=1e-3 sets a field",
-        "=FILE",
+        "the run: a name that `configs` lists, or a file of one's own; --config.optim.lr=1e-3 sets "
+        "a field, --config.model=deit_s16 a model by name (docs/configs.md)",
+        "=NAME",
         ask="which run?",
     )
 

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from vit_jax import config as config_lib
 from vit_jax import errors
+from vit_jax.cli import config_files, options
 from vit_jax.cli import flags as cli_flags
-from vit_jax.cli import options
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.sweeps import point as point_lib
@@ -22,8 +22,7 @@ from vit_jax.sweeps.point import Point
 from vit_jax.sweeps.price import Device, price, seconds
 
 Kind = TypeVar("Kind", bound=options.Options)
-NO_FILE = "which sweep? name a FILE of configs/sweeps"
-_DIRECTORY = Path("configs/sweeps")
+NO_FILE = "which sweep? name a FILE: one of configs/sweeps, or one of your own"
 _KNOWN = ("CONFIG", "METRIC", "TRIALS", "SAMPLER", "PRUNER")
 
 
@@ -62,8 +61,10 @@ def read(path: Path) -> SweepFile:
     Raises UserError: no such file, one that cannot be read, or one without what a sweep needs.
     """
     if not path.is_file():
-        found = sorted(str(p) for p in _DIRECTORY.glob("*.py") if not p.name.startswith("_"))
-        raise errors.unknown("sweep file", str(path), found)
+        names = config_files.names(config_files.SWEEPS)
+        if path.stem not in names:
+            raise errors.unknown("sweep file", path.stem, names)
+        path = config_files.FOLDER / config_files.SWEEPS / f"{path.stem}.py"
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None, path
     assert spec.loader is not None, path

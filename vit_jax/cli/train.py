@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python main.py`: flags to Config to fit, to a dry run or to programs for other hardware."""
+"""`vit_jax train` and main.py: read flags and a config; train, or print one of two reports."""
 
 import contextlib
 import dataclasses
@@ -13,19 +13,21 @@ from vit_jax.errors import UserError
 
 @dataclasses.dataclass(kw_only=True)
 class Train(ConfigOptions):
-    """Trains the run that FILE describes, or continues it where DIR holds its checkpoints.
+    """Trains the run that a config describes, or continues it where DIR holds its checkpoints.
 
-      python main.py --config=configs/vit_mu_digits.py --workdir=runs/digits
-      python main.py --config=configs/vit_b16_imagenet.py --dry_run --config.model.depth=6
-      python main.py --config=configs/vit_b16_imagenet.py --compile_for=h100:8 \\
-          --config.accum_steps=8
+    `python main.py` in a clone does the same.
+
+      vit_jax train --config=vit_mu_digits --workdir=runs/digits
+      vit_jax train --config=deit_s16_imagenet --dry_run --config.model=deit_ti16
+      vit_jax train --config=my_config.py:its_argument --workdir=runs/mine --config.seed=1
+      vit_jax train --config=vit_b16_imagenet --compile_for=h100:8 --config.accum_steps=8
 
     Exit status: 0 finished, 2 bad input, 65 bad data, 66 no usable checkpoint, 70 not finite,
     71 hung, 74 cannot save or read, 75 stopped by a signal (after 71 and 75 the same command
     continues).
     """
 
-    usage = "python main.py --config=FILE --workdir=DIR [--config.FIELD=VALUE ...] [flags]"
+    usage = "vit_jax train --config=NAME --workdir=DIR [--config.FIELD=VALUE ...] [flags]"
     workdir: Path | None = flag(None, "where the run is kept", "DIR")
     dry_run: bool = flag(False, "print the config, sizes and costs by shapes, write nothing")
     all_fields: bool = flag(False, "with --dry_run: show the fields at their defaults, too")
@@ -80,27 +82,29 @@ def train(given: Train, cfg: Any) -> int:
     except (LostProcess, SaveFailed) as error:
         if jax.process_count() == 1:
             raise
+        # A normal exit would wait for the lost process, and then abort.
         with contextlib.suppress(OSError):  # a terminal that is gone
             flags.print_error(str(error), debug=given.debug)
         leave(error.status)
 
 
 def _report(given: Train, cfg: Any) -> int:
-    """Print what a run would be, here or on other hardware."""
+    """Print the report of --dry_run or of --compile_for."""
     if given.compile_for is None:
         from vit_jax.cli.dry_run import dry_run
         from vit_jax.cli.show_config import show
 
-        report, wrong = dry_run(cfg)
+        report, error = dry_run(cfg)
         report = "\n".join(["CONFIG", *show(cfg, everything=given.all_fields), "", report])
     else:
         from vit_jax.cli.compile_for import compile_for
 
-        report, wrong = compile_for(cfg, given.compile_for)
+        report, error = compile_for(cfg, given.compile_for)
     print(report)
-    if wrong is not None:
-        raise wrong
+    if error is not None:  # after the report, which shows by how much the run does not fit
+        raise error
     return 0
 
 
+# From the command line to the exit status: `read_config` checks the config before `train` runs.
 main = options.verb(Train, train, options.read_config)

@@ -120,18 +120,11 @@ def family(cfg: Any) -> Family:
     return found
 
 
-def refuse_name(cfg: Any, given: str, where: str = "") -> None:
-    """Raise UserError for a model's name in place of its config; how to write it, or near names.
-
-    Args:
-        cfg: a config or a name.
-        given: how it was written.
-        where: text that says where a config can be written.
-    """
+def refuse_name(cfg: Any, given: str) -> None:
+    """Raise UserError for a model's name in place of its config; `given` is how it was written."""
     if isinstance(cfg, str):
         variant(cfg)
-        config = f"models.variant({cfg!r}){where}"
-        raise UserError(f"{given} is a model's name; give its config, {config}")
+        raise UserError(f"{given} is a model's name; give its config, models.variant({cfg!r})")
 
 
 def input_shape(cfg: ModelConfig) -> tuple[int, int, int]:

@@ -32,7 +32,7 @@ def make_optimizer(
     with `coupled_decay` before its momentum.
 
     `update` needs `params`, and with `sam_rho` also `grad_fn`: (params, pass) -> the gradient
-    there, which replaces the one passed in. It accepts `is_finite`, a function without arguments
+    there, which replaces the one passed in. It accepts `is_valid`, a function without arguments
     that it calls after the last pass: if that returns False, only counters of the state change.
 
     The state's array leaves end in their parameter's name and have its shape (Adafactor's factored

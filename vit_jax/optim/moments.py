@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """optax's Adam, momentum and SAM that skip a bad step themselves and update state in place.
 
-The training step keeps the old state where a loss or a gradient is not finite. With optax's own
-forms a parameter's update reads moments that are never stored: XLA recomputes them from the old
-ones, which it must copy before it overwrites them. Here each moment is chosen, old or new, before
-the update reads it, so every array changes in place. The numbers are optax's, bit for bit.
+A step that is skipped keeps the old state. With optax's own forms a parameter's update reads
+moments that are never stored: XLA recomputes them from the old ones, which it must copy before it
+overwrites them. Here each moment is chosen, old or new, before the update reads it, so every array
+changes in place. The numbers are optax's, bit for bit.
 """
 
 from collections.abc import Callable
@@ -16,43 +16,43 @@ import optax
 
 from vit_jax.trees import PyTree
 
-IsFinite = Callable[[], jax.Array]
+IsValid = Callable[[], jax.Array]
 Transformation = optax.GradientTransformationExtraArgs
 
 
 def _transformation(init: Any, step: Callable[..., tuple[PyTree, Any]]) -> Transformation:
-    """Build a transformation that passes `is_finite` to `step` and ignores other arguments."""
+    """Build a transformation that passes `is_valid` to `step` and ignores other arguments."""
 
     def update(
-        updates: PyTree, state: Any, params: Any = None, *, is_finite: Any = None, **_: Any
+        updates: PyTree, state: Any, params: Any = None, *, is_valid: Any = None, **_: Any
     ) -> tuple[PyTree, Any]:
-        return step(updates, state, params, is_finite)
+        return step(updates, state, params, is_valid)
 
     return Transformation(init, update)
 
 
-def _choose(is_finite: IsFinite | None, new: PyTree, old: PyTree) -> PyTree:
+def _choose(is_valid: IsValid | None, new: PyTree, old: PyTree) -> PyTree:
     """Return the new state, or on a skipped step the old one in its dtypes, except counters.
 
     Counters, its integers, always advance: the schedule is a function of the step, skipped or not.
     """
-    if is_finite is None:
+    if is_valid is None:
         return new
-    finite = is_finite()
+    valid = is_valid()
 
     def choose(n: jax.Array, o: jax.Array) -> jax.Array:
         is_counter = jnp.issubdtype(n.dtype, jnp.integer)
-        return n if is_counter else jnp.where(finite, n, o.astype(n.dtype))
+        return n if is_counter else jnp.where(valid, n, o.astype(n.dtype))
 
     return jax.tree.map(choose, new, old)
 
 
 def kept(tx: optax.GradientTransformation) -> Transformation:
-    """Keep the state of `tx`, except its counters, where `is_finite` returns False."""
+    """Keep the state of `tx`, except its counters, where `is_valid` returns False."""
 
-    def step(updates: Any, state: Any, params: Any, is_finite: IsFinite | None) -> tuple[Any, Any]:
+    def step(updates: Any, state: Any, params: Any, is_valid: IsValid | None) -> tuple[Any, Any]:
         updates, new = tx.update(updates, state, params)
-        return updates, _choose(is_finite, new, state)
+        return updates, _choose(is_valid, new, state)
 
     return _transformation(tx.init, step)
 
@@ -60,10 +60,10 @@ def kept(tx: optax.GradientTransformation) -> Transformation:
 def scale_by_adam(b1: float, b2: float, eps: float, mu_dtype: Any) -> Transformation:
     """Build `optax.scale_by_adam`, its state included, which a skipped step keeps as in `kept`."""
 
-    def step(updates: Any, state: Any, _: Any, is_finite: IsFinite | None) -> tuple[Any, Any]:
+    def step(updates: Any, state: Any, _: Any, is_valid: IsValid | None) -> tuple[Any, Any]:
         mu = optax.tree.update_moment(updates, state.mu, b1, 1)
         nu = optax.tree.update_moment_per_elem_norm(updates, state.nu, b2, 2)
-        mu, nu = _choose(is_finite, (mu, nu), (state.mu, state.nu))
+        mu, nu = _choose(is_valid, (mu, nu), (state.mu, state.nu))
         count = optax.safe_increment(state.count)
         mu_hat = optax.tree.bias_correction(mu, b1, count)
         nu_hat = optax.tree.bias_correction(nu, b2, count)
@@ -79,8 +79,8 @@ def momentum(decay: float, nesterov: bool, accumulator_dtype: Any) -> Transforma
     def add(updates: PyTree, trace: PyTree) -> PyTree:
         return jax.tree.map(lambda u, t: u + decay * t, updates, trace)
 
-    def step(updates: Any, state: Any, _: Any, is_finite: IsFinite | None) -> tuple[Any, Any]:
-        trace = _choose(is_finite, add(updates, state.trace), state.trace)
+    def step(updates: Any, state: Any, _: Any, is_valid: IsValid | None) -> tuple[Any, Any]:
+        trace = _choose(is_valid, add(updates, state.trace), state.trace)
         updates = add(updates, trace) if nesterov else trace
         return updates, optax.TraceState(trace=optax.tree.cast(trace, accumulator_dtype))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a run begins: check everything before writing a file, then resume, or `init`, or scratch."""
+"""How a run begins: check config and data; then resume, else load `init.weights`, else random."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -32,10 +32,10 @@ class Opened:
         path: its workdir.
         goodput: its wall time by phase.
         source: the training split.
-        splits: the data that it reads, as `data_identity.describe` returns them.
+        splits: size and digest of each split that it reads, from `data_identity.describe`.
         evaluators: by name.
         mesh: the devices.
-        parts: what the config builds to.
+        parts: the objective, the plan and the step that the config builds to.
     """
 
     cfg: Config
@@ -55,7 +55,7 @@ class Position:
     Attributes:
         state: after `step` steps.
         step: the number of steps done.
-        metrics: of the latest evaluations.
+        metrics: of the evaluations at this step; {} if there were none.
         tally: of early stopping.
     """
 
@@ -73,8 +73,8 @@ class Begun:
         checkpoints: of the workdir.
         position: the state and its step.
         frozen: variables on the devices that no step changes.
-        extras: what the objective reads from outside, without `frozen`.
-        metadata: of every checkpoint of the run.
+        extras: what the objective reads from outside; its `frozen` is emptied, see above.
+        metadata: what each checkpoint is saved with, the same for all.
         saved: the metadata of the checkpoint that the run continues; {} for none.
         changed: the number of allowed changes of config and data, as metrics.
         finished: why there is nothing to do, or "".
@@ -91,7 +91,7 @@ class Begun:
 
 
 def open_run(cfg: Config, directory: str | Path) -> Opened:
-    """Check the config, open the data and build everything by shapes; writes nothing.
+    """Check the config, open the data and build everything by shapes; leaves the workdir alone.
 
     Raises UserError: anything wrong with the config, the data or the weights to start from.
     """
@@ -118,14 +118,14 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
     )
 
 
-def begin(run: Opened, *, allow_config_change: bool, allow_data_change: bool) -> Begun:
+def begin(opened: Opened, *, allow_config_change: bool, allow_data_change: bool) -> Begun:
     """Continue the run in the workdir, or start from `cfg.init`, or from the seed.
 
     Raises UserError: the run was started with another config, data or teacher, or has no usable
-    checkpoint; weights to start from that do not fit.
+    checkpoint, or the weights to start from do not fit.
     """
-    cfg, path, total = run.cfg, run.path, run.parts.plan.total_steps
-    facts = peers.facts(config_json.to_json(cfg), run.splits, run.source.class_names)
+    cfg, path, total = opened.cfg, opened.path, opened.parts.plan.total_steps
+    facts = peers.facts(config_json.to_json(cfg), opened.splits, opened.source.class_names)
     peers.agree(facts, path)
     checkpoints = Checkpointer(path / workdir.CHECKPOINTS, cfg.checkpoint)
     latest = checkpoints.latest_step()
@@ -133,62 +133,61 @@ def begin(run: Opened, *, allow_config_change: bool, allow_data_change: bool) ->
     changed = metadata.check_unchanged(
         cfg,
         saved,
-        run.source.class_names,
-        run.splits,
+        opened.source.class_names,
+        opened.splits,
         path,
         allow_config_change=allow_config_change,
         allow_data_change=allow_data_change,
     )
     tally = early_stop.resume(cfg.checkpoint, saved)
-    finished, step = _finished(run, latest, tally)
+    finished, step = _finished(opened, latest, tally)
     if finished:
         done = Position(None, step, {}, tally)
         return Begun(checkpoints, done, {}, Extras(), {}, saved, changed, finished)
-    objective = run.parts.objective
-    extras = objective.open(run.source, cfg.seed, total * cfg.data.batch_size)
+    objective = opened.parts.objective
+    extras = objective.open(opened.source, cfg.seed, positions=total * cfg.data.batch_size)
     peers.agree_on_weights("weights of the teacher", extras.digest)
     if saved and not allow_config_change:
         metadata.check_extras_unchanged(extras.digest, saved, path)
-    position, saved = _first_position(run, checkpoints, tally)
-    frozen = initial_state.place(extras.frozen, build_lib.placed(objective.frozen, run.mesh))
+    # A damaged checkpoint is passed over: `saved` becomes the metadata of the one restored.
+    position, saved = _first_position(opened, checkpoints)
+    frozen = initial_state.place(extras.frozen, build_lib.placed(objective.frozen, opened.mesh))
     extras = dataclasses.replace(extras, frozen={})  # drop the host copy
     described = metadata.describe(
-        cfg, run.source.class_names, run.splits, extras.digest, own=objective.own_parameters
+        cfg, opened.source.class_names, opened.splits, extras.digest, own=objective.own_parameters
     )
     metadata.write(path, described)
     return Begun(checkpoints, position, frozen, extras, described, saved, changed)
 
 
-def _finished(run: Opened, latest: int | None, tally: Tally) -> tuple[str, int]:
+def _finished(opened: Opened, latest: int | None, tally: Tally) -> tuple[str, int]:
     """Return why there is nothing to do and the number of steps done; else ("", 0)."""
-    finished, total = workdir.finished_step(run.path), run.parts.plan.total_steps
-    if finished == total:
-        return f"{run.path} has finished its {total:,} steps; nothing to do", total
-    if finished is not None and finished == latest and tally.ends(run.cfg.checkpoint.patience):
-        return (
-            f"{run.path} stopped early at step {finished:,}; nothing to do (a larger "
-            "checkpoint.patience goes on)",
-            finished,
-        )
+    finished_at, total = workdir.finished_step(opened.path), opened.parts.plan.total_steps
+    if finished_at == total:
+        return f"{opened.path} has finished its {total:,} steps; nothing to do", total
+    ends = tally.ends(opened.cfg.checkpoint.patience)
+    if finished_at is not None and finished_at == latest and ends:
+        why = f"{opened.path} stopped early at step {finished_at:,}; nothing to do"
+        return f"{why} (a larger checkpoint.patience goes on)", finished_at
     return "", 0
 
 
 def _first_position(
-    run: Opened, checkpoints: Checkpointer, tally: Tally
+    opened: Opened, checkpoints: Checkpointer
 ) -> tuple[Position, Mapping[str, Any]]:
     """Restore the newest intact checkpoint with its metadata, or make the state of step 0."""
-    cfg, total = run.cfg, run.parts.plan.total_steps
-    restored = checkpoints.restore(build_lib.abstract_state(run.parts, run.mesh))
+    cfg, total = opened.cfg, opened.parts.plan.total_steps
+    restored = checkpoints.restore(build_lib.abstract_state(opened.parts, opened.mesh))
     if restored is None:
-        state, message = initial_state.initial_state(cfg, run.parts, run.mesh)
+        state, message = initial_state.initial_state(cfg, opened.parts, opened.mesh)
         print_once(message)
-        return Position(state, 0, {}, tally), {}
+        return Position(state, 0, {}, early_stop.resume(cfg.checkpoint, {})), {}
     if restored.step > total:
         raise UserError(
-            f"{run.path} is at step {restored.step:,}, beyond duration={cfg.duration!r} "
+            f"{opened.path} is at step {restored.step:,}, beyond duration={cfg.duration!r} "
             f"({total:,} steps); choose a longer duration or another workdir"
         )
-    print_once(f"continuing {run.path} at step {restored.step:,} of {total:,}")
+    print_once(f"continuing {opened.path} at step {restored.step:,} of {total:,}")
     tally = early_stop.resume(cfg.checkpoint, restored.metadata)
     return Position(restored.state, restored.step, {}, tally), restored.metadata
 

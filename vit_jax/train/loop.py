@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training loop: short, and in the order in which things happen."""
+"""`fit`: `open_run` checks, `begin` restores or initialises, `train` runs the steps.
+
+A batch is a function of the seed and the step, so that a step number is all that a resume needs of
+the data (data/stream.py); what is learned is the objective's (objectives/base.py).
+"""
 
 import contextlib
 import dataclasses
@@ -33,7 +37,7 @@ class Result:
             finished before.
         step: the number of steps done.
         status: exit status: 0 finished, 75 interrupted (the same command continues).
-        metrics: of the evaluations at the end, or of the last ones before a stop.
+        metrics: of the evaluations at the last step; {} of a run interrupted between them.
     """
 
     state: TrainState | None
@@ -58,36 +62,37 @@ def fit(
 
     Raises UserError: anything wrong with config, data, workdir, checkpoints or window.
     """
-    run = open_run(cfg, directory)
-    path, total = run.path, run.parts.plan.total_steps
-    profile.check(window, path, start=0, total=total)
-    with Preemption() as stop, workdir.lock(path), jax.set_mesh(run.mesh):
+    opened = open_run(cfg, directory)
+    path, total = opened.path, opened.parts.plan.total_steps
+    profile.check(window, path, start=0, total=total)  # before anything is written
+    with Preemption() as stop, workdir.lock(path), jax.set_mesh(opened.mesh):
         begun = begin(
-            run, allow_config_change=allow_config_change, allow_data_change=allow_data_change
+            opened, allow_config_change=allow_config_change, allow_data_change=allow_data_change
         )
         position = begun.position
         if begun.finished:
             print_once(begun.finished)
             return Result(None, position.step, 0, {})
         window = profile.check(window, path, start=position.step, total=total)
-        if stop.signal is not None:
+        if stop.signal is not None:  # of one process; several agree on a stop in the loop
             print_once(f"{stop} before it took a step: nothing to save; the same command continues")
             return Result(position.state, position.step, INTERRUPTED, {})
-        watch = watchdog.watch(run.goodput, cfg.faults.hang_seconds)
-        with watch, services(run, begun) as running:
+        watch = watchdog.watch(opened.goodput, cfg.faults.hang_seconds)
+        with watch, services(opened, begun) as run:
             stream = device_batches(
                 cfg.data,
-                run.parts.objective,
-                run.source,
-                run.mesh,
+                opened.parts.objective,
+                opened.source,
+                opened.mesh,
                 seed=cfg.seed,
                 start=position.step,
                 rows=begun.extras.rows,
-                unreadable=running.unreadable,
+                unreadable=run.unreadable,
             )
-            run.goodput.switch(Phase.OTHER)
-            end = train(running, position, begun.frozen, stream, stop, window)
-            end, finished = running.conclude(end, stop)
+            opened.goodput.switch(Phase.OTHER)  # from here the watchdog counts
+            end = train(run, position, begun.frozen, stream, stop, window)
+            end, finished = run.conclude(end, stop)
+        # After the log is closed: of a finished run everything is on the disk.
         if finished and jax.process_index() == 0:
             workdir.mark_finished(path, end.step)
         return Result(end.state, end.step, 0 if finished else INTERRUPTED, end.metrics)
@@ -117,22 +122,24 @@ def train(
                 with goodput.spent(Phase.COMPILE if step == start else Phase.STEP):
                     state, values = train_step(state, frozen, batch)
                 step += 1
+                # Waits for the step before the last one: the host runs no further ahead.
                 with goodput.spent(Phase.STEP):
                     buffer.add(step, values)
             run.progress.advance(step)
-            last = step == plan.total_steps
-            if last or due(step, plan.log_every):
-                run.log(step, everything=last)
+            complete = step == plan.total_steps
+            if complete or due(step, plan.log_every):
+                run.log(step, everything=complete)
             # Before the save, which stores the metrics that rank checkpoints.
-            metrics = run.evaluate(state, step, run.due_evals(step), final=last)
+            metrics = run.evaluate(state, step, run.due_evals(step), final=complete)
             tally = tally.after(step, metrics)
-            last = last or tally.ends(patience)
-            stopping = not last and stop.requested(step)
-            # A ranked checkpoint is saved at the step of its evaluation.
+            ending = complete or tally.ends(patience)
+            # All processes ask at the same step: the answer is one for all.
+            stopping = not ending and stop.requested(step)
+            # Save where the metric that ranks checkpoints was just measured.
             ranked = cfg.checkpoint.keep_best and cfg.checkpoint.metric in metrics
             position = Position(state, step, metrics, tally)
-            if last or stopping or ranked or due(step, plan.checkpoint_every):
-                run.save(position, must_succeed=last or stopping)
+            if ending or stopping or ranked or due(step, plan.checkpoint_every):
+                run.save(position, must_succeed=ending or stopping)
             if stopping:
                 break
     run.wait_for_save()

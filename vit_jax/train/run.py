@@ -28,7 +28,7 @@ from vit_jax.train.report.writers import MetricWriter, make_writer, read_jsonl
 from vit_jax.train.state import TrainState
 from vit_jax.visual.curve import learning_curve
 
-_WITHOUT_OTHERS = 30.0  # seconds
+_MAX_WAIT = 30.0  # seconds, for a save that may lack a process
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,10 @@ class Run:
 
     Attributes:
         opened: config, data and programs.
-        metadata: of every checkpoint of the run.
+        metadata: what each checkpoint is saved with, the same for all.
+        buffer: metrics of steps that the devices may still compute.
+        unreadable: examples that could not be read, which others replace.
+        stragglers: who waits for whom, of several processes.
         examples_at_peak: examples per second at which MFU is 1; None for unknown devices.
     """
 
@@ -86,7 +89,10 @@ class Run:
         return speed
 
     def due_evals(self, step: int) -> list[str]:
-        """Return the names of the evaluations due after a step."""
+        """Return the names of the evaluations due after a step.
+
+        One without a period runs at the end, in `conclude`.
+        """
         last = step == self.plan.total_steps
         periods = self.plan.eval_every
         return [n for n, every in periods.items() if due(step, every) or (last and every)]
@@ -100,10 +106,10 @@ class Run:
         final: bool,
         already_logged: Collection[str] = (),
     ) -> dict[str, float]:
-        """Run evaluations by name, of parameters and moving average.
+        """Run the named evaluations on the parameters, then on their moving average, if any.
 
-        `final` ones write their report. Names in `already_logged` are printed but not logged again:
-        the log already holds this step's values.
+        With `final` those of the parameters write their report. Names in `already_logged` are
+        printed but not logged again: the log already holds this step's values.
         """
         metrics: dict[str, float] = {}
         logged: dict[str, float] = {}
@@ -139,7 +145,7 @@ class Run:
             except SaveFailed as error:
                 self.progress.message(f"warning: {error}")
                 if must_succeed:
-                    # The failed save may be the previous one, with this one in progress.
+                    # The error may be the previous save's; raise if this step is not saved either.
                     self.checkpoints.wait()
                     if at.step not in self.checkpoints.steps():
                         raise
@@ -155,11 +161,11 @@ class Run:
         try:
             yield
         except BaseException as error:
-            # A save of several processes needs all of them, and one may be lost.
-            lost = isinstance(error, jax.errors.JaxRuntimeError) or is_lost(error)
-            alone = jax.process_count() == 1 or not lost
+            # A save needs every process; where one may be gone, wait only so long.
+            one_may_be_gone = isinstance(error, jax.errors.JaxRuntimeError) or is_lost(error)
+            limit = _MAX_WAIT if jax.process_count() > 1 and one_may_be_gone else None
             with contextlib.suppress(SaveFailed):  # the error that ends the run is raised
-                self.checkpoints.wait(None if alone else _WITHOUT_OTHERS, alone=True)
+                self.checkpoints.wait(limit, alone=True)
             raise
 
     def _finish_steps(self) -> None:
@@ -177,6 +183,7 @@ class Run:
         if at.tally.ends(self.cfg.checkpoint.patience):
             at = self._restore_best(at)
         elif at.step < self.plan.total_steps or stop.signal is not None:
+            # A signal in the last step too: the next call runs the final evaluations.
             self._log_time(at.step)
             self.progress.message(f"{stop}: saved step {at.step:,}; the same command continues")
             return at, False
@@ -218,6 +225,7 @@ class Run:
                 self.progress.message(f"warning: {damage}")
                 continue
             self.progress.message(early_stop.describe(at.tally, at.step, best))
+            # The loop has logged these, of the state at the stop; the rest is logged of the best.
             logged, names = self.due_evals(at.step), list(self.cfg.evals)
             metrics = self.evaluate(state, at.step, names, final=True, already_logged=logged)
             return dataclasses.replace(at, state=state, metrics=metrics)
@@ -225,7 +233,7 @@ class Run:
         raise CorruptCheckpoints(f"{opened.path}: {why}; set checkpoint.patience=0 to go on")
 
     def _log_time(self, step: int) -> None:
-        """Log this call's wall time by phase, the last line of its log."""
+        """Log the wall time by phase: the last line that this call of `fit` logs."""
         times = self.goodput.scalars()
         del times["perf/data_wait"]  # already in the last step's row
         self.writer.write(step, times)

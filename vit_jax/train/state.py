@@ -20,12 +20,12 @@ class TrainState:
 
     Attributes:
         step: int32 scalar, the number of steps done.
-        params: '/'-named tree of float32 arrays.
-        model_state: state that is not trained (BatchNorm's statistics); {} for most families.
+        params: tree of float32 arrays, whose leaves are named by '/'-joined paths.
+        model_state: Flax's other collections (BatchNorm's statistics); {} for most families.
         opt_state: optax's state.
         ema: exponential moving average of {"params": params, **model_state}, or None.
         rng: typed PRNG key; step s draws from fold_in(rng, s).
-        losses: `spikes.Losses`, by which spikes are skipped, or None.
+        losses: the recent ones, by which a spike is judged; None unless faults.skip_spikes.
         objective: the objective's own state, or None.
     """
 
@@ -76,14 +76,9 @@ def make_init(
     def init(key: jax.Array) -> TrainState:
         model_key, rng = jax.random.split(key)
         params, model_state = init_model(model_key)
-        return make_state(
-            params,
-            model_state,
-            rng,
-            tx,
-            with_ema=with_ema,
-            skip_spikes=skip_spikes,
-            objective=init_objective(jax.random.fold_in(model_key, 1)),
-        )
+        # A key of its own: the model's initial values are the same under every objective.
+        objective = init_objective(jax.random.fold_in(model_key, 1))
+        kept = {"with_ema": with_ema, "skip_spikes": skip_spikes, "objective": objective}
+        return make_state(params, model_state, rng, tx, **kept)
 
     return init

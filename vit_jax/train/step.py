@@ -23,7 +23,10 @@ TrainStep = Callable[[TrainState, PyTree, Batch], tuple[TrainState, Metrics]]
 
 
 def _micro_batches(batch: Batch, count: int) -> Batch:
-    """Split [B, ...] into [count, B/count, ...], strided: every device keeps its examples."""
+    """Split [B, ...] into [count, B/count, ...].
+
+    Micro-batch i takes the examples i, i + count, ...: none moves to another device.
+    """
 
     def split(x: jax.Array) -> jax.Array:
         x = x.reshape(x.shape[0] // count, count, *x.shape[1:]).swapaxes(0, 1)
@@ -43,8 +46,8 @@ def _mean_gradient(
 ) -> tuple[PyTree, Aux]:
     """Average gradient and metrics over `count` micro-batches, holding one gradient at a time."""
 
-    def loss(params: PyTree, kept: tuple[PyTree, PyTree], batch: Batch, rng: jax.Array) -> Any:
-        model_state, own = kept
+    def loss(params: PyTree, carried: tuple[PyTree, PyTree], batch: Batch, rng: jax.Array) -> Any:
+        model_state, own = carried
         ctx = Context(
             frozen=frozen, model_state=model_state, ema=state.ema, objective=own, step=state.step
         )
@@ -58,19 +61,19 @@ def _mean_gradient(
         return grads, aux
 
     def body(carry: Any, xs: Any) -> tuple[Any, Metrics]:
-        total, kept = carry
+        total, carried = carry
         micro, i = xs
-        (_, aux), grads = differentiate(state.params, kept, micro, jax.random.fold_in(rng, i))
-        kept = (aux.model_state, aux.objective)
-        return (jax.tree.map(jnp.add, total, grads), kept), aux.metrics
+        (_, aux), grads = differentiate(state.params, carried, micro, jax.random.fold_in(rng, i))
+        carried = (aux.model_state, aux.objective)
+        return (jax.tree.map(jnp.add, total, grads), carried), aux.metrics
 
     zeros = jax.tree.map(jnp.zeros_like, state.params)
-    (total, kept), metrics = jax.lax.scan(
+    (total, carried), metrics = jax.lax.scan(
         body, (zeros, before), (_micro_batches(batch, count), jnp.arange(count))
     )
-    # Not a division: XLA would store the dividend, a second gradient.
+    # Multiply: for a division XLA would keep a second copy of the sum.
     grads = jax.tree.map(lambda g: g * (1 / count), total)
-    return grads, Aux(jax.tree.map(lambda m: m.mean(axis=0), metrics), *kept)
+    return grads, Aux(jax.tree.map(lambda m: m.mean(axis=0), metrics), *carried)
 
 
 def _is_finite(tree: PyTree) -> jax.Array:
@@ -90,21 +93,21 @@ def make_train_step(
 ) -> TrainStep:
     """Build the step; jit it with `jit_step`.
 
-    A step whose loss, gradient, model state or objective's state is not finite changes nothing but
-    counters and reports `nonfinite` = 1. Where the state holds a window of losses, so does a step
-    whose loss is a spike by `spike_sigmas`, which reports `spikes` = 1. Metrics are float32
-    scalars, means over the global batch.
+    A step is skipped, which changes only counters, if its loss, gradient, model state or
+    objective's state is not finite (`nonfinite` is 1), and, where the state keeps recent losses, if
+    its loss is a spike by `spike_sigmas` (`spikes` is 1; the loss still enters those kept).
+    Metrics are float32 scalars, means over the global batch.
     """
 
-    with_passes = optax.with_extra_args_support(tx)
+    optimizer = optax.with_extra_args_support(tx)  # SAM calls `gradient` again
 
     def train_step(state: TrainState, frozen: PyTree, batch: Batch) -> tuple[TrainState, Metrics]:
         mix_rng, loss_rng = jax.random.split(jax.random.fold_in(state.rng, state.step))
         batch = objective.prepare(batch, mix_rng)
         # SAM makes two passes, here and uphill, with the same dropout masks; others make one.
-        passes: list[tuple[jax.Array, Aux]] = []
+        passes: list[tuple[jax.Array, Aux]] = []  # filled by `gradient`, while it is traced
 
-        def gradient(params: PyTree, _: int = 0) -> PyTree:
+        def gradient(params: PyTree, _: int = 0) -> PyTree:  # as optax's sam calls it
             here = dataclasses.replace(state, params=params)
             grads, aux = _mean_gradient(
                 objective, here, frozen, batch, loss_rng, accum_steps, reduce_dtype
@@ -113,18 +116,20 @@ def make_train_step(
             return grads
 
         def is_finite() -> jax.Array:
-            # Model state too: an overflowing variance divides activations to 0 at a finite loss.
-            return _is_finite([(norm, aux.metrics["loss"], aux[1:]) for norm, aux in passes])
+            # The norm stands for all gradients. Model state too: an overflowing variance divides
+            # activations to 0 at a finite loss.
+            values = [(n, a.metrics["loss"], a.model_state, a.objective) for n, a in passes]
+            return _is_finite(values)
 
-        def counts() -> jax.Array:
+        def is_valid() -> jax.Array:
             if state.losses is None:
                 return is_finite()
             loss = passes[0][1].metrics["loss"]
             return is_finite() & ~spikes.judge(state.losses, loss, spike_sigmas)[0]
 
         grads = gradient(state.params)
-        updates, opt_state = with_passes.update(
-            grads, state.opt_state, state.params, grad_fn=gradient, is_finite=counts
+        updates, opt_state = optimizer.update(
+            grads, state.opt_state, state.params, grad_fn=gradient, is_valid=is_valid
         )
         # The metrics are the first pass's, at the parameters; the gradient is the last pass's.
         metrics, model_state, own = passes[0][1]
@@ -136,18 +141,18 @@ def make_train_step(
             metrics["spikes"] = spike.astype(jnp.float32)
             valid = finite & ~spike
 
-        def kept(new: PyTree, old: PyTree) -> PyTree:
+        def if_valid(new: PyTree, old: PyTree) -> PyTree:
             return jax.tree.map(lambda n, o: jnp.where(valid, n, o), new, old)
 
         # The optimizer itself keeps its state in a skipped step: see `optim.moments`.
-        params = kept(optax.apply_updates(state.params, updates), state.params)
-        model_state = kept(model_state, state.model_state)
-        own = kept(own, state.objective)
+        params = if_valid(optax.apply_updates(state.params, updates), state.params)
+        model_state = if_valid(model_state, state.model_state)
+        own = if_valid(own, state.objective)
         ema = None
         if state.ema is not None:
             # BatchNorm's statistics are averaged too, as in timm's ModelEma.
             variables = {"params": params, **model_state}
-            ema = kept(optax.incremental_update(variables, state.ema, 1 - ema_decay), state.ema)
+            ema = if_valid(optax.incremental_update(variables, state.ema, 1 - ema_decay), state.ema)
         metrics |= {
             "lr": jnp.asarray(schedule(state.step), jnp.float32),
             "grad_norm": grad_norm,
@@ -171,7 +176,7 @@ def make_train_step(
 def jit_step(
     step: TrainStep, state_shardings: TrainState, frozen_shardings: PyTree, mesh: Mesh
 ) -> TrainStep:
-    """Compile the step for the mesh; the state's buffers are donated."""
+    """Jit the step for the mesh; the state's buffers are donated."""
     replicated = NamedSharding(mesh, PartitionSpec())
     return jax.jit(
         step,
@@ -182,8 +187,8 @@ def jit_step(
     )
 
 
-# On a CPU, XLA passes sums to a library that first multiplies into memory of its own. For the long
-# sums of BatchNorm that takes a quarter of a ResNet's step; others are faster in the library.
+# On a CPU, XLA gives sums of products to a library, which writes the products out before it sums.
+# For BatchNorm's that costs a quarter of a ResNet's step: only matmuls and convolutions go to it.
 _BATCH_NORM_ON_CPU = {
     "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,"
     "LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"

@@ -31,7 +31,7 @@ CASES = {
     "no config": ([], "which run? add --config=FILE"),
     "config file": (
         ["--config=configs/vit_mu_digts.py"],
-        "did you mean 'configs/vit_mu_digits.py'",
+        "did you mean 'vit_mu_digits' or ",
     ),
     "key": ([DIGITS, "--config.optim.lrr=1"], "did you mean --config.optim.lr?"),
     "nested key": ([DIGITS, "--config.modl.depth=1"], "did you mean --config.model.depth?"),
@@ -53,10 +53,9 @@ CASES = {
     "negated": ([DIGITS, "--noconfig.data.cach"], "did you mean --config.data.cache?"),
     "nothing near": ([DIGITS, "--config.zzz=1"], "config has no field 'zzz'; valid: accum_steps, "),
     "field of a value": ([DIGITS, "--config.seed.x=1"], "config.seed is a value, it has no field"),
-    "model by name": (
-        [DIGITS, "--config.model=vit_s16"],
-        "--config.model=vit_s16 is a model's name; give its config, models.variant('vit_s16'), in "
-        "the config file; a flag sets one field of it, --config.model.depth=12",
+    "patch of a model by name": (
+        [DIGITS, "--config.model=vit_s16", "--config.model.patch=5"],
+        "model.patch=(5, 5) does not divide model.image_size=(32, 32)",
     ),
     "unknown model": (
         [DIGITS, "--config.model=vit_s166"],
@@ -67,7 +66,18 @@ CASES = {
         "--config.optim is a group of fields, which only a config file can set as a whole; here "
         "set one of --config.optim.name, --config.optim.lr, ",
     ),
-    "evaluation": ([DIGITS, "--config.evals.val=x"], "set one of --config.evals.val.split, "),
+    "evaluation": (
+        [DIGITS, "--config.evals.val=x"],
+        "unknown --config.evals.val 'x'; valid: classify, fewshot, knn, linear, loss, none.",
+    ),
+    "evaluation to drop": (
+        [DIGITS, "--config.evals.vall=none"],
+        "unknown evaluation to drop, --config.evals.vall: 'vall'; did you mean 'val'?",
+    ),
+    "transform": (
+        [DIGITS, "--config.data.transform=inceptoin"],
+        "unknown --config.data.transform 'inceptoin'; did you mean 'inception'?",
+    ),
     "flag": ([DIGITS, "--workdr=x"], "did you mean '--workdir'"),
     "positional": ([DIGITS, "train"], "unexpected argument 'train'"),
     "float for int": ([DIGITS, "--config.model.depth=1e3"], "config.model.depth=1e3"),

@@ -10,7 +10,7 @@ from vit_jax.__main__ import VERBS
 from vit_jax.cli import models, prepare, sweep
 
 
-@pytest.mark.parametrize("verb", [*VERBS, "train"])
+@pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 def test_a_module_of_a_verb_runs_it(
     verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -31,7 +31,7 @@ MISTAKES = {
     "prepare digits --data_dir": "Missing value for flag --data_dir",
     "sweep": "sweep what? add one of: plan, run, status, report",
     "sweep stats DIR": "unknown sweep verb 'stats'; did you mean 'status'?",
-    "sweep plan": "which sweep? name a FILE of configs/sweeps",
+    "sweep plan": "which sweep? name a FILE: one of configs/sweeps, or one of your own",
     "sweep plan FILE --config.seed=1 --foo": "unknown flag '--foo'",
     "sweep run FILE --workers=many": "--workers=many must be a whole number",
     "sweep run FILE --workers=0": "--workers=0 must be at least 1",

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Config files are read as text, and a wrong name suggests the run that was meant."""
+"""Config files are found by name and read as text; a wrong name suggests the run that was meant."""
 
 from pathlib import Path
 
 import pytest
 
 from vit_jax.cli import config_files
+from vit_jax.errors import UserError
 
 GRID = '''"""A grid.
 
@@ -18,30 +19,63 @@ raise AssertionError("imported")
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    root = Path("configs")
-    root.mkdir()
+    root = tmp_path / "configs"
+    (root / "sweeps").mkdir(parents=True)
     (root / "cait_imagenet.py").write_text(GRID)
     (root / "vit_mu_digits.py").write_text('"""Digits."""\n')
     (root / "__init__.py").write_text("")
+    (root / "sweeps" / "lr.py").write_text('"""A sweep."""\n')
+    monkeypatch.setattr(config_files, "FOLDER", root)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
     return root
 
 
 def test_titles_and_runs_are_read_without_an_import(folder: Path) -> None:
-    first, second = config_files.read(folder)
-    assert first == ("configs/cait_imagenet.py", "A grid.", ("s24", "s24_384", "xxs24"))
-    assert second == ("configs/vit_mu_digits.py", "Digits.", ())
+    first, second = config_files.read()
+    assert first == ("cait_imagenet", "A grid.", ("s24", "s24_384", "xxs24"))
+    assert second == ("vit_mu_digits", "Digits.", ())
+    assert config_files.read("sweeps") == [("lr", "A sweep.", ())]
+
+
+@pytest.mark.parametrize(
+    "name, file, argument",
+    [
+        ("vit_mu_digits", "vit_mu_digits.py", None),
+        ("vit_mu_digits.py", "vit_mu_digits.py", None),
+        ("configs/vit_mu_digits.py", "vit_mu_digits.py", None),
+        ("cait_imagenet:s24", "cait_imagenet.py", "s24"),
+        ("configs/cait_imagenet.py:nonsense", "cait_imagenet.py", "nonsense"),
+        ("cait_s24_imagenet", "cait_imagenet.py", "s24"),
+        ("cait_imagenet_s24_384", "cait_imagenet.py", "s24_384"),
+        ("configs/cait_s24_imagenet.py:384", "cait_imagenet.py", "s24_384"),
+    ],
+)
+def test_a_name_finds_its_file_from_anywhere(
+    folder: Path, name: str, file: str, argument: str | None
+) -> None:
+    assert config_files.find(name) == (folder / file, argument)
+
+
+def test_a_file_of_ones_own_comes_first(folder: Path) -> None:
+    Path("vit_mu_digits").write_text("")
+    assert config_files.find("vit_mu_digits:x") == (Path("vit_mu_digits"), "x")
 
 
 def test_the_run_of_a_file_that_was_merged_is_suggested(folder: Path) -> None:
-    error = str(config_files.unknown("configs/cait_s24_imagenet.py"))
-    assert error.endswith("did you mean 'configs/cait_imagenet.py:s24'?")
+    with pytest.raises(UserError, match=r"did you mean 'cait_imagenet:s24'\?") as refused:
+        config_files.find("cait_s24")
+    assert str(refused.value).startswith("unknown config file 'cait_s24'; ")
 
 
-def test_the_nearest_name_is_suggested(folder: Path) -> None:
-    error = str(config_files.unknown("configs/vit_nu_digits.py"))
-    assert "did you mean 'configs/vit_mu_digits.py'" in error
+@pytest.mark.parametrize(
+    "name", ["vit_nu_digits", "configs/vit_nu_digits.py", "my/vit_mu_digit.py"]
+)
+def test_the_nearest_name_is_suggested(folder: Path, name: str) -> None:
+    with pytest.raises(UserError, match="did you mean 'vit_mu_digits'"):
+        config_files.find(name)
 
 
-def test_no_folder_has_no_files() -> None:
-    assert config_files.names(Path("no/such/folder")) == []
+def test_no_name_lists_all(folder: Path) -> None:
+    with pytest.raises(UserError, match="valid: cait_imagenet, vit_mu_digits"):
+        config_files.find("")

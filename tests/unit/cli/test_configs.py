@@ -11,61 +11,60 @@ from tests.unit.test_configs import CONFIGS, FILES, arguments, load
 from vit_jax.cli import config_files
 from vit_jax.cli.configs import main
 from vit_jax.cli.show_config import show
+from vit_jax.errors import UserError
 
 
 def test_files_are_listed_in_groups_with_their_runs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(CONFIGS.parent)
+    monkeypatch.chdir(tmp_path)  # they come with the package
     assert main(["configs"]) == 0
     out = capsys.readouterr().out
     groups = re.split(r"^([A-Z][A-Z, -]+).*$", out, flags=re.MULTILINE)
     listed = {
-        name.strip(): re.findall(r"^  (configs/[\w/]+\.py)", text, re.MULTILINE)
+        name.strip(): re.findall(r"^  (\w+)", text, re.MULTILINE)
         for name, text in zip(groups[1::2], groups[2::2], strict=True)
     }
     assert list(listed) == ["PRETRAIN", "DISTIL", "FINE-TUNE", "SMALL, FOR A LAPTOP", "SWEEPS"]
-    files = {f"configs/{path.relative_to(CONFIGS)}" for path in CONFIGS.rglob("[!_]*.py")}
+    files = [path.stem for path in CONFIGS.rglob("[!_]*.py")]
     assert sorted(name for group in listed.values() for name in group) == sorted(files)
-    assert "configs/deit3_imagenet.py" in listed["PRETRAIN"]
-    assert "configs/cait_imagenet.py" in listed["DISTIL"]
-    assert "configs/finetune_vit.py" in listed["FINE-TUNE"]
-    assert "configs/tenth_digits.py" in listed["SMALL, FOR A LAPTOP"]
+    assert "deit3_imagenet" in listed["PRETRAIN"]
+    assert "cait_imagenet" in listed["DISTIL"]
+    assert "finetune_vit" in listed["FINE-TUNE"]
+    assert "tenth_digits" in listed["SMALL, FOR A LAPTOP"]
+    assert "scaling_digits" in listed["SWEEPS"]
     for path in FILES:
-        assert re.search(rf"{path.stem}\.py{':RUN' * bool(arguments(path))} +\S", out), path
+        assert re.search(rf"{path.stem}{':RUN' * bool(arguments(path))} +\S", out), path
+    assert out.splitlines()[-1] == f"the files: {CONFIGS}"
 
 
 def test_the_runs_of_a_docstring_are_those_that_the_file_takes() -> None:
-    listed = {file.path: file.runs for file in config_files.read(CONFIGS)}
+    listed = {file.name: file.runs for file in config_files.read()}
     for path in FILES:
-        assert list(listed[str(path)]) == arguments(path), path
-
-
-def test_elsewhere_there_is_nothing_to_list(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["configs"]) == 2
-    assert capsys.readouterr().err.startswith("error: no folder configs here")
+        assert list(listed[path.stem]) == arguments(path), path
 
 
 @pytest.mark.parametrize(
-    "old, new",
+    "name, found",
     [
-        ("cait_m36_imagenet.py:384", "'configs/cait_imagenet.py:m36_384'?"),
-        ("deit_b16_distilled_384_imagenet.py", "'configs/deit_distilled_imagenet.py:b16_384'?"),
-        ("regnety_4gf_imagenet.py", "'configs/regnet_imagenet.py:regnety_4gf'?"),
-        ("finetune_cifar10.py", "bit.py:cifar10' or 'configs/finetune_vit.py:cifar10'?"),
-        ("vit_mu_digts.py", "'configs/vit_mu_digits.py' or "),
+        ("cait_m36_imagenet.py:384", "cait_imagenet:m36_384"),
+        ("deit_b16_distilled_384_imagenet.py", "deit_distilled_imagenet:b16_384"),
+        ("deit_s16_imagenet", "deit_imagenet:s16"),
+        ("regnety_4gf_imagenet.py", "'regnet_imagenet:regnety_4gf'?"),
+        ("finetune_cifar10.py", "'finetune_bit:cifar10' or 'finetune_vit:cifar10'?"),
+        ("vit_mu_digts.py", "'vit_mu_digits' or "),
     ],
 )
-def test_a_name_that_is_gone_suggests_what_it_has_become(
-    old: str, new: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(CONFIGS.parent)
-    told = str(config_files.unknown(f"configs/{old}"))
-    assert told.startswith(f"unknown config file 'configs/{old.split(':')[0]}'; ")
-    assert new in told
+def test_a_name_is_found_by_its_words_or_suggested(name: str, found: str) -> None:
+    if "'" not in found:
+        path, run = config_files.find(f"configs/{name}")
+        assert f"{path.stem}:{run}" == found
+        return
+    with pytest.raises(UserError) as refused:
+        config_files.find(f"configs/{name}")
+    stem = name.removesuffix(".py")
+    assert str(refused.value).startswith(f"unknown config file '{stem}'; ")
+    assert found in str(refused.value)
 
 
 def test_a_config_is_shown_by_what_is_not_at_its_default() -> None:
