@@ -223,10 +223,10 @@ def check_kernel(cfg: Config) -> None:
 
 def check_classes(cfg: Config, num_classes: int) -> None:
     """Raise UserError for a head whose width is not the dataset's number of classes."""
-    count, advice = cfg.model.num_classes, f"add --config.model.num_classes={num_classes}"
+    count, advice = cfg.model.num_classes, errors.setting(f"config.model.num_classes={num_classes}")
     if cfg.objective.uses_labels and count != num_classes:
         has = f"{cfg.data.name} has {num_classes} classes"
-        raise UserError(f"model.num_classes={count}, but {has}; {advice}")
+        raise UserError(f"model.num_classes={count}, but {has}; set {advice}")
 
 
 def plan(cfg: Config, num_examples: int) -> Plan:

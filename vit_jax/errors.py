@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors a user can act on: one line that names the thing, the valid choices and what to do."""
 
+import contextlib
 import difflib
 import errno
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 
 class UserError(ValueError):
@@ -33,6 +34,28 @@ class NonFinite(UserError):
     """Losses or gradients are not finite step after step, or what is to be saved is not."""
 
     status = 70  # EX_SOFTWARE
+
+
+_typed = False  # whether the user has typed a command line
+
+
+@contextlib.contextmanager
+def of_command_line() -> Iterator[None]:
+    """Have messages speak of flags, for a user who has typed some; else of arguments and fields."""
+    global _typed
+    before, _typed = _typed, True
+    try:
+        yield
+    finally:
+        _typed = before
+
+
+def setting(text: str) -> str:
+    """Write how to set something, such as "config.model.num_classes=3" or "model=vit_b16".
+
+    As a flag on a command line; elsewhere as an argument, and of a config as its field.
+    """
+    return f"--{text}" if _typed else text.removeprefix("config.")
 
 
 def shown(name: str) -> str:

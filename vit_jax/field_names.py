@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-from vit_jax.errors import UserError, unknown
+from vit_jax.errors import UserError, setting, unknown
 
 # What other codebases call a field whose name here looks nothing like it.
 _ALSO_CALLED = {
@@ -53,8 +53,9 @@ def check_path(cfg: Any, path: str, root: str = "config") -> None:
         if part not in inside:
             near = nearest({root: cfg}, f"{root}.{path}")
             if near:
-                raise UserError(f"unknown key --{root}.{path}; {did_you_mean(near)}")
-            raise unknown(f"key --{seen}.{part}: {seen} has no field", part, inside)
+                raise UserError(f"unknown key {setting(f'{root}.{path}')}; {did_you_mean(near)}")
+            key = setting(f"{seen}.{part}")
+            raise unknown(f"key {key}: {seen} has no field", part, inside)
         node, seen = inside[part], f"{seen}.{part}"
 
 
@@ -118,8 +119,8 @@ def nearest(tree: Any, path: str, alike: float = _ALIKE) -> list[str]:
 
 
 def did_you_mean(paths: list[str]) -> str:
-    """Suggest fields as flags."""
-    return f"did you mean {' or '.join(f'--{path}' for path in paths)}?"
+    """Suggest fields, as flags where a command line was typed."""
+    return f"did you mean {' or '.join(map(setting, paths))}?"
 
 
 def brief(value: Any) -> str:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, setting
 
 
 @contextlib.contextmanager
@@ -67,7 +67,9 @@ def check_file(file: Path, flag: str, *, force: bool, suffix: str = "") -> None:
     if not file.parent.is_dir():
         raise UserError(f"{flag}={file}: {file.parent} is no directory; make it first")
     if file.is_dir() or (file.is_file() and not force):
-        raise UserError(f"{flag}={file} is there already; choose another name, or add --force")
+        raise UserError(
+            f"{flag}={file} is there already; choose another name, or add {setting('force')}"
+        )
     if not file.exists() and not os.access(file.parent, os.W_OK | os.X_OK):
         raise UserError(f"{flag}={file}: {file.parent} may not be written to")
 
@@ -84,5 +86,7 @@ def check_folder(folder: Path, flag: str, *, force: bool) -> None:
     with refused(f"cannot read {folder}"):
         shown = [name for name in os.listdir(folder) if name[0] != "."] if folder.is_dir() else []
     if shown and not force:
-        advice = "choose another, or add --force, which replaces those of the same names"
+        advice = (
+            f"choose another, or add {setting('force')}, which replaces those of the same names"
+        )
         raise UserError(f"{flag}={folder} holds files already; {advice}")

@@ -29,6 +29,7 @@ LEVELS = [
     {"visual"},
     {"inference.page"},  # it shows where a model looked
     {"cli"},
+    {"api"},
     {"__main__"},
     {"command"},
 ]
@@ -43,7 +44,11 @@ def _level(parts: Sequence[str]) -> int | None:
 
 def _imports(path: Path) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []  # is never run
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:

@@ -22,7 +22,7 @@ from jax.experimental import multihost_utils
 from jaxtyping import Array, UInt32
 
 from vit_jax import trees
-from vit_jax.errors import IO_ERROR, NonFinite, UserError, some
+from vit_jax.errors import IO_ERROR, NonFinite, UserError, setting, some
 
 _FORMAT = 1
 
@@ -103,7 +103,8 @@ def check_structure(manifest: Manifest, abstract: trees.PyTree, path: Path) -> N
         raise UserError(
             f"{path} holds what another model, optimizer, ema_decay or faults.skip_spikes needs: "
             f"{some(lines)}. Go back to the config it was trained with, or choose "
-            f"another workdir and begin with its weights: --config.init.weights=ckpt:{run}"
+            "another workdir and begin with its weights: "
+            f"{setting(f'config.init.weights=ckpt:{run}')}"
         )
 
 

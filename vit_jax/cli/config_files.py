@@ -7,11 +7,10 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-import vit_jax
 from vit_jax import errors
 from vit_jax.errors import UserError
 
-_PACKAGE = Path(vit_jax.__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 # Installed, the files lie in the package; in a clone beside it.
 FOLDER = next(f for f in (_PACKAGE / "configs", _PACKAGE.parent / "configs", Path()) if f.is_dir())
 SWEEPS = "sweeps"

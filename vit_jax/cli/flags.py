@@ -141,7 +141,8 @@ def _in_words(error: Exception, values: flags.FlagValues, argv: Sequence[str]) -
 def run(main: Callable[[], int | None], argv: Sequence[str]) -> int:
     """Call `main`, turning a UserError into one line on standard error; returns the exit status."""
     try:
-        return main() or 0
+        with errors.of_command_line():
+            return main() or 0
     except (KeyboardInterrupt, Exception) as error:
         if not signals.interrupted(error):
             return _status(error, debug="--debug" in argv)

@@ -116,6 +116,15 @@ def read_image(source: str | Path | bytes, channels: int) -> UInt8[np.ndarray, "
         raise UserError(f"{name}: {reason[0].lower()}{reason[1:]}") from error
 
 
+def from_pillow(image: Image.Image, channels: int) -> UInt8[np.ndarray, "H W C"]:
+    """Return the pixels of an open image as `read_image` has them: upright, on white."""
+    if image.has_transparency_data:
+        pixels = _on_white(image, channels)
+    else:
+        pixels = np.asarray(image.convert("RGB" if channels == 3 else "L"))
+    return _upright(pixels.reshape(*pixels.shape[:2], channels), _orientation(image))
+
+
 def _pixels(data: bytes, channels: int) -> UInt8[np.ndarray, "H W C"]:
     with encoded.open_image(data) as image:
         height, width, mode = image.height, image.width, image.mode
@@ -140,8 +149,11 @@ def _on_white(image: Image.Image, channels: int) -> UInt8[np.ndarray, "H W C"]:
     return pixels.reshape(*pixels.shape[:2], channels)
 
 
-def _orientation(image: Image.Image, data: bytes) -> int:
-    """Return EXIF's number, 1 to 8: where the first row and column of the pixels lie."""
+def _orientation(image: Image.Image, data: bytes = b"") -> int:
+    """Return EXIF's number, 1 to 8: where the first row and column of the pixels lie.
+
+    `data` is the file, without which a PNG's is not looked for.
+    """
     if image.format == "TIFF" or (image.format == "PNG" and b"eXIf" not in data):
         return 1  # Pillow turns a TIFF itself; of a PNG it would decode all to search for EXIF
     try:

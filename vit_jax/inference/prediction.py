@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float32, Int32, UInt8
+from PIL import Image
 
 from vit_jax import sharding
 from vit_jax.errors import UserError
@@ -48,8 +49,8 @@ def predict(
 
     Args:
         trained: from `load`.
-        images: files, encoded bytes or uint8 arrays (H, W, C) of pixels, C the model's; one
-            of these, or an array (B, H, W, C).
+        images: files, encoded bytes, Pillow's images or uint8 arrays (H, W, C) of pixels, C the
+            model's; one of these, or an array (B, H, W, C).
         top: of K classes at most K.
         batch_size: images at once; the program compiles once for each size.
 
@@ -57,7 +58,7 @@ def predict(
     """
     if isinstance(images, np.ndarray):
         images = list(images) if images.ndim == 4 else [images]
-    if isinstance(images, (str, Path, bytes)):
+    if isinstance(images, (str, Path, bytes, Image.Image)):
         images = [images]
     found: list[list[Prediction]] = []
     for results in stream(trained, images, top, batch_size=batch_size):

@@ -62,7 +62,9 @@ def preprocessing(ref: str, cfg: ModelConfig) -> Preprocessing:
         plain = TransformConfig(crop=Crop.RESIZE)
         return Preprocessing(*HALF, plain, None, "Google's code, the same for every npz: file")
     found = _published(Path(os.path.expanduser(path)).absolute())
-    chosen = _as_timm(*found, cfg) if found else _guess(cfg)
+    if not found:
+        return of_family(cfg)
+    chosen = _as_timm(*found, cfg)
     return chosen._replace(mean=_per_channel(chosen.mean, cfg), std=_per_channel(chosen.std, cfg))
 
 
@@ -96,8 +98,8 @@ def _per_channel(values: Channels, cfg: ModelConfig) -> Channels:
     return values if cfg.channels == len(values) else (sum(values) / len(values),)
 
 
-def _guess(cfg: ModelConfig) -> Preprocessing:
-    """Return the commonest of timm's files of a family."""
+def of_family(cfg: ModelConfig) -> Preprocessing:
+    """Return the commonest of timm's files of a family: for one of another name, a guess."""
     images = models.family(cfg).images(cfg)
     ratio = images.large_crop if max(pair(cfg.image_size, "image_size")) > 224 else images.crop
     reason = (
@@ -105,7 +107,8 @@ def _guess(cfg: ModelConfig) -> Preprocessing:
         "its name"
     )
     transform = _transform(Crop.CENTER, ratio, bilinear=images.bilinear)
-    return Preprocessing(*images.mean_std, transform, None, reason)
+    mean, std = (_per_channel(values, cfg) for values in images.mean_std)
+    return Preprocessing(mean, std, transform, None, reason)
 
 
 def _transform(crop: Crop, ratio: float, *, bilinear: bool) -> TransformConfig:

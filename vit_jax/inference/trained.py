@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax import config_json, models, trees, weights
+from vit_jax import config_json, errors, models, trees, weights
 from vit_jax.config import Config
 from vit_jax.data import Crop, TransformConfig, imagenet
 from vit_jax.errors import UserError
@@ -121,7 +121,8 @@ def describe(ref: str, *, model: ModelConfig | None = None, ema: bool | None = N
             raise UserError(f"{ref} is a run with its own model; {advice}")
         return _of_run(path, ema)
     if model is None:
-        raise UserError(f"which model does {ref} hold? add --model=VARIANT, such as vit_b16_384")
+        advice = errors.setting("model=VARIANT")
+        raise UserError(f"which model does {ref} hold? add {advice}, such as vit_b16_384")
     if ema:
         raise UserError(f"{ref} holds no moving average to choose: only ckpt:DIR of a run does")
     return _of_file(f"{scheme}:{path}", model)
@@ -224,7 +225,8 @@ def read_weights(
     except OtherHead as error:
         if error.lacking:
             raise UserError(_no_head(ref)) from None
-        raise UserError(f"{error}, such as by --model.num_classes=K") from None
+        advice = errors.setting("model.num_classes=K")
+        raise UserError(f"{error}, such as by {advice}") from None
     leaves = trees.named_leaves(models.abstract(model)) if headless else ()
     lacking = {name: np.zeros(leaf.shape, np.float32) for name, leaf in leaves if name not in found}
     variables = trees.nest({**lacking, **found})
@@ -261,7 +263,9 @@ def _of_run(place: str, ema: bool | None) -> Trained:
     found = Checkpoint(place)
     cfg = config_json.from_json(found.metadata["config"])
     if ema and not cfg.ema_decay:
-        raise UserError(f"{place} keeps no moving average (ema_decay=0); leave --ema out")
+        raise UserError(
+            f"{place} keeps no moving average (ema_decay=0); leave {errors.setting('ema')} out"
+        )
     if ema is None:
         ema = bool(cfg.ema_decay) and cfg.checkpoint.metric.partition("/")[0].endswith("_ema")
     names = found.metadata.get("class_names", ())

@@ -8,13 +8,14 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 from jaxtyping import UInt8
+from PIL import Image
 
 from vit_jax.data import evaluation_view
 from vit_jax.errors import UserError, shown
-from vit_jax.inference.images import read_image
+from vit_jax.inference.images import from_pillow, read_image
 from vit_jax.inference.trained import Trained
 
-Source: TypeAlias = str | Path | bytes | np.ndarray
+Source: TypeAlias = str | Path | bytes | np.ndarray | Image.Image
 _T = TypeVar("_T")
 _U = TypeVar("_U")
 
@@ -30,6 +31,8 @@ def read_view(trained: Trained, source: Source) -> np.ndarray | str:
     try:
         if isinstance(source, np.ndarray):
             image = _as_image(source, trained.channels)
+        elif isinstance(source, Image.Image):
+            image = from_pillow(source, trained.channels)
         else:
             image = read_image(source, trained.channels)
     except UserError as error:

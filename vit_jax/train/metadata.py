@@ -10,7 +10,7 @@ import jax
 
 from vit_jax import __version__, config_json
 from vit_jax.config import Config
-from vit_jax.errors import UserError, some
+from vit_jax.errors import UserError, setting, some
 from vit_jax.train import data_identity, workdir
 from vit_jax.weights.ckpt import OWN_PARAMETERS
 
@@ -77,13 +77,14 @@ def check_unchanged(
     if settings and not allow_config_change:
         raise UserError(
             f"{path} was started with another config ({some(settings)}); choose "
-            "another workdir, or add --allow_config_change to continue from its checkpoint anyway"
+            f"another workdir, or add {setting('allow_config_change')} to continue from its "
+            "checkpoint anyway"
         )
     files = data_identity.changes(saved, class_names, splits)
     if files and not allow_data_change:
         raise UserError(
             f"{path} was trained on other data ({some(files)}); bring those back, choose "
-            "another workdir, or add --allow_data_change to continue on these"
+            f"another workdir, or add {setting('allow_data_change')} to continue on these"
         )
     found = {"run/config_changed": settings, "run/data_changed": files}
     return {name: float(len(lines)) for name, lines in found.items() if lines}
@@ -96,5 +97,5 @@ def check_extras_unchanged(digest: str, saved: Mapping[str, Any], path: Path) ->
         raise UserError(
             f"objective.distill.weights are not those that {path} was started with (digest "
             f"{digest or 'none'}, not {before or 'none'}); choose another workdir, or add "
-            "--allow_config_change to continue from its checkpoint anyway"
+            f"{setting('allow_config_change')} to continue from its checkpoint anyway"
         )

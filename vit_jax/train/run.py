@@ -207,8 +207,8 @@ class Run:
         best = self.checkpoints.best_step() if keeping.keep_best else None
         if best is not None and best != at.step:
             self.progress.message(
-                f"the metrics above are of step {at.step:,}, the last; --from={path} takes step "
-                f"{best:,}, the best by {keeping.metric}, and --from={path}@latest this one"
+                f"the metrics above are of step {at.step:,}, the last; {path} as weights is step "
+                f"{best:,}, the best by {keeping.metric}, and {path}@latest this one"
             )
         return found
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from vit_jax import models, trees
-from vit_jax.errors import UserError, unknown
+from vit_jax.errors import UserError, setting, unknown
 from vit_jax.models import ModelConfig
 from vit_jax.weights import google, npz_file, official, safetensors_file, timm, torch_file
 from vit_jax.weights.apply import OtherHead, WeightsFile, fill
@@ -76,11 +76,12 @@ def read(
             kind = ref.partition(":")[0]
             advice = (
                 "; the config's docstring has its address; or name another: "
-                f"--config.{field}={kind}:FILE"
+                f"{setting(f'config.{field}={kind}:FILE')}"
             )
         elif isinstance(error, OtherHead) and headless:
             patterns = "".join(f"'{pattern}'," for pattern in error.patterns)
-            advice = f', or start the head anew: --config.init.skip="({patterns})"'
+            skip = setting(f'config.init.skip="({patterns})"')
+            advice = f", or start the head anew: {skip}"
         raise UserError(f"{field}: {error}{advice}") from None
 
 
