@@ -76,10 +76,10 @@ def estimate(
         batch: the global batch, leading axis B.
         frozen: what the loss takes besides the trained parameters, or None.
         axis_sizes: of the mesh; `data` and `fsdp` cut the batch into parts.
-        num_microbatches: number of micro-batches of a step.
+        num_microbatches: of a step.
         uphill: a second gradient is taken at other parameters (SAM).
-        compute_bytes: of a value that the model computes with.
-        reduce_bytes: of a value in which gradients are summed.
+        compute_bytes, reduce_bytes: of a value that the model computes with, that gradients are
+            summed in.
     """
     shards = axis_sizes["data"] * axis_sizes["fsdp"]
 
@@ -90,7 +90,8 @@ def estimate(
     micro = jax.tree.map(lambda leaf: cut(leaf, shards * num_microbatches), batch)
     params = device_bytes(state.params)
     count = counter(state.params, axis_sizes)
-    args = (state.params, frozen, (state.model_state, state.ema, state.objective), micro)
+    kept = (state.model_state, state.ema, state.objective)
+    args = (state.params, frozen, kept, micro)
     working = 0
     if hardware.target().platform != "cpu":  # a CPU's schedule keeps the least alive
         forward = _forward(loss, args)
@@ -108,9 +109,7 @@ def estimate(
         activations=activation_bytes(loss, *args, count=count),
         workspace=working,
         batch=device_bytes(local),
-        checkpoint=trees.num_bytes(
-            (state.params, state.model_state, state.opt_state, state.ema, state.objective)
-        ),
+        checkpoint=trees.num_bytes((state.params, state.opt_state, kept)),
     )
 
 
@@ -143,7 +142,7 @@ def _cast_bytes(params: PyTree, itemsize: int) -> int:
     """Sum the casts of stacked weights, made before the loop over layers in a TPU's program."""
     if hardware.target().platform != "tpu" or itemsize == 4:
         return 0
-    stacked = {name: leaf for name, leaf in trees.named_leaves(params) if trees.is_stacked(name)}
+    stacked = [leaf for name, leaf in trees.named_leaves(params) if trees.is_stacked(name)]
     return device_bytes(stacked) * itemsize // 4
 
 
@@ -176,15 +175,14 @@ def activation_bytes(
 ) -> int:
     """Sum what autodiff keeps between the forward and the backward pass of `loss`.
 
-    Residuals that are an input themselves (a weight, the batch) are held anyway and left out.
-    Rematerialised blocks add what the largest of them keeps while it runs again; unrolled blocks
-    add the copies of their weights that are cut out of the stack.
+    Inputs (a weight, the batch) are held anyway and left out. Rematerialised blocks add what the
+    largest of them keeps while it runs again; unrolled blocks the weights cut out of their stack.
     """
     count = count or counter(params, _ONE_DEVICE)
     args = (params, frozen, kept, batch)
 
     def pullback(params: PyTree, *rest: PyTree) -> Any:
-        return jax.vjp(lambda p: _scalar(loss)(p, *rest), params, has_aux=True)[1]
+        return jax.vjp(lambda p: loss(p, *rest, jax.random.key(0)), params, has_aux=True)[1]
 
     def recomputed(body: core.ClosedJaxpr) -> int:
         fn = core.jaxpr_as_fun(body)
@@ -195,12 +193,9 @@ def activation_bytes(
     return residuals + max(map(recomputed, _remat_bodies(jaxpr)), default=0) + _cut_bytes(jaxpr)
 
 
-def _scalar(loss: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda params, *rest: loss(params, *rest, jax.random.key(0))
-
-
 def _forward(loss: Callable[..., Any], args: tuple[PyTree, ...]) -> Any:
-    return jax.make_jaxpr(_scalar(loss))(*jax.tree.map(_unsharded, args)).jaxpr
+    keyed = jax.make_jaxpr(lambda *args: loss(*args, jax.random.key(0)))
+    return keyed(*jax.tree.map(_unsharded, args)).jaxpr
 
 
 def _kept_bytes(pullback: Callable[..., Any], args: Sequence[Any], count: workspace.Count) -> int:

@@ -8,7 +8,7 @@ Each function is one cause, found in the compilers' own reports (`XLA_FLAGS=--xl
 import collections
 import functools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -61,28 +61,23 @@ def held(kept: Collection[Any], jaxpr: Any, target: Target) -> list[Any]:
     if target.platform == "gpu":
         wide = _read_wide(jaxpr)
         return [var.aval for var in dict.fromkeys(wide.get(var, var) for var in kept)]
-    if target.platform == "tpu":
-        wide, groups, shapes = _batch_normed(jaxpr), _of_groups(jaxpr), _reshaped(jaxpr)
-        found = []
-        for var in kept:
-            dtype = jnp.float32 if var in wide else var.aval.dtype
-            # Heads side by side fill the lanes that one alone leaves empty.
-            size = functools.partial(padded, itemsize=var.aval.dtype.itemsize, target=target)
-            shape = min([var.aval.shape, *shapes[var]], key=size)
-            if var in groups:
-                *lead, channels = var.aval.shape
-                shape = (*lead, _up(groups[var], 128) * channels // groups[var])
-            found.append(jax.ShapeDtypeStruct(shape, dtype))
-        return found
-    return [var.aval for var in kept]
-
-
-def _reshaped(jaxpr: Any) -> Mapping[Any, list[tuple[int, ...]]]:
-    """Map variables to the shapes in which the forward pass has them besides their own."""
-    found = collections.defaultdict(list)
+    if target.platform != "tpu":
+        return [var.aval for var in kept]
+    wide, groups = _batch_normed(jaxpr), _of_groups(jaxpr)
+    shapes = collections.defaultdict(list)  # that the forward pass reshapes a variable to
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "reshape":
-            found[eqn.invars[0]].append(eqn.outvars[0].aval.shape)
+            shapes[eqn.invars[0]].append(eqn.outvars[0].aval.shape)
+    found = []
+    for var in kept:
+        dtype = jnp.float32 if var in wide else var.aval.dtype
+        # Heads side by side fill the lanes that one alone leaves empty.
+        size = functools.partial(padded, itemsize=var.aval.dtype.itemsize, target=target)
+        shape = min([var.aval.shape, *shapes[var]], key=size)
+        if var in groups:
+            *lead, channels = var.aval.shape
+            shape = (*lead, _up(groups[var], 128) * channels // groups[var])
+        found.append(jax.ShapeDtypeStruct(shape, dtype))
     return found
 
 
@@ -140,13 +135,12 @@ def _variables(eqn: Any) -> list[Any]:
 def in_progress(jaxpr: Any, count: Count, target: Target) -> int:
     """Sum what the backward pass of one block holds at once, from the forward pass.
 
-    The gradient of a weight is computed late in its block, and what it is made of is held until
-    then: the gradients of the outputs of the block's matmuls and convolutions, each as large as the
+    A weight's gradient is computed late in its block, and what it is made of is held until then:
+    the gradients of the outputs of the block's matmuls and convolutions, each as large as the
     output. And the gradient of the attention's logits: on a GPU in float32 before it is cast, on a
     TPU as it is multiplied.
     """
-    of_weights: list[int] = []
-    of_activations: list[int] = [0]
+    of_weights, of_activations = [], [0]
     for eqn in _products(jaxpr):
         gradient = eqn.outvars[0].aval
         if eqn.primitive.name == "dot_general" and eqn.params["dimension_numbers"][1][0]:
@@ -175,8 +169,7 @@ def gathered_weights(
     Args:
         params: of the model, stacks with a leading axis of layers.
         axis_sizes: of the mesh.
-        itemsize: bytes of a value in which weights are gathered.
-        num_bytes: of a value in which gradients are summed.
+        itemsize, num_bytes: of a value that weights are gathered, that gradients are summed in.
         recomputed: the layer is run again, and its own weights are counted with what it then keeps.
     """
     if axis_sizes["fsdp"] == 1:
@@ -186,6 +179,5 @@ def gathered_weights(
         stacked = trees.is_stacked(name)
         key = name.split("/")[0] if stacked else name
         layers[key] += leaf.size / (leaf.shape[0] if stacked else 1)
-    return int(
-        max(layers.values()) / axis_sizes["tensor"] * ((2 - recomputed) * itemsize + num_bytes)
-    )
+    largest = max(layers.values()) / axis_sizes["tensor"]
+    return int(largest * ((2 - recomputed) * itemsize + num_bytes))

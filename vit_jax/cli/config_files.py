@@ -14,13 +14,7 @@ _ROOT = Path("configs")
 
 
 class ConfigFile(NamedTuple):
-    """A config file.
-
-    Attributes:
-        path: as --config takes it.
-        title: the first line of its docstring.
-        runs: the arguments that it takes, `--config=FILE:RUN`.
-    """
+    """A config file, the first line of its docstring, and its arguments, `--config=FILE:RUN`."""
 
     path: str
     title: str

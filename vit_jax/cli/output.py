@@ -61,9 +61,5 @@ def _outliving(stream: TextIO) -> TextIO:
         return stream
     with contextlib.suppress(OSError):
         stream.flush()
-    return _Outliving(
-        stream.buffer,
-        encoding=stream.encoding,
-        errors=stream.errors,
-        line_buffering=stream.line_buffering,
-    )
+    same = {name: getattr(stream, name) for name in ("encoding", "errors", "line_buffering")}
+    return _Outliving(stream.buffer, **same)

@@ -36,9 +36,7 @@ class Train(ConfigOptions):
     )
     allow_config_change: bool = flag(False, "continue a run though its config changed")
     allow_data_change: bool = flag(False, "continue a run though its data changed")
-    profile: str | None = flag(
-        None, "write a trace of COUNT steps from STEP on to DIR/profile", "STEP,COUNT"
-    )
+    profile: str | None = flag(None, "trace COUNT steps from STEP on to DIR/profile", "STEP,COUNT")
 
 
 def train(given: Train, cfg: Any) -> int:
@@ -69,14 +67,9 @@ def train(given: Train, cfg: Any) -> int:
 
     startup.join_cluster()
     try:
+        changes = {x: getattr(given, x) for x in ("allow_config_change", "allow_data_change")}
         with other_processes(), output.outlive_readers():
-            return fit(
-                cfg,
-                given.workdir,
-                allow_config_change=given.allow_config_change,
-                allow_data_change=given.allow_data_change,
-                window=window,
-            ).status
+            return fit(cfg, given.workdir, window=window, **changes).status
     except (LostProcess, SaveFailed) as error:
         if jax.process_count() == 1:
             raise
@@ -89,7 +82,7 @@ def _report(given: Train, cfg: Any) -> int:
     """Print what a run would be, here or on other hardware."""
     if given.compile_for is None:
         from vit_jax.cli.dry_run import dry_run
-        from vit_jax.cli.show_config import show
+        from vit_jax.cli.summary import show
 
         report, wrong = dry_run(cfg)
         report = "\n".join(["CONFIG", *show(cfg, everything=given.all_fields), "", report])

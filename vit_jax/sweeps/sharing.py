@@ -14,8 +14,7 @@ from vit_jax.errors import UserError
 
 CLAIMS = "claims"
 _GPUS = "CUDA_VISIBLE_DEVICES"
-# A reader of a claim holds its lock for less than this (seconds).
-_GLANCE = 0.2
+_GLANCE = 0.2  # seconds, longer than a reader of a claim holds its lock
 
 
 @contextlib.contextmanager
@@ -61,19 +60,15 @@ def share(worker: int, count: int) -> Mapping[str, str]:
 
     Raises UserError: more workers than GPUs.
     """
-    gpus = _gpus()
+    files = re.findall(r"(?m)^nvidia(\d+)$", "\n".join(os.listdir("/dev")))
+    gpus = sorted(files, key=int)
+    if _GPUS in os.environ:
+        gpus = [gpu for gpu in os.environ[_GPUS].split(",") if gpu]
     if not gpus or count == 1:
         return {}
     if count > len(gpus):
         raise UserError(f"--workers={count}, but here are {len(gpus)} GPUs; one worker needs one")
     return {_GPUS: ",".join(gpus[worker::count])}
-
-
-def _gpus() -> list[str]:
-    if _GPUS in os.environ:
-        return [gpu for gpu in os.environ[_GPUS].split(",") if gpu]
-    found = [re.fullmatch(r"nvidia(\d+)", name) for name in os.listdir("/dev")]
-    return sorted((match[1] for match in found if match), key=int)
 
 
 def keep_to_cores(worker: int, count: int) -> None:

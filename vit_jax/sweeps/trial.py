@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
 
 from vit_jax import errors, signals
 from vit_jax.sweeps import results
@@ -38,17 +37,13 @@ class Stopping:
         self.processes: set[subprocess.Popen[bytes]] = set()
 
     def __enter__(self) -> "Stopping":
-        self._previous = signals.heed(dict.fromkeys(_SIGNALS, self._remember))
+        self._previous = signals.heed(dict.fromkeys(_SIGNALS, self.stop))
         return self
 
     def __exit__(self, *error: object) -> None:
         signals.restore(self._previous)
 
-    def _remember(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
-        self.stop()
-
-    def stop(self) -> None:
+    def stop(self, *_: object) -> None:
         """Tell the runs to save and end, and their workers to start no others."""
         self.requested = True
         for process in list(self.processes):
@@ -71,8 +66,7 @@ def train(
     given up.
 
     Args:
-        point: the run.
-        place: the sweep's directory.
+        point, place: the run and the sweep's directory.
         descriptor: of the claim, which the run holds too.
         environment: variables added to this process's.
         stopping: ends the run with a save when a signal comes.
