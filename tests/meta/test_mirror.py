@@ -29,7 +29,6 @@ ELSEWHERE = {
     "cli/sweep_re*.py": "tests/integration/sweeps/test_results.py",
     "cli/sweep_run.py": "tests/integration/sweeps/test_worker.py",
     "cli/sweep_status.py": "tests/integration/sweeps/test_results.py",
-    "cli/train.py": "tests/integration/cli/test_errors.py",
     # They need a compiler of a TPU or a GPU.
     "aot/compiler.py": "tests/aot/test_programs.py",
     "aot/topology.py": "tests/aot/test_cost.py",

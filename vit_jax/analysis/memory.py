@@ -27,11 +27,10 @@ class Memory:
     Attributes:
         params: parameters, model state (batch statistics) and the objective's state.
         frozen: parameters that are not trained, such as a teacher's.
-        gradients: one set, two where micro-batches are accumulated; and a set of parameters where
-            SAM moves uphill.
+        gradients: a set, a second for micro-batches; and the parameters where SAM moves uphill.
         activations: what the forward pass keeps for the backward pass.
-        workspace: what an accelerator's backward pass holds at once: gradients on their way through
-            a block, weights gathered for it and cast.
+        workspace: what an accelerator's backward pass holds at once: gradients in a block, weights
+            gathered for it and cast.
         checkpoint: the whole state before compression, over all devices.
     """
 
@@ -66,8 +65,7 @@ def estimate(
     """Estimate the memory of `loss`'s training step; computes nothing and needs no device.
 
     The activations are what autodiff asks for, as `hardware.target()` lays them out, and on an
-    accelerator what its compiler needs to work on them (analysis/workspace.py). benchmarks/NOTES.md
-    has the sum beside the compilers' plans.
+    accelerator what its compiler works in (workspace.py; benchmarks/NOTES.md compares with plans).
 
     Args:
         state: the train state, abstract or not; a leaf without a sharding counts as replicated.
@@ -155,13 +153,12 @@ def planned(compiled: Any) -> int:
 
 def device_bytes(tree: PyTree) -> int:
     """Sum the bytes that one device holds of all leaves, by the leaves' shardings."""
-
-    def held(leaf: Any) -> int:
+    total = 0
+    for leaf in jax.tree.leaves(tree):
         where = getattr(leaf, "sharding", None)
         shape = leaf.shape if where is None else where.shard_shape(leaf.shape)
-        return math.prod(shape) * _itemsize(leaf)
-
-    return sum(map(held, jax.tree.leaves(tree)))
+        total += math.prod(shape) * _itemsize(leaf)
+    return total
 
 
 def activation_bytes(

@@ -20,9 +20,8 @@ def rows(name: str) -> list[list[str]]:
 def peak_flops(device_kind: str, dtype: str = "bfloat16") -> float | None:
     """Return the peak matmul FLOP/s of one device, or None where it is not known, as for CPUs.
 
-    Args:
-        device_kind: `jax.Device.device_kind`, such as "TPU v4" or "NVIDIA H200".
-        dtype: of the matmuls' operands: "bfloat16" (float16 alike) or "float32".
+    `device_kind` is jax's, such as "TPU v4" or "NVIDIA H200"; the operands' `dtype` is "bfloat16"
+    (float16 alike) or "float32".
     """
     for pattern, bf16, f32 in rows("peaks.tsv"):
         if re.search(pattern, device_kind):

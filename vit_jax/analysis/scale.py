@@ -92,7 +92,6 @@ def traffic(
 
     Args:
         params: arrays or ShapeDtypeStructs.
-        axis_sizes: of the mesh, by axis.
         compute_bytes: of a value that the model computes with, in which its weights are gathered,
             those of the head in float32.
         reduce_bytes: of a value in which gradients are summed.

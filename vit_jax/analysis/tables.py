@@ -48,9 +48,9 @@ def memory_table(memory: Memory) -> list[str]:
     """List what one device holds during a training step, with the total and the checkpoint."""
     parts = zip(_MEMORY, dataclasses.astuple(memory), strict=False)
     rows = [[name, format_bytes(size)] for name, size in parts if size]
-    total = [["total", format_bytes(memory.device_total)]]
-    checkpoint = [["checkpoint, uncompressed", format_bytes(memory.checkpoint)]]
-    return align(["memory", "per device"], rows, total, checkpoint, right=(1,))
+    total = ["total", format_bytes(memory.device_total)]
+    checkpoint = ["checkpoint, uncompressed", format_bytes(memory.checkpoint)]
+    return align(["memory", "per device"], rows, [total], [checkpoint], right=(1,))
 
 
 def first_of(names: Sequence[str]) -> str:

@@ -23,7 +23,7 @@ PyTree = Any
 Count = Callable[[Any], int]  # the bytes of an abstract value
 
 # libtpu's `memory_analysis` counts 0.38 to 0.60 GB beside the buffers that it assigns, for steps of
-# S/16 to H/14 on v3 and v5e; its reports do not say why. The estimate has it because plans have it.
+# S/16 to H/14 on v3 and v5e; its reports do not say why.
 BESIDE_BUFFERS = {"tpu": 450_000_000}
 
 # A transformer block has four matmuls with weights, a residual block of convolutions three or four.
@@ -54,10 +54,7 @@ def _up(size: int, unit: int) -> int:
 
 
 def held(kept: Collection[Any], jaxpr: Any, target: Target) -> list[Any]:
-    """Return the abstract values that a compiler holds for the variables that autodiff keeps.
-
-    `kept` are variables of `jaxpr`, the forward pass.
-    """
+    """Return the abstract values that a compiler holds for `kept`, variables of a forward pass."""
     if target.platform == "gpu":
         wide = _read_wide(jaxpr)
         return [var.aval for var in dict.fromkeys(wide.get(var, var) for var in kept)]
@@ -84,8 +81,8 @@ def held(kept: Collection[Any], jaxpr: Any, target: Target) -> list[Any]:
 def _read_wide(jaxpr: Any) -> dict[Any, Any]:
     """Map casts from float32 to their source where something else reads that too.
 
-    XLA for GPUs stores such a value once, as it is, and fuses the cast into what reads it: the
-    powers of a softmax, which are summed in float32 and multiplied in bfloat16.
+    XLA for GPUs stores such a value once and fuses the cast into its readers: the powers of a
+    softmax, which are summed in float32 and multiplied in bfloat16.
     """
     uses = collections.Counter(var for eqn in jaxpr.eqns for var in _variables(eqn))
     return {
@@ -119,10 +116,7 @@ def _batch_normed(jaxpr: Any) -> set[Any]:
 
 
 def _of_groups(jaxpr: Any) -> dict[Any, int]:
-    """Map what a grouped convolution reads and writes to the channels of a group.
-
-    libtpu gives the groups an axis of their own, before the channels of each.
-    """
+    """Map what a grouped convolution reads and writes to a group's channels, which libtpu parts."""
     groups = [(eqn, eqn.params.get("feature_group_count", 1)) for eqn in jaxpr.eqns]
     pairs = [(var, n) for eqn, n in groups if n > 1 for var in (eqn.invars[0], eqn.outvars[0])]
     return {var: var.aval.shape[-1] // count for var, count in pairs}
@@ -153,12 +147,9 @@ def in_progress(jaxpr: Any, count: Count, target: Target) -> int:
 
 
 def _products(jaxpr: Any) -> list[Any]:
-    found = []
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name in _PRODUCTS:
-            found.append(eqn)
-        found += [inner for sub in sub_jaxprs(eqn.params) for inner in _products(sub)]
-    return found
+    found = [eqn for eqn in jaxpr.eqns if eqn.primitive.name in _PRODUCTS]
+    inside = [sub for eqn in jaxpr.eqns for sub in sub_jaxprs(eqn.params)]
+    return found + [eqn for sub in inside for eqn in _products(sub)]
 
 
 def gathered_weights(
@@ -168,7 +159,6 @@ def gathered_weights(
 
     Args:
         params: of the model, stacks with a leading axis of layers.
-        axis_sizes: of the mesh.
         itemsize, num_bytes: of a value that weights are gathered, that gradients are summed in.
         recomputed: the layer is run again, and its own weights are counted with what it then keeps.
     """

@@ -25,8 +25,8 @@ TAKE_LESS = "fewer images a chip, accum_steps, model.remat=full or mesh.fsdp tak
 class Compiled:
     """A program compiled by jax, and the seconds that took.
 
-    `num_rematerialized` counts the arrays that the partitioner makes whole on every device, because
-    it finds no direct way between two shardings; each is a line of its log.
+    `num_rematerialized` counts the arrays that the partitioner makes whole on every device for want
+    of a direct way between two shardings; each is a line of its log.
     """
 
     program: Any

@@ -84,10 +84,7 @@ class Program:
 
 
 class Visit(NamedTuple):
-    """A computation with a schedule of its own: the entry, a loop's body, a branch.
-
-    A run of the program runs it so many `times`, inside so many `loops`.
-    """
+    """The entry, a loop's body or a branch; a run runs it so many `times`, in so many `loops`."""
 
     name: str
     times: int
@@ -176,10 +173,7 @@ def _closing(text: str, start: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Temporary:
-    """A kind of array that `count` lines of a program make, and its `layer`.
-
-    `num_bytes` are those of one device, with a TPU's padding to whole tiles.
-    """
+    """An array that `count` lines of a program make, its `layer`, and a device's padded bytes."""
 
     array: Array
     num_bytes: int
@@ -190,8 +184,8 @@ class Temporary:
 def largest(program: Program, least: int = 2**20) -> list[Temporary]:
     """List the arrays of at least so many bytes in main memory, the largest first.
 
-    The text does not show which of them share memory. These are the results of what the entry and
-    the loops' bodies run, without the program's own results: a fair stand-in for its buffers.
+    These are the results of what the entry and the loops' bodies run, without the program's own: a
+    fair stand-in for its buffers, of which the text does not show which share memory.
     """
     found: dict[tuple[str, str], Temporary] = {}
     for visit in schedules(program):
@@ -239,10 +233,9 @@ def layer(op_name: str) -> str:
 
 def estimated_cycles(program: Program) -> int | None:
     """Sum the cycles that a TPU's compiler writes beside each fusion, over loops; None without."""
-    total, found = 0, False
+    found = []
     for visit in schedules(program):
         for x in program.computations[visit.name]:
-            cycles = re.search(r'"estimated_cycles":"(\d+)"', x.rest)
-            if cycles is not None:
-                total, found = total + visit.times * int(cycles[1]), True
-    return total if found else None
+            if cycles := re.search(r'"estimated_cycles":"(\d+)"', x.rest):
+                found.append(visit.times * int(cycles[1]))
+    return sum(found) if found else None

@@ -2,6 +2,7 @@
 """`main.py --compile_for`: a run's programs by the compiler of hardware that is not here."""
 
 import dataclasses
+import functools
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,6 @@ from vit_jax.train.state import TrainState
 
 _LONG = 100_000  # steps of an epoch: durations in epochs need a number, which changes no program
 _LARGE = 2**20  # bytes on one device
-_SHOWN = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,10 +92,9 @@ def compile_for(cfg: Config, name: str) -> tuple[str, UserError | None]:
 def _mesh(cfg: Config, top: topology.Topology) -> Mesh:
     mesh = sharding.make_mesh(cfg.mesh, top.devices)
     if mesh.size != len(top.devices):
-        raise UserError(
-            f"mesh {dict(mesh.shape)} takes {mesh.size} of the {len(top.devices)} devices of "
-            f"{top.name}; set one of its axes to -1, or name smaller hardware"
-        )
+        what = f"mesh {dict(mesh.shape)} takes {mesh.size} of the {len(top.devices)} devices of"
+        advice = "set one of its axes to -1, or name smaller hardware"
+        raise UserError(f"{what} {top.name}; {advice}")
     return mesh
 
 
@@ -109,11 +108,9 @@ def _eval_batch_size(cfg: Config, mesh: Mesh) -> int:
 
 def _lower_evaluation(cfg: Config, parts: build_lib.Parts, mesh: Mesh, size: int) -> Any:
     state = build_lib.abstract_state(parts, mesh)
-    where = sharding.batch_sharding(mesh)
-    image = jax.ShapeDtypeStruct((size, *models.input_shape(cfg.model)), "uint8")
-    label, mask = (jax.ShapeDtypeStruct((size,), dtype) for dtype in ("int32", "float32"))
-    batch = {"image": image, "label": label, "mask": mask}
-    batch = {k: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where) for k, x in batch.items()}
+    array = functools.partial(jax.ShapeDtypeStruct, sharding=sharding.batch_sharding(mesh))
+    batch = {"image": array((size, *models.input_shape(cfg.model)), "uint8")}
+    batch |= {"label": array((size,), "int32"), "mask": array((size,), "float32")}
     with jax.set_mesh(mesh):
         variables = {"params": state.params, **state.model_state}
         predict, loss = parts.objective.predictors["logits"], cfg.objective.head_loss
@@ -152,7 +149,7 @@ def _memory(programs: list[Examined], estimate: memory.Memory, capacity: int) ->
 
 
 def _temporaries(step: Examined) -> list[str]:
-    found = hlo.largest(step.program, _LARGE)[:_SHOWN]
+    found = hlo.largest(step.program, _LARGE)[:5]
     if not found:
         return ["none of 1 MB in the device's main memory"]
     rows = [[_gb(x.num_bytes), str(x.array), f"{x.count}", x.layer or "-"] for x in found]

@@ -42,8 +42,8 @@ def read(root: Path = _ROOT) -> list[ConfigFile]:
 def unknown(config: str) -> UserError:
     """Build the error for a --config that names no file.
 
-    Files that differed by a name have become one with an argument: the run whose words are those of
-    the wrong name is suggested, `cait_imagenet.py:s24` for `cait_s24_imagenet.py`.
+    It suggests the run whose words are those of the wrong name, `cait_imagenet.py:s24` for
+    `cait_s24_imagenet.py`.
     """
     path, _, argument = config.partition(":")
     wanted = _words(f"{Path(path).stem}_{argument}")

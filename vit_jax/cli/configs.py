@@ -12,12 +12,8 @@ from vit_jax.cli.options import Options
 from vit_jax.errors import UserError
 
 # Group: what its files' names or titles have; the first that fits.
-_GROUPS = {
-    "SMALL, FOR A LAPTOP": r"_digits",
-    "FINE-TUNE": r"fine-tuned|transferred",
-    "DISTIL": r"\btaught\b",
-    "PRETRAIN": r"",
-}
+_GROUPS = {"SMALL, FOR A LAPTOP": r"_digits", "FINE-TUNE": r"fine-tuned|transferred"}
+_GROUPS |= {"DISTIL": r"\btaught\b", "PRETRAIN": r""}
 
 
 @dataclasses.dataclass(kw_only=True)

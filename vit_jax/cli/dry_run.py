@@ -27,9 +27,8 @@ def dry_run(cfg: Config) -> tuple[str, UserError | None]:
     """Return the report, and what keeps the run from starting here or None.
 
     That is a missing dataset, or weights to start from or of a teacher: missing, or none that fit;
-    or a kernel of attention that this machine does not have.
-
-    A mesh whose sizes are all given is planned for that many devices, though they are not here.
+    or a kernel of attention that this machine does not have. A mesh whose sizes are all given is
+    planned for that many devices, though they are not here.
 
     Raises UserError: settings that do not go together.
     """
@@ -67,8 +66,7 @@ def _report(cfg: Config) -> tuple[str, UserError | None]:
         source, missing = None, error
         num_examples = 100_000 * cfg.data.batch_size
     sizes = (cfg.mesh.data, cfg.mesh.fsdp, cfg.mesh.tensor)
-    here = jax.device_count()
-    devices = here if -1 in sizes else sizes[0] * sizes[1] * sizes[2]
+    devices = jax.device_count() if -1 in sizes else math.prod(sizes)
     mesh = sharding.abstract_mesh(cfg.mesh, devices)
     config_lib.check_batch(cfg, sharding.batch_shards(mesh))
     parts = build_lib.build(cfg, num_examples)
@@ -93,14 +91,15 @@ def _flops(cfg: Config, parts: build_lib.Parts, known: bool) -> str:
     height, width, channels = models.input_shape(cfg.model)
     module = models.create(models.looped(cfg.model))
     forward = flops.forward_flops(module, (height, width), channels)
-    step = _example_flops(cfg, parts) * cfg.data.batch_size
+    step = _step_flops(cfg, parts)
     whole = f"; whole run: {tables.format_flops(step * parts.plan.total_steps)}" if known else ""
     per_image, per_step = tables.format_flops(forward), tables.format_flops(step)
     return f"forward: {per_image} per image; step: {per_step}{whole}"
 
 
-def _example_flops(cfg: Config, parts: build_lib.Parts) -> int:
-    return build_lib.example_flops(parts, uphill=cfg.optim.sam_rho > 0)
+def _step_flops(cfg: Config, parts: build_lib.Parts) -> int:
+    uphill = cfg.optim.sam_rho > 0
+    return build_lib.example_flops(parts, uphill=uphill) * cfg.data.batch_size
 
 
 def abstract_batch(
@@ -136,31 +135,25 @@ def estimate_memory(
         axis_sizes=dict(mesh.shape),
         num_microbatches=cfg.accum_steps,
         uphill=cfg.optim.sam_rho > 0,
-        compute_bytes=jnp.dtype(cfg.model.dtype.value).itemsize,
-        reduce_bytes=_reduce_bytes(cfg),
+        **_itemsizes(cfg),
     )
 
 
-def _reduce_bytes(cfg: Config) -> int:
-    """Return the bytes of a value in which gradients are summed: no fewer than the model's."""
-    return max(jnp.dtype(x.value).itemsize for x in (cfg.model.dtype, cfg.reduce_dtype))
+def _itemsizes(cfg: Config) -> dict[str, int]:
+    """Return the bytes of what the model computes with, and gradients are summed in: no fewer."""
+    sizes = [jnp.dtype(x.value).itemsize for x in (cfg.model.dtype, cfg.reduce_dtype)]
+    return {"compute_bytes": sizes[0], "reduce_bytes": max(sizes)}
 
 
 def estimate_traffic(
     cfg: Config, parts: build_lib.Parts, axis_sizes: Mapping[str, int]
 ) -> scale.Traffic:
     """Count the bytes that a run's step moves between the devices of a mesh of such sizes."""
-    itemsize = jnp.dtype(cfg.model.dtype.value).itemsize
+    sizes = _itemsizes(cfg)
     values, sums = _tensor_sums(cfg, parts)
     images = cfg.data.batch_size / (axis_sizes["data"] * axis_sizes["fsdp"] * cfg.accum_steps)
-    moved = scale.traffic(
-        parts.abstract.params,
-        axis_sizes,
-        compute_bytes=itemsize,
-        reduce_bytes=_reduce_bytes(cfg),
-        activation=images * values * itemsize,
-        num_sums=sums,
-    )
+    sent = {"activation": images * values * sizes["compute_bytes"], "num_sums": sums}
+    moved = scale.traffic(parts.abstract.params, axis_sizes, **sizes, **sent)
     # Every micro-batch gathers the weights and sums its own gradient; SAM has two gradients.
     times = cfg.accum_steps * (2 if cfg.optim.sam_rho > 0 else 1)
     return scale.Traffic(**{kind: x * times for kind, x in dataclasses.asdict(moved).items()})
@@ -170,7 +163,7 @@ def estimate_step(
     cfg: Config, parts: build_lib.Parts, axis_sizes: Mapping[str, int], chip: scale.Chip
 ) -> scale.Step:
     """Predict the time of a run's step on chips that are here or not, as a range."""
-    step_flops = _example_flops(cfg, parts) * cfg.data.batch_size
+    step_flops = _step_flops(cfg, parts)
     if cfg.model.remat is models.Remat.FULL:  # the forward pass, again
         step_flops = step_flops * 4 // 3
     moved = estimate_traffic(cfg, parts, axis_sizes)

@@ -153,12 +153,9 @@ def _show_corruptions(
     table = {name: {int(k): x for k, x in row.items()} for name, row in found["top1"].items()}
     severities = list(next(iter(table.values())))
     means = [lib.mean(row[each] for row in table.values()) for each in severities]
-    rows: list[Sequence[Any]] = [
-        ("top1", *(f"severity {each}" for each in severities), "mean"),
-        *((name, *row.values(), lib.mean(row.values())) for name, row in table.items()),
-        ("mean", *means, found["mean_top1"]),
-        ("clean", *[clean] * len(means), clean),
-    ]
+    rows: list[Sequence[Any]] = [("top1", *(f"severity {each}" for each in severities), "mean")]
+    rows += [(name, *row.values(), lib.mean(row.values())) for name, row in table.items()]
+    rows += [("mean", *means, found["mean_top1"]), ("clean", *[clean] * (len(means) + 1))]
     _print(f"\nunder corruption, severities of {found['severities_of']}")
     _show(rows, right=range(1, len(rows[0])))
     writer.write("corruptions.csv", _csv(rows))

@@ -22,7 +22,6 @@ from vit_jax.field_names import check_value_path, did_you_mean, nearest, value_a
 if TYPE_CHECKING:
     from vit_jax.config import Config
 
-
 # Errors of a disk without room: full, over quota, or a file over its limit.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -86,13 +85,10 @@ def parse(
     positional: bool = False,
     trees: dict[str, Any] | None = None,
 ) -> list[str]:
-    """Parse a command line and return its arguments that are no flags, where it may have some.
+    """Parse a command line; returns its arguments that are no flags, if it may have `positional`s.
 
-    Args:
-        argv: the command line, program name first.
-        values: the flags.
-        positional: whether it may have arguments that are no flags.
-        trees: dataclasses by name, replaced by what flags `--NAME.FIELD` make of them.
+    `argv` begins with the program's name; `trees` are dataclasses by name, replaced by what flags
+    `--NAME.FIELD` make of them.
 
     Raises UserError: an unknown flag, a value of the wrong type, anything that is no flag.
     """

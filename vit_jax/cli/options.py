@@ -83,10 +83,7 @@ def verb(
 
 
 def run(
-    cls: type[Kind],
-    argv: Sequence[str],
-    command: Callable[..., int | None],
-    read: Read | None = None,
+    cls: type[Kind], argv: Sequence[str], command: Callable[..., int | None], read: Read | None
 ) -> int:
     """Print the help on request, else run the verb."""
     if any(word in ("-h", "--help", "-help") for word in argv[1:]):

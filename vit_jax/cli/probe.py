@@ -54,9 +54,7 @@ class Probe(InputOptions):
     seed: int = flag(0, "of what is drawn at random", least=0)
     pixels: bool = flag(False, "probe the pixels as well, to compare")
     batch_size: int = flag(256, "over all devices", least=1)
-    features: Path | None = flag(
-        None, "write features_train.npy, labels_train.npy, names_train.txt, and of test", "DIR"
-    )
+    features: Path | None = flag(None, "write features, labels and names of both splits", "DIR")
     out: Path | None = flag(None, "write the results", "FILE.json")
     plot: Path | None = flag(None, "draw fewshot's accuracy against the shots", "FILE.png")
     force: bool = flag(False, "replace what is there")
@@ -69,9 +67,8 @@ def probe(given: Probe, found: Trained) -> int:
         files.check_folder(given.features, "--features", force=given.force)
         if given.images:
             return _write_images(given, found, given.features)
-    sources = probing.open_splits(
-        found, given.dataset, given.data_dir, given.train_split, given.test_split
-    )
+    splits = given.train_split, given.test_split
+    sources = probing.open_splits(found, given.dataset, given.data_dir, *splits)
     _check_sources(given, sources)
     mesh = sharding.make_mesh(sharding.MeshConfig())
     trained = read_weights(found, headless=True)
@@ -94,15 +91,9 @@ def probe(given: Probe, found: Trained) -> int:
     results = probing.run_probes(sets, given.methods, mesh, **settings)
     notes += dict.fromkeys(note for result in results for note in result.notes)
     print("\n".join(["", *_table(results), *(f"note: {note}" for note in notes)]))
-    about = {
-        "from": trained.ref,
-        "step": trained.step,
-        "ema": trained.ema,
-        "changes": changes(trained),
-        "seed": given.seed,
-        **probes.to_json(train, test, results),
-        "notes": notes,
-    }
+    about = {"from": trained.ref, "step": trained.step, "ema": trained.ema}
+    about |= {"changes": changes(trained), "seed": given.seed}
+    about |= {**probes.to_json(train, test, results), "notes": notes}
     _write(given.out, lambda: json.dumps(about, indent=1) + "\n")
     _write(given.plot, lambda: _draw(results, train, test))
     return 0
@@ -116,10 +107,8 @@ def _write(file: Path | None, content: Any) -> None:
 
 
 def _write_images(given: Probe, found: Trained, folder: Path) -> int:
-    names = expand(given.images, sys.stdin)
-    trained, (count, width), broken = probing.write_images(
-        found, names, folder, given.batch_size, force=given.force
-    )
+    what = expand(given.images, sys.stdin), folder, given.batch_size
+    trained, (count, width), broken = probing.write_images(found, *what, force=given.force)
     for error in broken:
         print(f"skipped {error}", file=sys.stderr)
     print(f"{title(trained)}: {width:,} features of {count:,} images in {folder}")

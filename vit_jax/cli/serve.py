@@ -69,10 +69,9 @@ def _show(given: Serve, found: Trained, listening: socket.socket, public: str) -
         _only_here(uploads)
         blocks = page.build(found, answer, examples)
         if not ended.is_set():
-            largest = given.max_upload_mb * 2**20
             bound = listening.getsockname()[0]
             host = bound if bound == "0.0.0.0" else given.host  # "" and "0" are all addresses too
-            app = page.app(blocks, host, Path(uploads), largest, public)
+            app = page.app(blocks, host, Path(uploads), given.max_upload_mb * 2**20, public)
             _serve(ended, app, host, listening, public)
 
 

@@ -41,10 +41,7 @@ def summary(given: Summary, cfg: Any) -> None:
 
 
 def show(cfg: Any, *, everything: bool = False) -> list[str]:
-    """List the fields that are not at their defaults, or all of them, a part of the config a line.
-
-    Values are written as flags take them.
-    """
+    """List the fields off their defaults, or all, as flags take them, a line for each part."""
     groups: dict[str, list[str]] = {}
     for path, text in _items(cfg, "", everything):
         groups.setdefault(path, []).append(text)
@@ -53,8 +50,8 @@ def show(cfg: Any, *, everything: bool = False) -> list[str]:
     for path, texts in groups.items():
         # A value with spaces in it stays on one line.
         kept = " ".join(text.replace(" ", "\0") for text in texts)
-        indents = {"initial_indent": path.ljust(width), "subsequent_indent": " " * width}
-        wrap = textwrap.TextWrapper(100, break_long_words=False, break_on_hyphens=False, **indents)
+        wrap = textwrap.TextWrapper(100, path.ljust(width), " " * width)
+        wrap.break_long_words = wrap.break_on_hyphens = False
         lines += [line.replace("\0", " ") for line in wrap.wrap(kept)]
     return lines
 

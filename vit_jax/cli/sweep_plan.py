@@ -31,6 +31,34 @@ _DIRECTORY = Path("configs/sweeps")
 _KNOWN = ("CONFIG", "METRIC", "TRIALS", "SAMPLER", "PRUNER")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SweepFile:
+    """The contents of a sweep file.
+
+    Attributes:
+        config: CONFIG, the base file of all points that name none.
+        metric: METRIC, what is compared at the end: "<evaluation>/loss" or "/top1".
+        sweep: yields each point's overrides; None for a search.
+        search: makes overrides from an Optuna trial; None for a list.
+        trials: TRIALS, how many a search makes.
+        sampler, pruner: SAMPLER and PRUNER, Optuna's; its own defaults where there are none.
+    """
+
+    path: Path
+    config: str
+    metric: str
+    sweep: Callable[[], Iterable[Overrides]] | None
+    search: Callable[[Any], Overrides] | None
+    trials: int
+    sampler: Any
+    pruner: Any
+
+    @property
+    def maximize(self) -> bool:
+        """Whether more is better."""
+        return not self.metric.endswith("loss")
+
+
 @dataclasses.dataclass(kw_only=True)
 class Plan(Options):
     """Prints one JSON line for each run of FILE, and on standard error what all of them cost.
@@ -110,34 +138,6 @@ def total(points: list[Point], device: Device, price: float | None) -> str:
 def _span(texts: Iterable[str]) -> str:
     """Write a least and a most, once where they read the same."""
     return " to ".join(dict.fromkeys(texts))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SweepFile:
-    """The contents of a sweep file.
-
-    Attributes:
-        config: CONFIG, the base file of all points that name none.
-        metric: METRIC, what is compared at the end: "<evaluation>/loss" or "/top1".
-        sweep: yields each point's overrides; None for a search.
-        search: makes overrides from an Optuna trial; None for a list.
-        trials: TRIALS, how many a search makes.
-        sampler, pruner: SAMPLER and PRUNER, Optuna's; its own defaults where there are none.
-    """
-
-    path: Path
-    config: str
-    metric: str
-    sweep: Callable[[], Iterable[Overrides]] | None
-    search: Callable[[Any], Overrides] | None
-    trials: int
-    sampler: Any
-    pruner: Any
-
-    @property
-    def maximize(self) -> bool:
-        """Whether more is better."""
-        return not self.metric.endswith("loss")
 
 
 def read(path: Path) -> SweepFile:

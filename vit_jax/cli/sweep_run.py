@@ -25,8 +25,6 @@ from vit_jax.sweeps.worker import Worker
 from vit_jax.train import workdir
 from vit_jax.train.health.preemption import INTERRUPTED
 
-_SOME_FAILED = 1
-
 
 @dataclasses.dataclass(kw_only=True)
 class Run(Options):
@@ -37,9 +35,7 @@ class Run(Options):
     failed, 75 stopped by a signal (the same command continues).
     """
 
-    target: Path = flag(
-        Path(), "a file of configs/sweeps, or a sweep", "[FILE|DIR]", ask=sweep_plan.NO_FILE
-    )
+    target: Path = flag(Path(), "its file, or its folder", "[FILE|DIR]", ask=sweep_plan.NO_FILE)
     out: Path | None = flag(None, "where FILE's runs are kept", "DIR")
     workers: int = flag(1, "runs at a time on this machine", least=1)
     index: int | None = flag(None, "train line N of the manifest alone, counted from 0")
@@ -138,14 +134,14 @@ def _conclude(place: Path, points: Sequence[Point], *, stopped: bool) -> int:
     """Print how the runs ended, and return the exit status."""
     found = results.read(place, points)
     _print(sweep_status.summary(found))
-    for result in found:
-        if result.state is State.FAILED:
-            log = result.point.workdir(place) / "output.txt"
-            _print(f"failed: {result.point.name}: {result.note}; see {log}")
+    failed = [result for result in found if result.state is State.FAILED]
+    for result in failed:
+        log = result.point.workdir(place) / "output.txt"
+        _print(f"failed: {result.point.name}: {result.note}; see {log}")
     if stopped:
         _print("stopped; the same command continues")
         return INTERRUPTED
-    return _SOME_FAILED if any(result.state is State.FAILED for result in found) else 0
+    return 1 if failed else 0
 
 
 def _print(text: str) -> None:

@@ -100,10 +100,7 @@ def summary(found: Sequence[Outcome]) -> str:
 
 
 def remaining_seconds(found: Sequence[Outcome]) -> float | None:
-    """Estimate the time to the end, by the FLOPs and seconds of what has been done.
-
-    None if nothing is done, nothing is left, or no worker runs.
-    """
+    """Estimate the time to the end from what is done; None if nothing is done, left or running."""
     running = sum(result.state is State.RUNNING for result in found)
     done = sum(_done(result) for result in found)
     left = sum(result.point.flops - _done(result) for result in found if result.state not in _OVER)

@@ -3,12 +3,20 @@
 
 import contextlib
 import dataclasses
+import errno
+import io
+import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from vit_jax.cli import flags, options, output
+from vit_jax.cli import flags, options
 from vit_jax.cli.options import ConfigOptions, flag
 from vit_jax.errors import UserError
+
+# The pipe or terminal is closed, or the disk of the log is full: the run goes on without its log.
+_DROPPED = (errno.EPIPE, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -68,7 +76,7 @@ def train(given: Train, cfg: Any) -> int:
     startup.join_cluster()
     try:
         changes = {x: getattr(given, x) for x in ("allow_config_change", "allow_data_change")}
-        with other_processes(), output.outlive_readers():
+        with other_processes(), outlive_readers():
             return fit(cfg, given.workdir, window=window, **changes).status
     except (LostProcess, SaveFailed) as error:
         if jax.process_count() == 1:
@@ -94,6 +102,58 @@ def _report(given: Train, cfg: Any) -> int:
     if wrong is not None:
         raise wrong
     return 0
+
+
+class _Outliving(io.TextIOWrapper):
+    """A stream that drops what it is given once its reader is gone or its file cannot grow."""
+
+    def write(self, text: str, /) -> int:
+        try:
+            return super().write(text)
+        except OSError as error:
+            self._drop(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError as error:
+            self._drop(error)
+            super().flush()
+
+    def _drop(self, error: OSError) -> None:
+        if error.errno not in _DROPPED:
+            raise error
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno())
+        os.close(nowhere)
+
+
+@contextlib.contextmanager
+def outlive_readers() -> Iterator[None]:
+    """Go on where whoever reads standard output or error stops: `| head`, a terminal that closes.
+
+    Streams that are no files, such as a notebook's, are left as they are.
+    """
+    before = sys.stdout, sys.stderr
+    inside = sys.stdout, sys.stderr = _outliving(sys.stdout), _outliving(sys.stderr)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+        for stream in inside:
+            if isinstance(stream, _Outliving):
+                stream.flush()
+                stream.detach()  # what it wrapped stays open
+
+
+def _outliving(stream: TextIO) -> TextIO:
+    if type(stream) is not io.TextIOWrapper:  # None where the program began without it
+        return stream
+    with contextlib.suppress(OSError):
+        stream.flush()
+    same = {name: getattr(stream, name) for name in ("encoding", "errors", "line_buffering")}
+    return _Outliving(stream.buffer, **same)
 
 
 main = options.verb(Train, train, options.read_config)

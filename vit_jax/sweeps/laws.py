@@ -15,8 +15,7 @@ from vit_jax.analysis.scaling import CannotFit
 from vit_jax.sweeps.results import Outcome
 from vit_jax.train import workdir
 
-# Fields in which a run may differ from others and still follow one law with them: its size, its
-# length, and what is set by size or length.
+# Runs that differ in these follow one law: size, length, and what is set by either.
 _OF_SIZE = ("model.", "duration", "optim.lr", "optim.warmup", "data.batch_size", "seed")
 SHAPES = ("model.dim", "model.depth", "model.mlp_dim")
 _ONE_BUDGET = 0.1  # by which FLOPs of runs planned for the same may differ
@@ -93,10 +92,10 @@ class Laws:
 
 
 def fit(place: Path, found: Sequence[Outcome]) -> Laws:
-    """Fit every law to the finished runs of the sweep in `place`.
+    """Fit every law to the finished runs of the sweep in `place`, by a metric to be minimised.
 
     Runs that differ in other fields than those of size and length, such as the training split, are
-    apart: the laws are of the largest group. A value is the sweep's metric, lower being better.
+    apart: the laws are of the largest group.
     """
     groups = _groups(found)
     main = max(groups, key=lambda label: len(groups[label])) if groups else ""
@@ -114,7 +113,7 @@ def fit(place: Path, found: Sequence[Outcome]) -> Laws:
     best = tried("frontier", lambda: scaling.frontier(flops, values, tolerance=_ONE_BUDGET))
     frontier = [] if best is None else [runs[i] for i in best]
     _, _, costs, losses = _columns(frontier)
-    power = scaling.fit_power_law
+    power, isoflop = scaling.fit_power_law, scaling.fit_isoflop
     return Laws(
         runs=runs,
         others={name: [run for run, _ in group] for name, group in groups.items() if name != main},
@@ -122,9 +121,7 @@ def fit(place: Path, found: Sequence[Outcome]) -> Laws:
         compute=tried("compute", lambda: power(costs, losses)),
         held_out=tried("held out", lambda: scaling.held_out(power, (costs,), losses, costs)),
         joint=tried("joint", lambda: scaling.fit_chinchilla(params, examples, values, flops=flops)),
-        isoflop=tried(
-            "isoflop", lambda: scaling.fit_isoflop(params, values, flops, examples=examples)
-        ),
+        isoflop=tried("isoflop", lambda: isoflop(params, values, flops, examples=examples)),
         shapes=_shapes(place, groups.get(main, []), tried),
         refused=refused,
     )

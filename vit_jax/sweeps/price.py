@@ -38,10 +38,7 @@ class Price(NamedTuple):
 
 
 class Device(NamedTuple):
-    """Devices of one kind: how many share a run, and the FLOP/s of training expected of each.
-
-    `flops_per_second` is the least and the most.
-    """
+    """Devices of one kind: how many share a run, and each one's FLOP/s of training, least, most."""
 
     name: str
     count: int
@@ -51,8 +48,7 @@ class Device(NamedTuple):
 def price(cfg: Config) -> Price:
     """Count what a run costs.
 
-    Raises UserError: a duration in epochs of a dataset that is not here, or one that does not go
-    with the others.
+    Raises UserError: a duration in epochs of a dataset that is not here, or against the others.
     """
     num_examples, is_exact = _num_examples(cfg)
     plan = config_lib.plan(cfg, num_examples)
@@ -96,14 +92,10 @@ class _OfImage(NamedTuple):
     tokens: int | None
 
 
+@functools.lru_cache
 def _of_image(model: ModelConfig, objective: ObjectiveConfig, *, uphill: bool) -> _OfImage:
     # Blocks in a loop count alike, and are traced in a fraction of the time.
-    return _of_looped(models.looped(model), objective, uphill)
-
-
-@functools.lru_cache
-def _of_looped(model: ModelConfig, objective: ObjectiveConfig, uphill: bool) -> _OfImage:
-    cfg = Config(model=model, objective=objective, duration="1 steps")
+    cfg = Config(model=models.looped(model), objective=objective, duration="1 steps")
     cfg.optim.sam_rho = 0.1 if uphill else 0.0
     parts = build_lib.build(cfg, num_examples=cfg.data.batch_size)
     variables = {"params": parts.abstract.params, **parts.abstract.model_state}
@@ -115,10 +107,9 @@ def _of_looped(model: ModelConfig, objective: ObjectiveConfig, uphill: bool) -> 
 
 
 def find_device(name: str, count: int) -> Device:
-    """Return the device that `--device` names.
+    """Return `count` devices, so many times as fast as one, of the kind that `--device` names.
 
-    `name` is a chip of `analysis.scale.CHIPS`, "here", or the FLOP/s that training reaches, "2e12";
-    `count` devices are taken to be so many times as fast as one.
+    `name` is a chip of `analysis.scale.CHIPS`, "here", or the FLOP/s that training reaches, "2e12".
 
     Raises UserError: an unknown name.
     """

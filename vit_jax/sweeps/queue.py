@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The queue of a sweep: an Optuna study in a journal file, shared by any number of workers.
 
-The manifest is the truth, and the runs' directories; the journal hands out what is to do, and
-remembers for Optuna's samplers what came of it. A worker that dies leaves its trial RUNNING.
-Of Optuna's states COMPLETE is a run that finished, PRUNED one that was stopped or failed by itself,
-which samplers take for a bad one, and FAIL a trial that counts for nothing.
+The manifest and the runs' directories are the truth; the journal hands out what is to do, and
+remembers the results for Optuna's samplers. A worker that dies leaves its trial RUNNING. A run that
+finished is COMPLETE, one that was stopped or failed by itself PRUNED, which samplers take for a bad
+one; FAIL is a trial that counts for nothing.
 """
 
 import contextlib
@@ -26,10 +26,9 @@ def optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        install = "sweeps with workers need optuna: pip install optuna (the extra [sweep])"
-        raise UserError(
-            f"{install}; sweep plan, status, report and run --index do without"
-        ) from None
+        what = "workers need optuna: pip install optuna (the extra [sweep])"
+        without = "sweep plan, status, report and run --index do without"
+        raise UserError(f"{what}; {without}") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
 

@@ -35,8 +35,7 @@ class Outcome:
 
     Attributes:
         step: of its last line of metrics; 0 where there is none.
-        curve: (step, value) of the sweep's metric, at each of its evaluations.
-        train_loss: (step, value), likewise.
+        curve, train_loss: (step, value) of the sweep's metric at each evaluation, and of the loss.
         seconds: that its processes have run, by its metrics.
         note: which process trains it, or why it failed.
     """

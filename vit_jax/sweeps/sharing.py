@@ -19,10 +19,9 @@ _GLANCE = 0.2  # seconds, longer than a reader of a claim holds its lock
 
 @contextlib.contextmanager
 def claim(place: Path, run: str) -> Iterator[int | None]:
-    """Hold a run of the sweep in `place` alone.
+    """Hold a run of the sweep in `place` alone; yields the lock's descriptor, or None if held.
 
-    Yields the lock's file descriptor, or None where somebody else holds it. A process that inherits
-    the descriptor holds the lock too: a run outlives its worker, and is not started again.
+    A process that inherits it holds the lock too: a run outlives its worker, and starts only once.
     """
     path = place / CLAIMS / run
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,10 +71,7 @@ def share(worker: int, count: int) -> Mapping[str, str]:
 
 
 def keep_to_cores(worker: int, count: int) -> None:
-    """Keep this thread, and what it starts, to its part of the cores, where each can have some.
-
-    Runs that take each other's cores in turns are slower than runs with fewer cores.
-    """
+    """Keep this thread, and what it starts, to its part of the cores: faster than turns."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []  # Linux
     if 1 < count <= len(cores):
         os.sched_setaffinity(0, cores[worker::count])

@@ -19,7 +19,6 @@ from vit_jax.train.health.watchdog import HUNG
 from vit_jax.train.report.writers import read_jsonl
 
 LOG = "output.txt"
-# What `python main.py` does, wherever that lies.
 _MAIN = "import sys; from vit_jax.cli.train import main; sys.exit(main(['main.py', *sys.argv[1:]]))"
 _POLL = 0.2  # seconds
 _MOST_STARTS = 3  # of a run that is killed or hangs again and again: memory, most likely
@@ -71,7 +70,6 @@ def train(
         environment: variables added to this process's.
         stopping: ends the run with a save when a signal comes.
         report: receives every value of the metric, from the first on.
-        log: prints a line.
     """
     run = point.workdir(place)
     run.mkdir(parents=True, exist_ok=True)
@@ -113,15 +111,11 @@ def _start(
 
 
 def _watch(
-    process: subprocess.Popen[bytes],
-    run: Path,
-    point: Point,
-    stopping: Stopping,
-    report: Report | None,
+    process: subprocess.Popen[bytes], run: Path, point: Point, stop: Stopping, report: Report | None
 ) -> tuple[int, bool]:
     """Wait for a process; returns its exit status, and whether `report` gave it up."""
-    stopping.processes.add(process)
-    if stopping.requested:  # between the start and the line above
+    stop.processes.add(process)
+    if stop.requested:  # between the start and the line above
         process.terminate()
     reported, given_up = 0, False
     try:
@@ -138,7 +132,7 @@ def _watch(
                 return status, given_up
             time.sleep(_POLL)
     finally:
-        stopping.processes.discard(process)
+        stop.processes.discard(process)
 
 
 def _reason(run: Path, begin: int, status: int) -> str:

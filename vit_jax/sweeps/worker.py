@@ -23,7 +23,6 @@ class Worker:
         stopping: whether a signal asked it to stop.
         since: when the sweep was started, in seconds since 1970; what fails later is not retried.
         environment: variables of its runs, which name their devices.
-        log: prints a line.
     """
 
     place: Path

@@ -27,7 +27,7 @@ class Chinchilla(Law):
         k: FLOPs for each parameter and example, the geometric mean of the runs; None where their
             FLOPs were not given.
         k_spread: the largest over the smallest C / (N D) of the runs; far from 1, C = k N D is
-            rough: a convolution or attention costs more for each parameter than a matmul.
+            rough, as where convolutions or attention cost more for each parameter.
     """
 
     symbols: ClassVar[tuple[str, ...]] = ("E", "A", "B", "alpha", "beta")
@@ -106,7 +106,6 @@ def fit_chinchilla(
         params, examples, loss: N, D (images seen, repetitions included) and the loss of each run.
         flops: C of each run, from which k = C / (N D) is estimated: `optimum` needs it.
         delta: of Huber's loss; 1e-3 in the paper, None: 1.345 times the noise.
-        num_resamples, seed: of the bootstrap.
 
     Raises CannotFit: the runs do not support the law.
     """
@@ -149,15 +148,9 @@ def fit_chinchilla(
         total = law["alpha"] + law["beta"]
         return {"a": law["beta"] / total, "b": law["alpha"] / total}
 
-    bootstrap: dict[str, Any] = {"num_resamples": num_resamples, "seed": seed}
-    required: dict[str, Any] = {
-        "exponents": ["alpha", "beta"],
-        "derived": exponents,
-        "delta": delta,
-    }
-    law, _ = fitting.fit(
-        model, np.log(loss), np.array(starts), bounds, named, **required, **bootstrap
-    )
+    settings: dict[str, Any] = {"num_resamples": num_resamples, "seed": seed, "delta": delta}
+    settings |= {"exponents": ["alpha", "beta"], "derived": exponents}
+    law, _ = fitting.fit(model, np.log(loss), np.array(starts), bounds, named, **settings)
     if not costs:
         return Chinchilla(**law, k=None, k_spread=None)
     ratio = costs[0] / (params * examples)
@@ -166,7 +159,6 @@ def fit_chinchilla(
 
 
 def _check(params: np.ndarray, examples: np.ndarray, loss: np.ndarray) -> None:
-    """Raise CannotFit for runs that do not determine the five parameters."""
     runs.check_count("L(N, D)", 5, len(loss), MIN_RUNS)
     for name, values in (("numbers of parameters", params), ("numbers of examples", examples)):
         runs.check_range("L(N, D)", name, values, MIN_DIFFERENT, MIN_RANGE)

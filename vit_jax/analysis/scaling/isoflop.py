@@ -95,7 +95,6 @@ def fit_isoflop(
         params, loss, flops: N, the loss and C of each run.
         examples: D of each run, from which k = C / (N D) is estimated.
         tolerance: computes that differ by less, relatively, are one budget.
-        num_resamples, seed: of the bootstrap.
 
     Raises CannotFit: fewer than two budgets have a minimum, or they are too near each other.
     """
@@ -180,7 +179,7 @@ class _Parabola:
     def minima(self, coefficients: np.ndarray) -> np.ndarray:
         """Return log N at the minimum of each parabola [R, 3], at most `reach` from the middle.
 
-        One that opens downward has its least value at that distance, on the side where it is lower.
+        One that opens downward is least at that distance, on the side where it is lower.
         """
         slope, half = coefficients[:, 1], coefficients[:, 2]
         inside = -slope / (2 * np.where(half > 0, half, 1))

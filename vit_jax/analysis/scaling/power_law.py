@@ -75,9 +75,8 @@ def fit_power_law(
     different = len(np.unique(compute))
     _check_falls(compute, error)
     if saturation and different < MIN_FOR_D:
-        raise CannotFit(
-            f"{different} different computes: d needs at least {MIN_FOR_D}; leave saturation out"
-        )
+        needed = f"d needs at least {MIN_FOR_D}; leave saturation out"
+        raise CannotFit(f"{different} different computes: {needed}")
     if different >= MIN_FOR_D and saturation is not False:
         try:
             return _fit(compute, error, ("c", "d"), num_resamples, seed)
@@ -97,10 +96,8 @@ def _check_falls(compute: np.ndarray, error: np.ndarray) -> None:
             runs.falls("error", log_compute[half], -log_error[half], ["compute"])
         except CannotFit:  # it does not rise
             return
-        raise CannotFit(
-            f"error rises again from a compute of {compute[half][0]:.3g} on: larger runs are worse;"
-            " train them longer or fit the frontier alone"
-        )
+        rises = f"error rises again from a compute of {compute[half][0]:.3g} on: larger runs are"
+        raise CannotFit(f"{rises} worse; train them longer or fit the frontier alone")
 
 
 def _fit(
@@ -135,10 +132,8 @@ def _fit(
         a = np.exp(log_a + b * np.log(middle / unit))
         return {"a": a, "b": b, "c": c, "d": d * middle}
 
-    bootstrap: dict[str, Any] = {"num_resamples": num_resamples, "seed": seed}
-    law, theta = fitting.fit(
-        model, np.log(error), np.array(starts), bounds, named, exponents=["b"], **bootstrap
-    )
+    settings: dict[str, Any] = {"num_resamples": num_resamples, "seed": seed, "exponents": ["b"]}
+    law, theta = fitting.fit(model, np.log(error), np.array(starts), bounds, named, **settings)
     if with_d and theta[3] >= x[-1]:
         raise CannotFit("the runs do not determine d: leave saturation out, or add larger runs")
     fixed = tuple(name for name in ("c", "d") if name not in fitted)

@@ -30,10 +30,8 @@ def column(name: str, values: object) -> np.ndarray:
         raise CannotFit(f"{name} must be one number for each run, not of shape {array.shape}")
     bad = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
     if len(bad):
-        raise CannotFit(
-            f"{name} of run {bad[0]} is {array[bad[0]]:g}: "
-            "all must be finite and above zero; leave the run out"
-        )
+        wrong = f"{name} of run {bad[0]} is {array[bad[0]]:g}"
+        raise CannotFit(f"{wrong}: all must be finite and above zero; leave the run out")
     return array
 
 
@@ -64,10 +62,8 @@ def falls(name: str, columns: np.ndarray, log_error: np.ndarray, names: list[str
         if slope >= 0:
             raise CannotFit(f"{name} rises with {column}: no law of scaling; check the larger runs")
         if -slope < special.stdtrit(max(spare, 1), 0.975) * std:
-            raise CannotFit(
-                f"{name} does not fall with {column} by more than its noise: "
-                "add runs over a wider range, or repeat them with other seeds"
-            )
+            flat = f"{name} does not fall with {column} by more than its noise"
+            raise CannotFit(f"{flat}: add runs over a wider range, or repeat them with other seeds")
 
 
 def check_count(law: str, num_parameters: int, count: int, least: int) -> None:
@@ -112,8 +108,7 @@ def unit_of(compute: np.ndarray) -> float:
 def frontier(compute: Numbers, error: Numbers, *, tolerance: float = 0.0) -> np.ndarray:
     """Return the indices, by compute, of the runs that none beats: cheaper and at least as good.
 
-    A run that is dearer by `tolerance`, relatively, may still beat another: runs planned for one
-    budget differ by a step or two.
+    A run that is dearer by `tolerance`, relatively, may still beat another of its budget.
 
     Raises CannotFit: no positive numbers, or not as many of each.
     """

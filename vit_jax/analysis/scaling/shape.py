@@ -69,9 +69,7 @@ def fit_shape(
     The other dimensions stay at the centre of a star-shaped sweep, large enough not to hold the
     error up. Differs from paper: each dimension has its own c, where the paper shares one.
 
-    Args:
-        size, compute, error: x (width, depth or MLP width), compute in any unit, error of each run.
-        num_resamples, seed: of the bootstrap.
+    `size` is x (width, depth or MLP width); `compute` has any unit; the others are the bootstrap's.
 
     Raises CannotFit: the runs do not support the law.
     """
@@ -97,9 +95,8 @@ def fit_shape(
         return np.log(total), np.stack(slopes, -1) / total[..., None]
 
     starts = []
-    for a, b, c, part, xi in itertools.product(
-        (0.3, 1.0), (0.3, 1.0), (0.2, 0.6), (0.0, 0.5, 0.8), (0.0, 0.4)
-    ):
+    grid = (0.3, 1.0), (0.3, 1.0), (0.2, 0.6), (0.0, 0.5, 0.8), (0.0, 0.4)
+    for a, b, c, part, xi in itertools.product(*grid):
         rest = error.mean() - part * lowest
         log = np.log(rest * (1 - xi) / 2)
         starts.append((log, a, log, b, xi * rest, c, part * lowest))
@@ -121,17 +118,13 @@ def fit_shape(
     def exponent(law: dict[str, Any]) -> dict[str, Any]:
         return {"s": law["c"] / (law["a"] + law["b"])}
 
-    bootstrap: dict[str, Any] = {"num_resamples": num_resamples, "seed": seed}
-    required: dict[str, Any] = {"exponents": ["a", "b", "c"], "derived": exponent}
-    fields, _ = fitting.fit(
-        model, np.log(error), np.array(starts), bounds, named, **required, **bootstrap
-    )
+    settings: dict[str, Any] = {"num_resamples": num_resamples, "seed": seed}
+    settings |= {"exponents": ["a", "b", "c"], "derived": exponent}
+    fields, _ = fitting.fit(model, np.log(error), np.array(starts), bounds, named, **settings)
     law = ShapeLaw(**fields, unit=unit)
     best = np.asarray(law.optimum(np.unique(compute)))
     if (best < size.min()).all() or (best > size.max()).all():
         side = "smaller" if best[0] < size.min() else "larger"
-        raise CannotFit(
-            f"the best size lies outside those tried at every compute, near {best[-1]:.3g}: "
-            f"try {side} ones"
-        )
+        where = f"outside those tried at every compute, near {best[-1]:.3g}"
+        raise CannotFit(f"the best size lies {where}: try {side} ones")
     return law

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from vit_jax.cli.output import outlive_readers
+from vit_jax.cli.train import outlive_readers
 
 
 def test_a_closed_pipe_takes_the_rest_of_the_lines(monkeypatch: pytest.MonkeyPatch) -> None:
