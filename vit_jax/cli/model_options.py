@@ -49,7 +49,7 @@ class InputOptions(WeightsOptions):
     )
     std: tuple[float, ...] = flag((), "as --mean", "S,S,S", above=0)
     # Holds the fields that were set.
-    transform: tuple[str, ...] = flag((), "of an image: crop, crop_ratio, resize", ".FIELD=VALUE")
+    transform: tuple[str, ...] = flag((), "sizes images: crop, crop_ratio, resize", ".FIELD=VALUE")
 
 
 @dataclasses.dataclass(kw_only=True)

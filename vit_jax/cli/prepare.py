@@ -20,7 +20,7 @@ class Prepare(Options):
     """
 
     name: str = flag(
-        "", "of TFDS", "[NAME]", ask="which dataset? name one of TFDS, such as cifar10"
+        "", "a dataset of TFDS", "[NAME]", ask="which dataset? name one of TFDS, such as cifar10"
     )
     data_dir: str = flag("", "default: $TFDS_DATA_DIR or ~/tensorflow_datasets", "DIR")
 

@@ -54,7 +54,9 @@ class Probe(InputOptions):
     seed: int = flag(0, "of what is drawn at random", least=0)
     pixels: bool = flag(False, "probe the pixels as well, to compare")
     batch_size: int = flag(256, "over all devices", least=1)
-    features: Path | None = flag(None, "write features, labels and names of both splits", "DIR")
+    features: Path | None = flag(
+        None, "write features_train.npy, labels_train.npy, names_train.txt, and of test", "DIR"
+    )
     out: Path | None = flag(None, "write the results", "FILE.json")
     plot: Path | None = flag(None, "draw fewshot's accuracy against the shots", "FILE.png")
     force: bool = flag(False, "replace what is there")

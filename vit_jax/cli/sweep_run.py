@@ -35,7 +35,9 @@ class Run(Options):
     failed, 75 stopped by a signal (the same command continues).
     """
 
-    target: Path = flag(Path(), "its file, or its folder", "[FILE|DIR]", ask=sweep_plan.NO_FILE)
+    target: Path = flag(
+        Path(), "a file of configs/sweeps, or a sweep", "[FILE|DIR]", ask=sweep_plan.NO_FILE
+    )
     out: Path | None = flag(None, "where FILE's runs are kept", "DIR")
     workers: int = flag(1, "runs at a time on this machine", least=1)
     index: int | None = flag(None, "train line N of the manifest alone, counted from 0")
