@@ -91,7 +91,7 @@ def compile_row(name: str, hardware: str) -> dict[str, Any]:
     jax.config.update("jax_platforms", "cpu")
     from benchmarks.memory import lowered
     from vit_jax.analysis import memory, peaks
-    from vit_jax.aot import collectives, hlo, temporaries, topology
+    from vit_jax.aot import collectives, hlo, topology
 
     cfg = config(name, hardware)
     found = topology.describe(hardware)
@@ -108,7 +108,7 @@ def compile_row(name: str, hardware: str) -> dict[str, Any]:
         "plan": memory.planned(compiled),
         "collectives": summed(collectives.find(program, sizes)),
     }
-    cycles, clock = temporaries.estimated_cycles(program), peaks.clock(found.target.kind)
+    cycles, clock = hlo.estimated_cycles(program), peaks.clock(found.target.kind)
     if cycles is not None and clock is not None:  # of TPUs: for two forms of a model, not a speed
         row["static_ms"] = round(1e3 * cycles / clock, 2)
     return row | estimates(name, hardware, row["plan"])

@@ -61,7 +61,7 @@ def test_what_differs_is_said_and_a_flag_accepts_it(
     cfg = painted.get_config(str(stopped / "images"))
     try:
         change(stopped / "images")
-        with pytest.raises(UserError, match=rf"was trained on other data \({told}.*--allow_data"):
+        with pytest.raises(UserError, match=rf"was trained on other data \({told}.*add allow_data"):
             fit(cfg, tmp_path / "run")
         assert fit(cfg, tmp_path / "run", allow_data_change=True).status == 0
     finally:

@@ -31,10 +31,10 @@ def test_fields_of_dataclasses_and_dicts_are_there() -> None:
 @pytest.mark.parametrize(
     "path, message",
     [
-        ("optim.lrr", "unknown key --config.optim.lrr; did you mean --config.optim.lr"),
-        ("learning_rate", "did you mean --config.optim.lr?"),
+        ("optim.lrr", "unknown key optim.lrr; did you mean optim.lr"),
+        ("learning_rate", "did you mean optim.lr?"),
         ("duration.steps", "config.duration is a value, it has no field 'steps'"),
-        ("zzz", "unknown key --config.zzz: config has no field 'zzz'"),
+        ("zzz", "unknown key zzz: config has no field 'zzz'"),
     ],
 )
 def test_unknown_fields_are_refused_with_the_nearest(path: str, message: str) -> None:

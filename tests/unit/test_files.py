@@ -54,7 +54,7 @@ def test_what_is_there_is_replaced_by_force_alone(tmp_path: Path) -> None:
     file = tmp_path / "x.csv"
     files.check_file(file, "--out", force=False)
     file.touch()
-    with pytest.raises(UserError, match=r"^--out=.*x.csv is there already; .*--force$"):
+    with pytest.raises(UserError, match=r"^--out=.*x.csv is there already; .*force$"):
         files.check_file(file, "--out", force=False)
     files.check_file(file, "--out", force=True)
     files.check_file(Path(os.devnull), "--out", force=False)
@@ -72,7 +72,7 @@ def test_a_folder_that_holds_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / ".partial").mkdir()  # a killed process leaves it
     files.check_folder(tmp_path, "--to", force=False)
     (tmp_path / "mine").touch()
-    with pytest.raises(UserError, match=r"^--to=.* holds files already; .*--force"):
+    with pytest.raises(UserError, match=r"^--to=.* holds files already; .*force"):
         files.check_folder(tmp_path, "--to", force=False)
     files.check_folder(tmp_path, "--to", force=True)
     with pytest.raises(UserError, match="mine is a file; name a folder"):

@@ -17,11 +17,10 @@ PyTree = Any
 def count(fn: Callable[..., Any], *args: PyTree) -> int:
     """Return the FLOPs of `fn(*args)`, a multiply-add counted as two; args may be abstract.
 
-    Matmuls, convolutions and fused attention only: no norms, softmax or element-wise work, the
-    convention of fvcore, of `torch.utils.flop_counter` and of the papers' tables. A scanned body
-    counts once per iteration, `cond` as its dearest branch, and `while_loop` as a single
-    iteration, since its trip count is not in the program. Rematerialised work counts as often as
-    the program runs it: once in a forward pass.
+    Matmuls, convolutions and fused attention only, not norms, softmax or element-wise work, as in
+    fvcore, `torch.utils.flop_counter` and the papers' tables. A scanned body counts once per
+    iteration, `cond` as its dearest branch, and `while_loop` as a single iteration, since its trip
+    count is not in the program. Rematerialised work counts as often as it runs: once forward.
     """
     # The model's own, on any hardware: CPUs and TPUs have forms of layers that multiply more.
     with hardware.tracing_for(hardware.Target("gpu")):
@@ -29,10 +28,9 @@ def count(fn: Callable[..., Any], *args: PyTree) -> int:
 
 
 def forward_flops(module: Any, image_size: int | tuple[int, int], channels: int = 3) -> int:
-    """Return the FLOPs of one image's forward pass, allocating nothing.
+    """Return the FLOPs of `module.apply(variables, image, train=False)`, allocating nothing.
 
-    `image_size` is a side in pixels, or (height, width); `module` is a model of flax, called as
-    `module.apply(variables, image, train=False)`.
+    `image_size` is the side of the one image in pixels, or (height, width); `module` is of flax.
     """
     height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
     image = jax.ShapeDtypeStruct((1, height, width, channels), jnp.float32)
@@ -41,10 +39,9 @@ def forward_flops(module: Any, image_size: int | tuple[int, int], channels: int 
 
 
 def train_flops(forward: int) -> int:
-    """Return the model FLOPs of a training step from its forward FLOPs.
+    """Return the model FLOPs of a training step: two more matmuls, one for each operand.
 
-    Every matmul has two in the backward pass, one for each operand. What rematerialisation
-    repeats is left out: it is time spent, not model work (PaLM, appendix B).
+    What rematerialisation repeats is left out: it is no model work (PaLM, appendix B).
     """
     return 3 * forward
 

@@ -27,11 +27,10 @@ class Memory:
     Attributes:
         params: parameters, model state (batch statistics) and the objective's state.
         frozen: parameters that are not trained, such as a teacher's.
-        gradients: one set, two where micro-batches are accumulated; and a set of parameters where
-            SAM moves uphill.
+        gradients: a set, a second for micro-batches; and the parameters where SAM moves uphill.
         activations: what the forward pass keeps for the backward pass.
-        workspace: what an accelerator's backward pass holds at once: gradients on their way through
-            a block, weights gathered for it and cast.
+        workspace: what an accelerator's backward pass holds at once: gradients in a block, weights
+            gathered for it and cast.
         checkpoint: the whole state before compression, over all devices.
     """
 
@@ -66,8 +65,7 @@ def estimate(
     """Estimate the memory of `loss`'s training step; computes nothing and needs no device.
 
     The activations are what autodiff asks for, as `hardware.target()` lays them out, and on an
-    accelerator what its compiler needs to work on them (analysis/workspace.py). benchmarks/NOTES.md
-    has the sum beside the compilers' plans.
+    accelerator what its compiler works in (workspace.py; benchmarks/NOTES.md compares with plans).
 
     Args:
         state: the train state, abstract or not; a leaf without a sharding counts as replicated.
@@ -76,10 +74,10 @@ def estimate(
         batch: the global batch, leading axis B.
         frozen: what the loss takes besides the trained parameters, or None.
         axis_sizes: of the mesh; `data` and `fsdp` cut the batch into parts.
-        num_microbatches: number of micro-batches of a step.
+        num_microbatches: of a step.
         uphill: a second gradient is taken at other parameters (SAM).
-        compute_bytes: of a value that the model computes with.
-        reduce_bytes: of a value in which gradients are summed.
+        compute_bytes, reduce_bytes: of a value that the model computes with, that gradients are
+            summed in.
     """
     shards = axis_sizes["data"] * axis_sizes["fsdp"]
 
@@ -90,7 +88,8 @@ def estimate(
     micro = jax.tree.map(lambda leaf: cut(leaf, shards * num_microbatches), batch)
     params = device_bytes(state.params)
     count = counter(state.params, axis_sizes)
-    args = (state.params, frozen, (state.model_state, state.ema, state.objective), micro)
+    kept = (state.model_state, state.ema, state.objective)
+    args = (state.params, frozen, kept, micro)
     working = 0
     if hardware.target().platform != "cpu":  # a CPU's schedule keeps the least alive
         forward = _forward(loss, args)
@@ -108,9 +107,7 @@ def estimate(
         activations=activation_bytes(loss, *args, count=count),
         workspace=working,
         batch=device_bytes(local),
-        checkpoint=trees.num_bytes(
-            (state.params, state.model_state, state.opt_state, state.ema, state.objective)
-        ),
+        checkpoint=trees.num_bytes((state.params, state.opt_state, kept)),
     )
 
 
@@ -143,7 +140,7 @@ def _cast_bytes(params: PyTree, itemsize: int) -> int:
     """Sum the casts of stacked weights, made before the loop over layers in a TPU's program."""
     if hardware.target().platform != "tpu" or itemsize == 4:
         return 0
-    stacked = {name: leaf for name, leaf in trees.named_leaves(params) if trees.is_stacked(name)}
+    stacked = [leaf for name, leaf in trees.named_leaves(params) if trees.is_stacked(name)]
     return device_bytes(stacked) * itemsize // 4
 
 
@@ -156,13 +153,12 @@ def planned(compiled: Any) -> int:
 
 def device_bytes(tree: PyTree) -> int:
     """Sum the bytes that one device holds of all leaves, by the leaves' shardings."""
-
-    def held(leaf: Any) -> int:
+    total = 0
+    for leaf in jax.tree.leaves(tree):
         where = getattr(leaf, "sharding", None)
         shape = leaf.shape if where is None else where.shard_shape(leaf.shape)
-        return math.prod(shape) * _itemsize(leaf)
-
-    return sum(map(held, jax.tree.leaves(tree)))
+        total += math.prod(shape) * _itemsize(leaf)
+    return total
 
 
 def activation_bytes(
@@ -176,15 +172,14 @@ def activation_bytes(
 ) -> int:
     """Sum what autodiff keeps between the forward and the backward pass of `loss`.
 
-    Residuals that are an input themselves (a weight, the batch) are held anyway and left out.
-    Rematerialised blocks add what the largest of them keeps while it runs again; unrolled blocks
-    add the copies of their weights that are cut out of the stack.
+    Inputs (a weight, the batch) are held anyway and left out. Rematerialised blocks add what the
+    largest of them keeps while it runs again; unrolled blocks the weights cut out of their stack.
     """
     count = count or counter(params, _ONE_DEVICE)
     args = (params, frozen, kept, batch)
 
     def pullback(params: PyTree, *rest: PyTree) -> Any:
-        return jax.vjp(lambda p: _scalar(loss)(p, *rest), params, has_aux=True)[1]
+        return jax.vjp(lambda p: loss(p, *rest, jax.random.key(0)), params, has_aux=True)[1]
 
     def recomputed(body: core.ClosedJaxpr) -> int:
         fn = core.jaxpr_as_fun(body)
@@ -195,12 +190,9 @@ def activation_bytes(
     return residuals + max(map(recomputed, _remat_bodies(jaxpr)), default=0) + _cut_bytes(jaxpr)
 
 
-def _scalar(loss: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda params, *rest: loss(params, *rest, jax.random.key(0))
-
-
 def _forward(loss: Callable[..., Any], args: tuple[PyTree, ...]) -> Any:
-    return jax.make_jaxpr(_scalar(loss))(*jax.tree.map(_unsharded, args)).jaxpr
+    keyed = jax.make_jaxpr(lambda *args: loss(*args, jax.random.key(0)))
+    return keyed(*jax.tree.map(_unsharded, args)).jaxpr
 
 
 def _kept_bytes(pullback: Callable[..., Any], args: Sequence[Any], count: workspace.Count) -> int:

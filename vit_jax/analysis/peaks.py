@@ -11,23 +11,21 @@ _TPU_CLOCKS = {"TPU v2": 0.7, "TPU v3": 0.94, "TPU v4": 1.05, "TPU v5 lite": 1.5
 
 
 @functools.cache
-def _peaks() -> list[tuple[str, float, float]]:
-    """Read (pattern, bf16, f32) of peaks.tsv."""
-    lines = Path(__file__).with_name("peaks.tsv").read_text(encoding="utf-8").splitlines()
-    rows = [line.split("\t") for line in lines if not line.startswith("#")]
-    return [(pattern, float(bf16), float(f32)) for pattern, bf16, f32 in rows]
+def rows(name: str) -> list[list[str]]:
+    """Read the rows of a .tsv file beside this one; those that begin with # are comments."""
+    lines = Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
+    return [line.split("\t") for line in lines if not line.startswith("#")]
 
 
 def peak_flops(device_kind: str, dtype: str = "bfloat16") -> float | None:
     """Return the peak matmul FLOP/s of one device, or None where it is not known, as for CPUs.
 
-    Args:
-        device_kind: `jax.Device.device_kind`, such as "TPU v4" or "NVIDIA H200".
-        dtype: of the matmuls' operands: "bfloat16" (float16 alike) or "float32".
+    `device_kind` is jax's, such as "TPU v4" or "NVIDIA H200"; the operands' `dtype` is "bfloat16"
+    (float16 alike) or "float32".
     """
-    for pattern, bf16, f32 in _peaks():
+    for pattern, bf16, f32 in rows("peaks.tsv"):
         if re.search(pattern, device_kind):
-            return 1e12 * (f32 if dtype == "float32" else bf16)
+            return 1e12 * float(f32 if dtype == "float32" else bf16)
     return None
 
 

@@ -2,9 +2,8 @@
 """Predicted time and communication of a training step on many chips, from bytes and FLOPs alone.
 
 What moves is counted from the parameters' shardings and agrees with the collectives that XLA
-compiles (test_scale.py, tests/aot). The seconds are a range, from what others have published of
-the share of the peak that a ViT's training reaches, and data sheets; nothing here
-measures them. The formulas are in docs/scale.md.
+compiles (test_scale.py, tests/aot). The seconds are a range, from published shares of the peak that
+a ViT's training reaches, and data sheets; nothing is measured. docs/scale.md has the formulas.
 """
 
 import dataclasses
@@ -14,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax import sharding, trees
-from vit_jax.analysis.peaks import peak_flops
+from vit_jax.analysis.peaks import peak_flops, rows
 
 PyTree = Any
 # Share of the peak that training a ViT reached, as published: 0.27 of S/16 on v3-8 (big_vision)
@@ -23,7 +22,7 @@ PyTree = Any
 MFU = (0.27, 0.45)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Chip:
     """A device, and what it receives per second; `fast` within `group` devices, `slow` beyond.
 
@@ -44,25 +43,9 @@ class Chip:
     hides_reduce: bool = False
 
 
-def _gpu(name: str, *, fast: float, slow: float) -> Chip:
-    kind = f"NVIDIA {name} SXM"
-    return Chip(kind=kind, memory=80e9, group=8, fast=fast, slow=slow, hides_reduce=True)
-
-
-# docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e}: memory (v5p 95 GiB); the chip's bidirectional ICI
-# bandwidth B over its p ports gives a ring 2 ports * B / p / 2 directions: v4 600 GB/s over 6, v5e
-# 400 over 4, v5p 1200 over 6, v6e 800 over 4. Data center network: v5p 50 Gb/s a chip, v5e 6.4 and
-# v6e 25.6 Tb/s a pod of 256 chips; v4's is not given, and not used: its pod holds 4096. H100 SXM:
-# NVLink 900 GB/s in both directions (NVIDIA's data sheet), and in a DGX H100 a 400 Gb/s port of
-# InfiniBand for each GPU; A100 SXM: 600 GB/s, and 200 Gb/s in a DGX A100. The programs that libtpu
-# makes sum gradients over `data` in steps that nothing runs beside; those for GPUs do not wait.
 CHIPS = {
-    "v4": Chip(kind="TPU v4", memory=32e9, group=4096, fast=100e9, slow=6.25e9),
-    "v5e": Chip(kind="TPU v5 lite", memory=16e9, group=256, fast=100e9, slow=3.125e9),
-    "v5p": Chip(kind="TPU v5p", memory=102e9, group=6144, fast=200e9, slow=6.25e9),
-    "v6e": Chip(kind="TPU v6 lite", memory=32e9, group=256, fast=200e9, slow=12.5e9),
-    "A100": _gpu("A100", fast=300e9, slow=25e9),
-    "H100": _gpu("H100", fast=450e9, slow=50e9),
+    name: Chip(kind, float(memory), int(group), float(fast), float(slow), hides == "1")
+    for name, kind, memory, group, fast, slow, hides in rows("chips.tsv")
 }
 
 
@@ -76,7 +59,7 @@ def chip(device_kind: str) -> Chip | None:
     return None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Traffic:
     """Bytes of the arrays that one device's collectives work on in a step, by kind and axis.
 
@@ -108,10 +91,9 @@ def traffic(
     """Count what the sharding rules make a step move.
 
     Args:
-        params: the parameters, arrays or ShapeDtypeStructs.
-        axis_sizes: of the mesh, by axis.
-        compute_bytes: of a value that the model computes with, in which its weights are gathered;
-            those of the head, which computes in float32, are gathered in float32.
+        params: arrays or ShapeDtypeStructs.
+        compute_bytes: of a value that the model computes with, in which its weights are gathered,
+            those of the head in float32.
         reduce_bytes: of a value in which gradients are summed.
         activation: bytes of one block's output on one device, batch/(data*fsdp) x tokens x width.
         num_sums: matmuls whose sum runs over the tensor axis: `tensor_sums`.
@@ -134,9 +116,7 @@ def traffic(
         elif data * fsdp > 1:
             copies += count * reduce_bytes
     tensor = activation * num_sums if axis_sizes["tensor"] > 1 else 0.0
-    return Traffic(
-        gather=gather, scatter=scatter, reduce=reduce, reduce_copies=copies, tensor=tensor
-    )
+    return Traffic(gather, scatter, reduce, copies, tensor)
 
 
 def tensor_sums(depth: int, *, recomputed: bool) -> int:
@@ -160,16 +140,9 @@ def gather_seconds(nbytes: float, size: int, inner: int, chip: Chip) -> float:
     return nbytes * (near - 1) / near / chip.fast + nbytes / near * (far - 1) / far / chip.slow
 
 
-def compute_seconds(flops: float, chip: Chip) -> tuple[float, float]:
-    """Predict the time of a device's FLOPs in bfloat16, least and most: by `MFU`."""
-    peak = peak_flops(chip.kind)
-    assert peak is not None, chip.kind
-    return flops / (peak * max(MFU)), flops / (peak * min(MFU))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Step:
-    """Seconds of a predicted step: compute (least, most), moves hidden by it, and exposed ones."""
+    """Seconds of a predicted step: compute (least, most) in bfloat16, hidden and exposed moves."""
 
     compute: tuple[float, float]
     hidden: float
@@ -195,8 +168,9 @@ def predict(flops: float, moved: Traffic, axis_sizes: Mapping[str, int], chip: C
     summed = 2 * gather_seconds(moved.reduce, data, tensor * fsdp, chip)
     summed += 2 * gather_seconds(moved.reduce_copies, data * fsdp, tensor, chip)
     waited = 2 * gather_seconds(moved.tensor, tensor, 1, chip)
-    return Step(
-        compute=compute_seconds(flops, chip),
-        hidden=weights + (summed if chip.hides_reduce else 0.0),
-        exposed=waited + (0.0 if chip.hides_reduce else summed),
-    )
+    peak = peak_flops(chip.kind)
+    assert peak is not None, chip.kind
+    compute = flops / (peak * max(MFU)), flops / (peak * min(MFU))
+    if chip.hides_reduce:
+        return Step(compute, hidden=weights + summed, exposed=waited)
+    return Step(compute, hidden=weights, exposed=waited + summed)

@@ -2,6 +2,7 @@
 """Plain-text tables of parameters and of a run's memory, for `--dry_run` and `summary`."""
 
 import collections
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,9 @@ from vit_jax.analysis.memory import Memory
 
 PyTree = Any
 REPLICATED = "replicated"
+# What the fields of Memory are called, but for the last.
+_MEMORY = ["parameters", "optimizer state", "moving average", "frozen parameters", "gradients"]
+_MEMORY += ["activations, estimated", "workspace, estimated", "input batch"]
 
 
 def parameter_table(
@@ -28,37 +32,31 @@ def parameter_table(
     shardings = {name: _spec(leaf) for name, leaf in leaves}
     if set(shardings.values()) - {"", REPLICATED}:
         columns["sharding"] = shardings
-    rows = [
-        [name, _shape(name, leaf.shape), str(leaf.dtype), f"{leaf.size:,}"]
-        + [column[name] for column in columns.values()]
-        for name, leaf in leaves
-    ]
-    groups: dict[str, int] = collections.defaultdict(int)
+    rows, groups = [], collections.Counter()
     for name, leaf in leaves:
+        others = [column[name] for column in columns.values()]
+        rows.append([name, _shape(name, leaf), str(leaf.dtype), f"{leaf.size:,}", *others])
         groups[name.split("/")[0]] += int(leaf.size)
     blank = [""] * len(columns)
     totals = [[group, "", "", f"{size:,}", *blank] for group, size in groups.items()]
-    total = ["total", "", "", f"{trees.num_params(params):,}", *blank]
+    total = ["total", "", "", f"{groups.total():,}", *blank]
     header = ["name", "shape", "dtype", "size", *columns]
     return align(header, rows, totals, [total], right=(3,))
 
 
 def memory_table(memory: Memory) -> list[str]:
     """List what one device holds during a training step, with the total and the checkpoint."""
-    parts = {
-        "parameters": memory.params,
-        "optimizer state": memory.optimizer,
-        "moving average": memory.ema,
-        "frozen parameters": memory.frozen,
-        "gradients": memory.gradients,
-        "activations, estimated": memory.activations,
-        "workspace, estimated": memory.workspace,
-        "input batch": memory.batch,
-    }
-    rows = [[name, format_bytes(size)] for name, size in parts.items() if size]
-    total = [["total", format_bytes(memory.device_total)]]
-    checkpoint = [["checkpoint, uncompressed", format_bytes(memory.checkpoint)]]
-    return align(["memory", "per device"], rows, total, checkpoint, right=(1,))
+    parts = zip(_MEMORY, dataclasses.astuple(memory), strict=False)
+    rows = [[name, format_bytes(size)] for name, size in parts if size]
+    total = ["total", format_bytes(memory.device_total)]
+    checkpoint = ["checkpoint, uncompressed", format_bytes(memory.checkpoint)]
+    return align(["memory", "per device"], rows, [total], [checkpoint], right=(1,))
+
+
+def first_of(names: Sequence[str]) -> str:
+    """Name the first three: "a, b, c and 2 more"."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
 
 
 def format_bytes(size: int) -> str:
@@ -100,10 +98,10 @@ def align(
     return lines
 
 
-def _shape(name: str, shape: tuple[int, ...]) -> str:
-    if trees.is_stacked(name) and shape:
-        return f"{shape[0]} x ({', '.join(map(str, shape[1:]))})"
-    return f"({', '.join(map(str, shape))})"
+def _shape(name: str, leaf: Any) -> str:
+    sides = list(map(str, leaf.shape))
+    depth = f"{sides.pop(0)} x " if trees.is_stacked(name) and sides else ""
+    return f"{depth}({', '.join(sides)})"
 
 
 def _spec(leaf: Any) -> str:

@@ -8,7 +8,7 @@ Each function is one cause, found in the compilers' own reports (`XLA_FLAGS=--xl
 import collections
 import functools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -23,7 +23,7 @@ PyTree = Any
 Count = Callable[[Any], int]  # the bytes of an abstract value
 
 # libtpu's `memory_analysis` counts 0.38 to 0.60 GB beside the buffers that it assigns, for steps of
-# S/16 to H/14 on v3 and v5e; its reports do not say why. The estimate has it because plans have it.
+# S/16 to H/14 on v3 and v5e; its reports do not say why.
 BESIDE_BUFFERS = {"tpu": 450_000_000}
 
 # A transformer block has four matmuls with weights, a residual block of convolutions three or four.
@@ -54,43 +54,35 @@ def _up(size: int, unit: int) -> int:
 
 
 def held(kept: Collection[Any], jaxpr: Any, target: Target) -> list[Any]:
-    """Return the abstract values that a compiler holds for the variables that autodiff keeps.
-
-    `kept` are variables of `jaxpr`, the forward pass.
-    """
+    """Return the abstract values that a compiler holds for `kept`, variables of a forward pass."""
     if target.platform == "gpu":
         wide = _read_wide(jaxpr)
         return [var.aval for var in dict.fromkeys(wide.get(var, var) for var in kept)]
-    if target.platform == "tpu":
-        wide, groups, shapes = _batch_normed(jaxpr), _of_groups(jaxpr), _reshaped(jaxpr)
-        found = []
-        for var in kept:
-            dtype = jnp.float32 if var in wide else var.aval.dtype
-            # Heads side by side fill the lanes that one alone leaves empty.
-            size = functools.partial(padded, itemsize=var.aval.dtype.itemsize, target=target)
-            shape = min([var.aval.shape, *shapes[var]], key=size)
-            if var in groups:
-                *lead, channels = var.aval.shape
-                shape = (*lead, _up(groups[var], 128) * channels // groups[var])
-            found.append(jax.ShapeDtypeStruct(shape, dtype))
-        return found
-    return [var.aval for var in kept]
-
-
-def _reshaped(jaxpr: Any) -> Mapping[Any, list[tuple[int, ...]]]:
-    """Map variables to the shapes in which the forward pass has them besides their own."""
-    found = collections.defaultdict(list)
+    if target.platform != "tpu":
+        return [var.aval for var in kept]
+    wide, groups = _batch_normed(jaxpr), _of_groups(jaxpr)
+    shapes = collections.defaultdict(list)  # that the forward pass reshapes a variable to
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "reshape":
-            found[eqn.invars[0]].append(eqn.outvars[0].aval.shape)
+            shapes[eqn.invars[0]].append(eqn.outvars[0].aval.shape)
+    found = []
+    for var in kept:
+        dtype = jnp.float32 if var in wide else var.aval.dtype
+        # Heads side by side fill the lanes that one alone leaves empty.
+        size = functools.partial(padded, itemsize=var.aval.dtype.itemsize, target=target)
+        shape = min([var.aval.shape, *shapes[var]], key=size)
+        if var in groups:
+            *lead, channels = var.aval.shape
+            shape = (*lead, _up(groups[var], 128) * channels // groups[var])
+        found.append(jax.ShapeDtypeStruct(shape, dtype))
     return found
 
 
 def _read_wide(jaxpr: Any) -> dict[Any, Any]:
     """Map casts from float32 to their source where something else reads that too.
 
-    XLA for GPUs stores such a value once, as it is, and fuses the cast into what reads it: the
-    powers of a softmax, which are summed in float32 and multiplied in bfloat16.
+    XLA for GPUs stores such a value once and fuses the cast into its readers: the powers of a
+    softmax, which are summed in float32 and multiplied in bfloat16.
     """
     uses = collections.Counter(var for eqn in jaxpr.eqns for var in _variables(eqn))
     return {
@@ -124,10 +116,7 @@ def _batch_normed(jaxpr: Any) -> set[Any]:
 
 
 def _of_groups(jaxpr: Any) -> dict[Any, int]:
-    """Map what a grouped convolution reads and writes to the channels of a group.
-
-    libtpu gives the groups an axis of their own, before the channels of each.
-    """
+    """Map what a grouped convolution reads and writes to a group's channels, which libtpu parts."""
     groups = [(eqn, eqn.params.get("feature_group_count", 1)) for eqn in jaxpr.eqns]
     pairs = [(var, n) for eqn, n in groups if n > 1 for var in (eqn.invars[0], eqn.outvars[0])]
     return {var: var.aval.shape[-1] // count for var, count in pairs}
@@ -140,13 +129,12 @@ def _variables(eqn: Any) -> list[Any]:
 def in_progress(jaxpr: Any, count: Count, target: Target) -> int:
     """Sum what the backward pass of one block holds at once, from the forward pass.
 
-    The gradient of a weight is computed late in its block, and what it is made of is held until
-    then: the gradients of the outputs of the block's matmuls and convolutions, each as large as the
+    A weight's gradient is computed late in its block, and what it is made of is held until then:
+    the gradients of the outputs of the block's matmuls and convolutions, each as large as the
     output. And the gradient of the attention's logits: on a GPU in float32 before it is cast, on a
     TPU as it is multiplied.
     """
-    of_weights: list[int] = []
-    of_activations: list[int] = [0]
+    of_weights, of_activations = [], [0]
     for eqn in _products(jaxpr):
         gradient = eqn.outvars[0].aval
         if eqn.primitive.name == "dot_general" and eqn.params["dimension_numbers"][1][0]:
@@ -159,12 +147,9 @@ def in_progress(jaxpr: Any, count: Count, target: Target) -> int:
 
 
 def _products(jaxpr: Any) -> list[Any]:
-    found = []
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name in _PRODUCTS:
-            found.append(eqn)
-        found += [inner for sub in sub_jaxprs(eqn.params) for inner in _products(sub)]
-    return found
+    found = [eqn for eqn in jaxpr.eqns if eqn.primitive.name in _PRODUCTS]
+    inside = [sub for eqn in jaxpr.eqns for sub in sub_jaxprs(eqn.params)]
+    return found + [eqn for sub in inside for eqn in _products(sub)]
 
 
 def gathered_weights(
@@ -174,9 +159,7 @@ def gathered_weights(
 
     Args:
         params: of the model, stacks with a leading axis of layers.
-        axis_sizes: of the mesh.
-        itemsize: bytes of a value in which weights are gathered.
-        num_bytes: of a value in which gradients are summed.
+        itemsize, num_bytes: of a value that weights are gathered, that gradients are summed in.
         recomputed: the layer is run again, and its own weights are counted with what it then keeps.
     """
     if axis_sizes["fsdp"] == 1:
@@ -186,6 +169,5 @@ def gathered_weights(
         stacked = trees.is_stacked(name)
         key = name.split("/")[0] if stacked else name
         layers[key] += leaf.size / (leaf.shape[0] if stacked else 1)
-    return int(
-        max(layers.values()) / axis_sizes["tensor"] * ((2 - recomputed) * itemsize + num_bytes)
-    )
+    largest = max(layers.values()) / axis_sizes["tensor"]
+    return int(largest * ((2 - recomputed) * itemsize + num_bytes))

@@ -2,6 +2,7 @@
 """What a compiled program moves between devices: kind, mesh axes, bytes, and what hides it."""
 
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -55,12 +56,16 @@ def find(program: hlo.Program, axis_sizes: Mapping[str, int]) -> list[Collective
             core = _core(program, instruction)
             if core is None:
                 continue
+            kind, arrays = core.opcode.removesuffix("-start"), _results(core)
             groups = replica_groups(core.rest, math.prod(axis_sizes.values()))
-            arrays = _results(core)
+            # A scatter keeps a part of what it works on.
+            size = len(groups[0]) if kind == "reduce-scatter" and groups else 1
+            if instruction.called.get("calls", "").startswith("all-reduce-scatter"):
+                kind = "reduce-scatter"  # a TPU's: an all-reduce, of which a device keeps a slice
             one = Collective(
-                kind=_kind(instruction, core),
+                kind=kind,
                 axes=axes_of(groups, axis_sizes),
-                num_bytes=_num_bytes(core, arrays, groups),
+                num_bytes=sum(x.num_bytes for x in arrays) * size,
                 times=visit.times,
                 loops=visit.loops,
                 hidden=_is_hidden(program, schedule, i, core),
@@ -87,11 +92,8 @@ def replica_groups(text: str, num_devices: int) -> Groups:
     iota = re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
     if iota is not None:
         return _rows(_iota(iota[2], iota[3]).reshape(_numbers(iota[1])))
-    mesh = re.search(
-        r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))?"
-        r" \{([^}]*)\}",
-        text,
-    )
+    ids = r"(?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))?"
+    mesh = re.search(rf"replica_groups=mesh\[([^\]]*)\]{ids} \{{([^}}]*)\}}", text)
     if mesh is None:
         return ()
     names = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", mesh[1])}
@@ -120,7 +122,7 @@ def axes_of(groups: Sequence[Sequence[int]], axis_sizes: Mapping[str, int]) -> s
     for group in groups:
         places = np.array(np.unravel_index(np.asarray(group), shape))
         differ = (places != places[:, :1]).any(axis=1)
-        names |= {name for name, apart in zip(axis_sizes, differ, strict=True) if apart}
+        names |= set(itertools.compress(axis_sizes, differ))
         width = max(width, len(group))
     along = [name for name in axis_sizes if name in names]
     joined = "+".join(along)
@@ -138,10 +140,8 @@ def _between_slices(
     after = schedule[start + 1 :]
     receives = [x.name for x in after if x.opcode == "recv" and meeting and meeting[0] in x.rest]
     received = receives[-1] if receives else "recv"
-    waits = [
-        i for i, x in enumerate(schedule) if x.opcode == "recv-done" and received in x.operands
-    ]
-    between = schedule[start + 1 : waits[0]] if waits else []
+    done = [i for i, x in enumerate(schedule) if x.opcode == "recv-done" and received in x.operands]
+    between = schedule[start + 1 : done[0]] if done else []
     return Collective(
         kind=kind[1].lower().replace("_", "-") if kind else "send",
         axes=SLICES,
@@ -176,20 +176,6 @@ def _core(program: hlo.Program, instruction: hlo.Instruction) -> hlo.Instruction
 
 def _is_beside(instruction: hlo.Instruction) -> bool:
     return instruction.called.get("calls", "").startswith("async_collective_fusion")
-
-
-def _kind(instruction: hlo.Instruction, core: hlo.Instruction) -> str:
-    # A TPU's reduce-scatter is a fusion of an all-reduce and the slice that a device keeps of it.
-    if instruction.called.get("calls", "").startswith("all-reduce-scatter"):
-        return "reduce-scatter"
-    return core.opcode.removesuffix("-start")
-
-
-def _num_bytes(core: hlo.Instruction, arrays: Sequence[hlo.Array], groups: Groups) -> int:
-    total = sum(x.num_bytes for x in arrays)
-    # A scatter keeps a part of what it works on.
-    scattered = core.opcode.removesuffix("-start") == "reduce-scatter"
-    return total * len(groups[0]) if scattered and groups else total
 
 
 def _results(core: hlo.Instruction) -> list[hlo.Array]:

@@ -18,14 +18,15 @@ import jax
 from vit_jax.errors import UserError
 
 _REMATERIALIZED = "involuntary full rematerialization"
+TAKE_LESS = "fewer images a chip, accum_steps, model.remat=full or mesh.fsdp take less"
 
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
     """A program compiled by jax, and the seconds that took.
 
-    `num_rematerialized` counts the arrays that the partitioner makes whole on every device, because
-    it finds no direct way between two shardings; each is a line of its log.
+    `num_rematerialized` counts the arrays that the partitioner makes whole on every device for want
+    of a direct way between two shardings; each is a line of its log.
     """
 
     program: Any
@@ -49,15 +50,13 @@ def compile_lowered(lowered: Any, options: Mapping[str, Any] | None = None) -> C
 
 def reason(message: str) -> str:
     """Return in one line why XLA does not compile a program: of a TPU's page, the memory needed."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    why = lines[0] if lines else "the compiler gives no reason"
     used = re.search(r"Used ([\d.]+)([KMG]) of ([\d.]+)([KMG]) hbm", message)
     if used is not None:
-        return (
-            f"does not compile: out of memory, {used[1]} {used[2]}iB needed of the "
-            f"{used[3]} {used[4]}iB that a chip has; fewer images a chip, accum_steps, "
-            "model.remat=full or mesh.fsdp take less"
-        )
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return f"does not compile: {lines[0] if lines else 'the compiler gives no reason'}"
+        why = f"out of memory, {used[1]} {used[2]}iB needed of the {used[3]} {used[4]}iB that a "
+        why += f"chip has; {TAKE_LESS}"
+    return f"does not compile: {why}"
 
 
 @contextlib.contextmanager

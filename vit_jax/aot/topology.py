@@ -19,10 +19,10 @@ _TPU_ENVIRONMENT = {
     "TPU_WORKER_HOSTNAMES": "localhost",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-# Generations that libtpu resolves, and the number of dimensions of each one's shape.
-_TPUS = {"v2": 2, "v3": 2, "v4": 3, "v5e": 2, "v5p": 3, "v6e": 2, "tpu7x": 3}
-# GiB of a jax device, half of a chip of v2, v3 and TPU7x (docs.cloud.google.com/tpu/docs).
-_TPU_MEMORY = {"v2": 8, "v3": 16, "v4": 32, "v5e": 16, "v5p": 95, "v6e": 32, "tpu7x": 96}
+# Generations that libtpu resolves: the dimensions of a shape, and GiB of a jax device, half of a
+# chip of v2, v3 and TPU7x (docs.cloud.google.com/tpu/docs).
+_TPUS = {"v2": (2, 8), "v3": (2, 16), "v4": (3, 32), "v5e": (2, 16)}
+_TPUS |= {"v5p": (3, 95), "v6e": (2, 32), "tpu7x": (3, 96)}
 
 
 class _Gpu(NamedTuple):
@@ -39,15 +39,11 @@ class _Gpu(NamedTuple):
     shared_core: int  # bytes
 
 
+_H100 = ("NVIDIA H100 80GB HBM3", (9, 0), 132, 84942979072, 3352320000000)
+_A100 = ("NVIDIA A100-SXM4-80GB", (8, 0), 108, 85094825984, 2039000000000)
 _GPUS = {
-    "h100": _Gpu(
-        *("NVIDIA H100 80GB HBM3", (9, 0), 132, 84942979072, 3352320000000),
-        *(52428800, 1.98, 232448, 233472),
-    ),
-    "a100": _Gpu(
-        *("NVIDIA A100-SXM4-80GB", (8, 0), 108, 85094825984, 2039000000000),
-        *(41943040, 1.41, 166912, 167936),
-    ),
+    "h100": _Gpu(*_H100, 52428800, 1.98, 232448, 233472),
+    "a100": _Gpu(*_A100, 41943040, 1.41, 166912, 167936),
 }
 _CUDNN = (9, 10, 0)  # the version that programs are traced for
 _EXAMPLES = "v5e:16x16, v5p:4x4x4, 2xv5e:8x8 (two slices), h100:8, h100:8x8 (hosts x GPUs), a100:8"
@@ -99,12 +95,10 @@ def describe(name: str) -> Topology:
     slices, kind, shape = int(found[1] or 1), found[2], [int(n) for n in found[3].split("x")]
     if min(slices, *shape) < 1:
         raise _refused(name, f"every number must be at least 1, like {_EXAMPLES}")
-    if kind in _GPUS:
-        return _gpus(name, kind, slices, shape)
-    if kind in _TPUS:
-        return _tpus(name, kind, slices, shape)
-    known = ", ".join([*_TPUS, *_GPUS])
-    raise _refused(name, f"unknown hardware {kind}; choose {known}, like {_EXAMPLES}")
+    if kind not in _GPUS and kind not in _TPUS:
+        known = ", ".join([*_TPUS, *_GPUS])
+        raise _refused(name, f"unknown hardware {kind}; choose {known}, like {_EXAMPLES}")
+    return (_gpus if kind in _GPUS else _tpus)(name, kind, slices, shape)
 
 
 def _refused(name: str, why: str) -> UserError:
@@ -112,9 +106,10 @@ def _refused(name: str, why: str) -> UserError:
 
 
 def _tpus(name: str, kind: str, slices: int, shape: list[int]) -> Topology:
-    if len(shape) != _TPUS[kind]:
-        example = f"{kind}:{'x'.join('4' * _TPUS[kind])}"
-        raise _refused(name, f"a {kind} slice has {_TPUS[kind]} sides, as {example}")
+    sides, gib = _TPUS[kind]
+    if len(shape) != sides:
+        example = f"{kind}:{'x'.join('4' * sides)}"
+        raise _refused(name, f"a {kind} slice has {sides} sides, as {example}")
     _need("libtpu", "aot-tpu")
     for key, value in _TPU_ENVIRONMENT.items():
         os.environ.setdefault(key, value)
@@ -124,9 +119,8 @@ def _tpus(name: str, kind: str, slices: int, shape: list[int]) -> Topology:
     # Hosts of four chips are what libtpu takes all to be; these are one host each.
     if set(shape) == {1} or (kind in ("v5e", "v6e") and shape == [2, 4]):
         options["chips_per_host_bounds"] = [*shape, 1][:3]
-    sides = "x".join(map(str, shape))
-    devices = _devices("tpu", f"{kind}:{sides}", name, **options)
-    return Topology(name, devices, hardware.of(devices[0]), slices, _TPU_MEMORY[kind] * 2**30)
+    devices = _devices("tpu", f"{kind}:{'x'.join(map(str, shape))}", name, **options)
+    return Topology(name, devices, hardware.of(devices[0]), slices, gib * 2**30)
 
 
 def _gpus(name: str, kind: str, slices: int, shape: list[int]) -> Topology:
@@ -134,11 +128,9 @@ def _gpus(name: str, kind: str, slices: int, shape: list[int]) -> Topology:
         raise _refused(name, f"give {kind}:GPUS for one host or {kind}:HOSTSxGPUS for several")
     _need("jax_cuda13_plugin", "aot-gpu")
     gpu, hosts = _GPUS[kind], shape[0] if len(shape) == 2 else 1
-    devices = _devices(
-        "cuda", kind, name, topology=f"1x{hosts}x{shape[-1]}", target_config=_config(gpu)
-    )
+    options = {"topology": f"1x{hosts}x{shape[-1]}", "target_config": _config(gpu)}
     target = hardware.Target("gpu", gpu.kind, gpu.capability)
-    return Topology(name, devices, target, hosts, gpu.memory)
+    return Topology(name, _devices("cuda", kind, name, **options), target, hosts, gpu.memory)
 
 
 def _devices(platform: str, resolved: str, name: str, **options: Any) -> list[Any]:

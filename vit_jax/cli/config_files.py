@@ -17,13 +17,7 @@ SWEEPS = "sweeps"
 
 
 class ConfigFile(NamedTuple):
-    """A config file.
-
-    Attributes:
-        name: as --config takes it.
-        title: the first line of its docstring.
-        runs: the arguments that it takes, `--config=NAME:RUN`.
-    """
+    """A config file, the first line of its docstring, and its arguments, `--config=NAME:RUN`."""
 
     name: str
     title: str

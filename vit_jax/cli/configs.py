@@ -10,12 +10,8 @@ from vit_jax.cli.config_files import ConfigFile
 from vit_jax.cli.options import Options
 
 # Group: what its files' names or titles have; the first that fits.
-_GROUPS = {
-    "SMALL, FOR A LAPTOP": r"_digits",
-    "FINE-TUNE": r"fine-tuned|transferred",
-    "DISTIL": r"\btaught\b",
-    "PRETRAIN": r"",
-}
+_GROUPS = {"SMALL, FOR A LAPTOP": r"_digits", "FINE-TUNE": r"fine-tuned|transferred"}
+_GROUPS |= {"DISTIL": r"\btaught\b", "PRETRAIN": r""}
 
 
 @dataclasses.dataclass(kw_only=True)

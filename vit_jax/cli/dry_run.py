@@ -27,23 +27,22 @@ def dry_run(cfg: Config) -> tuple[str, UserError | None]:
     """Return the report, and what keeps the run from starting here or None.
 
     That is a missing dataset, or weights to start from or of a teacher: missing, or none that fit;
-    or a kernel of attention that this machine does not have.
-
-    A mesh whose sizes are all given is planned for that many devices, though they are not here.
+    or a kernel of attention that this machine does not have. A mesh whose sizes are all given is
+    planned for that many devices, though they are not here.
 
     Raises UserError: settings that do not go together.
     """
     unfit = None
+    try:
+        config_lib.check_kernel(cfg)
+    except UserError as error:
+        unfit = UserError(f"{error} (the report is of XLA's attention)")
     try:
         if cfg.init.weights:
             initial_state.check(cfg.init, cfg.model)
         create(cfg.objective, cfg.model, cfg.data).check_extras()
     except UserError as error:
         unfit = error  # shapes and costs do not need the weights
-    try:
-        config_lib.check_kernel(cfg)
-    except UserError as error:
-        unfit = unfit or UserError(f"{error} (the report is of XLA's attention)")
     with tempfile.TemporaryDirectory() as scratch:
         report, missing = _report(without_writing(cfg, scratch))
     return report, unfit or missing
@@ -67,50 +66,40 @@ def _report(cfg: Config) -> tuple[str, UserError | None]:
         source, missing = None, error
         num_examples = 100_000 * cfg.data.batch_size
     sizes = (cfg.mesh.data, cfg.mesh.fsdp, cfg.mesh.tensor)
-    here = jax.device_count()
-    devices = here if -1 in sizes else sizes[0] * sizes[1] * sizes[2]
+    devices = jax.device_count() if -1 in sizes else math.prod(sizes)
     mesh = sharding.abstract_mesh(cfg.mesh, devices)
     config_lib.check_batch(cfg, sharding.batch_shards(mesh))
     parts = build_lib.build(cfg, num_examples)
     state = build_lib.abstract_state(parts, mesh)
-    lines = ["PARAMETERS", *tables.parameter_table(state.params, _optimizer(cfg, state.params)), ""]
+    rows = optim.describe(cfg.optim, state.params, models.growth(cfg.model))
+    columns = {name: {x.parameter: getattr(x, name) for x in rows} for name in ("decay", "lr")}
+    lines = ["PARAMETERS", *tables.parameter_table(state.params, columns), ""]
     lines += [f"COST ({devices} device(s), mesh {dict(mesh.shape)})"]
     lines += [_flops(cfg, parts, missing is None)]
-    lines += [
-        *tables.memory_table(estimate_memory(cfg, parts, mesh)),
-        *_undivided(state.params, mesh),
-        "",
-    ]
-    lines += ["BATCH", *_batch(cfg, parts, source), ""]
+    lines += tables.memory_table(estimate_memory(cfg, parts, mesh))
+    lines += [*_undivided(state.params, mesh), ""]
+    batch = abstract_batch(cfg, parts, source).items()
+    arrays = [[name, str(list(x.shape)), str(x.dtype)] for name, x in batch]
+    lines += ["BATCH", *tables.align(["array", "shape", "dtype"], arrays), ""]
     lines += ["RUN", *_durations(cfg, parts.plan, num_examples, missing is None)]
     lines += [f"starts from {cfg.init.weights}"] if cfg.init.weights else []
     lines += parts.objective.describe()
     return "\n".join(lines), missing
 
 
-def _optimizer(cfg: Config, params: object) -> dict[str, dict[str, str]]:
-    rows = optim.describe(cfg.optim, params, models.growth(cfg.model))
-    return {
-        "decay": {row.parameter: row.decay for row in rows},
-        "lr": {row.parameter: row.lr for row in rows},
-    }
-
-
 def _flops(cfg: Config, parts: build_lib.Parts, known: bool) -> str:
     height, width, channels = models.input_shape(cfg.model)
-    forward = flops.forward_flops(
-        models.create(models.looped(cfg.model)), (height, width), channels
-    )
-    step = _example_flops(cfg, parts) * cfg.data.batch_size
+    module = models.create(models.looped(cfg.model))
+    forward = flops.forward_flops(module, (height, width), channels)
+    step = _step_flops(cfg, parts)
     whole = f"; whole run: {tables.format_flops(step * parts.plan.total_steps)}" if known else ""
-    return (
-        f"forward: {tables.format_flops(forward)} per image; "
-        f"step: {tables.format_flops(step)}{whole}"
-    )
+    per_image, per_step = tables.format_flops(forward), tables.format_flops(step)
+    return f"forward: {per_image} per image; step: {per_step}{whole}"
 
 
-def _example_flops(cfg: Config, parts: build_lib.Parts) -> int:
-    return build_lib.example_flops(parts, uphill=cfg.optim.sam_rho > 0)
+def _step_flops(cfg: Config, parts: build_lib.Parts) -> int:
+    uphill = cfg.optim.sam_rho > 0
+    return build_lib.example_flops(parts, uphill=uphill) * cfg.data.batch_size
 
 
 def abstract_batch(
@@ -128,14 +117,13 @@ def abstract_batch(
 def estimate_memory(
     cfg: Config, parts: build_lib.Parts, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh
 ) -> memory.Memory:
-    """Estimate the bytes of a run's step; of what it could be, by `mesh`, here or not."""
+    """Estimate the bytes of a run's step on a mesh that is here or not."""
     batch, objective = abstract_batch(cfg, parts), parts.objective
 
     def loss(params: Any, frozen: Any, kept: Any, batch: Any, rng: jax.Array) -> Any:
         model_state, ema, own = kept
-        ctx = Context(
-            frozen=frozen, model_state=model_state, ema=ema, objective=own, step=jnp.int32(0)
-        )
+        held = {"model_state": model_state, "ema": ema, "objective": own}
+        ctx = Context(frozen=frozen, step=jnp.int32(0), **held)
         return objective.loss(params, ctx, batch, rng)
 
     return memory.estimate(
@@ -147,31 +135,25 @@ def estimate_memory(
         axis_sizes=dict(mesh.shape),
         num_microbatches=cfg.accum_steps,
         uphill=cfg.optim.sam_rho > 0,
-        compute_bytes=jnp.dtype(cfg.model.dtype.value).itemsize,
-        reduce_bytes=_reduce_bytes(cfg),
+        **_itemsizes(cfg),
     )
 
 
-def _reduce_bytes(cfg: Config) -> int:
-    """Return the bytes of a value in which gradients are summed: no fewer than the model's."""
-    return max(jnp.dtype(x.value).itemsize for x in (cfg.model.dtype, cfg.reduce_dtype))
+def _itemsizes(cfg: Config) -> dict[str, int]:
+    """Return the bytes of what the model computes with, and gradients are summed in: no fewer."""
+    sizes = [jnp.dtype(x.value).itemsize for x in (cfg.model.dtype, cfg.reduce_dtype)]
+    return {"compute_bytes": sizes[0], "reduce_bytes": max(sizes)}
 
 
 def estimate_traffic(
     cfg: Config, parts: build_lib.Parts, axis_sizes: Mapping[str, int]
 ) -> scale.Traffic:
     """Count the bytes that a run's step moves between the devices of a mesh of such sizes."""
-    itemsize = jnp.dtype(cfg.model.dtype.value).itemsize
+    sizes = _itemsizes(cfg)
     values, sums = _tensor_sums(cfg, parts)
     images = cfg.data.batch_size / (axis_sizes["data"] * axis_sizes["fsdp"] * cfg.accum_steps)
-    moved = scale.traffic(
-        parts.abstract.params,
-        axis_sizes,
-        compute_bytes=itemsize,
-        reduce_bytes=_reduce_bytes(cfg),
-        activation=images * values * itemsize,
-        num_sums=sums,
-    )
+    sent = {"activation": images * values * sizes["compute_bytes"], "num_sums": sums}
+    moved = scale.traffic(parts.abstract.params, axis_sizes, **sizes, **sent)
     # Every micro-batch gathers the weights and sums its own gradient; SAM has two gradients.
     times = cfg.accum_steps * (2 if cfg.optim.sam_rho > 0 else 1)
     return scale.Traffic(**{kind: x * times for kind, x in dataclasses.asdict(moved).items()})
@@ -181,7 +163,7 @@ def estimate_step(
     cfg: Config, parts: build_lib.Parts, axis_sizes: Mapping[str, int], chip: scale.Chip
 ) -> scale.Step:
     """Predict the time of a run's step on chips that are here or not, as a range."""
-    step_flops = _example_flops(cfg, parts) * cfg.data.batch_size
+    step_flops = _step_flops(cfg, parts)
     if cfg.model.remat is models.Remat.FULL:  # the forward pass, again
         step_flops = step_flops * 4 // 3
     moved = estimate_traffic(cfg, parts, axis_sizes)
@@ -206,7 +188,7 @@ def _tensor_sums(cfg: Config, parts: build_lib.Parts) -> tuple[int, int]:
 
 def _undivided(params: Any, mesh: jax.sharding.AbstractMesh) -> list[str]:
     """Warn of large parameters that stay whole though the mesh has axes to divide them by."""
-    sizes = {axis: mesh.shape[axis] for axis in ("fsdp", "tensor") if mesh.shape[axis] > 1}
+    sizes = [f"mesh.{x}={mesh.shape[x]}" for x in ("fsdp", "tensor") if mesh.shape[x] > 1]
     whole = [
         name
         for name, leaf in trees.named_leaves(params)
@@ -214,17 +196,8 @@ def _undivided(params: Any, mesh: jax.sharding.AbstractMesh) -> list[str]:
     ]
     if not sizes or not whole:
         return []
-    axes = " and ".join(f"mesh.{axis}={size}" for axis, size in sizes.items())
-    more = f" and {len(whole) - 3} more" if len(whole) > 3 else ""
-    return [
-        f"warning: {axes} divides no axis of {', '.join(whole[:3])}{more}: whole on every device"
-    ]
-
-
-def _batch(cfg: Config, parts: build_lib.Parts, source: data.Source | None) -> list[str]:
-    spec = abstract_batch(cfg, parts, source)
-    rows = [[name, str(list(x.shape)), str(x.dtype)] for name, x in spec.items()]
-    return tables.align(["array", "shape", "dtype"], rows)
+    what = f"{' and '.join(sizes)} divides no axis of {tables.first_of(whole)}"
+    return [f"warning: {what}: whole on every device"]
 
 
 def _durations(cfg: Config, plan: config_lib.Plan, num_examples: int, known: bool) -> list[str]:
@@ -234,8 +207,8 @@ def _durations(cfg: Config, plan: config_lib.Plan, num_examples: int, known: boo
         f"{name} every {every} steps" if every else f"{name} at the end"
         for name, every in plan.eval_every.items()
     )
+    steps = f"{plan.total_steps:,} steps of {cfg.data.batch_size:,}"
     return [
-        f"{cfg.duration} of {num_examples:,} examples = {plan.total_steps:,} steps "
-        f"of {cfg.data.batch_size:,}",
+        f"{cfg.duration} of {num_examples:,} examples = {steps}",
         f"checkpoint every {plan.checkpoint_every:,} steps; evaluations: {evals or 'none'}",
     ]

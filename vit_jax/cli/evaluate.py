@@ -39,9 +39,7 @@ class Evaluate(ModelOptions):
           --dataset=imagenet2012_real --split=validation
     """
 
-    dataset: str = flag(
-        "", "a dataset as data.name takes it, or folder:DIR; by default the run's own"
-    )
+    dataset: str = flag("", "as data.name takes it, or folder:DIR; by default the run's own")
     split: str = flag("", "by default the run's last evaluation's; of another dataset, test")
     data_dir: str = flag("", "where TFDS datasets lie; by default the run's", "DIR")
     batch_size: int = flag(0, "over all devices; 0: the run's", least=0)
@@ -49,14 +47,12 @@ class Evaluate(ModelOptions):
     out: Path | None = flag(
         None, "write metrics.json, per_class.csv, confusion.csv and .png, reliability.png", "DIR"
     )
-    sizes: tuple[int, ...] = flag(
-        (), "accuracy at other input sizes, with these weights (sizes.csv and .png)", least=1
-    )
+    sizes: tuple[int, ...] = flag((), "accuracy at other input sizes (sizes.csv, .png)", least=1)
     corruptions: tuple[str, ...] = flag(
         (),
-        "accuracy on corrupted images (corruptions.csv and .png): all, or a list of "
-        "gaussian_noise, shot_noise, impulse_noise, defocus_blur, motion_blur, brightness, "
-        "contrast, pixelate, jpeg_compression",
+        "accuracy on corrupted images (corruptions.csv, .png): all, or of gaussian_noise, "
+        "shot_noise, impulse_noise, defocus_blur, motion_blur, brightness, contrast, pixelate, "
+        "jpeg_compression",
     )
     severities: tuple[int, ...] = flag((), "of the corruptions; by default 1,2,3,4,5", least=1)
 
@@ -71,14 +67,8 @@ def evaluate(given: Evaluate, found: Trained, mesh_config: MeshConfig) -> int:
     if given.severities and not given.corruptions:
         raise UserError("--severities are of corruptions; add --corruptions=all")
     startup.join_cluster()
-    target = open_target(
-        found,
-        dataset=given.dataset,
-        split=given.split,
-        data_dir=given.data_dir,
-        batch_size=given.batch_size,
-        own_transform=not given.transform,
-    )
+    settings = {x: getattr(given, x) for x in ("dataset", "split", "data_dir", "batch_size")}
+    target = open_target(found, **settings, own_transform=not given.transform)
     if given.sizes:
         check_sizes(found, target.evaluation.transform, given.sizes)
     variants = robustness.variants(given.corruptions, given.severities)
@@ -135,27 +125,26 @@ def _show_measured(trained: Trained, source: str, measured: dict[str, Any]) -> N
     alone = "" if trained.loss is Loss.SOFTMAX else ", of its class alone (sigmoid)"
     _print(title(trained))
     _print(f"{source}: {measured['num_examples']:,} images{left_out}\n")
-    _show(
-        [
-            ("metric", "value", ""),
-            ("top1", f"{measured['top1']:.2%}", f"95 % interval {low:.2%} to {high:.2%}"),
-            ("top5", f"{measured['top5']:.2%}", ""),
-            ("loss", f"{measured['loss']:.4f}", f"{trained.loss}, nats per image"),
-            ("ece", f"{measured['ece']:.2%}", f"calibration error, {calibration.NUM_BINS} bins"),
-            ("confidence", f"{measured['confidence']:.2%}", f"mean of the first guess{alone}"),
-        ],
-        right=(1,),
-    )
+    notes = {
+        "top1": f"95 % interval {low:.2%} to {high:.2%}",
+        "top5": "",
+        "loss": f"{trained.loss}, nats per image",
+        "ece": f"calibration error, {calibration.NUM_BINS} bins",
+        "confidence": f"mean of the first guess{alone}",
+    }
+    shown = {x: f"{measured[x]:.4f}" if x == "loss" else f"{measured[x]:.2%}" for x in notes}
+    rows = [(name, shown[name], note) for name, note in notes.items()]
+    _show([("metric", "value", ""), *rows], right=(1,))
 
 
 def _show_sizes(measuring: lib.Measuring, found: list[dict[str, Any]], writer: _Writer) -> None:
     native = native_size(measuring.trained)[0]
-    rows = [tuple(row.values()) for row in found]
+    rows = [tuple(found[0]), *(tuple(row.values()) for row in found)]
     _print(f"\nby size of the input; training was at {native}x{native}")
-    _show([tuple(found[0]), *rows], right=range(1, len(found[0])))
-    writer.write("sizes.csv", _csv([tuple(found[0]), *rows]))
+    _show(rows, right=range(1, len(rows[0])))
+    writer.write("sizes.csv", _csv(rows))
     name = short_name(measuring.target.source.name)
-    writer.write("sizes.png", plots.draw_sizes([row[:4] for row in rows], native, name))
+    writer.write("sizes.png", plots.draw_sizes([row[:4] for row in rows[1:]], native, name))
 
 
 def _show_corruptions(
@@ -164,12 +153,9 @@ def _show_corruptions(
     table = {name: {int(k): x for k, x in row.items()} for name, row in found["top1"].items()}
     severities = list(next(iter(table.values())))
     means = [lib.mean(row[each] for row in table.values()) for each in severities]
-    rows: list[Sequence[Any]] = [
-        ("top1", *(f"severity {each}" for each in severities), "mean"),
-        *((name, *row.values(), lib.mean(row.values())) for name, row in table.items()),
-        ("mean", *means, found["mean_top1"]),
-        ("clean", *[clean] * len(means), clean),
-    ]
+    rows: list[Sequence[Any]] = [("top1", *(f"severity {each}" for each in severities), "mean")]
+    rows += [(name, *row.values(), lib.mean(row.values())) for name, row in table.items()]
+    rows += [("mean", *means, found["mean_top1"]), ("clean", *[clean] * (len(means) + 1))]
     _print(f"\nunder corruption, severities of {found['severities_of']}")
     _show(rows, right=range(1, len(rows[0])))
     writer.write("corruptions.csv", _csv(rows))

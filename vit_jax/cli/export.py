@@ -44,12 +44,8 @@ class Export(ModelOptions):
         "int8, a scale for each channel (stablehlo)",
     )
     force: bool = flag(False, "write into a folder with files, and replace an earlier export")
-    push: str = flag(
-        "", "upload it to the Hugging Face Hub (needs the extra [hub] and a token)", "USER/REPO"
-    )
-    public: bool = flag(
-        False, "a repository that --push creates is for all to see; else it is private"
-    )
+    push: str = flag("", "upload to the Hugging Face Hub (extra [hub] and a token)", "USER/REPO")
+    public: bool = flag(False, "a repository that --push creates is public; else it is private")
 
 
 def export(given: Export, found: Trained) -> None:

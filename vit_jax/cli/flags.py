@@ -23,17 +23,12 @@ from vit_jax.field_names import check_value_path, did_you_mean, nearest, words, 
 if TYPE_CHECKING:
     from vit_jax.config import Config
 
-
 # Errors of a disk without room: full, over quota, or a file over its limit.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def read_config(argv: Sequence[str], values: flags.FlagValues | None = None) -> "Config":
-    """Parse a command line and return its checked config.
-
-    Args:
-        argv: the command line, program name first.
-        values: the command's own flags, where it has some.
+    """Parse a command line and return its checked config; `values` are the command's own flags.
 
     Raises UserError: an unknown flag or key, a value of the wrong type, a config that cannot be.
     """
@@ -86,14 +81,10 @@ def parse(
     positional: bool = False,
     trees: dict[str, Any] | None = None,
 ) -> list[str]:
-    """Parse a command line and return its arguments that are no flags, where it may have some.
+    """Parse a command line; returns its arguments that are no flags, if it may have `positional`s.
 
-    Args:
-        argv: the command line, program name first.
-        values: the flags.
-        positional: whether it may have arguments that are no flags.
-        trees: dataclasses by name; each gives way to what flags `--NAME.FIELD` make of it. An
-            unknown `--lr` may be one of their fields.
+    `argv` begins with the program's name; `trees` are dataclasses by name, replaced by what flags
+    `--NAME.FIELD` make of them.
 
     Raises UserError: an unknown flag, a value of the wrong type, anything that is no flag.
     """
@@ -106,10 +97,10 @@ def parse(
     try:
         rest = values(list(argv))
     except flags.UnrecognizedFlagError as error:
-        near = nearest(trees, error.flagname, alike=1) if trees else []
-        if near:
-            message = f"unknown flag '--{error.flagname}'; {did_you_mean(near)}"
-            raise UserError(message) from error
+        # An unknown --lr may be a field.
+        if near := nearest(trees, error.flagname, alike=1) if trees else []:
+            what = f"unknown flag '--{error.flagname}'"
+            raise UserError(f"{what}; {did_you_mean(near)}") from error
         raise errors.unknown("flag", "--" + error.flagname, [f"--{n}" for n in values]) from error
     except (flags.Error, ValueError, TypeError) as error:
         raise UserError(_in_words(error, values, argv)) from error
@@ -161,21 +152,15 @@ def _status(failure: BaseException, *, debug: bool) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
         return 141  # as the shell has it for SIGPIPE
     except OSError as error:
-        what = f"{error.filename}: " if error.filename else ""
-        if error.errno in _NO_ROOM:
-            print_error(
-                f"{what}{error.strerror}; make room, then start the same command again", debug=debug
-            )
-            return errors.IO_ERROR
-        if error.errno in errors.MACHINE:
-            reason = f"{error.strerror} (errno {error.errno})"
-            print_error(
-                f"{what}{reason}; mend that, then start the same command again", debug=debug
-            )
+        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        if error.errno in _NO_ROOM or error.errno in errors.MACHINE:
+            mend = f" (errno {error.errno}); mend that"
+            mend = "; make room" if error.errno in _NO_ROOM else mend
+            print_error(f"{what}{mend}, then start the same command again", debug=debug)
             return errors.IO_ERROR
         # The user named this path; any part of the code may be the first to open it.
-        if error.errno in (errno.ENAMETOOLONG, errno.EACCES) and what:
-            print_error(f"{what}{error.strerror}", debug=debug)
+        if error.errno in (errno.ENAMETOOLONG, errno.EACCES) and error.filename:
+            print_error(f"{error.filename}: {error.strerror}", debug=debug)
             return UserError.status
         raise
 
@@ -197,8 +182,7 @@ def value_of(name: str, argv: Sequence[str]) -> str | None:
     for i, argument in enumerate(argv):
         if re.fullmatch(rf"--?{name}", argument) and i + 1 < len(argv):
             return argv[i + 1]
-        match = re.fullmatch(rf"--?{name}=(.*)", argument)
-        if match:
+        if match := re.fullmatch(rf"--?{name}=(.*)", argument):
             return match[1]
     return None
 

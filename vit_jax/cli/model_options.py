@@ -17,6 +17,8 @@ from vit_jax.data.config import is_random
 from vit_jax.errors import UserError
 from vit_jax.inference.trained import Trained, describe, describe_input, named, with_model
 
+_WHICH = "which model? add --from=DIR of a run, --from=npz:FILE or --from=timm:FILE"
+
 
 @dataclasses.dataclass(kw_only=True)
 class WeightsOptions(Options):
@@ -27,7 +29,7 @@ class WeightsOptions(Options):
         "a run's workdir: DIR, DIR@STEP, DIR@best, DIR@latest; npz:FILE of Google's "
         "vision_transformer, big_vision and so on; timm:FILE under timm's or the authors' names",
         "WEIGHTS",
-        ask="which model? add --from=DIR of a run, --from=npz:FILE or --from=timm:FILE",
+        ask=_WHICH,
     )
     model: str = flag(
         "",
@@ -35,9 +37,7 @@ class WeightsOptions(Options):
         "--model.image_size=384 changes a field of it",
         "=VARIANT",
     )
-    ema: bool | None = flag(
-        None, "a run's moving average, or not; by default what it was ranked by"
-    )
+    ema: bool | None = flag(None, "a run's moving average, or not; default: what it was ranked by")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -48,9 +48,8 @@ class InputOptions(WeightsOptions):
         (), "of the input, white is 1; by default the run's, or those published", "M,M,M"
     )
     std: tuple[float, ...] = flag((), "as --mean", "S,S,S", above=0)
-    transform: tuple[str, ...] = flag(  # holds the fields that were set
-        (), "how an image is brought to size: crop, crop_ratio, resize", ".FIELD=VALUE"
-    )
+    # Holds the fields that were set.
+    transform: tuple[str, ...] = flag((), "sizes images: crop, crop_ratio, resize", ".FIELD=VALUE")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -58,8 +57,14 @@ class ModelOptions(InputOptions):
     """The weights, how an image is prepared, what the classes are called."""
 
     classes: Path | None = flag(
-        None, "names, one a line or a JSON list; by default the run's own, or ImageNet's"
+        None, "names, a line each or JSON; default: the run's, or ImageNet's"
     )
+
+
+def images() -> Any:
+    """Declare the images that a verb takes."""
+    ask = "which images? name files, folders or patterns, or - to read a list"
+    return flag((), "what to look at", "[IMAGE ...]", ask=ask)
 
 
 Kind = TypeVar("Kind", bound=WeightsOptions)
@@ -70,16 +75,13 @@ def read(
 ) -> tuple[Kind, Trained]:
     """Read a command line into its options and the model that it names, its weights not yet read.
 
-    Args:
-        cls: the verb's flags.
-        argv: the command line, program name first.
-        trees: dataclasses of the verb's own, as in `flags.parse`.
+    `trees` are dataclasses of the verb's own, as in `flags.parse`.
 
     Raises UserError: an unknown flag or field, a value of the wrong type, no such weights.
     """
     source, variant = flags.value_of("from", argv), flags.value_of("model", argv)
     if not source:
-        raise UserError(cls.__dataclass_fields__["from_"].metadata["ask"])
+        raise UserError(_WHICH)
     startup.configure()
     found = describe(source, model=None if variant is None else models.variant(variant))
     bases: dict[str, Any] = {} if trees is None else trees
@@ -109,11 +111,8 @@ def _with_input(found: Trained, given: InputOptions, transform: Any) -> Trained:
     transform = dataclasses.replace(found.transform, **fields_set)
     check_transform(transform, "transform")
     if is_random(transform):
-        raise UserError(
-            "transform draws at random; choose crop=center, squash_center, resize or none"
-        )
-    for name in ("mean", "std"):
-        numbers = getattr(given, name)
+        raise UserError("transform is random; choose crop=center, squash_center, resize or none")
+    for name, numbers in (("mean", given.mean), ("std", given.std)):
         if numbers and len(numbers) not in (1, found.channels):
             each = f"or {found.channels}, one a channel"
             each = "the model's images are grey" if found.channels == 1 else each
@@ -125,8 +124,7 @@ def _with_input(found: Trained, given: InputOptions, transform: Any) -> Trained:
     if isinstance(given, ModelOptions) and given.classes is not None:
         class_names = named(_names(given.classes), found.model)
         found = dataclasses.replace(found, class_names=class_names)
-    line = describe_input(found)
-    if line:
+    if line := describe_input(found):
         print(line, file=sys.stderr)
     return found
 

@@ -30,7 +30,7 @@ _OTHERS = ("[", ".", "=", " ")  # forms of what is no flag of its own
 
 
 def flag(default: Any, help: str, form: str = "", *, ask: str = "", **bounds: Any) -> Any:
-    """Declare a flag.
+    """Declare a flag, optional unless `ask` is the error where it is not given.
 
     Args:
         default: its value where it is not given; immutable.
@@ -38,7 +38,6 @@ def flag(default: Any, help: str, form: str = "", *, ask: str = "", **bounds: An
         form: what stands for its value in the help, by default its type or choices. "[IMAGE ...]":
             the arguments that are no flags. "=FILE", " FILE ...", ".FIELD=VALUE": flags that the
             verb's reader defines.
-        ask: the error where it is not given; "" makes it optional.
         bounds: of numbers, as `fields.value` takes them.
     """
     metadata = {**fields.value(default, **bounds).metadata, "help": help, "form": form, "ask": ask}
@@ -75,12 +74,8 @@ def verb(
 ) -> Callable[[Sequence[str]], int]:
     """Return a verb's `main`, from the command line (program name first) to the exit status.
 
-    A verb's module that is run itself, `python -m vit_jax.cli.predict`, runs it here.
-
-    Args:
-        cls: the verb's flags.
-        command: what it does; takes what `read` returns.
-        read: reads the command line as a `cls`, and what the verb needs besides; `read_options`.
+    A verb's module that is run itself, `python -m vit_jax.cli.predict`, runs it here. `command`
+    takes what `read` makes of the command line: a `cls`, and what the verb needs besides.
     """
 
     def main(argv: Sequence[str]) -> int:
@@ -92,10 +87,7 @@ def verb(
 
 
 def run(
-    cls: type[Kind],
-    argv: Sequence[str],
-    command: Callable[..., int | None],
-    read: Read | None = None,
+    cls: type[Kind], argv: Sequence[str], command: Callable[..., int | None], read: Read | None
 ) -> int:
     """Print the help on request, else run the verb."""
     if any(word in ("-h", "--help", "-help") for word in argv[1:]):
@@ -178,26 +170,22 @@ def _read(kind: Any, name: str, text: Any, field: dataclasses.Field) -> Any:
         return text
     if kind is Path and not text:
         return field.default
+    if kind is Path and text.startswith("-"):
+        raise UserError(f"{name}={text} looks like a flag; name a file or a folder")
+    makes = {int: int, float: float, Path: lambda text: Path(text).expanduser()}
     try:
         if typing.get_origin(kind) is tuple:
             one = typing.get_args(kind)[0]
             items = [word.strip() for word in text.split(",") if word or one is not str]
-            value = tuple(_scalar(one, name, item) for item in items)
+            value = tuple(fields.conformed(one, name, makes.get(one, str)(x)) for x in items)
         else:
-            value = _scalar(kind, name, text)
+            value = fields.conformed(kind, name, makes.get(kind, str)(text))
     except UserError:
         raise
     except ValueError:
         raise UserError(f"{name}={text} must be {words(kind, field.default)}") from None
     fields.check_range(name, value, field.metadata, text)
     return value
-
-
-def _scalar(kind: Any, name: str, text: str) -> Any:
-    if kind is Path and text.startswith("-"):
-        raise UserError(f"{name}={text} looks like a flag; name a file or a folder")
-    makes = {int: int, float: float, Path: lambda text: Path(text).expanduser()}
-    return fields.conformed(kind, name, makes.get(kind, str)(text))
 
 
 def help_text(cls: type[Options]) -> str:

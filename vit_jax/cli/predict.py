@@ -5,7 +5,6 @@ import contextlib
 import csv
 import dataclasses
 import enum
-import functools
 import io
 import json
 import sys
@@ -49,21 +48,14 @@ class Predict(ModelOptions):
     Exit status: 0 all images were read, 1 some were not (stderr lists them), 2 bad usage.
     """
 
-    images: tuple[str, ...] = flag(
-        (),
-        "what to look at",
-        "[IMAGE ...]",
-        ask="which images? name files, folders or patterns, or - to read a list",
-    )
+    images: tuple[str, ...] = model_options.images()
     top: int = flag(5, "classes of each image", least=1)
     format: Format | None = flag(
         None,
         "a table for reading, by default; jsonl: a line of JSON an image, a broken one has "
         '"error"; csv: a row for each image and rank, none for a broken image',
     )
-    out: Path | None = flag(
-        None, "write there, not to stdout; the suffix, .csv, .jsonl or .txt (table), is the format"
-    )
+    out: Path | None = flag(None, "write there, in the format of .csv, .jsonl or .txt (table)")
     force: bool = flag(False, "replace a FILE that is there")
     batch_size: int = flag(32, "images at once", least=1)
 
@@ -80,12 +72,8 @@ def predict(given: Predict, found: Trained) -> int:
         files.check_file(out, "--out", force=given.force)
     batches = stream(read_weights(found), images, given.top, batch_size=given.batch_size)
     head, written = _writers(form, images)
-    broken = 0
-    with (
-        _sink(out) as sink,
-        contextlib.closing(batches),
-        files.refused(f"--out={out}" if out else "stdout"),
-    ):
+    broken, name = 0, f"--out={out}" if out else "stdout"
+    with _sink(out) as sink, contextlib.closing(batches), files.refused(name):
         # On a terminal, the results themselves are the progress.
         meter = PassProgress(len(images), "predicting", live=not sink.isatty())
         sink.write(head)
@@ -106,10 +94,8 @@ def predict(given: Predict, found: Trained) -> int:
 def _format(given: Predict) -> Format:
     suffix = given.out.suffix.lower() if given.out else ""
     if not given.format and suffix not in _SUFFIXES:
-        raise UserError(
-            f"--out={given.out}: no format is known by {suffix!r}; name it .csv, .jsonl or .txt (a "
-            f"table), or add --format={'|'.join(Format)}"
-        )
+        advice = f"name it .csv, .jsonl or .txt (a table), or add --format={'|'.join(Format)}"
+        raise UserError(f"--out={given.out}: no format is known by {suffix!r}; {advice}")
     return given.format or _SUFFIXES[suffix]
 
 
@@ -129,27 +115,23 @@ def _writers(form: Format, images: Sequence[str]) -> tuple[str, Callable[[Answer
         return "", _as_json
     if form is Format.CSV:
         return "file,rank,class,name,probability\n", _as_csv
-    return "", functools.partial(_as_table, min(max(len(shown(name)) for name in images), 60))
+    width = min(max(len(shown(name)) for name in images), 60)
 
+    def as_table(result: Answer) -> str:
+        names = [shown(str(result.source)), *[""] * len(result.predictions)]
+        rows = zip(names, result.predictions, strict=False)
+        return "".join(f"{name:{width}}  {x.probability:>7.2%}  {x.name}\n" for name, x in rows)
 
-def _as_table(width: int, result: Answer) -> str:
-    names = [shown(str(result.source)), *[""] * len(result.predictions)]
-    return "".join(
-        f"{name:{width}}  {prediction.probability:>7.2%}  {prediction.name}\n"
-        for name, prediction in zip(names, result.predictions, strict=False)
-    )
+    return "", as_table
 
 
 def _as_json(result: Answer) -> str:
-    line: dict[str, Any] = {"file": result.source}
-    if result.error:
-        line["error"] = result.error
-    else:
-        line["predictions"] = [
-            {"class": k, "name": name, "probability": _rounded(probability)}
-            for k, name, probability in result.predictions
-        ]
-    return json.dumps(trees.finite(line)) + "\n"
+    found = [
+        {"class": k, "name": name, "probability": _rounded(probability)}
+        for k, name, probability in result.predictions
+    ]
+    rest: dict[str, Any] = {"error": result.error} if result.error else {"predictions": found}
+    return json.dumps(trees.finite({"file": result.source, **rest})) + "\n"
 
 
 def _as_csv(result: Answer) -> str:

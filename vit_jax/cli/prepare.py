@@ -20,10 +20,7 @@ class Prepare(Options):
     """
 
     name: str = flag(
-        "",
-        "a TFDS dataset, such as cifar10, oxford_iiit_pet, imagenet2012",
-        "[NAME]",
-        ask="which dataset? name one of TFDS, such as cifar10",
+        "", "a dataset of TFDS", "[NAME]", ask="which dataset? name one of TFDS, such as cifar10"
     )
     data_dir: str = flag("", "default: $TFDS_DATA_DIR or ~/tensorflow_datasets", "DIR")
 
@@ -36,10 +33,8 @@ def prepare(given: Prepare) -> None:
         print(f"{open_source('digits', given.data_dir).name} is ready")
         return
     if importlib.util.find_spec("tensorflow") is None:
-        raise UserError(
-            f"preparing {given.name} needs TensorFlow, once, in any environment: "
-            "pip install tensorflow, then this command again (training does not need it)"
-        )
+        advice = "pip install tensorflow, then this command again (training does not need it)"
+        raise UserError(f"{given.name} needs TensorFlow once, in any environment: {advice}")
     import tensorflow_datasets as tfds
 
     try:

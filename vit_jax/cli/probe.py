@@ -39,22 +39,16 @@ class Probe(InputOptions):
     """
 
     images: tuple[str, ...] = flag((), "files, folders, patterns, or - for stdin", "[IMAGE ...]")
-    dataset: str = flag(
-        "", "a dataset as data.name takes it, or folder:DIR; by default the run's own"
-    )
+    dataset: str = flag("", "as data.name takes it, or folder:DIR; by default the run's own")
     data_dir: str = flag("", "where TFDS datasets lie; by default the run's", "DIR")
-    train_split: str = flag(
-        "train", "what the probes learn from; train[:10%] is a part of it", "SPLIT"
-    )
+    train_split: str = flag("train", "what the probes learn from, such as train[:10%]", "SPLIT")
     test_split: str = flag("test", "what they are tested on", "SPLIT")
     methods: tuple[str, ...] = flag(METHODS, "the probes, or none with --features")
     shots: tuple[int, ...] = flag((1, 5, 10, 25), "fewshot: images a class", least=1)
     seeds: int = flag(3, "fewshot: how often they are drawn, from --seed on", least=1)
-    l2: tuple[float, ...] = flag(
-        (1024.0,), "fewshot: strength of the regularisation, several are tried one by one", above=0
-    )
+    l2: tuple[float, ...] = flag((1024.0,), "fewshot: regularisation, each tried alone", above=0)
     k: tuple[int, ...] = flag(
-        (), "knn: neighbours; by default those of 10,20,100,200 with images enough", least=1
+        (), "knn: neighbours; default: 10,20,100,200 as images allow", least=1
     )
     temperature: float = flag(0.07, "knn: of the votes", above=0)
     seed: int = flag(0, "of what is drawn at random", least=0)
@@ -75,20 +69,14 @@ def probe(given: Probe, found: Trained) -> int:
         files.check_folder(given.features, "--features", force=given.force)
         if given.images:
             return _write_images(given, found, given.features)
-    sources = probing.open_splits(
-        found, given.dataset, given.data_dir, given.train_split, given.test_split
-    )
+    splits = given.train_split, given.test_split
+    sources = probing.open_splits(found, given.dataset, given.data_dir, *splits)
     _check_sources(given, sources)
     mesh = sharding.make_mesh(sharding.MeshConfig())
     trained = read_weights(found, headless=True)
+    writing = {"folder": given.features, "force": given.force}
     sets = probing.extract_sets(
-        trained,
-        sources,
-        mesh,
-        batch_size=given.batch_size,
-        folder=given.features,
-        force=given.force,
-        with_pixels=given.pixels,
+        trained, sources, mesh, batch_size=given.batch_size, with_pixels=given.pixels, **writing
     )
     train, test = sets["features"]
     print(f"{title(trained)}, {train.features.shape[1]:,} features an image")
@@ -105,15 +93,9 @@ def probe(given: Probe, found: Trained) -> int:
     results = probing.run_probes(sets, given.methods, mesh, **settings)
     notes += dict.fromkeys(note for result in results for note in result.notes)
     print("\n".join(["", *_table(results), *(f"note: {note}" for note in notes)]))
-    about = {
-        "from": trained.ref,
-        "step": trained.step,
-        "ema": trained.ema,
-        "changes": changes(trained),
-        "seed": given.seed,
-        **probes.to_json(train, test, results),
-        "notes": notes,
-    }
+    about = {"from": trained.ref, "step": trained.step, "ema": trained.ema}
+    about |= {"changes": changes(trained), "seed": given.seed}
+    about |= {**probes.to_json(train, test, results), "notes": notes}
     _write(given.out, lambda: json.dumps(about, indent=1) + "\n")
     _write(given.plot, lambda: _draw(results, train, test))
     return 0
@@ -127,10 +109,8 @@ def _write(file: Path | None, content: Any) -> None:
 
 
 def _write_images(given: Probe, found: Trained, folder: Path) -> int:
-    names = expand(given.images, sys.stdin)
-    trained, (count, width), broken = probing.write_images(
-        found, names, folder, given.batch_size, force=given.force
-    )
+    what = expand(given.images, sys.stdin), folder, given.batch_size
+    trained, (count, width), broken = probing.write_images(found, *what, force=given.force)
     for error in broken:
         print(f"skipped {error}", file=sys.stderr)
     print(f"{title(trained)}: {width:,} features of {count:,} images in {folder}")
@@ -141,10 +121,8 @@ def _check(given: Probe) -> None:
     """Refuse a flag that could not act."""
     if given.methods == ("none",):
         given.methods = ()
-    given.methods = tuple(dict.fromkeys(given.methods))
-    given.shots = tuple(dict.fromkeys(given.shots))
-    given.l2 = tuple(dict.fromkeys(given.l2))
-    given.k = tuple(dict.fromkeys(given.k))
+    for name in ("methods", "shots", "l2", "k"):
+        setattr(given, name, tuple(dict.fromkeys(getattr(given, name))))
     for name in given.methods:
         if name not in METHODS:
             raise errors.unknown("method", name, METHODS)
@@ -170,11 +148,8 @@ def _check_sources(given: Probe, sources: Sequence[data.Source]) -> None:
         why = "has several labels per image, and probes need one"
         raise UserError(f"{sources[0].name} {why}; add --methods=none and --features=DIR")
     if given.methods and sources[0].name == sources[1].name:
-        print(
-            f"warning: the probes learn from {sources[0].name}, and are tested on the same images; "
-            "choose another --test_split",
-            file=sys.stderr,
-        )
+        what = f"the probes learn from {sources[0].name}, and are tested on the same images"
+        print(f"warning: {what}; choose another --test_split", file=sys.stderr)
     if "knn" in given.methods:
         knn.choose_k(given.k, len(sources[0]), sources[0].name)
     for name, file, suffix in (("out", given.out, ".json"), ("plot", given.plot, ".png")):
@@ -186,14 +161,12 @@ def _table(results: Sequence[Score]) -> list[str]:
     """Lay out a line a result; the temperature, which all share, is in the JSON alone."""
     rows = []
     for result in results:
-        setting = ", ".join(
-            f"{key} {value:.4g}" for key, value in result.settings.items() if key != "temperature"
-        )
+        shown = [f"{k} {value:.4g}" for k, value in result.settings.items() if k != "temperature"]
         low, high = result.interval
         spread = result.deviation
         seeds = "" if spread is None else f"{len(result.top1)}, deviation {spread:.1%}"
-        interval = f"{low:.1%} to {high:.1%}"
-        rows.append([result.of, result.method, setting, f"{result.mean:.2%}", interval, seeds])
+        cells = [", ".join(shown), f"{result.mean:.2%}", f"{low:.1%} to {high:.1%}", seeds]
+        rows.append([result.of, result.method, *cells])
     header = ("of", "probe", "setting", "test top-1", "95 % interval", "over seeds")
     return align(header, rows, right=(3,))
 

@@ -37,18 +37,11 @@ class Serve(ModelOptions):
     Ctrl-C ends it. Uploads are deleted ten minutes after, and at the end.
     """
 
-    examples: tuple[str, ...] = flag(
-        (), "images to choose from on the page: files, folders and globs", "FILES"
-    )
+    examples: tuple[str, ...] = flag((), "images on the page: files, folders, globs", "FILES")
     port: int = flag(7860, "of the page; 0 takes a free one", least=0, most=65535)
-    host: str = flag(
-        "127.0.0.1", "who may open it: 127.0.0.1, this machine alone; 0.0.0.0, all", "ADDRESS"
-    )
+    host: str = flag("127.0.0.1", "127.0.0.1: this machine may open it; 0.0.0.0: all", "ADDRESS")
     public_url: str = flag(
-        "",
-        "how visitors call a proxy that serves the page, https://demo.example.com; --host stays "
-        "the address that the proxy asks",
-        "URL",
+        "", "of a proxy that asks --host for the page, such as https://demo.example.com", "URL"
     )
     max_upload_mb: int = flag(10, "the largest file that is taken", least=1, most=256)
 
@@ -76,10 +69,9 @@ def _show(given: Serve, found: Trained, listening: socket.socket, public: str) -
         _only_here(uploads)
         blocks = page.build(found, answer, examples)
         if not ended.is_set():
-            largest = given.max_upload_mb * 2**20
             bound = listening.getsockname()[0]
             host = bound if bound == "0.0.0.0" else given.host  # "" and "0" are all addresses too
-            app = page.app(blocks, host, Path(uploads), largest, public)
+            app = page.app(blocks, host, Path(uploads), given.max_upload_mb * 2**20, public)
             _serve(ended, app, host, listening, public)
 
 
@@ -91,13 +83,10 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port))
     except OSError as error:
+        what = f"--port={port}: {error.strerror}; choose another, or --port=0 for a free one"
         if isinstance(error, socket.gaierror) or error.errno == 99:
-            raise UserError(
-                f"--host={host} is no IPv4 address of this machine; try 127.0.0.1"
-            ) from None
-        raise UserError(
-            f"--port={port}: {error.strerror}; choose another, or --port=0 for a free one"
-        ) from None
+            what = f"--host={host} is no IPv4 address of this machine; try 127.0.0.1"
+        raise UserError(what) from None
 
 
 def _only_here(uploads: str) -> None:
@@ -122,17 +111,9 @@ def _serve(
 
     port = listening.getsockname()[1]
     # Requests are not logged, nor their errors: the sender gets them.
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            log_config=None,
-            log_level="critical",
-            ws="none",
-            proxy_headers=False,
-            server_header=False,
-            timeout_graceful_shutdown=1,
-        )
-    )
+    settings = {"log_config": None, "log_level": "critical", "ws": "none"}
+    settings |= {"proxy_headers": False, "server_header": False, "timeout_graceful_shutdown": 1}
+    server = uvicorn.Server(uvicorn.Config(app, **settings))
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     thread.start()
     while not server.started:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from vit_jax import errors
 from vit_jax.cli import flags
-from vit_jax.errors import UserError
 
 # Each is `vit_jax.cli.sweep_NAME`.
 VERBS = {
@@ -26,13 +25,10 @@ def main(argv: Sequence[str]) -> int:
         print("usage: python -m vit_jax sweep VERB [--help] ...\n")
         print("\n".join(f"  {verb:8} {text}" for verb, text in VERBS.items()))
         return 0
-    return flags.run(lambda: _refuse(argv[1:]), argv)
-
-
-def _refuse(words: Sequence[str]) -> None:
-    if not words:
-        raise UserError(f"sweep what? add one of: {', '.join(VERBS)}")
-    raise errors.unknown("sweep verb", words[0], VERBS)
+    what = f"sweep what? add one of: {', '.join(VERBS)}"
+    error = errors.unknown("sweep verb", argv[1], VERBS) if len(argv) > 1 else what
+    flags.print_error(str(error), debug=False)
+    return errors.UserError.status
 
 
 if __name__ == "__main__":

@@ -50,17 +50,11 @@ def report(given: Report) -> None:
             print(f"{name:22} not fitted: {reason}")
     else:
         sweep_figure.draw_search(found, metric, title, place / PICTURE)
-        order = -1 if metric.endswith("loss") else 1
-        for result in sorted(finished, key=lambda r: -order * (r.value or 0.0))[:5]:
+        order = 1 if metric.endswith("loss") else -1
+        for result in sorted(finished, key=lambda r: order * (r.value or 0.0))[:5]:
             print(f"{metric} {result.value:.4f}  {result.point.name}")
-    sweep_page.write(
-        place / PAGE,
-        found,
-        fitted,
-        title=title,
-        summary=sweep_status.summary(found),
-        picture=place / PICTURE,
-    )
+    shown = {"title": title, "summary": sweep_status.summary(found), "picture": place / PICTURE}
+    sweep_page.write(place / PAGE, found, fitted, **shown)
     written = [PICTURE, PAGE, *([FITS] if fitted is not None else [])]
     print("wrote " + ", ".join(str(place / name) for name in written))
 

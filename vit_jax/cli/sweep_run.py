@@ -5,15 +5,15 @@ import concurrent.futures
 import copy
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from vit_jax.cli import options, sweep_file, sweep_plan, sweep_status
+from vit_jax.cli import options, sweep_plan, sweep_status
 from vit_jax.cli.options import Options, flag
-from vit_jax.cli.sweep_file import SweepFile
+from vit_jax.cli.sweep_plan import SweepFile
 from vit_jax.errors import UserError
 from vit_jax.sweeps import point, queue, results, sharing
 from vit_jax.sweeps.grid import Overrides
@@ -24,8 +24,6 @@ from vit_jax.sweeps.trial import Stopping
 from vit_jax.sweeps.worker import Worker
 from vit_jax.train import workdir
 from vit_jax.train.health.preemption import INTERRUPTED
-
-_SOME_FAILED = 1
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -38,7 +36,7 @@ class Run(Options):
     """
 
     target: Path = flag(
-        Path(), "a file of configs/sweeps, or a sweep", "[FILE|DIR]", ask=sweep_file.NO_FILE
+        Path(), "a file of configs/sweeps, or a sweep", "[FILE|DIR]", ask=sweep_plan.NO_FILE
     )
     out: Path | None = flag(None, "where FILE's runs are kept", "DIR")
     workers: int = flag(1, "runs at a time on this machine", least=1)
@@ -54,28 +52,19 @@ def run(given: Run, extra: Overrides) -> int:
     if search is not None and given.index is not None:
         raise UserError(f"{search.path} is a search: its points come up as it runs; drop --index")
     with Stopping() as stopping:
-        workers = [
-            Worker(
-                place=place,
-                stopping=stopping,
-                since=time.time(),
-                environment=sharing.share(i, given.workers),
-                log=_print if given.workers == 1 else _numbered(i + 1),
-            )
-            for i in range(given.workers)
-        ]
+        workers = []
+        for i in range(given.workers):
+            log, gpus = _log(i, given.workers), sharing.share(i, given.workers)
+            workers.append(Worker(place, stopping, time.time(), gpus, log))
         if search is not None:
             _each(workers, lambda worker, i: _search(worker, i, search, extra))
-            points = point.read_manifest(place)
-        else:
-            points = point.read_manifest(place)
-            if given.index is not None:
-                points = [_indexed(points, given.index)]
-                _train_one(workers[0], points[0])
-            else:
-                _print(sweep_status.summary(results.read(place, points)))
-                by_run = {each.run: each for each in points}
-                _each(workers, lambda worker, _: worker.run_grid(by_run))
+        points = point.read_manifest(place)
+        if given.index is not None:
+            points = [_train_one(workers[0], points, given.index)]
+        elif search is None:
+            _print(sweep_status.summary(results.read(place, points)))
+            by_run = {each.run: each for each in points}
+            _each(workers, lambda worker, _: worker.run_grid(by_run))
     return _conclude(place, points, stopped=stopping.requested)
 
 
@@ -85,18 +74,16 @@ def _open(target: Path, out: Path | None, extra: Overrides) -> tuple[SweepFile |
         if out is not None or extra:
             flag = "--out" if out is not None else "--config.FIELD"
             raise UserError(f"{target} has its manifest; {flag} is for a sweep file")
-        place, file = target, None
-        point.read_manifest(place)
-    else:
-        file = sweep_file.read(target)
-        if out is None:
-            raise UserError(f"where to? add --out=DIR for the runs of {target}")
-        place = out
-        workdir.check(place, "--out")
-        place.mkdir(parents=True, exist_ok=True)
-        if file.search is None:
-            sweep_plan.write(place, sweep_file.points(file, None, extra))
-    return file, place
+        point.read_manifest(target)
+        return None, target
+    file = sweep_plan.read(target)
+    if out is None:
+        raise UserError(f"where to? add --out=DIR for the runs of {target}")
+    workdir.check(out, "--out")
+    out.mkdir(parents=True, exist_ok=True)
+    if file.search is None:
+        sweep_plan.write(out, sweep_plan.points(file, None, extra))
+    return file, out
 
 
 def _each(workers: Sequence[Worker], work: Any) -> None:
@@ -118,55 +105,53 @@ def _each(workers: Sequence[Worker], work: Any) -> None:
 def _search(worker: Worker, i: int, file: SweepFile, extra: Overrides) -> None:
     """Train what the file's search proposes, adding each point to the manifest."""
     sampler = copy.deepcopy(file.sampler)  # its random numbers are one worker's
-    study = queue.open_study(
-        worker.place, sampler=sampler, pruner=file.pruner, maximize=file.maximize
-    )
+    drawing = {"sampler": sampler, "pruner": file.pruner, "maximize": file.maximize}
+    study = queue.open_study(worker.place, **drawing)
     queue.begin_sampling(study, i)
 
     def propose(trial: Any) -> Point:
         overrides = sweep_plan.propose(file, trial, extra)
         name = point.names([trial.params])[0]  # what was drawn, not what all runs share
-        made = sweep_file.make(file, overrides, name, None)
+        made = sweep_plan.make(file, overrides, name, None)
         point.add_to_manifest(worker.place, made)
         return made
 
     worker.run_search(study, file.trials, propose, prunes=file.pruner is not None)
 
 
-def _indexed(points: list[Point], index: int) -> Point:
+def _train_one(worker: Worker, points: list[Point], index: int) -> Point:
+    """Train a point unless it has finished, and return it."""
     if not 0 <= index < len(points):
         raise UserError(f"--index={index}: the manifest has lines 0 to {len(points) - 1}")
-    return points[index]
-
-
-def _train_one(worker: Worker, chosen: Point) -> None:
+    chosen = points[index]
     with claim(worker.place, chosen.run) as descriptor:
         if descriptor is None:
             raise UserError(f"{chosen.name} ({chosen.run}) is being trained by another worker")
         if not results.is_finished(chosen.workdir(worker.place)):
             worker.train(chosen, descriptor)
+    return chosen
 
 
 def _conclude(place: Path, points: Sequence[Point], *, stopped: bool) -> int:
     """Print how the runs ended, and return the exit status."""
     found = results.read(place, points)
     _print(sweep_status.summary(found))
-    for result in found:
-        if result.state is State.FAILED:
-            log = result.point.workdir(place) / "output.txt"
-            _print(f"failed: {result.point.name}: {result.note}; see {log}")
+    failed = [result for result in found if result.state is State.FAILED]
+    for result in failed:
+        log = result.point.workdir(place) / "output.txt"
+        _print(f"failed: {result.point.name}: {result.note}; see {log}")
     if stopped:
         _print("stopped; the same command continues")
         return INTERRUPTED
-    return _SOME_FAILED if any(result.state is State.FAILED for result in found) else 0
+    return 1 if failed else 0
 
 
 def _print(text: str) -> None:
     print(text, flush=True)
 
 
-def _numbered(worker: int) -> Any:
-    return lambda text: _print(f"worker {worker}: {text}")
+def _log(worker: int, count: int) -> Callable[[str], None]:
+    return _print if count == 1 else lambda text: _print(f"worker {worker + 1}: {text}")
 
 
-main = options.verb(Run, run, sweep_file.read_options)
+main = options.verb(Run, run, sweep_plan.read_options)

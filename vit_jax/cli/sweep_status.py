@@ -29,6 +29,7 @@ _COLOURS = {
     State.PRUNED: "magenta",
     State.WAITING: "dim",
 }
+_OVER = (State.FINISHED, State.PRUNED, State.FAILED)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -54,7 +55,7 @@ def status(given: Status) -> None:
             grid.add_row(table(most_telling(found, console.height - 4)))
             grid.add_row(summary(found))
             live.update(grid, refresh=True)
-            if all(is_over(result) for result in found):
+            if all(result.state in _OVER for result in found):
                 return
             time.sleep(_EVERY)
             found = results.read(place, point.read_manifest(place))
@@ -64,11 +65,6 @@ def most_telling(found: Sequence[Outcome], count: int) -> list[Outcome]:
     """Return as many runs as fit: those under way first, those that wait last."""
     order = list(_COLOURS)
     return sorted(found, key=lambda result: order.index(result.state))[: max(count, 1)]
-
-
-def is_over(result: Outcome) -> bool:
-    """Return whether a run is over."""
-    return result.state in (State.FINISHED, State.PRUNED, State.FAILED)
 
 
 def table(found: Sequence[Outcome]) -> Table:
@@ -104,13 +100,10 @@ def summary(found: Sequence[Outcome]) -> str:
 
 
 def remaining_seconds(found: Sequence[Outcome]) -> float | None:
-    """Estimate the time to the end, by the FLOPs and seconds of what has been done.
-
-    None if nothing is done, nothing is left, or no worker runs.
-    """
+    """Estimate the time to the end from what is done; None if nothing is done, left or running."""
     running = sum(result.state is State.RUNNING for result in found)
     done = sum(_done(result) for result in found)
-    left = sum(result.point.flops - _done(result) for result in found if not is_over(result))
+    left = sum(result.point.flops - _done(result) for result in found if result.state not in _OVER)
     seconds = sum(result.seconds for result in found)
     if not (running and done and left and seconds):
         return None

@@ -38,9 +38,7 @@ class Train(ConfigOptions):
     )
     allow_config_change: bool = flag(False, "continue a run though its config changed")
     allow_data_change: bool = flag(False, "continue a run though its data changed")
-    profile: str | None = flag(
-        None, "write a trace of COUNT steps from STEP on to DIR/profile", "STEP,COUNT"
-    )
+    profile: str | None = flag(None, "trace COUNT steps from STEP on to DIR/profile", "STEP,COUNT")
 
 
 def train(given: Train, cfg: Any) -> int:
@@ -92,7 +90,7 @@ def _report(given: Train, cfg: Any) -> int:
     """Print the report of --dry_run or of --compile_for."""
     if given.compile_for is None:
         from vit_jax.cli.dry_run import dry_run
-        from vit_jax.cli.show_config import show
+        from vit_jax.cli.summary import show
 
         report, error = dry_run(cfg)
         report = "\n".join(["CONFIG", *show(cfg, everything=given.all_fields), "", report])

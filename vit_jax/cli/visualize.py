@@ -4,7 +4,7 @@
 import dataclasses
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,7 @@ class Attention(ModelOptions):
     """
 
     usage = "python -m vit_jax visualize --attention --from=WEIGHTS IMAGE ... [flags]"
-    images: tuple[str, ...] = flag(
-        (),
-        "what to look at",
-        "[IMAGE ...]",
-        ask="which images? name files, folders or patterns, or - to read a list",
-    )
+    images: tuple[str, ...] = model_options.images()
     layers: str = flag("", "layers to draw, or all; by default up to 4 of each kind", "0,5,11")
     heads: str = flag("", "heads to draw beside their mean, all, or none; by default 6", "0,3")
     out: Path = flag(_OUT, "where to", "DIR")
@@ -73,9 +68,7 @@ class Augmentations(ConfigOptions):
     """
 
     usage = "python -m vit_jax visualize --augmentations --config=FILE [flags]"
-    images: tuple[str, ...] = flag(
-        (), "take these images instead of the run's training split", " FILE ..."
-    )
+    images: tuple[str, ...] = flag((), "images instead of the run's training split", " FILE ...")
     count: int = flag(8, "draws of each image, and images of a batch", least=1, most=16)
     out: Path = flag(_OUT, "where to", "DIR")
 
@@ -96,9 +89,13 @@ def attention(given: Attention, found: Trained) -> int:
                 yield Path(file).name, view
 
     trained = read_weights(found, headless=True)
-    for line in attention_sheets.write_sheets(trained, images(), given.out, choice):
-        print(line, flush=True)
+    _print(attention_sheets.write_sheets(trained, images(), given.out, choice))
     return 1 if broken else 0
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line, flush=True)
 
 
 def _numbers(name: str, given: Attention) -> tuple[int, ...] | str:
@@ -108,36 +105,31 @@ def _numbers(name: str, given: Attention) -> tuple[int, ...] | str:
         return () if text == "none" else text
     if not re.fullmatch(r"\d+(,\d+)*", text):
         raise UserError(f"--{name}={text} must be numbers, such as 0,3, or {' or '.join(words)}")
-    return tuple(int(number) for number in text.split(","))
+    return tuple(map(int, text.split(",")))
 
 
 def weights(given: Weights, found: Trained) -> None:
     """Draw the sheets of weights."""
     startup.stay_on_cpu()  # nothing here is worth waiting for a GPU
-    for line in weight_sheets.write_sheets(read_weights(found, headless=True), given.out):
-        print(line, flush=True)
+    _print(weight_sheets.write_sheets(read_weights(found, headless=True), given.out))
 
 
 def augmentations(given: Augmentations, cfg: Any) -> None:
     """Draw the sheets of a run's data."""
     startup.stay_on_cpu()
-    for line in augmentation_sheets.write_sheets(cfg, given.images, given.out, given.count):
-        print(line, flush=True)
+    _print(augmentation_sheets.write_sheets(cfg, given.images, given.out, given.count))
 
 
 def _read_augmentations(cls: type[Augmentations], argv: Sequence[str]) -> tuple[Any, Any]:
     """Read a command line with `--images FILE FILE ...`."""
     words, images, taking = [], [], False
     for word in argv:
-        found = re.fullmatch(r"--?images(=.*)?", word)
-        if found:
-            taking = True
-            images += [found[1][1:]] if found[1] else []
-        elif taking and not word.startswith("-"):
-            images.append(word)
-        else:
-            taking = False
+        found = re.fullmatch(r"--?images(?:=(.*))?", word)
+        taking = bool(found) or (taking and not word.startswith("-"))
+        if not taking:
             words.append(word)
+        elif image := found[1] if found else word:
+            images.append(image)
     if len(words) < len(argv) and not images:
         raise UserError("--images needs the names of one or more files")
     given, cfg = options.read_config(cls, words)
@@ -161,11 +153,8 @@ def main(argv: Sequence[str]) -> int:
     if "-h" in argv or "--help" in argv:
         print("\n\n".join(options.help_text(cls) for cls, _, _ in _MODES.values()))
         return 0
-    return flags.run(_refuse, argv)
-
-
-def _refuse() -> None:
-    raise UserError(f"what to show? add one of: {', '.join(_MODES)}")
+    flags.print_error(f"what to show? add one of: {', '.join(_MODES)}", debug=False)
+    return UserError.status
 
 
 if __name__ == "__main__":

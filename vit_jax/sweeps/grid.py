@@ -2,8 +2,7 @@
 """What sweep files are written with: iterables of overrides, combined.
 
 An override is {"optim.lr": 1e-3}: fields of the config by their paths, as `--config.optim.lr`
-names them; "config" is the base file itself, and "name" what the run is called where the fields in
-which it differs from the others are not enough.
+names them; "config" is the base file, "name" the run's where the fields that differ are not enough.
 """
 
 import itertools
@@ -33,9 +32,9 @@ def zipped(*axes: Iterable[Overrides]) -> Iterator[Overrides]:
     Raises UserError: axes of different lengths.
     """
     columns = [list(values) for values in axes]
-    if len({len(column) for column in columns}) > 1:
-        lengths = ", ".join(str(len(column)) for column in columns)
-        raise UserError(f"zipped() needs axes of one length, not {lengths}")
+    lengths = [len(column) for column in columns]
+    if len(set(lengths)) > 1:
+        raise UserError(f"zipped() needs axes of one length, not {', '.join(map(str, lengths))}")
     return map(_merged, zip(*columns, strict=True))
 
 
@@ -43,10 +42,7 @@ chain = itertools.chain  # all of the first axis, then all of the second, and so
 
 
 def log_spaced(low: float, high: float, count: int) -> list[float]:
-    """Return `count` numbers from `low` to `high`, each the same factor above the one before.
-
-    Three digits are kept, so that a name or a flag can be typed again.
-    """
+    """Return `count` numbers from `low` to `high`, of three digits, a constant factor apart."""
     return [float(f"{value:.3g}") for value in np.geomspace(low, high, count)]
 
 

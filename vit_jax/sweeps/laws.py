@@ -4,7 +4,7 @@
 import dataclasses
 import json
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -15,8 +15,7 @@ from vit_jax.analysis.scaling import CannotFit
 from vit_jax.sweeps.results import Outcome
 from vit_jax.train import workdir
 
-# Fields in which a run may differ from others and still follow one law with them: its size, its
-# length, and what is set by size or length.
+# Runs that differ in these follow one law: size, length, and what is set by either.
 _OF_SIZE = ("model.", "duration", "optim.lr", "optim.warmup", "data.batch_size", "seed")
 SHAPES = ("model.dim", "model.depth", "model.mlp_dim")
 _ONE_BUDGET = 0.1  # by which FLOPs of runs planned for the same may differ
@@ -40,8 +39,7 @@ class Laws:
     Attributes:
         others: by what sets them apart, runs that may follow another law: fewer images, say.
         frontier: the runs that none beats.
-        compute: value against compute, on the frontier.
-        held_out: how the law of its smaller runs predicts the largest.
+        compute, held_out: value against compute on the frontier, and the largest predicted by it.
         joint: value against parameters and examples.
         isoflop: the best size for each compute.
         shapes: by field, the best width, depth or MLP width for each compute.
@@ -94,10 +92,10 @@ class Laws:
 
 
 def fit(place: Path, found: Sequence[Outcome]) -> Laws:
-    """Fit every law to the finished runs of the sweep in `place`.
+    """Fit every law to the finished runs of the sweep in `place`, by a metric to be minimised.
 
     Runs that differ in other fields than those of size and length, such as the training split, are
-    apart: the laws are of the largest group. A value is the sweep's metric, lower being better.
+    apart: the laws are of the largest group.
     """
     groups = _groups(found)
     main = max(groups, key=lambda label: len(groups[label])) if groups else ""
@@ -115,7 +113,7 @@ def fit(place: Path, found: Sequence[Outcome]) -> Laws:
     best = tried("frontier", lambda: scaling.frontier(flops, values, tolerance=_ONE_BUDGET))
     frontier = [] if best is None else [runs[i] for i in best]
     _, _, costs, losses = _columns(frontier)
-    power = scaling.fit_power_law
+    power, isoflop = scaling.fit_power_law, scaling.fit_isoflop
     return Laws(
         runs=runs,
         others={name: [run for run, _ in group] for name, group in groups.items() if name != main},
@@ -123,9 +121,7 @@ def fit(place: Path, found: Sequence[Outcome]) -> Laws:
         compute=tried("compute", lambda: power(costs, losses)),
         held_out=tried("held out", lambda: scaling.held_out(power, (costs,), losses, costs)),
         joint=tried("joint", lambda: scaling.fit_chinchilla(params, examples, values, flops=flops)),
-        isoflop=tried(
-            "isoflop", lambda: scaling.fit_isoflop(params, values, flops, examples=examples)
-        ),
+        isoflop=tried("isoflop", lambda: isoflop(params, values, flops, examples=examples)),
         shapes=_shapes(place, groups.get(main, []), tried),
         refused=refused,
     )
@@ -138,38 +134,24 @@ def _columns(runs: Sequence[Run]) -> tuple[list[float], ...]:
 
 def _groups(found: Sequence[Outcome]) -> dict[str, list[tuple[Run, Outcome]]]:
     """Put finished runs that may follow one law together, by what they have in common."""
-    rests = {
-        result.point.run: {
-            field: json.dumps(value)
-            for field, value in result.point.overrides.items()
-            if not field.startswith(_OF_SIZE)
-        }
-        for result in found
-    }
-    fields = sorted({field for rest in rests.values() for field in rest})
-    differing = [field for field in fields if len({rest.get(field) for rest in rests.values()}) > 1]
-    groups: dict[str, list[tuple[Run, Outcome]]] = {}
-    for results in _by_seed(found):
-        point, rest = results[0].point, rests[results[0].point.run]
-        label = " ".join(
-            f"{field.rpartition('.')[2]}={json.loads(rest[field])}"
-            for field in differing
-            if field in rest
-        )
-        value = statistics.geometric_mean(result.curve[-1][1] for result in results)
-        run = Run(point.name, point.params, point.examples, point.flops, value)
-        groups.setdefault(label, []).append((run, results[0]))
-    return groups
-
-
-def _by_seed(found: Sequence[Outcome]) -> list[list[Outcome]]:
-    """Put finished runs that differ in the seed alone together."""
-    same: dict[str, list[Outcome]] = {}
+    all_overrides = [result.point.overrides for result in found]
+    fields = sorted({x for each in all_overrides for x in each if not x.startswith(_OF_SIZE)})
+    texts = {x: {json.dumps(o[x]) if x in o else None for o in all_overrides} for x in fields}
+    differing = [field for field in fields if len(texts[field]) > 1]
+    same = defaultdict(list)  # finished runs that differ in the seed alone
     for result in found:
         if result.value is not None:
             rest = {k: v for k, v in result.point.overrides.items() if k != "seed"}
-            same.setdefault(json.dumps([result.point.config, rest]), []).append(result)
-    return list(same.values())
+            same[json.dumps([result.point.config, rest])].append(result)
+    groups = defaultdict(list)
+    for results in same.values():
+        point = results[0].point
+        apart = {x: point.overrides[x] for x in differing if x in point.overrides}
+        label = " ".join(f"{field.rpartition('.')[2]}={value}" for field, value in apart.items())
+        value = statistics.geometric_mean(result.curve[-1][1] for result in results)
+        run = Run(point.name, point.params, point.examples, point.flops, value)
+        groups[label].append((run, results[0]))
+    return groups
 
 
 def _shapes(
@@ -178,11 +160,14 @@ def _shapes(
     tried: Callable[[str, Callable[[], scaling.ShapeLaw]], scaling.ShapeLaw | None],
 ) -> dict[str, scaling.ShapeLaw]:
     """Fit the law of each dimension of the shape that is varied alone, around a centre."""
-    shapes = [_shape(place, result) for _, result in group]
-    if any(shape is None for shape in shapes):  # a network without these dimensions
-        return {}
-    sizes = [shape for shape in shapes if shape is not None]
-    centre = tuple(Counter(column).most_common(1)[0][0] for column in zip(*sizes, strict=True))
+    sizes = []
+    for _, result in group:
+        saved = json.loads((result.point.workdir(place) / workdir.CONFIG).read_text())
+        tree = config_json.flatten(saved)
+        sizes.append([tree.get(field) for field in SHAPES])
+    if not all(isinstance(side, int) for size in sizes for side in size):
+        return {}  # a network without these dimensions
+    centre = [Counter(column).most_common(1)[0][0] for column in zip(*sizes, strict=True)]
     laws = {}
     for i, field in enumerate(SHAPES):
         rays = [
@@ -197,10 +182,3 @@ def _shapes(
         if law is not None:
             laws[field] = law
     return laws
-
-
-def _shape(place: Path, result: Outcome) -> tuple[int, ...] | None:
-    saved = json.loads((result.point.workdir(place) / workdir.CONFIG).read_text())
-    tree = config_json.flatten(saved)
-    values = [tree[field] for field in SHAPES if isinstance(tree.get(field), int)]
-    return tuple(values) if len(values) == len(SHAPES) else None

@@ -7,7 +7,7 @@ import fcntl
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,7 @@ class Point:
         flops: of all training steps, a multiply-add counted as two.
         examples: images seen, repeats included.
         tokens: of those images; None where the model has none.
-        seconds: estimated time of the training steps, least and most; None where no device was
-            named.
+        seconds: estimated for the training steps, least and most; None without a device.
     """
 
     run: str
@@ -66,15 +65,14 @@ def arguments(config: str, overrides: Overrides) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(_as_tuple(value))
+    def as_tuple(value: Any) -> Any:
+        return tuple(map(as_tuple, value)) if isinstance(value, list | tuple) else value
+
+    return str(value).lower() if isinstance(value, bool) else str(as_tuple(value))
 
 
 def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else _text(value)
-
-
-def _as_tuple(value: Any) -> Any:
-    return tuple(map(_as_tuple, value)) if isinstance(value, list | tuple) else value
 
 
 def run_hash(cfg: Config) -> str:
@@ -97,21 +95,15 @@ def names(points: Sequence[Overrides]) -> list[str]:
     """Name each point by the fields in which the points differ: "dim=64 lr=0.001"."""
     fields = list(dict.fromkeys(field for point in points for field in point))
     differing = [field for field in fields if len({repr(point.get(field)) for point in points}) > 1]
-    shown = _short(differing or fields)
+    fields = differing or fields
+    last = [field.rpartition(".")[2] for field in fields]  # shown where it names no other field
+    pairs = zip(fields, last, strict=True)
+    shown = {field: short if last.count(short) == 1 else field for field, short in pairs}
     return [
         " ".join(f"{shown[field]}={_shown(point[field])}" for field in shown if field in point)
         or "base"
         for point in points
     ]
-
-
-def _short(fields: Sequence[str]) -> dict[str, str]:
-    """Drop what precedes the last part of a path, where that names no other field."""
-    last = [field.rpartition(".")[2] for field in fields]
-    return {
-        field: short if last.count(short) == 1 else field
-        for field, short in zip(fields, last, strict=True)
-    }
 
 
 def write_manifest(place: Path, points: Sequence[Point]) -> None:
@@ -142,17 +134,14 @@ def to_line(point: Point) -> str:
 def read_manifest(place: Path) -> list[Point]:
     """Read a sweep's points.
 
-    A search adds lines as it runs: one that a full disk or a lost machine cut short is left out,
-    with a warning.
+    A line that a search, a full disk or a lost machine cut short is left out, with a warning.
 
     Raises UserError: no manifest in `place`, or a line that is no point.
     """
     path = place / MANIFEST
     if not path.is_file():
-        raise UserError(
-            f"{place} holds no {MANIFEST}; it is written by: python -m vit_jax sweep run FILE "
-            f"--out={place}"
-        )
+        command = f"python -m vit_jax sweep run FILE --out={place}"
+        raise UserError(f"{place} holds no {MANIFEST}; it is written by: {command}")
     lines, torn = _lines(path.read_bytes())
     if torn:
         what = f"line {len(lines) + 1}, is torn: left out, {len(lines)} are read"
@@ -170,20 +159,15 @@ def _lines(data: bytes) -> tuple[list[str], bytes]:
     return data[:end].decode(errors="replace").splitlines(), torn
 
 
-def _as_range(value: Any) -> tuple[float, float] | None:
-    """Read an estimated time; versions before a range was given wrote one number."""
-    if value is None:
-        return None
-    least, most = value if isinstance(value, list) else (value, value)
-    return float(least), float(most)
-
-
 def _read_line(path: Path, number: int, line: str) -> Point:
-    fields = {field.name for field in dataclasses.fields(Point)}
     try:
-        values: Mapping[str, Any] = json.loads(line)
-        if set(values) != fields:
+        values: dict[str, Any] = json.loads(line)
+        if set(values) != {field.name for field in dataclasses.fields(Point)}:
             raise ValueError("it has other fields")
-        return Point(**{**values, "seconds": _as_range(values["seconds"])})
+        if (seconds := values["seconds"]) is not None:
+            # Versions before a range was given wrote one number.
+            least, most = seconds if isinstance(seconds, list) else (seconds, seconds)
+            values["seconds"] = float(least), float(most)
+        return Point(**values)
     except (ValueError, TypeError) as error:
         raise UserError(f"{path}, line {number}, is no point of a sweep: {error}") from None

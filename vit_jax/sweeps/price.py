@@ -31,12 +31,14 @@ class Price(NamedTuple):
     tokens: int | None
     steps: int
 
+    def seconds(self, device: "Device") -> tuple[float, float]:
+        """Estimate the least and the most seconds of the training steps, and of nothing else."""
+        slow, fast = device.flops_per_second
+        return self.flops / (fast * device.count), self.flops / (slow * device.count)
+
 
 class Device(NamedTuple):
-    """Devices of one kind: how many share a run, and the FLOP/s of training expected of each.
-
-    `flops_per_second` is the least and the most.
-    """
+    """Devices of one kind: how many share a run, and each one's FLOP/s of training, least, most."""
 
     name: str
     count: int
@@ -46,8 +48,7 @@ class Device(NamedTuple):
 def price(cfg: Config) -> Price:
     """Count what a run costs.
 
-    Raises UserError: a duration in epochs of a dataset that is not here, or one that does not go
-    with the others.
+    Raises UserError: a duration in epochs of a dataset that is not here, or against the others.
     """
     num_examples, is_exact = _num_examples(cfg)
     plan = config_lib.plan(cfg, num_examples)
@@ -55,13 +56,9 @@ def price(cfg: Config) -> Price:
     if is_exact:  # a warmup longer than the run is found here, not by its worker
         optim.make_optimizer(cfg.optim, image.params, plan.clock)
     count = plan.total_steps * cfg.data.batch_size
-    return Price(
-        params=trees.num_params(image.params),
-        flops=float(image.flops) * count,
-        examples=count,
-        tokens=None if image.tokens is None else image.tokens * count,
-        steps=plan.total_steps,
-    )
+    tokens = None if image.tokens is None else image.tokens * count
+    params = trees.num_params(image.params)
+    return Price(params, float(image.flops) * count, count, tokens, plan.total_steps)
 
 
 def examples(model: ModelConfig, flops: float) -> str:
@@ -76,10 +73,8 @@ def _num_examples(cfg: Config) -> tuple[int, bool]:
         return _length(cfg.data), True
     except UserError as error:
         if durations.parse(cfg.duration)[1] == "epochs":
-            raise UserError(
-                f"{error}; or write duration={cfg.duration!r} in steps or examples, which need no "
-                "data to be priced"
-            ) from None
+            advice = f"or write duration={cfg.duration!r} in steps or examples, which need no data"
+            raise UserError(f"{error}; {advice}") from None
         return cfg.data.batch_size, False  # of a length in steps or examples, any number
 
 
@@ -97,14 +92,10 @@ class _OfImage(NamedTuple):
     tokens: int | None
 
 
+@functools.lru_cache
 def _of_image(model: ModelConfig, objective: ObjectiveConfig, *, uphill: bool) -> _OfImage:
     # Blocks in a loop count alike, and are traced in a fraction of the time.
-    return _of_looped(models.looped(model), objective, uphill)
-
-
-@functools.lru_cache
-def _of_looped(model: ModelConfig, objective: ObjectiveConfig, uphill: bool) -> _OfImage:
-    cfg = Config(model=model, objective=objective, duration="1 steps")
+    cfg = Config(model=models.looped(model), objective=objective, duration="1 steps")
     cfg.optim.sam_rho = 0.1 if uphill else 0.0
     parts = build_lib.build(cfg, num_examples=cfg.data.batch_size)
     variables = {"params": parts.abstract.params, **parts.abstract.model_state}
@@ -116,20 +107,17 @@ def _of_looped(model: ModelConfig, objective: ObjectiveConfig, uphill: bool) -> 
 
 
 def find_device(name: str, count: int) -> Device:
-    """Return the device that `--device` names.
+    """Return `count` devices, so many times as fast as one, of the kind that `--device` names.
 
-    `name` is a chip of `analysis.scale.CHIPS`, "here", or the FLOP/s that training reaches, "2e12";
-    `count` devices are taken to be so many times as fast as one.
+    `name` is a chip of `analysis.scale.CHIPS`, "here", or the FLOP/s that training reaches, "2e12".
 
     Raises UserError: an unknown name.
     """
-    if name == HERE:
-        kind = jax.devices()[0].device_kind
-        return Device(kind, count, _reached(peak_flops(kind) or _matmul_speed()))
-    if name in CHIPS:
-        peak = peak_flops(CHIPS[name].kind)
-        assert peak is not None, name
-        return Device(name, count, _reached(peak))
+    if name == HERE or name in CHIPS:
+        kind = CHIPS[name].kind if name in CHIPS else jax.devices()[0].device_kind
+        peak = peak_flops(kind) or _matmul_speed()
+        # By what others got of a peak.
+        return Device(name if name in CHIPS else kind, count, (peak * min(MFU), peak * max(MFU)))
     try:
         rate = float(name)
     except ValueError:
@@ -137,11 +125,6 @@ def find_device(name: str, count: int) -> Device:
     if not 0 < rate < float("inf"):
         raise UserError(f"--device={name}: FLOP/s must be above 0")
     return Device(f"{rate:.3g} FLOP/s", count, (rate, rate))
-
-
-def _reached(peak: float) -> tuple[float, float]:
-    """Return the least and the most FLOP/s that training reaches of a peak, by what others got."""
-    return peak * min(MFU), peak * max(MFU)
 
 
 @functools.lru_cache
@@ -156,9 +139,3 @@ def _matmul_speed() -> float:
         multiply(x).block_until_ready()
         best = min(best, time.perf_counter() - began)
     return 2 * size**3 / best
-
-
-def seconds(of: Price, device: Device) -> tuple[float, float]:
-    """Estimate the least and the most seconds of a run's training steps, and of nothing else."""
-    slow, fast = device.flops_per_second
-    return of.flops / (fast * device.count), of.flops / (slow * device.count)

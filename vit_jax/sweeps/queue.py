@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The queue of a sweep: an Optuna study in a journal file, shared by any number of workers.
 
-The manifest is the truth, and the runs' directories; the journal hands out what is to do, and
-remembers for Optuna's samplers what came of it. A worker that dies leaves its trial RUNNING.
-Of Optuna's states COMPLETE is a run that finished, PRUNED one that was stopped or failed by itself,
-which samplers take for a bad one, and FAIL a trial that counts for nothing.
+The manifest and the runs' directories are the truth; the journal hands out what is to do, and
+remembers the results for Optuna's samplers. A worker that dies leaves its trial RUNNING. A run that
+finished is COMPLETE, one that was stopped or failed by itself PRUNED, which samplers take for a bad
+one; FAIL is a trial that counts for nothing.
 """
 
 import contextlib
@@ -26,10 +26,9 @@ def optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        raise UserError(
-            "sweeps with workers need the package optuna: pip install optuna (the extra [sweep]); "
-            "sweep plan, status, report and run --index do without"
-        ) from None
+        what = "workers need optuna: pip install optuna (the extra [sweep])"
+        without = "sweep plan, status, report and run --index do without"
+        raise UserError(f"{what}; {without}") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
 
@@ -43,10 +42,9 @@ def open_study(
     journal = package.storages.journal
     lock = journal.JournalFileSymlinkLock(path, grace_period=_LOCK_SECONDS)
     storage = package.storages.JournalStorage(journal.JournalFileBackend(path, lock_obj=lock))
-    settings = {"direction": "maximize" if maximize else "minimize", "load_if_exists": True}
-    return package.create_study(
-        study_name="sweep", storage=storage, sampler=sampler, pruner=pruner, **settings
-    )
+    settings = {"study_name": "sweep", "direction": "maximize" if maximize else "minimize"}
+    settings |= {"sampler": sampler, "pruner": pruner, "load_if_exists": True}
+    return package.create_study(storage=storage, **settings)
 
 
 def fill(study: Any, runs: Iterable[str]) -> None:
@@ -109,16 +107,12 @@ def again(study: Any, trial: Any) -> None:
 
 def drop(study: Any, trial: Any) -> None:
     """End a trial that counts for nothing: its run belongs to another one."""
-    _tell(study, trial, state="FAIL")
+    end(study, trial, None, state="FAIL")
 
 
-def end(study: Any, trial: Any, value: float | None) -> None:
-    """End a trial with its run's last value; None where it was stopped early or failed."""
-    _tell(study, trial, value, state="PRUNED" if value is None else None)
-
-
-def _tell(study: Any, trial: Any, value: float | None = None, state: str | None = None) -> None:
-    kind = None if state is None else optuna().trial.TrialState[state]
+def end(study: Any, trial: Any, value: float | None, *, state: str = "PRUNED") -> None:
+    """End a trial with its run's last value, or a state: None where it stopped early or failed."""
+    kind = optuna().trial.TrialState[state] if value is None else None
     with contextlib.suppress(ValueError):  # somebody else has ended it: so be it
         study.tell(trial.number, value, state=kind)
 

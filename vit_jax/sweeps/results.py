@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from vit_jax import files
 from vit_jax.sweeps import sharing
@@ -28,14 +29,13 @@ class State(enum.StrEnum):
     FAILED = "failed"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Outcome:
     """A point and how far it is.
 
     Attributes:
         step: of its last line of metrics; 0 where there is none.
-        curve: (step, value) of the sweep's metric, at each of its evaluations.
-        train_loss: (step, value), likewise.
+        curve, train_loss: (step, value) of the sweep's metric at each evaluation, and of the loss.
         seconds: that its processes have run, by its metrics.
         note: which process trains it, or why it failed.
     """
@@ -55,8 +55,7 @@ class Outcome:
         return self.curve[-1][1] if finished else None
 
 
-@dataclasses.dataclass(frozen=True)
-class Ended:
+class Ended(NamedTuple):
     """Why workers do not start a run again: FAILED or PRUNED, the reason, seconds since 1970."""
 
     state: State
@@ -66,37 +65,23 @@ class Ended:
 
 def read(place: Path, points: Sequence[Point]) -> list[Outcome]:
     """Read what each point of the sweep in `place` has come to."""
-    return [_read(place, point) for point in points]
+    return [read_one(place, point) for point in points]
 
 
-def _read(place: Path, point: Point) -> Outcome:
+def read_one(place: Path, point: Point) -> Outcome:
+    """Read what a point has come to."""
     run = point.workdir(place)
     rows = read_jsonl(run / workdir.METRICS)
-    holder = sharing.holder(place, point.run)
-    how = ended(run)
     state, note = (State.INTERRUPTED if rows else State.WAITING), ""
     if is_finished(run):
         state = State.FINISHED
-    elif holder is not None:
+    elif (holder := sharing.holder(place, point.run)) is not None:
         state, note = State.RUNNING, holder
-    elif how is not None:
+    elif (how := ended(run)) is not None:
         state, note = how.state, how.note
-    return Outcome(
-        point=point,
-        state=state,
-        step=rows[-1]["step"] if rows else 0,
-        curve=series(rows, point.metric),
-        train_loss=series(rows, "train/loss"),
-        seconds=_seconds(rows),
-        note=note,
-    )
-
-
-def final_value(place: Path, point: Point) -> float | None:
-    """Return the metric at the end of a run; None where it has not finished or was not finite."""
-    run = point.workdir(place)
-    values = series(read_jsonl(run / workdir.METRICS), point.metric)
-    return values[-1][1] if values and is_finished(run) else None
+    step = rows[-1]["step"] if rows else 0
+    curve, train_loss = series(rows, point.metric), series(rows, "train/loss")
+    return Outcome(point, state, step, curve, train_loss, _seconds(rows), note)
 
 
 def series(rows: Sequence[dict], metric: str) -> list[tuple[int, float]]:

@@ -14,16 +14,14 @@ from vit_jax.errors import UserError
 
 CLAIMS = "claims"
 _GPUS = "CUDA_VISIBLE_DEVICES"
-# A reader of a claim holds its lock for less than this (seconds).
-_GLANCE = 0.2
+_GLANCE = 0.2  # seconds, longer than a reader of a claim holds its lock
 
 
 @contextlib.contextmanager
 def claim(place: Path, run: str) -> Iterator[int | None]:
-    """Hold a run of the sweep in `place` alone.
+    """Hold a run of the sweep in `place` alone; yields the lock's descriptor, or None if held.
 
-    Yields the lock's file descriptor, or None where somebody else holds it. A process that inherits
-    the descriptor holds the lock too: a run outlives its worker, and is not started again.
+    A process that inherits it holds the lock too: a run outlives its worker, and starts only once.
     """
     path = place / CLAIMS / run
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +59,10 @@ def share(worker: int, count: int) -> Mapping[str, str]:
 
     Raises UserError: more workers than GPUs.
     """
-    gpus = _gpus()
+    files = re.findall(r"(?m)^nvidia(\d+)$", "\n".join(os.listdir("/dev")))
+    gpus = sorted(files, key=int)
+    if _GPUS in os.environ:
+        gpus = [gpu for gpu in os.environ[_GPUS].split(",") if gpu]
     if not gpus or count == 1:
         return {}
     if count > len(gpus):
@@ -69,18 +70,8 @@ def share(worker: int, count: int) -> Mapping[str, str]:
     return {_GPUS: ",".join(gpus[worker::count])}
 
 
-def _gpus() -> list[str]:
-    if _GPUS in os.environ:
-        return [gpu for gpu in os.environ[_GPUS].split(",") if gpu]
-    found = [re.fullmatch(r"nvidia(\d+)", name) for name in os.listdir("/dev")]
-    return sorted((match[1] for match in found if match), key=int)
-
-
 def keep_to_cores(worker: int, count: int) -> None:
-    """Keep this thread, and what it starts, to its part of the cores, where each can have some.
-
-    Runs that take each other's cores in turns are slower than runs with fewer cores.
-    """
+    """Keep this thread, and what it starts, to its part of the cores: faster than turns."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []  # Linux
     if 1 < count <= len(cores):
         os.sched_setaffinity(0, cores[worker::count])

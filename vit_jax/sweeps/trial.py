@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
 
 from vit_jax import errors, signals
 from vit_jax.sweeps import results
@@ -20,7 +19,6 @@ from vit_jax.train.health.watchdog import HUNG
 from vit_jax.train.report.writers import read_jsonl
 
 LOG = "output.txt"
-# What `python main.py` does, wherever that lies.
 _MAIN = "import sys; from vit_jax.cli.train import main; sys.exit(main(['main.py', *sys.argv[1:]]))"
 _POLL = 0.2  # seconds
 _MOST_STARTS = 3  # of a run that is killed or hangs again and again: memory, most likely
@@ -38,17 +36,13 @@ class Stopping:
         self.processes: set[subprocess.Popen[bytes]] = set()
 
     def __enter__(self) -> "Stopping":
-        self._previous = signals.heed(dict.fromkeys(_SIGNALS, self._remember))
+        self._previous = signals.heed(dict.fromkeys(_SIGNALS, self.stop))
         return self
 
     def __exit__(self, *error: object) -> None:
         signals.restore(self._previous)
 
-    def _remember(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
-        self.stop()
-
-    def stop(self) -> None:
+    def stop(self, *_: object) -> None:
         """Tell the runs to save and end, and their workers to start no others."""
         self.requested = True
         for process in list(self.processes):
@@ -71,13 +65,11 @@ def train(
     given up.
 
     Args:
-        point: the run.
-        place: the sweep's directory.
+        point, place: the run and the sweep's directory.
         descriptor: of the claim, which the run holds too.
         environment: variables added to this process's.
         stopping: ends the run with a save when a signal comes.
         report: receives every value of the metric, from the first on.
-        log: prints a line.
     """
     run = point.workdir(place)
     run.mkdir(parents=True, exist_ok=True)
@@ -119,15 +111,11 @@ def _start(
 
 
 def _watch(
-    process: subprocess.Popen[bytes],
-    run: Path,
-    point: Point,
-    stopping: Stopping,
-    report: Report | None,
+    process: subprocess.Popen[bytes], run: Path, point: Point, stop: Stopping, report: Report | None
 ) -> tuple[int, bool]:
     """Wait for a process; returns its exit status, and whether `report` gave it up."""
-    stopping.processes.add(process)
-    if stopping.requested:  # between the start and the line above
+    stop.processes.add(process)
+    if stop.requested:  # between the start and the line above
         process.terminate()
     reported, given_up = 0, False
     try:
@@ -144,7 +132,7 @@ def _watch(
                 return status, given_up
             time.sleep(_POLL)
     finally:
-        stopping.processes.discard(process)
+        stop.processes.discard(process)
 
 
 def _reason(run: Path, begin: int, status: int) -> str:

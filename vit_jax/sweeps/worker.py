@@ -14,7 +14,7 @@ from vit_jax.sweeps.sharing import claim, holder
 from vit_jax.sweeps.trial import Report, Stopping, train
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Worker:
     """A process that trains one point of a sweep after another.
 
@@ -23,7 +23,6 @@ class Worker:
         stopping: whether a signal asked it to stop.
         since: when the sweep was started, in seconds since 1970; what fails later is not retried.
         environment: variables of its runs, which name their devices.
-        log: prints a line.
     """
 
     place: Path
@@ -51,7 +50,7 @@ class Worker:
                 elif self.train(point, descriptor) is State.INTERRUPTED:
                     queue.drop(study, trial)  # its place in the queue is found by its directory
                 else:
-                    queue.end(study, trial, results.final_value(self.place, point))
+                    queue.end(study, trial, results.read_one(self.place, point).value)
 
     def run_search(
         self, study: Any, most: int, propose: Callable[[Any], Point], *, prunes: bool
@@ -75,11 +74,10 @@ class Worker:
                     trial.report(value, step)
                     return prunes and trial.should_prune()
 
-                state = self.train(point, descriptor, report)
-                if state is State.INTERRUPTED:
+                if self.train(point, descriptor, report) is State.INTERRUPTED:
                     queue.again(study, trial)
                 else:
-                    queue.end(study, trial, results.final_value(self.place, point))
+                    queue.end(study, trial, results.read_one(self.place, point).value)
 
     def is_free(self, point: Point) -> bool:
         """Return whether a point is to be trained and no worker trains it."""
@@ -93,24 +91,15 @@ class Worker:
 
     def train(self, point: Point, descriptor: int, report: Report | None = None) -> State:
         """Train a claimed point, and print what became of it."""
-        state = train(
-            point,
-            self.place,
-            descriptor=descriptor,
-            environment=self.environment,
-            stopping=self.stopping,
-            report=report,
-            log=self.log,
-        )
-        self.log(f"{point.name}: {self._describe(point, state)} ({point.run})")
-        return state
-
-    def _describe(self, point: Point, state: State) -> str:
-        run, result = point.workdir(self.place), results.read(self.place, [point])[0]
+        of_all = {"environment": self.environment, "stopping": self.stopping, "log": self.log}
+        state = train(point, self.place, descriptor=descriptor, report=report, **of_all)
+        result = results.read_one(self.place, point)
+        how = results.ended(point.workdir(self.place))
+        told = f"{state} at step {result.step:,} of {point.steps:,}"
         if state is State.FINISHED:
             value = f"{result.curve[-1][1]:.4f}" if result.curve else "never finite"
-            return f"{point.metric} {value} in {format_duration(result.seconds)}"
-        how = results.ended(run)
-        if how is not None and how.state is State.FAILED:
-            return how.note
-        return f"{state} at step {result.step:,} of {point.steps:,}"
+            told = f"{point.metric} {value} in {format_duration(result.seconds)}"
+        elif how is not None and how.state is State.FAILED:
+            told = how.note
+        self.log(f"{point.name}: {told} ({point.run})")
+        return state

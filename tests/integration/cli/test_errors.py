@@ -155,13 +155,13 @@ def test_a_process_of_its_own_says_no_more(case: str, tmp_path: Path) -> None:
             "vit_mu_digits.py",
             "init.weights",
             "no.npz: no such file; the config's docstring has its address; or name another: "
-            "--config.init.weights=npz:FILE",
+            "init.weights=npz:FILE",
         ),
         (
             "distill_digits.py",
             "objective.distill.weights",
             "no.npz: no such file; the config's docstring has its address; or name another: "
-            "--config.objective.distill.weights=npz:FILE",
+            "objective.distill.weights=npz:FILE",
         ),
     ],
 )

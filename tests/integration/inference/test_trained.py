@@ -149,9 +149,9 @@ def test_flags_change_what_they_name(run: Path, tmp_path: Path) -> None:
 
 BAD = {
     "none": ([], "add --from=DIR of a run"),
-    "field": (["--from={run}", "--model.dimm=3"], "did you mean --model.dim"),
-    "transform": (["--from={run}", "--transform.cropp=center"], "did you mean --transform.crop"),
-    "random": (["--from={run}", "--transform.crop=inception"], "transform draws at random"),
+    "field": (["--from={run}", "--model.dimm=3"], "did you mean model.dim"),
+    "transform": (["--from={run}", "--transform.cropp=center"], "did you mean transform.crop"),
+    "random": (["--from={run}", "--transform.crop=inception"], "transform is random"),
     "mean": (["--from={run}", "--mean=a"], "--mean=a must be numbers"),
     "means": (["--from={run}", "--mean=1,2"], "must be one number: the model's images are grey"),
     "no number": (["--from={run}", "--mean=nan"], r"--mean=nan must be finite"),

@@ -7,7 +7,7 @@ import pytest
 from configs import resnet_digits, vit_mu_digits
 from tests.unit.sweeps import files
 from vit_jax import models, trees
-from vit_jax.cli import sweep_file
+from vit_jax.cli import sweep_plan
 from vit_jax.cli.dry_run import dry_run
 from vit_jax.errors import UserError
 from vit_jax.sweeps import price as price_lib
@@ -62,16 +62,14 @@ def test_a_device_is_a_chip_a_speed_or_this_machine() -> None:
 )
 def test_every_sweep_file_makes_points(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(files.ROOT)
-    file = sweep_file.read(path)
+    file = sweep_plan.read(path)
     device = find_device("v5e", 1)
     if file.search is not None:
-        from vit_jax.cli import sweep_plan
-
         made = sweep_plan.draw(file, device, {})
         assert len(made) == file.trials
     else:
-        made = sweep_file.points(file, device, {})
-        assert sweep_file.points(file, device, {}) == made  # it can be asked twice
+        made = sweep_plan.points(file, device, {})
+        assert sweep_plan.points(file, device, {}) == made  # it can be asked twice
         assert len(made) == len(list(file.sweep()))  # no run twice
     assert len({point.name for point in made}) == len(made)
     text = path.read_text()

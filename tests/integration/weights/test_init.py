@@ -23,7 +23,7 @@ from vit_jax.cli import flags as cli_flags
 from vit_jax.cli.train import main as train_main
 from vit_jax.config import Config
 from vit_jax.data import DataConfig
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, of_command_line
 from vit_jax.train import build as build_lib
 from vit_jax.train.initial_state import initial_state
 from vit_jax.train.loop import fit
@@ -162,9 +162,8 @@ def test_the_hint_for_another_head_can_be_pasted(source: Path, photos: Path) -> 
         argv = [*args, *more]
         return cli_flags.read_config(argv)
 
-    with pytest.raises(
-        UserError, match=r"head/kernel: in the file \[16, 10\], here \[16, 3\]"
-    ) as caught:
+    other = r"head/kernel: in the file \[16, 10\], here \[16, 3\]"
+    with of_command_line(), pytest.raises(UserError, match=other) as caught:
         start(cfg())
     hint = re.search(r"--config\.init\.skip=\S+", str(caught.value))
     assert hint is not None

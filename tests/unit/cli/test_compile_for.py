@@ -8,7 +8,7 @@ import pytest
 
 from tests.aot.programs import need
 from vit_jax.aot import compiler
-from vit_jax.cli import compile_report
+from vit_jax.cli import compile_for
 from vit_jax.cli.train import main
 from vit_jax.sharding import MeshConfig, abstract_mesh, shardings
 
@@ -79,5 +79,5 @@ def test_large_leaves_that_an_axis_could_divide_are_named() -> None:
         tree,
         shardings(tree, mesh),
     )
-    assert compile_report.undivided(placed, "fsdp", dict(mesh.shape)) == (["other/table"], 2**22)
-    assert compile_report.undivided(placed, "data", dict(mesh.shape)) == ([], 0)
+    assert compile_for.undivided(placed, "fsdp", dict(mesh.shape)) == (["other/table"], 2**22)
+    assert compile_for.undivided(placed, "data", dict(mesh.shape)) == ([], 0)

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.test_configs import CONFIGS, FILES, arguments, load
 from vit_jax.cli import config_files
 from vit_jax.cli.configs import main
-from vit_jax.cli.show_config import show
+from vit_jax.cli.summary import show
 from vit_jax.errors import UserError
 
 

@@ -194,7 +194,7 @@ def test_a_folder_and_what_can_be_wrong_with_it(tmp_path: Path) -> None:
     cfg = digits(name=f"folder:{tmp_path}", train_split="train")
     cfg.evals = {"val": cfg.evals["val"]}
     cfg.evals["val"].split = "val"
-    with pytest.raises(UserError, match=r"has 3 classes; add --config\.model\.num_classes=3"):
+    with pytest.raises(UserError, match=r"has 3 classes; set model\.num_classes=3"):
         check_run.dataset(cfg)
     cfg.model.num_classes = 3
     state, text, _ = check_run.dataset(cfg)

@@ -82,7 +82,7 @@ def write_two(folder, value, *, force=False):
 
 def test_nothing_is_overwritten_unless_asked(tmp_path):
     write_two(tmp_path, 1)
-    with pytest.raises(UserError, match=r"holds files already; .* add --force"):
+    with pytest.raises(UserError, match=r"holds files already; .* add force"):
         write_two(tmp_path, 2)
     assert (np.load(tmp_path / "features_train.npy") == 1).all()
     (tmp_path / "mine.txt").write_text("kept")

@@ -51,7 +51,7 @@ def test_files_of_others_stay(mark: bytes | None, tmp_path: Path) -> None:
     if mark is not None:
         (tmp_path / "export.json").write_bytes(mark)
     before = contents(tmp_path)
-    with pytest.raises(UserError, match=r"holds files already; .*--force"):
+    with pytest.raises(UserError, match=r"holds files already; .*force"):
         export_folder.write(tmp_path, FILES)
     assert contents(tmp_path) == before
     export_folder.write(tmp_path, FILES, force=True)

@@ -27,7 +27,7 @@ def test_probabilities_are_those_of_the_loss() -> None:
 
 def test_a_file_needs_to_be_told_its_model() -> None:
     golden = Path(__file__).parents[2] / "golden"
-    with pytest.raises(UserError, match="add --model=VARIANT"):
+    with pytest.raises(UserError, match="add model=VARIANT"):
         inference.load(str(golden / "google_mixer.weights.npz"))
     found = inference.describe("timm:x.safetensors", model=models.variant("vit_b16"))
     assert found.class_names[:2] == ("tench, Tinca tinca", "goldfish, Carassius auratus")

@@ -6,7 +6,7 @@ import pytest
 
 from configs import vit_mu_digits
 from tests.unit.sweeps import files
-from vit_jax.cli import sweep_file
+from vit_jax.cli import flags
 from vit_jax.errors import UserError
 from vit_jax.sweeps import point as point_lib
 from vit_jax.sweeps.point import Point
@@ -33,7 +33,8 @@ def test_a_point_makes_the_config_that_its_flags_say() -> None:
         "--config.model.image_size=(16, 32)",
         "--config.data.cache=false",
     ]
-    cfg = sweep_file.read_config(str(files.ROOT / POINT.config), POINT.overrides)
+    made = dataclasses.replace(POINT, config=str(files.ROOT / POINT.config))
+    cfg = flags.read_config(["main.py", *made.arguments()])
     assert (cfg.optim.lr, cfg.model.image_size, cfg.data.cache) == (0.1, (16, 32), False)
 
 

@@ -5,7 +5,6 @@ import pytest
 
 from configs import vit_mu_digits
 from vit_jax.errors import UserError
-from vit_jax.sweeps import price as price_lib
 from vit_jax.sweeps.price import find_device, price
 
 
@@ -22,6 +21,6 @@ def test_a_time_is_a_range_that_devices_share() -> None:
     cfg = vit_mu_digits.get_config()
     cfg.duration, cfg.optim.warmup = "100 steps", "10%"
     found = price(cfg)
-    least, most = price_lib.seconds(found, find_device("v5e", 8))
+    least, most = found.seconds(find_device("v5e", 8))
     assert least == pytest.approx(found.flops / (8 * 0.45 * 197e12))
     assert most == pytest.approx(found.flops / (8 * 0.27 * 197e12))

@@ -75,7 +75,7 @@ def test_nothing_is_left_of_a_file_that_could_not_be_written(
 ) -> None:
     file = tmp_path / "x.safetensors"
     export.save(file, {"a": np.ones(3, np.float32)})
-    with pytest.raises(UserError, match=r"is there already; .*--force"):
+    with pytest.raises(UserError, match=r"is there already; .*force"):
         export.save(file, {"a": np.zeros(3, np.float32)})
 
     def full(state: Any, path: Path, metadata: Any) -> None:

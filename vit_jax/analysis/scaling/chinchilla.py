@@ -3,7 +3,7 @@
 
 import dataclasses
 import itertools
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -11,10 +11,8 @@ from vit_jax.analysis.scaling import fitting, runs
 from vit_jax.analysis.scaling.fitting import NUM_RESAMPLES, Law, Values
 from vit_jax.analysis.scaling.runs import At, CannotFit, Numbers
 
-MIN_RUNS = 8
-MIN_DIFFERENT = 3
-# Numbers of parameters, and of examples, must differ by this factor at least.
-MIN_RANGE = 4.0
+MIN_RUNS, MIN_DIFFERENT = 8, 3
+MIN_RANGE = 4.0  # the least factor between numbers of parameters, and of examples
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,9 +27,10 @@ class Chinchilla(Law):
         k: FLOPs for each parameter and example, the geometric mean of the runs; None where their
             FLOPs were not given.
         k_spread: the largest over the smallest C / (N D) of the runs; far from 1, C = k N D is
-            rough: a convolution or attention costs more for each parameter than a matmul.
+            rough, as where convolutions or attention cost more for each parameter.
     """
 
+    symbols: ClassVar[tuple[str, ...]] = ("E", "A", "B", "alpha", "beta")
     E: float
     A: float
     B: float
@@ -42,14 +41,10 @@ class Chinchilla(Law):
     k: float | None
     k_spread: float | None
 
-    def predict(self, params: At, examples: At) -> Values:
+    def formula(self, theta: Any, params: Any, examples: Any) -> Any:
         """Return the loss of each pair of parameters and examples."""
-        return _loss((self.E, self.A, self.B, self.alpha, self.beta), params, examples)
-
-    def band(self, params: At, examples: At) -> tuple[Values, Values]:
-        """Return the interval of the law at each pair."""
-        draws = _loss(self.spread(params), params, examples)
-        return fitting.around(draws, self.predict(params, examples))
+        E, A, B, alpha, beta = theta
+        return E + A * params**-alpha + B * examples**-beta
 
     def optimum(self, compute: At) -> "Optimum":
         """Return what to train with each compute, in FLOPs: the compute-optimal frontier.
@@ -57,23 +52,19 @@ class Chinchilla(Law):
         Raises CannotFit: the law was fitted without the FLOPs of each run.
         """
         if self.k is None:
-            raise CannotFit(
-                "the law was fitted without FLOPs: give fit_chinchilla those of each run"
-            )
-        theta = (self.E, self.A, self.B, self.alpha, self.beta)
-        centre = _optimum(theta, compute, self.k)
-        spread = _optimum(self.spread(compute), compute, self.k)
-        params, examples, loss = (
-            fitting.around(draws, value) for draws, value in zip(spread, centre, strict=True)
-        )
-        return Optimum(
-            params=centre[0],
-            examples=centre[1],
-            loss=centre[2],
-            params_band=params,
-            examples_band=examples,
-            loss_band=loss,
-        )
+            raise CannotFit("fitted without FLOPs: give fit_chinchilla those of each run")
+        product = np.asarray(compute) / self.k
+        centre = self._optimum(self.theta, product)
+        spread = self._optimum(self.spread(compute), product)
+        return Optimum(*centre, *map(fitting.around, spread, centre))
+
+    def _optimum(self, theta: Any, product: Any) -> tuple[Any, Any, Any]:
+        """Minimise the loss for one N D: where alpha A / N^alpha = beta B / D^beta."""
+        _, A, B, alpha, beta = theta
+        ratio = (alpha * A) / (beta * B)
+        params = (ratio * product**beta) ** (1 / (alpha + beta))
+        examples = product / params
+        return params, examples, self.formula(theta, params, examples)
 
     def describe(self) -> str:
         """Write the law in one line."""
@@ -83,7 +74,7 @@ class Chinchilla(Law):
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Optimum:
     """Parameters, examples and loss at each compute, with their intervals (low, high)."""
 
@@ -93,21 +84,6 @@ class Optimum:
     params_band: tuple[Values, Values]
     examples_band: tuple[Values, Values]
     loss_band: tuple[Values, Values]
-
-
-def _loss(theta: Any, params: Any, examples: Any) -> Any:
-    E, A, B, alpha, beta = theta
-    return E + A * np.asarray(params) ** -alpha + B * np.asarray(examples) ** -beta
-
-
-def _optimum(theta: Any, compute: Any, k: float) -> Any:
-    """Minimise the loss on N D = C / k: where alpha A / N^alpha = beta B / D^beta."""
-    _, A, B, alpha, beta = theta
-    product = np.asarray(compute) / k
-    ratio = (alpha * A) / (beta * B)
-    params = (ratio * product**beta) ** (1 / (alpha + beta))
-    examples = product / params
-    return params, examples, _loss(theta, params, examples)
 
 
 def fit_chinchilla(
@@ -124,21 +100,18 @@ def fit_chinchilla(
 
     As in section D.2, Huber's loss of log L from a grid of starts. Differs from paper: with few
     runs its delta of 1e-3, far below their noise, fits little more than their median; steps are
-    Levenberg and Marquardt's and not L-BFGS's, to the same minimum; E and not log E is fitted, so
-    that it may be 0.
+    Levenberg and Marquardt's, not L-BFGS's; E, not log E, is fitted, so that it may be 0.
 
     Args:
         params, examples, loss: N, D (images seen, repetitions included) and the loss of each run.
         flops: C of each run, from which k = C / (N D) is estimated: `optimum` needs it.
         delta: of Huber's loss; 1e-3 in the paper, None: 1.345 times the noise.
-        num_resamples, seed: of the bootstrap.
 
     Raises CannotFit: the runs do not support the law.
     """
-    given = {} if flops is None else {"flops": flops}
-    params, examples, loss, *costs = runs.columns(
-        params=params, examples=examples, loss=loss, **given
-    )
+    given = {"params": params, "examples": examples, "loss": loss}
+    given |= {} if flops is None else {"flops": flops}
+    params, examples, loss, *costs = runs.columns(**given)
     _check(params, examples, loss)
     middle = np.exp(np.mean(np.log([params, examples]), axis=1))
     log_n, log_d = np.log(params / middle[0]), np.log(examples / middle[1])
@@ -175,34 +148,21 @@ def fit_chinchilla(
         total = law["alpha"] + law["beta"]
         return {"a": law["beta"] / total, "b": law["alpha"] / total}
 
-    law, _ = fitting.fit(
-        model,
-        np.log(loss),
-        np.array(starts),
-        bounds,
-        named,
-        derived=exponents,
-        exponents=["alpha", "beta"],
-        delta=delta,
-        num_resamples=num_resamples,
-        seed=seed,
-    )
-    ratio = costs[0] / (params * examples) if costs else None
-    return Chinchilla(
-        **law,
-        k=None if ratio is None else float(np.exp(np.mean(np.log(ratio)))),
-        k_spread=None if ratio is None else float(ratio.max() / ratio.min()),
-    )
+    settings: dict[str, Any] = {"num_resamples": num_resamples, "seed": seed, "delta": delta}
+    settings |= {"exponents": ["alpha", "beta"], "derived": exponents}
+    law, _ = fitting.fit(model, np.log(loss), np.array(starts), bounds, named, **settings)
+    if not costs:
+        return Chinchilla(**law, k=None, k_spread=None)
+    ratio = costs[0] / (params * examples)
+    k, k_spread = np.exp(np.mean(np.log(ratio))), ratio.max() / ratio.min()
+    return Chinchilla(**law, k=float(k), k_spread=float(k_spread))
 
 
 def _check(params: np.ndarray, examples: np.ndarray, loss: np.ndarray) -> None:
-    """Raise CannotFit for runs that do not determine the five parameters."""
     runs.check_count("L(N, D)", 5, len(loss), MIN_RUNS)
     for name, values in (("numbers of parameters", params), ("numbers of examples", examples)):
         runs.check_range("L(N, D)", name, values, MIN_DIFFERENT, MIN_RANGE)
     logs = np.log(np.column_stack([params, examples]))
     if abs(np.corrcoef(logs.T)[0, 1]) > 0.98:
-        raise CannotFit(
-            "parameters and examples grow together: vary each while the other stays the same"
-        )
+        raise CannotFit("parameters and examples grow together: vary one, keep the other")
     runs.falls("loss", logs, np.log(loss), ["parameters", "examples"])

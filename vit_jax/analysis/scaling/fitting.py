@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Robust least squares with bounds, many problems at once, and intervals from a residual bootstrap.
 
-A fit starts from a grid of points and is repeated for hundreds of resamples: here all of them take
-a step together, each with a damping of its own (Levenberg and Marquardt; Huber's loss by
-reweighting).
+All starts and all resamples of a fit take a step together, each with a damping of its own
+(Levenberg and Marquardt; Huber's loss by reweighting).
 """
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import special
 
 from vit_jax.analysis.scaling import runs
+from vit_jax.analysis.scaling.runs import At
 
 LEVEL = 0.95
 NUM_RESAMPLES = 300
@@ -32,8 +32,10 @@ class Law:
         intervals: of its parameters, by their symbols, at 95 %.
         noise: of one run, the standard deviation of log loss.
         draws: the parameters of the resamples that intervals and bands come from.
+        symbols: names of these parameters.
     """
 
+    symbols: ClassVar[tuple[str, ...]] = ()
     intervals: Intervals
     noise: float
     draws: tuple[tuple[float, ...], ...] = dataclasses.field(repr=False)
@@ -42,17 +44,33 @@ class Law:
         """Return the fields without the draws, which a file does not need."""
         return {key: value for key, value in dataclasses.asdict(self).items() if key != "draws"}
 
-    def spread(self, like: Any) -> list[np.ndarray]:
-        """Return each parameter's draws, shaped to broadcast against `like`: [R, 1, ...]."""
-        return [p.reshape(-1, *[1] * np.ndim(like)) for p in np.asarray(self.draws).T]
+    def formula(self, theta: Any, *at: Any) -> Any:
+        """Return the law's value for the parameters `theta`."""
+        raise NotImplementedError
+
+    @property
+    def theta(self) -> list[float]:
+        """The fitted parameters, in the order of `symbols`."""
+        return [getattr(self, symbol) for symbol in self.symbols]
+
+    def spread(self, *at: At) -> list[np.ndarray]:
+        """Return each parameter's draws, shaped to broadcast against `at`: [R, 1, ...]."""
+        return [p.reshape(-1, *[1] * np.broadcast(*at).ndim) for p in np.asarray(self.draws).T]
+
+    def predict(self, *at: At) -> Values:
+        """Return the law's value at each compute, or pair of what the law is of."""
+        return self.formula(self.theta, *map(np.asarray, at))
+
+    def band(self, *at: At) -> tuple[Values, Values]:
+        """Return the interval of the law, not of one run, at each of these."""
+        return around(self.formula(self.spread(*at), *map(np.asarray, at)), self.predict(*at))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Bounds [P] of the parameters; `loose` takes the place of `low` for the resamples.
+    """Bounds [P] of the parameters; resamples have `loose` for `low`.
 
-    Near a bound such as c >= 0 the resamples would pile up on it, and their percentiles would be
-    too narrow.
+    They would pile up on a bound such as c >= 0, which makes their percentiles too narrow.
     """
 
     low: np.ndarray
@@ -78,15 +96,9 @@ def minimise(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Minimise Huber's loss of model(theta) - target from each start, within bounds.
 
-    Args:
-        model: what is fitted; it may return NaN, where no step goes.
-        target: [N], or [S, N] where each start has its own.
-        starts: [S, P], each of which makes at most `max_steps`.
-        low, high: bounds [P].
-        delta: of Huber's loss.
-
-    Returns:
-        theta [S, P] and its loss [S].
+    `target` is [N], or [S, N] where each start has its own; `starts` are [S, P], each of which
+    makes at most `max_steps`; the bounds are [P]. No step goes where the model returns NaN.
+    Returns theta [S, P] and its loss [S].
     """
     theta = np.clip(starts, low, high)
     target = np.broadcast_to(target, (len(theta), target.shape[-1]))
@@ -142,21 +154,17 @@ def fit(
 ) -> tuple[dict[str, Any], np.ndarray]:
     """Fit from a grid of starts, and again to resampled residuals, from the minimum found.
 
+    Returns the fields of a `Law`, its parameters included, and theta.
+
     Args:
-        model: what is fitted.
-        target: [N].
-        starts: [S, P].
+        model, target, starts: [N] runs are fitted from [S, P].
         bounds: of theta.
         named: theta [P] or [R, P] -> the law's parameters by their symbols.
         derived: these -> others that follow from them.
         exponents: symbols of those that the runs must determine.
         delta: of Huber's loss; None: 1.345 times the noise, which costs 5 % of the precision where
             the noise is normal (Huber 1964).
-        num_resamples: how many draws.
-        seed: of the resamples.
-
-    Returns:
-        The fields of a `Law`, its parameters included, and theta.
+        num_resamples, seed: of the bootstrap.
 
     Raises CannotFit: the runs do not determine an exponent.
     """
@@ -230,8 +238,7 @@ def interval(draws: np.ndarray) -> tuple[Values, Values]:
 def around(draws: Any, centre: Values) -> tuple[Values, Values]:
     """Return the interval of positive quantities from their draws [R, ...], with the estimate in.
 
-    The draws are fitted without c >= 0 and the like: they may lie below zero, and the estimate
-    beside them.
+    Draws, fitted without c >= 0 and the like, may lie below zero, and the estimate beside them.
     """
     low, high = interval(draws)
     return np.maximum(np.minimum(low, centre), 0), np.maximum(high, centre)

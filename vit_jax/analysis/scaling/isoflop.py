@@ -2,6 +2,7 @@
 """The best size for each compute from runs of equal compute: Hoffmann et al. 2022, section 3.2."""
 
 import dataclasses
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -10,8 +11,7 @@ from vit_jax.analysis.scaling.fitting import NUM_RESAMPLES, Law, Values
 from vit_jax.analysis.scaling.runs import At, CannotFit, Numbers
 
 TOLERANCE = 0.1
-# Budgets must differ by this factor at least.
-MIN_RANGE = 4.0
+MIN_RANGE = 4.0  # the least factor between budgets
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,6 +48,7 @@ class IsoFlop(Law):
         refused: of the budgets left out, why.
     """
 
+    symbols: ClassVar[tuple[str, ...]] = ("N0", "a")
     a: float
     b: float
     N0: float
@@ -56,15 +57,10 @@ class IsoFlop(Law):
     budgets: tuple[Budget, ...]
     refused: tuple[str, ...]
 
-    def predict(self, compute: At) -> Values:
+    def formula(self, theta: Any, compute: Any) -> Any:
         """Return the best number of parameters for each compute."""
-        return self.N0 * (np.asarray(compute) / self.unit) ** self.a
-
-    def band(self, compute: At) -> tuple[Values, Values]:
-        """Return the interval of the best number of parameters."""
-        N0, a = self.spread(compute)
-        draws = N0 * (np.asarray(compute) / self.unit) ** a
-        return fitting.around(draws, self.predict(compute))
+        N0, a = theta
+        return N0 * (compute / self.unit) ** a
 
     def examples(self, compute: At) -> Values:
         """Return the number of examples that each compute pays for at the best size.
@@ -72,9 +68,7 @@ class IsoFlop(Law):
         Raises CannotFit: the law was fitted without the examples of each run.
         """
         if self.k is None:
-            raise CannotFit(
-                "the law was fitted without examples: give fit_isoflop those of each run"
-            )
+            raise CannotFit("fitted without examples: give fit_isoflop those of each run")
         return np.asarray(compute) / (self.k * self.predict(compute))
 
     def describe(self) -> str:
@@ -101,7 +95,6 @@ def fit_isoflop(
         params, loss, flops: N, the loss and C of each run.
         examples: D of each run, from which k = C / (N D) is estimated.
         tolerance: computes that differ by less, relatively, are one budget.
-        num_resamples, seed: of the bootstrap.
 
     Raises CannotFit: fewer than two budgets have a minimum, or they are too near each other.
     """
@@ -109,9 +102,8 @@ def fit_isoflop(
     flops, params, loss, *rest = runs.columns(flops=flops, params=params, loss=loss, **given)
     parabolas, refused = [], []
     for group in _groups(flops, tolerance):
-        parabola = _parabola(flops[group], params[group], loss[group])
-        reason = parabola.refusal()
-        if reason:
+        parabola = _Parabola(flops[group], params[group], loss[group])
+        if reason := parabola.refusal():
             refused.append(f"{parabola.flops:.3g} FLOPs: {reason}")
         else:
             parabolas.append(parabola)
@@ -134,7 +126,7 @@ def fit_isoflop(
     log_draws, a_draws = line @ minima.T
     law = {"a": float(a), "b": float(1 - a), "N0": float(np.exp(log_n0))}
     draws = {"a": a_draws, "b": 1 - a_draws, "N0": np.exp(log_draws)}
-    low, high = np.exp(fitting.interval(minima))
+    intervals = np.exp(fitting.interval(minima)).T.tolist()
     squares = sum(float(np.sum(parabola.residuals**2)) for parabola in parabolas)
     return IsoFlop(
         **law,
@@ -142,9 +134,7 @@ def fit_isoflop(
         k=float(np.exp(np.mean(np.log(flops / (params * rest[0]))))) if rest else None,
         intervals=fitting.named_intervals(draws, law),
         noise=float(np.sqrt(squares / spare)),
-        budgets=tuple(
-            parabola.budget((float(low[i]), float(high[i]))) for i, parabola in enumerate(parabolas)
-        ),
+        budgets=tuple(p.budget(tuple(each)) for p, each in zip(parabolas, intervals, strict=True)),
         refused=tuple(refused),
         draws=tuple(zip(draws["N0"].tolist(), a_draws.tolist(), strict=True)),
     )
@@ -159,32 +149,20 @@ def _groups(flops: np.ndarray, tolerance: float) -> list[np.ndarray]:
     return np.split(np.arange(len(flops)), starts[1:])
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class _Parabola:
     """log loss = p0 + p1 z + p2 z^2 of one budget, z = log N - middle."""
 
-    flops: float
-    params: np.ndarray
-    loss: np.ndarray
-    middle: float
-    design: np.ndarray
-    coefficients: np.ndarray
-
-    @property
-    def reach(self) -> float:
-        return float(np.ptp(np.log(self.params)))
-
-    @property
-    def spare(self) -> int:
-        return len(self.params) - 3
-
-    @property
-    def residuals(self) -> np.ndarray:
-        return np.log(self.loss) - self.design @ self.coefficients
-
-    @property
-    def minimum(self) -> float:
-        return float(self.minima(self.coefficients[None])[0])
+    def __init__(self, flops: np.ndarray, params: np.ndarray, loss: np.ndarray) -> None:
+        self.flops = float(np.exp(np.mean(np.log(flops))))
+        self.params, self.loss = params, loss
+        self.middle = float(np.mean(np.log(params)))
+        z = np.log(params) - self.middle
+        self.design = np.column_stack([np.ones_like(z), z, z**2])
+        self.coefficients = np.linalg.lstsq(self.design, np.log(loss), rcond=None)[0]
+        self.residuals = np.log(loss) - self.design @ self.coefficients
+        self.spare = len(params) - 3
+        self.reach = float(np.ptp(np.log(params)))
+        self.minimum = float(self.minima(self.coefficients[None])[0])
 
     def refusal(self) -> str:
         """Describe why the budget has no minimum; "" if it has one."""
@@ -201,7 +179,7 @@ class _Parabola:
     def minima(self, coefficients: np.ndarray) -> np.ndarray:
         """Return log N at the minimum of each parabola [R, 3], at most `reach` from the middle.
 
-        One that opens downward has its least value at that distance, on the side where it is lower.
+        One that opens downward is least at that distance, on the side where it is lower.
         """
         slope, half = coefficients[:, 1], coefficients[:, 2]
         inside = -slope / (2 * np.where(half > 0, half, 1))
@@ -215,9 +193,9 @@ class _Parabola:
         return self.residuals[keep] / np.sqrt(1 - leverage[keep])
 
     def resampled_minima(
-        self, pool: np.ndarray, num_resamples: int, rng: np.random.Generator
+        self, pool: np.ndarray, count: int, rng: np.random.Generator
     ) -> np.ndarray:
-        noise = rng.choice(pool, (num_resamples, len(self.params)))
+        noise = rng.choice(pool, (count, len(self.params)))
         return self.minima(self.coefficients + noise @ np.linalg.pinv(self.design).T)
 
     def budget(self, interval: tuple[float, float]) -> Budget:
@@ -233,30 +211,12 @@ class _Parabola:
         )
 
 
-def _parabola(flops: np.ndarray, params: np.ndarray, loss: np.ndarray) -> _Parabola:
-    middle = float(np.mean(np.log(params)))
-    z = np.log(params) - middle
-    design = np.column_stack([np.ones_like(z), z, z**2])
-    return _Parabola(
-        flops=float(np.exp(np.mean(np.log(flops)))),
-        params=params,
-        loss=loss,
-        middle=middle,
-        design=design,
-        coefficients=np.linalg.lstsq(design, np.log(loss), rcond=None)[0],
-    )
-
-
 def _check(parabolas: list[_Parabola], refused: list[str]) -> None:
     if len(parabolas) < 2:
-        raise CannotFit(
-            f"{len(parabolas)} of {len(parabolas) + len(refused)} budgets have a minimum, and two "
-            "are needed" + "".join(f"; {reason}" for reason in refused)
-        )
+        count = f"{len(parabolas)} of {len(parabolas) + len(refused)} budgets have a minimum"
+        raise CannotFit("; ".join([f"{count}, and two are needed", *refused]))
     factor = max(p.flops for p in parabolas) / min(p.flops for p in parabolas)
     if factor < MIN_RANGE:
         raise CannotFit(f"budgets span a factor of {factor:.3g}: at least {MIN_RANGE:g} needed")
     if sum(parabola.spare for parabola in parabolas) < 2:
-        raise CannotFit(
-            "three runs for each budget fit a parabola exactly, whatever the noise: add sizes"
-        )
+        raise CannotFit("three runs a budget fit a parabola exactly, whatever the noise: add sizes")

@@ -2,13 +2,13 @@
 """The law of error against compute: Zhai et al. 2021, arXiv:2106.04560, section 2."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from vit_jax.analysis.scaling import fitting, runs
-from vit_jax.analysis.scaling.fitting import NUM_RESAMPLES, Law, Values
-from vit_jax.analysis.scaling.runs import EXPONENTS, At, CannotFit, Numbers
+from vit_jax.analysis.scaling.fitting import NUM_RESAMPLES, Law
+from vit_jax.analysis.scaling.runs import EXPONENTS, CannotFit, Numbers
 
 MIN_RANGE = 10.0
 # Different computes from which c and d are fitted; with fewer they are 0.
@@ -27,6 +27,7 @@ class PowerLaw(Law):
         span: the smallest and the largest compute of the runs.
     """
 
+    symbols: ClassVar[tuple[str, ...]] = ("a", "b", "c", "d")
     a: float
     b: float
     c: float
@@ -35,16 +36,11 @@ class PowerLaw(Law):
     fixed: tuple[str, ...]
     span: tuple[float, float]
 
-    def predict(self, compute: At) -> Values:
+    def formula(self, theta: Any, compute: Any) -> Any:
         """Return the error at each compute."""
-        return self.a * ((np.asarray(compute) + self.d) / self.unit) ** -self.b + self.c
-
-    def band(self, compute: At) -> tuple[Values, Values]:
-        """Return the interval of the law, not of one run's error, at each compute."""
-        a, b, c, d = self.spread(compute)
+        a, b, c, d = theta
         # Draws may have d < 0, which means nothing below that compute.
-        base = np.maximum(np.asarray(compute) + d, 1e-3 * np.asarray(compute)) / self.unit
-        return fitting.around(a * base**-b + c, self.predict(compute))
+        return a * (np.maximum(compute + d, 1e-3 * compute) / self.unit) ** -b + c
 
     def describe(self) -> str:
         """Write the law in one line."""
@@ -79,18 +75,15 @@ def fit_power_law(
     different = len(np.unique(compute))
     _check_falls(compute, error)
     if saturation and different < MIN_FOR_D:
-        raise CannotFit(
-            f"{different} different computes: d needs at least {MIN_FOR_D}; leave saturation out"
-        )
-    fitted = ("c",) if different >= MIN_FOR_C else ()
-    if different < MIN_FOR_D or saturation is False:
-        return _fit(compute, error, fitted, num_resamples, seed)
-    try:
-        return _fit(compute, error, ("c", "d"), num_resamples, seed)
-    except CannotFit:
-        if saturation:
-            raise
-        return _fit(compute, error, fitted, num_resamples, seed)
+        needed = f"d needs at least {MIN_FOR_D}; leave saturation out"
+        raise CannotFit(f"{different} different computes: {needed}")
+    if different >= MIN_FOR_D and saturation is not False:
+        try:
+            return _fit(compute, error, ("c", "d"), num_resamples, seed)
+        except CannotFit:
+            if saturation:
+                raise
+    return _fit(compute, error, ("c",) if different >= MIN_FOR_C else (), num_resamples, seed)
 
 
 def _check_falls(compute: np.ndarray, error: np.ndarray) -> None:
@@ -101,12 +94,10 @@ def _check_falls(compute: np.ndarray, error: np.ndarray) -> None:
     if len(error) >= 8 and np.ptp(compute[half]) > 0:
         try:
             runs.falls("error", log_compute[half], -log_error[half], ["compute"])
-        except CannotFit:
+        except CannotFit:  # it does not rise
             return
-        raise CannotFit(
-            f"error rises again from a compute of {compute[half][0]:.3g} on: larger runs are worse;"
-            " train them longer or fit the frontier alone"
-        )
+        rises = f"error rises again from a compute of {compute[half][0]:.3g} on: larger runs are"
+        raise CannotFit(f"{rises} worse; train them longer or fit the frontier alone")
 
 
 def _fit(
@@ -141,21 +132,9 @@ def _fit(
         a = np.exp(log_a + b * np.log(middle / unit))
         return {"a": a, "b": b, "c": c, "d": d * middle}
 
-    law, theta = fitting.fit(
-        model,
-        np.log(error),
-        np.array(starts),
-        bounds,
-        named,
-        exponents=["b"],
-        num_resamples=num_resamples,
-        seed=seed,
-    )
+    settings: dict[str, Any] = {"num_resamples": num_resamples, "seed": seed, "exponents": ["b"]}
+    law, theta = fitting.fit(model, np.log(error), np.array(starts), bounds, named, **settings)
     if with_d and theta[3] >= x[-1]:
         raise CannotFit("the runs do not determine d: leave saturation out, or add larger runs")
-    return PowerLaw(
-        **law,
-        unit=unit,
-        fixed=tuple(name for name in ("c", "d") if name not in fitted),
-        span=(float(compute[0]), float(compute[-1])),
-    )
+    fixed = tuple(name for name in ("c", "d") if name not in fitted)
+    return PowerLaw(**law, unit=unit, fixed=fixed, span=(float(compute[0]), float(compute[-1])))

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs as columns of numbers, and why they may not support a law."""
+"""Runs as columns of numbers: why they may not support a law, and how well one foretells them."""
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -28,10 +30,8 @@ def column(name: str, values: object) -> np.ndarray:
         raise CannotFit(f"{name} must be one number for each run, not of shape {array.shape}")
     bad = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
     if len(bad):
-        raise CannotFit(
-            f"{name} of run {bad[0]} is {array[bad[0]]:g}: "
-            "all must be finite and above zero; leave the run out"
-        )
+        wrong = f"{name} of run {bad[0]} is {array[bad[0]]:g}"
+        raise CannotFit(f"{wrong}: all must be finite and above zero; leave the run out")
     return array
 
 
@@ -62,18 +62,14 @@ def falls(name: str, columns: np.ndarray, log_error: np.ndarray, names: list[str
         if slope >= 0:
             raise CannotFit(f"{name} rises with {column}: no law of scaling; check the larger runs")
         if -slope < special.stdtrit(max(spare, 1), 0.975) * std:
-            raise CannotFit(
-                f"{name} does not fall with {column} by more than its noise: "
-                "add runs over a wider range, or repeat them with other seeds"
-            )
+            flat = f"{name} does not fall with {column} by more than its noise"
+            raise CannotFit(f"{flat}: add runs over a wider range, or repeat them with other seeds")
 
 
 def check_count(law: str, num_parameters: int, count: int, least: int) -> None:
     """Raise CannotFit for too few runs."""
     if count < least:
-        raise CannotFit(
-            f"{count} runs: {law} has {num_parameters} parameters, and needs {least} runs"
-        )
+        raise CannotFit(f"{count} runs: {law} has {num_parameters} parameters, and needs {least}")
 
 
 def check_range(law: str, name: str, values: np.ndarray, least: int, factor: float) -> None:
@@ -82,10 +78,8 @@ def check_range(law: str, name: str, values: np.ndarray, least: int, factor: flo
     if different < least:
         raise CannotFit(f"{different} different {name}: {law} needs at least {least}")
     if values.max() < factor * values.min():
-        raise CannotFit(
-            f"{name} span a factor of {values.max() / values.min():.3g}: {law} needs at least "
-            f"{factor:g}; add smaller or larger runs"
-        )
+        span = f"{name} span a factor of {values.max() / values.min():.3g}"
+        raise CannotFit(f"{span}: {law} needs at least {factor:g}; add smaller or larger runs")
 
 
 def check_exponents(
@@ -114,8 +108,7 @@ def unit_of(compute: np.ndarray) -> float:
 def frontier(compute: Numbers, error: Numbers, *, tolerance: float = 0.0) -> np.ndarray:
     """Return the indices, by compute, of the runs that none beats: cheaper and at least as good.
 
-    A run that is dearer by `tolerance`, relatively, may still beat another: runs planned for one
-    budget differ by a step or two.
+    A run that is dearer by `tolerance`, relatively, may still beat another of its budget.
 
     Raises CannotFit: no positive numbers, or not as many of each.
     """
@@ -126,3 +119,54 @@ def frontier(compute: Numbers, error: Numbers, *, tolerance: float = 0.0) -> np.
     before = np.append(np.inf, best)  # the least error of the first i runs
     affordable = np.searchsorted(costs, costs * (1 + tolerance), side="right")
     return order[(errors < before[:-1]) & (errors <= before[affordable])]
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOut:
+    """A law fitted without the runs of most compute, and how it predicts them.
+
+    `compute` and `measured` are those of the runs held out, `low` and `high` the law's band there;
+    `relative_error` is predicted / measured - 1, and `worst` the largest of them by size.
+    """
+
+    compute: tuple[float, ...]
+    measured: tuple[float, ...]
+    predicted: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    relative_error: tuple[float, ...]
+    worst: float
+
+
+def held_out(
+    fit: Callable[..., Any],
+    inputs: Sequence[Numbers],
+    error: Numbers,
+    compute: Numbers,
+    *,
+    share: float = 0.2,
+) -> HeldOut:
+    """Fit without the runs of most compute, about `share` of all and at least one; predict them.
+
+    Args:
+        fit: a function of `inputs` and the error, such as fit_power_law.
+        inputs: what the law predicts from: (compute,), or (params, examples).
+        error, compute: of each run; runs of equal compute are all held out.
+        share: of the runs.
+
+    Raises CannotFit: the others do not support the law.
+    """
+    costs = column("compute", compute)
+    measured = column("error", error)
+    arrays = [np.asarray(values, np.float64) for values in inputs]
+    if not len(costs) or {len(costs)} != {len(array) for array in (measured, *arrays)}:
+        raise CannotFit("of each run one number is needed in every column")
+    count = max(1, round(share * len(costs)))
+    out = costs >= np.sort(costs)[-count] * (1 - 1e-9)
+    law = fit(*(array[~out] for array in arrays), measured[~out])
+    predicted = law.predict(*(array[out] for array in arrays))
+    low, high = law.band(*(array[out] for array in arrays))
+    relative = predicted / measured[out] - 1
+    columns = (costs[out], measured[out], predicted, low, high, relative)
+    worst = float(relative[np.argmax(np.abs(relative))])
+    return HeldOut(*(tuple(column.tolist()) for column in columns), worst=worst)

@@ -3,7 +3,7 @@
 
 import dataclasses
 import itertools
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -11,10 +11,8 @@ from vit_jax.analysis.scaling import fitting, runs
 from vit_jax.analysis.scaling.fitting import NUM_RESAMPLES, Law, Values
 from vit_jax.analysis.scaling.runs import At, CannotFit, Numbers
 
-MIN_RUNS = 12
-MIN_SIZES, MIN_COMPUTES = 4, 3
-# Sizes, and computes, must differ by this factor at least.
-MIN_RANGE = 4.0
+MIN_RUNS, MIN_SIZES, MIN_COMPUTES = 12, 4, 3
+MIN_RANGE = 4.0  # the least factor between sizes, and between computes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,6 +29,7 @@ class ShapeLaw(Law):
         unit: of compute, a power of ten near the middle of the runs.
     """
 
+    symbols: ClassVar[tuple[str, ...]] = ("alpha", "a", "beta", "b", "xi", "c", "eps")
     alpha: float
     a: float
     beta: float
@@ -41,36 +40,20 @@ class ShapeLaw(Law):
     s: float
     unit: float
 
-    def _theta(self) -> tuple[float, ...]:
-        return self.alpha, self.a, self.beta, self.b, self.xi, self.c, self.eps
-
-    def predict(self, size: At, compute: At) -> Values:
+    def formula(self, theta: Any, size: Any, compute: Any) -> Any:
         """Return the error of each pair of size and compute."""
-        return _error(self._theta(), size, np.asarray(compute) / self.unit)
-
-    def band(self, size: At, compute: At) -> tuple[Values, Values]:
-        """Return the interval of the law at each pair."""
-        draws = _error(self.spread(compute), size, np.asarray(compute) / self.unit)
-        return fitting.around(draws, self.predict(size, compute))
+        alpha, a, beta, b, xi, c, eps = theta
+        return alpha * size**-a + (beta * size**b + xi) * (compute / self.unit) ** -c + eps
 
     def optimum(self, compute: At) -> Values:
         """Return the best size for each compute."""
-        return _optimum(self._theta(), np.asarray(compute) / self.unit)
+        base = self.alpha * self.a / (self.beta * self.b)
+        power = (np.asarray(compute) / self.unit) ** self.c
+        return (base * power) ** (1 / (self.a + self.b))
 
     def describe(self) -> str:
         """Write the optimum in one line."""
         return f"x(C) = {float(self.optimum(self.unit)):.3g} (C/{runs.ten(self.unit)})^{self.s:.3g}"
-
-
-def _error(theta: Any, size: Any, compute: Any) -> Any:
-    alpha, a, beta, b, xi, c, eps = theta
-    size = np.asarray(size)
-    return alpha * size**-a + (beta * size**b + xi) * compute**-c + eps
-
-
-def _optimum(theta: Any, compute: Any) -> Any:
-    alpha, a, beta, b, _, c, _ = theta
-    return (alpha * a / (beta * b) * compute**c) ** (1 / (a + b))
 
 
 def fit_shape(
@@ -86,14 +69,15 @@ def fit_shape(
     The other dimensions stay at the centre of a star-shaped sweep, large enough not to hold the
     error up. Differs from paper: each dimension has its own c, where the paper shares one.
 
-    Args:
-        size, compute, error: x (width, depth or MLP width), compute in any unit, error of each run.
-        num_resamples, seed: of the bootstrap.
+    `size` is x (width, depth or MLP width); `compute` has any unit; the others are the bootstrap's.
 
     Raises CannotFit: the runs do not support the law.
     """
     compute, size, error = runs.columns(compute=compute, size=size, error=error)
-    _check(size, compute, error)
+    runs.check_count("f(x, C)", 7, len(size), MIN_RUNS)
+    runs.check_range("f(x, C)", "sizes", size, MIN_SIZES, MIN_RANGE)
+    runs.check_range("f(x, C)", "computes", compute, MIN_COMPUTES, MIN_RANGE)
+    runs.falls("error", np.log(compute)[:, None], np.log(error), ["compute"])
     unit = runs.unit_of(compute)
     middle = np.exp(np.mean(np.log([size, compute]), axis=1))
     log_x, log_t = np.log(size / middle[0]), np.log(compute / middle[1])
@@ -111,9 +95,8 @@ def fit_shape(
         return np.log(total), np.stack(slopes, -1) / total[..., None]
 
     starts = []
-    for a, b, c, part, xi in itertools.product(
-        (0.3, 1.0), (0.3, 1.0), (0.2, 0.6), (0.0, 0.5, 0.8), (0.0, 0.4)
-    ):
+    grid = (0.3, 1.0), (0.3, 1.0), (0.2, 0.6), (0.0, 0.5, 0.8), (0.0, 0.4)
+    for a, b, c, part, xi in itertools.product(*grid):
         rest = error.mean() - part * lowest
         log = np.log(rest * (1 - xi) / 2)
         starts.append((log, a, log, b, xi * rest, c, part * lowest))
@@ -128,41 +111,20 @@ def fit_shape(
     def named(theta: np.ndarray) -> dict[str, Any]:
         log_alpha, a, log_beta, b, xi, c, eps = theta.T
         scale = np.exp(c * np.log(middle[1] / unit))
-        return {
-            "alpha": np.exp(log_alpha + a * np.log(middle[0])),
-            "a": a,
-            "beta": np.exp(log_beta - b * np.log(middle[0])) * scale,
-            "b": b,
-            "xi": xi * scale,
-            "c": c,
-            "eps": eps,
-        }
+        alpha = np.exp(log_alpha + a * np.log(middle[0]))
+        beta = np.exp(log_beta - b * np.log(middle[0])) * scale
+        return dict(zip(ShapeLaw.symbols, (alpha, a, beta, b, xi * scale, c, eps), strict=True))
 
-    fields, _ = fitting.fit(
-        model,
-        np.log(error),
-        np.array(starts),
-        bounds,
-        named,
-        derived=lambda law: {"s": law["c"] / (law["a"] + law["b"])},
-        exponents=["a", "b", "c"],
-        num_resamples=num_resamples,
-        seed=seed,
-    )
+    def exponent(law: dict[str, Any]) -> dict[str, Any]:
+        return {"s": law["c"] / (law["a"] + law["b"])}
+
+    settings: dict[str, Any] = {"num_resamples": num_resamples, "seed": seed}
+    settings |= {"exponents": ["a", "b", "c"], "derived": exponent}
+    fields, _ = fitting.fit(model, np.log(error), np.array(starts), bounds, named, **settings)
     law = ShapeLaw(**fields, unit=unit)
     best = np.asarray(law.optimum(np.unique(compute)))
     if (best < size.min()).all() or (best > size.max()).all():
         side = "smaller" if best[0] < size.min() else "larger"
-        raise CannotFit(
-            f"the best size lies outside those tried at every compute, near {best[-1]:.3g}: "
-            f"try {side} ones"
-        )
+        where = f"outside those tried at every compute, near {best[-1]:.3g}"
+        raise CannotFit(f"the best size lies {where}: try {side} ones")
     return law
-
-
-def _check(size: np.ndarray, compute: np.ndarray, error: np.ndarray) -> None:
-    """Raise CannotFit for runs that do not determine the seven parameters."""
-    runs.check_count("f(x, C)", 7, len(size), MIN_RUNS)
-    runs.check_range("f(x, C)", "sizes", size, MIN_SIZES, MIN_RANGE)
-    runs.check_range("f(x, C)", "computes", compute, MIN_COMPUTES, MIN_RANGE)
-    runs.falls("error", np.log(compute)[:, None], np.log(error), ["compute"])
