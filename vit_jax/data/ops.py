@@ -12,11 +12,12 @@ import cv2
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from vit_jax.data.resize import CropRule, Resize, cover_size
+from vit_jax.data.config import CropRule, Resize, cover_size
 
 Image = UInt8[np.ndarray, "H W C"]
 Operation = Callable[[Image, np.random.Generator], Image]
 Resized = UInt8[np.ndarray, "H_out W_out C"]
+Range = tuple[float, float]
 
 # How many numbers `affine_matrices` takes for each.
 AFFINE_UNIFORMS = 5
@@ -36,11 +37,9 @@ class Policy(Protocol):
 
     def __call__(self, image: Image, rng: np.random.Generator) -> Image:
         """Return an image of the same shape; all randomness comes from `rng`."""
-        ...
 
     def parts(self) -> dict[str, Operation]:
         """Return by name what the policy chooses from, each part always applied when called."""
-        ...
 
 
 class Box(NamedTuple):
@@ -58,11 +57,7 @@ def center_box(height: int, width: int, size: tuple[int, int]) -> Box:
 
 
 def inception_box(
-    rng: np.random.Generator,
-    height: int,
-    width: int,
-    area: tuple[float, float],
-    aspect: tuple[float, float],
+    rng: np.random.Generator, height: int, width: int, area: Range, aspect: Range
 ) -> Box:
     """Draw a box as TensorFlow's sample_distorted_bounding_box does with no bounding boxes given.
 
@@ -95,11 +90,7 @@ def inception_box(
 
 
 def random_resized_box(
-    rng: np.random.Generator,
-    height: int,
-    width: int,
-    area: tuple[float, float],
-    aspect: tuple[float, float],
+    rng: np.random.Generator, height: int, width: int, area: Range, aspect: Range
 ) -> Box:
     """Draw a box as torchvision's RandomResizedCrop does: area uniform, aspect log-uniform.
 
@@ -197,9 +188,8 @@ def random_cut(rng: np.random.Generator, image: Image, size: tuple[int, int], pa
     than the image's sides.
     """
     if pad:
-        image = cv2.copyMakeBorder(image, pad, pad, pad, pad, cv2.BORDER_REFLECT_101).reshape(
-            image.shape[0] + 2 * pad, image.shape[1] + 2 * pad, image.shape[2]
-        )
+        border = cv2.copyMakeBorder(image, pad, pad, pad, pad, cv2.BORDER_REFLECT_101)
+        image = np.atleast_3d(border)
     top = int(rng.integers(image.shape[0] - size[0] + 1))
     left = int(rng.integers(image.shape[1] - size[1] + 1))
     return cut(image, Box(top, left, *size))
@@ -236,9 +226,8 @@ def affine_matrices(
     # The C library's functions: NumPy's differ in the last bit from one processor to another.
     angles = [math.radians(value) for value in (angle * degrees).tolist()]
     leans = [math.radians(value) for value in (lean * shear).tolist()]
-    cos = zoom * np.array([math.cos(value) for value in angles])
-    sin = zoom * np.array([math.sin(value) for value in angles])
-    lean = np.array([math.tan(value) for value in leans])
+    cos, sin = zoom * np.array([list(map(math.cos, angles)), list(map(math.sin, angles))])
+    lean = np.array(list(map(math.tan, leans)))
     a, b, c, d = cos, -cos * lean - sin, sin, -sin * lean + cos
     x, y = (width - 1) / 2, (height - 1) / 2
     shift_x = x + dx * translate[0] * width - a * x - b * y

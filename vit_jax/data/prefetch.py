@@ -4,6 +4,7 @@
 import collections
 import concurrent.futures
 import functools
+import itertools
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -72,23 +73,21 @@ class Threads:
         # Two batches in work at once, so that no thread idles while a batch's last rows finish.
         self._pool = concurrent.futures.ThreadPoolExecutor(min(prefetch, 2), "batches")
         self._ahead: collections.deque[concurrent.futures.Future[Batch]] = collections.deque()
-        for _ in range(prefetch):
-            self._start_one()
+        self._start(prefetch)
 
     def __next__(self) -> Batch:
         if not self._ahead:
             raise StopIteration
         batch = self._ahead.popleft()
-        self._start_one()
+        self._start(1)
         return batch.result()
 
     def close(self) -> None:
         """Start no more batches."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _start_one(self) -> None:
-        index = next(self._rest, None)
-        if index is not None:
+    def _start(self, count: int) -> None:
+        for index in itertools.islice(self._rest, count):
             self._ahead.append(self._pool.submit(self._prepare, index))
 
 

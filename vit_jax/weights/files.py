@@ -1,18 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every reader asks first: is it a file of weights, and are its names fit to print?"""
+"""What every reader returns, and asks first: is it a file of weights, with names fit to print?"""
 
 import difflib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from vit_jax.errors import UserError
+from vit_jax.weights.layout import Shape
 
 # Published checkpoints hold some hundreds; optimizer state triples that.
 MAX_TENSORS = 2**16
 MAX_NAME = 512
 # No weights have more axes, and no memory holds a longer one.
 _MAX_AXES, MAX_SIDE = 32, 2**48
+
+
+class WeightsFile(NamedTuple):
+    """A file of named tensors that is read one tensor at a time.
+
+    Attributes:
+        name: what to call it in messages: its path.
+        shapes: that of every tensor, from headers alone.
+        read: returns one tensor as float32; raises UserError where it holds no floats.
+    """
+
+    name: str
+    shapes: Mapping[str, Shape]
+    read: Callable[[str], np.ndarray]
 
 
 class NoSuchFile(UserError):
