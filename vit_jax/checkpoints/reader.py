@@ -10,8 +10,8 @@ import numpy as np
 from vit_jax import trees
 from vit_jax.checkpoints import DIRECTORY, manifest, storage
 from vit_jax.checkpoints.config import Mode, ranked, steps_in
+from vit_jax.checkpoints.failures import silence_orbax
 from vit_jax.checkpoints.manifest import Damaged, Manifest
-from vit_jax.checkpoints.orbax_errors import silence_orbax
 from vit_jax.errors import UserError
 
 BEST, LATEST = "best", "latest"
@@ -101,6 +101,6 @@ def _best(place: Path, steps: list[int], *, must: bool) -> int:
 
 
 def _unusable(path: Path, damage: Damaged) -> UserError:
-    others = steps_in(path.parent)
-    rest = ", ".join(str(step) for step in others if step != int(path.name)) or "none"
+    others = (step for step in steps_in(path.parent) if step != int(path.name))
+    rest = ", ".join(map(str, others)) or "none"
     return UserError(f"checkpoint {path} is unusable: {damage}; other steps there: {rest}")

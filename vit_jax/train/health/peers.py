@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processes of a run compare config, data, versions and checkpoints before the first step."""
 
+import contextlib
 import json
 import platform
 import re
@@ -36,15 +37,12 @@ def facts(
 ) -> dict[str, Any]:
     """Return what must be equal in all processes of a run, by name.
 
-    Args:
-        config: as `config_json.to_json` returns it.
-        data: as `data_identity.describe` returns it.
-        class_names: of the training split.
+    `config` is what `config_json.to_json` returns, `data` what `data_identity.describe` does, and
+    `class_names` are those of the training split.
     """
-    flat = config_json.flatten(config)
     found = {
         name: "folder:" if str(value).startswith("folder:") else value
-        for name, value in flat.items()
+        for name, value in config_json.flatten(config).items()
         if not _LOCAL.search(name)
     }
     for split, of in data.items():
@@ -74,13 +72,9 @@ def _gather_json(value: Any) -> list[Any]:
 
 
 def agree(here: Mapping[str, Any], path: Path) -> None:
-    """Compare the processes of this run and check that they share the workdir.
+    """Compare the `facts` of this run's processes, and check that they share the workdir `path`.
 
     All processes call it, after process 0 has created the workdir.
-
-    Args:
-        here: this process's `facts`.
-        path: the workdir.
 
     Raises UserError: they differ; the same line in every process.
     """
@@ -121,15 +115,12 @@ def _agree_on_latest(path: Path, hosts: Sequence[str]) -> None:
             return
         if pause is not None:
             time.sleep(pause)
+    seen = ["none" if step is None else f"step {step:,}" for step in steps]
     raise UserError(
-        f"process {other} on {hosts[other]} finds {_called(steps[other])} in {path} as the newest "
-        f"checkpoint, process 0 on {hosts[0]} {_called(steps[0])}; start all again once they see "
-        "the same files"
+        f"process {other} on {hosts[other]} finds {seen[other]} in {path} as the newest "
+        f"checkpoint, process 0 on {hosts[0]} {seen[0]}; start all again once they see the same "
+        "files"
     )
-
-
-def _called(step: int | None) -> str:
-    return "none" if step is None else f"step {step:,}"
 
 
 def differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
@@ -143,15 +134,12 @@ def differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]
 
 def _sees(file: Path, token: str) -> bool:
     deadline = time.monotonic() + _SECONDS
-    while True:
-        try:
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
             if file.read_text() == token:
                 return True
-        except OSError:
-            pass
-        if time.monotonic() > deadline:
-            return False
         time.sleep(0.1)
+    return False
 
 
 def _gather(text: str) -> Sequence[str]:
@@ -161,6 +149,4 @@ def _gather(text: str) -> Sequence[str]:
     padded = np.zeros(int(sizes.max()), np.uint8)
     padded[: raw.size] = raw
     rows = np.asarray(multihost_utils.process_allgather(padded))
-    return [
-        bytes(row[: int(size)]).decode() for row, size in zip(rows, np.ravel(sizes), strict=True)
-    ]
+    return [bytes(row[:size]).decode() for row, size in zip(rows, np.ravel(sizes), strict=True)]

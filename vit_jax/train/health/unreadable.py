@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from vit_jax.errors import DataError
+from vit_jax.errors import DataError, some
 
 KEY = "broken"  # in a checkpoint's metadata
 
@@ -70,8 +70,7 @@ class Unreadable:
             return
         # One index more than the limit is enough to end the run.
         mine = np.full(self._limit + 1, -1, np.int32)
-        first = list(self._seen)[: len(mine)]
-        mine[: len(first)] = first
+        mine[: len(self._seen)] = list(self._seen)[: len(mine)]
         every = np.asarray(multihost_utils.process_allgather(mine))
         self._seen |= dict.fromkeys(np.unique(every[every >= 0]).tolist())
         self._check()
@@ -88,9 +87,8 @@ class Unreadable:
         count = len(self._seen)
         if count <= self._limit or not self._limit:
             return
-        names = [self._example_id(index) for index in list(self._seen)[:3]]
-        more = f" and {count - len(names)} more" if count > len(names) else ""
+        names = some([self._example_id(index) for index in self._seen], 3)
         raise DataError(
             f"{count} training examples cannot be read, more than data.max_broken={self._limit}: "
-            f"{', '.join(names)}{more}; repair them, or continue with a larger data.max_broken"
+            f"{names}; repair them, or continue with a larger data.max_broken"
         )
