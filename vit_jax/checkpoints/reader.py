@@ -26,12 +26,10 @@ class Saved(NamedTuple):
 
 
 def find(directory: str | Path, which: str = "") -> Saved:
-    """Return one checkpoint of a run.
+    """Return one checkpoint of a run, given its directory or that of its checkpoints.
 
-    Args:
-        directory: the run's, or that of its checkpoints.
-        which: a step, "latest", "best" (by the run's `checkpoint.metric`), or "": the best where
-            the run keeps the best and one was measured, else the latest.
+    `which` is a step, "latest", "best" (by the run's `checkpoint.metric`), or "": the best where
+    the run keeps the best and one was measured, else the latest.
 
     Raises UserError: no such checkpoint, or one that is damaged.
     """
@@ -55,10 +53,7 @@ def find(directory: str | Path, which: str = "") -> Saved:
 
 
 def load(saved: Saved, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Read arrays by their names in the manifest, and verify their digests.
-
-    Every process of a run must call it; each gets all arrays whole.
-    """
+    """Read whole arrays by name and verify their digests; every process of a run must call it."""
 
     def read() -> trees.PyTree:
         wanted = {}

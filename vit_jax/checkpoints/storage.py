@@ -99,10 +99,8 @@ def load(path: Path, abstract: trees.PyTree, manifest: Manifest) -> trees.PyTree
     The leaves of `abstract` are `jax.ShapeDtypeStruct`s, or `HostLeaf`s in plain dicts; `manifest`
     names what cannot be read.
 
-    Raises:
-        Damaged: an array is missing or cannot be decoded. Whether it is what was saved is for
-            `manifest.verify`.
-        Unreadable: the operating system does not let it be read.
+    Raises Damaged: an array is missing or cannot be decoded (whether it is what was saved is for
+    `manifest.verify`), or Unreadable: the operating system does not let it be read.
     """
     try:
         return _twice(path, lambda: _load(path, abstract))

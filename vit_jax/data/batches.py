@@ -52,10 +52,7 @@ class PixelCache(dict[int, Decoded]):
         self._transforms = transforms
 
     def load(self, index: int, data: bytes, fields: Mapping[str, Any]) -> Decoded:
-        """Decode and view an example, and keep the later of the two stages that fits.
-
-        Raises ValueError, UserError: as `Transform`.
-        """
+        """Decode and view an example and keep the later stage that fits; raises as `Transform`."""
         images = tuple(transform.load(data) for transform in self._transforms)
         views = tuple(t.view(image) for t, image in zip(self._transforms, images, strict=True))
         for stage, viewed in ((views, True), (images, False)):
@@ -186,10 +183,7 @@ class Batches:
     def _replace(
         self, batch: Batch, row: int, example: int, position: np.ndarray, error: DataError
     ) -> None:
-        """Replace an unreadable example by the next readable one, and mark the row.
-
-        Raises DataError: none may be replaced, or more than that in a row are broken.
-        """
+        """Put the next readable example in a row; raises DataError: too many are broken."""
         if not self.max_broken:
             advice = "repair it, or set data.max_broken=N to replace up to N by other examples"
             raise DataError(f"{error}; {advice}") from error

@@ -194,14 +194,10 @@ class DataConfig:
     max_broken: int = value(0, least=0, free=True)
 
 
-def crop_ranges(cfg: TransformConfig) -> tuple[tuple[float, float], tuple[float, float]]:
+def crop_ranges(cfg: TransformConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the ranges of (area, aspect) of a random crop, the sampler's own where unset."""
-    (low, high), (narrow, wide) = CROP_RANGES[cfg.crop]
-    if cfg.area:
-        low, high = cfg.area
-    if cfg.aspect:
-        narrow, wide = cfg.aspect
-    return (low, high), (narrow, wide)
+    area, aspect = CROP_RANGES[cfg.crop]
+    return cfg.area or area, cfg.aspect or aspect
 
 
 def cover_size(size: tuple[int, int], ratio: float) -> tuple[int, int]:

@@ -91,9 +91,8 @@ def _open(root: Path, split: str) -> FolderSource:
         name: _files(root, name, classes[name], layout) if name in wanted else [] for name in splits
     }
     sizes = {name: len(found) for name, found in files.items()}
-    chosen: list[str] = []
-    for name, start, stop in absolute_slices(split, sizes, where):
-        chosen += files[name][start:stop]
+    slices = absolute_slices(split, sizes, where)
+    chosen = [path for name, start, stop in slices for path in files[name][start:stop]]
     return FolderSource(root, f"{where}[{split}]", union, chosen)
 
 

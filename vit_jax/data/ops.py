@@ -17,7 +17,7 @@ from vit_jax.data.config import CropRule, Resize, cover_size
 Image = UInt8[np.ndarray, "H W C"]
 Operation = Callable[[Image, np.random.Generator], Image]
 Resized = UInt8[np.ndarray, "H_out W_out C"]
-Range = tuple[float, float]
+Range = tuple[float, ...]  # (low, high)
 
 # How many numbers `affine_matrices` takes for each.
 AFFINE_UNIFORMS = 5
@@ -37,9 +37,11 @@ class Policy(Protocol):
 
     def __call__(self, image: Image, rng: np.random.Generator) -> Image:
         """Return an image of the same shape; all randomness comes from `rng`."""
+        ...
 
     def parts(self) -> dict[str, Operation]:
         """Return by name what the policy chooses from, each part always applied when called."""
+        ...
 
 
 class Box(NamedTuple):
@@ -67,7 +69,7 @@ def inception_box(
     """
     lowest, highest = area[0] * height * width, area[1] * height * width
     for _ in range(_INCEPTION_TRIES):
-        ratio = rng.uniform(*aspect)
+        ratio = rng.uniform(aspect[0], aspect[1])
         least = round(math.sqrt(lowest / ratio))
         most = min(round(math.sqrt(highest / ratio)), height)
         if round(most * ratio) > width:
@@ -97,7 +99,7 @@ def random_resized_box(
     After 10 tries the largest central box within the range of aspects is taken.
     """
     for _ in range(_RANDOM_RESIZED_TRIES):
-        pixels = rng.uniform(*area) * height * width
+        pixels = rng.uniform(area[0], area[1]) * height * width
         ratio = math.exp(rng.uniform(math.log(aspect[0]), math.log(aspect[1])))
         rows, columns = round(math.sqrt(pixels / ratio)), round(math.sqrt(pixels * ratio))
         if 0 < rows <= height and 0 < columns <= width:
@@ -196,10 +198,7 @@ def random_cut(rng: np.random.Generator, image: Image, size: tuple[int, int], pa
 
 
 def flip(image: Image) -> Image:
-    """Mirror left to right.
-
-    A copy by OpenCV takes a twentieth of what copying NumPy's view with a negative stride takes.
-    """
+    """Mirror left to right; OpenCV's copy takes a twentieth of NumPy's with a negative stride."""
     return cv2.flip(image, 1).reshape(image.shape)
 
 

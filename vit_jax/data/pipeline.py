@@ -54,10 +54,8 @@ def train_batches(
         int32 (b,), the index of the unreadable example that it replaces, else -1; reason (b,)
         bytes, the error of that one; b is the number of `rows`.
 
-    Raises:
-        UserError: the batch cannot be divided evenly.
-        DataError: while iterating, at the batch that it is in: an example that cannot be used; with
-            `cfg.max_broken`, more than so many in a row.
+    Raises DataError: while iterating, at the batch that it is in: an example that cannot be used;
+    with `cfg.max_broken`, more than so many in a row.
     """
     batches = Batches(
         source=source,
@@ -95,9 +93,8 @@ def eval_batches(
         Batches of views, fields and index as `train_batches` gives, and mask float32 (b,): 1 for an
         example, 0 for padding (image 0, label 0, index -1).
 
-    Raises:
-        UserError: a transform that draws at random.
-        DataError: while iterating, an example that cannot be used: each counts exactly once.
+    Raises UserError: a transform that draws at random, or DataError, while iterating: an example
+    that cannot be used.
     """
     for view in views.values():
         check_fixed(view.transform)
@@ -122,10 +119,7 @@ def batch_spec(
     fields: Sequence[str] = ("label",),
     masked: bool = False,
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return shape and dtype of each array of a global batch; `masked` for an evaluation's.
-
-    Without `broken` and `reason`, which stay on the host.
-    """
+    """Return shape and dtype of each array of a global batch on devices; `masked` to evaluate."""
     examples = {key: jax.ShapeDtypeStruct(view.shape, np.uint8) for key, view in views.items()}
     examples |= {name: source.spec[name] for name in fields}
     examples["index"] = jax.ShapeDtypeStruct((), np.int32)

@@ -3,6 +3,7 @@
 
 import collections
 import concurrent.futures
+import contextlib
 import functools
 import itertools
 import multiprocessing
@@ -11,6 +12,7 @@ import os
 import signal
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -30,7 +32,7 @@ class BatchSource(Protocol):
         """Make batches that are still in work fail."""
 
 
-class BatchIterator:
+class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager["BatchIterator"]):
     """An iterator over batches that prepares them ahead from the moment it exists.
 
     `close()` it, or use it in a `with` block, to stop its threads and processes; at the latest
@@ -45,9 +47,6 @@ class BatchIterator:
         self._open = [start(batches, prefetch)]
         self._finalizer = weakref.finalize(self, _close, self._open, batches)
 
-    def __iter__(self) -> "BatchIterator":
-        return self
-
     def __next__(self) -> Batch:
         if not self._open:
             raise ValueError("these batches were closed")
@@ -56,9 +55,6 @@ class BatchIterator:
     def close(self) -> None:
         """Stop preparing batches; does not wait for threads, does wait for processes."""
         self._finalizer()
-
-    def __enter__(self) -> "BatchIterator":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

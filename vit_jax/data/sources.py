@@ -54,12 +54,15 @@ class Source(Protocol):
 
     def read(self, index: int) -> Example:
         """Return the fields of an example."""
+        ...
 
     def example_id(self, index: int) -> str:
         """Name one example such that a person can find it: a file's path, a record's number."""
+        ...
 
     def digest(self) -> str:
         """Return 16 hex digits of which files the examples are, by names and sizes of shards."""
+        ...
 
 
 class Labelled:

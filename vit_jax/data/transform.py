@@ -90,9 +90,7 @@ class Transform:
     def __call__(self, data: bytes, rng: np.random.Generator) -> Pixels:
         """Decode and transform one image, drawing from `rng` in a fixed order.
 
-        Raises:
-            ValueError: the bytes are no image.
-            UserError: the crop is "none" and the image has another size.
+        Raises ValueError: no image. Raises UserError: another size, where the crop is "none".
         """
         return self.vary(self.view(self.load(data)), rng)
 
@@ -135,8 +133,7 @@ class Transform:
         if cfg.crop is Crop.RANDOM:
             return ops.resize_cover(image, self.image_size, cfg.crop_ratio, cfg.resize)
         if cfg.crop is Crop.SQUASH_RANDOM:
-            cover = cover_size(self.image_size, cfg.crop_ratio)
-            return ops.resize(image, cover, cfg.resize)
+            return ops.resize(image, cover_size(self.image_size, cfg.crop_ratio), cfg.resize)
         return evaluation_view(image, cfg, self.image_size)
 
     def vary(self, image: Loaded, rng: np.random.Generator) -> Pixels:
@@ -182,22 +179,17 @@ class Transform:
 
     def _random_box(self, image: Loaded, rng: np.random.Generator) -> Pixels:
         cfg, size = self.cfg, self.image_size
-        area, aspect = crop_ranges(cfg)
-        sample = _BOXES[cfg.crop]
-        if not isinstance(image, bytes):
-            box = sample(rng, image.shape[0], image.shape[1], area, aspect)
-            return ops.crop_resize(image, box, size, cfg.resize)
-        full = jpeg_size(image)
+        full = jpeg_size(image) if isinstance(image, bytes) else image.shape[:2]
         assert full is not None  # `load` has checked
-        box = sample(rng, *full, area, aspect)
+        box = _BOXES[cfg.crop](rng, full[0], full[1], *crop_ranges(cfg))
+        if not isinstance(image, bytes):
+            return ops.crop_resize(image, box, size, cfg.resize)
         # An antialiased resize averages pixels anyway, so libjpeg may average 2x2 of them (or 4x4,
         # 8x8) in the inverse DCT, for less work, as long as it leaves twice what is needed: then
         # rounding the box moves it by a quarter of an output pixel at most. A resize that skips
         # pixels instead must skip the ones it always did.
-        needed = (
-            math.ceil(2 * full[0] * size[0] / box.height),
-            math.ceil(2 * full[1] * size[1] / box.width),
-        )
+        rows = math.ceil(2 * full[0] * size[0] / box.height)
+        needed = (rows, math.ceil(2 * full[1] * size[1] / box.width))
         spare = all(2 * least <= side + 1 for least, side in zip(needed, full, strict=True))
         if cfg.resize not in _AVERAGING or not spare:
             image = decode(image, self.channels, exact=False, num_rows=box.top + box.height)
@@ -265,7 +257,6 @@ def draws(views: Mapping[str, View], *, exact: bool, fill: tuple[int, ...] = (12
         transform = Transform(
             cfg=view.transform, image_size=view.size, channels=view.channels, exact=exact, fill=fill
         )
-        for index in range(view.count):
-            which = None if view.count == 1 else index
-            found.append(Draw(name, which, len(found), transform))
+        for index in range(view.count) if view.count > 1 else (None,):
+            found.append(Draw(name, index, len(found), transform))
     return found

@@ -2,7 +2,6 @@
 """Weights of a run of our own, from one of its checkpoints: `ckpt:DIR[@step]`."""
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,11 +34,9 @@ class Checkpoint:
     """
 
     def __init__(self, ref: str, *, ema: bool = False) -> None:
-        """Find the checkpoint.
+        """Find the checkpoint "DIR", "DIR@1200", "DIR@best" or "DIR@latest"; see `reader.find`.
 
-        Args:
-            ref: "DIR", "DIR@1200", "DIR@best" or "DIR@latest"; see `reader.find`.
-            ema: take the moving average, of statistics too, instead of the values themselves.
+        With `ema` take the moving average, of statistics too, instead of the values themselves.
         """
         found = re.fullmatch(r"(.*?)(?:@(\d+|best|latest))?", ref)
         assert found is not None
@@ -49,7 +46,10 @@ class Checkpoint:
         self._saved = reader.find(found[1], found[2] or "")
         self.name = str(self._saved.path)
         self.directory = self._saved.path.parent
-        self._names = _names(list(self._saved.manifest.leaves), ema=ema)
+        # From our names without their collection to those of a TrainState's leaves.
+        inside = re.compile(r"ema/\w+/" if ema else r"(params|model_state/\w+)/")
+        leaves = self._saved.manifest.leaves
+        self._names = {inside.sub("", name, 1): name for name in leaves if inside.match(name)}
         if ema and not self._names:
             why = "the run had ema_decay=0; take its parameters, with ema=false"
             raise UserError(f"{self.name} holds no moving average: {why}")
@@ -68,26 +68,16 @@ class Checkpoint:
         return self._arrays.pop(self._names[key]).astype(np.float32, copy=False)
 
 
-def _names(leaves: Sequence[str], *, ema: bool) -> dict[str, str]:
-    """Map our names without their collection to those of a TrainState's leaves."""
-    inside = r"ema/\w+/" if ema else r"(params|model_state/\w+)/"
-    found = [(re.match(inside, name), name) for name in leaves]
-    return {name[match.end() :]: name for match, name in found if match}
-
-
 def entries(cfg: ModelConfig) -> list[Entry]:
     """List every parameter and statistic of a model under its own name in a checkpoint."""
-    found = []
-    for name, leaf in trees.named_leaves(models.abstract(cfg)):
-        part = FileTensor(name.split("/", 1)[1], leaf.shape)
-        found.append(
-            Entry(
-                name=name,
-                shape=leaf.shape,
-                stacked=False,  # whole arrays: layers are not separated
-                layers=((part,),),
-                decode=lambda parts: parts[0],
-                encode=lambda value: [value],
-            )
+    return [
+        Entry(
+            name=name,
+            shape=leaf.shape,
+            stacked=False,  # whole arrays: layers are not separated
+            layers=((FileTensor(name.split("/", 1)[1], leaf.shape),),),
+            decode=lambda parts: parts[0],
+            encode=lambda value: [value],
         )
-    return found
+        for name, leaf in trees.named_leaves(models.abstract(cfg))
+    ]

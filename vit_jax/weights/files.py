@@ -43,10 +43,9 @@ def is_shape(sides: Sequence[Any]) -> bool:
 
 
 def first_bytes(path: str, count: int = 64) -> bytes:
-    """Return how a file begins, after refusing what cannot hold weights.
+    """Return how a file begins.
 
-    Raises:
-        UserError: an address, a missing or empty file, a directory, a git-LFS pointer, a web page.
+    Raises UserError: an address, no or an empty file, a directory, a git-LFS pointer, a web page.
     """
     if "://" in path:
         address = path.replace("gs://", "https://storage.googleapis.com/")
@@ -57,7 +56,9 @@ def first_bytes(path: str, count: int = 64) -> bytes:
         if file.is_dir():
             raise UserError(f"{path} is a directory; give the file of weights in it")
         if not file.exists():
-            near = _nearest(file)
+            names = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
+            found = difflib.get_close_matches(file.name, names, n=1)
+            near = f"; did you mean {found[0]!r}?" if found else ""
             raise (UserError if near else NoSuchFile)(f"{path}: no such file{near}")
         if not file.is_file():
             raise UserError(f"{path} is not a plain file")
@@ -72,12 +73,6 @@ def first_bytes(path: str, count: int = 64) -> bytes:
     if start.lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml", b"<head")):
         raise UserError(f"{path} is a web page, not weights; download the file that it links to")
     return start
-
-
-def _nearest(file: Path) -> str:
-    names = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
-    near = difflib.get_close_matches(file.name, names, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def check_names(path: str, names: Collection[str]) -> None:

@@ -112,10 +112,7 @@ def _advising(field: str, ref: str, headless: bool) -> Iterator[None]:
 
 
 def split(ref: str) -> tuple[str, str]:
-    """Split a reference to weights into its kind and the path.
-
-    Raises UserError: another kind, or no path.
-    """
+    """Split a reference to weights in kind and path; raises UserError: no such kind, or no path."""
     scheme, _, path = ref.partition(":")
     kinds = {name: f"{name}:{'DIR' if name == CHECKPOINT else 'FILE'}" for name in _OPENERS}
     if scheme not in kinds:

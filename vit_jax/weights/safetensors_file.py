@@ -36,10 +36,7 @@ def _read(path: str, file: Any, key: str) -> np.ndarray:
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[WeightsFile]:
-    """Open a .safetensors file as a WeightsFile.
-
-    Raises UserError: no such file, or one with a false header.
-    """
+    """Open a .safetensors file as a WeightsFile; raises UserError: no such file, a false header."""
     length = int.from_bytes(first_bytes(path)[:8], "little")
     if length > min(_HEADER_BYTES, os.path.getsize(path) - 8):
         raise UserError(

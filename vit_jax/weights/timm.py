@@ -9,7 +9,7 @@ it named things as it does now. What no rule of the family's speaks of has timm'
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from vit_jax import models
@@ -43,23 +43,18 @@ def key(name: str, cfg: ModelConfig) -> str:
     return re.sub(r"/(kernel|scale)$", "/weight", name).replace("/", ".")
 
 
-def _heads(name: str, cfg: Any) -> int:
-    heads = getattr(cfg, "num_heads", 1)
-    if isinstance(heads, tuple):
-        stage = re.match(r"stage(\d+)/", name)
-        return heads[int(stage[1])] if stage else 1
-    return heads
-
-
 def entries(cfg: ModelConfig) -> list[Entry]:
     """List every parameter and statistic of a model with its place in a timm state_dict."""
     convolutions = models.family(cfg).timm_convolutions
+    num_heads = getattr(cfg, "num_heads", 1)
 
     def place(name: str, shape: Shape, _: int) -> tuple[tuple[FileTensor, ...], Any, Any]:
+        heads = num_heads
+        if isinstance(heads, tuple):
+            stage = re.match(r"stage(\d+)/", name)
+            heads = heads[int(stage[1])] if stage else 1
         is_convolution = convolutions and re.search(convolutions, name)
-        layout = (
-            pointwise(shape) if is_convolution else torch_layout(name, shape, _heads(name, cfg))
-        )
+        layout = pointwise(shape) if is_convolution else torch_layout(name, shape, heads)
         parts = (FileTensor(key(name, cfg), layout.shape),)
         return parts, lambda parts: layout.decode(parts[0]), lambda value: [layout.encode(value)]
 
@@ -72,14 +67,10 @@ def is_ignored(key: str) -> bool:
 
 
 def with_timm_names(source: WeightsFile, cfg: ModelConfig) -> WeightsFile:
-    """Return a WeightsFile that names the tensors of an official checkpoint as timm does.
-
-    Raises UserError: two tensors of the file would have one name.
-    """
-    shapes = source.shapes
+    """Name an official checkpoint's tensors as timm does; raises UserError: two have one name."""
     keys: dict[str, str] = {}
-    rules = _rules(shapes, cfg)
-    for old in shapes:
+    rules = _rules(source.shapes, cfg)
+    for old in source.shapes:
         if _BUFFERS.search(old):
             continue
         new = renamed(old, rules)
@@ -88,12 +79,12 @@ def with_timm_names(source: WeightsFile, cfg: ModelConfig) -> WeightsFile:
                 f"{source.name}: {keys[new]} and {old} are both {new}; which one counts?"
             )
         keys[new] = old
-    there = {new: shapes[old] for new, old in keys.items()}
+    there = {new: source.shapes[old] for new, old in keys.items()}
     there |= _reshaped(there, cfg)
     return WeightsFile(source.name, there, lambda new: source.read(keys[new]).reshape(there[new]))
 
 
-def _rules(keys: Iterable[str], cfg: ModelConfig) -> list[Rename]:
+def _rules(keys: Collection[str], cfg: ModelConfig) -> list[Rename]:
     rules = list(models.family(cfg).official_names)
     if all(key.startswith("module.") for key in keys):  # saved from a parallel wrapper: CaiT
         rules.insert(0, (r"^module\.", ""))

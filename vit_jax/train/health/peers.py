@@ -59,16 +59,12 @@ def agree_on_weights(what: str, digest: str) -> None:
     """Raise UserError, the same line in every process, if processes read different weights."""
     if jax.process_count() == 1:
         return
-    for index, (host, other) in enumerate(found := _gather_json([socket.gethostname(), digest])):
+    for index, (host, other) in enumerate(found := _gather([socket.gethostname(), digest])):
         if other != found[0][1]:
             raise UserError(
                 f"process {index} on {host} has read other {what} than process 0 on "
                 f"{found[0][0]} (digest {other}, not {found[0][1]}); give all the same file"
             )
-
-
-def _gather_json(value: Any) -> list[Any]:
-    return [json.loads(text) for text in _gather(json.dumps(value))]
 
 
 def agree(here: Mapping[str, Any], path: Path) -> None:
@@ -84,9 +80,9 @@ def agree(here: Mapping[str, Any], path: Path) -> None:
     token = secrets.token_hex(8)
     if first:
         (path / _TOKEN).write_text(token)
-    all_facts = _gather_json([socket.gethostname(), token, here])
+    all_facts = _gather([socket.gethostname(), token, here])
     hosts = [host for host, *_ in all_facts]
-    seen = _gather_json(_sees(path / _TOKEN, all_facts[0][1]))
+    seen = _gather(_sees(path / _TOKEN, all_facts[0][1]))
     if first:
         (path / _TOKEN).unlink(missing_ok=True)
     blind = [i for i, sees in enumerate(seen) if not sees]
@@ -109,7 +105,7 @@ def agree(here: Mapping[str, Any], path: Path) -> None:
 def _agree_on_latest(path: Path, hosts: Sequence[str]) -> None:
     """Wait until all processes see the same newest checkpoint, else raise UserError."""
     for pause in (*_PAUSES, None):
-        steps = _gather_json(max(steps_in(path / DIRECTORY), default=None))
+        steps = _gather(max(steps_in(path / DIRECTORY), default=None))
         other = next((i for i, step in enumerate(steps) if step != steps[0]), None)
         if other is None:
             return
@@ -142,11 +138,11 @@ def _sees(file: Path, token: str) -> bool:
     return False
 
 
-def _gather(text: str) -> Sequence[str]:
-    """Return the texts of all processes in their order."""
-    raw = np.frombuffer(text.encode(), np.uint8)
+def _gather(value: Any) -> list[Any]:
+    """Return the JSON of all processes in their order."""
+    raw = np.frombuffer(json.dumps(value).encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.asarray(raw.size))
     padded = np.zeros(int(sizes.max()), np.uint8)
     padded[: raw.size] = raw
     rows = np.asarray(multihost_utils.process_allgather(padded))
-    return [bytes(row[:size]).decode() for row, size in zip(rows, np.ravel(sizes), strict=True)]
+    return [json.loads(bytes(row[:size])) for row, size in zip(rows, np.ravel(sizes), strict=True)]

@@ -30,16 +30,12 @@ class Unreadable:
         counted: Iterable[int] = (),
         log: Callable[[str], None] = print,
     ) -> None:
-        """Continue a count.
+        """Begin after `counted`, indices from before a resume; `limit` is data.max_broken.
 
-        Args:
-            limit: data.max_broken.
-            example_id: index -> name.
-            counted: indices counted before a resume.
-            log: prints a line, on process 0; the other processes print to stderr.
+        `example_id` turns an index into a name. `log` prints a line, on process 0; the other
+        processes print to stderr.
         """
-        self._limit = limit
-        self._example_id = example_id
+        self._limit, self._example_id = limit, example_id
         self._seen = dict.fromkeys(counted)  # a set in order of arrival
         self._log = log if jax.process_index() == 0 else functools.partial(print, file=sys.stderr)
 
@@ -62,10 +58,7 @@ class Unreadable:
             self._check()
 
     def agree(self) -> None:
-        """Add the counts of the other processes; all processes call this after the same step.
-
-        Raises DataError: more than the limit.
-        """
+        """Add the other processes' counts, after the same step in all; raises what `add` does."""
         if not self._limit or jax.process_count() == 1:
             return
         # One index more than the limit is enough to end the run.

@@ -94,10 +94,7 @@ class Pace:
 
 
 class Progress:
-    """Shows a run's progress on stdout; silent on every process but 0.
-
-    A context manager; use `message` inside it rather than print.
-    """
+    """Shows a run's progress on stdout, on process 0 alone; use `message` inside it, not print."""
 
     def __init__(
         self,

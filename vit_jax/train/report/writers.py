@@ -171,10 +171,7 @@ def make_writer(
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Read a metrics file; lines cut off by a kill or a full disk are skipped.
-
-    A non-finite value is None. A missing file has no rows.
-    """
+    """Read the whole rows of a metrics file, if there is one; None is a non-finite value."""
     if not path.exists():
         return []
     rows = []
