@@ -221,7 +221,7 @@ def test_a_run_counts_what_it_replaced_and_goes_on_with_the_same_bits(two_broken
     with pytest.raises(DataError) as caught:
         train(run(root, 1), place)
     assert str(caught.value) == (
-        f"2 training examples cannot be read, more than data.max_broken=1: {names[0]}, {names[1]}; "
+        f"2 training examples cannot be read, more than data.max_broken=1: {names[0]}; {names[1]}; "
         "repair them, or continue with a larger data.max_broken"
     )
     assert column(place, "data/broken") == [1, 1, 1]

@@ -45,7 +45,7 @@ def check(opened: Callable[[str], Any], place: Path, data: bytes) -> None:
     tracemalloc.start()
     try:
         with opened(str(place)) as source:
-            for key, shape in source.shapes().items():
+            for key, shape in source.shapes.items():
                 promised = max(promised, math.prod(shape))
                 array = source.read(key)
                 assert (array.shape, array.dtype) == (shape, np.float32)

@@ -17,9 +17,8 @@ from vit_jax import trees
 from vit_jax.checkpoints import manifest as manifest_lib
 from vit_jax.checkpoints import storage
 from vit_jax.checkpoints.config import CheckpointConfig, check_path, ranked, steps_in
-from vit_jax.checkpoints.ended import Ended, SaveFailed, agreed, failed
+from vit_jax.checkpoints.failures import Ended, SaveFailed, agreed, failed, silence_orbax
 from vit_jax.checkpoints.manifest import Damaged
-from vit_jax.checkpoints.orbax_errors import silence_orbax
 from vit_jax.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -52,22 +51,18 @@ class Checkpointer:
         self._directory = Path(directory).absolute()
         check_path(self._directory)
         self._cfg = cfg
-        manifest_lib.on_all_processes(self._make_directory)
         self._metrics: dict[int, dict[str, float]] = {}  # of every finished checkpoint
         self._ours: set[int] = set()  # saved by this process, or restored and verified
         self._bad: set[int] = set()  # found damaged
         self._pending: threading.Thread | None = None
         self._ended: Ended | None = None  # the last save, until all processes agree on its end
         self._failure: SaveFailed | None = None
-        manifest_lib.on_all_processes(self._read_metrics)
+        manifest_lib.on_all_processes(self._open)
 
     @manifest_lib.raising_unreadable
-    def _make_directory(self) -> None:
+    def _open(self) -> None:
         if jax.process_index() == 0:
             self._directory.mkdir(parents=True, exist_ok=True)
-
-    @manifest_lib.raising_unreadable
-    def _read_metrics(self) -> None:
         for step in steps_in(self._directory):
             try:
                 self._metrics[step] = storage.read_manifest(self._path(step)).metrics
@@ -107,11 +102,11 @@ class Checkpointer:
             )
         if step in self._bad:
             self._remove({step})
-        self._clear()
+        storage.clear(self._directory)
         manifest = manifest_lib.describe(state, metadata, metrics or {})
         num_bytes = trees.num_bytes(state)
         try:
-            manifest_lib.on_all_processes(self._try_to_write)
+            manifest_lib.on_all_processes(lambda: storage.try_to_write(self._directory))
         except Damaged as error:
             raise self._failed(step, num_bytes, error) from None
         try:
@@ -222,7 +217,8 @@ class Checkpointer:
             self._bad.add(ended.step)
         else:
             self._ours.add(ended.step)
-            self._remove(set(self._metrics) - self._kept())
+            kept = {*self.steps()[-self._cfg.keep :], *self._best()[: self._cfg.keep_best]}
+            self._remove(self._metrics.keys() - kept)
 
     def _path(self, step: int) -> Path:
         return self._directory / str(step)
@@ -241,12 +237,8 @@ class Checkpointer:
 
     def _best(self) -> list[int]:
         # A copy, for the thread of a save may add and remove steps meanwhile.
-        metrics = dict(self._metrics)
-        intact = {step: metrics[step] for step in metrics if step not in self._bad}
+        intact = {s: m for s, m in self._metrics.copy().items() if s not in self._bad}
         return ranked(intact, self._cfg.metric, self._cfg.mode)
-
-    def _kept(self) -> set[int]:
-        return {*self.steps()[-self._cfg.keep :], *self._best()[: self._cfg.keep_best]}
 
     def _remove(self, steps: set[int]) -> None:
         """Delete intact checkpoints, and set damaged ones aside."""
@@ -258,19 +250,8 @@ class Checkpointer:
             if jax.process_index() == 0:
                 (storage.set_aside if damaged else storage.delete)(self._path(step))
 
-    def _clear(self) -> None:
-        if jax.process_index() == 0:
-            storage.clear(self._directory)
-
-    def _try_to_write(self) -> None:
-        try:
-            if jax.process_index() == 0:
-                storage.try_to_write(self._directory)
-        except OSError as error:
-            raise Damaged(error.strerror) from error
-
     def _failed(self, step: int, num_bytes: int, error: BaseException) -> SaveFailed:
-        self._clear()  # the disk may be full: give back what was written
+        storage.clear(self._directory)  # the disk may be full: give back what was written
         return failed(self._directory, step, num_bytes, self.latest_step(), error)
 
     def _load(self, abstract: trees.PyTree, step: int) -> Restored:

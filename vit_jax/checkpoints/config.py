@@ -44,10 +44,7 @@ class CheckpointConfig:
 
 
 def ranked(metrics: Mapping[int, Mapping[str, float]], metric: str, mode: Mode) -> list[int]:
-    """List steps from the best metric to the worst, the later of equals first.
-
-    Steps whose metric is missing or not finite are left out.
-    """
+    """List the steps with a finite metric from the best to the worst, the later of equals first."""
     sign = 1 if mode == Mode.MAX else -1
     values = {step: of_step.get(metric, math.nan) for step, of_step in metrics.items()}
     finite = [step for step in values if math.isfinite(values[step])]
@@ -63,8 +60,7 @@ def steps_in(directory: Path) -> list[int]:
 def check_path(directory: Path) -> None:
     """Refuse a directory that Orbax writes to and does not find again, naming the characters.
 
-    It looks for the parts of a checkpoint by a pattern that begins with the path itself, and stores
-    paths as UTF-8.
+    It finds a checkpoint's parts by a pattern that begins with the path, and stores that as UTF-8.
     """
     odd = sorted(set(str(directory)) & set(_PATTERN))
     if odd:

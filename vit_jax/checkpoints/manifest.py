@@ -61,8 +61,8 @@ def describe(
     sums, bad = examine(state)
     if bad:
         raise NonFinite(
-            f"{listed(bad)} overflowed to NaN or infinity, so no checkpoint is made of them; those "
-            "before are intact. Lower optim.lr or set optim.clip_norm=1"
+            f"{some(bad, 3)} overflowed to NaN or infinity, so no checkpoint is made of them; "
+            "those before are intact. Lower optim.lr or set optim.clip_norm=1"
         )
     leaves = {
         name: (str(leaf.dtype), list(leaf.shape), sums[name])
@@ -113,13 +113,7 @@ def verify(manifest: Manifest, state: trees.PyTree) -> None:
     sums = digests(state)
     wrong = [name for name, digest in sums.items() if manifest.leaves[name][2] != digest]
     if wrong:
-        raise Damaged(f"{listed(wrong)} changed since being saved (checksum)")
-
-
-def listed(names: list[str]) -> str:
-    """Join the first three names, and count the rest."""
-    more = f" and {len(names) - 3} more arrays" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
+        raise Damaged(f"{some(wrong, 3)} changed since being saved (checksum)")
 
 
 def raising_unreadable(do: Callable[..., T]) -> Callable[..., T]:

@@ -10,8 +10,8 @@ import numpy as np
 from vit_jax import trees
 from vit_jax.checkpoints import DIRECTORY, manifest, storage
 from vit_jax.checkpoints.config import Mode, ranked, steps_in
+from vit_jax.checkpoints.failures import silence_orbax
 from vit_jax.checkpoints.manifest import Damaged, Manifest
-from vit_jax.checkpoints.orbax_errors import silence_orbax
 from vit_jax.errors import UserError
 
 BEST, LATEST = "best", "latest"
@@ -26,12 +26,10 @@ class Saved(NamedTuple):
 
 
 def find(directory: str | Path, which: str = "") -> Saved:
-    """Return one checkpoint of a run.
+    """Return one checkpoint of a run, given its directory or that of its checkpoints.
 
-    Args:
-        directory: the run's, or that of its checkpoints.
-        which: a step, "latest", "best" (by the run's `checkpoint.metric`), or "": the best where
-            the run keeps the best and one was measured, else the latest.
+    `which` is a step, "latest", "best" (by the run's `checkpoint.metric`), or "": the best where
+    the run keeps the best and one was measured, else the latest.
 
     Raises UserError: no such checkpoint, or one that is damaged.
     """
@@ -55,10 +53,7 @@ def find(directory: str | Path, which: str = "") -> Saved:
 
 
 def load(saved: Saved, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Read arrays by their names in the manifest, and verify their digests.
-
-    Every process of a run must call it; each gets all arrays whole.
-    """
+    """Read whole arrays by name and verify their digests; every process of a run must call it."""
 
     def read() -> trees.PyTree:
         wanted = {}
@@ -101,6 +96,6 @@ def _best(place: Path, steps: list[int], *, must: bool) -> int:
 
 
 def _unusable(path: Path, damage: Damaged) -> UserError:
-    others = steps_in(path.parent)
-    rest = ", ".join(str(step) for step in others if step != int(path.name)) or "none"
+    others = (step for step in steps_in(path.parent) if step != int(path.name))
+    rest = ", ".join(map(str, others)) or "none"
     return UserError(f"checkpoint {path} is unusable: {damage}; other steps there: {rest}")

@@ -2,7 +2,7 @@
 """Checkpoints on disk: one written and read with Orbax v1 (orbax.readthedocs.io), others removed.
 
 Orbax writes each step into a temporary directory and renames it when complete. It has no checksum
-of contents, which manifest.py has. Only this file and orbax_errors.py use Orbax.
+of contents, which manifest.py has. Only this file uses Orbax; failures.py knows its errors.
 """
 
 import contextlib
@@ -22,8 +22,9 @@ from orbax.checkpoint import v1 as ocp
 
 from vit_jax import trees
 from vit_jax.checkpoints import manifest as manifest_lib
-from vit_jax.checkpoints.manifest import Damaged, Manifest, Unreadable, listed
-from vit_jax.checkpoints.orbax_errors import chain, reading_error
+from vit_jax.checkpoints.failures import chain, reading_error
+from vit_jax.checkpoints.manifest import Damaged, Manifest, Unreadable
+from vit_jax.errors import some
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -79,7 +80,7 @@ def _read_back(path: Path, manifest: Manifest) -> None:
         raise _why(path, error) or Damaged("its list of arrays is missing or undecodable") from None
     lost = [n for n in manifest.leaves if f"{n.replace('/', '.')}/zarr.json".encode() not in there]
     if lost:
-        raise Damaged(f"{listed(lost)} cannot be read back")
+        raise Damaged(f"{some(lost, 3)} cannot be read back")
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -98,10 +99,8 @@ def load(path: Path, abstract: trees.PyTree, manifest: Manifest) -> trees.PyTree
     The leaves of `abstract` are `jax.ShapeDtypeStruct`s, or `HostLeaf`s in plain dicts; `manifest`
     names what cannot be read.
 
-    Raises:
-        Damaged: an array is missing or cannot be decoded. Whether it is what was saved is for
-            `manifest.verify`.
-        Unreadable: the operating system does not let it be read.
+    Raises Damaged: an array is missing or cannot be decoded (whether it is what was saved is for
+    `manifest.verify`), or Unreadable: the operating system does not let it be read.
     """
     try:
         return _twice(path, lambda: _load(path, abstract))
@@ -111,7 +110,7 @@ def load(path: Path, abstract: trees.PyTree, manifest: Manifest) -> trees.PyTree
         text = "\n".join(str(link) for link in chain(error))
         # Arrays are stored under dotted names.
         names = [n for n in manifest.leaves if f'"{n.replace("/", ".")}/' in text]
-        what = listed(names) if names else "its list of arrays"
+        what = some(names, 3) if names else "its list of arrays"
         raise Damaged(f"{what} cannot be read (a file is cut, missing or damaged)") from None
 
 
@@ -145,29 +144,27 @@ def _twice(path: Path, do: Callable[[], T]) -> T:
 
 
 def _why(path: Path, error: BaseException) -> Unreadable | None:
-    """Return the error of a file that cannot be read now; its contents may be intact."""
-    found = reading_error(error) or _first_unreadable(path)
+    """Return the error of a file that cannot be read now; its contents may be intact.
+
+    Every file is tried: Orbax takes some that it cannot open for files that are not there.
+    """
+
+    def stop(error: OSError) -> None:
+        raise error
+
+    found = reading_error(error)
+    try:
+        for folder, _, names in () if found else os.walk(path, onerror=stop):
+            for name in names:
+                with open(os.path.join(folder, name), "rb") as file:
+                    file.read(1)
+    except OSError as unopened:
+        found = reading_error(unopened)
     if found is None:
         return None
     return Unreadable(
         f"cannot read checkpoint {path}: {found}; it was not changed; mend that and start again"
     )
-
-
-def _first_unreadable(path: Path) -> str | None:
-    """Try every file: Orbax takes some that it cannot open for files that are not there."""
-
-    def stop(error: OSError) -> None:
-        raise error
-
-    try:
-        for folder, _, names in os.walk(path, onerror=stop):
-            for name in names:
-                with open(os.path.join(folder, name), "rb") as file:
-                    file.read(1)
-    except OSError as error:
-        return reading_error(error)
-    return None
 
 
 def _placed(leaf: Any) -> Any:
@@ -196,13 +193,11 @@ def set_aside(path: Path) -> None:
 
 
 def clear(directory: Path) -> None:
-    """Remove what is no checkpoint: of saves and deletions that failed or were killed."""
+    """Remove, on process 0, what saves and deletions left that failed or were killed."""
+    if jax.process_index() != 0:
+        return
     with contextlib.suppress(OSError):  # the disk is gone; the save will raise
-        doomed = [
-            entry
-            for entry in directory.iterdir()
-            if _TEMPORARY in entry.name or entry.name.endswith(_DELETED)
-        ]
+        doomed = [*directory.glob(f"*{_TEMPORARY}*"), *directory.glob(f"*{_DELETED}")]
         for pause in _PAUSES:
             for entry in doomed:
                 shutil.rmtree(entry, ignore_errors=True)
@@ -213,5 +208,12 @@ def clear(directory: Path) -> None:
 
 
 def try_to_write(directory: Path) -> None:
-    """Do what a save does first: where that fails, Orbax's threads wait for it for 20 minutes."""
-    os.rmdir(tempfile.mkdtemp(suffix=_DELETED, dir=directory))
+    """Do on process 0 what a save does first, or raise Damaged with the system's reason.
+
+    Where that fails, Orbax's threads wait for it for 20 minutes.
+    """
+    try:
+        if jax.process_index() == 0:
+            os.rmdir(tempfile.mkdtemp(suffix=_DELETED, dir=directory))
+    except OSError as error:
+        raise Damaged(error.strerror) from error

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The input pipeline: sources, per-image transforms on the host, batches, mixing on the device."""
 
-from vit_jax.data.catalog import open_source
+from vit_jax.data.batches import MAX_CACHED_BYTES
 from vit_jax.data.checks import check, check_fixed, check_transform
 from vit_jax.data.config import (
     Crop,
@@ -14,8 +14,36 @@ from vit_jax.data.config import (
 )
 from vit_jax.data.mix import normalize, targets
 from vit_jax.data.pipeline import batch_spec, eval_batches, train_batches
-from vit_jax.data.pixel_cache import MAX_CACHED_BYTES
 from vit_jax.data.prefetch import Batch, BatchIterator
-from vit_jax.data.sources import Source, short_name, split_of
-from vit_jax.data.transform import evaluation_view
-from vit_jax.data.views import View, one_view
+from vit_jax.data.sources import CachedSource, Source, select_classes, short_name, split_of
+from vit_jax.data.transform import View, evaluation_view, one_view
+
+
+def open_source(
+    name: str,
+    data_dir: str = "",
+    split: str = "train",
+    *,
+    cache: bool = False,
+    classes: tuple[int, ...] = (),
+) -> Source:
+    """Open one split of a dataset, reading only its metadata (of a folder: its file names).
+
+    Arguments are as in `DataConfig`, `split` as its `train_split`. "digits" is written first where
+    it does not exist. With `classes`, a TFDS dataset is read once from end to end: its labels lie
+    in the records.
+
+    Raises UserError: no such dataset, split or class, or one in a shape that cannot be read.
+    """
+    # Late imports: tensorflow_datasets takes half a second.
+    if name.startswith("folder:"):
+        from vit_jax.data.folders import open_folder
+
+        source: Source = open_folder(name.removeprefix("folder:"), split)
+    else:
+        from vit_jax.data.records import open_tfds
+
+        source = open_tfds(name, data_dir, split)
+    if classes:
+        return select_classes(source, classes, cache=cache)
+    return CachedSource(source) if cache else source

@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One batch: its examples read, varied and put in rows, by a pool of threads."""
+"""One batch: its examples read or kept in memory, varied and put in rows, by a pool of threads."""
 
 import concurrent.futures
+import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 from jaxtyping import Int
 
-from vit_jax.data.pixel_cache import MAX_CACHED_BYTES, Decoded, PixelCache
 from vit_jax.data.prefetch import Batch
 from vit_jax.data.sources import Source
 from vit_jax.data.stream import stream_indices
-from vit_jax.data.transform import Pixels
-from vit_jax.data.views import View, draws
+from vit_jax.data.transform import Loaded, Pixels, Transform, View, draws
 from vit_jax.errors import DataError, UserError
 
 _Vary = Callable[[Any], Pixels]
@@ -25,96 +24,113 @@ _Vary = Callable[[Any], Pixels]
 _REASON = 200
 
 
+# What the images of one data set may take in one process: CIFAR's 50,000 of 32x32 take 154 MB.
+MAX_CACHED_BYTES = 256 * 2**20
+
+
+class Decoded(NamedTuple):
+    """An example on its way to the model.
+
+    Attributes:
+        images: of each transform, as it was decoded or, where `viewed`, after `view`.
+        viewed: which of the two.
+        fields: the source's other fields.
+    """
+
+    images: tuple[Loaded, ...]
+    viewed: bool
+    fields: Mapping[str, Any]
+
+
+class PixelCache(dict[int, Decoded]):
+    """Decoded examples by index, where as many of their size fit as the data set has."""
+
+    def __init__(
+        self, num_examples: int, transforms: Sequence[Transform], max_bytes: int = MAX_CACHED_BYTES
+    ) -> None:
+        self._num_examples, self._max_bytes = num_examples, max_bytes
+        self._transforms = transforms
+
+    def load(self, index: int, data: bytes, fields: Mapping[str, Any]) -> Decoded:
+        """Decode and view an example and keep the later stage that fits; raises as `Transform`."""
+        images = tuple(transform.load(data) for transform in self._transforms)
+        views = tuple(t.view(image) for t, image in zip(self._transforms, images, strict=True))
+        for stage, viewed in ((views, True), (images, False)):
+            arrays = [image for image in stage if isinstance(image, np.ndarray)]
+            num_bytes = sum(array.nbytes for array in arrays)
+            if len(arrays) == len(stage) and num_bytes * self._num_examples <= self._max_bytes:
+                kept = tuple(array.copy() for array in arrays)  # a view would keep the whole array
+                for array in kept:
+                    array.flags.writeable = False
+                self[index] = Decoded(kept, viewed, fields)
+                break
+        return Decoded(views, True, fields)
+
+
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class Batches:
     """Random access to whole batches.
 
-    Element i is batch `first + i`. The rows of a batch are spread over a thread pool: all cores
-    work on the batch that is needed next.
+    Element i is batch `first + i` of the views and the source's other `fields`, only `rows` of it.
+    They are spread over a thread pool: all cores work on the batch that is needed next.
+
+    `seed` None is one pass in the stored order, the last batch padded. With `max_broken` above 0
+    the next readable example replaces an unreadable one at its position of the stream, so that the
+    batch is still a function of (seed, step).
     """
 
-    def __init__(
-        self,
-        source: Source,
-        views: Mapping[str, View],
-        *,
-        fields: Sequence[str],
-        batch_size: int,
-        rows: Int[np.ndarray, " b"],
-        length: int,
-        num_threads: int,
-        seed: int | None,
-        first: int = 0,
-        repeats: int = 1,
-        max_broken: int = 0,
-        fill: tuple[int, ...] = (128,),
-    ) -> None:
-        """Prepare batches of the views and the source's other `fields`, only `rows` of each.
+    source: Source
+    views: Mapping[str, View]
+    fields: Sequence[str]
+    batch_size: int
+    rows: Int[np.ndarray, " b"]
+    length: int
+    num_threads: int
+    seed: int | None
+    first: int = 0
+    repeats: int = 1
+    max_broken: int = 0
+    fill: tuple[int, ...] = (128,)
 
-        `seed` None is one pass in the stored order, the last batch padded. With `max_broken` above
-        0 the next readable example replaces an unreadable one at its position of the stream, so
-        that the batch is still a function of (seed, step).
-        """
-        self._source = source
-        self._views = views
-        self._fields = {name: source.spec[name] for name in fields}
-        self._fill_color = fill
-        self._draws = draws(views, exact=seed is None, fill=fill)
+    def __post_init__(self) -> None:
+        self._draws = draws(self.views, exact=self.seed is None, fill=self.fill)
         # The draws of one view share a transform, and what it has decoded.
         transforms = list(dict.fromkeys(draw.transform for draw in self._draws))
         self._stage = [transforms.index(draw.transform) for draw in self._draws]
-        self._batch_size = batch_size
-        self._rows = rows
-        self._length = length
-        self._num_threads = num_threads
-        self._seed = seed
-        self._first = first
-        self._repeats = repeats
-        self._max_broken = max_broken
         # One pass sees each example once, so nothing is kept of it.
-        self._cache = PixelCache(len(source), transforms, 0 if seed is None else MAX_CACHED_BYTES)
+        max_bytes = 0 if self.seed is None else MAX_CACHED_BYTES
+        self._cache = PixelCache(len(self.source), transforms, max_bytes)
         self._lock = threading.Lock()
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
         self._closed = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        settings = {
-            "fields": list(self._fields),
-            "fill": self._fill_color,
-            "batch_size": self._batch_size,
-            "rows": self._rows,
-            "length": self._length,
-            "num_threads": self._num_threads,
-            "seed": self._seed,
-            "first": self._first,
-            "repeats": self._repeats,
-            "max_broken": self._max_broken,
-        }
-        return functools.partial(Batches, **settings), (self._source, self._views)
+        settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return functools.partial(Batches, **settings), ()
 
     def __len__(self) -> int:
-        return self._length
+        return self.length
 
     def __getitem__(self, index: int) -> Batch:
-        positions = (self._first + int(index)) * self._batch_size + self._rows
-        count, size = len(positions), len(self._source)
+        positions = (self.first + int(index)) * self.batch_size + self.rows
+        count, spec = len(positions), self.source.spec
         batch: Batch = {
-            **{key: np.empty((count, *v.shape), np.uint8) for key, v in self._views.items()},
-            **{key: np.zeros((count, *x.shape), x.dtype) for key, x in self._fields.items()},
-            "index": stream_indices(positions, size, self._seed, self._repeats),
+            **{key: np.empty((count, *v.shape), np.uint8) for key, v in self.views.items()},
+            **{key: np.zeros((count, *spec[key].shape), spec[key].dtype) for key in self.fields},
+            "index": stream_indices(positions, len(self.source), self.seed, self.repeats),
         }
-        if self._seed is None:
+        if self.seed is None:
             batch["mask"] = (batch["index"] >= 0).astype(np.float32)
         else:
             batch["broken"] = np.full(count, -1, np.int32)
             batch["reason"] = np.zeros(count, f"S{_REASON}")
-        if self._num_threads == 1:
+        if self.num_threads == 1:
             self._fill(batch, positions, range(count))
         else:
-            step = max(1, count // (4 * self._num_threads))
+            step = max(1, count // (4 * self.num_threads))
             chunks = [range(i, min(i + step, count)) for i in range(0, count, step)]
             fill = functools.partial(self._fill, batch, positions)
-            for _ in self._threads().map(fill, chunks):  # the loop raises what a thread raised
-                pass
+            list(self._threads().map(fill, chunks))  # raises what a thread raised
         return batch
 
     def _fill(self, batch: Batch, positions: np.ndarray, rows: range) -> None:
@@ -122,19 +138,19 @@ class Batches:
         variations = self._variations(positions[rows.start : rows.stop])
         for row, example, varies in zip(rows, examples, variations, strict=True):
             if example < 0:
-                for key in self._views:
+                for key in self.views:
                     batch[key][row] = 0
                 continue
             try:
                 self._put(batch, row, example, varies)
             except DataError as error:
-                if self._seed is None:
+                if self.seed is None:
                     raise
                 self._replace(batch, row, example, positions[row : row + 1], error)
 
     def _variations(self, positions: np.ndarray) -> Iterator[tuple[_Vary, ...]]:
         """Give, for each position, what each of its draws does to the decoded image."""
-        seed = self._seed or 0
+        seed = self.seed or 0
         each = [d.transform.variations(seed, positions, d.number) for d in self._draws]
         return zip(*each, strict=True)
 
@@ -147,35 +163,32 @@ class Batches:
                 image = vary(image if found.viewed else draw.transform.view(image))
                 where = row if draw.index is None else (row, draw.index)
                 batch[draw.array][where] = image
-            for key in self._fields:
+            for key in self.fields:
                 batch[key][row] = found.fields[key]
         except UserError:
             raise
         except (ValueError, OSError, cv2.error) as error:
-            name, why = self._source.example_id(example), _reason(error)
+            name, why = self.source.example_id(example), _reason(error)
             raise DataError(f"{name}: not a readable image ({why})") from error
 
     def _load(self, example: int) -> Decoded:
-        found = self._source.read(example)
-        fields = {name: found[name] for name in self._fields}
+        found = self.source.read(example)
+        fields = {name: found[name] for name in self.fields}
         label = fields.get("label")
-        if self._seed is not None and isinstance(label, int) and label < 0:
-            name = self._source.example_id(example)
+        if self.seed is not None and isinstance(label, int) and label < 0:
+            name = self.source.example_id(example)
             raise DataError(f"{name}: the label is {label}: an example without a label")
         return self._cache.load(example, found["image"], fields)
 
     def _replace(
         self, batch: Batch, row: int, example: int, position: np.ndarray, error: DataError
     ) -> None:
-        """Replace an unreadable example by the next readable one, and mark the row.
-
-        Raises DataError: none may be replaced, or more than that in a row are broken.
-        """
-        if not self._max_broken:
+        """Put the next readable example in a row; raises DataError: too many are broken."""
+        if not self.max_broken:
             advice = "repair it, or set data.max_broken=N to replace up to N by other examples"
             raise DataError(f"{error}; {advice}") from error
-        count = len(self._source)
-        tries = min(self._max_broken, count - 1)
+        count = len(self.source)
+        tries = min(self.max_broken, count - 1)
         for step in range(1, tries + 1):
             other = (example + step) % count
             # The draws depend on the position: draw anew, since the unreadable one may have drawn.
@@ -184,13 +197,13 @@ class Batches:
                 self._put(batch, row, other, varies)
             except DataError:
                 continue
-            name = self._source.example_id(example)
+            name = self.source.example_id(example)
             batch["index"][row], batch["broken"][row] = other, example
             batch["reason"][row] = str(error).removeprefix(f"{name}: ").encode(errors="replace")
             return
         raise DataError(
             f"{error}; nor can the {tries} after it be used, and data.max_broken="
-            f"{self._max_broken} allows no more"
+            f"{self.max_broken} allows no more"
         ) from error
 
     def _threads(self) -> concurrent.futures.ThreadPoolExecutor:
@@ -198,7 +211,7 @@ class Batches:
             if self._closed:
                 raise concurrent.futures.CancelledError
             if self._pool is None:
-                self._pool = concurrent.futures.ThreadPoolExecutor(self._num_threads, "decode")
+                self._pool = concurrent.futures.ThreadPoolExecutor(self.num_threads, "decode")
             return self._pool
 
     def close(self) -> None:

@@ -8,10 +8,10 @@ from vit_jax.data.config import (
     DataConfig,
     Partner,
     TransformConfig,
+    cover_size,
     is_on,
     is_random,
 )
-from vit_jax.data.resize import cover_size
 from vit_jax.errors import UserError
 from vit_jax.fields import check_effects, conform
 

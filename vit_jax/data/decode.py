@@ -14,8 +14,15 @@ import numpy as np
 import simplejpeg
 from jaxtyping import UInt8
 
-from vit_jax.data import encoded
-from vit_jax.data.encoded import JPEG, PNG, check_size
+from vit_jax.data.image_header import (
+    JPEG,
+    PNG,
+    check_size,
+    image_size,
+    is_webp,
+    open_image,
+    png_claims_too_much,
+)
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -43,7 +50,7 @@ def decode(
     """Decode an image to RGB (`channels` 3) or grey (1); an alpha channel is dropped.
 
     Args:
-        data: a JPEG, PNG, WebP or another of `encoded.FORMATS`.
+        data: a JPEG, PNG, WebP or another of `image_header.FORMATS`.
         channels: 1 or 3.
         exact: JPEG: the accurate inverse DCT and chroma interpolation, for evaluation. The fast
             ones differ by a level or two in 255.
@@ -53,10 +60,10 @@ def decode(
             from what is returned, and flaws in them go unnoticed. None is all.
 
     Raises ValueError: the bytes are no image, a broken one, numbers of unknown white (a TIFF of
-    floats or 32-bit integers), or an image of more than `encoded.MAX_PIXELS` (of a JPEG four times
-    as many, where `min_size` lets it be halved).
+    floats or 32-bit integers), or an image of more than `image_header.MAX_PIXELS` (of a JPEG four
+    times as many, where `min_size` lets it be halved).
     """
-    size = encoded.image_size(data)
+    size = image_size(data)
     if size is not None:
         halved = any(min_size) and all(2 * m <= n + 1 for m, n in zip(min_size, size, strict=True))
         check_size(*size, times=4 if halved and data.startswith(JPEG) else 1)
@@ -77,7 +84,7 @@ def decode(
             )
         except ValueError:
             pass  # CMYK, of which ImageNet has some, or a flaw that Pillow may forgive
-    elif encoded.is_webp(data) or (data.startswith(PNG) and not encoded.png_claims_too_much(data)):
+    elif is_webp(data) or (data.startswith(PNG) and not png_claims_too_much(data)):
         flag = cv2.IMREAD_COLOR_RGB if channels == 3 else cv2.IMREAD_GRAYSCALE
         flag |= cv2.IMREAD_IGNORE_ORIENTATION
         with contextlib.suppress(cv2.error):
@@ -140,7 +147,7 @@ def _frame(data: bytes) -> int | None:
 
 def _decode_pillow(data: bytes, channels: int) -> UInt8[np.ndarray, "H W C"]:
     try:
-        with encoded.open_image(data) as image:
+        with open_image(data) as image:
             check_size(image.height, image.width)
             grey = _deep_grey(image)
             if grey is not None:

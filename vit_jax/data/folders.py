@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vit_jax.data.encoded import read_file
+from vit_jax.data.image_header import read_file
 from vit_jax.data.sources import Example, Labelled, absolute_slices, digest_of
 from vit_jax.errors import UserError, shown
 
@@ -91,9 +91,8 @@ def _open(root: Path, split: str) -> FolderSource:
         name: _files(root, name, classes[name], layout) if name in wanted else [] for name in splits
     }
     sizes = {name: len(found) for name, found in files.items()}
-    chosen: list[str] = []
-    for name, start, stop in absolute_slices(split, sizes, where):
-        chosen += files[name][start:stop]
+    slices = absolute_slices(split, sizes, where)
+    chosen = [path for name, start, stop in slices for path in files[name][start:stop]]
     return FolderSource(root, f"{where}[{split}]", union, chosen)
 
 
@@ -143,13 +142,12 @@ def _files(root: Path, split: str, classes: list[str], layout: str) -> list[str]
 
 def _tell_twins(folder: str, images: list[str]) -> None:
     """Warn of files that differ in their suffix alone."""
-    if len({path.rpartition(".")[0] for path in images}) == len(images):
+    stems = collections.Counter(path.rpartition(".")[0] for path in images)
+    twins = sorted(stem for stem, count in stems.items() if count > 1)
+    if not twins:
         return
-    by_stem: dict[str, list[str]] = collections.defaultdict(list)
-    for path in sorted(images):
-        by_stem[path.rpartition(".")[0]].append(shown(path.rpartition("/")[2]))
-    twins = [names for names in by_stem.values() if len(names) > 1]
-    one, two = twins[0][:2]
+    names = sorted(path for path in images if path.rpartition(".")[0] == twins[0])
+    one, two = (shown(path.rpartition("/")[2]) for path in names[:2])
     more = f", and {len(twins) - 1} more such" if len(twins) > 1 else ""
     _warn_once(
         f"{folder} has {one} and {two}{more}: one photograph twice would count twice, and could "

@@ -67,10 +67,7 @@ def mix(
 def _weights(
     rng: Key[Array, ""], shape: tuple[int, ...], cfg: MixConfig
 ) -> tuple[Float[Array, "n h w 1"], Float[Array, " n"]]:
-    """Draw what an image keeps of itself: each pixel's weight (h = w = 1: all the same) and share.
-
-    n is 1 or B.
-    """
+    """Draw the weights of an image's own pixels (h = w = 1: of all) and its share; n is 1 or B."""
     batch, height, width, _ = shape
     count = batch if cfg.per_example else 1
     # `rng` itself draws lambda: that uses the first two keys of its split, so they are left out.

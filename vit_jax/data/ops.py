@@ -12,11 +12,12 @@ import cv2
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from vit_jax.data.resize import CropRule, Resize, cover_size
+from vit_jax.data.config import CropRule, Resize, cover_size
 
 Image = UInt8[np.ndarray, "H W C"]
 Operation = Callable[[Image, np.random.Generator], Image]
 Resized = UInt8[np.ndarray, "H_out W_out C"]
+Range = tuple[float, ...]  # (low, high)
 
 # How many numbers `affine_matrices` takes for each.
 AFFINE_UNIFORMS = 5
@@ -58,11 +59,7 @@ def center_box(height: int, width: int, size: tuple[int, int]) -> Box:
 
 
 def inception_box(
-    rng: np.random.Generator,
-    height: int,
-    width: int,
-    area: tuple[float, float],
-    aspect: tuple[float, float],
+    rng: np.random.Generator, height: int, width: int, area: Range, aspect: Range
 ) -> Box:
     """Draw a box as TensorFlow's sample_distorted_bounding_box does with no bounding boxes given.
 
@@ -72,7 +69,7 @@ def inception_box(
     """
     lowest, highest = area[0] * height * width, area[1] * height * width
     for _ in range(_INCEPTION_TRIES):
-        ratio = rng.uniform(*aspect)
+        ratio = rng.uniform(aspect[0], aspect[1])
         least = round(math.sqrt(lowest / ratio))
         most = min(round(math.sqrt(highest / ratio)), height)
         if round(most * ratio) > width:
@@ -95,18 +92,14 @@ def inception_box(
 
 
 def random_resized_box(
-    rng: np.random.Generator,
-    height: int,
-    width: int,
-    area: tuple[float, float],
-    aspect: tuple[float, float],
+    rng: np.random.Generator, height: int, width: int, area: Range, aspect: Range
 ) -> Box:
     """Draw a box as torchvision's RandomResizedCrop does: area uniform, aspect log-uniform.
 
     After 10 tries the largest central box within the range of aspects is taken.
     """
     for _ in range(_RANDOM_RESIZED_TRIES):
-        pixels = rng.uniform(*area) * height * width
+        pixels = rng.uniform(area[0], area[1]) * height * width
         ratio = math.exp(rng.uniform(math.log(aspect[0]), math.log(aspect[1])))
         rows, columns = round(math.sqrt(pixels / ratio)), round(math.sqrt(pixels * ratio))
         if 0 < rows <= height and 0 < columns <= width:
@@ -197,19 +190,15 @@ def random_cut(rng: np.random.Generator, image: Image, size: tuple[int, int], pa
     than the image's sides.
     """
     if pad:
-        image = cv2.copyMakeBorder(image, pad, pad, pad, pad, cv2.BORDER_REFLECT_101).reshape(
-            image.shape[0] + 2 * pad, image.shape[1] + 2 * pad, image.shape[2]
-        )
+        border = cv2.copyMakeBorder(image, pad, pad, pad, pad, cv2.BORDER_REFLECT_101)
+        image = np.atleast_3d(border)
     top = int(rng.integers(image.shape[0] - size[0] + 1))
     left = int(rng.integers(image.shape[1] - size[1] + 1))
     return cut(image, Box(top, left, *size))
 
 
 def flip(image: Image) -> Image:
-    """Mirror left to right.
-
-    A copy by OpenCV takes a twentieth of what copying NumPy's view with a negative stride takes.
-    """
+    """Mirror left to right; OpenCV's copy takes a twentieth of NumPy's with a negative stride."""
     return cv2.flip(image, 1).reshape(image.shape)
 
 
@@ -236,9 +225,8 @@ def affine_matrices(
     # The C library's functions: NumPy's differ in the last bit from one processor to another.
     angles = [math.radians(value) for value in (angle * degrees).tolist()]
     leans = [math.radians(value) for value in (lean * shear).tolist()]
-    cos = zoom * np.array([math.cos(value) for value in angles])
-    sin = zoom * np.array([math.sin(value) for value in angles])
-    lean = np.array([math.tan(value) for value in leans])
+    cos, sin = zoom * np.array([list(map(math.cos, angles)), list(map(math.sin, angles))])
+    lean = np.array(list(map(math.tan, leans)))
     a, b, c, d = cos, -cos * lean - sin, sin, -sin * lean + cos
     x, y = (width - 1) / 2, (height - 1) / 2
     shift_x = x + dx * translate[0] * width - a * x - b * y

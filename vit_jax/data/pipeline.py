@@ -20,7 +20,7 @@ from vit_jax.data.checks import check_fixed
 from vit_jax.data.config import DataConfig, mean_color
 from vit_jax.data.prefetch import BatchIterator
 from vit_jax.data.sources import Source
-from vit_jax.data.views import View
+from vit_jax.data.transform import View
 
 # Below this many values an image is quicker decoded than handed to another Python thread.
 _TINY = 4096
@@ -54,14 +54,12 @@ def train_batches(
         int32 (b,), the index of the unreadable example that it replaces, else -1; reason (b,)
         bytes, the error of that one; b is the number of `rows`.
 
-    Raises:
-        UserError: the batch cannot be divided evenly.
-        DataError: while iterating, at the batch that it is in: an example that cannot be used; with
-            `cfg.max_broken`, more than so many in a row.
+    Raises DataError: while iterating, at the batch that it is in: an example that cannot be used;
+    with `cfg.max_broken`, more than so many in a row.
     """
     batches = Batches(
-        source,
-        views,
+        source=source,
+        views=views,
         fields=fields,
         batch_size=cfg.batch_size,
         rows=np.arange(cfg.batch_size) if rows is None else rows,
@@ -95,15 +93,14 @@ def eval_batches(
         Batches of views, fields and index as `train_batches` gives, and mask float32 (b,): 1 for an
         example, 0 for padding (image 0, label 0, index -1).
 
-    Raises:
-        UserError: a transform that draws at random.
-        DataError: while iterating, an example that cannot be used: each counts exactly once.
+    Raises UserError: a transform that draws at random, or DataError, while iterating: an example
+    that cannot be used.
     """
     for view in views.values():
         check_fixed(view.transform)
     batches = Batches(
-        source,
-        views,
+        source=source,
+        views=views,
         fields=fields,
         batch_size=batch_size,
         rows=np.arange(batch_size) if rows is None else rows,
@@ -122,18 +119,16 @@ def batch_spec(
     fields: Sequence[str] = ("label",),
     masked: bool = False,
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return shape and dtype of each array of a global batch; `masked` for an evaluation's.
-
-    Without `broken` and `reason`, which stay on the host.
-    """
-    rows = (batch_size,)
-    of_source = {name: source.spec[name] for name in fields}
-    spec = {
-        **{key: jax.ShapeDtypeStruct((*rows, *v.shape), np.uint8) for key, v in views.items()},
-        **{key: jax.ShapeDtypeStruct((*rows, *x.shape), x.dtype) for key, x in of_source.items()},
-        "index": jax.ShapeDtypeStruct(rows, np.int32),
+    """Return shape and dtype of each array of a global batch on devices; `masked` to evaluate."""
+    examples = {key: jax.ShapeDtypeStruct(view.shape, np.uint8) for key, view in views.items()}
+    examples |= {name: source.spec[name] for name in fields}
+    examples["index"] = jax.ShapeDtypeStruct((), np.int32)
+    if masked:
+        examples["mask"] = jax.ShapeDtypeStruct((), np.float32)
+    return {
+        key: jax.ShapeDtypeStruct((batch_size, *one.shape), one.dtype)
+        for key, one in examples.items()
     }
-    return spec | ({"mask": jax.ShapeDtypeStruct(rows, np.float32)} if masked else {})
 
 
 def _num_threads(given: int, num_workers: int, views: Mapping[str, View]) -> int:

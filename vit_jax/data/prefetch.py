@@ -3,13 +3,16 @@
 
 import collections
 import concurrent.futures
+import contextlib
 import functools
+import itertools
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -29,7 +32,7 @@ class BatchSource(Protocol):
         """Make batches that are still in work fail."""
 
 
-class BatchIterator:
+class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager["BatchIterator"]):
     """An iterator over batches that prepares them ahead from the moment it exists.
 
     `close()` it, or use it in a `with` block, to stop its threads and processes; at the latest
@@ -44,9 +47,6 @@ class BatchIterator:
         self._open = [start(batches, prefetch)]
         self._finalizer = weakref.finalize(self, _close, self._open, batches)
 
-    def __iter__(self) -> "BatchIterator":
-        return self
-
     def __next__(self) -> Batch:
         if not self._open:
             raise ValueError("these batches were closed")
@@ -55,9 +55,6 @@ class BatchIterator:
     def close(self) -> None:
         """Stop preparing batches; does not wait for threads, does wait for processes."""
         self._finalizer()
-
-    def __enter__(self) -> "BatchIterator":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -72,23 +69,21 @@ class Threads:
         # Two batches in work at once, so that no thread idles while a batch's last rows finish.
         self._pool = concurrent.futures.ThreadPoolExecutor(min(prefetch, 2), "batches")
         self._ahead: collections.deque[concurrent.futures.Future[Batch]] = collections.deque()
-        for _ in range(prefetch):
-            self._start_one()
+        self._start(prefetch)
 
     def __next__(self) -> Batch:
         if not self._ahead:
             raise StopIteration
         batch = self._ahead.popleft()
-        self._start_one()
+        self._start(1)
         return batch.result()
 
     def close(self) -> None:
         """Start no more batches."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _start_one(self) -> None:
-        index = next(self._rest, None)
-        if index is not None:
+    def _start(self, count: int) -> None:
+        for index in itertools.islice(self._rest, count):
             self._ahead.append(self._pool.submit(self._prepare, index))
 
 

@@ -69,11 +69,11 @@ class TfdsSource(Labelled):
         if unfit.size:
             why = f"the label is {unfit.flat[0]}; classes are 0 to {self.num_classes - 1}"
             raise DataError(f"{self.example_id(index)}: {why}")
-        if self.multi_label:
-            hot = np.zeros(self.num_classes, np.uint8)
-            hot[label] = 1
-            return {"image": image, "label": hot}
-        return {"image": image, "label": int(label)}
+        if not self.multi_label:
+            return {"image": image, "label": int(label)}
+        hot = np.zeros(self.num_classes, np.uint8)
+        hot[label] = 1
+        return {"image": image, "label": hot}
 
     def example_id(self, index: int) -> str:
         return f"{self.name} record {index}"

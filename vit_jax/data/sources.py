@@ -34,6 +34,7 @@ class Source(Protocol):
         num_classes: K.
         multi_label: whether a label is a multi-hot vector instead of a class id.
         labels: the class id of every example, if available without reading the examples.
+        spec: shape and dtype of every field of an example but its encoded images.
     """
 
     name: str
@@ -41,19 +42,13 @@ class Source(Protocol):
     multi_label: bool
 
     @property
-    def num_classes(self) -> int:
-        """K."""
-        ...
+    def num_classes(self) -> int: ...
 
     @property
-    def labels(self) -> Int32[np.ndarray, " M"] | None:
-        """The class id of every example, if available without reading the examples."""
-        ...
+    def labels(self) -> Int32[np.ndarray, " M"] | None: ...
 
     @property
-    def spec(self) -> Mapping[str, jax.ShapeDtypeStruct]:
-        """Shape and dtype of every field of an example but its encoded images."""
-        ...
+    def spec(self) -> Mapping[str, jax.ShapeDtypeStruct]: ...
 
     def __len__(self) -> int: ...
 
@@ -78,7 +73,6 @@ class Labelled:
 
     @property
     def num_classes(self) -> int:
-        """K."""
         return len(self.class_names)
 
     @property
@@ -97,7 +91,23 @@ def digest_of(pieces: Iterable[bytes]) -> str:
     return found.hexdigest()[:16]
 
 
-class CachedSource:
+class _Derived(Labelled):
+    """A source with the examples, or some of the examples, of another one."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.name, self.class_names = source.name, source.class_names
+        self.multi_label, self.labels = source.multi_label, source.labels
+
+    @property
+    def spec(self) -> Mapping[str, jax.ShapeDtypeStruct]:
+        return self._source.spec
+
+    def digest(self) -> str:
+        return self._source.digest()
+
+
+class CachedSource(_Derived):
     """Keeps each encoded example of another source in memory once it has been read.
 
     Worker processes fill a cache each: what is cached is not pickled.
@@ -105,42 +115,25 @@ class CachedSource:
 
     def __init__(self, source: Source, seen: dict[int, Example] | None = None) -> None:
         """Take the source, and those of its examples that have been read already."""
-        self._source = source
+        super().__init__(source)
         self._seen = {} if seen is None else seen
-        self.name = source.name
-        self.class_names = source.class_names
-        self.multi_label = source.multi_label
-        self.labels = source.labels
-        self.spec = source.spec
-
-    @property
-    def num_classes(self) -> int:
-        """K."""
-        return self._source.num_classes
 
     def __len__(self) -> int:
         return len(self._source)
 
     def read(self, index: int) -> Example:
-        """Return the fields of an example."""
-        found = self._seen.get(index)
-        if found is None:
-            found = self._seen[index] = self._source.read(index)
-        return found
+        if index not in self._seen:
+            self._seen[index] = self._source.read(index)
+        return self._seen[index]
 
     def example_id(self, index: int) -> str:
-        """Name one example such that a person can find it."""
         return self._source.example_id(index)
-
-    def digest(self) -> str:
-        """Return that of the other source."""
-        return self._source.digest()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CachedSource, (self._source,)
 
 
-class ClassSubset(Labelled):
+class ClassSubset(_Derived):
     """Some of the classes of another source, renumbered, with their examples in the same order."""
 
     def __init__(
@@ -151,43 +144,27 @@ class ClassSubset(Labelled):
         labels: Int32[np.ndarray, " M"],
     ) -> None:
         """Take the ids of the classes and, of each example kept, its index and its new label."""
-        self._source = source
-        self._chosen = chosen
-        self.labels = labels
+        super().__init__(source)
+        self._chosen, self.labels = chosen, labels
         self.class_names = tuple(source.class_names[k] for k in classes)
         self.name = f"{source.name}, {len(classes)} of {source.num_classes} classes"
-
-    @property
-    def spec(self) -> Mapping[str, jax.ShapeDtypeStruct]:
-        """As the whole source's."""
-        return self._source.spec
 
     def __len__(self) -> int:
         return len(self._chosen)
 
     def read(self, index: int) -> Example:
-        """Return the fields of an example, with its new class id."""
         found = self._source.read(int(self._chosen[index]))
         return {**found, "label": int(self.labels[index])}
 
     def example_id(self, index: int) -> str:
-        """Name one example as the whole source does."""
         return self._source.example_id(int(self._chosen[index]))
-
-    def digest(self) -> str:
-        """Return that of the whole source."""
-        return self._source.digest()
 
 
 def select_classes(source: Source, classes: tuple[int, ...], *, cache: bool) -> Source:
     """Keep the examples of the classes with these ids; classes[k] becomes class k.
 
-    If the source lists no labels, every example is read once, without decoding its image.
-
-    Args:
-        source: of one label per image.
-        classes: ids, each once.
-        cache: keep the encoded examples in memory once read, here or later.
+    If the source lists no labels, every example is read once, without decoding its image. With
+    `cache` the encoded examples stay in memory once read, here or later.
 
     Raises UserError: a source with several labels per image, an unknown or repeated id, or no
     example left.
@@ -195,22 +172,21 @@ def select_classes(source: Source, classes: tuple[int, ...], *, cache: bool) -> 
     field = f"data.classes={classes!r}"
     if source.multi_label:
         raise UserError(f"{source.name} has several labels per image; leave data.classes=()")
-    unfit = [k for k in classes if not 0 <= k < source.num_classes]
-    if unfit:
-        highest = source.num_classes - 1
-        raise UserError(f"{field}: {source.name} has no class {unfit[0]}; ids are 0..{highest}")
-    if len(set(classes)) < len(classes):
-        twice = next(k for k in classes if classes.count(k) > 1)
-        raise UserError(f"{field} names class {twice} twice; give each id once")
+    highest = source.num_classes - 1
+    for k in classes:
+        if not 0 <= k <= highest:
+            raise UserError(f"{field}: {source.name} has no class {k}; ids are 0..{highest}")
+    for k in classes:
+        if classes.count(k) > 1:
+            raise UserError(f"{field} names class {k} twice; give each id once")
     labels = source.labels
     seen: dict[int, Example] = {}
     if labels is None:
-        wanted = set(classes)
         labels = np.empty(len(source), np.int32)
         for index in range(len(source)):
             example = source.read(index)
             labels[index] = example["label"]
-            if cache and example["label"] in wanted:
+            if cache and example["label"] in classes:
                 seen[index] = example
     chosen = np.flatnonzero(np.isin(labels, classes)).astype(np.int32)
     if not len(chosen):
@@ -236,18 +212,15 @@ def split_of(flag: str) -> Iterator[None]:
 def absolute_slices(split: str, sizes: dict[str, int], where: str) -> list[tuple[str, int, int]]:
     """Resolve "train[:99%]+val" to (split, start, stop), as TFDS rounds it.
 
-    Args:
-        split: the text.
-        sizes: number of examples of every split there is.
-        where: the dataset, for messages.
+    `sizes` has the number of examples of every split there is; `where` is the dataset in messages.
 
     Raises SplitError: unreadable text, an unknown split, an empty or a reversed slice.
     """
     import tensorflow_datasets as tfds  # late: it takes half a second, and not every run needs it
 
     infos = {key: types.SimpleNamespace(num_examples=size) for key, size in sizes.items()}
-    bases = [name.split("[")[0].strip() for name in split.split("+")]
-    for base in bases:
+    for part in split.split("+"):
+        base = part.split("[")[0].strip()
         if base not in infos:
             raise SplitError(str(unknown(f"split of {where}", base, infos)).rstrip("."))
     try:
@@ -258,9 +231,8 @@ def absolute_slices(split: str, sizes: dict[str, int], where: str) -> list[tuple
             f"cannot read the split {split!r} of {where} ({str(error).splitlines()[0]}); "
             "write it as 'train', 'train[:99%]' or 'train[1000:2000]'"
         ) from error
-    slices = [  # a bound that is not given is None
-        (p.splitname, p.from_ or 0, sizes[p.splitname] if p.to is None else p.to) for p in pieces
-    ]
+    ends = [sizes[p.splitname] if p.to is None else p.to for p in pieces]  # None: not given
+    slices = [(p.splitname, p.from_ or 0, end) for p, end in zip(pieces, ends, strict=True)]
     lengths = [stop - start for _, start, stop in slices]
     if min(lengths) < 0 or not sum(lengths):
         raise SplitError(f"the split {split!r} of {where} holds no examples; choose a larger slice")

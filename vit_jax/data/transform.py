@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From encoded bytes to the model's input pixels, by `TransformConfig`."""
+"""From encoded bytes to the model's input pixels, by `TransformConfig`: one array for each view."""
 
 import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,10 +15,9 @@ from vit_jax.data import ops
 from vit_jax.data.augment import Policy, parse
 from vit_jax.data.augment.pillow import jitter
 from vit_jax.data.checks import check_pad
-from vit_jax.data.config import Crop, TransformConfig, crop_ranges, has_affine
+from vit_jax.data.config import Crop, Resize, TransformConfig, cover_size, crop_ranges, has_affine
 from vit_jax.data.decode import decode
-from vit_jax.data.encoded import check_size, jpeg_size
-from vit_jax.data.resize import Resize, cover_size
+from vit_jax.data.image_header import check_size, jpeg_size
 from vit_jax.data.stream import ExampleRng, uniforms
 from vit_jax.errors import UserError
 
@@ -91,9 +90,7 @@ class Transform:
     def __call__(self, data: bytes, rng: np.random.Generator) -> Pixels:
         """Decode and transform one image, drawing from `rng` in a fixed order.
 
-        Raises:
-            ValueError: the bytes are no image.
-            UserError: the crop is "none" and the image has another size.
+        Raises ValueError: no image. Raises UserError: another size, where the crop is "none".
         """
         return self.vary(self.view(self.load(data)), rng)
 
@@ -136,8 +133,7 @@ class Transform:
         if cfg.crop is Crop.RANDOM:
             return ops.resize_cover(image, self.image_size, cfg.crop_ratio, cfg.resize)
         if cfg.crop is Crop.SQUASH_RANDOM:
-            cover = cover_size(self.image_size, cfg.crop_ratio)
-            return ops.resize(image, cover, cfg.resize)
+            return ops.resize(image, cover_size(self.image_size, cfg.crop_ratio), cfg.resize)
         return evaluation_view(image, cfg, self.image_size)
 
     def vary(self, image: Loaded, rng: np.random.Generator) -> Pixels:
@@ -183,22 +179,17 @@ class Transform:
 
     def _random_box(self, image: Loaded, rng: np.random.Generator) -> Pixels:
         cfg, size = self.cfg, self.image_size
-        area, aspect = crop_ranges(cfg)
-        sample = _BOXES[cfg.crop]
-        if not isinstance(image, bytes):
-            box = sample(rng, image.shape[0], image.shape[1], area, aspect)
-            return ops.crop_resize(image, box, size, cfg.resize)
-        full = jpeg_size(image)
+        full = jpeg_size(image) if isinstance(image, bytes) else image.shape[:2]
         assert full is not None  # `load` has checked
-        box = sample(rng, *full, area, aspect)
+        box = _BOXES[cfg.crop](rng, full[0], full[1], *crop_ranges(cfg))
+        if not isinstance(image, bytes):
+            return ops.crop_resize(image, box, size, cfg.resize)
         # An antialiased resize averages pixels anyway, so libjpeg may average 2x2 of them (or 4x4,
         # 8x8) in the inverse DCT, for less work, as long as it leaves twice what is needed: then
         # rounding the box moves it by a quarter of an output pixel at most. A resize that skips
         # pixels instead must skip the ones it always did.
-        needed = (
-            math.ceil(2 * full[0] * size[0] / box.height),
-            math.ceil(2 * full[1] * size[1] / box.width),
-        )
+        rows = math.ceil(2 * full[0] * size[0] / box.height)
+        needed = (rows, math.ceil(2 * full[1] * size[1] / box.width))
         spare = all(2 * least <= side + 1 for least, side in zip(needed, full, strict=True))
         if cfg.resize not in _AVERAGING or not spare:
             image = decode(image, self.channels, exact=False, num_rows=box.top + box.height)
@@ -210,3 +201,62 @@ class Transform:
             bottom, right = round((box.top + box.height) * y), round((box.left + box.width) * x)
             box = ops.Box(top, left, bottom - top, right - left)
         return ops.crop_resize(image, box, size, cfg.resize)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class View:
+    """One array of images: [B, H, W, C] uint8, or [B, count, H, W, C] where `count` is above 1.
+
+    What each draws at random depends on (seed, position in the stream, number of the view) alone.
+
+    Attributes:
+        transform: what happens to the image.
+        size: (H, W).
+        channels: 1 or 3.
+        count: how many times the transform draws.
+    """
+
+    transform: TransformConfig
+    size: tuple[int, int]
+    channels: int
+    count: int = 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one example's images."""
+        several = () if self.count == 1 else (self.count,)
+        return (*several, *self.size, self.channels)
+
+
+def one_view(transform: TransformConfig, size: tuple[int, int], channels: int) -> dict[str, View]:
+    """Return the views of a batch that holds each image once, as "image"."""
+    return {"image": View(transform=transform, size=size, channels=channels)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Draw:
+    """One image of a view.
+
+    Attributes:
+        array: name of the view.
+        index: which of the view's images; None where it has one.
+        number: of this draw among all of an example's; 0 is the first.
+        transform: ready to run.
+    """
+
+    array: str
+    index: int | None
+    number: int
+    transform: Transform
+
+
+def draws(views: Mapping[str, View], *, exact: bool, fill: tuple[int, ...] = (128,)) -> list[Draw]:
+    """List every image that a batch holds of an example; see `Transform` for the arguments."""
+    found: list[Draw] = []
+    for name, view in views.items():
+        transform = Transform(
+            cfg=view.transform, image_size=view.size, channels=view.channels, exact=exact, fill=fill
+        )
+        for index in range(view.count) if view.count > 1 else (None,):
+            found.append(Draw(name, index, len(found), transform))
+    return found

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from vit_jax.data import encoded
+from vit_jax.data import image_header
 from vit_jax.data.decode import decode
 from vit_jax.errors import UserError, shown
 
@@ -98,8 +98,8 @@ def read_image(source: str | Path | bytes, channels: int) -> UInt8[np.ndarray, "
     * Transparency, which becomes white: what lies under it is arbitrary, often black, and cut-outs
       are drawn for a white page. Training drops the alpha channel.
 
-    A JPEG above `encoded.MAX_PIXELS` comes at half its size: the largest sensors have four times
-    as many.
+    A JPEG above `image_header.MAX_PIXELS` comes at half its size: the largest sensors have four
+    times as many.
 
     Args:
         source: a file, or its bytes.
@@ -109,7 +109,9 @@ def read_image(source: str | Path | bytes, channels: int) -> UInt8[np.ndarray, "
     """
     name = "image" if isinstance(source, bytes) else shown(str(source))
     try:
-        return _pixels(source if isinstance(source, bytes) else encoded.read_file(source), channels)
+        return _pixels(
+            source if isinstance(source, bytes) else image_header.read_file(source), channels
+        )
     except (ValueError, OSError, cv2.error, MemoryError) as error:
         text = getattr(error, "strerror", None) or getattr(error, "err", None) or str(error)
         reason = " ".join(text.split()) or type(error).__name__
@@ -126,14 +128,14 @@ def from_pillow(image: Image.Image, channels: int) -> UInt8[np.ndarray, "H W C"]
 
 
 def _pixels(data: bytes, channels: int) -> UInt8[np.ndarray, "H W C"]:
-    with encoded.open_image(data) as image:
+    with image_header.open_image(data) as image:
         height, width, mode = image.height, image.width, image.mode
-        jpeg = data.startswith(encoded.JPEG)
-        encoded.check_size(height, width, times=4 if jpeg and mode in ("L", "RGB") else 1)
+        jpeg = data.startswith(image_header.JPEG)
+        image_header.check_size(height, width, times=4 if jpeg and mode in ("L", "RGB") else 1)
         if not jpeg and image.has_transparency_data and mode != "I;16":
             pixels = _on_white(image, channels)
         else:
-            halved = height * width > encoded.MAX_PIXELS
+            halved = height * width > image_header.MAX_PIXELS
             least = (-(-height // 2), -(-width // 2)) if halved else (0, 0)
             pixels = decode(data, channels, min_size=least)
         return _upright(pixels, _orientation(image, data))

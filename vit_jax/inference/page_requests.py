@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vit_jax.data import encoded
+from vit_jax.data import image_header
 from vit_jax.errors import UserError
 
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -224,7 +224,7 @@ async def read_upload(headers: Headers, body: bytes) -> tuple[int, tuple[bytes, 
 def _image_format(data: bytes) -> str:
     """Name the format of an image by its first bytes."""
     try:
-        with encoded.open_image(data) as image:
+        with image_header.open_image(data) as image:
             return str(image.format).lower()
     except Exception as error:  # of broken files Pillow's readers raise anything
         reason = " ".join(str(error).split()) or type(error).__name__

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Float32
 
 from vit_jax.data import DataConfig, mix
 from vit_jax.data.config import is_on
-from vit_jax.data.erase import erase
+from vit_jax.data.random_erasing import erase
 from vit_jax.errors import UserError
 from vit_jax.fields import value
 from vit_jax.losses import Loss, example_loss

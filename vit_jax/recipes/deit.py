@@ -10,11 +10,10 @@ from vit_jax.distill import Distillation, TeacherConfig
 from vit_jax.models import DType, ModelConfig, pair
 from vit_jax.objectives import SupervisedConfig
 from vit_jax.optim import OptimConfig, Optimizer
-from vit_jax.recipes import imagenet as data
+from vit_jax.recipes import MEAN, STD, val
 from vit_jax.weights.config import InitConfig
 from vit_jax.weights.resize import Resize as ResizeRule
 
-RAND_AUGMENT = "rand-m9-mstd0.5-inc1"
 # huggingface.co/timm/regnety_160.deit_in1k's model.safetensors, renamed; reading the authors' file,
 # dl.fbaipublicfiles.com/deit/regnety_160-a5fe301d.pth, needs torch.
 TEACHER = "timm:regnety_160.deit_in1k.safetensors"
@@ -22,11 +21,6 @@ TEACHER = "timm:regnety_160.deit_in1k.safetensors"
 _DECAY_DISTILLED = "kernel$|dist_token"
 # CaiT: stochastic depth, in every block alike; arXiv:2103.17239.
 _CAIT = {"cait_xxs24": 0.05, "cait_s24": 0.1, "cait_s36": 0.2, "cait_m36": 0.3}
-
-
-def mixed() -> MixConfig:
-    """Return timm's mixup 0.8 or cutmix 1.0, one of the two per batch, with the batch reversed."""
-    return MixConfig(mixup_alpha=0.8, cutmix_alpha=1.0, partner=Partner.REVERSED)
 
 
 def by_epochs(optim: OptimConfig) -> OptimConfig:
@@ -66,18 +60,18 @@ def imagenet(
                 crop=Crop.RANDOM_RESIZED,
                 resize=Resize.BICUBIC,
                 flip=True,
-                auto_augment=RAND_AUGMENT,
+                auto_augment="rand-m9-mstd0.5-inc1",
             ),
-            mix=mixed(),
+            mix=MixConfig(mixup_alpha=0.8, cutmix_alpha=1.0, partner=Partner.REVERSED),
             erasing_prob=0.25,
             repeats=3,
-            mean=data.MEAN,
-            std=data.STD,
+            mean=MEAN,
+            std=STD,
         ),
         optim=by_epochs(OptimConfig(lr=1e-3, weight_decay=0.05, min_lr=1e-5, clip_norm=0.0)),
         objective=SupervisedConfig(label_smoothing=0.1),
         duration=f"{epochs} epochs",
-        evals=data.val("10 epochs", crop_ratio=crop_ratio, resize=Resize.BICUBIC),
+        evals=val("10 epochs", crop_ratio=crop_ratio, resize=Resize.BICUBIC),
         # The last checkpoint counts, as the authors': nothing is held out to choose another by.
         checkpoint=CheckpointConfig(every="1 epoch", keep_best=0),
         log=LogConfig(every="50 steps"),
@@ -118,16 +112,16 @@ def finetune(model: ModelConfig, weights: str) -> Config:
     bicubic rule.
     """
     config = imagenet(model, epochs=30, drop_path_rate=0.0)
-    side = pair(model.image_size, "image_size")[0]
     config.data.batch_size = 512
     config.optim = by_epochs(OptimConfig(lr=5e-6, weight_decay=1e-8, min_lr=5e-6, clip_norm=0.0))
     if getattr(model, "distilled", False):
         config.optim.decay = _DECAY_DISTILLED
     config.objective = SupervisedConfig(label_smoothing=0.1, train_mode=False)
     config.init = InitConfig(weights=weights, resize=ResizeRule.OFFICIAL)
+    side = pair(model.image_size, "image_size")[0]
     # DeiT rounds the short side down: 438 for 384.
     ratio = side / int(side * 256 / 224)
-    config.evals = data.val("1 epoch", crop_ratio=ratio, resize=Resize.BICUBIC)
+    config.evals = val("1 epoch", crop_ratio=ratio, resize=Resize.BICUBIC)
     return config
 
 

@@ -7,8 +7,7 @@ from vit_jax.data import Resize
 from vit_jax.losses import Loss
 from vit_jax.objectives import SupervisedConfig
 from vit_jax.optim import OptimConfig, Optimizer
-from vit_jax.recipes import deit
-from vit_jax.recipes import imagenet as data
+from vit_jax.recipes import deit, val
 from vit_jax.weights.config import InitConfig
 from vit_jax.weights.resize import Resize as ResizeRule
 
@@ -78,5 +77,5 @@ def finetune(name: str, stage: str) -> Config:
     before = "_224" if stage == "384" and "224" in _FINETUNED[name] else ""
     weights = f"ckpt:runs/{name}_imagenet{before}"
     config.init = InitConfig(weights=weights, resize=ResizeRule.OFFICIAL)
-    config.evals = data.val("1 epoch", crop_ratio=1.0, resize=Resize.BICUBIC)
+    config.evals = val("1 epoch", crop_ratio=1.0, resize=Resize.BICUBIC)
     return config

@@ -40,6 +40,8 @@ def imagenet(model: ModelConfig, optim: OptimConfig, duration: str, augmentation
     It evaluates on the held-out 1 % of train and on validation, with big_vision's images: short
     side to 256 by area, centre 224.
     """
+    # Differs from paper: bfloat16 matmuls; --config.model.dtype=float32 undoes it.
+    model.dtype = DType.BFLOAT16
     policy, mixup_alpha = AUGREG[augmentation]
     plain = TransformConfig(crop=Crop.CENTER, crop_ratio=0.875, resize=Resize.AREA)
     return Config(
@@ -73,8 +75,6 @@ def vit_paper(model: ViTConfig) -> Config:
     model.dropout_rate = 0.1
     # Differs from paper: a linear head; the hidden layer of its pretraining head (section 3.1) is
     # --config.model.pre_logits_dim, which AugReg found no use for.
-    # Differs from paper: bfloat16 matmuls; --config.model.dtype=float32 undoes it.
-    model.dtype = DType.BFLOAT16
     optim = OptimConfig(lr=3e-3, weight_decay=0.3, warmup="10_000 steps", clip_norm=1.0)
     return imagenet(model, optim, "300 epochs", "none")
 
@@ -108,8 +108,6 @@ def augreg(
     # December 2022, a softmax loss).
     model.dropout_rate = model.drop_path_rate = rate
     model.head_bias = -math.log(1000)
-    # Differs from paper: bfloat16 matmuls; --config.model.dtype=float32 undoes it.
-    model.dtype = DType.BFLOAT16
     optim = OptimConfig(
         lr=1e-3,
         schedule=Schedule.COSINE,
@@ -131,10 +129,8 @@ def mixer(model: MixerConfig) -> Config:
     stochastic depth 0.1, sigmoid loss with the head's bias at -log(1000) = -6.9.
     """
     # Differs from paper: big_vision doesn't scale up the branches that stochastic depth keeps.
-    # Differs from paper: bfloat16 matmuls; --config.model.dtype=float32 undoes it.
     model.drop_path_rate = 0.1
     model.head_bias = -math.log(1000)
-    model.dtype = DType.BFLOAT16
     optim = OptimConfig(
         lr=1e-3,
         schedule=Schedule.LINEAR,
@@ -155,8 +151,6 @@ def bit(model: ModelConfig) -> Config:
     5k steps of warmup, divided by 10 at epochs 30, 60 and 80.
     """
     # The paper does not specify the decay: here it acts on the kernels, in the gradient.
-    # Differs from paper: bfloat16 matmuls; --config.model.dtype=float32 undoes it.
-    model.dtype = DType.BFLOAT16
     optim = OptimConfig(
         name=Optimizer.SGD,
         lr=0.48,
@@ -178,8 +172,6 @@ def function_matching(model: ModelConfig, *, epochs: int = 1200) -> Config:
     divergence from the teacher at temperature 1 and no labels, Adam with decoupled weight decay
     0.01 (its wd / lr), lr 0.03 cosine after 5k steps of warmup, clipping at global norm 1.
     """
-    # Differs from paper: bfloat16 matmuls of both; --config.model.dtype=float32 undoes it.
-    model.dtype = DType.BFLOAT16
     optim = OptimConfig(
         lr=0.03,
         weight_decay=0.01,

@@ -5,7 +5,7 @@ from vit_jax.config import CheckpointConfig, Config, LogConfig
 from vit_jax.data import Crop, DataConfig, Resize, TransformConfig
 from vit_jax.models import DType, RegNetConfig, ResNetConfig
 from vit_jax.optim import OptimConfig, Optimizer
-from vit_jax.recipes import imagenet as data
+from vit_jax.recipes import MEAN, STD, val
 
 
 def imagenet(
@@ -48,12 +48,12 @@ def imagenet(
             train_split="train",
             batch_size=batch_size,
             transform=TransformConfig(crop=Crop.RANDOM_RESIZED, flip=True),
-            mean=data.MEAN,
-            std=data.STD,
+            mean=MEAN,
+            std=STD,
         ),
         optim=optim,
         duration="100 epochs",
-        evals=data.val("5 epochs", resize=Resize.BILINEAR),
+        evals=val("5 epochs", resize=Resize.BILINEAR),
         checkpoint=CheckpointConfig(every="1 epoch", keep_best=0),  # nothing is held out
         log=LogConfig(every="50 steps"),
     )

@@ -5,8 +5,7 @@ from vit_jax.config import Config
 from vit_jax.data import Crop, Resize
 from vit_jax.models import ModelConfig
 from vit_jax.optim import OptimConfig
-from vit_jax.recipes import deit
-from vit_jax.recipes import imagenet as data
+from vit_jax.recipes import deit, val
 from vit_jax.weights.config import InitConfig
 from vit_jax.weights.resize import Resize as ResizeRule
 
@@ -55,5 +54,5 @@ def finetune(model: ModelConfig, weights: str, *, drop_path_rate: float) -> Conf
         clip_norm=5.0,
     )
     config.init = InitConfig(weights=weights, resize=ResizeRule.OFFICIAL)
-    config.evals = data.val("1 epoch", crop=Crop.RESIZE, resize=Resize.BICUBIC)
+    config.evals = val("1 epoch", crop=Crop.RESIZE, resize=Resize.BICUBIC)
     return config

@@ -9,7 +9,7 @@ import numpy as np
 from vit_jax import trees
 from vit_jax.models import ModelConfig
 from vit_jax.weights import timm
-from vit_jax.weights.apply import Arrays, fill
+from vit_jax.weights.apply import fill, in_memory
 from vit_jax.weights.export import to_timm
 from vit_jax.weights.load import load, read
 
@@ -19,5 +19,4 @@ def from_timm(state: Mapping[str, np.ndarray], cfg: ModelConfig) -> dict[str, An
 
     Raises UserError: keys missing, unused or of another shape; values that are not finite.
     """
-    entries = timm.entries(cfg)
-    return trees.nest(fill(entries, Arrays(state), is_ignored=timm.is_ignored))
+    return trees.nest(fill(timm.entries(cfg), in_memory(state), is_ignored=timm.is_ignored))

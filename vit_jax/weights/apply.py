@@ -5,12 +5,12 @@ import difflib
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from vit_jax import fields
 from vit_jax.errors import UserError, unknown
+from vit_jax.weights.files import WeightsFile
 from vit_jax.weights.layout import Entry, FileTensor, Shape
 
 # The layers of a model that turn features into logits, by our names.
@@ -34,35 +34,10 @@ class OtherHead(UserError):
 Resizer = Callable[[str, np.ndarray, Shape], np.ndarray]
 
 
-@runtime_checkable  # beartype checks annotations with isinstance
-class WeightsFile(Protocol):
-    """A file of named tensors that is read one tensor at a time."""
-
-    @property
-    def name(self) -> str:
-        """What to call it in messages: its path."""
-        ...
-
-    def shapes(self) -> Mapping[str, Shape]:
-        """Return the shape of every tensor, from headers alone."""
-        ...
-
-    def read(self, key: str) -> np.ndarray:
-        """Return one tensor as float32; raises UserError where it holds no floats."""
-        ...
-
-
-class Arrays:
-    """A WeightsFile over arrays in memory."""
-
-    def __init__(self, arrays: Mapping[str, np.ndarray], name: str = "the given arrays") -> None:
-        self.name, self._arrays = name, arrays
-
-    def shapes(self) -> Mapping[str, Shape]:
-        return {key: tuple(value.shape) for key, value in self._arrays.items()}
-
-    def read(self, key: str) -> np.ndarray:
-        return np.asarray(self._arrays[key], np.float32)
+def in_memory(values: Mapping[str, np.ndarray], name: str = "the given arrays") -> WeightsFile:
+    """Return a WeightsFile over arrays in memory."""
+    shapes = {key: tuple(value.shape) for key, value in values.items()}
+    return WeightsFile(name, shapes, lambda key: np.asarray(values[key], np.float32))
 
 
 # Parameters whose shape depends on the input size or the patch, by the end of their name.
@@ -99,29 +74,31 @@ def fill(
             that is not finite; a skip that finds nothing.
         OtherHead: only heads are missing, unused or of another shape.
     """
-    entries, shapes = list(entries), source.shapes()
-    skips = [_Skip(pattern) for pattern in skip]
-    wanted, used = [], set()
-    for entry in entries:
-        skipped = _is_skipped(entry.name.split("/", 1)[1], skips)
-        used |= {part.key for parts in entry.layers for part in parts}
-        if not skipped:
-            wanted.append(entry)
-    unused = [
-        key
-        for key in shapes
-        if key not in used and not is_ignored(key) and not _is_skipped(key, skips)
-    ]
-    for one in skips:
-        if not one.found:
-            names = [entry.name.split("/", 1)[1] for entry in entries]
-            raise unknown("parameter in init.skip:", one.pattern, _near(one.pattern, names, unused))
+    entries, shapes = list(entries), source.shapes
+    skips = {pattern: fields.regex("init.skip", pattern) for pattern in skip}
+    of_use: set[str] = set()
+
+    def is_skipped(name: str) -> bool:
+        # PyTorch's keys are joined by dots: one pattern means the same in both.
+        spellings = (name, name.replace(".", "/"))
+        hits = {key for key, regex in skips.items() if any(map(regex.search, spellings))}
+        of_use.update(hits)
+        return bool(hits)
+
+    names = [entry.name.split("/", 1)[1] for entry in entries]
+    wanted = [entry for entry, name in zip(entries, names, strict=True) if not is_skipped(name)]
+    used = {part.key for entry in entries for parts in entry.layers for part in parts}
+    spare = [key for key in shapes if key not in used and not is_ignored(key)]
+    unused = [key for key in spare if not is_skipped(key)]
+    for pattern in skips:
+        if pattern not in of_use:
+            raise unknown("parameter in init.skip:", pattern, _near(pattern, names, unused))
     if headless and not unused and _lacks_head(entries, shapes):
         wanted = [entry for entry in wanted if not _HEAD.match(entry.name)]
-    _check_keys(wanted, unused, shapes, source.name, resize)
+    _check_keys(wanted, unused, source, resize)
     if only_check:
         return {}
-    return {entry.name: _read(entry, source, shapes, resize) for entry in wanted}
+    return {entry.name: _read(entry, source, resize) for entry in wanted}
 
 
 def _lacks_head(entries: Iterable[Entry], shapes: Mapping[str, Shape]) -> bool:
@@ -136,25 +113,6 @@ def _near(pattern: str, names: Sequence[str], unused: Sequence[str]) -> Collecti
     return difflib.get_close_matches(pattern, every) or {path[0] for path in paths}
 
 
-class _Skip:
-    """A pattern that remembers whether it ever found anything."""
-
-    def __init__(self, pattern: str) -> None:
-        self.pattern, self.found = pattern, False
-        self._regex = fields.regex("init.skip", pattern)
-
-    def finds(self, name: str) -> bool:
-        # PyTorch's keys are joined by dots: one pattern means the same in both.
-        hit = self._regex.search(name) or self._regex.search(name.replace(".", "/"))
-        self.found |= hit is not None
-        return hit is not None
-
-
-def _is_skipped(name: str, skips: Sequence[_Skip]) -> bool:
-    # All of them look, not only the first that finds it: each must be of use.
-    return sum(one.finds(name) for one in skips) > 0
-
-
 def _listed(problems: Sequence[str]) -> str:
     items = list(dict.fromkeys(problems))  # a tensor of many layers is one problem
     more = f" and {len(items) - 4} more" if len(items) > 4 else ""
@@ -162,26 +120,22 @@ def _listed(problems: Sequence[str]) -> str:
 
 
 def _check_keys(
-    entries: Sequence[Entry],
-    unused: Sequence[str],
-    shapes: Mapping[str, Shape],
-    file: str,
-    resize: Resizer | None,
+    entries: Sequence[Entry], unused: Sequence[str], source: WeightsFile, resize: Resizer | None
 ) -> None:
+    shapes = source.shapes
     missing, wrong, modules = [], [], {re.split(r"[./]", key)[0] for key in unused}
     for entry in entries:
         for part in itertools.chain(*entry.layers):
             there = shapes.get(part.key)
-            if there == part.shape:
-                continue
-            if there is None:
-                missing.append(f"{part.key} {list(part.shape)}")
-            elif resize is None or not _can_resize(entry, part, there):
-                off = " (resizing is off)" if _can_resize(entry, part, there) else ""
-                wrong.append(f"{part.key}: in the file {list(there)}, here {list(part.shape)}{off}")
-            else:
+            can_resize = there is not None and _can_resize(entry, part, there)
+            if there == part.shape or (can_resize and resize is not None):
                 continue
             modules.add(entry.name.split("/")[1])
+            if there is None:
+                missing.append(f"{part.key} {list(part.shape)}")
+            else:
+                off = " (resizing is off)" if can_resize else ""
+                wrong.append(f"{part.key}: in the file {list(there)}, here {list(part.shape)}{off}")
     problems = []
     if missing:
         problems.append(f"lacks {_listed(missing)}")
@@ -191,7 +145,7 @@ def _check_keys(
         left = [f"{key} {list(shapes[key])}" for key in unused]
         problems.append(f"has more than the model: {_listed(left)}")
     if problems:
-        message = f"{file} {'; it '.join(problems)}; choose the config it was made with"
+        message = f"{source.name} {'; it '.join(problems)}; choose the config it was made with"
         if not modules <= {"head", "head_dist", "pre_logits"}:
             raise UserError(message)
         # "^head" finds head_dist too.
@@ -214,9 +168,7 @@ def _can_resize(entry: Entry, part: FileTensor, there: Shape) -> bool:
     return set(differs) <= sizes and all(1 <= there[i] <= limit for i in differs)
 
 
-def _read(
-    entry: Entry, source: WeightsFile, shapes: Mapping[str, Shape], resize: Resizer | None
-) -> np.ndarray:
+def _read(entry: Entry, source: WeightsFile, resize: Resizer | None) -> np.ndarray:
     whole = np.empty(entry.shape, np.float32)
     tensors: dict[str, np.ndarray] = {}  # a stacked file's tensor is read once for all layers
     for i, parts in enumerate(entry.layers):

@@ -2,7 +2,6 @@
 """Weights of a run of our own, from one of its checkpoints: `ckpt:DIR[@step]`."""
 
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,20 +10,20 @@ from vit_jax import models, trees
 from vit_jax.checkpoints import reader
 from vit_jax.errors import UserError, unknown
 from vit_jax.models import ModelConfig
-from vit_jax.weights.apply import fill
-from vit_jax.weights.layout import Entry, FileTensor, Shape
-from vit_jax.weights.resize import Resize, resizer
+from vit_jax.weights.files import WeightsFile
+from vit_jax.weights.layout import Entry, FileTensor
 
 OWN_PARAMETERS = "own_parameters"  # in a run's metadata: what its objective adds to the model
 
 
 class Checkpoint:
-    """A WeightsFile over parameters and model state of a checkpoint, by our names.
+    """Parameters and model state of a checkpoint, by our names.
 
     All arrays are read, and verified, with the first; optimizer state never is.
 
     Attributes:
         name: the checkpoint's path.
+        file: the WeightsFile over them.
         directory: that of all of the run's checkpoints.
         model: the config of the run's model.
         step: of the save.
@@ -35,11 +34,9 @@ class Checkpoint:
     """
 
     def __init__(self, ref: str, *, ema: bool = False) -> None:
-        """Find the checkpoint.
+        """Find the checkpoint "DIR", "DIR@1200", "DIR@best" or "DIR@latest"; see `reader.find`.
 
-        Args:
-            ref: "DIR", "DIR@1200", "DIR@best" or "DIR@latest"; see `reader.find`.
-            ema: take the moving average, of statistics too, instead of the values themselves.
+        With `ema` take the moving average, of statistics too, instead of the values themselves.
         """
         found = re.fullmatch(r"(.*?)(?:@(\d+|best|latest))?", ref)
         assert found is not None
@@ -49,7 +46,10 @@ class Checkpoint:
         self._saved = reader.find(found[1], found[2] or "")
         self.name = str(self._saved.path)
         self.directory = self._saved.path.parent
-        self._names = _names(list(self._saved.manifest.leaves), ema=ema)
+        # From our names without their collection to those of a TrainState's leaves.
+        inside = re.compile(r"ema/\w+/" if ema else r"(params|model_state/\w+)/")
+        leaves = self._saved.manifest.leaves
+        self._names = {inside.sub("", name, 1): name for name in leaves if inside.match(name)}
         if ema and not self._names:
             why = "the run had ema_decay=0; take its parameters, with ema=false"
             raise UserError(f"{self.name} holds no moving average: {why}")
@@ -58,80 +58,26 @@ class Checkpoint:
         saved = self.metadata.get("config", {}).get("model", {})
         self.model: ModelConfig = models.from_json(saved)
         self._arrays: dict[str, np.ndarray] | None = None
+        shapes = {key: tuple(manifest.leaves[name][1]) for key, name in self._names.items()}
+        self.file = WeightsFile(self.name, shapes, self._read)
 
-    def shapes(self) -> Mapping[str, Shape]:
-        leaves = self._saved.manifest.leaves
-        return {key: tuple(leaves[name][1]) for key, name in self._names.items()}
-
-    def read(self, key: str) -> np.ndarray:
+    def _read(self, key: str) -> np.ndarray:
         """Return one array as float32 and release it, so that it is in memory once."""
         if self._arrays is None:
             self._arrays = reader.load(self._saved, self._names.values())
         return self._arrays.pop(self._names[key]).astype(np.float32, copy=False)
 
 
-def _names(leaves: Sequence[str], *, ema: bool) -> dict[str, str]:
-    """Map our names without their collection to those of a TrainState's leaves."""
-    inside = r"ema/\w+/" if ema else r"(params|model_state/\w+)/"
-    found = [(re.match(inside, name), name) for name in leaves]
-    return {name[match.end() :]: name for match, name in found if match}
-
-
 def entries(cfg: ModelConfig) -> list[Entry]:
     """List every parameter and statistic of a model under its own name in a checkpoint."""
-    found = []
-    for name, leaf in trees.named_leaves(models.abstract(cfg)):
-        part = FileTensor(name.split("/", 1)[1], leaf.shape)
-        found.append(
-            Entry(
-                name=name,
-                shape=leaf.shape,
-                stacked=False,  # whole arrays: layers are not separated
-                layers=((part,),),
-                decode=lambda parts: parts[0],
-                encode=lambda value: [value],
-            )
+    return [
+        Entry(
+            name=name,
+            shape=leaf.shape,
+            stacked=False,  # whole arrays: layers are not separated
+            layers=((FileTensor(name.split("/", 1)[1], leaf.shape),),),
+            decode=lambda parts: parts[0],
+            encode=lambda value: [value],
         )
-    return found
-
-
-def load(
-    ref: str,
-    cfg: ModelConfig,
-    *,
-    skip: Sequence[str] = (),
-    resize: Resize = Resize.AUTO,
-    ema: bool = False,
-    headless: bool = False,
-    only_check: bool = False,
-) -> dict[str, np.ndarray]:
-    """Read the weights of a run into `cfg`'s model: our name -> float32, except skipped names.
-
-    Args:
-        ref, ema: which, as in `Checkpoint`.
-        cfg: the model to fill; it may differ from the run's in image size, window and patch.
-        skip: as in `apply.fill`.
-        resize: the rule that resizes tables and kernels of another size.
-        headless: accept a run whose model has no head.
-        only_check: read no array.
-
-    Raises UserError: no such checkpoint, or of another model, each parameter with its shape.
-    """
-    saved = Checkpoint(ref, ema=ema)
-    ours, theirs = models.logit_factor(cfg), models.logit_factor(saved.model)
-    if ours != theirs:
-        raise UserError(
-            f"{saved.name} multiplies attention logits by {theirs:.3g}, this model by {ours:.3g}; "
-            "set model.mup_base_dim and mup_base_heads as they were in its config"
-        )
-    resize_to = resizer(resize, cfg, old=saved.model)
-    own = set(saved.metadata.get(OWN_PARAMETERS, ()))
-    return fill(
-        entries(cfg),
-        saved,
-        skip=skip,
-        resize=resize_to,
-        is_ignored=lambda name: name.partition("/")[0] in own,
-        headless=headless,
-        only_check=only_check,
-    )
+        for name, leaf in trees.named_leaves(models.abstract(cfg))
+    ]

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model's variables as a timm state_dict, and that as a file; the way back is `load`."""
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -38,9 +37,9 @@ def to_timm(variables: Mapping[str, Any], cfg: ModelConfig) -> dict[str, np.ndar
     leaves = dict(trees.named_leaves(variables))
     state = {}
     for entry in timm.entries(cfg):
+        assert entry.encode is not None, "timm's layouts go both ways"
         value = np.asarray(leaves[entry.name])
         for parts, layer in zip(entry.layers, value if entry.stacked else [value], strict=True):
-            assert entry.encode is not None, "timm's layouts go both ways"
             for part, there in zip(parts, entry.encode(layer), strict=True):
                 state[part.key] = np.ascontiguousarray(there)
     return {**state, **dict(_added(state, cfg))}
@@ -84,23 +83,15 @@ def _added(state: Mapping[str, np.ndarray], cfg: Any) -> Iterator[tuple[str, np.
 
 
 def save(path: str | Path, state: Mapping[str, np.ndarray], *, overwrite: bool = False) -> int:
-    """Write a state_dict as .safetensors and return the file's size in bytes.
-
-    Raises UserError: it cannot be written there.
-    """
+    """Write a .safetensors file and return its size in bytes; raises UserError: it cannot be."""
     file = Path(path)
     files.check_file(file, "--to", force=overwrite, suffix=SUFFIX)
     try:
         with files.replacing(file) as temporary:
+            temporary.touch()
+            mode = temporary.stat().st_mode  # the library makes it readable for its owner alone
             save_file(dict(state), temporary, metadata={"format": "pt"})
-            temporary.chmod(_mode())  # the library makes it readable for its owner alone
+            temporary.chmod(mode)
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot write {file}: {' '.join(str(error).split())}") from None
     return file.stat().st_size
-
-
-def _mode() -> int:
-    """Return the permissions that a new file gets here."""
-    umask = os.umask(0)
-    os.umask(umask)
-    return 0o666 & ~umask

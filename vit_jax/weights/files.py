@@ -1,18 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every reader asks first: is it a file of weights, and are its names fit to print?"""
+"""What every reader returns, and asks first: is it a file of weights, with names fit to print?"""
 
 import difflib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from vit_jax.errors import UserError
+from vit_jax.weights.layout import Shape
 
 # Published checkpoints hold some hundreds; optimizer state triples that.
 MAX_TENSORS = 2**16
 MAX_NAME = 512
 # No weights have more axes, and no memory holds a longer one.
 _MAX_AXES, MAX_SIDE = 32, 2**48
+
+
+class WeightsFile(NamedTuple):
+    """A file of named tensors that is read one tensor at a time.
+
+    Attributes:
+        name: what to call it in messages: its path.
+        shapes: that of every tensor, from headers alone.
+        read: returns one tensor as float32; raises UserError where it holds no floats.
+    """
+
+    name: str
+    shapes: Mapping[str, Shape]
+    read: Callable[[str], np.ndarray]
 
 
 class NoSuchFile(UserError):
@@ -26,10 +43,9 @@ def is_shape(sides: Sequence[Any]) -> bool:
 
 
 def first_bytes(path: str, count: int = 64) -> bytes:
-    """Return how a file begins, after refusing what cannot hold weights.
+    """Return how a file begins.
 
-    Raises:
-        UserError: an address, a missing or empty file, a directory, a git-LFS pointer, a web page.
+    Raises UserError: an address, no or an empty file, a directory, a git-LFS pointer, a web page.
     """
     if "://" in path:
         address = path.replace("gs://", "https://storage.googleapis.com/")
@@ -40,7 +56,9 @@ def first_bytes(path: str, count: int = 64) -> bytes:
         if file.is_dir():
             raise UserError(f"{path} is a directory; give the file of weights in it")
         if not file.exists():
-            near = _nearest(file)
+            names = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
+            found = difflib.get_close_matches(file.name, names, n=1)
+            near = f"; did you mean {found[0]!r}?" if found else ""
             raise (UserError if near else NoSuchFile)(f"{path}: no such file{near}")
         if not file.is_file():
             raise UserError(f"{path} is not a plain file")
@@ -55,12 +73,6 @@ def first_bytes(path: str, count: int = 64) -> bytes:
     if start.lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml", b"<head")):
         raise UserError(f"{path} is a web page, not weights; download the file that it links to")
     return start
-
-
-def _nearest(file: Path) -> str:
-    names = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
-    near = difflib.get_close_matches(file.name, names, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def check_names(path: str, names: Collection[str]) -> None:

@@ -13,7 +13,7 @@ table, turns one into the other without changing what the model computes.
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,10 +50,7 @@ def _layout(cfg: ModelConfig) -> Google:
 
 
 def prefix(cfg: ModelConfig, shapes: Mapping[str, Shape]) -> str:
-    """Return what every key of the network begins with in this file.
-
-    Raises UserError: a family of which Google has published no such files.
-    """
+    """Return what every key of the network begins with in this file; raises what `entries` does."""
     google = _layout(cfg)
     fits = (choice for choice in google.prefixes if choice + google.stem in shapes)
     return next(fits, google.prefixes[0])
@@ -64,73 +61,50 @@ def is_ignored(key: str, prefix: str) -> bool:
     return not key.startswith(prefix) if prefix else key.startswith(("opt/", "extra/"))
 
 
-def entries(cfg: ModelConfig, shapes: Mapping[str, Shape]) -> list[Entry]:
+def entries(cfg: Any, shapes: Mapping[str, Shape]) -> list[Entry]:
     """List every parameter of a model with its place in a file of these shapes.
 
     Raises UserError: a family of which Google has published no such files.
     """
-    names = _Names(cfg, shapes)
+    google, start = _layout(cfg), prefix(cfg, shapes)
+    blocks = f"{start}Transformer/encoderblock"
+    before_linen = any(key.startswith(blocks) and "/MlpBlock_3/" in key for key in shapes)
+    stacks = any(key.startswith(f"{blocks}/") for key in shapes)
 
     def place(name: str, shape: Shape, layer: int) -> tuple[tuple[FileTensor, ...], Any, None]:
-        parts = names.parts(name, shape, layer)
-        return parts, _decoder(parts, shape), None
-
-    return _with_positions(layout.entries(cfg, place), cfg, shapes, names.prefix)
-
-
-class _Names:
-    """Where one file holds what: its prefix, its numbering, whether it stacks layers."""
-
-    def __init__(self, cfg: Any, shapes: Mapping[str, Shape]) -> None:
-        self._cfg, self._shapes, self._google = cfg, shapes, _layout(cfg)
-        self.prefix = prefix(cfg, shapes)
-        blocks = f"{self.prefix}Transformer/encoderblock"
-        self._before_linen = any(key.startswith(blocks) and "/MlpBlock_3/" in key for key in shapes)
-        self._stacked = any(key.startswith(f"{blocks}/") for key in shapes)
-
-    def parts(self, name: str, shape: Shape, layer: int) -> tuple[FileTensor, ...]:
-        """Return the tensors that make one layer of a parameter of ours."""
-        key = renamed(name, self._google.names)
-        in_block = name.startswith("blocks/")
-        if in_block and self._before_linen:
+        key, there, number = renamed(name, google.names), _shape(name, shape, cfg, google), None
+        if name.startswith("blocks/") and before_linen:
             key = renamed(key, _BEFORE_LINEN)
-        there = self._shape(name, shape)
-        stacked = in_block and self._stacked
-        if stacked:
+        if name.startswith("blocks/") and stacks:
             key = re.sub(r"encoderblock_\d+/", "encoderblock/", key)
-            there = (self._cfg.depth, *there)
+            there, number = (cfg.depth, *there), layer
         *_, module, _ = ["", *name.split("/")]
-        keys = [key.replace(f"/{module}/", f"/{one}/") for one in _FUSED.get(module, (module,))]
-        return tuple(
-            self._part(self.prefix + key, there, layer if stacked else None) for key in keys
-        )
+        parts = []
+        for one in _FUSED.get(module, (module,)):
+            part = start + key.replace(f"/{module}/", f"/{one}/")
+            # Statistics over an image had its axes once: norms of the hybrids are (1, 1, 1, C).
+            whole = (1, 1, 1, *there)
+            found = whole if len(there) == 1 and shapes.get(part) == whole else there
+            parts.append(FileTensor(part, found, number))
+        if len(parts) > 1:  # (..., head, {q,k,v}, d)
+            return tuple(parts), lambda values: np.stack(values, axis=-2).reshape(shape), None
+        if parts[0].shape == shape:  # not reshaped: it may have another size, and be resized
+            return tuple(parts), lambda values: values[0], None
+        return tuple(parts), lambda values: values[0].reshape(shape), None
 
-    def _shape(self, name: str, shape: Shape) -> Shape:
-        *_, module, kind = ["", *name.split("/")]
-        if module in _FUSED:
-            heads = self._cfg.num_heads
-            return (*shape[:-1], heads, shape[-1] // len(_FUSED[module]) // heads)
-        if module == "proj" and kind == "kernel":
-            return (self._cfg.num_heads, shape[0] // self._cfg.num_heads, shape[1])
-        if self._google.head_is_convolution and module == "head" and kind == "kernel":
-            return (1, 1, *shape)
-        return shape
-
-    def _part(self, key: str, shape: Shape, layer: int | None) -> FileTensor:
-        # Statistics over an image had its axes once: norms of the hybrids are (1, 1, 1, C).
-        if len(shape) == 1 and self._shapes.get(key) == (1, 1, 1, *shape):
-            shape = (1, 1, 1, *shape)
-        return FileTensor(key, shape, layer)
+    return _with_positions(layout.entries(cfg, place), cfg, shapes, start)
 
 
-def _decoder(
-    parts: Sequence[FileTensor], shape: Shape
-) -> Callable[[Sequence[np.ndarray]], np.ndarray]:
-    if len(parts) > 1:
-        return lambda values: np.stack(values, axis=-2).reshape(shape)  # (..., head, {q,k,v}, d)
-    if parts[0].shape == shape:  # not reshaped: it may have another size, and be resized
-        return lambda values: values[0]
-    return lambda values: values[0].reshape(shape)
+def _shape(name: str, shape: Shape, cfg: Any, google: Google) -> Shape:
+    """Return the shape that one layer of a parameter of ours, or a part of it, has in a file."""
+    *_, module, kind = ["", *name.split("/")]
+    if module in _FUSED:
+        return (*shape[:-1], cfg.num_heads, shape[-1] // len(_FUSED[module]) // cfg.num_heads)
+    if module == "proj" and kind == "kernel":
+        return (cfg.num_heads, shape[0] // cfg.num_heads, shape[1])
+    if google.head_is_convolution and module == "head" and kind == "kernel":
+        return (1, 1, *shape)
+    return shape
 
 
 def _with_positions(

@@ -86,20 +86,9 @@ class Layout(NamedTuple):
     encode: Callable[[np.ndarray], np.ndarray]
 
 
-def _linear(shape: Shape) -> Layout:
-    """[in, out] of ours; [out, in] of PyTorch's Linear."""
-    return Layout(shape[::-1], np.transpose, np.transpose)
-
-
 def pointwise(shape: Shape) -> Layout:
     """[in, out] of ours; a 1x1 convolution (out, in, 1, 1) of PyTorch."""
     return Layout((*shape[::-1], 1, 1), lambda w: w[:, :, 0, 0].T, lambda w: w.T[:, :, None, None])
-
-
-def _convolution(shape: Shape) -> Layout:
-    """(height, width, in, out) of ours; (out, in, height, width) of PyTorch."""
-    there = (shape[3], shape[2], shape[0], shape[1])
-    return Layout(there, lambda w: w.transpose(2, 3, 1, 0), lambda w: w.transpose(3, 2, 0, 1))
 
 
 def _fused(shape: Shape, count: int, heads: int) -> Layout:
@@ -107,12 +96,10 @@ def _fused(shape: Shape, count: int, heads: int) -> Layout:
 
     def decode(w: np.ndarray) -> np.ndarray:
         w = w.reshape(count, heads, -1, *w.shape[1:]).swapaxes(0, 1)
-        w = w.reshape(shape[-1], *w.shape[3:])
-        return w.T
+        return w.reshape(shape[-1], *w.shape[3:]).T
 
     def encode(w: np.ndarray) -> np.ndarray:
-        w = w.T
-        w = w.reshape(heads, count, -1, *w.shape[1:]).swapaxes(0, 1)
+        w = w.T.reshape(heads, count, -1, *w.T.shape[1:]).swapaxes(0, 1)
         return w.reshape(shape[-1], *w.shape[3:])
 
     return Layout(shape[::-1], decode, encode)
@@ -129,8 +116,9 @@ def torch_layout(name: str, shape: Shape, heads: int) -> Layout:
     *_, module, kind = ["", *name.split("/")]
     if module in _FUSED:
         return _fused(shape, _FUSED[module], heads)
-    if kind == "kernel" and len(shape) == 4:
-        return _convolution(shape)
-    if kind == "kernel":
-        return _linear(shape)
+    if kind == "kernel" and len(shape) == 4:  # (height, width, in, out); (out, in, height, width)
+        there = (shape[3], shape[2], shape[0], shape[1])
+        return Layout(there, lambda w: w.transpose(2, 3, 1, 0), lambda w: w.transpose(3, 2, 0, 1))
+    if kind == "kernel":  # [in, out]; [out, in] of PyTorch's Linear
+        return Layout(shape[::-1], np.transpose, np.transpose)
     return Layout(shape, lambda w: w, lambda w: w)

@@ -2,9 +2,10 @@
 """Load weights of any supported format into a model's variables, or raise what does not fit."""
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,9 +13,9 @@ import numpy as np
 from vit_jax import models, trees
 from vit_jax.errors import UserError, setting, unknown
 from vit_jax.models import ModelConfig
-from vit_jax.weights import google, npz_file, official, safetensors_file, timm, torch_file
-from vit_jax.weights.apply import OtherHead, WeightsFile, fill
-from vit_jax.weights.files import NoSuchFile, first_bytes
+from vit_jax.weights import google, npz_file, safetensors_file, timm, torch_file
+from vit_jax.weights.apply import OtherHead, fill
+from vit_jax.weights.files import NoSuchFile, WeightsFile, first_bytes
 from vit_jax.weights.layout import Entry
 from vit_jax.weights.resize import Resize, resizer
 
@@ -45,8 +46,8 @@ def load(
     Raises UserError: no such file or format; what does not fit, by key and shape.
     """
     found = read(ref, cfg, skip=skip, resize=resize, ema=ema)
-    skipped = _missing(cfg, found) if skip else set()
-    return trees.nest({**found, **initial(cfg, skipped, key)})
+    names = {name for name, _ in trees.named_leaves(models.abstract(cfg))} if skip else set()
+    return trees.nest({**found, **initial(cfg, names - found.keys(), key)})
 
 
 def read(
@@ -66,8 +67,34 @@ def read(
     With `only_check` every key and shape is compared, but no tensor is read. `field` is the field
     of a run's config that holds `ref`: an error begins with it and names what to change.
     """
+    with _advising(field, ref, headless):
+        scheme, path = split(ref)
+        if scheme != CHECKPOINT and models.logit_factor(cfg) != 1:
+            raise UserError(
+                f"{ref} was trained with attention logits over sqrt(d), this model has them over "
+                "d; set model.mup_base_heads=0"
+            )
+        if scheme != CHECKPOINT and ema:
+            raise UserError(f"{ref} holds no moving average to choose: only ckpt:DIR of a run does")
+        if scheme == "npz" and resize is Resize.AUTO:
+            resize = Resize.GOOGLE
+        with _OPENERS[scheme](path, cfg, ema) as (source, entries, is_ignored, old):
+            return fill(
+                entries,
+                source,
+                skip=skip,
+                resize=resizer(resize, cfg, old),
+                is_ignored=is_ignored,
+                headless=headless,
+                only_check=only_check,
+            )
+
+
+@contextlib.contextmanager
+def _advising(field: str, ref: str, headless: bool) -> Iterator[None]:
+    """Add to an error the field and what to change, where a field is named."""
     try:
-        return _read(ref, cfg, skip, resize, ema, headless, only_check)
+        yield
     except UserError as error:
         if not field:
             raise
@@ -85,50 +112,10 @@ def read(
         raise UserError(f"{field}: {error}{advice}") from None
 
 
-def _read(
-    ref: str,
-    cfg: ModelConfig,
-    skip: Sequence[str],
-    resize: Resize,
-    ema: bool,
-    headless: bool,
-    only_check: bool,
-) -> Flat:
-    scheme, path = split(ref)
-    if scheme == CHECKPOINT:
-        from vit_jax.weights import ckpt  # late: Orbax takes long to import
-
-        return ckpt.load(
-            path, cfg, skip=skip, resize=resize, ema=ema, headless=headless, only_check=only_check
-        )
-    if models.logit_factor(cfg) != 1:
-        raise UserError(
-            f"{ref} was trained with attention logits over sqrt(d), this model has them over d; "
-            "set model.mup_base_heads=0"
-        )
-    if ema:
-        raise UserError(f"{ref} holds no moving average to choose: only ckpt:DIR of a run does")
-    if scheme == "npz" and resize is Resize.AUTO:
-        resize = Resize.GOOGLE
-    with _OPENERS[scheme](path, cfg) as (source, entries, is_ignored):
-        return fill(
-            entries,
-            source,
-            skip=skip,
-            resize=resizer(resize, cfg),
-            is_ignored=is_ignored,
-            headless=headless,
-            only_check=only_check,
-        )
-
-
 def split(ref: str) -> tuple[str, str]:
-    """Split a reference to weights into its kind and the path.
-
-    Raises UserError: another kind, or no path.
-    """
+    """Split a reference to weights in kind and path; raises UserError: no such kind, or no path."""
     scheme, _, path = ref.partition(":")
-    kinds = {**{name: f"{name}:FILE" for name in _OPENERS}, CHECKPOINT: f"{CHECKPOINT}:DIR"}
+    kinds = {name: f"{name}:{'DIR' if name == CHECKPOINT else 'FILE'}" for name in _OPENERS}
     if scheme not in kinds:
         raise unknown("kind of weights in", ref, kinds.values())
     if not path:
@@ -136,31 +123,55 @@ def split(ref: str) -> tuple[str, str]:
     return scheme, os.path.expanduser(path)  # a shell does so at the start of a word only
 
 
-# An open file, where it has each parameter of a model, which of its keys are nothing of one.
-_Opened = tuple[WeightsFile, list[Entry], Callable[[str], bool]]
+class _Opened(NamedTuple):
+    """An open file for a model.
+
+    Attributes:
+        source: the file.
+        entries: where it has each parameter of the model.
+        is_ignored: which of its keys are nothing of a model.
+        old: the model that it was saved from, where that is known.
+    """
+
+    source: WeightsFile
+    entries: list[Entry]
+    is_ignored: Callable[[str], bool]
+    old: ModelConfig | None = None
 
 
 @contextlib.contextmanager
-def _open_npz(path: str, cfg: ModelConfig) -> Iterator[_Opened]:
+def _open_npz(path: str, cfg: ModelConfig, ema: bool) -> Iterator[_Opened]:
     with npz_file.opened(path) as source:
-        shapes = source.shapes()
-        prefix = google.prefix(cfg, shapes)
-        yield source, google.entries(cfg, shapes), lambda key: google.is_ignored(key, prefix)
+        prefix = google.prefix(cfg, source.shapes)
+        ignored = functools.partial(google.is_ignored, prefix=prefix)
+        yield _Opened(source, google.entries(cfg, source.shapes), ignored)
 
 
 @contextlib.contextmanager
-def _open_timm(path: str, cfg: ModelConfig) -> Iterator[_Opened]:
+def _open_timm(path: str, cfg: ModelConfig, ema: bool) -> Iterator[_Opened]:
     # A zip, or the pickles of before PyTorch 1.6.
     is_torch = first_bytes(path).startswith((b"PK", b"\x80"))
     with (torch_file if is_torch else safetensors_file).opened(path) as source:
-        yield official.with_timm_names(source, cfg), timm.entries(cfg), timm.is_ignored
+        yield _Opened(timm.with_timm_names(source, cfg), timm.entries(cfg), timm.is_ignored)
 
 
-_OPENERS = {"npz": _open_npz, "timm": _open_timm}
+@contextlib.contextmanager
+def _open_ckpt(path: str, cfg: ModelConfig, ema: bool) -> Iterator[_Opened]:
+    from vit_jax.weights import ckpt  # late: Orbax takes long to import
+
+    saved = ckpt.Checkpoint(path, ema=ema)
+    ours, theirs = models.logit_factor(cfg), models.logit_factor(saved.model)
+    if ours != theirs:
+        raise UserError(
+            f"{saved.name} multiplies attention logits by {theirs:.3g}, this model by {ours:.3g}; "
+            "set model.mup_base_dim and mup_base_heads as they were in its config"
+        )
+    own = set(saved.metadata.get(ckpt.OWN_PARAMETERS, ()))
+    entries = ckpt.entries(cfg)
+    yield _Opened(saved.file, entries, lambda name: name.partition("/")[0] in own, saved.model)
 
 
-def _missing(cfg: ModelConfig, found: Flat) -> set[str]:
-    return {name for name, _ in trees.named_leaves(models.abstract(cfg)) if name not in found}
+_OPENERS = {"npz": _open_npz, "timm": _open_timm, CHECKPOINT: _open_ckpt}
 
 
 def initial(cfg: ModelConfig, names: set[str], key: jax.Array | None = None) -> dict[str, Any]:

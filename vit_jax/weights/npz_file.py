@@ -12,14 +12,21 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
 
 from vit_jax.errors import UserError
-from vit_jax.weights.files import MAX_SIDE, check_names, damaged, first_bytes, is_shape
+from vit_jax.weights.files import (
+    MAX_SIDE,
+    WeightsFile,
+    check_names,
+    damaged,
+    first_bytes,
+    is_shape,
+)
 from vit_jax.weights.layout import Shape
 
 # numpy's own limit of a header's length, and room for what comes before it.
@@ -48,44 +55,40 @@ class _Member(NamedTuple):
     dtype: np.dtype
 
 
-class Npz:
-    """A WeightsFile over an open .npz file; all headers are checked when it is made.
+class _Npz:
+    """An open .npz file; all headers are checked when it is made.
 
     Raises UserError: not an .npz; a member that is encrypted, not an array, of Python objects, of
     another size than in its header, or a name that escapes a directory; names twice.
     """
 
     def __init__(self, path: str, archive: zipfile.ZipFile) -> None:
-        self.name, self._zip = path, archive
+        self._path, self._zip = path, archive
         # Not `is_dir`, which before Python 3.12 fails on an empty name.
         infos = [info for info in archive.infolist() if not info.filename.endswith("/")]
         check_names(path, [info.filename for info in infos])
-        self._members: dict[str, _Member] = {}
+        self.members: dict[str, _Member] = {}
         for info in infos:
             key = info.filename.removesuffix(".npy")
             self._check_member(info)
-            if key in self._members:
+            if key in self.members:
                 raise UserError(f"{path}: {key} is there twice; which one counts is not known")
             with self._named(key), archive.open(info) as stream:
                 member = _Member(info, *_header(stream.read))
             self._check_header(key, member)
-            self._members[key] = member
-
-    def shapes(self) -> Mapping[str, Shape]:
-        return {key: member.shape for key, member in self._members.items()}
+            self.members[key] = member
 
     def read(self, key: str) -> np.ndarray:
-        member = self._members[key]
-        if not _is_float(member.dtype):
+        member = self.members[key]
+        floats = member.dtype.kind == "f" and member.dtype.itemsize in (2, 4, 8)
+        if not floats and not _is_bfloat16(member.dtype):
             kind = str(member.dtype)[:80]
-            raise UserError(f"{self.name}: {key} is {kind}, not an array of floats")
+            raise UserError(f"{self._path}: {key} is {kind}, not an array of floats")
         flat = np.empty(math.prod(member.shape), member.dtype)
         with self._named(key), self._zip.open(member.info) as stream:
             stream.read(member.offset)
             _fill(flat.view(np.uint8).data, stream.read)
-        if member.fortran:
-            return _float32(flat).reshape(member.shape[::-1]).transpose()
-        return _float32(flat).reshape(member.shape)
+        return _float32(flat).reshape(member.shape, order="F" if member.fortran else "C")
 
     @contextlib.contextmanager
     def _named(self, key: str) -> Iterator[None]:
@@ -94,34 +97,34 @@ class Npz:
         except UserError:
             raise
         except _DAMAGE as error:
-            raise damaged(self.name, key, error) from None
+            raise damaged(self._path, key, error) from None
 
     def _check_member(self, info: zipfile.ZipInfo) -> None:
         name = info.filename
         if re.search(r"^[/\\]|^\w:|(^|[/\\])\.\.([/\\]|$)", name):
-            raise UserError(f"{self.name}: {name} points outside of the file; it is not read")
+            raise UserError(f"{self._path}: {name} points outside of the file; it is not read")
         if info.flag_bits & 1:
-            raise UserError(f"{self.name}: {name} is encrypted; save it without a password")
+            raise UserError(f"{self._path}: {name} is encrypted; save it without a password")
         if info.compress_type not in _COMPRESSIONS:
-            raise UserError(f"{self.name}: {name} is not compressed as numpy does it")
+            raise UserError(f"{self._path}: {name} is not compressed as numpy does it")
         if not name.endswith(".npy"):
             pytorch = " (PyTorch's? those are read as timm:FILE)" if "data" in name else ""
             raise UserError(
-                f"{self.name} is not an .npz: {name or 'what has no name'} is no array{pytorch}"
+                f"{self._path} is not an .npz: {name or 'what has no name'} is no array{pytorch}"
             )
 
     def _check_header(self, key: str, member: _Member) -> None:
         if member.dtype.hasobject:
-            raise UserError(f"{self.name}: {key} holds Python objects, which could run code")
+            raise UserError(f"{self._path}: {key} holds Python objects, which could run code")
         shape = member.shape
         if not is_shape(shape):
             shown = ", ".join(str(side) if abs(side) < MAX_SIDE else "..." for side in shape[:8])
-            raise UserError(f"{self.name}: {key} has the shape [{shown}], which no array has")
+            raise UserError(f"{self._path}: {key} has the shape [{shown}], which no array has")
         promised = member.offset + math.prod(shape) * member.dtype.itemsize
         if promised != member.info.file_size:
             claim = f"{str(member.dtype)[:80]}{list(shape)}"
             raise UserError(
-                f"{self.name}: {key} lies: its header claims {claim}, "
+                f"{self._path}: {key} lies: its header claims {claim}, "
                 f"{promised:,} bytes, and it holds {member.info.file_size:,}"
             )
 
@@ -151,10 +154,6 @@ def _is_bfloat16(dtype: np.dtype) -> bool:
     return dtype == np.dtype("V2")  # how numpy stores a type that is not its own
 
 
-def _is_float(dtype: np.dtype) -> bool:
-    return (dtype.kind == "f" and dtype.itemsize in (2, 4, 8)) or _is_bfloat16(dtype)
-
-
 def _float32(flat: np.ndarray) -> np.ndarray:
     if not _is_bfloat16(flat.dtype):
         with np.errstate(over="ignore"):  # what overflows is refused as infinite
@@ -165,7 +164,7 @@ def _float32(flat: np.ndarray) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def opened(path: str) -> Iterator[Npz]:
+def opened(path: str) -> Iterator[WeightsFile]:
     """Open an .npz file as a WeightsFile; raises UserError: no such file, or no .npz."""
     start = first_bytes(path)
     if not start.startswith(b"PK"):
@@ -176,4 +175,6 @@ def opened(path: str) -> Iterator[Npz]:
     except _DAMAGE as error:
         raise damaged(path, "", error) from None
     with archive:
-        yield Npz(path, archive)
+        npz = _Npz(path, archive)
+        shapes = {key: member.shape for key, member in npz.members.items()}
+        yield WeightsFile(path, shapes, npz.read)

@@ -9,8 +9,8 @@ import enum
 import functools
 import math
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Num
@@ -114,28 +114,16 @@ def geometric(old: int, new: int) -> Float[np.ndarray, "new old"]:
     return np.stack([np.interp(wanted, there, basis) for basis in np.eye(old)], axis=1)
 
 
-def _no_rule(rule: Resize, what: str) -> Matrix:
-    def refuse(old: int, new: int) -> np.ndarray:
-        raise UserError(
-            f"init.resize={rule} has no rule to bring {what} from {old} to {new}; choose timm"
-        )
-
-    return refuse
-
-
-class _Rule(NamedTuple):
-    """The matrices of one code."""
-
-    table: Matrix
-    bias: Matrix
-    patch: Matrix
-
-
-_RULES = {
-    Resize.TIMM: _Rule(bicubic_antialiased, geometric, bicubic_antialiased),
-    Resize.OFFICIAL: _Rule(bicubic, bicubic, _no_rule(Resize.OFFICIAL, "a patch kernel")),
-    Resize.GOOGLE: _Rule(bilinear_aligned, _no_rule(Resize.GOOGLE, "a bias table"), bilinear),
-    Resize.TIMM_NPZ: _Rule(bilinear, _no_rule(Resize.TIMM_NPZ, "a bias table"), bilinear),
+# The matrices of each code by the last part of a parameter's name; not all have each.
+_RULES: dict[Resize, dict[str, Matrix]] = {
+    Resize.TIMM: {
+        "pos_embed": bicubic_antialiased,
+        "rel_pos_bias": geometric,
+        "kernel": bicubic_antialiased,
+    },
+    Resize.OFFICIAL: {"pos_embed": bicubic, "rel_pos_bias": bicubic},
+    Resize.GOOGLE: {"pos_embed": bilinear_aligned, "kernel": bilinear},
+    Resize.TIMM_NPZ: {"pos_embed": bilinear, "kernel": bilinear},
 }
 
 
@@ -163,11 +151,8 @@ def resize_patch(
 def resizer(rule: Resize, cfg: ModelConfig, old: ModelConfig | None = None) -> Resizer | None:
     """Return what brings a file's tables and kernels to the sizes of `cfg`'s model.
 
-    Args:
-        rule: AUTO is timm's here, NONE gives None.
-        cfg: the model that is filled.
-        old: the model that the file was saved from, where that is known; else its grids and windows
-            are taken to be square.
+    With the rule AUTO that is timm's, with NONE None. `old` is the model that the file was saved
+    from, where that is known; else its grids and windows are taken to be square.
     """
     if rule is Resize.NONE:
         return None
@@ -175,14 +160,22 @@ def resizer(rule: Resize, cfg: ModelConfig, old: ModelConfig | None = None) -> R
 
     def resize(name: str, value: np.ndarray, shape: Shape) -> np.ndarray:
         kind = name.rsplit("/", 1)[-1]
+
+        def refuse(old: int, new: int) -> np.ndarray:
+            what = "a patch kernel" if kind == "kernel" else "a bias table"
+            raise UserError(
+                f"init.resize={rule} has no rule to bring {what} from {old} to {new}; choose timm"
+            )
+
         if value.shape == shape and (old is None or kind == "kernel"):
             return value
+        matrix = matrices.get(kind, refuse)
         if kind == "pos_embed":
-            out = _table(value, cfg, old, matrices.table)
+            out = _table(value, cfg, old, matrix)
         elif kind == "rel_pos_bias":
-            out = _bias(name, value, cfg, old, matrices.bias)
+            out = _bias(name, value, cfg, old, matrix)
         else:
-            out = resize_patch(value, (shape[0], shape[1]), matrices.patch)
+            out = resize_patch(value, (shape[0], shape[1]), matrix)
         return out.astype(np.float32)
 
     return resize
@@ -200,10 +193,7 @@ def _table(
     """Resample [1, P + N, D]: the P positions before the patches' are kept as they are."""
     prefix, new = positions(cfg)
     count = value.shape[1]
-    if old is not None:
-        old_prefix, there = positions(old)
-    else:
-        old_prefix, there = _square(count, prefix)
+    old_prefix, there = positions(old) if old is not None else _square(count, prefix)
     if old_prefix != prefix:
         raise UserError(
             f"pos_embed: the {count} positions of the file are {old_prefix} + {there[0]} x "
@@ -212,9 +202,8 @@ def _table(
         )
     if there == new:
         return value
-    grid = value[0, prefix:].reshape(*there, -1)
-    resized = resize_grid(grid, new, matrix).reshape(new[0] * new[1], -1)
-    return np.concatenate([value[0, :prefix], resized])[None]
+    resized = resize_grid(value[0, prefix:].reshape(*there, -1), new, matrix)
+    return np.concatenate([value[0, :prefix], resized.reshape(new[0] * new[1], -1)])[None]
 
 
 def _square(count: int, prefix: int) -> tuple[int, Grid]:
@@ -229,10 +218,12 @@ def _square(count: int, prefix: int) -> tuple[int, Grid]:
     )
 
 
-def _windows(cfg: ModelConfig) -> Sequence[Grid]:
+def _offsets(cfg: ModelConfig, stage: int) -> Grid:
+    """Return the numbers of relative positions (2 Wh - 1, 2 Ww - 1) in a stage's windows."""
     windows = models.family(cfg).windows
     assert windows is not None, "a table of relative positions is of windows"
-    return windows(cfg)
+    height, width = windows(cfg)[stage]
+    return 2 * height - 1, 2 * width - 1
 
 
 def _bias(
@@ -241,17 +232,12 @@ def _bias(
     """Resample [(2 Wh - 1)(2 Ww - 1), h]."""
     found = re.search(r"(?:^|/)stage(\d+)/", name)
     stage = int(found[1]) if found else 0
-    new = _windows(cfg)[stage]
-    if old is not None:
-        there = _windows(old)[stage]
-        offsets = (2 * there[0] - 1, 2 * there[1] - 1)
-    else:
-        side = math.isqrt(len(value))
-        if side * side != len(value) or side % 2 == 0:
-            raise UserError(f"{name}: {len(value)} offsets are no square window's")
-        offsets = (side, side)
-    wanted = (2 * new[0] - 1, 2 * new[1] - 1)
-    if offsets == wanted:
+    side = math.isqrt(len(value))
+    if old is None and (side * side != len(value) or side % 2 == 0):
+        raise UserError(f"{name}: {len(value)} offsets are no square window's")
+    there = (side, side) if old is None else _offsets(old, stage)
+    wanted = _offsets(cfg, stage)
+    if there == wanted:
         return value
-    grid = value.reshape(*offsets, -1)
+    grid = value.reshape(*there, -1)
     return resize_grid(grid, wanted, matrix).reshape(wanted[0] * wanted[1], -1)

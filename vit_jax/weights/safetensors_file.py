@@ -2,18 +2,18 @@
 """Read .safetensors files: a JSON header and raw data, mapped into memory, nothing to run."""
 
 import contextlib
+import functools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from vit_jax.errors import UserError
-from vit_jax.weights.files import check_names, damaged, first_bytes, is_shape
-from vit_jax.weights.layout import Shape
+from vit_jax.weights.files import WeightsFile, check_names, damaged, first_bytes, is_shape
 
 # About 100 bytes a tensor: the largest published file's has some hundred kilobytes.
 _HEADER_BYTES = 2**23
@@ -22,37 +22,21 @@ _TOLD_BYTES = 2**20
 _BITS = {"F64": 64, "F32": 32, "F16": 16, "BF16": 16}
 
 
-class SafeTensors:
-    """A WeightsFile over an open .safetensors file."""
-
-    def __init__(self, path: str, file: Any) -> None:
-        self.name, self._file = path, file
-        check_names(path, file.keys())
-
-    def shapes(self) -> Mapping[str, Shape]:
-        return {
-            key: tuple(self._file.get_slice(key).get_shape())
-            for key in self._file.keys()  # noqa: SIM118 (not a dict)
-        }
-
-    def read(self, key: str) -> np.ndarray:
-        kind = self._file.get_slice(key).get_dtype()
-        if kind not in _BITS:
-            raise UserError(f"{self.name}: {key} is {kind}, not a tensor of floats")
-        try:
-            value = self._file.get_tensor(key)
-        except ValueError as error:  # a shape that no array has
-            raise damaged(self.name, key, error) from None
-        with np.errstate(over="ignore"):  # what overflows is refused as infinite
-            return value.astype(np.float32, copy=False)
+def _read(path: str, file: Any, key: str) -> np.ndarray:
+    kind = file.get_slice(key).get_dtype()
+    if kind not in _BITS:
+        raise UserError(f"{path}: {key} is {kind}, not a tensor of floats")
+    try:
+        value = file.get_tensor(key)
+    except ValueError as error:  # a shape that no array has
+        raise damaged(path, key, error) from None
+    with np.errstate(over="ignore"):  # what overflows is refused as infinite
+        return value.astype(np.float32, copy=False)
 
 
 @contextlib.contextmanager
-def opened(path: str) -> Iterator[SafeTensors]:
-    """Open a .safetensors file as a WeightsFile.
-
-    Raises UserError: no such file, or one with a false header.
-    """
+def opened(path: str) -> Iterator[WeightsFile]:
+    """Open a .safetensors file as a WeightsFile; raises UserError: no such file, a false header."""
     length = int.from_bytes(first_bytes(path)[:8], "little")
     if length > min(_HEADER_BYTES, os.path.getsize(path) - 8):
         raise UserError(
@@ -64,7 +48,10 @@ def opened(path: str) -> Iterator[SafeTensors]:
     except (SafetensorError, OSError, ValueError) as error:
         raise damaged(path, _first_lie(path, length), error) from None
     with file:
-        yield SafeTensors(path, file)
+        names = file.keys()
+        check_names(path, names)
+        shapes = {key: tuple(file.get_slice(key).get_shape()) for key in names}
+        yield WeightsFile(path, shapes, functools.partial(_read, path, file))
 
 
 def _first_lie(path: str, length: int) -> str:
@@ -83,15 +70,11 @@ def _first_lie(path: str, length: int) -> str:
             start, end = about["data_offsets"]
             lies = start != expected or 8 + length + end > os.path.getsize(path)
             if not lies and about["dtype"] in _BITS:
-                lies = end - start != _size(about["shape"]) * _BITS[about["dtype"]] // 8
+                size = math.prod(about["shape"]) if is_shape(about["shape"]) else -1
+                lies = end - start != size * _BITS[about["dtype"]] // 8
             if lies:
                 return key[:200] if key.isprintable() else ""
             expected = end
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         pass  # no header: the library's message names it
     return ""
-
-
-def _size(shape: list[Any]) -> int:
-    """Multiply the sides, or return -1 for sides that are no integers."""
-    return math.prod(shape) if is_shape(shape) else -1

@@ -1,17 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our parameters under timm's names, by the renames of the family, read in both directions.
+"""timm's names: our parameters under them, and the authors' own PyTorch files.
 
-Our names are timm's but for those; stacked parameters are split by layer.
+Our names are timm's but for the renames of the family, which are read in both directions; stacked
+parameters are split by layer. The authors' files are recognised by the names that they hold:
+facebookresearch/deit and convit, microsoft/Swin-Transformer, torchvision's RegNet, and timm before
+it named things as it does now. What no rule of the family's speaks of has timm's name already.
 """
 
+import math
 import re
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from vit_jax import models
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
+from vit_jax.models.facts import Rename
 from vit_jax.weights import layout as layout_lib
+from vit_jax.weights.files import WeightsFile
 from vit_jax.weights.layout import Entry, FileTensor, Shape, pointwise, renamed, torch_layout
+
+# Microsoft merges patches at the end of a stage, timm at the beginning of the next one.
+_MICROSOFT_SWIN: tuple[Rename, ...] = (
+    (r"^layers\.(\d+)\.downsample\.", lambda found: f"layers.{int(found[1]) + 1}.downsample."),
+)
+# Tables that the code computes from the config.
+_BUFFERS = re.compile(r"\.(relative_position_index|attn_mask)$")
 
 
 def key(name: str, cfg: ModelConfig) -> str:
@@ -29,23 +43,18 @@ def key(name: str, cfg: ModelConfig) -> str:
     return re.sub(r"/(kernel|scale)$", "/weight", name).replace("/", ".")
 
 
-def _heads(name: str, cfg: Any) -> int:
-    heads = getattr(cfg, "num_heads", 1)
-    if isinstance(heads, tuple):
-        stage = re.match(r"stage(\d+)/", name)
-        return heads[int(stage[1])] if stage else 1
-    return heads
-
-
 def entries(cfg: ModelConfig) -> list[Entry]:
     """List every parameter and statistic of a model with its place in a timm state_dict."""
     convolutions = models.family(cfg).timm_convolutions
+    num_heads = getattr(cfg, "num_heads", 1)
 
     def place(name: str, shape: Shape, _: int) -> tuple[tuple[FileTensor, ...], Any, Any]:
+        heads = num_heads
+        if isinstance(heads, tuple):
+            stage = re.match(r"stage(\d+)/", name)
+            heads = heads[int(stage[1])] if stage else 1
         is_convolution = convolutions and re.search(convolutions, name)
-        layout = (
-            pointwise(shape) if is_convolution else torch_layout(name, shape, _heads(name, cfg))
-        )
+        layout = pointwise(shape) if is_convolution else torch_layout(name, shape, heads)
         parts = (FileTensor(key(name, cfg), layout.shape),)
         return parts, lambda parts: layout.decode(parts[0]), lambda value: [layout.encode(value)]
 
@@ -55,3 +64,42 @@ def entries(cfg: ModelConfig) -> list[Entry]:
 def is_ignored(key: str) -> bool:
     """Return whether a key of a state_dict is PyTorch's batch counter, not a weight."""
     return key.endswith("num_batches_tracked")
+
+
+def with_timm_names(source: WeightsFile, cfg: ModelConfig) -> WeightsFile:
+    """Name an official checkpoint's tensors as timm does; raises UserError: two have one name."""
+    keys: dict[str, str] = {}
+    rules = _rules(source.shapes, cfg)
+    for old in source.shapes:
+        if _BUFFERS.search(old):
+            continue
+        new = renamed(old, rules)
+        if new in keys:
+            raise UserError(
+                f"{source.name}: {keys[new]} and {old} are both {new}; which one counts?"
+            )
+        keys[new] = old
+    there = {new: source.shapes[old] for new, old in keys.items()}
+    there |= _reshaped(there, cfg)
+    return WeightsFile(source.name, there, lambda new: source.read(keys[new]).reshape(there[new]))
+
+
+def _rules(keys: Collection[str], cfg: ModelConfig) -> list[Rename]:
+    rules = list(models.family(cfg).official_names)
+    if all(key.startswith("module.") for key in keys):  # saved from a parallel wrapper: CaiT
+        rules.insert(0, (r"^module\.", ""))
+    # In timm the first stage has nothing to merge.
+    if any(re.match(r"(module\.)?layers\.0\.downsample\.", key) for key in keys):
+        rules += _MICROSOFT_SWIN
+    return rules
+
+
+def _reshaped(shapes: Mapping[str, Shape], cfg: ModelConfig) -> dict[str, Shape]:
+    # timm once projected flattened patches (channels, rows, columns) by a Linear layer.
+    key = "patch_embed.proj.weight"
+    shape: Shape = shapes.get(key, ())
+    patch: tuple[int, ...] = getattr(cfg, "patch", ())
+    if len(shape) != 2 or not patch:
+        return {}
+    there = (shape[0], cfg.channels, patch[0], patch[-1])
+    return {key: there} if math.prod(there) == math.prod(shape) else {}

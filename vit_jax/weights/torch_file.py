@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.errors import UserError
-from vit_jax.weights.files import check_names, damaged, first_bytes
-from vit_jax.weights.layout import Shape
+from vit_jax.weights.files import WeightsFile, check_names, damaged, first_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -26,24 +25,8 @@ _log = logging.getLogger(__name__)
 WRAPPERS = ("model", "state_dict", "model_ema", "state_dict_ema")
 
 
-class TorchTensors:
-    """A WeightsFile over a state_dict of PyTorch."""
-
-    def __init__(self, path: str, tensors: Mapping[str, Any]) -> None:
-        self.name, self._tensors = path, tensors
-
-    def shapes(self) -> Mapping[str, Shape]:
-        return {key: tuple(value.shape) for key, value in self._tensors.items()}
-
-    def read(self, key: str) -> np.ndarray:
-        value = self._tensors[key]
-        if not value.is_floating_point():
-            raise UserError(f"{self.name}: {key} is {value.dtype}, not a tensor of floats")
-        return value.detach().float().numpy()
-
-
 @contextlib.contextmanager
-def opened(path: str) -> Iterator[TorchTensors]:
+def opened(path: str) -> Iterator[WeightsFile]:
     """Open a PyTorch file as a WeightsFile; the data stay on disk until they are read.
 
     Raises UserError: no such file, no PyTorch, a file that holds more than tensors.
@@ -76,12 +59,17 @@ def opened(path: str) -> Iterator[TorchTensors]:
     for key, value in tensors.items():
         dense = isinstance(value, torch.Tensor) and value.layout is torch.strided
         if not dense or value.is_quantized or value.is_meta or value.is_nested:
-            raise UserError(f"{path}: {key} is no plain tensor ({_kind(value)})")
-    yield TorchTensors(path, tensors)
+            nested = getattr(value, "is_nested", False)
+            kind = "a nested tensor" if nested else type(value).__name__
+            raise UserError(f"{path}: {key} is no plain tensor ({kind})")
 
+    def read(key: str) -> np.ndarray:
+        value = tensors[key]
+        if not value.is_floating_point():
+            raise UserError(f"{path}: {key} is {value.dtype}, not a tensor of floats")
+        return value.detach().float().numpy()
 
-def _kind(value: Any) -> str:
-    return "a nested tensor" if getattr(value, "is_nested", False) else type(value).__name__
+    yield WeightsFile(path, {key: tuple(value.shape) for key, value in tensors.items()}, read)
 
 
 _scalar = np.float64(0).__reduce__()[0]

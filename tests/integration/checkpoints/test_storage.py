@@ -54,8 +54,8 @@ def test_without_any_one_file_a_key_is_a_key(tmp_path: Path) -> None:
 def test_nothing_is_said_as_python_ends() -> None:
     code = (
         "import sys, traceback\n"
-        "from vit_jax.checkpoints import orbax_errors\n"
-        "orbax_errors.silence_orbax()\n"
+        "from vit_jax.checkpoints import failures\n"
+        "failures.silence_orbax()\n"
         "class Late:\n"
         "    def __del__(self): raise RuntimeError('late')\n"
         "late = Late()\n"

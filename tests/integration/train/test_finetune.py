@@ -21,7 +21,7 @@ from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
 from vit_jax.train.loop import fit
 from vit_jax.weights import ckpt
-from vit_jax.weights.apply import Arrays, fill
+from vit_jax.weights.apply import fill, in_memory
 from vit_jax.weights.config import InitConfig
 
 # docs/finetune.md: everything but the heads.
@@ -138,7 +138,7 @@ def test_one_regex_names_the_heads_of_every_family(family):
         for name, leaf in trees.named_leaves(models.abstract(TINY[family]))
     }
     entries = ckpt.entries(dataclasses.replace(TINY[family], num_classes=7))
-    found = fill(entries, Arrays(narrow), skip=("^head",))
+    found = fill(entries, in_memory(narrow), skip=("^head",))
     anew = {entry.name for entry in entries} - set(found)
     heads = ("head", "head_dist") if family == "deit" else ("head",)
     assert anew == {f"params/{head}/{leaf}" for head in heads for leaf in ("kernel", "bias")}

@@ -7,7 +7,7 @@ from PIL import Image
 
 from tests.unit.data.conftest import encode
 from vit_jax.data.decode import decode
-from vit_jax.data.encoded import jpeg_size
+from vit_jax.data.image_header import jpeg_size
 
 LUMA = np.array([0.299, 0.587, 0.114])
 

@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 from sklearn.datasets import load_sample_image
 
 from tests.faults.broken_files import png_bomb
-from vit_jax.data import encoded
+from vit_jax.data import image_header
 from vit_jax.data.decode import decode
 from vit_jax.errors import UserError
 from vit_jax.inference.images import expand, read_image
@@ -332,9 +332,9 @@ def test_bombs_are_refused_by_their_header() -> None:
 
 def test_a_large_jpeg_is_halved_and_a_larger_one_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     data = encode(Image.fromarray(PHOTO), "JPEG")
-    monkeypatch.setattr(encoded, "MAX_PIXELS", HEIGHT * WIDTH)
+    monkeypatch.setattr(image_header, "MAX_PIXELS", HEIGHT * WIDTH)
     assert read_image(data, 3).shape == PHOTO.shape
-    monkeypatch.setattr(encoded, "MAX_PIXELS", HEIGHT * WIDTH - 1)
+    monkeypatch.setattr(image_header, "MAX_PIXELS", HEIGHT * WIDTH - 1)
     half = decode(data, 3, min_size=(HEIGHT // 2, WIDTH // 2))
     np.testing.assert_array_equal(read_image(data, 3), half)
     assert half.shape == (HEIGHT // 2, WIDTH // 2, 3)
@@ -342,7 +342,7 @@ def test_a_large_jpeg_is_halved_and_a_larger_one_refused(monkeypatch: pytest.Mon
         read_image(encode(Image.fromarray(PHOTO), "PNG"), 3)
     with pytest.raises(UserError, match="64x48 pixels, where"):  # libjpeg does not convert it
         read_image(encode(Image.fromarray(PHOTO).convert("CMYK"), "JPEG"), 3)
-    monkeypatch.setattr(encoded, "MAX_PIXELS", HEIGHT * WIDTH // 4 - 1)
+    monkeypatch.setattr(image_header, "MAX_PIXELS", HEIGHT * WIDTH // 4 - 1)
     with pytest.raises(UserError, match="64x48 pixels, where"):
         read_image(data, 3)
 
@@ -350,7 +350,7 @@ def test_a_large_jpeg_is_halved_and_a_larger_one_refused(monkeypatch: pytest.Mon
 def test_files_of_endless_bytes_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encoded, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(image_header, "MAX_BYTES", 1 << 20)
     with open(tmp_path / "zeros.png", "wb") as file:
         file.truncate((1 << 20) + 1)
     with pytest.raises(UserError, match=r"zeros.png: a file of more than 1 MiB"):

@@ -35,7 +35,7 @@ def write(path: Path, members: dict[str, bytes], how: int = zipfile.ZIP_STORED) 
 def read(path: str) -> dict[str, np.ndarray]:
     with npz_file.opened(path) as source:
         assert source.name == path
-        return {key: source.read(key) for key in source.shapes()}
+        return {key: source.read(key) for key in source.shapes}
 
 
 def refused(path: str) -> str:
@@ -62,7 +62,7 @@ def test_reads_what_numpy_writes(save: Callable[..., None], tmp_path: Path) -> N
     }
     save(tmp_path / "x.npz", **arrays)
     with npz_file.opened(str(tmp_path / "x.npz")) as source:
-        assert source.shapes() == {key: value.shape for key, value in arrays.items()}
+        assert source.shapes == {key: value.shape for key, value in arrays.items()}
         for key, value in arrays.items():
             found = source.read(key)
             assert found.dtype == np.float32, key
@@ -72,7 +72,7 @@ def test_reads_what_numpy_writes(save: Callable[..., None], tmp_path: Path) -> N
 def test_integers_are_listed_but_not_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", step=np.int64(7), w=X)
     with npz_file.opened(str(tmp_path / "x.npz")) as source:
-        assert source.shapes() == {"step": (), "w": (3, 4)}
+        assert source.shapes == {"step": (), "w": (3, 4)}
         with pytest.raises(UserError, match="step is int64, not an array of floats"):
             source.read("step")
 

@@ -19,7 +19,7 @@ X = np.arange(12, dtype=np.float32).reshape(3, 4) / 8
 
 def read(path: Path) -> dict[str, np.ndarray]:
     with safetensors_file.opened(str(path)) as source:
-        return {key: source.read(key) for key in source.shapes()}
+        return {key: source.read(key) for key in source.shapes}
 
 
 def refused(path: Path) -> str:
@@ -48,7 +48,7 @@ def test_reads_every_float(tmp_path: Path) -> None:
     save_file({**tensors, "scalar": np.array(0.5, np.float32)}, path, metadata={"format": "pt"})
     with safetensors_file.opened(str(path)) as source:
         assert source.name == str(path)
-        assert source.shapes() == {**dict.fromkeys(tensors, (3, 4)), "scalar": ()}
+        assert source.shapes == {**dict.fromkeys(tensors, (3, 4)), "scalar": ()}
         for key in tensors:
             found = source.read(key)
             assert found.dtype == np.float32, key

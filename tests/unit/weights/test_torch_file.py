@@ -32,8 +32,8 @@ def save(path: Path, what: Any, **options: Any) -> str:
 def read(path: str) -> dict[str, np.ndarray]:
     with torch_file.opened(path) as source:
         assert source.name == path
-        found = {key: source.read(key) for key in source.shapes()}
-        assert {key: value.shape for key, value in found.items()} == source.shapes()
+        found = {key: source.read(key) for key in source.shapes}
+        assert {key: value.shape for key, value in found.items()} == source.shapes
         return found
 
 

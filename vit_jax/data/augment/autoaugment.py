@@ -63,9 +63,7 @@ class AutoAugment:
     def parts(self) -> dict[str, Operation]:
         """Return the sub-policies with all their operations, numbered as in the paper."""
         return {
-            f"{i}: " + ", ".join(map(str, steps)): (
-                lambda image, rng, steps=steps: self._apply(steps, image, rng)
-            )
+            f"{i}: {', '.join(map(str, steps))}": functools.partial(self._apply, steps)
             for i, steps in enumerate(self.sub_policies)
         }
 
@@ -101,18 +99,12 @@ def argument(name: str, level: int, sign: int) -> float | int:
 def sub_policies() -> dict[str, tuple[SubPolicy, ...]]:
     """Return the policies found for "imagenet" and "cifar10"."""
     lines = [line.split("\t") for line in _TABLE.read_text().splitlines()]
-    return {
-        policy: tuple(
-            tuple(_step(*words.split()) for words in operations)
-            for name, *operations in lines
-            if name == policy
-        )
-        for policy in ("imagenet", "cifar10")
-    }
-
-
-def _step(name: str, prob: str, level: str | None = None) -> Step:
-    return Step(name, float(prob), None if level is None else int(level))
+    found: dict[str, tuple[SubPolicy, ...]] = {}
+    for policy, *operations in lines:
+        words = [operation.split() for operation in operations]
+        steps = tuple(Step(name, float(prob), *map(int, level)) for name, prob, *level in words)
+        found[policy] = (*found.get(policy, ()), steps)
+    return found
 
 
 def read(text: str, fill: tuple[int, ...]) -> AutoAugment | None:

@@ -5,7 +5,6 @@ The PyTorch-born policies are defined by what Pillow computes, so Pillow compute
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from PIL import Image as PillowImage
@@ -66,9 +65,6 @@ def operate(
         kind = PillowImage.Transform.AFFINE
         return picture.transform(picture.size, kind, matrix, resample, fillcolor=color)
 
-    def enhance(kind: Any) -> Picture:
-        return kind(picture).enhance(argument)
-
     operations: dict[str, Callable[[], Picture]] = {
         "AutoContrast": lambda: ImageOps.autocontrast(picture),
         "Equalize": lambda: ImageOps.equalize(picture),
@@ -77,10 +73,10 @@ def operate(
         "Posterize": lambda: posterize(picture, int(argument)),
         "Solarize": lambda: ImageOps.solarize(picture, int(argument)),
         "SolarizeAdd": lambda: solarize_add(picture, int(argument)),
-        "Color": lambda: enhance(ImageEnhance.Color),
-        "Contrast": lambda: enhance(ImageEnhance.Contrast),
-        "Brightness": lambda: enhance(ImageEnhance.Brightness),
-        "Sharpness": lambda: enhance(ImageEnhance.Sharpness),
+        "Color": lambda: ImageEnhance.Color(picture).enhance(argument),
+        "Contrast": lambda: ImageEnhance.Contrast(picture).enhance(argument),
+        "Brightness": lambda: ImageEnhance.Brightness(picture).enhance(argument),
+        "Sharpness": lambda: ImageEnhance.Sharpness(picture).enhance(argument),
         "ShearX": lambda: affine(1, argument, 0, 0, 1, 0),
         "ShearY": lambda: affine(1, 0, 0, argument, 1, 0),
         "TranslateX": lambda: affine(1, 0, argument * picture.width, 0, 1, 0),

@@ -91,11 +91,6 @@ def _by_channel(image: Image, table: Callable[[np.ndarray], np.ndarray]) -> Imag
     return _lookup(image, np.stack(tables, axis=1))
 
 
-def _posterize(image: Image, bits: int) -> Image:
-    """Keep the `bits` highest bits of each level; at least one, as TensorFlow's shift does."""
-    return _lookup(image, _LEVELS & ~(255 >> max(bits, 1)))
-
-
 def _color(image: Image, factor: float) -> Image:
     """Blend with the grey image: 0 has no colour, above 1 has more."""
     if image.shape[2] == 1:
@@ -148,18 +143,9 @@ def _signed(value: float, rng: np.random.Generator) -> float:
     return value if rng.random() < 0.5 else -value
 
 
-def _enhance(m: float) -> float:
-    return 1.8 * m / 10 + 0.1
-
-
-def _solarize(image: Image, threshold: int) -> Image:
-    """Invert the levels that are not below the threshold."""
-    return _lookup(image, np.where(threshold > _LEVELS, _LEVELS, 255 - _LEVELS))
-
-
-def _solarize_add(image: Image, addition: int) -> Image:
-    """Add to the levels below 128."""
-    return _lookup(image, np.where(_LEVELS < 128, _LEVELS + addition, _LEVELS))
+def _map_below(image: Image, threshold: int, below: np.ndarray, others: np.ndarray) -> Image:
+    """Map the levels below a threshold by one table, the others by another."""
+    return _lookup(image, np.where(threshold > _LEVELS, below, others))
 
 
 # In the order of TensorFlow's EfficientNet code; m is the magnitude, of which 10 is a full scale.
@@ -168,16 +154,19 @@ OPERATIONS: dict[str, Callable[[Image, float, np.random.Generator], Image]] = {
     "Equalize": lambda image, m, rng: _by_channel(image, _flattened),
     "Invert": lambda image, m, rng: cv2.bitwise_not(image).reshape(image.shape),
     "Rotate": lambda image, m, rng: _rotate(image, _signed(30 * m / 10, rng)),
-    "Posterize": lambda image, m, rng: _posterize(image, int(4 * m / 10)),
-    "Solarize": lambda image, m, rng: _solarize(image, int(256 * m / 10)),
-    "Color": lambda image, m, rng: _color(image, _enhance(m)),
-    "Contrast": lambda image, m, rng: _contrast(image, _enhance(m)),
-    "Brightness": lambda image, m, rng: _lookup(image, _enhance(m) * _LEVELS),  # over black
-    "Sharpness": lambda image, m, rng: _sharpness(image, _enhance(m)),
+    # At least one bit stays, as TensorFlow's shift has it.
+    "Posterize": lambda image, m, rng: _lookup(image, _LEVELS & ~(255 >> max(int(4 * m / 10), 1))),
+    "Solarize": lambda image, m, rng: _map_below(image, int(256 * m / 10), _LEVELS, 255 - _LEVELS),
+    "Color": lambda image, m, rng: _color(image, 1.8 * m / 10 + 0.1),
+    "Contrast": lambda image, m, rng: _contrast(image, 1.8 * m / 10 + 0.1),
+    "Brightness": lambda image, m, rng: _lookup(image, (1.8 * m / 10 + 0.1) * _LEVELS),  # to black
+    "Sharpness": lambda image, m, rng: _sharpness(image, 1.8 * m / 10 + 0.1),
     "ShearX": lambda image, m, rng: _move(image, lean_x=_signed(0.3 * m / 10, rng)),
     "ShearY": lambda image, m, rng: _move(image, lean_y=_signed(0.3 * m / 10, rng)),
     "TranslateX": lambda image, m, rng: _move(image, x=_signed(100 * m / 10, rng)),
     "TranslateY": lambda image, m, rng: _move(image, y=_signed(100 * m / 10, rng)),
     "Cutout": lambda image, m, rng: _cutout(image, int(40 * m / 10), rng),
-    "SolarizeAdd": lambda image, m, rng: _solarize_add(image, int(110 * m / 10)),
+    "SolarizeAdd": lambda image, m, rng: _map_below(
+        image, 128, _LEVELS + int(110 * m / 10), _LEVELS
+    ),
 }

@@ -4,10 +4,12 @@
 The colour jitter that follows it there is `TransformConfig.color_jitter`.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from PIL import ImageFilter, ImageOps
 
-from vit_jax.data.augment.pillow import from_pillow, to_pillow
+from vit_jax.data.augment.pillow import Picture, from_pillow, to_pillow
 from vit_jax.data.ops import Image, Operation
 
 FORM = "3-augment"
@@ -17,30 +19,22 @@ class ThreeAugment:
     """Apply one of the three, each as likely."""
 
     def __call__(self, image: Image, rng: np.random.Generator) -> Image:
-        return _OPERATIONS[int(rng.integers(len(_OPERATIONS)))](image, rng)
+        operations = tuple(self.parts().values())
+        return operations[int(rng.integers(len(operations)))](image, rng)
 
     def parts(self) -> dict[str, Operation]:
-        return {operation.__name__: operation for operation in _OPERATIONS}
+        return {
+            name: lambda image, rng, run=run: from_pillow(run(to_pillow(image), rng))
+            for name, run in _OPERATIONS.items()
+        }
 
 
-def grayscale(image: Image, rng: np.random.Generator) -> Image:
-    """Give every channel the luma."""
-    picture = to_pillow(image)
-    return from_pillow(picture.convert("L").convert(picture.mode))
-
-
-def solarize(image: Image, rng: np.random.Generator) -> Image:
-    """Invert the levels from 128 up."""
-    return from_pillow(ImageOps.solarize(to_pillow(image), 128))
-
-
-def blur(image: Image, rng: np.random.Generator) -> Image:
-    """Blur with a Gaussian of standard deviation uniform in 0.1..2 pixels, as Pillow does."""
-    smooth = ImageFilter.GaussianBlur(rng.uniform(0.1, 2.0))
-    return from_pillow(to_pillow(image).filter(smooth))
-
-
-_OPERATIONS = (grayscale, solarize, blur)
+_OPERATIONS: dict[str, Callable[[Picture, np.random.Generator], Picture]] = {
+    "grayscale": lambda picture, rng: picture.convert("L").convert(picture.mode),
+    "solarize": lambda picture, rng: ImageOps.solarize(picture, 128),
+    # The Gaussian's standard deviation is in pixels.
+    "blur": lambda picture, rng: picture.filter(ImageFilter.GaussianBlur(rng.uniform(0.1, 2.0))),
+}
 
 
 def read(text: str, fill: tuple[int, ...]) -> ThreeAugment | None:

@@ -23,8 +23,6 @@ OPERATIONS = (
     *("Color", "Contrast", "Brightness", "Sharpness", "ShearX", "ShearY"),
     *("TranslateX", "TranslateY"),
 )
-
-
 # How a key's value is written, its bounds, the words for them, and the default.
 _KEYS: dict[str, tuple[str, float, float, str, str]] = {
     "m": (r"\d+", 0, 30, "a whole number in 0..30", "10"),

@@ -32,10 +32,9 @@ def other_processes() -> Iterator[None]:
     except (jax.errors.JaxRuntimeError, ValueError) as error:  # jit may raise either
         if not is_lost(error):
             raise
-        reason = str(error).splitlines()[0]
         raise LostProcess(
-            f"another process of this run died or cannot be reached ({reason}); start them all "
-            "again, which continues"
+            "another process of this run died or cannot be reached "
+            f"({str(error).splitlines()[0]}); start them all again, which continues"
         ) from error
 
 

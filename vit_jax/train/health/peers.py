@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processes of a run compare config, data, versions and checkpoints before the first step."""
 
+import contextlib
 import json
 import platform
 import re
@@ -36,15 +37,12 @@ def facts(
 ) -> dict[str, Any]:
     """Return what must be equal in all processes of a run, by name.
 
-    Args:
-        config: as `config_json.to_json` returns it.
-        data: as `data_identity.describe` returns it.
-        class_names: of the training split.
+    `config` is what `config_json.to_json` returns, `data` what `data_identity.describe` does, and
+    `class_names` are those of the training split.
     """
-    flat = config_json.flatten(config)
     found = {
         name: "folder:" if str(value).startswith("folder:") else value
-        for name, value in flat.items()
+        for name, value in config_json.flatten(config).items()
         if not _LOCAL.search(name)
     }
     for split, of in data.items():
@@ -61,7 +59,7 @@ def agree_on_weights(what: str, digest: str) -> None:
     """Raise UserError, the same line in every process, if processes read different weights."""
     if jax.process_count() == 1:
         return
-    for index, (host, other) in enumerate(found := _gather_json([socket.gethostname(), digest])):
+    for index, (host, other) in enumerate(found := _gather([socket.gethostname(), digest])):
         if other != found[0][1]:
             raise UserError(
                 f"process {index} on {host} has read other {what} than process 0 on "
@@ -69,18 +67,10 @@ def agree_on_weights(what: str, digest: str) -> None:
             )
 
 
-def _gather_json(value: Any) -> list[Any]:
-    return [json.loads(text) for text in _gather(json.dumps(value))]
-
-
 def agree(here: Mapping[str, Any], path: Path) -> None:
-    """Compare the processes of this run and check that they share the workdir.
+    """Compare the `facts` of this run's processes, and check that they share the workdir `path`.
 
     All processes call it, after process 0 has created the workdir.
-
-    Args:
-        here: this process's `facts`.
-        path: the workdir.
 
     Raises UserError: they differ; the same line in every process.
     """
@@ -90,9 +80,9 @@ def agree(here: Mapping[str, Any], path: Path) -> None:
     token = secrets.token_hex(8)
     if first:
         (path / _TOKEN).write_text(token)
-    all_facts = _gather_json([socket.gethostname(), token, here])
+    all_facts = _gather([socket.gethostname(), token, here])
     hosts = [host for host, *_ in all_facts]
-    seen = _gather_json(_sees(path / _TOKEN, all_facts[0][1]))
+    seen = _gather(_sees(path / _TOKEN, all_facts[0][1]))
     if first:
         (path / _TOKEN).unlink(missing_ok=True)
     blind = [i for i, sees in enumerate(seen) if not sees]
@@ -115,21 +105,18 @@ def agree(here: Mapping[str, Any], path: Path) -> None:
 def _agree_on_latest(path: Path, hosts: Sequence[str]) -> None:
     """Wait until all processes see the same newest checkpoint, else raise UserError."""
     for pause in (*_PAUSES, None):
-        steps = _gather_json(max(steps_in(path / DIRECTORY), default=None))
+        steps = _gather(max(steps_in(path / DIRECTORY), default=None))
         other = next((i for i, step in enumerate(steps) if step != steps[0]), None)
         if other is None:
             return
         if pause is not None:
             time.sleep(pause)
+    seen = ["none" if step is None else f"step {step:,}" for step in steps]
     raise UserError(
-        f"process {other} on {hosts[other]} finds {_called(steps[other])} in {path} as the newest "
-        f"checkpoint, process 0 on {hosts[0]} {_called(steps[0])}; start all again once they see "
-        "the same files"
+        f"process {other} on {hosts[other]} finds {seen[other]} in {path} as the newest "
+        f"checkpoint, process 0 on {hosts[0]} {seen[0]}; start all again once they see the same "
+        "files"
     )
-
-
-def _called(step: int | None) -> str:
-    return "none" if step is None else f"step {step:,}"
 
 
 def differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
@@ -143,24 +130,19 @@ def differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]
 
 def _sees(file: Path, token: str) -> bool:
     deadline = time.monotonic() + _SECONDS
-    while True:
-        try:
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
             if file.read_text() == token:
                 return True
-        except OSError:
-            pass
-        if time.monotonic() > deadline:
-            return False
         time.sleep(0.1)
+    return False
 
 
-def _gather(text: str) -> Sequence[str]:
-    """Return the texts of all processes in their order."""
-    raw = np.frombuffer(text.encode(), np.uint8)
+def _gather(value: Any) -> list[Any]:
+    """Return the JSON of all processes in their order."""
+    raw = np.frombuffer(json.dumps(value).encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.asarray(raw.size))
     padded = np.zeros(int(sizes.max()), np.uint8)
     padded[: raw.size] = raw
     rows = np.asarray(multihost_utils.process_allgather(padded))
-    return [
-        bytes(row[: int(size)]).decode() for row, size in zip(rows, np.ravel(sizes), strict=True)
-    ]
+    return [json.loads(bytes(row[:size])) for row, size in zip(rows, np.ravel(sizes), strict=True)]

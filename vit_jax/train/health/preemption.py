@@ -3,7 +3,7 @@
 
 import os
 import signal
-from types import FrameType, TracebackType
+from types import FrameType
 
 import jax
 from jax.experimental import multihost_utils
@@ -26,36 +26,24 @@ class Preemption:
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
         self._previous: dict[signal.Signals, object] = {}
-        self._terminated = False
+        self._asked = False
 
     def __enter__(self) -> "Preemption":
-        if jax.process_count() == 1:
-            self._previous = signals.heed(dict.fromkeys(_SIGNALS, self._remember))
-        else:
-            asked = (signal.SIGHUP, signal.SIGINT)
-            self._previous = signals.heed(dict.fromkeys(asked, self._terminate))
+        heeded = _SIGNALS if jax.process_count() == 1 else (signal.SIGHUP, signal.SIGINT)
+        self._previous = signals.heed(dict.fromkeys(heeded, self._remember))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         signals.restore(self._previous)
 
-    def _remember(self, number: int, frame: FrameType | None) -> None:
-        del frame
-        if self.signal is not None and number == signal.SIGINT:
+    def _remember(self, number: int, _: FrameType | None) -> None:
+        if self._asked and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.signal = signal.Signals(number)
-
-    def _terminate(self, number: int, frame: FrameType | None) -> None:
-        del frame
-        if self._terminated and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self._terminated = True
-        os.kill(os.getpid(), signal.SIGTERM)
+        self._asked = True
+        if jax.process_count() == 1:
+            self.signal = signal.Signals(number)
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def __str__(self) -> str:
         return f"stopped by {self.signal.name}" if self.signal else "stopped by a preemption notice"

@@ -77,6 +77,6 @@ def make_log(
         examples = stream_indices(positions, len(source), seed, data_cfg.repeats)
         names = [source.example_id(example) for example in examples.tolist()]
         with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, "loss": loss, "examples": names}) + "\n")
+            print(json.dumps({"step": step, "loss": loss, "examples": names}), file=file)
 
     return log_spike

@@ -30,12 +30,9 @@ class Stragglers:
     def scalars(self, seconds: Mapping[Phase, float]) -> dict[str, float]:
         """Return the slowest host before the last log line and its lag; {} for one process.
 
-        All processes call this after the same step. `perf/slowest_host` is a process index;
-        `perf/slowest_host_lag` is how much longer that host's own time is than the median host's,
-        as a share of the steps' time.
-
-        Args:
-            seconds: spent in each phase, `Goodput.seconds`.
+        All processes call this after the same step, with `Goodput.seconds`. `perf/slowest_host` is
+        a process index; `perf/slowest_host_lag` is how much longer that host's own time is than the
+        median host's, as a share of the steps' time.
         """
         if jax.process_count() == 1:
             return {}

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from vit_jax.errors import DataError
+from vit_jax.errors import DataError, some
 
 KEY = "broken"  # in a checkpoint's metadata
 
@@ -30,16 +30,12 @@ class Unreadable:
         counted: Iterable[int] = (),
         log: Callable[[str], None] = print,
     ) -> None:
-        """Continue a count.
+        """Begin after `counted`, indices from before a resume; `limit` is data.max_broken.
 
-        Args:
-            limit: data.max_broken.
-            example_id: index -> name.
-            counted: indices counted before a resume.
-            log: prints a line, on process 0; the other processes print to stderr.
+        `example_id` turns an index into a name. `log` prints a line, on process 0; the other
+        processes print to stderr.
         """
-        self._limit = limit
-        self._example_id = example_id
+        self._limit, self._example_id = limit, example_id
         self._seen = dict.fromkeys(counted)  # a set in order of arrival
         self._log = log if jax.process_index() == 0 else functools.partial(print, file=sys.stderr)
 
@@ -62,16 +58,12 @@ class Unreadable:
             self._check()
 
     def agree(self) -> None:
-        """Add the counts of the other processes; all processes call this after the same step.
-
-        Raises DataError: more than the limit.
-        """
+        """Add the other processes' counts, after the same step in all; raises what `add` does."""
         if not self._limit or jax.process_count() == 1:
             return
         # One index more than the limit is enough to end the run.
         mine = np.full(self._limit + 1, -1, np.int32)
-        first = list(self._seen)[: len(mine)]
-        mine[: len(first)] = first
+        mine[: len(self._seen)] = list(self._seen)[: len(mine)]
         every = np.asarray(multihost_utils.process_allgather(mine))
         self._seen |= dict.fromkeys(np.unique(every[every >= 0]).tolist())
         self._check()
@@ -88,9 +80,8 @@ class Unreadable:
         count = len(self._seen)
         if count <= self._limit or not self._limit:
             return
-        names = [self._example_id(index) for index in list(self._seen)[:3]]
-        more = f" and {count - len(names)} more" if count > len(names) else ""
+        names = some([self._example_id(index) for index in self._seen], 3)
         raise DataError(
             f"{count} training examples cannot be read, more than data.max_broken={self._limit}: "
-            f"{', '.join(names)}{more}; repair them, or continue with a larger data.max_broken"
+            f"{names}; repair them, or continue with a larger data.max_broken"
         )

@@ -34,9 +34,8 @@ def watch(goodput: Goodput, seconds: float) -> Iterator[None]:
         yield
         return
     done = threading.Event()
-    threading.Thread(
-        target=_follow, args=(goodput, seconds, done), name="hang", daemon=True
-    ).start()
+    arguments = (goodput, seconds, done)
+    threading.Thread(target=_follow, args=arguments, name="hang", daemon=True).start()
     try:
         yield
     finally:

@@ -83,6 +83,5 @@ class Goodput:
         """Return one line: the percentage of time in each phase."""
         seconds = self.seconds()
         wall = max(sum(seconds.values()), 1e-9)
-        shares = {phase: f"{100 * s / wall:.0f}" for phase, s in seconds.items()}
-        each = ", ".join(f"{phase} {share}" for phase, share in shares.items())
-        return f"goodput {shares[Phase.STEP]} % of {wall:,.1f} s: {each}"
+        each = ", ".join(f"{phase} {100 * s / wall:.0f}" for phase, s in seconds.items())
+        return f"goodput {100 * seconds[Phase.STEP] / wall:.0f} % of {wall:,.1f} s: {each}"

@@ -33,33 +33,21 @@ class MetricBuffer:
         The next log line then equals, to the bit, that of a run that was never interrupted.
         `log_spike` gets the step and the loss of each spike.
         """
-        self._faults = faults
-        self._log_spike = log_spike
+        self._faults, self._log_spike = faults, log_spike
         saved = saved or {"losses": [], "nonfinite": 0, "done": [], "pending": []}
         self._losses = collections.deque(saved["losses"], maxlen=WINDOW)
         self._nonfinite: int = saved["nonfinite"]
         self._done: list[dict[str, float]] = list(saved["done"])
-        self._pending: collections.deque[tuple[int, Mapping[str, Any]]] = collections.deque(
-            (step, metrics) for step, metrics in saved["pending"]
-        )
+        self._pending = collections.deque[tuple[int, Mapping[str, Any]]](saved["pending"])
 
     def to_json(self) -> dict[str, Any]:
         """Return `saved`, to be merged into a checkpoint's metadata; waits for the device."""
         pending = [(step, _to_host(metrics)) for step, metrics in self._pending]
-        return {
-            KEY: {
-                "losses": list(self._losses),
-                "nonfinite": self._nonfinite,
-                "done": self._done,
-                "pending": pending,
-            }
-        }
+        saved = {"losses": list(self._losses), "nonfinite": self._nonfinite, "done": self._done}
+        return {KEY: {**saved, "pending": pending}}
 
     def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
-        """Add a step's metrics, device scalars; waits until an earlier step is done.
-
-        Raises NonFinite: too many steps in a row were not finite.
-        """
+        """Add a step's device scalars; waits for an earlier step, and raises what `read` does."""
         self._pending.append((step, metrics))
         while len(self._pending) > _IN_FLIGHT:
             self._fetch()
@@ -69,7 +57,7 @@ class MetricBuffer:
 
         Unless `everything`, the newest steps, still on the device, are left to the next call.
 
-        Raises NonFinite: as `add`.
+        Raises NonFinite: too many steps in a row were not finite.
         """
         while self._pending and (everything or not self._done):
             self._fetch()

@@ -34,8 +34,7 @@ class Window:
 
     def folder(self, workdir: Path) -> Path:
         """Return the folder of the trace, which TensorBoard lists as one run's profile."""
-        name = f"steps_{self.first}_to_{self.last}"
-        return workdir / FOLDER / "plugins" / "profile" / name
+        return workdir / FOLDER / f"plugins/profile/steps_{self.first}_to_{self.last}"
 
 
 def read_window(text: str) -> Window:
@@ -89,9 +88,9 @@ class Profiler:
         log: Callable[[str], None],
     ) -> None:
         """Start no trace; `wait` waits for the steps on the device, `log` prints a line."""
-        self._window = window
-        self._workdir = workdir
-        self._wait, self._log = wait, log
+        self._window, self._wait, self._log = window, wait, log
+        self._folder = workdir / FOLDER
+        self._own_folder = self._folder / _OWN.format(jax.process_index())
         self._traced: int | None = None  # the last step of the open trace
 
     @contextlib.contextmanager
@@ -100,9 +99,9 @@ class Profiler:
         window = self._window
         if window is not None and number == window.first:
             self._wait()  # the device still executes earlier steps
-            shutil.rmtree(self._own_folder(), ignore_errors=True)  # of a killed process
-            self._own_folder().mkdir(parents=True)  # a later process sees that the trace was begun
-            jax.profiler.start_trace(self._own_folder())
+            shutil.rmtree(self._own_folder, ignore_errors=True)  # of a killed process
+            self._own_folder.mkdir(parents=True)  # a later process sees that the trace was begun
+            jax.profiler.start_trace(self._own_folder)
             self._traced = number
         with jax.profiler.StepTraceAnnotation(_STEP, step_num=number):
             yield
@@ -119,17 +118,12 @@ class Profiler:
             return
         self._traced = None
         jax.profiler.stop_trace()
-        folder = window.folder(self._workdir)
+        folder = window.folder(self._folder.parent)
         folder.mkdir(parents=True, exist_ok=True)
-        for file in self._own_folder().rglob("*"):
+        for file in self._own_folder.rglob("*"):
             if file.is_file():
                 # By the host's name alone, two processes of one host would overwrite each other.
                 file.replace(folder / f"process{jax.process_index()}.{file.name}")
-        shutil.rmtree(self._own_folder())
-        self._log(
-            f"profile of steps {window.first:,} to {traced:,}: "
-            f"tensorboard --logdir={self._workdir / FOLDER}"
-        )
-
-    def _own_folder(self) -> Path:
-        return self._workdir / FOLDER / _OWN.format(jax.process_index())
+        shutil.rmtree(self._own_folder)
+        steps = f"{window.first:,} to {traced:,}"
+        self._log(f"profile of steps {steps}: tensorboard --logdir={self._folder}")

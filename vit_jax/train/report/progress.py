@@ -4,7 +4,6 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
 from typing import SupportsFloat
 
 import jax
@@ -33,23 +32,18 @@ _FORMATS: dict[str, Callable[[float], str]] = {
 
 def format_scalars(scalars: Mapping[str, SupportsFloat]) -> str:
     """Format metrics with a format as `loss 0.8123  top1 71.2%  val: loss 0.9000  top1 70.0%`."""
+    parts = [(*name.rpartition("/"), float(value)) for name, value in scalars.items()]
+    probes = sorted({last for *_, last, _ in parts if is_accuracy(last)} - _FORMATS.keys())
+    formats = _FORMATS | {key: f"{key} {{:.1%}}".format for key in probes}
     groups: dict[str, list[str]] = {}
-    for key, write in {**_FORMATS, **_probes(scalars)}.items():
-        for name, value in scalars.items():
-            group, _, last = name.rpartition("/")
+    for key, write in formats.items():
+        for group, _, last, value in parts:
             if last == key:
-                groups.setdefault("" if group in ("train", "perf") else group, []).append(
-                    write(float(value))
-                )
+                shown = "" if group in ("train", "perf") else group
+                groups.setdefault(shown, []).append(write(value))
     return "  ".join(
         (f"{group}: " if group else "") + "  ".join(groups[group]) for group in sorted(groups)
     )
-
-
-def _probes(scalars: Mapping[str, SupportsFloat]) -> dict[str, Callable[[float], str]]:
-    """Return formats of probe accuracies by the last component of their names."""
-    last = {name.rpartition("/")[2] for name in scalars} - _FORMATS.keys()
-    return {key: f"{key} {{:.1%}}".format for key in sorted(last) if is_accuracy(key)}
 
 
 class Pace:
@@ -100,10 +94,7 @@ class Pace:
 
 
 class Progress:
-    """Shows a run's progress on stdout; silent on every process but 0.
-
-    A context manager; use `message` inside it rather than print.
-    """
+    """Shows a run's progress on stdout, on process 0 alone; use `message` inside it, not print."""
 
     def __init__(
         self,
@@ -123,10 +114,9 @@ class Progress:
         if console.is_terminal and not self._quiet:
             width = len(f"{total_steps}/{total_steps}")
             # Metrics that do not fit the window are cut at the end.
+            count = "[bold]{task.completed}/{task.total}"
             self._bar = Bar(
-                TextColumn(
-                    "[bold]{task.completed}/{task.total}", table_column=Column(min_width=width)
-                ),
+                TextColumn(count, table_column=Column(min_width=width)),
                 BarColumn(bar_width=12),
                 TextColumn("{task.percentage:3.0f}%", table_column=Column(min_width=4)),
                 TextColumn("{task.fields[eta]}", table_column=Column(min_width=10)),
@@ -145,12 +135,7 @@ class Progress:
             self._refresh()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar:
             self._refresh()
             self._bar.stop()

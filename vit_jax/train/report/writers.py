@@ -36,16 +36,13 @@ class JsonlWriter:
     def __init__(self, path: Path, *, step: int = 0) -> None:
         """Open `path` for a run that continues after `step`; drops later lines."""
         self._path = path
-        _drop_after(path, step)
+        if path.exists():  # drop incomplete lines too
+            kept = [json.dumps(row) + "\n" for row in read_jsonl(path) if row["step"] <= step]
+            files.write(path, "".join(kept))
         # At this step the final evaluations may repeat; times differ in each process.
         self._resumed = step
-        self._written = {
-            name
-            for row in read_jsonl(path)
-            if row["step"] == step
-            for name in row
-            if not name.startswith("perf/")
-        }
+        names = {name for row in read_jsonl(path) if row["step"] == step for name in row}
+        self._written = {name for name in names if not name.startswith("perf/")}
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, step: int, scalars: Mapping[str, SupportsFloat]) -> None:
@@ -60,7 +57,6 @@ class JsonlWriter:
             self._file.flush()
 
     def close(self) -> None:
-        """Close the file."""
         with self._named():
             self._file.close()
 
@@ -89,12 +85,10 @@ class TensorBoardWriter:
         )
 
     def write(self, step: int, scalars: Mapping[str, SupportsFloat]) -> None:
-        """Queue the events."""
         for name, value in scalars.items():
             self._writer.add_scalar(name, float(value), step)
 
     def close(self) -> None:
-        """Close the event file."""
         self._writer.close()
 
 
@@ -137,7 +131,6 @@ class WandbWriter:
         self._run.log({name: float(value) for name, value in scalars.items()}, step=step)
 
     def close(self) -> None:
-        """End the run there."""
         self._run.finish()
 
 
@@ -148,12 +141,10 @@ class Writers:
         self._writers = tuple(writers)
 
     def write(self, step: int, scalars: Mapping[str, SupportsFloat]) -> None:
-        """Write to each."""
         for writer in self._writers:
             writer.write(step, scalars)
 
     def close(self) -> None:
-        """Close each."""
         for writer in self._writers:
             writer.close()
 
@@ -180,10 +171,7 @@ def make_writer(
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Read a metrics file; lines cut off by a kill or a full disk are skipped.
-
-    A non-finite value is None. A missing file has no rows.
-    """
+    """Read the whole rows of a metrics file, if there is one; None is a non-finite value."""
     if not path.exists():
         return []
     rows = []
@@ -195,11 +183,3 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
         if isinstance(row, dict) and isinstance(row.get("step"), int):
             rows.append(row)
     return rows
-
-
-def _drop_after(path: Path, step: int) -> None:
-    """Drop incomplete lines and lines after `step`."""
-    if not path.exists():
-        return
-    kept = [json.dumps(row) + "\n" for row in read_jsonl(path) if row["step"] <= step]
-    files.write(path, "".join(kept))

@@ -21,7 +21,8 @@ def test_every_operation_is_drawn_and_nothing_else() -> None:
 
 
 def test_blur_is_drawn_anew_and_smooths() -> None:
-    first, second = (three_augment.blur(IMAGE, np.random.default_rng(i)) for i in (1, 2))
+    blur = three_augment.ThreeAugment().parts()["blur"]
+    first, second = (blur(IMAGE, np.random.default_rng(i)) for i in (1, 2))
     assert (first != second).any()
     assert first.astype(float).std() < IMAGE.astype(float).std()
 

@@ -44,7 +44,7 @@ def test_one_too_many_ends_the_run_with_the_first_few_names():
     with pytest.raises(DataError) as caught:
         broken.add(batch(5, 6))
     assert str(caught.value) == (
-        "6 training examples cannot be read, more than data.max_broken=4: 9.jpg, 3.jpg, 1.jpg and "
+        "6 training examples cannot be read, more than data.max_broken=4: 9.jpg; 3.jpg; 1.jpg; and "
         "3 more; repair them, or continue with a larger data.max_broken"
     )
     assert caught.value.status == 65

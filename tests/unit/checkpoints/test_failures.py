@@ -2,10 +2,14 @@
 """The true cause behind an error of Orbax: the machine's, or damage."""
 
 import errno
+from pathlib import Path
 
 import pytest
 
-from vit_jax.checkpoints.orbax_errors import cause, chain, reading_error
+from vit_jax.checkpoints import failures
+from vit_jax.checkpoints.failures import cause, chain, reading_error
+from vit_jax.checkpoints.manifest import Manifest
+from vit_jax.errors import IO_ERROR
 
 
 def _behind(inner: BaseException) -> RuntimeError:
@@ -44,3 +48,24 @@ def test_the_cause_of_a_failed_save_is_one_short_line() -> None:
 def test_every_error_of_the_chain_is_seen() -> None:
     inner = KeyError("x")
     assert [type(link) for link in chain(_behind(inner))] == [RuntimeError, ValueError, KeyError]
+
+
+ERROR = OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_the_error_names_what_a_user_needs(tmp_path: Path) -> None:
+    error = failures.failed(tmp_path, 7, 12_340_000, 5, ERROR)
+    (line,) = str(error).splitlines()
+    assert f"step 7 to {tmp_path} (needs up to 12.3 MB, " in line
+    assert line.endswith("MB free; newest intact: step 5): No space left on device")
+    assert error.status == IO_ERROR
+
+
+def test_a_disk_that_is_gone_has_no_free_space(tmp_path: Path) -> None:
+    line = str(failures.failed(tmp_path / "gone", 7, 1, None, ERROR))
+    assert "unknown MB free; there is no other" in line
+
+
+def test_one_process_agrees_with_itself() -> None:
+    own = failures.Ended(3, Manifest({}, {}, {}), damaged=True)
+    assert failures.agreed(own) is own

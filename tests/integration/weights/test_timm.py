@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tests.unit.weights.test_official import DEIT3, State, made, old_timm
+from tests.unit.weights.test_timm import DEIT3, State, made, old_timm
 from vit_jax import models, weights
-from vit_jax.weights import official
-from vit_jax.weights.apply import Arrays
+from vit_jax.weights import timm
+from vit_jax.weights.apply import in_memory
 
 CAIT = models.CaiTConfig(
     image_size=(8,),
@@ -160,8 +160,8 @@ def test_names_of_torchvision() -> None:
         "s3.b2.conv3.conv.weight",
         "head.fc.bias",
     ]
-    source = official.with_timm_names(Arrays({name: np.zeros(1) for name in names}), REGNET)
-    assert list(source.shapes()) == expected
+    source = timm.with_timm_names(in_memory({name: np.zeros(1) for name in names}), REGNET)
+    assert list(source.shapes) == expected
 
 
 def test_a_pytorch_file_of_deit(tmp_path: Path) -> None:
@@ -180,5 +180,5 @@ def test_a_pytorch_file_of_deit(tmp_path: Path) -> None:
 def test_the_absolute_positions_of_swin_have_no_counterpart() -> None:
     state = swin(weights.to_timm(made(SWIN), SWIN))
     state["absolute_pos_embed"] = np.zeros((1, 64, 8), np.float32)
-    source = official.with_timm_names(Arrays(state), SWIN)
-    assert "absolute_pos_embed" in source.shapes()  # so that it is refused as unused
+    source = timm.with_timm_names(in_memory(state), SWIN)
+    assert "absolute_pos_embed" in source.shapes  # so that it is refused as unused

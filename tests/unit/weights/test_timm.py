@@ -12,8 +12,8 @@ from safetensors.numpy import save_file
 from tests.unit.weights.google_writer import random_variables
 from vit_jax import models, weights
 from vit_jax.errors import UserError
-from vit_jax.weights import official
-from vit_jax.weights.apply import Arrays
+from vit_jax.weights import timm
+from vit_jax.weights.apply import in_memory
 
 State = dict[str, np.ndarray]
 DEIT3 = models.ViTConfig(
@@ -41,7 +41,7 @@ def old_timm(state: State) -> State:
 def test_two_tensors_of_one_name() -> None:
     arrays = {"blocks.0.gamma_1": np.zeros(12), "blocks.0.ls1.gamma": np.zeros(12)}
     with pytest.raises(UserError, match=r"gamma_1 and blocks.0.ls1.gamma are both"):
-        official.with_timm_names(Arrays(arrays), DEIT3)
+        timm.with_timm_names(in_memory(arrays), DEIT3)
 
 
 def test_flat_patches_of_another_size_are_not_guessed(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encoded images before they are decoded: format and size by the header, and what is refused."""
 
+import contextlib
 import io
 import os
 import stat
@@ -26,10 +27,7 @@ _HEIC = (b"ftypheic", b"ftypheix", b"ftyphevc", b"ftypmif1")  # at byte 4
 
 
 def read_file(path: str | Path) -> bytes:
-    """Read a file in one go.
-
-    Raises ValueError: more than `MAX_BYTES`, or a pipe or a device, which may never end.
-    """
+    """Read a file in one go; raises ValueError: more than `MAX_BYTES`, or a pipe or a device."""
     status = os.stat(path)
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):  # `open` refuses those
         raise ValueError("is no regular file")
@@ -46,20 +44,31 @@ def is_webp(data: bytes) -> bool:
 
 def jpeg_size(data: bytes) -> tuple[int, int] | None:
     """Return (height, width) of a JPEG from its header; None where this is not a readable one."""
-    if not data.startswith(JPEG):
-        return None
-    try:
-        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
-    except ValueError:
-        return None
-    return int(height), int(width)
+    with contextlib.suppress(ValueError):
+        if data.startswith(JPEG):
+            height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+            return int(height), int(width)
+    return None
 
 
 def image_size(data: bytes) -> tuple[int, int] | None:
     """Return (height, width) of a JPEG, PNG or WebP from its header; None for anything else."""
     if data.startswith(PNG):
         return int.from_bytes(data[20:24]), int.from_bytes(data[16:20])
-    return _webp_size(data) if is_webp(data) else jpeg_size(data)
+    if not is_webp(data):
+        return jpeg_size(data)
+
+    def little(start: int, stop: int) -> int:
+        return int.from_bytes(data[start:stop], "little")
+
+    match data[12:16]:  # the first chunk (RFC 9649): a canvas, a lossless image or a lossy one
+        case b"VP8X":
+            return little(27, 30) + 1, little(24, 27) + 1
+        case b"VP8L":
+            return (little(21, 25) >> 14 & 0x3FFF) + 1, (little(21, 25) & 0x3FFF) + 1
+        case b"VP8 ":
+            return little(28, 30) & 0x3FFF, little(26, 28) & 0x3FFF
+    return None
 
 
 def png_claims_too_much(data: bytes) -> bool:
@@ -76,21 +85,6 @@ def png_claims_too_much(data: bytes) -> bool:
             break
         at = end
     return False
-
-
-def _webp_size(data: bytes) -> tuple[int, int] | None:
-    """Read the first chunk (RFC 9649): a canvas, a lossless image or a lossy one."""
-
-    def little(start: int, stop: int) -> int:
-        return int.from_bytes(data[start:stop], "little")
-
-    if data[12:16] == b"VP8X":
-        return little(27, 30) + 1, little(24, 27) + 1
-    if data[12:16] == b"VP8L":
-        return (little(21, 25) >> 14 & 0x3FFF) + 1, (little(21, 25) & 0x3FFF) + 1
-    if data[12:16] == b"VP8 ":
-        return little(28, 30) & 0x3FFF, little(26, 28) & 0x3FFF
-    return None
 
 
 def check_size(height: int, width: int, times: int = 1) -> None:

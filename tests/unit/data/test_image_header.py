@@ -8,10 +8,10 @@ from PIL import Image
 
 from tests.faults.broken_files import bombs
 from tests.unit.data.conftest import encode
-from vit_jax.data import encoded
+from vit_jax.data import image_header
 from vit_jax.data.config import Crop, TransformConfig
 from vit_jax.data.decode import decode
-from vit_jax.data.encoded import (
+from vit_jax.data.image_header import (
     check_size,
     image_size,
     jpeg_size,
@@ -97,7 +97,7 @@ def test_no_pipe_and_no_endless_file_is_read(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe.jpg")
     with pytest.raises(ValueError, match="is no regular file"):
         read_file(tmp_path / "pipe.jpg")
-    monkeypatch.setattr(encoded, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(image_header, "MAX_BYTES", 1 << 20)
     with open(tmp_path / "zeros.jpg", "wb") as file:
         file.truncate((1 << 20) + 1)
     with pytest.raises(ValueError, match="a file of more than 1 MiB"):

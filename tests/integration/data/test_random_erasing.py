@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.unit.data.test_erase import COUNT, HEIGHT, WIDTH
-from vit_jax.data.erase import erase
+from tests.unit.data.test_random_erasing import COUNT, HEIGHT, WIDTH
+from vit_jax.data.random_erasing import erase
 
 
 @pytest.fixture(scope="module")

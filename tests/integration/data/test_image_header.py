@@ -3,7 +3,7 @@ import subprocess
 import sys
 
 from tests.unit.data.conftest import encode
-from tests.unit.data.test_encoded import BOMBS
+from tests.unit.data.test_image_header import BOMBS
 
 
 def test_refusing_takes_no_memory(tmp_path, photo):

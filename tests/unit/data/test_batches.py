@@ -3,8 +3,8 @@
 
 import numpy as np
 
+from vit_jax.data.batches import PixelCache
 from vit_jax.data.config import TransformConfig
-from vit_jax.data.pixel_cache import PixelCache
 from vit_jax.data.transform import Transform
 
 
