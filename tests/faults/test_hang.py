@@ -19,7 +19,7 @@ SECONDS = 20  # a worker takes some to start
 # Longer than is allowed in all: a compilation, and an evaluation whose batches each take less.
 SLOW = """
 import time
-from vit_jax.evals.base import ticking
+from vit_jax.evals.passes import ticking
 from vit_jax.train.health import watchdog
 from vit_jax.train.report.goodput import Goodput, Phase
 

@@ -21,7 +21,7 @@ from vit_jax.inference import export, export_stablehlo
 from vit_jax.inference.evaluate import check_sizes
 from vit_jax.inference.quantize import WeightDType
 from vit_jax.visual import saliency
-from vit_jax.visual.head_maps import head_maps
+from vit_jax.visual.attention import head_maps
 from vit_jax.weights import export as weights_export
 from vit_jax.weights import google
 

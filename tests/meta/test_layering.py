@@ -17,7 +17,7 @@ LEVELS = [
     {"errors", "durations", "trees", "losses", "startup", "faults", "mup"}
     | {"hardware", "reduction", "fields", "field_names", "signals", "launch", "files"},
     # The drawing that evaluations and training need takes numbers, no model and no run.
-    {"sharding", "visual.figures", "visual.curve", "visual.confusion"},
+    {"sharding", "visual.figures", "visual.curve"},
     {"models", "data", "optim", "checkpoints"},
     {"weights", "evals", "analysis", "aot"},
     {"distill"},

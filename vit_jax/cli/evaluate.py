@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from vit_jax.cli.options import flag
 from vit_jax.data import short_name
 from vit_jax.errors import UserError
 from vit_jax.evals import Scores, calibration, robustness
-from vit_jax.inference import measure as lib
+from vit_jax.inference import evaluate as lib
 from vit_jax.inference.evaluate import check_sizes, native_size, open_target
 from vit_jax.inference.trained import Trained, read_weights, title
 from vit_jax.losses import Loss
@@ -74,7 +75,7 @@ def evaluate(given: Evaluate, found: Trained, mesh_config: MeshConfig) -> int:
     variants = robustness.variants(given.corruptions, given.severities)
     writer = _Writer(given.out if jax.process_index() == 0 else None)
     trained = read_weights(found)
-    measuring = lib.start(trained, target, sharding.make_mesh(mesh_config))
+    measuring = lib.Measuring(trained, target, sharding.make_mesh(mesh_config))
     scores, measured = lib.measure(measuring)
     _show_measured(trained, target.source.name, measured)
     writer.report(measuring, scores)
@@ -152,9 +153,9 @@ def _show_corruptions(
 ) -> None:
     table = {name: {int(k): x for k, x in row.items()} for name, row in found["top1"].items()}
     severities = list(next(iter(table.values())))
-    means = [lib.mean(row[each] for row in table.values()) for each in severities]
+    means = [fmean(row[each] for row in table.values()) for each in severities]
     rows: list[Sequence[Any]] = [("top1", *(f"severity {each}" for each in severities), "mean")]
-    rows += [(name, *row.values(), lib.mean(row.values())) for name, row in table.items()]
+    rows += [(name, *row.values(), fmean(row.values())) for name, row in table.items()]
     rows += [("mean", *means, found["mean_top1"]), ("clean", *[clean] * (len(means) + 1))]
     _print(f"\nunder corruption, severities of {found['severities_of']}")
     _show(rows, right=range(1, len(rows[0])))

@@ -17,7 +17,7 @@ from vit_jax.cli import model_options, options
 from vit_jax.cli.model_options import ModelOptions
 from vit_jax.cli.options import flag
 from vit_jax.errors import UserError, shown
-from vit_jax.evals.pass_progress import PassProgress
+from vit_jax.evals.passes import PassProgress
 from vit_jax.inference.images import expand
 from vit_jax.inference.prediction import Answer, stream
 from vit_jax.inference.trained import Trained, read_weights

@@ -9,7 +9,7 @@ from vit_jax.cli import options, sweep_status
 from vit_jax.cli.options import Options, flag
 from vit_jax.errors import UserError
 from vit_jax.sweeps import laws, point, results
-from vit_jax.visual import sweep_figure, sweep_page
+from vit_jax.visual import sweep_report
 
 PICTURE, PAGE, FITS = "report.png", "report.html", "fits.json"
 _SIZES = 3  # different numbers of parameters that make a sweep one of sizes
@@ -41,7 +41,7 @@ def report(given: Report) -> None:
     sized = len({result.point.params for result in finished}) >= _SIZES
     if sized and metric.endswith("loss"):
         fitted = laws.fit(place, found)
-        sweep_figure.draw_laws(fitted, metric, title, place / PICTURE)
+        sweep_report.draw_laws(fitted, metric, title, place / PICTURE)
         (place / FITS).write_text(json.dumps(fitted.to_json(), indent=1) + "\n")
         for name, quantity, value, interval in fitted.rows():
             between = f" ({interval})" if interval else ""
@@ -49,12 +49,12 @@ def report(given: Report) -> None:
         for name, reason in fitted.refused.items():
             print(f"{name:22} not fitted: {reason}")
     else:
-        sweep_figure.draw_search(found, metric, title, place / PICTURE)
+        sweep_report.draw_search(found, metric, title, place / PICTURE)
         order = 1 if metric.endswith("loss") else -1
         for result in sorted(finished, key=lambda r: order * (r.value or 0.0))[:5]:
             print(f"{metric} {result.value:.4f}  {result.point.name}")
     shown = {"title": title, "summary": sweep_status.summary(found), "picture": place / PICTURE}
-    sweep_page.write(place / PAGE, found, fitted, **shown)
+    sweep_report.write_page(place / PAGE, found, fitted, **shown)
     written = [PICTURE, PAGE, *([FITS] if fitted is not None else [])]
     print("wrote " + ", ".join(str(place / name) for name in written))
 

@@ -8,7 +8,6 @@ one row a position serves every run on the same stream: of any batch size, conti
 import contextlib
 import dataclasses
 import json
-import math
 import os
 import zlib
 from collections.abc import Mapping, Sequence
@@ -16,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Float16, Float32, Int, UInt
 
 from vit_jax import files
 from vit_jax.analysis.tables import format_bytes
 from vit_jax.distill.config import FIELD
-from vit_jax.distill.logits import INDEX, LOGITS, REST, TOP
 from vit_jax.errors import UserError
 
 RECORD = "cache.json"  # describes the logits of a directory
@@ -30,19 +30,9 @@ _FORMAT = 2
 _BLOCK = 2**22  # bytes in memory of a file that is read whole
 Rows = dict[str, np.ndarray]
 
-
-def layout(num_classes: int, top_k: int) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-    """Return dtype and shape of one row of each array; `top_k` 0 keeps all logits."""
-    half, single = np.dtype(np.float16), np.dtype(np.float32)
-    if not top_k:
-        return {LOGITS: (half, (num_classes,))}
-    index = np.dtype(np.uint16 if num_classes <= 2**16 else np.int32)
-    return {TOP: (half, (top_k,)), INDEX: (index, (top_k,)), REST: (single, ())}
-
-
-def row_bytes(arrays: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -> int:
-    """Return the size of one position's row."""
-    return sum(dtype.itemsize * math.prod(shape) for dtype, shape in arrays.values())
+# A batch's arrays of cached logits: all of them in float16; or the largest, their classes, and the
+# one logit that stands for each of the others.
+LOGITS, TOP, INDEX, REST = "teacher_logits", "teacher_top", "teacher_index", "teacher_rest"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,9 +67,21 @@ class LogitCache:
         return self.stream[WEIGHTS]
 
     @property
-    def arrays(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-        """Dtype and shape of one row of each array."""
-        return layout(self.num_classes, self.top_k)
+    def arrays(self) -> dict[str, np.dtype]:
+        """The dtype of one row of each array, its shape included."""
+        if not self.top_k:
+            return {LOGITS: np.dtype((np.float16, (self.num_classes,)))}
+        index = np.uint16 if self.num_classes <= 2**16 else np.int32
+        return {
+            TOP: np.dtype((np.float16, (self.top_k,))),
+            INDEX: np.dtype((index, (self.top_k,))),
+            REST: np.dtype(np.float32),
+        }
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of one position's row."""
+        return sum(dtype.itemsize for dtype in self.arrays.values())
 
     def rows(self, positions: np.ndarray) -> Rows:
         """Read the rows of positions [n] in ascending order, a run of neighbours at a time."""
@@ -87,14 +89,11 @@ class LogitCache:
             raise ValueError(f"{self.path} ends at {self.done}, before position {positions[-1]}")
         runs = np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1)
         found = {}
-        for key, (dtype, shape) in self.arrays.items():
+        for key, dtype in self.arrays.items():
             # Mapped anew each time: an open map counts every page that it ever touched as memory.
-            array = self._map(key, dtype, shape)
+            array = np.memmap(self.file(key), dtype, "r", shape=(self.done,))
             found[key] = np.concatenate([np.asarray(array[run[0] : run[-1] + 1]) for run in runs])
         return found
-
-    def _map(self, key: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-        return np.memmap(self.file(key), dtype, "r", shape=(self.done, *shape))
 
     def file(self, key: str) -> Path:
         """Return the path of one array."""
@@ -106,8 +105,8 @@ class LogitCache:
         Raises UserError: there is no room, or no right to write.
         """
         with self._writing():
-            for key, (dtype, shape) in self.arrays.items():
-                size = positions * dtype.itemsize * math.prod(shape)
+            for key, dtype in self.arrays.items():
+                size = positions * dtype.itemsize
                 with open(self.file(key), "ab") as file:
                     # Even if the file is long enough: it may have holes.
                     if size and hasattr(os, "posix_fallocate"):
@@ -124,10 +123,10 @@ class LogitCache:
                 "are objective.distill.weights those of objective.distill.teacher?"
             )
         with self._writing():
-            for key, (dtype, shape) in self.arrays.items():
+            for key, dtype in self.arrays.items():
                 with open(self.file(key), "r+b") as file:
-                    file.seek(start * dtype.itemsize * math.prod(shape))
-                    file.write(np.ascontiguousarray(rows[key], dtype).tobytes())
+                    file.seek(start * dtype.itemsize)
+                    file.write(rows[key].astype(dtype.base).tobytes())
 
     def finish(self, done: int) -> "LogitCache":
         """Sync the files and commit that `done` positions are written."""
@@ -146,7 +145,7 @@ class LogitCache:
     def check_rows(self, positions: int) -> None:
         """Raise UserError if the first `positions` rows on disk differ from their checksums."""
         if jax.process_index() == 0:
-            size = format_bytes(positions * row_bytes(self.arrays))
+            size = format_bytes(positions * self.row_bytes)
             print(f"comparing {size} in {self.path} with their checksums", flush=True)
         start = 0
         for piece in self.pieces:
@@ -164,8 +163,7 @@ class LogitCache:
             start = stop
 
     def _crc32(self, key: str, start: int, stop: int) -> int:
-        dtype, shape = self.arrays[key]
-        size = dtype.itemsize * math.prod(shape)
+        size = self.arrays[key].itemsize
         checksum, left = 0, (stop - start) * size
         with open(self.file(key), "rb") as file:
             file.seek(start * size)
@@ -195,8 +193,36 @@ def read(directory: str | Path) -> LogitCache:
     if tree.pop("format", None) != _FORMAT:
         raise UserError(f"{path} was written by another version; write it in another directory")
     cache = LogitCache(path=path, **tree)
-    for key, (dtype, shape) in cache.arrays.items():
-        size = cache.done * dtype.itemsize * math.prod(shape)
-        if not cache.file(key).is_file() or cache.file(key).stat().st_size < size:
-            raise UserError(f"{cache.file(key)} is missing or cut; write another cache")
+    for key, dtype in cache.arrays.items():
+        file = cache.file(key)
+        if not file.is_file() or file.stat().st_size < cache.done * dtype.itemsize:
+            raise UserError(f"{file} is missing or cut; write another cache")
     return cache
+
+
+def compact(
+    logits: Float[Array, "B K"], top_k: int, temperature: float = 1.0
+) -> dict[str, jax.Array]:
+    """Turn logits into what a cache keeps of them: all in float16, or the `top_k` largest.
+
+    The others are one number, with which their softmax at the temperature sums to what it did.
+    """
+    if not top_k:
+        return {LOGITS: logits.astype(jnp.float16)}
+    top, index = jax.lax.top_k(logits, top_k)
+    others = jnp.put_along_axis(logits, index, -jnp.inf, axis=-1, inplace=False)
+    mean = jax.nn.logsumexp(others / temperature, axis=-1) - jnp.log(logits.shape[-1] - top_k)
+    rest = temperature * mean
+    return {TOP: top.astype(jnp.float16), INDEX: index, REST: rest}
+
+
+def dense(
+    top: Float16[Array, "B k"],
+    index: Int[Array, "B k"] | UInt[Array, "B k"],
+    rest: Float32[Array, " B"],
+    num_classes: int,
+) -> Float32[Array, "B K"]:
+    """Restore logits from the largest ones; the others are all `rest`."""
+    logits = jnp.broadcast_to(rest[:, None], (top.shape[0], num_classes))
+    values = top.astype(jnp.float32)
+    return jnp.put_along_axis(logits, index.astype(jnp.int32), values, axis=-1, inplace=False)

@@ -9,20 +9,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from vit_jax import data, models, sharding, trees, weights
 from vit_jax.data import mix, one_view
 from vit_jax.distill import cache as cache_lib
 from vit_jax.distill import stream as stream_lib
-from vit_jax.distill.cache import LogitCache
+from vit_jax.distill.cache import INDEX, LOGITS, REST, TOP, LogitCache
 from vit_jax.distill.config import FIELD, TeacherConfig
-from vit_jax.distill.logits import INDEX, LOGITS, REST, TOP, make_teacher
 from vit_jax.distill.stream import Stream
 from vit_jax.errors import UserError
 from vit_jax.models import DType
 from vit_jax.sharding import MeshConfig
 
 PyTree = Any
+Teacher = Callable[[Any, Float[Array, "B H W C"]], Float[Array, "B K"]]
 ROWS = 8  # compared at a time with the live teacher
 # How far a cached logit may be from the live one, relative to the largest of its row: float16
 # rounds by 2**-11, TensorFloat-32 by as much in each layer, bfloat16 by 2**-8.
@@ -153,3 +154,43 @@ def _difference(rows: Mapping[str, np.ndarray], live: np.ndarray, temperature: f
     total = np.asarray(jax.nn.logsumexp(jnp.asarray(others), axis=1))
     rest = temperature * (total - np.log(live.shape[1] - index.shape[1]))
     return np.maximum(top.max(axis=1), np.abs(rest - rows[REST]))
+
+
+def make_teacher(
+    cfg: TeacherConfig, mean: tuple[float, ...], std: tuple[float, ...], size: tuple[int, int]
+) -> Teacher:
+    """Build the teacher in evaluation mode, on images as the student gets them.
+
+    They are resized (bicubic with antialiasing, as Pillow and timm) and normalised anew where the
+    teacher's image size, mean or std is another; the order of the two makes no difference.
+
+    Args:
+        cfg: the teacher's model, mean and std.
+        mean, std: what the student's images are normalised by.
+        size: (height, width) of these.
+    """
+    module = models.create(cfg.teacher)
+    height, width, channels = models.input_shape(cfg.teacher)
+
+    def teacher(variables: Any, image: Float[Array, "B H W C"]) -> Float[Array, "B K"]:
+        if (height, width) != size:
+            shape = (image.shape[0], height, width, channels)
+            image = jax.image.resize(image, shape, "cubic", antialias=True)
+        image = _renormalize(image, (mean, std), (cfg.mean or mean, cfg.std or std))
+        out: Any = module.apply(variables, image, train=False)
+        return out.logits.astype(jnp.float32)
+
+    return teacher
+
+
+def _renormalize(
+    image: Float[Array, "B H W C"],
+    old: tuple[tuple[float, ...], tuple[float, ...]],
+    new: tuple[tuple[float, ...], tuple[float, ...]],
+) -> Float[Array, "B H W C"]:
+    if old == new:
+        return image
+    shift, scale, mean, std = (
+        jnp.asarray(value, jnp.float32).reshape(1, 1, 1, -1) for value in (*old, *new)
+    )
+    return (image * scale + shift - mean) / std

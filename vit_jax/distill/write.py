@@ -18,8 +18,7 @@ from vit_jax.config import Config
 from vit_jax.distill import TeacherConfig, check_unmixed, teacher
 from vit_jax.distill import cache as cache_lib
 from vit_jax.distill import stream as stream_lib
-from vit_jax.distill.cache import LogitCache, Rows
-from vit_jax.distill.logits import compact
+from vit_jax.distill.cache import LogitCache, Rows, compact
 from vit_jax.distill.stream import Stream
 from vit_jax.errors import UserError
 from vit_jax.objectives import DistillConfig
@@ -65,7 +64,7 @@ def write(cfg: Config, path: Path, top_k: int = 0) -> int:
             stream_lib.check_temperature(cache, distill)
             cache.check_rows(cache.done)
             teacher.verify(cache, stream, variables, 0)
-        size = cache_lib.row_bytes(cache.arrays)
+        size = cache.row_bytes
         total = format_bytes(positions * size)
         print(f"{positions:,} images, {size:,} bytes each: {total} in {path}", flush=True)
         if cache.done < positions:

@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The seam for evaluations: their context, and the protocol of an evaluator."""
 
-import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from vit_jax import data, sharding
 from vit_jax.data import DataConfig, Source, one_view
 from vit_jax.evals.config import EvalConfig
-from vit_jax.evals.passes import Batches, keep_passes
+from vit_jax.evals.passes import Batches, keep_passes, ticking
 from vit_jax.losses import Loss
 
 PyTree = Any
@@ -101,21 +99,6 @@ class Stream:
         self.batches = keep_passes(batches) if num_bytes <= data.MAX_CACHED_BYTES else batches
         if context.tick is not None:
             self.batches = ticking(self.batches, context.tick)
-
-
-Start = Callable[[int], Batches]
-
-
-def ticking(batches: Start, tick: Callable[[], None]) -> Start:
-    """Call `tick` after each batch of a pass."""
-
-    def one_pass(batch_size: int) -> Generator[dict[str, np.ndarray], None, None]:
-        with contextlib.closing(batches(batch_size)) as stream:
-            for batch in stream:
-                yield batch
-                tick()
-
-    return one_pass
 
 
 def open_splits(cfg: EvalConfig, data_cfg: DataConfig) -> dict[str, Source]:

@@ -133,7 +133,7 @@ def encode_all(
 
     def compute(batch: Arrays) -> Arrays:
         wanted = {key: batch[key] for key in ("mask", "label") if key in into or key == "mask"}
-        return encode_batch(variables, batch, wanted, encode=encode, mesh=mesh)
+        return predict_batch(variables, batch, wanted, predict=encode, mesh=mesh)
 
     def take(result: Arrays) -> None:
         nonlocal done
@@ -141,7 +141,7 @@ def encode_all(
         real = values.pop("mask") > 0
         stop = done + int(real.sum())
         for key, value in values.items():
-            into[key][done:stop] = value[real]
+            into["features" if key == "rows" else key][done:stop] = value[real]
         if not np.isfinite(into["features"][done:stop]).all():
             raise UserError(f"{name}: the features are not finite; are these the model's weights?")
         done = stop
@@ -150,15 +150,15 @@ def encode_all(
     return done
 
 
-@functools.partial(jax.jit, static_argnames=("encode", "mesh"))
-def encode_batch(
-    variables: PyTree, batch: Arrays, rest: Arrays, *, encode: Predict, mesh: Mesh
+@functools.partial(jax.jit, static_argnames=("predict", "mesh"))
+def predict_batch(
+    variables: PyTree, batch: Arrays, rest: Arrays, *, predict: Predict, mesh: Mesh
 ) -> Arrays:
-    """Return the `rest` and the features, in float32 whatever the network computes in.
+    """Return the `rest` and the predictor's "rows", in float32 whatever the network computes in.
 
     Every process gets the whole of both.
     """
-    result = {"features": encode(variables, batch).astype(jnp.float32), **rest}
+    result = {"rows": predict(variables, batch).astype(jnp.float32), **rest}
     return jax.lax.with_sharding_constraint(result, NamedSharding(mesh, PartitionSpec()))
 
 

@@ -24,14 +24,12 @@ class Probe:
         cfg: which probe.
         context: what it is built from.
         test, train: the two splits.
-        fit: (train, test) -> metrics by name.
     """
 
     cfg: ProbeEval
     context: Context
     test: Stream
     train: Stream
-    fit: Callable[[FeatureSet, FeatureSet], dict[str, float]]
 
     def run(
         self,
@@ -57,40 +55,37 @@ class Probe:
             for stream in (self.train, self.test)
         )
         check_sets(train, test)
-        return {**self.fit(train, test), "num_examples": float(len(test.labels))}
+        found = _FITS[type(self.cfg)](self.cfg, train, test)
+        return {**found, "num_examples": float(len(test.labels))}
 
 
 def create(cfg: ProbeEval, context: Context) -> Probe:
     """Build the evaluator of a probe's two splits."""
-    fit = {KNNEval: _nearest, FewShotEval: _few, LinearEval: _linear}[type(cfg)](cfg)
-    return Probe(cfg, context, Stream(cfg, context), Stream(cfg, context, "train"), fit)
+    return Probe(cfg, context, Stream(cfg, context), Stream(cfg, context, "train"))
 
 
-def _nearest(cfg: KNNEval) -> Callable[[FeatureSet, FeatureSet], dict[str, float]]:
-    def fit(train: FeatureSet, test: FeatureSet) -> dict[str, float]:
-        # On this process's devices: all processes have all features.
-        mesh = sharding.make_mesh(sharding.MeshConfig(), jax.local_devices())
-        with jax.set_mesh(mesh):
-            found = knn.run(train, test, mesh=mesh, k=cfg.k, temperature=cfg.temperature)
-        return {f"knn{each.settings['k']}": each.mean for each in found}
-
-    return fit
+def _nearest(cfg: KNNEval, train: FeatureSet, test: FeatureSet) -> dict[str, float]:
+    # On this process's devices: all processes have all features.
+    mesh = sharding.make_mesh(sharding.MeshConfig(), jax.local_devices())
+    with jax.set_mesh(mesh):
+        found = knn.run(train, test, mesh=mesh, k=cfg.k, temperature=cfg.temperature)
+    return {f"knn{each.settings['k']}": each.mean for each in found}
 
 
-def _few(cfg: FewShotEval) -> Callable[[FeatureSet, FeatureSet], dict[str, float]]:
-    def fit(train: FeatureSet, test: FeatureSet) -> dict[str, float]:
-        seeds = range(cfg.seeds)
-        found = fewshot.run(train, test, shots=cfg.shots, l2=(cfg.l2,), seeds=seeds)
-        return {f"{each.settings['shots']}shot": each.mean for each in found}
-
-    return fit
+def _few(cfg: FewShotEval, train: FeatureSet, test: FeatureSet) -> dict[str, float]:
+    seeds = range(cfg.seeds)
+    found = fewshot.run(train, test, shots=cfg.shots, l2=(cfg.l2,), seeds=seeds)
+    return {f"{each.settings['shots']}shot": each.mean for each in found}
 
 
-def _linear(cfg: LinearEval) -> Callable[[FeatureSet, FeatureSet], dict[str, float]]:
-    del cfg
+def _linear(_: LinearEval, train: FeatureSet, test: FeatureSet) -> dict[str, float]:
+    (found,) = logistic.run(train, test)
+    return {"linear": found.mean}
 
-    def fit(train: FeatureSet, test: FeatureSet) -> dict[str, float]:
-        (found,) = logistic.run(train, test)
-        return {"linear": found.mean}
 
-    return fit
+# (the config, train, test) -> metrics by name
+_FITS: dict[type[ProbeEval], Callable[[Any, FeatureSet, FeatureSet], dict[str, float]]] = {
+    KNNEval: _nearest,
+    FewShotEval: _few,
+    LinearEval: _linear,
+}

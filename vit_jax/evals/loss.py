@@ -2,20 +2,18 @@
 """The objective's own loss over a split: each example counted once, whatever the layout."""
 
 import dataclasses
-import functools
 import math
 import os
-from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from vit_jax.errors import UserError
-from vit_jax.evals.base import Context, Predict, Predictors, Stream
+from vit_jax.evals.base import Context, Predictors, Stream
 from vit_jax.evals.config import LossEval
+from vit_jax.evals.features import predict_batch
 from vit_jax.evals.passes import run_pass
 
 
@@ -37,10 +35,11 @@ class MeanLoss:
         losses: list[float] = []
 
         def score(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-            return _score(variables, batch, predict=predictors["loss"], mesh=self.mesh)
+            mask = {"mask": batch["mask"]}
+            return predict_batch(variables, batch, mask, predict=predictors["loss"], mesh=self.mesh)
 
         def take(result: dict[str, jax.Array]) -> None:
-            losses.extend(np.asarray(result["loss"])[np.asarray(result["mask"]) > 0].tolist())
+            losses.extend(np.asarray(result["rows"])[np.asarray(result["mask"]) > 0].tolist())
 
         run_pass(self.stream.batches, self.stream.batch_size, self.mesh, score, take)
         if not losses:
@@ -52,11 +51,3 @@ class MeanLoss:
 def create(cfg: LossEval, context: Context) -> MeanLoss:
     """Build the evaluator of a split."""
     return MeanLoss(Stream(cfg, context), context.mesh)
-
-
-@functools.partial(jax.jit, static_argnames=("predict", "mesh"))
-def _score(
-    variables: Any, batch: Mapping[str, jax.Array], *, predict: Predict, mesh: Mesh
-) -> dict[str, jax.Array]:
-    result = {"loss": predict(variables, batch).astype(jnp.float32), "mask": batch["mask"]}
-    return jax.lax.with_sharding_constraint(result, NamedSharding(mesh, PartitionSpec()))

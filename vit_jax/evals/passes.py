@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One pass over a split: batches to the devices, results to the host a few batches later."""
+"""One pass over a split: batches to the devices, results to the host later, progress on stderr."""
 
 import collections
 import contextlib
 import math
+import sys
+import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Protocol, runtime_checkable
 
@@ -12,6 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from vit_jax import sharding
+from vit_jax.durations import format_duration
 
 Arrays = dict[str, jax.Array]
 
@@ -31,14 +34,18 @@ class Batches(Protocol):
         ...
 
 
-def keep_passes(start: Callable[[int], Batches]) -> Callable[[int], Batches]:
+Start = Callable[[int], Batches]  # starts a pass in global batches of a given size
+Pass = Generator[dict[str, np.ndarray], None, None]
+
+
+def keep_passes(start: Start) -> Start:
     """Serve every pass but the first of each batch size from memory, with the same batches.
 
     An incomplete pass is not kept. Cached batches stay in memory for the evaluator's lifetime.
     """
     kept: dict[int, list[dict[str, np.ndarray]]] = {}
 
-    def one_pass(batch_size: int) -> Generator[dict[str, np.ndarray], None, None]:
+    def one_pass(batch_size: int) -> Pass:
         if batch_size in kept:
             yield from kept[batch_size]
             return
@@ -54,7 +61,7 @@ def keep_passes(start: Callable[[int], Batches]) -> Callable[[int], Batches]:
 
 
 def run_pass(
-    batches: Callable[[int], Batches],
+    batches: Start,
     batch_size: int,
     mesh: Mesh,
     compute: Callable[[Arrays], Arrays],
@@ -84,3 +91,92 @@ def run_pass(
                 take(in_flight.popleft())
     for result in in_flight:
         take(result)
+
+
+def ticking(batches: Start, tick: Callable[[], None]) -> Start:
+    """Call `tick` after each batch of a pass."""
+
+    def one_pass(batch_size: int) -> Pass:
+        with contextlib.closing(batches(batch_size)) as stream:
+            for batch in stream:
+                yield batch
+                tick()
+
+    return one_pass
+
+
+class PassProgress:
+    """Shows the progress of a pass over `total` images: every second on a terminal, else every ten.
+
+    Short passes print nothing. `live=False` keeps a terminal free for other output.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        what: str,
+        *,
+        live: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._total, self._what = total, what
+        self._terminal = sys.stderr.isatty()
+        self._shown = live or not self._terminal
+        self._clock = clock
+        self._start = self._last = clock()
+        self._warm: tuple[float, int] | None = None  # after the first batch, which compiles
+        self._done = 0
+
+    def advance(self, count: int) -> None:
+        """Add `count` images to those submitted."""
+        now, every = self._clock(), 1.0 if self._terminal else 10.0
+        self._done += count
+        if self._warm is None:
+            self._warm = now, self._done
+        elif self._shown and now - self._last >= every:
+            self._last = now
+            rate = self._rate(now)
+            left = format_duration((self._total - self._done) / max(rate, 1e-9))
+            share = self._done / self._total
+            line = f"{self._what}  {share:.0%}  {rate:,.0f} images/s  eta {left}"
+            self._write(f"\r{line}\033[K" if self._terminal else f"{line}\n")
+
+    def message(self, text: str) -> None:
+        """Show a line above the progress."""
+        self.close()
+        self._write(f"{text}\n")
+
+    def summary(self) -> str:
+        """Return the time taken and the rate, without the first batch unless there is no other."""
+        now = self._clock()
+        warm = self._warm is not None and self._done > self._warm[1]
+        rate = self._rate(now) if warm else self._done / max(now - self._start, 1e-9)
+        digits = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+        note = "" if warm else ", compilation included"
+        return f"in {now - self._start:.1f} s, {digits} images/s{note}"
+
+    def close(self) -> None:
+        """Clear the line of a terminal."""
+        if self._terminal and self._shown and self._last > self._start:
+            self._write("\r\033[K")
+
+    def _rate(self, now: float) -> float:
+        begin, before = self._warm or (self._start, 0)
+        return (self._done - before) / max(now - begin, 1e-9)
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def watched(batches: Start, total: int, what: str, *, times: int = 1) -> Start:
+    """Show the progress of each pass over `total` images, each processed `times`."""
+
+    def one_pass(batch_size: int) -> Pass:
+        progress = PassProgress(total * times, what)
+        with contextlib.closing(batches(batch_size)) as stream, contextlib.closing(progress):
+            for batch in stream:
+                yield batch
+                progress.advance(int(batch["mask"].sum()) * times)
+
+    return one_pass

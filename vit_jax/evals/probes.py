@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from vit_jax.errors import UserError
+from vit_jax.evals.calibration import wilson
 from vit_jax.evals.features import FeatureSet
-from vit_jax.evals.intervals import wilson
 
 _FEW = 2**24
 

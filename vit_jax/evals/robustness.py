@@ -2,9 +2,10 @@
 """Accuracy on corrupted images: every image is decoded once, and the forward compiled once."""
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from vit_jax import errors
 from vit_jax.errors import UserError
 from vit_jax.evals import corruptions
 from vit_jax.evals.classify import Classify, Predict, Rows, Scores
-from vit_jax.evals.passes import Batches
+from vit_jax.evals.passes import Pass
 
 Variant = tuple[str, int]  # corruption, severity
 
@@ -49,31 +50,17 @@ def score(
         by_variant[variants[count % len(variants)]].append(rows)
         count += 1
 
-    corrupted = dataclasses.replace(
-        evaluation, batches=lambda size: _Corrupted(evaluation.batches(size), variants)
-    )
-    corrupted.each_batch(predict, variables, take)
-    return {variant: evaluation.join(found) for variant, found in by_variant.items()}
-
-
-class _Corrupted:
-    """Gives each batch of a stream once for each variant, one after the other."""
-
-    def __init__(self, stream: Batches, variants: Sequence[Variant]) -> None:
-        self._stream = stream
-        self._variants = variants
+    def corrupted(batch_size: int) -> Pass:
         # NumPy and OpenCV let other threads run while they work.
-        self._pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count(), "corrupt")
+        pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count(), "corrupt")
+        with pool, contextlib.closing(evaluation.batches(batch_size)) as stream:
+            for batch in stream:
+                for name, severity in variants:
+                    images = pool.map(_one(name, severity), batch["image"], batch["index"])
+                    yield {**batch, "image": np.stack(list(images))}
 
-    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
-        for batch in self._stream:
-            for name, severity in self._variants:
-                images = self._pool.map(_one(name, severity), batch["image"], batch["index"])
-                yield {**batch, "image": np.stack(list(images))}
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        self._stream.close()
+    dataclasses.replace(evaluation, batches=corrupted).each_batch(predict, variables, take)
+    return {variant: evaluation.join(found) for variant, found in by_variant.items()}
 
 
 def _one(name: str, severity: int) -> Callable[[np.ndarray, Any], np.ndarray]:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trained model on a dataset: which images, at which sizes."""
+"""A trained model on a dataset: accuracy and calibration, at several sizes, and corrupted."""
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import jax
@@ -14,9 +14,12 @@ from vit_jax import data, evals, models, sharding
 from vit_jax.data import DataConfig, split_of
 from vit_jax.data.config import Crop
 from vit_jax.errors import UserError
-from vit_jax.evals import ClassifyEval, EvalConfig, Predict, classes, classify
-from vit_jax.inference.forward import Forward, make_apply
-from vit_jax.inference.trained import Trained, read_weights
+from vit_jax.evals import ClassifyEval, EvalConfig, classes, classify, corruptions, robustness
+from vit_jax.evals.calibration import expected_error, reliability, wilson
+from vit_jax.evals.classify import Classify, Scores
+from vit_jax.evals.passes import watched
+from vit_jax.inference.forward import make_predict
+from vit_jax.inference.trained import Trained, changes, read_weights
 from vit_jax.models import pair
 
 _BATCH_SIZE = 128  # for a published file, which has no run
@@ -73,7 +76,7 @@ def open_target(
     return Target(evaluation, reading, classes.align(source, trained.class_names))
 
 
-def make_evaluator(trained: Trained, target: Target, mesh: Mesh) -> evals.Classify:
+def make_evaluator(trained: Trained, target: Target, mesh: Mesh) -> Classify:
     """Build the evaluator of a split, of images of the model's size."""
     context = evals.Context(
         data=target.reading,
@@ -84,16 +87,6 @@ def make_evaluator(trained: Trained, target: Target, mesh: Mesh) -> evals.Classi
         loss=trained.loss,
     )
     return classify.create(target.evaluation, context)
-
-
-def make_predict(trained: Trained) -> Predict:
-    """Return (variables, batch with "image" [B, H, W, C]) -> logits [B, K]."""
-    return _logits(make_apply(trained))
-
-
-@functools.lru_cache  # one function object a program, by which the evaluator's jit finds it
-def _logits(apply: Forward) -> Predict:
-    return lambda variables, batch: apply(variables, batch["image"]).logits
 
 
 def placed(trained: Trained, mesh: Mesh) -> Any:
@@ -140,3 +133,88 @@ def _takes(trained: Trained, size: int) -> bool:
     except UserError:
         return False
     return True
+
+
+class Measuring:
+    """A trained model, which has its weights, at its own size on the devices."""
+
+    def __init__(self, trained: Trained, target: Target, mesh: Mesh) -> None:
+        self.trained, self.target, self.mesh = trained, target, mesh
+        self.predict = make_predict(trained)
+        self.variables = placed(trained, mesh)
+        self.evaluation = make_evaluator(trained, target, mesh)
+
+
+def _watch(evaluation: Classify, what: str, total: int, *, times: int = 1) -> Classify:
+    if jax.process_index():
+        return evaluation
+    share = int(total * sharding.own_share(evaluation.mesh))  # what this process reads of it
+    batches = watched(evaluation.batches, max(share, 1), what, times=times)
+    return dataclasses.replace(evaluation, batches=batches)
+
+
+def measure(measuring: Measuring) -> tuple[Scores, dict[str, Any]]:
+    """Score the split; returns the scores, and what metrics.json holds of them."""
+    trained, source = measuring.trained, measuring.target.source
+    watch = _watch(measuring.evaluation, "evaluating", len(source))
+    scores = watch.scores(measuring.predict, measuring.variables)
+    bins = reliability(scores.confidence, scores.top1)
+    return scores, {
+        "from": trained.ref,
+        "step": trained.step,
+        "ema": trained.ema,
+        "changes": changes(trained),
+        "dataset": source.name,
+        "image_size": list(trained.image_size),
+        "num_examples": len(scores.top1),
+        "unlabelled": len(source) - len(scores.top1),
+        **_summary(scores),
+        "ece": expected_error(bins),
+        "confidence": float(scores.confidence.mean(dtype="float64")),
+    }
+
+
+def _summary(scores: Scores) -> dict[str, Any]:
+    found = scores.summary()
+    interval = list(wilson(int(scores.top1.sum()), len(scores.top1)))
+    first = {"top1": found["top1"], "top1_interval": interval}
+    return {**first, "top5": found["top5"], "loss": found["loss"]}
+
+
+def at_sizes(
+    measuring: Measuring, sizes: Sequence[int], at_own: Scores
+) -> list[dict[str, int | float]]:
+    """Score the split at other sizes of the input, the model's own and that of its training."""
+    trained, target, mesh = measuring.trained, measuring.target, measuring.mesh
+    found, (height, width) = [], trained.image_size
+    wanted = {*sizes, native_size(trained)[0], *([height] if height == width else [])}
+    for size in sorted(wanted):
+        scores = at_own
+        if (size, size) != trained.image_size:
+            other = resized(trained, size)
+            evaluation = make_evaluator(other, target, mesh)
+            watch = _watch(evaluation, f"at {size}x{size}", len(target.source))
+            scores = watch.scores(make_predict(other), placed(other, mesh))
+        row = _summary(scores)
+        low, high = row.pop("top1_interval")
+        top1 = {"top1": row.pop("top1"), "top1_low": low, "top1_high": high}
+        found.append({"size": size, **top1, **row})
+    return found
+
+
+def under_corruption(
+    measuring: Measuring, variants: Sequence[robustness.Variant]
+) -> dict[str, Any]:
+    """Score the split under corruptions; returns their accuracy by name and severity."""
+    total = len(measuring.target.source)
+    watch = _watch(measuring.evaluation, "corrupted images", total, times=len(variants))
+    found = robustness.score(watch, measuring.predict, measuring.variables, variants)
+    table: dict[str, dict[str, float]] = {}
+    for (name, severity), scores in found.items():
+        table.setdefault(name, {})[str(severity)] = scores.summary()["top1"]
+    columns = zip(*(row.values() for row in table.values()), strict=True)
+    return {
+        "severities_of": corruptions.benchmark(measuring.trained.image_size),
+        "mean_top1": fmean(fmean(column) for column in columns),
+        "top1": table,
+    }

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, UInt8
 
 from vit_jax import models
 from vit_jax.data import normalize
+from vit_jax.evals import Predict
 from vit_jax.inference.trained import Trained
 from vit_jax.losses import Loss
 from vit_jax.models import ModelConfig, Output
@@ -34,6 +35,16 @@ def _apply(model: ModelConfig, mean: tuple[float, ...], std: tuple[float, ...]) 
         return cast(Output, module.apply(variables, image))
 
     return apply
+
+
+def make_predict(trained: Trained, output: str = "logits") -> Predict:
+    """Return (variables, batch with "image" [B, H, W, C]) -> logits [B, K] or features [B, D]."""
+    return _predict(make_apply(trained), output)
+
+
+@functools.lru_cache  # as `_apply`
+def _predict(apply: Forward, output: str) -> Predict:
+    return lambda variables, batch: getattr(apply(variables, batch["image"]), output)
 
 
 def make_forward(trained: Trained) -> Callable[[Image], Output]:

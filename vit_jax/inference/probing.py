@@ -23,12 +23,12 @@ from vit_jax.evals.features import (
     pixels,
     split_batches,
 )
-from vit_jax.evals.pass_progress import watched
-from vit_jax.evals.passes import Batches
+from vit_jax.evals.passes import watched
 from vit_jax.evals.probes import Score
 from vit_jax.inference.evaluate import placed
-from vit_jax.inference.features import FileBatches, file_batches, make_encode
+from vit_jax.inference.forward import make_predict
 from vit_jax.inference.trained import Trained, read_weights, title
+from vit_jax.inference.views import check_channels, file_batches
 
 PARTS = ("train", "test")
 METHODS = ("fewshot", "knn", "logistic")
@@ -91,7 +91,7 @@ def extract_sets(
             for part, source in zip(PARTS, sources, strict=True)
         ]
 
-    encode, found = make_encode(trained), {}
+    encode, found = make_predict(trained, "features"), {}
     if folder is None:
         found["features"] = sets(encode, lambda part: in_memory)
     else:
@@ -154,33 +154,30 @@ def write_images(
 
     Raises UserError: no file that can be read, or no place to write.
     """
-    open_stream = file_batches(found, names)
+    check_channels(found)
     mesh = sharding.make_mesh(sharding.MeshConfig())
     trained = read_weights(found, headless=True)
-    encode, variables = make_encode(trained), placed(trained, mesh)
+    encode, variables = make_predict(trained, "features"), placed(trained, mesh)
     width = feature_width(encode, variables, models.input_shape(trained.model))
-    streams: list[FileBatches] = []
-
-    def batches(size: int) -> Batches:
-        streams.append(open_stream(size))
-        return streams[-1]
-
+    read: list[str] = []
+    errors: list[str] = []
     with feature_files.written(folder, force=force) as writing:
         array = writing.allocate("images")("features", (len(names), width), np.dtype(np.float32))
         count = encode_all(
             encode,
             variables,
-            watched(batches, len(names), "images"),
+            watched(
+                lambda size: file_batches(trained, names, size, read, errors), len(names), "images"
+            ),
             {"features": array},
             mesh=mesh,
             batch_size=min(batch_size, len(names)),
             name="the images",
         )
-        (stream,) = streams
         if not count:
-            raise UserError(f"none of {len(names):,} images could be read: {stream.errors[0]}")
+            raise UserError(f"none of {len(names):,} images could be read: {errors[0]}")
         if count < len(names):
             writing.cut("features_images", count)
-        writing.write_lines("names_images.txt", stream.names)
+        writing.write_lines("names_images.txt", read)
         writing.write_readme(f"Features of {title(trained)}.", ("images",))
-    return trained, (count, width), stream.errors
+    return trained, (count, width), errors

@@ -2,7 +2,9 @@
 """What a model sees of images: read, checked and brought to size, some ahead of their turn."""
 
 import collections
-from collections.abc import Callable, Iterable, Iterator
+import concurrent.futures
+import functools
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
@@ -18,6 +20,7 @@ from vit_jax.inference.trained import Trained
 Source: TypeAlias = str | Path | bytes | np.ndarray | Image.Image
 _T = TypeVar("_T")
 _U = TypeVar("_U")
+_AHEAD = 2  # batches that are decoded before they are wanted
 
 
 def check_channels(trained: Trained) -> None:
@@ -63,3 +66,33 @@ def ahead(items: Iterable[_T], start: Callable[[_T], _U], count: int) -> Iterato
         if len(started) > count:
             yield started.popleft()
     yield from started
+
+
+def file_batches(
+    trained: Trained, files: Sequence[str], size: int, names: list[str], errors: list[str]
+) -> Generator[dict[str, np.ndarray], None, None]:
+    """Decode image files in threads; yield batches of `size`, as `evals.Batches` are.
+
+    The files that could be read are appended to `names`, in the order of the stream. What is wrong
+    with the others, which have rows of mask 0, is appended to `errors`.
+    """
+    pool = concurrent.futures.ThreadPoolExecutor(thread_name_prefix="decode")
+    view = functools.partial(read_view, trained)
+
+    def decode(start: int) -> list[tuple[str, concurrent.futures.Future]]:
+        return [(file, pool.submit(view, file)) for file in files[start : start + size]]
+
+    try:
+        for views in ahead(range(0, len(files), size), decode, _AHEAD):
+            image = np.zeros((size, *trained.image_size, trained.channels), np.uint8)
+            mask = np.zeros(size, np.float32)
+            for row, (file, decoding) in enumerate(views):
+                found = decoding.result()
+                if isinstance(found, str):
+                    errors.append(found)
+                else:
+                    image[row], mask[row] = found, 1
+                    names.append(file)
+            yield {"image": image, "mask": mask}
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

@@ -14,7 +14,8 @@ from vit_jax import distill, models, trees
 from vit_jax.analysis.flops import count
 from vit_jax.data import DataConfig, Source
 from vit_jax.distill import Distillation, TeacherConfig
-from vit_jax.distill.logits import INDEX, LOGITS, REST, TOP, Teacher, dense, make_teacher
+from vit_jax.distill.cache import INDEX, LOGITS, REST, TOP, dense
+from vit_jax.distill.teacher import Teacher, make_teacher
 from vit_jax.errors import UserError
 from vit_jax.losses import example_loss
 from vit_jax.models import ModelConfig

@@ -14,8 +14,8 @@ from jaxtyping import Float, UInt8
 from vit_jax.errors import UserError, shown
 from vit_jax.inference import Trained, probabilities
 from vit_jax.visual import figures
+from vit_jax.visual.attention import HeadMaps, head_maps
 from vit_jax.visual.contact_sheet import Tile, render, spaced, write
-from vit_jax.visual.head_maps import HeadMaps, head_maps
 from vit_jax.visual.overlay import colors, overlay, spread
 from vit_jax.visual.saliency import extra_rollout, make_inspection, method
 

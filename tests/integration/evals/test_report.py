@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.evals.test_report import guesses
 from vit_jax.evals import report
-from vit_jax.visual.confusion import draw_confusion
+from vit_jax.evals.report import draw_confusion
 
 
 def test_writes_tables_and_picture(tmp_path):

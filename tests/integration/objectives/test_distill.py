@@ -26,7 +26,8 @@ from tests.unit.objectives.test_distill import (
 from tests.unit.train import teachers
 from vit_jax import models
 from vit_jax.distill import Distillation, TeacherConfig
-from vit_jax.distill.logits import INDEX, LOGITS, REST, TOP, compact, dense, make_teacher
+from vit_jax.distill.cache import INDEX, LOGITS, REST, TOP, compact, dense
+from vit_jax.distill.teacher import make_teacher
 from vit_jax.losses import Loss
 from vit_jax.objectives.distill import distillation_loss
 

@@ -26,7 +26,7 @@ from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.config import Config
 from vit_jax.distill import LogitCache
 from vit_jax.distill import cache as cache_lib
-from vit_jax.distill.logits import LOGITS
+from vit_jax.distill.cache import LOGITS
 from vit_jax.optim import OptimConfig
 from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib

@@ -21,7 +21,7 @@ from vit_jax.config import Config
 from vit_jax.data import Source
 from vit_jax.distill import Distillation, LogitCache, Stream, teacher, write
 from vit_jax.distill import cache as cache_lib
-from vit_jax.distill.logits import INDEX, LOGITS, REST, TOP
+from vit_jax.distill.cache import INDEX, LOGITS, REST, TOP
 from vit_jax.errors import UserError
 from vit_jax.train import build as build_lib
 from vit_jax.train.batches import device_batches

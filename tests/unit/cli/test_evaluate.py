@@ -6,7 +6,7 @@ import pytest
 from vit_jax import data
 from vit_jax.cli import evaluate
 from vit_jax.errors import UserError
-from vit_jax.evals.pass_progress import PassProgress
+from vit_jax.evals.passes import PassProgress
 from vit_jax.inference import describe
 from vit_jax.inference.evaluate import check_sizes
 from vit_jax.models import MixerConfig, SwinConfig, ViTConfig

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from vit_jax.evals.calibration import expected_error, reliability
-from vit_jax.evals.intervals import wilson
+from vit_jax.evals.calibration import expected_error, reliability, wilson
 
 
 def test_known_bins_and_their_error():

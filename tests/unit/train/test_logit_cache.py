@@ -18,7 +18,7 @@ from vit_jax.config import Config
 from vit_jax.data import MixConfig, Source
 from vit_jax.distill import Distillation, LogitCache, write
 from vit_jax.distill import cache as cache_lib
-from vit_jax.distill.logits import LOGITS
+from vit_jax.distill.cache import LOGITS
 from vit_jax.errors import UserError
 from vit_jax.train import build as build_lib
 from vit_jax.train.batches import device_batches

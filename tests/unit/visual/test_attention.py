@@ -8,7 +8,7 @@ from tests.unit.models.tiny import TINY, shrink
 from vit_jax import models
 from vit_jax.models.layers.window import fit_window
 from vit_jax.visual import attention, weight_sheets
-from vit_jax.visual.head_maps import head_maps
+from vit_jax.visual.attention import head_maps
 
 
 def attending(rng: np.random.Generator, *shape: int) -> np.ndarray:

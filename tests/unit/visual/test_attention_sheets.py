@@ -6,8 +6,8 @@ import pytest
 
 from vit_jax.errors import UserError
 from vit_jax.visual import attention_sheets
+from vit_jax.visual.attention import HeadMaps
 from vit_jax.visual.attention_sheets import Choice, chosen
-from vit_jax.visual.head_maps import HeadMaps
 from vit_jax.visual.overlay import overlay
 
 
