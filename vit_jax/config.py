@@ -25,6 +25,8 @@ from vit_jax.sharding import MeshConfig
 from vit_jax.weights import config as init_config
 from vit_jax.weights.config import InitConfig
 
+_AUTO = "auto"
+
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
 class LogConfig:
@@ -47,7 +49,8 @@ class Config:
 
     Attributes:
         model, data, optim, objective: what is trained, on what, how, towards what.
-        duration: length of training: "90 epochs", "10_000 steps" or "1e9 examples".
+        duration: length of training: "90 epochs", "10_000 steps" or "1e9 examples"; "auto" fits it
+            to the number of images.
         evals: evaluations by name; a metric is called "<name>/top1" and so on.
         mesh: how devices share the work; results do not depend on it.
         accum_steps: micro-batches per step, for batches that do not fit in memory. BatchNorm's
@@ -97,8 +100,9 @@ def check(cfg: Config) -> None:
     Values in another form, "map" for Pool.MAP or 64 for (64,), are converted in place.
     """
     check_types(cfg)
+    given, cfg = cfg, fitted(cfg, num_examples=10**6, num_classes=10)
     models.create(cfg.model)
-    data.check(cfg.data)
+    data.check(given.data)
     check_pad(cfg.data.transform, models.input_shape(cfg.model)[:2], "data.transform")
     channels = cfg.model.channels
     if channels not in (1, 3):
@@ -148,10 +152,8 @@ def _refuse_names(node: Any, path: str) -> None:
 
 
 def _check_head(cfg: Config) -> None:
-    """Raise UserError for a head without labels, or labels without a head."""
+    """Raise UserError for a head that no labels train."""
     count, objective = cfg.model.num_classes, type(cfg.objective).__name__
-    if cfg.objective.uses_labels and not count:
-        raise UserError("model.num_classes=0 is a model without a head; set the number of classes")
     if count and not cfg.objective.uses_labels:
         raise UserError(f"{objective} trains no head; set model.num_classes=0, not {count}")
 
@@ -224,9 +226,29 @@ def check_kernel(cfg: Config) -> None:
 def check_classes(cfg: Config, num_classes: int) -> None:
     """Raise UserError for a head whose width is not the dataset's number of classes."""
     count, advice = cfg.model.num_classes, errors.setting(f"config.model.num_classes={num_classes}")
-    if cfg.objective.uses_labels and count != num_classes:
+    if cfg.objective.uses_labels and count not in (0, num_classes):
         has = f"{cfg.data.name} has {num_classes} classes"
         raise UserError(f"model.num_classes={count}, but {has}; set {advice}")
+
+
+def fitted(cfg: Config, num_examples: int, num_classes: int) -> Config:
+    """Return the config with what it leaves to the data; the same one where it leaves nothing.
+
+    The head has the dataset's classes. A batch is an eighth of the images, of 8 to 128, and a power
+    of 2; a run lasts 30 epochs, but 1,000 to 20,000 steps: short epochs need more of them.
+    """
+    model, reading, duration = cfg.model, cfg.data, cfg.duration
+    if cfg.objective.uses_labels and not model.num_classes:
+        model = dataclasses.replace(model, num_classes=num_classes)
+    if not reading.batch_size:
+        size = 2 ** int(math.log2(min(max(num_examples / 8, 8), 128)))
+        reading = dataclasses.replace(reading, batch_size=size)
+    if duration == _AUTO:
+        steps = min(max(30 * num_examples // reading.batch_size, 1_000), 20_000)
+        duration = f"{steps} steps"
+    same = model is cfg.model and reading is cfg.data and duration == cfg.duration
+    changed = {"model": model, "data": reading, "duration": duration}
+    return cfg if same else dataclasses.replace(cfg, **changed)
 
 
 def plan(cfg: Config, num_examples: int) -> Plan:

@@ -13,9 +13,17 @@ from vit_jax.data.config import (
     TransformConfig,
 )
 from vit_jax.data.mix import normalize, targets
+from vit_jax.data.partition import full_name
 from vit_jax.data.pipeline import batch_spec, eval_batches, train_batches
 from vit_jax.data.prefetch import Batch, BatchIterator
-from vit_jax.data.sources import CachedSource, Source, select_classes, short_name, split_of
+from vit_jax.data.sources import (
+    CachedSource,
+    Source,
+    SplitError,
+    select_classes,
+    short_name,
+    split_of,
+)
 from vit_jax.data.transform import View, evaluation_view, one_view
 
 
@@ -36,10 +44,15 @@ def open_source(
     Raises UserError: no such dataset, split or class, or one in a shape that cannot be read.
     """
     # Late imports: tensorflow_datasets takes half a second.
-    if name.startswith("folder:"):
+    kind, _, path = full_name(name).partition(":")
+    if kind == "folder":
         from vit_jax.data.folders import open_folder
 
-        source: Source = open_folder(name.removeprefix("folder:"), split)
+        source: Source = open_folder(path, split)
+    elif kind == "csv":
+        from vit_jax.data.csv_files import open_csv
+
+        source = open_csv(path, split)
     else:
         from vit_jax.data.records import open_tfds
 

@@ -12,6 +12,7 @@ from vit_jax.data.config import (
     is_on,
     is_random,
 )
+from vit_jax.data.partition import full_name
 from vit_jax.errors import UserError
 from vit_jax.fields import check_effects, conform
 
@@ -19,6 +20,7 @@ from vit_jax.fields import check_effects, conform
 def check(cfg: DataConfig) -> None:
     """Raise UserError for values that are wrong for every dataset and model."""
     conform(cfg, "data.")
+    cfg.name = full_name(cfg.name)
     check_transform(cfg.transform, "data.transform")
     either = is_on(cfg.mix), "without mixup_alpha or cutmix_alpha"
     both = cfg.mix.mixup_alpha > 0 and cfg.mix.cutmix_alpha > 0

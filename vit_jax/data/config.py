@@ -153,10 +153,12 @@ class DataConfig:
 
     Attributes:
         name: "digits", a TFDS dataset prepared as ArrayRecord ("imagenet2012", "name/config",
-            "name:1.2.3"), or "folder:DIR" with DIR/{train,val}/<class>/*.{jpg,jpeg,png,webp}.
+            "name:1.2.3"), "folder:DIR" with DIR/[SPLIT/]CLASS/*.{jpg,jpeg,png,webp}, "csv:FILE"
+            with the columns path,label[,split]; or a path of these. Images without splits are
+            divided by "folder:DIR?split_seed=0".
         data_dir: where TFDS datasets lie; "" is $TFDS_DATA_DIR or ~/tensorflow_datasets.
         train_split: a split with an optional slice, as in TFDS: "train", "train[:99%]".
-        batch_size: examples per step, over all processes.
+        batch_size: examples per step, over all processes; 0 fits it to the number of images.
         transform: what happens to each training image.
         mean: of the input, in units where white is 1; one value, or one per channel.
         std: likewise.
@@ -179,7 +181,7 @@ class DataConfig:
     name: str = "digits"
     data_dir: str = value("", free=True)
     train_split: str = "train"
-    batch_size: int = value(128, least=1)
+    batch_size: int = value(128, least=0, note="0 fits it to the number of images")
     transform: TransformConfig = group(TransformConfig)
     mean: tuple[float, ...] = value((0.5,), lengths=(1, 3))
     std: tuple[float, ...] = value((0.5,), lengths=(1, 3), above=0)

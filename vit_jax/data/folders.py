@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of images, DIR/{train,val,test}/<class>/*.{jpg,jpeg,png,webp}, read as a dataset."""
+"""Folders of images, [<split>/]<class>/*.{jpg,jpeg,png,webp}, read as a dataset."""
 
 import collections
 import functools
@@ -8,32 +8,44 @@ import os
 import re
 import sys
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from vit_jax.data.image_header import read_file
+from vit_jax.data.partition import partition, split_seed
 from vit_jax.data.sources import Example, Labelled, absolute_slices, digest_of
 from vit_jax.errors import UserError, shown
 
-_SPLITS = ("train", "val", "test")
+# Names of splits that mean the same.
+_SAME = (("train", "training"), ("val", "validation", "valid", "dev"), ("test", "testing"))
+_KNOWN = {name for names in _SAME for name in names}
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 
 
 class FolderSource(Labelled):
-    """Examples of one split of a folder; see `Source`.
+    """Examples of one split of a folder or a table; see `Source`.
 
     Paths are kept in one array of bytes: a million of them take a tenth of what a list of strings
     does, here and in every worker process.
     """
 
-    def __init__(self, root: Path, name: str, classes: tuple[str, ...], paths: list[str]) -> None:
-        """Take paths as "<split>/<class>/<file>" relative to `root`, in the order to be read."""
-        self._root = root
+    def __init__(
+        self,
+        root: Path,
+        name: str,
+        classes: tuple[str, ...],
+        paths: Sequence[str],
+        labels: Sequence[int],
+        *,
+        drawn: bool = False,
+    ) -> None:
+        """Take paths relative to `root` in the order to be read, and their class ids."""
+        self._root, self.drawn = root, drawn
         self.name = name
         self.class_names = classes
-        ids = {class_name: i for i, class_name in enumerate(classes)}
-        self.labels = np.array([ids[path.split("/")[1]] for path in paths], np.int32)
+        self.labels = np.array(labels, np.int32)
         self._paths = np.array([os.fsencode(path) for path in paths], np.bytes_)
 
     def __len__(self) -> int:
@@ -50,6 +62,11 @@ class FolderSource(Labelled):
         """Digest the paths below the folder; to ask for a million sizes takes minutes."""
         return digest_of(self._paths.tolist())
 
+    def rows(self) -> list[tuple[str, str]]:
+        """List the absolute path and the class of every example."""
+        paths = (str(self._root.absolute() / os.fsdecode(path)) for path in self._paths)
+        return [(p, self.class_names[k]) for p, k in zip(paths, self.labels, strict=True)]
+
     def _path(self, index: int) -> str:
         return str(self._root / os.fsdecode(self._paths[index]))
 
@@ -57,48 +74,94 @@ class FolderSource(Labelled):
 def open_folder(path: str, split: str) -> FolderSource:
     """Open one split of a folder of images, with TFDS-style slices.
 
-    Class ids come from the sorted union of the class folders of all splits, so a class that is
-    missing from one split shifts no label. "validation" is another name of val, for configs that
-    were written for a TFDS dataset. Within a split, files come in an order that depends on
-    their names alone but is mixed over the classes: by name, `train[:99%]` would lack the last.
-    Two files of a class that differ in their suffix alone may be one photograph twice: a warning.
+    Folders of classes lie in folders of splits, of any names, or, without splits, in `path` itself:
+    then the splits are those of `partition`, and "all". Class ids come from the sorted union of the
+    class folders of all splits, so a class that is missing from one split shifts no label. Names
+    that mean the same, "validation" and "val", stand for each other. Within a split, files come in
+    an order that depends on their names alone but is mixed over the classes: by name,
+    `train[:99%]` would lack the last. Two files of a class that differ in their suffix alone may be
+    one photograph twice: a warning.
 
     Raises UserError: no such folder or split, no class folders, one without an image, one that may
     not be read, or one whose name differs between splits in case alone.
     """
+    path, seed = split_seed(path)
     if not path:
         raise UserError("data.name=folder: names no folder; write it as data.name=folder:DIR")
     try:
-        return _open(Path(os.path.expanduser(path)), split)
+        return _open(Path(os.path.expanduser(path)), split, seed)
     except OSError as error:
         raise UserError(f"{shown(str(error.filename or path))}: {error.strerror}") from error
 
 
-def _open(root: Path, split: str) -> FolderSource:
+def _open(root: Path, split: str, seed: int) -> FolderSource:
     where = shown(str(root) if root.is_absolute() else f"./{root}")
     layout = f"expected {where}/{{train,val}}/<class>/*.{{jpg,jpeg,png,webp}}"
     if not root.is_dir():
         raise UserError(f"no folder {where!r}; {layout}")
-    splits = [name for name in _SPLITS if (root / name).is_dir()]
+    inside = _subfolders(root)
+    if any(_has_images(root / name) for name in inside):
+        return _open_flat(root, where, inside, split, seed)
+    splits = [n for n in inside if n in _KNOWN] or [n for n in inside if _subfolders(root / n)]
     if not splits:
         raise UserError(f"{where} has none of the folders train, val, test; {layout}")
     classes = {name: _classes(root / name, layout) for name in splits}
     _check_spelling(where, classes)
     union = tuple(sorted(set().union(*classes.values())))
-    split = re.sub(r"\bvalidation\b", "val", split)
+    split = with_known_names(split, splits)
     wanted = {name.split("[")[0].strip() for name in split.split("+")}
     files = {
-        name: _files(root, name, classes[name], layout) if name in wanted else [] for name in splits
+        name: _files(root, f"{name}/", classes[name], layout) if name in wanted else []
+        for name in splits
     }
     sizes = {name: len(found) for name, found in files.items()}
     slices = absolute_slices(split, sizes, where)
     chosen = [path for name, start, stop in slices for path in files[name][start:stop]]
-    return FolderSource(root, f"{where}[{split}]", union, chosen)
+    return FolderSource(root, f"{where}[{split}]", union, chosen, _labels(chosen, union))
+
+
+def _open_flat(root: Path, where: str, classes: list[str], split: str, seed: int) -> FolderSource:
+    """Open a folder of class folders, which has no splits of its own."""
+    layout = f"expected images in every folder of {where}, or {where}/{{train,val}}/<class>"
+    files = _files(root, "", classes, layout)
+    union = tuple(sorted(classes))
+    labels = _labels(files, union)
+    members = {**partition(files, labels, seed), "all": range(len(files))}
+    split = with_known_names(split, list(members))
+    slices = absolute_slices(split, {name: len(m) for name, m in members.items()}, where)
+    chosen = [index for name, start, stop in slices for index in members[name][start:stop]]
+    name = f"{where}[{split}]" + (f", split seed {seed}" if seed else "")
+    paths, ids = [files[i] for i in chosen], [labels[i] for i in chosen]
+    return FolderSource(root, name, union, paths, ids, drawn=True)
+
+
+def with_known_names(split: str, names: Sequence[str]) -> str:
+    """Replace names of splits in "validation[:9%]" by those of `names` that mean the same."""
+
+    def known(found: re.Match[str]) -> str:
+        same = next((group for group in _SAME if found[0] in group), ())
+        return next((name for name in (found[0], *same) if name in names), found[0])
+
+    return re.sub(r"[A-Za-z_][\w.-]*(?![\w%])", known, split)
+
+
+def _labels(paths: Sequence[str], classes: tuple[str, ...]) -> list[int]:
+    ids = {name: i for i, name in enumerate(classes)}
+    return [ids[path.rsplit("/", 2)[-2]] for path in paths]
+
+
+def _subfolders(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+
+
+def _has_images(folder: Path) -> bool:
+    with os.scandir(folder) as entries:
+        return any(entry.name.lower().endswith(_SUFFIXES) for entry in entries)
 
 
 def _classes(directory: Path, layout: str) -> list[str]:
-    with os.scandir(directory) as entries:
-        names = [e.name for e in entries if e.is_dir() and not e.name.startswith(".")]
+    names = _subfolders(directory)
     if not names:
         raise UserError(f"{shown(str(directory))} has no class folders; {layout}")
     return names
@@ -121,18 +184,19 @@ def _check_spelling(where: str, classes: dict[str, list[str]]) -> None:
             raise UserError(f"{where}: {differs}; give both folders the same name")
 
 
-def _files(root: Path, split: str, classes: list[str], layout: str) -> list[str]:
+def _files(root: Path, before: str, classes: list[str], layout: str) -> list[str]:
+    """List the images of class folders, "<before><class>/<file>"."""
     found: list[str] = []
     for name in classes:
-        with os.scandir(root / split / name) as entries:
+        with os.scandir(root / before / name) as entries:
             images = [
-                f"{split}/{name}/{e.name}"
+                f"{before}{name}/{e.name}"
                 for e in entries
                 if e.name.lower().endswith(_SUFFIXES) and not e.name.startswith(".")
                 # Links are believed: to follow a million of them over a network takes minutes.
                 if e.is_file(follow_symlinks=False) or e.is_symlink()
             ]
-        folder = shown(str(root / split / name))
+        folder = shown(str(root / before / name))
         if not images:
             raise UserError(f"class folder {folder} holds no images; {layout}")
         _tell_twins(folder, images)

@@ -34,12 +34,14 @@ class Source(Protocol):
         num_classes: K.
         multi_label: whether a label is a multi-hot vector instead of a class id.
         labels: the class id of every example, if available without reading the examples.
+        drawn: whether its split was drawn here (`partition`), as the images came without any.
         spec: shape and dtype of every field of an example but its encoded images.
     """
 
     name: str
     class_names: tuple[str, ...]
     multi_label: bool
+    drawn: bool
 
     @property
     def num_classes(self) -> int: ...
@@ -70,6 +72,7 @@ class Labelled:
 
     class_names: tuple[str, ...]
     multi_label = False
+    drawn = False
 
     @property
     def num_classes(self) -> int:
@@ -98,6 +101,7 @@ class _Derived(Labelled):
         self._source = source
         self.name, self.class_names = source.name, source.class_names
         self.multi_label, self.labels = source.multi_label, source.labels
+        self.drawn = source.drawn
 
     @property
     def spec(self) -> Mapping[str, jax.ShapeDtypeStruct]:

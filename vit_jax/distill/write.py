@@ -48,6 +48,7 @@ def write(cfg: Config, path: Path, top_k: int = 0) -> int:
     """
     distill = _check(cfg, path, top_k)
     source = build_lib.open_train(cfg)
+    cfg = config_lib.fitted(cfg, len(source), source.num_classes)
     positions = config_lib.plan(cfg, len(source)).total_steps * cfg.data.batch_size
     mesh = sharding.make_mesh(cfg.mesh)
     config_lib.check_batch(cfg, sharding.batch_shards(mesh))

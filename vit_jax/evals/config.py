@@ -54,6 +54,7 @@ class EvalConfig:
             durations.parse(self.every)
         if not self.metrics:
             raise UserError(f"{where} measures nothing; give it a number, such as k=(20,)")
+        self.dataset = data.full_name(self.dataset)
         data.check_fixed(self.transform, f"{where}.transform")
 
 

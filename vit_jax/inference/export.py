@@ -180,6 +180,6 @@ def _published(cfg: Config) -> dict[str, Any]:
 def _base_name(ref: str) -> str:
     """Write "folder:DIR/photos" or "npz:DIR/b16.npz" without DIR; others as they are."""
     kind, colon, path = ref.partition(":")
-    if kind not in ("folder", "npz", "timm", "ckpt"):
+    if kind not in ("folder", "csv", "npz", "timm", "ckpt"):
         return ref
     return f"{kind}{colon}{Path(path).expanduser().resolve().name}"

@@ -38,7 +38,7 @@ class ModelConfig:
 
     Attributes:
         num_classes: K; the output dimension of the head. 0 makes a model without head, with logits
-            None, for an objective without classes.
+            None, for an objective without classes; for one with classes a run takes the dataset's.
         image_size: (H, W) in pixels; (S,) means square.
         channels: C of the input.
         dtype: compute dtype.

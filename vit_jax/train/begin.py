@@ -99,9 +99,13 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
     config_lib.check(cfg)
     startup.keep_programs()  # for a call from Python; main.py has done it
     path = Path(directory).expanduser().absolute()
+    source = build_lib.open_train(cfg)
+    cfg = config_lib.fitted(cfg, len(source), source.num_classes)
     if cfg.init.weights and not workdir.has_checkpoints(path):
         initial_state.check(cfg.init, cfg.model)
-    source = build_lib.open_train(cfg)
+    if cfg.data.batch_size > len(source):
+        many = f"data.batch_size={cfg.data.batch_size} exceeds the {len(source):,} images"
+        print_once(f"warning: {many}: a step sees some of them twice")
     eval_sources = build_lib.open_evals(cfg, source)
     mesh = sharding.make_mesh(cfg.mesh)
     config_lib.check_batch(cfg, sharding.batch_shards(mesh))
@@ -157,6 +161,7 @@ def begin(opened: Opened, *, allow_config_change: bool, allow_data_change: bool)
         cfg, opened.source.class_names, opened.splits, extras.digest, own=objective.own_parameters
     )
     metadata.write(path, described)
+    build_lib.write_splits(cfg, opened.source, path)
     return Begun(checkpoints, position, frozen, extras, described, saved, changed)
 
 

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build a Config: the objective, the optimizer, the step and the state's shapes; open its data."""
 
+import contextlib
+import csv
 import dataclasses
 import functools
+import io
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import jax
@@ -12,8 +16,9 @@ import optax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from vit_jax import config as config_lib
-from vit_jax import data, evals, models, objectives, optim, sharding
+from vit_jax import data, evals, files, models, objectives, optim, sharding
 from vit_jax.config import Config, Plan
+from vit_jax.data import partition
 from vit_jax.errors import UserError
 from vit_jax.losses import Loss
 from vit_jax.objectives import Objective
@@ -21,6 +26,7 @@ from vit_jax.train.state import TrainState, make_init, make_state
 from vit_jax.train.step import TrainStep, jit_step, make_train_step
 
 PyTree = Any
+SPLITS = "splits.csv"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,6 +153,20 @@ def open_train(cfg: Config) -> data.Source:
         several = f"{source.name} has several labels per image"
         raise UserError(f"{several}; set objective.loss=sigmoid, or bce")
     return source
+
+
+def write_splits(cfg: Config, source: data.Source, path: Path) -> None:
+    """Write which image is in which split, where the splits were drawn; process 0 alone."""
+    if not source.drawn or jax.process_index() or (path / SPLITS).exists():
+        return
+    sources: dict[str, Any] = {}
+    for name in partition.SPLITS:
+        with contextlib.suppress(data.SplitError):  # of classes of one or two images
+            sources[name] = data.open_source(cfg.data.name, split=name)
+    lines = [(*row, name) for name, each in sources.items() for row in each.rows()]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([("path", "label", "split"), *lines])
+    files.write(path / SPLITS, text.getvalue())
 
 
 def open_evals(cfg: Config, train: data.Source) -> dict[str, dict[str, data.Source]]:

@@ -2,6 +2,7 @@
 """The state of step 0: random, or with the weights of `init`."""
 
 import dataclasses
+import functools
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -12,10 +13,12 @@ from jax.sharding import Mesh
 
 from vit_jax import trees, weights
 from vit_jax.config import Config
+from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.train import build as build_lib
 from vit_jax.train.health import peers
 from vit_jax.train.state import TrainState
+from vit_jax.weights.apply import OtherHead
 from vit_jax.weights.config import InitConfig
 
 PyTree = Any
@@ -29,16 +32,23 @@ def check(init: InitConfig, model: ModelConfig) -> None:
 def _read(
     init: InitConfig, model: ModelConfig, *, only_check: bool = False
 ) -> Mapping[str, np.ndarray]:
-    return weights.read(
+    read = functools.partial(
+        weights.read,
         init.weights,
         model,
-        field="init.weights",
-        skip=init.skip,
         resize=init.resize,
         ema=init.ema,
         headless=True,  # a missing head is initialised, and the message names it
         only_check=only_check,
     )
+    if not init.new_head:
+        return read(field="init.weights", skip=init.skip)
+    try:
+        return read(skip=init.skip)
+    except OtherHead as error:
+        return read(field="init.weights", skip=(*init.skip, *error.patterns))
+    except UserError:
+        return read(field="init.weights", skip=init.skip)  # which raises it with advice
 
 
 def initial_state(cfg: Config, parts: build_lib.Parts, mesh: Mesh) -> tuple[TrainState, str]:

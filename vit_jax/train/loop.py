@@ -63,7 +63,7 @@ def fit(
     Raises UserError: anything wrong with config, data, workdir, checkpoints or window.
     """
     opened = open_run(cfg, directory)
-    path, total = opened.path, opened.parts.plan.total_steps
+    cfg, path, total = opened.cfg, opened.path, opened.parts.plan.total_steps
     profile.check(window, path, start=0, total=total)  # before anything is written
     with Preemption() as stop, workdir.lock(path), jax.set_mesh(opened.mesh):
         begun = begin(

@@ -20,18 +20,20 @@ class InitConfig:
             without `weights`.
         resize: the rule that resizes position tables, bias tables and patch kernels.
         ema: take the moving average of the other run's parameters, not the parameters.
+        new_head: start the head anew where the other's has other classes, instead of refusing it.
     """
 
     weights: str = ""
     skip: tuple[str, ...] = ()
     resize: Resize = Resize.AUTO
     ema: bool = False
+    new_head: bool = False
 
 
 def validate(cfg: InitConfig) -> None:
     """Refuse what can be refused without the file, naming the field."""
     if not cfg.weights:
-        if cfg != InitConfig():
+        if dataclasses.replace(cfg, new_head=False) != InitConfig():
             raise UserError("init.skip, init.resize and init.ema need init.weights: set it")
         return
     kind, _ = split(cfg.weights)

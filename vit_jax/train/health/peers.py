@@ -41,7 +41,7 @@ def facts(
     `class_names` are those of the training split.
     """
     found = {
-        name: "folder:" if str(value).startswith("folder:") else value
+        name: "" if str(value).startswith(("folder:", "csv:")) else value
         for name, value in config_json.flatten(config).items()
         if not _LOCAL.search(name)
     }

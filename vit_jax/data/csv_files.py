@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images listed in a CSV file, `csv:FILE` with the columns path, label and, if any, split."""
+
+import csv
+import os
+from pathlib import Path
+
+from vit_jax.data.folders import FolderSource, with_known_names
+from vit_jax.data.partition import partition, split_seed
+from vit_jax.data.sources import absolute_slices
+from vit_jax.errors import UserError, shown
+
+_COLUMNS = ("path", "label")
+
+
+def open_csv(name: str, split: str) -> FolderSource:
+    """Open one split of the images that a CSV file lists, with TFDS-style slices.
+
+    Paths are relative to the file's folder. Classes are the labels, sorted, whole numbers by value.
+    Without a column "split" the splits are those of `partition`, and "all".
+
+    Raises UserError: no such file, column, image or split; a line without a path or a label.
+    """
+    path, seed = split_seed(name)
+    file = Path(os.path.expanduser(path))
+    where = shown(str(file) if file.is_absolute() else f"./{file}")
+    rows = _read(file, where)
+    lacking = next((n for n, row in rows if not (file.parent / row["path"]).is_file()), None)
+    if lacking is not None:
+        gone = dict(rows)[lacking]["path"]
+        raise UserError(f"{where}, line {lacking}: there is no file {shown(gone)} beside it")
+    names = {row["label"] for _, row in rows}
+    numeric = all(label.isdecimal() for label in names)
+    classes = tuple(sorted(names, key=int if numeric else str))
+    paths = [row["path"] for _, row in rows]
+    labels = [classes.index(row["label"]) for _, row in rows]
+    members: dict[str, list[int]] = {"all": list(range(len(rows)))}
+    if "split" in rows[0][1]:
+        for index, (_, row) in enumerate(rows):
+            members.setdefault(row["split"], []).append(index)
+    else:
+        members |= partition(paths, labels, seed)
+    split = with_known_names(split, list(members))
+    slices = absolute_slices(split, {key: len(m) for key, m in members.items()}, where)
+    chosen = [index for key, start, stop in slices for index in members[key][start:stop]]
+    return FolderSource(
+        file.parent,
+        f"{where}[{split}]" + (f", split seed {seed}" if seed else ""),
+        classes,
+        [paths[index] for index in chosen],
+        [labels[index] for index in chosen],
+        drawn="split" not in rows[0][1],
+    )
+
+
+def _read(file: Path, where: str) -> list[tuple[int, dict[str, str]]]:
+    """Return the rows with the numbers of their lines."""
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.DictReader(stream)
+            rows = [(reader.line_num, row) for row in reader]
+    except (OSError, UnicodeError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"{where}: {reason}; give a CSV file with the columns path,label") from None
+    columns = list(reader.fieldnames or ())
+    if not set(_COLUMNS) <= set(columns):
+        has = ", ".join(map(str, columns)) or "nothing"
+        raise UserError(f"{where} has the columns {has}; its first line must name path,label")
+    if not rows:
+        raise UserError(f"{where} lists no images")
+    for number, row in rows:
+        if not all(row[column] for column in columns if column in (*_COLUMNS, "split")):
+            raise UserError(f"{where}, line {number}: give a value for {', '.join(columns)}")
+    return rows
