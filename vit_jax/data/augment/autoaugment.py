@@ -45,15 +45,10 @@ SubPolicy = tuple[Step, ...]
 
 @dataclasses.dataclass(frozen=True)
 class AutoAugment:
-    """Draw one of 25 sub-policies and apply its operations, each with its probability.
-
-    Attributes:
-        sub_policies: the policy.
-        fill: level of what comes in from outside the image.
-    """
+    """Draw one of 25 sub-policies and apply its operations, each with its probability."""
 
     sub_policies: tuple[SubPolicy, ...]
-    fill: tuple[int, ...]
+    fill: tuple[int, ...]  # level of what comes in from outside the image
 
     def __call__(self, image: Image, rng: np.random.Generator) -> Image:
         steps = self.sub_policies[int(rng.integers(len(self.sub_policies)))]
