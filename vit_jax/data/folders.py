@@ -21,11 +21,7 @@ _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 
 
 class FolderSource(Labelled):
-    """Examples of one split of a folder; see `Source`.
-
-    Paths are kept in one array of bytes: a million of them take a tenth of what a list of strings
-    does, here and in every worker process.
-    """
+    """Examples of one split of a folder; see `Source`."""
 
     def __init__(self, root: Path, name: str, classes: tuple[str, ...], paths: list[str]) -> None:
         """Take paths as "<split>/<class>/<file>" relative to `root`, in the order to be read."""
@@ -34,6 +30,7 @@ class FolderSource(Labelled):
         self.class_names = classes
         ids = {class_name: i for i, class_name in enumerate(classes)}
         self.labels = np.array([ids[path.split("/")[1]] for path in paths], np.int32)
+        # A million paths take a tenth of what a list of strings does, here and in every worker.
         self._paths = np.array([os.fsencode(path) for path in paths], np.bytes_)
 
     def __len__(self) -> int:
