@@ -30,12 +30,17 @@ def from_pillow(picture: Picture) -> Image:
 def posterize(picture: Picture, bits: int) -> Picture:
     """Keep the highest bits of each level; Pillow's own does not take 0 of them, timm draws 0."""
     mask = 0xFF & ~(0xFF >> max(bits, 0))
-    return picture.point(lambda level: level & mask)
+    return _map_levels(picture, [level & mask for level in range(256)])
 
 
 def solarize_add(picture: Picture, addition: int) -> Picture:
     """Add to the levels below 128."""
-    return picture.point(lambda level: min(255, level + addition) if level < 128 else level)
+    table = [min(255, level + addition) if level < 128 else level for level in range(256)]
+    return _map_levels(picture, table)
+
+
+def _map_levels(picture: Picture, table: list[int]) -> Picture:
+    return picture.point(table * len(picture.getbands()))
 
 
 def operate(
