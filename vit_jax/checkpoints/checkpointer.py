@@ -143,12 +143,11 @@ class Checkpointer:
         `abstract` is the wanted tree of `jax.ShapeDtypeStruct`s; its shardings may be of any mesh.
         Each damaged checkpoint on the way is reported by one warning.
 
-        Raises:
-            CorruptCheckpoints: there are checkpoints, and every one is damaged.
-            UserError: the checkpoint is of another model or optimizer.
+        Raises CorruptCheckpoints: there are checkpoints, and every one is damaged, or UserError:
+        the checkpoint is of another model or optimizer.
         """
         self.wait()
-        reasons: list[str] = []
+        reasons = []
         for step in sorted(self._metrics, reverse=True):
             try:
                 return self._load(abstract, step)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Failed saves and reads: the cause that Orbax hides, and how a save ended in all processes."""
 
+import contextlib
 import errno
 import functools
 import logging
@@ -122,10 +123,9 @@ def failed(
     directory: Path, step: int, num_bytes: int, newest: int | None, error: BaseException
 ) -> SaveFailed:
     """Build the error of a failed save: its cause, the free space, the newest intact checkpoint."""
-    try:
+    free = "unknown"
+    with contextlib.suppress(OSError):  # the disk is gone
         free = f"{shutil.disk_usage(directory).free / 1e6:,.1f}"
-    except OSError:  # the disk is gone
-        free = "unknown"
     older = "there is no other" if newest is None else f"newest intact: step {newest}"
     return SaveFailed(
         f"could not save the checkpoint of step {step} to {directory} (needs up to "

@@ -5,6 +5,7 @@ Each array has a checksum of 32 bits, against accidents (bit rot, torn writes), 
 tampering. It depends on values alone: a state saved on 8 devices and read on 1 has the same.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -41,17 +42,11 @@ class Unreadable(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """The description of one saved state.
+    """The description of one saved state."""
 
-    Attributes:
-        leaves: name -> (dtype, shape, digest) of every array.
-        metadata: whatever the caller gave, as JSON.
-        metrics: name -> value at that step.
-    """
-
-    leaves: dict[str, Any]
-    metadata: dict[str, Any]
-    metrics: dict[str, float]
+    leaves: dict[str, Any]  # name -> (dtype, shape, digest) of every array
+    metadata: dict[str, Any]  # whatever the caller gave, as JSON
+    metrics: dict[str, float]  # name -> value at that step
 
 
 def describe(
@@ -80,12 +75,10 @@ def pack(manifest: Manifest) -> dict[str, Any]:
 
 def unpack(packed: Any) -> Manifest:
     """Undo `pack`; anything else than what it returned is Damaged."""
-    try:
+    with contextlib.suppress(TypeError, KeyError, AttributeError, ValueError):
         text = packed["record"]
         if zlib.crc32(text.encode()) == packed["crc32"]:
             return Manifest(**json.loads(text))
-    except (TypeError, KeyError, AttributeError, ValueError):
-        pass
     raise Damaged("its metadata is damaged")
 
 

@@ -29,17 +29,11 @@ MAX_CACHED_BYTES = 256 * 2**20
 
 
 class Decoded(NamedTuple):
-    """An example on its way to the model.
+    """An example on its way to the model."""
 
-    Attributes:
-        images: of each transform, as it was decoded or, where `viewed`, after `view`.
-        viewed: which of the two.
-        fields: the source's other fields.
-    """
-
-    images: tuple[Loaded, ...]
+    images: tuple[Loaded, ...]  # of each transform, as it was decoded or, if `viewed`, after `view`
     viewed: bool
-    fields: Mapping[str, Any]
+    fields: Mapping[str, Any]  # the source's other ones
 
 
 class PixelCache(dict[int, Decoded]):

@@ -14,15 +14,7 @@ import numpy as np
 import simplejpeg
 from jaxtyping import UInt8
 
-from vit_jax.data.image_header import (
-    JPEG,
-    PNG,
-    check_size,
-    image_size,
-    is_webp,
-    open_image,
-    png_claims_too_much,
-)
+from vit_jax.data import image_header as header
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -32,6 +24,7 @@ cv2.setNumThreads(0)
 # Pillow tries what OpenCV cannot read, and gives the reason.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 
+_COLORS = {1: "GRAY", 3: "RGB"}
 # Markers of a JPEG.
 _SOI = b"\xff\xd8"
 _FRAMES = (0xC0, 0xC1)  # sequential, Huffman: rows come in order, in one scan
@@ -63,11 +56,11 @@ def decode(
     floats or 32-bit integers), or an image of more than `image_header.MAX_PIXELS` (of a JPEG four
     times as many, where `min_size` lets it be halved).
     """
-    size = image_size(data)
+    size = header.image_size(data)
     if size is not None:
         halved = any(min_size) and all(2 * m <= n + 1 for m, n in zip(min_size, size, strict=True))
-        check_size(*size, times=4 if halved and data.startswith(JPEG) else 1)
-    if data.startswith(JPEG) and size is not None:
+        header.check_size(*size, times=4 if halved and data.startswith(header.JPEG) else 1)
+    if data.startswith(header.JPEG) and size is not None:
         if num_rows is not None and not exact:
             rows = decode_rows(data, channels, num_rows)
             if rows is not None:
@@ -75,7 +68,7 @@ def decode(
         try:
             return simplejpeg.decode_jpeg(
                 data,
-                "RGB" if channels == 3 else "GRAY",
+                _COLORS[channels],
                 fastdct=not exact,
                 fastupsample=not exact,
                 min_height=min_size[0],
@@ -84,7 +77,7 @@ def decode(
             )
         except ValueError:
             pass  # CMYK, of which ImageNet has some, or a flaw that Pillow may forgive
-    elif is_webp(data) or (data.startswith(PNG) and not png_claims_too_much(data)):
+    elif header.is_webp(data) or header.is_sound_png(data):
         flag = cv2.IMREAD_COLOR_RGB if channels == 3 else cv2.IMREAD_GRAYSCALE
         flag |= cv2.IMREAD_IGNORE_ORIENTATION
         with contextlib.suppress(cv2.error):
@@ -115,11 +108,7 @@ def decode_rows(
     pixels = np.empty((num_rows, width, channels), np.uint8)
     try:
         simplejpeg.decode_jpeg(
-            shorter,
-            "RGB" if channels == 3 else "GRAY",
-            fastdct=True,
-            fastupsample=True,
-            buffer=pixels,
+            shorter, _COLORS[channels], fastdct=True, fastupsample=True, buffer=pixels
         )
     except ValueError as error:
         # libjpeg reports the first thing that it finds amiss: here only the rows left over may be.
@@ -147,8 +136,8 @@ def _frame(data: bytes) -> int | None:
 
 def _decode_pillow(data: bytes, channels: int) -> UInt8[np.ndarray, "H W C"]:
     try:
-        with open_image(data) as image:
-            check_size(image.height, image.width)
+        with header.open_image(data) as image:
+            header.check_size(image.height, image.width)
             grey = _deep_grey(image)
             if grey is not None:
                 return np.repeat(grey[..., None], channels, axis=-1)

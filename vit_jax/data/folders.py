@@ -25,11 +25,7 @@ _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 
 
 class FolderSource(Labelled):
-    """Examples of one split of a folder or a table; see `Source`.
-
-    Paths are kept in one array of bytes: a million of them take a tenth of what a list of strings
-    does, here and in every worker process.
-    """
+    """Examples of one split of a folder or a table; see `Source`."""
 
     def __init__(
         self,
@@ -46,6 +42,7 @@ class FolderSource(Labelled):
         self.name = name
         self.class_names = classes
         self.labels = np.array(labels, np.int32)
+        # A million paths take a tenth of what a list of strings does, here and in every worker.
         self._paths = np.array([os.fsencode(path) for path in paths], np.bytes_)
 
     def __len__(self) -> int:

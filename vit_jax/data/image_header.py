@@ -71,8 +71,8 @@ def image_size(data: bytes) -> tuple[int, int] | None:
     return None
 
 
-def png_claims_too_much(data: bytes) -> bool:
-    """Return whether a chunk of a PNG claims more bytes than are left.
+def is_sound_png(data: bytes) -> bool:
+    """Return whether the bytes begin as a PNG does, and no chunk claims more bytes than are left.
 
     OpenCV takes memory for all of them, up to 4 GiB, before it looks whether they are there.
     """
@@ -80,11 +80,11 @@ def png_claims_too_much(data: bytes) -> bool:
     while at + 8 <= len(data):
         end = at + 12 + int.from_bytes(data[at : at + 4])  # length, name, checksum
         if end > len(data):
-            return True
+            return False
         if data[at + 4 : at + 8] == b"IEND":
             break
         at = end
-    return False
+    return data.startswith(PNG)
 
 
 def check_size(height: int, width: int, times: int = 1) -> None:

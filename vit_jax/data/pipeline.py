@@ -40,8 +40,7 @@ def train_batches(
 
     Args:
         source: what to read; `cfg.name` and `cfg.train_split` are not looked at.
-        cfg: batch size, the mean that transforms fill with, repeats, whether broken examples are
-            replaced, threads and workers.
+        cfg: all else that a batch depends on.
         views: the images of a batch, by the name of their array.
         fields: other fields of the source that the batch holds.
         seed: of the order and of every random crop and augmentation.

@@ -13,8 +13,8 @@ from jaxtyping import Int32
 
 from vit_jax.errors import UserError, unknown
 
-Label: TypeAlias = int | np.ndarray  # a class id, or uint8 (K,) multi-hot
-# The fields of one example: "image", encoded; "label"; and whatever else `Source.spec` names.
+# The fields of one example: "image", encoded; "label", a class id or uint8 (K,) multi-hot; and
+# whatever else `Source.spec` names.
 Example: TypeAlias = dict[str, Any]
 
 
@@ -26,31 +26,24 @@ def short_name(name: str) -> str:
 
 @runtime_checkable
 class Source(Protocol):
-    """Examples by index. Implementations can be pickled, for worker processes.
+    """Examples by index. Implementations can be pickled, for worker processes."""
 
-    Attributes:
-        name: what messages call it, such as "imagenet2012[train]".
-        class_names: the name of each class id.
-        num_classes: K.
-        multi_label: whether a label is a multi-hot vector instead of a class id.
-        labels: the class id of every example, if available without reading the examples.
-        drawn: whether its split was drawn here (`partition`), as the images came without any.
-        spec: shape and dtype of every field of an example but its encoded images.
-    """
-
-    name: str
-    class_names: tuple[str, ...]
-    multi_label: bool
-    drawn: bool
+    name: str  # what messages call it, such as "imagenet2012[train]"
+    class_names: tuple[str, ...]  # the name of each class id
+    multi_label: bool  # whether a label is a multi-hot vector instead of a class id
+    drawn: bool  # whether its split was drawn here (`partition`): the images came without any
 
     @property
-    def num_classes(self) -> int: ...
+    def num_classes(self) -> int: ...  # K
 
     @property
-    def labels(self) -> Int32[np.ndarray, " M"] | None: ...
+    def labels(self) -> Int32[np.ndarray, " M"] | None:
+        """The class id of every example, if available without reading the examples."""
 
     @property
-    def spec(self) -> Mapping[str, jax.ShapeDtypeStruct]: ...
+    def spec(self) -> Mapping[str, jax.ShapeDtypeStruct]:
+        """Shape and dtype of every field of an example but its encoded images."""
+        ...
 
     def __len__(self) -> int: ...
 

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int, UInt8
@@ -58,21 +58,14 @@ def evaluation_view(
 class Transform:
     """A transform made ready to run; can be pickled.
 
-    Attributes:
-        cfg: what to do.
-        image_size: (height, width) of the output.
-        channels: 1 or 3.
-        exact: decode JPEG accurately and at full size (evaluation) instead of fast (training).
-        fill: what `auto_augment` leaves where the image does not reach; one level, or one per
-            channel.
-
     Raises UserError: padding that the resized image is too small to mirror.
     """
 
     cfg: TransformConfig
-    image_size: tuple[int, int]
-    channels: int
-    exact: bool
+    image_size: tuple[int, int]  # (height, width) of the output
+    channels: int  # 1 or 3
+    exact: bool  # decode JPEG accurately and at full size (evaluation) instead of fast (training)
+    # What `auto_augment` leaves where the image does not reach: one level, or one per channel.
     fill: tuple[int, ...] = (128,)
 
     def __post_init__(self) -> None:
@@ -208,18 +201,12 @@ class View:
     """One array of images: [B, H, W, C] uint8, or [B, count, H, W, C] where `count` is above 1.
 
     What each draws at random depends on (seed, position in the stream, number of the view) alone.
-
-    Attributes:
-        transform: what happens to the image.
-        size: (H, W).
-        channels: 1 or 3.
-        count: how many times the transform draws.
     """
 
     transform: TransformConfig
-    size: tuple[int, int]
-    channels: int
-    count: int = 1
+    size: tuple[int, int]  # (H, W)
+    channels: int  # 1 or 3
+    count: int = 1  # how many times the transform draws
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -233,20 +220,12 @@ def one_view(transform: TransformConfig, size: tuple[int, int], channels: int) -
     return {"image": View(transform=transform, size=size, channels=channels)}
 
 
-@dataclasses.dataclass(frozen=True)
-class Draw:
-    """One image of a view.
+class Draw(NamedTuple):
+    """One image of a view."""
 
-    Attributes:
-        array: name of the view.
-        index: which of the view's images; None where it has one.
-        number: of this draw among all of an example's; 0 is the first.
-        transform: ready to run.
-    """
-
-    array: str
-    index: int | None
-    number: int
+    array: str  # name of the view
+    index: int | None  # which of the view's images; None where it has one
+    number: int  # of this draw among all of an example's; 0 is the first
     transform: Transform
 
 

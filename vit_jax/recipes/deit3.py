@@ -49,13 +49,8 @@ def pretrain(name: str) -> Config:
     config.data.transform.auto_augment, config.data.transform.color_jitter = "3-augment", 0.3
     config.data.erasing_prob = 0.0
     config.objective = SupervisedConfig(loss=Loss.BCE, binarize=True)
-    optim = OptimConfig(
-        name=Optimizer.LAMB,
-        lr=lr,
-        weight_decay=0.05,
-        min_lr=1e-5,
-        clip_norm=1.0,  # apex's FusedLAMB clips by default
-    )
+    # Apex's FusedLAMB clips by default.
+    optim = OptimConfig(name=Optimizer.LAMB, lr=lr, weight_decay=0.05, min_lr=1e-5, clip_norm=1.0)
     config.optim = deit.by_epochs(optim)
     return config
 

@@ -100,12 +100,9 @@ def five(classes: Iterable[int]) -> Config:
 def by_sgd(model: ModelConfig) -> Config:
     """Train as `digits` in 40 epochs by RegNet's SGD."""
     config = digits(model)
+    # The decay is the sum of RegNet's 5e-5 over the momentum.
     config.optim = OptimConfig(
-        name=Optimizer.SGD,
-        lr=0.05,
-        warmup="5%",
-        nesterov=True,
-        weight_decay=5e-4,  # the sum of RegNet's 5e-5 over the momentum
+        name=Optimizer.SGD, lr=0.05, warmup="5%", nesterov=True, weight_decay=5e-4
     )
     config.duration = "40 epochs"
     return config

@@ -15,8 +15,8 @@ def images(variant: str = "vit_s16") -> Config:
     """Train on a folder or a table of images, from published weights where init.weights has some.
 
     The dataset decides the number of classes, the batch and the duration (`config.fitted`). AdamW,
-    random boxes, flips, mixup; the best checkpoint on val is kept. Values common for ViTs, tuned for
-    no dataset: letters want data.transform.flip=false, published weights a lower optim.lr.
+    random boxes, flips, mixup; the best checkpoint on val is kept. Values common for ViTs, not
+    tuned: letters want data.transform.flip=false, published weights a lower optim.lr.
     """
     train = transform("random_resized")
     train.area = (0.35, 1.0)  # small sets of objects, not ImageNet's scenes

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Swin Transformer on ImageNet-1k: arXiv:2103.14030, microsoft/Swin-Transformer's configs."""
 
+import dataclasses
+
 from vit_jax.config import Config
 from vit_jax.data import Crop, Resize
 from vit_jax.models import ModelConfig
@@ -44,14 +46,8 @@ def finetune(model: ModelConfig, weights: str, *, drop_path_rate: float) -> Conf
     """
     config = imagenet(model, drop_path_rate=drop_path_rate)
     config.duration = "30 epochs"
-    config.optim = OptimConfig(
-        lr=4e-5,
-        weight_decay=1e-8,
-        warmup="5 epochs",
-        warmup_lr=4e-8,
-        min_lr=4e-7,
-        schedule_lag=True,
-        clip_norm=5.0,
+    config.optim = dataclasses.replace(
+        config.optim, lr=4e-5, weight_decay=1e-8, warmup="5 epochs", warmup_lr=4e-8, min_lr=4e-7
     )
     config.init = InitConfig(weights=weights, resize=ResizeRule.OFFICIAL)
     config.evals = val("1 epoch", crop=Crop.RESIZE, resize=Resize.BICUBIC)

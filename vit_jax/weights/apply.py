@@ -18,16 +18,12 @@ _HEAD = re.compile(r"^params/head(_dist)?/")
 
 
 class OtherHead(UserError):
-    """All that does not fit is heads.
-
-    Attributes:
-        patterns: what `skip` would have to be.
-        lacking: the file has no head at all.
-    """
+    """All that does not fit is heads."""
 
     def __init__(self, message: str, patterns: Sequence[str], *, lacking: bool) -> None:
         super().__init__(message)
-        self.patterns, self.lacking = tuple(patterns), lacking
+        self.patterns = tuple(patterns)  # what `skip` would have to be
+        self.lacking = lacking  # whether the file has no head at all
 
 
 # (name, value in our layout, wanted shape) -> value of that shape; raises UserError where it can't.
@@ -64,10 +60,9 @@ def fill(
         resize: how to bring a position table, bias table or patch kernel of another size to ours.
         is_ignored: keys of the file that are nothing of the network.
         headless: let a file do without a head, which is then left out of the result.
-        only_check: read no tensor.
+        only_check: read no tensor, and return nothing.
 
-    Returns:
-        Our name -> float32 array in our layout, without what is skipped; nothing with `only_check`.
+    Returns our name -> float32 array in our layout.
 
     Raises:
         UserError: keys missing, unused or of another shape, each with its name and shape; a value
@@ -136,23 +131,19 @@ def _check_keys(
             else:
                 off = " (resizing is off)" if can_resize else ""
                 wrong.append(f"{part.key}: in the file {list(there)}, here {list(part.shape)}{off}")
-    problems = []
-    if missing:
-        problems.append(f"lacks {_listed(missing)}")
-    if wrong:
-        problems.append(f"has other shapes: {_listed(wrong)}")
-    if unused:
-        left = [f"{key} {list(shapes[key])}" for key in unused]
-        problems.append(f"has more than the model: {_listed(left)}")
-    if problems:
-        message = f"{source.name} {'; it '.join(problems)}; choose the config it was made with"
-        if not modules <= {"head", "head_dist", "pre_logits"}:
-            raise UserError(message)
-        # "^head" finds head_dist too.
-        names = modules - ({"head_dist"} if "head" in modules else set())
-        patterns = [f"^{name}" for name in sorted(names)]
-        lacking = bool(missing) and not wrong and not unused and _lacks_head(entries, shapes)
-        raise OtherHead(message, patterns, lacking=lacking)
+    more = [f"{key} {list(shapes[key])}" for key in unused]
+    kinds = {"lacks ": missing, "has other shapes: ": wrong, "has more than the model: ": more}
+    problems = [kind + _listed(found) for kind, found in kinds.items() if found]
+    if not problems:
+        return
+    message = f"{source.name} {'; it '.join(problems)}; choose the config it was made with"
+    if not modules <= {"head", "head_dist", "pre_logits"}:
+        raise UserError(message)
+    # "^head" finds head_dist too.
+    names = modules - ({"head_dist"} if "head" in modules else set())
+    patterns = [f"^{name}" for name in sorted(names)]
+    lacking = bool(missing) and not wrong and not unused and _lacks_head(entries, shapes)
+    raise OtherHead(message, patterns, lacking=lacking)
 
 
 def _can_resize(entry: Entry, part: FileTensor, there: Shape) -> bool:

@@ -21,15 +21,6 @@ class Checkpoint:
 
     All arrays are read, and verified, with the first; optimizer state never is.
 
-    Attributes:
-        name: the checkpoint's path.
-        file: the WeightsFile over them.
-        directory: that of all of the run's checkpoints.
-        model: the config of the run's model.
-        step: of the save.
-        metadata: of the run: "config", "class_names", "versions".
-        metrics: by name, at that step.
-
     Raises UserError: no such checkpoint, a damaged one, or one without a moving average.
     """
 
@@ -45,7 +36,7 @@ class Checkpoint:
             raise unknown(f"checkpoint of {run}", which, ["best", "latest", "a step"])
         self._saved = reader.find(found[1], found[2] or "")
         self.name = str(self._saved.path)
-        self.directory = self._saved.path.parent
+        self.directory = self._saved.path.parent  # of all of the run's checkpoints
         # From our names without their collection to those of a TrainState's leaves.
         inside = re.compile(r"ema/\w+/" if ema else r"(params|model_state/\w+)/")
         leaves = self._saved.manifest.leaves
@@ -54,7 +45,8 @@ class Checkpoint:
             why = "the run had ema_decay=0; take its parameters, with ema=false"
             raise UserError(f"{self.name} holds no moving average: {why}")
         self.step, manifest = self._saved.step, self._saved.manifest
-        self.metadata, self.metrics = manifest.metadata, manifest.metrics
+        self.metadata = manifest.metadata  # of the run: "config", "class_names", "versions"
+        self.metrics = manifest.metrics  # by name, at that step
         saved = self.metadata.get("config", {}).get("model", {})
         self.model: ModelConfig = models.from_json(saved)
         self._arrays: dict[str, np.ndarray] | None = None

@@ -19,17 +19,11 @@ _MAX_AXES, MAX_SIDE = 32, 2**48
 
 
 class WeightsFile(NamedTuple):
-    """A file of named tensors that is read one tensor at a time.
+    """A file of named tensors that is read one tensor at a time."""
 
-    Attributes:
-        name: what to call it in messages: its path.
-        shapes: that of every tensor, from headers alone.
-        read: returns one tensor as float32; raises UserError where it holds no floats.
-    """
-
-    name: str
-    shapes: Mapping[str, Shape]
-    read: Callable[[str], np.ndarray]
+    name: str  # what to call it in messages: its path
+    shapes: Mapping[str, Shape]  # that of every tensor, from headers alone
+    read: Callable[[str], np.ndarray]  # one tensor as float32; raises UserError: it has no floats
 
 
 class NoSuchFile(UserError):

@@ -26,36 +26,23 @@ def renamed(name: str, rules: Iterable[Rename]) -> str:
 
 
 class FileTensor(NamedTuple):
-    """One tensor of a file that holds one of our parameters, or a part of it.
+    """One tensor of a file that holds one of our parameters, or a part of it."""
 
-    Attributes:
-        key: its name in the file.
-        shape: its shape there.
-        layer: which entry of the leading depth axis to take, where the file stacks layers.
-    """
-
-    key: str
-    shape: Shape
-    layer: int | None = None
+    key: str  # its name in the file
+    shape: Shape  # its shape there
+    layer: int | None = None  # which entry of the depth axis to take, where the file stacks layers
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One of our parameters and where a file holds it.
+    """One of our parameters and where a file holds it."""
 
-    Attributes:
-        name: '/'-joined, with its collection: "params/blocks/attn/qkv/kernel".
-        shape: ours, of the whole parameter.
-        stacked: whether the leading axis of `shape` counts layers.
-        layers: for each layer of a stacked parameter (one item otherwise) the parts it is made of.
-        decode: parts of one layer -> that layer of ours.
-        encode: the inverse; None for a format that is only read.
-    """
-
-    name: str
-    shape: Shape
-    stacked: bool
+    name: str  # '/'-joined, with its collection: "params/blocks/attn/qkv/kernel"
+    shape: Shape  # ours, of the whole parameter
+    stacked: bool  # whether the leading axis of `shape` counts layers
+    # For each layer of a stacked parameter (one item otherwise) the parts it is made of.
     layers: tuple[tuple[FileTensor, ...], ...]
+    # From the parts of one layer to that layer of ours, and back; None: the format is only read.
     decode: Callable[[Sequence[np.ndarray]], np.ndarray]
     encode: Callable[[np.ndarray], list[np.ndarray]] | None = None
 

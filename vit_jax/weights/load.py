@@ -124,19 +124,12 @@ def split(ref: str) -> tuple[str, str]:
 
 
 class _Opened(NamedTuple):
-    """An open file for a model.
-
-    Attributes:
-        source: the file.
-        entries: where it has each parameter of the model.
-        is_ignored: which of its keys are nothing of a model.
-        old: the model that it was saved from, where that is known.
-    """
+    """An open file for a model."""
 
     source: WeightsFile
-    entries: list[Entry]
-    is_ignored: Callable[[str], bool]
-    old: ModelConfig | None = None
+    entries: list[Entry]  # where it has each parameter of the model
+    is_ignored: Callable[[str], bool]  # which of its keys are nothing of a model
+    old: ModelConfig | None = None  # the model that it was saved from, where that is known
 
 
 @contextlib.contextmanager

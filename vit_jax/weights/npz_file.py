@@ -19,19 +19,13 @@ import numpy as np
 from numpy.lib import format as npy
 
 from vit_jax.errors import UserError
-from vit_jax.weights.files import (
-    MAX_SIDE,
-    WeightsFile,
-    check_names,
-    damaged,
-    first_bytes,
-    is_shape,
-)
+from vit_jax.weights import files
 from vit_jax.weights.layout import Shape
 
 # numpy's own limit of a header's length, and room for what comes before it.
 _HEADER_BYTES = 10_000 + 16
 _CHUNK_BYTES = 2**20
+_BFLOAT16 = np.dtype("V2")  # how numpy stores a type that is not its own
 # bz2 and lzma streams decompress without bound before the first byte comes out; numpy writes none.
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _DAMAGE = (
@@ -66,7 +60,7 @@ class _Npz:
         self._path, self._zip = path, archive
         # Not `is_dir`, which before Python 3.12 fails on an empty name.
         infos = [info for info in archive.infolist() if not info.filename.endswith("/")]
-        check_names(path, [info.filename for info in infos])
+        files.check_names(path, [info.filename for info in infos])
         self.members: dict[str, _Member] = {}
         for info in infos:
             key = info.filename.removesuffix(".npy")
@@ -81,7 +75,7 @@ class _Npz:
     def read(self, key: str) -> np.ndarray:
         member = self.members[key]
         floats = member.dtype.kind == "f" and member.dtype.itemsize in (2, 4, 8)
-        if not floats and not _is_bfloat16(member.dtype):
+        if not floats and member.dtype != _BFLOAT16:
             kind = str(member.dtype)[:80]
             raise UserError(f"{self._path}: {key} is {kind}, not an array of floats")
         flat = np.empty(math.prod(member.shape), member.dtype)
@@ -97,7 +91,7 @@ class _Npz:
         except UserError:
             raise
         except _DAMAGE as error:
-            raise damaged(self._path, key, error) from None
+            raise files.damaged(self._path, key, error) from None
 
     def _check_member(self, info: zipfile.ZipInfo) -> None:
         name = info.filename
@@ -117,8 +111,10 @@ class _Npz:
         if member.dtype.hasobject:
             raise UserError(f"{self._path}: {key} holds Python objects, which could run code")
         shape = member.shape
-        if not is_shape(shape):
-            shown = ", ".join(str(side) if abs(side) < MAX_SIDE else "..." for side in shape[:8])
+        if not files.is_shape(shape):
+            shown = ", ".join(
+                str(side) if abs(side) < files.MAX_SIDE else "..." for side in shape[:8]
+            )
             raise UserError(f"{self._path}: {key} has the shape [{shown}], which no array has")
         promised = member.offset + math.prod(shape) * member.dtype.itemsize
         if promised != member.info.file_size:
@@ -150,12 +146,8 @@ def _fill(view: memoryview, read: Callable[[int], bytes]) -> None:
         filled += len(chunk)  # at the last byte, zipfile compares the checksum
 
 
-def _is_bfloat16(dtype: np.dtype) -> bool:
-    return dtype == np.dtype("V2")  # how numpy stores a type that is not its own
-
-
 def _float32(flat: np.ndarray) -> np.ndarray:
-    if not _is_bfloat16(flat.dtype):
+    if flat.dtype != _BFLOAT16:
         with np.errstate(over="ignore"):  # what overflows is refused as infinite
             return flat.astype(np.float32, copy=False)
     bits = flat.view("<u2").astype(np.uint32)
@@ -164,17 +156,17 @@ def _float32(flat: np.ndarray) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def opened(path: str) -> Iterator[WeightsFile]:
+def opened(path: str) -> Iterator[files.WeightsFile]:
     """Open an .npz file as a WeightsFile; raises UserError: no such file, or no .npz."""
-    start = first_bytes(path)
+    start = files.first_bytes(path)
     if not start.startswith(b"PK"):
         hint = "; read it as timm:FILE" if start[8:9] == b"{" else ""
         raise UserError(f"{path} is not an .npz file: it is no zip archive{hint}")
     try:
         archive = zipfile.ZipFile(path)
     except _DAMAGE as error:
-        raise damaged(path, "", error) from None
+        raise files.damaged(path, "", error) from None
     with archive:
         npz = _Npz(path, archive)
         shapes = {key: member.shape for key, member in npz.members.items()}
-        yield WeightsFile(path, shapes, npz.read)
+        yield files.WeightsFile(path, shapes, npz.read)

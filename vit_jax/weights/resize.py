@@ -53,13 +53,6 @@ def _centres(old: int, new: int) -> np.ndarray:
     return (np.arange(new) + 0.5) * old / new - 0.5
 
 
-def _antialiased(old: int, new: int, kernel: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Widen the kernel where it shrinks; weights beyond the ends are dropped, the rest sum to 1."""
-    distance = np.arange(old) - _centres(old, new)[:, None]
-    weights = kernel(distance / max(old / new, 1))
-    return weights / weights.sum(axis=1, keepdims=True)
-
-
 def _sampled(
     positions: np.ndarray, old: int, kernel: Callable[[np.ndarray], np.ndarray], reach: int
 ) -> np.ndarray:
@@ -75,7 +68,10 @@ def _sampled(
 
 def bicubic_antialiased(old: int, new: int) -> Float[np.ndarray, "new old"]:
     """Return torch's bicubic with antialias=True: a = -0.5."""
-    return _antialiased(old, new, functools.partial(_cubic, a=-0.5))
+    # The kernel is widened where it shrinks; weights beyond the ends are dropped.
+    distance = np.arange(old) - _centres(old, new)[:, None]
+    weights = _cubic(distance / max(old / new, 1), a=-0.5)
+    return weights / weights.sum(axis=1, keepdims=True)
 
 
 def bicubic(old: int, new: int) -> Float[np.ndarray, "new old"]:

@@ -14,9 +14,9 @@ from vit_jax.data.decode import decode
 from vit_jax.data.image_header import (
     check_size,
     image_size,
+    is_sound_png,
     jpeg_size,
     open_image,
-    png_claims_too_much,
     read_file,
 )
 from vit_jax.data.transform import Transform
@@ -46,10 +46,10 @@ def test_the_header_tells_the_size(photo, form, options):
 
 def test_whole_pngs_are_known_from_those_that_claim_too_much(photo):
     data = encode(photo[:48, :64], "PNG")
-    assert not png_claims_too_much(data)
-    assert not png_claims_too_much(data + b"more")
-    assert png_claims_too_much(data[:-20])
-    assert not png_claims_too_much(data[: data.index(b"IEND") - 4])  # OpenCV forgives it
+    assert is_sound_png(data)
+    assert is_sound_png(data + b"more")
+    assert not is_sound_png(data[:-20])
+    assert is_sound_png(data[: data.index(b"IEND") - 4])  # OpenCV forgives it
 
 
 def test_of_other_bytes_no_size_is_told(photo):

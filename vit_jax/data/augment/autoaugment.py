@@ -11,10 +11,10 @@ solarizes from 256 down and translates by up to 10 of 32 pixels; torchvision's k
 solarizes from 255 down and enhances by 1 +- 0.9; timm's "original" takes tenths and bicubic pixels.
 """
 
-import dataclasses
 import functools
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,7 @@ FORM = "autoaugment(imagenet) or autoaugment(cifar10)"
 _TABLE = Path(__file__).with_name("autoaugment.tsv")
 
 
-@dataclasses.dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One operation of a sub-policy: how often, and at which of ten levels if it has any."""
 
     name: str
@@ -43,17 +42,11 @@ class Step:
 SubPolicy = tuple[Step, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class AutoAugment:
-    """Draw one of 25 sub-policies and apply its operations, each with its probability.
-
-    Attributes:
-        sub_policies: the policy.
-        fill: level of what comes in from outside the image.
-    """
+class AutoAugment(NamedTuple):
+    """Draw one of 25 sub-policies and apply its operations, each with its probability."""
 
     sub_policies: tuple[SubPolicy, ...]
-    fill: tuple[int, ...]
+    fill: tuple[int, ...]  # level of what comes in from outside the image
 
     def __call__(self, image: Image, rng: np.random.Generator) -> Image:
         steps = self.sub_policies[int(rng.integers(len(self.sub_policies)))]

@@ -36,25 +36,15 @@ _UNIFORM = 100.0  # a standard deviation above it means "uniform"
 
 
 class TimmRandAugment(NamedTuple):
-    """Draw `num_ops` operations with replacement and apply each with probability `prob`.
+    """Draw `num_ops` operations with replacement and apply each with probability `prob`."""
 
-    Attributes:
-        magnitude: the mean one, of which 10 is a full scale.
-        num_ops: how many are drawn.
-        std: of the magnitude, normal; above 100 it is uniform from 0 to `magnitude` instead.
-        limit: magnitudes are clipped to 0..limit, so a `magnitude` above it is the limit.
-        increasing: whether a higher magnitude is a stronger change in every operation.
-        prob: of each operation that was drawn.
-        fill: level of what comes in from outside the image.
-    """
-
-    magnitude: int
+    magnitude: int  # the mean one, of which 10 is a full scale
     num_ops: int
-    std: float
-    limit: float
-    increasing: bool
+    std: float  # of the magnitude, normal; above 100 it is uniform from 0 to `magnitude` instead
+    limit: float  # magnitudes are clipped to 0..limit, so a `magnitude` above it is the limit
+    increasing: bool  # whether a higher magnitude is a stronger change in every operation
     prob: float
-    fill: tuple[int, ...]
+    fill: tuple[int, ...]  # level of what comes in from outside the image
 
     def __call__(self, image: Image, rng: np.random.Generator) -> Image:
         picture = to_pillow(image)

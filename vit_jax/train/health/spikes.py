@@ -20,15 +20,10 @@ from vit_jax.train.report.writers import read_jsonl
 
 @flax.struct.dataclass
 class Losses:
-    """The last finite losses of a run, saved with its state; fields are `Any` as in `TrainState`.
+    """A run's last finite losses, saved with its state; fields are `Any` as in `TrainState`."""
 
-    Attributes:
-        values: float32 [WINDOW], loss i at i modulo WINDOW; 0 where not yet written.
-        count: int32 scalar, the finite losses so far.
-    """
-
-    values: Any
-    count: Any
+    values: Any  # float32 [WINDOW], loss i at i modulo WINDOW; 0 where not yet written
+    count: Any  # int32 scalar, the finite losses so far
 
 
 def no_losses() -> Losses:

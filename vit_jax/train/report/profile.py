@@ -40,7 +40,7 @@ class Window:
 def read_window(text: str) -> Window:
     """Read the value of --profile; raises UserError: not two whole numbers, or one below 1."""
     try:
-        first, count = (int(part) for part in text.split(","))
+        first, count = map(int, text.split(","))
     except ValueError:
         form = "two whole numbers STEP,COUNT, such as --profile=100,5"
         raise UserError(f"--profile={text} must be {form}") from None

@@ -74,9 +74,13 @@ class TensorBoardWriter:
 
     def __init__(self, directory: Path, *, step: int = 0) -> None:
         """Open a new event file, which makes TensorBoard drop events after `step`."""
-        with _hidden("torch"):  # tensorboardX imports it if installed, which takes seconds
+        # tensorboardX imports torch if that is installed, which takes seconds; None forbids it.
+        torch = sys.modules.setdefault("torch", None)  # pyright: ignore[reportArgumentType]
+        try:
             from tensorboardX import SummaryWriter
-
+        finally:
+            if torch is None:
+                del sys.modules["torch"]
         # TensorBoard reads files in the order of their names, which have whole seconds only.
         suffix = f".{time.time_ns()}"
         # Its thread writes to disk every second, so that a kill loses no more.
@@ -90,19 +94,6 @@ class TensorBoardWriter:
 
     def close(self) -> None:
         self._writer.close()
-
-
-@contextlib.contextmanager
-def _hidden(package: str) -> Iterator[None]:
-    """Make imports inside fail for a package that is not yet imported."""
-    if package in sys.modules:
-        yield
-        return
-    sys.modules[package] = None  # pyright: ignore[reportArgumentType]  (Python's own convention)
-    try:
-        yield
-    finally:
-        del sys.modules[package]
 
 
 class WandbWriter:
