@@ -171,26 +171,18 @@ def make_teacher(
     """
     module = models.create(cfg.teacher)
     height, width, channels = models.input_shape(cfg.teacher)
+    new = cfg.mean or mean, cfg.std or std
 
     def teacher(variables: Any, image: Float[Array, "B H W C"]) -> Float[Array, "B K"]:
         if (height, width) != size:
             shape = (image.shape[0], height, width, channels)
             image = jax.image.resize(image, shape, "cubic", antialias=True)
-        image = _renormalize(image, (mean, std), (cfg.mean or mean, cfg.std or std))
+        if new != (mean, std):
+            shift, scale, center, spread = (
+                jnp.asarray(value, jnp.float32).reshape(1, 1, 1, -1) for value in (mean, std, *new)
+            )
+            image = (image * scale + shift - center) / spread
         out: Any = module.apply(variables, image, train=False)
         return out.logits.astype(jnp.float32)
 
     return teacher
-
-
-def _renormalize(
-    image: Float[Array, "B H W C"],
-    old: tuple[tuple[float, ...], tuple[float, ...]],
-    new: tuple[tuple[float, ...], tuple[float, ...]],
-) -> Float[Array, "B H W C"]:
-    if old == new:
-        return image
-    shift, scale, mean, std = (
-        jnp.asarray(value, jnp.float32).reshape(1, 1, 1, -1) for value in (*old, *new)
-    )
-    return (image * scale + shift - mean) / std

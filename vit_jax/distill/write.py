@@ -21,6 +21,7 @@ from vit_jax.distill import stream as stream_lib
 from vit_jax.distill.cache import LogitCache, Rows, compact
 from vit_jax.distill.stream import Stream
 from vit_jax.errors import UserError
+from vit_jax.evals.passes import ahead
 from vit_jax.objectives import DistillConfig
 from vit_jax.train import build as build_lib
 from vit_jax.train import initial_state, workdir
@@ -137,16 +138,11 @@ def _rows(
         out_shardings=NamedSharding(mesh, PartitionSpec()),
     )
     frozen = initial_state.place(variables, abstract)
-    before = None
     objective = objectives.create(cfg.objective, cfg.model, cfg.data)
     device = device_batches(
         cfg.data, objective, stream.source, mesh, seed=cfg.seed, start=steps.start
     )
     with contextlib.closing(device) as batches:
-        for step in steps:
-            rows = compute(frozen, next(batches)["image"])
-            if before is not None:
-                yield before[0], jax.tree.map(np.asarray, before[1])
-            before = step, rows
-    if before is not None:
-        yield before[0], jax.tree.map(np.asarray, before[1])
+        computed = ahead(steps, lambda step: (step, compute(frozen, next(batches)["image"])), 1)
+        for step, rows in computed:
+            yield step, jax.tree.map(np.asarray, rows)

@@ -23,7 +23,7 @@ from vit_jax.errors import UserError
 from vit_jax.evals import report
 from vit_jax.evals.base import Context, Predict, Predictors, Stream
 from vit_jax.evals.config import ClassifyEval
-from vit_jax.evals.passes import Batches, run_pass
+from vit_jax.evals.passes import Start, run_pass
 from vit_jax.losses import Loss, example_loss
 
 PyTree = Any
@@ -67,17 +67,14 @@ class Classify:
     """Evaluator of loss, top-1 and top-5 over one split.
 
     Attributes:
-        batches: starts one pass over the split in global batches of a given size, the last one
-            padded; yields this process's rows of each, and has a `close`.
-        batch_size: over all processes; rounded up to a multiple of the batch's shards.
-        mesh: the devices.
+        batches, batch_size, mesh: as `run_pass` takes them.
         class_names: of the split, for the report.
         loss: of the training; here without smoothing.
         name: of the split, for messages and pictures.
         folder: `run` writes a report into the directory it is given.
     """
 
-    batches: Callable[[int], Batches]
+    batches: Start
     batch_size: int
     mesh: Mesh
     class_names: Sequence[str]

@@ -18,13 +18,7 @@ from vit_jax.evals.probes import check_sets
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """Evaluator that fits a classifier to the features of one split and tests it on another.
-
-    Attributes:
-        cfg: which probe.
-        context: what it is built from.
-        test, train: the two splits.
-    """
+    """Evaluator that fits a classifier to the features of one split and tests it on another."""
 
     cfg: ProbeEval
     context: Context

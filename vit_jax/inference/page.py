@@ -14,7 +14,7 @@ from vit_jax.data import Crop, Resize, TransformConfig, evaluation_view
 from vit_jax.errors import UserError
 from vit_jax.inference import images
 from vit_jax.inference.forward import probabilities
-from vit_jax.inference.page_guard import App, Guard, Limits
+from vit_jax.inference.page_guard import App, Guard
 from vit_jax.inference.page_requests import Call
 from vit_jax.inference.trained import Trained
 from vit_jax.visual import saliency
@@ -46,6 +46,7 @@ def app(page: Any, host: str, uploads: Path, max_upload: int, public: str = "") 
     import fastapi
     import gradio as gr
 
+    font = ["system-ui", "sans-serif"]  # fonts of the system, so none is fetched
     mounted = gr.mount_gradio_app(
         fastapi.FastAPI(openapi_url=None),
         page,
@@ -57,9 +58,10 @@ def app(page: Any, host: str, uploads: Path, max_upload: int, public: str = "") 
         enable_monitoring=False,
         run_history=False,
         footer_links=[],
-        **_look(),
+        theme=gr.themes.Soft(font=font, font_mono=font),
+        css=_CSS,
     )
-    return Guard(mounted, Limits(host, uploads, max_upload, calls(page), public))
+    return Guard(mounted, host, uploads, max_upload, calls(page), public)
 
 
 def calls(page: Any) -> dict[int, Call]:
@@ -78,24 +80,11 @@ def calls(page: Any) -> dict[int, Call]:
     }
 
 
-def _look() -> dict[str, Any]:
-    """Return theme and style; fonts of the system, so none is fetched."""
-    import gradio as gr
-
-    font = ["system-ui", "sans-serif"]
-    return {"theme": gr.themes.Soft(font=font, font_mono=font), "css": _CSS}
-
-
 class Answer(NamedTuple):
-    """The model's answer for an image.
+    """The model's answer for an image."""
 
-    Attributes:
-        classes: probability by name, of all classes.
-        overlay: what the model saw, in grey, under the map of where it looked.
-    """
-
-    classes: dict[str, float]
-    overlay: UInt8[np.ndarray, "H W 3"]
+    classes: dict[str, float]  # probability by name, of all classes
+    overlay: UInt8[np.ndarray, "H W 3"]  # what it saw, in grey, under the map of where it looked
 
 
 def make_answer(trained: Trained) -> Callable[[Path], Answer]:
