@@ -49,7 +49,6 @@ ELSEWHERE = {
     "inference/model_card.py": "tests/integration/inference/test_export.py",
     "inference/probing.py": "tests/integration/cli/test_probe.py",
     "inference/views.py": "tests/integration/inference/test_prediction.py",
-    "inference/timm_config.py": "tests/unit/inference/test_published.py",
     "objectives/base.py": "tests/meta/test_add_an_objective.py",
     "evals/base.py": "tests/meta/test_add_an_objective.py",
     "evals/frozen.py": "tests/meta/test_add_an_objective.py",

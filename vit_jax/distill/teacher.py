@@ -44,8 +44,7 @@ def open_teacher(stream: Stream, positions: int) -> tuple[PyTree | None, str, Lo
     Cached logits are compared with their checksums, and a few of them with the live teacher's where
     its weights can be read.
 
-    Returns:
-        Its variables or, where its logits are cached, None; its digest; the cache or None.
+    Returns its variables or, where its logits are cached, None; its digest; the cache or None.
 
     Raises UserError: weights that are not there or do not fit; a cache of something else.
     """
@@ -164,10 +163,7 @@ def make_teacher(
     They are resized (bicubic with antialiasing, as Pillow and timm) and normalised anew where the
     teacher's image size, mean or std is another; the order of the two makes no difference.
 
-    Args:
-        cfg: the teacher's model, mean and std.
-        mean, std: what the student's images are normalised by.
-        size: (height, width) of these.
+    The student's images are normalised by `mean` and `std`, and of `size` (height, width).
     """
     module = models.create(cfg.teacher)
     height, width, channels = models.input_shape(cfg.teacher)

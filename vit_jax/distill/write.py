@@ -38,12 +38,10 @@ def write(cfg: Config, path: Path, top_k: int = 0) -> int:
     Existing rows are compared with their checksums; the first rows at the start and the last at the
     end, with the live teacher's.
 
-    Returns the exit status: 0 complete, 75 asked to stop (the same command continues).
+    The run's mesh does the work; its `objective.distill.cache` is set to `path`, a directory.
+    `top_k` logits of each image are kept; 0 is all.
 
-    Args:
-        cfg: the run; its mesh does the work, `objective.distill.cache` is set to `path`.
-        path: the directory.
-        top_k: logits to keep of each image; 0 is all.
+    Returns the exit status: 0 complete, 75 asked to stop (the same command continues).
 
     Raises UserError: nothing to cache, another cache in `path`, a full disk.
     """

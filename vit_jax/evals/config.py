@@ -40,7 +40,7 @@ class EvalConfig:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of its metrics, the main one first."""
+        """Names of its metrics, the main one first: accuracies in [0, 1] but the mean loss."""
         raise NotImplementedError
 
     @property
@@ -71,7 +71,6 @@ class ClassifyEval(EvalConfig):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Mean loss, and accuracies in [0, 1]."""
         return ("loss", "top1", "top5")
 
 
@@ -83,7 +82,6 @@ class LossEval(EvalConfig):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Mean over the examples."""
         return ("loss",)
 
 
@@ -119,7 +117,6 @@ class KNNEval(ProbeEval):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Accuracy for each k."""
         return tuple(f"knn{k}" for k in self.k)
 
 
@@ -139,7 +136,6 @@ class FewShotEval(ProbeEval):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Accuracy for each number of shots."""
         return tuple(f"{shots}shot" for shots in self.shots)
 
 
@@ -149,5 +145,4 @@ class LinearEval(ProbeEval):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Its accuracy."""
         return ("linear",)

@@ -38,13 +38,8 @@ def corrupt(
 ) -> UInt8[np.ndarray, "H W C"]:
     """Corrupt one image, grey (C = 1) or RGB.
 
-    What is drawn depends on the corruption, its severity and `index`, the image's number, alone.
-
-    Args:
-        image: the pixels that the model would see.
-        name: one of `NAMES`.
-        severity: 1..5.
-        index: of the image in its dataset.
+    `image` is what the model would see, `name` one of `NAMES`, `severity` 1..5. What is drawn
+    depends on these two and on `index`, the image's number in its dataset, alone.
     """
     seed = zlib.crc32(f"{name} {severity}".encode())
     rng = np.random.Generator(np.random.Philox(key=np.array([seed, index], np.uint64)))

@@ -43,7 +43,6 @@ class FeatureSet:
 
     @property
     def num_classes(self) -> int:
-        """K."""
         return len(self.class_names)
 
 
@@ -74,10 +73,8 @@ def extract(
     """Encode every example of a split, on all devices of the mesh.
 
     Args:
-        encode: (variables, batch) -> features, one function object for all splits.
-        variables: what it takes, on the devices.
-        source: the split.
-        batches: starts one pass over it, as `split_batches` does.
+        encode, variables: one function object for all splits, and what it takes, on the devices.
+        source, batches: the split, and what starts a pass over it, as `split_batches` does.
         shape: (H, W, C) of what the network takes.
         mesh: the devices; each process gets the features of all examples.
         batch_size: taken up to the next multiple of the devices.
@@ -170,7 +167,7 @@ def feature_width(encode: Predict, variables: PyTree, shape: tuple[int, int, int
 
 
 class FeatureFiles:
-    """The files of one folder while they are written.
+    """The files of one folder, at first empty, while they are written.
 
     For each split, such as "train": features_train.npy (float32 [N, D]), labels_train.npy (where
     there are labels), names_train.txt (a line an image). For all, where there are classes:
@@ -178,7 +175,6 @@ class FeatureFiles:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Take an empty folder to write in."""
         self._folder = folder
 
     def allocate(self, split: str) -> Allocate:

@@ -34,15 +34,7 @@ _CSS = """
 
 
 def app(page: Any, host: str, uploads: Path, max_upload: int, public: str = "") -> App:
-    """Return the page as an ASGI app with its guard before it.
-
-    Args:
-        page: from `build`.
-        host: by which address or name it is served.
-        uploads: Gradio's folder of uploaded files.
-        max_upload: bytes of an uploaded file.
-        public: the URL that a proxy serves it by, or "".
-    """
+    """Return the page, from `build`, as an ASGI app with its guard before it; see `Guard`."""
     import fastapi
     import gradio as gr
 
@@ -142,13 +134,7 @@ def facts(trained: Trained) -> str:
 
 
 def build(trained: Trained, answer: Callable[[Path], Answer], examples: Sequence[str]) -> Any:
-    """Return the page, a `gradio.Blocks`.
-
-    Args:
-        trained: what `answer` is of.
-        answer: from `make_answer`.
-        examples: image files to choose from.
-    """
+    """Return the page, a `gradio.Blocks`; a visitor may choose from image files, the examples."""
     import gradio as gr
 
     def respond(upload: Mapping[str, Any] | None) -> tuple[Any, Any, Any, Any]:

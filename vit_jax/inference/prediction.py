@@ -2,6 +2,7 @@
 """The likeliest classes of images; decoding, in threads, goes on while the device computes."""
 
 import functools
+import itertools
 import math
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -63,11 +64,11 @@ def predict(
     if isinstance(images, (str, Path, bytes)):
         images = [images]
     found: list[list[Prediction]] = []
-    for results in stream(trained, images, top, batch_size=batch_size):
-        for result in results:
-            if result.error:
-                raise UserError(result.error)
-            found.append(result.predictions)
+    batches = stream(trained, images, top, batch_size=batch_size)
+    for result in itertools.chain.from_iterable(batches):
+        if result.error:
+            raise UserError(result.error)
+        found.append(result.predictions)
     return found
 
 

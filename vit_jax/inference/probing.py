@@ -38,7 +38,6 @@ def open_splits(found: Trained, dataset: str, data_dir: str, *splits: str) -> li
     """Open the splits to learn from and to test on.
 
     Args:
-        found: the model.
         dataset: as `DataConfig.name`; "" is the run's, with the classes that it keeps.
         data_dir: "" is the run's.
         splits: of PARTS.
@@ -125,7 +124,6 @@ def run_probes(
     Args:
         found: as `extract_sets` returns them.
         methods: of METHODS.
-        mesh: the devices.
         shots, seeds, l2: few-shot's images a class, how often they are drawn, regularisation.
         k, temperature: the neighbours and how they vote.
         seed: of what is drawn at random.

@@ -66,7 +66,6 @@ class Trained:
 
     @property
     def channels(self) -> int:
-        """C."""
         return self.model.channels
 
 
