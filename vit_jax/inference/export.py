@@ -140,9 +140,7 @@ def hub_config(trained: Trained) -> dict[str, Any]:
             "input_size": [channels, height, width],
             "fixed_input_size": "img_size" in args,
             "interpolation": "bicubic" if cubic else "bilinear",
-            "crop_pct": transform.crop_ratio
-            if transform.crop in (Crop.CENTER, Crop.SQUASH_CENTER)
-            else 1.0,
+            "crop_pct": transform.crop_ratio if cut else 1.0,
             "crop_mode": "center" if transform.crop is Crop.CENTER else "squash",
             "mean": _per_channel(trained.mean, channels),
             "std": _per_channel(trained.std, channels),

@@ -121,11 +121,10 @@ def title(trained: Trained) -> str:
 def facts(trained: Trained) -> str:
     """Describe the model in a line."""
     height, width = trained.image_size
-    pixels = f"{height}x{width} pixels{', grey' if trained.channels == 1 else ''}"
     facts = [
         type(trained.model).__name__.removesuffix("Config"),
         f"{trees.num_params(trained.variables['params']):,} parameters",
-        pixels,
+        f"{height}x{width} pixels{', grey' if trained.channels == 1 else ''}",
         f"{len(trained.class_names):,} classes",
     ]
     if trained.step is not None:

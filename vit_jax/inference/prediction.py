@@ -90,11 +90,7 @@ def stream(
     mesh = sharding.make_mesh(sharding.MeshConfig(), devices)
     size = math.ceil(size / len(devices)) * len(devices)
     variables = jax.device_put(trained.variables, NamedSharding(mesh, PartitionSpec()))
-    settings: dict[str, Any] = {
-        "apply": make_apply(trained),
-        "loss": trained.loss,
-        "top": min(top, trained.model.num_classes),
-    }
+    apply, top = make_apply(trained), min(top, trained.model.num_classes)
     pool = ThreadPoolExecutor(thread_name_prefix="decode")
     read = functools.partial(read_view, trained)
 
@@ -109,7 +105,7 @@ def stream(
             if not isinstance(pixels, str):
                 batch[row] = pixels
         image = jax.device_put(batch, sharding.batch_sharding(mesh))
-        return decoding, _rank(variables, image, **settings)
+        return decoding, _rank(variables, image, apply=apply, loss=trained.loss, top=top)
 
     try:
         decoded = ahead(range(0, len(images), size), decode, _DECODED)

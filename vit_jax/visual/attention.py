@@ -110,9 +110,7 @@ class HeadMaps(NamedTuple):
     kind: str  # of layer: "block", "local block", "class attention", "pooling"
     layer: int  # its number among all that attend, from 0
     name: str  # its kind, or of a Swin "stage 2 block 1"
-    # Who looks: "class token"; a Swin's windows have no query of the whole image: what tokens
-    # receive.
-    query: str
+    query: str  # who looks: "class token"; of a Swin's windows, what tokens receive
     # A value for each token of the grid; those of talking heads may be negative.
     maps: Float[np.ndarray, "h rows columns"]
     # `attention_distance` in pixels; None where one learned token is all that looks.
@@ -126,7 +124,7 @@ def head_maps(
 ) -> list[HeadMaps]:
     """Lay out what `models.captured` recorded of one image; [] for a family without attention.
 
-    `params` are the model's; `seen` is what was recorded of a batch of one of (H, W).
+    `params` are the model's, `seen` is of a batch of one, `image_size` is (H, W).
     """
     if models.family(cfg).windows:
         return _windowed(cfg, seen, image_size)

@@ -33,7 +33,6 @@ class Examples(Labelled):
     images: Sequence[bytes]
     class_names: tuple[str, ...]
     ids: Sequence[str]
-    multi_label: bool = False
     labels: None = None
 
     def __len__(self) -> int:
