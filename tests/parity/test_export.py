@@ -17,7 +17,7 @@ from tests.unit.models.tiny import TINY, shrink
 from vit_jax import models
 from vit_jax.data import Crop, Resize, TransformConfig, evaluation_view
 from vit_jax.errors import UserError
-from vit_jax.inference import export, export_check, export_folder, timm_config
+from vit_jax.inference import export, export_check, export_folder
 from vit_jax.inference.export import Format
 from vit_jax.inference.forward import make_forward
 from vit_jax.inference.quantize import WeightDType
@@ -155,7 +155,7 @@ def test_timm_prepares_an_image_alike(transform: TransformConfig, tmp_path: Path
 )
 def test_what_no_arguments_change_is_refused(cfg: ModelConfig, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        timm_config.hub_config(trained_shapes(cfg))
+        export.hub_config(trained_shapes(cfg))
 
 
 def trained_shapes(cfg: ModelConfig) -> Trained:

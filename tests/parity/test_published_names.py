@@ -17,7 +17,7 @@ from tests.parity.test_export import trained_shapes
 from tests.parity.torch_models import timm, torch
 from tests.unit.models.test_vit import OPTIONS, ROWS, TABLE, published
 from vit_jax import models
-from vit_jax.inference import timm_config
+from vit_jax.inference.export import hub_config
 from vit_jax.models import ModelConfig, ViTConfig
 from vit_jax.models.hybrid import Standardise
 from vit_jax.models.layers.mlp import Gelu
@@ -80,7 +80,7 @@ def act(module: "torch.nn.Module") -> str:
 
 
 def assert_is(cfg: ModelConfig, name: str, *, with_acts: bool) -> None:
-    config = timm_config.hub_config(trained_shapes(cfg))
+    config = hub_config(trained_shapes(cfg))
     ours = build(config["architecture"], num_classes=cfg.num_classes, **config["model_args"])
     theirs = build(name, num_classes=cfg.num_classes)
     assert facts(ours, with_acts) == facts(theirs, with_acts)

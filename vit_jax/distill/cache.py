@@ -37,23 +37,15 @@ LOGITS, TOP, INDEX, REST = "teacher_logits", "teacher_top", "teacher_index", "te
 
 @dataclasses.dataclass(frozen=True)
 class LogitCache:
-    """A directory of logits: a file for each array, and a description in cache.json.
-
-    Attributes:
-        path: the directory.
-        stream: what they depend on, by field.
-        top_k: how many of each row are kept; 0 is all.
-        num_classes: of the teacher.
-        temperature: of the sum over the logits of a row that are not kept.
-        pieces: ranges of positions in the order of writing, from 0 on: the end of each ("stop"),
-            and the CRC-32 of its rows, by array.
-    """
+    """A directory of logits: a file for each array, and a description in cache.json."""
 
     path: Path
-    stream: dict[str, Any]
-    top_k: int
-    num_classes: int
-    temperature: float = 1.0
+    stream: dict[str, Any]  # what they depend on, by field
+    top_k: int  # how many of each row are kept; 0 is all
+    num_classes: int  # of the teacher
+    temperature: float = 1.0  # of the sum over the logits of a row that are not kept
+    # Ranges of positions in the order of writing, from 0 on: the end of each ("stop"), and the
+    # CRC-32 of its rows, by array.
     pieces: Sequence[Mapping[str, int]] = ()
 
     @property

@@ -58,7 +58,13 @@ class TeacherConfig:
 
 def check(cfg: TeacherConfig, model: ModelConfig, data: DataConfig) -> None:
     """Raise UserError for a teacher of other images or classes than the student's."""
-    _check_values(cfg)
+    if cfg.kind is Distillation.HARD and cfg.temperature != 1:
+        raise UserError("objective.distill.temperature has no effect on kind=hard; leave it at 1.0")
+    if not cfg.weights and not cfg.cache:
+        valid = f"npz:FILE, timm:FILE or ckpt:DIR (or {FIELD}.cache)"
+        raise UserError(f"{FIELD}.weights is not set; give the teacher's: {valid}")
+    if cfg.ema and not cfg.weights.startswith("ckpt:"):
+        raise UserError(f"{FIELD}.ema needs the checkpoint of a run; set {FIELD}.weights=ckpt:DIR")
     try:
         models.create(cfg.teacher)
     except UserError as error:
@@ -81,16 +87,6 @@ def check(cfg: TeacherConfig, model: ModelConfig, data: DataConfig) -> None:
         raise UserError(f"{FIELD}.alpha=1 {why}")
     if cfg.cache:
         check_unmixed(data, f", or {FIELD}.cache=''")
-
-
-def _check_values(cfg: TeacherConfig) -> None:
-    if cfg.kind is Distillation.HARD and cfg.temperature != 1:
-        raise UserError("objective.distill.temperature has no effect on kind=hard; leave it at 1.0")
-    if not cfg.weights and not cfg.cache:
-        valid = f"npz:FILE, timm:FILE or ckpt:DIR (or {FIELD}.cache)"
-        raise UserError(f"{FIELD}.weights is not set; give the teacher's: {valid}")
-    if cfg.ema and not cfg.weights.startswith("ckpt:"):
-        raise UserError(f"{FIELD}.ema needs the checkpoint of a run; set {FIELD}.weights=ckpt:DIR")
 
 
 def check_unmixed(data: DataConfig, otherwise: str = "") -> None:

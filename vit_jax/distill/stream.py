@@ -22,21 +22,13 @@ _LATER = re.compile(r"^data\.(batch_size$|mix\.|erasing_prob$)")  # what the ste
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """The training stream of a run, and the teacher that labels it.
-
-    Attributes:
-        cfg: the teacher's settings.
-        model: the student's; its image size and channels are the stream's.
-        data: the run's.
-        seed: the run's.
-        source: the training split.
-    """
+    """The training stream of a run, and the teacher that labels it."""
 
     cfg: TeacherConfig
-    model: ModelConfig
+    model: ModelConfig  # the student's; its image size and channels are the stream's
     data: DataConfig
     seed: int
-    source: Source
+    source: Source  # the training split
 
     def identity(self, weights: str) -> dict[str, Any]:
         """Return, by field, all that the logits depend on; `weights` is the teacher's digest."""

@@ -44,8 +44,7 @@ def open_teacher(stream: Stream, positions: int) -> tuple[PyTree | None, str, Lo
     Cached logits are compared with their checksums, and a few of them with the live teacher's where
     its weights can be read.
 
-    Returns:
-        Its variables or, where its logits are cached, None; its digest; the cache or None.
+    Returns its variables or, where its logits are cached, None; its digest; the cache or None.
 
     Raises UserError: weights that are not there or do not fit; a cache of something else.
     """
@@ -164,33 +163,22 @@ def make_teacher(
     They are resized (bicubic with antialiasing, as Pillow and timm) and normalised anew where the
     teacher's image size, mean or std is another; the order of the two makes no difference.
 
-    Args:
-        cfg: the teacher's model, mean and std.
-        mean, std: what the student's images are normalised by.
-        size: (height, width) of these.
+    The student's images are normalised by `mean` and `std`, and of `size` (height, width).
     """
     module = models.create(cfg.teacher)
     height, width, channels = models.input_shape(cfg.teacher)
+    new = cfg.mean or mean, cfg.std or std
 
     def teacher(variables: Any, image: Float[Array, "B H W C"]) -> Float[Array, "B K"]:
         if (height, width) != size:
             shape = (image.shape[0], height, width, channels)
             image = jax.image.resize(image, shape, "cubic", antialias=True)
-        image = _renormalize(image, (mean, std), (cfg.mean or mean, cfg.std or std))
+        if new != (mean, std):
+            shift, scale, center, spread = (
+                jnp.asarray(value, jnp.float32).reshape(1, 1, 1, -1) for value in (mean, std, *new)
+            )
+            image = (image * scale + shift - center) / spread
         out: Any = module.apply(variables, image, train=False)
         return out.logits.astype(jnp.float32)
 
     return teacher
-
-
-def _renormalize(
-    image: Float[Array, "B H W C"],
-    old: tuple[tuple[float, ...], tuple[float, ...]],
-    new: tuple[tuple[float, ...], tuple[float, ...]],
-) -> Float[Array, "B H W C"]:
-    if old == new:
-        return image
-    shift, scale, mean, std = (
-        jnp.asarray(value, jnp.float32).reshape(1, 1, 1, -1) for value in (*old, *new)
-    )
-    return (image * scale + shift - mean) / std

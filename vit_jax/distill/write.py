@@ -21,6 +21,7 @@ from vit_jax.distill import stream as stream_lib
 from vit_jax.distill.cache import LogitCache, Rows, compact
 from vit_jax.distill.stream import Stream
 from vit_jax.errors import UserError
+from vit_jax.evals.passes import ahead
 from vit_jax.objectives import DistillConfig
 from vit_jax.train import build as build_lib
 from vit_jax.train import initial_state, workdir
@@ -37,12 +38,10 @@ def write(cfg: Config, path: Path, top_k: int = 0) -> int:
     Existing rows are compared with their checksums; the first rows at the start and the last at the
     end, with the live teacher's.
 
-    Returns the exit status: 0 complete, 75 asked to stop (the same command continues).
+    The run's mesh does the work; its `objective.distill.cache` is set to `path`, a directory.
+    `top_k` logits of each image are kept; 0 is all.
 
-    Args:
-        cfg: the run; its mesh does the work, `objective.distill.cache` is set to `path`.
-        path: the directory.
-        top_k: logits to keep of each image; 0 is all.
+    Returns the exit status: 0 complete, 75 asked to stop (the same command continues).
 
     Raises UserError: nothing to cache, another cache in `path`, a full disk.
     """
@@ -138,16 +137,11 @@ def _rows(
         out_shardings=NamedSharding(mesh, PartitionSpec()),
     )
     frozen = initial_state.place(variables, abstract)
-    before = None
     objective = objectives.create(cfg.objective, cfg.model, cfg.data)
     device = device_batches(
         cfg.data, objective, stream.source, mesh, seed=cfg.seed, start=steps.start
     )
     with contextlib.closing(device) as batches:
-        for step in steps:
-            rows = compute(frozen, next(batches)["image"])
-            if before is not None:
-                yield before[0], jax.tree.map(np.asarray, before[1])
-            before = step, rows
-    if before is not None:
-        yield before[0], jax.tree.map(np.asarray, before[1])
+        computed = ahead(steps, lambda step: (step, compute(frozen, next(batches)["image"])), 1)
+        for step, rows in computed:
+            yield step, jax.tree.map(np.asarray, rows)

@@ -4,9 +4,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from vit_jax.evals import classify, frozen, loss
-from vit_jax.evals.base import Context, Evaluator, Predict, Predictors, open_splits
-from vit_jax.evals.classify import Classify, Scores
+from vit_jax.evals import classify, frozen
+from vit_jax.evals.base import Context, Evaluator, Predict, Predictors, Stream, open_splits
+from vit_jax.evals.classify import Classify, MeanLoss, Scores
 from vit_jax.evals.config import (
     ClassifyEval,
     EvalConfig,
@@ -21,7 +21,7 @@ from vit_jax.evals.config import (
 # What builds the evaluator of each kind of config.
 EVALUATORS: dict[type[EvalConfig], Callable[[Any, Context], Evaluator]] = {
     ClassifyEval: classify.create,
-    LossEval: loss.create,
+    LossEval: lambda cfg, context: MeanLoss(Stream(cfg, context), context.mesh),
     KNNEval: frozen.create,
     FewShotEval: frozen.create,
     LinearEval: frozen.create,

@@ -19,16 +19,10 @@ from vit_jax.losses import Loss
 PyTree = Any
 
 
-@runtime_checkable
-class Predict(Protocol):
-    """(variables, batch of the data) -> one row for each example, in evaluation mode."""
-
-    def __call__(self, variables: PyTree, batch: Mapping[str, jax.Array], /) -> jax.Array:
-        """Return the rows."""
-        ...
-
-
+# (variables, batch of the data) -> one row for each example, in evaluation mode
+Predict = Callable[[PyTree, Mapping[str, jax.Array]], jax.Array]
 Predictors = Mapping[str, Predict]
+Folder = str | os.PathLike[str] | None
 
 
 @runtime_checkable
@@ -36,10 +30,7 @@ class Evaluator(Protocol):
     """What the training loop calls."""
 
     def run(
-        self,
-        predictors: Predictors,
-        variables: PyTree,
-        report_dir: str | os.PathLike[str] | None = None,
+        self, predictors: Predictors, variables: PyTree, report_dir: Folder = None
     ) -> dict[str, float]:
         """Return metrics by name; with `report_dir`, write files there as well."""
         ...
@@ -47,27 +38,16 @@ class Evaluator(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
-    """What an evaluator is built from besides its config.
+    """What an evaluator is built from besides its config."""
 
-    Attributes:
-        data: the run's, for reading options.
-        sources: by name, as in `EvalConfig.splits`.
-        image_size: (H, W) the model takes.
-        channels: of the images.
-        mesh: the devices.
-        loss: the loss that trains the logits; None without logits.
-        name: of the evaluation, for messages and pictures.
-        tick: called after each batch, for a watchdog.
-    """
-
-    data: DataConfig
-    sources: Mapping[str, Source]
-    image_size: tuple[int, int]
-    channels: int
+    data: DataConfig  # the run's, for reading options
+    sources: Mapping[str, Source]  # by name, as in `EvalConfig.splits`
+    image_size: tuple[int, int]  # (H, W) the model takes
+    channels: int  # of the images
     mesh: Mesh
-    loss: Loss | None = Loss.SOFTMAX
-    name: str = ""
-    tick: Callable[[], None] | None = None
+    loss: Loss | None = Loss.SOFTMAX  # that trains the logits; None without logits
+    name: str = ""  # of the evaluation, for messages and pictures
+    tick: Callable[[], None] | None = None  # called after each batch, for a watchdog
 
 
 class Stream:

@@ -13,10 +13,9 @@ from vit_jax.errors import UserError
 
 
 class Renumbered(Labelled):
-    """Another source with a model's class ids and names; see `data.Source`."""
+    """Another source with a model's class names, and its id for each of the source's classes."""
 
     def __init__(self, source: data.Source, ids: np.ndarray, class_names: tuple[str, ...]) -> None:
-        """Take the model's id of each of the source's classes, and the model's names."""
         self._source = source
         self._ids = ids
         self.name = source.name
@@ -38,11 +37,9 @@ class Renumbered(Labelled):
         return {**found, "label": hot}
 
     def example_id(self, index: int) -> str:
-        """Return the other source's name of an example."""
         return self._source.example_id(index)
 
     def digest(self) -> str:
-        """Return the other source's digest."""
         return self._source.digest()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classification accuracy over a split: every example counted once, whatever the layout.
+"""Accuracy and loss over a split: every example counted once, whatever the layout.
 
 Top-1 of a multi-label set is whether the first guess is among the labels, and an image without any
 is not counted, as in big_vision and the ReaL paper (arXiv:2006.07159).
@@ -21,9 +21,10 @@ from jaxtyping import Array, Float, Int
 from vit_jax import data
 from vit_jax.errors import UserError
 from vit_jax.evals import report
-from vit_jax.evals.base import Context, Predict, Predictors, Stream
+from vit_jax.evals.base import Context, Folder, Predict, Predictors, Stream
 from vit_jax.evals.config import ClassifyEval
-from vit_jax.evals.passes import Batches, run_pass
+from vit_jax.evals.features import predict_batch
+from vit_jax.evals.passes import Start, run_pass
 from vit_jax.losses import Loss, example_loss
 
 PyTree = Any
@@ -32,23 +33,16 @@ Rows = dict[str, np.ndarray]  # the fields of Scores, for some examples
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scores:
-    """One number per example of a split, in the order of its batches, padding removed.
+    """One number per example of a split, in the order of its batches, padding removed."""
 
-    Attributes:
-        nll: [M] float32, the loss without smoothing.
-        top1, top5: [M] bool, whether a label is the first guess, among the first min(5, K).
-        prediction: [M] int32, the first guess.
-        confidence: [M] float32, the probability of the first guess: softmax over all classes, or
-            the sigmoid of that class alone if trained by sigmoid or bce.
-        label: [M] int32, or None for multi-hot labels.
-    """
-
-    nll: Float[np.ndarray, " M"]
-    top1: np.ndarray
-    top5: np.ndarray
-    prediction: Int[np.ndarray, " M"]
+    nll: Float[np.ndarray, " M"]  # float32, the loss without smoothing
+    top1: np.ndarray  # [M] bool, whether a label is the first guess
+    top5: np.ndarray  # [M] bool, whether a label is among the first min(5, K)
+    prediction: Int[np.ndarray, " M"]  # int32, the first guess
+    # float32, the probability of the first guess: softmax over all classes, or the sigmoid of that
+    # class alone if trained by sigmoid or bce.
     confidence: Float[np.ndarray, " M"]
-    label: Int[np.ndarray, " M"] | None
+    label: Int[np.ndarray, " M"] | None  # int32; None for multi-hot labels
 
     def summary(self) -> dict[str, float]:
         """Return loss, top1, top5 (means over the examples, in [0, 1] but the loss)."""
@@ -64,32 +58,18 @@ class Scores:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Classify:
-    """Evaluator of loss, top-1 and top-5 over one split.
+    """Evaluator of loss, top-1 and top-5 over one split; batches are as `run_pass` takes them."""
 
-    Attributes:
-        batches: starts one pass over the split in global batches of a given size, the last one
-            padded; yields this process's rows of each, and has a `close`.
-        batch_size: over all processes; rounded up to a multiple of the batch's shards.
-        mesh: the devices.
-        class_names: of the split, for the report.
-        loss: of the training; here without smoothing.
-        name: of the split, for messages and pictures.
-        folder: `run` writes a report into the directory it is given.
-    """
-
-    batches: Callable[[int], Batches]
+    batches: Start
     batch_size: int
     mesh: Mesh
-    class_names: Sequence[str]
-    loss: Loss = Loss.SOFTMAX
-    name: str = ""
-    folder: bool = True
+    class_names: Sequence[str]  # of the split, for the report
+    loss: Loss = Loss.SOFTMAX  # of the training; here without smoothing
+    name: str = ""  # of the split, for messages and pictures
+    folder: bool = True  # `run` writes a report into the directory it is given
 
     def run(
-        self,
-        predictors: Predictors,
-        variables: PyTree,
-        report_dir: str | os.PathLike[str] | None = None,
+        self, predictors: Predictors, variables: PyTree, report_dir: Folder = None
     ) -> dict[str, float]:
         """Return loss, top1, top5 and num_examples; with `report_dir`, write the report there.
 
@@ -161,6 +141,33 @@ def create(cfg: ClassifyEval, context: Context) -> Classify:
         name=stream.name,
         folder=cfg.report,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class MeanLoss:
+    """Evaluator of the mean of the predictor "loss"."""
+
+    stream: Stream
+    mesh: Mesh
+
+    def run(
+        self, predictors: Predictors, variables: Any, report_dir: Folder = None
+    ) -> dict[str, float]:
+        """Return loss and num_examples; raises UserError: an empty split."""
+        del report_dir
+        losses: list[float] = []
+
+        def score(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+            mask = {"mask": batch["mask"]}
+            return predict_batch(variables, batch, mask, predict=predictors["loss"], mesh=self.mesh)
+
+        def take(result: dict[str, jax.Array]) -> None:
+            losses.extend(np.asarray(result["rows"])[np.asarray(result["mask"]) > 0].tolist())
+
+        run_pass(self.stream.batches, self.stream.batch_size, self.mesh, score, take)
+        if not losses:
+            raise UserError(f"{self.stream.name} has no examples to evaluate on")
+        return {"loss": math.fsum(losses) / len(losses), "num_examples": float(len(losses))}
 
 
 @functools.partial(jax.jit, static_argnames=("predict", "loss", "mesh"))

@@ -40,7 +40,7 @@ class EvalConfig:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of its metrics, the main one first."""
+        """Names of its metrics, the main one first: accuracies in [0, 1] but the mean loss."""
         raise NotImplementedError
 
     @property
@@ -72,7 +72,6 @@ class ClassifyEval(EvalConfig):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Mean loss, and accuracies in [0, 1]."""
         return ("loss", "top1", "top5")
 
 
@@ -84,7 +83,6 @@ class LossEval(EvalConfig):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Mean over the examples."""
         return ("loss",)
 
 
@@ -120,7 +118,6 @@ class KNNEval(ProbeEval):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Accuracy for each k."""
         return tuple(f"knn{k}" for k in self.k)
 
 
@@ -140,7 +137,6 @@ class FewShotEval(ProbeEval):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Accuracy for each number of shots."""
         return tuple(f"{shots}shot" for shots in self.shots)
 
 
@@ -150,5 +146,4 @@ class LinearEval(ProbeEval):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Its accuracy."""
         return ("linear",)

@@ -9,7 +9,7 @@ need pictures of frost or say little at 32 pixels (glass, zoom, snow, fog, elast
 import io
 import math
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import cv2
@@ -18,26 +18,6 @@ from jaxtyping import Float, UInt8
 
 _LIMIT = 85  # between 32 and 224, as often the one as it goes into the other
 NUM_SEVERITIES = 5
-
-# The five severities of each, for CIFAR-10-C and for ImageNet-C.
-_SEVERITIES: Mapping[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
-    "gaussian_noise": ((0.04, 0.06, 0.08, 0.09, 0.10), (0.08, 0.12, 0.18, 0.26, 0.38)),
-    "shot_noise": ((500, 250, 100, 75, 50), (60, 25, 12, 5, 3)),
-    "impulse_noise": ((0.01, 0.02, 0.03, 0.05, 0.07), (0.03, 0.06, 0.09, 0.17, 0.27)),
-    "defocus_blur": (
-        ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
-        ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
-    ),
-    "motion_blur": (
-        ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
-        ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
-    ),
-    "brightness": ((0.05, 0.1, 0.15, 0.2, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5)),
-    "contrast": ((0.75, 0.5, 0.4, 0.3, 0.15), (0.4, 0.3, 0.2, 0.1, 0.05)),
-    "pixelate": ((0.95, 0.9, 0.85, 0.75, 0.65), (0.6, 0.5, 0.4, 0.3, 0.25)),
-    "jpeg_compression": ((80, 65, 58, 50, 40), (25, 18, 15, 10, 7)),
-}
-NAMES = tuple(_SEVERITIES)
 
 Pixels = Float[np.ndarray, "H W C"]  # float32 in [0, 1]
 
@@ -49,7 +29,8 @@ def benchmark(size: tuple[int, int]) -> str:
 
 def strength(name: str, severity: int, size: tuple[int, int]) -> Any:
     """Return the published parameter of a severity (1..5) for images of a (height, width)."""
-    return _SEVERITIES[name][benchmark(size) == "ImageNet-C"][severity - 1]
+    _, small, large = _CORRUPTIONS[name]
+    return (large if benchmark(size) == "ImageNet-C" else small)[severity - 1]
 
 
 def corrupt(
@@ -57,18 +38,13 @@ def corrupt(
 ) -> UInt8[np.ndarray, "H W C"]:
     """Corrupt one image, grey (C = 1) or RGB.
 
-    What is drawn depends on the corruption, its severity and `index`, the image's number, alone.
-
-    Args:
-        image: the pixels that the model would see.
-        name: one of `NAMES`.
-        severity: 1..5.
-        index: of the image in its dataset.
+    `image` is what the model would see, `name` one of `NAMES`, `severity` 1..5. What is drawn
+    depends on these two and on `index`, the image's number in its dataset, alone.
     """
     seed = zlib.crc32(f"{name} {severity}".encode())
     rng = np.random.Generator(np.random.Philox(key=np.array([seed, index], np.uint64)))
     pixels = image.astype(np.float32) / 255
-    result = _FUNCTIONS[name](pixels, strength(name, severity, image.shape[:2]), rng)
+    result = _CORRUPTIONS[name][0](pixels, strength(name, severity, image.shape[:2]), rng)
     # Truncated, not rounded: as published. The nudge keeps a whole level whole in float32.
     return (result.clip(0, 1) * 255 + 1e-3).astype(np.uint8)
 
@@ -152,14 +128,32 @@ def _to_pixels(image: Any, shape: tuple[int, ...]) -> Pixels:
     return np.asarray(image).reshape(shape).astype(np.float32) / 255
 
 
-_FUNCTIONS: Mapping[str, Callable[[Pixels, Any, np.random.Generator], Pixels]] = {
-    "gaussian_noise": _gaussian_noise,
-    "shot_noise": _shot_noise,
-    "impulse_noise": _impulse_noise,
-    "defocus_blur": _defocus_blur,
-    "motion_blur": _motion_blur,
-    "brightness": _brightness,
-    "contrast": _contrast,
-    "pixelate": _pixelate,
-    "jpeg_compression": _jpeg_compression,
+# What corrupts, and its five severities for CIFAR-10-C and for ImageNet-C.
+_CORRUPTIONS: Mapping[str, tuple[Callable[..., Pixels], Sequence[Any], Sequence[Any]]] = {
+    "gaussian_noise": (
+        _gaussian_noise,
+        (0.04, 0.06, 0.08, 0.09, 0.10),
+        (0.08, 0.12, 0.18, 0.26, 0.38),
+    ),
+    "shot_noise": (_shot_noise, (500, 250, 100, 75, 50), (60, 25, 12, 5, 3)),
+    "impulse_noise": (
+        _impulse_noise,
+        (0.01, 0.02, 0.03, 0.05, 0.07),
+        (0.03, 0.06, 0.09, 0.17, 0.27),
+    ),
+    "defocus_blur": (
+        _defocus_blur,
+        ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
+        ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
+    ),
+    "motion_blur": (
+        _motion_blur,
+        ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
+        ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
+    ),
+    "brightness": (_brightness, (0.05, 0.1, 0.15, 0.2, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5)),
+    "contrast": (_contrast, (0.75, 0.5, 0.4, 0.3, 0.15), (0.4, 0.3, 0.2, 0.1, 0.05)),
+    "pixelate": (_pixelate, (0.95, 0.9, 0.85, 0.75, 0.65), (0.6, 0.5, 0.4, 0.3, 0.25)),
+    "jpeg_compression": (_jpeg_compression, (80, 65, 58, 50, 40), (25, 18, 15, 10, 7)),
 }
+NAMES = tuple(_CORRUPTIONS)

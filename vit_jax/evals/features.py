@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frozen features of a whole split: what a network makes of every example, once, in its order."""
+"""Frozen features of a whole split, once for each example, in its order; in memory or in files."""
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,35 +17,32 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float32
 
-from vit_jax import data
+from vit_jax import data, files
 from vit_jax.errors import UserError
 from vit_jax.evals.base import Predict
-from vit_jax.evals.passes import Arrays, Batches, run_pass
+from vit_jax.evals.passes import Arrays, Start, run_pass
 
 PyTree = Any
 # (name, shape, dtype) -> an array to fill, in memory or on the disk
 Allocate = Callable[[str, tuple[int, ...], np.dtype], np.ndarray]
+_PARTIAL = ".partial"
+_README = "FEATURES.md"
+CLASSES = "class_names.txt"
+# The files that a readme lists.
+_LISTED = re.compile(r'"((?:features|labels)_\w+\.npy|names_\w+\.txt|class_names\.txt)"')
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class FeatureSet:
-    """The features of a split.
+    """The features of the N examples of a split, in its order."""
 
-    Attributes:
-        name: of the split, for messages.
-        features: [N, D] float32, N the number of examples, in the split's order.
-        labels: [N] int32 class ids, or [N, K] uint8 multi-hot.
-        class_names: K of them.
-    """
-
-    name: str
+    name: str  # of the split, for messages
     features: Float32[np.ndarray, "N D"]
-    labels: np.ndarray
-    class_names: Sequence[str]
+    labels: np.ndarray  # [N] int32 class ids, or [N, K] uint8 multi-hot
+    class_names: Sequence[str]  # K of them
 
     @property
     def num_classes(self) -> int:
-        """K."""
         return len(self.class_names)
 
 
@@ -61,7 +63,7 @@ def extract(
     encode: Predict,
     variables: PyTree,
     source: data.Source,
-    batches: Callable[[int], Batches],
+    batches: Start,
     *,
     shape: tuple[int, int, int],
     mesh: Mesh,
@@ -71,10 +73,8 @@ def extract(
     """Encode every example of a split, on all devices of the mesh.
 
     Args:
-        encode: (variables, batch) -> features, one function object for all splits.
-        variables: what it takes, on the devices.
-        source: the split.
-        batches: starts one pass over it, as `split_batches` does.
+        encode, variables: one function object for all splits, and what it takes, on the devices.
+        source, batches: the split, and what starts a pass over it, as `split_batches` does.
         shape: (H, W, C) of what the network takes.
         mesh: the devices; each process gets the features of all examples.
         batch_size: taken up to the next multiple of the devices.
@@ -96,14 +96,12 @@ def extract(
         batch_size=batch_size,
         name=source.name,
     )
-    return FeatureSet(
-        name=source.name, features=features, labels=labels, class_names=source.class_names
-    )
+    return FeatureSet(source.name, features, labels, source.class_names)
 
 
 def split_batches(
     source: data.Source, transform: data.TransformConfig, shape: tuple[int, int, int]
-) -> Callable[[int], Batches]:
+) -> Start:
     """Return what starts a pass over a split, for images of (H, W, C)."""
     views = data.one_view(transform, shape[:2], shape[2])
     return lambda size: data.eval_batches(source, views, batch_size=size)
@@ -112,7 +110,7 @@ def split_batches(
 def encode_all(
     encode: Predict,
     variables: PyTree,
-    batches: Callable[[int], Batches],
+    batches: Start,
     into: dict[str, np.ndarray],
     *,
     mesh: Mesh,
@@ -166,3 +164,87 @@ def feature_width(encode: Predict, variables: PyTree, shape: tuple[int, int, int
     """Return D for images of a shape (H, W, C), computing nothing."""
     batch = {"image": jax.ShapeDtypeStruct((1, *shape), jnp.uint8)}
     return int(jax.eval_shape(encode, variables, batch).shape[-1])
+
+
+class FeatureFiles:
+    """The files of one folder, at first empty, while they are written.
+
+    For each split, such as "train": features_train.npy (float32 [N, D]), labels_train.npy (where
+    there are labels), names_train.txt (a line an image). For all, where there are classes:
+    class_names.txt (a line a class).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def allocate(self, split: str) -> Allocate:
+        """Return a function that allocates the arrays of a split, each mapped to its file."""
+
+        def make(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+            return self._map(f"{name}_{split}.npy", shape, dtype)
+
+        return make
+
+    def _map(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        file = self._folder / name
+        array = np.lib.format.open_memmap(file, "w+", dtype, shape)
+        if hasattr(os, "posix_fallocate"):  # else a full disk would show as a crash of the process
+            with file.open("r+b") as stream:
+                os.posix_fallocate(stream.fileno(), 0, file.stat().st_size)
+        return array
+
+    def cut(self, name: str, count: int) -> None:
+        """Keep the first `count` rows of an array, such as "features_images"."""
+        file = self._folder / f"{name}.npy"
+        whole = np.load(file, mmap_mode="r")
+        kept = self._map(f"{name}.cut", (count, *whole.shape[1:]), whole.dtype)
+        kept[:] = whole[:count]
+        (self._folder / f"{name}.cut").replace(file)
+
+    def write_lines(self, name: str, lines: Iterable[str]) -> None:
+        """Write one line each; a text with a line break is written as its repr."""
+        with (self._folder / name).open("w", encoding="utf-8") as file:
+            file.writelines(f"{x if x.isprintable() else repr(x)}\n" for x in lines)
+
+    def write_readme(self, heading: str, splits: Sequence[str]) -> None:
+        """Write how to load the folder's files; the last file to appear."""
+        lines = [heading, "", "```python", "import numpy as np", ""]
+        for split in splits:
+            for name in (f"features_{split}", f"labels_{split}"):
+                if (self._folder / f"{name}.npy").exists():
+                    array = np.load(self._folder / f"{name}.npy", mmap_mode="r")
+                    shape = f"{array.dtype} {list(array.shape)}"
+                    lines += [f'{name} = np.load("{name}.npy", mmap_mode="r")  # {shape}']
+            lines += [f'names_{split} = open("names_{split}.txt").read().splitlines()']
+        if (self._folder / CLASSES).exists():
+            lines += [f'class_names = open("{CLASSES}").read().splitlines()']
+        (self._folder / _README).write_text("\n".join([*lines, "```", ""]), encoding="utf-8")
+
+
+@contextlib.contextmanager
+def written(folder: Path, *, force: bool) -> Iterator[FeatureFiles]:
+    """Move the files into `folder` once all are complete and on disk; none after an error.
+
+    Files of the same name are replaced, FEATURES.md last, which marks a complete folder; other
+    files that the previous FEATURES.md lists are removed.
+
+    Raises UserError: files are there and `force` is False, no room, no right to write.
+    """
+    files.check_folder(folder, "--features", force=force)
+    partial = folder / _PARTIAL
+    with files.refused(f"cannot write to {folder}"):
+        shutil.rmtree(partial, ignore_errors=True)  # a killed process leaves it
+        try:
+            partial.mkdir(parents=True)
+            yield FeatureFiles(partial)
+            for file in partial.iterdir():
+                files.sync(file)
+            if (folder / _README).exists():
+                listed = set(_LISTED.findall((folder / _README).read_text(encoding="utf-8")))
+                (folder / _README).unlink()
+                for name in listed - {file.name for file in partial.iterdir()}:
+                    (folder / name).unlink(missing_ok=True)
+            for file in sorted(partial.iterdir(), key=lambda file: file.name == _README):
+                file.replace(folder / file.name)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)

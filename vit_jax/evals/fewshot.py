@@ -53,13 +53,7 @@ def run(
         return (line,) if few else ()
 
     return [
-        Score(
-            method="fewshot",
-            settings={"shots": n, "l2": value},
-            top1=tuple(top1),
-            num_test=num_test,
-            notes=notes(n),
-        )
+        Score("fewshot", {"shots": n, "l2": value}, tuple(top1), num_test, notes=notes(n))
         for (n, value), top1 in hits.items()
     ]
 

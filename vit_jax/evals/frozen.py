@@ -2,7 +2,6 @@
 """Probes of the encoder's features while a run trains: neighbours, a few images a class, a line."""
 
 import dataclasses
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,7 @@ import jax
 
 from vit_jax import sharding
 from vit_jax.evals import fewshot, knn, logistic
-from vit_jax.evals.base import Context, Predictors, Stream
+from vit_jax.evals.base import Context, Folder, Predictors, Stream
 from vit_jax.evals.config import FewShotEval, KNNEval, LinearEval, ProbeEval
 from vit_jax.evals.features import FeatureSet, extract
 from vit_jax.evals.probes import check_sets
@@ -18,13 +17,7 @@ from vit_jax.evals.probes import check_sets
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """Evaluator that fits a classifier to the features of one split and tests it on another.
-
-    Attributes:
-        cfg: which probe.
-        context: what it is built from.
-        test, train: the two splits.
-    """
+    """Evaluator that fits a classifier to the features of one split and tests it on another."""
 
     cfg: ProbeEval
     context: Context
@@ -32,10 +25,7 @@ class Probe:
     train: Stream
 
     def run(
-        self,
-        predictors: Predictors,
-        variables: Any,
-        report_dir: str | os.PathLike[str] | None = None,
+        self, predictors: Predictors, variables: Any, report_dir: Folder = None
     ) -> dict[str, float]:
         """Return the accuracies and num_examples; every process computes them alike.
 

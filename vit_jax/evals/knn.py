@@ -42,14 +42,8 @@ def run(
     for value in k:
         guesses = vote(similarity[:, :value], labels[:, :value], train.num_classes, temperature)
         top1 = float((guesses == test.labels).mean())
-        results.append(
-            Score(
-                method="knn",
-                settings={"k": value, "temperature": temperature},
-                top1=(top1,),
-                num_test=len(test.labels),
-            )
-        )
+        settings = {"k": value, "temperature": temperature}
+        results.append(Score("knn", settings, (top1,), len(test.labels)))
     return results
 
 

@@ -46,15 +46,7 @@ def run(train: FeatureSet, test: FeatureSet, *, seed: int = 0) -> list[Score]:
     notes = ()
     if int(model[-1].n_iter_.max()) >= _ITERATIONS:
         notes = (f"logistic was stopped after {_ITERATIONS:,} iterations, as CLIP's is",)
-    return [
-        Score(
-            method="logistic",
-            settings={"C": 10**decade},
-            top1=(top1,),
-            num_test=len(test.labels),
-            notes=notes,
-        )
-    ]
+    return [Score("logistic", {"C": 10**decade}, (top1,), len(test.labels), notes=notes)]
 
 
 def held_out(labels: Int[np.ndarray, " N"], num_classes: int, seed: int) -> np.ndarray:

@@ -6,8 +6,8 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Protocol, TypeVar, runtime_checkable
 
 import jax
 import numpy as np
@@ -17,6 +17,8 @@ from vit_jax import sharding
 from vit_jax.durations import format_duration
 
 Arrays = dict[str, jax.Array]
+_T = TypeVar("_T")
+_U = TypeVar("_U")
 
 # Arrays of a batch that stay on the host: the index of each example, and why it is unreadable.
 HOST_ONLY = ("index", "broken", "reason")
@@ -79,18 +81,27 @@ def run_pass(
     """
     unit = sharding.batch_shards(mesh)  # each shard holds equally many examples
     batch_size = math.ceil(batch_size / unit) * unit
-    in_flight: collections.deque[Arrays] = collections.deque()
+
+    def start(batch: dict[str, np.ndarray]) -> Arrays:
+        local = {key: value for key, value in batch.items() if key not in HOST_ONLY}
+        result = compute(sharding.global_batch(local, mesh, batch_size=batch_size))
+        for value in result.values():
+            value.copy_to_host_async()
+        return result
+
     with jax.set_mesh(mesh), contextlib.closing(batches(batch_size)) as stream:
-        for batch in stream:
-            local = {key: value for key, value in batch.items() if key not in HOST_ONLY}
-            result = compute(sharding.global_batch(local, mesh, batch_size=batch_size))
-            for value in result.values():
-                value.copy_to_host_async()
-            in_flight.append(result)
-            if len(in_flight) > _IN_FLIGHT:
-                take(in_flight.popleft())
-    for result in in_flight:
-        take(result)
+        for result in ahead(stream, start, _IN_FLIGHT):
+            take(result)
+
+
+def ahead(items: Iterable[_T], start: Callable[[_T], _U], count: int) -> Iterator[_U]:
+    """Yield start(item) for each item, with `count` items started ahead."""
+    started: collections.deque[_U] = collections.deque()
+    for item in items:
+        started.append(start(item))
+        if len(started) > count:
+            yield started.popleft()
+    yield from started
 
 
 def ticking(batches: Start, tick: Callable[[], None]) -> Start:

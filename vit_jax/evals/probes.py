@@ -16,25 +16,16 @@ from vit_jax.evals.features import FeatureSet
 _FEW = 2**24
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Score:
-    """Test accuracy of one probe with one setting.
+    """Test accuracy of one probe with one setting."""
 
-    Attributes:
-        method: "fewshot", "knn" or "logistic".
-        settings: of the probe.
-        top1: test accuracy in [0, 1], one for each seed.
-        num_test: the number of test images.
-        of: which features.
-        notes: remarks for the reader.
-    """
-
-    method: str
+    method: str  # "fewshot", "knn" or "logistic"
     settings: Mapping[str, int | float]
-    top1: tuple[float, ...]
-    num_test: int
-    of: str = "features"
-    notes: tuple[str, ...] = ()
+    top1: tuple[float, ...]  # in [0, 1], one for each seed
+    num_test: int  # test images
+    of: str = "features"  # or "pixels"
+    notes: tuple[str, ...] = ()  # for the reader
 
     @property
     def mean(self) -> float:

@@ -124,16 +124,8 @@ def draw_confusion(
         order = np.argsort(share[true, predicted], kind="stable")  # the worst on top
         true, predicted = true[order], predicted[order]
         dot = (72 * 0.8 * side / num_classes) ** 2  # a cell's area in square points
-        image = axes.scatter(
-            predicted,
-            true,
-            c=share[true, predicted],
-            s=max(dot, 3),
-            marker="s",
-            linewidths=0,
-            cmap="Blues",
-            norm=log,
-        )
+        style = {"s": max(dot, 3), "marker": "s", "linewidths": 0, "cmap": "Blues", "norm": log}
+        image = axes.scatter(predicted, true, c=share[true, predicted], **style)
         axes.set(xlim=(-0.5, num_classes - 0.5), ylim=(num_classes - 0.5, -0.5), aspect="equal")
     if numbered:
         for (row, column), number in np.ndenumerate(matrix):

@@ -4,8 +4,9 @@
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -56,16 +57,14 @@ def score(
         with pool, contextlib.closing(evaluation.batches(batch_size)) as stream:
             for batch in stream:
                 for name, severity in variants:
-                    images = pool.map(_one(name, severity), batch["image"], batch["index"])
+                    one = functools.partial(_corrupted, name, severity)
+                    images = pool.map(one, batch["image"], batch["index"])
                     yield {**batch, "image": np.stack(list(images))}
 
     dataclasses.replace(evaluation, batches=corrupted).each_batch(predict, variables, take)
     return {variant: evaluation.join(found) for variant, found in by_variant.items()}
 
 
-def _one(name: str, severity: int) -> Callable[[np.ndarray, Any], np.ndarray]:
-    def apply(image: np.ndarray, index: Any) -> np.ndarray:
-        # Padding has no index; it is thrown away later.
-        return corruptions.corrupt(image, name, severity, int(index)) if index >= 0 else image
-
-    return apply
+def _corrupted(name: str, severity: int, image: np.ndarray, index: Any) -> np.ndarray:
+    # Padding has no index; it is thrown away later.
+    return corruptions.corrupt(image, name, severity, int(index)) if index >= 0 else image

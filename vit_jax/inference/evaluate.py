@@ -45,7 +45,6 @@ def open_target(
     """Open a split for a model; its labels are the model's class ids.
 
     Args:
-        trained: the model.
         dataset: as `DataConfig.name`; "" is the run's.
         split: "" is that of the run's last evaluation, or, of another dataset, "test".
         data_dir: "" is the run's.

@@ -15,8 +15,9 @@ import safetensors.numpy
 from jax import export as jax_export
 
 import vit_jax
-from vit_jax import config_json, trees, weights
+from vit_jax import config_json, models, trees, weights
 from vit_jax.config import Config
+from vit_jax.data import Crop, Resize
 from vit_jax.errors import UserError
 from vit_jax.inference import (
     export_check,
@@ -25,12 +26,12 @@ from vit_jax.inference import (
     export_stablehlo,
     model_card,
     quantize,
-    timm_config,
 )
 from vit_jax.inference.export_check import Change
 from vit_jax.inference.forward import make_forward
 from vit_jax.inference.quantize import WeightDType
 from vit_jax.inference.trained import Trained
+from vit_jax.models import ModelConfig
 from vit_jax.weights import export as weights_export
 from vit_jax.weights import timm as timm_names
 
@@ -62,18 +63,15 @@ def check(trained: Trained, form: Format, dtype: WeightDType) -> None:
         raise UserError(f"--dtype=int8 is for --format=stablehlo; {_INT8_ELSEWHERE[form]}")
     if form is Format.TIMM:
         weights_export.check(trained.model)
-        timm_config.hub_config(trained)
+        hub_config(trained)
 
 
 def make(
     trained: Trained, form: Format, dtype: WeightDType, *, name: str
 ) -> tuple[dict[str, bytes], Change]:
-    """Return the files of an export by name, and what it changed.
+    """Return the files of an export that `check` lets pass, and what it changed.
 
-    Args:
-        trained: the model, with its weights.
-        form, dtype: what `check` lets pass.
-        name: the model card's title.
+    `trained` has its weights; `name` is the model card's title.
 
     Raises UserError: the format cannot hold this model.
     """
@@ -89,7 +87,7 @@ def make(
     else:
         state = weights.to_timm(packed, trained.model)
         data = safetensors.numpy.save(state, metadata={"format": "pt"})
-        files[export_folder.CONFIG] = _json(timm_config.hub_config(trained))
+        files[export_folder.CONFIG] = _json(hub_config(trained))
         run = _from_timm(trained, state)
     change = export_check.compare(trained, run)
     description = _description(trained, form, dtype)
@@ -101,6 +99,63 @@ def make(
         export_folder.MARK: _json(description),
     }
     return files, change
+
+
+def hub_config(trained: Trained) -> dict[str, Any]:
+    """Return config.json, from which `timm.create_model("local-dir:FOLDER")` builds the model.
+
+    A timm model is an architecture, a function of timm's, and arguments that change its sizes. What
+    an architecture fixes is refused by name where a model has it otherwise.
+
+    Raises UserError: timm has no architecture for it; the field is named.
+    """
+    cfg, family = trained.model, models.family(trained.model)
+    if family.timm is None:
+        raise UserError(
+            f"{family.name} names no architecture of timm's; give its FAMILY in "
+            "vit_jax/models a timm, or choose --format=stablehlo"
+        )
+    architecture, args, fixed, first = family.timm(cfg)
+    for name, value in fixed.items():
+        found = getattr(cfg, name)
+        if found != value:
+            shown = f"{value:g}" if isinstance(value, float) else value
+            raise UserError(
+                f"timm's {architecture} has model.{name}={shown}, not {found}; where the weights "
+                f"bear it, change it by --model.{name}={shown}"
+            )
+    height, width = trained.image_size
+    channels, transform = trained.channels, trained.transform
+    cut = transform.crop in (Crop.CENTER, Crop.SQUASH_CENTER)
+    cubic = transform.resize in (Resize.BICUBIC, Resize.BICUBIC_NO_ANTIALIAS)
+    classifier = [_layer("head", cfg)]
+    if getattr(cfg, "distilled", False):
+        classifier.append(_layer("head_dist", cfg))
+    return {
+        "architecture": architecture,
+        "num_classes": cfg.num_classes,
+        "model_args": args,
+        "label_names": list(trained.class_names),
+        "pretrained_cfg": {
+            "input_size": [channels, height, width],
+            "fixed_input_size": "img_size" in args,
+            "interpolation": "bicubic" if cubic else "bilinear",
+            "crop_pct": transform.crop_ratio if cut else 1.0,
+            "crop_mode": "center" if transform.crop is Crop.CENTER else "squash",
+            "mean": _per_channel(trained.mean, channels),
+            "std": _per_channel(trained.std, channels),
+            "first_conv": _layer(first, cfg),
+            "classifier": classifier if len(classifier) > 1 else classifier[0],
+        },
+    }
+
+
+def _layer(name: str, cfg: ModelConfig) -> str:
+    return timm_names.key(f"{name}/kernel", cfg).removesuffix(".weight")
+
+
+def _per_channel(values: tuple[float, ...], channels: int) -> list[float]:
+    return list(values) * (channels if len(values) == 1 else 1)
 
 
 def _from_timm(trained: Trained, state: Mapping[str, np.ndarray]) -> Callable[[Any], Any]:

@@ -22,21 +22,13 @@ Logits = Float[np.ndarray, "B K"]
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """How far an export's logits are from the model's.
+    """How far an export's logits are from the model's."""
 
-    Attributes:
-        images: what was looked at, in words.
-        count: how many.
-        largest: the largest difference of any logit.
-        scale: the largest logit.
-        same_top1: images with the same first guess.
-    """
-
-    images: str
-    count: int
-    largest: float
-    scale: float
-    same_top1: int
+    images: str  # what was looked at, in words
+    count: int  # how many
+    largest: float  # the largest difference of any logit
+    scale: float  # the largest logit
+    same_top1: int  # images with the same first guess
 
     def __str__(self) -> str:
         """Describe it in one line."""

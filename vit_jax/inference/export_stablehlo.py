@@ -36,14 +36,11 @@ def portable(trained: Trained) -> Trained:
 
 
 def serialize(trained: Trained, packed: Any) -> bytes:
-    """Return the artifact of images -> logits, weights and normalisation inside.
+    """Return the artifact of images -> logits; the weights, from `quantize.pack`, are inside.
 
-    It takes uint8 [B, H, W, C], cropped and resized, for any B >= 1, and returns float32 [B, K].
+    So is the normalisation: it takes uint8 [B, H, W, C], cropped and resized, for any B >= 1, and
+    returns float32 [B, K]. The weights of `trained` itself are not looked at.
     No device is used: a process without an accelerator writes for all of `PLATFORMS`.
-
-    Args:
-        trained: the model; its own weights are not looked at.
-        packed: its weights, from `quantize.pack`.
 
     Raises UserError: weights of 2 GiB or more.
     """

@@ -89,7 +89,7 @@ def _natural(path: str) -> list[tuple[int, str]]:
 
 
 def read_image(source: str | Path | bytes, channels: int) -> UInt8[np.ndarray, "H W C"]:
-    """Read an image to RGB (`channels` 3) or grey (1), of an animation the first frame.
+    """Read a file, or its bytes, to RGB (`channels` 3) or grey (1); the first frame of several.
 
     The pixels are those of `data.decode.decode`, as in evaluation, but for:
 
@@ -100,10 +100,6 @@ def read_image(source: str | Path | bytes, channels: int) -> UInt8[np.ndarray, "
 
     A JPEG above `image_header.MAX_PIXELS` comes at half its size: the largest sensors have four
     times as many.
-
-    Args:
-        source: a file, or its bytes.
-        channels: 1 or 3.
 
     Raises UserError: no image, a broken one or one too large; names the file and the reason.
     """

@@ -34,12 +34,8 @@ def card(
 ) -> str:
     """Write the model card of an export, as the Hugging Face Hub shows it.
 
-    Args:
-        trained: the model, with its weights.
-        form: "stablehlo", "onnx" or "timm".
-        change: what the export changed.
-        description: the contents of export.json.
-        name: the title.
+    `trained` has its weights, `form` is "stablehlo", "onnx" or "timm", `description` the contents
+    of export.json, and `name` the title.
     """
     height, width = trained.image_size
     channels, transform = trained.channels, trained.transform

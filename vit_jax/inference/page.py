@@ -14,7 +14,7 @@ from vit_jax.data import Crop, Resize, TransformConfig, evaluation_view
 from vit_jax.errors import UserError
 from vit_jax.inference import images
 from vit_jax.inference.forward import probabilities
-from vit_jax.inference.page_guard import App, Guard, Limits
+from vit_jax.inference.page_guard import App, Guard
 from vit_jax.inference.page_requests import Call
 from vit_jax.inference.trained import Trained
 from vit_jax.visual import saliency
@@ -34,18 +34,11 @@ _CSS = """
 
 
 def app(page: Any, host: str, uploads: Path, max_upload: int, public: str = "") -> App:
-    """Return the page as an ASGI app with its guard before it.
-
-    Args:
-        page: from `build`.
-        host: by which address or name it is served.
-        uploads: Gradio's folder of uploaded files.
-        max_upload: bytes of an uploaded file.
-        public: the URL that a proxy serves it by, or "".
-    """
+    """Return the page, from `build`, as an ASGI app with its guard before it; see `Guard`."""
     import fastapi
     import gradio as gr
 
+    font = ["system-ui", "sans-serif"]  # fonts of the system, so none is fetched
     mounted = gr.mount_gradio_app(
         fastapi.FastAPI(openapi_url=None),
         page,
@@ -57,9 +50,10 @@ def app(page: Any, host: str, uploads: Path, max_upload: int, public: str = "") 
         enable_monitoring=False,
         run_history=False,
         footer_links=[],
-        **_look(),
+        theme=gr.themes.Soft(font=font, font_mono=font),
+        css=_CSS,
     )
-    return Guard(mounted, Limits(host, uploads, max_upload, calls(page), public))
+    return Guard(mounted, host, uploads, max_upload, calls(page), public)
 
 
 def calls(page: Any) -> dict[int, Call]:
@@ -78,24 +72,11 @@ def calls(page: Any) -> dict[int, Call]:
     }
 
 
-def _look() -> dict[str, Any]:
-    """Return theme and style; fonts of the system, so none is fetched."""
-    import gradio as gr
-
-    font = ["system-ui", "sans-serif"]
-    return {"theme": gr.themes.Soft(font=font, font_mono=font), "css": _CSS}
-
-
 class Answer(NamedTuple):
-    """The model's answer for an image.
+    """The model's answer for an image."""
 
-    Attributes:
-        classes: probability by name, of all classes.
-        overlay: what the model saw, in grey, under the map of where it looked.
-    """
-
-    classes: dict[str, float]
-    overlay: UInt8[np.ndarray, "H W 3"]
+    classes: dict[str, float]  # probability by name, of all classes
+    overlay: UInt8[np.ndarray, "H W 3"]  # what it saw, in grey, under the map of where it looked
 
 
 def make_answer(trained: Trained) -> Callable[[Path], Answer]:
@@ -140,11 +121,10 @@ def title(trained: Trained) -> str:
 def facts(trained: Trained) -> str:
     """Describe the model in a line."""
     height, width = trained.image_size
-    pixels = f"{height}x{width} pixels{', grey' if trained.channels == 1 else ''}"
     facts = [
         type(trained.model).__name__.removesuffix("Config"),
         f"{trees.num_params(trained.variables['params']):,} parameters",
-        pixels,
+        f"{height}x{width} pixels{', grey' if trained.channels == 1 else ''}",
         f"{len(trained.class_names):,} classes",
     ]
     if trained.step is not None:
@@ -153,13 +133,7 @@ def facts(trained: Trained) -> str:
 
 
 def build(trained: Trained, answer: Callable[[Path], Answer], examples: Sequence[str]) -> Any:
-    """Return the page, a `gradio.Blocks`.
-
-    Args:
-        trained: what `answer` is of.
-        answer: from `make_answer`.
-        examples: image files to choose from.
-    """
+    """Return the page, a `gradio.Blocks`; a visitor may choose from image files, the examples."""
     import gradio as gr
 
     def respond(upload: Mapping[str, Any] | None) -> tuple[Any, Any, Any, Any]:

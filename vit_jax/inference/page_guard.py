@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from vit_jax.inference import page_requests
 from vit_jax.inference.page_requests import Call, Refused
@@ -50,31 +50,31 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class Limits(NamedTuple):
-    """What the page's guard lets through.
+class Guard:
+    """An ASGI app before another.
 
-    Attributes:
+    Args:
+        app: the other.
         host: by which address or name the page is served, as in `--host`.
-        public: the URL that a proxy serves the page by, "https://demo.example.com"; or "".
         uploads: the folder of Gradio's files.
         max_upload: bytes of a file.
         calls: the page's functions by number.
+        public: the URL that a proxy serves the page by, "https://demo.example.com"; or "".
     """
 
-    host: str
-    uploads: Path
-    max_upload: int
-    calls: Mapping[int, Call]
-    public: str = ""
-
-
-class Guard:
-    """An ASGI app before another."""
-
-    def __init__(self, app: App, limits: Limits) -> None:
-        self._app, self._limits = app, limits
+    def __init__(
+        self,
+        app: App,
+        host: str,
+        uploads: Path,
+        max_upload: int,
+        calls: Mapping[int, Call],
+        public: str = "",
+    ) -> None:
+        self._app, self._host, self._public = app, host, public
+        self._uploads, self._max_upload, self._calls = uploads, max_upload, calls
         self._held = 0  # bytes of bodies that are being read
-        self._before = page_requests.folder_size(limits.uploads)
+        self._before = page_requests.folder_size(uploads)
         self._storing = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -104,34 +104,30 @@ class Guard:
                 await _refuse(Refused(500, "the page cannot answer this"), sent)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        by_proxy = page_requests.check_origin(
-            scope["headers"], self._limits.host, self._limits.public
-        )
+        by_proxy = page_requests.check_origin(scope["headers"], self._host, self._public)
         route, found = _route(scope["method"], scope["path"])
         if route == "file":
-            page_requests.check_inside(found["path"], self._limits.uploads)
+            page_requests.check_inside(found["path"], self._uploads)
         passed = {**scope, "headers": [h for h in scope["headers"] if h[0] in _HEADERS]}
         if by_proxy:  # Gradio writes links of the scheme that the visitor's browser uses
-            passed["scheme"] = self._limits.public.partition(":")[0]
+            passed["scheme"] = self._public.partition(":")[0]
         passed["query_string"] = _query(scope["query_string"], route)
         if route not in _POSTED:
             await self._app(passed, receive, send)
             return
         kind, largest = b"application/json", _JSON_BYTES
         if route == "upload":
-            largest = self._limits.max_upload + _FORM_BYTES
+            largest = self._max_upload + _FORM_BYTES
         body = await self._read(scope, receive, largest)
         try:
             if route == "upload":
                 image, form = await page_requests.read_upload(scope["headers"], body)
-                if image > self._limits.max_upload:
-                    raise Refused(413, f"more than {self._limits.max_upload:,} bytes")
+                if image > self._max_upload:
+                    raise Refused(413, f"more than {self._max_upload:,} bytes")
                 kind, new = form
             else:
-                calls = self._limits.calls
-                new = page_requests.read_call(
-                    body, calls, self._limits.uploads, queued=route == "join"
-                )
+                queued = route == "join"
+                new = page_requests.read_call(body, self._calls, self._uploads, queued=queued)
             passed["headers"] += [(b"content-type", kind), (b"content-length", b"%d" % len(new))]
             answer: list[Message] = []
 
@@ -148,9 +144,9 @@ class Guard:
             self._held -= len(body)
 
     def _is_full(self, more: int) -> bool:
-        count, size = page_requests.folder_size(self._limits.uploads)
+        count, size = page_requests.folder_size(self._uploads)
         count, size = count - self._before[0], size - self._before[1]
-        return count >= _FILES or size + more > _KEPT * self._limits.max_upload
+        return count >= _FILES or size + more > _KEPT * self._max_upload
 
     async def _read(self, scope: Scope, receive: Receive, largest: int) -> bytes:
         """Read a body; its bytes count as held from then on."""
@@ -168,7 +164,7 @@ class Guard:
                     if size <= largest:
                         parts.append(part)
                         self._held += len(part)
-                    if self._held > max(_HELD, 2 * (self._limits.max_upload + _FORM_BYTES)):
+                    if self._held > max(_HELD, 2 * (self._max_upload + _FORM_BYTES)):
                         raise Refused(503, "too many uploads at once; come back in a minute")
                     if size > _DRAINED + largest:
                         break

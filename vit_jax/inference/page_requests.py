@@ -23,11 +23,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class Refused(Exception):
-    """A request that is not passed on; its text is the answer, in one line.
-
-    Attributes:
-        status: of HTTP.
-    """
+    """A request that is not passed on: a status of HTTP, and the answer, in one line."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -35,15 +31,10 @@ class Refused(Exception):
 
 
 class Call(NamedTuple):
-    """A function of the page.
+    """A function of the page."""
 
-    Attributes:
-        queued: it waits for its turn.
-        inputs: what each may be: None is an upload or nothing, N a whole number below it.
-    """
-
-    queued: bool
-    inputs: tuple[int | None, ...]
+    queued: bool  # it waits for its turn
+    inputs: tuple[int | None, ...]  # None is an upload or nothing, N a whole number below it
 
 
 def check_origin(headers: Headers, host: str, public: str = "") -> bool:
@@ -134,11 +125,7 @@ def folder_size(folder: Path) -> tuple[int, int]:
 def read_call(body: bytes, calls: Mapping[int, Call], uploads: Path, *, queued: bool) -> bytes:
     """Check a call of one of the page's functions and write it anew, of known fields alone.
 
-    Args:
-        body: JSON.
-        calls: the page's functions.
-        uploads: where files lie.
-        queued: of the route.
+    `body` is JSON, `uploads` where files lie; `queued` is of the route.
 
     Raises Refused: no such function, other arguments than it takes, a file that is no upload.
     """

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The likeliest classes of images; decoding, in threads, goes on while the device computes."""
 
-import concurrent.futures
 import functools
+import itertools
 import math
 from collections.abc import Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,13 +18,16 @@ from PIL import Image
 
 from vit_jax import sharding
 from vit_jax.errors import UserError
+from vit_jax.evals.passes import ahead
 from vit_jax.inference.forward import Forward, make_apply, probabilities
 from vit_jax.inference.trained import Trained
-from vit_jax.inference.views import Source, ahead, check_channels, read_view
+from vit_jax.inference.views import Source, check_channels, read_view
 from vit_jax.losses import Loss
 
 # Batches that are decoded before they are wanted, and those on the device before one is waited for.
 _DECODED, _COMPUTED = 2, 1
+# A batch of images, and their views being decoded; that of an unreadable image is its error, a str.
+_Decoding = tuple[Sequence[Source], list[Future]]
 
 
 class Prediction(NamedTuple):
@@ -61,11 +65,11 @@ def predict(
     if isinstance(images, (str, Path, bytes, Image.Image)):
         images = [images]
     found: list[list[Prediction]] = []
-    for results in stream(trained, images, top, batch_size=batch_size):
-        for result in results:
-            if result.error:
-                raise UserError(result.error)
-            found.append(result.predictions)
+    batches = stream(trained, images, top, batch_size=batch_size)
+    for result in itertools.chain.from_iterable(batches):
+        if result.error:
+            raise UserError(result.error)
+        found.append(result.predictions)
     return found
 
 
@@ -87,50 +91,42 @@ def stream(
     mesh = sharding.make_mesh(sharding.MeshConfig(), devices)
     size = math.ceil(size / len(devices)) * len(devices)
     variables = jax.device_put(trained.variables, NamedSharding(mesh, PartitionSpec()))
-    settings: dict[str, Any] = {
-        "apply": make_apply(trained),
-        "loss": trained.loss,
-        "top": min(top, trained.model.num_classes),
-    }
-    pool = concurrent.futures.ThreadPoolExecutor(thread_name_prefix="decode")
+    apply, top = make_apply(trained), min(top, trained.model.num_classes)
+    pool = ThreadPoolExecutor(thread_name_prefix="decode")
     read = functools.partial(read_view, trained)
 
     def decode(start: int) -> _Decoding:
         sources = images[start : start + size]
-        return _Decoding(sources, [pool.submit(read, source) for source in sources])
+        return sources, [pool.submit(read, source) for source in sources]
 
     def compute(decoding: _Decoding) -> tuple[_Decoding, Any]:
         batch = np.zeros((size, *trained.image_size, trained.channels), np.uint8)
-        for row, view in enumerate(decoding.views):
+        for row, view in enumerate(decoding[1]):
             pixels = view.result()
             if not isinstance(pixels, str):
                 batch[row] = pixels
         image = jax.device_put(batch, sharding.batch_sharding(mesh))
-        return decoding, _rank(variables, image, **settings)
+        return decoding, _rank(variables, image, apply=apply, loss=trained.loss, top=top)
 
     try:
         decoded = ahead(range(0, len(images), size), decode, _DECODED)
         for decoding, ranked in ahead(decoded, compute, _COMPUTED):
             ids, values = (np.asarray(array).tolist() for array in ranked)
-            yield [
-                Answer(source, [], error)
-                if isinstance(error := view.result(), str)
-                else Answer(source, _named(trained.class_names, ids[row], values[row]))
-                for row, (source, view) in enumerate(zip(*decoding, strict=True))
-            ]
+            # The last batch has rows of padding.
+            rows = zip(*decoding, ids, values, strict=False)
+            yield [_answer(trained.class_names, *row) for row in rows]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-class _Decoding(NamedTuple):
-    """A batch of images being decoded; the view of an unreadable image is its error, a str."""
-
-    sources: Sequence[Source]
-    views: list[concurrent.futures.Future]
-
-
-def _named(names: Sequence[str], ids: list[int], values: list[float]) -> list[Prediction]:
-    return [Prediction(k, names[k], value) for k, value in zip(ids, values, strict=True)]
+def _answer(
+    names: Sequence[str], source: Source, view: Future, ids: list[int], values: list[float]
+) -> Answer:
+    error = view.result()
+    if isinstance(error, str):
+        return Answer(source, [], error)
+    pairs = zip(ids, values, strict=True)
+    return Answer(source, [Prediction(k, names[k], value) for k, value in pairs])
 
 
 # One function for all calls: another call with the same model does not compile again.

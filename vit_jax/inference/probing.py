@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from vit_jax import data, models, sharding
 from vit_jax.errors import UserError
-from vit_jax.evals import feature_files, fewshot, knn, logistic
+from vit_jax.evals import features, fewshot, knn, logistic
 from vit_jax.evals.features import (
     Allocate,
     FeatureSet,
@@ -38,7 +38,6 @@ def open_splits(found: Trained, dataset: str, data_dir: str, *splits: str) -> li
     """Open the splits to learn from and to test on.
 
     Args:
-        found: the model.
         dataset: as `DataConfig.name`; "" is the run's, with the classes that it keeps.
         data_dir: "" is the run's.
         splits: of PARTS.
@@ -95,12 +94,12 @@ def extract_sets(
     if folder is None:
         found["features"] = sets(encode, lambda part: in_memory)
     else:
-        with feature_files.written(folder, force=force) as writing:
+        with features.written(folder, force=force) as writing:
             found["features"] = sets(encode, writing.allocate)
             for part, source in zip(PARTS, sources, strict=True):
                 ids = (source.example_id(i) for i in range(len(source)))
                 writing.write_lines(f"names_{part}.txt", ids)
-            writing.write_lines(feature_files.CLASSES, sources[0].class_names)
+            writing.write_lines(features.CLASSES, sources[0].class_names)
             splits = " and ".join(source.name for source in sources)
             writing.write_readme(f"Features of {title(trained)} on {splits}.", PARTS)
     if with_pixels:
@@ -125,7 +124,6 @@ def run_probes(
     Args:
         found: as `extract_sets` returns them.
         methods: of METHODS.
-        mesh: the devices.
         shots, seeds, l2: few-shot's images a class, how often they are drawn, regularisation.
         k, temperature: the neighbours and how they vote.
         seed: of what is drawn at random.
@@ -161,7 +159,7 @@ def write_images(
     width = feature_width(encode, variables, models.input_shape(trained.model))
     read: list[str] = []
     errors: list[str] = []
-    with feature_files.written(folder, force=force) as writing:
+    with features.written(folder, force=force) as writing:
         array = writing.allocate("images")("features", (len(names), width), np.dtype(np.float32))
         count = encode_all(
             encode,

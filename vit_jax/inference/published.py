@@ -26,26 +26,18 @@ COLUMNS = (
     *("name", "size", "test_size", "crop", "test_crop"),
     *("mode", "interpolation", "mean", "std", "file"),
 )
-Size = tuple[int, int]
 _CONFIG, _MAX_CONFIG = "config.json", 1 << 22
 _MOST = 1e6  # of any number there
 
 
 class Preprocessing(NamedTuple):
-    """What happens to an image before a network sees it.
-
-    Attributes:
-        mean, std: of the input, in units where white is 1.
-        transform: how it is brought to size.
-        size: the (height, width) that the network was published for, where that is known.
-        source: of these values.
-    """
+    """What happens to an image before a network sees it; in mean and std white is 1."""
 
     mean: Channels
     std: Channels
     transform: TransformConfig
-    size: Size | None
-    source: str
+    size: tuple[int, int] | None  # (height, width) that the network was published for, where known
+    source: str  # of these values
 
 
 def preprocessing(ref: str, cfg: ModelConfig) -> Preprocessing:

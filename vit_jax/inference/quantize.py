@@ -40,9 +40,8 @@ class Quantized(NamedTuple):
 def quantize(kernel: Float[np.ndarray, "*shape"], *, stacked: bool = False) -> Quantized:
     """Round a kernel [..., out] to int8: symmetric, to nearest even, a scale for each channel.
 
-    Args:
-        kernel: its last axis counts output channels.
-        stacked: its first axis counts layers, each with scales of its own.
+    The last axis counts output channels. With `stacked` the first axis counts layers, each with
+    scales of its own.
     """
     shared = tuple(range(int(stacked), kernel.ndim - 1))
     largest = np.abs(kernel).max(axis=shared, keepdims=True)

@@ -26,36 +26,23 @@ _SUFFIXES = {".npz": "npz", ".safetensors": "timm", ".pth": "timm", ".pt": "timm
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A trained model.
+    """A trained model; step and metrics are its checkpoint's, in mean and std white is 1."""
 
-    Attributes:
-        ref: where its weights come from: "ckpt:DIR", "npz:FILE", "timm:FILE".
-        source: the same, but of a run the very checkpoint that all of this is of: a run that is
-            still training may have a newer one, or a better, when the weights are read.
-        model: its config.
-        variables: {"params": ..., **model_state} as numpy; {} before they are read.
-        mean, std: of its input, in units where white is 1.
-        transform: what evaluation does to an image.
-        class_names: K of them.
-        has_head: the weights had a head; where they had none, it is all zeros.
-        loss: what it was trained with.
-        ema: the weights are a run's moving average.
-        config: the run's, with its data and evaluations; None for a published file.
-        step, metrics: of the checkpoint.
-    """
-
-    ref: str
+    ref: str  # where its weights come from: "ckpt:DIR", "npz:FILE", "timm:FILE"
+    # The same, but of a run the very checkpoint that all of this is of: a run that is still
+    # training may have a newer one, or a better, when the weights are read.
     source: str
     model: ModelConfig
+    # {"params": ..., **model_state} as numpy; {} before they are read.
     variables: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    transform: TransformConfig
-    class_names: tuple[str, ...]
-    has_head: bool = True
-    loss: Loss = Loss.SOFTMAX
-    ema: bool = False
-    config: Config | None = None
+    transform: TransformConfig  # what evaluation does to an image
+    class_names: tuple[str, ...]  # K of them
+    has_head: bool = True  # the weights had a head; where they had none, it is all zeros
+    loss: Loss = Loss.SOFTMAX  # what it was trained with
+    ema: bool = False  # the weights are a run's moving average
+    config: Config | None = None  # the run's; None for a published file
     step: int | None = None
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
@@ -66,7 +53,6 @@ class Trained:
 
     @property
     def channels(self) -> int:
-        """C."""
         return self.model.channels
 
 

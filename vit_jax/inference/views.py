@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a model sees of images: read, checked and brought to size, some ahead of their turn."""
 
-import collections
 import concurrent.futures
 import functools
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import UInt8
@@ -14,12 +13,11 @@ from PIL import Image
 
 from vit_jax.data import evaluation_view
 from vit_jax.errors import UserError, shown
+from vit_jax.evals.passes import ahead
 from vit_jax.inference.images import from_pillow, read_image
 from vit_jax.inference.trained import Trained
 
 Source: TypeAlias = str | Path | bytes | np.ndarray | Image.Image
-_T = TypeVar("_T")
-_U = TypeVar("_U")
 _AHEAD = 2  # batches that are decoded before they are wanted
 
 
@@ -56,16 +54,6 @@ def _as_image(image: np.ndarray, channels: int) -> UInt8[np.ndarray, "H W C"]:
             f"it takes uint8 (H, W, {channels})"
         )
     return image
-
-
-def ahead(items: Iterable[_T], start: Callable[[_T], _U], count: int) -> Iterator[_U]:
-    """Yield start(item) for each item, with `count` items started ahead."""
-    started: collections.deque[_U] = collections.deque()
-    for item in items:
-        started.append(start(item))
-        if len(started) > count:
-            yield started.popleft()
-    yield from started
 
 
 def file_batches(

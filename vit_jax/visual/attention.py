@@ -105,29 +105,18 @@ def gates(gating_param: Float[np.ndarray, "h"]) -> Float[np.ndarray, "h"]:
 
 
 class HeadMaps(NamedTuple):
-    """What the heads of one layer look at.
+    """What the heads of one layer look at."""
 
-    Attributes:
-        kind: of layer: "block", "local block", "class attention", "pooling".
-        layer: its number among all that attend, from 0.
-        name: its kind, or of a Swin "stage 2 block 1".
-        query: who looks: "class token"; a Swin's windows have no query of the whole image: what
-            tokens receive.
-        maps: a value for each token of the grid; those of talking heads may be negative.
-        distance: mean distance of attention in pixels (`attention_distance`); None where
-            one learned token is all that looks.
-        gates: GPSA's share of attention by position.
-        edges: rows and columns before which another window begins.
-    """
-
-    kind: str
-    layer: int
-    name: str
-    query: str
+    kind: str  # of layer: "block", "local block", "class attention", "pooling"
+    layer: int  # its number among all that attend, from 0
+    name: str  # its kind, or of a Swin "stage 2 block 1"
+    query: str  # who looks: "class token"; of a Swin's windows, what tokens receive
+    # A value for each token of the grid; those of talking heads may be negative.
     maps: Float[np.ndarray, "h rows columns"]
+    # `attention_distance` in pixels; None where one learned token is all that looks.
     distance: Float[np.ndarray, "h"] | None = None
-    gates: Float[np.ndarray, "h"] | None = None
-    edges: tuple[list[int], list[int]] = ([], [])
+    gates: Float[np.ndarray, "h"] | None = None  # GPSA's share of attention by position
+    edges: tuple[list[int], list[int]] = ([], [])  # rows, columns before which a window begins
 
 
 def head_maps(
@@ -135,11 +124,7 @@ def head_maps(
 ) -> list[HeadMaps]:
     """Lay out what `models.captured` recorded of one image; [] for a family without attention.
 
-    Args:
-        cfg: of the model.
-        params: its parameters.
-        seen: as recorded, of a batch of one.
-        image_size: (H, W).
+    `params` are the model's, `seen` is of a batch of one, `image_size` is (H, W).
     """
     if models.family(cfg).windows:
         return _windowed(cfg, seen, image_size)

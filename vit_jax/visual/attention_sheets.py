@@ -151,9 +151,8 @@ def _unused(stem: str, taken: set[str]) -> str:
 
 def _distances(layers: Sequence[HeadMaps]) -> dict[int, np.ndarray]:
     """Return each layer's distances: those of the first of its maps, which covers all heads."""
-    first = {layer.layer: layer for layer in reversed(layers)}
-    far = {number: layer.distance for number, layer in sorted(first.items())}
-    return {number: each for number, each in far.items() if each is not None}
+    far = {each.layer: each.distance for each in reversed(layers) if each.distance is not None}
+    return dict(sorted(far.items()))
 
 
 def _draw_distances(distances: dict[int, np.ndarray], title: str) -> bytes:

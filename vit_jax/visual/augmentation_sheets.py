@@ -33,26 +33,21 @@ class Examples(Labelled):
     images: Sequence[bytes]
     class_names: tuple[str, ...]
     ids: Sequence[str]
-    multi_label: bool = False
     labels: None = None
 
     def __len__(self) -> int:
         return len(self.images)
 
     def read(self, index: int) -> Example:
-        """Return an encoded image and its number."""
         return {"image": self.images[index], "label": index}
 
     def example_id(self, index: int) -> str:
-        """Name an image as its errors do."""
         return self.ids[index]
 
     def digest(self) -> str:
-        """Return that of the images' names."""
         return digest_of(map(os.fsencode, self.ids))
 
     def only(self, index: int) -> "Examples":
-        """Return one of them alone."""
         one = slice(index, index + 1)
         return Examples(self.name, self.images[one], self.class_names[one], self.ids[one])
 

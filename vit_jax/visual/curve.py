@@ -41,15 +41,10 @@ def _draw(axes: Any, series: Series, scale: float, form: str, best_of: Callable[
             axes.plot(steps[best], values[best], marker="o", **ring)
             if best != len(values) - 1:
                 label += f"  (best {form.format(values[best])} at step {steps[best]:,})"
-        axes.plot(
-            *(figures.thin(column, _MAX_POINTS) for column in (steps, values)),
-            color=colour,
-            linewidth=1.0 if train else 2.0,
-            marker="" if train or len(steps) > 40 else "o",
-            markersize=3.5,
-            label=label,
-            zorder=1 if train else 2,
-        )
+        style = {"linewidth": 1.0, "zorder": 1} if train else {"linewidth": 2.0, "zorder": 2}
+        marker = "" if train or len(steps) > 40 else "o"
+        points = (figures.thin(column, _MAX_POINTS) for column in (steps, values))
+        axes.plot(*points, color=colour, label=label, marker=marker, markersize=3.5, **style)
 
 
 def learning_curve(

@@ -24,15 +24,9 @@ def draw_reliability(bins: Sequence[Bin], title: str) -> bytes:
     bar = {"width": width, "align": "edge", "edgecolor": "white", "linewidth": 0.6}
     upper.bar(low, [each.accuracy for each in bins], color=COLOURS[0], label="accuracy", **bar)
     upper.plot([0, 1], [0, 1], color="0.5", linestyle="--", linewidth=1, label="as sure as right")
-    upper.plot(
-        [each.confidence for each in seen],
-        [each.accuracy for each in seen],
-        color=COLOURS[1],
-        marker="o",
-        markersize=4,
-        linewidth=0,
-        label="mean confidence",
-    )
+    points = [each.confidence for each in seen], [each.accuracy for each in seen]
+    dots = {"color": COLOURS[1], "marker": "o", "markersize": 4, "linewidth": 0}
+    upper.plot(*points, label="mean confidence", **dots)
     upper.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="share that is right")
     lower.bar(low, [each.count for each in bins], color="0.6", **bar)
     lower.set(xlabel="confidence of the first guess", ylabel="images", yscale="log")
@@ -70,16 +64,10 @@ def draw_corruptions(table: Mapping[str, Mapping[int, float]], clean: float, tit
     """Draw top-1 against severity, a line for each corruption, from clean at 0, as PNG."""
     figure, (axes,) = figures.panels((7.0, 4.2))
     for i, (name, values) in enumerate(table.items()):
-        axes.plot(
-            [0, *values],
-            [100 * value for value in (clean, *values.values())],
-            color=COLOURS[i % len(COLOURS)],
-            marker=MARKERS[i % len(MARKERS)],
-            markersize=4,
-            linewidth=1.6,
-            linestyle="-" if i < len(COLOURS) else "--",
-            label=name.replace("_", " "),
-        )
+        style = {"marker": MARKERS[i % len(MARKERS)], "markersize": 4, "linewidth": 1.6}
+        colour, line = COLOURS[i % len(COLOURS)], "-" if i < len(COLOURS) else "--"
+        top1 = [100 * value for value in (clean, *values.values())]
+        axes.plot([0, *values], top1, line, color=colour, label=name.replace("_", " "), **style)
     severities = list(next(iter(table.values())))
     axes.set_xticks([0, *severities], ["clean", *map(str, severities)])
     axes.set(xlabel="severity", ylabel="top-1 accuracy (%)", ylim=(0, 102))

@@ -151,13 +151,10 @@ def _relative_bias(trained: Trained) -> Sheet:
 
 
 class Components(NamedTuple):
-    """Principal components of filters, of unit length, and their shares of the variance.
+    """Principal components of filters, the one that explains most first."""
 
-    The one that explains most comes first; the largest value of each is positive.
-    """
-
-    filters: Float[np.ndarray, "n P Q C"]
-    shares: Float[np.ndarray, "n"]
+    filters: Float[np.ndarray, "n P Q C"]  # of unit length; the largest value of each is positive
+    shares: Float[np.ndarray, "n"]  # of the variance
 
 
 def principal_filters(kernel: Float[np.ndarray, "P Q C D"], count: int) -> Components:

@@ -13,7 +13,7 @@ from PIL import Image
 from tests.unit.evals.test_features import MODEL, MODULE, SHAPE, extract, names
 from tests.unit.weights.runs import make_state
 from vit_jax import data, models
-from vit_jax.evals import feature_files
+from vit_jax.evals import features
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_bfloat16_comes_as_float32_that_is_close(source, variables):
 
 def test_files_hold_what_memory_would(source, variables, tmp_path):
     folder = tmp_path / "new" / "features"
-    with feature_files.written(folder, force=False) as files:
+    with features.written(folder, force=False) as files:
         found = extract(source, variables, allocate=files.allocate("train"))
         files.write_lines("names_train.txt", [source.example_id(i) for i in range(14)] + ["a\nb"])
         assert isinstance(found.features, np.memmap)

@@ -13,6 +13,8 @@ import pytest
 from vit_jax import data, sharding
 from vit_jax.errors import UserError
 from vit_jax.evals import Classify, ClassifyEval, Context, create, open_splits
+from vit_jax.evals.base import Stream
+from vit_jax.evals.classify import MeanLoss
 from vit_jax.evals.passes import keep_passes
 from vit_jax.losses import Loss
 
@@ -217,3 +219,37 @@ def test_a_pass_that_was_left_is_not_kept(labels):
         assert all(type(value) is np.ndarray for value in two.values())
         jax.tree.map(np.testing.assert_array_equal, one, two)
     assert len(list(passes(16))) == 3
+
+
+class Pass(list):
+    """One pass over batches in memory."""
+
+    def close(self) -> None:
+        pass
+
+
+def mean_loss(*masks: list[int]) -> MeanLoss:
+    values = np.arange(100, dtype=np.float32).reshape(-1, 2)
+    batches = [
+        {"image": values[i], "mask": np.array(mask, np.float32)} for i, mask in enumerate(masks)
+    ]
+    stream = Stream.__new__(Stream)  # without a source: its batches are these
+    stream.batches, stream.batch_size, stream.name = lambda size: Pass(batches), 2, "val"
+    return MeanLoss(stream, sharding.make_mesh(sharding.MeshConfig(data=1), jax.devices()[:1]))
+
+
+def twice(variables: float, batch: dict) -> jax.Array:
+    return batch["image"] * variables
+
+
+def run(evaluator: MeanLoss) -> dict[str, float]:
+    return evaluator.run({"loss": twice}, 2.0)
+
+
+def test_padding_is_left_out_of_the_mean_loss() -> None:
+    assert run(mean_loss([1, 1], [1, 0])) == {"loss": 2 * (0 + 1 + 2) / 3, "num_examples": 3.0}
+
+
+def test_no_mean_loss_of_an_empty_split() -> None:
+    with pytest.raises(UserError, match="val has no examples"):
+        run(mean_loss([0, 0]))

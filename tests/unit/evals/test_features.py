@@ -16,7 +16,7 @@ from vit_jax import data, models, sharding
 from vit_jax.data import Crop, TransformConfig
 from vit_jax.data.decode import decode
 from vit_jax.errors import UserError
-from vit_jax.evals import feature_files, features, probes
+from vit_jax.evals import features, probes
 
 MODEL = dataclasses.replace(TINY["vit"], image_size=(8, 8), channels=3)
 PLAIN = TransformConfig(crop=Crop.NONE)
@@ -75,7 +75,7 @@ def names(folder):
 
 
 def write_two(folder, value, *, force=False):
-    with feature_files.written(folder, force=force) as files:
+    with features.written(folder, force=force) as files:
         files.allocate("train")("features", (2, 3), np.dtype(np.float32))[:] = value
         files.write_readme("Two", ("train",))
 
@@ -90,7 +90,7 @@ def test_nothing_is_overwritten_unless_asked(tmp_path):
     assert (np.load(tmp_path / "features_train.npy") == 3).all()
     assert names(tmp_path) == ["FEATURES.md", "features_train.npy", "mine.txt"]
     (tmp_path / "features_mine.npy").write_bytes(b"kept")
-    with feature_files.written(tmp_path, force=True) as files:
+    with features.written(tmp_path, force=True) as files:
         files.allocate("images")("features", (2, 3), np.dtype(np.float32))[:] = 4
         files.write_readme("Other", ("images",))
     others = ["features_mine.npy", "mine.txt"]
@@ -101,7 +101,7 @@ def test_an_error_leaves_what_was_there(tmp_path):
     write_two(tmp_path, 1)
 
     def write_half():
-        with feature_files.written(tmp_path, force=True) as files:
+        with features.written(tmp_path, force=True) as files:
             files.allocate("train")("features", (2, 3), np.dtype(np.float32))[:] = 2
             raise KeyError
 
@@ -129,7 +129,7 @@ def test_a_disk_without_room_is_told_before_the_work(tmp_path, monkeypatch):
 
 
 def test_cut(tmp_path):
-    with feature_files.written(tmp_path, force=False) as files:
+    with features.written(tmp_path, force=False) as files:
         array = files.allocate("images")("features", (5, 2), np.dtype(np.float32))
         array[:] = np.arange(10).reshape(5, 2)
         files.cut("features_images", 3)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from vit_jax.inference import page_guard
-from vit_jax.inference.page_guard import Guard, Limits
+from vit_jax.inference.page_guard import Guard
 from vit_jax.inference.page_requests import Call
 
 CALL = {"fn_index": 0, "session_hash": "a", "data": []}
@@ -25,7 +25,7 @@ async def app(scope: Any, receive: Any, send: Send) -> None:
 
 
 def guard(uploads: Path, **fields: Any) -> Guard:
-    return Guard(app, Limits("127.0.0.1", uploads, 1000, {0: Call(True, ())}, **fields))
+    return Guard(app, "127.0.0.1", uploads, 1000, {0: Call(True, ())}, **fields)
 
 
 async def ask(

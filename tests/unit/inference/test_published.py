@@ -202,7 +202,7 @@ def test_what_is_done_to_images_is_always_told(capsys: pytest.CaptureFixture[str
 
 
 def test_an_export_for_timm_is_read_back_as_it_was(tmp_path: Path) -> None:
-    from vit_jax.inference.timm_config import hub_config
+    from vit_jax.inference.export import hub_config
 
     cfg = models.variant("deit_ti16", image_size=(96, 64))
     for transform in (

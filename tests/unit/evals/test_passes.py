@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Work is started some items ahead of what is asked for."""
 
-from vit_jax.inference.views import ahead
+from vit_jax.evals.passes import ahead
 
 
 def test_as_many_as_wanted_are_started_ahead() -> None:
