@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from vit_jax.data.folders import FolderSource, with_known_names
-from vit_jax.data.partition import partition, split_seed
+from vit_jax.data.partition import WHOLE, partition, split_seed
 from vit_jax.data.sources import absolute_slices
 from vit_jax.errors import UserError, shown
 
@@ -17,7 +17,7 @@ def open_csv(name: str, split: str) -> FolderSource:
     """Open one split of the images that a CSV file lists, with TFDS-style slices.
 
     Paths are relative to the file's folder. Classes are the labels, sorted, whole numbers by value.
-    Without a column "split" the splits are those of `partition`, and "all".
+    Without a column "split" the splits are those of `partition`, and "whole".
 
     Raises UserError: no such file, column, image or split; a line without a path or a label.
     """
@@ -34,7 +34,7 @@ def open_csv(name: str, split: str) -> FolderSource:
     classes = tuple(sorted(names, key=int if numeric else str))
     paths = [row["path"] for _, row in rows]
     labels = [classes.index(row["label"]) for _, row in rows]
-    members: dict[str, list[int]] = {"all": list(range(len(rows)))}
+    members: dict[str, list[int]] = {WHOLE: list(range(len(rows)))}
     if "split" in rows[0][1]:
         for index, (_, row) in enumerate(rows):
             members.setdefault(row["split"], []).append(index)
@@ -58,11 +58,11 @@ def _read(file: Path, where: str) -> list[tuple[int, dict[str, str]]]:
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             reader = csv.DictReader(stream)
+            columns = list(reader.fieldnames or ())
             rows = [(reader.line_num, row) for row in reader]
     except (OSError, UnicodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"{where}: {reason}; give a CSV file with the columns path,label") from None
-    columns = list(reader.fieldnames or ())
     if not set(_COLUMNS) <= set(columns):
         has = ", ".join(map(str, columns)) or "nothing"
         raise UserError(f"{where} has the columns {has}; its first line must name path,label")

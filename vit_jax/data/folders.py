@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from vit_jax.data.image_header import read_file
-from vit_jax.data.partition import partition, split_seed
+from vit_jax.data.partition import WHOLE, partition, split_seed
 from vit_jax.data.sources import Example, Labelled, absolute_slices, digest_of
 from vit_jax.errors import UserError, shown
 
@@ -72,8 +72,8 @@ def open_folder(path: str, split: str) -> FolderSource:
     """Open one split of a folder of images, with TFDS-style slices.
 
     Folders of classes lie in folders of splits, of any names, or, without splits, in `path` itself:
-    then the splits are those of `partition`, and "all". Class ids come from the sorted union of the
-    class folders of all splits, so a class that is missing from one split shifts no label. Names
+    then the splits are those of `partition`, and "whole". Class ids come from the sorted union of
+    the class folders of all splits: a class missing from one split shifts no label. Names
     that mean the same, "validation" and "val", stand for each other. Within a split, files come in
     an order that depends on their names alone but is mixed over the classes: by name,
     `train[:99%]` would lack the last. Two files of a class that differ in their suffix alone may be
@@ -123,7 +123,7 @@ def _open_flat(root: Path, where: str, classes: list[str], split: str, seed: int
     files = _files(root, "", classes, layout)
     union = tuple(sorted(classes))
     labels = _labels(files, union)
-    members = {**partition(files, labels, seed), "all": range(len(files))}
+    members = {**partition(files, labels, seed), WHOLE: range(len(files))}
     split = with_known_names(split, list(members))
     slices = absolute_slices(split, {name: len(m) for name, m in members.items()}, where)
     chosen = [index for name, start, stop in slices for index in members[name][start:stop]]

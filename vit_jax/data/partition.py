@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 SPLITS = ("train", "val", "test")
+WHOLE = "whole"  # all of them; TFDS reads "all" in its own way
 _HELD_OUT = 0.1  # of each class, for val and for test each
 _SEED = re.compile(r"\?split_seed=(\d+)$")
 

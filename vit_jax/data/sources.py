@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Int32
 
-from vit_jax.errors import UserError, unknown
+from vit_jax.errors import UserError, shown, unknown
 
 # The fields of one example: "image", encoded; "label", a class id or uint8 (K,) multi-hot; and
 # whatever else `Source.spec` names.
@@ -219,7 +219,9 @@ def absolute_slices(split: str, sizes: dict[str, int], where: str) -> list[tuple
     for part in split.split("+"):
         base = part.split("[")[0].strip()
         if base not in infos:
-            raise SplitError(str(unknown(f"split of {where}", base, infos)).rstrip("."))
+            raise SplitError(
+                str(unknown(f"split of {where}", shown(base), map(shown, infos))).rstrip(".")
+            )
     try:
         instruction = tfds.core.ReadInstruction.from_spec(split)
         pieces = instruction.to_absolute(infos)  # type: ignore[arg-type]  # reads num_examples only

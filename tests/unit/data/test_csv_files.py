@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A CSV file of paths and labels is a dataset; what is wrong with one is a line that says where."""
+
+from pathlib import Path
+
+import pytest
+
+from vit_jax.data import open_source
+from vit_jax.errors import UserError
+
+
+def table(folder: Path, text: str, images: int = 12) -> str:
+    (folder / "photos").mkdir(exist_ok=True)
+    for i in range(images):
+        (folder / "photos" / f"{i}.jpg").write_bytes(b"x%d" % i)
+    file = folder / "mine.csv"
+    file.write_text(text)
+    return str(file)
+
+
+def rows(header: str, *more: str) -> str:
+    return "\n".join([header, *(f"photos/{i}.jpg,{i % 2 + 9}" for i in range(12)), *more, ""])
+
+
+def test_splits_are_drawn_where_there_are_none(tmp_path: Path) -> None:
+    name = table(tmp_path, rows("path,label"))
+    sources = {s: open_source(name, split=s) for s in ("train", "val", "test")}
+    assert [len(source) for source in sources.values()] == [8, 2, 2]
+    assert sources["train"].class_names == ("9", "10")  # by value
+    assert sources["train"].drawn
+    example = sources["val"].read(0)
+    assert example["image"].startswith(b"x")
+    number = int(sources["val"].example_id(0).rpartition("/")[2].removesuffix(".jpg"))
+    assert example["label"] == number % 2
+
+
+def test_a_column_of_splits(tmp_path: Path) -> None:
+    text = "split,label,path\nfit,b,photos/0.jpg\nvalid,a,photos/1.jpg\nfit,a,photos/2.jpg\n"
+    name = table(tmp_path, text)
+    fit, val = open_source(name, split="fit"), open_source(name, split="val")
+    assert (len(fit), len(val), fit.class_names) == (2, 1, ("a", "b"))
+    assert [fit.read(i)["label"] for i in range(2)] == [1, 0]
+    assert not fit.drawn
+    assert len(open_source(name, split="whole")) == 3
+    assert fit.digest() != val.digest()
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("file,label\nphotos/0.jpg,a\n", "has the columns file, label; its first line must name"),
+        ("", "has the columns nothing"),
+        ("path,label\n", "lists no images"),
+        ("path,label\nphotos/0.jpg,\n", "line 2: give a value for path, label"),
+        ("path,label\nphotos/0.jpg\n", "line 2: give a value for path, label"),
+        ("path,label\nphotos/0.jpg,a\nphotos/99.jpg,a\n", "line 3: there is no file photos/99"),
+        ("path,label,split\nphotos/0.jpg,a,\n", "line 2: give a value for path, label, split"),
+    ],
+)
+def test_what_is_wrong_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as refused:
+        open_source(table(tmp_path, text), split="whole")
+    assert "mine.csv" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_no_file_and_no_text(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="No such file"):
+        open_source(str(tmp_path / "none.csv"))
+    (tmp_path / "odd.csv").write_bytes(b"path,label\n\xff\xfe,a\n")
+    with pytest.raises(UserError, match="can't decode"):
+        open_source(str(tmp_path / "odd.csv"))
