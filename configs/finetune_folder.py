@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""A ViT fine-tuned, or trained from scratch, on a folder or a table of your own images.
 
-    vit_jax train --config=finetune_folder --config.data.name=PATH --workdir=DIR
+    python main.py --config=configs/finetune_folder.py --config.data.name=PATH --workdir=DIR
 
 PATH is a folder of class folders, with folders of splits above them or without (then they are
 drawn, 80, 10 and 10 % of each class, and written to DIR/splits.csv), or a .csv file with the

@@ -113,7 +113,9 @@ def check(cfg: Config) -> None:
     optim.validate(cfg.optim)
     if models.growth(cfg.model) is not None:
         optim.check_width(cfg.optim)
-    _check_head(cfg)
+    if cfg.model.num_classes and not cfg.objective.uses_labels:
+        what = f"{type(cfg.objective).__name__} trains no head"
+        raise UserError(f"{what}; set model.num_classes=0, not {cfg.model.num_classes}")
     cfg.objective.check(cfg.model, cfg.data)
     steps, size = cfg.accum_steps, cfg.data.batch_size
     if size % steps:
@@ -149,13 +151,6 @@ def _refuse_names(node: Any, path: str) -> None:
             models.refuse_name(value, f"{path}{field.name}={value!r}")
         elif dataclasses.is_dataclass(value):
             _refuse_names(value, f"{path}{field.name}.")
-
-
-def _check_head(cfg: Config) -> None:
-    """Raise UserError for a head that no labels train."""
-    count, objective = cfg.model.num_classes, type(cfg.objective).__name__
-    if count and not cfg.objective.uses_labels:
-        raise UserError(f"{objective} trains no head; set model.num_classes=0, not {count}")
 
 
 def _check_eval(evaluation: EvalConfig, name: str, objective: ObjectiveConfig) -> None:

@@ -97,6 +97,7 @@ def commands(block: Block) -> list[Command]:
         except ValueError:  # an open quote
             pending += "\n"
             continue
+        words = ["python", "-m", *words] if words[:1] == ["vit_jax"] else words
         found += [Command(block.page, tuple(words))] if words else []
         pending = ""
     assert not pending, f"{block.page}: cannot read {pending!r}"
@@ -187,7 +188,9 @@ def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
         flags |= {f"--config.model.{name}": size for name, size in SMALL.items()}
         if "--config.data.num_workers" in flags:  # these have tests of their own
             flags["--config.data.num_workers"] = "0"
-        if "digits" not in flags["--config"]:
+        if "finetune_folder" in flags["--config"]:  # which takes all else from the images
+            flags["--config.data.name"] = str(photos)
+        elif "digits" not in flags["--config"]:
             flags |= {
                 "--config.data.name": f"folder:{photos}",
                 "--config.model.num_classes": "3",
@@ -202,7 +205,8 @@ def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
                 **flags,
             }
         flags["--config.data.batch_size"] = "16"
-    if words[1] == "main.py" and not any(name.startswith("--config.mesh") for name in flags):
+    training = words[1] == "main.py" or words[3:4] == ("train",)
+    if training and not any(name.startswith("--config.mesh") for name in flags):
         flags["--config.mesh.data"] = "1"  # as on a laptop: the tests' eight devices are virtual
     return plain + [f"{name}={value}" if value else name for name, value in flags.items()]
 

@@ -143,7 +143,7 @@ def test_regnet_schedule_and_decay(run: str) -> None:
 
 def test_every_published_run_is_in_the_table() -> None:
     for path in FILES:
-        if "_digits" not in path.stem:
+        if "_digits" not in path.stem and path.stem != "finetune_folder":  # one's own data
             runs = [run.partition(":")[2] for run in TABLE if run.split(":")[0] == path.stem]
             if arguments(path):
                 assert sorted(runs) == sorted(arguments(path)), path

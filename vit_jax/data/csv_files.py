@@ -61,8 +61,7 @@ def _read(file: Path, where: str) -> list[tuple[int, dict[str, str]]]:
             columns = list(reader.fieldnames or ())
             rows = [(reader.line_num, row) for row in reader]
     except (OSError, UnicodeError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"{where}: {reason}; give a CSV file with the columns path,label") from None
+        raise UserError(f"{where}: {getattr(error, 'strerror', None) or error}") from None
     if not set(_COLUMNS) <= set(columns):
         has = ", ".join(map(str, columns)) or "nothing"
         raise UserError(f"{where} has the columns {has}; its first line must name path,label")

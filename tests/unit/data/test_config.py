@@ -46,7 +46,7 @@ def test_nonsense_in_a_transform_is_one_line_that_names_the_field(fields, messag
 @pytest.mark.parametrize(
     "fields",
     [
-        {"batch_size": 0},
+        {"batch_size": -1},
         {"num_threads": -1},
         {"prefetch": 0},
         {"mix": MixConfig(mixup_alpha=-0.1)},
