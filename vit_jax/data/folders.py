@@ -97,9 +97,10 @@ def _open(root: Path, split: str, seed: int) -> FolderSource:
     if not root.is_dir():
         raise UserError(f"no folder {where!r}; {layout}")
     inside = _subfolders(root)
-    if any(_has_images(root / name) for name in inside):
+    splits = [name for name in inside if name in _KNOWN and not _has_images(root / name)]
+    if not splits and any(_has_images(root / name) for name in inside):
         return _open_flat(root, where, inside, split, seed)
-    splits = [n for n in inside if n in _KNOWN] or [n for n in inside if _subfolders(root / n)]
+    splits = splits or [name for name in inside if _subfolders(root / name)]
     if not splits:
         raise UserError(f"{where} has none of the folders train, val, test; {layout}")
     classes = {name: _classes(root / name, layout) for name in splits}

@@ -99,9 +99,12 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
     config_lib.check(cfg)
     startup.keep_programs()  # for a call from Python; main.py has done it
     path = Path(directory).expanduser().absolute()
+    fresh, known = not workdir.has_checkpoints(path), cfg.model.num_classes > 0
+    if fresh and known:
+        initial_state.check(cfg.init, cfg.model)
     source = build_lib.open_train(cfg)
     cfg = config_lib.fitted(cfg, len(source), source.num_classes)
-    if cfg.init.weights and not workdir.has_checkpoints(path):
+    if fresh and not known:  # the classes, so the head, before the data were open
         initial_state.check(cfg.init, cfg.model)
     if cfg.data.batch_size > len(source):
         many = f"data.batch_size={cfg.data.batch_size} exceeds the {len(source):,} images"

@@ -25,8 +25,9 @@ PyTree = Any
 
 
 def check(init: InitConfig, model: ModelConfig) -> None:
-    """Raise UserError if `init.weights` are missing, or by names and shapes do not fit."""
-    _read(init, model, only_check=True)
+    """Raise UserError if `init.weights`, if any, are missing, or by names and shapes do not fit."""
+    if init.weights:
+        _read(init, model, only_check=True)
 
 
 def _read(

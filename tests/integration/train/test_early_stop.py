@@ -166,8 +166,8 @@ def test_the_end_says_of_which_step_its_metrics_are(tmp_path, capsys):
     cfg = config(patience=0)
     cfg.duration = "6 steps"
     fit(cfg, place)
-    told = f"the metrics above are of step 6, the last; --from={place} takes step 3, the best by "
-    assert told + f"val/loss, and --from={place}@latest this one" in capsys.readouterr().out
+    told = f"the metrics above are of step 6, the last; {place} as weights is step 3, the best by "
+    assert told + f"val/loss, and {place}@latest this one" in capsys.readouterr().out
     assert reader.find(place, "").step == 3
     cfg.checkpoint.mode = Mode.MIN
     fit(cfg, tmp_path / "better")

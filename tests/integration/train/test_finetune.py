@@ -62,7 +62,7 @@ def test_other_classes_more_pixels_slower_layers_and_an_average(pretrained, tmp_
     cfg.model.image_size = (48, 48)
     cfg.model.zero_head = False  # else no gradient would pass it in the first step
     cfg.init = InitConfig(weights=f"ckpt:{pretrained}")
-    with pytest.raises(UserError, match=r"--config.init.skip=\"\('\^head',\)\""):
+    with pytest.raises(UserError, match=r"init.skip=\"\('\^head',\)\""):
         fit(cfg, tmp_path / "refused")
     cfg.init.skip = ("^head",)
     cfg.optim.layer_decay = 0.01

@@ -108,6 +108,14 @@ def test_splits_of_any_name(tmp_path: Path) -> None:
     assert len(open_source(name, split="my_training+extra")) == 4
 
 
+def test_runs_beside_the_splits_and_classes_with_their_names(tmp_path: Path) -> None:
+    write(tmp_path / "a", "train/cat/1.png", "val/cat/1.png", "run/learning_curve.png")
+    assert not open_source(str(tmp_path / "a")).drawn
+    write(tmp_path / "b", *(f"{c}/{i}.png" for c in ("bus", "train") for i in range(5)))
+    vehicles = open_source(str(tmp_path / "b"), split="whole")
+    assert (vehicles.class_names, len(vehicles)) == (("bus", "train"), 10)
+
+
 def test_a_subset_of_the_classes_is_drawn_too(tmp_path: Path) -> None:
     write(tmp_path, *PATHS)
     assert data.open_source(str(tmp_path), classes=(1,), cache=True).drawn
