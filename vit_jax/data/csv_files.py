@@ -7,13 +7,23 @@ from pathlib import Path
 
 from vit_jax.data.folders import FolderSource, with_known_names
 from vit_jax.data.partition import WHOLE, partition, split_seed
-from vit_jax.data.sources import absolute_slices
+from vit_jax.data.sources import absolute_slices, digest_of
 from vit_jax.errors import UserError, shown
 
 _COLUMNS = ("path", "label")
 
 
-def open_csv(name: str, split: str) -> FolderSource:
+class CsvSource(FolderSource):
+    """Examples of one split of a table, whose labels are no part of the paths."""
+
+    def digest(self) -> str:
+        """Digest paths and labels."""
+        names = [self.class_names[label].encode() for label in self.labels]
+        pairs = zip(self._paths.tolist(), names, strict=True)
+        return digest_of(b"%b\0%b" % pair for pair in pairs)
+
+
+def open_csv(name: str, split: str) -> CsvSource:
     """Open one split of the images that a CSV file lists, with TFDS-style slices.
 
     Paths are relative to the file's folder. Classes are the labels, sorted, whole numbers by value.
@@ -33,7 +43,8 @@ def open_csv(name: str, split: str) -> FolderSource:
     numeric = all(label.isdecimal() for label in names)
     classes = tuple(sorted(names, key=int if numeric else str))
     paths = [row["path"] for _, row in rows]
-    labels = [classes.index(row["label"]) for _, row in rows]
+    ids = {label: i for i, label in enumerate(classes)}
+    labels = [ids[row["label"]] for _, row in rows]
     members: dict[str, list[int]] = {WHOLE: list(range(len(rows)))}
     if "split" in rows[0][1]:
         for index, (_, row) in enumerate(rows):
@@ -43,7 +54,7 @@ def open_csv(name: str, split: str) -> FolderSource:
     split = with_known_names(split, list(members))
     slices = absolute_slices(split, {key: len(m) for key, m in members.items()}, where)
     chosen = [index for key, start, stop in slices for index in members[key][start:stop]]
-    return FolderSource(
+    return CsvSource(
         file.parent,
         f"{where}[{split}]" + (f", split seed {seed}" if seed else ""),
         classes,

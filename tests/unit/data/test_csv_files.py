@@ -45,6 +45,14 @@ def test_a_column_of_splits(tmp_path: Path) -> None:
     assert fit.digest() != val.digest()
 
 
+def test_other_labels_are_other_data(tmp_path: Path) -> None:
+    text = rows("path,label")
+    before = open_source(table(tmp_path, text), split="whole").digest()
+    assert open_source(table(tmp_path, text), split="whole").digest() == before
+    changed = text.replace("0.jpg,9", "0.jpg,10")
+    assert open_source(table(tmp_path, changed), split="whole").digest() != before
+
+
 @pytest.mark.parametrize(
     "text, message",
     [
