@@ -135,11 +135,8 @@ def _find(name: str, root: Path) -> Path:
     base, _, version = name.partition(":")
     base, _, config = base.partition("/")
     if base not in _subdirs(root):
-        if name.startswith(("/", ".", "~")) or os.path.isdir(name):
-            raise UserError(
-                f"data.name={name!r} is a path; for a folder of images write folder:{name}, for "
-                f"prepared datasets data.data_dir={name} and a name"
-            )
+        if os.path.isdir(name):
+            raise UserError(f"data.name={name!r} is a folder; write folder:{name}")
         if not base:
             raise UserError(f"data.name={name!r} names no dataset before its version; add it")
         have = ", ".join(sorted({*_subdirs(root)[:8], "digits"}))

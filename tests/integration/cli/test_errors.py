@@ -108,11 +108,11 @@ CASES = {
     "folder": ([IMAGENET, "--workdir=x", "--config.data.name=folder:/nowhere"], "/nowhere"),
     "path for a name": (
         [DIGITS, "--workdir=x", "--config.data.name=/abs/path"],
-        "data.name='/abs/path' is a path; for a folder of images write folder:/abs/path, ",
+        "no folder '/abs/path'; expected /abs/path/{train,val}/<class>/*",
     ),
     "folder that is here": (
-        [DIGITS, "--workdir=x", "--config.data.name=docs/images"],
-        "data.name='docs/images' is a path; for a folder of images write folder:docs/images, ",
+        [DIGITS, "--workdir=x", "--config.data.name=docs"],
+        "data.name='docs' is a folder; write folder:docs",
     ),
     "version alone": (
         [DIGITS, "--workdir=x", "--config.data.name=:1.0.0"],
