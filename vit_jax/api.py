@@ -21,7 +21,6 @@ from vit_jax.config import Config
 from vit_jax.data import normalize
 from vit_jax.errors import UserError
 from vit_jax.inference import Prediction, Trained
-from vit_jax.inference.published import of_family
 from vit_jax.inference.trained import named, reference
 from vit_jax.inference.views import Source, read_view
 from vit_jax.models import ModelConfig, Output
@@ -29,6 +28,7 @@ from vit_jax.train.loop import Result
 from vit_jax.train.loop import fit as train
 from vit_jax.weights.apply import OtherHead
 from vit_jax.weights.load import initial
+from vit_jax.weights.published import of_family
 
 Images = UInt8[Array | np.ndarray, "B H W C"] | Float[Array | np.ndarray, "B H W C"]
 

@@ -60,7 +60,7 @@ ELSEWHERE = {
     "weights/load.py": "tests/integration/weights/test_init.py",
     # Layers are compared with other codes as parts of models.
     "models/base.py": "tests/integration/models/test_vit.py",
-    "models/facts.py": "tests/unit/inference/test_published.py",
+    "models/facts.py": "tests/unit/weights/test_published.py",
     "models/layers/block.py": "tests/integration/models/test_vit.py",
     "models/layers/flash.py": "tests/integration/models/layers/test_cudnn.py",
     "models/layers/mlp.py": "tests/integration/models/layers/test_attention.py",

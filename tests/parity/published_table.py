@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes vit_jax/inference/published.tsv of timm: `python -m tests.parity.published_table`.
+"""Makes vit_jax/weights/published.tsv of timm: `python -m tests.parity.published_table`.
 
 A row for each of timm's pretrained models of the networks here, an architecture's default first.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.parity.torch_models import timm
-from vit_jax.inference import published as published_lib
+from vit_jax.weights import published as published_lib
 
 # Architectures by timm's file; what is left out has layers that are not here.
 ARCHITECTURES = {

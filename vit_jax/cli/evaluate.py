@@ -22,10 +22,13 @@ from vit_jax.errors import UserError
 from vit_jax.evals import Scores, calibration, robustness
 from vit_jax.inference import evaluate as lib
 from vit_jax.inference.evaluate import check_sizes, native_size, open_target
-from vit_jax.inference.trained import Trained, read_weights, title
+from vit_jax.inference.trained import Trained, Tta, read_weights, title
 from vit_jax.losses import Loss
 from vit_jax.sharding import MeshConfig
 from vit_jax.visual import evaluation as plots
+from vit_jax.visual.contact_sheet import Tile, render, wrapped
+
+_SHOWN = 40  # mistakes on their sheet
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -45,8 +48,12 @@ class Evaluate(ModelOptions):
     data_dir: str = flag("", "where TFDS datasets lie; by default the run's", "DIR")
     batch_size: int = flag(0, "over all devices; 0: the run's", least=0)
     mesh: str = flag("", "--mesh.data, .fsdp, .tensor: devices, as in training", ".data=N")
+    tta: tuple[Tta, ...] = model_options.tta()
     out: Path | None = flag(
-        None, "write metrics.json, per_class.csv, confusion.csv and .png, reliability.png", "DIR"
+        None,
+        "write metrics.json, per_class.csv, confusion.csv and .png, reliability.png, and the "
+        "mistakes, those of the largest loss first (mistakes.csv, .png)",
+        "DIR",
     )
     sizes: tuple[int, ...] = flag((), "accuracy at other input sizes (sizes.csv, .png)", least=1)
     corruptions: tuple[str, ...] = flag(
@@ -116,7 +123,20 @@ class _Writer:
                 self.written += measuring.evaluation.report(scores, self.folder)
             bins = calibration.reliability(scores.confidence, scores.top1)
             name = short_name(measuring.target.source.name)
+            wrong = lib.mistakes(measuring, scores)
+            if wrong:
+                self.write("mistakes.csv", _csv([lib.Mistake._fields, *wrong]))
+                self.write("mistakes.png", _mistakes_sheet(measuring, wrong, name))
             self.write("reliability.png", plots.draw_reliability(bins, name))
+
+
+def _mistakes_sheet(measuring: lib.Measuring, wrong: Sequence[lib.Mistake], name: str) -> bytes:
+    tiles = [
+        Tile(measuring.view(each.index), f"{each.true}\nnot {each.predicted} {each.confidence:.0%}")
+        for each in wrong[:_SHOWN]
+    ]
+    title = f"{name}: the first of {len(wrong):,} mistakes, by loss; with the true class"
+    return render(wrapped(tiles, 8), title)
 
 
 def _show_measured(trained: Trained, source: str, measured: dict[str, Any]) -> None:
@@ -135,6 +155,9 @@ def _show_measured(trained: Trained, source: str, measured: dict[str, Any]) -> N
     }
     shown = {x: f"{measured[x]:.4f}" if x == "loss" else f"{measured[x]:.2%}" for x in notes}
     rows = [(name, shown[name], note) for name, note in notes.items()]
+    if "macro_top1" in measured:
+        named = {"macro_top1": "mean recall of the classes", "macro_f1": "mean F1 of the classes"}
+        rows[1:1] = [(name, f"{measured[name]:.2%}", note) for name, note in named.items()]
     _show([("metric", "value", ""), *rows], right=(1,))
 
 

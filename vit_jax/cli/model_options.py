@@ -61,6 +61,11 @@ class ModelOptions(InputOptions):
     )
 
 
+def tta() -> Any:
+    """Declare the test-time augmentation of a verb."""
+    return flag((), "average over copies of each image: flip, shift (4, by 1/16), or flip,shift")
+
+
 def images() -> Any:
     """Declare the images that a verb takes."""
     ask = "which images? name files, folders or patterns, or - to read a list"
@@ -96,6 +101,7 @@ def read(
         raise UserError(f"{source} holds no moving average to choose: leave --ema out")
     if given.ema is not None:
         found = dataclasses.replace(found, ema=given.ema)
+    found = dataclasses.replace(found, tta=getattr(given, "tta", ()))
     found = with_model(found, bases["model"])
     if isinstance(given, InputOptions):
         words = [re.match(r"--?(?:no)?transform\.([^=]+)", word) for word in rest]

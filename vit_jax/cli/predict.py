@@ -20,7 +20,7 @@ from vit_jax.errors import UserError, shown
 from vit_jax.evals.passes import PassProgress
 from vit_jax.inference.images import expand
 from vit_jax.inference.prediction import Answer, stream
-from vit_jax.inference.trained import Trained, read_weights
+from vit_jax.inference.trained import Trained, Tta, read_weights
 
 
 class Format(enum.StrEnum):
@@ -55,6 +55,7 @@ class Predict(ModelOptions):
         "a table for reading, by default; jsonl: a line of JSON an image, a broken one has "
         '"error"; csv: a row for each image and rank, none for a broken image',
     )
+    tta: tuple[Tta, ...] = model_options.tta()
     out: Path | None = flag(None, "write there, in the format of .csv, .jsonl or .txt (table)")
     force: bool = flag(False, "replace a FILE that is there")
     batch_size: int = flag(32, "images at once", least=1)

@@ -53,6 +53,10 @@ def open_source(
         from vit_jax.data.csv_files import open_csv
 
         source = open_csv(path, split)
+    elif name.partition("/")[0] == "fractals":
+        from vit_jax.data.fractals import open_fractals
+
+        source = open_fractals(name, split)
     else:
         from vit_jax.data.records import open_tfds
 

@@ -14,7 +14,7 @@ from jaxtyping import Int
 
 from vit_jax.data.prefetch import Batch
 from vit_jax.data.sources import Source
-from vit_jax.data.stream import stream_indices
+from vit_jax.data.stream import Balance, stream_indices
 from vit_jax.data.transform import Loaded, Pixels, Transform, View, draws
 from vit_jax.errors import DataError, UserError
 
@@ -83,6 +83,7 @@ class Batches:
     seed: int | None
     first: int = 0
     repeats: int = 1
+    balance: Balance | None = None
     max_broken: int = 0
     fill: tuple[int, ...] = (128,)
 
@@ -108,10 +109,11 @@ class Batches:
     def __getitem__(self, index: int) -> Batch:
         positions = (self.first + int(index)) * self.batch_size + self.rows
         count, spec = len(positions), self.source.spec
+        order = (len(self.source), self.seed, self.repeats, self.balance)
         batch: Batch = {
             **{key: np.empty((count, *v.shape), np.uint8) for key, v in self.views.items()},
             **{key: np.zeros((count, *spec[key].shape), spec[key].dtype) for key in self.fields},
-            "index": stream_indices(positions, len(self.source), self.seed, self.repeats),
+            "index": stream_indices(positions, *order),
         }
         if self.seed is None:
             batch["mask"] = (batch["index"] >= 0).astype(np.float32)

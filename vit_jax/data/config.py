@@ -155,7 +155,7 @@ class DataConfig:
         name: "digits", a TFDS dataset prepared as ArrayRecord ("imagenet2012", "name/config",
             "name:1.2.3"), "folder:DIR" with DIR/[SPLIT/]CLASS/*.{jpg,jpeg,png,webp}, "csv:FILE"
             with the columns path,label[,split]; or a path of these. Images without splits are
-            divided by "folder:DIR?split_seed=0".
+            divided by "folder:DIR?split_seed=0". "fractals/100" draws images of 100 classes.
         data_dir: where TFDS datasets lie; "" is $TFDS_DATA_DIR or ~/tensorflow_datasets.
         train_split: a split with an optional slice, as in TFDS: "train", "train[:99%]".
         batch_size: examples per step, over all processes; 0 fits it to the number of images.
@@ -169,6 +169,8 @@ class DataConfig:
         cache: keep the encoded examples in memory after the first read.
         repeats: how many augmented copies of an image come together (repeated augmentation,
             arXiv:1901.09335); an epoch is as long as ever, of 1 / repeats of the images.
+        balance: how far rare classes are drawn more often than they occur: a class of n images in
+            proportion to n^(1 - balance), so that at 1 all classes come alike.
         classes: ids of the classes to keep, renumbered in this order; () is all. Evaluations on
             the same dataset follow.
         mix: mixup and cutmix.
@@ -190,6 +192,7 @@ class DataConfig:
     prefetch: int = value(2, least=1, free=True)
     cache: bool = value(False, free=True)
     repeats: int = value(1, least=1)
+    balance: float = value(0.0, least=0, most=1, note="0 draws classes as often as they occur")
     classes: tuple[int, ...] = ()
     mix: MixConfig = group(MixConfig)
     erasing_prob: float = value(0.0, least=0, most=1)

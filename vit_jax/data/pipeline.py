@@ -19,7 +19,7 @@ from vit_jax.data.batches import Batches
 from vit_jax.data.checks import check_fixed
 from vit_jax.data.config import DataConfig, mean_color
 from vit_jax.data.prefetch import BatchIterator
-from vit_jax.data.sources import Source
+from vit_jax.data.sources import Source, balance_of
 from vit_jax.data.transform import View
 
 # Below this many values an image is quicker decoded than handed to another Python thread.
@@ -53,8 +53,9 @@ def train_batches(
         int32 (b,), the index of the unreadable example that it replaces, else -1; reason (b,)
         bytes, the error of that one; b is the number of `rows`.
 
-    Raises DataError: while iterating, at the batch that it is in: an example that cannot be used;
-    with `cfg.max_broken`, more than so many in a row.
+    Raises UserError: `cfg.balance` of images with several labels each, or without; while iterating,
+    DataError, at the batch that it is in: an example that cannot be used; with `cfg.max_broken`,
+    more than so many in a row.
     """
     batches = Batches(
         source=source,
@@ -67,6 +68,7 @@ def train_batches(
         seed=seed,
         first=start_step,
         repeats=cfg.repeats,
+        balance=balance_of(source, cfg.balance),
         max_broken=cfg.max_broken,
         fill=mean_color(cfg),
     )

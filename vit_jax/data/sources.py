@@ -4,13 +4,14 @@
 import contextlib
 import hashlib
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import jax
 import numpy as np
 from jaxtyping import Int32
 
+from vit_jax.data.stream import Balance
 from vit_jax.errors import UserError, shown, unknown
 
 # The fields of one example: "image", encoded; "label", a class id or uint8 (K,) multi-hot; and
@@ -176,21 +177,48 @@ def select_classes(source: Source, classes: tuple[int, ...], *, cache: bool) -> 
     for k in classes:
         if classes.count(k) > 1:
             raise UserError(f"{field} names class {k} twice; give each id once")
-    labels = source.labels
     seen: dict[int, Example] = {}
-    if labels is None:
-        labels = np.empty(len(source), np.int32)
-        for index in range(len(source)):
-            example = source.read(index)
-            labels[index] = example["label"]
-            if cache and example["label"] in classes:
-                seen[index] = example
+
+    def keep(index: int, example: Example) -> None:
+        if cache and example["label"] in classes:
+            seen[index] = example
+
+    labels = _read_labels(source, keep)
     chosen = np.flatnonzero(np.isin(labels, classes)).astype(np.int32)
     if not len(chosen):
         raise UserError(f"{field}: {source.name} has no example of these classes")
     new_ids = {k: new for new, k in enumerate(classes)}
     renumbered = np.array([new_ids[k] for k in labels[chosen].tolist()], np.int32)
     return ClassSubset(CachedSource(source, seen) if cache else source, classes, chosen, renumbered)
+
+
+def _read_labels(
+    source: Source, take: Callable[[int, Example], None] | None = None
+) -> Int32[np.ndarray, " M"]:
+    """Return every example's class id; unless it is listed, read all and give each to `take`."""
+    if source.labels is not None:
+        return source.labels
+    labels = np.empty(len(source), np.int32)
+    for index in range(len(source)):
+        example = source.read(index)
+        labels[index] = example["label"]
+        if take is not None:
+            take(index, example)
+    return labels
+
+
+def balance_of(source: Source, power: float) -> Balance | None:
+    """Return how `data.balance` orders a source, or None for 0; reads labels that are not listed.
+
+    Raises UserError: examples with several labels, or without.
+    """
+    if not power:
+        return None
+    labels = None if source.multi_label else _read_labels(source)
+    if labels is None or labels.min() < 0:
+        has = "several labels per image" if labels is None else "images without a label"
+        raise UserError(f"data.balance={power:g}: {source.name} has {has}; set data.balance=0")
+    return Balance(labels, power)
 
 
 class SplitError(UserError):

@@ -4,6 +4,7 @@
 Both use Philox (Salmon et al. 2011), a counter-based generator with random access to its stream.
 """
 
+import dataclasses
 import functools
 import threading
 from typing import Any
@@ -25,25 +26,63 @@ _LOW, _HALF = np.uint64(2**32 - 1), np.uint64(32)
 _order_lock = threading.Lock()
 
 
-def epoch_order(num_examples: int, seed: int, epoch: int) -> Int32[np.ndarray, " num_examples"]:
+@dataclasses.dataclass(frozen=True, eq=False)  # equal by identity: a key of the cache below
+class Balance:
+    """Classes that are drawn in proportion to (number of their examples)^(1 - power).
+
+    Power 0 is as often as they occur, 0.5 the square-root sampling of arXiv:1805.00932, 1 all
+    classes alike.
+    """
+
+    labels: Int32[np.ndarray, " M"]  # class id of each example
+    power: float
+
+
+def epoch_order(
+    num_examples: int, seed: int, epoch: int, balance: Balance | None = None
+) -> Int32[np.ndarray, " num_examples"]:
     """Return the order of one epoch, a permutation that depends on (seed, epoch) alone.
 
     It sorts raw Philox words, whose values NumPy guarantees (NEP 19), and is uniform.
     Grain's own index shuffle is not: at 50,000 examples, neighbours correlate at 8 to 27 standard
-    errors, and epoch e + 1 of seed s is epoch e of seed s + 1.
+    errors, and epoch e + 1 of seed s is epoch e of seed s + 1. With `balance` it is as long, but
+    holds examples of rare classes several times, and those of others not at all.
     """
     with _order_lock:
-        return _compute_order(num_examples, seed, epoch)
+        return _compute_order(num_examples, seed, epoch, balance)
 
 
 @functools.lru_cache(maxsize=4)
-def _compute_order(num_examples: int, seed: int, epoch: int) -> Int32[np.ndarray, " num_examples"]:
-    words = np.random.Philox(key=_key(seed, epoch), counter=_ORDER).random_raw(num_examples)
-    return np.argsort(words, kind="stable").astype(np.int32)
+def _compute_order(
+    num_examples: int, seed: int, epoch: int, balance: Balance | None
+) -> Int32[np.ndarray, " num_examples"]:
+    words = np.random.Philox(key=_key(seed, epoch), counter=_ORDER)
+    order = np.argsort(words.random_raw(num_examples), kind="stable").astype(np.int32)
+    if balance is None:
+        return order
+    chosen = _balanced(order, balance)
+    return chosen[np.argsort(words.random_raw(num_examples), kind="stable")]
+
+
+def _balanced(order: Int32[np.ndarray, " M"], balance: Balance) -> Int32[np.ndarray, " M"]:
+    """Choose as many examples class by class, those of a class in turn by `order`."""
+    counts = np.bincount(balance.labels)
+    weights = np.where(counts > 0, np.maximum(counts, 1) ** (1.0 - balance.power), 0.0)
+    # The ends are rounded, not the lengths, so that these add up.
+    ends = np.rint(np.cumsum(weights) / weights.sum() * len(order)).astype(int)
+    wanted = np.diff(ends, prepend=0)
+    by_class = order[np.argsort(balance.labels[order], kind="stable")]
+    ids = np.repeat(np.arange(len(counts)), wanted)
+    turn = np.arange(len(order)) - (ends - wanted)[ids]
+    return by_class[(np.cumsum(counts) - counts)[ids] + turn % counts[ids]]
 
 
 def stream_indices(
-    positions: Int[np.ndarray, " n"], num_examples: int, seed: int | None, repeats: int = 1
+    positions: Int[np.ndarray, " n"],
+    num_examples: int,
+    seed: int | None,
+    repeats: int = 1,
+    balance: Balance | None = None,
 ) -> Int32[np.ndarray, " n"]:
     """Return which example is at each position (in ascending order) of the stream.
 
@@ -55,7 +94,7 @@ def stream_indices(
         return np.where(positions < num_examples, positions, -1).astype(np.int32)
     epochs, offsets = positions // num_examples, positions % num_examples
     orders = [
-        epoch_order(num_examples, seed, epoch)[offsets[epochs == epoch] // repeats]
+        epoch_order(num_examples, seed, epoch, balance)[offsets[epochs == epoch] // repeats]
         for epoch in range(int(epochs[0]), int(epochs[-1]) + 1)
     ]
     return np.concatenate(orders)

@@ -55,6 +55,10 @@ class Scores:
             "num_examples": float(count),
         }
 
+    def macro(self) -> dict[str, float]:
+        """Return macro_top1 and macro_f1 in [0, 1] (`report.macro`); {} with multi-hot labels."""
+        return {} if self.label is None else report.macro(self.label, self.prediction)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Classify:
@@ -66,28 +70,35 @@ class Classify:
     class_names: Sequence[str]  # of the split, for the report
     loss: Loss = Loss.SOFTMAX  # of the training; here without smoothing
     name: str = ""  # of the split, for messages and pictures
+    macro: bool = False  # `run` measures macro_top1 and macro_f1 too
     folder: bool = True  # `run` writes a report into the directory it is given
 
     def run(
         self, predictors: Predictors, variables: PyTree, report_dir: Folder = None
     ) -> dict[str, float]:
-        """Return loss, top1, top5 and num_examples; with `report_dir`, write the report there.
+        """Return loss, top1, top5, num_examples, and what `macro` adds; fill `report_dir`.
 
         Raises UserError: labels that the model has no output for, or an empty split.
         """
         scores = self.scores(predictors["logits"], variables)
         if self.folder and report_dir is not None and jax.process_index() == 0:
             self.report(scores, report_dir)
-        return scores.summary()
+        return {**scores.summary(), **(scores.macro() if self.macro else {})}
 
     def report(self, scores: Scores, folder: str | os.PathLike[str]) -> list[str]:
         """Write the per-class table and the confusion matrix; returns the names of the files."""
         if scores.label is None:
             print(f"no report for {self.name}: its images have several labels each")
             return []
-        names = _cover(self.class_names, scores.label, scores.prediction)
+        names = self.names(scores)
         title = data.short_name(self.name)
         return report.write_report(folder, scores.label, scores.prediction, names, title)
+
+    def names(self, scores: Scores) -> list[str]:
+        """Name every class id that occurs; a model may have more outputs than the split names."""
+        ids = (scores.prediction, *([] if scores.label is None else [scores.label]))
+        extra = range(len(self.class_names), max(int(array.max()) for array in ids) + 1)
+        return [*self.class_names, *(f"class {k}" for k in extra)]
 
     def scores(self, predict: Predict, variables: PyTree) -> Scores:
         """Score every example of the split once; `predict` must be one function object per run.
@@ -130,8 +141,13 @@ def create(cfg: ClassifyEval, context: Context) -> Classify:
 
     Where the decoded split fits into `data.MAX_CACHED_BYTES` of each process, it is read and
     decoded once, however often the evaluator runs.
+
+    Raises UserError: `cfg.macro` for images with several labels each.
     """
     stream = Stream(cfg, context)
+    if cfg.macro and stream.source.multi_label:
+        has = f"{stream.source.name} has several labels per image"
+        raise UserError(f"evals.{context.name}.macro: {has}; set macro=False")
     return Classify(
         batches=stream.batches,
         batch_size=stream.batch_size,
@@ -139,6 +155,7 @@ def create(cfg: ClassifyEval, context: Context) -> Classify:
         class_names=stream.source.class_names,
         loss=context.loss or Loss.SOFTMAX,
         name=stream.name,
+        macro=cfg.macro,
         folder=cfg.report,
     )
 
@@ -200,9 +217,3 @@ def score_batch(
     result["confidence"] = normalized(logits).max(axis=-1)
     result["nll"] = example_loss(logits, label.astype(jnp.float32), loss)
     return jax.lax.with_sharding_constraint(result, NamedSharding(mesh, PartitionSpec()))
-
-
-def _cover(class_names: Sequence[str], *ids: np.ndarray) -> list[str]:
-    """Name every class id that occurs; a model may have more outputs than the split has names."""
-    extra = range(len(class_names), max(int(array.max()) for array in ids) + 1)
-    return [*class_names, *(f"class {k}" for k in extra)]

@@ -10,7 +10,7 @@ from vit_jax import data, durations
 from vit_jax.errors import UserError
 from vit_jax.fields import group, value
 
-_ACCURACY = re.compile(r"top\d+|knn\d+|\d+shot|linear")
+_ACCURACY = re.compile(r"top\d+|macro_top1|macro_f1|knn\d+|\d+shot|linear")
 
 
 def is_accuracy(metric: str) -> bool:
@@ -64,15 +64,17 @@ class ClassifyEval(EvalConfig):
 
     Attributes:
         report: write the per-class table and the confusion matrix at the end of the run.
+        macro: measure macro_top1 and macro_f1 too, means over the classes, for uneven ones.
     """
 
     predictor: ClassVar[str] = "logits"
 
     report: bool = False
+    macro: bool = False
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return ("loss", "top1", "top5")
+        return ("loss", "top1", "top5", *(("macro_top1", "macro_f1") if self.macro else ()))
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)

@@ -36,12 +36,8 @@ def class_rows(
     With one label per example a class's top-1 accuracy is its recall. `most_confused_with` is the
     most frequent wrong prediction, `confused` its count ("" and 0: none).
     """
-    num_classes, hit = len(class_names), labels == predictions
-    count, predicted, right = (
-        np.bincount(ids, minlength=num_classes) for ids in (labels, predictions, labels[hit])
-    )
-    recall, precision = _ratio(right, count), _ratio(right, predicted)
-    f1 = _ratio(2 * right, count + predicted)
+    count, recall, precision, f1 = _ratios(labels, predictions, len(class_names))
+    hit = labels == predictions
     mistakes: dict[int, tuple[int, int]] = {}  # by true class: how many, as what
     pairs = np.stack([labels[~hit], predictions[~hit]], axis=1)
     for (true, guess), times in zip(*np.unique(pairs, axis=0, return_counts=True), strict=True):
@@ -53,6 +49,30 @@ def class_rows(
         ratios = (float(recall[k]), float(precision[k]), float(recall[k]), float(f1[k]))
         rows.append((name, int(count[k]), *ratios, class_names[guess] if times else "", times))
     return rows
+
+
+def macro(labels: Int[np.ndarray, " M"], predictions: Int[np.ndarray, " M"]) -> dict[str, float]:
+    """Return macro_top1 and macro_f1, means over the classes, as scikit-learn defines them.
+
+    macro_top1 is the mean recall of the classes that occur (its balanced accuracy), macro_f1 the
+    mean F1 of those and of the classes that are predicted without occurring.
+    """
+    count, recall, _, f1 = _ratios(labels, predictions, 0)
+    named = np.union1d(labels, predictions)
+    return {"macro_top1": float(recall[count > 0].mean()), "macro_f1": float(f1[named].mean())}
+
+
+def _ratios(
+    labels: Int[np.ndarray, " M"], predictions: Int[np.ndarray, " M"], num_classes: int
+) -> tuple[Int[np.ndarray, " K"], *tuple[Float[np.ndarray, " K"], ...]]:
+    """Return the examples of each class, its recall, precision and F1; K is at least 1 + max id."""
+    num_classes = max(num_classes, *(int(ids.max()) + 1 for ids in (labels, predictions)))
+    right, count, predicted = (
+        np.bincount(ids, minlength=num_classes)
+        for ids in (labels[labels == predictions], labels, predictions)
+    )
+    f1 = _ratio(2 * right, count + predicted)
+    return count, _ratio(right, count), _ratio(right, predicted), f1
 
 
 def write_report(

@@ -8,7 +8,9 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import UInt8
 
 from vit_jax import data, evals, models, sharding
 from vit_jax.data import DataConfig, split_of
@@ -20,6 +22,7 @@ from vit_jax.evals.classify import Classify, Scores
 from vit_jax.evals.passes import watched
 from vit_jax.inference.forward import make_predict
 from vit_jax.inference.trained import Trained, changes, read_weights
+from vit_jax.inference.views import read_view
 from vit_jax.models import pair
 
 _BATCH_SIZE = 128  # for a published file, which has no run
@@ -143,6 +146,14 @@ class Measuring:
         self.variables = placed(trained, mesh)
         self.evaluation = make_evaluator(trained, target, mesh)
 
+    def view(self, index: int) -> UInt8[np.ndarray, "H W C"]:
+        """Return what the model sees of an example; raises UserError: it cannot be read."""
+        found = dataclasses.replace(self.trained, transform=self.target.evaluation.transform)
+        view = read_view(found, self.target.source.read(index)["image"])
+        if isinstance(view, str):
+            raise UserError(view)
+        return view
+
 
 def _watch(evaluation: Classify, what: str, total: int, *, times: int = 1) -> Classify:
     if jax.process_index():
@@ -168,6 +179,7 @@ def measure(measuring: Measuring) -> tuple[Scores, dict[str, Any]]:
         "num_examples": len(scores.top1),
         "unlabelled": len(source) - len(scores.top1),
         **_summary(scores),
+        **scores.macro(),
         "ece": expected_error(bins),
         "confidence": float(scores.confidence.mean(dtype="float64")),
     }
@@ -178,6 +190,36 @@ def _summary(scores: Scores) -> dict[str, Any]:
     interval = list(wilson(int(scores.top1.sum()), len(scores.top1)))
     first = {"top1": found["top1"], "top1_interval": interval}
     return {**first, "top5": found["top5"], "loss": found["loss"]}
+
+
+class Mistake(NamedTuple):
+    """An example that the model gets wrong."""
+
+    image: str  # its file, or its record in the dataset
+    true: str
+    predicted: str
+    confidence: float  # probability of the first guess
+    loss: float  # nats
+    index: int  # in the split
+
+
+def mistakes(measuring: Measuring, scores: Scores) -> list[Mistake]:
+    """List the mistakes, those of the largest loss first; [] with several labels per image."""
+    if scores.label is None:
+        return []
+    source, names = measuring.target.source, measuring.evaluation.names(scores)
+    wrong = np.flatnonzero(~scores.top1)
+    return [
+        Mistake(
+            image=source.example_id(index),
+            true=names[scores.label[index]],
+            predicted=names[scores.prediction[index]],
+            confidence=float(scores.confidence[index]),
+            loss=float(scores.nll[index]),
+            index=index,
+        )
+        for index in wrong[np.argsort(-scores.nll[wrong], kind="stable")].tolist()
+    ]
 
 
 def at_sizes(

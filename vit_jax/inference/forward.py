@@ -2,6 +2,7 @@
 """The forward pass of a trained model over uint8 images."""
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from jaxtyping import Array, Float, UInt8
 from vit_jax import models
 from vit_jax.data import normalize
 from vit_jax.evals import Predict
-from vit_jax.inference.trained import Trained
+from vit_jax.inference.trained import Trained, Tta
 from vit_jax.losses import Loss
 from vit_jax.models import ModelConfig, Output
 
@@ -22,8 +23,13 @@ Forward = Callable[[Any, Image], Output]
 
 
 def make_apply(trained: Trained) -> Forward:
-    """Return (variables, images) -> Output, normalisation included, in evaluation mode."""
-    return _apply(trained.model, tuple(trained.mean), tuple(trained.std))
+    """Return (variables, images) -> Output, normalisation included, in evaluation mode.
+
+    With `trained.tta` the logits are those of the mean probabilities over the copies of an image,
+    and features and tokens those of the image itself.
+    """
+    apply = _apply(trained.model, tuple(trained.mean), tuple(trained.std))
+    return _averaged(apply, tuple(trained.tta), trained.loss) if trained.tta else apply
 
 
 @functools.lru_cache  # one function object a program, so that jit finds it; it holds no weights
@@ -35,6 +41,35 @@ def _apply(model: ModelConfig, mean: tuple[float, ...], std: tuple[float, ...]) 
         return cast(Output, module.apply(variables, image))
 
     return apply
+
+
+@functools.lru_cache  # as `_apply`
+def _averaged(apply: Forward, tta: tuple[Tta, ...], loss: Loss) -> Forward:
+    def averaged(variables: Any, image: Image) -> Output:
+        def likely(copy: Array) -> Array:
+            return probabilities(apply(variables, copy).logits.astype(jnp.float32), loss)
+
+        # One copy after another, so that memory does not grow with their number.
+        mean = jax.lax.map(likely, _copies(image, tta)).mean(axis=0)
+        mean = jnp.log(mean) if loss is Loss.SOFTMAX else jax.scipy.special.logit(mean)
+        return apply(variables, image).replace(logits=mean)
+
+    return averaged
+
+
+def _copies(image: Image, tta: tuple[Tta, ...]) -> UInt8[Array, "T B H W C"]:
+    """Return the images and the copies that `tta` adds."""
+    image = jnp.asarray(image)
+    found = [image]
+    if Tta.SHIFT in tta:
+        height, width = image.shape[1:3]
+        rows, columns = -(-height // 16), -(-width // 16)
+        padded = jnp.pad(image, ((0, 0), (rows, rows), (columns, columns), (0, 0)), "edge")
+        for top, left in itertools.product((0, 2 * rows), (0, 2 * columns)):
+            found.append(padded[:, top : top + height, left : left + width])
+    if Tta.FLIP in tta:
+        found += [copy[:, :, ::-1] for copy in found]
+    return jnp.stack(found)
 
 
 def make_predict(trained: Trained, output: str = "logits") -> Predict:

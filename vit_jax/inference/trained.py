@@ -2,6 +2,7 @@
 """Any trained model, a run's or a published file's, with all that it takes to use it."""
 
 import dataclasses
+import enum
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,14 +15,21 @@ from vit_jax.config import Config
 from vit_jax.data import Crop, TransformConfig, imagenet
 from vit_jax.errors import UserError
 from vit_jax.fields import is_free
-from vit_jax.inference.published import preprocessing
 from vit_jax.losses import Loss
 from vit_jax.models import ModelConfig
 from vit_jax.weights.apply import OtherHead
 from vit_jax.weights.load import CHECKPOINT, split
+from vit_jax.weights.published import preprocessing
 from vit_jax.weights.resize import Resize
 
 _SUFFIXES = {".npz": "npz", ".safetensors": "timm", ".pth": "timm", ".pt": "timm", ".bin": "timm"}
+
+
+class Tta(enum.StrEnum):
+    """Copies of an image for test-time augmentation, besides the image itself."""
+
+    FLIP = "flip"  # mirrored left to right: of each of the others one
+    SHIFT = "shift"  # moved by 1/16 of its sides towards each corner, its edges repeated
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,6 +50,7 @@ class Trained:
     has_head: bool = True  # the weights had a head; where they had none, it is all zeros
     loss: Loss = Loss.SOFTMAX  # what it was trained with
     ema: bool = False  # the weights are a run's moving average
+    tta: tuple[Tta, ...] = ()  # the copies of each image over which a prediction is averaged
     config: Config | None = None  # the run's; None for a published file
     step: int | None = None
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)

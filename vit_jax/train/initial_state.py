@@ -11,15 +11,18 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from vit_jax import trees, weights
+from vit_jax import config_json, trees, weights
 from vit_jax.config import Config
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, setting
 from vit_jax.models import ModelConfig
 from vit_jax.train import build as build_lib
 from vit_jax.train.health import peers
 from vit_jax.train.state import TrainState
 from vit_jax.weights.apply import OtherHead
+from vit_jax.weights.ckpt import Checkpoint
 from vit_jax.weights.config import InitConfig
+from vit_jax.weights.load import CHECKPOINT, split
+from vit_jax.weights.published import of_family, preprocessing
 
 PyTree = Any
 
@@ -75,7 +78,30 @@ def initial_state(cfg: Config, parts: build_lib.Parts, mesh: Mesh) -> tuple[Trai
         ema=_filled(state.ema, values, ""),
     )
     anew = f"; started anew: {', '.join(rest)}" if rest else ""
-    return state, f"starting from {len(values)} arrays of {cfg.init.weights}{anew}"
+    told = f"starting from {len(values)} arrays of {cfg.init.weights}{anew}"
+    return state, told + _other_normalisation(cfg)
+
+
+def _other_normalisation(cfg: Config) -> str:
+    """Return a warning, in a line of its own, if the weights are of images normalised otherwise."""
+    ref, data = cfg.init.weights, cfg.data
+    if split(ref)[0] == CHECKPOINT:
+        theirs = config_json.from_json(Checkpoint(split(ref)[1]).metadata["config"]).data
+        mean, std, source = theirs.mean, theirs.std, "that run"
+    else:
+        mean, std, *_, source = preprocessing(ref, cfg.model)
+        if source == of_family(cfg.model).source:  # a guess
+            return ""
+    channels = cfg.model.channels
+    same = [
+        np.allclose(np.broadcast_to(own, channels), np.broadcast_to(other, channels), atol=1e-3)
+        for own, other in ((data.mean, mean), (data.std, std))
+    ]
+    if all(same):
+        return ""
+    values = (",".join(f"{x:.6g}" for x in each) for each in (mean, std))
+    flags = " and ".join(map(setting, map("config.data.{}={}".format, ("mean", "std"), values)))
+    return f"\nwarning: {ref} is of images normalised otherwise, by {source}; set {flags}"
 
 
 def place(variables: PyTree, abstract: PyTree) -> PyTree:

@@ -102,7 +102,20 @@ def test_numbers_are_the_runs_own_and_the_files_agree(run, tmp_path, capsys):
     assert table["contrast"][1] < found["top1"]
     assert table["clean"] == pytest.approx([found["top1"]] * 3, abs=1e-6)
 
-    for name in ("confusion", "reliability", "sizes", "corruptions", "corrupted"):
+    wrong = rows(out / "mistakes.csv")
+    assert len(wrong) - 1 == round(found["num_examples"] * (1 - found["top1"]))
+    columns = dict(zip(wrong[0], zip(*wrong[1:], strict=True), strict=True))
+    assert list(columns["loss"]) == sorted(columns["loss"], key=float, reverse=True)
+    confused = sum(matrix[i][j] for i in range(4) for j in range(4) if i != j)
+    assert len(columns["true"]) == confused
+    source = data.open_source("digits", "", "test[:200]", classes=(7, 1, 4, 0))
+    for index, true, image in zip(*(columns[x] for x in ("index", "true", "image")), strict=True):
+        assert source.example_id(int(index)) == image
+        assert source.class_names[source.read(int(index))["label"]] == true
+    recalls = [matrix[i][i] / sum(matrix[i]) for i in range(4)]
+    assert found["macro_top1"] == pytest.approx(np.mean(recalls))
+
+    for name in ("confusion", "mistakes", "reliability", "sizes", "corruptions", "corrupted"):
         picture(out / f"{name}.png")
     assert f"{found['top1']:.2%}  95 % interval {low:.2%} to {high:.2%}" in told.out
     assert all(file.name in told.out for file in out.iterdir())

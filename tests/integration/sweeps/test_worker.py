@@ -38,14 +38,17 @@ def steps_logged(place: Path, run: str) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes as Linux does")
 def test_a_killed_worker_loses_nothing_and_no_point_is_trained_twice(tmp_path: Path) -> None:
-    file = files.grid_of(tmp_path / "lrs.py", (0.001, 0.002), steps=400)
+    file = files.grid_of(tmp_path / "lrs.py", (0.001, 0.002), steps=1000)
     place = tmp_path / "out"
     victim = files.start(file, f"--out={place}")
     try:
         # It is killed as a machine dies, with the run that it has started, once that has saved.
         files.wait_until(lambda: list(place.glob("runs/*/checkpoints/*/commit_success.txt")))
+        lost = (*runs_of(victim.pid), victim.pid)
+        for process in lost:
+            os.kill(process, signal.SIGSTOP)  # before the run ends by itself
         survivor = files.start(file, f"--out={place}")
-        for process in (*runs_of(victim.pid), victim.pid):
+        for process in lost:
             os.kill(process, signal.SIGKILL)
         victim.wait()
         out = files.finish(survivor)
@@ -59,7 +62,7 @@ def test_a_killed_worker_loses_nothing_and_no_point_is_trained_twice(tmp_path: P
     assert starts == [1, 1]
     assert sum("continuing" in log for log in logs) == 1  # the victim's, from where it was
     for result in found:
-        assert steps_logged(place, result.point.run) == list(range(50, 401, 50))
+        assert steps_logged(place, result.point.run) == list(range(50, 1001, 50))
     # And what has finished is not done again.
     assert "finished" in files.finish(files.start(place))
     assert [(place / "runs" / r.point.run / "output.txt").read_text() for r in found] == logs

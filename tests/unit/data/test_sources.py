@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from vit_jax import data
+from vit_jax.data import sources
 from vit_jax.data.folders import FolderSource
 from vit_jax.errors import UserError
 
@@ -63,3 +64,26 @@ def test_a_folder_knows_its_labels_cached_or_not(folder):
         source = data.open_source(f"folder:{folder}", cache=cache)
         assert source.labels is not None
         assert source.labels.tolist() == [source.read(i)["label"] for i in range(len(source))]
+
+
+def test_balanced_batches_hold_rare_classes_more_often(folder, monkeypatch):
+    source = data.open_source(f"folder:{folder}")
+    cfg = data.DataConfig(batch_size=len(source), balance=1.0)
+    views = data.one_view(cfg.transform, (8, 8), 1)
+    with data.train_batches(source, cfg, views=views, seed=0) as batches:
+        counts = np.bincount(next(batches)["label"])
+    assert counts.max() - counts[counts > 0].min() <= 1 < np.ptp(np.bincount(source.labels)[:3])
+
+    assert sources.balance_of(source, 0.0) is None
+    records = data.open_source("digits", split="train[:50]")
+    assert records.labels is None  # so they are read
+    found = sources.balance_of(records, 1.0)
+    assert found is not None
+    assert found.labels.tolist() == [records.read(i)["label"] for i in range(50)]
+
+    monkeypatch.setattr(source, "labels", source.labels - 1)
+    with pytest.raises(UserError, match=r"images without a label; set data\.balance=0"):
+        sources.balance_of(source, 0.5)
+    monkeypatch.setattr(FolderSource, "multi_label", True)
+    with pytest.raises(UserError, match=r"several labels per image; set data\.balance=0"):
+        sources.balance_of(source, 0.5)

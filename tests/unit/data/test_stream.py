@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vit_jax.data import stream
-from vit_jax.data.stream import ExampleRng, epoch_order, stream_indices
+from vit_jax.data.stream import Balance, ExampleRng, epoch_order, stream_indices
 
 
 @pytest.mark.parametrize("num_examples", [1293, 50_000])
@@ -55,6 +55,27 @@ def test_repeats_are_copies_in_a_row_of_as_many_examples_as_an_epoch_has_room_fo
         positions = np.arange(start, start + 20)
         found = stream_indices(positions, 10, 3, repeats=3)
         np.testing.assert_array_equal(found, np.concatenate(epochs)[positions])
+
+
+@pytest.mark.parametrize(
+    ("power", "expected"), [(0.0, [90, 9, 0, 1]), (0.5, [70, 23, 0, 7]), (1.0, [33, 34, 0, 33])]
+)
+def test_balanced_classes_come_as_often_as_the_power_says(power, expected):
+    labels = np.repeat([0, 1, 3], [90, 9, 1]).astype(np.int32)
+    balance = Balance(labels, power)
+    for epoch in range(3):
+        order = epoch_order(100, 7, epoch, balance)
+        assert np.bincount(labels[order]).tolist() == expected
+        for k in (0, 1, 3):  # no example of a class a second time more than another
+            times = np.bincount(order, minlength=100)[labels == k]
+            assert times.max() - times.min() <= 1
+        assert not np.array_equal(order, epoch_order(100, 7, epoch + 1, balance))
+        assert np.array_equal(
+            order, stream_indices(np.arange(100) + 100 * epoch, 100, 7, 1, balance)
+        )
+        # The classes are mixed: in each quarter of the epoch the first has about its share.
+        shares = (labels[order].reshape(4, 25) == 0).mean(1)
+        assert np.abs(shares - expected[0] / 100).max() < 0.35
 
 
 def test_threads_that_need_the_same_order_wait_for_one_computation(monkeypatch):

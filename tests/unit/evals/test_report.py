@@ -4,6 +4,7 @@
 import io
 
 import numpy as np
+import pytest
 from PIL import Image
 from sklearn import metrics
 
@@ -33,6 +34,19 @@ def test_matches_scikit_learn():
     np.testing.assert_allclose([r[2] for r in rows], recall, rtol=1e-12)
     np.testing.assert_allclose([r[5] for r in rows], f1, rtol=1e-12)
     assert [r[1] for r in rows] == count.tolist()
+
+
+def test_means_over_classes_match_scikit_learn():
+    labels, predictions = guesses(6, 200)  # class 5 is predicted and does not occur
+    found = report.macro(labels, predictions)
+    expected = metrics.recall_score(labels, predictions, labels=range(5), average="macro")
+    assert found["macro_top1"] == pytest.approx(expected, rel=1e-12)
+    assert found["macro_f1"] == pytest.approx(
+        metrics.f1_score(labels, predictions, average="macro"), rel=1e-12
+    )
+    assert 5 in predictions
+    uneven = np.repeat([0, 3], [90, 10])
+    assert report.macro(uneven, np.zeros(100, int))["macro_top1"] == 0.5
 
 
 def test_most_confused_with():

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax.data import DataConfig, Source
+from vit_jax.data.sources import balance_of
 from vit_jax.data.stream import stream_indices
 from vit_jax.faults import WINDOW, FaultsConfig, is_spike
 from vit_jax.train import workdir
@@ -69,7 +70,8 @@ def make_log(
             return
         logged.add(step)
         positions = np.arange((step - 1) * size, step * size)
-        examples = stream_indices(positions, len(source), seed, data_cfg.repeats)
+        balance = balance_of(source, data_cfg.balance)
+        examples = stream_indices(positions, len(source), seed, data_cfg.repeats, balance)
         names = [source.example_id(example) for example in examples.tolist()]
         with path.open("a", encoding="utf-8") as file:
             print(json.dumps({"step": step, "loss": loss, "examples": names}), file=file)

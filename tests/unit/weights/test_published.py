@@ -13,8 +13,8 @@ from tests.unit.inference.test_trained import read
 from vit_jax import inference, models
 from vit_jax.data import Crop, CropRule, Resize, TransformConfig
 from vit_jax.errors import UserError
-from vit_jax.inference.published import Preprocessing, preprocessing
 from vit_jax.models.facts import Family
+from vit_jax.weights.published import Preprocessing, preprocessing
 
 BILINEAR = Resize.BILINEAR_ANTIALIAS
 HALF = (0.5, 0.5, 0.5)
