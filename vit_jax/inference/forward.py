@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The forward pass of a trained model over uint8 images."""
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable
@@ -52,7 +53,7 @@ def _averaged(apply: Forward, tta: tuple[Tta, ...], loss: Loss) -> Forward:
         # One copy after another, so that memory does not grow with their number.
         mean = jax.lax.map(likely, _copies(image, tta)).mean(axis=0)
         mean = jnp.log(mean) if loss is Loss.SOFTMAX else jax.scipy.special.logit(mean)
-        return apply(variables, image).replace(logits=mean)
+        return dataclasses.replace(apply(variables, image), logits=mean)
 
     return averaged
 

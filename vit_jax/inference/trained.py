@@ -139,11 +139,11 @@ def with_model(found: Trained, model: ModelConfig) -> Trained:
 def changes(trained: Trained) -> list[str]:
     """List changes of the run's config, "model.image_size=(64,)"; its metrics are without them.
 
-    [] for a published file.
+    For a published file, its test-time augmentation at most.
     """
-    cfg = trained.config
+    cfg, tta = trained.config, [f"tta={','.join(trained.tta)}"] if trained.tta else []
     if cfg is None:
-        return []
+        return tta
     pairs = {"model": (cfg.model, trained.model), "transform": (_transform(cfg), trained.transform)}
     found = [
         f"{name}.{field.name}={getattr(new, field.name)}"
@@ -153,7 +153,7 @@ def changes(trained: Trained) -> list[str]:
     ]
     own = {"mean": cfg.data.mean, "std": cfg.data.std}
     found += [f"{k}={getattr(trained, k)}" for k, v in own.items() if getattr(trained, k) != v]
-    return found
+    return found + tta
 
 
 def title(trained: Trained) -> str:

@@ -15,7 +15,7 @@ import pytest
 from configs import vit_mu_digits
 from tests.unit.cli.test_evaluate import call
 from vit_jax import data, models
-from vit_jax.cli import evaluate
+from vit_jax.cli import evaluate, predict
 from vit_jax.errors import UserError
 from vit_jax.inference import load
 from vit_jax.inference.evaluate import open_target
@@ -122,6 +122,26 @@ def test_numbers_are_the_runs_own_and_the_files_agree(run, tmp_path, capsys):
     assert told.err == ""  # too quick for progress
 
 
+def test_augmented_images_are_copies_of_which_predict_makes_the_same(run, tmp_path, capsys):
+    here = (f"--from={run}@latest", "--tta=shift,flip")
+    assert call(*here, f"--out={tmp_path / 'a'}") == call(here[0], f"--out={tmp_path / 'b'}") == 0
+    found, plain = (
+        json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("a", "b")
+    )
+    assert (found["changes"], plain["changes"]) == (["tta=shift,flip"], [])
+    assert found["loss"] != plain["loss"]
+    assert capsys.readouterr().out.splitlines()[0].endswith(", with tta=shift,flip")
+    wrong = rows(tmp_path / "a" / "mistakes.csv")[1]
+    source = data.open_source("digits", "", "test[:200]", classes=(7, 1, 4, 0))
+    image = tmp_path / "wrong.png"
+    image.write_bytes(source.read(int(wrong[5]))["image"])
+    flags = ("--transform.crop=center", "--transform.crop_ratio=0.8", "--top=1", "--format=csv")
+    assert predict.main(["vit_jax predict", *here, str(image), *flags]) == 0
+    name, chance = capsys.readouterr().out.splitlines()[1].split(",")[-2:]
+    assert name == wrong[2]
+    assert float(chance) == pytest.approx(float(wrong[3]), abs=2e-6)
+
+
 def top1(trained: Any) -> float:
     """Measure the accuracy on the test's images one by one, without any of the machinery."""
     module: Any = models.create(trained.model)
@@ -193,6 +213,7 @@ def test_a_folder_with_the_classes_in_another_order(run, tmp_path, capsys):
         (("--from={run}", "--corruptions=fog"), "unknown corruption 'fog'; valid: all, brightness"),
         (("--from={run}", "--corruptions=all", "--severities=6"), "severity 6 must be in 1..5"),
         (("--from={run}", "--severities=1"), "add --corruptions=all"),
+        (("--from={run}", "--tta=mirror"), "unknown --tta 'mirror'; valid: flip, shift"),
         (("--from={run}", "--split=tset"), "unknown split of digits 'tset'; did you mean 'test'"),
         (("--from={run}", "--dataset=folder:/nowhere"), "no folder '/nowhere'"),
         (("--from={run}", "--mesh.dat=1"), "key --mesh.dat; did you mean --mesh.data?"),

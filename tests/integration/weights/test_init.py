@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+import vit_jax
 from configs.vit_mu_digits import get_config
 from tests.photos import write_folder
 from tests.unit.models.tiny import TINY
@@ -97,6 +98,29 @@ def test_the_state_of_step_0(source: Path, photos: Path) -> None:
     assert places[0] == places[1]
     state.params["pos_embed"].delete()
     assert not state.ema["params"]["pos_embed"].is_deleted()
+
+
+def test_weights_of_images_normalised_otherwise_are_told(
+    source: Path, photos: Path, tmp_path: Path
+) -> None:
+    cfg = fine_tuning(source, photos)
+    cfg.data.mean, cfg.data.std = (0.5,), (0.25,)
+    told = start(cfg)[1].splitlines()[1]
+    assert told == (
+        f"warning: ckpt:{source} is of images normalised otherwise, by that run; "
+        "set data.mean=0.5 and data.std=0.5"
+    )
+    cfg.data.std = (0.5,)
+    assert "warning" not in start(cfg)[1]
+    # A name that timm publishes: ImageNet's mean; another name is a guess, and says nothing.
+    for name, warned in (("deit_tiny_patch16_224.fb_in1k", True), ("mine", False)):
+        file = tmp_path / f"{name}.safetensors"
+        model = vit_jax.create_model("deit_ti16", depth=1, num_classes=3, image_size=48)
+        model.save(file)
+        cfg.model, cfg.init.weights = model.config, f"timm:{file}"
+        cfg.init.skip = ()
+        told = start(cfg)[1]
+        assert ("set data.mean=0.485,0.456,0.406 and data.std=0.229,0.224,0.225" in told) == warned
 
 
 def test_the_moving_average_of_the_other_run(source: Path, photos: Path) -> None:

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Test top-1 of `finetune_folder:small` on drawn glyphs, from scratch and from drawn fractals.
+
+    python -m benchmarks.own_images [--seeds 0 1 2]
+
+The glyphs are 20 letters, 60 of each, in six fonts, turned, of many colours and sizes, as JPEG, PNG
+and WebP. The backbone is `pretrain_fractals:small`'s. Only commands that a user types are run.
+"""
+
+import argparse
+import io
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from benchmarks import record
+from benchmarks.digits import Row, markdown, save
+
+CLASSES = "ABCDEFGHIJKLMNOPQRST"
+EACH = 60  # images a class
+FONTS = ("DejaVuSans", "DejaVuSans-Bold", "DejaVuSerif", "DejaVuSansMono", "STIXGeneral", "cmr10")
+FORMATS = ("jpeg", "png", "webp")
+_NOT_TRAINED = 0.2  # the shares of val and test
+
+
+def draw_glyph(letter: str, rng: np.random.Generator) -> Image.Image:
+    """Draw a letter, dark on light or light on dark, 40 to 200 pixels a side."""
+    import matplotlib as mpl
+
+    width, height = (int(side) for side in rng.integers(40, 200, 2))
+    side = 2 * min(width, height)  # drawn larger, turned, then brought to size
+    file = Path(mpl.get_data_path(), "fonts", "ttf", f"{FONTS[rng.integers(len(FONTS))]}.ttf")
+    font = ImageFont.truetype(file, int(side * rng.uniform(0.45, 0.8)))
+    ink = Image.new("L", (side, side))
+    place = tuple(side * rng.uniform(0.4, 0.6, 2))
+    ImageDraw.Draw(ink).text(place, letter, 255, font, anchor="mm")
+    ink = ink.rotate(rng.uniform(-20, 20), Image.Resampling.BICUBIC).resize((width, height))
+    dark, light = rng.integers(0, 110, 3), rng.integers(150, 256, 3)
+    front, back = (dark, light) if rng.random() < 0.7 else (light, dark)
+    share = np.asarray(ink, np.float32)[..., None] / 255
+    pixels = share * front + (1 - share) * back + rng.normal(0, rng.uniform(0, 20), share.shape)
+    image = Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+    return image.convert("L") if rng.random() < 0.2 else image
+
+
+def draw_glyphs(folder: Path, each: int = EACH) -> None:
+    """Write FOLDER/CLASS/NUMBER.{jpeg,png,webp}."""
+    rng = np.random.default_rng(0)
+    for letter in CLASSES:
+        (folder / letter).mkdir(parents=True)
+        for number in range(each):
+            form = FORMATS[number % len(FORMATS)]
+            file = io.BytesIO()
+            draw_glyph(letter, rng).save(file, form)
+            (folder / letter / f"{number}.{form}").write_bytes(file.getvalue())
+
+
+def run(*words: str) -> float:
+    """Run a verb to its end and return its seconds."""
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "vit_jax", *words], check=True, stdout=sys.stderr)
+    return time.perf_counter() - start
+
+
+def train(method: str, place: Path, seeds: list[int], *flags: str) -> Row:
+    """Train on the glyphs in `place` once per seed and measure the best checkpoint on test."""
+    top1, seconds = [], []
+    for seed in seeds:
+        workdir = place / f"{method}-{seed}"
+        settings = (f"--config.data.name={place / 'glyphs'}", "--config.data.transform.flip=false")
+        words = ("train", "--config=finetune_folder:small", *settings, *flags)
+        seconds.append(run(*words, f"--config.seed={seed}", f"--workdir={workdir}"))
+        out = workdir / "test"
+        run("evaluate", f"--from={workdir}@best", "--split=test", f"--out={out}")
+        top1.append(json.loads((out / "metrics.json").read_text())["top1"])
+    num_train = round(len(CLASSES) * EACH * (1 - _NOT_TRAINED))
+    return Row(method=method, num_train=num_train, top1=tuple(top1), seconds=tuple(seconds))
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--out", type=Path, default=record.RESULTS / "own_images.json")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        draw_glyphs(place / "glyphs")
+        backbone = place / "fractals"
+        took = run("train", "--config=pretrain_fractals:small", f"--workdir={backbone}")
+        print(f"pretrained on fractals in {took:.0f} s", file=sys.stderr)
+        rows = [
+            train("from scratch", place, args.seeds),
+            train("from fractals", place, args.seeds, f"--config.init.weights=ckpt:{backbone}"),
+        ]
+    print(markdown(rows))
+    save(rows, args.seeds, args.out)
+
+
+if __name__ == "__main__":
+    main()
