@@ -41,7 +41,7 @@ def test_a_folder_of_classes_trains(
 ) -> None:
     run = tmp_path / "run"
     words = ["vit_jax train", "--config=finetune_folder", f"--config.data.name={glyphs}"]
-    words += [*SMALL, f"--workdir={run}", "--config.duration=120 steps", "--config.optim.lr=3e-3"]
+    words += [*SMALL, f"--workdir={run}", "--config.duration=90 steps", "--config.optim.lr=3e-3"]
     assert main(words) == 0
     saved = json.loads((run / "config.json").read_text())
     assert saved["model"]["num_classes"] == 3
@@ -60,10 +60,10 @@ def test_a_folder_of_classes_trains(
     assert table.data.name == f"csv:{run}/splits.csv"
     capsys.readouterr()
     assert main(words) == 0
-    assert "has finished its 120 steps" in capsys.readouterr().out
+    assert "has finished its 90 steps" in capsys.readouterr().out
     other = [w for w in words if "workdir" not in w] + ["--config.init.weights=ckpt:" + str(run)]
     other += ["--config.data.classes=0,2", "--config.duration=2 steps", f"--workdir={tmp_path}/b"]
-    other = [w for w in other if w != "--config.duration=120 steps"]
+    other = [w for w in other if w != "--config.duration=90 steps"]
     assert main(other) == 0
     assert "started anew: params/head/bias, params/head/kernel" in capsys.readouterr().out
 
