@@ -100,7 +100,7 @@ def main() -> None:
             train("from fractals", place, args.seeds, f"--config.init.weights=ckpt:{backbone}"),
         ]
     print(markdown(rows))
-    save(rows, args.seeds, args.out)
+    save(rows, args.seeds, args.out)  # `python -m benchmarks.tables` puts it on the page
 
 
 if __name__ == "__main__":

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import record
+from benchmarks import digits, record
 
 ROOT = Path(__file__).parent.parent
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
 MARKS = ("<!-- benchmarks-table -->", "<!-- /benchmarks-table -->")
+OWN_MARKS = ("<!-- own-images-table -->", "<!-- /own-images-table -->")
 _STEP = re.compile(r"(?P<model>\w+) (?P<work>train|forward) (?P<size>batch=\d+ \w+)")
 # What README shows of the tables: the first cells of rows.
 _CHOSEN = (
@@ -91,12 +92,26 @@ def summary(text: str) -> str:
     return "\n".join([*lines[:2], *chosen])
 
 
+def own_images(results: Path = record.RESULTS) -> str:
+    """Return the table of `benchmarks.own_images`."""
+    content = json.loads((results / "own_images.json").read_text())
+    return digits.markdown([digits.Row(**row) for row in content["rows"]])
+
+
+def placed() -> list[tuple[Path, tuple[str, str], str]]:
+    """List the pages, the marks in them, and the tables between these."""
+    return [
+        (PAGE, MARKS, tables()),
+        (PAGE, OWN_MARKS, own_images()),
+        (README, MARKS, summary(tables())),
+    ]
+
+
 def main() -> None:
     """Put the tables between the pages' marks."""
-    for page, text in ((PAGE, tables()), (README, summary(tables()))):
-        before, _, rest = page.read_text().partition(MARKS[0])
-        after = rest.partition(MARKS[1])[2]
-        page.write_text(f"{before}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{after}")
+    for page, (start, end), text in placed():
+        before, _, rest = page.read_text().partition(start)
+        page.write_text(f"{before}{start}\n\n{text}\n\n{end}{rest.partition(end)[2]}")
 
 
 if __name__ == "__main__":

@@ -14,14 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8
 
-from vit_jax import field_names, files, inference, models, trees
+from vit_jax import field_names, files, inference, models, trees, waiting
 from vit_jax import weights as weights_lib
 from vit_jax.cli import config_files, flags
 from vit_jax.config import Config
 from vit_jax.data import normalize
 from vit_jax.errors import UserError
 from vit_jax.inference import Prediction, Trained
-from vit_jax.inference.trained import named, reference
+from vit_jax.inference.trained import named, reference, with_tta
 from vit_jax.inference.views import Source, read_view
 from vit_jax.models import ModelConfig, Output
 from vit_jax.train.loop import Result
@@ -46,6 +46,7 @@ class Model:
 
     def __init__(self, trained: Trained) -> None:
         """Place the weights on the default device."""
+        waiting.say_compilations()
         variables = jax.device_put(trained.variables)
         self.trained = dataclasses.replace(trained, variables=variables)
 
@@ -132,15 +133,23 @@ class Model:
         return view
 
     def predict(
-        self, images: Source | Sequence[Source], top: int = 5, *, batch_size: int = 32
+        self,
+        images: Source | Sequence[Source],
+        top: int = 5,
+        *,
+        batch_size: int = 32,
+        tta: Sequence[str] = (),
     ) -> list[list[Prediction]]:
         """Return the `top` likeliest classes of each image, as `inference.predict` does.
 
-        Raises UserError: an image that cannot be read, a model without a head.
+        With `tta`, "flip", "shift" or both, they are averaged over such copies of the image.
+
+        Raises UserError: an image that cannot be read, a model without a head, an unknown copy.
         """
         if not (self.config.num_classes and self.trained.has_head):
             raise UserError("the model has no head, and so no classes; use features")
-        return inference.predict(self.trained, images, top, batch_size=batch_size)
+        trained = with_tta(self.trained, tta)
+        return inference.predict(trained, images, top, batch_size=batch_size)
 
     def save(self, file: str | Path, *, force: bool = False) -> None:
         """Write the weights under timm's names, which `load` and timm read.

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 
+from vit_jax import waiting
 from vit_jax.errors import UserError
 
 # 512-bit vectors make element-wise work 1.5 to 2 times faster on CPUs that have them; the schedule
@@ -51,6 +52,7 @@ def configure() -> None:
         ignore_plugins(jax.config.values["jax_platforms"] or "")
     lend_threads()
     keep_programs()
+    waiting.say_compilations()
 
 
 def stay_on_cpu() -> None:

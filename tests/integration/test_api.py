@@ -119,6 +119,9 @@ def test_images_of_every_kind_are_one(model: vit_jax.Model) -> None:
     answers = model.predict(kinds, top=3)
     assert all(answer == answers[0] for answer in answers)
     assert model.predict(image, top=3) == answers[:1]
+    both = model.predict(image, top=3, tta=("flip", "shift"))
+    assert both != answers[:1]
+    assert "unknown tta 'mirror'" in fails(lambda: model.predict(image, tta=("mirror",)))
     views = [model.preprocess(kind) for kind in kinds]
     assert all(np.array_equal(view, views[0]) for view in views)
     assert views[0].shape == (32, 32, 1)

@@ -168,11 +168,8 @@ def test_recipes_name_every_arm_once_and_what_it_needs_before_it(tmp_path):
 
 
 def test_the_tables_of_the_pages_are_those_measured():
-    for page, text in (
-        (tables.PAGE, tables.tables()),
-        (tables.README, tables.summary(tables.tables())),
-    ):
-        assert f"{tables.MARKS[0]}\n\n{text}\n\n{tables.MARKS[1]}" in page.read_text()
+    for page, (start, end), text in tables.placed():
+        assert f"{start}\n\n{text}\n\n{end}" in page.read_text()
 
 
 def test_a_table_has_training_beside_forward_and_marks_no_peer():

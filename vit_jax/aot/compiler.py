@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from vit_jax import waiting
 from vit_jax.errors import UserError
 
 _REMATERIALIZED = "involuntary full rematerialization"
@@ -40,6 +41,7 @@ def compile_lowered(lowered: Any, options: Mapping[str, Any] | None = None) -> C
     Raises UserError: it does not compile; the compiler's reason in one line.
     """
     start = time.monotonic()
+    waiting.by_another_compiler()
     try:
         with _log() as log, _unkept():
             program = lowered.compile(compiler_options=dict(options) if options else None)

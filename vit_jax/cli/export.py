@@ -4,7 +4,7 @@
 import dataclasses
 from pathlib import Path
 
-from vit_jax import files, startup
+from vit_jax import files, startup, waiting
 from vit_jax.cli import model_options, options
 from vit_jax.cli.model_options import ModelOptions
 from vit_jax.cli.options import flag
@@ -60,7 +60,9 @@ def export(given: Export, found: Trained) -> None:
     lib.check(found, form, given.dtype)
     if given.push:
         hub.check(given.push)
-    contents, change = lib.make(read_weights(found), form, given.dtype, name=folder.resolve().name)
+    trained, name = read_weights(found), folder.resolve().name
+    with waiting.said("exporting, and comparing on real images"):
+        contents, change = lib.make(trained, form, given.dtype, name=name)
     export_folder.write(folder, contents, force=given.force)
     width = max(map(len, contents)) + len(str(folder)) + 1
     for name, data in contents.items():

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vit_jax import data, errors, fields, files, sharding
+from vit_jax import data, errors, fields, files, models, sharding
 from vit_jax.analysis.tables import align
 from vit_jax.cli import model_options, options
 from vit_jax.cli.model_options import InputOptions
 from vit_jax.cli.options import flag
 from vit_jax.errors import UserError
 from vit_jax.evals import knn, probes
-from vit_jax.evals.features import FeatureSet
+from vit_jax.evals.features import MAX_PIXELS, FeatureSet
 from vit_jax.evals.probes import Score
 from vit_jax.inference import probing
 from vit_jax.inference.images import expand
@@ -90,7 +90,10 @@ def probe(given: Probe, found: Trained) -> int:
     notes = probes.unseen_classes(train, test)
     names = ("shots", "seeds", "l2", "k", "temperature", "seed")
     settings = {name: getattr(given, name) for name in names}
-    results = probing.run_probes(sets, given.methods, mesh, **settings)
+    height, width, _ = models.input_shape(trained.model)
+    if given.pixels and max(height, width) > MAX_PIXELS:
+        _tell(f"pixels: of the images at {min(height, MAX_PIXELS)}x{min(width, MAX_PIXELS)}")
+    results = probing.run_probes(sets, given.methods, mesh, tell=_tell, **settings)
     notes += dict.fromkeys(note for result in results for note in result.notes)
     print("\n".join(["", *_table(results), *(f"note: {note}" for note in notes)]))
     about = {"from": trained.ref, "step": trained.step, "ema": trained.ema}
@@ -99,6 +102,10 @@ def probe(given: Probe, found: Trained) -> int:
     _write(given.out, lambda: json.dumps(about, indent=1) + "\n")
     _write(given.plot, lambda: _draw(results, train, test))
     return 0
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _write(file: Path | None, content: Any) -> None:

@@ -5,6 +5,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+from vit_jax import waiting
 from vit_jax.cli import options, sweep_status
 from vit_jax.cli.options import Options, flag
 from vit_jax.errors import UserError
@@ -40,7 +41,8 @@ def report(given: Report) -> None:
     fitted = None
     sized = len({result.point.params for result in finished}) >= _SIZES
     if sized and metric.endswith("loss"):
-        fitted = laws.fit(place, found)
+        with waiting.said("fitting the laws"):
+            fitted = laws.fit(place, found)
         sweep_report.draw_laws(fitted, metric, title, place / PICTURE)
         (place / FITS).write_text(json.dumps(fitted.to_json(), indent=1) + "\n")
         for name, quantity, value, interval in fitted.rows():

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Int32
 
+from vit_jax import waiting
 from vit_jax.data.stream import Balance
 from vit_jax.errors import UserError, shown, unknown
 
@@ -199,11 +200,12 @@ def _read_labels(
     if source.labels is not None:
         return source.labels
     labels = np.empty(len(source), np.int32)
-    for index in range(len(source)):
-        example = source.read(index)
-        labels[index] = example["label"]
-        if take is not None:
-            take(index, example)
+    with waiting.said(f"reading the labels of {source.name}"):
+        for index in range(len(source)):
+            example = source.read(index)
+            labels[index] = example["label"]
+            if take is not None:
+                take(index, example)
     return labels
 
 

@@ -25,6 +25,7 @@ from vit_jax.evals.passes import Arrays, Start, run_pass
 PyTree = Any
 # (name, shape, dtype) -> an array to fill, in memory or on the disk
 Allocate = Callable[[str, tuple[int, ...], np.dtype], np.ndarray]
+MAX_PIXELS = 32  # a side of the images that `pixels` returns
 _PARTIAL = ".partial"
 _README = "FEATURES.md"
 CLASSES = "class_names.txt"
@@ -53,10 +54,16 @@ def in_memory(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def pixels(variables: PyTree, batch: Mapping[str, jax.Array]) -> jax.Array:
-    """Return each image's own pixels [B, H*W*C] in [0, 1]: what a network should improve on."""
+    """Return each image's own pixels [B, P*Q*C] in [0, 1]: what a network should improve on.
+
+    Larger images are brought to (P, Q) of at most `MAX_PIXELS` a side: a probe of 224 x 224 x 3
+    features would fit for hours.
+    """
     del variables
-    image = batch["image"]
-    return image.reshape(image.shape[0], -1).astype(jnp.float32) / 255
+    image = batch["image"].astype(jnp.float32) / 255
+    count, height, width, channels = image.shape
+    size = (count, min(height, MAX_PIXELS), min(width, MAX_PIXELS), channels)
+    return jax.image.resize(image, size, "linear").reshape(count, -1)
 
 
 def extract(

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from vit_jax import sharding
+from vit_jax import sharding, waiting
 from vit_jax.evals import fewshot, knn, logistic
 from vit_jax.evals.base import Context, Folder, Predictors, Stream
 from vit_jax.evals.config import FewShotEval, KNNEval, LinearEval, ProbeEval
@@ -45,7 +45,8 @@ class Probe:
             for stream in (self.train, self.test)
         )
         check_sets(train, test)
-        found = _FITS[type(self.cfg)](self.cfg, train, test)
+        with waiting.said(f"fitting {self.context.name}", after=30):
+            found = _FITS[type(self.cfg)](self.cfg, train, test)
         return {**found, "num_examples": float(len(test.labels))}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from vit_jax import data, models, sharding
+from vit_jax import data, models, sharding, waiting
 from vit_jax.errors import UserError
 from vit_jax.evals import features, fewshot, knn, logistic
 from vit_jax.evals.features import (
@@ -118,6 +118,7 @@ def run_probes(
     k: Sequence[int],
     temperature: float,
     seed: int,
+    tell: Callable[[str], None],
 ) -> list[Score]:
     """Fit every probe to the first set of each kind, and test it on the second.
 
@@ -127,6 +128,7 @@ def run_probes(
         shots, seeds, l2: few-shot's images a class, how often they are drawn, regularisation.
         k, temperature: the neighbours and how they vote.
         seed: of what is drawn at random.
+        tell: takes a line about each probe as it ends.
     """
     drawn = range(seed, seed + seeds)
     runs = {
@@ -134,12 +136,15 @@ def run_probes(
         "knn": functools.partial(knn.run, mesh=mesh, k=k, temperature=temperature),
         "logistic": functools.partial(logistic.run, seed=seed),
     }
-    return [
-        dataclasses.replace(result, of=of)
-        for of, (train, test) in found.items()
-        for method in methods
-        for result in runs[method](train, test)
-    ]
+    results = []
+    for of, (train, test) in found.items():
+        for method in methods:
+            with waiting.said(f"fitting {method} to the {of} of {train.name}"):
+                ended = [dataclasses.replace(x, of=of) for x in runs[method](train, test)]
+            best = max(result.mean for result in ended)
+            tell(f"{of}, {method}: top-1 {best:.2%}{' at best' if len(ended) > 1 else ''}")
+            results += ended
+    return results
 
 
 def write_images(

@@ -156,6 +156,14 @@ def changes(trained: Trained) -> list[str]:
     return found + tta
 
 
+def with_tta(trained: Trained, names: Sequence[str]) -> Trained:
+    """Average predictions over copies of each image; raises UserError: an unknown one."""
+    for name in names:
+        if name not in tuple(Tta):
+            raise errors.unknown("tta", name, Tta)
+    return dataclasses.replace(trained, tta=tuple(map(Tta, names)))
+
+
 def title(trained: Trained) -> str:
     """Describe a model in one line: its weights, its checkpoint, changes of its run's config."""
     step = "" if trained.step is None else f", step {trained.step:,}"

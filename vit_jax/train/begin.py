@@ -10,7 +10,7 @@ import jax
 from jax.sharding import Mesh
 
 from vit_jax import config as config_lib
-from vit_jax import config_json, data, evals, sharding, startup
+from vit_jax import config_json, data, evals, sharding, startup, waiting
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.checkpoints.manifest import on_all_processes
 from vit_jax.config import Config
@@ -97,7 +97,8 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
     """
     goodput = Goodput()
     config_lib.check(cfg)
-    startup.keep_programs()  # for a call from Python; main.py has done it
+    startup.keep_programs()  # for a call from Python, as the next; main.py has done both
+    waiting.say_compilations()
     path = Path(directory).expanduser().absolute()
     fresh, known = not workdir.has_checkpoints(path), cfg.model.num_classes > 0
     if fresh and known:

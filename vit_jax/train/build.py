@@ -16,7 +16,7 @@ import optax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from vit_jax import config as config_lib
-from vit_jax import data, evals, files, models, objectives, optim, sharding
+from vit_jax import data, evals, files, models, objectives, optim, sharding, waiting
 from vit_jax.config import Config, Plan
 from vit_jax.data import partition
 from vit_jax.errors import UserError
@@ -141,13 +141,11 @@ def open_train(cfg: Config) -> data.Source:
 
     Raises UserError: no such dataset, or another number of classes than the model's.
     """
-    source = data.open_source(
-        cfg.data.name,
-        cfg.data.data_dir,
-        cfg.data.train_split,
-        cache=cfg.data.cache,
-        classes=cfg.data.classes,
-    )
+    name, split, cached = cfg.data.name, cfg.data.train_split, cfg.data.cache
+    with waiting.said(f"opening {name}"):
+        source = data.open_source(
+            name, cfg.data.data_dir, split, cache=cached, classes=cfg.data.classes
+        )
     config_lib.check_classes(cfg, source.num_classes)
     if source.multi_label and cfg.objective.head_loss is Loss.SOFTMAX:
         several = f"{source.name} has several labels per image"

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from vit_jax import waiting
 from vit_jax.analysis.peaks import peak_flops
 from vit_jax.checkpoints.checkpointer import Checkpointer, CorruptCheckpoints, SaveFailed
 from vit_jax.config import Config, Plan
@@ -119,7 +120,8 @@ class Run:
             run = self.opened.evaluators[name].run
             predictors = self.opened.parts.objective.predictors
             report_dir = self.opened.path / name if final else None
-            with self.goodput.spent(Phase.EVAL), self.progress.paused(f"evaluating {name}"):
+            what, spent = f"evaluating {name}", self.goodput.spent(Phase.EVAL)
+            with spent, self.progress.paused(what), waiting.said(what, after=30):
                 scores = run(predictors, {"params": state.params, **state.model_state}, report_dir)
                 found = {f"{name}/{key}": value for key, value in scores.items()}
                 if state.ema is not None:
@@ -152,7 +154,7 @@ class Run:
 
     def wait_for_save(self) -> None:
         """Wait until the save in progress is on disk."""
-        with self.goodput.spent(Phase.SAVE):
+        with self.goodput.spent(Phase.SAVE), waiting.said("saving", after=30):
             self.checkpoints.wait()
 
     @contextlib.contextmanager

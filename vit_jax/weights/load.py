@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from vit_jax import models, trees
+from vit_jax import models, trees, waiting
 from vit_jax.errors import UserError, setting, unknown
 from vit_jax.models import ModelConfig
 from vit_jax.weights import google, npz_file, safetensors_file, timm, torch_file
@@ -78,7 +78,8 @@ def read(
             raise UserError(f"{ref} holds no moving average to choose: only ckpt:DIR of a run does")
         if scheme == "npz" and resize is Resize.AUTO:
             resize = Resize.GOOGLE
-        with _OPENERS[scheme](path, cfg, ema) as (source, entries, is_ignored, old):
+        opened = _OPENERS[scheme](path, cfg, ema)
+        with waiting.said(f"reading {ref}"), opened as (source, entries, is_ignored, old):
             return fill(
                 entries,
                 source,

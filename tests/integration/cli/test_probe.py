@@ -2,6 +2,7 @@
 """`probe` from the command line: its numbers are those of the files that it writes."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -140,7 +141,8 @@ def test_what_is_not_the_runs_and_not_a_test_is_told(place, tmp_path, capsys):
     args = ("--dataset=folder:HERE/photos", "--test_split=train", "--methods=knn", "--k=1")
     assert run(place, *args, "--mean=0.25", f"--out={tmp_path}/r.json") == 0
     told = capsys.readouterr()
-    (warning,) = told.err.splitlines()
+    warning, ended = told.err.splitlines()
+    assert re.fullmatch(r"features, knn: top-1 \d+\.\d\d%", ended)
     assert warning.startswith("warning: the probes learn from ")
     assert "[train], and are tested on the same images" in warning
     assert ", step 1, with mean=(0.25,), 16 features" in told.out

@@ -62,6 +62,14 @@ def test_pixels(source):
     np.testing.assert_allclose(found.features[3], image.reshape(-1) / np.float32(255), rtol=1e-6)
 
 
+def test_pixels_of_large_images_are_brought_to_32():
+    image = np.zeros((1, 64, 16, 3), np.uint8)
+    image[:, 32:] = 255
+    found = features.pixels({}, {"image": jax.numpy.asarray(image)}).reshape(1, 32, 16, 3)
+    np.testing.assert_allclose(found[:, :15], 0, atol=1e-6)
+    np.testing.assert_allclose(found[:, 17:], 1, atol=1e-6)
+
+
 def test_refuses_what_is_not_finite(source):
     def broken(variables, batch):
         return jax.numpy.log(features.pixels(variables, batch) - 2)
