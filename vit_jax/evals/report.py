@@ -16,6 +16,7 @@ from vit_jax.visual import figures
 MAX_CLASSES = 2000  # a larger matrix has megabytes and cannot be viewed
 MAX_NUMBERED = 30  # classes up to which the picture has names and numbers in its cells
 MAX_NAMED = 100  # classes up to which it has names
+_LONGEST = 40  # letters of a name in the picture
 
 COLUMNS = ("class", "count", "top1", "precision", "recall", "f1", "most_confused_with", "confused")
 
@@ -124,13 +125,16 @@ def draw_confusion(
     instead of cells, so that a single mistake among a million cells is still seen.
     """
     from matplotlib.colors import LogNorm
+    from matplotlib.ticker import PercentFormatter
 
     num_classes = len(class_names)
     share = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     named, numbered = num_classes <= MAX_NAMED, num_classes <= MAX_NUMBERED
     side = 3 + 0.45 * num_classes if numbered else 4 + 0.13 * num_classes if named else 12.0
-    side = max(side, 5.0)
-    figure, (axes,) = figures.panels((side + 0.8, side), dpi=100)
+    names = [name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…" for name in class_names]
+    size = 10 if numbered else 6
+    outside = 0.0085 * size * max(map(len, names)) if named else 0.0  # inches of the names
+    figure, (axes,) = figures.panels((max(side, 5.0) + 0.8 + outside, side + outside), dpi=100)
     axes.grid(False)
     axes.spines[:].set_visible(True)
     # A sixth of the smallest share, so that the palest cell is not white.
@@ -138,7 +142,7 @@ def draw_confusion(
     if named:
         norm: dict[str, Any] = {"vmin": 0, "vmax": 1} if numbered else {"norm": log}
         image = axes.imshow(share, cmap="Blues", interpolation="nearest", **norm)
-        _name_ticks(axes, class_names, size=10 if numbered else 6)
+        _name_ticks(axes, names, size)
     else:
         true, predicted = np.nonzero(matrix)
         order = np.argsort(share[true, predicted], kind="stable")  # the worst on top
@@ -154,17 +158,17 @@ def draw_confusion(
                 size = 10 if number < 10_000 else 7
                 place = {"ha": "center", "va": "center", "fontsize": size}
                 axes.text(column, row, f"{number}", color=colour, **place)
-    figure.colorbar(image, ax=axes, label="share of the true class", fraction=0.046, pad=0.02)
+    style = {"fraction": 0.046, "pad": 0.02, "format": PercentFormatter(1, decimals=None)}
+    figure.colorbar(image, ax=axes, label="share of the true class", **style)
     accuracy = np.trace(matrix) / max(matrix.sum(), 1)
     heading = f"{title + ': ' if title else ''}top-1 {accuracy:.2%} of {matrix.sum():,}"
     axes.set_title(heading, parse_math=False)
     axes.set(xlabel="predicted class", ylabel="true class")
-    return figures.png(figure, dpi=130)
+    return figures.png(figure, dpi=130, bbox_inches="tight")
 
 
-def _name_ticks(axes: Any, class_names: Sequence[str], size: int) -> None:
+def _name_ticks(axes: Any, names: Sequence[str], size: int) -> None:
     """Name the rows and columns, and rule lines between them for the eye to follow."""
-    names = [name if len(name) <= 22 else name[:21] + "…" for name in class_names]
     places = np.arange(len(names))
     short = max(map(len, names)) <= 3
     style = {"fontsize": size, "parse_math": False}  # a "$" in a name is no formula

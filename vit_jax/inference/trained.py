@@ -64,6 +64,11 @@ class Trained:
     def channels(self) -> int:
         return self.model.channels
 
+    @property
+    def name(self) -> str:
+        """The last part of `ref`, for pictures, which others may see: no folder above it."""
+        return Path(self.ref.partition(":")[2]).name
+
 
 def load(
     ref: str,

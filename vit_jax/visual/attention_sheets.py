@@ -22,6 +22,7 @@ from vit_jax.visual.saliency import extra_rollout, make_inspection, method
 _SIDE = 160  # to which small images are enlarged before a map lies over them
 _LAYERS, _HEADS, _CLASSES = 4, 6, 3
 _EDGE = (0, 220, 255)
+_LEGEND = colors(np.linspace(0, 1, _SIDE)[None].repeat(_SIDE // 8, axis=0))
 
 
 class Choice(NamedTuple):
@@ -54,7 +55,7 @@ def write_sheets(
         layers = head_maps(trained.model, trained.variables["params"], seen, view.shape[:2])
         image = _enlarged(view)
         first = [
-            Tile(image, shown(name)),
+            Tile(image, shown(Path(name).name)),
             Tile(overlay(image, heat[0]), _top(trained, output.logits)),
         ]
         if other is not None:
@@ -62,14 +63,17 @@ def write_sheets(
             first.append(Tile(mean, "attention rollout, mean over the patches"))
         shape = "{} x {}".format(*heat.shape[1:])
         first.append(Tile(colors(spread(heat[0])), f"{method(trained.model)}, {shape}"))
-        rows = [first, *(_row(image, layer, choice) for layer in chosen(layers, choice))]
-        png = render(rows, f"{trained.ref}: {method(trained.model)}")
+        drawn = chosen(layers, choice)
+        if drawn:
+            first.append(Tile(_LEGEND, _legend(drawn)))
+        rows = [first, *(_row(image, layer, choice) for layer in drawn)]
+        png = render(rows, f"{trained.name}: {method(trained.model)}")
         yield write(out, f"{_unused(Path(name).stem, taken)}_attention.png", png)
         count += 1
         sums = {layer: sums.get(layer, 0) + far for layer, far in _distances(layers).items()}
     if sums:
         mean = {layer: total / count for layer, total in sums.items()}
-        title = f"{trained.ref}: mean attention distance, {count} image{'s' * (count > 1)}"
+        title = f"{trained.name}: mean attention distance, {count} image{'s' * (count > 1)}"
         yield write(out, "attention_distance.png", _draw_distances(mean, title))
     elif count:
         yield "no attention_distance.png: the model has no attention among patches"
@@ -115,6 +119,16 @@ def _row(image: np.ndarray, layer: HeadMaps, choice: Choice) -> list[Tile]:
             lines.append(f"{layer.distance[head]:.1f} px")
         tiles.append(_map_tile(image, layer, layer.maps[head], "\n".join(lines)))
     return tiles
+
+
+def _legend(layers: Sequence[HeadMaps]) -> str:
+    """Say what the colours mean, and the numbers below the maps."""
+    lines = ["least to most attention, in each map by itself; below it that range"]
+    if any(layer.gates is not None for layer in layers):
+        lines.append("gate: share of attention by position")
+    if any(layer.distance is not None for layer in layers):
+        lines.append("px: mean distance in pixels")
+    return "\n".join(lines)
 
 
 def _map_tile(image: np.ndarray, layer: HeadMaps, heat: np.ndarray, caption: str) -> Tile:

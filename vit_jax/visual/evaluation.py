@@ -23,14 +23,17 @@ def draw_reliability(bins: Sequence[Bin], title: str) -> bytes:
     seen = [each for each in bins if each.count]
     bar = {"width": width, "align": "edge", "edgecolor": "white", "linewidth": 0.6}
     upper.bar(low, [each.accuracy for each in bins], color=COLOURS[0], label="accuracy", **bar)
-    upper.plot([0, 1], [0, 1], color="0.5", linestyle="--", linewidth=1, label="as sure as right")
+    upper.plot(
+        [0, 1], [0, 1], color="0.5", linestyle="--", linewidth=1, label="accuracy = confidence"
+    )
     points = [each.confidence for each in seen], [each.accuracy for each in seen]
     dots = {"color": COLOURS[1], "marker": "o", "markersize": 4, "linewidth": 0}
     upper.plot(*points, label="mean confidence", **dots)
-    upper.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="share that is right")
+    upper.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="accuracy")
     lower.bar(low, [each.count for each in bins], color="0.6", **bar)
     lower.set(xlabel="confidence of the first guess", ylabel="images", yscale="log")
     lower.set_ylim(bottom=0.7)
+    figures.log_ticks(lower.yaxis, *lower.get_ylim())
     total = sum(each.count for each in bins)
     heading = f"{title}\nECE {expected_error(list(bins)):.2%}, {total:,} images"
     return figures.finish(figure, upper, heading)
@@ -50,8 +53,9 @@ def draw_sizes(
     line = {"color": COLOURS[0], "marker": "o", "markersize": 4, "linewidth": 2}
     axes.plot(sizes, 100 * top1, label="top-1, with its 95 % interval", **line)
     for size, value in zip(sizes, top1, strict=True):
-        place = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center", "fontsize": 8}
-        axes.annotate(f"{value:.1%}", (size, 100 * value), **place)
+        place = {"xytext": (0, 9), "textcoords": "offset points", "ha": "center", "fontsize": 8}
+        frame = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none"}
+        axes.annotate(f"{100 * value:.1f}", (size, 100 * value), bbox=frame, zorder=3, **place)
     if native is not None:
         axes.axvline(native, color="0.5", linestyle="--", linewidth=1, label="size of training")
     axes.set_xticks(sizes)

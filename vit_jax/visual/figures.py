@@ -2,6 +2,7 @@
 """Figures of one look: colours, panels, legends, PNG. Matplotlib is imported when one is drawn."""
 
 import io
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -57,6 +58,29 @@ def png(figure: Any, **options: Any) -> bytes:
 def save(figure: Any, out: Path) -> None:
     """Write a figure as PNG."""
     files.write(out, png(figure))
+
+
+def log_ticks(axis: Any, low: float, high: float) -> None:
+    """Label a logarithmic axis from `low` to `high` by `tick`: some values, however long it is."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    decades = math.log10(high / low)
+    if decades < 1:
+        axis.set_major_locator(MaxNLocator(5))
+    else:
+        subs = (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)
+        axis.set_major_locator(LogLocator(subs=subs, numticks=20))
+    axis.set_major_formatter(FuncFormatter(lambda x, _: tick(x)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def tick(x: float) -> str:
+    """Write 0.02, 5 and 200; powers of ten below 0.001 and from 1,000 on."""
+    if 1e-3 <= x < 1e3:
+        return f"{x:.4g}"
+    power = math.floor(math.log10(x) + 1e-9)
+    factor = f"{x / 10.0**power:.3g}"
+    return rf"$10^{{{power}}}$" if factor == "1" else rf"${factor}\times10^{{{power}}}$"
 
 
 def thin(points: Sequence[Point], most: int) -> Sequence[Point]:

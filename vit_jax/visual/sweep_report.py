@@ -28,13 +28,34 @@ _MAX_POINTS = 200  # of a curve on the page; more than can be seen
 
 
 def draw_laws(laws: Laws, metric: str, title: str, out: Path) -> None:
-    """Draw value against compute, against size by budget, and what the best size is."""
+    """Draw value against compute, against size by budget, and what the best size is.
+
+    What was fitted stands below the panels.
+    """
     figure, panels = _figure(title, 2, 2)
     _draw_compute(panels[0], laws, metric)
     _draw_budgets(panels[1], laws, metric)
     _draw_best_size(panels[2], laws)
     _draw_joint(panels[3], laws, metric)
+    for letter, axes in zip("abcd", panels, strict=True):
+        axes.set_title(f"({letter}) {axes.get_title()}", fontsize=10)
+    lines = [text for line in _caption(laws) for text in textwrap.wrap(line, 150)]
+    style = {"x": 0.02, "ha": "left", "fontsize": 8.5, "parse_math": False}
+    figure.supxlabel("\n".join(lines), **style)
     figures.save(figure, out)
+
+
+def _caption(laws: Laws) -> list[str]:
+    found = []
+    if laws.compute is not None:
+        found.append(f"(a) {laws.compute.describe()}; the band holds 95 % of the laws that fit")
+    if laws.isoflop is not None:
+        left_out = "; ".join(laws.isoflop.refused)
+        found += [f"(b) left out: {left_out}"] if left_out else []
+        found.append(f"(c) runs of equal compute: {laws.isoflop.describe()}")
+    if laws.joint is not None:
+        found.append(f"(d) {laws.joint.describe()}")
+    return found
 
 
 def draw_search(found: Sequence[Outcome], metric: str, title: str, out: Path) -> None:
@@ -88,12 +109,6 @@ def _annotate(axes: Any, text: str) -> None:
     axes.text(0.03, 0.03, lines, transform=axes.transAxes, **style)
 
 
-def _note(axes: Any, text: str) -> None:
-    """Write a remark below a panel."""
-    label = "\n".join([axes.get_xlabel(), *textwrap.wrap(text, 84)])
-    axes.set_xlabel(label, fontsize=8.5, parse_math=False)
-
-
 def _sizes(axes: Any, runs: Sequence[Run]) -> Any:
     """Return what colours numbers of parameters, with its bar beside the panel."""
     from matplotlib.cm import ScalarMappable
@@ -102,7 +117,8 @@ def _sizes(axes: Any, runs: Sequence[Run]) -> Any:
     params = [run.params for run in runs] or [1]
     norm = LogNorm(min(params), max(max(params), min(params) * 1.01))
     colours = ScalarMappable(norm, "viridis")
-    axes.figure.colorbar(colours, ax=axes, label="parameters")
+    bar = axes.figure.colorbar(colours, ax=axes, label="parameters")
+    figures.log_ticks(bar.ax.yaxis, norm.vmin, norm.vmax)
     return colours.to_rgba
 
 
@@ -120,40 +136,41 @@ def _draw_compute(axes: Any, laws: Laws, metric: str) -> None:
     if laws.compute is not None:
         low, high = laws.compute.span
         inside, beyond = np.geomspace(low, high, 100), np.geomspace(high, high * _BEYOND, 40)
-        for x, line, label in ((inside, "-", laws.compute.describe()), (beyond, "--", None)):
+        for x, line, label in ((inside, "-", "law"), (beyond, "--", "law, beyond the runs")):
             _curve(axes, x, laws.compute.predict(x), laws.compute.band(x), _LAW, label, line)
     else:
         _annotate(axes, laws.refused.get("compute", ""))
-    _label(axes, "training FLOPs", metric)
     values = [run.value for run in laws.runs]
     axes.set_ylim(0.5 * min(values), 1.5 * max(values))  # a band may go down to nothing
-    axes.set_title("value against compute, and 95 % of the laws that fit", fontsize=10)
+    _label(axes, "training FLOPs", metric)
+    axes.set_title("value against compute")
 
 
 def _draw_budgets(axes: Any, laws: Laws, metric: str) -> None:
-    axes.set_title("runs of equal compute", fontsize=10)
-    _label(axes, "parameters", metric, legend=False)
+    axes.set_title("runs of equal compute")
     if laws.isoflop is None:
         for run in laws.runs:
             axes.plot(run.params, run.value, "o", color=GREY, markersize=5)
         _annotate(axes, laws.refused.get("isoflop", ""))
+        _label(axes, "parameters", metric)
         return
     from matplotlib import colormaps
 
     shades = np.linspace(0, 0.85, len(laws.isoflop.budgets))
-    for budget, shade in zip(laws.isoflop.budgets, shades, strict=True):
-        colour = colormaps["plasma"](shade)
+    for i, (budget, shade) in enumerate(zip(laws.isoflop.budgets, shades, strict=True)):
+        colour, marker = colormaps["plasma"](shade), MARKERS[i % len(MARKERS)]
         sizes = np.geomspace(min(budget.sizes), max(budget.sizes), 60)
-        axes.plot(budget.sizes, budget.losses, "o", color=colour, markersize=5)
-        axes.plot(sizes, budget.predict(sizes), color=colour, label=f"{budget.flops:.2g} FLOPs")
-        axes.plot(budget.params, budget.loss, "*", color="black", markersize=10, zorder=3)
-    figures.legend(axes)
-    if laws.isoflop.refused:
-        _note(axes, "left out: " + "; ".join(laws.isoflop.refused))
+        axes.plot(sizes, budget.predict(sizes), color=colour)
+        style = {"color": colour, "marker": marker, "markersize": 5, "linewidth": 0}
+        name = f"{figures.tick(float(f'{budget.flops:.2g}'))} FLOPs"
+        axes.plot(budget.sizes, budget.losses, label=name, **style)
+        best = {"label": "best size"} if budget is laws.isoflop.budgets[-1] else {}
+        axes.plot(budget.params, budget.loss, "*", color="black", markersize=10, zorder=3, **best)
+    _label(axes, "parameters", metric)
 
 
 def _draw_best_size(axes: Any, laws: Laws) -> None:
-    axes.set_title("the best size for each compute", fontsize=10)
+    axes.set_title("the best size for each compute")
     span = [run.flops for run in laws.runs]
     if not span:
         return
@@ -162,20 +179,18 @@ def _draw_best_size(axes: Any, laws: Laws) -> None:
         for budget in laws.isoflop.budgets:
             axes.plot([budget.flops] * 2, budget.params_interval, color="black", linewidth=1)
             axes.plot(budget.flops, budget.params, "*", color="black", markersize=10)
-        label = f"runs of equal compute: {laws.isoflop.describe()}"
         sizes, band = laws.isoflop.predict(compute), laws.isoflop.band(compute)
-        _curve(axes, compute, sizes, band, _LAW, label)
+        _curve(axes, compute, sizes, band, _LAW, "runs of equal compute")
     if laws.joint is not None:
-        best, label = laws.joint.optimum(compute), f"L(N, D): N ~ C^{laws.joint.a:.2g}"
-        _curve(axes, compute, best.params, best.params_band, _OTHER, label)
+        best = laws.joint.optimum(compute)
+        _curve(axes, compute, best.params, best.params_band, _OTHER, "L(N, D)", "--")
     if laws.isoflop is None and laws.joint is None:
         _annotate(axes, laws.refused.get("isoflop", ""))
-    _label(axes, "training FLOPs", "parameters", corner="upper left")
+    _label(axes, "training FLOPs", "parameters")
 
 
 def _draw_joint(axes: Any, laws: Laws, metric: str) -> None:
-    axes.set_title("predicted from parameters N and examples D, and measured", fontsize=10)
-    _label(axes, f"{metric}, predicted", f"{metric}, measured", legend=False)
+    axes.set_title("predicted from parameters N and examples D")
     if laws.joint is None:
         _annotate(axes, laws.refused.get("joint", ""))
         return
@@ -184,8 +199,9 @@ def _draw_joint(axes: Any, laws: Laws, metric: str) -> None:
         predicted = float(laws.joint.predict(run.params, run.examples))
         axes.plot(predicted, run.value, "o", color=colour(run.params), markersize=5)
     values = [run.value for run in laws.runs]
-    axes.plot([min(values), max(values)], [min(values), max(values)], color=GREY, linewidth=1)
-    _note(axes, laws.joint.describe())
+    ends = [min(values), max(values)]
+    axes.plot(ends, ends, color=GREY, linewidth=1, label="predicted = measured")
+    _label(axes, f"{metric}, predicted", f"{metric}, measured")
 
 
 def _curve(
@@ -195,16 +211,15 @@ def _curve(
     axes.fill_between(x, *band, color=colour, alpha=0.18, linewidth=0)
 
 
-def _label(axes: Any, x: str, y: str, *, legend: bool = True, corner: str = "best") -> None:
-    from matplotlib.ticker import LogFormatter, NullFormatter
-
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.7)))
-    axes.set(xlabel=x, ylabel=y)
-    if legend and axes.get_legend_handles_labels()[0]:
-        figures.legend(axes, loc=corner)
+def _label(axes: Any, x: str, y: str) -> None:
+    """Scale both axes by logarithms and name them; draw a legend where it hides least."""
+    axes.set(xscale="log", yscale="log", xlabel=x, ylabel=y)
+    for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        figures.log_ticks(axis, *limits)
+    if axes.get_legend_handles_labels()[0]:
+        legend = axes.legend(fontsize=8, framealpha=0.85, edgecolor="none")
+        for text in legend.get_texts():
+            text.set_parse_math(text.get_text().endswith(" FLOPs"))
 
 
 def write_page(

@@ -39,7 +39,7 @@ def write_sheets(trained: Trained, out: Path) -> list[str]:
     return [
         f"no {name}.png: {sheet}"
         if isinstance(sheet, str)
-        else write(out, f"{name}.png", render(sheet[0], f"{trained.ref}: {sheet[1]}"))
+        else write(out, f"{name}.png", render(sheet[0], f"{trained.name}: {sheet[1]}"))
         for name, sheet in sheets.items()
     ]
 
