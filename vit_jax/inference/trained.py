@@ -53,6 +53,7 @@ class Trained:
     tta: tuple[Tta, ...] = ()  # the copies of each image over which a prediction is averaged
     config: Config | None = None  # the run's; None for a published file
     step: int | None = None
+    best_by: str = ""  # the metric by which the step was chosen; "" where it was named, or the last
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
@@ -172,6 +173,7 @@ def with_tta(trained: Trained, names: Sequence[str]) -> Trained:
 def title(trained: Trained) -> str:
     """Describe a model in one line: its weights, its checkpoint, changes of its run's config."""
     step = "" if trained.step is None else f", step {trained.step:,}"
+    step += f", best by {trained.best_by}" if trained.best_by else ""
     changed = f", with {', '.join(changes(trained))}" if changes(trained) else ""
     return f"{trained.ref}{step}{', moving average' if trained.ema else ''}{changed}"
 
@@ -277,6 +279,8 @@ def _of_run(place: str, ema: bool | None) -> Trained:
     if ema is None:
         ema = bool(cfg.ema_decay) and cfg.checkpoint.metric.partition("/")[0].endswith("_ema")
     names = found.metadata.get("class_names", ())
+    metric, named_step = cfg.checkpoint.metric, place.endswith(("@latest", f"@{found.step}"))
+    ranked = cfg.checkpoint.keep_best and metric in found.metrics and not named_step
     return Trained(
         ref=f"{CHECKPOINT}:{place}",
         source=f"{CHECKPOINT}:{found.directory}@{found.step}",
@@ -289,6 +293,7 @@ def _of_run(place: str, ema: bool | None) -> Trained:
         ema=ema,
         config=cfg,
         step=found.step,
+        best_by=metric if ranked else "",
         metrics=found.metrics,
     )
 

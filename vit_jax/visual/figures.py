@@ -66,7 +66,7 @@ def log_ticks(axis: Any, low: float, high: float) -> None:
 
     decades = math.log10(high / low)
     if decades < 1:
-        axis.set_major_locator(MaxNLocator(5))
+        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     else:
         subs = (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)
         axis.set_major_locator(LogLocator(subs=subs, numticks=20))
@@ -76,6 +76,8 @@ def log_ticks(axis: Any, low: float, high: float) -> None:
 
 def tick(x: float) -> str:
     """Write 0.02, 5 and 200; powers of ten below 0.001 and from 1,000 on."""
+    if x <= 0:  # a place that a logarithmic axis does not have
+        return ""
     if 1e-3 <= x < 1e3:
         return f"{x:.4g}"
     power = math.floor(math.log10(x) + 1e-9)

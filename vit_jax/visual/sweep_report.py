@@ -118,7 +118,7 @@ def _sizes(axes: Any, runs: Sequence[Run]) -> Any:
     norm = LogNorm(min(params), max(max(params), min(params) * 1.01))
     colours = ScalarMappable(norm, "viridis")
     bar = axes.figure.colorbar(colours, ax=axes, label="parameters")
-    figures.log_ticks(bar.ax.yaxis, norm.vmin, norm.vmax)
+    figures.log_ticks(bar.ax.yaxis, *bar.ax.get_ylim())
     return colours.to_rgba
 
 

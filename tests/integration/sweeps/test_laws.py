@@ -7,6 +7,7 @@ from tests.unit.sweeps import synthetic
 from tests.unit.sweeps.test_laws import fit
 from vit_jax.sweeps import laws as laws_lib
 from vit_jax.sweeps import results
+from vit_jax.visual import sweep_report
 
 
 def test_runs_of_fewer_images_are_apart(tmp_path: Path) -> None:
@@ -37,3 +38,22 @@ def test_runs_of_several_seeds_are_one_of_their_mean(tmp_path: Path) -> None:
     first, second = (result.value for result in found if result.point.run[1:] == made[3].run[1:])
     assert first != second
     assert laws.runs[3].value == pytest.approx((first * second) ** 0.5)
+
+
+def test_the_figure_has_lettered_panels_and_the_laws_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synthetic.sweep(tmp_path, synthetic.points(), noise=0.005)
+    laws, drawn = fit(tmp_path), []
+    monkeypatch.setattr(sweep_report.figures, "save", lambda figure, _: drawn.append(figure))
+    sweep_report.draw_laws(laws, "val/loss", "70 runs", tmp_path / "x.png")
+    figure = drawn[0]
+    panels = [axes for axes in figure.axes if axes.get_title()]
+    assert [axes.get_title()[:3] for axes in panels] == ["(a)", "(b)", "(c)", "(d)"]
+    caption = figure._supxlabel.get_text().replace("\n", " ")
+    for law in (laws.compute, laws.isoflop, laws.joint):
+        assert law.describe() in caption
+        assert all(law.describe() not in text.get_text() for axes in panels for text in axes.texts)
+    # In grey, runs of equal compute are told apart by their markers.
+    markers = {line.get_marker() for line in panels[1].get_lines()} - {"None", "*", ""}
+    assert len(markers) == len(laws.isoflop.budgets)

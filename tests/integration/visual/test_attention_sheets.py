@@ -64,7 +64,7 @@ def test_a_sheet_an_image_and_a_plot_of_all(run, photos, tmp_path, capsys):
     assert capsys.readouterr().out.splitlines() == [str(out / name) for name in names]
     assert sorted(path.name for path in out.iterdir()) == sorted(names)
     sheet = Image.open(out / "x_attention.png")
-    assert sheet.size[0] == 3 * 166 + 6  # the first row: image, overlay, map
+    assert sheet.size[0] == 4 * 166 + 6  # the first row: image, overlay, map, legend
     assert Image.open(out / names[2]).size == (960, 600)
 
 

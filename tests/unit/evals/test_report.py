@@ -2,6 +2,7 @@
 """The report's numbers against scikit-learn's, its files and its picture."""
 
 import io
+import itertools
 
 import numpy as np
 import pytest
@@ -91,3 +92,23 @@ def test_a_mistake_among_many_classes_is_a_dot() -> None:
     assert np.ptp(rows) < 12
     assert np.ptp(columns) < 12
     assert rows.mean() > len(image) / 2 > columns.mean()
+
+
+@pytest.mark.parametrize("count", [20, 37, 100])
+def test_long_names_stand_whole_in_the_picture(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = {}
+
+    def png(figure, **options):
+        figure.set_dpi(130)
+        figure.canvas.draw()
+        drawn["figure"] = figure
+        return b""
+
+    monkeypatch.setattr(report.figures, "png", png)
+    names = [f"German Shorthaired Pointer {i}" for i in range(count)]
+    report.draw_confusion(np.eye(count, dtype=int), names, "pets")
+    axes = drawn["figure"].axes[0]
+    for labels, side in ((axes.get_xticklabels(), 0), (axes.get_yticklabels(), 1)):
+        assert [label.get_text() for label in labels] == names
+        boxes = sorted((label.get_window_extent() for label in labels), key=lambda b: b.p0[side])
+        assert all(a.p1[side] <= b.p0[side] + 1 for a, b in itertools.pairwise(boxes))

@@ -32,3 +32,29 @@ def test_panels_are_listed_row_by_row_and_drawn_without_a_display() -> None:
 )
 def test_the_last_point_is_always_kept(most: int, kept: list[int]) -> None:
     assert figures.thin(list(range(5)), most) == kept
+
+
+@pytest.mark.parametrize(
+    "low, high, labels",
+    [
+        (0.55, 3.4, ["1", "2", "3"]),
+        (0.02, 2.2, ["0.02", "0.05", "0.1", "0.2", "0.5", "1", "2"]),
+        (800.0, 2e4, [r"$10^{3}$", r"$2\times10^{3}$", r"$5\times10^{3}$", r"$10^{4}$"]),
+        (1e9, 1e13, [rf"$10^{{{power}}}$" for power in range(9, 14)]),
+    ],
+)
+def test_logarithmic_axes_have_one_format_however_long(
+    low: float, high: float, labels: list[str]
+) -> None:
+    figure, (axes,) = figures.panels((4.0, 3.0), dpi=50)
+    axes.set(xscale="log", yscale="log", ylim=(low, high))
+    figures.log_ticks(axes.yaxis, low, high)
+    figure.canvas.draw()
+    shown = [
+        (at, text.get_text())
+        for at, text in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)
+        if low <= at <= high
+    ]
+    assert set(labels) <= {text for _, text in shown}
+    assert all(text == figures.tick(at) for at, text in shown)
+    assert not any(text.get_text() for text in axes.get_yticklabels(minor=True))
