@@ -190,7 +190,7 @@ def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
             flags["--config.data.num_workers"] = "0"
         if "finetune_folder" in flags["--config"]:  # which takes all else from the images
             flags["--config.data.name"] = str(photos)
-        elif "digits" not in flags["--config"]:
+        elif "digits" not in flags["--config"] and "fractals" not in flags["--config"]:
             flags |= {
                 "--config.data.name": f"folder:{photos}",
                 "--config.model.num_classes": "3",
@@ -251,6 +251,12 @@ def test_command_runs(
     words = command.words
     if re.search(r"(=ckpt:|--from=)runs/", " ".join(words)):
         request.getfixturevalue("place")
+    if "--config.init.weights=ckpt:runs/fractals" in words:  # of the command before it
+        before = next(c for c in RUN if "--workdir=runs/fractals" in c.words)
+        call_well(before, tmp_path / "before", photos)
+        weights = f"--config.init.weights=ckpt:{tmp_path / 'before' / 'run'}"
+        rest = tuple(word for word in words if "init.weights" not in word)
+        command = dataclasses.replace(command, words=(*rest, weights))
     call_well(command, tmp_path, photos)
     if any(word.startswith("--workdir") for word in command.words):
         steps = [row["step"] for row in read_jsonl(tmp_path / "run" / "metrics.jsonl")]
