@@ -18,7 +18,7 @@ class Prepare(Options):
 
     Needs the extra [tf] in the environment that prepares, once.
 
-    vit_jax prepare cifar10
+      vit_jax prepare cifar10
     """
 
     name: str = flag(
