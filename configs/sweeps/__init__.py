@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One file, one sweep: `python -m vit_jax sweep run configs/sweeps/FILE.py --out=DIR`."""
+"""One file, one sweep: `vit_jax sweep run configs/sweeps/FILE.py --out=DIR`."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Loss against size, images and compute: small ViTs on the digits, a real sweep for a laptop.
 
-    python -m vit_jax sweep run configs/sweeps/scaling_digits.py --out=runs/scaling --workers=2
-    python -m vit_jax sweep report runs/scaling
+    vit_jax sweep run configs/sweeps/scaling_digits.py --out=runs/scaling --workers=2
+    vit_jax sweep report runs/scaling
 
 For each budget of FLOPs every size is trained for as many images as the budget allows (isoFLOP
 curves, Hoffmann et al. 2022, arXiv:2203.15556), by two seeds; the two largest budgets once more

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""ViT Ti to G on ImageNet-21k: sizes x images seen, as in "Scaling Vision Transformers".
 
-    python -m vit_jax sweep plan configs/sweeps/scaling_imagenet.py --device=v5e --num_devices=256
-    python -m vit_jax sweep run configs/sweeps/scaling_imagenet.py --out=/mnt/shared/sweep \
+    vit_jax sweep plan configs/sweeps/scaling_imagenet.py --device=v5e --num_devices=256
+    vit_jax sweep run configs/sweeps/scaling_imagenet.py --out=/mnt/shared/sweep \
         --config.data.name=folder:/data/imagenet21k
 
 Zhai et al. 2021 (arXiv:2106.04560) train each size once, at a learning rate that goes with

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Learning rate, weight decay and drop path of the digits' ViT with AdamW, searched by Optuna.
 
-    python -m vit_jax sweep run configs/sweeps/search_digits.py --out=runs/search --workers=2
-    python -m vit_jax sweep report runs/search
+    vit_jax sweep run configs/sweeps/search_digits.py --out=runs/search --workers=2
+    vit_jax sweep report runs/search
 
 A run that is worse at an evaluation than the median of those before it is given up there.
 """

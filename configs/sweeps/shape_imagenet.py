@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Width, depth and MLP width of a ViT, each alone, against compute: the star of SoViT.
 
-    python -m vit_jax sweep plan configs/sweeps/shape_imagenet.py --device=H100
-    python -m vit_jax sweep report DIR
+    vit_jax sweep plan configs/sweeps/shape_imagenet.py --device=H100
+    vit_jax sweep report DIR
 
 Alabdulmohsin et al. 2023 (arXiv:2305.13035): from one centre every dimension is varied while the
 others stay, each at several lengths; the report fits the best value of each as a power of compute.

@@ -40,7 +40,7 @@ TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in PAGES}
 # paths are checked, but they are not run. Everything else is.
 OUTSIDE = {
     "~/venv-tf/bin/pip",
-    "~/venv-tf/bin/python",
+    "~/venv-tf/bin/vit_jax",
     "curl",
     "export",
     "gcloud",
@@ -84,8 +84,15 @@ def blocks(page: str) -> list[Block]:
     return [Block(page, language, text) for language, text in found]
 
 
+def _by_python(words: list[str]) -> list[str]:
+    return ["python", "-m", *words] if words[:1] == ["vit_jax"] else words
+
+
 def commands(block: Block) -> list[Command]:
-    """Split a shell block; a command may go on over lines by a backslash or an open quote."""
+    """Split a shell block; a command may go on over lines by a backslash or an open quote.
+
+    `vit_jax VERB` is read as `python -m vit_jax VERB`, which runs without an installed script.
+    """
     found, pending = [], ""
     for line in block.text.splitlines():
         if line.endswith("\\"):
@@ -97,8 +104,7 @@ def commands(block: Block) -> list[Command]:
         except ValueError:  # an open quote
             pending += "\n"
             continue
-        words = ["python", "-m", *words] if words[:1] == ["vit_jax"] else words
-        found += [Command(block.page, tuple(words))] if words else []
+        found += [Command(block.page, tuple(_by_python(words)))] if words else []
         pending = ""
     assert not pending, f"{block.page}: cannot read {pending!r}"
     return found
@@ -134,7 +140,8 @@ SHOWN = [
     for page in TEXTS
     if page not in IN_ORDER and page != "docs/scaling.md"
     for before, after in itertools.pairwise(blocks(page))
-    if after.language == "text" and "python" in before.text
+    if (before.language, after.language) == ("sh", "text")
+    and any(c.words[0] == "python" for c in commands(before))
 ]
 PRINTING = [c for block, _ in SHOWN for c in commands(block) if "--workdir" not in block.text]
 
@@ -212,7 +219,7 @@ def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
 
 
 def call(words: list[str]) -> tuple[int, str, str]:
-    """Run `python main.py ...` or `python -m vit_jax ...` in this process; status and output."""
+    """Run `python main.py ...` or `vit_jax ...` in this process; status and output."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         if words[1] == "main.py":
@@ -372,7 +379,7 @@ def _console() -> list[object]:
 @pytest.mark.usefixtures("at_root")
 @pytest.mark.parametrize("command, output", _console())
 def test_console_shows_the_real_output(command: str, output: str) -> None:
-    _, out, err = call(shlex.split(command))
+    _, out, err = call(_by_python(shlex.split(command)))
     assert (out + err).strip() == output.strip()
 
 

@@ -57,7 +57,8 @@ def run(command: list[str], place: Path, **env: str) -> subprocess.CompletedProc
 @pytest.mark.slow
 def test_the_pages_commands_run_in_their_order(place: Path) -> None:
     for command in COMMANDS:
-        words = [sys.executable if word == "python" else word for word in command]
+        assert command[0] == "vit_jax"
+        words = [sys.executable, "-m", *command]
         if ">" in words:
             words = words[: words.index(">")]
         done = run(words, place)
@@ -78,7 +79,7 @@ def test_the_pages_commands_run_in_their_order(place: Path) -> None:
     programs = {
         "srun": '"$@"; exit ${STATUS:-$?}',
         "scontrol": 'echo "$@" >> asked.txt',
-        ".venv/bin/python": f'exec {sys.executable} "$@"',
+        ".venv/bin/vit_jax": f'exec {sys.executable} -m vit_jax "$@"',
     }
     for name, body in programs.items():
         (place / name).write_text(f"#!/bin/bash\n{body}\n")
@@ -95,7 +96,7 @@ def test_the_pages_commands_run_in_their_order(place: Path) -> None:
     assert (place / "asked.txt").read_text() == "requeue 4711_2\n"
     container = re.search(r"command: \[sh, -c, \"(.*?)\"\]", PAGE)[1]
     container = container.replace("/mnt/shared/scaling", "runs/scaling")
-    container = container.replace("python", sys.executable)
+    container = container.replace("vit_jax", f"{sys.executable} -m vit_jax")
     done = run(["sh", "-c", container], place, JOB_COMPLETION_INDEX="0")
     assert (done.returncode, done.stdout) == (0, "1 run: 1 finished\n")
 
@@ -116,10 +117,6 @@ def test_the_jobs_have_as_many_tasks_as_the_sweep_points() -> None:
 
 def test_the_readmes_commands_are_the_pages() -> None:
     readme = (files.ROOT / "README.md").read_text()
-    found = [
-        shlex.split(line)
-        for line in readme.splitlines()
-        if line.startswith("python -m vit_jax sweep")
-    ]
+    found = [shlex.split(line) for line in readme.splitlines() if line.startswith("vit_jax sweep")]
     assert found
     assert all(command in COMMANDS for command in found)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands: `main.py` and `python -m vit_jax VERB`."""
+"""The commands: `main.py` and `vit_jax VERB`."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m vit_jax cache_teacher`: a teacher's logits for a whole run, once, to disk."""
+"""`vit_jax cache_teacher`: a teacher's logits for a whole run, once, to disk."""
 
 import dataclasses
 from pathlib import Path
@@ -16,7 +16,7 @@ class CacheTeacher(ConfigOptions):
     Images are augmented as in the run that --config describes; they are for
     --config.objective.distill.cache=DIR. The same command continues where it stopped.
 
-      python -m vit_jax cache_teacher --config=configs/distill_digits.py:unmixed --out=runs/logits
+      vit_jax cache_teacher --config=configs/distill_digits.py:unmixed --out=runs/logits
     """
 
     out: Path | None = flag(None, "where the logits are kept", "DIR", ask="where to? add --out=DIR")

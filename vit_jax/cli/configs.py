@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m vit_jax configs`: the runs and sweeps that there are, in groups."""
+"""`vit_jax configs`: the runs and sweeps that there are, in groups."""
 
 import dataclasses
 import re

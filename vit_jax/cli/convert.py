@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m vit_jax convert --from ... --to timm:FILE`: weights under timm's names."""
+"""`vit_jax convert --from ... --to timm:FILE`: weights under timm's names."""
 
 import dataclasses
 from pathlib import Path
@@ -19,8 +19,8 @@ class Convert(WeightsOptions):
     timm's model of the same sizes loads the file with strict=True. Values are unchanged, but for
     tables and kernels that --model.FIELD brings to size.
 
-      python -m vit_jax convert --from=ckpt:runs/vit_mu_digits --to=timm:digits.safetensors
-      python -m vit_jax convert --from=npz:ViT-B_16.npz --to=timm:vit_b16_in21k.safetensors \\
+      vit_jax convert --from=ckpt:runs/vit_mu_digits --to=timm:digits.safetensors
+      vit_jax convert --from=npz:ViT-B_16.npz --to=timm:vit_b16_in21k.safetensors \\
           --model=vit_b16 --model.num_classes=21843
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m vit_jax doctor`: does this machine train as it should? A line for each check."""
+"""`vit_jax doctor`: does this machine train as it should? A line for each check."""
 
 import dataclasses
 import traceback
@@ -20,8 +20,8 @@ class Doctor(ConfigOptions):
     With --config also whether that run fits them and its data can be read. Prints a line for each:
     ok, warning or broken, and what to do. Leaves nothing behind but compiled programs.
 
-      python -m vit_jax doctor
-      python -m vit_jax doctor --config=configs/vit_mu_digits.py --workdir=runs/digits
+      vit_jax doctor
+      vit_jax doctor --config=configs/vit_mu_digits.py --workdir=runs/digits
 
     Exit status: 0 nothing is broken, 1 something is, 2 bad usage.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m vit_jax evaluate --from=RUN`: how good a trained model is, and on what it fails."""
+"""`vit_jax evaluate --from=RUN`: how good a trained model is, and on what it fails."""
 
 import csv
 import dataclasses
@@ -37,9 +37,9 @@ class Evaluate(ModelOptions):
 
     It prints top-1, top-5, loss and calibration; with --out also by class, and as pictures.
 
-      python -m vit_jax evaluate --from=runs/vit_mu_digits --out=runs/evaluate
-      python -m vit_jax evaluate --from=runs/vit_mu_digits --sizes=16,24,32,40,48 --corruptions=all
-      python -m vit_jax evaluate --from=timm:swin_t.safetensors --model=swin_t \\
+      vit_jax evaluate --from=runs/vit_mu_digits --out=runs/evaluate
+      vit_jax evaluate --from=runs/vit_mu_digits --sizes=16,24,32,40,48 --corruptions=all
+      vit_jax evaluate --from=timm:swin_t.safetensors --model=swin_t \\
           --dataset=imagenet2012_real --split=validation
     """
 

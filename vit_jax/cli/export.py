@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m vit_jax export --from=RUN --to=DIR --format=stablehlo|onnx|timm`."""
+"""`vit_jax export --from=RUN --to=DIR --format=stablehlo|onnx|timm`."""
 
 import dataclasses
 from pathlib import Path
@@ -23,10 +23,10 @@ class Export(ModelOptions):
     It holds the model, the names of its classes, what it wants of an image (export.json) and a
     model card (README.md). What the export changed, on real images, is printed.
 
-      python -m vit_jax export --from=runs/vit_mu_digits --to=exports/digits --format=stablehlo
-      python -m vit_jax export --from=runs/vit_mu_digits --to=exports/digits8 --format=stablehlo \\
+      vit_jax export --from=runs/vit_mu_digits --to=exports/digits --format=stablehlo
+      vit_jax export --from=runs/vit_mu_digits --to=exports/digits8 --format=stablehlo \\
           --dtype=int8
-      python -m vit_jax export --from=npz:ViT-B_16.npz --model=vit_b16_384 --to=vit_b16 \\
+      vit_jax export --from=npz:ViT-B_16.npz --model=vit_b16_384 --to=vit_b16 \\
           --format=timm --push=me/vit_b16
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m vit_jax models [PATTERN]`: the named variants with their sizes, by shapes alone."""
+"""`vit_jax models [PATTERN]`: the named variants with their sizes, by shapes alone."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ class Models(Options):
     A line shows the image size, the parameters, and the multiply-adds of one image at 1,000
     classes.
 
-      python -m vit_jax models 'deit|swin'
+      vit_jax models 'deit|swin'
     """
 
     pattern: str = flag("", "a regex; default: all", "[PATTERN]")

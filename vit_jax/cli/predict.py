@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m vit_jax predict --from=RUN IMAGE ...`: the likeliest classes of images."""
+"""`vit_jax predict --from=RUN IMAGE ...`: the likeliest classes of images."""
 
 import contextlib
 import csv
@@ -41,9 +41,9 @@ class Predict(ModelOptions):
     An IMAGE is a file, a folder (all images in it, at any depth), a pattern such as
     "photos/**/*.jpg", or - for a list of names on stdin, one a line.
 
-      python -m vit_jax predict --from=runs/vit_mu_digits docs/images/digits
-      python -m vit_jax predict --from=npz:ViT-B_16.npz --model=vit_b16_384 cat.jpg dog.jpg --top=1
-      find photos -name '*.jpg' | python -m vit_jax predict --from=runs/pets - --out=pets.csv
+      vit_jax predict --from=runs/vit_mu_digits docs/images/digits
+      vit_jax predict --from=npz:ViT-B_16.npz --model=vit_b16_384 cat.jpg dog.jpg --top=1
+      find photos -name '*.jpg' | vit_jax predict --from=runs/pets - --out=pets.csv
 
     Exit status: 0 all images were read, 1 some were not (stderr lists them), 2 bad usage.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m vit_jax prepare NAME`: make a TFDS dataset readable here, once.
+"""`vit_jax prepare NAME`: make a TFDS dataset readable here, once.
 
 TFDS's own builders decode and encode with TensorFlow; training and evaluation never need it.
 """
@@ -16,7 +16,9 @@ from vit_jax.errors import UserError
 class Prepare(Options):
     """Downloads a TFDS dataset and writes it as ArrayRecord, which trains without TensorFlow.
 
-    python -m vit_jax prepare cifar10
+    Needs the extra [tf] in the environment that prepares, once.
+
+      vit_jax prepare cifar10
     """
 
     name: str = flag(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m vit_jax probe --from=RUN`: how good frozen features are; features to disk."""
+"""`vit_jax probe --from=RUN`: how good frozen features are; features to disk."""
 
 import dataclasses
 import json
@@ -32,10 +32,10 @@ class Probe(InputOptions):
     They learn from a labelled split and are tested on another. With --features=DIR it writes the
     features; of images that are named, which need no labels, it does only that.
 
-      python -m vit_jax probe --from=runs/vit_mu_digits --pixels
-      python -m vit_jax probe --from=npz:ViT-B_16.npz --model=vit_b16 --model.num_classes=21843 \\
+      vit_jax probe --from=runs/vit_mu_digits --pixels
+      vit_jax probe --from=npz:ViT-B_16.npz --model=vit_b16 --model.num_classes=21843 \\
           --dataset=folder:flowers --test_split=val --methods=fewshot
-      python -m vit_jax probe --from=runs/vit_mu_digits --features=features photos/*.jpg
+      vit_jax probe --from=runs/vit_mu_digits --features=features photos/*.jpg
     """
 
     images: tuple[str, ...] = flag((), "files, folders, patterns, or - for stdin", "[IMAGE ...]")

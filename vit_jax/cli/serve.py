@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m vit_jax serve --from=...`: a page that classifies images a visitor drops on it."""
+"""`vit_jax serve --from=...`: a page that classifies images a visitor drops on it."""
 
 import dataclasses
 import importlib.util
@@ -31,8 +31,8 @@ class Serve(ModelOptions):
 
     Needs gradio: pip install -e ".[serve]"
 
-      python -m vit_jax serve --from=runs/vit_mu_digits
-      python -m vit_jax serve --from=npz:ViT-B_16.npz --model=vit_b16_384 --port=8000
+      vit_jax serve --from=runs/vit_mu_digits
+      vit_jax serve --from=npz:ViT-B_16.npz --model=vit_b16_384 --port=8000
 
     Ctrl-C ends it. Uploads are deleted ten minutes after, and at the end.
     """

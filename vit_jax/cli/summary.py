@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m vit_jax summary --config=FILE`: a config and its model, by shapes alone."""
+"""`vit_jax summary --config=FILE`: a config and its model, by shapes alone."""
 
 import dataclasses
 import enum
@@ -18,8 +18,8 @@ class Summary(ConfigOptions):
 
     It needs no data and makes no array.
 
-      python -m vit_jax summary --config=configs/vit_b16_imagenet.py
-      python -m vit_jax summary --config=configs/vit_l16_imagenet.py --config.model.image_size=384
+      vit_jax summary --config=configs/vit_b16_imagenet.py
+      vit_jax summary --config=configs/vit_l16_imagenet.py --config.model.image_size=384
     """
 
     all_fields: bool = flag(False, "show the fields that are at their defaults, too")

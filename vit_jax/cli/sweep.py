@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m vit_jax sweep plan|run|status|report`: many runs of one question."""
+"""`vit_jax sweep plan|run|status|report`: many runs of one question."""
 
 import importlib
 import sys
@@ -22,7 +22,7 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) > 1 and argv[1] in VERBS:
         return importlib.import_module(f"vit_jax.cli.sweep_{argv[1]}").main(argv[1:])
     if len(argv) > 1 and argv[1] in ("-h", "--help"):
-        print("usage: python -m vit_jax sweep VERB [--help] ...\n")
+        print("usage: vit_jax sweep VERB [--help] ...\n")
         print("\n".join(f"  {verb:8} {text}" for verb, text in VERBS.items()))
         return 0
     what = f"sweep what? add one of: {', '.join(VERBS)}"

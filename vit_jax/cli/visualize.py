@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m vit_jax visualize`: pictures of what a run does and of what a model has learned."""
+"""`vit_jax visualize`: pictures of what a run does and of what a model has learned."""
 
 import dataclasses
 import re
@@ -30,12 +30,12 @@ class Attention(ModelOptions):
     Networks without attention show their class activation map. An IMAGE is a file, a folder, a
     pattern, or - for a list on stdin.
 
-      python -m vit_jax visualize --attention --from=runs/vit_mu_digits docs/images/digits
-      python -m vit_jax visualize --attention --from=npz:ViT-B_16.npz --model=vit_b16_384 cat.jpg \\
+      vit_jax visualize --attention --from=runs/vit_mu_digits docs/images/digits
+      vit_jax visualize --attention --from=npz:ViT-B_16.npz --model=vit_b16_384 cat.jpg \\
           --layers=all --heads=none
     """
 
-    usage = "python -m vit_jax visualize --attention --from=WEIGHTS IMAGE ... [flags]"
+    usage = "vit_jax visualize --attention --from=WEIGHTS IMAGE ... [flags]"
     images: tuple[str, ...] = model_options.images()
     layers: str = flag("", "layers to draw, or all; by default up to 4 of each kind", "0,5,11")
     heads: str = flag("", "heads to draw beside their mean, all, or none; by default 6", "0,3")
@@ -48,10 +48,10 @@ class Weights(WeightsOptions):
 
     A ConViT adds gates.png, a Swin relative_bias.png.
 
-      python -m vit_jax visualize --weights --from=runs/vit_mu_digits
+      vit_jax visualize --weights --from=runs/vit_mu_digits
     """
 
-    usage = "python -m vit_jax visualize --weights --from=WEIGHTS [flags]"
+    usage = "vit_jax visualize --weights --from=WEIGHTS [flags]"
     out: Path = flag(_OUT, "where to", "DIR")
 
 
@@ -62,12 +62,12 @@ class Augmentations(ConfigOptions):
     Images as evaluated, then as drawn for training; every operation of data.transform.auto_augment;
     batches as the step sees them, mixed and erased.
 
-      python -m vit_jax visualize --augmentations --config=configs/vit_mu_digits.py
-      python -m vit_jax visualize --augmentations --config=configs/deit_imagenet.py:s16 \\
+      vit_jax visualize --augmentations --config=configs/vit_mu_digits.py
+      vit_jax visualize --augmentations --config=configs/deit_imagenet.py:s16 \\
           --images cat.jpg dog.jpg --out=sheets
     """
 
-    usage = "python -m vit_jax visualize --augmentations --config=FILE [flags]"
+    usage = "vit_jax visualize --augmentations --config=FILE [flags]"
     images: tuple[str, ...] = flag((), "images instead of the run's training split", " FILE ...")
     count: int = flag(8, "draws of each image, and images of a batch", least=1, most=16)
     out: Path = flag(_OUT, "where to", "DIR")

@@ -142,7 +142,7 @@ def _find(name: str, root: Path) -> Path:
         have = ", ".join(sorted({*_subdirs(root)[:8], "digits"}))
         raise UserError(
             f"no dataset {base!r} in {root} (there: {have}); prepare it once with "
-            f"`python -m vit_jax prepare {base}`, set data.data_dir or $TFDS_DATA_DIR, or "
+            f"`vit_jax prepare {base}`, set data.data_dir or $TFDS_DATA_DIR, or "
             "give a folder of images as data.name=folder:DIR"
         )
     path = root / base

@@ -168,7 +168,7 @@ class LogitCache:
 
 
 def read(directory: str | Path) -> LogitCache:
-    """Open what `python -m vit_jax cache_teacher` wrote.
+    """Open what `vit_jax cache_teacher` wrote.
 
     Raises UserError: it is not there, or damaged.
     """
@@ -178,7 +178,7 @@ def read(directory: str | Path) -> LogitCache:
     except FileNotFoundError:
         raise UserError(
             f"{FIELD}.cache={str(directory)!r} holds no cached logits; write them first: "
-            f"python -m vit_jax cache_teacher --config=FILE --out={directory}"
+            f"vit_jax cache_teacher --config=FILE --out={directory}"
         ) from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path / RECORD} cannot be read: {error}") from None

@@ -41,7 +41,7 @@ class TeacherConfig:
         weights: of the teacher, as `init.weights`.
         ema: take the moving average of the teacher's run.
         mean, std: what the teacher's input is normalised by; () is the student's.
-        cache: directory of logits written by `python -m vit_jax cache_teacher`, read instead of
+        cache: directory of logits written by `vit_jax cache_teacher`, read instead of
             running the teacher; "" runs it in every step.
     """
 

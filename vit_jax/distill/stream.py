@@ -96,6 +96,6 @@ def check_length(cache: LogitCache, positions: int) -> None:
         top_k = f" --top_k={cache.top_k}" if cache.top_k else ""
         raise UserError(
             f"{FIELD}.cache={str(cache.path)!r} holds {cache.done:,} of the {positions:,} "
-            "positions of this duration; go on with this config: python -m vit_jax cache_teacher "
+            "positions of this duration; go on with this config: vit_jax cache_teacher "
             f"--config=FILE --out={cache.path}{top_k}"
         )

@@ -140,7 +140,7 @@ def read_manifest(place: Path) -> list[Point]:
     """
     path = place / MANIFEST
     if not path.is_file():
-        command = f"python -m vit_jax sweep run FILE --out={place}"
+        command = f"vit_jax sweep run FILE --out={place}"
         raise UserError(f"{place} holds no {MANIFEST}; it is written by: {command}")
     lines, torn = _lines(path.read_bytes())
     if torn:

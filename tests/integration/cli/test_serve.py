@@ -84,7 +84,7 @@ def server(run: Path, tmp_path_factory: pytest.TempPathFactory, ctrl_c: None) ->
     (temp := place / "temp").mkdir()
     (blue := place / "blue.jpg").write_bytes(photo(2))
     text = (ROOT / "docs" / "serve.md").read_text()
-    (command, *_) = re.findall(r"^python (-m vit_jax serve .*)$", text, re.MULTILINE)
+    (command, *_) = re.findall(r"^(vit_jax serve .*)$", text, re.MULTILINE)
     words = command.replace("runs/vit_mu_digits", str(run)).replace("docs/images/digits", str(blue))
     assert {str(run), str(blue)} <= {word.partition("=")[2] for word in shlex.split(words)}
     env = {
@@ -96,7 +96,7 @@ def server(run: Path, tmp_path_factory: pytest.TempPathFactory, ctrl_c: None) ->
         "HTTP_PROXY": "http://127.0.0.1:9",
     }
     process = subprocess.Popen(
-        [sys.executable, *shlex.split(words), "--port=0", "--max_upload_mb=1"],
+        [sys.executable, "-m", *shlex.split(words), "--port=0", "--max_upload_mb=1"],
         cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     lines: list[str] = []

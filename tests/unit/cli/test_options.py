@@ -82,7 +82,7 @@ def test_mistakes_are_named(words: list[str], told: str) -> None:
 
 def test_the_help_says_all_that_the_class_says() -> None:
     lines = options.help_text(Paint).splitlines()
-    assert lines[0] == "usage: python -m vit_jax test_options --from=DIR [WALL ...] [flags]"
+    assert lines[0] == "usage: vit_jax test_options --from=DIR [WALL ...] [flags]"
     assert lines[2:5] == ["Paints.", "", "All of it."]
     assert lines[-3:] == ["  paint --from=x wall", "", "Exit status: 0."]
     shown = {line.split()[0]: " ".join(line.split()[1:]) for line in lines[6:-4]}

@@ -47,7 +47,7 @@ def grid_of(path: Path, lrs: tuple[float, ...], *, steps: int = 20) -> Path:
 
 
 def start(*args: object) -> subprocess.Popen[str]:
-    """Start `python -m vit_jax sweep run`."""
+    """Start `vit_jax sweep run`."""
     return subprocess.Popen(
         [sys.executable, "-m", "vit_jax", "sweep", "run", *map(str, args)],
         cwd=ROOT,
