@@ -8,7 +8,7 @@ RUN := $(VENV)/bin/python
 # The plugins of notebooks and of asyncio take longer to start than most files of unit tests.
 QUICK := $(RUN) -m pytest -p no:nbmake -p no:anyio
 
-.PHONY: train test quick docs-check parity aot lint bench bench-gpu digits lock clean
+.PHONY: train test quick docs-check parity aot lint bench bench-gpu digits own-images lock clean
 
 train: $(VENV)/installed
 	$(RUN) main.py --config=$(CONFIG) --workdir=$(WORKDIR)
@@ -62,6 +62,11 @@ bench-gpu: $(VENV)/installed
 # The accuracy table of the README: three seeds of the digits run.
 digits: $(VENV)/installed
 	$(RUN) -m benchmarks.digits
+
+# The table of one's own images: two starts, three seeds, half an hour.
+own-images: $(VENV)/installed
+	$(RUN) -m benchmarks.own_images
+	$(RUN) -m benchmarks.tables
 
 # Refresh the lock files from pyproject.toml.
 lock: | $(VENV)/bin/python
