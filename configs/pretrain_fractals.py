@@ -8,7 +8,7 @@ r"""A ViT pretrained on drawn fractals: a start for few images where published w
 No image is read, and none has a licence; what it gains over random weights is in
 docs/benchmarks.md.
 Runs: s16, small
-Hardware: as of finetune_folder; small takes 6 minutes on 2 cores.
+Hardware: as of finetune_folder; small takes 10 minutes on 2 cores.
 Published: arXiv:2101.08515 (FractalDB), with more classes, images and epochs; its ViTs are
 arXiv:2103.13023.
 """
