@@ -355,6 +355,14 @@ def test_make_train_prints_and_leaves_what_the_readme_shows(made: tuple[Path, st
     assert (place / "runs" / "vit_mu_digits" / "learning_curve.png").is_file()
 
 
+@pytest.mark.parametrize("page", [page for page in TEXTS if page.startswith("docs/")])
+def test_a_page_begins_with_a_command(page: str) -> None:
+    assert "python -m vit_jax " not in TEXTS[page]
+    if page not in ("docs/index.md", "docs/commands.md"):
+        words = TEXTS[page].partition("\n```")[0].split()
+        assert len(words) < 50, f"{page} has {len(words)} words before its first command"
+
+
 @pytest.mark.parametrize("page", TEXTS)
 def test_make_targets_exist(page: str) -> None:
     lines = "\n".join(b.text for b in blocks(page) if b.language == "sh")
