@@ -195,7 +195,10 @@ class Run:
             path = self.opened.path
             curve = path / workdir.CURVE
             rows = read_jsonl(path / workdir.METRICS)
-            learning_curve(rows, curve, title=path.name, is_accuracy=is_accuracy)
+            keeping = self.cfg.checkpoint
+            kept = self.checkpoints.best_step() if keeping.keep_best else None
+            marked = {"kept": kept, "metric": keeping.metric, "is_accuracy": is_accuracy}
+            learning_curve(rows, curve, path.name, **marked)
             self.progress.message(f"learning curve: {curve}")
         self._log_time(at.step)
         return at, True

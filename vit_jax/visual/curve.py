@@ -25,35 +25,38 @@ def _series(rows: Iterable[dict[str, Any]], wanted: Callable[[str], bool]) -> Se
     return dict(sorted(found.items(), key=lambda item: item[0] != "train"))
 
 
-def _draw(axes: Any, series: Series, scale: float, form: str, best_of: Callable[..., int]) -> None:
-    colours = itertools.cycle(figures.COLOURS[:-1])
+def _draw(axes: Any, series: Series, scale: float, form: str, kept: int | None) -> None:
+    # Markers and dashes tell lines apart in a print without colours.
+    kinds = map(itertools.cycle, (figures.COLOURS[:-1], figures.MARKERS, figures.DASHES))
+    looks = zip(*kinds, strict=False)
     for group, points in series.items():
         train = group == "train"
         # Train is grey and thin because it is many noisy points.
-        colour = figures.GREY if train else next(colours)
+        colour, marker, dash = (figures.GREY, "", "-") if train else next(looks)
         steps, values = zip(*((step, value * scale) for step, value in points), strict=True)
         label = f"{group}  {form.format(values[-1])}"
-        if not train:
-            # The last of equals, as the checkpoint that is kept.
-            best = best_of(reversed(range(len(values))), key=values.__getitem__)
-            ring = {"markersize": 8, "markeredgewidth": 1.8, "markerfacecolor": "white"}
-            ring |= {"markeredgecolor": colour, "clip_on": False, "zorder": 3}
-            axes.plot(steps[best], values[best], marker="o", **ring)
-            if best != len(values) - 1:
-                label += f"  (best {form.format(values[best])} at step {steps[best]:,})"
+        if not train and kept in steps and kept != steps[-1]:
+            label += f"  ({form.format(values[steps.index(kept)])} at step {kept:,})"
         style = {"linewidth": 1.0, "zorder": 1} if train else {"linewidth": 2.0, "zorder": 2}
-        marker = "" if train or len(steps) > 40 else "o"
+        style |= {"marker": marker, "markersize": 4, "markevery": max(1, len(steps) // 20)}
         points = (figures.thin(column, _MAX_POINTS) for column in (steps, values))
-        axes.plot(*points, color=colour, label=label, marker=marker, markersize=3.5, **style)
+        axes.plot(*points, color=colour, label=label, linestyle=dash, **style)
 
 
 def learning_curve(
-    rows: Iterable[dict[str, Any]], out_png: Path, title: str, *, is_accuracy: Callable[[str], bool]
+    rows: Iterable[dict[str, Any]],
+    out_png: Path,
+    title: str,
+    *,
+    is_accuracy: Callable[[str], bool],
+    kept: int | None = None,
+    metric: str = "",
 ) -> bool:
     """Draw loss and accuracies of the rows of metrics.jsonl against steps: train and evaluations.
 
-    `is_accuracy` finds by its name whether a metric is an accuracy in [0, 1]. Returns False, with
-    nothing drawn, if no row has either.
+    `is_accuracy` finds by its name whether a metric is an accuracy in [0, 1]. `kept` is the step
+    that the run's directory stands for as weights, the best by `metric`; a line marks it. Returns
+    False, with nothing drawn, if no row has either.
     """
     rows = list(rows)
     loss = _series(rows, lambda metric: metric == "loss")
@@ -61,18 +64,22 @@ def learning_curve(
     has_probes = any("/" in label for label in accuracy)
     axis = "accuracy (%)" if has_probes else "top-1 accuracy (%)"
     kinds = [
-        (loss, "loss", 1.0, "{:.3f}", min, "upper right"),
-        (accuracy, axis, 100.0, "{:.1f}%", max, "lower right"),
+        (loss, "loss", 1.0, "{:.3f}", "upper right"),
+        (accuracy, axis, 100.0, "{:.1f}%", "lower right"),
     ]
     drawn = [kind for kind in kinds if kind[0]]
     if not drawn:
         return False
     figure, panels = figures.panels((5.6 * len(drawn), 3.8), columns=len(drawn))
     figure.suptitle(title, parse_math=False)
-    for axes, (series, name, scale, form, best_of, corner) in zip(panels, drawn, strict=True):
-        _draw(axes, series, scale, form, best_of)
+    for axes, (series, name, scale, form, corner) in zip(panels, drawn, strict=True):
+        _draw(axes, series, scale, form, kept)
+        if kept is not None:
+            label = f"step {kept:,}, best by {metric}"
+            axes.axvline(kept, color="black", linewidth=1, linestyle=":", label=label, zorder=0)
         axes.set(xlabel="step", ylabel=name)
         axes.xaxis.set_major_formatter("{x:,.0f}")
-        figures.legend(axes, loc=corner, fontsize=9)
+        style = {"frameon": True, "framealpha": 0.85, "edgecolor": "none"}
+        figures.legend(axes, loc=corner, fontsize=9, **style)
     figures.save(figure, out_png)
     return True

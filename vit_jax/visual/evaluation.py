@@ -27,8 +27,9 @@ def draw_reliability(bins: Sequence[Bin], title: str) -> bytes:
         [0, 1], [0, 1], color="0.5", linestyle="--", linewidth=1, label="accuracy = confidence"
     )
     points = [each.confidence for each in seen], [each.accuracy for each in seen]
-    dots = {"color": COLOURS[1], "marker": "o", "markersize": 4, "linewidth": 0}
-    upper.plot(*points, label="mean confidence", **dots)
+    dots = {"color": COLOURS[1], "marker": "o", "markersize": 6, "linewidth": 0}
+    dots |= {"markeredgecolor": "white", "markeredgewidth": 1}
+    upper.plot(*points, label="at the mean confidence", **dots)
     upper.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="accuracy")
     lower.bar(low, [each.count for each in bins], color="0.6", **bar)
     lower.set(xlabel="confidence of the first guess", ylabel="images", yscale="log")
@@ -52,13 +53,15 @@ def draw_sizes(
     axes.fill_between(sizes, 100 * low, 100 * high, color=COLOURS[0], alpha=0.15, linewidth=0)
     line = {"color": COLOURS[0], "marker": "o", "markersize": 4, "linewidth": 2}
     axes.plot(sizes, 100 * top1, label="top-1, with its 95 % interval", **line)
-    for size, value in zip(sizes, top1, strict=True):
+    apart = len(sizes) < 2 or np.diff(sizes).min() >= 0.04 * np.ptp(sizes)
+    for size, value in zip(sizes, top1, strict=True) if apart else ():
         place = {"xytext": (0, 9), "textcoords": "offset points", "ha": "center", "fontsize": 8}
         frame = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none"}
         axes.annotate(f"{100 * value:.1f}", (size, 100 * value), bbox=frame, zorder=3, **place)
     if native is not None:
         axes.axvline(native, color="0.5", linestyle="--", linewidth=1, label="size of training")
-    axes.set_xticks(sizes)
+    if apart:
+        axes.set_xticks(sizes)
     axes.set(xlabel="side of the input (pixels)", ylabel="top-1 accuracy (%)")
     axes.margins(y=0.12)
     return figures.finish(figure, axes, title)

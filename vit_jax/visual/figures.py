@@ -14,6 +14,7 @@ from vit_jax import files
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 GREY = "#8c8c8c"
 MARKERS = "os^DvP*X"
+DASHES = ("-", "--", "-.")
 Point = TypeVar("Point")
 
 

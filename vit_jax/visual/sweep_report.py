@@ -7,6 +7,7 @@ The picture has four panels of laws, or one for each field that was searched.
 import base64
 import html
 import json
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -68,10 +69,11 @@ def draw_search(found: Sequence[Outcome], metric: str, title: str, out: Path) ->
             for r in found
             if r.curve and field in r.point.overrides
         ]
-        for finished, colour, label in ((True, _OTHER, "finished"), (False, GREY, "given up")):
+        kinds = ((True, "o", _OTHER, "finished"), (False, "x", GREY, "given up"))
+        for finished, marker, colour, label in kinds:
             some = [(x, y) for x, y, whole in points if whole is finished]
             if some:
-                axes.plot(*zip(*some, strict=True), "o", color=colour, label=label)
+                axes.plot(*zip(*some, strict=True), marker, color=colour, label=label)
         values = [x for x, _, _ in points]
         if values and min(values) > 0 and max(values) / min(values) > 10:
             axes.set_xscale("log")
@@ -129,7 +131,8 @@ def _draw_compute(axes: Any, laws: Laws, metric: str) -> None:
     style = {"color": GREY, "markersize": 5, "markerfacecolor": "none"}
     for marker, (label, runs) in zip(MARKERS[1:], laws.others.items(), strict=False):
         points = [run.flops for run in runs], [run.value for run in runs]
-        axes.plot(*points, marker, label=label, **style)
+        plain = re.sub(r"(folder:|csv:|=)/\S*/", r"\1", label)  # no folder above a dataset's
+        axes.plot(*points, marker, label=plain, **style)
     if laws.frontier:
         line = [run.flops for run in laws.frontier], [run.value for run in laws.frontier]
         axes.plot(*line, color="black", linewidth=1, label="frontier")

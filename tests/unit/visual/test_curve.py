@@ -28,8 +28,8 @@ def axes(monkeypatch):
     return found
 
 
-def learning_curve(source, out, title):
-    return curve.learning_curve(read_jsonl(source), out, title, is_accuracy=is_accuracy)
+def learning_curve(source, out, title, **marked):
+    return curve.learning_curve(read_jsonl(source), out, title, is_accuracy=is_accuracy, **marked)
 
 
 def test_null_and_torn_lines_are_left_out(tmp_path, axes):
