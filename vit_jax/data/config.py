@@ -91,7 +91,8 @@ class TransformConfig:
         shear: shear along x by an angle uniform in +-shear degrees.
         auto_augment: "" or an augmentation policy: "randaug(2,10)" (big_vision's RandAugment, two
             operations of magnitude 10), "rand-m9-mstd0.5-inc1" (timm's), "3-augment" (DeiT III's),
-            "autoaugment(imagenet)" or "autoaugment(cifar10)"; data/augment has them.
+            "dino-blur0.1-solarize0.2" (of self-supervised views, with the probabilities of these
+            two), "autoaugment(imagenet)" or "autoaugment(cifar10)"; data/augment has them.
         color_jitter: brightness, contrast and saturation, in random order, each by a factor uniform
             in 1 +- this (torchvision's ColorJitter); after the policy.
     """

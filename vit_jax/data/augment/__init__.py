@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Augmentation policies by the text that names them, and colour jitter; uint8 in, uint8 out."""
 
-from vit_jax.data.augment import autoaugment, randaug, three_augment, timm_randaug
+from vit_jax.data.augment import autoaugment, randaug, self_supervised, three_augment, timm_randaug
 from vit_jax.data.augment.pillow import jitter
 from vit_jax.data.ops import Policy
 from vit_jax.errors import UserError
 
 # What reads each form of `TransformConfig.auto_augment`, and how the form is written.
-_READERS = (randaug, timm_randaug, three_augment, autoaugment)
+_READERS = (randaug, timm_randaug, three_augment, self_supervised, autoaugment)
 
 
 def parse(text: str, fill: tuple[int, ...] = (128,)) -> Policy | None:

@@ -12,12 +12,13 @@ FORMS = [
     "rand-m9-mstd0.5-inc1",
     "rand-m10-n3-mstd101-p1",
     "3-augment",
+    "dino-blur0.1-solarize0.2",
     "autoaugment(imagenet)",
     "autoaugment(cifar10)",
 ]
 
 
-@pytest.mark.parametrize("form, count", zip(FORMS, [16, 15, 15, 3, 25, 25], strict=True))
+@pytest.mark.parametrize("form, count", zip(FORMS, [16, 15, 15, 3, 7, 25, 25], strict=True))
 def test_every_part_is_applied_when_called(form, count, photo):
     image = np.ascontiguousarray(photo[100:164, 200:264])
     parts = parse(form, (124, 116, 104)).parts()
@@ -36,7 +37,13 @@ def test_every_part_is_applied_when_called(form, count, photo):
     "text",
     [
         *("randaug", "randaug(2)", "rand(2,10)", "x", "rands-m9"),
-        *("3-augment-m1", "autoaugment", "autoaugment(svhn)", "autoaugment(imagenet) "),
+        *(
+            "3-augment-m1",
+            "dino(blur)",
+            "autoaugment",
+            "autoaugment(svhn)",
+            "autoaugment(imagenet) ",
+        ),
     ],
 )
 def test_an_unknown_policy_is_one_line_with_every_form(text):
@@ -45,8 +52,8 @@ def test_an_unknown_policy_is_one_line_with_every_form(text):
     message = str(caught.value)
     assert repr(text) in message
     assert len(message.splitlines()) == 1
-    known = ("randaug(", "rand-m9-mstd0.5-inc1", "3-augment", "autoaugment(imagenet)", "(cifar10)")
-    assert all(form in message for form in known)
+    known = ("randaug(", "rand-m9-mstd0.5-inc1", "3-augment", "dino-blur0.5-solarize0.2")
+    assert all(form in message for form in (*known, "autoaugment(imagenet)", "(cifar10)"))
 
 
 @pytest.mark.parametrize(
