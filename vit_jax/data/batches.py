@@ -46,17 +46,25 @@ class PixelCache(dict[int, Decoded]):
         self._transforms = transforms
 
     def load(self, index: int, data: bytes, fields: Mapping[str, Any]) -> Decoded:
-        """Decode and view an example and keep the later stage that fits; raises as `Transform`."""
-        images = tuple(transform.load(data) for transform in self._transforms)
+        """Decode and view an example and keep the later stage that fits; raises as `Transform`.
+
+        What `load` returns depends on nothing but the channels, where the transforms are several.
+        """
+        decoders = {transform.channels: transform for transform in self._transforms}
+        decoded = {channels: each.load(data) for channels, each in decoders.items()}
+        images = tuple(decoded[transform.channels] for transform in self._transforms)
         views = tuple(t.view(image) for t, image in zip(self._transforms, images, strict=True))
         for stage, viewed in ((views, True), (images, False)):
-            arrays = [image for image in stage if isinstance(image, np.ndarray)]
-            num_bytes = sum(array.nbytes for array in arrays)
-            if len(arrays) == len(stage) and num_bytes * self._num_examples <= self._max_bytes:
-                kept = tuple(array.copy() for array in arrays)  # a view would keep the whole array
-                for array in kept:
+            # By identity: transforms may share an image.
+            arrays = {id(image): image for image in stage if isinstance(image, np.ndarray)}
+            num_bytes = sum(array.nbytes for array in arrays.values())
+            pixels = all(id(image) in arrays for image in stage)
+            if pixels and num_bytes * self._num_examples <= self._max_bytes:
+                # A view would keep the whole array.
+                kept = {key: array.copy() for key, array in arrays.items()}
+                for array in kept.values():
                     array.flags.writeable = False
-                self[index] = Decoded(kept, viewed, fields)
+                self[index] = Decoded(tuple(kept[id(image)] for image in stage), viewed, fields)
                 break
         return Decoded(views, True, fields)
 

@@ -67,6 +67,8 @@ class Transform:
     exact: bool  # decode JPEG accurately and at full size (evaluation) instead of fast (training)
     # What `auto_augment` leaves where the image does not reach: one level, or one per channel.
     fill: tuple[int, ...] = (128,)
+    # Decode a JPEG once, at full size, for several draws; else a box decodes what it needs of it.
+    shared: bool = False
 
     def __post_init__(self) -> None:
         check_pad(self.cfg, self.image_size)
@@ -108,7 +110,7 @@ class Transform:
 
         Raises ValueError: the bytes are no image, or one of too many pixels.
         """
-        if self.cfg.crop in _BOXES and not self.exact:
+        if self.cfg.crop in _BOXES and not self.exact and not self.shared:
             size = jpeg_size(data)
             if size is not None:
                 check_size(*size)  # whichever box is cut
@@ -230,11 +232,20 @@ class Draw(NamedTuple):
 
 
 def draws(views: Mapping[str, View], *, exact: bool, fill: tuple[int, ...] = (128,)) -> list[Draw]:
-    """List every image that a batch holds of an example; see `Transform` for the arguments."""
+    """List every image that a batch holds of an example; see `Transform` for the arguments.
+
+    Where they are several they share the decoded image.
+    """
+    shared = sum(view.count for view in views.values()) > 1
     found: list[Draw] = []
     for name, view in views.items():
         transform = Transform(
-            cfg=view.transform, image_size=view.size, channels=view.channels, exact=exact, fill=fill
+            cfg=view.transform,
+            image_size=view.size,
+            channels=view.channels,
+            exact=exact,
+            fill=fill,
+            shared=shared,
         )
         for index in range(view.count) if view.count > 1 else (None,):
             found.append(Draw(name, index, len(found), transform))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.unit.data.test_pipeline import AS_IS, RANDOM, same, take
+from tests.unit.data.test_views import take as views_of
 from vit_jax.data import (
     Crop,
     DataConfig,
@@ -180,3 +181,8 @@ print(*sorted({"tensorflow", "torch", "sklearn", "matplotlib"} & set(sys.modules
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == ""
+
+
+def test_several_views_do_not_depend_on_worker_processes(tfds_dir):
+    source = open_source("digits", str(tfds_dir), "train[:24]")
+    same(views_of(source, 3, num_workers=2, start_step=2), views_of(source, 5, num_threads=1)[2:])
