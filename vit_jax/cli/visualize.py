@@ -59,8 +59,8 @@ class Weights(WeightsOptions):
 class Augmentations(ConfigOptions):
     """Draws a run's augmentation: transform.png, operations.png and batch.png.
 
-    Images as evaluated, then as drawn for training; every operation of data.transform.auto_augment;
-    batches as the step sees them, mixed and erased.
+    Images as evaluated, then as drawn for training, a row for each view; every operation of
+    auto_augment; batches as the step sees them, mixed and erased.
 
       vit_jax visualize --augmentations --config=configs/vit_mu_digits.py
       vit_jax visualize --augmentations --config=configs/deit_imagenet.py:s16 \\

@@ -4,16 +4,17 @@
 import dataclasses
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from vit_jax import data, models
+from vit_jax import data, models, objectives
 from vit_jax.config import Config
 from vit_jax.data.augment import jitter, parse
 from vit_jax.data.config import is_on, mean_color
+from vit_jax.data.ops import Operation
 from vit_jax.data.sources import Example, Labelled, digest_of
 from vit_jax.errors import UserError
 from vit_jax.files import make_folder
@@ -56,8 +57,8 @@ def write_sheets(cfg: Config, files: Sequence[str], out: Path, count: int) -> li
     """Write transform.png, operations.png and batch.png below `out`.
 
     Every random number follows from the run's seed. `files` are images to take instead of the
-    training split; `count` is the draws of each image, and the images of each batch. Returns a line
-    for each sheet: its path, or why it is missing.
+    training split; `count` is the draws of each image for each view of the objective, and the
+    images of each batch. Returns a line for each sheet: its path, or why it is missing.
 
     Raises UserError: no such file or dataset, a broken image, or one that the transform refuses; a
     folder that cannot be made.
@@ -68,11 +69,12 @@ def write_sheets(cfg: Config, files: Sequence[str], out: Path, count: int) -> li
         source = _open(cfg)
         examples = _first(source, cfg)
     _evaluated(cfg, examples)  # before a directory is made: are all of them images?
+    views = objectives.create(cfg.objective, cfg.model, cfg.data).views
     make_folder(out, "--out")  # before anything is drawn, which takes long
     sheets = {
-        "transform.png": _transform_sheet(cfg, examples, count),
-        "operations.png": _operations_sheet(cfg, examples),
-        "batch.png": _batch_sheet(cfg, source, count),
+        "transform.png": _transform_sheet(cfg, views, examples, count),
+        "operations.png": _operations_sheet(cfg, views, examples),
+        "batch.png": _batch_sheet(cfg, views, source, count),
     }
     return [
         write(out, name, sheet) if isinstance(sheet, bytes) else f"no {name}: {sheet}"
@@ -102,7 +104,7 @@ def _open(cfg: Config) -> data.Source:
 
 def _first(source: data.Source, cfg: Config) -> Examples:
     """Read the run's first images."""
-    indices = [int(index) for index in _train_batch(cfg, source, _IMAGES)["index"]]
+    indices = [int(index) for index in _train_batch(cfg, _plain(cfg), source, _IMAGES)["index"]]
     examples = [source.read(index) for index in indices]
     labels = [example["label"] for example in examples]
     ids = [[label] if np.ndim(label) == 0 else np.flatnonzero(label) for label in labels]
@@ -111,15 +113,26 @@ def _first(source: data.Source, cfg: Config) -> Examples:
     return Examples(source.name, images, titles, [source.example_id(i) for i in indices])
 
 
+def _plain(cfg: Config) -> Mapping[str, data.View]:
+    """The views of an objective that has one."""
+    height, width, channels = models.input_shape(cfg.model)
+    return data.one_view(cfg.data.transform, (height, width), channels)
+
+
 def _train_batch(
-    cfg: Config, source: data.Source, size: int, *, step: int = 0, repeats: int = 1
+    cfg: Config,
+    views: Mapping[str, data.View],
+    source: data.Source,
+    size: int,
+    *,
+    step: int = 0,
+    repeats: int = 1,
 ) -> data.Batch:
     """Return a batch of the run's pipeline, made without worker processes."""
-    height, width, channels = models.input_shape(cfg.model)
     stream = data.train_batches(
         source,
         dataclasses.replace(cfg.data, batch_size=size, repeats=repeats, num_workers=0, prefetch=1),
-        views=data.one_view(cfg.data.transform, (height, width), channels),
+        views=views,
         seed=cfg.seed,
         start_step=step,
     )
@@ -137,14 +150,34 @@ def _evaluated(cfg: Config, examples: Examples) -> np.ndarray:
         return next(stream)["image"]
 
 
-def _transform_sheet(cfg: Config, examples: Examples, count: int) -> bytes:
+def _transform_sheet(
+    cfg: Config, views: Mapping[str, data.View], examples: Examples, count: int
+) -> bytes:
+    """Draw a row for each view of each image."""
     rows = []
     for i, image in enumerate(_evaluated(cfg, examples)):
         # A source of one image gives it in every epoch, each time drawn anew.
-        draws = _train_batch(cfg, examples.only(i), count, step=i)["image"]
-        row = [Tile(image, f"{examples.class_names[i]}, as evaluated")]
-        rows.append(row + [Tile(draw, f"draw {j}") for j, draw in enumerate(draws, 1)])
-    return render(rows, f"data.transform: {_describe(cfg.data.transform)}")
+        batch = _train_batch(cfg, views, examples.only(i), count, step=i)
+        for name, view in views.items():
+            draws = batch[name].reshape(-1, *view.size, view.channels)[:count]
+            word = "draw" if _is_one(views) else name
+            row = [Tile(image, f"{examples.class_names[i]}, as evaluated")]
+            rows.append(row + [Tile(draw, f"{word} {j}") for j, draw in enumerate(draws, 1)])
+    return render(rows, "\n".join(_titles(cfg, views)))
+
+
+def _is_one(views: Mapping[str, data.View]) -> bool:
+    return sum(view.count for view in views.values()) == 1
+
+
+def _titles(cfg: Config, views: Mapping[str, data.View]) -> list[str]:
+    """Describe each view in a line."""
+    if _is_one(views):
+        return [f"data.transform: {_describe(cfg.data.transform)}"]
+    return [
+        "{}, {} of {}x{}: {}".format(name, v.count, *v.size, _describe(v.transform))
+        for name, v in views.items()
+    ]
 
 
 def _describe(cfg: data.TransformConfig | data.MixConfig) -> str:
@@ -154,36 +187,54 @@ def _describe(cfg: data.TransformConfig | data.MixConfig) -> str:
     return ", ".join(f"{n}={getattr(cfg, n)}" for n in shown) or "the defaults"
 
 
-def _operations_sheet(cfg: Config, examples: Examples) -> bytes | str:
-    transform = cfg.data.transform
-    policy = parse(transform.auto_augment, mean_color(cfg.data))
-    parts = {} if policy is None else policy.parts()
-    if transform.color_jitter:
-        strength = transform.color_jitter
-        parts[f"color_jitter {strength:g}"] = lambda image, rng: jitter(image, strength, rng)
-    if not parts:
-        return "data.transform has neither auto_augment nor color_jitter"
+def _operations_sheet(
+    cfg: Config, views: Mapping[str, data.View], examples: Examples
+) -> bytes | str:
+    """Draw every operation on the colours of the views, once for views that share them."""
+    found = dict.fromkeys(_colors(view.transform) for view in views.values())
+    drawn = {colors: parts for colors in found if (parts := _parts(cfg, colors))}
+    if not drawn:
+        who = "data.transform" if _is_one(views) else f"the transform of {', '.join(views)}"
+        return f"{who} has neither auto_augment nor color_jitter"
     image = np.ascontiguousarray(_evaluated(cfg, examples.only(0))[0])
-    tiles = [Tile(image, examples.class_names[0])]
-    for i, (name, part) in enumerate(parts.items()):
-        tiles.append(Tile(part(image, np.random.default_rng((cfg.seed, i))), name))
-    columns = len(tiles) if len(tiles) <= 7 else math.ceil(math.sqrt(2 * len(tiles)))
-    colors = {"auto_augment": transform.auto_augment, "color_jitter": transform.color_jitter}
-    drawn = data.TransformConfig(**colors)
-    return render(wrapped(tiles, columns), f"what {_describe(drawn)} may do to an image")
+    rows = []
+    for parts in drawn.values():
+        tiles = [Tile(image, examples.class_names[0])]
+        for i, (name, part) in enumerate(parts.items()):
+            tiles.append(Tile(part(image, np.random.default_rng((cfg.seed, i))), name))
+        columns = len(tiles) if len(tiles) <= 7 else math.ceil(math.sqrt(2 * len(tiles)))
+        rows += wrapped(tiles, columns)
+    return render(rows, "\n".join(f"what {_describe(c)} may do to an image" for c in drawn))
 
 
-def _batch_sheet(cfg: Config, source: data.Source, count: int) -> bytes | str:
+def _colors(cfg: data.TransformConfig) -> data.TransformConfig:
+    """Leave nothing of a transform but its policy and colour jitter."""
+    return data.TransformConfig(auto_augment=cfg.auto_augment, color_jitter=cfg.color_jitter)
+
+
+def _parts(cfg: Config, colors: data.TransformConfig) -> dict[str, Operation]:
+    policy = parse(colors.auto_augment, mean_color(cfg.data))
+    parts = {} if policy is None else policy.parts()
+    if strength := colors.color_jitter:
+        parts[f"color_jitter {strength:g}"] = lambda image, rng: jitter(image, strength, rng)
+    return parts
+
+
+def _batch_sheet(
+    cfg: Config, views: Mapping[str, data.View], source: data.Source, count: int
+) -> bytes | str:
     settings = cfg.data
     if not (is_on(settings.mix) or settings.erasing_prob):
         return "the step neither mixes (data.mix) nor erases (data.erasing_prob)"
+    if not _is_one(views):
+        return f"it shows mixing and erasing of one view; the objective has {', '.join(views)}"
     # The shares, without what label smoothing and binarize make of them.
     model = models.with_fields(cfg.model, {"num_classes": source.num_classes})
     objective = Supervised(SupervisedConfig(), model, settings)
     prepare = jax.jit(objective.prepare)
     rows = []
     for step in range(_STEPS):
-        batch = _train_batch(cfg, source, count, step=step, repeats=settings.repeats)
+        batch = _train_batch(cfg, _plain(cfg), source, count, step=step, repeats=settings.repeats)
         arrays = {key: batch[key] for key in ("image", "label")}
         seen = prepare(arrays, jax.random.fold_in(jax.random.key(cfg.seed), step))
         images = np.asarray(seen["image"], np.float32) * settings.std + settings.mean

@@ -7,7 +7,7 @@ import pytest
 from tests.photos import write_folder
 from tests.unit.cli.test_visualize import DIGITS, ROOT, open_sheet, run
 from tests.unit.test_configs import load
-from vit_jax import data
+from vit_jax import data, objectives
 from vit_jax.visual import augmentation_sheets
 from vit_jax.visual.contact_sheet import Tile
 
@@ -110,7 +110,8 @@ def test_the_tiles_are_those_of_the_pipeline_and_of_the_step(config, files, draw
 
 
 def test_every_image_has_draws_of_its_own_and_the_step_follows_the_seed(config, files, drawn):
-    augmentation_sheets._transform_sheet(config, augmentation_sheets._read_files([files[0]] * 2), 1)
+    source = augmentation_sheets._read_files([files[0]] * 2)
+    augmentation_sheets._transform_sheet(config, augmentation_sheets._plain(config), source, 1)
     first, second = drawn["data.transform"]
     assert first[0].image.tobytes() == second[0].image.tobytes()
     assert first[1].image.tobytes() != second[1].image.tobytes()
@@ -119,7 +120,11 @@ def test_every_image_has_draws_of_its_own_and_the_step_follows_the_seed(config, 
     config.data.mix, config.data.erasing_prob = data.MixConfig(), 1.0
     seen = set()
     for config.seed in (0, 1):
-        augmentation_sheets._batch_sheet(config, augmentation_sheets._read_files(files[:1]), 1)
+        views, source = (
+            augmentation_sheets._plain(config),
+            augmentation_sheets._read_files(files[:1]),
+        )
+        augmentation_sheets._batch_sheet(config, views, source, 1)
         seen |= {row[0].image.tobytes() for row in drawn["batches"]}
     assert len(seen) == 6  # two runs of three steps
 
@@ -135,6 +140,60 @@ def test_the_seed_fixes_every_pixel(config, files, tmp_path):
     first, again, other = sheets(0), sheets(0), sheets(1)
     assert first == again
     assert all(a != b for a, b in zip(first, other, strict=True))
+
+
+class CropsConfig(objectives.ObjectiveConfig):
+    uses_labels = False
+
+
+class Crops(objectives.Objective):
+    """Learns nothing from two large crops and four small ones."""
+
+    @property
+    def views(self) -> dict[str, data.View]:
+        size = {"global_1": (16, 16), "global_2": (16, 16), "local": (8, 8)}
+        policy = {"global_1": "dino-blur1", "global_2": "dino-blur0.1-solarize0.2", "local": ""}
+        return {
+            name: data.View(
+                transform=data.TransformConfig(
+                    crop=data.Crop.RANDOM_RESIZED, auto_augment=policy[name]
+                ),
+                size=size[name],
+                channels=3,
+                count=4 if name == "local" else 1,
+            )
+            for name in size
+        }
+
+
+def test_several_views_have_a_row_each(config, files, drawn, tmp_path, monkeypatch):
+    monkeypatch.setitem(objectives.OBJECTIVES, CropsConfig, Crops)
+    config.objective = CropsConfig()
+    lines = augmentation_sheets.write_sheets(config, files, tmp_path, 6)
+    assert lines[:2] == [str(tmp_path / name) for name in SHEETS[:2]]
+    assert lines[2].startswith("no batch.png: it shows mixing and erasing of one view")
+    rows = drawn["global_1,"]
+    assert [row[1].caption for row in rows] == ["global_1 1", "global_2 1", "local 1"] * 2
+    assert [row[0].caption.split(",")[0] for row in rows] == ["china"] * 3 + ["flower"] * 3
+    for row in rows:
+        small = row[1].caption.startswith("local")
+        assert {tile.image.shape for tile in row[1:]} == {(8, 8, 3) if small else (16, 16, 3)}
+        assert len({tile.image.tobytes() for tile in row}) == 7
+
+    source = augmentation_sheets._read_files(files).only(1)
+    config.data.batch_size = 6
+    made = Crops(config.objective, config.model, config.data).views
+    with data.train_batches(source, config.data, views=made, seed=3, start_step=1) as stream:
+        batch = next(stream)
+    small = [*batch["local"][0], *batch["local"][1][:2]]
+    for tile, expected in zip(rows[5][1:], small, strict=True):
+        np.testing.assert_array_equal(tile.image, expected)
+    for tile, expected in zip(rows[4][1:], batch["global_2"], strict=True):
+        np.testing.assert_array_equal(tile.image, expected)
+
+    # The operations of each policy of the views; the local one has none.
+    names = [tile.caption for row in drawn["what"] for tile in row]
+    assert [names.count(name) for name in ("china", "blur", "solarize")] == [2, 2, 1]
 
 
 def test_files_are_named_one_after_another_or_one_by_one(files, drawn, tmp_path):
