@@ -123,6 +123,9 @@ def check(cfg: Config) -> None:
     if steps > 1 and not cfg.objective.splits_batch:
         why = f"would cut the batch, whose examples {type(cfg.objective).__name__} compares"
         raise UserError(f"accum_steps={steps} {why}; set 1, and mesh.fsdp or model.remat=full")
+    if cfg.objective.needs_average and not cfg.ema_decay:
+        learns = f"{type(cfg.objective).__name__} learns from the moving average of its parameters"
+        raise UserError(f"{learns}; set ema_decay, such as 0.996")
     init_config.validate(cfg.init)
     for name in cfg.evals:
         if not re.fullmatch(r"[a-z0-9_]+", name) or name in ("train", "perf"):
@@ -155,10 +158,15 @@ def _refuse_names(node: Any, path: str) -> None:
 
 def _check_eval(evaluation: EvalConfig, name: str, objective: ObjectiveConfig) -> None:
     """Raise UserError for an invalid evaluation, or one of logits that no head is trained for."""
-    no_head = objective.head_loss is None
-    kinds = [each for each in EVALUATORS if not (no_head and each.predictor == "logits")]
+    lacks: dict[str, str] = {}
+    if objective.head_loss is None:
+        lacks["logits"] = "trains no head"
+    if not objective.scores_images:
+        lacks["loss"] = "has no loss of an image by itself"
+    kinds = [each for each in EVALUATORS if each.predictor not in lacks]
     if type(evaluation) not in kinds:
-        why = f", and {type(objective).__name__} trains no head" if no_head else ""
+        why = lacks.get(evaluation.predictor, "")
+        why = f", and {type(objective).__name__} {why}" if why else ""
         valid = ", ".join(kind.__name__ for kind in kinds)
         raise UserError(f"evals.{name} is a {type(evaluation).__name__}{why}; choose {valid}")
     evaluation.check(f"evals.{name}")

@@ -276,6 +276,11 @@ def _of_run(place: str, ema: bool | None) -> Trained:
         raise UserError(
             f"{place} keeps no moving average (ema_decay=0); leave {errors.setting('ema')} out"
         )
+    if cfg.objective.needs_average:
+        if ema is False:
+            leave = f"leave {errors.setting('ema')} out"
+            raise UserError(f"{place}: its model is the moving average, the teacher; {leave}")
+        ema = True
     if ema is None:
         ema = bool(cfg.ema_decay) and cfg.checkpoint.metric.partition("/")[0].endswith("_ema")
     names = found.metadata.get("class_names", ())

@@ -20,6 +20,8 @@ from vit_jax.optim.schedules import make_schedule
 # Jordan, "Muon: An optimizer for hidden layers in neural networks").
 _NOT_HIDDEN = re.compile(r"(?:^|/)(?:patch_embed|pos_embed|[a-z]+_token|head[a-z_]*)(?:/|$)")
 
+_LARS = 0.001  # its trust coefficient, in the paper and in facebookresearch/mae
+
 
 def make_optimizer(
     cfg: OptimConfig, params: trees.PyTree, clock: Clock, growth: Growth | None = None
@@ -29,7 +31,7 @@ def make_optimizer(
     The chain: zero the gradients of frozen layers, clip the rest by its global norm, apply the
     optimizer, multiply by the width's factors, add weight decay, multiply by the lr factors and
     -lr(step), zero the updates of frozen layers. LAMB adds the decay before its trust ratio, SGD
-    with `coupled_decay` before its momentum.
+    with `coupled_decay` before its momentum; LARS has decay and trust ratio before its momentum.
 
     `update` needs `params`, and with `sam_rho` also `grad_fn`: (params, pass) -> the gradient
     there, which replaces the one passed in. It accepts `is_valid`, a function without arguments
@@ -50,14 +52,17 @@ def make_optimizer(
     rules = make_rules(cfg, params, growth)
     partly_frozen = any(value.size > 1 for value in rules.frozen.values())
     decay = transforms.add_decay(cfg.weight_decay, rules.decayed)
+    early = cfg.coupled_decay or cfg.name == Optimizer.LARS
+    lars = transforms.scale_by_layer_trust_ratio(rules.decayed, _LARS)
     chain: list[tuple[Any, str, optax.GradientTransformation]] = [
         (partly_frozen, "drop", transforms.fill(rules.frozen, 0.0)),
         (cfg.clip_norm, "clip", transforms.clip_norm(cfg.clip_norm)),
-        (cfg.coupled_decay, "decay", decay),
+        (cfg.weight_decay and early, "decay", decay),
+        (cfg.name == Optimizer.LARS, "trust", lars),
         (True, str(cfg.name), _core(cfg)),
         # Before the decay: lr times weight decay must not depend on the width (docs/mup.md).
         (_changes(rules.width), "width", transforms.multiply(rules.width)),
-        (cfg.weight_decay and not cfg.coupled_decay, "decay", decay),
+        (cfg.weight_decay and not early, "decay", decay),
         (cfg.name == Optimizer.LAMB, "trust", transforms.scale_by_layer_trust_ratio(rules.decayed)),
         (_changes(rules.lr), "multiply", transforms.multiply(rules.lr)),
         (True, "lr", optax.scale_by_learning_rate(schedule)),
@@ -85,7 +90,7 @@ def _core(cfg: OptimConfig) -> optax.GradientTransformation:
     match cfg.name:
         case Optimizer.ADAMW | Optimizer.LAMB:
             return adam
-        case Optimizer.SGD:
+        case Optimizer.SGD | Optimizer.LARS:
             # The bfloat16 accumulator of google-research/vision_transformer's fine-tuning.
             trace = moments.momentum(cfg.momentum, cfg.nesterov, mu_dtype)
             return trace if cfg.momentum else optax.identity()

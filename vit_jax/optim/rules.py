@@ -13,7 +13,7 @@ import numpy as np
 from vit_jax import fields, trees
 from vit_jax.errors import UserError, unknown
 from vit_jax.mup import Growth, Role, role
-from vit_jax.optim.config import OptimConfig, Optimizer
+from vit_jax.optim.config import ADAPTIVE, OptimConfig, Optimizer
 
 # By parameter name: one value of shape (), or, where its layers differ, one of shape (L, 1, ...).
 Values = Mapping[str, np.ndarray]
@@ -23,7 +23,12 @@ _EMBEDDING = re.compile(
     r"^(?:patch_embed|patch_norm|norm_pre|stem|backbone|pos_embed|[a-z]+_token)(?:/|$)"
 )
 _STACK = re.compile(r"(?:^|/)(\w*blocks)/(\d+)/")
-_STACKS = ("local_blocks", "blocks", "token_blocks")  # in the order of their depth
+_STACKS = (
+    "local_blocks",
+    "blocks",
+    "token_blocks",
+    "decoder_blocks",
+)  # in the order of their depth
 # Patches are merged at the start of a stage: the merging layer counts as its first block.
 _STAGE = re.compile(r"^stage(\d+)/(?:block(\d+)/)?")
 
@@ -174,8 +179,8 @@ def make_rules(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = N
     Raises UserError: a pattern is no regex or matches nothing, nothing is left to train, or
     layer_decay is set for a model whose order of blocks is unknown.
     """
-    # LAMB adapts the decayed parameters whatever the strength of the decay.
-    decays = cfg.decay and (cfg.weight_decay > 0 or cfg.name == Optimizer.LAMB)
+    # LAMB and LARS adapt the decayed parameters whatever the strength of the decay.
+    decays = cfg.decay and (cfg.weight_decay > 0 or cfg.name in ADAPTIVE)
     decays = _matched("decay", (cfg.decay,) if decays else (), params)
     freezes = _matched("freeze", (cfg.freeze,) if cfg.freeze else (), params)
     frozen = _by_layer(params, lambda name: freezes(name) is not None, bool)

@@ -74,14 +74,18 @@ def scale_to_norm(norm: float) -> optax.GradientTransformation:
     return _scaled(lambda updates: norm / jnp.maximum(optax.global_norm(updates), 1e-12))
 
 
-def scale_by_layer_trust_ratio(adapted: Values) -> optax.GradientTransformation:
+def scale_by_layer_trust_ratio(
+    adapted: Values, coefficient: float = 1.0
+) -> optax.GradientTransformation:
     """Scale each `adapted` layer's update to its parameter's norm (LAMB, arXiv 1904.00962, alg. 2).
+
+    LARS (arXiv 1708.03888, eq. 6) scales it to the `coefficient` times that.
 
     As in TensorFlow Addons, NVIDIA's FusedLAMB and timm, and unlike `optax.lamb`, biases and norms
     without decay keep Adam's step. At a weight decay of 0 FusedLAMB and timm adapt no layer; this
     transformation still adapts the same ones.
     """
-    ratio = optax.scale_by_trust_ratio()
+    ratio = optax.scale_by_trust_ratio(trust_coefficient=coefficient)
 
     def one(u: Leaf, p: Leaf) -> Leaf:
         return ratio.update(u, optax.EmptyState(), p)[0]  # pyright: ignore[reportReturnType]

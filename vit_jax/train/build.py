@@ -56,7 +56,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
     Raises UserError: settings that do not go together.
     """
     plan = config_lib.plan(cfg, num_examples)
-    objective = objectives.create(cfg.objective, cfg.model, cfg.data)
+    objective = objectives.create(cfg.objective, cfg.model, cfg.data, plan.clock)
     key = jax.eval_shape(lambda: jax.random.key(0))
     # The model is traced once: the run's shapes follow from these.
     params, model_state = jax.eval_shape(objective.init, key)
