@@ -205,7 +205,7 @@ class Objective:
         raise NotImplementedError
 
     def alarm(self, metrics: Mapping[str, float]) -> str:
-        """Return what the metrics of the last steps say has gone wrong, in words; "" for nothing."""
+        """Return what the metrics of the last steps say has gone wrong, in words, or ""."""
         del metrics
         return ""
 

@@ -281,7 +281,7 @@ class Dino(Objective):
         return jnp.asarray(first + (last - first) * done, jnp.float32)
 
     def _teacher(self, average: Any, batch: Batch) -> Batch:
-        """Return the teacher's `features` and `scores` of the large crops, and of hidden patches."""
+        """Return the teacher's `features` and `scores` of large crops, and of hidden patches."""
         out = self.module.apply(average, batch["large"], train=False)
         params = average["params"]
         found = {"features": out.features, "scores": self._scores(params, out.features)}

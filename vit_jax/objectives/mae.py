@@ -148,10 +148,13 @@ class Mae(Objective):
             mean, deviation = _moments(true)
             pixels = pixels * deviation + mean
         hidden = masks.hidden[:, :, None]
-        mean, std = jnp.asarray(self.data.mean), jnp.asarray(self.data.std)
-        grey = hiding.patches((0.5 - mean + 0 * image) / std, self.model)
+        shift, scale = (
+            jnp.asarray(values, jnp.float32).reshape(1, 1, 1, -1)
+            for values in (self.data.mean, self.data.std)
+        )
+        grey = hiding.patches((0.5 - shift + 0 * image) / scale, self.model)
         masked, filled = true * (1 - hidden) + grey * hidden, true * (1 - hidden) + pixels * hidden
-        masked, filled = (hiding.image_of(x, self.model) * std + mean for x in (masked, filled))
+        masked, filled = (hiding.image_of(x, self.model) * scale + shift for x in (masked, filled))
         return masked, filled
 
     def flops(self, variables: Any) -> int:

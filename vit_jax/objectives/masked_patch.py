@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key, UInt8
 
 from vit_jax import data, models
 from vit_jax.data import DataConfig
@@ -192,7 +192,7 @@ def corruption(
 
 
 def color_ids(
-    image: Int[Array, "B H W C"], patch: tuple[int, ...], cells: int
+    image: UInt8[Array, "B H W C"], patch: tuple[int, ...], cells: int
 ) -> Int[Array, "B N T"]:
     """Return the mean colours of the patches of uint8 images, each cut into T = cells x cells.
 
@@ -206,6 +206,6 @@ def color_ids(
     # Sums of whole numbers are exact: a colour on the edge of a bin is in the same on any device.
     sums = image.astype(jnp.int32).reshape(cut).sum(axis=(3, 6))
     bins = jnp.minimum(LEVELS * sums // (255 * p * q), LEVELS - 1)
-    weights = LEVELS ** jnp.arange(channels)[::-1]
+    weights = (LEVELS ** jnp.arange(channels)[::-1]).reshape(1, 1, 1, 1, 1, -1)
     ids = (bins * weights).sum(axis=-1)  # [B, rows, cells, columns, cells]
     return ids.swapaxes(2, 3).reshape(batch, -1, cells * cells)

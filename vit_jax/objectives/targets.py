@@ -78,7 +78,7 @@ def target_entropy(
 
 
 def marginal_entropy(targets: Float[Array, "M K"]) -> Float[Array, ""]:
-    """Return the entropy of the mean target, in nats: 0 where all images have the same prototype."""
+    """Return the entropy of the mean target, in nats: 0 where all images have one prototype."""
     return _entropy(targets.mean(axis=0))
 
 

@@ -80,8 +80,8 @@ class OptimConfig:
         decay: regex of the decayed parameters. The default, kernels, is Google's set, and in every
             family also that of DeiT, CaiT, ConViT, Swin and timm: tensors of more than one axis in
             PyTorch, except positions, tokens and bias tables. With pool=map timm also decays the
-            query: "kernel$|map_pool/latent". pycls (RegNet) decays all: ".". lamb and lars adapt the
-            step of the decayed parameters alone.
+            query: "kernel$|map_pool/latent". pycls (RegNet) decays all: ".". lamb and lars adapt
+            the step of the decayed parameters alone.
         clip_norm: largest global norm of the trained parameters' gradient; 0 turns clipping off.
         lr_multipliers: (regex, factor) pairs, the first match wins; 1 where none matches.
         layer_decay: decay ** (depth + 1 - i) multiplies the learning rate of layer i: parameters

@@ -190,9 +190,9 @@ class BatchNorm(nn.Module):
     The running mean and variance are the collection `batch_stats`; `apply(..., train=True,
     mutable=["batch_stats"])` returns their new values. Training uses the batch's own mean and
     biased variance, evaluation the running ones, whose variance is unbiased, as in PyTorch (Flax
-    stores the biased). Without `affine` nothing is learned: no scale, no bias. Under `jit` over a mesh the means are of the global batch ("SyncBatchNorm"),
-    so the statistics do not depend on the layout; each micro-batch of gradient accumulation has its
-    own.
+    stores the biased). Without `affine` nothing is learned: no scale, no bias. Under `jit` over a
+    mesh the means are of the global batch ("SyncBatchNorm"), so the statistics do not depend on the
+    layout; each micro-batch of gradient accumulation has its own.
     """
 
     epsilon: float
