@@ -60,6 +60,8 @@ class Config:
             than one pixel sum in the dtype that they compute in.
         ema_decay: decay per step of the moving average of parameters and BatchNorm's statistics; 0
             keeps none.
+        ema_decay_end: that decay at the end of the run, reached by half a cosine (DINO's teacher:
+            0.996 to 1); 0 keeps `ema_decay` throughout.
         init: weights to start from, of another run or a published file.
         checkpoint, log: saving and logging.
         faults: what to do about non-finite losses, loss spikes and hangs.
@@ -76,6 +78,7 @@ class Config:
     accum_steps: int = value(1, least=1)
     reduce_dtype: ReduceDType = ReduceDType.FLOAT32
     ema_decay: float = value(0.0, least=0, below=1, note="0 turns it off")
+    ema_decay_end: float = value(0.0, least=0, most=1, note="0 keeps ema_decay throughout")
     init: InitConfig = group(InitConfig)
     checkpoint: CheckpointConfig = group(CheckpointConfig, free=True)
     log: LogConfig = group(LogConfig, free=True)
@@ -123,6 +126,8 @@ def check(cfg: Config) -> None:
     if steps > 1 and not cfg.objective.splits_batch:
         why = f"would cut the batch, whose examples {type(cfg.objective).__name__} compares"
         raise UserError(f"accum_steps={steps} {why}; set 1, and mesh.fsdp or model.remat=full")
+    if cfg.ema_decay_end and not cfg.ema_decay:
+        raise UserError(f"ema_decay_end={cfg.ema_decay_end} needs an average; set ema_decay too")
     if cfg.objective.needs_average and not cfg.ema_decay:
         learns = f"{type(cfg.objective).__name__} learns from the moving average of its parameters"
         raise UserError(f"{learns}; set ema_decay, such as 0.996")

@@ -6,7 +6,8 @@ from vit_jax.durations import Clock
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.objectives.base import Aux, Batch, Context, Extras, Objective, ObjectiveConfig, Predict
-from vit_jax.objectives.dino import Dino, DinoConfig
+from vit_jax.objectives.dino import Dino
+from vit_jax.objectives.dino_config import Balance, DinoConfig, HeadConfig
 from vit_jax.objectives.distill import Distill, DistillConfig, taught
 from vit_jax.objectives.mae import Mae, MaeConfig
 from vit_jax.objectives.masked_patch import MaskedPatch, MaskedPatchConfig

@@ -14,11 +14,14 @@ from vit_jax.mup import Growth
 from vit_jax.optim import moments, transforms
 from vit_jax.optim.config import OptimConfig, Optimizer
 from vit_jax.optim.rules import Rules, Values, make_rules
-from vit_jax.optim.schedules import make_schedule
+from vit_jax.optim.schedules import cosine, make_schedule
 
 # Muon is for hidden matrices; Adam updates the parameters of inputs, outputs and tokens (Keller
 # Jordan, "Muon: An optimizer for hidden layers in neural networks").
-_NOT_HIDDEN = re.compile(r"(?:^|/)(?:patch_embed|pos_embed|[a-z]+_token|head[a-z_]*)(?:/|$)")
+_NOT_HIDDEN = re.compile(
+    r"(?:^|/)(?:patch_embed|pos_embed|[a-z]+_token|head[a-z_]*|patch_head|decoder_pred|prototypes)"
+    r"(?:/|$)"
+)
 
 _LARS = 0.001  # its trust coefficient, in the paper and in facebookresearch/mae
 
@@ -30,8 +33,9 @@ def make_optimizer(
 
     The chain: zero the gradients of frozen layers, clip the rest by its global norm, apply the
     optimizer, multiply by the width's factors, add weight decay, multiply by the lr factors and
-    -lr(step), zero the updates of frozen layers. LAMB adds the decay before its trust ratio, SGD
-    with `coupled_decay` before its momentum; LARS has decay and trust ratio before its momentum.
+    -lr(step), zero the updates of frozen layers; held layers count as frozen at first. LAMB adds
+    the decay before its trust ratio, SGD with `coupled_decay` before its momentum; LARS has decay
+    and trust ratio before its momentum.
 
     `update` needs `params`, and with `sam_rho` also `grad_fn`: (params, pass) -> the gradient
     there, which replaces the one passed in. It accepts `is_valid`, a function without arguments
@@ -51,11 +55,16 @@ def make_optimizer(
     schedule = make_schedule(cfg, clock)
     rules = make_rules(cfg, params, growth)
     partly_frozen = any(value.size > 1 for value in rules.frozen.values())
-    decay = transforms.add_decay(cfg.weight_decay, rules.decayed)
+    strength = cfg.weight_decay
+    if cfg.weight_decay_end:
+        strength = cosine(strength, cfg.weight_decay_end, clock.total_steps or 0)
+    decay = transforms.add_decay(strength, rules.decayed)
+    held = clock.steps(cfg.hold_for)
     early = cfg.coupled_decay or cfg.name == Optimizer.LARS
     lars = transforms.scale_by_layer_trust_ratio(rules.decayed, _LARS)
     chain: list[tuple[Any, str, optax.GradientTransformation]] = [
         (partly_frozen, "drop", transforms.fill(rules.frozen, 0.0)),
+        (held, "wait", transforms.fill_until(held, rules.held, 0.0)),
         (cfg.clip_norm, "clip", transforms.clip_norm(cfg.clip_norm)),
         (cfg.weight_decay and early, "decay", decay),
         (cfg.name == Optimizer.LARS, "trust", lars),
@@ -68,6 +77,7 @@ def make_optimizer(
         (True, "lr", optax.scale_by_learning_rate(schedule)),
         # Adding minus zero leaves every number, minus zero included, bitwise as it is.
         (partly_frozen, "hold", transforms.fill(rules.frozen, -0.0)),
+        (held, "stay", transforms.fill_until(held, rules.held, -0.0)),
     ]
     tx = optax.named_chain(*((name, step) for acts, name, step in chain if acts))
     tx = _without_frozen(tx, rules)

@@ -75,6 +75,8 @@ class OptimConfig:
             adding them, as optax does; off is Jordan's own form, which differs in the first
             1 / (1 - momentum) steps. The updates' scale is Liu et al.'s either way.
         weight_decay: strength of the decay.
+        weight_decay_end: strength at the end of the run, reached by half a cosine (DINO: 0.04 to
+            0.4); 0 keeps `weight_decay` throughout.
         coupled_decay: sgd adds the decay to the clipped gradient, before the momentum, as
             torch.optim.SGD does: momentum m makes it 1 / (1 - m) times as strong.
         decay: regex of the decayed parameters. The default, kernels, is Google's set, and in every
@@ -92,6 +94,9 @@ class OptimConfig:
             minimisation, arXiv:2010.01412): two passes a step; 0 turns it off.
         freeze: regex of the parameters that never change; "" none. A frozen BatchNorm still updates
             its running statistics, as in PyTorch.
+        hold: regex of parameters that do not change for `hold_for` at the start of the run, nor do
+            their moments (DINO's prototypes: 1 epoch); "" none.
+        hold_for: that duration.
         mu_dtype: storage of the first moment or momentum; the second moment is float32.
     """
 
@@ -115,6 +120,7 @@ class OptimConfig:
     nesterov: bool = False
     muon_debias: bool = True
     weight_decay: float = value(0.0, least=0)
+    weight_decay_end: float = value(0.0, least=0, note="0 keeps weight_decay throughout")
     coupled_decay: bool = False
     decay: str = "kernel$"
     clip_norm: float = value(1.0, least=0)
@@ -124,6 +130,8 @@ class OptimConfig:
     layer_decay: float = value(1.0, above=0, most=1)
     sam_rho: float = value(0.0, least=0)
     freeze: str = ""
+    hold: str = ""
+    hold_for: str = ""
     mu_dtype: MomentDtype = MomentDtype.FLOAT32
 
 
@@ -147,6 +155,8 @@ def validate(cfg: OptimConfig) -> None:
     conform(cfg, "optim.")
     if cfg.min_lr > cfg.lr:
         raise UserError(f"optim.min_lr={cfg.min_lr} must be at most optim.lr={cfg.lr}")
+    if bool(cfg.hold) != bool(cfg.hold_for):
+        raise UserError("optim.hold and optim.hold_for need each other: set both or none")
     check_effects(cfg, "optim.", _effects(cfg))
 
 
@@ -160,7 +170,7 @@ def _effects(cfg: OptimConfig) -> Iterator[tuple[bool, str, *tuple[str, ...]]]:
     yield moves, "without momentum", "nesterov", "coupled_decay"
     # Muon's Adam still has a first moment to store.
     yield moves or "beta1" in uses, "without momentum", "mu_dtype"
-    yield cfg.weight_decay != 0, "without weight decay", "coupled_decay"
+    yield cfg.weight_decay != 0, "without weight decay", "coupled_decay", "weight_decay_end"
     # Without it the correction is a mere factor, which orthogonal updates lose.
     yield cfg.nesterov, "without optim.nesterov", "muon_debias"
     yield bool(cfg.decay), "when optim.decay names no parameter", "weight_decay"

@@ -49,13 +49,14 @@ _POWERS: Mapping[Optimizer, Mapping[Role, float]] = {
 
 
 class Rules(NamedTuple):
-    """What happens to each parameter: decayed and frozen (bool), lr and width (float32 factors).
+    """What happens to each parameter: decayed, frozen, held (bool), lr, width (float32 factors).
 
     `lr` multiplies the whole step, `width` (maximal update parametrisation) all but the decay.
     """
 
     decayed: Values
     frozen: Values
+    held: Values
     lr: Values
     width: Values
 
@@ -183,6 +184,7 @@ def make_rules(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = N
     decays = cfg.decay and (cfg.weight_decay > 0 or cfg.name in ADAPTIVE)
     decays = _matched("decay", (cfg.decay,) if decays else (), params)
     freezes = _matched("freeze", (cfg.freeze,) if cfg.freeze else (), params)
+    holds = _matched("hold", (cfg.hold,) if cfg.hold else (), params)
     frozen = _by_layer(params, lambda name: freezes(name) is not None, bool)
     if all(value.all() for value in frozen.values()):
         raise UserError(f"optim.freeze={cfg.freeze!r} leaves no parameter to train")
@@ -201,6 +203,7 @@ def make_rules(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = N
     return Rules(
         decayed=_by_layer(params, is_decayed, bool),
         frozen=frozen,
+        held=_by_layer(params, lambda name: holds(name) is not None, bool),
         lr=_by_layer(params, lr_of, np.float32),
         width=_by_layer(params, lambda name: _width_factor(cfg, growth, name), np.float32),
     )

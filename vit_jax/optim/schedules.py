@@ -13,6 +13,16 @@ from vit_jax.errors import UserError
 from vit_jax.optim.config import OptimConfig, Schedule, validate
 
 
+def cosine(start: float, end: float, total: int) -> optax.Schedule:
+    """Build half a cosine from `start` at step 0 to `end` at step `total`, and `end` from there."""
+
+    def schedule(step: ArrayLike) -> Float[Array, "..."]:
+        progress = jnp.minimum(jnp.asarray(step, jnp.float32) / max(total, 1), 1.0)
+        return end + (start - end) * 0.5 * (1 + jnp.cos(jnp.pi * progress))
+
+    return schedule
+
+
 def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
     """Build the function from a step, or an array of steps, to its float32 learning rate.
 
