@@ -84,7 +84,7 @@ def test_loss_and_gradients_are_pytorchs() -> None:
     assert float(theirs) == pytest.approx(float(golden["loss"]), abs=1e-5)
 
     sizes = {"patch": (8, 8), "dim": 48, "depth": 2, "num_heads": 3, "mlp_dim": 192}
-    model: ViTConfig = models.variant("vit_b16_mae", num_classes=0, image_size=(32, 32), **sizes)
+    model: ViTConfig = models.variant("mae_b16", num_classes=0, image_size=(32, 32), **sizes)
     cfg = MaeConfig(decoder_dim=32, decoder_depth=1, decoder_heads=2)
     objective = objectives.create(cfg, model, DataConfig())
     assert isinstance(objective, Mae)

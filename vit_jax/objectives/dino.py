@@ -8,7 +8,7 @@ own parameters, says of the large ones (arXiv:2104.14294, arXiv:2304.07193, arXi
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -211,14 +211,16 @@ class Dino(Objective):
         return found, state
 
     def _scores(self, params: Any, features: jax.Array) -> Float[Array, "M K"]:
-        return self._head(self.cfg.head).apply({"params": params[_HEAD]}, features)
+        found = self._head(self.cfg.head).apply({"params": params[_HEAD]}, features)
+        return cast(jax.Array, found)
 
     def _patch_scores(
         self, params: Any, tokens: jax.Array, places: Int[Array, "I M"]
     ) -> Float[Array, "IM K"]:
         at = places[:, :, None] + models.num_prefix(self.model)
         found = jnp.take_along_axis(tokens, at, axis=1).reshape(-1, tokens.shape[-1])
-        return self._head(self.cfg.patch_head).apply({"params": params[_PATCH_HEAD]}, found)
+        scores = self._head(self.cfg.patch_head).apply({"params": params[_PATCH_HEAD]}, found)
+        return cast(jax.Array, scores)
 
     def flops(self, variables: Any) -> int:
         """Return the model FLOPs of training on one example.

@@ -7,7 +7,7 @@ The encoder sees a quarter of the patches, so that its cost falls to about that.
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -182,7 +182,8 @@ class Mae(Objective):
     ) -> tuple[Float[Array, "B N P"], Any]:
         out, state = self.apply(params, state, image, rng, train=train, kept=masks.kept)
         own = {name: params[name] for name in self.own_parameters}
-        return self.decoder.apply({"params": own}, out.tokens, masks.order), state
+        pixels = self.decoder.apply({"params": own}, out.tokens, masks.order)
+        return cast(jax.Array, pixels), state
 
     def _errors(self, pixels: jax.Array, image: jax.Array, masks: Masks) -> Float[Array, " B"]:
         """Return the mean squared error over the hidden patches of each image."""

@@ -9,11 +9,10 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
 from jaxtyping import Array, Float, Int, Key, UInt8
 
 from vit_jax import data, models
@@ -82,7 +81,7 @@ class MaskedPatch(Objective):
     cfg: MaskedPatchConfig
 
     @functools.cached_property
-    def head(self) -> nn.Module:
+    def head(self) -> Dense:
         """The layer from a token to its predictions; it starts at zero, like the paper's heads."""
         channels = self.model.channels
         rows, columns = models.pair(self._vit.patch, "patch")
@@ -93,7 +92,7 @@ class MaskedPatch(Objective):
                 outputs = _GRID**2 * LEVELS**channels
             case Target.PIXELS:
                 outputs = rows * columns * channels
-        return Dense(outputs, jnp.float32, nn.initializers.zeros, name=_HEAD)
+        return Dense(outputs, jnp.float32, jax.nn.initializers.zeros, name=_HEAD)
 
     @property
     def _vit(self) -> Any:
@@ -155,7 +154,7 @@ class MaskedPatch(Objective):
         out, state = self.apply(params, state, image, rng, train=train, source=source)
         places = batch["corrupted"][:, :, None] + models.num_prefix(self.model)
         tokens = jnp.take_along_axis(out.tokens, places, axis=1)
-        found = self.head.apply({"params": params[_HEAD]}, tokens)
+        found = cast(jax.Array, self.head.apply({"params": params[_HEAD]}, tokens))
         targets = batch["targets"]
         if self.cfg.target is Target.PIXELS:
             return jnp.square(found - targets).mean(axis=(1, 2)), None, state

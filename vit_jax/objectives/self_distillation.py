@@ -27,7 +27,7 @@ def dino_loss(
     pairs = -jnp.einsum("sbk,tbk->st", likely, targets) / student.shape[1]
     if not skip_same:
         return pairs.mean()
-    other = 1 - jnp.eye(*pairs.shape)
+    other = 1 - jnp.eye(pairs.shape[0], pairs.shape[1])
     return (pairs * other).sum() / other.sum()
 
 

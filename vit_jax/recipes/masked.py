@@ -5,8 +5,9 @@ import dataclasses
 from typing import Any
 
 from vit_jax import models
+from vit_jax.checkpoints.config import Mode
 from vit_jax.config import Config
-from vit_jax.data import Crop, DataConfig, Resize, TransformConfig
+from vit_jax.data import Crop, CropRule, DataConfig, Resize, TransformConfig
 from vit_jax.evals import EvalConfig, KNNEval, LossEval
 from vit_jax.models import DType, ViTConfig
 from vit_jax.models.layers.pool import Pool
@@ -45,10 +46,10 @@ def patches(model: ViTConfig) -> Config:
     """
     optim = OptimConfig(lr=2e-4, schedule=Schedule.COSINE, warmup="10_000 steps", clip_norm=0.0)
     model = dataclasses.replace(model, num_classes=0)
-    config = google.imagenet(model, optim, "100_000 steps", "none")
+    config = google.imagenet(model, optim, "100000 steps", "none")
     config.objective = MaskedPatchConfig()
     config.evals = _evals("train[99%:]", config.evals["val"].transform)
-    config.checkpoint.metric, config.checkpoint.mode = "val/loss", "min"
+    config.checkpoint.metric, config.checkpoint.mode = "val/loss", Mode.MIN
     return config
 
 
@@ -76,11 +77,11 @@ def pretrain(size: str) -> Config:
 
     Raises UserError: no such size.
     """
-    name = f"vit_{choose('size', size, SIZES)}_mae"
+    name = f"mae_{choose('size', size, SIZES)}"
     # Differs from paper: bfloat16 instead of float16 matmuls; --config.model.dtype=float32.
     model = models.variant(name, num_classes=0, dtype=DType.BFLOAT16)
     optim = OptimConfig(lr=2.4e-3, beta2=0.95, weight_decay=0.05, warmup="40 epochs", clip_norm=0.0)
-    plain = TransformConfig(crop=Crop.CENTER, resize=Resize.BICUBIC)
+    plain = TransformConfig(crop=Crop.CENTER, crop_rule=CropRule.TORCH, resize=Resize.BICUBIC)
     config = Config(
         model=model,
         data=_imagenet(_crops(0.2, 1.0), 4096),
@@ -95,7 +96,7 @@ def pretrain(size: str) -> Config:
 
 
 def _classifier(size: str, **fields: Any) -> ViTConfig:
-    name = f"vit_{choose('size', size, SIZES)}_mae"
+    name = f"mae_{choose('size', size, SIZES)}"
     return models.variant(name, pos_embed=PosEmbed.LEARNED, dtype=DType.BFLOAT16, **fields)
 
 

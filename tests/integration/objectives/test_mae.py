@@ -16,7 +16,7 @@ from vit_jax.objectives import Mae, MaeConfig
 def _model(**fields: Any) -> Any:
     sizes = {"patch": (8, 8), "dim": 48, "depth": 2, "num_heads": 3, "mlp_dim": 192}
     given = {"num_classes": 0, "image_size": (32, 32), **sizes, **fields}
-    return models.variant("vit_b16_mae", **given)
+    return models.variant("mae_b16", **given)
 
 
 def _objective(model: Any = None, **fields: Any) -> Mae:

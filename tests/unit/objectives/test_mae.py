@@ -27,7 +27,7 @@ CONTEXT = Context(frozen={}, model_state={}, ema=None, objective=None, step=0)
 def _model(**fields: Any) -> Any:
     sizes = {"patch": (8, 8), "dim": 48, "depth": 2, "num_heads": 3, "mlp_dim": 192}
     given = {"num_classes": 0, "image_size": (32, 32), **sizes, **fields}
-    return models.variant("vit_b16_mae", **given)
+    return models.variant("mae_b16", **given)
 
 
 def _objective(model: Any = None, **fields: Any) -> Mae:
@@ -120,7 +120,7 @@ def test_cost_falls_with_the_hidden_share() -> None:
 
 def test_parameters_of_the_base_model() -> None:
     objective = objectives.create(
-        MaeConfig(), models.variant("vit_b16_mae", num_classes=0), DataConfig()
+        MaeConfig(), models.variant("mae_b16", num_classes=0), DataConfig()
     )
     params = jax.eval_shape(objective.init, jax.random.key(0))[0]
     own = {name: params.pop(name) for name in objective.own_parameters}

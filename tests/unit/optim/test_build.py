@@ -101,6 +101,15 @@ def lamb(name, p, g, memory, t):
     return p - LR * trust * u
 
 
+def lars(name, p, g, memory, t):
+    is_adapted = name.endswith("kernel")
+    u = g + decay_of(name, p)
+    if is_adapted:
+        u = 0.001 * np.linalg.norm(p) / np.linalg.norm(u) * u
+    memory["m"] = 0.8 * memory.get("m", 0) + u
+    return p - LR * memory["m"]
+
+
 def lion(name, p, g, memory, t):
     m = memory.get("m", 0)
     memory["m"] = 0.99 * m + 0.01 * g
@@ -144,6 +153,7 @@ CASES = {
     Optimizer.ADAMW: (adamw, ADAM),
     Optimizer.SGD: (sgd, {"momentum": 0.8, "nesterov": True}),
     Optimizer.LAMB: (lamb, ADAM),
+    Optimizer.LARS: (lars, {"momentum": 0.8}),
     Optimizer.LION: (lion, {"beta2": 0.99}),
     Optimizer.ADAFACTOR: (adafactor, {"beta2": 0.5, "momentum": 0.8}),
     Optimizer.MUON: (muon, ADAM | {"momentum": 0.8, "nesterov": True}),
