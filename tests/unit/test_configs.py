@@ -93,6 +93,7 @@ def shrink(cfg: Config) -> Config:
             ev.report = False
         if isinstance(ev, KNNEval):
             ev.k, ev.train_split = (2,), "train"
+            cfg.checkpoint.metric = re.sub(r"knn\d+", "knn2", cfg.checkpoint.metric)
     cfg.mesh.data = 1  # what is tested here is the recipe, not the layout
     return cfg
 
@@ -150,6 +151,7 @@ TRAINED = (
     "mae_imagenet:b16",
     "mae_finetune:b16",
     "mae_linear:b16",
+    "unlabelled_digits:dino",
 )
 
 

@@ -4,6 +4,7 @@
 import dataclasses
 from collections.abc import Callable
 
+from vit_jax import models
 from vit_jax.config import Config
 from vit_jax.data import Crop, MixConfig, TransformConfig
 from vit_jax.evals import KNNEval, LossEval
@@ -57,9 +58,19 @@ def digits(run: str) -> Config:
     Raises UserError: no such run.
     """
     choose("run", run, RUNS)
-    model = dataclasses.replace(scans.deit(), distilled=False, num_classes=0, pool=Pool.GAP)
+    objective = RUNS[run]()
+    two = objective.needs_average  # crops of two sizes
+    model = models.with_fields(
+        scans.deit(),
+        {
+            "distilled": False,
+            "num_classes": 0,
+            "pool": Pool.CLS if two else Pool.GAP,
+            "dynamic_image_size": two,
+        },
+    )
     config = scans.digits(model)
-    config.objective = RUNS[run]()
+    config.objective = objective
     config.data.mix, config.data.batch_size = MixConfig(), 128
     config.duration, config.optim.warmup = "4000 steps", "5%"
     plain = TransformConfig(crop=Crop.RESIZE)
@@ -67,8 +78,7 @@ def digits(run: str) -> Config:
     config.evals = {"knn": KNNEval(every="10%", transform=plain, **near)}
     config.checkpoint.metric, config.checkpoint.every = "knn/knn5", "10%"
     config.log.every = "200 steps"
-    if config.objective.needs_average:
-        model.pool, model.dynamic_image_size = Pool.CLS, True
+    if objective.needs_average:
         config.data.transform = dataclasses.replace(_LARGE)
         config.ema_decay, config.ema_decay_end = 0.99, 1.0
         config.checkpoint.metric = "knn_ema/knn5"
