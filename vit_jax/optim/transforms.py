@@ -45,9 +45,32 @@ def _scaled(factor: Callable[[trees.PyTree], Leaf]) -> optax.GradientTransformat
     return optax.stateless(update)
 
 
-def add_decay(weight_decay: float, decayed: Values) -> optax.GradientTransformation:
-    """Add `weight_decay` times the parameter where `decayed`."""
+def add_decay(
+    weight_decay: float | optax.Schedule, decayed: Values
+) -> optax.GradientTransformation:
+    """Add `weight_decay` times the parameter where `decayed`; a schedule keeps a count of steps."""
+    if callable(weight_decay):
+        return _scheduled(weight_decay, lambda now: add_decay(now, decayed))
     return _by_name(lambda name, u, p: _where(decayed[name], lambda: u + weight_decay * p, u))
+
+
+def _scheduled(
+    schedule: optax.Schedule, make: Callable[[Any], optax.GradientTransformation]
+) -> optax.GradientTransformation:
+    """Apply what `make` builds, without a state, of the schedule's value at the step."""
+
+    def init(params: trees.PyTree) -> optax.ScaleByScheduleState:
+        return optax.ScaleByScheduleState(count=jnp.zeros([], jnp.int32))
+
+    def update(
+        updates: trees.PyTree, state: Any, params: trees.PyTree | None = None
+    ) -> tuple[trees.PyTree, optax.ScaleByScheduleState]:
+        # The step counts though it be skipped, as in optax.scale_by_learning_rate.
+        now = make(schedule(state.count))
+        updates, _ = now.update(updates, optax.EmptyState(), params)
+        return updates, optax.ScaleByScheduleState(count=optax.safe_increment(state.count))
+
+    return optax.GradientTransformation(init, update)
 
 
 def multiply(factors: Values) -> optax.GradientTransformation:

@@ -64,12 +64,15 @@ def build(cfg: Config, num_examples: int) -> Parts:
     tx, schedule = optim.make_optimizer(cfg.optim, params, plan.clock, models.growth(cfg.model))
     kept = {"with_ema": cfg.ema_decay > 0, "skip_spikes": cfg.faults.skip_spikes}
     init = make_init(objective.init, tx, init_objective=objective.init_state, **kept)
+    ema_decay = cfg.ema_decay
+    if cfg.ema_decay_end:
+        ema_decay = optim.cosine(cfg.ema_decay, cfg.ema_decay_end, plan.total_steps)
     step = make_train_step(
         objective,
         tx,
         schedule,
         accum_steps=cfg.accum_steps,
-        ema_decay=cfg.ema_decay,
+        ema_decay=ema_decay,
         spike_sigmas=cfg.faults.spike_sigmas,
         reduce_dtype=cfg.reduce_dtype,
     )
