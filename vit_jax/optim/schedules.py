@@ -101,13 +101,14 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
 def cosine(start: float, end: float, total_steps: int) -> optax.Schedule:
     """Build end + (start - end) * (1 + cos(pi * step / total_steps)) / 2, a float32.
 
-    Steps count from 0; from `total_steps` on it stays at `end`. So go DINO's weight decay and the
-    momentum of its teacher (arXiv:2104.14294, sec. 3).
+    Steps count from 0; from `total_steps` on it stays at `end`. Both ends are exact. DINO's weight
+    decay and its teacher's momentum go so (arXiv:2104.14294, sec. 3).
     """
 
     def schedule(step: ArrayLike) -> Float[Array, "..."]:
         progress = jnp.minimum(jnp.asarray(step).astype(jnp.float32) / total_steps, 1.0)
-        return end + (start - end) * 0.5 * (1 + jnp.cos(jnp.pi * progress))
+        share = 0.5 * (1 + jnp.cos(jnp.pi * progress))
+        return start * share + end * (1 - share)
 
     return schedule
 

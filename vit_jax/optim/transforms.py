@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from vit_jax import trees
 from vit_jax.optim.rules import Values
@@ -46,7 +46,7 @@ def _scaled(factor: Callable[[trees.PyTree], Leaf]) -> optax.GradientTransformat
 
 
 def add_decay(
-    weight_decay: float | optax.Schedule, decayed: Values
+    weight_decay: ArrayLike | optax.Schedule, decayed: Values
 ) -> optax.GradientTransformation:
     """Add `weight_decay` times the parameter where `decayed`; a schedule keeps a count of steps."""
     if callable(weight_decay):
