@@ -1,86 +1,90 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a teacher says of a batch, as distributions over prototypes, and how even they are.
+"""A teacher's targets: centred (DINO, arXiv:2104.14294) or balanced (SwAV, arXiv:2006.09882).
 
-All act on the global batch: the same on one device as on many.
+All functions see the global batch, so their result does not depend on how many devices hold it, and
+compute in float32. No gradient passes through them: a teacher is not trained.
 """
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jax.scipy.special import entr, logsumexp
+from jaxtyping import Array, Float, Float32, Num
+
+Scalar = float | Float[Array, ""]
+Centre = Float[Array, " K"] | Float[Array, "1 K"]
+Weights = Num[Array, " N"] | None
 
 
 def softmax_targets(
-    logits: Float[Array, "M K"], centre: Float[Array, "K"], temperature: Float[Array, ""] | float
-) -> Float[Array, "M K"]:
-    """Return the softmax of the centred logits over the temperature (arXiv:2104.14294 eq. 1)."""
-    return jax.nn.softmax((logits - centre[None]) / temperature, axis=-1)
+    logits: Float[Array, "*rows K"], centre: Centre, temperature: Scalar
+) -> Float32[Array, "*rows K"]:
+    """Return softmax((logits - centre) / temperature); DINO, equation 1 and section 3.1."""
+    shift = _fixed(centre).reshape((1,) * (logits.ndim - 1) + (-1,))
+    return jax.nn.softmax((_fixed(logits) - shift) / temperature, axis=-1)
 
 
 def updated_centre(
-    centre: Float[Array, "K"],
-    logits: Float[Array, "M K"],
-    momentum: float,
-    weights: Float[Array, " M"] | None = None,
-) -> Float[Array, "K"]:
-    """Move the centre to the mean of the logits, by 1 - momentum of the way (eq. 4).
+    centre: Centre, logits: Float[Array, "N K"], momentum: Scalar, weights: Weights = None
+) -> Centre:
+    """Move the centre towards the mean of the rows: m c + (1 - m) mean; DINO, equation 4.
 
-    `weights` are 1 for the rows that count and 0 for padding; without any row it stays.
+    Weights of 0 leave rows out. Without any row the centre stays.
     """
+    before = _fixed(centre)
+    after = momentum * before + (1 - momentum) * _mean(logits, weights).reshape(centre.shape)
     if weights is None:
-        return momentum * centre + (1 - momentum) * logits.mean(axis=0)
-    total = weights.sum()
-    mean = (logits * weights[:, None]).sum(axis=0) / jnp.maximum(total, 1)
-    return jnp.where(total > 0, momentum * centre + (1 - momentum) * mean, centre)
+        return after
+    return jnp.where(weights.sum() > 0, after, before)
 
 
 def sinkhorn(
-    logits: Float[Array, "M K"],
-    temperature: Float[Array, ""] | float,
-    iterations: int = 3,
-    weights: Float[Array, " M"] | None = None,
-) -> Float[Array, "M K"]:
-    """Spread the rows evenly over the prototypes, by Sinkhorn-Knopp (arXiv:2006.09882 section 3.1).
+    logits: Float[Array, "N K"], temperature: Scalar, iterations: int = 3, weights: Weights = None
+) -> Float32[Array, "N K"]:
+    """Return targets that use all K prototypes about equally, by the algorithm of Sinkhorn-Knopp.
 
-    exp(logits / T) is scaled to a sum of 1; then, `iterations` times, each prototype to 1 / K and
-    each row to 1 / M; the rows are returned times M, so that each sums to 1. It is done with
-    logarithms, which no logit overflows.
+    From Q = exp(logits / temperature), divided by its sum, each iteration divides each prototype by
+    its sum over the rows and by K, then each row by its sum over the prototypes and by N. The
+    result is N Q, so that each row sums to 1 (SwAV, appendix A; DINOv2, arXiv:2304.07193,
+    section 4). The potentials of rows and prototypes are kept instead of Q, as logarithms, so that
+    no logit is too large; the divisions by K, N and the first sum cancel.
 
     Args:
-        logits: of the teacher.
-        temperature: T.
-        iterations: DINOv2 and v3 have 3.
-        weights: 1 for the rows that count, 0 for padding, which becomes 0.
+        logits: one row for each example or patch.
+        temperature: the teacher's.
+        iterations: at least 1.
+        weights: 1, or 0 for a row that only fills a buffer: it takes no part and its target is 0.
     """
-    found = logits.astype(jnp.float32) / temperature
-    real = jnp.ones(len(logits)) if weights is None else weights
-    log_rows = jnp.log(jnp.maximum(real.sum(), 1))
-    # A padded row is no mass: minus infinity would make NaN of inf - inf.
-    found = jnp.where(real[:, None] > 0, found, _NONE)
-    found = found - jax.nn.logsumexp(found)
+    taken = jnp.ones(logits.shape[:1], bool) if weights is None else weights > 0
+    # What fills a buffer may be anything, also NaN.
+    scores = jnp.where(taken[:, None], _fixed(logits) / temperature, 0.0)
+    row = jnp.zeros(len(scores))
+    prototype = jnp.zeros(scores.shape[1])
     for _ in range(iterations):
-        found = found - jax.nn.logsumexp(found, axis=0, keepdims=True) - jnp.log(found.shape[1])
-        found = found - jax.nn.logsumexp(found, axis=1, keepdims=True) - log_rows
-        found = jnp.where(real[:, None] > 0, found, _NONE)
-    return jnp.exp(found + log_rows) * (real[:, None] > 0)
+        row = jnp.where(taken, row, -jnp.inf)
+        prototype = -logsumexp(scores + row[:, None], axis=0)
+        row = -logsumexp(scores + prototype[None], axis=1)
+    return jnp.where(taken[:, None], jnp.exp(scores + prototype[None] + row[:, None]), 0.0)
 
 
-_NONE = -1e30  # the logarithm of nothing
+def target_entropy(targets: Float[Array, "N K"], weights: Weights = None) -> Float32[Array, ""]:
+    """Return the mean entropy of single targets, in nats: log K where the teacher is uniform."""
+    return _mean(entr(_fixed(targets)).sum(axis=-1, keepdims=True), weights)[0]
 
 
-def target_entropy(
-    targets: Float[Array, "M K"], weights: Float[Array, " M"] | None = None
-) -> Float[Array, ""]:
-    """Return the mean entropy of the targets, in nats: log K where a teacher says nothing."""
-    each = _entropy(targets)
-    return (
-        each.mean() if weights is None else (each * weights).sum() / jnp.maximum(weights.sum(), 1)
-    )
+def marginal_entropy(targets: Float[Array, "N K"], weights: Weights = None) -> Float32[Array, ""]:
+    """Return the entropy of the mean target, in nats: 0 where one prototype takes all."""
+    return entr(_mean(targets, weights)).sum()
 
 
-def marginal_entropy(targets: Float[Array, "M K"]) -> Float[Array, ""]:
-    """Return the entropy of the mean target, in nats: 0 where all images have one prototype."""
-    return _entropy(targets.mean(axis=0))
+def _mean(rows: Float[Array, "N K"], weights: Weights) -> Float32[Array, " K"]:
+    """Return the weighted mean of the rows; 0 if all weights are."""
+    rows = _fixed(rows)
+    if weights is None:
+        return rows.mean(axis=0)
+    share = weights.astype(jnp.float32)
+    share /= jnp.where(share.sum() > 0, share.sum(), 1.0)
+    return jnp.where(share[:, None] > 0, share[:, None] * rows, 0.0).sum(axis=0)
 
 
-def _entropy(p: Float[Array, "*lead K"]) -> Float[Array, "*lead"]:
-    return -jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1.0)), 0.0).sum(axis=-1)
+def _fixed(x: Float[Array, "*any"]) -> Float32[Array, "*any"]:
+    return jax.lax.stop_gradient(x.astype(jnp.float32))

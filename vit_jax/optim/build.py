@@ -10,17 +10,18 @@ import optax
 
 from vit_jax import trees
 from vit_jax.durations import Clock
+from vit_jax.errors import UserError
 from vit_jax.mup import Growth
-from vit_jax.optim import moments, transforms
-from vit_jax.optim.config import OptimConfig, Optimizer
+from vit_jax.optim import hold, moments, transforms
+from vit_jax.optim.config import OptimConfig, Optimizer, decays
 from vit_jax.optim.rules import Rules, Values, make_rules
 from vit_jax.optim.schedules import cosine, make_schedule
 
 # Muon is for hidden matrices; Adam updates the parameters of inputs, outputs and tokens (Keller
 # Jordan, "Muon: An optimizer for hidden layers in neural networks").
 _NOT_HIDDEN = re.compile(
-    r"(?:^|/)(?:patch_embed|pos_embed|[a-z]+_token|head[a-z_]*|patch_head|decoder_pred|prototypes)"
-    r"(?:/|$)"
+    r"(?:^|/)(?:patch_embed|pos_embed|[a-z]+_token|"
+    r"head[a-z_]*|patch_head|prototypes|decoder_pred)(?:/|$)"
 )
 
 _LARS = 0.001  # its trust coefficient, in the paper and in facebookresearch/mae
@@ -33,9 +34,9 @@ def make_optimizer(
 
     The chain: zero the gradients of frozen layers, clip the rest by its global norm, apply the
     optimizer, multiply by the width's factors, add weight decay, multiply by the lr factors and
-    -lr(step), zero the updates of frozen layers; held layers count as frozen at first. LAMB adds
-    the decay before its trust ratio, SGD with `coupled_decay` before its momentum; LARS has decay
-    and trust ratio before its momentum.
+    -lr(step), zero the updates of frozen layers. LAMB adds the decay before its trust ratio, SGD
+    with `coupled_decay` before its momentum; LARS has decay and trust ratio before its momentum.
+    Gradients and updates of held parameters are zero, around all of it, while they wait.
 
     `update` needs `params`, and with `sam_rho` also `grad_fn`: (params, pass) -> the gradient
     there, which replaces the one passed in. It accepts `is_valid`, a function without arguments
@@ -55,29 +56,24 @@ def make_optimizer(
     schedule = make_schedule(cfg, clock)
     rules = make_rules(cfg, params, growth)
     partly_frozen = any(value.size > 1 for value in rules.frozen.values())
-    strength = cfg.weight_decay
-    if cfg.weight_decay_end:
-        strength = cosine(strength, cfg.weight_decay_end, clock.total_steps or 0)
-    decay = transforms.add_decay(strength, rules.decayed)
-    held = clock.steps(cfg.hold_for)
-    early = cfg.coupled_decay or cfg.name == Optimizer.LARS
+    steps = _hold_steps(cfg, clock)
+    decay = transforms.add_decay(_weight_decay(cfg, clock), rules.decayed)
+    core, early = _core(cfg), cfg.coupled_decay or cfg.name == Optimizer.LARS
     lars = transforms.scale_by_layer_trust_ratio(rules.decayed, _LARS)
     chain: list[tuple[Any, str, optax.GradientTransformation]] = [
         (partly_frozen, "drop", transforms.fill(rules.frozen, 0.0)),
-        (held, "wait", transforms.fill_until(held, rules.held, 0.0)),
         (cfg.clip_norm, "clip", transforms.clip_norm(cfg.clip_norm)),
-        (cfg.weight_decay and early, "decay", decay),
+        (decays(cfg) and early, "decay", decay),
         (cfg.name == Optimizer.LARS, "trust", lars),
-        (True, str(cfg.name), _core(cfg)),
+        (True, str(cfg.name), hold.apart(core, rules.held) if steps else core),
         # Before the decay: lr times weight decay must not depend on the width (docs/mup.md).
         (_changes(rules.width), "width", transforms.multiply(rules.width)),
-        (cfg.weight_decay and not early, "decay", decay),
+        (decays(cfg) and not early, "decay", decay),
         (cfg.name == Optimizer.LAMB, "trust", transforms.scale_by_layer_trust_ratio(rules.decayed)),
         (_changes(rules.lr), "multiply", transforms.multiply(rules.lr)),
         (True, "lr", optax.scale_by_learning_rate(schedule)),
         # Adding minus zero leaves every number, minus zero included, bitwise as it is.
         (partly_frozen, "hold", transforms.fill(rules.frozen, -0.0)),
-        (held, "stay", transforms.fill_until(held, rules.held, -0.0)),
     ]
     tx = optax.named_chain(*((name, step) for acts, name, step in chain if acts))
     tx = _without_frozen(tx, rules)
@@ -86,7 +82,23 @@ def make_optimizer(
         # number of devices; there each device climbs by the gradient of its own examples.
         climb = (transforms.fill(rules.frozen, 0.0), transforms.scale_to_norm(-cfg.sam_rho))
         tx = moments.sharpness_aware(tx, optax.chain(*climb))
-    return tx, schedule
+    return hold.holding(tx, rules.held, steps) if steps else tx, schedule
+
+
+def _weight_decay(cfg: OptimConfig, clock: Clock) -> float | optax.Schedule:
+    if not cfg.weight_decay_end:
+        return cfg.weight_decay
+    return cosine(cfg.weight_decay, cfg.weight_decay_end, clock.total_steps or 1)
+
+
+def _hold_steps(cfg: OptimConfig, clock: Clock) -> int:
+    steps, total = clock.steps(cfg.hold_for), clock.total_steps or 0
+    if steps >= max(total, 1):
+        raise UserError(
+            f"optim.hold_for={cfg.hold_for!r} ({steps} steps) is not shorter than the run ({total} "
+            "steps); optim.freeze stops updates for good"
+        )
+    return steps
 
 
 def _changes(factors: Values) -> bool:

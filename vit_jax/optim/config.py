@@ -75,8 +75,8 @@ class OptimConfig:
             adding them, as optax does; off is Jordan's own form, which differs in the first
             1 / (1 - momentum) steps. The updates' scale is Liu et al.'s either way.
         weight_decay: strength of the decay.
-        weight_decay_end: strength at the end of the run, reached by half a cosine (DINO: 0.04 to
-            0.4); 0 keeps `weight_decay` throughout.
+        weight_decay_end: the strength goes to this by a cosine over the whole run (DINO,
+            arXiv:2104.14294, from 0.04 to 0.4); 0 keeps `weight_decay` throughout.
         coupled_decay: sgd adds the decay to the clipped gradient, before the momentum, as
             torch.optim.SGD does: momentum m makes it 1 / (1 - m) times as strong.
         decay: regex of the decayed parameters. The default, kernels, is Google's set, and in every
@@ -94,9 +94,10 @@ class OptimConfig:
             minimisation, arXiv:2010.01412): two passes a step; 0 turns it off.
         freeze: regex of the parameters that never change; "" none. A frozen BatchNorm still updates
             its running statistics, as in PyTorch.
-        hold: regex of parameters that do not change for `hold_for` at the start of the run, nor do
-            their moments (DINO's prototypes: 1 epoch); "" none.
-        hold_for: that duration.
+        hold: regex of the parameters that wait for `hold_for` at the start of the run, as DINO's
+            last layer does: neither they nor their moments change, and no decay acts. It names all
+            layers of a stack or none.
+        hold_for: how long `hold` acts; "" none.
         mu_dtype: storage of the first moment or momentum; the second moment is float32.
     """
 
@@ -150,13 +151,16 @@ _USES = {
 }
 
 
+def decays(cfg: OptimConfig) -> bool:
+    """Return whether any step of the run decays parameters."""
+    return cfg.weight_decay > 0 or cfg.weight_decay_end > 0
+
+
 def validate(cfg: OptimConfig) -> None:
     """Raise UserError for a value out of range, or a changed setting that others switch off."""
     conform(cfg, "optim.")
     if cfg.min_lr > cfg.lr:
         raise UserError(f"optim.min_lr={cfg.min_lr} must be at most optim.lr={cfg.lr}")
-    if bool(cfg.hold) != bool(cfg.hold_for):
-        raise UserError("optim.hold and optim.hold_for need each other: set both or none")
     check_effects(cfg, "optim.", _effects(cfg))
 
 
@@ -170,10 +174,12 @@ def _effects(cfg: OptimConfig) -> Iterator[tuple[bool, str, *tuple[str, ...]]]:
     yield moves, "without momentum", "nesterov", "coupled_decay"
     # Muon's Adam still has a first moment to store.
     yield moves or "beta1" in uses, "without momentum", "mu_dtype"
-    yield cfg.weight_decay != 0, "without weight decay", "coupled_decay", "weight_decay_end"
+    yield decays(cfg), "without weight decay", "coupled_decay"
     # Without it the correction is a mere factor, which orthogonal updates lose.
     yield cfg.nesterov, "without optim.nesterov", "muon_debias"
-    yield bool(cfg.decay), "when optim.decay names no parameter", "weight_decay"
+    yield bool(cfg.decay), "when optim.decay names no parameter", "weight_decay", "weight_decay_end"
+    yield bool(cfg.hold_for), "without optim.hold_for", "hold"
+    yield bool(cfg.hold), "without optim.hold", "hold_for"
     scheduled = f"with the schedule {cfg.schedule}"
     yield cfg.schedule == Schedule.RSQRT, scheduled, "rsqrt_timescale"
     yield cfg.schedule == Schedule.STEP, scheduled, "milestones", "decay_factor"

@@ -13,6 +13,7 @@ import numpy as np
 from vit_jax import fields, trees
 from vit_jax.errors import UserError, unknown
 from vit_jax.mup import Growth, Role, role
+from vit_jax.optim import config
 from vit_jax.optim.config import ADAPTIVE, OptimConfig, Optimizer
 
 # By parameter name: one value of shape (), or, where its layers differ, one of shape (L, 1, ...).
@@ -49,16 +50,17 @@ _POWERS: Mapping[Optimizer, Mapping[Role, float]] = {
 
 
 class Rules(NamedTuple):
-    """What happens to each parameter: decayed, frozen, held (bool), lr, width (float32 factors).
+    """What happens to each parameter: decayed and frozen (bool), lr and width (float32 factors).
 
     `lr` multiplies the whole step, `width` (maximal update parametrisation) all but the decay.
+    `held` names the parameters that wait at the start of the run; none of them is wholly frozen.
     """
 
     decayed: Values
     frozen: Values
-    held: Values
     lr: Values
     width: Values
+    held: frozenset[str]
 
 
 class Row(NamedTuple):
@@ -177,14 +179,13 @@ def make_rules(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = N
 
     `growth` is as in `make_optimizer`.
 
-    Raises UserError: a pattern is no regex or matches nothing, nothing is left to train, or
-    layer_decay is set for a model whose order of blocks is unknown.
+    Raises UserError: a pattern is no regex or matches nothing, nothing is left to train, hold names
+    a part of a stack, or layer_decay is set for a model whose order of blocks is unknown.
     """
     # LAMB and LARS adapt the decayed parameters whatever the strength of the decay.
-    decays = cfg.decay and (cfg.weight_decay > 0 or cfg.name in ADAPTIVE)
+    decays = cfg.decay and (config.decays(cfg) or cfg.name in ADAPTIVE)
     decays = _matched("decay", (cfg.decay,) if decays else (), params)
     freezes = _matched("freeze", (cfg.freeze,) if cfg.freeze else (), params)
-    holds = _matched("hold", (cfg.hold,) if cfg.hold else (), params)
     frozen = _by_layer(params, lambda name: freezes(name) is not None, bool)
     if all(value.all() for value in frozen.values()):
         raise UserError(f"optim.freeze={cfg.freeze!r} leaves no parameter to train")
@@ -203,10 +204,26 @@ def make_rules(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = N
     return Rules(
         decayed=_by_layer(params, is_decayed, bool),
         frozen=frozen,
-        held=_by_layer(params, lambda name: holds(name) is not None, bool),
         lr=_by_layer(params, lr_of, np.float32),
         width=_by_layer(params, lambda name: _width_factor(cfg, growth, name), np.float32),
+        held=_held(cfg, params, frozen),
     )
+
+
+def _held(cfg: OptimConfig, params: trees.PyTree, frozen: Values) -> frozenset[str]:
+    holds = _matched("hold", (cfg.hold,) if cfg.hold else (), params)
+    found = _by_layer(params, lambda name: holds(name) is not None, bool)
+    what = f"optim.hold={cfg.hold!r}"
+    for name, value in found.items():
+        if value.size > 1:
+            raise UserError(f"{what} names some layers of {name}; name all of a stack, or none")
+    trained = {name for name, value in frozen.items() if not value.all()}
+    held = frozenset(name for name in trained if found[name])
+    if cfg.hold and not held:
+        raise UserError(f"{what} names only what optim.freeze={cfg.freeze!r} stops for good")
+    if held == trained:
+        raise UserError(f"{what} leaves no parameter to train for {cfg.hold_for!r}")
+    return held
 
 
 def _share(value: np.ndarray) -> str:
@@ -220,7 +237,7 @@ def describe(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = Non
 
     `decay` is "yes", "no" or "2 of 12 layers"; `lr` is "frozen" or the factor on the learning
     rate, the width's included, "1", "0.1" or, over the layers, "0.0687 to 0.75", with the number
-    of frozen layers.
+    of frozen layers and how long it is held.
     """
     rules = make_rules(cfg, params, growth)
     rows = []
@@ -229,7 +246,8 @@ def describe(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = Non
         lr = f"{factor.min():.3g}"
         lr += f" to {factor.max():.3g}" if factor.size > 1 else ""
         lr += f" ({_share(frozen)} frozen)" if frozen.any() else ""
-        decay = _share(rules.decayed[name]) if cfg.weight_decay else "no"
+        lr += f" (held for {cfg.hold_for})" if name in rules.held else ""
+        decay = _share(rules.decayed[name]) if config.decays(cfg) else "no"
         shape = "x".join(map(str, leaf.shape))
         rows.append(Row(name, shape, decay, "frozen" if frozen.all() else lr))
     return rows

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from vit_jax import trees
 from vit_jax.optim.rules import Values
@@ -45,40 +45,32 @@ def _scaled(factor: Callable[[trees.PyTree], Leaf]) -> optax.GradientTransformat
     return optax.stateless(update)
 
 
-def _counted(fn: Callable[[Any, str, Leaf, Leaf], Leaf]) -> optax.GradientTransformation:
-    """Map (number of updates before, name, update, parameter) to the new update."""
+def add_decay(
+    weight_decay: ArrayLike | optax.Schedule, decayed: Values
+) -> optax.GradientTransformation:
+    """Add `weight_decay` times the parameter where `decayed`; a schedule keeps a count of steps."""
+    if callable(weight_decay):
+        return _scheduled(weight_decay, lambda now: add_decay(now, decayed))
+    return _by_name(lambda name, u, p: _where(decayed[name], lambda: u + weight_decay * p, u))
+
+
+def _scheduled(
+    schedule: optax.Schedule, make: Callable[[Any], optax.GradientTransformation]
+) -> optax.GradientTransformation:
+    """Apply what `make` builds, without a state, of the schedule's value at the step."""
+
+    def init(params: trees.PyTree) -> optax.ScaleByScheduleState:
+        return optax.ScaleByScheduleState(count=jnp.zeros([], jnp.int32))
 
     def update(
         updates: trees.PyTree, state: Any, params: trees.PyTree | None = None
     ) -> tuple[trees.PyTree, optax.ScaleByScheduleState]:
-        new = trees.map_named(lambda name, u, p: fn(state.count, name, u, p), updates, params)
-        return new, optax.ScaleByScheduleState(optax.safe_increment(state.count))
+        # The step counts though it be skipped, as in optax.scale_by_learning_rate.
+        now = make(schedule(state.count))
+        updates, _ = now.update(updates, optax.EmptyState(), params)
+        return updates, optax.ScaleByScheduleState(count=optax.safe_increment(state.count))
 
-    def init(_: trees.PyTree) -> optax.ScaleByScheduleState:
-        return optax.ScaleByScheduleState(jnp.zeros([], jnp.int32))
-
-    return optax.GradientTransformation(init, update)  # pyright: ignore[reportArgumentType]
-
-
-def add_decay(
-    weight_decay: float | optax.Schedule, decayed: Values
-) -> optax.GradientTransformation:
-    """Add `weight_decay`, which may change with the step, times the parameter where `decayed`."""
-    if not callable(weight_decay):
-        return _by_name(lambda name, u, p: _where(decayed[name], lambda: u + weight_decay * p, u))
-    return _counted(
-        lambda count, name, u, p: _where(decayed[name], lambda: u + weight_decay(count) * p, u)
-    )
-
-
-def fill_until(steps: int, mask: Values, value: float) -> optax.GradientTransformation:
-    """Replace the first `steps` updates of the masked layers, finite or not, by `value`."""
-
-    def one(count: Any, name: str, u: Leaf, p: Leaf) -> Leaf:
-        del p
-        return _where(mask[name], lambda: jnp.where(count < steps, value, u), u)
-
-    return _counted(one)
+    return optax.GradientTransformation(init, update)
 
 
 def multiply(factors: Values) -> optax.GradientTransformation:
