@@ -15,7 +15,7 @@ from vit_jax.durations import Clock
 from vit_jax.errors import UserError
 from vit_jax.evals import EVALUATORS, EvalConfig
 from vit_jax.faults import FaultsConfig
-from vit_jax.fields import annotations, conform, group, value
+from vit_jax.fields import annotations, check_effects, conform, group, value
 from vit_jax.models import ModelConfig, ViTConfig
 from vit_jax.models.layers.attention import AttentionImpl, check_target
 from vit_jax.objectives import ObjectiveConfig, SupervisedConfig
@@ -126,8 +126,7 @@ def check(cfg: Config) -> None:
     if steps > 1 and not cfg.objective.splits_batch:
         why = f"would cut the batch, whose examples {type(cfg.objective).__name__} compares"
         raise UserError(f"accum_steps={steps} {why}; set 1, and mesh.fsdp or model.remat=full")
-    if cfg.ema_decay_end and not cfg.ema_decay:
-        raise UserError(f"ema_decay_end={cfg.ema_decay_end} needs an average; set ema_decay too")
+    check_effects(cfg, "", [(cfg.ema_decay > 0, "without ema_decay", "ema_decay_end")])
     if cfg.objective.needs_average and not cfg.ema_decay:
         learns = f"{type(cfg.objective).__name__} learns from the moving average of its parameters"
         raise UserError(f"{learns}; set ema_decay, such as 0.996")
