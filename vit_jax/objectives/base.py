@@ -205,7 +205,10 @@ class Objective:
         raise NotImplementedError
 
     def alarm(self, metrics: Mapping[str, float]) -> str:
-        """Return what the metrics of the last steps say has gone wrong, in words, or ""."""
+        """Return what has gone wrong by the metrics of `loss`, means over steps; "" for nothing.
+
+        A run prints it as a warning beside its line of metrics.
+        """
         del metrics
         return ""
 

@@ -7,6 +7,7 @@ own parameters, says of the large ones (arXiv:2104.14294, arXiv:2304.07193, arXi
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -34,6 +35,7 @@ from vit_jax.objectives.targets import (
 
 _GLOBAL, _LOCAL = ("global_1", "global_2"), "local"
 _CENTRE_MOMENTUM = 0.9
+_COLLAPSED = 0.05  # of log K, and of a rank above 1: learning runs stay far above both
 _HEAD, _PATCH_HEAD, _TOKEN = "dino_head", "ibot_head", "mask_token"
 
 
@@ -221,6 +223,15 @@ class Dino(Objective):
         found = jnp.take_along_axis(tokens, at, axis=1).reshape(-1, tokens.shape[-1])
         scores = self._head(self.cfg.patch_head).apply({"params": params[_PATCH_HEAD]}, found)
         return cast(jax.Array, scores)
+
+    def alarm(self, metrics: Mapping[str, float]) -> str:
+        """Return how the targets or the features have collapsed, in words; "" if they have not."""
+        most = math.log(self.cfg.head.prototypes)
+        if metrics.get("marginal_entropy", most) < _COLLAPSED * most:
+            return "collapse: the teacher has the same target for nearly all images"
+        if metrics.get("feature_rank", 2.0) < 1 + _COLLAPSED:
+            return "collapse: the features of all images lie on one line"
+        return ""
 
     def flops(self, variables: Any) -> int:
         """Return the model FLOPs of training on one example.

@@ -14,6 +14,7 @@ from vit_jax import weights
 from vit_jax.checkpoints.reader import find
 from vit_jax.checkpoints.reader import load as read
 from vit_jax.config import Config
+from vit_jax.objectives import Dino
 from vit_jax.train.loop import fit
 from vit_jax.train.workdir import CHECKPOINTS
 
@@ -32,6 +33,16 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
     kinds = ("params/", "ema/", "objective/")
     names = [name for name in saved.manifest.leaves if name.startswith(kinds)]
     return {name: np.asarray(value) for name, value in read(saved, names).items()}
+
+
+def test_a_run_warns_of_a_collapse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Dino, "alarm", lambda self, metrics: f"rank {metrics['feature_rank'] > 0}")
+    cfg = _config("dino")
+    cfg.duration, cfg.evals = "2 steps", {}
+    fit(cfg, tmp_path / "run")
+    assert "warning: step 2: rank True" in "".join(capfd.readouterr())
 
 
 @pytest.mark.parametrize("run", ["mae", "dino"])

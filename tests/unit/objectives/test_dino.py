@@ -95,3 +95,12 @@ def test_a_run_needs_its_average_and_cuts_no_batch() -> None:
         with pytest.raises(UserError, match=named):
             config_lib.check(_config(**fields))
     config_lib.check(_config(evals={"knn": KNNEval()}))
+
+
+def test_a_collapse_is_told() -> None:
+    objective = _objective()
+    fine = {"marginal_entropy": 5.0, "feature_rank": 1.4}
+    assert objective.alarm(fine) == ""
+    assert "the same target" in objective.alarm({**fine, "marginal_entropy": 0.5})
+    assert "on one line" in objective.alarm({**fine, "feature_rank": 1.01})
+    assert objective.alarm({}) == ""  # no step since the last line
