@@ -15,7 +15,7 @@ from vit_jax.durations import Clock
 from vit_jax.errors import UserError
 from vit_jax.evals import EVALUATORS, EvalConfig
 from vit_jax.faults import FaultsConfig
-from vit_jax.fields import annotations, conform, group, value
+from vit_jax.fields import annotations, check_effects, conform, group, value
 from vit_jax.models import ModelConfig, ViTConfig
 from vit_jax.models.layers.attention import AttentionImpl, check_target
 from vit_jax.objectives import ObjectiveConfig, SupervisedConfig
@@ -60,6 +60,8 @@ class Config:
             than one pixel sum in the dtype that they compute in.
         ema_decay: decay per step of the moving average of parameters and BatchNorm's statistics; 0
             keeps none.
+        ema_decay_end: that decay at the end of the run, reached by half a cosine (DINO's teacher:
+            0.996 to 1); 0 keeps `ema_decay` throughout.
         init: weights to start from, of another run or a published file.
         checkpoint, log: saving and logging.
         faults: what to do about non-finite losses, loss spikes and hangs.
@@ -76,6 +78,7 @@ class Config:
     accum_steps: int = value(1, least=1)
     reduce_dtype: ReduceDType = ReduceDType.FLOAT32
     ema_decay: float = value(0.0, least=0, below=1, note="0 turns it off")
+    ema_decay_end: float = value(0.0, least=0, most=1, note="0 keeps ema_decay throughout")
     init: InitConfig = group(InitConfig)
     checkpoint: CheckpointConfig = group(CheckpointConfig, free=True)
     log: LogConfig = group(LogConfig, free=True)
@@ -123,6 +126,10 @@ def check(cfg: Config) -> None:
     if steps > 1 and not cfg.objective.splits_batch:
         why = f"would cut the batch, whose examples {type(cfg.objective).__name__} compares"
         raise UserError(f"accum_steps={steps} {why}; set 1, and mesh.fsdp or model.remat=full")
+    check_effects(cfg, "", [(cfg.ema_decay > 0, "without ema_decay", "ema_decay_end")])
+    if cfg.objective.needs_average and not cfg.ema_decay:
+        learns = f"{type(cfg.objective).__name__} learns from the moving average of its parameters"
+        raise UserError(f"{learns}; set ema_decay, such as 0.996")
     init_config.validate(cfg.init)
     for name in cfg.evals:
         if not re.fullmatch(r"[a-z0-9_]+", name) or name in ("train", "perf"):
@@ -155,10 +162,15 @@ def _refuse_names(node: Any, path: str) -> None:
 
 def _check_eval(evaluation: EvalConfig, name: str, objective: ObjectiveConfig) -> None:
     """Raise UserError for an invalid evaluation, or one of logits that no head is trained for."""
-    no_head = objective.head_loss is None
-    kinds = [each for each in EVALUATORS if not (no_head and each.predictor == "logits")]
+    lacks: dict[str, str] = {}
+    if objective.head_loss is None:
+        lacks["logits"] = "trains no head"
+    if not objective.scores_images:
+        lacks["loss"] = "has no loss of an image by itself"
+    kinds = [each for each in EVALUATORS if each.predictor not in lacks]
     if type(evaluation) not in kinds:
-        why = f", and {type(objective).__name__} trains no head" if no_head else ""
+        why = lacks.get(evaluation.predictor, "")
+        why = f", and {type(objective).__name__} {why}" if why else ""
         valid = ", ".join(kind.__name__ for kind in kinds)
         raise UserError(f"evals.{name} is a {type(evaluation).__name__}{why}; choose {valid}")
     evaluation.check(f"evals.{name}")

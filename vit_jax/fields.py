@@ -13,7 +13,7 @@ import operator
 import re
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from vit_jax.errors import UserError, unknown
@@ -57,8 +57,11 @@ def value(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def group(kind: type, *, free: bool = False) -> Any:
-    """Declare a field that holds fields: a dataclass or a dict; `free` as in `value`, for all."""
+def group(kind: Callable[[], Any], *, free: bool = False) -> Any:
+    """Declare a field that holds fields: a dataclass, a dict, or a function that makes one.
+
+    `free` as in `value`, for all of them.
+    """
     return dataclasses.field(default_factory=kind, metadata={"free": free})
 
 

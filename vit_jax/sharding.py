@@ -33,7 +33,7 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"(^|/)(qkv|qk|kv|q|k|v|fc1)/bias$", ("tensor",)),
     (r"(^|/)(proj|fc2)/kernel$", ("tensor", "fsdp")),
     (r"(^|/)reduction/kernel$", ("fsdp", None)),
-    (r"(^|/)(pre_logits|head|head_dist)/kernel$", ("fsdp", "tensor")),
+    (r"(^|/)(pre_logits|(patch_)?head|head_dist|decoder_pred)/kernel$", ("fsdp", "tensor")),
     (r"(^|/)(head|head_dist)/bias$", ("tensor",)),
     (r"(^|/)(patch_embed|conv\d?)/kernel$", (None, None, None, "fsdp")),
     (r"(^|/)pos_embed$", (None, None, "fsdp")),

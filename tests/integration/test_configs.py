@@ -44,6 +44,8 @@ def place(cfg: Config, folder: Path, tmp_path: Path) -> Config:
         cfg.data.name = f"folder:{folder}"
     if cfg.init.weights:
         changes: dict[str, Any] = {"num_classes": 5} if "^head/" in cfg.init.skip else {}
+        if "^fc_norm/" in cfg.init.skip:  # MAE's encoder
+            changes["fc_norm"] = False
         if "^pre_logits/" in cfg.init.skip:
             changes["pre_logits_dim"] = 16
         if isinstance(cfg.model, SwinConfig):

@@ -58,6 +58,24 @@ def test_a_run_of_before_there_were_crop_rules_crops_as_it_did() -> None:
     assert config_json.changes(saved, config_json.to_json(cfg)) == []  # and it continues
 
 
+def test_a_run_of_before_there_were_schedules_of_self_distillation_goes_on() -> None:
+    cfg = load(next(path for path in FILES if path.stem == "vit_mu_digits"))
+    saved = config_json.to_json(cfg)
+    del saved["ema_decay_end"]
+    for name in ("weight_decay_end", "hold", "hold_for"):
+        del saved["optim"][name]
+    assert config_json.from_json(copy.deepcopy(saved)) == cfg
+    assert config_json.changes(saved, config_json.to_json(cfg)) == []
+    cfg.ema_decay_end, cfg.optim.hold, cfg.optim.hold_for = 1.0, "^head/", "1 epoch"
+    now = config_json.to_json(cfg)
+    assert config_json.changes(saved, now) == [
+        "ema_decay_end: 0.0 -> 1.0",
+        "optim.hold: '' -> '^head/'",
+        "optim.hold_for: '' -> '1 epoch'",
+    ]
+    assert config_json.from_json(now) == cfg
+
+
 def test_what_changes_no_number_may_differ() -> None:
     cfg = load(next(path for path in FILES if path.stem == "vit_mu_digits"))
     saved = config_json.to_json(cfg)

@@ -18,8 +18,9 @@ from vit_jax import config_json, models
 from vit_jax.cli import flags
 from vit_jax.config import Config
 from vit_jax.errors import UserError
+from vit_jax.evals import ClassifyEval, KNNEval
 from vit_jax.models import RegNetConfig
-from vit_jax.objectives import DistillConfig
+from vit_jax.objectives import DistillConfig, MaeConfig
 from vit_jax.optim import Schedule
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -62,7 +63,10 @@ def shrink(cfg: Config) -> Config:
     digits = cfg.data.name == "digits"
     num_classes = len(cfg.data.classes) or (10 if digits else 3)
     native = cfg.model.image_size
-    cfg.model = shrink_model(cfg.model, num_classes=num_classes)
+    cfg.model = shrink_model(cfg.model, num_classes=num_classes if cfg.objective.uses_labels else 0)
+    if isinstance(cfg.objective, MaeConfig):
+        cfg.objective.decoder_dim, cfg.objective.decoder_depth = 16, 1
+        cfg.objective.decoder_heads = 2
     if isinstance(cfg.objective, DistillConfig):
         teacher = cfg.objective.distill.teacher
         same_size = teacher.image_size == native
@@ -85,7 +89,11 @@ def shrink(cfg: Config) -> Config:
         cfg.optim.milestones = ("1 steps",)
     cfg.log.every, cfg.log.tensorboard = "1 steps", False
     for ev in cfg.evals.values():
-        ev.report = False
+        if isinstance(ev, ClassifyEval):
+            ev.report = False
+        if isinstance(ev, KNNEval):
+            ev.k, ev.train_split = (2,), "train"
+            cfg.checkpoint.metric = re.sub(r"knn\d+", "knn2", cfg.checkpoint.metric)
     cfg.mesh.data = 1  # what is tested here is the recipe, not the layout
     return cfg
 
@@ -98,7 +106,8 @@ _OF_FAMILY = ("init.weights", "optim.freeze", "optim.layer_decay")
 # Of any: what sees logits, gradients or leaves of whatever shape.
 _OF_ANY = (
     *("optim.name", "objective.loss", "objective.train_mode"),
-    *("objective.distill.kind", "objective.distill.teacher.family"),
+    *("objective.distill.kind", "objective.distill.teacher.family", "objective.family"),
+    "model.head_norm",
 )
 
 
@@ -138,6 +147,11 @@ TRAINED = (
     "convit_digits",
     "regnet_digits",
     "resnet_digits",
+    "vit_b16_imagenet_mpp",
+    "mae_imagenet:b16",
+    "mae_finetune:b16",
+    "mae_linear:b16",
+    "unlabelled_digits:dino",
 )
 
 

@@ -86,6 +86,16 @@ finetune_bit:cifar100           10000s 512 sgd   0.003 0    0    500s   0    0  
 finetune_bit:oxford_iiit_pet    500s  512  sgd   0.003 0    0    100s   0    0   0   0 0    1 0 0       480
 finetune_bit:oxford_flowers102  500s  512  sgd   0.003 0    0    100s   0    0   0   0 0    1 0 0       480
 finetune_bit:imagenet2012       20000s 512 sgd   0.003 0    0    500s   0    0   0.1 0 0    1 0 0       480
+vit_b16_imagenet_mpp            100000s 4096 adamw 2e-4 0   0    10000s 0    0   0   0 0    1 0 0       224
+mae_imagenet:b16                800   4096 adamw 2.4e-3 0   0.05 40     0    0   0   0 0    1 0 0       224
+mae_imagenet:l16                800   4096 adamw 2.4e-3 0   0.05 40     0    0   0   0 0    1 0 0       224
+mae_imagenet:h14                800   4096 adamw 2.4e-3 0   0.05 40     0    0   0   0 0    1 0 0       224
+mae_finetune:b16                100   1024 adamw 2e-3  1e-6 0.05 5      0.1  0.1 0.8 1 0.25 1 0 0       224
+mae_finetune:l16                50    1024 adamw 4e-3  1e-6 0.05 5      0.2  0.1 0.8 1 0.25 1 0 0       224
+mae_finetune:h14                50    1024 adamw 4e-3  1e-6 0.05 5      0.3  0.1 0.8 1 0.25 1 0 0       224
+mae_linear:b16                  90    16384 lars 6.4   0    0    10     0    0   0   0 0    1 0 0       224
+mae_linear:l16                  50    16384 lars 6.4   0    0    10     0    0   0   0 0    1 0 0       224
+mae_linear:h14                  50    16384 lars 6.4   0    0    10     0    0   0   0 0    1 0 0       224
 """  # noqa: E501  (a table: broken lines could not be compared with the papers)
 TABLE = {row.split()[0]: row.split()[1:] for row in PUBLISHED.strip().splitlines()}
 
@@ -115,7 +125,7 @@ def test_numbers_are_the_published(run: str) -> None:
         "end": cfg.optim.min_lr,
         "wd": cfg.optim.weight_decay,
         "path": getattr(cfg.model, "drop_path_rate", 0.0),
-        "smooth": cfg.objective.label_smoothing,
+        "smooth": getattr(cfg.objective, "label_smoothing", 0.0),
         "mixup": cfg.data.mix.mixup_alpha,
         "cutmix": cfg.data.mix.cutmix_alpha,
         "erase": cfg.data.erasing_prob,
@@ -156,7 +166,34 @@ def test_every_published_run_is_in_the_table() -> None:
 
 TIMM = [run for run in TABLE if run.startswith(("deit", "cait", "convit"))]
 SWIN = [run for run in TABLE if run.startswith("swin")]
-GOOGLE = [run for run in TABLE if run.startswith(("vit_", "r50_", "r26_", "augreg"))]
+GOOGLE = [
+    run
+    for run in TABLE
+    if run.startswith(("vit_", "r50_", "r26_", "augreg")) and not run.endswith("_mpp")
+]
+
+
+@pytest.mark.parametrize("size, layer_decay", [("b16", 0.65), ("l16", 0.75), ("h14", 0.75)])
+def test_mae_as_its_authors_trained_it(size: str, layer_decay: float) -> None:
+    pretrained, tuned, probed = (
+        get(f"mae_{stage}:{size}") for stage in ("imagenet", "finetune", "linear")
+    )
+    assert (pretrained.optim.beta1, pretrained.optim.beta2) == (0.9, 0.95)
+    assert pretrained.data.transform.area == (0.2, 1.0)
+    assert (pretrained.objective.share, pretrained.objective.norm_pix) == (0.75, True)
+    decoder = pretrained.objective
+    assert (decoder.decoder_dim, decoder.decoder_depth, decoder.decoder_heads) == (512, 8, 16)
+    assert (tuned.optim.beta2, tuned.optim.layer_decay) == (0.999, layer_decay)
+    assert tuned.data.transform.auto_augment == "rand-m9-mstd0.5-inc1"
+    assert (tuned.model.pool, tuned.model.fc_norm) == ("gap", True)
+    assert (probed.model.pool, probed.model.head_norm) == ("cls", True)
+    assert (probed.optim.freeze, probed.optim.momentum) == ("^(?!head/)", 0.9)
+
+
+def test_masked_patches_as_the_vit_paper_trained_them() -> None:
+    cfg = get("vit_b16_imagenet_mpp")
+    assert (cfg.objective.share, cfg.objective.masked, cfg.objective.swapped) == (0.5, 0.8, 0.1)
+    assert (cfg.data.transform.crop, cfg.data.transform.flip) == (Crop.INCEPTION, True)
 
 
 @pytest.mark.parametrize("run", TIMM)
@@ -222,7 +259,7 @@ def test_deit3_and_cait_are_tested_on_the_central_square(run: str) -> None:
 def test_each_evaluation_crops_as_the_code_of_its_paper(run: str) -> None:
     # Google's is TensorFlow; DeiT's, Swin's and the others' torchvision.
     cfg = get(run)
-    torch_born = run.startswith(("deit", "cait", "convit", "swin", "regnet"))
+    torch_born = run.startswith(("deit", "cait", "convit", "swin", "regnet", "mae"))
     rules = {ev.transform.crop_rule for ev in cfg.evals.values()}
     assert rules == {CropRule.TORCH if torch_born else CropRule.TF}
 
@@ -271,7 +308,7 @@ def test_only_the_fine_tunings_of_deit_run_as_evaluated() -> None:
     for run in TABLE:
         cfg = get(run)
         evaluated = run.startswith(("deit_", "cait")) and "384" in run
-        assert cfg.objective.train_mode != evaluated, run
+        assert getattr(cfg.objective, "train_mode", True) != evaluated, run
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from vit_jax.errors import UserError
 from vit_jax.inference.images import expand
 from vit_jax.inference.trained import Trained, read_weights
 from vit_jax.inference.views import read_view
-from vit_jax.visual import attention_sheets, augmentation_sheets, weight_sheets
+from vit_jax.visual import attention_sheets, augmentation_sheets, reconstructions, weight_sheets
 from vit_jax.visual.saliency import check
 
 _OUT = Path("runs/visualize")
@@ -39,6 +39,21 @@ class Attention(ModelOptions):
     images: tuple[str, ...] = model_options.images()
     layers: str = flag("", "layers to draw, or all; by default up to 4 of each kind", "0,5,11")
     heads: str = flag("", "heads to draw beside their mean, all, or none; by default 6", "0,3")
+    out: Path = flag(_OUT, "where to", "DIR")
+
+
+@dataclasses.dataclass(kw_only=True)
+class Reconstruct(ModelOptions):
+    """Draws what a masked autoencoder predicts: reconstructions.png.
+
+    Each image as it is, with hidden patches, and with what is predicted there. An IMAGE is a file,
+    a folder, a pattern, or - for a list on stdin.
+
+      vit_jax visualize --reconstruct --from=runs/unlabelled_mae docs/images/digits
+    """
+
+    usage = "vit_jax visualize --reconstruct --from=WEIGHTS IMAGE ... [flags]"
+    images: tuple[str, ...] = model_options.images()
     out: Path = flag(_OUT, "where to", "DIR")
 
 
@@ -77,20 +92,30 @@ def attention(given: Attention, found: Trained) -> int:
     """Draw the sheets of images; returns 1 where one was broken, else 0."""
     check(found.model)
     choice = attention_sheets.Choice(*(_numbers(name, given) for name in ("layers", "heads")))
-    files, broken = expand(given.images, sys.stdin), []
-
-    def images() -> Iterator[tuple[str, Any]]:
-        for file in files:
-            view = read_view(found, file)
-            if isinstance(view, str):
-                print(f"skipped {view}", file=sys.stderr)
-                broken.append(file)
-            else:
-                yield Path(file).name, view
-
+    broken: list[str] = []
+    images = _views(given.images, found, broken)
     trained = read_weights(found, headless=True)
-    _print(attention_sheets.write_sheets(trained, images(), given.out, choice))
+    _print(attention_sheets.write_sheets(trained, images, given.out, choice))
     return 1 if broken else 0
+
+
+def reconstruct(given: Reconstruct, found: Trained) -> int:
+    """Draw the sheet of images; returns 1 where one was broken, else 0."""
+    broken: list[str] = []
+    images = _views(given.images, found, broken)
+    _print(reconstructions.write_sheet(found, images, given.out))
+    return 1 if broken else 0
+
+
+def _views(images: Sequence[str], found: Trained, broken: list[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the pixels of each image; a broken one is told and added to `broken`."""
+    for file in expand(images, sys.stdin):
+        view = read_view(found, file)
+        if isinstance(view, str):
+            print(f"skipped {view}", file=sys.stderr)
+            broken.append(file)
+        else:
+            yield Path(file).name, view
 
 
 def _print(lines: Iterable[str]) -> None:
@@ -140,6 +165,7 @@ def _read_augmentations(cls: type[Augmentations], argv: Sequence[str]) -> tuple[
 _MODES = {
     "--augmentations": (Augmentations, augmentations, _read_augmentations),
     "--attention": (Attention, attention, model_options.read),
+    "--reconstruct": (Reconstruct, reconstruct, model_options.read),
     "--weights": (Weights, weights, model_options.read),
 }
 

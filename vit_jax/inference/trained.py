@@ -273,10 +273,11 @@ def _of_run(place: str, ema: bool | None) -> Trained:
     found = Checkpoint(place)
     cfg = config_json.from_json(found.metadata["config"])
     if ema and not cfg.ema_decay:
-        raise UserError(
-            f"{place} keeps no moving average (ema_decay=0); leave {errors.setting('ema')} out"
-        )
-    if ema is None:
+        why = f"keeps no moving average (ema_decay=0); leave {errors.setting('ema')} out"
+        raise UserError(f"{place} {why}")
+    if ema is False and cfg.objective.needs_average:
+        raise UserError(f"{place}: its model is its average; leave {errors.setting('ema')} out")
+    if ema is None and not (ema := cfg.objective.needs_average):
         ema = bool(cfg.ema_decay) and cfg.checkpoint.metric.partition("/")[0].endswith("_ema")
     names = found.metadata.get("class_names", ())
     metric, named_step = cfg.checkpoint.metric, place.endswith(("@latest", f"@{found.step}"))

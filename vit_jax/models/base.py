@@ -109,10 +109,12 @@ def patch_grid(cfg: Any, image_size: tuple[int, int] | None = None) -> tuple[int
     return grid(size, pair(cfg.patch, "patch"))
 
 
-def check_heads(dim: int, num_heads: int) -> None:
-    """Refuse a width that its heads cannot share equally."""
+def check_heads(
+    dim: int, num_heads: int, fields: tuple[str, str] = ("model.dim", "model.num_heads")
+) -> None:
+    """Refuse a width that its heads cannot share equally; `fields` are the names of both."""
     if dim % num_heads:
-        raise UserError(f"model.num_heads={num_heads} does not divide model.dim={dim}")
+        raise UserError(f"{fields[1]}={num_heads} does not divide {fields[0]}={dim}")
 
 
 def compute_dtype(cfg: ModelConfig) -> jnp.dtype:

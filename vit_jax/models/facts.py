@@ -126,6 +126,7 @@ class Family:
         grids: config, (H, W) of an image -> (rows, columns) of the tokens of each stage.
         num_prefix: config -> number of tokens before the patches.
         windows: config -> (rows, columns) of the attention windows of each stage.
+        hides_patches: its module takes `source` and `kept`, as the ViT's.
         one_size: weights fit images of one size only, since a layer mixes that many patches.
         attention: config, (rows, columns) of tokens -> which layers attend among all of them.
         images: config -> how published networks want their images.
@@ -145,6 +146,7 @@ class Family:
     grids: Callable[[Any, Grid], Sequence[Grid]] = lambda cfg, size: [base.patch_grid(cfg, size)]
     num_prefix: Callable[[Any], int] = lambda cfg: 0
     windows: Callable[[Any], Sequence[Grid]] | None = None
+    hides_patches: bool = False
     one_size: bool = False
     attention: Callable[[Any, Grid], Attention] | None = None
     images: Callable[[Any], Images] = lambda cfg: Images()

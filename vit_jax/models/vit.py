@@ -8,19 +8,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from vit_jax.errors import UserError
 from vit_jax.fields import value
 from vit_jax.models import base
 from vit_jax.models.base import ModelConfig, Output
+from vit_jax.models.layers import masking
 from vit_jax.models.layers.attention import AttentionImpl, check_impl
 from vit_jax.models.layers.block import Block, BlockConfig
 from vit_jax.models.layers.dense import Dense, classifier
 from vit_jax.models.layers.drop import Dropout, DropPathRule, drop_path_rates
 from vit_jax.models.layers.init import POS_EMBED, RULES, Init, Initializer
 from vit_jax.models.layers.mlp import Gelu
-from vit_jax.models.layers.norm import layer_norm
+from vit_jax.models.layers.norm import BatchNorm, layer_norm
 from vit_jax.models.layers.patch import PatchEmbed, prepend
 from vit_jax.models.layers.pool import MapPool, Pool
 from vit_jax.models.layers.posemb import FIXED, PosEmbed, resample, sincos2d
@@ -51,6 +52,8 @@ class ViTConfig(ModelConfig):
         dynamic_image_size: take images of any size that the patch divides, and resample the
             learned table, made for `image_size`, inside the forward pass (bicubic, antialiased).
         pre_logits_dim: width of a Dense + tanh before the head; 0 for none.
+        head_norm: normalise the head's input by BatchNorm without scale and bias: MAE's linear
+            probe (arXiv:2111.06377 appendix A.1).
         pre_norm: normalise the embedded tokens before the first block (CLIP).
         patch_bias, qkv_bias: have those biases.
         qk_norm: normalise q and k per head (arXiv:2302.05442).
@@ -83,6 +86,7 @@ class ViTConfig(ModelConfig):
     pos_embed_prefix: bool = True
     dynamic_image_size: bool = False
     pre_logits_dim: int = value(0, least=0)
+    head_norm: bool = False
     pre_norm: bool = False
     patch_bias: bool = True
     qkv_bias: bool = True
@@ -123,6 +127,8 @@ def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:
         raise UserError("model.distilled has two heads; set model.num_classes")
     if cfg.distilled and cfg.pre_logits_dim:
         raise UserError("model.distilled has no pre-logits layer; set model.pre_logits_dim=0")
+    if cfg.distilled and cfg.head_norm:
+        raise UserError("model.distilled has two heads without a norm; set model.head_norm=False")
     if cfg.pool_prefix and cfg.pool is Pool.CLS:
         raise UserError("model.pool_prefix applies to model.pool=gap and map only")
     if cfg.fc_norm and cfg.pool is not Pool.GAP:
@@ -141,11 +147,31 @@ class ViT(nn.Module):
     cfg: ViTConfig
 
     @nn.compact
-    def __call__(self, image: Float[Array, "B H W C"], *, train: bool = False) -> Output:
+    def __call__(
+        self,
+        image: Float[Array, "B H W C"],
+        *,
+        train: bool = False,
+        source: Int[Array, "B N"] | None = None,
+        kept: Int[Array, "B K"] | None = None,
+    ) -> Output:
+        """Encode images; self-supervision hides patches by `source` or `kept` (layers.masking).
+
+        Args:
+            image: normalised.
+            train: drop as the config says.
+            source: which patch's embedding each patch has, N for the mask token.
+            kept: the patches that are encoded; the others are left out.
+        """
         cfg, dtype = self.cfg, base.compute_dtype(self.cfg)
         self._check_image(image)
         x, shape = self._patches(image, dtype)
+        if source is not None:
+            token = self.param("mask_token", RULES[cfg.init].token, (1, 1, cfg.dim), jnp.float32)
+            x = masking.replace(x, jnp.asarray(token), source)
         x = self._embed(x, shape, dtype)
+        if kept is not None:
+            x = masking.keep(x, kept, num_prefix(cfg))
         x = Dropout(cfg.dropout_rate, deterministic=not train)(x)
         if cfg.pre_norm:
             x = layer_norm(cfg.norm_eps, dtype, "norm_pre")(x)
@@ -161,8 +187,11 @@ class ViT(nn.Module):
             lecun = nn.initializers.lecun_normal()
             dense = Dense(cfg.pre_logits_dim, jnp.float32, lecun, name="pre_logits")
             features = jnp.tanh(dense(features))
-        logits = classifier(cfg, linear)(features)
-        return Output(logits=logits, features=features, tokens=x)
+        seen = features
+        if cfg.head_norm and cfg.num_classes:
+            norm = BatchNorm(1e-6, jnp.float32, train, affine=False, name="head_norm")
+            seen = norm(features)
+        return Output(logits=classifier(cfg, linear)(seen), features=features, tokens=x)
 
     def _check_image(self, image: jax.Array) -> None:
         size = base.pair(self.cfg.image_size, "image_size")

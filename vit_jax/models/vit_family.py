@@ -74,6 +74,8 @@ def timm_lacks(cfg: ViTConfig) -> str:
     """Return what a ViT or a hybrid has that timm's lacks, in words; "" for nothing."""
     if cfg.token_merging:
         return f"model.token_merging={cfg.token_merging}: its models do not merge"
+    if cfg.head_norm:
+        return "model.head_norm: its heads have no BatchNorm"
     if cfg.pre_logits_dim:
         return f"model.pre_logits_dim={cfg.pre_logits_dim}: its heads are one layer"
     if cfg.patch_bias and cfg.pre_norm:
@@ -96,6 +98,7 @@ FAMILY = facts.Family(
     variants=facts.variants(ViTConfig),
     validate=validate,
     num_prefix=num_prefix,
+    hides_patches=True,
     attention=attention,
     images=_images,
     timm=timm,

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 from vit_jax import data, models
 from vit_jax.analysis.flops import count, train_flops
 from vit_jax.data import DataConfig, Source, View, one_view
+from vit_jax.durations import Clock
 from vit_jax.losses import Loss
 from vit_jax.models import ModelConfig
 
@@ -33,10 +34,15 @@ class ObjectiveConfig:
             model has no head (`model.num_classes=0`).
         splits_batch: `accum_steps` may cut the batch. False for a loss that compares the examples
             of a batch with each other.
+        needs_average: the loss reads the moving average of the parameters, and that is what other
+            runs and verbs take of the run.
+        scores_images: single images have a loss, for evaluations.
     """
 
     uses_labels: ClassVar[bool] = True
     splits_batch: ClassVar[bool] = True
+    needs_average: ClassVar[bool] = False
+    scores_images: ClassVar[bool] = True
 
     @property
     def head_loss(self) -> Loss | None:
@@ -98,7 +104,8 @@ class Extras:
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """What a run learns. A subclass has to define `loss` and `example_losses`.
+    """What a run learns. A subclass has to define `loss` and, unless it scores no images by
+    themselves, `example_losses`.
 
     The defaults are those of an image encoder that reads one view of each image. Parameters of the
     encoder keep the names that they have in the plain model, so that other runs and verbs find
@@ -108,6 +115,7 @@ class Objective:
         cfg: the objective's config.
         model: the encoder's.
         data: the run's; for the normalisation and the transform of its images.
+        clock: turns durations of the objective into steps; None outside a run.
     """
 
     # What `init` adds to the model's parameters, by the first component of their names.
@@ -116,11 +124,17 @@ class Objective:
     cfg: Any
     model: ModelConfig
     data: DataConfig
+    clock: Clock | None = None
 
     @functools.cached_property
     def module(self) -> Any:
         """The encoder."""
         return models.create(self.model)
+
+    @property
+    def own_heads(self) -> int:
+        """The number of heads of the attention in what `init` adds."""
+        return 1
 
     @property
     def views(self) -> Mapping[str, View]:
@@ -190,6 +204,14 @@ class Objective:
         """Return the mean loss of a prepared (micro-)batch, and what else the step keeps of it."""
         raise NotImplementedError
 
+    def alarm(self, metrics: Mapping[str, float]) -> str:
+        """Return what has gone wrong by the metrics of `loss`, means over steps; "" for nothing.
+
+        A run prints it as a warning beside its line of metrics.
+        """
+        del metrics
+        return ""
+
     def flops(self, variables: PyTree) -> int:
         """Return the model FLOPs of training on one example: three times the forward pass's.
 
@@ -209,7 +231,8 @@ class Objective:
         Each is one function object, so that a program that calls it is compiled once.
         """
         logits = {} if self.cfg.head_loss is None else {"logits": self._logits}
-        return {"features": self._features, "loss": self.example_losses, **logits}
+        loss = {"loss": self.example_losses} if self.cfg.scores_images else {}
+        return {"features": self._features, **loss, **logits}
 
     def encode(self, variables: PyTree, batch: Mapping[str, jax.Array]) -> models.Output:
         """Run the encoder on the images of a batch from the data, in evaluation mode."""
@@ -223,13 +246,23 @@ class Objective:
         return self.encode(variables, batch).logits
 
     def apply(
-        self, params: PyTree, model_state: PyTree, image: jax.Array, rng: jax.Array, *, train: bool
+        self,
+        params: PyTree,
+        model_state: PyTree,
+        image: jax.Array,
+        rng: jax.Array,
+        *,
+        train: bool,
+        **hidden: jax.Array,
     ) -> tuple[models.Output, PyTree]:
-        """Run the encoder on normalised images; returns its output and the new model state."""
+        """Run the encoder on normalised images; returns its output and the new model state.
+
+        `hidden` are the `source` or `kept` of a family that hides patches.
+        """
         variables = {"params": params, **model_state}
-        rngs = {"dropout": rng}
+        given = {"train": train, "rngs": {"dropout": rng}, **hidden}
         mutable = list(model_state)
         if train and mutable:
-            out, state = self.module.apply(variables, image, train=True, rngs=rngs, mutable=mutable)
+            out, state = self.module.apply(variables, image, mutable=mutable, **given)
             return out, dict(state)
-        return self.module.apply(variables, image, train=train, rngs=rngs), model_state
+        return self.module.apply(variables, image, **given), model_state

@@ -4,4 +4,4 @@
 from vit_jax.optim.build import make_optimizer
 from vit_jax.optim.config import MomentDtype, OptimConfig, Optimizer, Schedule, validate
 from vit_jax.optim.rules import Row, check_width, describe
-from vit_jax.optim.schedules import make_schedule
+from vit_jax.optim.schedules import cosine, make_schedule

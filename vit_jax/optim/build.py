@@ -10,15 +10,21 @@ import optax
 
 from vit_jax import trees
 from vit_jax.durations import Clock
+from vit_jax.errors import UserError
 from vit_jax.mup import Growth
-from vit_jax.optim import moments, transforms
-from vit_jax.optim.config import OptimConfig, Optimizer
+from vit_jax.optim import hold, moments, transforms
+from vit_jax.optim.config import OptimConfig, Optimizer, decays
 from vit_jax.optim.rules import Rules, Values, make_rules
-from vit_jax.optim.schedules import make_schedule
+from vit_jax.optim.schedules import cosine, make_schedule
 
 # Muon is for hidden matrices; Adam updates the parameters of inputs, outputs and tokens (Keller
 # Jordan, "Muon: An optimizer for hidden layers in neural networks").
-_NOT_HIDDEN = re.compile(r"(?:^|/)(?:patch_embed|pos_embed|[a-z]+_token|head[a-z_]*)(?:/|$)")
+_NOT_HIDDEN = re.compile(
+    r"(?:^|/)(?:patch_embed|pos_embed|[a-z]+_token|"
+    r"head[a-z_]*|patch_head|prototypes|decoder_pred)(?:/|$)"
+)
+
+_LARS = 0.001  # its trust coefficient, in the paper and in facebookresearch/mae
 
 
 def make_optimizer(
@@ -29,7 +35,8 @@ def make_optimizer(
     The chain: zero the gradients of frozen layers, clip the rest by its global norm, apply the
     optimizer, multiply by the width's factors, add weight decay, multiply by the lr factors and
     -lr(step), zero the updates of frozen layers. LAMB adds the decay before its trust ratio, SGD
-    with `coupled_decay` before its momentum.
+    with `coupled_decay` before its momentum; LARS has decay and trust ratio before its momentum.
+    Gradients and updates of held parameters are zero, around all of it, while they wait.
 
     `update` needs `params`, and with `sam_rho` also `grad_fn`: (params, pass) -> the gradient
     there, which replaces the one passed in. It accepts `is_valid`, a function without arguments
@@ -49,15 +56,19 @@ def make_optimizer(
     schedule = make_schedule(cfg, clock)
     rules = make_rules(cfg, params, growth)
     partly_frozen = any(value.size > 1 for value in rules.frozen.values())
-    decay = transforms.add_decay(cfg.weight_decay, rules.decayed)
+    steps = _hold_steps(cfg, clock)
+    decay = transforms.add_decay(_weight_decay(cfg, clock), rules.decayed)
+    core, early = _core(cfg), cfg.coupled_decay or cfg.name == Optimizer.LARS
+    lars = transforms.scale_by_layer_trust_ratio(rules.decayed, _LARS)
     chain: list[tuple[Any, str, optax.GradientTransformation]] = [
         (partly_frozen, "drop", transforms.fill(rules.frozen, 0.0)),
         (cfg.clip_norm, "clip", transforms.clip_norm(cfg.clip_norm)),
-        (cfg.coupled_decay, "decay", decay),
-        (True, str(cfg.name), _core(cfg)),
+        (decays(cfg) and early, "decay", decay),
+        (cfg.name == Optimizer.LARS, "trust", lars),
+        (True, str(cfg.name), hold.apart(core, rules.held) if steps else core),
         # Before the decay: lr times weight decay must not depend on the width (docs/mup.md).
         (_changes(rules.width), "width", transforms.multiply(rules.width)),
-        (cfg.weight_decay and not cfg.coupled_decay, "decay", decay),
+        (decays(cfg) and not early, "decay", decay),
         (cfg.name == Optimizer.LAMB, "trust", transforms.scale_by_layer_trust_ratio(rules.decayed)),
         (_changes(rules.lr), "multiply", transforms.multiply(rules.lr)),
         (True, "lr", optax.scale_by_learning_rate(schedule)),
@@ -71,7 +82,23 @@ def make_optimizer(
         # number of devices; there each device climbs by the gradient of its own examples.
         climb = (transforms.fill(rules.frozen, 0.0), transforms.scale_to_norm(-cfg.sam_rho))
         tx = moments.sharpness_aware(tx, optax.chain(*climb))
-    return tx, schedule
+    return hold.holding(tx, rules.held, steps) if steps else tx, schedule
+
+
+def _weight_decay(cfg: OptimConfig, clock: Clock) -> float | optax.Schedule:
+    if not cfg.weight_decay_end:
+        return cfg.weight_decay
+    return cosine(cfg.weight_decay, cfg.weight_decay_end, clock.total_steps or 1)
+
+
+def _hold_steps(cfg: OptimConfig, clock: Clock) -> int:
+    steps, total = clock.steps(cfg.hold_for), clock.total_steps or 0
+    if steps >= max(total, 1):
+        raise UserError(
+            f"optim.hold_for={cfg.hold_for!r} ({steps} steps) is not shorter than the run ({total} "
+            "steps); optim.freeze stops updates for good"
+        )
+    return steps
 
 
 def _changes(factors: Values) -> bool:
@@ -85,7 +112,7 @@ def _core(cfg: OptimConfig) -> optax.GradientTransformation:
     match cfg.name:
         case Optimizer.ADAMW | Optimizer.LAMB:
             return adam
-        case Optimizer.SGD:
+        case Optimizer.SGD | Optimizer.LARS:
             # The bfloat16 accumulator of google-research/vision_transformer's fine-tuning.
             trace = moments.momentum(cfg.momentum, cfg.nesterov, mu_dtype)
             return trace if cfg.momentum else optax.identity()

@@ -15,6 +15,7 @@ class Optimizer(enum.StrEnum):
     ADAMW = "adamw"  # Loshchilov and Hutter 2019, arXiv 1711.05101
     SGD = "sgd"
     LAMB = "lamb"  # You et al. 2020, arXiv 1904.00962
+    LARS = "lars"  # You et al. 2017, arXiv 1708.03888, as facebookresearch/mae has it
     LION = "lion"  # Chen et al. 2023, arXiv 2302.06675
     ADAFACTOR = "adafactor"  # as in Zhai et al. 2022, arXiv 2106.04560 (big_vision)
     MUON = "muon"  # Jordan 2024 as in optax, with the scale of Liu et al. 2025, arXiv 2502.16982
@@ -44,8 +45,8 @@ class OptimConfig:
     Durations are strings: "10_000 steps", "5 epochs", "300000 examples", "5%" of the run, "" none.
     Regexes are searched in the names of single layers, `blocks/3/attn/qkv/kernel`. Weight decay is
     decoupled and multiplied by the learning rate (as in PyTorch's AdamW; big_vision's `wd` is this
-    `weight_decay` times `lr`), except for sgd with `coupled_decay`; lr multipliers and layer decay
-    therefore scale it too.
+    `weight_decay` times `lr`), except for sgd with `coupled_decay` and lars, which add it to the
+    gradient; lr multipliers and layer decay therefore scale it too.
 
     Attributes:
         lr: peak learning rate; never scaled by the batch size.
@@ -68,19 +69,21 @@ class OptimConfig:
         beta2: decay of the second moment: as beta1 (the Lion paper uses 0.99); for adafactor the
             cap on its growing decay.
         eps: added to Adam's denominator: adamw, lamb, muon (there to Newton-Schulz's norm, too).
-        momentum: sgd, adafactor (0: none), muon (published: 0.95).
+        momentum: sgd, lars, adafactor (0: none), muon (published: 0.95).
         nesterov: Nesterov's form of `momentum`: sgd, muon (published: on).
         muon_debias: with `nesterov`, correct momentum and gradient for their start at zero before
             adding them, as optax does; off is Jordan's own form, which differs in the first
             1 / (1 - momentum) steps. The updates' scale is Liu et al.'s either way.
         weight_decay: strength of the decay.
+        weight_decay_end: the strength goes to this by a cosine over the whole run (DINO,
+            arXiv:2104.14294, from 0.04 to 0.4); 0 keeps `weight_decay` throughout.
         coupled_decay: sgd adds the decay to the clipped gradient, before the momentum, as
             torch.optim.SGD does: momentum m makes it 1 / (1 - m) times as strong.
         decay: regex of the decayed parameters. The default, kernels, is Google's set, and in every
             family also that of DeiT, CaiT, ConViT, Swin and timm: tensors of more than one axis in
             PyTorch, except positions, tokens and bias tables. With pool=map timm also decays the
-            query: "kernel$|map_pool/latent". pycls (RegNet) decays all: ".". lamb adapts the step
-            of the decayed parameters alone.
+            query: "kernel$|map_pool/latent". pycls (RegNet) decays all: ".". lamb and lars adapt
+            the step of the decayed parameters alone.
         clip_norm: largest global norm of the trained parameters' gradient; 0 turns clipping off.
         lr_multipliers: (regex, factor) pairs, the first match wins; 1 where none matches.
         layer_decay: decay ** (depth + 1 - i) multiplies the learning rate of layer i: parameters
@@ -91,6 +94,10 @@ class OptimConfig:
             minimisation, arXiv:2010.01412): two passes a step; 0 turns it off.
         freeze: regex of the parameters that never change; "" none. A frozen BatchNorm still updates
             its running statistics, as in PyTorch.
+        hold: regex of the parameters that wait for `hold_for` at the start of the run, as DINO's
+            last layer does: neither they nor their moments change, and no decay acts. It names all
+            layers of a stack or none.
+        hold_for: how long `hold` acts; "" none.
         mu_dtype: storage of the first moment or momentum; the second moment is float32.
     """
 
@@ -114,6 +121,7 @@ class OptimConfig:
     nesterov: bool = False
     muon_debias: bool = True
     weight_decay: float = value(0.0, least=0)
+    weight_decay_end: float = value(0.0, least=0, note="0 keeps weight_decay throughout")
     coupled_decay: bool = False
     decay: str = "kernel$"
     clip_norm: float = value(1.0, least=0)
@@ -123,19 +131,29 @@ class OptimConfig:
     layer_decay: float = value(1.0, above=0, most=1)
     sam_rho: float = value(0.0, least=0)
     freeze: str = ""
+    hold: str = ""
+    hold_for: str = ""
     mu_dtype: MomentDtype = MomentDtype.FLOAT32
 
 
+# Their steps are as large as the parameters that `decay` names.
+ADAPTIVE = frozenset({Optimizer.LAMB, Optimizer.LARS})
 _ADAM = {"beta1", "beta2", "eps", "mu_dtype"}
 # Which of the settings that not every optimizer uses each one uses.
 _USES = {
     Optimizer.ADAMW: _ADAM,
     Optimizer.SGD: {"momentum", "nesterov", "mu_dtype", "coupled_decay"},
     Optimizer.LAMB: _ADAM,
+    Optimizer.LARS: {"momentum", "mu_dtype"},
     Optimizer.LION: {"beta1", "beta2", "mu_dtype"},
     Optimizer.ADAFACTOR: {"beta2", "momentum", "mu_dtype"},
     Optimizer.MUON: _ADAM | {"momentum", "nesterov", "muon_debias"},
 }
+
+
+def decays(cfg: OptimConfig) -> bool:
+    """Return whether any step of the run decays parameters."""
+    return cfg.weight_decay > 0 or cfg.weight_decay_end > 0
 
 
 def validate(cfg: OptimConfig) -> None:
@@ -156,10 +174,12 @@ def _effects(cfg: OptimConfig) -> Iterator[tuple[bool, str, *tuple[str, ...]]]:
     yield moves, "without momentum", "nesterov", "coupled_decay"
     # Muon's Adam still has a first moment to store.
     yield moves or "beta1" in uses, "without momentum", "mu_dtype"
-    yield cfg.weight_decay != 0, "without weight decay", "coupled_decay"
+    yield decays(cfg), "without weight decay", "coupled_decay"
     # Without it the correction is a mere factor, which orthogonal updates lose.
     yield cfg.nesterov, "without optim.nesterov", "muon_debias"
-    yield bool(cfg.decay), "when optim.decay names no parameter", "weight_decay"
+    yield bool(cfg.decay), "when optim.decay names no parameter", "weight_decay", "weight_decay_end"
+    yield bool(cfg.hold_for), "without optim.hold_for", "hold"
+    yield bool(cfg.hold), "without optim.hold", "hold_for"
     scheduled = f"with the schedule {cfg.schedule}"
     yield cfg.schedule == Schedule.RSQRT, scheduled, "rsqrt_timescale"
     yield cfg.schedule == Schedule.STEP, scheduled, "milestones", "decay_factor"

@@ -13,7 +13,8 @@ import numpy as np
 from vit_jax import fields, trees
 from vit_jax.errors import UserError, unknown
 from vit_jax.mup import Growth, Role, role
-from vit_jax.optim.config import OptimConfig, Optimizer
+from vit_jax.optim import config
+from vit_jax.optim.config import ADAPTIVE, OptimConfig, Optimizer
 
 # By parameter name: one value of shape (), or, where its layers differ, one of shape (L, 1, ...).
 Values = Mapping[str, np.ndarray]
@@ -23,7 +24,12 @@ _EMBEDDING = re.compile(
     r"^(?:patch_embed|patch_norm|norm_pre|stem|backbone|pos_embed|[a-z]+_token)(?:/|$)"
 )
 _STACK = re.compile(r"(?:^|/)(\w*blocks)/(\d+)/")
-_STACKS = ("local_blocks", "blocks", "token_blocks")  # in the order of their depth
+_STACKS = (
+    "local_blocks",
+    "blocks",
+    "token_blocks",
+    "decoder_blocks",
+)  # in the order of their depth
 # Patches are merged at the start of a stage: the merging layer counts as its first block.
 _STAGE = re.compile(r"^stage(\d+)/(?:block(\d+)/)?")
 
@@ -47,12 +53,14 @@ class Rules(NamedTuple):
     """What happens to each parameter: decayed and frozen (bool), lr and width (float32 factors).
 
     `lr` multiplies the whole step, `width` (maximal update parametrisation) all but the decay.
+    `held` names the parameters that wait at the start of the run; none of them is wholly frozen.
     """
 
     decayed: Values
     frozen: Values
     lr: Values
     width: Values
+    held: frozenset[str]
 
 
 class Row(NamedTuple):
@@ -171,11 +179,11 @@ def make_rules(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = N
 
     `growth` is as in `make_optimizer`.
 
-    Raises UserError: a pattern is no regex or matches nothing, nothing is left to train, or
-    layer_decay is set for a model whose order of blocks is unknown.
+    Raises UserError: a pattern is no regex or matches nothing, nothing is left to train, hold names
+    a part of a stack, or layer_decay is set for a model whose order of blocks is unknown.
     """
-    # LAMB adapts the decayed parameters whatever the strength of the decay.
-    decays = cfg.decay and (cfg.weight_decay > 0 or cfg.name == Optimizer.LAMB)
+    # LAMB and LARS adapt the decayed parameters whatever the strength of the decay.
+    decays = cfg.decay and (config.decays(cfg) or cfg.name in ADAPTIVE)
     decays = _matched("decay", (cfg.decay,) if decays else (), params)
     freezes = _matched("freeze", (cfg.freeze,) if cfg.freeze else (), params)
     frozen = _by_layer(params, lambda name: freezes(name) is not None, bool)
@@ -198,7 +206,24 @@ def make_rules(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = N
         frozen=frozen,
         lr=_by_layer(params, lr_of, np.float32),
         width=_by_layer(params, lambda name: _width_factor(cfg, growth, name), np.float32),
+        held=_held(cfg, params, frozen),
     )
+
+
+def _held(cfg: OptimConfig, params: trees.PyTree, frozen: Values) -> frozenset[str]:
+    holds = _matched("hold", (cfg.hold,) if cfg.hold else (), params)
+    found = _by_layer(params, lambda name: holds(name) is not None, bool)
+    what = f"optim.hold={cfg.hold!r}"
+    for name, value in found.items():
+        if value.size > 1:
+            raise UserError(f"{what} names some layers of {name}; name all of a stack, or none")
+    trained = {name for name, value in frozen.items() if not value.all()}
+    held = frozenset(name for name in trained if found[name])
+    if cfg.hold and not held:
+        raise UserError(f"{what} names only what optim.freeze={cfg.freeze!r} stops for good")
+    if held == trained:
+        raise UserError(f"{what} leaves no parameter to train for {cfg.hold_for!r}")
+    return held
 
 
 def _share(value: np.ndarray) -> str:
@@ -212,7 +237,7 @@ def describe(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = Non
 
     `decay` is "yes", "no" or "2 of 12 layers"; `lr` is "frozen" or the factor on the learning
     rate, the width's included, "1", "0.1" or, over the layers, "0.0687 to 0.75", with the number
-    of frozen layers.
+    of frozen layers and how long it is held.
     """
     rules = make_rules(cfg, params, growth)
     rows = []
@@ -221,7 +246,8 @@ def describe(cfg: OptimConfig, params: trees.PyTree, growth: Growth | None = Non
         lr = f"{factor.min():.3g}"
         lr += f" to {factor.max():.3g}" if factor.size > 1 else ""
         lr += f" ({_share(frozen)} frozen)" if frozen.any() else ""
-        decay = _share(rules.decayed[name]) if cfg.weight_decay else "no"
+        lr += f" (held for {cfg.hold_for})" if name in rules.held else ""
+        decay = _share(rules.decayed[name]) if config.decays(cfg) else "no"
         shape = "x".join(map(str, leaf.shape))
         rows.append(Row(name, shape, decay, "frozen" if frozen.all() else lr))
     return rows

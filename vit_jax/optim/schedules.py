@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learning-rate schedules: linear warmup, a curve, linear cooldown (arXiv 2106.04560, sec. 3.5)."""
+"""Learning rates: warmup, a curve, cooldown (arXiv 2106.04560, sec. 3.5); a cosine."""
 
 import dataclasses
 import itertools
@@ -94,6 +94,21 @@ def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:
             done = step.astype(jnp.float32) / warmup
             lr = jnp.where(step < warmup, start + (peak - start) * done, lr)
         return lr
+
+    return schedule
+
+
+def cosine(start: float, end: float, total_steps: int) -> optax.Schedule:
+    """Build end + (start - end) * (1 + cos(pi * step / total_steps)) / 2, a float32.
+
+    Steps count from 0; from `total_steps` on it stays at `end`. Both ends are exact. DINO's weight
+    decay and its teacher's momentum go so (arXiv:2104.14294, sec. 3).
+    """
+
+    def schedule(step: ArrayLike) -> Float[Array, "..."]:
+        progress = jnp.minimum(jnp.asarray(step).astype(jnp.float32) / total_steps, 1.0)
+        share = 0.5 * (1 + jnp.cos(jnp.pi * progress))
+        return start * share + end * (1 - share)
 
     return schedule
 

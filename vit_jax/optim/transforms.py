@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from vit_jax import trees
 from vit_jax.optim.rules import Values
@@ -45,9 +45,32 @@ def _scaled(factor: Callable[[trees.PyTree], Leaf]) -> optax.GradientTransformat
     return optax.stateless(update)
 
 
-def add_decay(weight_decay: float, decayed: Values) -> optax.GradientTransformation:
-    """Add `weight_decay` times the parameter where `decayed`."""
+def add_decay(
+    weight_decay: ArrayLike | optax.Schedule, decayed: Values
+) -> optax.GradientTransformation:
+    """Add `weight_decay` times the parameter where `decayed`; a schedule keeps a count of steps."""
+    if callable(weight_decay):
+        return _scheduled(weight_decay, lambda now: add_decay(now, decayed))
     return _by_name(lambda name, u, p: _where(decayed[name], lambda: u + weight_decay * p, u))
+
+
+def _scheduled(
+    schedule: optax.Schedule, make: Callable[[Any], optax.GradientTransformation]
+) -> optax.GradientTransformation:
+    """Apply what `make` builds, without a state, of the schedule's value at the step."""
+
+    def init(params: trees.PyTree) -> optax.ScaleByScheduleState:
+        return optax.ScaleByScheduleState(count=jnp.zeros([], jnp.int32))
+
+    def update(
+        updates: trees.PyTree, state: Any, params: trees.PyTree | None = None
+    ) -> tuple[trees.PyTree, optax.ScaleByScheduleState]:
+        # The step counts though it be skipped, as in optax.scale_by_learning_rate.
+        now = make(schedule(state.count))
+        updates, _ = now.update(updates, optax.EmptyState(), params)
+        return updates, optax.ScaleByScheduleState(count=optax.safe_increment(state.count))
+
+    return optax.GradientTransformation(init, update)
 
 
 def multiply(factors: Values) -> optax.GradientTransformation:
@@ -74,14 +97,18 @@ def scale_to_norm(norm: float) -> optax.GradientTransformation:
     return _scaled(lambda updates: norm / jnp.maximum(optax.global_norm(updates), 1e-12))
 
 
-def scale_by_layer_trust_ratio(adapted: Values) -> optax.GradientTransformation:
+def scale_by_layer_trust_ratio(
+    adapted: Values, coefficient: float = 1.0
+) -> optax.GradientTransformation:
     """Scale each `adapted` layer's update to its parameter's norm (LAMB, arXiv 1904.00962, alg. 2).
+
+    LARS (arXiv 1708.03888, eq. 6) scales it to the `coefficient` times that.
 
     As in TensorFlow Addons, NVIDIA's FusedLAMB and timm, and unlike `optax.lamb`, biases and norms
     without decay keep Adam's step. At a weight decay of 0 FusedLAMB and timm adapt no layer; this
     transformation still adapts the same ones.
     """
-    ratio = optax.scale_by_trust_ratio()
+    ratio = optax.scale_by_trust_ratio(trust_coefficient=coefficient)
 
     def one(u: Leaf, p: Leaf) -> Leaf:
         return ratio.update(u, optax.EmptyState(), p)[0]  # pyright: ignore[reportReturnType]

@@ -162,7 +162,12 @@ def begin(opened: Opened, *, allow_config_change: bool, allow_data_change: bool)
     frozen = initial_state.place(extras.frozen, build_lib.placed(objective.frozen, opened.mesh))
     extras = dataclasses.replace(extras, frozen={})  # drop the host copy
     described = metadata.describe(
-        cfg, opened.source.class_names, opened.splits, extras.digest, own=objective.own_parameters
+        cfg,
+        opened.source.class_names,
+        opened.splits,
+        extras.digest,
+        own=objective.own_parameters,
+        average=cfg.objective.needs_average,
     )
     metadata.write(path, described)
     build_lib.write_splits(cfg, opened.source, path)

@@ -56,7 +56,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
     Raises UserError: settings that do not go together.
     """
     plan = config_lib.plan(cfg, num_examples)
-    objective = objectives.create(cfg.objective, cfg.model, cfg.data)
+    objective = objectives.create(cfg.objective, cfg.model, cfg.data, plan.clock)
     key = jax.eval_shape(lambda: jax.random.key(0))
     # The model is traced once: the run's shapes follow from these.
     params, model_state = jax.eval_shape(objective.init, key)
@@ -64,12 +64,15 @@ def build(cfg: Config, num_examples: int) -> Parts:
     tx, schedule = optim.make_optimizer(cfg.optim, params, plan.clock, models.growth(cfg.model))
     kept = {"with_ema": cfg.ema_decay > 0, "skip_spikes": cfg.faults.skip_spikes}
     init = make_init(objective.init, tx, init_objective=objective.init_state, **kept)
+    decay = cfg.ema_decay
+    if cfg.ema_decay_end:
+        decay = optim.cosine(decay, cfg.ema_decay_end, plan.total_steps)
     step = make_train_step(
         objective,
         tx,
         schedule,
         accum_steps=cfg.accum_steps,
-        ema_decay=cfg.ema_decay,
+        ema_decay=decay,
         spike_sigmas=cfg.faults.spike_sigmas,
         reduce_dtype=cfg.reduce_dtype,
     )

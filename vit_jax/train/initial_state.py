@@ -21,6 +21,7 @@ from vit_jax.train.state import TrainState
 from vit_jax.weights.apply import OtherHead
 from vit_jax.weights.ckpt import Checkpoint
 from vit_jax.weights.config import InitConfig
+from vit_jax.weights.layout import Own
 from vit_jax.weights.load import CHECKPOINT, split
 from vit_jax.weights.published import of_family, preprocessing
 
@@ -34,7 +35,7 @@ def check(init: InitConfig, model: ModelConfig) -> None:
 
 
 def _read(
-    init: InitConfig, model: ModelConfig, *, only_check: bool = False
+    init: InitConfig, model: ModelConfig, own: Own | None = None, *, only_check: bool = False
 ) -> Mapping[str, np.ndarray]:
     read = functools.partial(
         weights.read,
@@ -44,6 +45,7 @@ def _read(
         ema=init.ema,
         headless=True,  # a missing head is initialised, and the message names it
         only_check=only_check,
+        own=own,
     )
     if not init.new_head:
         return read(field="init.weights", skip=init.skip)
@@ -53,6 +55,13 @@ def _read(
         return read(field="init.weights", skip=(*init.skip, *error.patterns))
     except UserError:
         return read(field="init.weights", skip=init.skip)  # which raises it with advice
+
+
+def _own(parts: build_lib.Parts) -> Own | None:
+    """Return what the objective trains beside the model, by its shapes."""
+    objective, params = parts.objective, parts.abstract.params
+    names = objective.own_parameters
+    return Own({n: params[n] for n in names}, objective.own_heads) if names else None
 
 
 def initial_state(cfg: Config, parts: build_lib.Parts, mesh: Mesh) -> tuple[TrainState, str]:
@@ -66,7 +75,7 @@ def initial_state(cfg: Config, parts: build_lib.Parts, mesh: Mesh) -> tuple[Trai
     if not cfg.init.weights:
         return build_lib.init_state(cfg, parts, mesh), ""
     # Read all on the host first, so that an error comes before a device is filled.
-    values = _read(cfg.init, cfg.model)
+    values = _read(cfg.init, cfg.model, _own(parts))
     peers.agree_on_weights("weights to start from", _digest(values))
     state = build_lib.init_state(cfg, parts, mesh)
     variables = {"params": state.params, **state.model_state}

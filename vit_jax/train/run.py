@@ -79,6 +79,11 @@ class Run:
         scalars |= self._speed() | self.goodput.scalars()
         self.writer.write(step, scalars)
         self.progress.report(scalars)
+        of_steps = {
+            name.removeprefix("train/"): x for name, x in scalars.items() if "train/" in name
+        }
+        if told := self.opened.parts.objective.alarm(of_steps):
+            self.progress.message(f"warning: step {step:,}: {told}")
 
     def _speed(self) -> dict[str, float]:
         rate = self.progress.images_per_sec()

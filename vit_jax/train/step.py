@@ -87,7 +87,7 @@ def make_train_step(
     schedule: optax.Schedule,
     *,
     accum_steps: int = 1,
-    ema_decay: float = 0.0,
+    ema_decay: float | optax.Schedule = 0.0,
     spike_sigmas: float = 0.0,
     reduce_dtype: ReduceDType = ReduceDType.FLOAT32,
 ) -> TrainStep:
@@ -152,7 +152,8 @@ def make_train_step(
         if state.ema is not None:
             # BatchNorm's statistics are averaged too, as in timm's ModelEma.
             variables = {"params": params, **model_state}
-            ema = if_valid(optax.incremental_update(variables, state.ema, 1 - ema_decay), state.ema)
+            share = 1 - (ema_decay(state.step) if callable(ema_decay) else ema_decay)
+            ema = if_valid(optax.incremental_update(variables, state.ema, share), state.ema)
         metrics |= {
             "lr": jnp.asarray(schedule(state.step), jnp.float32),
             "grad_norm": grad_norm,

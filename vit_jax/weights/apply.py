@@ -14,7 +14,7 @@ from vit_jax.weights.files import WeightsFile
 from vit_jax.weights.layout import Entry, FileTensor, Shape
 
 # The layers of a model that turn features into logits, by our names.
-_HEAD = re.compile(r"^params/head(_dist)?/")
+_HEAD = re.compile(r"^(params/head(_dist)?|batch_stats/head_norm)/")
 
 
 class OtherHead(UserError):
@@ -137,10 +137,10 @@ def _check_keys(
     if not problems:
         return
     message = f"{source.name} {'; it '.join(problems)}; choose the config it was made with"
-    if not modules <= {"head", "head_dist", "pre_logits"}:
+    if not modules <= {"head", "head_dist", "head_norm", "pre_logits"}:
         raise UserError(message)
-    # "^head" finds head_dist too.
-    names = modules - ({"head_dist"} if "head" in modules else set())
+    # "^head" finds the others too.
+    names = modules - ({"head_dist", "head_norm"} if "head" in modules else set())
     patterns = [f"^{name}" for name in sorted(names)]
     lacking = bool(missing) and not wrong and not unused and _lacks_head(entries, shapes)
     raise OtherHead(message, patterns, lacking=lacking)

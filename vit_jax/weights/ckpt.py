@@ -3,6 +3,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from vit_jax.models import ModelConfig
 from vit_jax.weights.files import WeightsFile
 from vit_jax.weights.layout import Entry, FileTensor
 
+# In a run's metadata: its moving average is what it is about, as the teacher of self-distillation.
+AVERAGE = "takes_average"
 OWN_PARAMETERS = "own_parameters"  # in a run's metadata: what its objective adds to the model
 
 
@@ -27,7 +30,8 @@ class Checkpoint:
     def __init__(self, ref: str, *, ema: bool = False) -> None:
         """Find the checkpoint "DIR", "DIR@1200", "DIR@best" or "DIR@latest"; see `reader.find`.
 
-        With `ema` take the moving average, of statistics too, instead of the values themselves.
+        With `ema`, or where the run says so, take the moving average, of statistics too, instead of
+        the values themselves.
         """
         found = re.fullmatch(r"(.*?)(?:@(\d+|best|latest))?", ref)
         assert found is not None
@@ -37,6 +41,7 @@ class Checkpoint:
         self._saved = reader.find(found[1], found[2] or "")
         self.name = str(self._saved.path)
         self.directory = self._saved.path.parent  # of all of the run's checkpoints
+        self.ema = ema = ema or bool(self._saved.manifest.metadata.get(AVERAGE))
         # From our names without their collection to those of a TrainState's leaves.
         inside = re.compile(r"ema/\w+/" if ema else r"(params|model_state/\w+)/")
         leaves = self._saved.manifest.leaves
@@ -60,8 +65,8 @@ class Checkpoint:
         return self._arrays.pop(self._names[key]).astype(np.float32, copy=False)
 
 
-def entries(cfg: ModelConfig) -> list[Entry]:
-    """List every parameter and statistic of a model under its own name in a checkpoint."""
+def entries(variables: Any) -> list[Entry]:
+    """List every parameter and statistic under its own name in a checkpoint, by their shapes."""
     return [
         Entry(
             name=name,
@@ -71,5 +76,5 @@ def entries(cfg: ModelConfig) -> list[Entry]:
             decode=lambda parts: parts[0],
             encode=lambda value: [value],
         )
-        for name, leaf in trees.named_leaves(models.abstract(cfg))
+        for name, leaf in trees.named_leaves(variables)
     ]

@@ -92,7 +92,7 @@ def entries(cfg: Any, shapes: Mapping[str, Shape]) -> list[Entry]:
             return tuple(parts), lambda values: values[0], None
         return tuple(parts), lambda values: values[0].reshape(shape), None
 
-    return _with_positions(layout.entries(cfg, place), cfg, shapes, start)
+    return _with_positions(layout.entries(models.abstract(cfg), place), cfg, shapes, start)
 
 
 def _shape(name: str, shape: Shape, cfg: Any, google: Google) -> Shape:

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vit_jax import models, trees
-from vit_jax.models import ModelConfig
+from vit_jax import trees
 from vit_jax.models.facts import Rename
 
 Shape = tuple[int, ...]
@@ -47,16 +46,23 @@ class Entry:
     encode: Callable[[np.ndarray], list[np.ndarray]] | None = None
 
 
+class Own(NamedTuple):
+    """What an objective trains beside the model, a decoder or heads."""
+
+    shapes: Any  # of its parameters, by the names that they have beside the model's
+    num_heads: int = 1  # of the attention there
+
+
 def entries(
-    cfg: ModelConfig, place: Callable[[str, Shape, int], tuple[tuple[FileTensor, ...], Any, Any]]
+    variables: Any, place: Callable[[str, Shape, int], tuple[tuple[FileTensor, ...], Any, Any]]
 ) -> list[Entry]:
-    """List every parameter and statistic of a model.
+    """List every parameter and statistic of a model, or of what is beside it, by their shapes.
 
     `place` takes the name, the shape and the number of a layer, and returns its parts with what
     `Entry` calls decode and encode.
     """
     found = []
-    for full_name, leaf in trees.named_leaves(models.abstract(cfg)):
+    for full_name, leaf in trees.named_leaves(variables):
         name, stacked = full_name.partition("/")[2], trees.is_stacked(full_name)
         shape: Shape = leaf.shape[1:] if stacked else leaf.shape
         names = enumerate(trees.layer_names(name, leaf))

@@ -3,8 +3,9 @@
 
 import contextlib
 import functools
+import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,10 +14,10 @@ import numpy as np
 from vit_jax import models, trees, waiting
 from vit_jax.errors import UserError, setting, unknown
 from vit_jax.models import ModelConfig
-from vit_jax.weights import google, npz_file, safetensors_file, timm, torch_file
+from vit_jax.weights import fixed_positions, google, npz_file, safetensors_file, timm, torch_file
 from vit_jax.weights.apply import OtherHead, fill
 from vit_jax.weights.files import NoSuchFile, WeightsFile, first_bytes
-from vit_jax.weights.layout import Entry
+from vit_jax.weights.layout import Entry, FileTensor, Own
 from vit_jax.weights.resize import Resize, resizer
 
 Flat = Mapping[str, np.ndarray]  # our names -> arrays
@@ -60,10 +61,12 @@ def read(
     ema: bool = False,
     headless: bool = False,
     only_check: bool = False,
+    own: Own | None = None,
 ) -> Flat:
     """Read weights as `load` does, by our names, without what is skipped.
 
     With `headless` a file may lack the head, as DINO's and SigLIP's do, and so does the result.
+    What an objective trains beside the model, `own`, is read where the file has all of it.
     With `only_check` every key and shape is compared, but no tensor is read. `field` is the field
     of a run's config that holds `ref`: an error begins with it and names what to change.
     """
@@ -78,17 +81,23 @@ def read(
             raise UserError(f"{ref} holds no moving average to choose: only ckpt:DIR of a run does")
         if scheme == "npz" and resize is Resize.AUTO:
             resize = Resize.GOOGLE
-        opened = _OPENERS[scheme](path, cfg, ema)
-        with waiting.said(f"reading {ref}"), opened as (source, entries, is_ignored, old):
+        opened = _OPENERS[scheme](path, cfg, ema, own)
+        with waiting.said(f"reading {ref}"), opened as (source, entries, beside, is_ignored, old):
+            fits = all(source.shapes.get(part.key) == part.shape for part in _parts(beside))
             return fill(
-                entries,
-                source,
+                [*entries, *(beside if fits else ())],
+                fixed_positions.matched(source, cfg, old),
                 skip=skip,
                 resize=resizer(resize, cfg, old),
                 is_ignored=is_ignored,
                 headless=headless,
                 only_check=only_check,
             )
+
+
+def _parts(entries: Iterable[Entry]) -> Iterator[FileTensor]:
+    for entry in entries:
+        yield from itertools.chain(*entry.layers)
 
 
 @contextlib.contextmanager
@@ -129,28 +138,30 @@ class _Opened(NamedTuple):
 
     source: WeightsFile
     entries: list[Entry]  # where it has each parameter of the model
+    beside: list[Entry]  # where it would have those of an objective
     is_ignored: Callable[[str], bool]  # which of its keys are nothing of a model
     old: ModelConfig | None = None  # the model that it was saved from, where that is known
 
 
 @contextlib.contextmanager
-def _open_npz(path: str, cfg: ModelConfig, ema: bool) -> Iterator[_Opened]:
+def _open_npz(path: str, cfg: ModelConfig, ema: bool, own: Own | None) -> Iterator[_Opened]:
     with npz_file.opened(path) as source:
         prefix = google.prefix(cfg, source.shapes)
         ignored = functools.partial(google.is_ignored, prefix=prefix)
-        yield _Opened(source, google.entries(cfg, source.shapes), ignored)
+        yield _Opened(source, google.entries(cfg, source.shapes), [], ignored)
 
 
 @contextlib.contextmanager
-def _open_timm(path: str, cfg: ModelConfig, ema: bool) -> Iterator[_Opened]:
+def _open_timm(path: str, cfg: ModelConfig, ema: bool, own: Own | None) -> Iterator[_Opened]:
     # A zip, or the pickles of before PyTorch 1.6.
     is_torch = first_bytes(path).startswith((b"PK", b"\x80"))
     with (torch_file if is_torch else safetensors_file).opened(path) as source:
-        yield _Opened(timm.with_timm_names(source, cfg), timm.entries(cfg), timm.is_ignored)
+        named, beside = timm.with_timm_names(source, cfg), timm.entries(cfg, own) if own else []
+        yield _Opened(named, timm.entries(cfg), beside, timm.is_ignored)
 
 
 @contextlib.contextmanager
-def _open_ckpt(path: str, cfg: ModelConfig, ema: bool) -> Iterator[_Opened]:
+def _open_ckpt(path: str, cfg: ModelConfig, ema: bool, own: Own | None) -> Iterator[_Opened]:
     from vit_jax.weights import ckpt  # late: Orbax takes long to import
 
     saved = ckpt.Checkpoint(path, ema=ema)
@@ -160,9 +171,11 @@ def _open_ckpt(path: str, cfg: ModelConfig, ema: bool) -> Iterator[_Opened]:
             f"{saved.name} multiplies attention logits by {theirs:.3g}, this model by {ours:.3g}; "
             "set model.mup_base_dim and mup_base_heads as they were in its config"
         )
-    own = set(saved.metadata.get(ckpt.OWN_PARAMETERS, ()))
-    entries = ckpt.entries(cfg)
-    yield _Opened(saved.file, entries, lambda name: name.partition("/")[0] in own, saved.model)
+    theirs = set(saved.metadata.get(ckpt.OWN_PARAMETERS, ()))
+    entries = ckpt.entries(models.abstract(cfg))
+    beside = ckpt.entries({"params": own.shapes}) if own else []
+    is_ignored = lambda name: name.partition("/")[0] in theirs  # noqa: E731
+    yield _Opened(saved.file, entries, beside, is_ignored, saved.model)
 
 
 _OPENERS = {"npz": _open_npz, "timm": _open_timm, CHECKPOINT: _open_ckpt}

@@ -18,13 +18,22 @@ from vit_jax.models import ModelConfig
 from vit_jax.models.facts import Rename
 from vit_jax.weights import layout as layout_lib
 from vit_jax.weights.files import WeightsFile
-from vit_jax.weights.layout import Entry, FileTensor, Shape, pointwise, renamed, torch_layout
+from vit_jax.weights.layout import (
+    Entry,
+    FileTensor,
+    Own,
+    Shape,
+    pointwise,
+    renamed,
+    torch_layout,
+)
 
 # Microsoft merges patches at the end of a stage, timm at the beginning of the next one.
 _MICROSOFT_SWIN: tuple[Rename, ...] = (
     (r"^layers\.(\d+)\.downsample\.", lambda found: f"layers.{int(found[1]) + 1}.downsample."),
 )
 # Tables that the code computes from the config.
+_BESIDE = re.compile(r"num_batches_tracked$|^decoder_|^mask_token$")
 _BUFFERS = re.compile(r"\.(relative_position_index|attn_mask)$")
 
 
@@ -43,10 +52,13 @@ def key(name: str, cfg: ModelConfig) -> str:
     return re.sub(r"/(kernel|scale)$", "/weight", name).replace("/", ".")
 
 
-def entries(cfg: ModelConfig) -> list[Entry]:
-    """List every parameter and statistic of a model with its place in a timm state_dict."""
+def entries(cfg: ModelConfig, own: Own | None = None) -> list[Entry]:
+    """List every parameter and statistic of a model with its place in a timm state_dict.
+
+    With `own` instead those beside the model, whose names are the authors' but for `kernel`.
+    """
     convolutions = models.family(cfg).timm_convolutions
-    num_heads = getattr(cfg, "num_heads", 1)
+    num_heads = own.num_heads if own else getattr(cfg, "num_heads", 1)
 
     def place(name: str, shape: Shape, _: int) -> tuple[tuple[FileTensor, ...], Any, Any]:
         heads = num_heads
@@ -58,12 +70,15 @@ def entries(cfg: ModelConfig) -> list[Entry]:
         parts = (FileTensor(key(name, cfg), layout.shape),)
         return parts, lambda parts: layout.decode(parts[0]), lambda value: [layout.encode(value)]
 
-    return layout_lib.entries(cfg, place)
+    return layout_lib.entries({"params": own.shapes} if own else models.abstract(cfg), place)
 
 
 def is_ignored(key: str) -> bool:
-    """Return whether a key of a state_dict is PyTorch's batch counter, not a weight."""
-    return key.endswith("num_batches_tracked")
+    """Return whether a key of a state_dict is no weight of a model.
+
+    PyTorch's batch counters are none, and what a masked autoencoder has beside its encoder.
+    """
+    return bool(_BESIDE.search(key))
 
 
 def with_timm_names(source: WeightsFile, cfg: ModelConfig) -> WeightsFile:

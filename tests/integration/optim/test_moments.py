@@ -53,6 +53,7 @@ ADAMW = OptimConfig(weight_decay=0.1, clip_norm=1.0)
     ("cfg", "limit"),
     [
         (ADAMW, 1),
+        (dataclasses.replace(ADAMW, weight_decay_end=0.4), 1),
         (dataclasses.replace(ADAMW, mu_dtype=MomentDtype.BFLOAT16), 1.5),
         (dataclasses.replace(ADAMW, name=Optimizer.LAMB), 2),
         (dataclasses.replace(ADAMW, name=Optimizer.SGD, nesterov=True), 1),

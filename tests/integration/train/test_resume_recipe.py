@@ -16,7 +16,13 @@ from vit_jax.objectives import SupervisedConfig
 from vit_jax.train.loop import fit
 from vit_jax.train.report.writers import read_jsonl
 
-RECIPE = (f"--config={ROOT}/tests/unit/train/distilled_digits.py",)
+RECIPE = (
+    f"--config={ROOT}/tests/unit/train/distilled_digits.py",
+    "--config.optim.weight_decay_end=0.4",
+    "--config.optim.hold=^head",
+    "--config.optim.hold_for=20 steps",
+    "--config.ema_decay_end=1",
+)
 STEPS = 40
 
 

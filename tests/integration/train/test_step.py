@@ -111,6 +111,22 @@ def test_ema_follows_the_parameters(averaged) -> None:
     np.testing.assert_allclose(ema, 0.75 * before + 0.25 * np.asarray(after), atol=1e-7)
 
 
+def test_ema_follows_less_and_less_where_the_decay_has_an_end() -> None:
+    cfg = tiny(ema_decay=0.5, ema_decay_end=1.0)
+    mesh = sharding.make_mesh(cfg.mesh, jax.devices()[:1])
+    parts = build_lib.build(cfg, num_examples=1000)
+    state = build_lib.init_state(cfg, parts, mesh)
+    step, batch = build_lib.compile_step(parts, mesh), _batches(1)[0]
+    for done in range(2):  # of 5 steps: (1 + cos(pi / 5)) / 2 of the way from the end
+        share = (1 + np.cos(np.pi * done / 5)) / 2
+        before = np.asarray(state.ema["params"]["head"]["kernel"])
+        with jax.set_mesh(mesh):
+            state, _ = step(state, {}, sharding.global_batch(batch, mesh, batch_size=16))
+        after, decay = np.asarray(state.params["head"]["kernel"]), 1 - 0.5 * share
+        ema = state.ema["params"]["head"]["kernel"]
+        np.testing.assert_allclose(ema, decay * before + (1 - decay) * after, atol=1e-8)
+
+
 def test_a_step_that_is_not_finite_changes_nothing_but_the_counter(averaged) -> None:
     # A finite float32 loss cannot come from these parameters: the first LayerNorm overflows.
     take, begin = averaged

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizers against numpy formulas and plain optax, layer by layer of a stack."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -101,6 +103,15 @@ def lamb(name, p, g, memory, t):
     return p - LR * trust * u
 
 
+def lars(name, p, g, memory, t):
+    is_adapted = name.endswith("kernel")
+    u = g + decay_of(name, p)
+    if is_adapted:
+        u = 0.001 * np.linalg.norm(p) / np.linalg.norm(u) * u
+    memory["m"] = 0.8 * memory.get("m", 0) + u
+    return p - LR * memory["m"]
+
+
 def lion(name, p, g, memory, t):
     m = memory.get("m", 0)
     memory["m"] = 0.99 * m + 0.01 * g
@@ -144,6 +155,7 @@ CASES = {
     Optimizer.ADAMW: (adamw, ADAM),
     Optimizer.SGD: (sgd, {"momentum": 0.8, "nesterov": True}),
     Optimizer.LAMB: (lamb, ADAM),
+    Optimizer.LARS: (lars, {"momentum": 0.8}),
     Optimizer.LION: (lion, {"beta2": 0.99}),
     Optimizer.ADAFACTOR: (adafactor, {"beta2": 0.5, "momentum": 0.8}),
     Optimizer.MUON: (muon, ADAM | {"momentum": 0.8, "nesterov": True}),
@@ -177,14 +189,17 @@ def test_coupled_decay_is_not_clipped():
 
 
 def test_muon_keeps_embeddings_and_head_with_adam():
-    params = make_params() | {"head_dist": {"kernel": np.ones((8, 5), np.float32)}}
+    outputs = ("head_dist", "patch_head", "prototypes", "decoder_pred")
+    params = make_params() | {key: {"kernel": np.ones((8, 5), np.float32)} for key in outputs}
     state = jax.eval_shape(make_optimizer(config(Optimizer.MUON), params, CLOCK)[0].init, params)
     groups = state["muon"].inner_states
     on_muon = {name.split("mu/")[-1] for name, leaf in trees.named_leaves(groups["muon"])}
     assert on_muon - {"inner_state/count", "inner_state/ns_coeffs"} >= {"blocks/mlp/fc1/kernel"}
-    assert not [name for name in on_muon if "head" in name or "patch" in name or "token" in name]
+    others = ("head", "patch", "token", "prototypes", "pred")
+    assert not [name for name in on_muon if any(word in name for word in others)]
     on_adam = {name.split("mu/")[-1] for name, _ in trees.named_leaves(groups["adam"])}
-    assert {"head/kernel", "head_dist/kernel", "patch_embed/kernel", "cls_token"} <= on_adam
+    assert {f"{key}/kernel" for key in outputs} <= on_adam
+    assert {"head/kernel", "patch_embed/kernel", "cls_token"} <= on_adam
 
 
 @pytest.mark.parametrize("freeze", ["", "patch_embed|head"])
@@ -234,6 +249,45 @@ def test_clip_is_by_the_global_norm_of_what_is_trained():
     moved = by_layer(jax.tree.map(lambda a, b: a - b, params, got))
     for layer, v in trained.items():
         np.testing.assert_allclose(moved[layer], v * 0.5 / norm, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("step", "strength"), [(0, 0.1), (1, 0.2), (2, 0.3)])
+@pytest.mark.parametrize(
+    ("name", "coupled"), [*((name, False) for name in Optimizer), (Optimizer.SGD, True)]
+)
+def test_decay_that_rises_is_at_every_step_a_constant_one(name, coupled, step, strength):
+    params = jax.tree.map(jnp.asarray, make_params())
+    clock = dataclasses.replace(CLOCK, total_steps=2)
+    tx, _ = make_optimizer(config(name, coupled_decay=coupled, weight_decay_end=0.3), params, clock)
+    state = before = tx.init(params)
+    for g in jax.tree.map(jnp.asarray, make_grads(params, steps=step + 1)):
+        before = state
+        updates, state = tx.update(g, state, params)
+    assert state["decay"].count == step + 1
+    constant = config(name, coupled_decay=coupled)
+    constant.weight_decay = strength
+    tx, _ = make_optimizer(constant, params, clock)
+    want, _ = tx.update(g, {**before, "decay": optax.EmptyState()}, params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), updates, want)
+
+
+def test_decay_may_rise_from_nothing_and_spares_what_is_frozen():
+    params = jax.tree.map(jnp.asarray, make_params())
+    cfg = OptimConfig(
+        name=Optimizer.SGD, momentum=0.0, weight_decay_end=0.4, freeze="head|blocks/1/",
+        lr_multipliers=(("patch", 0.5),), **PLAIN,
+    )  # fmt: skip
+    none = [jax.tree.map(jnp.zeros_like, params)] * 2
+    tx, _ = make_optimizer(cfg, params, dataclasses.replace(CLOCK, total_steps=2))
+    first, state = tx.update(none[0], tx.init(params), params)
+    assert not any(leaf.any() for leaf in jax.tree.leaves(first))
+    second, _ = tx.update(none[1], state, params)
+    before = by_layer(params)
+    for layer, update in by_layer(second).items():
+        strength = {"patch_embed/kernel": 0.1}.get(layer, 0.2)
+        decays = layer.endswith("kernel") and not layer.startswith(("head", "blocks/1/"))
+        want = -LR * strength * before[layer] * decays
+        np.testing.assert_allclose(update, want, rtol=1e-5, atol=1e-9, err_msg=layer)
 
 
 def test_lr_factors_scale_step_and_decay():

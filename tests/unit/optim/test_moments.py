@@ -56,7 +56,8 @@ def test_equals_optax_bitwise(ours: Any, theirs: Any, dtype: str) -> None:
 @pytest.mark.parametrize("name", list(Optimizer))
 def test_a_step_that_does_not_count_changes_counters_only(name: Any, dtype: MomentDtype) -> None:
     params = make_params()
-    tx, _ = make_optimizer(OptimConfig(name=name, mu_dtype=dtype), params, CLOCK)
+    cfg = OptimConfig(name=name, mu_dtype=dtype, weight_decay_end=0.1)
+    tx, _ = make_optimizer(cfg, params, CLOCK)
     tx = optax.with_extra_args_support(tx)
     update = jax.jit(
         lambda g, s, finite: tx.update(g, s, params, is_valid=lambda: finite)[1],

@@ -152,6 +152,14 @@ def test_patterns_that_cannot_act_are_user_errors(settings, words):
         assert word in str(error.value)
 
 
+def test_describe_what_is_held():
+    cfg = OptimConfig(weight_decay_end=0.1, layer_decay=0.5, hold="head|blocks", hold_for="1 epoch")
+    rows = {row.parameter: row for row in describe(cfg, vit(2))}
+    assert rows["head/kernel"] == Row("head/kernel", "8x5", "yes", "1 (held for 1 epoch)")
+    assert rows["blocks/norm1/scale"].lr == "0.25 to 0.5 (held for 1 epoch)"
+    assert rows["norm/scale"].lr == "1"
+
+
 def test_describe():
     cfg = OptimConfig(
         weight_decay=0.1, freeze="embed|token|blocks/0/", lr_multipliers=(("head|blocks/3/", 10.0),)

@@ -8,7 +8,7 @@ import pytest
 
 from vit_jax.durations import Clock
 from vit_jax.errors import UserError
-from vit_jax.optim import OptimConfig, Schedule, make_schedule
+from vit_jax.optim import OptimConfig, Schedule, cosine, make_schedule
 
 
 def clock(total: int) -> Clock:
@@ -142,3 +142,21 @@ def test_warmup_and_cooldown_may_fill_the_run():
     constant = rates([0, 60, 80, 100], schedule=Schedule.CONSTANT, **settings)
     np.testing.assert_allclose(constant, [0, 1, 0.5, 0])
     np.testing.assert_allclose(rates([0, 60, 80], **settings), [0, 1, 0])
+
+
+@pytest.mark.parametrize("start, end", [(0.04, 0.4), (0.996, 1.0), (0.3, 0.1), (0.0, 0.2)])
+def test_cosine_from_one_value_to_another(start, end):
+    at = cosine(start, end, 40)
+    # The ends to the last bit, and past the run no further.
+    exact = [at(np.int32(step)) for step in (0, 40, 41)]
+    np.testing.assert_array_equal(exact, np.array([start, end, end], np.float32))
+    # (1 + cos(pi / 4)) / 2 at a quarter, a half in the middle.
+    quarter = end + (start - end) * (1 + math.sqrt(0.5)) / 2
+    np.testing.assert_allclose([at(10), at(20)], [quarter, (start + end) / 2], rtol=1e-6)
+
+
+def test_cosine_is_that_of_the_code_of_dino():
+    # utils.cosine_scheduler, without a warmup.
+    steps = np.arange(50)
+    theirs = 0.4 + 0.5 * (0.04 - 0.4) * (1 + np.cos(np.pi * steps / len(steps)))
+    np.testing.assert_allclose([cosine(0.04, 0.4, 50)(s) for s in steps], theirs, rtol=1e-6)

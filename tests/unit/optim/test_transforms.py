@@ -43,6 +43,17 @@ def test_decay_is_added_where_it_is_wanted() -> None:
     np.testing.assert_allclose(head, [[3.5, 7.0]])
 
 
+def test_decay_by_a_schedule_counts_its_steps() -> None:
+    transform = transforms.add_decay(lambda step: 0.5 * step, _values(True, False, True))
+    state = transform.init(PARAMS)
+    for step in range(3):
+        found, state = transform.update(ONES, state, PARAMS)
+        stack = found["blocks"]["fc"]["kernel"]
+        np.testing.assert_allclose(stack[0], [[1 + 1.5 * step, 1 + 2.0 * step]])
+        np.testing.assert_array_equal(stack[1], 1)
+        assert state.count == step + 1
+
+
 def test_each_layer_has_its_factor() -> None:
     stack, head = _apply(transforms.multiply(_values(2.0, 3.0, 1.0)), ONES)
     np.testing.assert_allclose(stack[:, 0, 0], [2, 3])

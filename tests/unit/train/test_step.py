@@ -1,16 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The step: the same losses on every layout, accumulation, EMA, and no harm from NaN."""
 
+import re
+from typing import Any
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.unit.train.test_sam import DATA, Cosh
+from vit_jax import config as config_lib
 from vit_jax import models, sharding
 from vit_jax.config import Config
 from vit_jax.data import DataConfig, MixConfig
-from vit_jax.optim import OptimConfig
+from vit_jax.durations import Clock
+from vit_jax.errors import UserError
+from vit_jax.optim import OptimConfig, Optimizer, Schedule, cosine, make_optimizer
 from vit_jax.train import build as build_lib
-from vit_jax.train.state import TrainState
+from vit_jax.train.state import TrainState, make_init
+from vit_jax.train.step import make_train_step
 
 STEPS = 5
 
@@ -61,3 +70,50 @@ def averaged():
             return step(state, {}, sharding.global_batch(_batches(1)[0], mesh, batch_size=16))
 
     return take, lambda: jax.device_put(first, may_alias=False)
+
+
+def _averaging(ema_decay: Any) -> tuple[Any, TrainState, Any]:
+    """Return a step of a model of three numbers, its state, and its batch."""
+    params = {"w": jnp.asarray([1.0, -0.5, 0.3])}
+    clock = Clock(batch_size=8, num_examples=8, total_steps=2)
+    cfg = OptimConfig(name=Optimizer.SGD, lr=0.1, schedule=Schedule.CONSTANT)
+    tx, schedule = make_optimizer(cfg, params, clock)
+    init = make_init(lambda _: (params, {"mean": jnp.zeros(3)}), tx, with_ema=True)
+    step = make_train_step(Cosh(), tx, schedule, ema_decay=ema_decay)
+    return step, init(jax.random.key(0)), {"x": jnp.asarray(DATA)}
+
+
+def test_the_decay_of_the_moving_average_goes_to_its_end() -> None:
+    step, state, batch = _averaging(cosine(0.5, 1.0, 2))
+    step = jax.jit(step)
+    for decay in (0.5, 0.75, 1.0, 1.0):  # steps 0, 1, and 2, where the run of 2 steps would end
+        before = np.asarray(state.ema["params"]["w"])
+        state, _ = step(state, {}, batch)
+        after = np.asarray(state.params["w"])
+        assert (before != after).any()
+        want = decay * before + (1 - decay) * after
+        np.testing.assert_allclose(state.ema["params"]["w"], want, rtol=1e-6)
+
+
+def test_a_skipped_step_leaves_the_average_alone() -> None:
+    step, state, batch = _averaging(cosine(0.5, 1.0, 2))
+    after, metrics = jax.jit(step)(state, {}, {"x": batch["x"] * jnp.nan})
+    assert metrics["nonfinite"] == 1
+    jax.tree.map(np.testing.assert_array_equal, after.ema, state.ema)
+
+
+def test_a_constant_decay_is_no_function_of_the_step() -> None:
+    def cosines(decay: Any) -> int:
+        step, state, batch = _averaging(decay)
+        return len(re.findall(r"= cos ", str(jax.make_jaxpr(step)(state, {}, batch))))
+
+    assert (cosines(0.5), cosines(cosine(0.5, 1.0, 2))) == (0, 1)
+
+
+def test_an_end_without_a_moving_average_is_refused() -> None:
+    config_lib.check(tiny(ema_decay=0.9, ema_decay_end=1.0))
+    config_lib.check(tiny(ema_decay=0.9, ema_decay_end=0.5))
+    with pytest.raises(UserError, match=r"^ema_decay_end=1\.0 has no effect without ema_decay"):
+        config_lib.check(tiny(ema_decay_end=1.0))
+    with pytest.raises(UserError, match=r"ema_decay_end=1\.5 .*0 keeps ema_decay throughout"):
+        config_lib.check(tiny(ema_decay=0.9, ema_decay_end=1.5))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Initial values of the weights: Google's, PyTorch's (timm, DeiT) and MoCo v3's rules."""
+"""Initial values of the weights: Google's, PyTorch's (timm, DeiT), MoCo v3's and MAE's rules."""
 
 import dataclasses
 import enum
@@ -20,6 +20,7 @@ class Init(enum.StrEnum):
     JAX = "jax"  # google-research/vision_transformer: xavier uniform
     TIMM = "timm"  # timm and facebookresearch/deit: normal(0.02)
     MOCO = "moco"  # MoCo v3 (arXiv:2104.02057), as timm's `moco` mode
+    MAE = "mae"  # facebookresearch/mae (arXiv:2111.06377)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +56,11 @@ def _torch_conv(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32
     return _uniform(1 / math.sqrt(math.prod(shape[:-1])))(key, shape, dtype)
 
 
+def _flat_xavier(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+    """Xavier uniform for a patch kernel as the matrix that it is."""
+    return _uniform(math.sqrt(6 / (math.prod(shape[:-1]) + shape[-1])))(key, shape, dtype)
+
+
 _zeros = nn.initializers.zeros
 # trunc_normal_(std=.02) of PyTorch cuts at the absolute values +-2, a hundred sigma: it is a plain
 # normal, unlike JAX's truncated_normal(0.02), which cuts at two sigma.
@@ -85,5 +91,13 @@ RULES: dict[Init, Rules] = {
         patch_bias=lambda fan_in: _uniform(1 / math.sqrt(fan_in)),
         token=nn.initializers.normal(1e-6),
     ),
+    Init.MAE: Rules(
+        linear=nn.initializers.xavier_uniform(),
+        qkv=lambda count: nn.initializers.xavier_uniform(),  # of the fused matrix
+        mlp_bias=_zeros,
+        patch_kernel=_flat_xavier,
+        patch_bias=lambda fan_in: _uniform(1 / math.sqrt(fan_in)),
+        token=_normal02,
+    ),
 }
-POS_EMBED = _normal02  # of all three codes
+POS_EMBED = _normal02  # of all these codes

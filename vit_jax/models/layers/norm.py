@@ -190,21 +190,24 @@ class BatchNorm(nn.Module):
     The running mean and variance are the collection `batch_stats`; `apply(..., train=True,
     mutable=["batch_stats"])` returns their new values. Training uses the batch's own mean and
     biased variance, evaluation the running ones, whose variance is unbiased, as in PyTorch (Flax
-    stores the biased). Under `jit` over a mesh the means are of the global batch ("SyncBatchNorm"),
-    so the statistics do not depend on the layout; each micro-batch of gradient accumulation has its
-    own.
+    stores the biased). Without `affine` nothing is learned: no scale, no bias. Under `jit` over a
+    mesh the means are of the global batch ("SyncBatchNorm"), so the statistics do not depend on the
+    layout; each micro-batch of gradient accumulation has its own.
     """
 
     epsilon: float
     dtype: Any
     train: bool
     scale_init: nn.initializers.Initializer = nn.initializers.ones
+    affine: bool = True
 
     @nn.compact
     def __call__(self, x: Float[Array, "B *space C"]) -> Float[Array, "B *space C"]:
         shape = (x.shape[-1],)
-        scale = self.param("scale", self.scale_init, shape, jnp.float32)
-        bias = self.param("bias", nn.initializers.zeros, shape, jnp.float32)
+        scale, bias = jnp.ones(shape), jnp.zeros(shape)
+        if self.affine:
+            scale = self.param("scale", self.scale_init, shape, jnp.float32)
+            bias = self.param("bias", nn.initializers.zeros, shape, jnp.float32)
         running_mean = self.variable("batch_stats", "mean", jnp.zeros, shape, jnp.float32)
         running_var = self.variable("batch_stats", "var", jnp.ones, shape, jnp.float32)
         if self.train:

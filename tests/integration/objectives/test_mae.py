@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What MAE's encoder sees, how its weights start, and its pictures."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax import models, objectives
+from vit_jax.data import DataConfig
+from vit_jax.objectives import Mae, MaeConfig
+
+
+def _model(**fields: Any) -> Any:
+    sizes = {"patch": (8, 8), "dim": 48, "depth": 2, "num_heads": 3, "mlp_dim": 192}
+    given = {"num_classes": 0, "image_size": (32, 32), **sizes, **fields}
+    return models.variant("mae_b16", **given)
+
+
+def _objective(model: Any = None, **fields: Any) -> Mae:
+    sizes = {"decoder_dim": 32, "decoder_depth": 1, "decoder_heads": 2}
+    cfg = MaeConfig(**{**sizes, **fields})
+    found = objectives.create(cfg, model or _model(), DataConfig())
+    assert isinstance(found, Mae)
+    return found
+
+
+def test_the_encoder_sees_the_kept_patches_alone() -> None:
+    objective = _objective()
+    params, _ = objective.init(jax.random.key(0))
+    image = jax.random.normal(jax.random.key(1), (1, 32, 32, 3))
+    kept = jnp.asarray([[5, 0, 9]])
+
+    def tokens(image: jax.Array) -> np.ndarray:
+        found, _ = objective.apply(params, {}, image, jax.random.key(0), train=True, kept=kept)
+        return np.asarray(found.tokens)
+
+    assert tokens(image).shape == (1, 4, 48)
+    other = image.at[:, 24:].set(7.0)  # patches 12 to 15
+    np.testing.assert_array_equal(tokens(image), tokens(other))
+    assert (tokens(image) != tokens(image.at[:, 8:16, 8:16].set(7.0))).any()
+
+
+def test_weights_are_started_by_the_authors_rules() -> None:
+    objective = _objective(_model(dim=192, mlp_dim=768))
+    params, _ = objective.init(jax.random.key(0))
+    qkv = np.asarray(params["blocks"]["attn"]["qkv"]["kernel"])
+    limit = np.sqrt(6 / (192 + 3 * 192))
+    assert limit * 0.99 < np.abs(qkv).max() <= limit
+    kernel = np.asarray(params["patch_embed"]["kernel"])
+    limit = np.sqrt(6 / (8 * 8 * 3 + 192))
+    assert limit * 0.99 < np.abs(kernel).max() <= limit
+    assert np.asarray(params["cls_token"]).std() == pytest.approx(0.02, rel=0.2)
+    assert not np.asarray(params["blocks"]["mlp"]["fc1"]["bias"]).any()
+
+
+def test_reconstructions_keep_what_was_seen() -> None:
+    objective = _objective()
+    params, _ = objective.init(jax.random.key(0))
+    image = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), np.uint8)
+    batch = {"image": jnp.asarray(image)}
+    masked, filled = objective.reconstructions({"params": params}, batch)
+    grey = np.isclose(np.asarray(masked), 0.5, atol=1e-6).all(axis=-1)
+    assert grey.reshape(2, 4, 8, 4, 8).all(axis=(2, 4)).sum() == 2 * 12
+    seen = ~grey
+    np.testing.assert_allclose(np.asarray(filled)[seen], image[seen] / 255, atol=1e-6)
+    # With norm_pix a prediction of zero is the mean colour of the true patch.
+    zero = {**params, "decoder_pred": jax.tree.map(jnp.zeros_like, params["decoder_pred"])}
+    _, filled = objective.reconstructions({"params": zero}, batch)
+    y, x = np.argwhere(grey[0, ::8, ::8])[0] * 8
+    patch = np.asarray(filled)[0, y : y + 8, x : x + 8]
+    np.testing.assert_allclose(patch, image[0, y : y + 8, x : x + 8].mean() / 255, atol=1e-5)
+
+
+def test_evaluation_hides_an_image_alike_in_any_batch() -> None:
+    objective = _objective()
+    params, _ = objective.init(jax.random.key(0))
+    image = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), np.uint8)
+    whole = objective.example_losses({"params": params}, {"image": jnp.asarray(image)})
+    part = objective.example_losses({"params": params}, {"image": jnp.asarray(image[1:])})
+    np.testing.assert_allclose(whole[1:], part, rtol=1e-5)

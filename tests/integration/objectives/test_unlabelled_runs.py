@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs without labels go on to the bit, and what is fine-tuned from them starts as they end."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from tests.unit.test_configs import CONFIGS, load, shrink
+from vit_jax import weights
+from vit_jax.checkpoints.reader import find
+from vit_jax.checkpoints.reader import load as read
+from vit_jax.config import Config
+from vit_jax.objectives import Dino
+from vit_jax.train.loop import fit
+from vit_jax.train.workdir import CHECKPOINTS
+
+
+def _config(run: str) -> Config:
+    cfg = shrink(load(CONFIGS / "unlabelled_digits.py", run))
+    cfg.duration, cfg.optim.warmup = "4 steps", "1 steps"
+    cfg.checkpoint.every, cfg.checkpoint.keep, cfg.checkpoint.keep_best = "2 steps", 9, 0
+    for each in cfg.evals.values():
+        each.every = ""
+    return cfg
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    saved = find(str(path), "4")
+    kinds = ("params/", "ema/", "objective/")
+    names = [name for name in saved.manifest.leaves if name.startswith(kinds)]
+    return {name: np.asarray(value) for name, value in read(saved, names).items()}
+
+
+def test_a_run_warns_of_a_collapse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Dino, "alarm", lambda self, metrics: f"rank {metrics['feature_rank'] > 0}")
+    cfg = _config("dino")
+    cfg.duration, cfg.evals = "2 steps", {}
+    fit(cfg, tmp_path / "run")
+    assert "warning: step 2: rank True" in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("run", ["mae", "dino"])
+def test_a_run_goes_on_to_the_bit_and_starts_another(run: str, tmp_path: Path) -> None:
+    whole, rest = tmp_path / "whole", tmp_path / "rest"
+    fit(_config(run), whole)
+    shutil.copytree(whole / CHECKPOINTS / "2", rest / CHECKPOINTS / "2")
+    fit(_config(run), rest)
+    before, after = _arrays(whole), _arrays(rest)
+    assert before.keys() == after.keys()
+    for name, value in before.items():
+        np.testing.assert_array_equal(value, after[name], err_msg=name)
+    cfg = _config(run)
+    average = cfg.objective.needs_average
+    assert any(name.startswith("objective/") for name in before) == (run == "dino")
+    classifier = dataclasses.replace(cfg.model, num_classes=10)
+    found = weights.load(f"ckpt:{whole}", classifier, skip=("^head/",))
+    kernel = found["params"]["patch_embed"]["kernel"]
+    prefix = "ema/params/" if average else "params/"
+    np.testing.assert_array_equal(kernel, before[f"{prefix}patch_embed/kernel"])
+    assert not set(found["params"]) & {"dino_head", "decoder_pred", "patch_head", "mask_token"}
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Self-distillation without labels: DINO, and with iBOT and KoLeo the loss of DINOv2 and v3.
+
+A student learns from small and large crops of an image what a teacher, the moving average of its
+own parameters, says of the large ones (arXiv:2104.14294, arXiv:2304.07193, arXiv:2508.10104).
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from vit_jax import data, models
+from vit_jax.analysis.flops import count, train_flops
+from vit_jax.data import View
+from vit_jax.models import base
+from vit_jax.models.projection import ProjectionHead
+from vit_jax.objectives import hiding
+from vit_jax.objectives import self_distillation as terms
+from vit_jax.objectives.base import Aux, Batch, Context, Objective
+from vit_jax.objectives.block_masks import block_masks, gathered, mask_counts
+from vit_jax.objectives.dino_config import Balance, DinoConfig, HeadConfig
+from vit_jax.objectives.targets import (
+    marginal_entropy,
+    sinkhorn,
+    softmax_targets,
+    target_entropy,
+    updated_centre,
+)
+
+_GLOBAL, _LOCAL = ("global_1", "global_2"), "local"
+_CENTRE_MOMENTUM = 0.9
+_COLLAPSED = 0.05  # of log K, and of a rank above 1: learning runs stay far above both
+_HEAD, _PATCH_HEAD, _TOKEN = "dino_head", "ibot_head", "mask_token"
+
+
+@dataclasses.dataclass(frozen=True)
+class Dino(Objective):
+    """The objective; `cfg` is a `DinoConfig`."""
+
+    cfg: DinoConfig
+
+    @property
+    def own_parameters(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The heads, and with hidden patches the mask token."""
+        return (_HEAD, *((_PATCH_HEAD, _TOKEN) if self.cfg.patch_weight else ()))
+
+    @property
+    def views(self) -> Mapping[str, View]:
+        """Two large crops, and the small ones together."""
+        cfg, (height, width, channels) = self.cfg, models.input_shape(self.model)
+        transforms = (self.data.transform, cfg.second)
+        found = {
+            name: View(transform=transform, size=(height, width), channels=channels)
+            for name, transform in zip(_GLOBAL, transforms, strict=True)
+        }
+        if cfg.small_crops:
+            size = base.pair(cfg.small_size, "small_size")
+            found[_LOCAL] = View(
+                transform=cfg.small, size=size, channels=channels, count=cfg.small_crops
+            )
+        return found
+
+    def _head(self, cfg: HeadConfig) -> ProjectionHead:
+        sizes = (cfg.hidden_dim, cfg.bottleneck_dim, cfg.layers, cfg.prototypes)
+        return ProjectionHead(*sizes, cfg.unit_prototypes, base.compute_dtype(self.model))
+
+    def init(self, key: jax.Array) -> tuple[Any, Any]:
+        """Initialise the encoder, the heads and, where patches are hidden, the mask token."""
+        params, model_state = Objective.init(self, key)
+        vit: Any = self.model
+        features = jnp.zeros((1, vit.dim))
+        keys = jax.random.split(jax.random.fold_in(key, 1), 2)
+        own = {_HEAD: self._head(self.cfg.head).init(keys[0], features)["params"]}
+        if self.cfg.patch_weight:
+            own[_PATCH_HEAD] = self._head(self.cfg.patch_head).init(keys[1], features)["params"]
+            own[_TOKEN] = jnp.zeros((1, 1, vit.dim))
+        return {**params, **own}, model_state
+
+    def init_state(self, key: jax.Array) -> Any:
+        """Return the centres of the teacher's logits: zeros; nothing with Sinkhorn-Knopp."""
+        del key
+        if self.cfg.balance is Balance.SINKHORN:
+            return None
+        centres = {_HEAD: jnp.zeros(self.cfg.head.prototypes)}
+        if self.cfg.patch_weight:
+            centres[_PATCH_HEAD] = jnp.zeros(self.cfg.patch_head.prototypes)
+        return centres
+
+    def prepare(self, batch: Batch, rng: jax.Array) -> Batch:
+        """Normalise the crops and draw which patches of the large ones are hidden."""
+        mean, std = self.data.mean, self.data.std
+        large = jnp.stack([batch[name] for name in _GLOBAL], axis=1)
+        found = {"large": data.normalize(_joined(large), mean, std)}
+        if _LOCAL in batch:
+            small = batch[_LOCAL]  # one crop has no axis of its own
+            small = small if self.cfg.small_crops == 1 else _joined(small)
+            found[_LOCAL] = data.normalize(small, mean, std)
+        if self.cfg.patch_weight:
+            found |= self._hidden(rng, len(found["large"]))
+        return found
+
+    def _hidden(self, rng: jax.Array, num_images: int) -> Batch:
+        """Return `source` [2B, N], the places [2B, M] of hidden patches and their weights."""
+        cfg, total = self.cfg, hiding.num_patches(self.model)
+        grid = models.patch_grid(self.model, models.input_shape(self.model)[:2])
+        first, second = jax.random.split(rng)
+        low, high = cfg.hidden_share
+        counts = mask_counts(first, num_images, total, cfg.hidden_images, (low, high))
+        hidden = block_masks(second, num_images, grid, counts)
+        places, weights = gathered(hidden, max(int(total * high), 1))
+        source = jnp.where(hidden, total, jnp.arange(total)[None])
+        return {"source": source, "places": places, "weights": weights}
+
+    def loss(
+        self, params: Any, ctx: Context, batch: Batch, rng: jax.Array
+    ) -> tuple[Float[Array, ""], Aux]:
+        """Return the sum of the terms; each is a metric, with the entropies of the targets.
+
+        `target_entropy` is of single targets, `marginal_entropy` of their mean, in nats; both are
+        log K where the teacher says nothing, the second falls to 0 where it says one thing of all
+        images. `feature_rank` is the participation ratio of the teacher's features.
+        """
+        cfg = self.cfg
+        taught = jax.lax.stop_gradient(self._teacher(ctx.ema, batch))
+        student, model_state = self._student(params, ctx.model_state, batch, rng, train=True)
+        temperature = self._temperature(ctx.step)
+        centres = dict(ctx.objective or {})
+        targets, centres = self._targets(taught["scores"], _HEAD, centres, temperature, None)
+        dino = self._crop_loss(student, _by_crop(targets, 2))
+        loss, metrics = dino, {"dino_loss": dino}
+        if cfg.patch_weight:
+            weights = batch["weights"].reshape(-1)
+            real = (weights > 0).astype(jnp.float32)
+            found, centres = self._targets(
+                taught["patches"], _PATCH_HEAD, centres, temperature, real
+            )
+            num_images, heat = len(batch["large"]), cfg.student_temperature
+            patch = terms.ibot_loss(student["patches"], found, weights, heat, num_images)
+            loss, metrics["ibot_loss"] = loss + cfg.patch_weight * patch, patch
+        if cfg.spread_weight:
+            crops = _by_crop(student["features"], 2)
+            koleo = terms.koleo(crops[0]) + terms.koleo(crops[1])
+            loss, metrics["koleo_loss"] = loss + cfg.spread_weight * koleo, koleo
+        metrics |= {
+            "loss": loss,
+            "target_entropy": target_entropy(targets),
+            "marginal_entropy": marginal_entropy(targets),
+            "feature_rank": terms.feature_rank(taught["features"]),
+            "teacher_temperature": temperature,
+        }
+        return loss, Aux(metrics, model_state, centres or None)
+
+    def _crop_loss(self, student: Batch, targets: Float[Array, "2 B K"]) -> jax.Array:
+        """Return the mean over the pairs of a student's crop and another crop of the teacher's."""
+        heat, small = self.cfg.student_temperature, self.cfg.small_crops
+        large = terms.dino_loss(_by_crop(student["scores"], 2), targets, heat, skip_same=True)
+        if not small:
+            return large
+        scores = _by_crop(student["small_scores"], small)
+        other = terms.dino_loss(scores, targets, heat, skip_same=False)
+        return (2 * large + 2 * small * other) / (2 + 2 * small)
+
+    def _targets(
+        self,
+        scores: Float[Array, "M K"],
+        head: str,
+        centres: dict[str, jax.Array],
+        temperature: jax.Array,
+        weights: jax.Array | None,
+    ) -> tuple[Float[Array, "M K"], dict[str, jax.Array]]:
+        """Return the targets of a head and the centres with the new one of that head."""
+        if self.cfg.balance is Balance.SINKHORN:
+            return sinkhorn(scores, temperature, weights=weights), centres
+        centre = centres[head]
+        new = updated_centre(centre, scores, _CENTRE_MOMENTUM, weights)
+        return softmax_targets(scores, centre, temperature), {**centres, head: new}
+
+    def _temperature(self, step: jax.Array) -> jax.Array:
+        cfg = self.cfg
+        steps = self.clock.steps(cfg.temperature_warmup) if self.clock else 0
+        done = jnp.minimum(jnp.asarray(step, jnp.float32) / max(steps, 1), 1.0) if steps else 1.0
+        first, last = cfg.first_temperature, cfg.teacher_temperature
+        return jnp.asarray(first + (last - first) * done, jnp.float32)
+
+    def _teacher(self, average: Any, batch: Batch) -> Batch:
+        """Return the teacher's `features` and `scores` of large crops, and of hidden patches."""
+        out = self.module.apply(average, batch["large"], train=False)
+        params = average["params"]
+        found = {"features": out.features, "scores": self._scores(params, out.features)}
+        if self.cfg.patch_weight:
+            found["patches"] = self._patch_scores(params, out.tokens, batch["places"])
+        return found
+
+    def _student(
+        self, params: Any, state: Any, batch: Batch, rng: jax.Array, *, train: bool
+    ) -> tuple[Batch, Any]:
+        """Return what `_teacher` does of the student, and its scores of the small crops."""
+        hidden = {"source": batch["source"]} if self.cfg.patch_weight else {}
+        out, state = self.apply(params, state, batch["large"], rng, train=train, **hidden)
+        found = {"features": out.features, "scores": self._scores(params, out.features)}
+        if self.cfg.patch_weight:
+            found["patches"] = self._patch_scores(params, out.tokens, batch["places"])
+        if _LOCAL in batch:
+            key = jax.random.fold_in(rng, 1)
+            out, state = self.apply(params, state, batch[_LOCAL], key, train=train)
+            found["small_scores"] = self._scores(params, out.features)
+        return found, state
+
+    def _scores(self, params: Any, features: jax.Array) -> Float[Array, "M K"]:
+        found = self._head(self.cfg.head).apply({"params": params[_HEAD]}, features)
+        return cast(jax.Array, found)
+
+    def _patch_scores(
+        self, params: Any, tokens: jax.Array, places: Int[Array, "I M"]
+    ) -> Float[Array, "IM K"]:
+        at = places[:, :, None] + models.num_prefix(self.model)
+        found = jnp.take_along_axis(tokens, at, axis=1).reshape(-1, tokens.shape[-1])
+        scores = self._head(self.cfg.patch_head).apply({"params": params[_PATCH_HEAD]}, found)
+        return cast(jax.Array, scores)
+
+    def alarm(self, metrics: Mapping[str, float]) -> str:
+        """Return how the targets or the features have collapsed, in words; "" if they have not."""
+        most = math.log(self.cfg.head.prototypes)
+        if metrics.get("marginal_entropy", most) < _COLLAPSED * most:
+            return "collapse: the teacher has the same target for nearly all images"
+        if metrics.get("feature_rank", 2.0) < 1 + _COLLAPSED:
+            return "collapse: the features of all images lie on one line"
+        return ""
+
+    def flops(self, variables: Any) -> int:
+        """Return the model FLOPs of training on one example.
+
+        Three times the student's on all crops, and the teacher's on the large ones.
+        """
+        looped = dataclasses.replace(self, model=models.looped(self.model))
+        rng = jax.eval_shape(lambda: jax.random.key(0))
+        shapes = {
+            name: jax.ShapeDtypeStruct((1, *view.shape), jnp.uint8)
+            for name, view in self.views.items()
+        }
+        batch = jax.eval_shape(looped.prepare, shapes, rng)
+        params = variables["params"]
+        state = {name: value for name, value in variables.items() if name != "params"}
+        student = functools.partial(looped._student, train=False)
+        teacher = count(looped._teacher, variables, batch)
+        return train_flops(count(student, params, state, batch, rng)) + teacher
+
+
+def _joined(crops: Array) -> Array:
+    """Turn [B, n, ...] into [B * n, ...], the crops of an image side by side.
+
+    No image moves to another device: the batch stays split as it was.
+    """
+    return crops.reshape(-1, *crops.shape[2:])
+
+
+def _by_crop(rows: Float[Array, "Bn K"], count: int) -> Float[Array, "n B K"]:
+    """Undo `_joined`, with the crops as the first axis."""
+    return rows.reshape(-1, count, rows.shape[-1]).swapaxes(0, 1)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters that wait at the start of a run, as DINO's last layer does (facebookresearch/dino).
+
+Its `cancel_gradients_last_layer` deletes their gradients, and PyTorch's optimizers pass over a
+parameter without one: neither it, nor its moments, nor the count that corrects them for their start
+at zero change, and no decay acts.
+"""
+
+from collections.abc import Set
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from vit_jax import trees
+from vit_jax.trees import PyTree
+
+Transformation = optax.GradientTransformationExtraArgs
+
+
+class HoldState(NamedTuple):
+    """The number of steps done, and the state of what `holding` wraps."""
+
+    count: Any
+    inner: Any
+
+
+def holding(tx: optax.GradientTransformation, held: Set[str], steps: int) -> Transformation:
+    """Keep the parameters that `held` names as they are for the first `steps` steps.
+
+    Their gradients are zero to `tx`, those of `grad_fn` too. It is told `waits`, whether this is
+    one of those steps, which `apart` needs.
+    """
+    tx = optax.with_extra_args_support(tx)
+
+    def init(params: PyTree) -> HoldState:
+        return HoldState(jnp.zeros([], jnp.int32), tx.init(params))
+
+    def update(
+        updates: PyTree, state: Any, params: Any = None, *, grad_fn: Any = None, **extra: Any
+    ) -> tuple[PyTree, HoldState]:
+        waits = state.count < steps
+
+        def fill(tree: PyTree, value: float) -> PyTree:
+            def one(name: str, leaf: jax.Array) -> jax.Array:
+                return jnp.where(waits, jnp.full_like(leaf, value), leaf) if name in held else leaf
+
+            return trees.map_named(one, tree)
+
+        def gradient(*args: Any) -> PyTree:
+            return fill(grad_fn(*args), 0.0)
+
+        extra |= {"waits": waits, "grad_fn": gradient if grad_fn else None}
+        updates, inner = tx.update(fill(updates, 0.0), state.inner, params, **extra)
+        # Adding minus zero leaves every number, minus zero included, bitwise as it is.
+        return fill(updates, -0.0), HoldState(optax.safe_increment(state.count), inner)
+
+    return Transformation(init, update)
+
+
+def apart(tx: optax.GradientTransformation, held: Set[str]) -> optax.GradientTransformation:
+    """Give the parameters that `held` names a `tx` of their own, whose state keeps while they wait.
+
+    Otherwise their moments would be corrected for a start long ago when their first gradient comes:
+    Adam's first step would be 3 times as long, Adafactor's 30 times.
+    """
+
+    def labels(params: PyTree) -> PyTree:
+        return trees.map_named(lambda name, _: "held" if name in held else "moving", params)
+
+    return optax.partition({"moving": tx, "held": _waiting(tx)}, labels)
+
+
+def _waiting(tx: optax.GradientTransformation) -> Transformation:
+    """Keep the state of `tx` where `waits`: its moments as in a skipped step, and its counters."""
+    tx = optax.with_extra_args_support(tx)
+
+    def update(
+        updates: PyTree,
+        state: Any,
+        params: Any = None,
+        *,
+        waits: Any = False,
+        is_valid: Any = None,
+        **extra: Any,
+    ) -> tuple[PyTree, Any]:
+        def moves() -> jax.Array:
+            goes = jnp.logical_not(waits)
+            return is_valid() & goes if is_valid else goes
+
+        updates, new = tx.update(updates, state, params, is_valid=moves, **extra)
+
+        def choose(n: jax.Array, o: jax.Array) -> jax.Array:
+            return jnp.where(waits, o, n) if jnp.issubdtype(n.dtype, jnp.integer) else n
+
+        return updates, jax.tree.map(choose, new, state)
+
+    return Transformation(tx.init, update)
