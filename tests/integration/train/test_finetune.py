@@ -137,7 +137,7 @@ def test_one_regex_names_the_heads_of_every_family(family):
         name.split("/", 1)[1]: np.zeros(leaf.shape, np.float32)
         for name, leaf in trees.named_leaves(models.abstract(TINY[family]))
     }
-    entries = ckpt.entries(dataclasses.replace(TINY[family], num_classes=7))
+    entries = ckpt.entries(models.abstract(dataclasses.replace(TINY[family], num_classes=7)))
     found = fill(entries, in_memory(narrow), skip=("^head",))
     anew = {entry.name for entry in entries} - set(found)
     heads = ("head", "head_dist") if family == "deit" else ("head",)
