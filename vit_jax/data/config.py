@@ -154,7 +154,7 @@ class DataConfig:
 
     Attributes:
         name: "digits", a TFDS dataset prepared as ArrayRecord ("imagenet2012", "name/config",
-            "name:1.2.3"), "folder:DIR" with DIR/[SPLIT/]CLASS/*.{jpg,jpeg,png,webp}, "csv:FILE"
+            "name:1.2.3"), "folder:DIR" with DIR/[SPLIT/]CLASS/*.{jpg,png,webp,...}, "csv:FILE"
             with the columns path,label[,split]; or a path of these. Images without splits are
             divided by "folder:DIR?split_seed=0". "fractals/100" draws images of 100 classes.
         data_dir: where TFDS datasets lie; "" is $TFDS_DATA_DIR or ~/tensorflow_datasets.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of images, [<split>/]<class>/*.{jpg,jpeg,png,webp}, read as a dataset."""
+"""Folders of images, [<split>/]<class>/*.{jpg,png,webp,...}, read as a dataset."""
 
 import collections
 import functools
@@ -13,15 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from vit_jax.data.image_header import read_file
+from vit_jax.data.image_header import SUFFIXES, read_file
 from vit_jax.data.partition import WHOLE, partition, split_seed
 from vit_jax.data.sources import Example, Labelled, absolute_slices, digest_of
 from vit_jax.errors import UserError, shown
 
-# Names of splits that mean the same.
+# Names of splits that mean the same, in any case.
 _SAME = (("train", "training"), ("val", "validation", "valid", "dev"), ("test", "testing"))
 _KNOWN = {name for names in _SAME for name in names}
-_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 
 
 class FolderSource(Labelled):
@@ -74,7 +73,7 @@ def open_folder(path: str, split: str) -> FolderSource:
     Folders of classes lie in folders of splits, of any names, or, without splits, in `path` itself:
     then the splits are those of `partition`, and "whole". Class ids come from the sorted union of
     the class folders of all splits: a class missing from one split shifts no label. Names
-    that mean the same, "validation" and "val", stand for each other. Within a split, files come in
+    that mean the same, "validation" and "Val", stand for each other. Within a split, files come in
     an order that depends on their names alone but is mixed over the classes: by name,
     `train[:99%]` would lack the last. Two files of a class that differ in their suffix alone may be
     one photograph twice: a warning.
@@ -93,11 +92,11 @@ def open_folder(path: str, split: str) -> FolderSource:
 
 def _open(root: Path, split: str, seed: int) -> FolderSource:
     where = shown(str(root) if root.is_absolute() else f"./{root}")
-    layout = f"expected {where}/{{train,val}}/<class>/*.{{jpg,jpeg,png,webp}}"
+    layout = f"expected {where}/{{train,val}}/<class>/*.{{jpg,png,webp,...}}"
     if not root.is_dir():
         raise UserError(f"no folder {where!r}; {layout}")
     inside = _subfolders(root)
-    splits = [name for name in inside if name in _KNOWN and not _has_images(root / name)]
+    splits = [name for name in inside if name.lower() in _KNOWN and not _has_images(root / name)]
     if not splits and any(_has_images(root / name) for name in inside):
         return _open_flat(root, where, inside, split, seed)
     splits = splits or [name for name in inside if _subfolders(root / name)]
@@ -136,9 +135,13 @@ def _open_flat(root: Path, where: str, classes: list[str], split: str, seed: int
 def with_known_names(split: str, names: Sequence[str]) -> str:
     """Replace names of splits in "validation[:9%]" by those of `names` that mean the same."""
 
+    lowered = {name.lower(): name for name in names}
+
     def known(found: re.Match[str]) -> str:
-        same = next((group for group in _SAME if found[0] in group), ())
-        return next((name for name in (found[0], *same) if name in names), found[0])
+        word = found[0].lower()
+        same = next((group for group in _SAME if word in group), ())
+        alike = (lowered[name] for name in (word, *same) if name in lowered)
+        return found[0] if found[0] in names else next(alike, found[0])
 
     return re.sub(r"[A-Za-z_][\w.-]*(?![\w%])", known, split)
 
@@ -155,7 +158,7 @@ def _subfolders(folder: Path) -> list[str]:
 
 def _has_images(folder: Path) -> bool:
     with os.scandir(folder) as entries:
-        return any(entry.name.lower().endswith(_SUFFIXES) for entry in entries)
+        return any(entry.name.lower().endswith(SUFFIXES) for entry in entries)
 
 
 def _classes(directory: Path, layout: str) -> list[str]:
@@ -190,7 +193,7 @@ def _files(root: Path, before: str, classes: list[str], layout: str) -> list[str
             images = [
                 f"{before}{name}/{e.name}"
                 for e in entries
-                if e.name.lower().endswith(_SUFFIXES) and not e.name.startswith(".")
+                if e.name.lower().endswith(SUFFIXES) and not e.name.startswith(".")
                 # Links are believed: to follow a million of them over a network takes minutes.
                 if e.is_file(follow_symlinks=False) or e.is_symlink()
             ]

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 JPEG = b"\xff\xd8\xff"
 PNG = b"\x89PNG\r\n\x1a\n"
+# What a folder is searched for; a file that is named is read whatever its name.
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"),
+    *(".tif", ".tiff", ".avif", ".ppm", ".pgm"),
+)
 # Not all of Pillow's formats: for EPS it would start another program.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")
 # A file of a few kB can hold a billion pixels. Pillow's limit too, a quarter of a GiB as RGB.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The seam for evaluations: their context, and the protocol of an evaluator."""
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -12,6 +13,7 @@ from jax.sharding import Mesh
 
 from vit_jax import data, sharding
 from vit_jax.data import DataConfig, Source, one_view
+from vit_jax.errors import setting
 from vit_jax.evals.config import EvalConfig
 from vit_jax.evals.passes import Batches, keep_passes, ticking
 from vit_jax.losses import Loss
@@ -81,14 +83,20 @@ class Stream:
             self.batches = ticking(self.batches, context.tick)
 
 
-def open_splits(cfg: EvalConfig, data_cfg: DataConfig) -> dict[str, Source]:
+def open_splits(cfg: EvalConfig, data_cfg: DataConfig, field: str = "") -> dict[str, Source]:
     """Open the splits of an evaluation; those of the training set keep its `data.classes`.
+
+    `field` is the evaluation's own, "evals.val", for the message on a split that does not exist.
 
     Raises UserError: no such dataset or split.
     """
     name = cfg.dataset or data_cfg.name
     classes = data_cfg.classes if name == data_cfg.name else ()
-    return {
-        key: data.open_source(name, data_cfg.data_dir, split, cache=data_cfg.cache, classes=classes)
-        for key, split in cfg.splits.items()
-    }
+    sources: dict[str, Source] = {}
+    for key, split in cfg.splits.items():
+        flag = setting(f"config.{field}.{f'{key}_split' if key else 'split'}")
+        with data.split_of(flag) if field else contextlib.nullcontext():
+            sources[key] = data.open_source(
+                name, data_cfg.data_dir, split, cache=data_cfg.cache, classes=classes
+            )
+    return sources

@@ -17,10 +17,9 @@ from PIL import Image
 
 from vit_jax.data import image_header
 from vit_jax.data.decode import decode
+from vit_jax.data.image_header import SUFFIXES
 from vit_jax.errors import UserError, shown
 
-# What a folder or a pattern is searched for; a file that is named is read whatever its name.
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")
 _ORIENTATION = 0x0112
 
 

@@ -19,7 +19,7 @@ from vit_jax import config as config_lib
 from vit_jax import data, evals, files, models, objectives, optim, sharding, waiting
 from vit_jax.config import Config, Plan
 from vit_jax.data import partition
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, setting
 from vit_jax.losses import Loss
 from vit_jax.objectives import Objective
 from vit_jax.train.state import TrainState, make_init, make_state
@@ -145,7 +145,8 @@ def open_train(cfg: Config) -> data.Source:
     Raises UserError: no such dataset, or another number of classes than the model's.
     """
     name, split, cached = cfg.data.name, cfg.data.train_split, cfg.data.cache
-    with waiting.said(f"opening {name}"):
+    flag = setting("config.data.train_split")
+    with waiting.said(f"opening {name}"), data.split_of(flag):
         source = data.open_source(
             name, cfg.data.data_dir, split, cache=cached, classes=cfg.data.classes
         )
@@ -176,7 +177,9 @@ def open_evals(cfg: Config, train: data.Source) -> dict[str, dict[str, data.Sour
     Raises UserError: no such dataset or split; class ids that mean something else than training's
     to an evaluation of the model's head.
     """
-    sources = {name: evals.open_splits(ev, cfg.data) for name, ev in cfg.evals.items()}
+    sources = {
+        name: evals.open_splits(ev, cfg.data, f"evals.{name}") for name, ev in cfg.evals.items()
+    }
     for name, splits in sources.items():
         source = splits[""]
         if cfg.evals[name].predictor == "logits" and source.class_names != train.class_names:

@@ -11,8 +11,11 @@ import pytest
 
 import vit_jax
 from vit_jax import config as config_lib
+from vit_jax import errors, evals
 from vit_jax.cli.train import main
+from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
+from vit_jax.train.build import open_train
 from vit_jax.train.report.writers import read_jsonl
 
 SMALL = (
@@ -101,3 +104,21 @@ def test_no_name_is_one_line() -> None:
     cfg = vit_jax.get_config("finetune_folder")
     with pytest.raises(UserError, match=r"data\.name"):
         vit_jax.fit(cfg, "nowhere")
+
+
+def test_a_run_names_the_setting_of_a_split_that_is_not_there(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        (tmp_path / split / "a").mkdir(parents=True)
+        (tmp_path / split / "a" / "1.png").write_bytes(b"")
+    data = DataConfig(name=f"folder:{tmp_path}")
+    cases = (
+        (evals.ClassifyEval(split="val"), "'val'.* by evals.mine.split=SPLIT"),
+        (evals.KNNEval(split="test", train_split="tr"), "'tr'.* by evals.mine.train_split=SPLIT"),
+    )
+    for evaluation, message in cases:
+        with pytest.raises(UserError, match=f"unknown split of .* {message}"):
+            evals.open_splits(evaluation, data, "evals.mine")
+    cfg = vit_jax.get_config("finetune_folder", {"data.name": data.name, "data.train_split": "x"})
+    message = r"'x'.* by --config.data.train_split=SPLIT"
+    with errors.of_command_line(), pytest.raises(UserError, match=message):
+        open_train(cfg)

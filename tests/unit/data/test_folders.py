@@ -3,10 +3,12 @@ import os
 import pickle
 
 import pytest
+from PIL import Image
 
 from tests.unit.data.conftest import encode
 from vit_jax.data import open_source
 from vit_jax.data.decode import decode
+from vit_jax.data.image_header import SUFFIXES
 from vit_jax.errors import UserError
 
 
@@ -33,6 +35,17 @@ def test_every_file_type_is_found_and_read_back(folder):
         data, label = example["image"], example["label"]
         assert f"/{source.class_names[label]}/" in ids[i]
         assert decode(data, 3).shape[2] == 3
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_every_format_that_is_read_is_found(tmp_path, photo, suffix):
+    image = Image.fromarray(photo[:9, :8])
+    (tmp_path / "cat").mkdir()
+    (image.convert("L") if suffix == ".pgm" else image).save(
+        tmp_path / "cat" / f"1{suffix.upper()}"
+    )
+    source = open_source(f"folder:{tmp_path}", split="whole")
+    assert [decode(source.read(i)["image"], 3).shape for i in range(len(source))] == [(9, 8, 3)]
 
 
 def test_slices_are_mixed_over_classes_and_make_a_partition(folder):

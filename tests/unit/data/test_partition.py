@@ -103,6 +103,9 @@ def test_splits_of_any_name(tmp_path: Path) -> None:
         assert not open_source(name, split=split).drawn
     with pytest.raises(UserError, match=r"unknown split of .* 'test'"):
         open_source(name, split="test")
+    (tmp_path / "valid").rename(tmp_path / "VAL")
+    assert [len(open_source(name, split=s)) for s in ("validation", "Train")] == [2, 2]
+    (tmp_path / "VAL").rename(tmp_path / "valid")
     for folder in ("training", "valid"):
         (tmp_path / folder).rename(tmp_path / f"my_{folder}")
     assert len(open_source(name, split="my_training+extra")) == 4
