@@ -208,14 +208,20 @@ def markdown(content: dict[str, Any], beside: Sequence[Row] = ()) -> str:
     return f"{digits.markdown(rows)}\n\n{table}"
 
 
-def tables(name: str, results: Path = record.RESULTS) -> str:
-    """Return the tables of a study that was measured."""
-    content = json.loads((results / f"self_supervised_{name}.json").read_text())
-    beside = []
-    if name == "digits":
-        measured = json.loads((results / "recipes_digits.json").read_text())["rows"]
-        beside = [Row(**row) for row in measured if row["method"].split("`")[1] in BESIDE]
-    return markdown(content, beside)
+def tables(results: Path = record.RESULTS) -> dict[str, str]:
+    """Return the tables of every study that was measured."""
+    measured = json.loads((results / "recipes_digits.json").read_text())["rows"]
+    beside = [Row(**row) for row in measured if row["method"].split("`")[1] in BESIDE]
+    return {
+        name: markdown(content, beside if name == "digits" else ())
+        for name, content in read(results).items()
+    }
+
+
+def read(results: Path) -> dict[str, dict[str, Any]]:
+    """Read the files of the studies that were measured."""
+    paths = {name: results / f"self_supervised_{name}.json" for name in STUDIES}
+    return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
 
 
 def draw(contents: dict[str, dict[str, Any]], path: Path) -> None:
@@ -223,10 +229,9 @@ def draw(contents: dict[str, dict[str, Any]], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     size = (4 * len(contents) + 0.5, 3.2)
-    figure, panels = plt.subplots(
-        1, len(contents), figsize=size, layout="constrained", squeeze=False
-    )
-    for axes, (name, content) in zip(panels[0], contents.items(), strict=True):
+    figure = plt.figure(figsize=size, layout="constrained")
+    panels = figure.subplots(1, len(contents), squeeze=False)[0]
+    for axes, (name, content) in zip(panels, contents.items(), strict=True):
         for i, curve in enumerate(content["curves"]):
             points = [[100 * top1 for top1 in column] for column in zip(*curve["knn"], strict=True)]
             first, grey = curve["objective"], str(0.18 * i)
@@ -262,8 +267,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         content = json.loads(path.read_text()) | {"curves": curves}
         path.write_text(json.dumps(content, indent=1) + "\n")
         print(markdown(content))  # `python -m benchmarks.tables` puts it on the page
-    paths = {name: args.out / f"self_supervised_{name}.json" for name in STUDIES}
-    draw({n: json.loads(p.read_text()) for n, p in paths.items() if p.exists()}, args.picture)
+    draw(read(args.out), args.picture)
 
 
 if __name__ == "__main__":
