@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Self-supervision of a small ViT on scikit-learn's digits; values are not tuned."""
+"""Self-supervision of a small ViT on scikit-learn's digits, and of ViT-Ti on drawn letters.
+
+DINO's rate, crops, temperature and KoLeo were chosen by eight runs of up to 600 steps with the seed
+10, on neighbours among the training scans; other values are not tuned.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -41,7 +45,7 @@ def _dino() -> DinoConfig:
         patch_head=dataclasses.replace(_HEAD),
         teacher_temperature=0.04,
         temperature_warmup="",
-        spread_weight=0.1,  # without it the features fall into a line within 500 steps
+        spread_weight=0.1,  # without it all features fall towards a line
     )
 
 
