@@ -8,7 +8,7 @@ RUN := $(VENV)/bin/python
 # The plugins of notebooks and of asyncio take longer to start than most files of unit tests.
 QUICK := $(RUN) -m pytest -p no:nbmake -p no:anyio
 
-.PHONY: train test quick docs-check parity aot lint bench bench-gpu digits own-images lock clean
+.PHONY: train test quick docs-check parity aot lint bench bench-gpu digits own-images self-supervised lock clean
 
 train: $(VENV)/installed
 	$(RUN) main.py --config=$(CONFIG) --workdir=$(WORKDIR)
@@ -66,6 +66,11 @@ digits: $(VENV)/installed
 # The table of one's own images: two starts, three seeds, half an hour.
 own-images: $(VENV)/installed
 	$(RUN) -m benchmarks.own_images
+	$(RUN) -m benchmarks.tables
+
+# The tables and the picture of learning without labels: three seeds each, under two hours on two cores.
+self-supervised: $(VENV)/installed
+	$(RUN) -m benchmarks.self_supervised
 	$(RUN) -m benchmarks.tables
 
 # Refresh the lock files from pyproject.toml.

@@ -8,7 +8,6 @@ and WebP. The backbone is `pretrain_fractals:small`'s. Only commands that a user
 """
 
 import argparse
-import io
 import json
 import subprocess
 import sys
@@ -16,49 +15,11 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
-from PIL import Image, ImageDraw, ImageFont
-
-from benchmarks import record
+from benchmarks import glyphs, record
 from benchmarks.digits import Row, markdown, save
 
-CLASSES = "ABCDEFGHIJKLMNOPQRST"
 EACH = 60  # images a class
-FONTS = ("DejaVuSans", "DejaVuSans-Bold", "DejaVuSerif", "DejaVuSansMono", "STIXGeneral", "cmr10")
-FORMATS = ("jpeg", "png", "webp")
 _NOT_TRAINED = 0.2  # the shares of val and test
-
-
-def draw_glyph(letter: str, rng: np.random.Generator) -> Image.Image:
-    """Draw a letter, dark on light or light on dark, 40 to 200 pixels a side."""
-    import matplotlib as mpl
-
-    width, height = (int(side) for side in rng.integers(40, 200, 2))
-    side = 2 * min(width, height)  # drawn larger, turned, then brought to size
-    file = Path(mpl.get_data_path(), "fonts", "ttf", f"{FONTS[rng.integers(len(FONTS))]}.ttf")
-    font = ImageFont.truetype(file, int(side * rng.uniform(0.45, 0.8)))
-    ink = Image.new("L", (side, side))
-    place = tuple(side * rng.uniform(0.4, 0.6, 2))
-    ImageDraw.Draw(ink).text(place, letter, 255, font, anchor="mm")
-    ink = ink.rotate(rng.uniform(-20, 20), Image.Resampling.BICUBIC).resize((width, height))
-    dark, light = rng.integers(0, 110, 3), rng.integers(150, 256, 3)
-    front, back = (dark, light) if rng.random() < 0.7 else (light, dark)
-    share = np.asarray(ink, np.float32)[..., None] / 255
-    pixels = share * front + (1 - share) * back + rng.normal(0, rng.uniform(0, 20), share.shape)
-    image = Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
-    return image.convert("L") if rng.random() < 0.2 else image
-
-
-def draw_glyphs(folder: Path, each: int = EACH) -> None:
-    """Write FOLDER/CLASS/NUMBER.{jpeg,png,webp}."""
-    rng = np.random.default_rng(0)
-    for letter in CLASSES:
-        (folder / letter).mkdir(parents=True)
-        for number in range(each):
-            form = FORMATS[number % len(FORMATS)]
-            file = io.BytesIO()
-            draw_glyph(letter, rng).save(file, form)
-            (folder / letter / f"{number}.{form}").write_bytes(file.getvalue())
 
 
 def run(*words: str) -> float:
@@ -79,7 +40,7 @@ def train(method: str, place: Path, seeds: list[int], *flags: str) -> Row:
         out = workdir / "test"
         run("evaluate", f"--from={workdir}@best", "--split=test", f"--out={out}")
         top1.append(json.loads((out / "metrics.json").read_text())["top1"])
-    num_train = round(len(CLASSES) * EACH * (1 - _NOT_TRAINED))
+    num_train = round(len(glyphs.CLASSES) * EACH * (1 - _NOT_TRAINED))
     return Row(method=method, num_train=num_train, top1=tuple(top1), seconds=tuple(seconds))
 
 
@@ -91,7 +52,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        draw_glyphs(place / "glyphs")
+        glyphs.draw_glyphs(place / "glyphs", EACH)
         backbone = place / "fractals"
         took = run("train", "--config=pretrain_fractals:small", f"--workdir={backbone}")
         print(f"pretrained on fractals in {took:.0f} s", file=sys.stderr)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the tables of docs/benchmarks.md, and README's rows of them, from `results/<device>.json`.
+"""Write the tables of docs/benchmarks.md, README's rows of them, and docs/self_supervised.md's.
 
 python -m benchmarks.tables
 """
@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import digits, record
+from benchmarks import digits, record, self_supervised
 
 ROOT = Path(__file__).parent.parent
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
 MARKS = ("<!-- benchmarks-table -->", "<!-- /benchmarks-table -->")
+UNLABELLED = ROOT / "docs" / "self_supervised.md"
 OWN_MARKS = ("<!-- own-images-table -->", "<!-- /own-images-table -->")
 _STEP = re.compile(r"(?P<model>\w+) (?P<work>train|forward) (?P<size>batch=\d+ \w+)")
 # What README shows of the tables: the first cells of rows.
@@ -104,6 +105,10 @@ def placed() -> list[tuple[Path, tuple[str, str], str]]:
         (PAGE, MARKS, tables()),
         (PAGE, OWN_MARKS, own_images()),
         (README, MARKS, summary(tables())),
+        *(
+            (UNLABELLED, (f"<!-- {name}-table -->", f"<!-- /{name}-table -->"), text)
+            for name, text in self_supervised.tables().items()
+        ),
     ]
 
 

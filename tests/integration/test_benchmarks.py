@@ -2,17 +2,32 @@
 """Every benchmark runs, at tiny sizes and without judging a time, and writes rows of one shape."""
 
 import dataclasses
+import io
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
-from benchmarks import digits, input_pipeline, recipes, record, startup, tables, train_step, turns
+from benchmarks import (
+    digits,
+    glyphs,
+    input_pipeline,
+    recipes,
+    record,
+    self_supervised,
+    startup,
+    tables,
+    train_step,
+    turns,
+)
 from configs import finetune_digits, tenth_digits
 from tests.conftest import CACHE
 from tests.unit.models.tiny import shrink
 from vit_jax import config as config_lib
 from vit_jax import models
+from vit_jax.cli import flags
 
 
 def _rows(directory: Path) -> list[dict]:
@@ -188,3 +203,80 @@ def test_a_table_has_training_beside_forward_and_marks_no_peer():
     assert lines[3] == "| vit_s16 | 1 float32 | p |  | 0.50 (0.40-0.60) |"
     assert lines[4] == ""
     assert lines[-1] == "| w | 1 ms |  |  |  |"
+
+
+@pytest.mark.parametrize("name", self_supervised.STUDIES)
+def test_what_is_fine_tuned_was_pretrained_before_it_with_the_same_seed(name, tmp_path):
+    for first, seed in self_supervised.chains(name, [3, 4]):
+        done = set()
+        for words in self_supervised.commands(name, first, seed, tmp_path):
+            cfg = flags.read_config(["vit_jax train", *words[1:-1]])
+            config_lib.check(cfg)
+            assert cfg.seed == seed
+            assert {cfg.init.weights} - {""} <= done
+            done.add(f"ckpt:{words[-1].removeprefix('--workdir=')}")
+        assert len(done) == len(self_supervised.STUDIES[name].tuned) + (first != "scratch")
+
+
+def test_a_finished_run_is_not_run_again_and_a_failed_one_is_told(tmp_path):
+    words = ["train", "--config=no_such_config", f"--workdir={tmp_path / 'run'}"]
+    with pytest.raises(subprocess.CalledProcessError):
+        self_supervised.run(words)
+    assert "no_such_config" in (tmp_path / "run.log").read_text()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "finished.json").touch()
+    self_supervised.run(words)
+
+
+def _write(workdir, *lines):
+    workdir.mkdir(parents=True)
+    (workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_self_supervision_is_read_from_logs_with_the_time_before_interruptions(tmp_path):
+    for i, first in enumerate(("scratch", "mpp", "mae", "dino")):
+        place = tmp_path / "glyphs" / f"{first}-7"
+        wall = {"perf/wall_seconds": 10.0 + i}
+        _write(place / "labelled", {"step": 1, "test/top1": i / 10}, {"step": 1, **wall})
+        if first != "scratch":
+            rows = [
+                {"step": 5, "knn/knn5": 0.1, "knn_ema/knn5": 0.3},
+                {"step": 10, "knn/knn5": 0.2, "knn_ema/knn5": 0.4},
+            ]
+            if first != "dino":
+                rows = [{k: v for k, v in row.items() if k != "knn_ema/knn5"} for row in rows]
+            walls = [{"step": 4, "perf/wall_seconds": s} for s in (3.0, 8.0, 2.0, 7.0)]
+            _write(place / "pretrained", *rows, *walls)
+    rows, curves = self_supervised.collect("glyphs", [7], tmp_path)
+    assert [(row.method, row.top1, row.seconds) for row in rows] == [
+        ("from scratch, augmented", (0.0,), (10.0,)),
+        ("MPP, then augmented", (0.1,), (11.0,)),
+        ("MAE, then augmented", (0.2,), (12.0,)),
+        ("DINO, then augmented", (0.3,), (13.0,)),
+    ]
+    assert curves[-1] == {
+        "objective": "dino",
+        "steps": [5, 10],
+        "knn": [[0.3, 0.4]],
+        "seconds": [15.0],
+    }
+    content = {"rows": [dataclasses.asdict(row) for row in rows], "curves": curves}
+    lines = self_supervised.markdown(content).splitlines()
+    assert "| MAE, then augmented | 200 | 20.0 % | 20.0 | - | 12 |" in lines
+    assert lines[-2:] == ["| MAE | 10 | 20.0 % | 20.0 | 15 |", "| DINO | 10 | 40.0 % | 40.0 | 15 |"]
+    self_supervised.draw({"glyphs": content}, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").is_file()
+
+
+def test_letters_are_drawn_alike_each_time(tmp_path):
+    for name in ("a", "b"):
+        glyphs.main([str(tmp_path / name), "--each=3", "--sides", "24", "48"])
+    files = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").glob("*/*"))
+    assert len(files) == 3 * len(glyphs.CLASSES)
+    assert {path.suffix for path in files} == {f".{form}" for form in glyphs.FORMATS}
+    for file in files:
+        content = (tmp_path / "a" / file).read_bytes()
+        assert content == (tmp_path / "b" / file).read_bytes()
+        assert all(24 <= side < 48 for side in Image.open(io.BytesIO(content)).size)
+    with pytest.raises(SystemExit, match="exists"):
+        glyphs.main([str(tmp_path / "a")])

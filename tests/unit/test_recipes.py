@@ -151,7 +151,7 @@ def test_regnet_schedule_and_decay(run: str) -> None:
         assert (optim.warmup_lr, optim.warmup_overlap) == (pytest.approx(0.1 * optim.lr), True)
 
 
-OWN = ("finetune_folder", "pretrain_fractals")  # one's own images, and drawn ones
+OWN = ("finetune_folder", "pretrain_fractals", "unlabelled_glyphs")  # own or drawn images
 
 
 def test_every_published_run_is_in_the_table() -> None:
