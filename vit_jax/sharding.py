@@ -32,7 +32,7 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"(^|/)(qkv|qk|kv|q|k|v|fc1)/kernel$", ("fsdp", "tensor")),
     (r"(^|/)(qkv|qk|kv|q|k|v|fc1)/bias$", ("tensor",)),
     (r"(^|/)(proj|fc2)/kernel$", ("tensor", "fsdp")),
-    (r"(^|/)reduction/kernel$", ("fsdp", None)),
+    (r"(^|/)(reduction|decoder_embed|fc[3-9])/kernel$", ("fsdp", None)),
     (r"(^|/)(pre_logits|(patch_)?head|head_dist)/kernel$", ("fsdp", "tensor")),
     (r"(^|/)(decoder_pred|prototypes)/kernel$", ("fsdp", "tensor")),
     (r"(^|/)(head|head_dist)/bias$", ("tensor",)),

@@ -191,6 +191,7 @@ class Dino(Objective):
         return softmax_targets(scores, centre, temperature), {**centres, head: new}
 
     def _temperature(self, step: jax.Array) -> jax.Array:
+        # Differs from paper: DINO's code raises it once an epoch; as here, by steps, v2's and v3's.
         cfg = self.cfg
         steps = self.clock.steps(cfg.temperature_warmup) if self.clock else 0
         done = jnp.minimum(jnp.asarray(step, jnp.float32) / max(steps, 1), 1.0) if steps else 1.0

@@ -90,7 +90,6 @@ def _dino(*, epochs: int, batch_size: int, last: float, warmup: int, unit: bool)
     objective = DinoConfig(
         head=HeadConfig(unit_prototypes=unit),
         teacher_temperature=last,
-        # Differs from paper: the temperature rises by steps; there by epochs.
         temperature_warmup=f"{warmup} epochs" if warmup else "",
     )
     return _imagenet(
