@@ -121,6 +121,16 @@ def test_timm_gives_the_same_logits(name: str, tmp_path: Path) -> None:
     assert eps <= {getattr(cfg, "norm_eps", None)}, "which logits hardly show"
 
 
+def test_timm_gives_the_features_of_a_model_without_a_head(tmp_path: Path) -> None:
+    ours, theirs = exported(dataclasses.replace(CONFIGS["vit"], num_classes=0), tmp_path / "out")
+    batch = images(ours, 2)
+    with jax.default_matmul_precision("highest"):
+        expected = np.asarray(make_forward(ours)(batch).features)
+    with torch.no_grad():
+        found = theirs(torch.from_numpy(normalized(batch, ours))).numpy()
+    assert_close(found, expected, 5e-5)
+
+
 @pytest.mark.parametrize(
     "transform",
     [

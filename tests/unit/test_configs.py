@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every config file builds and is what its name says; shrunk, each kind of run trains two steps."""
 
+import dataclasses
 import functools
 import importlib.util
 import re
@@ -20,7 +21,7 @@ from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.evals import ClassifyEval, KNNEval
 from vit_jax.models import RegNetConfig
-from vit_jax.objectives import DistillConfig, MaeConfig
+from vit_jax.objectives import DinoConfig, DistillConfig, MaeConfig
 from vit_jax.optim import Schedule
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -67,6 +68,8 @@ def shrink(cfg: Config) -> Config:
     if isinstance(cfg.objective, MaeConfig):
         cfg.objective.decoder_dim, cfg.objective.decoder_depth = 16, 1
         cfg.objective.decoder_heads = 2
+    if isinstance(cfg.objective, DinoConfig):
+        _shrink_dino(cfg)
     if isinstance(cfg.objective, DistillConfig):
         teacher = cfg.objective.distill.teacher
         same_size = teacher.image_size == native
@@ -96,6 +99,22 @@ def shrink(cfg: Config) -> Config:
             cfg.checkpoint.metric = re.sub(r"knn\d+", "knn2", cfg.checkpoint.metric)
     cfg.mesh.data = 1  # what is tested here is the recipe, not the layout
     return cfg
+
+
+def _shrink_dino(cfg: Config) -> None:
+    """Cut ImageNet's heads, and the small crops to half the side of the large ones."""
+    if cfg.objective.head.prototypes <= 256:
+        return
+    small = {"prototypes": 16, "hidden_dim": 16, "bottleneck_dim": 8}
+    cfg.objective.head = dataclasses.replace(cfg.objective.head, **small)
+    if not cfg.objective.shared_head:
+        cfg.objective.patch_head = dataclasses.replace(cfg.objective.head)
+    side = models.pair(cfg.model.patch, "patch")[0]
+    cfg.objective.small_size = (side * max(models.patch_grid(cfg.model)[0] // 2, 1),) * 2
+    if cfg.objective.temperature_warmup:
+        cfg.objective.temperature_warmup = "1 steps"
+    if cfg.optim.hold_for:
+        cfg.optim.hold_for = "1 steps"
 
 
 # What decides which code a shrunk run takes; crops, mixing, schedules and dropout are tested where
@@ -190,7 +209,7 @@ def test_docstring_says_what_a_reader_needs(path: Path) -> None:
 def test_names_of_files_and_runs_say_the_variant() -> None:
     for path, arg in RUNS:
         family, published, _ = path.stem.partition("_imagenet")
-        if not published or family == "augreg":  # of any model
+        if not published or family in ("augreg", "dino"):  # of any model; of recipes
             continue
         family, distilled, _ = family.partition("_distilled")
         size, _, side = arg.partition("_")

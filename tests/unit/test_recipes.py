@@ -2,6 +2,7 @@
 """The published settings, typed from the papers and codebases: no shared function changes a run."""
 
 import math
+import re
 
 import pytest
 
@@ -96,6 +97,10 @@ mae_finetune:h14                50    1024 adamw 4e-3  1e-6 0.05 5      0.3  0.1
 mae_linear:b16                  90    16384 lars 6.4   0    0    10     0    0   0   0 0    1 0 0       224
 mae_linear:l16                  50    16384 lars 6.4   0    0    10     0    0   0   0 0    1 0 0       224
 mae_linear:h14                  50    16384 lars 6.4   0    0    10     0    0   0   0 0    1 0 0       224
+dino_imagenet:dino              100   512  adamw 1e-3  1e-6 0.04 10     0.1  0   0   0 0    1 3 0.996   224
+dino_imagenet:dino_300          300   1024 adamw 2e-3  1e-6 0.04 10     0.1  0   0   0 0    1 3 0.996   224
+dino_imagenet:dinov2            125000s 2048 adamw 5.656854249492381e-3 1e-6 0.04 12500s 0.3 0 0 0 0 1 3 0.992 224
+dino_imagenet:dinov3            125000s 2048 adamw 5.656854249492381e-3 1e-6 0.04 12500s 0.3 0 0 0 0 1 3 0.992 224
 """  # noqa: E501  (a table: broken lines could not be compared with the papers)
 TABLE = {row.split()[0]: row.split()[1:] for row in PUBLISHED.strip().splitlines()}
 
@@ -196,6 +201,51 @@ def test_masked_patches_as_the_vit_paper_trained_them() -> None:
     assert (cfg.data.transform.crop, cfg.data.transform.flip) == (Crop.INCEPTION, True)
 
 
+# Weight decay at the end, layer decay, steps of held prototypes; temperature of the teacher, its
+# warmup; least share of the large crops; weights of iBOT and KoLeo; heads, unit prototypes,
+# balance.
+DINO = {
+    "dino": (0.4, 1.0, "1 epoch", 0.04, "", 0.4, 0, 0, 1, True, "centre"),
+    "dino_300": (0.4, 1.0, "1 epoch", 0.07, "30 epochs", 0.4, 0, 0, 1, False, "centre"),
+    "dinov2": (0.4, 0.9, "1250 steps", 0.07, "37500 steps", 0.32, 1, 0.1, 1, True, "centre"),
+    "dinov3": (0.4, 0.9, "1250 steps", 0.07, "37500 steps", 0.32, 1, 0.1, 2, False, "sinkhorn"),
+}
+
+
+@pytest.mark.parametrize("run", DINO)
+def test_dino_as_its_authors_trained_it(run: str) -> None:
+    cfg = get(f"dino_imagenet:{run}")
+    optim, objective, large = cfg.optim, cfg.objective, cfg.data.transform
+    heads = 2 if objective.patch_weight and not objective.shared_head else 1
+    assert DINO[run] == (
+        *(optim.weight_decay_end, optim.layer_decay, optim.hold_for),
+        *(objective.teacher_temperature, objective.temperature_warmup.replace("_", "")),
+        *(large.area[0], objective.patch_weight, objective.spread_weight),
+        *(heads, objective.head.unit_prototypes, objective.balance),
+    )
+    assert cfg.ema_decay_end == 1.0
+    assert (objective.student_temperature, objective.first_temperature) == (0.1, 0.04)
+    head = objective.head
+    assert (head.prototypes, head.hidden_dim, head.bottleneck_dim) == (65536, 2048, 256)
+    assert (head.layers, optim.beta1, optim.beta2) == (3, 0.9, 0.999)
+    assert (objective.hidden_images, objective.hidden_share) == (0.5, (0.1, 0.5))
+    assert (objective.small_crops, objective.small_size) == (8, (96, 96))
+    crops = {"dino-blur1": large, "dino-blur0.1-solarize0.2": objective.second}
+    for colours, crop in {**crops, "dino-blur0.5": objective.small}.items():
+        assert (crop.auto_augment, crop.crop, crop.flip) == (colours, Crop.RANDOM_RESIZED, True)
+        assert crop.resize is Interpolation.BICUBIC
+    assert objective.second.area == large.area == (large.area[0], 1.0)
+    assert objective.small.area == (0.05, large.area[0])
+    if run in ("dinov2", "dinov3"):
+        assert optim.lr_multipliers == (("^patch_embed/", 0.2),)
+        assert (cfg.model.depth, cfg.model.dim, cfg.model.layer_scale) == (24, 1024, 1e-5)
+        assert cfg.model.drop_path_rule is DropPathRule.CONSTANT
+    # The authors decay every tensor of more than one axis: tokens and positions too.
+    names = ("cls_token", "pos_embed", "dino_head/prototypes/kernel", "blocks/0/mlp/fc1/kernel")
+    assert all(re.search(optim.decay, name) for name in names)
+    assert not any(re.search(optim.decay, x) for x in ("norm/scale", "norm/bias", "blocks/0/ls1"))
+
+
 @pytest.mark.parametrize("run", TIMM)
 def test_deit_schedule_and_images(run: str) -> None:
     cfg, three = get(run), run.startswith("deit3") and "_" not in run.partition(":")[2]
@@ -259,7 +309,7 @@ def test_deit3_and_cait_are_tested_on_the_central_square(run: str) -> None:
 def test_each_evaluation_crops_as_the_code_of_its_paper(run: str) -> None:
     # Google's is TensorFlow; DeiT's, Swin's and the others' torchvision.
     cfg = get(run)
-    torch_born = run.startswith(("deit", "cait", "convit", "swin", "regnet", "mae"))
+    torch_born = run.startswith(("deit", "cait", "convit", "swin", "regnet", "mae", "dino"))
     rules = {ev.transform.crop_rule for ev in cfg.evals.values()}
     assert rules == {CropRule.TORCH if torch_born else CropRule.TF}
 

@@ -64,6 +64,9 @@ def test_several_processes_must_use_all_devices(monkeypatch: pytest.MonkeyPatch)
         ("head/kernel", (64, 7), P(("fsdp", "tensor"), None)),  # 7 classes: not divisible by 2
         ("head/kernel", (66, 7), P("fsdp", None)),  # 66 is divisible by 2, not by 4
         ("blocks/mlp_tokens/fc1/kernel", (8, 49, 256), P(None, None, ("tensor", "fsdp"))),
+        ("dino_head/prototypes/kernel", (64, 4096), P("fsdp", "tensor")),
+        ("dino_head/fc3/kernel", (256, 64), P("fsdp", None)),
+        ("decoder_embed/kernel", (64, 32), P("fsdp", None)),
         ("pos_embed", (1, 17, 64), P(None, None, "fsdp")),
         ("patch_embed/kernel", (4, 4, 3, 64), P(None, None, None, "fsdp")),
         ("stage0/block1/conv2/conv/kernel", (3, 3, 8, 64), P(None, None, None, "fsdp")),

@@ -39,7 +39,8 @@ def convert(given: Convert, found: Trained) -> None:
     file = Path(path).expanduser()
     export.check(found.model)
     files.check_file(file, "--to", force=given.force, suffix=export.SUFFIX)
-    state = weights.to_timm(read_weights(found).variables, found.model)
+    trained = read_weights(found, headless=not found.model.num_classes)
+    state = weights.to_timm(trained.variables, found.model)
     size = export.save(file, state, overwrite=given.force)
     print(f"{file}: {len(state)} tensors, {size:,} bytes, from {found.ref}")
 

@@ -21,7 +21,8 @@ class Export(ModelOptions):
     """Writes a folder that other programs run.
 
     It holds the model, the names of its classes, what it wants of an image (export.json) and a
-    model card (README.md). What the export changed, on real images, is printed.
+    model card (README.md). What the export changed, on real images, is printed. A model without a
+    head, such as a run's without labels, returns its features.
 
       vit_jax export --from=runs/vit_mu_digits --to=exports/digits --format=stablehlo
       vit_jax export --from=runs/vit_mu_digits --to=exports/digits8 --format=stablehlo \\
@@ -60,7 +61,8 @@ def export(given: Export, found: Trained) -> None:
     lib.check(found, form, given.dtype)
     if given.push:
         hub.check(given.push)
-    trained, name = read_weights(found), folder.resolve().name
+    trained = read_weights(found, headless=not found.model.num_classes)
+    name = folder.resolve().name
     with waiting.said("exporting, and comparing on real images"):
         contents, change = lib.make(trained, form, given.dtype, name=name)
     export_folder.write(folder, contents, force=given.force)

@@ -36,7 +36,7 @@ class SweepFile:
 
     Attributes:
         config: CONFIG, the base file of all points that name none.
-        metric: METRIC, what is compared at the end: "<evaluation>/loss" or "/top1".
+        metric: METRIC, what is compared at the end: "<evaluation>/loss", or an accuracy, "/top1".
         sweep: yields each point's overrides; None for a search.
         search: makes overrides from an Optuna trial; None for a list.
         trials: TRIALS, how many a search makes.

@@ -30,7 +30,7 @@ class Report(Options):
 def report(given: Report) -> None:
     """Write the report of a sweep, and print what was found.
 
-    Raises UserError: no run has finished, or the metric is better when larger.
+    Raises UserError: no run has finished.
     """
     place = given.place
     found = results.read(place, point.read_manifest(place))
@@ -40,10 +40,11 @@ def report(given: Report) -> None:
     metric, title = found[0].point.metric, given.title or place.resolve().name
     fitted = None
     sized = len({result.point.params for result in finished}) >= _SIZES
-    if sized and metric.endswith("loss"):
+    falls = laws.measure(metric)
+    if sized and (metric.endswith("loss") or falls != metric):
         with waiting.said("fitting the laws"):
             fitted = laws.fit(place, found)
-        sweep_report.draw_laws(fitted, metric, title, place / PICTURE)
+        sweep_report.draw_laws(fitted, falls, title, place / PICTURE)
         (place / FITS).write_text(json.dumps(fitted.to_json(), indent=1) + "\n")
         for name, quantity, value, interval in fitted.rows():
             between = f" ({interval})" if interval else ""

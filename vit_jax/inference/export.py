@@ -28,7 +28,7 @@ from vit_jax.inference import (
     quantize,
 )
 from vit_jax.inference.export_check import Change
-from vit_jax.inference.forward import make_forward
+from vit_jax.inference.forward import make_forward, output_width
 from vit_jax.inference.quantize import WeightDType
 from vit_jax.inference.trained import Trained
 from vit_jax.models import ModelConfig
@@ -94,10 +94,11 @@ def make(
     card = model_card.card(trained, form.value, change, description, name)
     files |= {
         export_folder.WEIGHTS[form.value]: data,
-        export_folder.CLASSES: _json(list(trained.class_names)),
         export_folder.CARD: card.encode(),
         export_folder.MARK: _json(description),
     }
+    if trained.class_names:
+        files[export_folder.CLASSES] = _json(list(trained.class_names))
     return files, change
 
 
@@ -165,7 +166,7 @@ def _from_timm(trained: Trained, state: Mapping[str, np.ndarray]) -> Callable[[A
     ours = {part.key for entry in entries for layer in entry.layers for part in layer}
     variables = weights.from_timm({key: state[key].astype(np.float32) for key in ours}, model)
     forward = make_forward(dataclasses.replace(trained, model=model, variables=variables))
-    return lambda images: forward(images).logits
+    return lambda images: getattr(forward(images), trained.output)
 
 
 def _json(value: Any) -> bytes:
@@ -193,7 +194,11 @@ def _description(trained: Trained, form: Format, dtype: WeightDType) -> dict[str
             "std": list(trained.std),
             "normalization": "inside" if form is not Format.TIMM else "outside",
         },
-        "output": {"shape": ["batch", trained.model.num_classes], "dtype": "float32"},
+        "output": {
+            "shape": ["batch", output_width(trained)],
+            "dtype": "float32",
+            "name": trained.output,
+        },
         "loss": trained.loss.value,
         "from": _source(trained),
         "ema": trained.ema,

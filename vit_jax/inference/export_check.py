@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an export changed: its logits beside the model's own, on real images."""
+"""What an export changed: its output beside the model's own, on real images."""
 
 import dataclasses
 from collections.abc import Callable
@@ -22,19 +22,21 @@ Logits = Float[np.ndarray, "B K"]
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """How far an export's logits are from the model's."""
+    """How far an export's logits, or features, are from the model's."""
 
     images: str  # what was looked at, in words
     count: int  # how many
     largest: float  # the largest difference of any logit
     scale: float  # the largest logit
     same_top1: int  # images with the same first guess
+    output: str = "logits"  # or "features", which guess nothing
 
     def __str__(self) -> str:
         """Describe it in one line."""
+        guess = f", the first guess is the same for {self.same_top1}"
         return (
-            f"on {self.count} {self.images} logits (up to {self.scale:.3g}) change by at most "
-            f"{self.largest:.2g}, the first guess is the same for {self.same_top1}"
+            f"on {self.count} {self.images} {self.output} (up to {self.scale:.3g}) change by at "
+            f"most {self.largest:.2g}{guess if self.output == 'logits' else ''}"
         )
 
 
@@ -43,18 +45,18 @@ def compare(trained: Trained, run: Callable[[Images], Logits]) -> Change:
 
     The export gets them in two batches, of one and of all others: it must accept any size.
 
-    Raises UserError: logits that are not finite, of either.
+    Raises UserError: numbers that are not finite, of either.
     """
-    images, name = sample_images(trained)
-    before = np.asarray(make_forward(trained)(images).logits)
+    (images, name), what = sample_images(trained), trained.output
+    before = np.asarray(getattr(make_forward(trained)(images), what))
     if not np.isfinite(before).all():
         raise UserError(
-            f"{trained.ref}: on {name} its logits are not finite: nothing to export; take weights "
+            f"{trained.ref}: on {name} its {what} are not finite: nothing to export; take weights "
             "from before the training diverged, such as ckpt:DIR@STEP"
         )
     after = np.concatenate([np.asarray(run(images[:1])), np.asarray(run(images[1:]))])
     if not np.isfinite(after).all():
-        why = f"on {name} the export's logits are not finite, and the model's are"
+        why = f"on {name} the export's {what} are not finite, and the model's are"
         raise UserError(f"{why}; choose another --dtype, such as float32")
     return Change(
         images=name,
@@ -62,6 +64,7 @@ def compare(trained: Trained, run: Callable[[Images], Logits]) -> Change:
         largest=float(np.abs(after - before).max()),
         scale=float(np.abs(before).max()),
         same_top1=int((after.argmax(1) == before.argmax(1)).sum()),
+        output=what,
     )
 
 

@@ -27,7 +27,7 @@ from vit_jax.inference.forward import make_apply
 from vit_jax.inference.trained import Trained
 from vit_jax.models import DType
 
-INPUT, OUTPUT = "images", "logits"
+INPUT = "images"  # the output is called "logits" or, without a head, "features"
 OPSET = 21
 MAX_BYTES = 2**31 - 2**26  # a protocol buffer; 64 MiB of its 2 GiB are left for the graph itself
 _INSTALL = (
@@ -51,7 +51,7 @@ def serialize(trained: Trained) -> bytes:
 
     It takes uint8 [batch, H, W, C], cropped and resized, for any batch, and returns float32
     [batch, K]. A model that computes in bfloat16 computes in float32 here: few of ONNX Runtime's
-    kernels take bfloat16.
+    kernels take bfloat16. A model without a head returns its features, [batch, D].
 
     Raises UserError: jax2onnx is missing, weights of 2 GiB or more, or an operation that it lacks.
     """
@@ -64,7 +64,9 @@ def serialize(trained: Trained) -> bytes:
     (batch,) = export.symbolic_shape("batch")
     images = jax.ShapeDtypeStruct((batch, *trained.image_size, trained.channels), jnp.uint8)
     # Before the converter: what it traces itself it traces with functions of its own.
-    traced = jax.make_jaxpr(lambda image: apply(trained.variables, image).logits)(images)
+    traced = jax.make_jaxpr(lambda image: getattr(apply(trained.variables, image), trained.output))(
+        images
+    )
 
     def plain(image: jax.Array) -> jax.Array:
         return _evaluate(traced.jaxpr, traced.consts, [image])[0]
@@ -79,7 +81,7 @@ def serialize(trained: Trained) -> bytes:
                 model_name="vit_jax",
                 opset=OPSET,
                 input_names=[INPUT],
-                output_names=[OUTPUT],
+                output_names=[trained.output],
             )
         except NotImplementedError as error:
             reason = " ".join(str(error).split())
@@ -92,7 +94,7 @@ def runner(data: bytes) -> Callable[[UInt8[np.ndarray, "B H W C"]], Float[np.nda
     import onnxruntime  # pyright: ignore[reportMissingImports]
 
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    return lambda images: np.asarray(session.run([OUTPUT], {INPUT: np.asarray(images)})[0])
+    return lambda images: np.asarray(session.run(None, {INPUT: np.asarray(images)})[0])
 
 
 @contextlib.contextmanager

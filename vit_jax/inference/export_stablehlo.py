@@ -38,6 +38,8 @@ def portable(trained: Trained) -> Trained:
 def serialize(trained: Trained, packed: Any) -> bytes:
     """Return the artifact of images -> logits; the weights, from `quantize.pack`, are inside.
 
+    A model without a head returns its features, [B, D].
+
     So is the normalisation: it takes uint8 [B, H, W, C], cropped and resized, for any B >= 1, and
     returns float32 [B, K]. The weights of `trained` itself are not looked at.
     No device is used: a process without an accelerator writes for all of `PLATFORMS`.
@@ -52,13 +54,13 @@ def serialize(trained: Trained, packed: Any) -> bytes:
         )
     apply = make_apply(portable(trained))
 
-    def logits(image: UInt8[Array, "B H W C"]) -> Float[Array, "B K"]:
-        return apply(unpack(packed), image).logits
+    def output(image: UInt8[Array, "B H W C"]) -> Float[Array, "B K"]:
+        return getattr(apply(unpack(packed), image), trained.output)
 
     (batch,) = export.symbolic_shape("batch")
     shape = (batch, *trained.image_size, trained.channels)
     with _without_locations():
-        exported = export.export(jax.jit(logits), platforms=PLATFORMS)(
+        exported = export.export(jax.jit(output), platforms=PLATFORMS)(
             jax.ShapeDtypeStruct(shape, jnp.uint8)
         )
         return bytes(exported.serialize())

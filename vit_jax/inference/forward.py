@@ -83,6 +83,15 @@ def _predict(apply: Forward, output: str) -> Predict:
     return lambda variables, batch: getattr(apply(variables, batch["image"]), output)
 
 
+def output_width(trained: Trained) -> int:
+    """Return K of its logits [B, K], or without a head D of its features [B, D]."""
+    if trained.model.num_classes:
+        return trained.model.num_classes
+    image = jax.ShapeDtypeStruct((1, *models.input_shape(trained.model)), jnp.uint8)
+    variables = models.abstract(trained.model)
+    return jax.eval_shape(make_apply(trained), variables, image).features.shape[-1]
+
+
 def make_forward(trained: Trained) -> Callable[[Image], Output]:
     """Return images -> Output, compiled for each batch size; the weights go to the device once."""
     apply, variables = jax.jit(make_apply(trained)), jax.device_put(trained.variables)

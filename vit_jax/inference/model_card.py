@@ -7,8 +7,10 @@ from typing import Any
 
 from vit_jax import trees
 from vit_jax.data import Resize
+from vit_jax.evals import is_accuracy
 from vit_jax.inference.export_check import Change
 from vit_jax.inference.export_folder import CLASSES, MARK, WEIGHTS
+from vit_jax.inference.forward import output_width
 from vit_jax.inference.trained import Trained, changes
 from vit_jax.losses import Loss
 
@@ -44,7 +46,8 @@ def card(
         "height": height,
         "width": width,
         "channels": channels,
-        "classes": trained.model.num_classes,
+        "output": trained.output,
+        "outputs": output_width(trained),
     }
     load = _text(f"load_{form}.md", weights=WEIGHTS[form], jax=description.get("jax", ""), **values)
     layout = f"[B, {height}, {width}, {channels}]"
@@ -70,13 +73,35 @@ def card(
         sized=_SIZED[transform.crop.value].format(ratio=transform.crop_ratio),
         resize=transform.resize.value,
         scale=scale,
-        probability="softmax" if trained.loss is Loss.SOFTMAX else "the sigmoid of each",
-        class_file=CLASSES,
         measured=_measured(trained),
         change=change,
         resizing=resizing,
+        **_purpose(trained, values["outputs"]),
         **values,
     )
+
+
+def _purpose(trained: Trained, outputs: int) -> dict[str, str]:
+    """Return what the card says of a classifier, or of a model without a head."""
+    if not trained.model.num_classes:
+        return {
+            "task": "image-feature-extraction",
+            "kind": "encoder without a head",
+            "count": f"{outputs:,} features an image",
+            "returns": f"Features [B, {outputs}], what a head would see.",
+            "chooses": "",
+            "calibrated": "",
+        }
+    probability = "softmax" if trained.loss is Loss.SOFTMAX else "the sigmoid of each"
+    return {
+        "task": "image-classification",
+        "kind": "classifier",
+        "count": f"{outputs:,} classes",
+        "returns": f"Logits [B, {outputs}], of which {probability} makes probabilities; the names "
+        f"of the classes are in `{CLASSES}`, in order.",
+        "chooses": f"It chooses among {outputs:,} classes, whatever an image shows. ",
+        "calibrated": ", and its probabilities are not calibrated",
+    }
 
 
 def _text(file: str, **values: Any) -> str:
@@ -100,7 +125,9 @@ def _origin(trained: Trained, description: Mapping[str, Any]) -> str:
 
 def _measured(trained: Trained) -> str:
     rows = [
-        f"| {name} | {value:.2%} |" if "/top" in name else f"| {name} | {value:.4f} |"
+        f"| {name} | {value:.2%} |"
+        if is_accuracy(name.rpartition("/")[2])
+        else f"| {name} | {value:.4f} |"
         for name, value in sorted(trained.metrics.items())
         if not name.endswith("/num_examples")
     ]

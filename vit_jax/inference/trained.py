@@ -66,6 +66,11 @@ class Trained:
         return self.model.channels
 
     @property
+    def output(self) -> str:
+        """What an export of it returns: "logits", or "features" of a model without a head."""
+        return "logits" if self.model.num_classes else "features"
+
+    @property
     def name(self) -> str:
         """The last part of `ref`, for pictures, which others may see: no folder above it."""
         return Path(self.ref.partition(":")[2]).name
@@ -218,6 +223,12 @@ def describe_input(trained: Trained) -> str:
     )
 
 
+def check_head(trained: Trained) -> None:
+    """Raise UserError for a model without a head, which has no classes."""
+    if not trained.model.num_classes:
+        raise UserError(_no_head(trained.source))
+
+
 def read_weights(
     trained: Trained, *, resize: Resize = Resize.AUTO, headless: bool = False
 ) -> Trained:
@@ -228,8 +239,8 @@ def read_weights(
     Raises UserError: weights that do not fit.
     """
     ref, model = trained.source, trained.model
-    if not model.num_classes and not headless:
-        raise UserError(_no_head(ref))
+    if not headless:
+        check_head(trained)
     try:
         found = weights.read(ref, model, resize=resize, ema=trained.ema, headless=headless)
     except OtherHead as error:
@@ -246,8 +257,8 @@ def read_weights(
 
 def _no_head(ref: str) -> str:
     return (
-        f"{ref} holds a network without a head, and so no classes: `probe` and `visualize` "
-        "use its features, and training starts from it by init.weights"
+        f"{ref} holds a network without a head, and so no classes: `probe`, `visualize` and "
+        "`export` use its features, and training starts from it by init.weights"
     )
 
 

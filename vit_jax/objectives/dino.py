@@ -48,7 +48,14 @@ class Dino(Objective):
     @property
     def own_parameters(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The heads, and with hidden patches the mask token."""
-        return (_HEAD, *((_PATCH_HEAD, _TOKEN) if self.cfg.patch_weight else ()))
+        patches = (_TOKEN,) if self.cfg.shared_head else (_PATCH_HEAD, _TOKEN)
+        return (_HEAD, *(patches if self.cfg.patch_weight else ()))
+
+    @property
+    def _of_patches(self) -> tuple[str, HeadConfig]:
+        """The name and the config of the head of the patches."""
+        cfg = self.cfg
+        return (_HEAD, cfg.head) if cfg.shared_head else (_PATCH_HEAD, cfg.patch_head)
 
     @property
     def views(self) -> Mapping[str, View]:
@@ -78,7 +85,8 @@ class Dino(Objective):
         keys = jax.random.split(jax.random.fold_in(key, 1), 2)
         own = {_HEAD: self._head(self.cfg.head).init(keys[0], features)["params"]}
         if self.cfg.patch_weight:
-            own[_PATCH_HEAD] = self._head(self.cfg.patch_head).init(keys[1], features)["params"]
+            if not self.cfg.shared_head:
+                own[_PATCH_HEAD] = self._head(self.cfg.patch_head).init(keys[1], features)["params"]
             own[_TOKEN] = jnp.zeros((1, 1, vit.dim))
         return {**params, **own}, model_state
 
@@ -89,7 +97,8 @@ class Dino(Objective):
             return None
         centres = {_HEAD: jnp.zeros(self.cfg.head.prototypes)}
         if self.cfg.patch_weight:
-            centres[_PATCH_HEAD] = jnp.zeros(self.cfg.patch_head.prototypes)
+            # Of the patches there is another centre, also of a head that is shared.
+            centres[_PATCH_HEAD] = jnp.zeros(self._of_patches[1].prototypes)
         return centres
 
     def prepare(self, batch: Batch, rng: jax.Array) -> Batch:
@@ -182,6 +191,7 @@ class Dino(Objective):
         return softmax_targets(scores, centre, temperature), {**centres, head: new}
 
     def _temperature(self, step: jax.Array) -> jax.Array:
+        # Differs from paper: DINO's code raises it once an epoch; as here, by steps, v2's and v3's.
         cfg = self.cfg
         steps = self.clock.steps(cfg.temperature_warmup) if self.clock else 0
         done = jnp.minimum(jnp.asarray(step, jnp.float32) / max(steps, 1), 1.0) if steps else 1.0
@@ -221,7 +231,8 @@ class Dino(Objective):
     ) -> Float[Array, "IM K"]:
         at = places[:, :, None] + models.num_prefix(self.model)
         found = jnp.take_along_axis(tokens, at, axis=1).reshape(-1, tokens.shape[-1])
-        scores = self._head(self.cfg.patch_head).apply({"params": params[_PATCH_HEAD]}, found)
+        name, cfg = self._of_patches
+        scores = self._head(cfg).apply({"params": params[name]}, found)
         return cast(jax.Array, scores)
 
     def alarm(self, metrics: Mapping[str, float]) -> str:

@@ -3,13 +3,14 @@
 
 import dataclasses
 import enum
+from collections.abc import Iterator
 from typing import ClassVar
 
 from vit_jax import models
 from vit_jax.data import Crop, DataConfig, Resize, TransformConfig
 from vit_jax.durations import parse
 from vit_jax.errors import UserError
-from vit_jax.fields import group, value
+from vit_jax.fields import check_effects, group, value
 from vit_jax.models import ModelConfig, base
 from vit_jax.objectives import hiding
 from vit_jax.objectives.base import ObjectiveConfig
@@ -59,6 +60,7 @@ class DinoConfig(ObjectiveConfig):
         balance: what keeps the teacher from collapse.
         patch_weight: of iBOT's loss of hidden patches (arXiv:2111.07832); 0 is off.
         patch_head: of the patches' tokens.
+        shared_head: they use the images' head instead, as on ImageNet-1k in iBOT and DINOv2.
         hidden_images: the share of the large crops of which patches are hidden.
         hidden_share: the range of the share of their patches that is.
         spread_weight: of KoLeo, which spreads the features of a batch (arXiv:1806.03198); 0 is off.
@@ -83,13 +85,23 @@ class DinoConfig(ObjectiveConfig):
     balance: Balance = Balance.CENTRE
     patch_weight: float = value(0.0, least=0, note="0 is off")
     patch_head: HeadConfig = group(HeadConfig)
+    shared_head: bool = False
     hidden_images: float = value(0.5, above=0, most=1)
     hidden_share: tuple[float, ...] = value((0.1, 0.5), lengths=(2,), least=0, below=1)
     spread_weight: float = value(0.0, least=0, note="0 is off")
 
+    def _effects(self) -> Iterator[tuple[bool, str, *tuple[str, ...]]]:
+        """Yield whether settings have an effect beside the others, when not, and their names."""
+        without = "without objective.patch_weight"
+        yield self.patch_weight > 0, without, "shared_head", "hidden_images", "hidden_share"
+        yield not self.shared_head, "with objective.shared_head", "patch_head"
+        warms = bool(self.temperature_warmup)
+        yield warms, "without objective.temperature_warmup", "first_temperature"
+
     def check(self, model: ModelConfig, data: DataConfig) -> None:
         """Raise UserError for crops that the model cannot take, in one line."""
         hiding.check(model, "self-distillation")
+        check_effects(self, "objective.", self._effects())
         if self.temperature_warmup:
             parse(self.temperature_warmup)
         full = models.input_shape(model)[:2]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from vit_jax import config_json
 from vit_jax.analysis import scaling
 from vit_jax.analysis.scaling import CannotFit
+from vit_jax.evals import is_accuracy
 from vit_jax.sweeps.results import Outcome
 from vit_jax.train import workdir
 
@@ -91,8 +92,13 @@ class Laws:
         return rows
 
 
+def measure(metric: str) -> str:
+    """Return what laws are fitted to: the metric itself, or of an accuracy its error, 1 - it."""
+    return f"1 - {metric}" if is_accuracy(metric.rpartition("/")[2]) else metric
+
+
 def fit(place: Path, found: Sequence[Outcome]) -> Laws:
-    """Fit every law to the finished runs of the sweep in `place`, by a metric to be minimised.
+    """Fit every law to the finished runs of the sweep in `place`, by its metric's `measure`.
 
     Runs that differ in other fields than those of size and length, such as the training split, are
     apart: the laws are of the largest group.
@@ -148,10 +154,20 @@ def _groups(found: Sequence[Outcome]) -> dict[str, list[tuple[Run, Outcome]]]:
         point = results[0].point
         apart = {x: point.overrides[x] for x in differing if x in point.overrides}
         label = " ".join(f"{field.rpartition('.')[2]}={value}" for field, value in apart.items())
-        value = statistics.geometric_mean(result.curve[-1][1] for result in results)
+        value = _mean([_measured(result) for result in results])
         run = Run(point.name, point.params, point.examples, point.flops, value)
         groups[label].append((run, results[0]))
     return groups
+
+
+def _measured(result: Outcome) -> float:
+    last, metric = result.curve[-1][1], result.point.metric
+    return last if measure(metric) == metric else 1 - last
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Return the geometric mean, or that of sums where a value is not above 0: laws refuse it."""
+    return statistics.geometric_mean(values) if min(values) > 0 else statistics.fmean(values)
 
 
 def _shapes(

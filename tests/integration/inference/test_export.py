@@ -9,18 +9,22 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from jax import export as jax_export
 
 from tests.unit.inference.exported import assert_close, images, of_family, run_alone, trained
 from tests.unit.inference.test_export import NOTHING, call, contents
 from tests.unit.models.tiny import TINY
 from tests.unit.weights.runs import save
 from vit_jax import weights
+from vit_jax.__main__ import main as verb_main
 from vit_jax.errors import UserError
 from vit_jax.inference import export, export_check, model_card
 from vit_jax.inference.export import Format
 from vit_jax.inference.forward import make_forward
 from vit_jax.inference.quantize import WeightDType, pack, unpack
 from vit_jax.inference.trained import load
+
+PAGE = Path(__file__).parents[3] / "docs/images/digits"
 
 
 def test_what_changed_is_measured_on_photographs() -> None:
@@ -129,6 +133,39 @@ def test_timms_folder_holds_the_weights_in_half_the_size(
     rounded = unpack(pack(ours.variables, WeightDType.BFLOAT16))
     jax.tree.map(np.testing.assert_array_equal, half, dict(rounded))
     assert sizes["bfloat16"] < 0.62 * sizes["float32"]
+
+
+def test_a_model_without_a_head_returns_its_features(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = dataclasses.replace(TINY["vit"], num_classes=0)
+    save(tmp_path / "run", model, {1: 0.9})
+    folder = tmp_path / "encoder"
+    args = [f"--from={tmp_path}/run", f"--to={folder}", "--format=stablehlo"]
+    status, told = call(capsys, *args)
+    assert status == 0, told
+    assert " features (up to " in told
+    assert "guess" not in told
+    files = contents(folder)
+    assert set(files) == {"model.stablehlo", "export.json", "README.md"}
+    card, about = files["README.md"].decode(), json.loads(files["export.json"])
+    shape = {"shape": ["batch", model.dim], "dtype": "float32", "name": "features"}
+    assert about["output"] == shape
+    assert "pipeline_tag: image-feature-extraction" in card
+    assert "class" not in card
+    assert f"features = model(images)  # float32 [2, {model.dim}]" in card
+    ours = load(str(tmp_path / "run"), headless=True)
+    run = jax.jit(jax_export.deserialize(bytearray(files["model.stablehlo"])).call)
+    assert_close(run(images(ours)), np.asarray(make_forward(ours)(images(ours)).features))
+    # An encoder file of timm's names, too.
+    file = tmp_path / "encoder.safetensors"
+    assert verb_main(["vit_jax", "convert", f"--from={tmp_path}/run", f"--to=timm:{file}"]) == 0
+    again = weights.load(f"timm:{file}", model)
+    jax.tree.map(np.testing.assert_array_equal, again, dict(ours.variables))
+    capsys.readouterr()
+    for verb in (["evaluate"], ["predict", str(PAGE)], ["serve"]):
+        assert verb_main(["vit_jax", verb[0], f"--from={tmp_path}/run", *verb[1:]]) == 2
+        assert "a network without a head, and so no classes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("dtype", [WeightDType.BFLOAT16, WeightDType.INT8])

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import json
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,30 @@ def test_runs_of_several_seeds_are_one_of_their_mean(tmp_path: Path) -> None:
     first, second = (result.value for result in found if result.point.run[1:] == made[3].run[1:])
     assert first != second
     assert laws.runs[3].value == pytest.approx((first * second) ** 0.5)
+
+
+def test_laws_of_an_accuracy_are_those_of_its_error(tmp_path: Path) -> None:
+    made = synthetic.points()
+    synthetic.sweep(tmp_path / "loss", made)
+    probed = [synthetic.renamed(point, metric="knn_ema/knn5") for point in made]
+    synthetic.sweep(tmp_path / "knn", probed)
+    for point in probed:
+        path = point.workdir(tmp_path / "knn") / "metrics.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows = [{**r, "knn_ema/knn5": 1 - r["val/loss"]} if "val/loss" in r else r for r in rows]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    of_loss = laws_lib.fit(tmp_path / "loss", results.read(tmp_path / "loss", made))
+    of_error = laws_lib.fit(tmp_path / "knn", results.read(tmp_path / "knn", probed))
+    assert laws_lib.measure("knn_ema/knn5") == "1 - knn_ema/knn5"
+    assert laws_lib.measure("val/loss") == "val/loss"
+    assert of_error.compute.b == pytest.approx(of_loss.compute.b, rel=1e-3)
+    assert of_error.isoflop.a == pytest.approx(of_loss.isoflop.a, rel=1e-3)
+    # An error of zero has no logarithm: a law is refused, not the report.
+    for point in probed[:1]:
+        path = point.workdir(tmp_path / "knn") / "metrics.jsonl"
+        path.write_text(json.dumps({"step": 100, "knn_ema/knn5": 1.0}) + "\n")
+    found = laws_lib.fit(tmp_path / "knn", results.read(tmp_path / "knn", probed))
+    assert "above zero" in found.refused["joint"]
 
 
 def test_the_figure_has_lettered_panels_and_the_laws_below(

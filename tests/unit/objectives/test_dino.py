@@ -4,6 +4,7 @@
 import dataclasses
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -14,7 +15,7 @@ from vit_jax.data import Crop, DataConfig, TransformConfig
 from vit_jax.durations import Clock
 from vit_jax.errors import UserError
 from vit_jax.evals import KNNEval, LossEval
-from vit_jax.objectives import Dino, DinoConfig
+from vit_jax.objectives import Dino, DinoConfig, HeadConfig
 
 LARGE = TransformConfig(crop=Crop.RANDOM_RESIZED, area=(0.4, 1.0))
 
@@ -59,6 +60,9 @@ def test_the_teachers_temperature_rises_linearly() -> None:
 def test_own_parameters_depend_on_the_loss() -> None:
     assert _objective().own_parameters == ("dino_head",)
     assert _objective(patch_weight=1.0).own_parameters == ("dino_head", "ibot_head", "mask_token")
+    shared = _objective(patch_weight=1.0, shared_head=True)
+    assert shared.own_parameters == ("dino_head", "mask_token")
+    assert shared.init_state(jax.random.key(0)).keys() == {"dino_head", "ibot_head"}
 
 
 @pytest.mark.parametrize(
@@ -71,6 +75,18 @@ def test_own_parameters_depend_on_the_loss() -> None:
             {"patch_weight": 1.0, "hidden_share": (0.5, 0.1)},
             {},
             "objective.hidden_share=(0.5, 0.1)",
+        ),
+        ({"hidden_images": 0.3}, {}, "objective.hidden_images=0.3 has no effect without"),
+        ({"shared_head": True}, {}, "objective.shared_head=True has no effect without"),
+        (
+            {"temperature_warmup": "", "first_temperature": 0.05},
+            {},
+            "objective.first_temperature=0.05 has no effect without objective.temperature_warmup",
+        ),
+        (
+            {"patch_weight": 1.0, "shared_head": True, "patch_head": HeadConfig(layers=2)},
+            {},
+            "with objective.shared_head",
         ),
     ],
 )
