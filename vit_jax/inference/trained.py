@@ -21,6 +21,7 @@ from vit_jax.weights import describe as networks
 from vit_jax.weights.apply import OtherHead
 from vit_jax.weights.describe import preprocessing
 from vit_jax.weights.load import CHECKPOINT, split
+from vit_jax.weights.repository import KINDS
 from vit_jax.weights.resize import Resize
 
 _SUFFIXES = {".npz": "npz", ".safetensors": "timm", ".pth": "timm", ".pt": "timm", ".bin": "timm"}
@@ -276,7 +277,8 @@ def reference(ref: str) -> str:
     directory = Path(os.path.expanduser(ref.rpartition("@")[0] or ref))
     if ref and (path.is_dir() or directory.is_dir()):
         return f"{CHECKPOINT}:{ref}"
-    if path.suffix in _SUFFIXES and ref.partition(":")[0] not in {*_SUFFIXES.values(), CHECKPOINT}:
+    kinds = {*_SUFFIXES.values(), CHECKPOINT, *KINDS}
+    if path.suffix in _SUFFIXES and ref.partition(":")[0] not in kinds:
         return f"{_SUFFIXES[path.suffix]}:{ref}"
     if ":" not in ref:
         raise UserError(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from vit_jax import models
 from vit_jax.errors import UserError
 from vit_jax.losses import Loss
-from vit_jax.models import ModelConfig
+from vit_jax.models import HybridConfig, ModelConfig
 from vit_jax.weights import hf_config, hf_images, published, repository, timm_config
 from vit_jax.weights.load import split
 from vit_jax.weights.published import Preprocessing
@@ -41,6 +41,7 @@ def network(ref: str) -> Network:
     found = repository.opened(path)
     source, tree = found.source(CONFIG), _config(found)
     if hf_config.is_transformers(tree):
+        hf_config.Facts(tree, source)  # before a download of what is not known here
         with found.weights() as weights:
             cfg = hf_config.model(tree, weights.shapes, source)
         names, loss = hf_config.class_names(tree, cfg.num_classes, source), _loss(tree)
@@ -52,7 +53,23 @@ def network(ref: str) -> Network:
     else:
         cfg, loss = timm_config.model(tree, source), Loss.SOFTMAX
         names = timm_config.class_names(tree, cfg.num_classes, source)
+    _check_size(cfg, source)
     return Network(f"{scheme}:{found.ref}", cfg, names, loss)
+
+
+def _check_size(cfg: ModelConfig, source: str) -> None:
+    """Raise UserError for sizes that no network has: a stranger's file must not fill the memory."""
+    sides = models.pair(cfg.image_size, "image_size")
+    patch = models.pair(getattr(cfg, "patch", (16,)), "patch")
+    if isinstance(cfg, HybridConfig):  # its patches are of a map
+        patch = (16, 16)
+    tokens = sides[0] * sides[1] // (patch[0] * patch[1])
+    depth = max(getattr(cfg, "depth", 0), sum(getattr(cfg, "depths", ())))
+    most = {"image_size": (max(sides), 2**14), "depth": (depth, 2**10), "patch": (tokens, 2**20)}
+    for field, (found, limit) in most.items():
+        if found > limit:
+            what = "patches" if field == "patch" else field
+            raise UserError(f"{source}: {what} of {found:,} are no network's; at most {limit:,}")
 
 
 def _fitting(size: tuple[int, int], cfg: ModelConfig) -> tuple[int, ...]:

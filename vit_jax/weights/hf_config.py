@@ -94,12 +94,12 @@ class Facts:
 
         Raises UserError: a model type that is not known here.
         """
-        kind = tree.get("model_type")
+        kind = str(tree.get("model_type"))
         if kind in _TOWERS:
             kind, tree = _TOWERS[kind], _tower(tree, source)
-        if not isinstance(kind, str) or kind not in KINDS:
+        if kind not in KINDS:
             valid = [*KINDS, *_TOWERS]
-            raise unknown(f"model_type in {source}:", shown(str(kind)[:80]), valid)
+            raise unknown(f"model_type in {source}:", shown(kind[:80]), valid)
         self.kind, self.source = kind, source
         self._values = {**KINDS[kind].defaults, **tree}
 

@@ -145,10 +145,8 @@ def written(
         processor = "DeiTImageProcessor"
         if transform.crop is Crop.CENTER:
             if height != width:
-                raise UserError(
-                    f"transformers resizes the short side for square images, not {height}x{width}; "
-                    "choose --transform.crop=squash_center"
-                )
+                why = "transformers cuts the centre of a resized short side as a square alone"
+                raise UserError(f"{why}, not as {height}x{width}")
             resized, processor = {"shortest_edge": sides[0]}, "BitImageProcessor"
     crop = {"do_center_crop": True, "crop_size": {"height": height, "width": width}} if cut else {}
     return {

@@ -48,12 +48,11 @@ def test_timms_repository_needs_no_model(tmp_path: Path) -> None:
 
 
 def test_transformers_folder_needs_no_model(tmp_path: Path) -> None:
-    names = ("cat", "dog", "owl", "elk", "fox")[: VIT.num_classes]
-    names = (*names, *(f"n{i}" for i in range(len(names), VIT.num_classes)))
+    names = ("cat", "dog", "owl")
     _, files = as_transformers(VIT, class_names=names, transform=CENTER, loss=Loss.SIGMOID)
     found, _ = read(f"--from=hf:{put(tmp_path, files)}")
-    free = {"init": VIT.init, "zero_head": VIT.zero_head}
-    assert dataclasses.replace(found.model, **free) == VIT
+    free = ("init", "zero_head", "scan_unroll")
+    assert dataclasses.replace(found.model, **{key: getattr(VIT, key) for key in free}) == VIT
     assert (found.class_names, found.loss) == (names, Loss.SIGMOID)
     assert found.transform.crop is Crop.CENTER
     assert found.source == found.ref == f"hf:{tmp_path}"
@@ -136,7 +135,22 @@ def test_what_a_folder_lacks_is_one_line(case: str, tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_config_of_hostile_depth_is_refused(tmp_path: Path) -> None:
+HUGE = [
+    {"depth": 10**9},
+    {"img_size": [10**9, 14]},
+    {"img_size": [2**14, 2**14], "patch_size": 1},
+    {"img_size": [2**14, 2**14], "patch_size": 2},
+]
+
+
+@pytest.mark.parametrize("args", HUGE)
+def test_sizes_of_no_network_are_refused(args: dict[str, Any], tmp_path: Path) -> None:
+    files = changed(timms()[1], "config.json", model_args={**ARGS, **args})
+    with pytest.raises(UserError, match=r"config\.json: .* are no network's; at most"):
+        describe.network(f"hub:{put(tmp_path, files)}")
+
+
+def test_a_number_without_end_is_refused(tmp_path: Path) -> None:
     _, files = as_transformers(VIT)
     deep = json.dumps({"model_type": "vit", "image_size": 10**400}).encode()
     put(tmp_path, {**files, "config.json": deep})

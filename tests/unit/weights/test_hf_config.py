@@ -25,7 +25,9 @@ def model(kind: str, shapes: dict[str, Shape] | None = None, **values: Any) -> V
 
 def test_defaults_of_the_classes_are_the_published_networks() -> None:
     # google/siglip-base-patch16-224 and laion's CLIP say little more than their type.
-    siglip = model("siglip", {"vision_model.head.probe": (1, 1, 768)}, vision_config={})
+    stem = {"vision_model.embeddings.patch_embedding.weight": (768, 3, 16, 16)}
+    probe = {"vision_model.head.probe": (1, 1, 768)}
+    siglip = model("siglip", {**stem, **probe}, vision_config={})
     assert siglip == models.variant("vit_b16_siglip", num_classes=0)
     assert model("clip", vision_config={}) == models.variant("vit_b32_clip", num_classes=0)
     deit = models.variant("deit_b16", num_classes=0, norm_eps=1e-12, zero_head=True)
@@ -86,6 +88,7 @@ def test_what_no_config_says_the_keys_do() -> None:
 BAD = [
     ({"model_type": "swin"}, r"unknown model_type in x/config.json: 'swin'; .*vit"),
     ({"model_type": ["vit"]}, "unknown model_type"),
+    ({"model_type": None}, "unknown model_type"),
     ({"hidden_size": "768"}, r"x/config.json: hidden_size='768' must be a whole number"),
     ({"hidden_size": 10**12}, "must be a whole number from 1 to 65,536"),
     ({"num_hidden_layers": 10**6}, "from 1 to 1,024"),
