@@ -13,7 +13,6 @@ from vit_jax.models.layers.block import BlockConfig
 from vit_jax.models.layers.dense import Dense, HeadsDense
 from vit_jax.models.layers.init import RULES, Init
 from vit_jax.models.layers.mlp import Mlp
-from vit_jax.models.layers.norm import layer_norm
 from vit_jax.models.layers.token_merging import log_sizes
 
 
@@ -50,5 +49,5 @@ class MapPool(nn.Module):
         record(self, "weights", lambda: attention_weights(q, k))
         x = attend(q, k, v, bias=log_sizes(sizes), impl=cfg.attention).reshape(batch, dim)
         x = Dense(dim, dtype, rules.linear, name="proj")(x)
-        y = layer_norm(cfg.norm_eps, dtype, "norm")(x)
+        y = cfg.make_norm("norm")(x)
         return x + Mlp(cfg.mlp_dim, cfg.gelu, cfg.init, dtype, name="mlp")(y)
