@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -22,7 +23,9 @@ from tests.parity.harness import to_torch
 from tests.parity.torch_models import randomise, torch  # before what imports torchvision
 from tests.unit.inference.exported import assert_close, images, trained
 from tests.unit.models.tiny import TINY
+from tests.unit.weights.test_hf import DINOV3, GATED
 from vit_jax import inference, models
+from vit_jax.errors import UserError
 from vit_jax.inference import transformers_folder
 from vit_jax.inference.trained import Trained
 from vit_jax.models import ViTConfig
@@ -97,6 +100,30 @@ CASES = {
         "last_hidden_state",
         "tokens",
     ),
+    "dinov2 g": Case(
+        lambda: hf.Dinov2Model(hf.Dinov2Config(**SIZES, mlp_ratio=2, use_swiglu_ffn=True)),
+        "last_hidden_state",
+        "tokens",
+    ),
+    "dinov3": Case(
+        lambda: hf.DINOv3ViTModel(hf.DINOv3ViTConfig(**MLP, num_register_tokens=3)),
+        "last_hidden_state",
+        "tokens",
+    ),
+    "dinov3 s+": Case(
+        lambda: hf.DINOv3ViTModel(
+            hf.DINOv3ViTConfig(**MLP, use_gated_mlp=True, hidden_act="silu", num_register_tokens=3)
+        ),
+        "pooler_output",
+        "features",
+    ),
+    "dinov3 7b": Case(
+        lambda: hf.DINOv3ViTModel(
+            hf.DINOv3ViTConfig(**MLP, query_bias=False, value_bias=False, num_register_tokens=3)
+        ),
+        "last_hidden_state",
+        "tokens",
+    ),
     "siglip": Case(
         lambda: hf.SiglipVisionModel(hf.SiglipVisionConfig(**MLP)), "pooler_output", "features"
     ),
@@ -137,8 +164,6 @@ def loaded(folder: Path, **fields: Any) -> Trained:
 
 
 def run(model: Trained, image: np.ndarray) -> Any:
-    import jax
-
     with jax.default_matmul_precision("highest"):
         return jax.jit(models.create(model.model).apply)(model.variables, image)
 
@@ -178,18 +203,12 @@ def test_positions_are_resampled_as_there(tmp_path: Path) -> None:
 def test_a_head_over_two_vectors_is_refused_and_left_out(tmp_path: Path) -> None:
     theirs = randomise(hf.Dinov2ForImageClassification(hf.Dinov2Config(**SIZES, **LABELS)), 0)
     theirs.save_pretrained(tmp_path)
-    with pytest.raises(models_error(), match=r"mean of the patches.*num_classes=0 leaves it out"):
+    with pytest.raises(UserError, match=r"mean of the patches.*num_classes=0 leaves it out"):
         loaded(tmp_path)
     image = np.random.default_rng(1).normal(size=(2, 16, 16, 3)).astype(np.float32)
     expected = forward(theirs.dinov2, image, "pooler_output")
     found = loaded(tmp_path, num_classes=0)
     assert_close(np.asarray(run(found, image).features), expected, TOLERANCE)
-
-
-def models_error() -> type[Exception]:
-    from vit_jax.errors import UserError
-
-    return UserError
 
 
 _VIT = TINY["vit"]
@@ -231,6 +250,8 @@ WRITTEN: dict[str, tuple[ViTConfig, Any, str]] = {
         hf.AutoModelForImageClassification,
         "logits",
     ),
+    "dinov3": (DINOV3, hf.AutoModel, "last_hidden_state"),
+    "dinov2 g": (dataclasses.replace(GATED, mlp_dim=24), hf.AutoModel, "last_hidden_state"),
     "attention pooling": (
         dataclasses.replace(_VIT, class_token=False, pool=Pool.MAP, num_classes=0),
         hf.AutoModel,
@@ -295,6 +316,7 @@ def test_defaults_are_those_of_their_classes() -> None:
         "siglip_vision_model": hf.SiglipVisionConfig,
         "siglip2_vision_model": hf.Siglip2VisionConfig,
         "clip_vision_model": hf.CLIPVisionConfig,
+        "dinov3_vit": hf.DINOv3ViTConfig,
     }
     assert configs.keys() == hf_config.KINDS.keys()
     for kind, config in configs.items():

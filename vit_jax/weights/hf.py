@@ -17,10 +17,11 @@ from vit_jax import models, trees
 from vit_jax.errors import UserError, setting
 from vit_jax.models import ModelConfig, ViTConfig, facts
 from vit_jax.models.facts import Rename
+from vit_jax.models.layers.mlp import MlpKind
 from vit_jax.models.layers.pool import Pool
 from vit_jax.weights import layout as layout_lib
 from vit_jax.weights.files import WeightsFile
-from vit_jax.weights.layout import Entry, FileTensor, Shape, renamed, torch_layout
+from vit_jax.weights.layout import Entry, FileTensor, Shape, fused, renamed, torch_layout
 
 
 class Layout(NamedTuple):
@@ -34,6 +35,7 @@ class Layout(NamedTuple):
     ignored: str  # regex of keys that are nothing of an image's tower, without the prefix
     # From the names that the modules of transformers 5 have, which it does not save, to its own.
     modules: tuple[Rename, ...] = ()
+    gated: tuple[Rename, ...] = ()  # of an MLP of SwiGLU, before those of models/names.tsv
 
 
 _ATTENTION = ("query", "key", "value")
@@ -71,6 +73,16 @@ LAYOUTS = {
         "classifier",
         r"(^|\.)mask_token$",
         _MODULES,
+        ((r"/fc1_([gx])/", r"/weights_in_\1/"), (r"/mlp/fc2/", "/mlp/weights_out/")),
+    ),
+    "dinov3": Layout(
+        "hf_dinov3",
+        _PROJ,
+        "embeddings.patch_embeddings.weight",
+        ("",),
+        "classifier",
+        r"(^|\.)mask_token$",
+        ((r"^model\.(layer\.|norm\.|embeddings\.)", r"\1"),),
     ),
     "siglip": Layout(
         "hf_clip", _PROJ, "embeddings.patch_embedding.weight", _TOWERS, "classifier", _TEXT
@@ -80,6 +92,7 @@ LAYOUTS = {
     ),
 }
 _IN_PROJ = re.compile(r"(.*\.)in_proj_(weight|bias)$")
+_GATED = re.compile(r"(.*\.weights_in)\.(weight|bias)$")  # SwiGLU's gate and value
 
 
 def prefix(layout: Layout, keys: Collection[str]) -> str:
@@ -95,25 +108,32 @@ def entries(cfg: ModelConfig, layout: Layout, before: str) -> list[Entry]:
     if not isinstance(cfg, ViTConfig):
         name = models.family(cfg).name
         raise UserError(f"no names of transformers' are known for {name}; it is a ViT's layout")
-    rules, heads = facts.names("ViT", layout.code), _heads(cfg, layout)
+    rules, heads = _rules(cfg, layout), _heads(cfg, layout)
 
     def place(name: str, shape: Shape, _: int) -> tuple[tuple[FileTensor, ...], Any, Any]:
-        there = torch_layout(name, shape, cfg.num_heads)
+        there, qkv = torch_layout(name, shape, cfg.num_heads), layout.qkv
+        if name.endswith("/qkv/bias") and not cfg.key_bias:
+            there, qkv = fused(shape, 2, cfg.num_heads), (layout.qkv[0], layout.qkv[2])
         module, _, kind = name.rpartition("/")
         key = f"{heads[module]}/{kind}" if module in heads else before + renamed(name, rules)
         key = re.sub(r"/(kernel|scale)$", "/weight", key).replace("/", ".")
         if module.rpartition("/")[2] != "qkv":
             parts = (FileTensor(key, there.shape),)
             return parts, lambda parts: there.decode(parts[0]), lambda x: [there.encode(x)]
-        third = (there.shape[0] // 3, *there.shape[1:])
-        keys = (key.replace(".qkv.", f".{part}.") for part in layout.qkv)
+        each = (there.shape[0] // len(qkv), *there.shape[1:])
+        keys = (key.replace(".qkv.", f".{part}.") for part in qkv)
         return (
-            tuple(FileTensor(key, third) for key in keys),
+            tuple(FileTensor(key, each) for key in keys),
             lambda parts: there.decode(np.concatenate(parts)),
-            lambda x: np.split(there.encode(x), 3),
+            lambda x: np.split(there.encode(x), len(qkv)),
         )
 
     return layout_lib.entries(models.abstract(cfg), place)
+
+
+def _rules(cfg: ViTConfig, layout: Layout) -> tuple[Rename, ...]:
+    gated = layout.gated if cfg.mlp is MlpKind.SWIGLU else ()
+    return (*gated, *facts.names("ViT", layout.code))
 
 
 def _heads(cfg: ViTConfig, layout: Layout) -> dict[str, str]:
@@ -143,7 +163,8 @@ def seen(source: WeightsFile, cfg: ViTConfig, layout: Layout, before: str) -> We
     """Return a file with its tensors in the shapes that `entries` looks for."""
     source = _as_saved(source, layout)
     changed = dict(_views(source, cfg, layout, before))
-    kept = {key: shape for key, shape in source.shapes.items() if not _IN_PROJ.match(key)}
+    whole = (_IN_PROJ, _GATED)
+    kept = {k: s for k, s in source.shapes.items() if not any(p.match(k) for p in whole)}
     shapes = kept | {key: shape for key, (shape, _) in changed.items()}
 
     def read(key: str) -> np.ndarray:
@@ -171,8 +192,13 @@ def _views(
 
     for key, shape in shapes.items():
         inside = key.removeprefix(before)
-        packed = _IN_PROJ.match(key)
-        if packed:  # of attention pooling
+        packed, gated = _IN_PROJ.match(key), _GATED.match(key)
+        if gated:
+            half, kind = shape[0] // 2, gated[2]
+            part = (half, *shape[1:])
+            yield f"{gated[1]}_g.{kind}", (part, lambda k=key, n=half: read(k)[:n])
+            yield f"{gated[1]}_x.{kind}", (part, lambda k=key, n=half: read(k)[n:])
+        elif packed:  # of attention pooling
             width, kind = shape[0] // 3, packed[2]
             q, kv = ((size, *shape[1:]) for size in (width, 2 * width))
             yield f"{packed[1]}q.{kind}", (q, lambda k=key, n=width: read(k)[:n])
@@ -226,7 +252,7 @@ def _folded(
     source: WeightsFile, cfg: ViTConfig, layout: Layout, before: str
 ) -> Iterator[tuple[str, View]]:
     """Give the class token its position where the model's table covers the patches alone."""
-    rules = facts.names("ViT", layout.code)
+    rules = _rules(cfg, layout)
     token, table = (
         before + re.sub(r"/kernel$", "/weight", renamed(name, rules)).replace("/", ".")
         for name in ("cls_token", "pos_embed")
@@ -268,7 +294,12 @@ def _joined(
     for key, value in found.items():
         inside = key.removeprefix(before)
         packed = re.match(r"(head\.attention\.)(q|kv)\.(weight|bias)$", inside)
-        if packed:
+        gated = re.match(r"(.*\.weights_in)_([gx])\.(weight|bias)$", key)
+        if gated:
+            if gated[2] == "g":
+                both = value, found[f"{gated[1]}_x.{gated[3]}"]
+                yield f"{gated[1]}.{gated[3]}", np.concatenate(both)
+        elif packed:
             if packed[2] == "q":
                 both = value, found[f"{before}{packed[1]}kv.{packed[3]}"]
                 yield f"{before}{packed[1]}in_proj_{packed[3]}", np.concatenate(both)

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 from vit_jax.errors import UserError, shown, unknown
 from vit_jax.models import ViTConfig
 from vit_jax.models.layers.init import Init
-from vit_jax.models.layers.mlp import Gelu
+from vit_jax.models.layers.mlp import Gelu, MlpKind
 from vit_jax.models.layers.pool import Pool
+from vit_jax.models.layers.posemb import PosEmbed
+from vit_jax.models.layers.rope import Rope
 from vit_jax.weights.hf import LAYOUTS, Layout, prefix
 from vit_jax.weights.layout import Shape
 
@@ -38,6 +40,22 @@ _DINOV2 = {
     "layerscale_value": 1.0,
     "use_swiglu_ffn": False,
 }
+_DINOV3 = {
+    **{key: value for key, value in _VIT.items() if key != "qkv_bias"},
+    "hidden_size": 384,
+    "num_attention_heads": 6,
+    "intermediate_size": 1536,
+    "layer_norm_eps": 1e-5,
+    "rope_theta": 100.0,
+    "query_bias": True,
+    "key_bias": False,
+    "value_bias": True,
+    "proj_bias": True,
+    "mlp_bias": True,
+    "layerscale_value": 1.0,
+    "use_gated_mlp": False,
+    "num_register_tokens": 0,
+}
 _SIGLIP = {
     **{key: value for key, value in _VIT.items() if key != "qkv_bias"},
     "hidden_act": "gelu_pytorch_tanh",
@@ -59,6 +77,7 @@ KINDS = {
     "vit_mae": Kind("vit", _VIT),
     "dinov2": Kind("dinov2", {**_DINOV2, "patch_size": 14}),
     "dinov2_with_registers": Kind("dinov2", {**_DINOV2, "num_register_tokens": 4}),
+    "dinov3_vit": Kind("dinov3", _DINOV3),
     "siglip_vision_model": Kind("siglip", _SIGLIP),
     "siglip2_vision_model": Kind("siglip", {**_SIGLIP, "num_patches": 256}),
     "clip_vision_model": Kind("clip", _CLIP),
@@ -149,6 +168,10 @@ class Facts:
             raise unknown(f"hidden_act in {self.source}:", shown(str(value)[:80]), _ACTS)
         return _ACTS[value]
 
+    def text(self, key: str) -> str:
+        """Return a word, as it stands."""
+        return str(self._values.get(key))
+
     def has(self, key: str) -> bool:
         """Return whether the file or its defaults have a value."""
         return self._values.get(key) is not None
@@ -179,10 +202,11 @@ def model(tree: Mapping[str, Any], shapes: Mapping[str, Shape], source: str) -> 
         "num_heads": found.integer("num_attention_heads"),
         "channels": found.integer("num_channels"),
         "patch": found.pair("patch_size"),
-        "gelu": found.act(),
         "norm_eps": found.number("layer_norm_eps"),
         "num_classes": _num_classes(found, shapes),
     }
+    gated = found.has("use_gated_mlp") and found.flag("use_gated_mlp")
+    fields["gelu"] = Gelu.ERF if gated else found.act()  # a gated MLP has none
     fields["image_size"] = _image_size(found, fields["patch"])
     if found.has("qkv_bias"):
         fields["qkv_bias"] = found.flag("qkv_bias")
@@ -190,6 +214,8 @@ def model(tree: Mapping[str, Any], shapes: Mapping[str, Shape], source: str) -> 
         fields["mlp_dim"] = found.integer("intermediate_size")
     if found.layout is LAYOUTS["dinov2"]:
         fields |= _dinov2(found, fields["dim"])
+    elif found.layout is LAYOUTS["dinov3"]:
+        fields |= _dinov3(found, gated=gated)
     elif found.layout is LAYOUTS["vit"]:
         fields["init"] = Init.TIMM
         fields["distilled"] = "distillation_classifier.weight" in shapes
@@ -205,16 +231,46 @@ def model(tree: Mapping[str, Any], shapes: Mapping[str, Shape], source: str) -> 
 
 
 def _dinov2(found: Facts, dim: int) -> dict[str, Any]:
-    if found.flag("use_swiglu_ffn"):
-        raise found.wrong("use_swiglu_ffn", "needs an MLP of SwiGLU, which models here lack")
+    hidden = int(dim * found.number("mlp_ratio"))
+    gated = found.flag("use_swiglu_ffn")
     fields: dict[str, Any] = {
-        "mlp_dim": int(dim * found.number("mlp_ratio")),
+        "mlp_dim": gated_width(hidden) if gated else hidden,
+        "mlp": MlpKind.SWIGLU if gated else MlpKind.GELU,
         "layer_scale": found.number("layerscale_value") or 1.0,
         "init": Init.TIMM,
     }
     if found.kind == "dinov2_with_registers":
         fields |= {"num_registers": found.integer("num_register_tokens"), "pos_embed_prefix": False}
     return fields
+
+
+def gated_width(hidden: int) -> int:
+    """Return the width of DINOv2's SwiGLU in place of a plain hidden layer's."""
+    return (int(hidden * 2 / 3) + 7) // 8 * 8
+
+
+def _dinov3(found: Facts, *, gated: bool) -> dict[str, Any]:
+    for key in ("proj_bias", "mlp_bias"):
+        if not found.flag(key):
+            raise found.wrong(key, "is not known here: its layers have biases")
+    query, key, value = (found.flag(f"{name}_bias") for name in ("query", "key", "value"))
+    if query != value or (key and not query):
+        raise found.wrong("query_bias", "must be as value_bias, and so where key_bias is true")
+    if gated and found.text("hidden_act") != "silu":
+        raise found.wrong("hidden_act", "must be silu where use_gated_mlp is true")
+    registers = found.number("num_register_tokens")
+    return {
+        "qkv_bias": query,
+        "key_bias": key or not query,
+        "mlp": MlpKind.SWIGLU if gated else MlpKind.GELU,
+        "layer_scale": found.number("layerscale_value") or 1.0,
+        "num_registers": found.integer("num_register_tokens") if registers else 0,
+        "pos_embed": PosEmbed.NONE,
+        "rope": Rope.DINOV3,
+        "rope_theta": found.number("rope_theta"),
+        "dynamic_image_size": True,
+        "init": Init.VIT5,
+    }
 
 
 def _num_classes(found: Facts, shapes: Mapping[str, Shape]) -> int:

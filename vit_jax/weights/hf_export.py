@@ -10,20 +10,31 @@ import numpy as np
 from vit_jax import models, trees
 from vit_jax.errors import UserError, setting
 from vit_jax.models import ViTConfig
-from vit_jax.models.layers.mlp import Gelu
+from vit_jax.models.layers.mlp import Gelu, MlpKind
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import FIXED, PosEmbed, sincos2d
-from vit_jax.weights import export, hf
+from vit_jax.models.layers.rope import Rope
+from vit_jax.weights import export, hf, hf_config
 from vit_jax.weights.resize import positions
 
-# What none of them has: field -> its value in all of them.
-_NEVER = {
-    "qk_norm": False,
-    "fc_norm": False,
-    "pre_logits_dim": 0,
-    "head_norm": False,
-    "token_merging": 0,
+# Fields that one of them has in several values, or that change nothing once a model is trained. The
+# others must have their defaults.
+_SOME = {"dim", "depth", "num_heads", "mlp_dim", "patch", "image_size", "channels", "num_classes"}
+_SOME |= {"pool", "class_token", "distilled", "num_registers", "pos_embed", "pos_embed_prefix"}
+_SOME |= {
+    "pre_norm",
+    "patch_bias",
+    "qkv_bias",
+    "key_bias",
+    "layer_scale",
+    "mlp",
+    "gelu",
+    "norm_eps",
 }
+_SOME |= {"rope", "rope_theta", "pool_prefix"}
+_FREE = {"dtype", "remat", "scan_unroll", "zero_head", "head_bias", "init", "attention"}
+_FREE |= {"dropout_rate", "attention_dropout_rate", "drop_path_rate", "drop_path_rule"}
+_FREE |= {"dynamic_image_size", "mup_base_dim", "mup_base_heads"}
 _ACTS = {Gelu.ERF: "gelu", Gelu.TANH: "gelu_pytorch_tanh", Gelu.QUICK: "quick_gelu"}
 _CLASSES = {
     "vit": ("ViTModel", "ViTForImageClassification"),
@@ -33,6 +44,7 @@ _CLASSES = {
         "Dinov2WithRegistersModel",
         "Dinov2WithRegistersForImageClassification",
     ),
+    "dinov3_vit": ("DINOv3ViTModel", ""),
     "siglip_vision_model": ("SiglipVisionModel", ""),
     "siglip": ("", "SiglipForImageClassification"),
     "clip_vision_model": ("CLIPVisionModel", "CLIPVisionModelWithProjection"),
@@ -43,6 +55,7 @@ _LAYOUTS = {
     "deit": ("vit", "deit.", ""),
     "dinov2": ("dinov2", "dinov2.", ""),
     "dinov2_with_registers": ("dinov2", "dinov2_with_registers.", ""),
+    "dinov3_vit": ("dinov3", "", ""),
     "siglip_vision_model": ("siglip", "", ""),
     "siglip": ("siglip", "vision_model.", ""),
     "clip_vision_model": ("clip", "vision_model.", "vision_model."),
@@ -57,9 +70,10 @@ def kind(cfg: Any) -> str:
     if not isinstance(cfg, ViTConfig):
         name = models.family(cfg).name
         raise UserError(f"only ViTs are written as transformers has them, and this is a {name}")
-    for field, value in _NEVER.items():
-        if getattr(cfg, field) != value:
-            raise UserError(f"no ViT of transformers' has model.{field}={getattr(cfg, field)}")
+    for field in dataclasses.fields(cfg):
+        value = getattr(cfg, field.name)
+        if field.name not in _SOME | _FREE and value != field.default:
+            raise UserError(f"no ViT of transformers' has model.{field.name}={value}")
     for field in ("patch", "image_size"):
         sides = models.pair(getattr(cfg, field), field)
         if sides[0] != sides[1]:
@@ -77,6 +91,8 @@ def kind(cfg: Any) -> str:
 
 
 def _kind(cfg: ViTConfig) -> str:
+    if cfg.rope is not Rope.NONE:
+        return "dinov3_vit"
     if cfg.distilled:
         return "deit"
     if cfg.pre_norm:
@@ -90,7 +106,13 @@ def _kind(cfg: ViTConfig) -> str:
 
 def _fixed(cfg: ViTConfig, found: str) -> dict[str, Any]:
     """Return fields that a model type has one value of."""
-    fixed: dict[str, Any] = {"pool": Pool.CLS, "pre_norm": False}
+    fixed: dict[str, Any] = {"pool": Pool.CLS, "pre_norm": False, "rope": Rope.NONE}
+    if found == "dinov3_vit":
+        fixed |= {"rope": Rope.DINOV3, "pos_embed": PosEmbed.NONE, "num_classes": 0}
+        return fixed | {"class_token": True, "distilled": False, "patch_bias": True}
+    fixed |= {"key_bias": True}
+    if not found.startswith("dinov2"):
+        fixed |= {"mlp": MlpKind.GELU}
     if found in ("vit", "deit"):
         fixed |= {"layer_scale": 0.0, "num_registers": 0}
     elif found == "clip_vision_model":
@@ -101,9 +123,18 @@ def _fixed(cfg: ViTConfig, found: str) -> dict[str, Any]:
         fixed |= {"pool": Pool.GAP if cfg.num_classes else cfg.pool, "layer_scale": 0.0}
         fixed |= {"num_registers": 0}
     else:
-        ratio = cfg.mlp_dim // cfg.dim
-        fixed["mlp_dim"] = ratio * cfg.dim
+        fixed["mlp_dim"] = _width(_ratio(cfg) * cfg.dim, cfg)
     return fixed
+
+
+def _ratio(cfg: ViTConfig) -> int:
+    """Return the mlp_ratio, a whole number, with which DINOv2's hidden layer is nearest to ours."""
+    ratios = range(1, 2 * cfg.mlp_dim // cfg.dim + 2)
+    return min(ratios, key=lambda ratio: abs(_width(ratio * cfg.dim, cfg) - cfg.mlp_dim))
+
+
+def _width(hidden: int, cfg: ViTConfig) -> int:
+    return hf_config.gated_width(hidden) if cfg.mlp is MlpKind.SWIGLU else hidden
 
 
 def standard(cfg: ViTConfig) -> ViTConfig:
@@ -113,6 +144,8 @@ def standard(cfg: ViTConfig) -> ViTConfig:
     """
     found = kind(cfg)
     fields: dict[str, Any] = {"pos_embed": PosEmbed.LEARNED, "mup_base_dim": 0, "mup_base_heads": 0}
+    if found == "dinov3_vit":
+        return dataclasses.replace(cfg, layer_scale=cfg.layer_scale or 1.0)
     fields["pos_embed_prefix"] = found != "dinov2_with_registers"
     fields["patch_bias"] = found != "clip_vision_model"
     fields["qkv_bias"] = cfg.qkv_bias or found.startswith(("clip", "siglip"))
@@ -133,7 +166,8 @@ def to_hf(variables: Mapping[str, Any], cfg: ViTConfig) -> dict[str, np.ndarray]
     found, theirs = kind(cfg), standard(cfg)
     leaves = dict(trees.named_leaves(export.folded(variables, cfg)))
     leaves = {name: np.asarray(value) for name, value in leaves.items()}
-    leaves |= dict(_positions(leaves, cfg, theirs))
+    if theirs.pos_embed is PosEmbed.LEARNED:
+        leaves |= dict(_positions(leaves, cfg, theirs))
     for name, leaf in trees.named_leaves(models.abstract(theirs)):
         if name not in leaves:
             fill = np.ones if name.endswith("/gamma") else np.zeros
@@ -179,6 +213,8 @@ def _beside(found: str, cfg: ViTConfig, before: str) -> Iterator[tuple[str, np.n
     """Yield what transformers holds and no output depends on."""
     if found.startswith("dinov2"):
         yield f"{before}embeddings.mask_token", np.zeros((1, cfg.dim), np.float32)
+    elif found == "dinov3_vit":
+        yield "embeddings.mask_token", np.zeros((1, 1, cfg.dim), np.float32)
 
 
 def config(cfg: ViTConfig, class_names: Sequence[str], *, several: bool = False) -> dict[str, Any]:
@@ -202,8 +238,16 @@ def config(cfg: ViTConfig, class_names: Sequence[str], *, several: bool = False)
         tree["qkv_bias"] = cfg.qkv_bias
     if found.startswith("dinov2"):
         del tree["intermediate_size"]
-        tree |= {"mlp_ratio": cfg.mlp_dim // cfg.dim, "layerscale_value": theirs.layer_scale}
-        tree |= {"use_swiglu_ffn": False}
+        tree |= {"mlp_ratio": _ratio(cfg), "layerscale_value": theirs.layer_scale}
+        tree |= {"use_swiglu_ffn": cfg.mlp is MlpKind.SWIGLU}
+    if found == "dinov3_vit":
+        keys = cfg.qkv_bias and cfg.key_bias
+        gated = cfg.mlp is MlpKind.SWIGLU
+        tree |= {"query_bias": cfg.qkv_bias, "key_bias": keys, "value_bias": cfg.qkv_bias}
+        tree |= {"use_gated_mlp": gated, "layerscale_value": theirs.layer_scale}
+        tree |= {"rope_theta": cfg.rope_theta, "num_register_tokens": cfg.num_registers}
+        if gated:
+            tree["hidden_act"] = "silu"
     if found == "dinov2_with_registers":
         tree["num_register_tokens"] = cfg.num_registers
     if found == "clip_vision_model" and cfg.num_classes:

@@ -12,7 +12,10 @@ from tests.unit.models.tiny import TINY
 from vit_jax import trees
 from vit_jax.errors import UserError
 from vit_jax.models import ViTConfig
+from vit_jax.models.layers.mlp import Gelu, MlpKind
 from vit_jax.models.layers.pool import Pool
+from vit_jax.models.layers.posemb import PosEmbed
+from vit_jax.models.layers.rope import Rope
 from vit_jax.weights import hf
 from vit_jax.weights.apply import OtherHead, fill, in_memory
 
@@ -21,6 +24,19 @@ SIGLIP = dataclasses.replace(VIT, class_token=False, pool=Pool.MAP, num_classes=
 CLIP = dataclasses.replace(VIT, pre_norm=True, patch_bias=False, num_classes=0)
 SCALED = dataclasses.replace(VIT, layer_scale=0.1)
 REGISTERS = dataclasses.replace(SCALED, num_registers=2, pos_embed_prefix=False)
+GATED = dataclasses.replace(SCALED, mlp=MlpKind.SWIGLU, num_classes=0)
+DINOV3 = dataclasses.replace(
+    VIT,
+    num_classes=0,
+    num_registers=2,
+    key_bias=False,
+    layer_scale=0.1,
+    pos_embed=PosEmbed.NONE,
+    rope=Rope.DINOV3,
+    norm_eps=1e-5,
+    gelu=Gelu.ERF,
+    dynamic_image_size=True,
+)
 KINDS = {
     "vit": (VIT, "vit", "vit."),
     "bare vit": (dataclasses.replace(VIT, num_classes=0), "vit", ""),
@@ -28,6 +44,10 @@ KINDS = {
     "deit of one head": (dataclasses.replace(VIT, num_registers=1), "vit", "deit."),
     "dinov2": (SCALED, "dinov2", "dinov2."),
     "registers": (REGISTERS, "dinov2", ""),
+    "dinov2 g": (GATED, "dinov2", ""),
+    "dinov3": (DINOV3, "dinov3", ""),
+    "dinov3 s+": (dataclasses.replace(DINOV3, mlp=MlpKind.SWIGLU), "dinov3", ""),
+    "dinov3 7b": (dataclasses.replace(DINOV3, qkv_bias=False, key_bias=True), "dinov3", ""),
     "siglip": (SIGLIP, "siglip", "vision_model."),
     "clip": (CLIP, "clip", "vision_model."),
 }
@@ -37,6 +57,12 @@ KEYS = {
     "attention.output.dense intermediate.dense layernorm_after layernorm_before output.dense",
     "dinov2": "attention.attention.key attention.attention.query attention.attention.value "
     "attention.output.dense layer_scale1 layer_scale2 mlp.fc1 mlp.fc2 norm1 norm2",
+    "dinov2 g": "attention.attention.key attention.attention.query attention.attention.value "
+    "attention.output.dense layer_scale1 layer_scale2 mlp.weights_in mlp.weights_out norm1 norm2",
+    "dinov3": "attention.k_proj attention.o_proj attention.q_proj attention.v_proj layer_scale1 "
+    "layer_scale2 mlp.down_proj mlp.up_proj norm1 norm2",
+    "dinov3 s+": "attention.k_proj attention.o_proj attention.q_proj attention.v_proj layer_scale1 "
+    "layer_scale2 mlp.down_proj mlp.gate_proj mlp.up_proj norm1 norm2",
     "siglip": "layer_norm1 layer_norm2 mlp.fc1 mlp.fc2 self_attn.k_proj self_attn.out_proj "
     "self_attn.q_proj self_attn.v_proj",
 }
@@ -48,6 +74,7 @@ OTHERS = {
     "deit.layernorm distillation_classifier",
     "registers": "classifier embeddings.cls_token embeddings.patch_embeddings.projection "
     "embeddings.position_embeddings embeddings.register_tokens layernorm",
+    "dinov3": "embeddings.cls_token embeddings.patch_embeddings embeddings.register_tokens norm",
     "siglip": "vision_model.embeddings.patch_embedding vision_model.embeddings.position_embedding "
     "vision_model.head.attention.in_proj_bias vision_model.head.attention.in_proj_weight "
     "vision_model.head.attention.out_proj vision_model.head.layernorm vision_model.head.mlp.fc1 "
@@ -95,7 +122,7 @@ def stems(keys: list[str]) -> list[str]:
     return sorted({key.removesuffix(".weight").removesuffix(".bias") for key in keys})
 
 
-@pytest.mark.parametrize("name", ["vit", "dinov2", "siglip"])
+@pytest.mark.parametrize("name", KEYS)
 def test_keys_of_a_layer_are_transformers(name: str) -> None:
     inside = [key.partition(".0.")[2] for key in written(name)[1] if ".0." in key]
     assert stems([key.removesuffix(".lambda1") for key in inside]) == KEYS[name].split()
@@ -103,8 +130,7 @@ def test_keys_of_a_layer_are_transformers(name: str) -> None:
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_keys_beside_the_layers_are_transformers(name: str) -> None:
-    keys = [key for key in written(name)[1] if ".layer" not in key or ".layernorm" in key]
-    keys = [key for key in keys if ".0." not in key and ".1." not in key]
+    keys = [key for key in written(name)[1] if ".0." not in key and ".1." not in key]
     assert stems(keys) == OTHERS[name].split()
 
 
@@ -118,6 +144,12 @@ def test_shapes_are_transformers() -> None:
     head = {key: value.shape for key, value in written("siglip")[1].items() if "in_proj" in key}
     assert sorted(head.values()) == [(3 * dim,), (3 * dim, dim)]
     assert written("dinov2")[1]["classifier.weight"].shape == (VIT.num_classes, 2 * dim)
+
+
+def test_keys_of_dinov3_have_no_bias() -> None:
+    keys = [key for key in written("dinov3")[1] if key.startswith("layer.0.attention.")]
+    biases = sorted(key.split(".")[-2] for key in keys if key.endswith("bias"))
+    assert biases == ["o_proj", "q_proj", "v_proj"]
 
 
 def test_names_of_modules_are_read_as_those_of_files() -> None:

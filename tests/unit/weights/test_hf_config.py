@@ -85,6 +85,29 @@ def test_what_no_config_says_the_keys_do() -> None:
     assert model("clip_vision_model", HEAD).num_classes == 0
 
 
+def test_dinov3_is_the_variant() -> None:
+    small = model("dinov3_vit", num_register_tokens=4, layerscale_value=1e-5)
+    free = {"num_classes": 0, "zero_head": True}
+    assert small == models.variant("vit_s16_dinov3", **free)
+    sizes = {"hidden_size": 4096, "num_hidden_layers": 40, "num_attention_heads": 32}
+    biases = {"query_bias": False, "value_bias": False}
+    more = {"intermediate_size": 8192, "use_gated_mlp": True, "hidden_act": "silu"}
+    large = model(
+        "dinov3_vit", num_register_tokens=4, layerscale_value=1e-5, **sizes, **biases, **more
+    )
+    expected = models.variant("vit_7b16_dinov3", **free)
+    assert large == expected
+    giant = model(
+        "dinov2",
+        hidden_size=1536,
+        num_hidden_layers=40,
+        num_attention_heads=24,
+        use_swiglu_ffn=True,
+        layerscale_value=1e-5,
+    )
+    assert giant == models.variant("vit_g14_dinov2", **free)
+
+
 BAD = [
     ({"model_type": "swin"}, r"unknown model_type in x/config.json: 'swin'; .*vit"),
     ({"model_type": ["vit"]}, "unknown model_type"),
@@ -101,6 +124,10 @@ BAD = [
     ({"hidden_act": "relu"}, r"unknown hidden_act in x/config.json: 'relu'; .*gelu"),
     ({"model_type": "clip"}, "vision_config must hold the image's tower"),
     ({"model_type": "dinov2", "mlp_ratio": "4"}, "mlp_ratio='4' must be a number"),
+    ({"model_type": "dinov3_vit", "proj_bias": False}, "proj_bias=False is not known here"),
+    ({"model_type": "dinov3_vit", "value_bias": False}, "query_bias=True must be as value_bias"),
+    ({"model_type": "dinov3_vit", "use_gated_mlp": True}, "hidden_act='gelu' must be silu"),
+    ({"model_type": "dinov3_vit", "rope_theta": -1}, "rope_theta=-1 must be a number"),
 ]
 
 

@@ -9,9 +9,10 @@ import pytest
 
 from tests.unit.inference.exported import trained
 from tests.unit.models.tiny import TINY
-from tests.unit.weights.test_hf import CLIP, REGISTERS, SCALED, SIGLIP, VIT
+from tests.unit.weights.test_hf import CLIP, DINOV3, REGISTERS, SCALED, SIGLIP, VIT
 from vit_jax import trees
 from vit_jax.errors import UserError
+from vit_jax.models.layers.mlp import Gelu, MlpKind
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed, sincos2d
 from vit_jax.weights import hf, hf_config, hf_export
@@ -23,6 +24,7 @@ KINDS = {
     "deit": TINY["deit"],
     "dinov2": SCALED,
     "dinov2_with_registers": REGISTERS,
+    "dinov3_vit": DINOV3,
     "siglip_vision_model": SIGLIP,
     "siglip": GAP,
     "clip_vision_model": CLIP,
@@ -42,6 +44,21 @@ def read_again(cfg: Any, variables: Any) -> tuple[Any, dict[str, np.ndarray]]:
         is_ignored=lambda key: hf.is_ignored(key, found, layout, before),
     )
     return found, read
+
+
+GATED = dataclasses.replace(DINOV3, mlp=MlpKind.SWIGLU, qkv_bias=False, key_bias=True)
+# 24 = 2/3 of 2 * 16, rounded up to a multiple of 8.
+WIDE = dataclasses.replace(SCALED, mlp=MlpKind.SWIGLU, mlp_dim=24, num_classes=0, gelu=Gelu.ERF)
+
+
+@pytest.mark.parametrize("cfg", [GATED, WIDE])
+def test_a_gated_mlp_is_read_again(cfg: Any) -> None:
+    cfg = dataclasses.replace(cfg, gelu=Gelu.ERF)
+    variables = trained(cfg).variables
+    found, read = read_again(cfg, variables)
+    assert (found.mlp, found.mlp_dim, found.qkv_bias) == (cfg.mlp, cfg.mlp_dim, cfg.qkv_bias)
+    for name, value in trees.named_leaves(variables):
+        np.testing.assert_array_equal(read[name], value, err_msg=name)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -91,6 +108,11 @@ def test_widths_factor_is_in_the_weights() -> None:
 
 
 REFUSED = [
+    (dataclasses.replace(DINOV3, num_classes=3), "dinov3_vit has model.num_classes=0, not 3"),
+    (
+        dataclasses.replace(VIT, mlp=MlpKind.SWIGLU),
+        "transformers' vit has model.mlp=gelu, not swig",
+    ),
     (TINY["swin"], "only ViTs are written as transformers has them, and this is a Swin"),
     (dataclasses.replace(VIT, qk_norm=True), "no ViT of transformers' has model.qk_norm=True"),
     (dataclasses.replace(VIT, pre_logits_dim=4), "has model.pre_logits_dim=4"),
