@@ -26,6 +26,7 @@ from vit_jax.inference.views import Source, read_view
 from vit_jax.models import ModelConfig, Output
 from vit_jax.train.loop import Result
 from vit_jax.train.loop import fit as train
+from vit_jax.weights import repository
 from vit_jax.weights.apply import OtherHead
 from vit_jax.weights.load import initial
 from vit_jax.weights.published import of_family
@@ -215,16 +216,20 @@ def create_model(
     """Create a model by name, random or with weights: `create_model("vit_s16", num_classes=10)`.
 
     Args:
-        name: a variant of `list_models()`, also with a size, `vit_b16_384`; or a config.
+        name: a variant of `list_models()`, also with a size, `vit_b16_384`; or a config; or
+            "hub:USER/NAME", the network of a repository with its weights.
         num_classes: of the head; 0 makes a model without one. Where it is given and the weights'
             head is another, or lacking, the head starts anew.
-        weights: a file, also as "npz:FILE" or "timm:FILE", or a run's workdir; "" is random.
+        weights: a file, also as "npz:FILE" or "timm:FILE", a run's workdir, or "hub:USER/NAME" of
+            the Hugging Face Hub; "" is random.
         seed: of random values.
         fields: other fields of the model's config, `image_size=384`.
 
     Raises UserError: an unknown name or field, with the nearest valid ones; weights that do not
         fit.
     """
+    if isinstance(name, str) and name.partition(":")[0] in repository.KINDS:
+        weights, name = weights or name, inference.describe(name).model
     cfg = models.variant(name) if isinstance(name, str) else copy.copy(name)
     given = fields if num_classes is None else {"num_classes": num_classes, **fields}
     cfg = models.with_fields(cfg, given, name if isinstance(name, str) else "")
@@ -266,8 +271,9 @@ def load(weights: str | Path, *, model: str | ModelConfig | None = None, **field
     """Load a trained model: `load("runs/vit_mu_digits")`, `load("x.npz", model="vit_b16_384")`.
 
     Args:
-        weights: a run's workdir, also as "ckpt:DIR@STEP", "@best" or "@latest"; or a file.
-        model: of a file: a variant, or a config; a run has its own.
+        weights: a run's workdir, also as "ckpt:DIR@STEP", "@best" or "@latest"; a file; or
+            "hub:USER/NAME[@REVISION]" of the Hugging Face Hub, "hub:./FOLDER" of its files.
+        model: of a file: a variant, or a config; a run and a repository have their own.
         fields: fields of its config to change, `image_size=384`.
 
     Raises UserError: no such weights, or weights that do not fit.

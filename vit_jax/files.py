@@ -3,7 +3,8 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from vit_jax.errors import UserError, setting
@@ -72,6 +73,27 @@ def check_file(file: Path, flag: str, *, force: bool, suffix: str = "") -> None:
         )
     if not file.exists() and not os.access(file.parent, os.W_OK | os.X_OK):
         raise UserError(f"{flag}={file}: {file.parent} may not be written to")
+
+
+def write_folder(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write files by name, in their order; a new folder appears with all of them.
+
+    In one that is there, each file takes its place when all of them are on disk.
+    """
+    folder = folder.resolve()  # "." has no name to put the temporary one beside
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    with refused(f"cannot write {folder}"):
+        try:
+            temporary.mkdir(parents=True)
+            for name, data in contents.items():
+                write(temporary / name, data)
+            if not folder.exists():
+                temporary.rename(folder)
+                return
+            for name in contents:
+                (temporary / name).replace(folder / name)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def check_folder(folder: Path, flag: str, *, force: bool) -> None:

@@ -43,6 +43,7 @@ ELSEWHERE = {
     "inference/export_check.py": "tests/integration/inference/test_export.py",
     "inference/model_card.py": "tests/integration/inference/test_export.py",
     "inference/probing.py": "tests/integration/cli/test_probe.py",
+    "inference/transformers_folder.py": "tests/integration/weights/test_repository.py",
     "inference/views.py": "tests/integration/inference/test_prediction.py",
     "models/decoder.py": "tests/parity/test_mae.py",
     "objectives/base.py": "tests/meta/test_add_an_objective.py",

@@ -115,7 +115,8 @@ def _runs_here(command: Command) -> bool:
     # Sweeps of the same names, over at once, are run by tests/meta/test_scaling_docs.py,
     # compilers by tests/integration/cli/test_compile_for.py.
     elsewhere = (
-        r"--from=(npz|timm):|vit_jax serve|--push=|vit_jax sweep (run|status|report)|--compile_for="
+        r"--from=(npz|timm|hub|hf):|vit_jax serve|--push=|vit_jax sweep (run|status|report)"
+        "|--compile_for="
     )
     outside = re.search(elsewhere, " ".join(command.words))
     needs_onnx = "--format=onnx" in command.words

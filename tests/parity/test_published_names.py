@@ -23,6 +23,7 @@ from vit_jax.models.hybrid import Standardise
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
+from vit_jax.weights import timm_config
 
 DOCS = Path(__file__).parents[2] / "docs" / "models.md"
 NAMES = {
@@ -102,6 +103,14 @@ def test_counted_network_is_timms(name: str) -> None:
     side = TABLE[name]["img_size"]
     cfg = dataclasses.replace(published(name), gelu=Gelu.ERF, image_size=(side,))
     assert_is(cfg, name, with_acts=True)
+
+
+@pytest.mark.parametrize("name", timm_config.architectures())
+def test_architecture_is_timms(name: str) -> None:
+    theirs = timm.get_pretrained_cfg(name)
+    size = theirs.input_size if theirs else (3, 224, 224)
+    tree = {"architecture": name, "num_classes": 5, "pretrained_cfg": {"input_size": list(size)}}
+    assert_is(timm_config.model(tree, "config.json"), name, with_acts=True)
 
 
 def siglips() -> list[str]:

@@ -17,7 +17,7 @@ from vit_jax.data.config import is_random
 from vit_jax.errors import UserError
 from vit_jax.inference.trained import Trained, describe, describe_input, named, with_model
 
-_WHICH = "which model? add --from=DIR of a run, --from=npz:FILE or --from=timm:FILE"
+_WHICH = "which model? add --from=DIR of a run, --from=npz:FILE, timm:FILE or hub:USER/NAME"
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -27,13 +27,15 @@ class WeightsOptions(Options):
     from_: str = flag(
         "",
         "a run's workdir: DIR, DIR@STEP, DIR@best, DIR@latest; npz:FILE of Google's "
-        "vision_transformer, big_vision and so on; timm:FILE under timm's or the authors' names",
+        "vision_transformer, big_vision and so on; timm:FILE under timm's or the authors' names; "
+        "hub:USER/NAME[@REVISION] of the Hugging Face Hub, hub:./FOLDER of its files",
         "WEIGHTS",
         ask=_WHICH,
     )
     model: str = flag(
         "",
-        "the model of an npz: or timm: file (vit_b16_384, swin_t, ...); a run has its own. "
+        "the model of an npz: or timm: file (vit_b16_384, swin_t, ...); a run and a repository "
+        "have their own. "
         "--model.image_size=384 changes a field of it",
         "=VARIANT",
     )

@@ -61,7 +61,7 @@ def check(cfg: TeacherConfig, model: ModelConfig, data: DataConfig) -> None:
     if cfg.kind is Distillation.HARD and cfg.temperature != 1:
         raise UserError("objective.distill.temperature has no effect on kind=hard; leave it at 1.0")
     if not cfg.weights and not cfg.cache:
-        valid = f"npz:FILE, timm:FILE or ckpt:DIR (or {FIELD}.cache)"
+        valid = f"npz:FILE, timm:FILE, hub:USER/NAME or ckpt:DIR (or {FIELD}.cache)"
         raise UserError(f"{FIELD}.weights is not set; give the teacher's: {valid}")
     if cfg.ema and not cfg.weights.startswith("ckpt:"):
         raise UserError(f"{FIELD}.ema needs the checkpoint of a run; set {FIELD}.weights=ckpt:DIR")

@@ -33,6 +33,7 @@ from vit_jax.inference.quantize import WeightDType
 from vit_jax.inference.trained import Trained
 from vit_jax.models import ModelConfig
 from vit_jax.weights import export as weights_export
+from vit_jax.weights import repository
 from vit_jax.weights import timm as timm_names
 
 
@@ -240,6 +241,7 @@ def _published(cfg: Config) -> dict[str, Any]:
 def _base_name(ref: str) -> str:
     """Write "folder:DIR/photos" or "npz:DIR/b16.npz" without DIR; others as they are."""
     kind, colon, path = ref.partition(":")
-    if kind not in ("folder", "csv", "npz", "timm", "ckpt"):
+    is_folder = kind in repository.KINDS and repository.is_folder(path)
+    if kind not in ("folder", "csv", "npz", "timm", "ckpt") and not is_folder:
         return ref
     return f"{kind}{colon}{Path(path).expanduser().resolve().name}"

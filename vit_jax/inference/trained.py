@@ -17,9 +17,11 @@ from vit_jax.errors import UserError
 from vit_jax.fields import is_free
 from vit_jax.losses import Loss
 from vit_jax.models import ModelConfig
+from vit_jax.weights import describe as networks
 from vit_jax.weights.apply import OtherHead
+from vit_jax.weights.describe import preprocessing
 from vit_jax.weights.load import CHECKPOINT, split
-from vit_jax.weights.published import preprocessing
+from vit_jax.weights.repository import KINDS
 from vit_jax.weights.resize import Resize
 
 _SUFFIXES = {".npz": "npz", ".safetensors": "timm", ".pth": "timm", ".pt": "timm", ".bin": "timm"}
@@ -36,9 +38,9 @@ class Tta(enum.StrEnum):
 class Trained:
     """A trained model; step and metrics are its checkpoint's, in mean and std white is 1."""
 
-    ref: str  # where its weights come from: "ckpt:DIR", "npz:FILE", "timm:FILE"
-    # The same, but of a run the very checkpoint that all of this is of: a run that is still
-    # training may have a newer one, or a better, when the weights are read.
+    ref: str  # where its weights come from: "ckpt:DIR", "npz:FILE", "timm:FILE", "hub:USER/NAME"
+    # The same, but of a run the very checkpoint that all of this is of, and of a repository the
+    # commit: there may be a newer one, or a better, when the weights are read.
     source: str
     model: ModelConfig
     # {"params": ..., **model_state} as numpy; {} before they are read.
@@ -92,9 +94,11 @@ def load(
     """Load a trained model: `load("runs/vit_mu_digits")`.
 
     Args:
-        ref: "ckpt:DIR", "ckpt:DIR@STEP", "@best" or "@latest" of a run; "npz:FILE", "timm:FILE"; or
-            a path, which is a run's where it is a directory.
-        model: the model of a file, such as `models.variant("vit_b16_384")`; not for a run.
+        ref: "ckpt:DIR", "ckpt:DIR@STEP", "@best" or "@latest" of a run; "npz:FILE", "timm:FILE";
+            "hub:USER/NAME", "hub:USER/NAME@REVISION" or "hub:./FOLDER"; or a path, which is a run's
+            where it is a directory.
+        model: the model of a file, such as `models.variant("vit_b16_384")`; not for a run. A
+            repository has its own, which it replaces.
         overrides: fields of the model to change, {"image_size": (64,)}.
         resize: the rule that resizes tables.
         ema: take a run's moving average; by default whichever its best checkpoint was ranked by.
@@ -118,7 +122,8 @@ def load(
 def describe(ref: str, *, model: ModelConfig | None = None, ema: bool | None = None) -> Trained:
     """Describe what `load` would load, without its weights.
 
-    Raises UserError: no such weights, or a file without `model`, or a run with it.
+    Raises UserError: no such weights, or a file without `model`, or a run with it; a repository
+        without a network that is known here.
     """
     scheme, path = split(reference(ref))
     if scheme == CHECKPOINT:
@@ -126,11 +131,13 @@ def describe(ref: str, *, model: ModelConfig | None = None, ema: bool | None = N
             advice = "leave out the variant, or change single fields"
             raise UserError(f"{ref} is a run with its own model; {advice}")
         return _of_run(path, ema)
+    if ema:
+        raise UserError(f"{ref} holds no moving average to choose: only ckpt:DIR of a run does")
+    if networks.is_repository(f"{scheme}:{path}"):
+        return _of_repository(f"{scheme}:{path}", model)
     if model is None:
         advice = errors.setting("model=VARIANT")
         raise UserError(f"which model does {ref} hold? add {advice}, such as vit_b16_384")
-    if ema:
-        raise UserError(f"{ref} holds no moving average to choose: only ckpt:DIR of a run does")
     return _of_file(f"{scheme}:{path}", model)
 
 
@@ -141,7 +148,9 @@ def with_model(found: Trained, model: ModelConfig) -> Trained:
     """
     models.create(model)  # which checks it
     if found.config is None:
-        return _of_file(found.ref, model)
+        names = found.class_names if model.num_classes == found.model.num_classes else ()
+        same = {"ref": found.ref, "class_names": named(names, model), "loss": found.loss}
+        return dataclasses.replace(_of_file(found.source, model), **same)
     if model.num_classes == found.model.num_classes:
         return dataclasses.replace(found, model=model)
     return dataclasses.replace(found, model=model, class_names=named((), model))
@@ -196,6 +205,17 @@ def _of_file(ref: str, model: ModelConfig) -> Trained:
     )
 
 
+def _of_repository(ref: str, model: ModelConfig | None) -> Trained:
+    network = networks.network(ref)
+    if model is None:
+        models.create(network.model)  # which checks it
+    found = _of_file(network.source, model or network.model)
+    count = found.model.num_classes
+    names = network.class_names if len(network.class_names) == count else ()
+    same = {"ref": ref, "class_names": named(names, found.model), "loss": network.loss}
+    return dataclasses.replace(found, **same)
+
+
 def describe_input(trained: Trained) -> str:
     """Describe in one line how images are prepared for a published file, and by which source.
 
@@ -203,7 +223,7 @@ def describe_input(trained: Trained) -> str:
     """
     if trained.config is not None:
         return ""
-    published = preprocessing(trained.ref, trained.model)
+    published = preprocessing(trained.source, trained.model)
     transform, (height, width) = trained.transform, trained.image_size
     crop = transform.crop.value
     if transform.crop in (Crop.CENTER, Crop.SQUASH_CENTER):
@@ -226,7 +246,7 @@ def describe_input(trained: Trained) -> str:
 def check_head(trained: Trained) -> None:
     """Raise UserError for a model without a head, which has no classes."""
     if not trained.model.num_classes:
-        raise UserError(_no_head(trained.source))
+        raise UserError(_no_head(trained.ref))
 
 
 def read_weights(
@@ -245,7 +265,7 @@ def read_weights(
         found = weights.read(ref, model, resize=resize, ema=trained.ema, headless=headless)
     except OtherHead as error:
         if error.lacking:
-            raise UserError(_no_head(ref)) from None
+            raise UserError(_no_head(trained.ref)) from None
         advice = errors.setting("model.num_classes=K")
         raise UserError(f"{error}, such as by {advice}") from None
     leaves = trees.named_leaves(models.abstract(model)) if headless else ()
@@ -268,12 +288,13 @@ def reference(ref: str) -> str:
     directory = Path(os.path.expanduser(ref.rpartition("@")[0] or ref))
     if ref and (path.is_dir() or directory.is_dir()):
         return f"{CHECKPOINT}:{ref}"
-    if path.suffix in _SUFFIXES and ref.partition(":")[0] not in {*_SUFFIXES.values(), CHECKPOINT}:
+    kinds = {*_SUFFIXES.values(), CHECKPOINT, *KINDS}
+    if path.suffix in _SUFFIXES and ref.partition(":")[0] not in kinds:
         return f"{_SUFFIXES[path.suffix]}:{ref}"
     if ":" not in ref:
         raise UserError(
             f"{ref!r} is neither a run's directory nor a file of weights "
-            f"({', '.join(_SUFFIXES)}); give ckpt:DIR, npz:FILE or timm:FILE"
+            f"({', '.join(_SUFFIXES)}); give ckpt:DIR, npz:FILE, timm:FILE or hub:USER/NAME"
         )
     return ref
 

@@ -17,6 +17,11 @@ from vit_jax.weights.layout import Entry, FileTensor, Shape
 _HEAD = re.compile(r"^(params/head(_dist)?|batch_stats/head_norm)/")
 
 
+# Modules that are heads, by the names of ours and of transformers.
+_HEADS = {"head", "head_dist", "head_norm", "pre_logits"}
+_HEADS |= {"classifier", "cls_classifier", "distillation_classifier"}
+
+
 class OtherHead(UserError):
     """All that does not fit is heads."""
 
@@ -137,7 +142,7 @@ def _check_keys(
     if not problems:
         return
     message = f"{source.name} {'; it '.join(problems)}; choose the config it was made with"
-    if not modules <= {"head", "head_dist", "head_norm", "pre_logits"}:
+    if not modules <= _HEADS:
         raise UserError(message)
     # "^head" finds the others too.
     names = modules - ({"head_dist", "head_norm"} if "head" in modules else set())

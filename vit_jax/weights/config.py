@@ -14,8 +14,9 @@ class InitConfig:
     """Weights to start from; read once, when a run has no checkpoint of its own to continue.
 
     Attributes:
-        weights: "npz:FILE", "timm:FILE", or of another run "ckpt:DIR", "ckpt:DIR@STEP",
-            "ckpt:DIR@best", "ckpt:DIR@latest"; "" starts from random parameters.
+        weights: "npz:FILE", "timm:FILE", "hub:USER/NAME" of the Hugging Face Hub, or of another
+            run "ckpt:DIR", "ckpt:DIR@STEP", "ckpt:DIR@best", "ckpt:DIR@latest"; "" starts from
+            random parameters.
         skip: regexes over parameter names; what they find is not read, and starts as it would have
             without `weights`.
         resize: the rule that resizes position tables, bias tables and patch kernels.

@@ -31,10 +31,7 @@ def to_timm(variables: Mapping[str, Any], cfg: ModelConfig) -> dict[str, np.ndar
     Raises UserError: an option of the config that timm's model of the family does not have.
     """
     check(cfg)
-    factor = models.logit_factor(cfg)
-    if factor != 1:
-        variables = trees.map_named(lambda name, x: _folded(name, x, cfg, factor), variables)
-    leaves = dict(trees.named_leaves(variables))
+    leaves = dict(trees.named_leaves(folded(variables, cfg)))
     state = {}
     for entry in timm.entries(cfg):
         assert entry.encode is not None, "timm's layouts go both ways"
@@ -43,6 +40,14 @@ def to_timm(variables: Mapping[str, Any], cfg: ModelConfig) -> dict[str, np.ndar
             for part, there in zip(parts, entry.encode(layer), strict=True):
                 state[part.key] = np.ascontiguousarray(there)
     return {**forms.written(state, cfg), **besides(state, cfg)}
+
+
+def folded(variables: Mapping[str, Any], cfg: ModelConfig) -> Mapping[str, Any]:
+    """Return variables for `standard(cfg)`, which computes with them what `cfg` does with its."""
+    factor = models.logit_factor(cfg)
+    if factor == 1:
+        return variables
+    return trees.map_named(lambda name, x: _folded(name, x, cfg, factor), variables)
 
 
 def standard(cfg: ModelConfig) -> Any:

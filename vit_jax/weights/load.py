@@ -14,7 +14,17 @@ import numpy as np
 from vit_jax import models, trees, waiting
 from vit_jax.errors import UserError, setting, unknown
 from vit_jax.models import ModelConfig
-from vit_jax.weights import fixed_positions, google, npz_file, safetensors_file, timm, torch_file
+from vit_jax.weights import (
+    fixed_positions,
+    google,
+    hf,
+    hf_config,
+    npz_file,
+    repository,
+    safetensors_file,
+    timm,
+    torch_file,
+)
 from vit_jax.weights.apply import OtherHead, fill
 from vit_jax.weights.files import NoSuchFile, WeightsFile, first_bytes
 from vit_jax.weights.layout import Entry, FileTensor, Own
@@ -37,7 +47,9 @@ def load(
 
     Args:
         ref: "npz:FILE" of Google's codebases, "timm:FILE" (.safetensors, or .pth where torch is
-            installed) under timm's or the authors' names, "ckpt:DIR[@step]" of a run of our own.
+            installed) under timm's or the authors' names, "ckpt:DIR[@step]" of a run of our own,
+            "hub:USER/NAME[@REVISION]", or "hf:", of the Hugging Face Hub, "hub:./FOLDER" of its
+            files: timm's, transformers' or an export of ours.
         cfg: the model; everything in it must be in the file and fit, and nothing be left over.
         skip: regexes over parameter names: those keep the model's own initial values.
         resize: the rule that resizes position tables, bias tables and patch kernels.
@@ -82,13 +94,16 @@ def read(
         if scheme == "npz" and resize is Resize.AUTO:
             resize = Resize.GOOGLE
         opened = _OPENERS[scheme](path, cfg, ema, own)
-        with waiting.said(f"reading {ref}"), opened as (source, entries, beside, is_ignored, old):
+        with (
+            waiting.said(f"reading {ref}"),
+            opened as (source, entries, beside, is_ignored, old, rule),
+        ):
             fits = all(source.shapes.get(part.key) == part.shape for part in _parts(beside))
             return fill(
                 [*entries, *(beside if fits else ())],
                 fixed_positions.matched(source, cfg, old),
                 skip=skip,
-                resize=resizer(resize, cfg, old),
+                resize=resizer(rule if resize is Resize.AUTO else resize, cfg, old),
                 is_ignored=is_ignored,
                 headless=headless,
                 only_check=only_check,
@@ -125,11 +140,12 @@ def _advising(field: str, ref: str, headless: bool) -> Iterator[None]:
 def split(ref: str) -> tuple[str, str]:
     """Split a reference to weights in kind and path; raises UserError: no such kind, or no path."""
     scheme, _, path = ref.partition(":")
-    kinds = {name: f"{name}:{'DIR' if name == CHECKPOINT else 'FILE'}" for name in _OPENERS}
+    kinds = {name: f"{name}:{_PLACES.get(name, 'FILE')}" for name in _OPENERS}
     if scheme not in kinds:
         raise unknown("kind of weights in", ref, kinds.values())
     if not path:
-        raise UserError(f"{ref!r} names no file: give {kinds[scheme]}")
+        what = "repository" if scheme in repository.KINDS else "file"
+        raise UserError(f"{ref!r} names no {what}: give {kinds[scheme]}")
     return scheme, os.path.expanduser(path)  # a shell does so at the start of a word only
 
 
@@ -141,6 +157,7 @@ class _Opened(NamedTuple):
     beside: list[Entry]  # where it would have those of an objective
     is_ignored: Callable[[str], bool]  # which of its keys are nothing of a model
     old: ModelConfig | None = None  # the model that it was saved from, where that is known
+    resize: Resize = Resize.AUTO  # whose rule resizes it where none is chosen
 
 
 @contextlib.contextmanager
@@ -156,8 +173,12 @@ def _open_timm(path: str, cfg: ModelConfig, ema: bool, own: Own | None) -> Itera
     # A zip, or the pickles of before PyTorch 1.6.
     is_torch = first_bytes(path).startswith((b"PK", b"\x80"))
     with (torch_file if is_torch else safetensors_file).opened(path) as source:
-        named, beside = timm.with_timm_names(source, cfg), timm.entries(cfg, own) if own else []
-        yield _Opened(named, timm.entries(cfg), beside, timm.is_ignored)
+        yield _timm_names(source, cfg, own)
+
+
+def _timm_names(source: WeightsFile, cfg: ModelConfig, own: Own | None) -> _Opened:
+    named, beside = timm.with_timm_names(source, cfg), timm.entries(cfg, own) if own else []
+    return _Opened(named, timm.entries(cfg), beside, timm.is_ignored)
 
 
 @contextlib.contextmanager
@@ -178,7 +199,29 @@ def _open_ckpt(path: str, cfg: ModelConfig, ema: bool, own: Own | None) -> Itera
     yield _Opened(saved.file, entries, beside, is_ignored, saved.model)
 
 
-_OPENERS = {"npz": _open_npz, "timm": _open_timm, CHECKPOINT: _open_ckpt}
+@contextlib.contextmanager
+def _open_repository(path: str, cfg: ModelConfig, ema: bool, own: Own | None) -> Iterator[_Opened]:
+    found = repository.opened(path)
+    tree = found.json(repository.CONFIG) or {}
+    with found.weights() as source:
+        if hf_config.is_transformers(tree):
+            layout = hf_config.Facts(tree, found.source(repository.CONFIG)).layout
+            before = hf.prefix(layout, source.shapes)
+            entries = hf.entries(cfg, layout, before)
+            is_ignored = functools.partial(hf.is_ignored, cfg=cfg, layout=layout, before=before)
+            seen = hf.seen(source, cfg, layout, before)
+            yield _Opened(seen, entries, [], is_ignored, resize=Resize.OFFICIAL)
+        else:
+            yield _timm_names(source, cfg, own)
+
+
+_OPENERS = {
+    "npz": _open_npz,
+    "timm": _open_timm,
+    CHECKPOINT: _open_ckpt,
+    **dict.fromkeys(repository.KINDS, _open_repository),
+}
+_PLACES = {CHECKPOINT: "DIR", **dict.fromkeys(repository.KINDS, "USER/NAME")}
 
 
 def initial(cfg: ModelConfig, names: set[str], key: jax.Array | None = None) -> dict[str, Any]:

@@ -28,6 +28,7 @@ COLUMNS = (
 )
 _CONFIG, _MAX_CONFIG = "config.json", 1 << 22
 _MOST = 1e6  # of any number there
+GUESS = "a guess by the family"  # a source that is none
 
 
 class Preprocessing(NamedTuple):
@@ -54,10 +55,16 @@ def preprocessing(ref: str, cfg: ModelConfig) -> Preprocessing:
         plain = TransformConfig(crop=Crop.RESIZE)
         return Preprocessing(*HALF, plain, None, "Google's code, the same for every npz: file")
     found = _published(Path(os.path.expanduser(path)).absolute())
-    if not found:
-        return of_family(cfg)
-    chosen = _as_timm(*found, cfg)
-    return chosen._replace(mean=_per_channel(chosen.mean, cfg), std=_per_channel(chosen.std, cfg))
+    return of_timm(*found, cfg) if found else of_family(cfg)
+
+
+def of_timm(about: Mapping[str, Any], source: str, cfg: ModelConfig) -> Preprocessing:
+    """Return the preprocessing that a pretrained_cfg of timm's says, for a model of ours.
+
+    Raises UserError: a value that cannot be.
+    """
+    chosen = _as_timm(about, source, cfg)
+    return chosen._replace(mean=per_channel(chosen.mean, cfg), std=per_channel(chosen.std, cfg))
 
 
 def _published(place: Path) -> tuple[Mapping[str, Any], str] | None:
@@ -86,7 +93,8 @@ def _own_name(place: Path) -> str:
     return name if name in table else ""
 
 
-def _per_channel(values: Channels, cfg: ModelConfig) -> Channels:
+def per_channel(values: Channels, cfg: ModelConfig) -> Channels:
+    """Return a value for each channel of a model, or their mean for all."""
     return values if cfg.channels == len(values) else (sum(values) / len(values),)
 
 
@@ -94,12 +102,9 @@ def of_family(cfg: ModelConfig) -> Preprocessing:
     """Return the commonest of timm's files of a family: for one of another name, a guess."""
     images = models.family(cfg).images(cfg)
     ratio = images.large_crop if max(pair(cfg.image_size, "image_size")) > 224 else images.crop
-    reason = (
-        "a guess by the family: no config.json lies beside the file, and timm publishes none of "
-        "its name"
-    )
+    reason = f"{GUESS}: no config.json lies beside the file, and timm publishes none of its name"
     transform = _transform(Crop.CENTER, ratio, bilinear=images.bilinear)
-    mean, std = (_per_channel(values, cfg) for values in images.mean_std)
+    mean, std = (per_channel(values, cfg) for values in images.mean_std)
     return Preprocessing(mean, std, transform, None, reason)
 
 

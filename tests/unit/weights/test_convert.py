@@ -122,7 +122,10 @@ def call(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
 BAD = {
     "no source": (["--to=timm:x.safetensors"], "add --from=DIR of a run"),
     "no target": (["--from={run}"], "add --to=timm:FILE.safetensors"),
-    "target's kind": (["--from={run}", "--to=npz:x.npz"], "valid: timm:FILE.safetensors"),
+    "target's kind": (
+        ["--from={run}", "--to=npz:x.npz"],
+        "valid: hf:FOLDER, timm:FILE.safetensors",
+    ),
     "suffix": (
         ["--from={run}", "--to=timm:x.bin"],
         "must end in .safetensors, which is what is written",
