@@ -72,6 +72,8 @@ def check_mup(cfg: Any) -> None:
         )
     if heads and base % heads:
         raise UserError(f"model.mup_base_heads={heads} does not divide model.mup_base_dim={base}")
+    if base and cfg.head_dim:
+        raise UserError("model.mup_base_dim has no rule for model.head_dim; set one of them to 0")
     if base and cfg.pre_logits_dim:
         raise UserError("model.mup_base_dim has no rule for model.pre_logits_dim; set that to 0")
 

@@ -20,6 +20,7 @@ from vit_jax.models.layers.block import Block, BlockConfig
 from vit_jax.models.layers.dense import Dense, classifier
 from vit_jax.models.layers.drop import Dropout, DropPathRule, drop_path_rates
 from vit_jax.models.layers.init import POS_EMBED, RULES, Init, Initializer
+from vit_jax.models.layers.local import check_local, local_stack, pattern
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.norm import BatchNorm, layer_norm
 from vit_jax.models.layers.patch import PatchEmbed, prepend
@@ -39,6 +40,8 @@ class ViTConfig(ModelConfig):
     Attributes:
         patch: (rows, columns) of a patch in pixels; (P,) means square.
         dim, depth, num_heads, mlp_dim: D, L, h, F.
+        head_dim: d of a network whose heads are not as wide as D / h, such as a pruned one; 0 is
+            D / h.
         pool: what the head sees.
         pool_prefix: `gap` and `map` see the class token and the registers too, not only patches.
         fc_norm: with `gap`, normalise after the mean instead of before it (timm's fc_norm).
@@ -66,6 +69,13 @@ class ViTConfig(ModelConfig):
         attention: which attention kernel.
         token_merging: pairs of similar tokens that every block merges (arXiv:2210.09461), its
             parameters as ever, its loop unrolled; `gap` and `map` weigh tokens by their patches.
+        window: rows and columns of the windows, in patches, within which blocks attend
+            (layers.local, as ViTDet's, arXiv:2203.16527); 0 for attention among all patches. Tokens
+            before the patches see all, and all see them.
+        global_blocks: how many blocks attend among all patches nevertheless, evenly spaced, the
+            last block one of them.
+        axial: blocks attend within rows and within columns in turn (arXiv:2010.11929 appendix D.6,
+            whose one block is two of these).
         mup_base_dim: the `dim` at which learning rate and decay were tuned, for maximal update
             parametrisation (docs/mup.md); 0 is the standard one.
         mup_base_heads: the `num_heads` there; 0 says that heads were as wide as here.
@@ -76,6 +86,7 @@ class ViTConfig(ModelConfig):
     depth: int = value(12, least=1)
     num_heads: int = value(12, least=1)
     mlp_dim: int = value(3072, least=1)
+    head_dim: int = value(0, least=0, note="0 is dim/num_heads")
     pool: Pool = Pool.CLS
     pool_prefix: bool = False
     fc_norm: bool = False
@@ -102,6 +113,9 @@ class ViTConfig(ModelConfig):
     zero_head: bool = True
     attention: AttentionImpl = value(AttentionImpl.AUTO, free=True)
     token_merging: int = 0
+    window: int = value(0, least=0, note="0 is none")
+    global_blocks: int = value(0, least=0)
+    axial: bool = False
     mup_base_dim: int = value(0, least=0)
     mup_base_heads: int = value(0, least=0)
 
@@ -118,7 +132,8 @@ def validate(cfg: ViTConfig) -> None:
 
 def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:
     """Do what `validate` does, for a grid of patches that a backbone may have changed."""
-    base.check_heads(cfg.dim, cfg.num_heads)
+    if not cfg.head_dim:
+        base.check_heads(cfg.dim, cfg.num_heads)
     if cfg.pool is Pool.CLS and not cfg.class_token:
         raise UserError("model.pool=cls needs model.class_token=true (or choose gap or map)")
     if cfg.distilled and cfg.pool is not Pool.CLS:
@@ -135,9 +150,10 @@ def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:
         raise UserError("model.fc_norm applies to model.pool=gap only")
     if cfg.pos_embed in FIXED and cfg.dim % 4:
         raise UserError(f"model.pos_embed={cfg.pos_embed} needs model.dim={cfg.dim} divisible by 4")
-    half, head_dim = cfg.dtype is base.DType.BFLOAT16, cfg.dim // cfg.num_heads
+    half, head_dim = cfg.dtype is base.DType.BFLOAT16, cfg.head_dim or cfg.dim // cfg.num_heads
     check_impl(cfg.attention, half, head_dim, cfg.attention_dropout_rate)
     check_merging(cfg.token_merging, math.prod(shape), cfg.attention)
+    check_local(cfg, shape)
     check_mup(cfg)
 
 
@@ -171,12 +187,16 @@ class ViT(nn.Module):
             x = masking.replace(x, jnp.asarray(token), source)
         x = self._embed(x, shape, dtype)
         if kept is not None:
+            if pattern(cfg, shape):
+                raise UserError(
+                    "windows need the grid of all patches: set model.window=0, axial=False"
+                )
             x = masking.keep(x, kept, num_prefix(cfg))
         x = Dropout(cfg.dropout_rate, deterministic=not train)(x)
         if cfg.pre_norm:
             x = layer_norm(cfg.norm_eps, dtype, "norm_pre")(x)
         rates = drop_path_rates(cfg.drop_path_rate, cfg.depth, cfg.drop_path_rule)
-        x, sizes = self._blocks(constrain(x, BATCH_AXES), jnp.asarray(rates), train)
+        x, sizes = self._blocks(constrain(x, BATCH_AXES), shape, jnp.asarray(rates), train)
         if not cfg.fc_norm:
             x = layer_norm(cfg.norm_eps, dtype, "norm")(x)
         linear = RULES[cfg.init].linear
@@ -261,7 +281,7 @@ class ViT(nn.Module):
         return x
 
     def _blocks(
-        self, x: jax.Array, rates: jax.Array, train: bool
+        self, x: jax.Array, grid: tuple[int, int], rates: jax.Array, train: bool
     ) -> tuple[Float[Array, "B N D"], Float[Array, "B N"] | None]:
         """Return the encoded tokens and how many patches each stands for (None: one each)."""
         cfg = self.cfg
@@ -269,6 +289,8 @@ class ViT(nn.Module):
         if cfg.token_merging and not self.is_initializing():  # the stack makes the parameters
             fields |= {"merged": cfg.token_merging, "num_prefix": num_prefix(cfg)}
             return merging_stack(self, x, rates, cfg.remat, fields)
+        if pattern(cfg, grid) and not self.is_initializing():  # likewise
+            return local_stack(self, x, rates, cfg, grid, num_prefix(cfg), fields), None
         return stack(Block, cfg, name="blocks", depth=cfg.depth, **fields)(x, rates)
 
     def _pool(self, x: jax.Array, sizes: jax.Array | None, dtype: Any) -> Float[Array, "B D"]:

@@ -39,16 +39,17 @@ class MapPool(nn.Module):
     ) -> Float[Array, "B D"]:
         """Pool tokens; `sizes` counts the patches that each stands for (None: one)."""
         cfg, (batch, _, dim) = self.cfg, tokens.shape
-        rules, heads, dtype = RULES[cfg.init], cfg.num_heads, cfg.dtype
+        rules, heads, dtype, width = RULES[cfg.init], cfg.num_heads, cfg.dtype, cfg.heads_width(dim)
         latent_init = nn.initializers.xavier_uniform() if cfg.init is Init.JAX else rules.linear
         latent = self.param("latent", latent_init, (1, 1, dim), jnp.float32)
-        q = Dense(dim, dtype, rules.linear, name="q")(latent)
+        q = Dense(width, dtype, rules.linear, name="q")(latent)
         q = q if cfg.logit_factor == 1 else q * cfg.logit_factor
-        k, v = HeadsDense(2 * dim, dtype, rules.qkv(2), num_heads=heads, parts=2, name="kv")(tokens)
-        q = jnp.broadcast_to(q.reshape(1, 1, heads, -1), (batch, 1, heads, dim // heads))
+        fields = {"num_heads": heads, "parts": 2, "name": "kv"}
+        k, v = HeadsDense(2 * width, dtype, rules.qkv(2), **fields)(tokens)
+        q = jnp.broadcast_to(q.reshape(1, 1, heads, -1), (batch, 1, heads, width // heads))
         q = q.swapaxes(1, 2)
         record(self, "weights", lambda: attention_weights(q, k))
-        x = attend(q, k, v, bias=log_sizes(sizes), impl=cfg.attention).reshape(batch, dim)
+        x = attend(q, k, v, bias=log_sizes(sizes), impl=cfg.attention).reshape(batch, width)
         x = Dense(dim, dtype, rules.linear, name="proj")(x)
         y = layer_norm(cfg.norm_eps, dtype, "norm")(x)
         return x + Mlp(cfg.mlp_dim, cfg.gelu, cfg.init, dtype, name="mlp")(y)
