@@ -72,10 +72,9 @@ def check_mup(cfg: Any) -> None:
         )
     if heads and base % heads:
         raise UserError(f"model.mup_base_heads={heads} does not divide model.mup_base_dim={base}")
-    if base and cfg.head_dim:
-        raise UserError("model.mup_base_dim has no rule for model.head_dim; set one of them to 0")
-    if base and cfg.pre_logits_dim:
-        raise UserError("model.mup_base_dim has no rule for model.pre_logits_dim; set that to 0")
+    for name in ("head_dim", "pool_heads", "pool_mlp_dim", "pre_logits_dim"):
+        if base and getattr(cfg, name):
+            raise UserError(f"model.mup_base_dim has no rule for model.{name}; set that to 0")
 
 
 def widened(params: trees.PyTree, cfg: Any) -> trees.PyTree:
@@ -87,7 +86,7 @@ def widened(params: trees.PyTree, cfg: Any) -> trees.PyTree:
     wider = growth(cfg)
     if wider is None:
         return params
-    m, is_xavier = wider.dim, cfg.init != "timm"
+    m, is_xavier = wider.dim, cfg.init not in ("timm", "vit5")
 
     def xavier_growth(other: int) -> float:
         """Return the base's deviation over the model's, if the kernel's other side is fixed."""

@@ -29,9 +29,10 @@ BATCH_AXES = ("data", "fsdp")
 # depth axis) follow the same rules, and optimizer moments follow by the end of their name.
 # qkv columns are ordered (head, {q,k,v}, head_dim): splitting them splits whole heads.
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
-    (r"(^|/)(qkv|qk|kv|q|k|v|fc1)/kernel$", ("fsdp", "tensor")),
-    (r"(^|/)(qkv|qk|kv|q|k|v|fc1)/bias$", ("tensor",)),
+    (r"(^|/)(qkv|qk|kv|q|k|v|fc1(_[gx])?)/kernel$", ("fsdp", "tensor")),
+    (r"(^|/)(qkv|qk|kv|q|k|v|fc1(_[gx])?)/bias$", ("tensor",)),
     (r"(^|/)(proj|fc2)/kernel$", ("tensor", "fsdp")),
+    (r"(^|/)rope_freqs$", (None, "tensor", None)),
     (r"(^|/)reduction/kernel$", ("fsdp", None)),
     (r"(^|/)(pre_logits|(patch_)?head|head_dist|decoder_pred)/kernel$", ("fsdp", "tensor")),
     (r"(^|/)(head|head_dist)/bias$", ("tensor",)),

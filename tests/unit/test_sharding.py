@@ -80,7 +80,7 @@ def test_spec(name: str, shape: tuple, spec: P) -> None:
 # Over 1 MB and not cut into fsdp * tensor parts, each with the reason.
 COPIED = (
     # 32 KB a block, used beside a matmul: a collective more for each block would cost more.
-    (r"blocks/mlp/fc1/bias$", "fsdp"),
+    (r"blocks/mlp/fc1(_[gx])?/bias$", "fsdp"),
     # Adafactor's row and column means, vectors of a block each, as small.
     (r"/v_(row|col)/", "fsdp"),
     # Heads and MLPs are what the tensor axis splits; around them every device has all channels.

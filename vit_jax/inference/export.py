@@ -161,9 +161,9 @@ def _per_channel(values: tuple[float, ...], channels: int) -> list[float]:
 def _from_timm(trained: Trained, state: Mapping[str, np.ndarray]) -> Callable[[Any], Any]:
     # Without what timm holds besides, such as a table of fixed positions.
     model = weights_export.standard(trained.model)
-    entries = timm_names.entries(model)
-    ours = {part.key for entry in entries for layer in entry.layers for part in layer}
-    variables = weights.from_timm({key: state[key].astype(np.float32) for key in ours}, model)
+    besides = weights_export.besides(state, model)
+    ours = {key: value.astype(np.float32) for key, value in state.items() if key not in besides}
+    variables = weights.from_timm(ours, model)
     forward = make_forward(dataclasses.replace(trained, model=model, variables=variables))
     return lambda images: forward(images).logits
 

@@ -23,7 +23,7 @@ from vit_jax.models.mixer import MixerConfig
 from vit_jax.models.regnet import RegNetConfig
 from vit_jax.models.resnet import ResNetConfig
 from vit_jax.models.swin import SwinConfig
-from vit_jax.models.vit import ViTConfig
+from vit_jax.models.vit_config import ViTConfig
 from vit_jax.mup import growth, logit_factor
 
 _FAMILIES: dict[type, Family] = {

@@ -17,7 +17,7 @@ from vit_jax.models.layers.norm import layer_norm
 from vit_jax.models.layers.posemb import PosEmbed, sincos2d
 from vit_jax.models.layers.stack import stack
 from vit_jax.models.layers.weighted import spread
-from vit_jax.models.vit import ViTConfig, num_prefix
+from vit_jax.models.vit_config import ViTConfig, num_prefix
 from vit_jax.sharding import BATCH_AXES, constrain
 
 # Its parameters, by the first component of their names, which are facebookresearch/mae's.

@@ -59,6 +59,22 @@ class Timm(NamedTuple):
     first: str = "patch_embed"
 
 
+class Form(NamedTuple):
+    """In what form timm's file of a model has what it has in one form of several.
+
+    Attributes:
+        gammas: LayerScale is `gamma_1`, not `ls1.gamma`.
+        separate: q, k and v are three layers.
+        packed: one layer gives SwiGLU's gate and value.
+        split_bias: the bias of a fused qkv is `q_bias` and `v_bias`.
+    """
+
+    gammas: bool = False
+    separate: bool = False
+    packed: bool = False
+    split_bias: bool = False
+
+
 class Google(NamedTuple):
     """How Google's .npz files hold a family.
 
@@ -133,6 +149,7 @@ class Family:
         images: config -> how published networks want their images.
         timm: config -> timm's model; raises UserError where timm has none of this size.
         timm_names: config -> from our names to timm's, which differ by these only.
+        timm_form: config -> the form in which timm's file has some layers.
         timm_lacks: config -> what no weights give timm's model, in words; "" for nothing.
         timm_zeros: config -> sizes of the biases that only timm's model has.
         timm_convolutions: regex of our linear kernels that are 1x1 convolutions in timm.
@@ -154,6 +171,7 @@ class Family:
     images: Callable[[Any], Images] = lambda cfg: Images()
     timm: Callable[[Any], Timm] | None = None
     timm_names: Callable[[Any], Sequence[Rename]] | None = None
+    timm_form: Callable[[Any], Form] = lambda cfg: Form()
     timm_lacks: Callable[[Any], str] = lambda cfg: ""
     timm_zeros: Callable[[Any], Mapping[str, int]] = lambda cfg: {}
     timm_convolutions: str = ""

@@ -17,7 +17,10 @@ from vit_jax.fields import value
 from vit_jax.models import base, facts, vit_family
 from vit_jax.models.layers import resnet
 from vit_jax.models.layers.conv import Padding, WeightStd
-from vit_jax.models.vit import ViT, ViTConfig, check_transformer
+from vit_jax.models.layers.mlp import MlpKind
+from vit_jax.models.layers.norm import TokenNorm
+from vit_jax.models.vit import ViT
+from vit_jax.models.vit_config import ViTConfig, check_transformer
 from vit_jax.sharding import BATCH_AXES, constrain
 
 
@@ -163,7 +166,14 @@ def _timm(cfg: HybridConfig) -> facts.Timm:
     fixed = {"backbone_widths": widths, "stem_width": 64, "num_groups": 32}
     fixed |= {"group_norm_eps": 1e-5, "weight_std": Standardise.TIMM, "padding": Padding.SAME}
     fixed |= {"norm_eps": 1e-6, "distilled": False, "token_merging": 0}
+    fixed |= {"norm": TokenNorm.LAYER, "mlp": MlpKind.GELU}
     return facts.Timm(name, vit_family.timm(cfg).args, fixed, first="backbone/stem/conv")
+
+
+def _timm_lacks(cfg: HybridConfig) -> str:
+    if vit_family.is_eva(cfg):
+        return "a hybrid with rotary positions, biases of q and v alone or an option of its Eva"
+    return vit_family.timm_lacks(cfg)
 
 
 def _timm_names(cfg: HybridConfig) -> tuple[facts.Rename, ...]:
@@ -182,6 +192,7 @@ FAMILY = dataclasses.replace(
     images=lambda cfg: facts.Images(facts.HALF, 0.9),
     timm=_timm,
     timm_names=_timm_names,
+    timm_lacks=_timm_lacks,
     official_names=(),
     # The ResNet's names before those of the blocks, which have norms too.
     google=facts.Google((*facts.names("Hybrid", "google"), *facts.names("ViT", "google"))),

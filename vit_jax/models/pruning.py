@@ -17,11 +17,12 @@ from jaxtyping import Array, Int
 from vit_jax import models, trees
 from vit_jax.errors import UserError
 from vit_jax.models.base import ModelConfig
+from vit_jax.models.layers.pool import Pool
 
 PyTree = Any
-# By a reader's name: [L, n] of a stack, [n] of the attention pool.
+# By a reader's name: [L, n].
 Gates = Mapping[str, Array | np.ndarray]
-Kept = Mapping[str, Int[np.ndarray, "..."]]  # likewise, indices in ascending order
+Kept = Mapping[str, Int[np.ndarray, "L k"]]  # likewise, indices in ascending order
 
 
 class Shares(NamedTuple):
@@ -38,11 +39,11 @@ class Counts(NamedTuple):
     mlp: int
 
 
-# Readers, whose rows are removed, and beside each what makes its input, whose columns are.
-_READERS = (
-    ("heads", r"(^|/)(attn|map_pool)/proj/kernel$", r"/(qkv|kv|q)/(kernel|bias)$"),
-    ("mlp", r"/mlp/fc2/kernel$", r"/fc1(_[gx])?/(kernel|bias)$"),
-)
+# Readers, whose rows are removed, and beside each what makes its input: the axis that it has there.
+_READERS: dict[str, tuple[str, dict[str, int]]] = {
+    "heads": (r"^blocks/attn/proj/kernel$", {r"/qkv/(kernel|bias)": -1, r"/rope_freqs": -2}),
+    "mlp": (r"^blocks/mlp/fc2/kernel$", {r"/fc1(_[gx])?/(kernel|bias)": -1}),
+}
 
 
 def check(cfg: Any) -> None:
@@ -53,7 +54,7 @@ def check(cfg: Any) -> None:
     if cfg.mup_base_dim:
         why = "has no rule for heads and MLPs of other widths"
         raise UserError(f"model.mup_base_dim={cfg.mup_base_dim} {why}; prune a run without it")
-    if getattr(cfg, "mlp_norm", False):
+    if cfg.mlp_norm:
         raise UserError("model.mlp_norm=True normalises all hidden units together; it stays whole")
 
 
@@ -79,14 +80,18 @@ def pruned(cfg: Any, shares: Shares) -> Any:
             )
         left[name] = count - removed
     changed = {"mlp_dim": left["mlp"], "num_heads": left["heads"]}
+    pools = cfg.pool is Pool.MAP  # which stays whole
     if left["heads"] != cfg.num_heads:
         changed["head_dim"] = cfg.head_dim or cfg.dim // cfg.num_heads
+        changed |= {"pool_heads": cfg.pool_heads or cfg.num_heads} if pools else {}
+    if left["mlp"] != cfg.mlp_dim:
+        changed |= {"pool_mlp_dim": cfg.pool_mlp_dim or cfg.mlp_dim} if pools else {}
     return models.with_fields(cfg, changed)
 
 
 def _kind(name: str) -> str:
     """Return "heads" or "mlp" for the name of a reader, "" for another parameter."""
-    return next((kind for kind, reader, _ in _READERS if re.search(reader, name)), "")
+    return next((kind for kind, (reader, _) in _READERS.items() if re.search(reader, name)), "")
 
 
 def open_gates(params: PyTree, cfg: Any) -> Gates:
@@ -105,7 +110,7 @@ def gated(params: PyTree, gates: Gates) -> PyTree:
         if name not in gates:
             return leaf
         gate = gates[name]
-        rows = leaf.reshape(*gate.shape, -1, leaf.shape[-1])  # [(L,) n, d or 1, D]
+        rows = leaf.reshape(*gate.shape, -1, leaf.shape[-1])  # [L, n, d or 1, D]
         return (rows * gate[..., None, None]).reshape(leaf.shape)
 
     return trees.map_named(multiply, params)
@@ -128,22 +133,19 @@ def cut(params: PyTree, kept: Kept, cfg: ModelConfig) -> PyTree:
     have, sides = counts(cfg)._asdict(), dict[str, tuple[int, str]]()
     names = [name for name, _ in trees.named_leaves(params)]
     for reader in kept:
-        _, _, makers = next(row for row in _READERS if row[0] == _kind(reader))
-        module = reader.removesuffix("/kernel").rpartition("/")[0]
+        module, (_, makers) = reader.rsplit("/", 2)[0], _READERS[_kind(reader)]
         sides[reader] = -2, reader
         for name in names:
-            if name.startswith(f"{module}/") and re.fullmatch(makers, name.removeprefix(module)):
-                sides[name] = -1, reader
+            for maker, axis in makers.items():
+                if re.fullmatch(module + maker, name):
+                    sides[name] = axis, reader
 
     def taken(name: str, leaf: Any) -> Any:
         if name not in sides:
             return leaf
         axis, reader = sides[name]
-        index, count, leaf = kept[reader], have[_kind(reader)], np.asarray(leaf)
-        if index.ndim == 1:
-            return _take(leaf, index, count, axis)
-        layers = zip(leaf, index, strict=True)
-        return np.stack([_take(layer, each, count, axis) for layer, each in layers])
+        count, layers = have[_kind(reader)], zip(np.asarray(leaf), kept[reader], strict=True)
+        return np.stack([_take(layer, index, count, axis) for layer, index in layers])
 
     return trees.map_named(taken, params)
 

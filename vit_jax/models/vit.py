@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Vision Transformer (arXiv:2010.11929) with the options of its successors."""
 
-import dataclasses
-import math
 from typing import Any
 
 import jax
@@ -11,150 +9,24 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from vit_jax.errors import UserError
-from vit_jax.fields import value
 from vit_jax.models import base
-from vit_jax.models.base import ModelConfig, Output
+from vit_jax.models.base import Output
 from vit_jax.models.layers import masking
-from vit_jax.models.layers.attention import AttentionImpl, check_impl
 from vit_jax.models.layers.block import Block, BlockConfig
 from vit_jax.models.layers.dense import Dense, classifier
-from vit_jax.models.layers.drop import Dropout, DropPathRule, drop_path_rates
-from vit_jax.models.layers.init import POS_EMBED, RULES, Init, Initializer
-from vit_jax.models.layers.local import check_local, local_stack, pattern
-from vit_jax.models.layers.mlp import Gelu
-from vit_jax.models.layers.norm import BatchNorm, layer_norm
+from vit_jax.models.layers.drop import Dropout, drop_path_rates
+from vit_jax.models.layers.init import POS_EMBED, RULES, Initializer
+from vit_jax.models.layers.local import local_stack, pattern
+from vit_jax.models.layers.norm import BatchNorm, token_norm
 from vit_jax.models.layers.patch import PatchEmbed, prepend
 from vit_jax.models.layers.pool import MapPool, Pool
 from vit_jax.models.layers.posemb import FIXED, PosEmbed, resample, sincos2d
+from vit_jax.models.layers.rope import Rope, Rotation
 from vit_jax.models.layers.stack import stack
-from vit_jax.models.layers.token_merging import check_merging, mean, merging_stack
+from vit_jax.models.layers.token_merging import mean, merging_stack
 from vit_jax.models.layers.weighted import spread
-from vit_jax.mup import check_mup
+from vit_jax.models.vit_config import ViTConfig, num_prefix
 from vit_jax.sharding import BATCH_AXES, constrain
-
-
-@dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
-class ViTConfig(ModelConfig):
-    """A Vision Transformer; the defaults are ViT-B/16 of google-research/vision_transformer.
-
-    Attributes:
-        patch: (rows, columns) of a patch in pixels; (P,) means square.
-        dim, depth, num_heads, mlp_dim: D, L, h, F.
-        head_dim: d of a network whose heads are not as wide as D / h, such as a pruned one; 0 is
-            D / h.
-        pool: what the head sees.
-        pool_prefix: `gap` and `map` see the class token and the registers too, not only patches.
-        fc_norm: with `gap`, normalise after the mean instead of before it (timm's fc_norm).
-        class_token: prepend a class token; needed by `cls`.
-        distilled: a distillation token after the class token with a head of its own; the logits are
-            the mean of both heads', in training too, and `aux` holds each (arXiv:2012.12877
-            section 4).
-        num_registers: register tokens after those (arXiv:2309.16588).
-        pos_embed: where positions come from.
-        pos_embed_prefix: the learned table also covers the tokens before the patches.
-        dynamic_image_size: take images of any size that the patch divides, and resample the
-            learned table, made for `image_size`, inside the forward pass (bicubic, antialiased).
-        pre_logits_dim: width of a Dense + tanh before the head; 0 for none.
-        head_norm: normalise the head's input by BatchNorm without scale and bias: MAE's linear
-            probe (arXiv:2111.06377 appendix A.1).
-        pre_norm: normalise the embedded tokens before the first block (CLIP).
-        patch_bias, qkv_bias: have those biases.
-        qk_norm: normalise q and k per head (arXiv:2302.05442).
-        layer_scale: initial LayerScale; 0 for none.
-        gelu, norm_eps: facts of the weights.
-        dropout_rate: after the position embedding, the attention and both MLP layers.
-        attention_dropout_rate: on the attention weights.
-        drop_path_rate, drop_path_rule: stochastic depth and how it runs over the blocks.
-        init: the code by whose rules weights are initialised.
-        attention: which attention kernel.
-        token_merging: pairs of similar tokens that every block merges (arXiv:2210.09461), its
-            parameters as ever, its loop unrolled; `gap` and `map` weigh tokens by their patches.
-        window: rows and columns of the windows, in patches, within which blocks attend
-            (layers.local, as ViTDet's, arXiv:2203.16527); 0 for attention among all patches. Tokens
-            before the patches see all, and all see them.
-        global_blocks: how many blocks attend among all patches nevertheless, evenly spaced, the
-            last block one of them.
-        axial: blocks attend within rows and within columns in turn (arXiv:2010.11929 appendix D.6,
-            whose one block is two of these).
-        mup_base_dim: the `dim` at which learning rate and decay were tuned, for maximal update
-            parametrisation (docs/mup.md); 0 is the standard one.
-        mup_base_heads: the `num_heads` there; 0 says that heads were as wide as here.
-    """
-
-    patch: tuple[int, ...] = (16, 16)
-    dim: int = value(768, least=1)
-    depth: int = value(12, least=1)
-    num_heads: int = value(12, least=1)
-    mlp_dim: int = value(3072, least=1)
-    head_dim: int = value(0, least=0, note="0 is dim/num_heads")
-    pool: Pool = Pool.CLS
-    pool_prefix: bool = False
-    fc_norm: bool = False
-    class_token: bool = True
-    distilled: bool = False
-    num_registers: int = value(0, least=0)
-    pos_embed: PosEmbed = PosEmbed.LEARNED
-    pos_embed_prefix: bool = True
-    dynamic_image_size: bool = False
-    pre_logits_dim: int = value(0, least=0)
-    head_norm: bool = False
-    pre_norm: bool = False
-    patch_bias: bool = True
-    qkv_bias: bool = True
-    qk_norm: bool = False
-    layer_scale: float = 0.0
-    gelu: Gelu = Gelu.TANH
-    norm_eps: float = 1e-6
-    dropout_rate: float = value(0.0, least=0, below=1)
-    attention_dropout_rate: float = value(0.0, least=0, below=1)
-    drop_path_rate: float = value(0.0, least=0, below=1)
-    drop_path_rule: DropPathRule = DropPathRule.LINEAR
-    init: Init = Init.JAX
-    zero_head: bool = True
-    attention: AttentionImpl = value(AttentionImpl.AUTO, free=True)
-    token_merging: int = 0
-    window: int = value(0, least=0, note="0 is none")
-    global_blocks: int = value(0, least=0)
-    axial: bool = False
-    mup_base_dim: int = value(0, least=0)
-    mup_base_heads: int = value(0, least=0)
-
-
-def num_prefix(cfg: ViTConfig) -> int:
-    """Return how many tokens come before the patches: class, distillation and register tokens."""
-    return int(cfg.class_token) + int(cfg.distilled) + cfg.num_registers
-
-
-def validate(cfg: ViTConfig) -> None:
-    """Refuse fields that do not go together, in one line that names them."""
-    check_transformer(cfg, base.patch_grid(cfg))
-
-
-def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:
-    """Do what `validate` does, for a grid of patches that a backbone may have changed."""
-    if not cfg.head_dim:
-        base.check_heads(cfg.dim, cfg.num_heads)
-    if cfg.pool is Pool.CLS and not cfg.class_token:
-        raise UserError("model.pool=cls needs model.class_token=true (or choose gap or map)")
-    if cfg.distilled and cfg.pool is not Pool.CLS:
-        raise UserError("model.distilled needs model.pool=cls: each token has a head of its own")
-    if cfg.distilled and not cfg.num_classes:
-        raise UserError("model.distilled has two heads; set model.num_classes")
-    if cfg.distilled and cfg.pre_logits_dim:
-        raise UserError("model.distilled has no pre-logits layer; set model.pre_logits_dim=0")
-    if cfg.distilled and cfg.head_norm:
-        raise UserError("model.distilled has two heads without a norm; set model.head_norm=False")
-    if cfg.pool_prefix and cfg.pool is Pool.CLS:
-        raise UserError("model.pool_prefix applies to model.pool=gap and map only")
-    if cfg.fc_norm and cfg.pool is not Pool.GAP:
-        raise UserError("model.fc_norm applies to model.pool=gap only")
-    if cfg.pos_embed in FIXED and cfg.dim % 4:
-        raise UserError(f"model.pos_embed={cfg.pos_embed} needs model.dim={cfg.dim} divisible by 4")
-    half, head_dim = cfg.dtype is base.DType.BFLOAT16, cfg.head_dim or cfg.dim // cfg.num_heads
-    check_impl(cfg.attention, half, head_dim, cfg.attention_dropout_rate)
-    check_merging(cfg.token_merging, math.prod(shape), cfg.attention)
-    check_local(cfg, shape)
-    check_mup(cfg)
 
 
 class ViT(nn.Module):
@@ -191,14 +63,19 @@ class ViT(nn.Module):
                 raise UserError(
                     "windows need the grid of all patches: set model.window=0, axial=False"
                 )
+            if cfg.rope is not Rope.NONE:
+                raise UserError(
+                    f"model.rope={cfg.rope} turns patches by their places, of which an encoder of "
+                    "a part of them has lost count; set model.rope=none"
+                )
             x = masking.keep(x, kept, num_prefix(cfg))
         x = Dropout(cfg.dropout_rate, deterministic=not train)(x)
         if cfg.pre_norm:
-            x = layer_norm(cfg.norm_eps, dtype, "norm_pre")(x)
+            x = token_norm(cfg.norm, cfg.norm_eps, dtype, "norm_pre")(x)
         rates = drop_path_rates(cfg.drop_path_rate, cfg.depth, cfg.drop_path_rule)
         x, sizes = self._blocks(constrain(x, BATCH_AXES), shape, jnp.asarray(rates), train)
         if not cfg.fc_norm:
-            x = layer_norm(cfg.norm_eps, dtype, "norm")(x)
+            x = token_norm(cfg.norm, cfg.norm_eps, dtype, "norm")(x)
         linear = RULES[cfg.init].linear
         if cfg.distilled:
             return self._two_heads(x, linear)
@@ -259,9 +136,9 @@ class ViT(nn.Module):
         if cfg.distilled:
             prefix.append(self.param("dist_token", token_init, (1, 1, cfg.dim), jnp.float32))
         if cfg.num_registers:
-            tiny = nn.initializers.normal(1e-6)  # as timm's reg_token
             registers = (1, cfg.num_registers, cfg.dim)
-            prefix.append(self.param("reg_token", tiny, registers, jnp.float32))
+            register_init = RULES[cfg.init].register
+            prefix.append(self.param("reg_token", register_init, registers, jnp.float32))
         covers_prefix = cfg.pos_embed is PosEmbed.LEARNED and cfg.pos_embed_prefix
         table = None
         if cfg.pos_embed is PosEmbed.LEARNED:
@@ -285,7 +162,8 @@ class ViT(nn.Module):
     ) -> tuple[Float[Array, "B N D"], Float[Array, "B N"] | None]:
         """Return the encoded tokens and how many patches each stands for (None: one each)."""
         cfg = self.cfg
-        fields: dict[str, Any] = {"cfg": BlockConfig.of(cfg), "train": train}
+        rotation = Rotation.of(cfg, grid, num_prefix(cfg))
+        fields: dict[str, Any] = {"cfg": BlockConfig.of(cfg, rotation=rotation), "train": train}
         if cfg.token_merging and not self.is_initializing():  # the stack makes the parameters
             fields |= {"merged": cfg.token_merging, "num_prefix": num_prefix(cfg)}
             return merging_stack(self, x, rates, cfg.remat, fields)
@@ -300,6 +178,10 @@ class ViT(nn.Module):
         if not cfg.pool_prefix:
             x, sizes = jax.tree.map(lambda array: array[:, num_prefix(cfg) :], (x, sizes))
         if cfg.pool is Pool.MAP:
-            return MapPool(BlockConfig.of(cfg), name="map_pool")(x, sizes)
+            own = {"num_heads": cfg.pool_heads, "mlp_dim": cfg.pool_mlp_dim}
+            own = {name: value for name, value in own.items() if value}
+            return MapPool(BlockConfig.of(cfg, **own), name="map_pool")(x, sizes)
         pooled = mean(x, sizes)
-        return layer_norm(cfg.norm_eps, dtype, "fc_norm")(pooled) if cfg.fc_norm else pooled
+        if not cfg.fc_norm:
+            return pooled
+        return token_norm(cfg.norm, cfg.norm_eps, dtype, "fc_norm")(pooled)

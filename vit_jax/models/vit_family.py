@@ -8,12 +8,17 @@ and has no patch bias, and of SigLIP (arXiv:2303.15343), which has no class toke
 attention (`_siglip`) or by the mean (`_siglip_gap`), are ViTs too.
 """
 
-from vit_jax.models import facts
+from typing import Any
+
+from vit_jax.models import base, facts
 from vit_jax.models.layers.init import Init
-from vit_jax.models.layers.mlp import Gelu
+from vit_jax.models.layers.mlp import Gelu, MlpKind
+from vit_jax.models.layers.norm import TokenNorm
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
-from vit_jax.models.vit import ViT, ViTConfig, num_prefix, validate
+from vit_jax.models.layers.rope import Rope
+from vit_jax.models.vit import ViT
+from vit_jax.models.vit_config import ViTConfig, num_prefix, validate
 
 
 def attention(cfg: ViTConfig, grid: facts.Grid) -> facts.Attention:
@@ -35,11 +40,13 @@ def attention(cfg: ViTConfig, grid: facts.Grid) -> facts.Attention:
 
 
 def _images(cfg: ViTConfig) -> facts.Images:
-    if cfg.pre_norm:  # CLIP
+    if cfg.pre_norm and cfg.rope is not Rope.NONE:  # PE
+        return facts.Images(facts.HALF, 1.0)
+    if cfg.pre_norm or cfg.mlp_norm or (cfg.rope_grid and cfg.class_token):  # CLIP, EVA-02
         mean, std = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
         return facts.Images((mean, std), 1.0)
     # PyTorch's networks have DeiT's statistics; Google trained ViT and SigLIP.
-    mean_std = facts.IMAGENET if cfg.init is Init.TIMM else facts.HALF
+    mean_std = facts.HALF if cfg.init is Init.JAX else facts.IMAGENET
     # Above 224 pixels SigLIP is trained, not fine-tuned.
     return facts.Images(mean_std, 0.9, 1.0 if cfg.class_token else 0.9)
 
@@ -48,8 +55,65 @@ _ACTS = {Gelu.ERF: "gelu", Gelu.TANH: "gelu_tanh", Gelu.QUICK: "quick_gelu"}
 _POOLS = {Pool.CLS: "token", Pool.GAP: "avg", Pool.MAP: "map"}
 
 
+def is_eva(cfg: ViTConfig) -> bool:
+    """Return whether timm builds the model as its Eva, a ViT of later options."""
+    no_key_bias = cfg.qkv_bias and not cfg.key_bias
+    has_map = cfg.pool_heads or cfg.pool_mlp_dim or (cfg.pool is Pool.MAP and cfg.mlp != "gelu")
+    return bool(cfg.rope is not Rope.NONE or no_key_bias or cfg.mlp_norm or has_map)
+
+
+def timm_form(cfg: ViTConfig) -> facts.Form:
+    """Return the form of timm's file, of its Eva that of the published networks."""
+    if not is_eva(cfg):
+        return facts.Form(packed=cfg.mlp is MlpKind.SWIGLU)
+    return facts.Form(
+        gammas=True,
+        separate=cfg.mlp_norm,
+        packed=cfg.mlp is MlpKind.SWIGLU and not (cfg.mlp_norm or cfg.rope is Rope.DINOV3),
+        split_bias=cfg.qkv_bias and not cfg.key_bias,
+    )
+
+
+def _eva(cfg: ViTConfig) -> facts.Timm:
+    form = timm_form(cfg)
+    args = facts.transformer_args(cfg)
+    args |= facts.timm_args(cfg, "class_token", "qk_norm", num_reg_tokens="num_registers")
+    args |= {
+        "init_values": cfg.layer_scale or None,
+        "dynamic_img_size": cfg.dynamic_image_size,
+        "attn_type": "rope" if cfg.qkv_bias and cfg.key_bias else "eva",
+        "qkv_fused": not form.separate,
+        "swiglu_mlp": cfg.mlp is MlpKind.SWIGLU,
+        "swiglu_align_to": 0 if form.packed else 1,
+        "scale_mlp": cfg.mlp_norm,
+        "global_pool": _POOLS[cfg.pool],
+        "attn_pool_num_heads": cfg.pool_heads or None,
+        "attn_pool_mlp_ratio": facts.ratio(cfg.pool_mlp_dim or cfg.mlp_dim, cfg.dim),
+        "use_fc_norm": cfg.fc_norm,
+        "use_post_transformer_norm": not cfg.fc_norm,
+        "use_pre_transformer_norm": cfg.pre_norm,
+        "use_abs_pos_emb": cfg.pos_embed is not PosEmbed.NONE,
+        "no_embed_class": not (cfg.pos_embed is PosEmbed.LEARNED and cfg.pos_embed_prefix),
+        "use_rot_pos_emb": cfg.rope is not Rope.NONE,
+        "rope_type": "cat" if cfg.rope in (Rope.NONE, Rope.LANG) else cfg.rope.value,
+        "rope_temperature": cfg.rope_theta,
+        "rope_grid_indexing": cfg.rope_order.value,
+        "rope_grid_offset": cfg.rope_offset,
+        "rope_rotate_half": cfg.rope is Rope.DINOV3,
+        "ref_feat_shape": list(base.pair(cfg.rope_grid, "rope_grid")) if cfg.rope_grid else None,
+    }
+    fixed: dict[str, Any] = {"norm": TokenNorm.LAYER, "distilled": False, "token_merging": 0}
+    if cfg.mlp is MlpKind.GELU or cfg.pool is Pool.MAP:
+        fixed["gelu"] = Gelu.ERF
+    small = cfg.norm_eps == 1e-5
+    name = "vit_base_patch16_dinov3" if small else "vit_base_patch16_rope_reg1_gap_256"
+    return facts.Timm(name, args, {**fixed, "norm_eps": 1e-5 if small else 1e-6})
+
+
 def timm(cfg: ViTConfig) -> facts.Timm:
     """Return timm's ViT of a config."""
+    if is_eva(cfg):
+        return _eva(cfg)
     clip = cfg.norm_eps == 1e-5
     args = {**facts.transformer_args(cfg), "act_layer": _ACTS[cfg.gelu]}
     if cfg.layer_scale:
@@ -58,6 +122,7 @@ def timm(cfg: ViTConfig) -> facts.Timm:
         args["dynamic_img_size"] = True
     if cfg.distilled:
         fixed = {"norm_eps": 1e-6, "qk_norm": False, "pre_norm": False, "token_merging": 0}
+        fixed |= {"norm": TokenNorm.LAYER, "mlp": MlpKind.GELU}
         return facts.Timm("deit_base_distilled_patch16_224", args, fixed)
     same = ("class_token", "fc_norm", "pre_norm", "qk_norm")
     args |= facts.timm_args(cfg, *same, reg_tokens="num_registers")
@@ -67,6 +132,12 @@ def timm(cfg: ViTConfig) -> facts.Timm:
     if cfg.pos_embed is PosEmbed.NONE:
         args["pos_embed"] = "none"
     name = "vit_base_patch16_clip_224" if clip else "vit_base_patch16_224"
+    if cfg.norm is TokenNorm.RMS:
+        name, clip, args["norm_layer"] = "vit_base_patch16_224", False, "rmsnorm"
+    if cfg.mlp is MlpKind.SWIGLU:  # DINOv2's has it, of the packed width
+        name, clip, args["act_layer"] = "vit_giant_patch14_dinov2", False, "silu"
+        args |= {"mlp_ratio": facts.ratio(2 * cfg.mlp_dim, cfg.dim)}
+        args |= {"init_values": cfg.layer_scale or None}
     return facts.Timm(name, args, {"norm_eps": 1e-5 if clip else 1e-6, "token_merging": 0})
 
 
@@ -83,6 +154,16 @@ def timm_lacks(cfg: ViTConfig) -> str:
         return "model.head_norm: its heads have no BatchNorm"
     if cfg.pre_logits_dim:
         return f"model.pre_logits_dim={cfg.pre_logits_dim}: its heads are one layer"
+    if cfg.rope_registers:
+        return "model.rope_registers: its registers do not turn"
+    if is_eva(cfg):
+        if cfg.distilled:
+            return "model.distilled with rotary positions or biases of q and v alone"
+        sees_prefix = cfg.pool_prefix or not num_prefix(cfg)
+        if cfg.pool is Pool.MAP and not sees_prefix:
+            return "model.pool=map of the patches alone (model.pool_prefix) in its Eva"
+        if cfg.pool is Pool.GAP and cfg.pool_prefix and num_prefix(cfg):
+            return "model.pool_prefix with model.pool=gap in its Eva"
     if cfg.patch_bias and cfg.pre_norm:
         return "model.patch_bias with model.pre_norm: before a norm its patches have no bias"
     if cfg.distilled and cfg.num_registers:
@@ -109,6 +190,7 @@ FAMILY = facts.Family(
     images=_images,
     timm=timm,
     timm_names=lambda cfg: facts.names("ViT", "timm"),
+    timm_form=timm_form,
     timm_lacks=timm_lacks,
     timm_zeros=timm_zeros,
     official_names=facts.names("ViT", "official"),  # DeiT III's

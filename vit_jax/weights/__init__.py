@@ -8,7 +8,7 @@ import numpy as np
 
 from vit_jax import trees
 from vit_jax.models import ModelConfig
-from vit_jax.weights import timm
+from vit_jax.weights import forms, timm
 from vit_jax.weights.apply import fill, in_memory
 from vit_jax.weights.export import to_timm
 from vit_jax.weights.load import load, read
@@ -19,4 +19,6 @@ def from_timm(state: Mapping[str, np.ndarray], cfg: ModelConfig) -> dict[str, An
 
     Raises UserError: keys missing, unused or of another shape; values that are not finite.
     """
-    return trees.nest(fill(timm.entries(cfg), in_memory(state), is_ignored=timm.is_ignored))
+    entries = timm.entries(cfg)
+    source = forms.adapted(in_memory(state), entries)
+    return trees.nest(fill(entries, source, is_ignored=timm.is_ignored))

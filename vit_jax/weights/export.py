@@ -2,7 +2,7 @@
 """A model's variables as a timm state_dict, and that as a file; the way back is `load`."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from vit_jax import files, models, trees
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.models.layers.posemb import FIXED, sincos2d
-from vit_jax.weights import timm
+from vit_jax.weights import forms, timm
 from vit_jax.weights.resize import positions
 
 SUFFIX = ".safetensors"
@@ -42,7 +42,7 @@ def to_timm(variables: Mapping[str, Any], cfg: ModelConfig) -> dict[str, np.ndar
         for parts, layer in zip(entry.layers, value if entry.stacked else [value], strict=True):
             for part, there in zip(parts, entry.encode(layer), strict=True):
                 state[part.key] = np.ascontiguousarray(there)
-    return {**state, **dict(_added(state, cfg))}
+    return {**forms.written(state, cfg), **besides(state, cfg)}
 
 
 def standard(cfg: ModelConfig) -> Any:
@@ -70,16 +70,19 @@ def check(cfg: ModelConfig) -> None:
         raise UserError(f"timm has no counterpart of {reason}")
 
 
-def _added(state: Mapping[str, np.ndarray], cfg: Any) -> Iterator[tuple[str, np.ndarray]]:
+def besides(state: Mapping[str, np.ndarray], cfg: Any) -> dict[str, np.ndarray]:
+    """Return what a timm state_dict of a model holds besides the model's own variables."""
+    found = {}
     for key in state:
         if key.endswith(".running_mean"):
             counter = key.removesuffix("running_mean") + "num_batches_tracked"
-            yield counter, np.zeros((), np.int64)
+            found[counter] = np.zeros((), np.int64)
     if getattr(cfg, "pos_embed", None) in FIXED:
         _, (rows, columns) = positions(cfg)
-        yield "pos_embed", sincos2d(rows, columns, cfg.dim, cfg.pos_embed)[None]
+        found["pos_embed"] = sincos2d(rows, columns, cfg.dim, cfg.pos_embed)[None]
     for key, size in models.family(cfg).timm_zeros(cfg).items():
-        yield key, np.zeros(size, np.float32)
+        found[key] = np.zeros(size, np.float32)
+    return found
 
 
 def save(path: str | Path, state: Mapping[str, np.ndarray], *, overwrite: bool = False) -> int:

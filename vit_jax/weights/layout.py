@@ -84,7 +84,7 @@ def pointwise(shape: Shape) -> Layout:
     return Layout((*shape[::-1], 1, 1), lambda w: w[:, :, 0, 0].T, lambda w: w.T[:, :, None, None])
 
 
-def _fused(shape: Shape, count: int, heads: int) -> Layout:
+def fused(shape: Shape, count: int, heads: int) -> Layout:
     """Columns (head, {q,k,v}, d) of ours; rows ({q,k,v}, head, d) of PyTorch's fused projection."""
 
     def decode(w: np.ndarray) -> np.ndarray:
@@ -108,7 +108,7 @@ def torch_layout(name: str, shape: Shape, heads: int) -> Layout:
     """
     *_, module, kind = ["", *name.split("/")]
     if module in _FUSED:
-        return _fused(shape, _FUSED[module], heads)
+        return fused(shape, _FUSED[module], heads)
     if kind == "kernel" and len(shape) == 4:  # (height, width, in, out); (out, in, height, width)
         there = (shape[3], shape[2], shape[0], shape[1])
         return Layout(there, lambda w: w.transpose(2, 3, 1, 0), lambda w: w.transpose(3, 2, 0, 1))

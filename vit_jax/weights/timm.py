@@ -12,10 +12,13 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
+
 from vit_jax import models
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.models.facts import Rename
+from vit_jax.weights import forms
 from vit_jax.weights import layout as layout_lib
 from vit_jax.weights.files import WeightsFile
 from vit_jax.weights.layout import (
@@ -23,6 +26,7 @@ from vit_jax.weights.layout import (
     FileTensor,
     Own,
     Shape,
+    fused,
     pointwise,
     renamed,
     torch_layout,
@@ -34,7 +38,15 @@ _MICROSOFT_SWIN: tuple[Rename, ...] = (
 )
 # Tables that the code computes from the config.
 _BESIDE = re.compile(r"num_batches_tracked$|^decoder_|^mask_token$")
-_BUFFERS = re.compile(r"\.(relative_position_index|attn_mask)$")
+_BUFFERS = re.compile(
+    r"\.(relative_position_index|attn_mask)$"
+    r"|^rope_embed\.periods$|(^|\.)rope(_reg)?\.freqs_(cos|sin)$|\.attn\.rope(_reg)?\.freqs$"
+    r"|^freqs_t_[xy]$"
+)
+# What a file holds beside the one of its networks that is read: a text tower, a predictor.
+_TOWERS = ("visual.trunk.", "visual.", "module.base_encoder.")
+# A head of pretraining, and a norm of DINOv3's local crops.
+_BESIDE_TOWER = re.compile(r"^head\.\d+\.|^local_cls_norm\.")
 
 
 def key(name: str, cfg: ModelConfig) -> str:
@@ -65,8 +77,12 @@ def entries(cfg: ModelConfig, own: Own | None = None) -> list[Entry]:
         if isinstance(heads, tuple):
             stage = re.match(r"stage(\d+)/", name)
             heads = heads[int(stage[1])] if stage else 1
+        if name.startswith("map_pool/"):
+            heads = getattr(cfg, "pool_heads", 0) or heads
         is_convolution = convolutions and re.search(convolutions, name)
         layout = pointwise(shape) if is_convolution else torch_layout(name, shape, heads)
+        if name.endswith("/qkv/bias") and not getattr(cfg, "key_bias", True) and not own:
+            layout = fused(shape, 2, heads)
         parts = (FileTensor(key(name, cfg), layout.shape),)
         return parts, lambda parts: layout.decode(parts[0]), lambda value: [layout.encode(value)]
 
@@ -85,10 +101,14 @@ def with_timm_names(source: WeightsFile, cfg: ModelConfig) -> WeightsFile:
     """Name an official checkpoint's tensors as timm does; raises UserError: two have one name."""
     keys: dict[str, str] = {}
     rules = _rules(source.shapes, cfg)
+    tower = next((t for t in _TOWERS if any(key.startswith(t) for key in source.shapes)), "")
     for old in source.shapes:
-        if _BUFFERS.search(old):
+        if not old.startswith(tower):
             continue
-        new = renamed(old, rules)
+        plain = old.removeprefix(tower)
+        if _BUFFERS.search(plain) or (tower and _BESIDE_TOWER.search(plain)):
+            continue
+        new = renamed(plain, rules)
         if new in keys:
             raise UserError(
                 f"{source.name}: {keys[new]} and {old} are both {new}; which one counts?"
@@ -96,7 +116,26 @@ def with_timm_names(source: WeightsFile, cfg: ModelConfig) -> WeightsFile:
         keys[new] = old
     there = {new: source.shapes[old] for new, old in keys.items()}
     there |= _reshaped(there, cfg)
-    return WeightsFile(source.name, there, lambda new: source.read(keys[new]).reshape(there[new]))
+    named = WeightsFile(source.name, there, lambda new: source.read(keys[new]).reshape(there[new]))
+    if "reg_token" in there and "register_tokens" in source.shapes:
+        named = _with_class_position(named)
+    return forms.adapted(named, entries(cfg))
+
+
+def _with_class_position(source: WeightsFile) -> WeightsFile:
+    """Move the class token's own position in DINOv2's files with registers to the token."""
+    table, token = (source.shapes.get(key, ()) for key in ("pos_embed", "cls_token"))
+    if len(table) != 3 or len(token) != 3 or math.isqrt(table[1] - 1) ** 2 != table[1] - 1:
+        return source
+    shapes = {**source.shapes, "pos_embed": (table[0], table[1] - 1, table[2])}
+
+    def read(key: str) -> np.ndarray:
+        if key == "pos_embed":
+            return source.read(key)[:, 1:]
+        value = source.read(key)
+        return value + source.read("pos_embed")[:, :1] if key == "cls_token" else value
+
+    return WeightsFile(source.name, shapes, read)
 
 
 def _rules(keys: Collection[str], cfg: ModelConfig) -> list[Rename]:

@@ -14,7 +14,10 @@ from tests.unit.models.tiny import TINY
 from vit_jax import models
 from vit_jax.analysis.flops import forward_flops
 from vit_jax.models import pruning
+from vit_jax.models.layers.mlp import MlpKind
+from vit_jax.models.layers.norm import TokenNorm
 from vit_jax.models.layers.pool import Pool
+from vit_jax.models.layers.rope import Rope
 from vit_jax.models.pruning import Shares
 
 VIT = dataclasses.replace(TINY["vit"], num_heads=4, zero_head=False)
@@ -23,6 +26,9 @@ OPTIONS = {
     "vit": VIT,
     "map": dataclasses.replace(VIT, pool=Pool.MAP, class_token=False, qkv_bias=False),
     "deit": DEIT,
+    "swiglu": dataclasses.replace(
+        VIT, mlp=MlpKind.SWIGLU, rope=Rope.MIXED, norm=TokenNorm.RMS, key_bias=False
+    ),
     "qk_norm": dataclasses.replace(VIT, qk_norm=True, scan_unroll=0),
     "registers": dataclasses.replace(VIT, num_registers=2, head_dim=6),
     "hybrid": dataclasses.replace(TINY["hybrid"], num_heads=4, image_size=(32, 32)),

@@ -42,6 +42,11 @@ def test_the_config_has_what_is_left(shares: Shares, sizes: tuple[int, int, int]
         (VIT, Shares(heads=0.1), "--heads=0.1 removes 0 of 4 heads; give a share between 0.25 and"),
         (VIT, Shares(heads=0.9), "--heads=0.9 removes 4 of 4 heads"),
         (dataclasses.replace(VIT, mup_base_dim=8), Shares(mlp=0.5), "model.mup_base_dim=8 has no"),
+        (
+            dataclasses.replace(VIT, mlp_norm=True),
+            Shares(mlp=0.5),
+            "model.mlp_norm=True normal",
+        ),
     ],
 )
 def test_what_cannot_be_removed_is_named(cfg: Any, shares: Shares, message: str) -> None:

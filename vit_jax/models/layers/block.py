@@ -13,8 +13,9 @@ from vit_jax.models.layers.attention import AttentionImpl, attend, attention_wei
 from vit_jax.models.layers.dense import Dense, HeadsDense
 from vit_jax.models.layers.drop import Dropout, drop_path
 from vit_jax.models.layers.init import RULES, Init
-from vit_jax.models.layers.mlp import Gelu, Mlp
-from vit_jax.models.layers.norm import LayerScale, layer_norm
+from vit_jax.models.layers.mlp import Gelu, Mlp, MlpKind
+from vit_jax.models.layers.norm import LayerScale, TokenNorm, token_norm
+from vit_jax.models.layers.rope import Rotation, turn
 from vit_jax.mup import logit_factor
 from vit_jax.sharding import BATCH_AXES, constrain
 
@@ -28,6 +29,7 @@ class BlockConfig:
         head_dim: d; 0 is the width over the number of heads.
         drop_path_rate: above 0, blocks use the rate that they are called with, not this number.
         logit_factor: multiplies attention's logits besides d**-0.5: see vit_jax/mup.py.
+        rotation: turns queries and keys by the places of their tokens.
     """
 
     num_heads: int
@@ -37,14 +39,19 @@ class BlockConfig:
     dtype: Any
     norm_eps: float
     qkv_bias: bool
+    key_bias: bool = True
     qk_norm: bool = False
     head_dim: int = 0
+    norm: TokenNorm = TokenNorm.LAYER
+    mlp: MlpKind = MlpKind.GELU
+    mlp_norm: bool = False
     layer_scale: float = 0.0
     dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0
     drop_path_rate: float = 0.0
     attention: AttentionImpl = AttentionImpl.AUTO
     logit_factor: float = 1.0
+    rotation: Rotation | None = None
 
     @classmethod
     def of(cls, model: ModelConfig, **changes: Any) -> "BlockConfig":
@@ -56,6 +63,10 @@ class BlockConfig:
     def heads_width(self, dim: int) -> int:
         """Return h * d, the width of all heads together, within a network of width D."""
         return self.num_heads * self.head_dim or dim
+
+    def make_norm(self, name: str) -> nn.Module:
+        """Create a norm over the width."""
+        return token_norm(self.norm, self.norm_eps, self.dtype, name)
 
 
 class Attention(nn.Module):
@@ -82,12 +93,14 @@ class Attention(nn.Module):
             cfg.dtype,
             RULES[cfg.init].qkv(3),
             use_bias=cfg.qkv_bias,
+            unbiased=() if cfg.key_bias else (1,),
             num_heads=cfg.num_heads,
             name="qkv",
         )(x)
         if cfg.qk_norm:
-            q = layer_norm(cfg.norm_eps, cfg.dtype, "q_norm")(q)
-            k = layer_norm(cfg.norm_eps, cfg.dtype, "k_norm")(k)
+            q, k = cfg.make_norm("q_norm")(q), cfg.make_norm("k_norm")(k)
+        if cfg.rotation is not None:
+            q, k = turn(self, cfg.rotation, q, k)
         return (q if cfg.logit_factor == 1 else q * cfg.logit_factor), k, v
 
     def _attend(
@@ -133,7 +146,7 @@ class PreNormBlock(nn.Module):
         self, x: Float[Array, "B N D"], drop_path_rate: Float[Array, ""]
     ) -> tuple[Float[Array, "B N D"], None]:
         cfg, flat = self.cfg, x.reshape(-1, x.shape[-1])
-        y = layer_norm(cfg.norm_eps, cfg.dtype, "norm1")(flat)
+        y = cfg.make_norm("norm1")(flat)
         y = self._attention(y.reshape(x.shape))
         y = Dropout(cfg.dropout_rate, deterministic=not self.train)(y)
         flat = flat + self._branch(y, drop_path_rate, "ls1").reshape(flat.shape)
@@ -146,9 +159,10 @@ class PreNormBlock(nn.Module):
 
     def _add_mlp(self, x: jax.Array, drop_path_rate: jax.Array) -> jax.Array:
         cfg, flat = self.cfg, x.reshape(-1, x.shape[-1])
-        y = layer_norm(cfg.norm_eps, cfg.dtype, "norm2")(flat)
-        sizes = (cfg.mlp_dim, cfg.gelu, cfg.init, cfg.dtype)
-        y = Mlp(*sizes, cfg.dropout_rate, self.train, name="mlp")(y)
+        y = cfg.make_norm("norm2")(flat)
+        sizes = (cfg.mlp_dim, cfg.gelu, cfg.init, cfg.dtype, cfg.dropout_rate, self.train)
+        norm = cfg.make_norm if cfg.mlp_norm else None
+        y = Mlp(*sizes, cfg.mlp, norm, name="mlp")(y)
         y = self._branch(y.reshape(x.shape), drop_path_rate, "ls2")
         return (flat + y.reshape(flat.shape)).reshape(x.shape)
 

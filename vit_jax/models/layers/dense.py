@@ -40,8 +40,11 @@ class Dense(nn.Module):
         if not self.use_bias:
             return kernel, None
         return kernel, jnp.asarray(
-            self.param("bias", self.bias_init, (self.features,), jnp.float32)
+            self.param("bias", self.bias_init, (self._bias_size(),), jnp.float32)
         )
+
+    def _bias_size(self) -> int:
+        return self.features
 
     def _linear(
         self, x: Float[Array, "*lead I"], kernel: jax.Array, bias: jax.Array | None
@@ -56,19 +59,34 @@ class HeadsDense(Dense):
     """A `Dense` to `parts` vectors a head, such as q, k and v, each as [B, h, N, d].
 
     The columns of the kernel are ordered (head, part, d), so that tensor parallelism, which splits
-    them, splits whole heads.
+    them, splits whole heads. The parts of `unbiased` have no bias: that of the others has their
+    columns alone.
     """
 
     num_heads: int = 1
     parts: int = 3
+    unbiased: tuple[int, ...] = ()
 
     @nn.compact
     def __call__(self, x: Float[Array, "B N I"]) -> tuple[Float[Array, "B h N d"], ...]:
         kernel, bias = self._parameters(x.shape[-1])
+        if bias is not None and self.unbiased:
+            bias = self._with_zeros(bias)
         if hardware.target().platform == "tpu":
             return self._by_part(x.astype(self.dtype), kernel, bias)
         y = self._linear(x, kernel, bias).reshape(*x.shape[:-1], *self._columns())
         return tuple(y.transpose(3, 0, 2, 1, 4))
+
+    def _bias_size(self) -> int:
+        return self.features // self.parts * (self.parts - len(self.unbiased))
+
+    def _with_zeros(self, bias: Float[Array, "F"]) -> Float[Array, "O"]:
+        """Return the bias of all parts, in the order of the columns."""
+        heads, parts, width = self._columns()
+        given = iter(bias.reshape(heads, -1, width).swapaxes(0, 1))
+        zeros = jnp.zeros((heads, width))
+        found = [zeros if part in self.unbiased else next(given) for part in range(parts)]
+        return jnp.stack(found, axis=1).reshape(-1)
 
     def _columns(self) -> tuple[int, int, int]:
         return self.num_heads, self.parts, self.features // (self.num_heads * self.parts)

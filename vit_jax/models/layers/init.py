@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Initial values of the weights: Google's, PyTorch's (timm, DeiT), MoCo v3's and MAE's rules."""
+"""Initial values of the weights: Google's, timm's and DeiT's, MoCo v3's, MAE's, ViT-5's rules."""
 
 import dataclasses
 import enum
@@ -21,6 +21,7 @@ class Init(enum.StrEnum):
     TIMM = "timm"  # timm and facebookresearch/deit: normal(0.02)
     MOCO = "moco"  # MoCo v3 (arXiv:2104.02057), as timm's `moco` mode
     MAE = "mae"  # facebookresearch/mae (arXiv:2111.06377)
+    VIT5 = "vit5"  # ViT-5 (arXiv:2602.08071): timm's, and registers like the class token
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +34,9 @@ class Rules:
     patch_kernel: Initializer
     patch_bias: Callable[[int], Initializer]  # takes the fan-in of the patch kernel
     token: Initializer
+    register: Initializer = dataclasses.field(  # that of timm's reg_token
+        default_factory=lambda: nn.initializers.normal(1e-6)
+    )
 
 
 def _fused_xavier(count: int) -> Initializer:
@@ -100,4 +104,5 @@ RULES: dict[Init, Rules] = {
         token=_normal02,
     ),
 }
+RULES[Init.VIT5] = dataclasses.replace(RULES[Init.TIMM], register=_normal02)
 POS_EMBED = _normal02  # of all these codes

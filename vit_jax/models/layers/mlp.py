@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transformer's MLP and its GELUs."""
+"""The transformer's MLP, its GELUs, and SwiGLU (arXiv:2002.05202)."""
 
 import enum
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -75,8 +76,39 @@ def _normal_cdf(x: jax.Array) -> jax.Array:
 _gelu_erf.defvjp(lambda x: (_gelu_erf(x), x), _gelu_erf_backward)
 
 
+class MlpKind(enum.StrEnum):
+    """What the hidden layer of an MLP is."""
+
+    GELU = "gelu"  # gelu(fc1(x))
+    SWIGLU = "swiglu"  # silu(fc1_g(x)) * fc1_x(x)
+
+
+@jax.custom_vjp
+def swiglu(gate: jax.Array, x: jax.Array) -> jax.Array:
+    """Return silu(gate) * x; the explicit gradients keep both alone."""
+    wide = gate.astype(jnp.float32)
+    return (wide * jax.nn.sigmoid(wide) * x.astype(jnp.float32)).astype(x.dtype)
+
+
+def _swiglu_backward(
+    kept: tuple[jax.Array, jax.Array], dy: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    gate, x = kept
+    wide, dy = gate.astype(jnp.float32), dy.astype(jnp.float32)
+    sigmoid = jax.nn.sigmoid(wide)
+    slope = sigmoid * (1 + wide * (1 - sigmoid))
+    dgate = dy * x.astype(jnp.float32) * slope
+    return dgate.astype(gate.dtype), (dy * wide * sigmoid).astype(x.dtype)
+
+
+swiglu.defvjp(lambda gate, x: (swiglu(gate, x), (gate, x)), _swiglu_backward)
+
+
 class Mlp(nn.Module):
-    """Linear, GELU, linear; dropout after each, as in google-research/vision_transformer."""
+    """Linear, GELU, linear; dropout after each, as in google-research/vision_transformer.
+
+    `kind` SWIGLU has two first layers; `make_norm` makes a norm of the hidden width, by its name.
+    """
 
     hidden_dim: int
     gelu: Gelu
@@ -84,13 +116,20 @@ class Mlp(nn.Module):
     dtype: Any
     dropout_rate: float = 0.0
     train: bool = False
+    kind: MlpKind = MlpKind.GELU
+    make_norm: Callable[[str], nn.Module] | None = None
 
     @nn.compact
     def __call__(self, x: Float[Array, "*lead D"]) -> Float[Array, "*lead D"]:
         rules, dim, shape = RULES[self.init_rules], x.shape[-1], x.shape
         x = x.reshape(-1, dim)  # flat throughout: see PreNormBlock
-        x = Dense(self.hidden_dim, self.dtype, rules.linear, rules.mlp_bias, name="fc1")(x)
-        x = gelu(x, self.gelu)
+        hidden = (self.hidden_dim, self.dtype, rules.linear, rules.mlp_bias)
+        if self.kind is MlpKind.SWIGLU:
+            x = swiglu(Dense(*hidden, name="fc1_g")(x), Dense(*hidden, name="fc1_x")(x))
+        else:
+            x = gelu(Dense(*hidden, name="fc1")(x), self.gelu)
         x = Dropout(self.dropout_rate, deterministic=not self.train)(x)
+        if self.make_norm is not None:
+            x = self.make_norm("norm")(x)
         x = Dense(dim, self.dtype, rules.linear, rules.mlp_bias, name="fc2")(x)
         return Dropout(self.dropout_rate, deterministic=not self.train)(x).reshape(shape)

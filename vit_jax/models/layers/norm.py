@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalisation: LayerNorm, GroupNorm (arXiv:1803.08494), BatchNorm, LayerScale.
+"""Normalisation: LayerNorm, RMSNorm, GroupNorm (arXiv:1803.08494), BatchNorm, LayerScale.
 
 Statistics are float32, in two passes: Flax's default E[x^2]-E[x]^2 loses digits where the variance
 is small against the mean.
 """
 
+import enum
 import functools
 import math
 from typing import Any
@@ -19,9 +20,21 @@ from vit_jax.models.layers.init import Initializer
 from vit_jax.models.layers.weighted import spread
 
 
+class TokenNorm(enum.StrEnum):
+    """How tokens are normalised over their width."""
+
+    LAYER = "layer"  # mean 0, variance 1; scale and bias
+    RMS = "rms"  # mean square 1; scale
+
+
 def layer_norm(epsilon: float, dtype: Any, name: str) -> "LayerNorm":
     """Create a LayerNorm of the last axis, its output in `dtype`."""
     return LayerNorm(epsilon, dtype, name=name)
+
+
+def token_norm(kind: TokenNorm, epsilon: float, dtype: Any, name: str) -> nn.Module:
+    """Create a norm of the last axis, its output in `dtype`."""
+    return (RMSNorm if kind is TokenNorm.RMS else LayerNorm)(epsilon, dtype, name=name)
 
 
 class LayerNorm(nn.Module):
@@ -83,6 +96,51 @@ def _times(matrix: Float[Array, "T D"], vector: Float[Array, "D"]) -> Float[Arra
 
 
 normalize.defvjp(_layer_forward, _layer_backward)
+
+
+class RMSNorm(nn.Module):
+    """Divide by the root mean square of the last axis (arXiv:1910.07467); a scale [D], float32."""
+
+    epsilon: float
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*lead D"]) -> Float[Array, "*lead D"]:
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), jnp.float32)
+        y = divide_by_rms(x.reshape(-1, x.shape[-1]), jnp.asarray(scale), self.epsilon)
+        return jnp.asarray(y, self.dtype).reshape(x.shape)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def divide_by_rms(
+    x: Float[Array, "T D"], scale: Float[Array, "D"], epsilon: float
+) -> Float[Array, "T D"]:
+    """Return x / sqrt(mean(x^2) + epsilon) * scale over D, in float32, with explicit gradients."""
+    return _rms_forward(x, scale, epsilon)[0]
+
+
+def _rms_forward(
+    x: jax.Array, scale: jax.Array, epsilon: float
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    wide = x.astype(jnp.float32)
+    inverse = jax.lax.rsqrt(jnp.square(wide).mean(axis=1, keepdims=True) + epsilon)
+    return wide * (inverse * scale[None]), (x, inverse, scale)
+
+
+def _rms_backward(
+    epsilon: float, kept: tuple[jax.Array, ...], dy: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return the gradients; that of x is that of `normalize` without the mean of g."""
+    del epsilon
+    x, inverse, scale = kept
+    unit = x.astype(jnp.float32) * inverse
+    product = dy * unit
+    mean_g_unit = _times(product, scale / scale.size)
+    dx = inverse * (dy * scale[None] - unit * mean_g_unit)
+    return dx.astype(x.dtype), product.sum(axis=0)
+
+
+divide_by_rms.defvjp(_rms_forward, _rms_backward)
 
 
 class LayerScale(nn.Module):

@@ -13,7 +13,6 @@ from vit_jax.models.layers.block import BlockConfig
 from vit_jax.models.layers.dense import Dense, HeadsDense
 from vit_jax.models.layers.init import RULES, Init
 from vit_jax.models.layers.mlp import Mlp
-from vit_jax.models.layers.norm import layer_norm
 from vit_jax.models.layers.token_merging import log_sizes
 
 
@@ -39,17 +38,16 @@ class MapPool(nn.Module):
     ) -> Float[Array, "B D"]:
         """Pool tokens; `sizes` counts the patches that each stands for (None: one)."""
         cfg, (batch, _, dim) = self.cfg, tokens.shape
-        rules, heads, dtype, width = RULES[cfg.init], cfg.num_heads, cfg.dtype, cfg.heads_width(dim)
+        rules, heads, dtype = RULES[cfg.init], cfg.num_heads, cfg.dtype
         latent_init = nn.initializers.xavier_uniform() if cfg.init is Init.JAX else rules.linear
         latent = self.param("latent", latent_init, (1, 1, dim), jnp.float32)
-        q = Dense(width, dtype, rules.linear, name="q")(latent)
+        q = Dense(dim, dtype, rules.linear, name="q")(latent)
         q = q if cfg.logit_factor == 1 else q * cfg.logit_factor
-        fields = {"num_heads": heads, "parts": 2, "name": "kv"}
-        k, v = HeadsDense(2 * width, dtype, rules.qkv(2), **fields)(tokens)
-        q = jnp.broadcast_to(q.reshape(1, 1, heads, -1), (batch, 1, heads, width // heads))
+        k, v = HeadsDense(2 * dim, dtype, rules.qkv(2), num_heads=heads, parts=2, name="kv")(tokens)
+        q = jnp.broadcast_to(q.reshape(1, 1, heads, -1), (batch, 1, heads, dim // heads))
         q = q.swapaxes(1, 2)
         record(self, "weights", lambda: attention_weights(q, k))
-        x = attend(q, k, v, bias=log_sizes(sizes), impl=cfg.attention).reshape(batch, width)
+        x = attend(q, k, v, bias=log_sizes(sizes), impl=cfg.attention).reshape(batch, dim)
         x = Dense(dim, dtype, rules.linear, name="proj")(x)
-        y = layer_norm(cfg.norm_eps, dtype, "norm")(x)
+        y = cfg.make_norm("norm")(x)
         return x + Mlp(cfg.mlp_dim, cfg.gelu, cfg.init, dtype, name="mlp")(y)

@@ -21,7 +21,6 @@ from vit_jax.models.base import CAPTURED, Remat
 from vit_jax.models.layers.attention import AttentionImpl
 from vit_jax.models.layers.block import Attention, Block
 from vit_jax.models.layers.drop import Dropout
-from vit_jax.models.layers.norm import layer_norm
 from vit_jax.models.layers.stack import remat
 from vit_jax.sharding import BATCH_AXES, constrain
 
@@ -153,7 +152,7 @@ class MergingBlock(Block):
         sizes: Float[Array, "B N"] | None,
     ) -> tuple[Float[Array, "B M D"], Float[Array, "B M"] | None]:
         cfg = self.cfg
-        y = layer_norm(cfg.norm_eps, cfg.dtype, "norm1")(x)
+        y = cfg.make_norm("norm1")(x)
         y, keys = MergingAttention(cfg, self.train, name="attn")(y, sizes)
         y = Dropout(cfg.dropout_rate, deterministic=not self.train)(y)
         x = x + self._branch(y, drop_path_rate, "ls1")

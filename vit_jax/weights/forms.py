@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One form of a ViT's layers out of the several in which PyTorch's files hold them, and back.
+
+The one form has q, k and v in one layer with one bias, SwiGLU in two layers, LayerScale as
+`ls1.gamma`, and rotary frequencies in each block. Some of it is otherwise in timm's Eva and in the
+files of EVA-02, DINOv2, DINOv3, RoPE-ViT, Perception Encoder and CLIP.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from vit_jax import models
+from vit_jax.errors import UserError
+from vit_jax.models import ModelConfig
+from vit_jax.models.facts import Form
+from vit_jax.weights.files import WeightsFile
+from vit_jax.weights.layout import Entry, Shape
+
+# A tensor's shape, and what reads it.
+View = tuple[Shape, Callable[[], np.ndarray]]
+Take = Callable[[np.ndarray], np.ndarray]
+_LAYERS = ("q", "k", "v")
+_FREQUENCIES = ".attn.rope_freqs"
+
+
+class _Views(dict[str, View]):
+    """The tensors of a file, some of them made of others."""
+
+    def __init__(self, source: WeightsFile) -> None:
+        super().__init__()
+        self.name = source.name
+        for key, shape in source.shapes.items():
+            self[key] = (shape, lambda key=key: source.read(key))
+
+    def joined(self, key: str, parts: list[str]) -> None:
+        """Replace tensors by their concatenation along the first axis."""
+        views = [self.pop(part) for part in parts]
+        shape = (sum(view[0][0] for view in views), *views[0][0][1:])
+        self[key] = (shape, lambda: np.concatenate([read() for _, read in views]))
+
+    def cut(self, key: str, parts: Mapping[str, tuple[Shape, Take]]) -> None:
+        """Replace a tensor by parts of it, each of a shape and a function of the whole."""
+        _, read = self.pop(key)
+        for part, (shape, take) in parts.items():
+            self[part] = (shape, lambda take=take: take(read()))
+
+    def halved(self, key: str, parts: Sequence[str], at: int) -> None:
+        """Cut a tensor in two along the first axis."""
+        length, *rest = self[key][0]
+        sizes = (at, *rest), (length - at, *rest)
+        takes = (lambda x: x[:at]), (lambda x: x[at:])
+        self.cut(key, dict(zip(parts, zip(sizes, takes, strict=True), strict=True)))
+
+
+def adapted(source: WeightsFile, entries: list[Entry]) -> WeightsFile:
+    """Return a file in the form that a model's `entries` expect.
+
+    Raises UserError: a bias of the keys where the model has none.
+    """
+    expected = {part.key: part.shape for e in entries for parts in e.layers for part in parts}
+    if all(source.shapes.get(key) == shape for key, shape in expected.items()):
+        return source
+    views = _Views(source)
+    for step in (_scales, _fused, _key_bias, _gates, _frequencies, _tower):
+        step(views, expected)
+    shapes = {key: shape for key, (shape, _) in views.items()}
+    return WeightsFile(source.name, shapes, lambda key: views[key][1]())
+
+
+def _scales(views: _Views, expected: Mapping[str, Shape]) -> None:
+    for key in list(views):
+        new = re.sub(r"\.gamma_([12])$", r".ls\1.gamma", key)
+        if key not in expected and new in expected and new not in views:
+            views[new] = views.pop(key)
+
+
+def _fused(views: _Views, expected: Mapping[str, Shape]) -> None:
+    """Join q, k and v, and the biases that are there."""
+    for key in expected:
+        found = re.fullmatch(r"(.*\.)qkv\.(weight|bias)", key)
+        if found is None or key in views:
+            continue
+        start, kind = found.groups()
+        spellings = [[f"{start}{one}_proj.{kind}" for one in _LAYERS]]
+        if kind == "bias":
+            spellings.append([f"{start}{one}_bias" for one in _LAYERS])
+        for parts in spellings:
+            there = [part for part in parts if part in views]
+            if len(there) >= 2 and len({views[part][0] for part in there}) == 1:
+                views.joined(key, there)
+                break
+
+
+def _key_bias(views: _Views, expected: Mapping[str, Shape]) -> None:
+    """Take the zeros of the keys out of a bias that the model has of queries and values alone."""
+    for mask in [key for key in views if key.endswith(".qkv.bias_mask")]:
+        bias = mask.removesuffix("_mask")
+        (shape, read), (_, read_mask) = views.pop(bias), views.pop(mask)
+        # Its third of the keys is masked, and holds anything.
+        views[bias] = (
+            shape,
+            lambda read=read, read_mask=read_mask: np.where(read_mask() == 0, 0, read()),
+        )
+        if bias not in expected and not views[bias][1]().any():
+            del views[bias]  # DINOv3's B, L and H+, of a model without
+    for key, wanted in expected.items():
+        if not key.endswith(".qkv.bias") or key not in views:
+            continue
+        shape = views[key][0]
+        if len(shape) == len(wanted) == 1 and shape[0] % 3 == 0 and wanted[0] * 3 == shape[0] * 2:
+            _drop_key_bias(views, key)
+
+
+def _drop_key_bias(views: _Views, key: str) -> None:
+    def without_keys(bias: np.ndarray) -> np.ndarray:
+        q, k, v = np.split(bias, 3)
+        if k.any():
+            raise UserError(f"{views.name}: {key} has a bias of the keys; set model.key_bias=True")
+        return np.concatenate([q, v])
+
+    views.cut(key, {key: ((views[key][0][0] // 3 * 2,), without_keys)})
+
+
+def _gates(views: _Views, expected: Mapping[str, Shape]) -> None:
+    """Split the layer that gives SwiGLU's gate, first, and value."""
+    for key in expected:
+        whole = key.replace(".fc1_g.", ".fc1.")
+        if whole != key and key not in views and whole in views:
+            parts = key, key.replace(".fc1_g.", ".fc1_x.")
+            views.halved(whole, parts, views[whole][0][0] // 2)
+
+
+def _frequencies(views: _Views, expected: Mapping[str, Shape]) -> None:
+    """Give each block its own of the frequencies (2, depth, ...)."""
+    keys = [key for key in expected if key.endswith(_FREQUENCIES)]
+    whole = next((key for key in ("rope.freqs", "freqs") if key in views), "")
+    if not keys or not whole:
+        return
+    shape, each = views[whole][0], expected[keys[0]]
+    same = math.prod(shape) == math.prod(each) * len(keys)
+    if len(shape) > 2 and shape[:2] == (2, len(keys)) and same:
+        takes = [(each, lambda x, i=i: x[:, i].reshape(each)) for i in range(len(keys))]
+        views.cut(whole, dict(zip(keys, takes, strict=True)))
+
+
+def _tower(views: _Views, expected: Mapping[str, Shape]) -> None:
+    """Bring an image tower beside a text tower to the shapes of a ViT (OpenAI's, PE's)."""
+    for key, rank in (("cls_token", 1), ("pos_embed", 2)):
+        if key in views and key in expected and len(views[key][0]) == rank:
+            shape = (*[1] * (3 - rank), *views[key][0])
+            views.cut(key, {key: (shape, lambda x, shape=shape: x.reshape(shape))})
+    for kind in ("weight", "bias"):
+        key, q, kv = (f"attn_pool.{layer}.{kind}" for layer in ("qkv", "q", "kv"))
+        if key in views and q in expected:
+            views.halved(key, (q, kv), views[key][0][0] // 3)
+    shape = views["proj"][0] if "proj" in views else ()
+    if "head.weight" in expected and "head.weight" not in views and len(shape) == 2:
+        views.cut("proj", {"head.weight": (shape[::-1], np.transpose)})
+        views["head.bias"] = (shape[1:], lambda: np.zeros(shape[1:], np.float32))
+
+
+def written(state: Mapping[str, np.ndarray], cfg: ModelConfig) -> dict[str, np.ndarray]:
+    """Return a state_dict in the form that timm's model of a config has."""
+    form = models.family(cfg).timm_form(cfg)
+    frequencies = [key for key in state if key.endswith(_FREQUENCIES)]
+    found = dict(
+        piece for key in state if key not in frequencies for piece in _pieces(key, state, form)
+    )
+    if frequencies:
+        found["rope.freqs"] = np.stack([state[key] for key in frequencies], axis=1)
+    return found
+
+
+def _pieces(
+    key: str, state: Mapping[str, np.ndarray], form: Form
+) -> Iterable[tuple[str, np.ndarray]]:
+    """Return what a tensor becomes."""
+    value = state[key]
+    if form.gammas and key.endswith(".gamma"):
+        return [(re.sub(r"\.ls([12])\.gamma$", r".gamma_\1", key), value)]
+    if form.packed and ".fc1_x." in key:
+        return []
+    if form.packed and ".fc1_g." in key:
+        both = value, state[key.replace(".fc1_g.", ".fc1_x.")]
+        return [(key.replace(".fc1_g.", ".fc1."), np.concatenate(both))]
+    start, found, kind = key.partition(".qkv.")
+    is_split = kind == "bias" and form.split_bias
+    if not found or not (form.separate or is_split):
+        return [(key, value)]
+    layers = ("q", "v") if is_split else _LAYERS
+    end = f"_proj.{kind}" if form.separate else "_bias"
+    names = (f"{start}.{layer}{end}" for layer in layers)
+    return zip(names, np.split(value, len(layers)), strict=True)
