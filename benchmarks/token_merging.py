@@ -125,7 +125,7 @@ def measure(
     }
     first = jnp.asarray(batches[0])
     sides = {merged: forward(runs[0][0], merged) for merged in values}
-    works = {merged: _repeated(fn, first) for merged, (_, fn) in sides.items()}
+    works = {merged: repeated(fn, first) for merged, (_, fn) in sides.items()}
     done = in_turns(works, rounds, seconds)
     rows = []
     for merged, (trained, fn) in sides.items():
@@ -151,7 +151,9 @@ def measure(
     return rows
 
 
-def _repeated(fn: Callable[[Any], Any], image: Any) -> turns.Work:
+def repeated(fn: Callable[[Any], Any], image: Any) -> turns.Work:
+    """Return what runs a forward pass so many times."""
+
     def run(count: int) -> None:
         for _ in range(count):
             fn(image).logits.block_until_ready()
@@ -160,8 +162,8 @@ def _repeated(fn: Callable[[Any], Any], image: Any) -> turns.Work:
 
 
 def in_turns(
-    works: dict[int, turns.Work], rounds: int, seconds: float
-) -> dict[int, list[tuple[float, float]]]:
+    works: dict[Any, turns.Work], rounds: int, seconds: float
+) -> dict[Any, list[tuple[float, float]]]:
     """Return the (seconds, CPU seconds) of one pass of each work in every round.
 
     The order is reversed each round.
@@ -220,7 +222,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     plt.close(figure)
 
 
-def save(rows: Sequence[Row], seeds: Sequence[int], load: float, path: Path) -> None:
+def save(rows: Sequence[Any], seeds: Sequence[int], load: float, path: Path) -> None:
     """Write rows, seeds, date, device, load and versions as JSON."""
     versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
     content = {

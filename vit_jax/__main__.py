@@ -28,6 +28,7 @@ VERBS = {
     "visualize": "contact sheets of where a model looks, of its weights, of augmentation",
     "export": "a model for jax alone, ONNX Runtime, timm or the Hugging Face Hub",
     "convert": "write a run's weights, or published ones, as a file that timm loads",
+    "prune": "a smaller network: a run without some of its heads and MLP units",
     "serve": "a page where one drops an image and sees its classes (needs the extra [serve])",
     "cache_teacher": "write a teacher's logits for a whole run, to distil from without running it",
     "sweep": "many runs of one question: plan, run, watch, fit laws to them",

@@ -3,6 +3,7 @@
 
 import errno
 import importlib.util
+import json
 import os
 import re
 import sys
@@ -51,10 +52,14 @@ def read_config(argv: Sequence[str], values: flags.FlagValues | None = None) -> 
 def load(path: Path, argument: str | None) -> "Config":
     """Return what get_config() of a file returns, called with the argument where there is one.
 
+    Of a run's config.json, the config that it was started with.
+
     Raises UserError: whatever the file raises, or a get_config() that returns something else.
     """
     from vit_jax.config import Config, check_types
 
+    if path.suffix == ".json":
+        return _load_json(path, argument)
     spec = importlib.util.spec_from_file_location("vit_jax_config", path)
     assert spec is not None, path
     assert spec.loader is not None, path
@@ -71,6 +76,20 @@ def load(path: Path, argument: str | None) -> "Config":
         if argument and str(error).startswith("get_config() takes 0 positional arguments"):
             raise UserError(f"{path} takes no argument; drop ':{argument}'") from error
         raise UserError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+    return base
+
+
+def _load_json(path: Path, argument: str | None) -> "Config":
+    from vit_jax import config_json
+    from vit_jax.config import check_types
+
+    if argument is not None:
+        raise UserError(f"{path} takes no argument; drop ':{argument}'")
+    try:
+        base = config_json.from_json(json.loads(path.read_bytes()))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{path} is no config.json of a run: {error}") from error
+    check_types(base)
     return base
 
 

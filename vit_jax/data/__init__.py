@@ -18,6 +18,7 @@ from vit_jax.data.pipeline import batch_spec, eval_batches, train_batches
 from vit_jax.data.prefetch import Batch, BatchIterator
 from vit_jax.data.sources import (
     CachedSource,
+    Sample,
     Source,
     SplitError,
     select_classes,

@@ -159,6 +159,24 @@ class ClassSubset(_Derived):
         return self._source.example_id(int(self._chosen[index]))
 
 
+class Sample(_Derived):
+    """Some examples of another source, by their indices there."""
+
+    def __init__(self, source: Source, chosen: Int32[np.ndarray, " M"]) -> None:
+        super().__init__(source)
+        self._chosen = chosen
+        self.labels = None if source.labels is None else source.labels[chosen]
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def read(self, index: int) -> Example:
+        return self._source.read(int(self._chosen[index]))
+
+    def example_id(self, index: int) -> str:
+        return self._source.example_id(int(self._chosen[index]))
+
+
 def select_classes(source: Source, classes: tuple[int, ...], *, cache: bool) -> Source:
     """Keep the examples of the classes with these ids; classes[k] becomes class k.
 

@@ -30,7 +30,7 @@ def decoder_config(encoder: Any, dim: int, depth: int, num_heads: int) -> Any:
     Raises UserError: a width that its heads, or the positions, cannot share equally.
     """
     rates = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0, "drop_path_rate": 0.0}
-    sizes = {"dim": dim, "depth": depth, "num_heads": num_heads, "mlp_dim": 4 * dim}
+    sizes = {"dim": dim, "depth": depth, "num_heads": num_heads, "mlp_dim": 4 * dim, "head_dim": 0}
     return dataclasses.replace(encoder, **sizes, **rates, layer_scale=0.0)
 
 

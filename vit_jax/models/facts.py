@@ -143,6 +143,7 @@ class Family:
         num_prefix: config -> number of tokens before the patches.
         windows: config -> (rows, columns) of the attention windows of each stage.
         hides_patches: its module takes `source` and `kept`, as the ViT's.
+        can_be_pruned: heads and MLP units can be removed from its blocks (`models.pruning`).
         one_size: weights fit images of one size only, since a layer mixes that many patches.
         attention: config, (rows, columns) of tokens -> which layers attend among all of them.
         images: config -> how published networks want their images.
@@ -164,6 +165,7 @@ class Family:
     num_prefix: Callable[[Any], int] = lambda cfg: 0
     windows: Callable[[Any], Sequence[Grid]] | None = None
     hides_patches: bool = False
+    can_be_pruned: bool = False
     one_size: bool = False
     attention: Callable[[Any, Grid], Attention] | None = None
     images: Callable[[Any], Images] = lambda cfg: Images()

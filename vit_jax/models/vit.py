@@ -16,6 +16,7 @@ from vit_jax.models.layers.block import Block, BlockConfig
 from vit_jax.models.layers.dense import Dense, classifier
 from vit_jax.models.layers.drop import Dropout, drop_path_rates
 from vit_jax.models.layers.init import POS_EMBED, RULES, Initializer
+from vit_jax.models.layers.local import local_stack, pattern
 from vit_jax.models.layers.norm import BatchNorm, token_norm
 from vit_jax.models.layers.patch import PatchEmbed, prepend
 from vit_jax.models.layers.pool import MapPool, Pool
@@ -58,6 +59,10 @@ class ViT(nn.Module):
             x = masking.replace(x, jnp.asarray(token), source)
         x = self._embed(x, shape, dtype)
         if kept is not None:
+            if pattern(cfg, shape):
+                raise UserError(
+                    "windows need the grid of all patches: set model.window=0, axial=False"
+                )
             if cfg.rope is not Rope.NONE:
                 raise UserError(
                     f"model.rope={cfg.rope} turns patches by their places, of which an encoder of "
@@ -162,6 +167,8 @@ class ViT(nn.Module):
         if cfg.token_merging and not self.is_initializing():  # the stack makes the parameters
             fields |= {"merged": cfg.token_merging, "num_prefix": num_prefix(cfg)}
             return merging_stack(self, x, rates, cfg.remat, fields)
+        if pattern(cfg, grid) and not self.is_initializing():  # likewise
+            return local_stack(self, x, rates, cfg, grid, num_prefix(cfg), fields), None
         return stack(Block, cfg, name="blocks", depth=cfg.depth, **fields)(x, rates)
 
     def _pool(self, x: jax.Array, sizes: jax.Array | None, dtype: Any) -> Float[Array, "B D"]:

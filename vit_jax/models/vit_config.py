@@ -11,6 +11,7 @@ from vit_jax.models.base import ModelConfig
 from vit_jax.models.layers.attention import AttentionImpl, check_impl
 from vit_jax.models.layers.drop import DropPathRule
 from vit_jax.models.layers.init import Init
+from vit_jax.models.layers.local import check_local
 from vit_jax.models.layers.mlp import Gelu, MlpKind
 from vit_jax.models.layers.norm import TokenNorm
 from vit_jax.models.layers.pool import Pool
@@ -27,6 +28,8 @@ class ViTConfig(ModelConfig):
     Attributes:
         patch: (rows, columns) of a patch in pixels; (P,) means square.
         dim, depth, num_heads, mlp_dim: D, L, h, F.
+        head_dim: d of a network whose heads are not as wide as D / h, such as a pruned one; 0 is
+            D / h.
         pool: what the head sees.
         pool_heads, pool_mlp_dim: heads and MLP width of `map`; 0 for those of the blocks.
         pool_prefix: `gap` and `map` see the class token and the registers too, not only patches.
@@ -66,6 +69,13 @@ class ViTConfig(ModelConfig):
         attention: which attention kernel.
         token_merging: pairs of similar tokens that every block merges (arXiv:2210.09461), its
             parameters as ever, its loop unrolled; `gap` and `map` weigh tokens by their patches.
+        window: rows and columns of the windows, in patches, within which blocks attend
+            (layers.local, as ViTDet's, arXiv:2203.16527); 0 for attention among all patches. Tokens
+            before the patches see all, and all see them.
+        global_blocks: how many blocks attend among all patches nevertheless, evenly spaced, the
+            last block one of them.
+        axial: blocks attend within rows and within columns in turn (arXiv:2010.11929 appendix D.6,
+            whose one block is two of these).
         mup_base_dim: the `dim` at which learning rate and decay were tuned, for maximal update
             parametrisation (docs/mup.md); 0 is the standard one.
         mup_base_heads: the `num_heads` there; 0 says that heads were as wide as here.
@@ -76,6 +86,7 @@ class ViTConfig(ModelConfig):
     depth: int = value(12, least=1)
     num_heads: int = value(12, least=1)
     mlp_dim: int = value(3072, least=1)
+    head_dim: int = value(0, least=0, note="0 is dim/num_heads")
     pool: Pool = Pool.CLS
     pool_heads: int = value(0, least=0)
     pool_mlp_dim: int = value(0, least=0)
@@ -114,6 +125,9 @@ class ViTConfig(ModelConfig):
     zero_head: bool = True
     attention: AttentionImpl = value(AttentionImpl.AUTO, free=True)
     token_merging: int = 0
+    window: int = value(0, least=0, note="0 is none")
+    global_blocks: int = value(0, least=0)
+    axial: bool = False
     mup_base_dim: int = value(0, least=0)
     mup_base_heads: int = value(0, least=0)
 
@@ -130,7 +144,8 @@ def validate(cfg: ViTConfig) -> None:
 
 def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:
     """Do what `validate` does, for a grid of patches that a backbone may have changed."""
-    base.check_heads(cfg.dim, cfg.num_heads)
+    if not cfg.head_dim:
+        base.check_heads(cfg.dim, cfg.num_heads)
     if cfg.pool is Pool.CLS and not cfg.class_token:
         raise UserError("model.pool=cls needs model.class_token=true (or choose gap or map)")
     if cfg.distilled and cfg.pool is not Pool.CLS:
@@ -148,12 +163,14 @@ def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:
     for name in ("pool_heads", "pool_mlp_dim"):
         if getattr(cfg, name) and cfg.pool is not Pool.MAP:
             raise UserError(f"model.{name} applies to model.pool=map only")
-    if cfg.pool_heads:
-        base.check_heads(cfg.dim, cfg.pool_heads, ("model.dim", "model.pool_heads"))
+    if cfg.pool_heads or (cfg.head_dim and cfg.pool is Pool.MAP):  # the pool's share the width
+        pooling = cfg.pool_heads or cfg.num_heads
+        base.check_heads(cfg.dim, pooling, ("model.dim", "model.pool_heads"))
     check_rope(cfg)
     if cfg.pos_embed in FIXED and cfg.dim % 4:
         raise UserError(f"model.pos_embed={cfg.pos_embed} needs model.dim={cfg.dim} divisible by 4")
-    half, head_dim = cfg.dtype is base.DType.BFLOAT16, cfg.dim // cfg.num_heads
+    half, head_dim = cfg.dtype is base.DType.BFLOAT16, cfg.head_dim or cfg.dim // cfg.num_heads
     check_impl(cfg.attention, half, head_dim, cfg.attention_dropout_rate)
     check_merging(cfg.token_merging, math.prod(shape), cfg.attention)
+    check_local(cfg, shape)
     check_mup(cfg)

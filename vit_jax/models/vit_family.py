@@ -143,8 +143,13 @@ def timm(cfg: ViTConfig) -> facts.Timm:
 
 def timm_lacks(cfg: ViTConfig) -> str:
     """Return what a ViT or a hybrid has that timm's lacks, in words; "" for nothing."""
+    if cfg.head_dim not in (0, cfg.dim / cfg.num_heads):
+        return f"model.head_dim={cfg.head_dim}: its heads share model.dim={cfg.dim}"
     if cfg.token_merging:
         return f"model.token_merging={cfg.token_merging}: its models do not merge"
+    if cfg.window or cfg.axial:
+        field = "axial" if cfg.axial else f"window={cfg.window}"
+        return f"model.{field}: its models attend among all patches"
     if cfg.head_norm:
         return "model.head_norm: its heads have no BatchNorm"
     if cfg.pre_logits_dim:
@@ -180,6 +185,7 @@ FAMILY = facts.Family(
     validate=validate,
     num_prefix=num_prefix,
     hides_patches=True,
+    can_be_pruned=True,
     attention=attention,
     images=_images,
     timm=timm,

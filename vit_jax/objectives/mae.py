@@ -52,6 +52,10 @@ class MaeConfig(ObjectiveConfig):
         hiding.check(model, "a masked autoencoder")
         hiding.counted(model, self.share, "objective.share")
         hiding.counted(model, 1 - self.share, "1 - objective.share")
+        for field, off in (("window", 0), ("axial", False)):
+            if given := getattr(model, field, off):
+                what = f"model.{field}={given} needs the grid of all patches, and a masked"
+                raise UserError(f"{what} autoencoder's encoder sees a part of them; set {off}")
         if getattr(model, "fc_norm", False):
             raise UserError("model.fc_norm leaves the decoder's tokens unnormalised; set it False")
         if self.decoder_dim % 4:

@@ -87,3 +87,13 @@ def test_balanced_batches_hold_rare_classes_more_often(folder, monkeypatch):
     monkeypatch.setattr(FolderSource, "multi_label", True)
     with pytest.raises(UserError, match=r"several labels per image; set data\.balance=0"):
         sources.balance_of(source, 0.5)
+
+
+def test_a_sample_has_some_examples(folder):
+    source = data.open_source(f"folder:{folder}")
+    sample = data.Sample(source, np.array([3, 0], np.int32))
+    assert len(sample) == 2
+    for i, index in enumerate((3, 0)):
+        assert sample.example_id(i) == source.example_id(index)
+        assert sample.read(i) == source.read(index)
+        assert sample.labels[i] == source.labels[index] == sample.read(i)["label"]

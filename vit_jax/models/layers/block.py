@@ -26,6 +26,7 @@ class BlockConfig:
 
     Attributes:
         dtype: of the computation, a jnp dtype.
+        head_dim: d; 0 is the width over the number of heads.
         drop_path_rate: above 0, blocks use the rate that they are called with, not this number.
         logit_factor: multiplies attention's logits besides d**-0.5: see vit_jax/mup.py.
         rotation: turns queries and keys by the places of their tokens.
@@ -40,6 +41,7 @@ class BlockConfig:
     qkv_bias: bool
     key_bias: bool = True
     qk_norm: bool = False
+    head_dim: int = 0
     norm: TokenNorm = TokenNorm.LAYER
     mlp: MlpKind = MlpKind.GELU
     mlp_norm: bool = False
@@ -58,13 +60,17 @@ class BlockConfig:
         derived = {"dtype": compute_dtype(model), "logit_factor": logit_factor(model)}
         return cls(**{**{name: getattr(model, name) for name in names}, **derived, **changes})
 
+    def heads_width(self, dim: int) -> int:
+        """Return h * d, the width of all heads together, within a network of width D."""
+        return self.num_heads * self.head_dim or dim
+
     def make_norm(self, name: str) -> nn.Module:
         """Create a norm over the width."""
         return token_norm(self.norm, self.norm_eps, self.dtype, name)
 
 
 class Attention(nn.Module):
-    """Self-attention. The columns of the qkv kernel [D, 3D] are ordered (head, {q,k,v}, d).
+    """Self-attention. The columns of the qkv kernel [D, 3hd] are ordered (head, {q,k,v}, d).
 
     Head-major columns let tensor parallelism split whole heads; importers permute PyTorch's
     ({q,k,v}, head, d) once.
@@ -77,13 +83,13 @@ class Attention(nn.Module):
     def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
         q, k, v = self._heads(x)
         record(self, "weights", lambda: attention_weights(q, k))
-        return self._attend(q, k, v)
+        return self._attend(q, k, v, x.shape[-1])
 
     def _heads(self, x: Float[Array, "B N D"]) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Project to q, k and v, each [B, h, N, d]."""
         cfg = self.cfg
         q, k, v = HeadsDense(
-            3 * x.shape[-1],
+            3 * cfg.heads_width(x.shape[-1]),
             cfg.dtype,
             RULES[cfg.init].qkv(3),
             use_bias=cfg.qkv_bias,
@@ -98,12 +104,17 @@ class Attention(nn.Module):
         return (q if cfg.logit_factor == 1 else q * cfg.logit_factor), k, v
 
     def _attend(
-        self, q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | None = None
+        self, q: jax.Array, k: jax.Array, v: jax.Array, dim: int, bias: jax.Array | None = None
     ) -> Float[Array, "B N D"]:
-        """Attend, and project the heads' concatenated outputs."""
-        cfg, (batch, heads, tokens, head_dim) = self.cfg, q.shape
+        """Attend, and project the heads' concatenated outputs to the width `dim`."""
+        return self._project(self._mix(q, k, v, bias), dim)
+
+    def _mix(
+        self, q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | None = None
+    ) -> Float[Array, "B h N d"]:
+        cfg = self.cfg
         dropping = self.train and cfg.attention_dropout_rate > 0
-        out = attend(
+        return attend(
             q,
             k,
             v,
@@ -112,8 +123,11 @@ class Attention(nn.Module):
             dropout_rate=cfg.attention_dropout_rate,
             dropout_key=self.make_rng("dropout") if dropping else None,
         )
-        out = out.swapaxes(1, 2).reshape(batch, tokens, heads * head_dim)
-        return Dense(heads * head_dim, cfg.dtype, RULES[cfg.init].linear, name="proj")(out)
+
+    def _project(self, x: Float[Array, "B h N d"], dim: int) -> Float[Array, "B N D"]:
+        (batch, heads, tokens, head_dim), cfg = x.shape, self.cfg
+        x = x.swapaxes(1, 2).reshape(batch, tokens, heads * head_dim)
+        return Dense(dim, cfg.dtype, RULES[cfg.init].linear, name="proj")(x)
 
 
 class PreNormBlock(nn.Module):

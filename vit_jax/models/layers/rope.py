@@ -174,7 +174,8 @@ def turn(
 
 def check_rope(cfg: Any) -> None:
     """Raise UserError for fields of a model's rotary positions that do not go together."""
-    kind, head_dim, defaults = cfg.rope, cfg.dim // cfg.num_heads, type(cfg)()
+    kind, defaults = cfg.rope, type(cfg)()
+    head_dim = cfg.head_dim or cfg.dim // cfg.num_heads
     if kind is Rope.NONE:
         for field in ("theta", "grid", "offset", "order", "registers"):
             name = f"rope_{field}"

@@ -135,7 +135,7 @@ class MergingAttention(Attention):
     ) -> tuple[Float[Array, "B N D"], Float[Array, "B N d"]]:
         """Return the output of `Attention`, and the keys' mean over the heads."""
         q, k, v = self._heads(x)
-        return self._attend(q, k, v, log_sizes(sizes)), k.mean(axis=1)
+        return self._attend(q, k, v, x.shape[-1], log_sizes(sizes)), k.mean(axis=1)
 
 
 class MergingBlock(Block):
