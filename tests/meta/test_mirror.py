@@ -63,6 +63,7 @@ ELSEWHERE = {
     "visual/weight_sheets.py": "tests/integration/visual/test_attention_sheets.py",
     "weights/apply.py": "tests/integration/weights/test_timm.py",
     "weights/export.py": "tests/integration/weights/test_convert.py",
+    "weights/hf_views.py": "tests/unit/weights/test_hf.py",
     "weights/load.py": "tests/integration/weights/test_init.py",
     # Layers are compared with other codes as parts of models.
     "models/base.py": "tests/integration/models/test_vit.py",

@@ -24,7 +24,10 @@ from vit_jax.models.hybrid import Standardise
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
+from vit_jax.weights import timm as timm_names
 from vit_jax.weights import timm_config
+from vit_jax.weights.apply import fill
+from vit_jax.weights.files import WeightsFile
 
 DOCS = Path(__file__).parents[2] / "docs" / "models.md"
 NAMES = {
@@ -53,6 +56,7 @@ def is_timms(name: str) -> bool:
 
 
 DOCUMENTED = documented()
+_POOLS = {Pool.CLS: "token", Pool.GAP: "avg", Pool.MAP: "map"}
 
 
 def build(name: str, **args: Any) -> "torch.nn.Module":
@@ -124,7 +128,21 @@ def test_architecture_is_timms(name: str) -> None:
     theirs = timm.get_pretrained_cfg(name)
     size = theirs.input_size if theirs else (3, 224, 224)
     tree = {"architecture": name, "num_classes": 5, "pretrained_cfg": {"input_size": list(size)}}
-    assert_is(timm_config.model(tree, "config.json"), name, with_acts=True)
+    cfg = timm_config.model(tree, "config.json")
+    theirs = build(name, num_classes=5)
+    if not isinstance(theirs, timm.models.eva.Eva):
+        assert_is(cfg, name, with_acts=True)
+        return
+    # The same network may have other modules there: every shape fits, and what shapes don't say.
+    shapes = {key: tuple(value.shape) for key, value in theirs.state_dict().items()}
+    entries = timm_names.entries(cfg)
+    found = timm_names.with_timm_names(WeightsFile(name, shapes, lambda key: None), cfg)
+    fill(entries, found, is_ignored=timm_names.is_ignored, only_check=True)
+    assert isinstance(cfg, ViTConfig)
+    assert _POOLS[cfg.pool] == theirs.global_pool
+    norms = {module.eps for module in theirs.modules() if isinstance(module, torch.nn.LayerNorm)}
+    assert norms == {cfg.norm_eps}
+    assert theirs.blocks[0].attn.num_heads == cfg.num_heads
 
 
 def siglips() -> list[str]:

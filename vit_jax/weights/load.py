@@ -19,6 +19,7 @@ from vit_jax.weights import (
     google,
     hf,
     hf_config,
+    hf_views,
     npz_file,
     repository,
     safetensors_file,
@@ -209,7 +210,7 @@ def _open_repository(path: str, cfg: ModelConfig, ema: bool, own: Own | None) ->
             before = hf.prefix(layout, source.shapes)
             entries = hf.entries(cfg, layout, before)
             is_ignored = functools.partial(hf.is_ignored, cfg=cfg, layout=layout, before=before)
-            seen = hf.seen(source, cfg, layout, before)
+            seen = hf_views.seen(source, cfg, layout, before)
             yield _Opened(seen, entries, [], is_ignored, resize=Resize.OFFICIAL)
         else:
             yield _timm_names(source, cfg, own)

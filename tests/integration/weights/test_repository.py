@@ -17,7 +17,7 @@ from tests.unit.models.tiny import TINY
 from tests.unit.weights import hub_server
 from tests.unit.weights.hub_server import Hub, serving
 from tests.unit.weights.networks import as_timm, as_transformers, changed
-from tests.unit.weights.test_hf import CLIP, REGISTERS, SCALED, SIGLIP, VIT
+from tests.unit.weights.test_hf import CLIP, DINOV3, REGISTERS, SCALED, SIGLIP, VIT
 from vit_jax import models, trees, weights
 from vit_jax.__main__ import main as verb_main
 from vit_jax.errors import UserError
@@ -62,6 +62,7 @@ def of_transformers(name: str) -> tuple[Trained, Files]:
         "google/vit-base-patch16-224": VIT,
         "facebook/deit-base-distilled-patch16-224": TINY["deit"],
         "facebook/dinov2-small": dataclasses.replace(SCALED, num_classes=0),
+        "facebook/dinov3-vits16-pretrain-lvd1689m": DINOV3,
         "facebook/dinov2-with-registers-small": dataclasses.replace(REGISTERS, num_classes=0),
         "google/siglip-base-patch16-224": SIGLIP,
         "google/siglip2-base-patch16-224": SIGLIP,

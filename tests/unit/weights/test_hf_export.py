@@ -15,7 +15,7 @@ from vit_jax.errors import UserError
 from vit_jax.models.layers.mlp import Gelu, MlpKind
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed, sincos2d
-from vit_jax.weights import hf, hf_config, hf_export
+from vit_jax.weights import hf, hf_config, hf_export, hf_views
 from vit_jax.weights.apply import fill, in_memory
 
 GAP = dataclasses.replace(VIT, class_token=False, pool=Pool.GAP)
@@ -40,7 +40,7 @@ def read_again(cfg: Any, variables: Any) -> tuple[Any, dict[str, np.ndarray]]:
     before = hf.prefix(layout, state)
     read = fill(
         hf.entries(found, layout, before),
-        hf.seen(in_memory(state), found, layout, before),
+        hf_views.seen(in_memory(state), found, layout, before),
         is_ignored=lambda key: hf.is_ignored(key, found, layout, before),
     )
     return found, read
