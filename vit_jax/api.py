@@ -18,9 +18,9 @@ from vit_jax import field_names, files, inference, models, trees, waiting
 from vit_jax import weights as weights_lib
 from vit_jax.cli import config_files, flags
 from vit_jax.config import Config
-from vit_jax.data import normalize
 from vit_jax.errors import UserError
 from vit_jax.inference import Prediction, Trained
+from vit_jax.inference.forward import layers_of, output_of
 from vit_jax.inference.trained import named, reference, with_tta
 from vit_jax.inference.views import Source, read_view
 from vit_jax.models import ModelConfig, Output
@@ -89,39 +89,38 @@ class Model:
 
     def output(self, images: Images) -> Output:
         """Return all that the network returns: logits, features, tokens."""
-        return _output(*self._inputs(images))
+        return output_of(*self._inputs(images))
 
     def features(self, images: Images) -> Float[Array, "B D"]:
         """Return what the head sees."""
         return cast(jax.Array, self.output(images).features)
 
     def intermediates(
-        self, images: Images, layers: int | Sequence[int] | None = None
-    ) -> list[Float[Array, "..."]]:
-        """Return what blocks return, before the last norm.
+        self,
+        images: Images,
+        layers: int | Sequence[int] | None = None,
+        *,
+        norm: bool = False,
+        grid: bool = False,
+        prefix: bool = False,
+    ) -> list[Any]:
+        """Return what layers return: blocks, or the stages of a Swin or a ResNet (as timm counts).
 
         Args:
             images: as for a call.
-            layers: numbers of blocks, negative ones from the end; a number n: the last n; None:
-                all. A hybrid's convolutions are not counted.
+            layers: numbers from 0, negative ones from the end; a number n: the last n; None: all.
+            norm: normalise them as the last layer is; of stages the last alone has a norm.
+            grid: [B, P, Q, D], where the patches lie, instead of [B, N, D], row after row.
+            prefix: return pairs of that and the class, distillation and register tokens, [B, T, D].
 
-        Returns:
-            For each layer [B, N, D] with the prefix tokens, or [B, H, W, C] where tokens lie in a
-            grid (Swin, ResNets).
-
-        Raises UserError: a block that the model does not have.
+        Raises UserError: a layer, a norm or tokens before the patches that the model lacks.
         """
-        inputs = self._inputs(images)
-        count = len(jax.eval_shape(lambda: _blocks(*inputs)))
-        if layers is None:
-            chosen = list(range(count))
-        elif isinstance(layers, int):
-            chosen = list(range(count - layers, count))
-        else:
-            chosen = [layer + count if layer < 0 else layer for layer in layers]
-        if not chosen or min(chosen) < 0 or max(chosen) >= count:
-            raise UserError(f"layers={layers}: the model has {count} blocks, 0 to {count - 1}")
-        return _blocks(*inputs, layers=tuple(chosen))
+        chosen = layers if layers is None or isinstance(layers, int) else tuple(layers)
+        found = layers_of(*self._inputs(images), layers=chosen, norm=norm)
+        if prefix and not any(each.prefix.shape[1] for each in found):
+            raise UserError("prefix=True: no token comes before the patches of these layers")
+        kept = [each.patches if grid else each.tokens for each in found]
+        return list(zip(kept, (each.prefix for each in found), strict=True)) if prefix else kept
 
     def preprocess(self, image: Source) -> UInt8[np.ndarray, "H W C"]:
         """Return what the model sees of a file, its bytes, a Pillow image or an array of pixels.
@@ -175,29 +174,6 @@ class Model:
             )
         trained = self.trained
         return trained.variables, images, trained.model, tuple(trained.mean), tuple(trained.std)
-
-
-def _normal(images: jax.Array, mean: Any, std: Any) -> jax.Array:
-    return normalize(images, mean, std) if images.dtype == jnp.uint8 else images
-
-
-@functools.partial(jax.jit, static_argnames=("cfg", "mean", "std"))
-def _output(variables: Any, images: jax.Array, cfg: ModelConfig, mean: Any, std: Any) -> Output:
-    return cast(Output, models.create(cfg).apply(variables, _normal(images, mean, std)))
-
-
-@functools.partial(jax.jit, static_argnames=("cfg", "mean", "std", "layers"))
-def _blocks(
-    variables: Any,
-    images: jax.Array,
-    cfg: ModelConfig,
-    mean: Any,
-    std: Any,
-    layers: tuple[int, ...] | None = None,
-) -> list[jax.Array]:
-    image = _normal(images, mean, std)
-    found = models.block_outputs(models.create(cfg), variables, image)[1]
-    return found if layers is None else [found[layer] for layer in layers]
 
 
 def list_models(pattern: str = "") -> list[str]:

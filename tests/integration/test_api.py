@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,8 +14,8 @@ from PIL import Image
 
 import vit_jax
 from vit_jax import models
-from vit_jax.api import _output
 from vit_jax.errors import UserError
+from vit_jax.inference.forward import output_of
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"image_size": 32, "channels": 1, "num_classes": 10, "zero_head": False}
@@ -40,11 +39,11 @@ def test_a_call_is_the_networks_own(model: vit_jax.Model) -> None:
 
 def test_a_second_call_compiles_nothing(model: vit_jax.Model) -> None:
     model(IMAGES)
-    before = _output._cache_size()
+    before = output_of._cache_size()
     model(IMAGES)
     model.features(IMAGES)
     vit_jax.create_model("vit_mu16", depth=3, **SMALL)(IMAGES)
-    assert _output._cache_size() == before
+    assert output_of._cache_size() == before
 
 
 def test_a_seed_decides_the_weights() -> None:
@@ -53,49 +52,19 @@ def test_a_seed_decides_the_weights() -> None:
     assert not np.array_equal(one(IMAGES), other(IMAGES))
 
 
-def test_blocks_of_a_stack(model: vit_jax.Model) -> None:
+def test_what_layers_return(model: vit_jax.Model) -> None:
     every = model.intermediates(IMAGES)
-    assert [x.shape for x in every] == [(2, 5, 32)] * 3
+    assert [x.shape for x in every] == [(2, 4, 32)] * 3
     last = model.intermediates(IMAGES, layers=1)
     assert np.array_equal(last[0], every[2])
     chosen = model.intermediates(IMAGES, layers=[-3, 1])
     assert np.array_equal(chosen, every[:2])
-    # The last block's output, normalised, is what the network returns.
-    norm = jax.tree.map(np.asarray, model.params["norm"])
-    x = np.asarray(every[2])
-    x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+    (grid,) = model.intermediates(IMAGES, layers=[1], grid=True)
+    assert np.array_equal(grid, np.reshape(every[1], (2, 2, 2, 32)))
+    # The last layer's, normalised, is what the network returns.
+    ((patches, prefix),) = model.intermediates(IMAGES, layers=[-1], norm=True, prefix=True)
     tokens = model.output(IMAGES).tokens
-    np.testing.assert_allclose(x * norm["scale"] + norm["bias"], tokens, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    "name, fields, shapes",
-    [
-        ("cait_xxs24", {"depth": 2, "token_depth": 1}, [(4, 192), (4, 192), (5, 192)]),
-        ("convit_ti", {"depth": 2, "local_up_to_layer": 1}, [(4, 192), (5, 192)]),
-        ("mixer_s16", {"depth": 1}, [(4, 512)]),
-        (
-            "swin_t",
-            {"depths": (1, 2), "num_heads": (3, 6)},
-            [(8, 8, 96), (4, 4, 192), (4, 4, 192)],
-        ),
-        ("regnety_200mf", {}, [(8, 8, 24), (4, 4, 56), *[(2, 2, 152)] * 4, *[(1, 1, 368)] * 7]),
-        ("r26_vit_s32", {"depth": 2}, [(2, 384), (2, 384)]),
-    ],
-)
-def test_blocks_of_every_family(
-    name: str, fields: dict[str, Any], shapes: list[tuple[int, ...]]
-) -> None:
-    cfg = models.variant(name, image_size=32, **fields)
-    module = models.create(cfg)
-
-    def blocks(key: jax.Array, image: jax.Array) -> Any:
-        params, state = models.init(module, cfg, key)
-        return models.block_outputs(module, {"params": params, **state}, image)[1]
-
-    image = jax.ShapeDtypeStruct((2, 32, 32, 3), np.float32)
-    found = jax.eval_shape(blocks, jax.eval_shape(lambda: jax.random.key(0)), image)
-    assert [x.shape[1:] for x in found] == shapes
+    np.testing.assert_allclose(np.concatenate([prefix, patches], 1), tokens, atol=1e-5)
 
 
 def test_weights_go_out_and_come_in(model: vit_jax.Model, tmp_path: Path) -> None:
@@ -164,8 +133,8 @@ def test_mistakes_speak_of_arguments(model: vit_jax.Model, tmp_path: Path) -> No
     headless = create("vit_mu16", num_classes=0, **small)
     assert "the model has no head" in fails(lambda: headless(IMAGES))
     assert "the model has no head" in fails(lambda: headless.predict(IMAGES))
-    assert "3 blocks, 0 to 2" in fails(lambda: model.intermediates(IMAGES, [3]))
-    assert "3 blocks, 0 to 2" in fails(lambda: model.intermediates(IMAGES, 4))
+    assert "3 layers, 0 to 2" in fails(lambda: model.intermediates(IMAGES, [3]))
+    assert "3 layers, 0 to 2" in fails(lambda: model.intermediates(IMAGES, 4))
     assert "no image of a known format" in fails(lambda: model.preprocess(b"nothing"))
     assert "is there already" in fails(lambda: model.save(file))
     get = vit_jax.get_config
@@ -192,7 +161,7 @@ def test_the_page_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.Monk
         exec(block, names)
     assert names["logits"].shape == (2, 10)
     assert names["features"].shape == (2, 32)
-    assert [x.shape for x in names["last"]] == [(2, 5, 32)]
+    assert [x.shape for x in names["last"]] == [(2, 4, 32)]
     assert names["result"].status == 0
     assert names["result"].metrics["val/top1"] > 0.2
     assert names["answer"][0][0].probability > names["answer"][0][1].probability

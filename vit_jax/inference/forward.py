@@ -18,6 +18,7 @@ from vit_jax.evals import Predict
 from vit_jax.inference.trained import Trained, Tta
 from vit_jax.losses import Loss
 from vit_jax.models import ModelConfig, Output
+from vit_jax.models.intermediates import Layer, layer_outputs
 
 Image = UInt8[Array | np.ndarray, "B H W C"]
 Forward = Callable[[Any, Image], Output]
@@ -90,6 +91,30 @@ def output_width(trained: Trained) -> int:
     image = jax.ShapeDtypeStruct((1, *models.input_shape(trained.model)), jnp.uint8)
     variables = models.abstract(trained.model)
     return jax.eval_shape(make_apply(trained), variables, image).features.shape[-1]
+
+
+@functools.partial(jax.jit, static_argnames=("cfg", "mean", "std"))
+def output_of(variables: Any, image: Array, cfg: ModelConfig, mean: Any, std: Any) -> Output:
+    """Return what a network returns of pixels, uint8, or of normalised images, floats."""
+    return cast(Output, models.create(cfg).apply(variables, _normal(image, mean, std)))
+
+
+@functools.partial(jax.jit, static_argnames=("cfg", "mean", "std", "layers", "norm"))
+def layers_of(
+    variables: Any,
+    image: Array,
+    cfg: ModelConfig,
+    mean: Any,
+    std: Any,
+    layers: int | tuple[int, ...] | None,
+    norm: bool | None,
+) -> list[Layer]:
+    """Return what layers return, as `layer_outputs`, of images as in `output_of`."""
+    return layer_outputs(cfg, variables, _normal(image, mean, std), layers, norm=norm)
+
+
+def _normal(image: Array, mean: Any, std: Any) -> Array:
+    return normalize(image, mean, std) if image.dtype == jnp.uint8 else image
 
 
 def make_forward(trained: Trained) -> Callable[[Image], Output]:

@@ -189,36 +189,6 @@ def captured(
     return output, {name.removesuffix("/0"): leaf for name, leaf in leaves}
 
 
-_STACKS = ("local_blocks", "blocks", "token_blocks")  # in the order in which they run
-
-
-def block_outputs(
-    module: nn.Module, variables: Mapping[str, Any], image: jax.Array
-) -> tuple[Output, list[jax.Array]]:
-    """Run a forward pass and return what each block returns as well, from the first to the last.
-
-    Args: as for `captured`.
-
-    Returns:
-        The output, and for each block [B, N, D] with the prefix tokens that it sees, or, of a
-        network whose tokens lie in a grid, [B, H, W, C]. A hybrid's convolutions are not counted.
-    """
-
-    def is_block(layer: nn.Module, method: str) -> bool:
-        name = layer.name or ""
-        return method == "__call__" and (name in _STACKS or name.startswith("block"))
-
-    output, state = module.apply(
-        variables, image, mutable=[CAPTURED], capture_intermediates=is_block
-    )
-    found = dict(trees.named_leaves(state.get(CAPTURED, {})))
-    stacked = [found.get(f"{name}/__call__/0/0") for name in _STACKS]
-    layers = [layer for stack in stacked if stack is not None for layer in stack]
-    loops = [re.fullmatch(r"stage(\d+)/block(\d+)/__call__/0", name) for name in found]
-    order = sorted((int(at[1]), int(at[2]), at[0]) for at in loops if at)
-    return output, layers or [found[name] for _, _, name in order]
-
-
 def abstract(cfg: ModelConfig) -> dict[str, Any]:
     """Return the shapes and dtypes of {"params": ..., **model_state}, allocating nothing."""
     cfg = looped(cfg)
