@@ -62,6 +62,8 @@ class ViTConfig(ModelConfig):
         dropout_rate: after the position embedding, the attention and both MLP layers.
         attention_dropout_rate: on the attention weights.
         drop_path_rate, drop_path_rule: stochastic depth and how it runs over the blocks.
+        patch_drop_rate: share of each image's patches that training leaves out after the position
+            embedding (arXiv:2208.07220); the tokens before them stay.
         init: the code by whose rules weights are initialised.
         attention: which attention kernel.
         token_merging: pairs of similar tokens that every block merges (arXiv:2210.09461), its
@@ -98,6 +100,7 @@ class ViTConfig(ModelConfig):
     attention_dropout_rate: float = value(0.0, least=0, below=1)
     drop_path_rate: float = value(0.0, least=0, below=1)
     drop_path_rule: DropPathRule = DropPathRule.LINEAR
+    patch_drop_rate: float = value(0.0, least=0, below=1)
     init: Init = Init.JAX
     zero_head: bool = True
     attention: AttentionImpl = value(AttentionImpl.AUTO, free=True)
@@ -137,6 +140,8 @@ def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:
         raise UserError(f"model.pos_embed={cfg.pos_embed} needs model.dim={cfg.dim} divisible by 4")
     half, head_dim = cfg.dtype is base.DType.BFLOAT16, cfg.dim // cfg.num_heads
     check_impl(cfg.attention, half, head_dim, cfg.attention_dropout_rate)
+    if cfg.patch_drop_rate and cfg.token_merging:
+        raise UserError("model.patch_drop_rate drops what model.token_merging merges; set one to 0")
     check_merging(cfg.token_merging, math.prod(shape), cfg.attention)
     check_mup(cfg)
 
@@ -170,6 +175,9 @@ class ViT(nn.Module):
             token = self.param("mask_token", RULES[cfg.init].token, (1, 1, cfg.dim), jnp.float32)
             x = masking.replace(x, jnp.asarray(token), source)
         x = self._embed(x, shape, dtype)
+        if train and cfg.patch_drop_rate:
+            size = (len(x), x.shape[1] - num_prefix(cfg))
+            kept = masking.drawn(self.make_rng("dropout"), size, cfg.patch_drop_rate)
         if kept is not None:
             x = masking.keep(x, kept, num_prefix(cfg))
         x = Dropout(cfg.dropout_rate, deterministic=not train)(x)
