@@ -19,6 +19,7 @@ from vit_jax.models.cait import CaiTConfig
 from vit_jax.models.convit import ConViTConfig
 from vit_jax.models.facts import Attention, Family
 from vit_jax.models.hybrid import HybridConfig
+from vit_jax.models.layers import masking
 from vit_jax.models.mixer import MixerConfig
 from vit_jax.models.regnet import RegNetConfig
 from vit_jax.models.resnet import ResNetConfig
@@ -143,6 +144,18 @@ def patch_grid(cfg: ModelConfig, image_size: tuple[int, int]) -> tuple[int, int]
 def num_prefix(cfg: ModelConfig) -> int:
     """Return how many tokens a model puts before the patches."""
     return family(cfg).num_prefix(cfg)
+
+
+def hidden_in_training(cfg: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return the shapes of what tells a model, in training on one image, which patches it sees.
+
+    {} for all; a pass that is given such an array costs as much as one in training.
+    """
+    rate = getattr(cfg, "patch_drop_rate", 0.0)
+    if not rate:
+        return {}
+    rows, columns = patch_grid(cfg, input_shape(cfg)[:2])
+    return {"kept": jax.ShapeDtypeStruct((1, masking.num_kept(rows * columns, rate)), jnp.int32)}
 
 
 def attention(cfg: ModelConfig, image_size: tuple[int, int] | None = None) -> Attention | None:

@@ -58,6 +58,9 @@ class ViT(nn.Module):
             token = self.param("mask_token", RULES[cfg.init].token, (1, 1, cfg.dim), jnp.float32)
             x = masking.replace(x, jnp.asarray(token), source)
         x = self._embed(x, shape, dtype)
+        if train and cfg.patch_drop_rate:
+            size = (len(x), x.shape[1] - num_prefix(cfg))
+            kept = masking.drawn(self.make_rng("dropout"), size, cfg.patch_drop_rate)
         if kept is not None:
             if pattern(cfg, shape):
                 raise UserError(

@@ -65,6 +65,8 @@ class ViTConfig(ModelConfig):
         dropout_rate: after the position embedding, the attention and both MLP layers.
         attention_dropout_rate: on the attention weights.
         drop_path_rate, drop_path_rule: stochastic depth and how it runs over the blocks.
+        patch_drop_rate: share of each image's patches that training leaves out after the position
+            embedding (arXiv:2208.07220); the tokens before them stay.
         init: the code by whose rules weights are initialised.
         attention: which attention kernel.
         token_merging: pairs of similar tokens that every block merges (arXiv:2210.09461), its
@@ -121,6 +123,7 @@ class ViTConfig(ModelConfig):
     attention_dropout_rate: float = value(0.0, least=0, below=1)
     drop_path_rate: float = value(0.0, least=0, below=1)
     drop_path_rule: DropPathRule = DropPathRule.LINEAR
+    patch_drop_rate: float = value(0.0, least=0, below=1)
     init: Init = Init.JAX
     zero_head: bool = True
     attention: AttentionImpl = value(AttentionImpl.AUTO, free=True)
@@ -171,6 +174,11 @@ def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:
         raise UserError(f"model.pos_embed={cfg.pos_embed} needs model.dim={cfg.dim} divisible by 4")
     half, head_dim = cfg.dtype is base.DType.BFLOAT16, cfg.head_dim or cfg.dim // cfg.num_heads
     check_impl(cfg.attention, half, head_dim, cfg.attention_dropout_rate)
+    if cfg.patch_drop_rate and cfg.token_merging:
+        raise UserError("model.patch_drop_rate drops what model.token_merging merges; set one to 0")
+    if cfg.patch_drop_rate and (cfg.window or cfg.axial or cfg.rope is not Rope.NONE):
+        why = "and model.window, axial and rope need the places of all"
+        raise UserError(f"model.patch_drop_rate leaves patches out, {why}; set it to 0")
     check_merging(cfg.token_merging, math.prod(shape), cfg.attention)
     check_local(cfg, shape)
     check_mup(cfg)

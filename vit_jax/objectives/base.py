@@ -222,7 +222,8 @@ class Objective:
         module = models.create(models.looped(self.model))
         apply = functools.partial(module.apply, train=False)
         image = jax.ShapeDtypeStruct((1, *models.input_shape(self.model)), jnp.float32)
-        return train_flops(count(apply, variables, image))
+        hidden = models.hidden_in_training(self.model)
+        return train_flops(count(lambda v, x, y: apply(v, x, **y), variables, image, hidden))
 
     @functools.cached_property
     def predictors(self) -> Mapping[str, Predict]:

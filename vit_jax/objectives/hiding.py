@@ -22,7 +22,8 @@ def check(model: ModelConfig, objective: str) -> None:
     if not models.family(model).hides_patches:
         family = type(model).__name__.removesuffix("Config")
         raise UserError(f"{objective} hides patches of a ViT, not of a {family}; choose a ViT")
-    for field, off in (("token_merging", 0), ("mup_base_dim", 0), ("distilled", False)):
+    plain = {"token_merging": 0, "mup_base_dim": 0, "distilled": False, "patch_drop_rate": 0.0}
+    for field, off in plain.items():
         given = getattr(model, field, off)
         if given != off:
             raise UserError(f"model.{field}={given} does not go with {objective}; set {off}")

@@ -55,7 +55,8 @@ class SupervisedConfig(ObjectiveConfig):
         if self.binarize and not is_on(data.mix):
             advice = "set data.mix.mixup_alpha or data.mix.cutmix_alpha, or leave it"
             raise UserError(f"objective.binarize has no effect on images not mixed; {advice}")
-        for name in ("dropout_rate", "attention_dropout_rate", "drop_path_rate"):
+        rates = ("dropout_rate", "attention_dropout_rate", "drop_path_rate", "patch_drop_rate")
+        for name in rates:
             if not self.train_mode and getattr(model, name, 0):
                 why = "has no effect with objective.train_mode=False; set it to 0.0"
                 raise UserError(f"model.{name}={getattr(model, name)} {why}")

@@ -46,6 +46,20 @@ def restore(
     return jnp.concatenate([x[:, :num_prefix], patches], axis=1)
 
 
+def num_kept(count: int, rate: float) -> int:
+    """Return how many of `count` patches stay where a share `rate` is dropped: one at least."""
+    return max(round(count * (1 - rate)), 1)
+
+
+def drawn(key: jax.Array, shape: tuple[int, int], rate: float) -> Int[Array, "B K"]:
+    """Draw the patches that stay, without order: patch dropout (arXiv:2208.07220).
+
+    `shape` is (B, N). Each image keeps `num_kept` of its own.
+    """
+    noise = jax.random.uniform(key, shape)
+    return jnp.argsort(noise, axis=1)[:, : num_kept(shape[1], rate)]
+
+
 def shuffled(keys: jax.Array, count: int) -> Int[Array, "B N"]:
     """Return a random order of 0 to `count` - 1 for each of B keys."""
     noise = jax.vmap(lambda key: jax.random.uniform(key, (count,)))(keys)

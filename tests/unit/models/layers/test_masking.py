@@ -35,3 +35,12 @@ def test_every_key_shuffles_its_own() -> None:
     assert [sorted(row) for row in found.tolist()] == [list(range(16))] * 3
     assert len({tuple(row) for row in found.tolist()}) == 3
     np.testing.assert_array_equal(masking.shuffled(keys[1:], 16), found[1:])
+
+
+def test_drawn_patches_are_a_fixed_number_and_each_image_has_its_own() -> None:
+    found = np.asarray(masking.drawn(jax.random.key(0), (4, 16), 0.7))
+    assert found.shape == (4, 5)  # of 4.8
+    assert all(len(set(row)) == 5 and set(row) < set(range(16)) for row in found.tolist())
+    assert len({tuple(row) for row in found.tolist()}) == 4
+    assert masking.num_kept(16, 0.99) == 1
+    assert masking.num_kept(100, 0.9) == 10  # 100 * (1 - 0.9) is 9.99...
