@@ -1,41 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw letters, as many as wanted, in class folders: images with labels that need no download.
+"""Draw letters in class folders, as many as wanted: images with labels that need no download.
 
-    python -m benchmarks.glyphs runs/glyphs [--each 1200] [--sides 24 48]
+    python -m benchmarks.glyphs runs/glyphs [--share 1.0]
 
-Twenty letters in six fonts, turned, of many colours and sizes, as JPEG, PNG and WebP.
+Twenty letters in six fonts, white on black, turned a little, 32 pixels square, in the splits
+`unlabelled`, of 20,000 images, `labelled`, `held_out` and `unseen`.
 """
 
 import argparse
 import io
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 CLASSES = "ABCDEFGHIJKLMNOPQRST"
-SIDES = (40, 200)  # pixels: at least, below
+SIDE = 32  # pixels
+SPLITS = {"unlabelled": 1000, "labelled": 20, "held_out": 30, "unseen": 120}  # of a class
+_SIDES = (40, 200)  # of coloured ones: at least, below
 FONTS = ("DejaVuSans", "DejaVuSans-Bold", "DejaVuSerif", "DejaVuSansMono", "STIXGeneral", "cmr10")
-FORMATS = ("jpeg", "png", "webp")
+
+Draw = Callable[[str, np.random.Generator], Image.Image]
 
 
-def draw_glyph(
-    letter: str, rng: np.random.Generator, sides: tuple[int, int] = SIDES
-) -> Image.Image:
-    """Draw a letter, dark on light or light on dark, of a random width and height in `sides`."""
-    import matplotlib as mpl
+def draw_scan(letter: str, rng: np.random.Generator) -> Image.Image:
+    """Draw a letter as a scan would show it, light on dark, noisy, `SIDE` pixels square."""
+    ink = _ink(letter, rng, 2 * SIDE, size=(0.6, 0.8), place=(0.45, 0.55), degrees=10)
+    level = np.asarray(ink.resize((SIDE, SIDE)), np.float32)
+    pixels = level * rng.uniform(0.6, 1) + rng.normal(0, 10, level.shape)
+    return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
 
-    width, height = (int(side) for side in rng.integers(*sides, 2))
-    side = 2 * min(width, height)  # drawn larger, turned, then brought to size
-    file = Path(mpl.get_data_path(), "fonts", "ttf", f"{FONTS[rng.integers(len(FONTS))]}.ttf")
-    font = ImageFont.truetype(file, int(side * rng.uniform(0.45, 0.8)))
-    ink = Image.new("L", (side, side))
-    place = tuple(side * rng.uniform(0.4, 0.6, 2))
-    ImageDraw.Draw(ink).text(place, letter, 255, font, anchor="mm")
-    ink = ink.rotate(rng.uniform(-20, 20), Image.Resampling.BICUBIC).resize((width, height))
+
+def draw_glyph(letter: str, rng: np.random.Generator) -> Image.Image:
+    """Draw a letter, dark on light or light on dark, 40 to 200 pixels a side."""
+    width, height = (int(side) for side in rng.integers(*_SIDES, 2))
+    side = 2 * min(width, height)
+    ink = _ink(letter, rng, side, size=(0.45, 0.8), place=(0.4, 0.6), degrees=20)
+    ink = ink.resize((width, height))
     dark, light = rng.integers(0, 110, 3), rng.integers(150, 256, 3)
     front, back = (dark, light) if rng.random() < 0.7 else (light, dark)
     share = np.asarray(ink, np.float32)[..., None] / 255
@@ -44,15 +48,36 @@ def draw_glyph(
     return image.convert("L") if rng.random() < 0.2 else image
 
 
-def draw_glyphs(folder: Path, each: int, sides: tuple[int, int] = SIDES) -> None:
-    """Write FOLDER/CLASS/NUMBER.{jpeg,png,webp}, `each` of every class, the same ones each time."""
-    rng = np.random.default_rng(0)
+def _ink(
+    letter: str,
+    rng: np.random.Generator,
+    side: int,
+    *,
+    size: tuple[float, float],
+    place: tuple[float, float],
+    degrees: float,
+) -> Image.Image:
+    """Draw a letter larger than it is wanted, white on black, and turn it."""
+    import matplotlib as mpl
+
+    file = Path(mpl.get_data_path(), "fonts", "ttf", f"{FONTS[rng.integers(len(FONTS))]}.ttf")
+    font = ImageFont.truetype(file, int(side * rng.uniform(*size)))
+    ink = Image.new("L", (side, side))
+    centre = tuple(side * rng.uniform(*place, 2))
+    ImageDraw.Draw(ink).text(centre, letter, 255, font, anchor="mm")
+    return ink.rotate(rng.uniform(-degrees, degrees), Image.Resampling.BICUBIC)
+
+
+def write(
+    folder: Path, each: int, draw: Draw, formats: Sequence[str], rng: np.random.Generator
+) -> None:
+    """Write FOLDER/CLASS/NUMBER.FORMAT, `each` of every class."""
     for letter in CLASSES:
         (folder / letter).mkdir(parents=True)
         for number in range(each):
-            form = FORMATS[number % len(FORMATS)]
+            form = formats[number % len(formats)]
             file = io.BytesIO()
-            draw_glyph(letter, rng, sides).save(file, form)
+            draw(letter, rng).save(file, form)
             (folder / letter / f"{number}.{form}").write_bytes(file.getvalue())
 
 
@@ -60,15 +85,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--each", type=int, default=1200, help="images of a class")
-    parser.add_argument("--sides", type=int, nargs=2, default=(24, 48), help="pixels: least, below")
+    parser.add_argument("--share", type=float, default=1.0, help="of the images, for a trial")
     args = parser.parse_args(argv)
     if args.folder.exists():
         sys.exit(f"error: {args.folder} exists")
     start = time.perf_counter()
-    draw_glyphs(args.folder, args.each, tuple(args.sides))
+    rng = np.random.default_rng(0)
+    each = {split: max(1, round(args.share * count)) for split, count in SPLITS.items()}
+    for split, count in each.items():
+        write(args.folder / split, count, draw_scan, ["png"], rng)
     took = time.perf_counter() - start
-    print(f"drew {args.each * len(CLASSES):,} glyphs in {took:.0f} s: {args.folder}")
+    print(f"drew {sum(each.values()) * len(CLASSES):,} letters in {took:.0f} s: {args.folder}")
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ STUDIES = {
         ("dino", "mpp", "mae"),
         {"unlabelled_glyphs:labelled": "augmented"},
         scratch=True,
-        num_train=200,
+        num_train=400,
     ),
 }
 # Rows of `benchmarks.recipes` that stand beside those on digits.

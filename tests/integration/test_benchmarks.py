@@ -7,6 +7,7 @@ import json
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -262,21 +263,31 @@ def test_self_supervision_is_read_from_logs_with_the_time_before_interruptions(t
     }
     content = {"rows": [dataclasses.asdict(row) for row in rows], "curves": curves}
     lines = self_supervised.markdown(content).splitlines()
-    assert "| MAE, then augmented | 200 | 20.0 % | 20.0 | - | 12 |" in lines
+    assert "| MAE, then augmented | 400 | 20.0 % | 20.0 | - | 12 |" in lines
     assert lines[-2:] == ["| MAE | 10 | 20.0 % | 20.0 | 15 |", "| DINO | 10 | 40.0 % | 40.0 | 15 |"]
     self_supervised.draw({"glyphs": content}, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").is_file()
 
 
-def test_letters_are_drawn_alike_each_time(tmp_path):
+def test_letters_are_drawn_alike_each_time_and_no_split_has_those_of_another(tmp_path):
     for name in ("a", "b"):
-        glyphs.main([str(tmp_path / name), "--each=3", "--sides", "24", "48"])
-    files = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").glob("*/*"))
-    assert len(files) == 3 * len(glyphs.CLASSES)
-    assert {path.suffix for path in files} == {f".{form}" for form in glyphs.FORMATS}
-    for file in files:
-        content = (tmp_path / "a" / file).read_bytes()
-        assert content == (tmp_path / "b" / file).read_bytes()
-        assert all(24 <= side < 48 for side in Image.open(io.BytesIO(content)).size)
+        glyphs.main([str(tmp_path / name), "--share=0.02"])
+    files = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").glob("*/*/*"))
+    splits = {split: sum(file.parts[0] == split for file in files) for split in glyphs.SPLITS}
+    assert splits == {"unlabelled": 400, "labelled": 20, "held_out": 20, "unseen": 40}
+    contents = [(tmp_path / "a" / file).read_bytes() for file in files]
+    assert contents == [(tmp_path / "b" / file).read_bytes() for file in files]
+    assert len(set(contents)) == len(files)
+    assert {Image.open(io.BytesIO(content)).size for content in contents} == {(32, 32)}
     with pytest.raises(SystemExit, match="exists"):
         glyphs.main([str(tmp_path / "a")])
+
+
+def test_coloured_letters_are_of_many_sizes_and_formats(tmp_path):
+    rng = np.random.default_rng(0)
+    glyphs.write(tmp_path / "a", 3, glyphs.draw_glyph, ["jpeg", "png", "webp"], rng)
+    images = [Image.open(path) for path in (tmp_path / "a").glob("*/*")]
+    assert len(images) == 3 * len(glyphs.CLASSES)
+    assert {image.format for image in images} == {"JPEG", "PNG", "WEBP"}
+    assert all(40 <= side < 200 for image in images for side in image.size)
+    assert len({image.size for image in images}) > len(images) // 2
