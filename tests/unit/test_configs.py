@@ -110,7 +110,8 @@ def _shrink_dino(cfg: Config) -> None:
     if not cfg.objective.shared_head:
         cfg.objective.patch_head = dataclasses.replace(cfg.objective.head)
     side = models.pair(cfg.model.patch, "patch")[0]
-    cfg.objective.small_size = (side * max(models.patch_grid(cfg.model)[0] // 2, 1),) * 2
+    rows, _ = models.patch_grid(cfg.model, models.input_shape(cfg.model)[:2])
+    cfg.objective.small_size = (side * max(rows // 2, 1),) * 2
     if cfg.objective.temperature_warmup:
         cfg.objective.temperature_warmup = "1 steps"
     if cfg.optim.hold_for:

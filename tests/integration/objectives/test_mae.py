@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """What MAE's encoder sees, how its weights start, and its pictures."""
 
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
-from vit_jax import models, objectives
+from vit_jax import models, objectives, sharding
+from vit_jax.config import Config
 from vit_jax.data import DataConfig
 from vit_jax.objectives import Mae, MaeConfig
+from vit_jax.sharding import MeshConfig
+from vit_jax.train import build as build_lib
+from vit_jax.train.initial_state import initial_state
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "mae.npz"
 
 
 def _model(**fields: Any) -> Any:
@@ -81,3 +89,26 @@ def test_evaluation_hides_an_image_alike_in_any_batch() -> None:
     whole = objective.example_losses({"params": params}, {"image": jnp.asarray(image)})
     part = objective.example_losses({"params": params}, {"image": jnp.asarray(image[1:])})
     np.testing.assert_allclose(whole[1:], part, rtol=1e-5)
+
+
+def test_a_full_file_starts_the_decoder_too(tmp_path: Path) -> None:
+    with np.load(GOLDEN) as file:
+        arrays = {k[2:]: file[k] for k in file.files if k.startswith("w/")}
+    save_file(arrays, tmp_path / "full.safetensors")
+    objective = MaeConfig(decoder_dim=32, decoder_depth=1, decoder_heads=2)
+    cfg = Config(model=_model(), objective=objective, duration="1 steps", evals={})
+    cfg.data.batch_size, cfg.init.weights = 4, f"timm:{tmp_path}/full.safetensors"
+    mesh = sharding.make_mesh(MeshConfig(data=1))
+    with jax.set_mesh(mesh):
+        state, told = initial_state(cfg, build_lib.build(cfg, 8), mesh)
+    assert "started anew" not in told
+    np.testing.assert_array_equal(state.params["mask_token"], arrays["mask_token"])
+    kernel = state.params["decoder_pred"]["kernel"]
+    np.testing.assert_array_equal(kernel, arrays["decoder_pred.weight"].T)
+    table = {"mask_token", "decoder_pred", "patch_embed", "blocks", "decoder_blocks"}
+    assert table <= state.params.keys()
+    # A decoder of another size: the encoder starts from the file, the decoder anew.
+    cfg.objective = MaeConfig(decoder_dim=16, decoder_depth=1, decoder_heads=2)
+    with jax.set_mesh(mesh):
+        _, told = initial_state(cfg, build_lib.build(cfg, 8), mesh)
+    assert "started anew: params/decoder_blocks/" in told

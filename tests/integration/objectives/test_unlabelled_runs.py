@@ -8,12 +8,15 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from tests.unit.test_configs import CONFIGS, load, shrink
 from vit_jax import weights
+from vit_jax.__main__ import main
 from vit_jax.checkpoints.reader import find
 from vit_jax.checkpoints.reader import load as read
 from vit_jax.config import Config
+from vit_jax.evals import FewShotEval, LinearEval
 from vit_jax.objectives import Dino
 from vit_jax.train.loop import fit
 from vit_jax.train.workdir import CHECKPOINTS
@@ -23,6 +26,11 @@ def _config(run: str) -> Config:
     cfg = shrink(load(CONFIGS / "unlabelled_digits.py", run))
     cfg.duration, cfg.optim.warmup = "4 steps", "1 steps"
     cfg.checkpoint.every, cfg.checkpoint.keep, cfg.checkpoint.keep_best = "2 steps", 9, 0
+    if run == "dino":
+        near = cfg.evals["knn"]
+        shared = {"split": near.split, "train_split": "train[:60]", "transform": near.transform}
+        cfg.evals["few"] = FewShotEval(shots=(1,), seeds=1, **shared)
+        cfg.evals["linear"] = LinearEval(**shared)
     for each in cfg.evals.values():
         each.every = ""
     return cfg
@@ -33,6 +41,17 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
     kinds = ("params/", "ema/", "objective/")
     names = [name for name in saved.manifest.leaves if name.startswith(kinds)]
     return {name: np.asarray(value) for name, value in read(saved, names).items()}
+
+
+def test_a_probe_that_gets_no_better_ends_a_run(tmp_path: Path) -> None:
+    cfg = _config("mae")
+    del cfg.evals["val"]
+    cfg.optim.lr = 1e-12  # nothing is learned, and neighbours stay as they are
+    cfg.duration, cfg.evals["knn"].every = "8 steps", "1 steps"
+    cfg.checkpoint.keep_best, cfg.checkpoint.patience = 1, 2
+    assert cfg.checkpoint.metric == "knn/knn2"
+    result = fit(cfg, tmp_path / "run")
+    assert (result.status, result.step) == (0, 3)
 
 
 def test_a_run_warns_of_a_collapse(
@@ -48,7 +67,7 @@ def test_a_run_warns_of_a_collapse(
 @pytest.mark.parametrize("run", ["mae", "dino"])
 def test_a_run_goes_on_to_the_bit_and_starts_another(run: str, tmp_path: Path) -> None:
     whole, rest = tmp_path / "whole", tmp_path / "rest"
-    fit(_config(run), whole)
+    measured = fit(_config(run), whole).metrics
     shutil.copytree(whole / CHECKPOINTS / "2", rest / CHECKPOINTS / "2")
     fit(_config(run), rest)
     before, after = _arrays(whole), _arrays(rest)
@@ -57,6 +76,11 @@ def test_a_run_goes_on_to_the_bit_and_starts_another(run: str, tmp_path: Path) -
         np.testing.assert_array_equal(value, after[name], err_msg=name)
     cfg = _config(run)
     average = cfg.objective.needs_average
+    if average:  # the probes of the student and of the teacher
+        names = {"knn/knn2", "few/1shot", "linear/linear"}
+        names |= {name.replace("/", "_ema/") for name in names}
+        assert names <= measured.keys()
+        assert all(0 <= measured[name] <= 1 for name in names)
     assert any(name.startswith("objective/") for name in before) == (run == "dino")
     classifier = dataclasses.replace(cfg.model, num_classes=10)
     found = weights.load(f"ckpt:{whole}", classifier, skip=("^head/",))
@@ -65,3 +89,10 @@ def test_a_run_goes_on_to_the_bit_and_starts_another(run: str, tmp_path: Path) -
     np.testing.assert_array_equal(kernel, before[f"{prefix}patch_embed/kernel"])
     assert not set(found["params"]) & {"dino_head", "decoder_pred", "patch_head", "mask_token"}
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
+    # What leaves the run is the encoder, and of DINO the teacher's.
+    file = tmp_path / "encoder.safetensors"
+    assert main(["vit_jax", "convert", f"--from={whole}@latest", f"--to=timm:{file}"]) == 0
+    kept = load_file(file)
+    first = {name.split(".")[0] for name in kept}
+    assert first == {"blocks", "cls_token", "norm", "patch_embed", "pos_embed"}
+    np.testing.assert_array_equal(kept["cls_token"], before[f"{prefix}cls_token"])
