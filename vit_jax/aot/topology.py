@@ -56,14 +56,12 @@ class Topology:
     Attributes:
         devices: compile-only devices, which hold no memory and run nothing.
         target: what layers choose their kernels by.
-        num_slices: TPU slices; hosts of GPUs.
         memory: bytes of a device.
     """
 
     name: str
     devices: Sequence[Any]
     target: hardware.Target
-    num_slices: int
     memory: int
 
     @property
@@ -120,7 +118,7 @@ def _tpus(name: str, kind: str, slices: int, shape: list[int]) -> Topology:
     if set(shape) == {1} or (kind in ("v5e", "v6e") and shape == [2, 4]):
         options["chips_per_host_bounds"] = [*shape, 1][:3]
     devices = _devices("tpu", f"{kind}:{'x'.join(map(str, shape))}", name, **options)
-    return Topology(name, devices, hardware.of(devices[0]), slices, gib * 2**30)
+    return Topology(name, devices, hardware.of(devices[0]), gib * 2**30)
 
 
 def _gpus(name: str, kind: str, slices: int, shape: list[int]) -> Topology:
@@ -130,7 +128,7 @@ def _gpus(name: str, kind: str, slices: int, shape: list[int]) -> Topology:
     gpu, hosts = _GPUS[kind], shape[0] if len(shape) == 2 else 1
     options = {"topology": f"1x{hosts}x{shape[-1]}", "target_config": _config(gpu)}
     target = hardware.Target("gpu", gpu.kind, gpu.capability)
-    return Topology(name, _devices("cuda", kind, name, **options), target, hosts, gpu.memory)
+    return Topology(name, _devices("cuda", kind, name, **options), target, gpu.memory)
 
 
 def _devices(platform: str, resolved: str, name: str, **options: Any) -> list[Any]:

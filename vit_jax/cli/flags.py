@@ -75,7 +75,10 @@ def load(path: Path, argument: str | None) -> "Config":
     except Exception as error:  # whatever a user's own file does
         if argument and str(error).startswith("get_config() takes 0 positional arguments"):
             raise UserError(f"{path} takes no argument; drop ':{argument}'") from error
-        raise UserError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+        unknown = re.search(r"(?:attribute|keyword argument) '(\w+)'$", str(error))
+        near = nearest(Config(), unknown[1]) if unknown else []
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise UserError(f"{path} cannot be read: {type(error).__name__}: {error}{hint}") from error
     return base
 
 

@@ -14,7 +14,7 @@ from vit_jax.data.config import (
 )
 from vit_jax.data.mix import normalize, targets
 from vit_jax.data.partition import full_name
-from vit_jax.data.pipeline import batch_spec, eval_batches, train_batches
+from vit_jax.data.pipeline import eval_batches, train_batches
 from vit_jax.data.prefetch import Batch, BatchIterator
 from vit_jax.data.sources import (
     CachedSource,

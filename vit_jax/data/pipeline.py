@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-import jax
 import numpy as np
 from jaxtyping import Int
 
@@ -110,26 +109,6 @@ def eval_batches(
         seed=None,
     )
     return BatchIterator(batches, num_workers=num_workers, prefetch=prefetch)
-
-
-def batch_spec(
-    source: Source,
-    *,
-    batch_size: int,
-    views: Mapping[str, View],
-    fields: Sequence[str] = ("label",),
-    masked: bool = False,
-) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return shape and dtype of each array of a global batch on devices; `masked` to evaluate."""
-    examples = {key: jax.ShapeDtypeStruct(view.shape, np.uint8) for key, view in views.items()}
-    examples |= {name: source.spec[name] for name in fields}
-    examples["index"] = jax.ShapeDtypeStruct((), np.int32)
-    if masked:
-        examples["mask"] = jax.ShapeDtypeStruct((), np.float32)
-    return {
-        key: jax.ShapeDtypeStruct((batch_size, *one.shape), one.dtype)
-        for key, one in examples.items()
-    }
 
 
 def _num_threads(given: int, num_workers: int, views: Mapping[str, View]) -> int:

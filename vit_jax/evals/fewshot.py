@@ -74,7 +74,7 @@ def fit(
 ) -> Callable[[Float[np.ndarray, "M D"]], Float[np.ndarray, "M K"]]:
     """Fit the few images; returns what scores the classes of others.
 
-    Of the two forms of the solution w = (A'A + l2 I)^-1 A'Y = A' (AA' + l2 I)^-1 Y the one with the
+    The solution has two forms, w = (A'A + l2 I)^-1 A'Y = A' (AA' + l2 I)^-1 Y; the one with the
     smaller system is solved. Differs from big_vision: in double precision.
     """
     x = x.astype(np.float64)

@@ -62,8 +62,8 @@ def nearest(
 ) -> tuple[Float[np.ndarray, "M k"], Int[np.ndarray, "M k"]]:
     """Return cosine similarity and index of the k nearest training rows, the nearest first.
 
-    Of equal ones the lower index comes first. The test rows are split over the devices; what is
-    there at a time is some thousands of rows of both sides and of their similarities.
+    Where several are equal, the lower index comes first. The test rows are split over the devices;
+    what is there at a time is some thousands of rows of both sides and of their similarities.
     """
     unit = sharding.batch_shards(mesh)
     rows = min(_TEST_ROWS, math.ceil(len(test) / unit) * unit)

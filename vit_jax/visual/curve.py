@@ -79,7 +79,6 @@ def learning_curve(
             axes.axvline(kept, color="black", linewidth=1, linestyle=":", label=label, zorder=0)
         axes.set(xlabel="step", ylabel=name)
         axes.xaxis.set_major_formatter("{x:,.0f}")
-        style = {"frameon": True, "framealpha": 0.85, "edgecolor": "none"}
-        figures.legend(axes, loc=corner, fontsize=9, **style)
+        figures.legend(axes, loc=corner, fontsize=9)
     figures.save(figure, out_png)
     return True

@@ -37,8 +37,9 @@ def panels(
 
 
 def legend(axes: Any, **options: Any) -> None:
-    """Draw a legend in which a "$" of a name is no formula."""
-    for text in axes.legend(**{"frameon": False, "fontsize": 8, **options}).get_texts():
+    """Draw a legend that stays readable on dark bars, in which a "$" of a name is no formula."""
+    style = {"framealpha": 0.85, "edgecolor": "none", "fontsize": 8}
+    for text in axes.legend(**{**style, **options}).get_texts():
         text.set_parse_math(False)
 
 

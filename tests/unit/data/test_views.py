@@ -64,13 +64,11 @@ def reference(source) -> list[data.Batch]:
     return take(source, 7, num_threads=1)
 
 
-def test_each_view_has_its_shape_and_the_spec_says_so(source, reference):
+def test_each_view_has_its_shape(source, reference):
     channels = source_channels(source)
-    spec = data.batch_spec(source, batch_size=BATCH, views=views(channels))
     for name, shape in SHAPES.items():
-        assert spec[name].shape == (BATCH, *shape, channels)
         for batch in reference:
-            assert (batch[name].shape, batch[name].dtype) == (spec[name].shape, np.uint8)
+            assert (batch[name].shape, batch[name].dtype) == ((BATCH, *shape, channels), np.uint8)
             assert batch[name].std() > 10  # of real images
 
 

@@ -26,6 +26,17 @@ def test_panels_are_listed_row_by_row_and_drawn_without_a_display() -> None:
     assert not axes[0].title.get_parse_math()
 
 
+def test_a_legend_is_readable_on_dark_bars() -> None:
+    figure, axes = figures.panels((2.0, 2.0), dpi=50)
+    axes[0].bar([0], [1], width=1, color="black", label="accuracy")
+    axes[0].set(xlim=(-0.5, 0.5), ylim=(0, 1))
+    grey = Image.open(io.BytesIO(figures.finish(figure, axes[0], ""))).convert("L")
+    box = axes[0].get_legend().get_window_extent()
+    left, right, top = int(box.x0), int(box.x1), grey.height - int(box.y1)
+    pixels = list(grey.crop((left, top, right, grey.height - int(box.y0))).getdata())
+    assert sum(p > 200 for p in pixels) > len(pixels) / 3
+
+
 @pytest.mark.parametrize(
     "most, kept",
     [(9, [0, 1, 2, 3, 4]), (5, [0, 1, 2, 3, 4]), (3, [0, 2, 4]), (2, [1, 4]), (1, [4])],
