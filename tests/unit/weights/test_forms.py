@@ -47,7 +47,7 @@ def dinov3(state: State) -> State:
         q, v = (state.pop(f"blocks.{i}.attn.{one}_bias") for one in "qv")
         masked = np.full_like(q, 7)  # whatever lies there
         state[f"blocks.{i}.attn.qkv.bias"] = np.concatenate([q, masked, v])
-        mask = np.repeat(np.float32([1, 0, 1]), len(q))
+        mask = np.repeat([1, 0, 1], len(q)).astype(np.float32)
         state[f"blocks.{i}.attn.qkv.bias_mask"] = mask
     state |= {"rope_embed.periods": np.ones(2), "mask_token": np.ones((1, 16))}
     state |= {"local_cls_norm.weight": np.ones(16)}

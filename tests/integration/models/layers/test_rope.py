@@ -44,7 +44,8 @@ def gradients(cfg: models.ViTConfig, given: Any, image: Any) -> Any:
     weights = jnp.arange(3.0)[None]
 
     def loss(params: Any, image: jax.Array) -> jax.Array:
-        return (module.apply({"params": params}, image).logits * weights).sum()
+        out: Any = module.apply({"params": params}, image)
+        return (out.logits * weights).sum()
 
     with jax.default_matmul_precision("highest"):
         return jax.jit(jax.grad(loss))(given, image)
