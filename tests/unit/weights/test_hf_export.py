@@ -82,7 +82,7 @@ def test_what_transformers_has_besides_is_added() -> None:
     )
     found, read = read_again(plain, trained(plain).variables)
     assert (found.layer_scale, found.patch_bias, found.qkv_bias) == (1.0, True, False)
-    np.testing.assert_array_equal(read["params/pos_embed"][0], sincos2d(2, 2, 16, "sincos2d"))
+    np.testing.assert_array_equal(read["params/pos_embed"][0], sincos2d(2, 2, 16, PosEmbed.SINCOS2D))
     np.testing.assert_array_equal(read["params/patch_embed/bias"], np.zeros(16))
     np.testing.assert_array_equal(read["params/blocks/ls1/gamma"], np.ones((2, 16)))
 
@@ -99,7 +99,7 @@ def test_positions_of_registers_are_theirs() -> None:
 
 
 def test_widths_factor_is_in_the_weights() -> None:
-    cfg = dataclasses.replace(VIT, mup_base_dim=8, mup_base_heads=1)
+    cfg = dataclasses.replace(VIT, mup_base_dim=8, mup_base_heads=2)
     variables = trained(cfg).variables
     found, read = read_again(cfg, variables)
     assert found.mup_base_dim == 0

@@ -125,7 +125,7 @@ def test_classes_have_the_names_of_the_file() -> None:
 
 
 def exported(**values: Any) -> timm_config.Exported | None:
-    cfg = dataclasses.replace(TINY["vit"], mup_base_dim=8, patch_bias=False)
+    cfg = dataclasses.replace(TINY["vit"], mup_base_dim=8, mup_base_heads=2, patch_bias=False)
     model = trained(cfg, loss=Loss.SIGMOID)
     tree = json.loads(json.dumps(_description(model, Format.TIMM, WeightDType.FLOAT32)))
     return timm_config.exported(tree | values, "x/export.json")
