@@ -33,6 +33,11 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"(^|/)(qkv|qk|kv|q|k|v|fc1)/bias$", ("tensor",)),
     (r"(^|/)(proj|fc2)/kernel$", ("tensor", "fsdp")),
     (r"(^|/)reduction/kernel$", ("fsdp", None)),
+    # Factors of a kernel (models/lora.py): each is cut as the kernel's side that it has.
+    (r"(^|/)(qkv|qk|kv|q|k|v|fc1)/lora_a$", ("fsdp", None)),
+    (r"(^|/)(qkv|qk|kv|q|k|v|fc1)/lora_b$", (None, "tensor")),
+    (r"(^|/)(proj|fc2)/lora_a$", ("tensor", None)),
+    (r"(^|/)(proj|fc2)/lora_b$", (None, "fsdp")),
     (r"(^|/)(pre_logits|(patch_)?head|head_dist|decoder_pred)/kernel$", ("fsdp", "tensor")),
     (r"(^|/)(head|head_dist)/bias$", ("tensor",)),
     (r"(^|/)(patch_embed|conv\d?)/kernel$", (None, None, None, "fsdp")),
