@@ -105,7 +105,7 @@ def test_merged_weights_compute_what_the_run_does(
     np.testing.assert_array_equal(merged["patch_embed"]["kernel"], base["patch_embed"]["kernel"])
     # convert writes the same, for timm.
     file = tmp_path / "merged.safetensors"
-    assert main(["convert", f"--from=ckpt:{place}@latest", f"--to=timm:{file}"]) == 0
+    assert main(["vit_jax", "convert", f"--from=ckpt:{place}@latest", f"--to=timm:{file}"]) == 0
     for key, value in weights.to_timm(loaded.variables, loaded.model).items():
         np.testing.assert_array_equal(load_file(file)[key], value, err_msg=key)
     # The average, and a third run that starts from the second.
