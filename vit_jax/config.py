@@ -16,8 +16,9 @@ from vit_jax.errors import UserError
 from vit_jax.evals import EVALUATORS, EvalConfig
 from vit_jax.faults import FaultsConfig
 from vit_jax.fields import annotations, check_effects, conform, group, value
-from vit_jax.models import ModelConfig, ViTConfig
+from vit_jax.models import ModelConfig, ViTConfig, lora
 from vit_jax.models.layers.attention import AttentionImpl, check_target
+from vit_jax.models.lora import LoraConfig
 from vit_jax.objectives import ObjectiveConfig, SupervisedConfig
 from vit_jax.optim import OptimConfig
 from vit_jax.reduction import ReduceDType
@@ -63,6 +64,7 @@ class Config:
         ema_decay_end: that decay at the end of the run, reached by half a cosine (DINO's teacher:
             0.996 to 1); 0 keeps `ema_decay` throughout.
         init: weights to start from, of another run or a published file.
+        lora: train low-rank changes of those weights alone, and save nothing else.
         checkpoint, log: saving and logging.
         faults: what to do about non-finite losses, loss spikes and hangs.
         seed: of initial weights, data order, augmentation and dropout.
@@ -80,6 +82,7 @@ class Config:
     ema_decay: float = value(0.0, least=0, below=1, note="0 turns it off")
     ema_decay_end: float = value(0.0, least=0, most=1, note="0 keeps ema_decay throughout")
     init: InitConfig = group(InitConfig)
+    lora: LoraConfig = group(LoraConfig)
     checkpoint: CheckpointConfig = group(CheckpointConfig, free=True)
     log: LogConfig = group(LogConfig, free=True)
     faults: FaultsConfig = group(FaultsConfig)
@@ -131,6 +134,7 @@ def check(cfg: Config) -> None:
         learns = f"{type(cfg.objective).__name__} learns from the moving average of its parameters"
         raise UserError(f"{learns}; set ema_decay, such as 0.996")
     init_config.validate(cfg.init)
+    _check_lora(cfg)
     for name in cfg.evals:
         if not re.fullmatch(r"[a-z0-9_]+", name) or name in ("train", "perf"):
             raise UserError(f"evals.{name}: use a-z, 0-9 and _, and neither 'train' nor 'perf'")
@@ -174,6 +178,19 @@ def _check_eval(evaluation: EvalConfig, name: str, objective: ObjectiveConfig) -
         valid = ", ".join(kind.__name__ for kind in kinds)
         raise UserError(f"evals.{name} is a {type(evaluation).__name__}{why}; choose {valid}")
     evaluation.check(f"evals.{name}")
+
+
+def _check_lora(cfg: Config) -> None:
+    """Raise UserError for low-rank changes of nothing, or of what has no rule for them."""
+    lora.check(cfg.lora)
+    lacks = {
+        "frozen weights to change; set init.weights": not cfg.init.weights,
+        "a rule for model.mup_base_dim; set 0": models.growth(cfg.model) is not None,
+        f"classes to learn by {type(cfg.objective).__name__}": not cfg.objective.uses_labels,
+    }
+    why = next((what for what, is_lacking in lacks.items() if is_lacking), "")
+    if cfg.lora.pattern and why:
+        raise UserError(f"lora.pattern={cfg.lora.pattern!r} lacks {why}")
 
 
 def metric_periods(cfg: Config) -> dict[str, str]:

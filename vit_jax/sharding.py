@@ -36,6 +36,11 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"(^|/)(reduction|decoder_embed|fc[3-9])/kernel$", ("fsdp", None)),
     (r"(^|/)(pre_logits|(patch_)?head|head_dist)/kernel$", ("fsdp", "tensor")),
     (r"(^|/)(decoder_pred|prototypes)/kernel$", ("fsdp", "tensor")),
+    # Factors of a kernel (models/lora.py): each is cut as the kernel's side that it has.
+    (r"(^|/)(qkv|qk|kv|q|k|v|fc1(_[gx])?)/lora_a$", ("fsdp", None)),
+    (r"(^|/)(qkv|qk|kv|q|k|v|fc1(_[gx])?)/lora_b$", (None, "tensor")),
+    (r"(^|/)(proj|fc2)/lora_a$", ("tensor", None)),
+    (r"(^|/)(proj|fc2)/lora_b$", (None, "fsdp")),
     (r"(^|/)(head|head_dist)/bias$", ("tensor",)),
     (r"(^|/)(patch_embed|conv\d?)/kernel$", (None, None, None, "fsdp")),
     (r"(^|/)pos_embed$", (None, None, "fsdp")),

@@ -15,6 +15,7 @@ from benchmarks import (
     digits,
     glyphs,
     input_pipeline,
+    peft,
     recipes,
     record,
     self_supervised,
@@ -84,6 +85,18 @@ def test_startup_times_a_real_run_to_its_first_step_and_to_its_end(tmp_path, mon
     monkeypatch.setattr(startup, "_environment", environment)
     first, end = startup.run_once(tmp_path / "run", CACHE, tmp_path / "data")
     assert 0 < first < end
+
+
+@pytest.mark.slow
+def test_peft_measures_every_way_beside_full_fine_tuning():
+    found = peft.costs("vit_mu8_16", 4, 1)
+    table = peft.costs_table(found).splitlines()
+    assert [line.split(" | ")[0] for line in table[2:]] == [f"| {way}" for way in peft.WAYS]
+    full, low = found["full"], found["LoRA"]
+    assert found["biases"].trained < low.trained < full.trained  # the head is most of the model
+    assert low.checkpoint < full.checkpoint
+    assert low.flops < full.flops
+    assert all(len(cost.seconds) == 1 for cost in found.values())
 
 
 def test_startup_compares_a_warm_cache_with_an_empty_one(tmp_path):

@@ -61,6 +61,7 @@ ELSEWHERE = {
     "visual/augmentation_sheets.py": "tests/integration/cli/test_visualize.py",
     "visual/sweep_*.py": "tests/integration/sweeps/test_results.py",
     "visual/weight_sheets.py": "tests/integration/visual/test_attention_sheets.py",
+    "weights/adapters.py": "tests/integration/train/test_adapted.py",
     "weights/apply.py": "tests/integration/weights/test_timm.py",
     "weights/export.py": "tests/integration/weights/test_convert.py",
     "weights/hf_views.py": "tests/unit/weights/test_hf.py",

@@ -29,6 +29,7 @@ from vit_jax.cli.by_name import set_groups
 from vit_jax.cli.train import main as train_main
 from vit_jax.distill import TeacherConfig
 from vit_jax.field_names import check_path
+from vit_jax.models.lora import LoraConfig
 from vit_jax.train.report.writers import read_jsonl
 from vit_jax.weights.config import InitConfig
 
@@ -113,10 +114,11 @@ def commands(block: Block) -> list[Command]:
 def _runs_here(command: Command) -> bool:
     """Say whether a command can run here: no server, no upload, no weights from outside."""
     # Sweeps of the same names, over at once, are run by tests/meta/test_scaling_docs.py,
-    # compilers by tests/integration/cli/test_compile_for.py.
+    # compilers by tests/integration/cli/test_compile_for.py, merging by
+    # tests/integration/train/test_adapted.py.
     elsewhere = (
-        r"--from=(npz|timm|hub|hf):|vit_jax serve|--push=|vit_jax sweep (run|status|report)"
-        "|--compile_for="
+        r"--from=(npz|timm|hub|hf):|--from=ckpt:runs/lora|vit_jax serve|--push=|"
+        r"vit_jax sweep (run|status|report)|--compile_for="
     )
     outside = re.search(elsewhere, " ".join(command.words))
     needs_onnx = "--format=onnx" in command.words
@@ -485,8 +487,19 @@ def test_every_config_field_is_documented() -> None:
         optim.OptimConfig,
         sharding.MeshConfig,
         InitConfig,
+        LoraConfig,
     ):
-        groups = {"init", "data", "optim", "objective", "evals", "mesh", "checkpoint", "log"}
+        groups = {
+            "init",
+            "lora",
+            "data",
+            "optim",
+            "objective",
+            "evals",
+            "mesh",
+            "checkpoint",
+            "log",
+        }
         groups |= {"faults"}
         missing = {f.name for f in dataclasses.fields(cls)} - documented - groups
         assert not missing, f"docs/configs.md lacks {missing} of {cls.__name__}"

@@ -112,7 +112,8 @@ def _lower_evaluation(cfg: Config, parts: build_lib.Parts, mesh: Mesh, size: int
     batch = {"image": array((size, *models.input_shape(cfg.model)), "uint8")}
     batch |= {"label": array((size,), "int32"), "mask": array((size,), "float32")}
     with jax.set_mesh(mesh):
-        variables = {"params": state.params, **state.model_state}
+        params = build_lib.placed(parts.params, mesh)
+        variables = {"params": params, **state.model_state}
         predict, loss = parts.objective.predictors["logits"], cfg.objective.head_loss
         return score_batch.lower(variables, batch, predict=predict, loss=loss, mesh=mesh)
 

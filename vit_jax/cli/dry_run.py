@@ -17,8 +17,8 @@ from vit_jax.config import Config
 from vit_jax.data.records import data_root
 from vit_jax.errors import UserError
 from vit_jax.objectives import Context, create
+from vit_jax.train import adapted, initial_state
 from vit_jax.train import build as build_lib
-from vit_jax.train import initial_state
 
 _LARGE = 2**20  # bytes of a parameter
 
@@ -76,6 +76,9 @@ def _report(cfg: Config) -> tuple[str, UserError | None]:
     rows = optim.describe(cfg.optim, state.params, models.growth(cfg.model))
     columns = {name: {x.parameter: getattr(x, name) for x in rows} for name in ("decay", "lr")}
     lines = ["PARAMETERS", *tables.parameter_table(state.params, columns), ""]
+    if parts.adapter:
+        frozen = trees.num_params(parts.adapter.base)
+        lines[-1:] = [f"besides {frozen:,} frozen ones of {cfg.init.weights}", ""]
     lines += [f"COST ({devices} device(s), mesh {dict(mesh.shape)})"]
     lines += [_flops(cfg, parts, missing is None)]
     lines += tables.memory_table(estimate_memory(cfg, parts, mesh))
@@ -121,19 +124,20 @@ def estimate_memory(
 ) -> memory.Memory:
     """Estimate the bytes of a run's step on a mesh that is here or not."""
     batch, objective = abstract_batch(cfg, parts), parts.objective
+    loss_of = adapted.make_loss(objective.loss, parts.adapter)
 
     def loss(params: Any, frozen: Any, kept: Any, batch: Any, rng: jax.Array) -> Any:
         model_state, ema, own = kept
         held = {"model_state": model_state, "ema": ema, "objective": own}
         ctx = Context(frozen=frozen, step=jnp.int32(0), **held)
-        return objective.loss(params, ctx, batch, rng)
+        return loss_of(params, ctx, batch, rng)
 
     return memory.estimate(
         build_lib.abstract_state(parts, mesh),
         loss,
         # The key inside: made outside, it would be computed.
         jax.eval_shape(lambda x: objective.prepare(x, jax.random.key(0)), batch),
-        frozen=build_lib.placed(objective.frozen, mesh),
+        frozen=build_lib.placed(parts.frozen, mesh),
         axis_sizes=dict(mesh.shape),
         num_microbatches=cfg.accum_steps,
         uphill=cfg.optim.sam_rho > 0,
@@ -175,7 +179,7 @@ def estimate_step(
 def _tensor_sums(cfg: Config, parts: build_lib.Parts) -> tuple[int, int]:
     """Return the values in a last block's output of one image, and the sums of as many."""
     image = jax.ShapeDtypeStruct((1, *models.input_shape(cfg.model)), "float32")
-    variables = {"params": parts.abstract.params, **parts.abstract.model_state}
+    variables = {"params": parts.params, **parts.abstract.model_state}
     module = models.create(models.looped(cfg.model))
     tokens = jax.eval_shape(lambda v, x: module.apply(v, x, train=False), variables, image).tokens
     if tokens is None:  # convolutions, which no tensor axis cuts

@@ -2,7 +2,6 @@
 """A run's teacher: weights or cached logits, read and checked before a device is filled."""
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,6 +20,7 @@ from vit_jax.distill.stream import Stream
 from vit_jax.errors import UserError
 from vit_jax.models import DType
 from vit_jax.sharding import MeshConfig
+from vit_jax.weights.files import digest
 
 PyTree = Any
 Teacher = Callable[[Any, Float[Array, "B H W C"]], Float[Array, "B K"]]
@@ -80,11 +80,7 @@ def read_weights(cfg: TeacherConfig) -> tuple[PyTree, str]:
     Raises UserError: weights that are not there, are damaged, or do not fit.
     """
     values = _read_flat(cfg)
-    digest = hashlib.sha256()
-    for name in sorted(values):
-        digest.update(f"{name} {values[name].shape} ".encode())
-        digest.update(values[name].tobytes())
-    return trees.nest(values), digest.hexdigest()[:16]
+    return trees.nest(values), digest(values)
 
 
 def _read_flat(cfg: TeacherConfig, *, only_check: bool = False) -> Mapping[str, np.ndarray]:

@@ -16,8 +16,8 @@ from vit_jax.checkpoints.manifest import on_all_processes
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.objectives import Extras
+from vit_jax.train import adapted, data_identity, early_stop, initial_state, metadata, workdir
 from vit_jax.train import build as build_lib
-from vit_jax.train import data_identity, early_stop, initial_state, metadata, workdir
 from vit_jax.train.early_stop import Tally
 from vit_jax.train.health import peers
 from vit_jax.train.report.goodput import Goodput
@@ -152,15 +152,19 @@ def begin(opened: Opened, *, allow_config_change: bool, allow_data_change: bool)
     if finished:
         done = Position(None, step, {}, tally)
         return Begun(checkpoints, done, {}, Extras(), {}, saved, changed, finished)
-    objective = opened.parts.objective
+    parts, objective = opened.parts, opened.parts.objective
     extras = objective.open(opened.source, cfg.seed, positions=total * cfg.data.batch_size)
     peers.agree_on_weights("weights of the teacher", extras.digest)
     if saved and not allow_config_change:
         metadata.check_extras_unchanged(extras.digest, saved, path)
+    base, facts = adapted.read_base(cfg, parts.adapter, saved) if parts.adapter else ({}, None)
+    if facts:
+        peers.agree_on_weights("weights that are frozen", facts.digest)
     # A damaged checkpoint is passed over: `saved` becomes the metadata of the one restored.
     position, saved = _first_position(opened, checkpoints)
-    frozen = initial_state.place(extras.frozen, build_lib.placed(objective.frozen, opened.mesh))
-    extras = dataclasses.replace(extras, frozen={})  # drop the host copy
+    frozen = adapted.with_base(parts.adapter, base, extras.frozen)
+    frozen = initial_state.place(frozen, build_lib.placed(parts.frozen, opened.mesh))
+    extras, base = dataclasses.replace(extras, frozen={}), {}  # drop the host copies
     described = metadata.describe(
         cfg,
         opened.source.class_names,
@@ -168,6 +172,7 @@ def begin(opened: Opened, *, allow_config_change: bool, allow_data_change: bool)
         extras.digest,
         own=objective.own_parameters,
         average=cfg.objective.needs_average,
+        base=facts,
     )
     metadata.write(path, described)
     build_lib.write_splits(cfg, opened.source, path)

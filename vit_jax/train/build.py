@@ -21,7 +21,9 @@ from vit_jax.config import Config, Plan
 from vit_jax.data import partition
 from vit_jax.errors import UserError, setting
 from vit_jax.losses import Loss
+from vit_jax.models.lora import Adapter
 from vit_jax.objectives import Objective
+from vit_jax.train import adapted
 from vit_jax.train.state import TrainState, make_init, make_state
 from vit_jax.train.step import TrainStep, jit_step, make_train_step
 
@@ -40,6 +42,7 @@ class Parts:
         init: PRNG key -> TrainState, pure.
         step: the training step, pure and not jitted.
         abstract: the state's shapes and dtypes.
+        adapter: which of the model's parameters are the state's; None for all.
     """
 
     objective: Objective
@@ -48,6 +51,19 @@ class Parts:
     init: Callable[[jax.Array], TrainState]
     step: TrainStep
     abstract: TrainState
+    adapter: Adapter | None = None
+
+    @property
+    def frozen(self) -> PyTree:
+        """Shapes and dtypes of what the step takes besides the state, and never changes."""
+        base = self.adapter and self.adapter.base
+        return adapted.with_base(self.adapter, base, self.objective.frozen)
+
+    @property
+    def params(self) -> PyTree:
+        """Shapes and dtypes of all parameters with which the model computes."""
+        joined = functools.partial(adapted.whole, self.adapter)
+        return jax.eval_shape(joined, self.abstract.params, self.frozen)
 
 
 def build(cfg: Config, num_examples: int) -> Parts:
@@ -61,9 +77,13 @@ def build(cfg: Config, num_examples: int) -> Parts:
     # The model is traced once: the run's shapes follow from these.
     params, model_state = jax.eval_shape(objective.init, key)
     own = jax.eval_shape(objective.init_state, key)
+    adapter = adapted.make_adapter(cfg, objective, params)
+    params = adapter.trained if adapter else params
     tx, schedule = optim.make_optimizer(cfg.optim, params, plan.clock, models.growth(cfg.model))
     kept = {"with_ema": cfg.ema_decay > 0, "skip_spikes": cfg.faults.skip_spikes}
-    init = make_init(objective.init, tx, init_objective=objective.init_state, **kept)
+    init = make_init(
+        adapted.make_init(objective.init, adapter), tx, init_objective=objective.init_state, **kept
+    )
     decay = cfg.ema_decay
     if cfg.ema_decay_end:
         decay = optim.cosine(decay, cfg.ema_decay_end, plan.total_steps)
@@ -75,6 +95,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
         ema_decay=decay,
         spike_sigmas=cfg.faults.spike_sigmas,
         reduce_dtype=cfg.reduce_dtype,
+        adapter=adapter,
     )
     around = functools.partial(make_state, tx=tx, **kept)
     abstract = jax.eval_shape(
@@ -84,7 +105,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
         key,
         own,
     )
-    return Parts(objective, plan, schedule, init, step, abstract)
+    return Parts(objective, plan, schedule, init, step, abstract, adapter)
 
 
 def shardings(parts: Parts, mesh: Mesh | AbstractMesh) -> TrainState:
@@ -105,7 +126,7 @@ def init_state(cfg: Config, parts: Parts, mesh: Mesh) -> TrainState:
 
 def compile_step(parts: Parts, mesh: Mesh) -> TrainStep:
     """Jit the step over the mesh (compiled at its first call)."""
-    frozen = sharding.shardings(parts.objective.frozen, mesh)
+    frozen = sharding.shardings(parts.frozen, mesh)
     return jit_step(parts.step, shardings(parts, mesh), frozen, mesh)
 
 
@@ -115,7 +136,7 @@ def lower_step(parts: Parts, mesh: Mesh, batch: dict[str, jax.ShapeDtypeStruct])
     batch = {k: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where) for k, x in batch.items()}
     with jax.set_mesh(mesh):
         step = cast(Any, compile_step(parts, mesh))
-        return step.lower(abstract_state(parts, mesh), placed(parts.objective.frozen, mesh), batch)
+        return step.lower(abstract_state(parts, mesh), placed(parts.frozen, mesh), batch)
 
 
 def abstract_state(parts: Parts, mesh: Mesh | AbstractMesh) -> TrainState:
@@ -134,8 +155,10 @@ def placed(abstract: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
 
 def example_flops(parts: Parts, *, uphill: bool) -> int:
     """Return the model FLOPs of training on one example; `uphill` for SAM's second gradient."""
-    variables = {"params": parts.abstract.params, **parts.abstract.model_state}
-    flops = parts.objective.flops(variables)
+    model_state = parts.abstract.model_state
+    flops = parts.objective.flops({"params": parts.params, **model_state})
+    if parts.adapter:
+        flops -= adapted.saved_flops(parts.adapter, parts.objective.model, model_state)
     return flops * 2 if uphill else flops
 
 

@@ -12,6 +12,7 @@ from vit_jax import __version__, config_json
 from vit_jax.config import Config
 from vit_jax.errors import UserError, setting, some
 from vit_jax.train import data_identity, workdir
+from vit_jax.weights.adapters import KEY, Base
 from vit_jax.weights.ckpt import AVERAGE, OWN_PARAMETERS
 
 _EXTRAS = "teacher"  # digest of what an objective reads from outside
@@ -24,6 +25,7 @@ def describe(
     digest: str,
     own: Sequence[str],
     average: bool = False,
+    base: Base | None = None,
 ) -> dict[str, Any]:
     """Return what a checkpoint says about itself, besides its arrays.
 
@@ -35,11 +37,13 @@ def describe(
         own: parameters, by the first part of their names, that are the objective's and not the
             model's; who takes the model out of the run leaves them.
         average: who takes the model out takes the moving average of its parameters.
+        base: where the parameters come from that are not saved; None where all are.
     """
     return {
         **({_EXTRAS: digest} if digest else {}),
         **({OWN_PARAMETERS: list(own)} if own else {}),
         **({AVERAGE: True} if average else {}),
+        **({KEY: base._asdict()} if base else {}),
         data_identity.KEY: splits,
         "config": config_json.to_json(cfg),
         "class_names": list(class_names),

@@ -13,8 +13,8 @@ from vit_jax.analysis.peaks import peak_flops
 from vit_jax.checkpoints.checkpointer import Checkpointer, CorruptCheckpoints, SaveFailed
 from vit_jax.config import Config, Plan
 from vit_jax.evals import is_accuracy
+from vit_jax.train import adapted, early_stop, workdir
 from vit_jax.train import build as build_lib
-from vit_jax.train import early_stop, workdir
 from vit_jax.train.begin import Begun, Opened, Position
 from vit_jax.train.health import spikes, unreadable
 from vit_jax.train.health.lost_process import is_lost
@@ -39,6 +39,7 @@ class Run:
     Attributes:
         opened: config, data and programs.
         metadata: what each checkpoint is saved with, the same for all.
+        frozen: what the step takes and never changes.
         buffer: metrics of steps that the devices may still compute.
         unreadable: examples that could not be read, which others replace.
         stragglers: who waits for whom, of several processes.
@@ -47,6 +48,7 @@ class Run:
 
     opened: Opened
     metadata: dict[str, Any]
+    frozen: Any
     checkpoints: Checkpointer
     buffer: MetricBuffer
     unreadable: Unreadable
@@ -127,10 +129,11 @@ class Run:
             report_dir = self.opened.path / name if final else None
             what, spent = f"evaluating {name}", self.goodput.spent(Phase.EVAL)
             with spent, self.progress.paused(what), waiting.said(what, after=30):
-                scores = run(predictors, {"params": state.params, **state.model_state}, report_dir)
+                variables = self._whole({"params": state.params, **state.model_state})
+                scores = run(predictors, variables, report_dir)
                 found = {f"{name}/{key}": value for key, value in scores.items()}
                 if state.ema is not None:
-                    scores = run(predictors, state.ema)
+                    scores = run(predictors, self._whole(state.ema))
                     found |= {f"{name}_ema/{key}": value for key, value in scores.items()}
             metrics |= found
             logged |= {} if name in already_logged else found
@@ -139,6 +142,11 @@ class Run:
         if metrics:
             self.progress.report(metrics)
         return metrics
+
+    def _whole(self, variables: dict[str, Any]) -> dict[str, Any]:
+        """Return the variables with which the model computes."""
+        adapter = self.opened.parts.adapter
+        return {**variables, "params": adapted.whole(adapter, variables["params"], self.frozen)}
 
     def save(self, at: Position, *, must_succeed: bool) -> None:
         """Start a save; one that fails midway (a full disk) is logged and tried again next time."""
@@ -273,6 +281,7 @@ def services(opened: Opened, begun: Begun) -> Iterator[Run]:
         yield Run(
             opened=opened,
             metadata=begun.metadata,
+            frozen=begun.frozen,
             checkpoints=begun.checkpoints,
             buffer=MetricBuffer(cfg.faults, log_spike, saved=saved.get(metric_buffer.KEY)),
             unreadable=Unreadable(

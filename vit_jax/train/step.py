@@ -12,8 +12,10 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from vit_jax import hardware, reduction, sharding
+from vit_jax.models.lora import Adapter
 from vit_jax.objectives import Aux, Batch, Context, Objective
 from vit_jax.reduction import ReduceDType
+from vit_jax.train import adapted
 from vit_jax.train.health import spikes
 from vit_jax.train.state import TrainState
 
@@ -36,7 +38,7 @@ def _micro_batches(batch: Batch, count: int) -> Batch:
 
 
 def _mean_gradient(
-    objective: Objective,
+    loss_of: adapted.Loss,
     state: TrainState,
     frozen: PyTree,
     batch: Batch,
@@ -52,7 +54,7 @@ def _mean_gradient(
             frozen=frozen, model_state=model_state, ema=state.ema, objective=own, step=state.step
         )
         with reduction.summing_in(reduce_dtype):
-            return objective.loss(params, ctx, batch, rng)
+            return loss_of(params, ctx, batch, rng)
 
     differentiate = jax.value_and_grad(loss, has_aux=True)
     before = (state.model_state, state.objective)
@@ -90,16 +92,19 @@ def make_train_step(
     ema_decay: float | optax.Schedule = 0.0,
     spike_sigmas: float = 0.0,
     reduce_dtype: ReduceDType = ReduceDType.FLOAT32,
+    adapter: Adapter | None = None,
 ) -> TrainStep:
     """Build the step; jit it with `jit_step`.
 
     A step is skipped, which changes only counters, if its loss, gradient, model state or
     objective's state is not finite (`nonfinite` is 1), and, where the state keeps recent losses, if
     its loss is a spike by `spike_sigmas` (`spikes` is 1; the loss still enters those kept).
-    Metrics are float32 scalars, means over the global batch.
+    Metrics are float32 scalars, means over the global batch. With an `adapter` the state has what
+    it trains, and `frozen` its base.
     """
 
     optimizer = optax.with_extra_args_support(tx)  # SAM calls `gradient` again
+    loss_of = adapted.make_loss(objective.loss, adapter)
 
     def train_step(state: TrainState, frozen: PyTree, batch: Batch) -> tuple[TrainState, Metrics]:
         mix_rng, loss_rng = jax.random.split(jax.random.fold_in(state.rng, state.step))
@@ -110,7 +115,7 @@ def make_train_step(
         def gradient(params: PyTree, _: int = 0) -> PyTree:  # as optax's sam calls it
             here = dataclasses.replace(state, params=params)
             grads, aux = _mean_gradient(
-                objective, here, frozen, batch, loss_rng, accum_steps, reduce_dtype
+                loss_of, here, frozen, batch, loss_rng, accum_steps, reduce_dtype
             )
             passes.append((optax.global_norm(grads), aux))
             return grads

@@ -2,6 +2,7 @@
 """What every reader returns, and asks first: is it a file of weights, with names fit to print?"""
 
 import difflib
+import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,15 @@ class WeightsFile(NamedTuple):
 
 class NoSuchFile(UserError):
     """There is no file of that name, and none of a similar one."""
+
+
+def digest(values: Mapping[str, np.ndarray]) -> str:
+    """Return 16 hexadecimal digits of the names, shapes and bits of arrays."""
+    total = hashlib.sha256()
+    for name in sorted(values):
+        total.update(f"{name} {values[name].shape} ".encode())
+        total.update(values[name].tobytes())
+    return total.hexdigest()[:16]
 
 
 def is_shape(sides: Sequence[Any]) -> bool:

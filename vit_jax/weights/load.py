@@ -184,7 +184,7 @@ def _timm_names(source: WeightsFile, cfg: ModelConfig, own: Own | None) -> _Open
 
 @contextlib.contextmanager
 def _open_ckpt(path: str, cfg: ModelConfig, ema: bool, own: Own | None) -> Iterator[_Opened]:
-    from vit_jax.weights import ckpt  # late: Orbax takes long to import
+    from vit_jax.weights import adapters, ckpt  # late: Orbax takes long to import
 
     saved = ckpt.Checkpoint(path, ema=ema)
     ours, theirs = models.logit_factor(cfg), models.logit_factor(saved.model)
@@ -197,7 +197,9 @@ def _open_ckpt(path: str, cfg: ModelConfig, ema: bool, own: Own | None) -> Itera
     entries = ckpt.entries(models.abstract(cfg))
     beside = ckpt.entries({"params": own.shapes}) if own else []
     is_ignored = lambda name: name.partition("/")[0] in theirs  # noqa: E731
-    yield _Opened(saved.file, entries, beside, is_ignored, saved.model)
+    base = adapters.Base.of(saved.metadata)
+    source = saved.file if base is None else adapters.whole(saved, base, read)
+    yield _Opened(source, entries, beside, is_ignored, saved.model)
 
 
 @contextlib.contextmanager

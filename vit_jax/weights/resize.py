@@ -186,11 +186,18 @@ def positions(cfg: Any) -> tuple[int, Grid]:
 def _table(
     value: np.ndarray, cfg: ModelConfig, old: ModelConfig | None, matrix: Matrix
 ) -> np.ndarray:
-    """Resample [1, P + N, D]: the P positions before the patches' are kept as they are."""
+    """Resample [1, P + N, D]: the P positions before the patches' are kept as they are.
+
+    Registers that the file's model lacks get positions of zero: their tokens are trained (VPT).
+    """
     prefix, new = positions(cfg)
     count = value.shape[1]
     old_prefix, there = positions(old) if old is not None else _square(count, prefix)
-    if old_prefix != prefix:
+    added = prefix - old_prefix
+    if added and added == getattr(cfg, "num_registers", 0):
+        registers = np.zeros((1, added, value.shape[-1]), value.dtype)  # the last of the prefix
+        value = np.concatenate([value[:, :old_prefix], registers, value[:, old_prefix:]], axis=1)
+    elif added:
         raise UserError(
             f"pos_embed: the {count} positions of the file are {old_prefix} + {there[0]} x "
             f"{there[1]}, but the table of this config has {prefix} before its patches; choose "
