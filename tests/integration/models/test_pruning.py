@@ -62,11 +62,14 @@ def test_it_computes_what_the_whole_one_does_with_those_zeroed(name: str) -> Non
     zeroed = {"params": pruning.gated(params, closed), **state}
     cut = {"params": pruning.cut(params, kept, cfg), **state}
     image = images(cfg)
-    expected = models.create(cfg).apply(zeroed, image)
-    found = models.create(small).apply(cut, image)
+    module, smaller = models.create(cfg), models.create(small)
+
+    def all_three(cut: Any, *others: Any) -> Any:
+        return smaller.apply(cut, image), *(module.apply(each, image) for each in others)
+
+    found, expected, whole = jax.jit(all_three)(cut, zeroed, {"params": params, **state})
     np.testing.assert_allclose(found.tokens, expected.tokens, atol=5e-5)
     np.testing.assert_allclose(found.logits, expected.logits, atol=5e-5)
-    whole = models.create(cfg).apply({"params": params, **state}, image)
     assert np.abs(whole.logits - expected.logits).max() > 0.05, "nothing was zeroed"
 
 
