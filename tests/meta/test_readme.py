@@ -130,7 +130,7 @@ COMMANDS = [command for block in SHELL for command in commands(block)]
 # Pages that use the run of `make train`, each command in the place where those before it worked.
 IN_ORDER = [
     f"docs/{name}.md"
-    for name in ("predict", "evaluate", "probe", "visualize", "export", "token_merging")
+    for name in ("predict", "evaluate", "probe", "visualize", "export", "token_merging", "prune")
     if f"docs/{name}.md" in TEXTS
 ]
 # Here too, each command needs what those before it made; tests/meta/test_distill_docs.py and

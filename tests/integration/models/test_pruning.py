@@ -14,6 +14,7 @@ from tests.unit.models.tiny import TINY
 from vit_jax import models
 from vit_jax.analysis.flops import forward_flops
 from vit_jax.models import pruning
+from vit_jax.models.layers.block import Block, BlockConfig
 from vit_jax.models.layers.mlp import MlpKind
 from vit_jax.models.layers.norm import TokenNorm
 from vit_jax.models.layers.pool import Pool
@@ -62,11 +63,14 @@ def test_it_computes_what_the_whole_one_does_with_those_zeroed(name: str) -> Non
     zeroed = {"params": pruning.gated(params, closed), **state}
     cut = {"params": pruning.cut(params, kept, cfg), **state}
     image = images(cfg)
-    expected = models.create(cfg).apply(zeroed, image)
-    found = models.create(small).apply(cut, image)
+    module, smaller = models.create(cfg), models.create(small)
+
+    def all_three(cut: Any, *others: Any) -> Any:
+        return smaller.apply(cut, image), *(module.apply(each, image) for each in others)
+
+    found, expected, whole = jax.jit(all_three)(cut, zeroed, {"params": params, **state})
     np.testing.assert_allclose(found.tokens, expected.tokens, atol=5e-5)
     np.testing.assert_allclose(found.logits, expected.logits, atol=5e-5)
-    whole = models.create(cfg).apply({"params": params, **state}, image)
     assert np.abs(whole.logits - expected.logits).max() > 0.05, "nothing was zeroed"
 
 
@@ -94,13 +98,15 @@ def test_flops_fall_as_counted_by_hand() -> None:
 
 
 def test_scores_are_activation_times_gradient() -> None:
-    cfg = dataclasses.replace(VIT, depth=1)
-    module, variables, image = models.create(cfg), variables_of(cfg), images(cfg)
-    mask = jnp.asarray([1.0, 1.0, 0.0])
+    rng = np.random.default_rng(0)
+    block = Block(BlockConfig.of(VIT), train=False)
+    params = {"blocks": variables_of(dataclasses.replace(VIT, depth=1))["params"]["blocks"]}
+    tokens = jnp.asarray(rng.normal(size=(3, 5, 16)), jnp.float32)
 
     def loss(params: Any, batch: Any) -> Any:
-        logits = module.apply({"params": params}, batch["image"]).logits
-        return -jax.nn.log_softmax(logits)[:, 1]
+        layer = jax.tree.map(lambda leaf: leaf[0], params["blocks"])
+        x, _ = block.apply({"params": layer}, batch["tokens"], jnp.zeros(()))
+        return (x**3).sum(axis=(1, 2))
 
     def losses(added: Any) -> Any:
         """Add to what the two linear layers read, an array for each."""
@@ -108,24 +114,25 @@ def test_scores_are_activation_times_gradient() -> None:
         def call(next_fun: Any, args: Any, kwargs: Any, context: Any) -> Any:
             name = context.module.name
             if context.method_name == "__call__" and name in added:
-                kept[name] = args[0]
-                args = (args[0] + added[name].reshape(args[0].shape), *args[1:])
+                kept[name] = args[0].reshape(added[name].shape)
+                args = ((kept[name] + added[name]).reshape(args[0].shape), *args[1:])
             return next_fun(*args, **kwargs)
 
         kept: Any = {}
         with nn.intercept_methods(call):
-            total = loss(variables["params"], {"image": image}).sum()
+            total = loss(params, {"tokens": tokens}).sum()
         return total, kept
 
     zeros = {"proj": jnp.zeros((3, 5, 16)), "fc2": jnp.zeros((3, 5, 32))}
-    slopes, activations = jax.grad(losses, has_aux=True)(zeros)
-    expected = {}
-    for name, slope in slopes.items():
-        product = np.asarray(slope) * np.asarray(activations[name]).reshape(slope.shape)
-        parts = product.reshape(3, 5, {"proj": 4, "fc2": 32}[name], -1).sum(axis=(1, 3))
-        expected[name] = np.abs(parts[:2]).sum(axis=0)  # the third is padding
-    gates = pruning.open_gates(variables["params"], cfg)
-    batch = {"image": image, "mask": mask}
-    found = jax.jit(lambda p: pruning.taylor(loss, p, gates, batch))(variables["params"])
-    for key, name in (("blocks/attn/proj/kernel", "proj"), ("blocks/mlp/fc2/kernel", "fc2")):
-        np.testing.assert_allclose(found[key][0], expected[name], rtol=1e-4, atol=1e-6)
+    slopes, activations = jax.jit(jax.grad(losses, has_aux=True))(zeros)
+    batch = {"tokens": tokens, "mask": jnp.asarray([1.0, 1.0, 0.0])}  # the third is padding
+    gates = pruning.open_gates(params, VIT)
+    found = jax.jit(lambda p: pruning.taylor(loss, p, gates, batch))(params)
+    for name, parts in (("attn/proj", 4), ("mlp/fc2", 32)):
+        short = name.rpartition("/")[2]
+        product = np.asarray(slopes[short] * activations[short]).reshape(3, 5, parts, -1)
+        expected = np.abs(product.sum(axis=(1, 3))[:2]).sum(axis=0)
+        scale = expected.max()
+        np.testing.assert_allclose(
+            found[f"blocks/{name}/kernel"][0] / scale, expected / scale, atol=5e-5
+        )

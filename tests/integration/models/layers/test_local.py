@@ -10,21 +10,26 @@ import numpy as np
 import pytest
 
 from tests.unit.models.tiny import TINY
-from vit_jax import models
+from vit_jax import models, trees
 from vit_jax.analysis.flops import forward_flops
+from vit_jax.models import vit
 from vit_jax.models.base import Remat
 from vit_jax.models.layers import block
 from vit_jax.models.layers.attention import attend
 from vit_jax.models.layers.pool import Pool
+from vit_jax.models.layers.rope import Rope, Rotation
 
 VIT = dataclasses.replace(TINY["vit"], depth=4, image_size=(20, 12), drop_path_rate=0.0)
 CASES: dict[str, dict[str, Any]] = {
     "windows": {"window": 2, "global_blocks": 2},
-    "all_windows": {"window": 3, "class_token": False, "pool": Pool.GAP},
-    "registers": {"window": 2, "global_blocks": 1, "num_registers": 2, "scan_unroll": 0},
-    "axial": {"axial": True, "qk_norm": True},
-    "remat": {"axial": True, "remat": Remat.FULL},
+    "all_windows": {"window": 3, "depth": 2, "class_token": False, "pool": Pool.GAP},
+    "registers": {
+        **{"window": 2, "global_blocks": 1, "depth": 2},
+        **{"num_registers": 2, "scan_unroll": 0},
+    },
+    "axial": {"axial": True, "depth": 2, "rope": Rope.LANG, "remat": Remat.FULL},
 }
+GLOBAL = {"windows": (1, 3), "registers": (1,)}
 # Whether two patches of 5 x 3 see each other in blocks 0 to 3.
 ROW, COLUMN = np.divmod(np.arange(15), 3)
 
@@ -32,15 +37,13 @@ ROW, COLUMN = np.divmod(np.arange(15), 3)
 def mask(name: str, layer: int, num_prefix: int) -> np.ndarray:
     """Write down who sees whom in one block."""
     side = CASES[name].get("window", 0)
-    if name in ("axial", "remat"):
+    if name == "axial":
         same = np.equal.outer(ROW, ROW) if layer % 2 == 0 else np.equal.outer(COLUMN, COLUMN)
     else:
-        same = np.equal.outer(ROW // side, ROW // side) & np.equal.outer(
-            COLUMN // side, COLUMN // side
-        )
-        last = {"windows": (1, 3), "registers": (3,)}.get(name, ())
-        if layer in last:
-            same = np.ones_like(same)
+        rows, columns = (np.equal.outer(each // side, each // side) for each in (ROW, COLUMN))
+        same = rows & columns
+    if layer in GLOBAL.get(name, ()):
+        same = np.ones_like(same)
     return np.pad(same, ((num_prefix, 0), (num_prefix, 0)), constant_values=True)
 
 
@@ -67,8 +70,8 @@ def masked(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def apply(name: str, cfg: Any, variables: Any, image: jax.Array) -> Any:
         prefix, whole = models.num_prefix(cfg), plain(cfg)
-        # Depth 1 at a time: a scan's blocks would share the mask of the first.
-        module = block.Block(block.BlockConfig.of(whole), train=False)
+        rotation = Rotation.of(whole, (5, 3), prefix)
+        module = block.Block(block.BlockConfig.of(whole, rotation=rotation), train=False)
         hidden: list[Any] = []
 
         def under_mask(q: Any, k: Any, v: Any, **given: Any) -> Any:
@@ -82,8 +85,6 @@ def masked(monkeypatch: pytest.MonkeyPatch) -> Any:
                     layer = jax.tree.map(lambda leaf, i=i: leaf[i], variables["params"]["blocks"])
                     x, _ = module.apply({"params": layer}, x, rates[i])
                 return x, None
-
-        from vit_jax.models import vit
 
         with monkeypatch.context() as patch:
             patch.setattr(block, "attend", under_mask)
@@ -99,22 +100,31 @@ def test_it_is_full_attention_under_a_block_mask(name: str, masked: Any) -> None
     assert models.abstract(cfg) == models.abstract(plain(cfg)), "any ViT's checkpoint loads"
 
     def local(variables: Any) -> Any:
-        out = models.create(cfg).apply(variables, image)
-        return (out.logits**2).sum(), out
+        return models.create(cfg).apply(variables, image)
 
     def whole(variables: Any) -> Any:
-        out = masked(name, cfg, variables, image)
-        return (out.logits**2).sum(), out
+        return masked(name, cfg, variables, image)
 
-    (_, found), slopes = jax.value_and_grad(local, has_aux=True)(variables)
-    (_, expected), wanted = jax.value_and_grad(whole, has_aux=True)(variables)
+    outputs = jax.jit(lambda v: (local(v), whole(v), models.create(plain(cfg)).apply(v, image)))
+    found, expected, unmasked = outputs(variables)
     np.testing.assert_allclose(found.tokens, expected.tokens, atol=5e-5)
-    for key, slope in models.trees.named_leaves(slopes):
-        want = dict(models.trees.named_leaves(wanted))[key]
-        scale = max(1.0, float(np.abs(want).max()))
-        np.testing.assert_allclose(slope / scale, want / scale, atol=5e-5, err_msg=key)
-    unmasked = models.create(plain(cfg)).apply(variables, image)
     assert np.abs(unmasked.tokens - expected.tokens).max() > 0.05, "the mask does nothing"
+
+
+@pytest.mark.parametrize("name", ["registers", "axial"])
+def test_so_are_its_gradients(name: str, masked: Any) -> None:
+    cfg, variables, image = setup(name)
+
+    def slopes(apply: Any) -> Any:
+        return jax.grad(lambda v: (apply(v).logits ** 2).sum())
+
+    local = slopes(lambda v: models.create(cfg).apply(v, image))
+    whole = slopes(lambda v: masked(name, cfg, v, image))
+    found, expected = jax.jit(lambda v: (local(v), whole(v)))(variables)
+    wanted = dict(trees.named_leaves(expected))
+    for key, slope in trees.named_leaves(found):
+        scale = max(1.0, float(np.abs(wanted[key]).max()))
+        np.testing.assert_allclose(slope / scale, wanted[key] / scale, atol=5e-5, err_msg=key)
 
 
 def test_what_is_captured_is_the_weights_of_all_tokens() -> None:
@@ -159,13 +169,12 @@ def test_an_unrolled_loop_and_dropout_compute_the_same() -> None:
     cfg, variables, image = setup("windows")
     cfg = dataclasses.replace(cfg, dropout_rate=0.5, drop_path_rate=0.5, attention_dropout_rate=0.5)
     rngs = {"dropout": jax.random.key(3)}
-    outputs = [
-        models.create(dataclasses.replace(cfg, scan_unroll=unroll)).apply(
-            variables, image, train=True, rngs=rngs
-        )
-        for unroll in (0, 1, 2)
-    ]
-    for other in outputs[1:]:
-        np.testing.assert_allclose(outputs[0].tokens, other.tokens, atol=5e-5)
-    plainly = models.create(cfg).apply(variables, image)
-    assert np.abs(outputs[0].tokens - plainly.tokens).max() > 0.1
+
+    def outputs(variables: Any) -> list[Any]:
+        modules = [models.create(dataclasses.replace(cfg, scan_unroll=n)) for n in (0, 1)]
+        dropped = [m.apply(variables, image, train=True, rngs=rngs).tokens for m in modules]
+        return [*dropped, modules[0].apply(variables, image).tokens]
+
+    unrolled, rolled, plainly = jax.jit(outputs)(variables)
+    np.testing.assert_allclose(unrolled, rolled, atol=5e-5)
+    assert np.abs(unrolled - plainly).max() > 0.1
