@@ -97,7 +97,7 @@ def digits(run: str) -> Config:
 
 
 # Steps and batch of each run on drawn letters.
-GLYPHS = {"mpp": (300, 64), "mae": (500, 128), "dino": (140, 64), "labelled": (200, 32)}
+GLYPHS = {"mpp": (300, 64), "mae": (400, 128), "dino": (140, 64), "labelled": (200, 32)}
 
 
 def glyphs(run: str) -> Config:
