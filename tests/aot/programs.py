@@ -15,6 +15,7 @@ from vit_jax.aot import collectives, compiler, hlo, topology
 from vit_jax.config import Config
 from vit_jax.data import DataConfig
 from vit_jax.models import DType
+from vit_jax.objectives import ObjectiveConfig
 from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
 from vit_jax.train.state import TrainState
@@ -78,7 +79,13 @@ def compile_gradient(
         return step.lower(params, image).compile().as_text() or ""
 
 
-def compile_step(model: str, hardware: str, shape: tuple[int, int, int], images: int = 4) -> Seen:
+def compile_step(
+    model: str,
+    hardware: str,
+    shape: tuple[int, int, int],
+    images: int = 4,
+    objective: ObjectiveConfig | None = None,
+) -> Seen:
     """Compile a model's training step in bfloat16 over a mesh of (data, fsdp, tensor).
 
     Args:
@@ -86,6 +93,7 @@ def compile_step(model: str, hardware: str, shape: tuple[int, int, int], images:
         hardware: as `--compile_for` takes it.
         shape: of the mesh.
         images: for each part of the batch.
+        objective: of a run without labels; by default it learns classes.
     """
     need(hardware)
     name, fields = MODELS[model]
@@ -97,12 +105,20 @@ def compile_step(model: str, hardware: str, shape: tuple[int, int, int], images:
         mesh=MeshConfig(**sizes),
         duration="10 steps",
     )
+    if objective is not None:
+        fields = {"num_classes": 0, "dynamic_image_size": True}
+        cfg.model, cfg.objective = models.with_fields(cfg.model, fields), objective
+        cfg.ema_decay = 0.99 if objective.needs_average else 0.0
     mesh = sharding.make_mesh(cfg.mesh, top.devices)
-    image = jax.ShapeDtypeStruct((cfg.data.batch_size, *models.input_shape(cfg.model)), "uint8")
-    label = jax.ShapeDtypeStruct((cfg.data.batch_size,), "int32")
     with top.tracing():
         parts = build_lib.build(cfg, 10 * cfg.data.batch_size)
-        lowered = build_lib.lower_step(parts, mesh, {"image": image, "label": label})
+        shapes = {name: (view.shape, "uint8") for name, view in parts.objective.views.items()}
+        shapes |= dict.fromkeys(parts.objective.fields, ((), "int32"))
+        batch = {
+            name: jax.ShapeDtypeStruct((cfg.data.batch_size, *shape), dtype)
+            for name, (shape, dtype) in shapes.items()
+        }
+        lowered = build_lib.lower_step(parts, mesh, batch)
         compiled = compiler.compile_lowered(lowered, top.compiler_options)
     text = compiled.program.as_text()
     program = hlo.parse(text)

@@ -22,7 +22,7 @@ from vit_jax.errors import UserError
 from vit_jax.evals import Scores, calibration, robustness
 from vit_jax.inference import evaluate as lib
 from vit_jax.inference.evaluate import check_sizes, native_size, open_target
-from vit_jax.inference.trained import Trained, Tta, check_head, read_weights, title
+from vit_jax.inference.trained import Trained, Tta, read_weights, title
 from vit_jax.losses import Loss
 from vit_jax.sharding import MeshConfig
 from vit_jax.visual import evaluation as plots
@@ -74,7 +74,8 @@ def evaluate(given: Evaluate, found: Trained, mesh_config: MeshConfig) -> int:
     """Measure, print and write what the flags select."""
     if given.severities and not given.corruptions:
         raise UserError("--severities are of corruptions; add --corruptions=all")
-    check_head(found)
+    if not found.model.num_classes:
+        read_weights(found)  # which raises that it has no classes
     startup.join_cluster()
     settings = {x: getattr(given, x) for x in ("dataset", "split", "data_dir", "batch_size")}
     target = open_target(found, **settings, own_transform=not given.transform)

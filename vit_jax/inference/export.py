@@ -28,7 +28,7 @@ from vit_jax.inference import (
     quantize,
 )
 from vit_jax.inference.export_check import Change
-from vit_jax.inference.forward import make_forward, output_width
+from vit_jax.inference.forward import make_forward, output_name, output_width
 from vit_jax.inference.quantize import WeightDType
 from vit_jax.inference.trained import Trained
 from vit_jax.models import ModelConfig
@@ -167,7 +167,7 @@ def _from_timm(trained: Trained, state: Mapping[str, np.ndarray]) -> Callable[[A
     ours = {key: value.astype(np.float32) for key, value in state.items() if key not in besides}
     variables = weights.from_timm(ours, model)
     forward = make_forward(dataclasses.replace(trained, model=model, variables=variables))
-    return lambda images: getattr(forward(images), trained.output)
+    return lambda images: getattr(forward(images), output_name(trained))
 
 
 def _json(value: Any) -> bytes:
@@ -198,7 +198,7 @@ def _description(trained: Trained, form: Format, dtype: WeightDType) -> dict[str
         "output": {
             "shape": ["batch", output_width(trained)],
             "dtype": "float32",
-            "name": trained.output,
+            "name": output_name(trained),
         },
         "loss": trained.loss.value,
         "from": _source(trained),

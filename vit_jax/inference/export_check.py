@@ -12,7 +12,7 @@ from vit_jax.data import ops, short_name
 from vit_jax.data.transform import Transform
 from vit_jax.errors import UserError
 from vit_jax.evals import open_splits
-from vit_jax.inference.forward import make_forward
+from vit_jax.inference.forward import make_forward, output_name
 from vit_jax.inference.trained import Trained
 
 COUNT = 16
@@ -47,7 +47,7 @@ def compare(trained: Trained, run: Callable[[Images], Logits]) -> Change:
 
     Raises UserError: numbers that are not finite, of either.
     """
-    (images, name), what = sample_images(trained), trained.output
+    (images, name), what = sample_images(trained), output_name(trained)
     before = np.asarray(getattr(make_forward(trained)(images), what))
     if not np.isfinite(before).all():
         raise UserError(

@@ -23,7 +23,7 @@ from jaxtyping import Float, UInt8
 from vit_jax import trees
 from vit_jax.errors import UserError
 from vit_jax.inference.export_stablehlo import portable
-from vit_jax.inference.forward import make_apply
+from vit_jax.inference.forward import make_apply, output_name
 from vit_jax.inference.trained import Trained
 from vit_jax.models import DType
 
@@ -64,9 +64,9 @@ def serialize(trained: Trained) -> bytes:
     (batch,) = export.symbolic_shape("batch")
     images = jax.ShapeDtypeStruct((batch, *trained.image_size, trained.channels), jnp.uint8)
     # Before the converter: what it traces itself it traces with functions of its own.
-    traced = jax.make_jaxpr(lambda image: getattr(apply(trained.variables, image), trained.output))(
-        images
-    )
+    traced = jax.make_jaxpr(
+        lambda image: getattr(apply(trained.variables, image), output_name(trained))
+    )(images)
 
     def plain(image: jax.Array) -> jax.Array:
         return _evaluate(traced.jaxpr, traced.consts, [image])[0]
@@ -81,7 +81,7 @@ def serialize(trained: Trained) -> bytes:
                 model_name="vit_jax",
                 opset=OPSET,
                 input_names=[INPUT],
-                output_names=[trained.output],
+                output_names=[output_name(trained)],
             )
         except NotImplementedError as error:
             reason = " ".join(str(error).split())

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, UInt8
 
 from vit_jax import trees
 from vit_jax.errors import UserError
-from vit_jax.inference.forward import make_apply
+from vit_jax.inference.forward import make_apply, output_name
 from vit_jax.inference.quantize import unpack
 from vit_jax.inference.trained import Trained
 from vit_jax.models.layers.attention import AttentionImpl
@@ -55,7 +55,7 @@ def serialize(trained: Trained, packed: Any) -> bytes:
     apply = make_apply(portable(trained))
 
     def output(image: UInt8[Array, "B H W C"]) -> Float[Array, "B K"]:
-        return getattr(apply(unpack(packed), image), trained.output)
+        return getattr(apply(unpack(packed), image), output_name(trained))
 
     (batch,) = export.symbolic_shape("batch")
     shape = (batch, *trained.image_size, trained.channels)

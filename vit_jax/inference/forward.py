@@ -84,6 +84,11 @@ def _predict(apply: Forward, output: str) -> Predict:
     return lambda variables, batch: getattr(apply(variables, batch["image"]), output)
 
 
+def output_name(trained: Trained) -> str:
+    """Return what an export returns: "logits", or "features" of a model without a head."""
+    return "logits" if trained.model.num_classes else "features"
+
+
 def output_width(trained: Trained) -> int:
     """Return K of its logits [B, K], or without a head D of its features [B, D]."""
     if trained.model.num_classes:

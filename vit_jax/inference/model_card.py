@@ -10,7 +10,7 @@ from vit_jax.data import Resize
 from vit_jax.evals import is_accuracy
 from vit_jax.inference.export_check import Change
 from vit_jax.inference.export_folder import CLASSES, MARK, WEIGHTS
-from vit_jax.inference.forward import output_width
+from vit_jax.inference.forward import output_name, output_width
 from vit_jax.inference.trained import Trained, changes
 from vit_jax.losses import Loss
 
@@ -46,7 +46,7 @@ def card(
         "height": height,
         "width": width,
         "channels": channels,
-        "output": trained.output,
+        "output": output_name(trained),
         "outputs": output_width(trained),
     }
     load = _text(f"load_{form}.md", weights=WEIGHTS[form], jax=description.get("jax", ""), **values)

@@ -68,11 +68,6 @@ class Trained:
         return self.model.channels
 
     @property
-    def output(self) -> str:
-        """What an export of it returns: "logits", or "features" of a model without a head."""
-        return "logits" if self.model.num_classes else "features"
-
-    @property
     def name(self) -> str:
         """The last part of `ref`, for pictures, which others may see: no folder above it."""
         return Path(self.ref.partition(":")[2]).name
@@ -243,12 +238,15 @@ def describe_input(trained: Trained) -> str:
     )
 
 
+<<<<<<< HEAD
 def check_head(trained: Trained) -> None:
     """Raise UserError for a model without a head, which has no classes."""
     if not trained.model.num_classes:
         raise UserError(_no_head(trained.ref))
 
 
+=======
+>>>>>>> ssl
 def read_weights(
     trained: Trained, *, resize: Resize = Resize.AUTO, headless: bool = False
 ) -> Trained:
@@ -259,8 +257,8 @@ def read_weights(
     Raises UserError: weights that do not fit.
     """
     ref, model = trained.source, trained.model
-    if not headless:
-        check_head(trained)
+    if not model.num_classes and not headless:
+        raise UserError(_no_head(ref))
     try:
         found = weights.read(ref, model, resize=resize, ema=trained.ema, headless=headless)
     except OtherHead as error:

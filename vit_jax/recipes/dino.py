@@ -139,7 +139,6 @@ def _large(head: HeadConfig, balance: Balance, *, shared_head: bool) -> Config:
         hold="_head/prototypes",
         hold_for="1250 steps",
     )
-    patches = {} if shared_head else {"patch_head": dataclasses.replace(head)}
     objective = DinoConfig(
         head=head,
         shared_head=shared_head,
@@ -147,8 +146,9 @@ def _large(head: HeadConfig, balance: Balance, *, shared_head: bool) -> Config:
         temperature_warmup="37_500 steps",
         patch_weight=1.0,
         spread_weight=0.1,
-        **patches,
     )
+    if not shared_head:
+        objective.patch_head = dataclasses.replace(head)
     return _imagenet(
         model,
         optim,

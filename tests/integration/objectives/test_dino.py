@@ -134,6 +134,33 @@ def test_the_loss_of_dinov2_is_the_sum_of_its_terms() -> None:
     assert float(metrics["koleo_loss"]) == pytest.approx(float(koleo), rel=1e-4)
 
 
+def test_patches_may_use_the_images_head() -> None:
+    # Two heads with the same weights are one head: the loss is the same, the gradients add up.
+    fields = {"patch_weight": 1.0, "balance": Balance.CENTRE}
+    apart, shared = _objective(**fields), _objective(**fields, shared_head=True)
+    params, context = _started(apart)
+    params["ibot_head"] = params["dino_head"]
+    context.ema["params"]["ibot_head"] = context.ema["params"]["dino_head"]
+    fewer = {name: value for name, value in params.items() if name != "ibot_head"}
+    assert fewer.keys() == shared.init(jax.random.key(0))[0].keys()
+    batch = shared.prepare(_batch(shared), jax.random.key(2))
+
+    def gradient(objective: Dino, params: Any) -> Any:
+        def loss(params: Any) -> Any:
+            return objective.loss(params, context, batch, jax.random.key(3))
+
+        return jax.value_and_grad(loss, has_aux=True)(params)
+
+    (two, aux), first = gradient(apart, params)
+    (one, other), second = gradient(shared, fewer)
+    assert float(one) == pytest.approx(float(two), rel=1e-6)
+    jax.tree.map(np.testing.assert_array_equal, aux.objective, other.objective)
+    both = jax.tree.map(jnp.add, first["dino_head"], first["ibot_head"])
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, 1e-5, 1e-5), second["dino_head"], both
+    )
+
+
 def test_eight_devices_compute_the_same() -> None:
     for fields in ({}, {"patch_weight": 1.0, "balance": Balance.SINKHORN, "spread_weight": 0.1}):
         objective = _objective(**fields)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs without labels, killed at any moment or spread over two processes, are the same runs.
+
+Masks, crops, the teacher and the centre are functions of seed and step, or in the checkpoint.
+"""
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integration.train import test_resume
+from tests.integration.train.test_layouts import by_hand
+from tests.integration.train.test_resume import ROOT, digest, finish, wait_for_step
+from vit_jax.train.report.writers import read_jsonl
+
+STEPS = 12
+SMALL = (
+    *("--config.model.dim=16", "--config.model.depth=1", "--config.model.num_heads=2"),
+    *("--config.model.mlp_dim=32", "--config.data.batch_size=16"),
+    *(f"--config.duration={STEPS} steps", "--config.optim.warmup=2 steps"),
+    *("--config.checkpoint.every=3 steps", "--config.checkpoint.keep_best=0"),
+    *("--config.log.every=1 steps", "--config.log.tensorboard=false", "--config.evals.knn.every="),
+)
+HEADS = tuple(
+    f"--config.objective.{head}.{size}"
+    for head in ("head", "patch_head")
+    for size in ("prototypes=32", "hidden_dim=16", "bottleneck_dim=8")
+)
+RUNS = {
+    "mae": (*SMALL, "--config.evals.val.every=", "--config.objective.decoder_depth=1"),
+    # With everything on that has a state: the teacher, two centres, held prototypes, schedules.
+    "dinov2": (
+        *(*SMALL, *HEADS, "--config.objective.balance=centre"),
+        *("--config.optim.hold=_head/prototypes", "--config.optim.hold_for=4 steps"),
+        *("--config.optim.weight_decay_end=0.4", "--config.model.drop_path_rate=0.1"),
+    ),
+}
+
+
+def flags(run: str) -> tuple[str, ...]:
+    return (f"--config={ROOT}/configs/unlabelled_digits.py:{run}", *RUNS[run])
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train without a break in one process of one device; the folder is called as the run."""
+    workdir = tmp_path_factory.mktemp("whole") / request.param
+    finish(workdir, run=flags(request.param))
+    return workdir
+
+
+@pytest.mark.slow
+def test_a_killed_run_ends_with_the_same_bits(whole: Path, tmp_path: Path) -> None:
+    run, workdir = flags(whole.name), tmp_path / "run"
+    seed = random.SystemRandom().randrange(10**6)
+    rng = random.Random(seed)
+    kill = rng.randrange(4, STEPS - 1)
+    process = test_resume.start(workdir, run=run)
+    wait_for_step(process, workdir, kill)
+    time.sleep(rng.uniform(0, 0.03))  # anywhere: in a step, a save
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    finish(workdir, run=run)
+    assert digest(workdir, run) == digest(whole, run), f"seed {seed}: killed at {kill}"
+    assert losses(workdir) == losses(whole)
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes = []
+    for env in by_hand(2):
+        for name, value in env.items():
+            monkeypatch.setenv(name, value)
+        processes.append(test_resume.start(tmp_path / "run", run=flags(whole.name)))
+    assert [process.wait(timeout=240) for process in processes] == [0, 0]
+    found, expected = losses(tmp_path / "run"), losses(whole)
+    assert found[:4] == pytest.approx(expected[:4], rel=1e-3)
+    # Sums in another order are another rounding, which a sharp teacher and Adam magnify.
+    assert found == pytest.approx(expected, rel=0.05)
+
+
+def losses(workdir: Path) -> list[float]:
+    rows = read_jsonl(workdir / "metrics.jsonl")
+    found = {row["step"]: row["train/loss"] for row in rows if "train/loss" in row}
+    assert sorted(found) == list(range(1, STEPS + 1))
+    return [found[step] for step in sorted(found)]
