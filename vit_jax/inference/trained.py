@@ -238,15 +238,6 @@ def describe_input(trained: Trained) -> str:
     )
 
 
-<<<<<<< HEAD
-def check_head(trained: Trained) -> None:
-    """Raise UserError for a model without a head, which has no classes."""
-    if not trained.model.num_classes:
-        raise UserError(_no_head(trained.ref))
-
-
-=======
->>>>>>> ssl
 def read_weights(
     trained: Trained, *, resize: Resize = Resize.AUTO, headless: bool = False
 ) -> Trained:
@@ -258,7 +249,7 @@ def read_weights(
     """
     ref, model = trained.source, trained.model
     if not model.num_classes and not headless:
-        raise UserError(_no_head(ref))
+        raise UserError(_no_head(trained.ref))
     try:
         found = weights.read(ref, model, resize=resize, ema=trained.ema, headless=headless)
     except OtherHead as error:
