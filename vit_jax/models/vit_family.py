@@ -88,7 +88,7 @@ def _eva(cfg: ViTConfig) -> facts.Timm:
         "swiglu_align_to": 0 if form.packed else 1,
         "scale_mlp": cfg.mlp_norm,
         "global_pool": _POOLS[cfg.pool],
-        "attn_pool_num_heads": cfg.pool_heads or None,
+        "attn_pool_num_heads": cfg.pool_heads or cfg.num_heads,
         "attn_pool_mlp_ratio": facts.ratio(cfg.pool_mlp_dim or cfg.mlp_dim, cfg.dim),
         "use_fc_norm": cfg.fc_norm,
         "use_post_transformer_norm": not cfg.fc_norm,
@@ -106,9 +106,11 @@ def _eva(cfg: ViTConfig) -> facts.Timm:
     fixed: dict[str, Any] = {"norm": TokenNorm.LAYER, "distilled": False, "token_merging": 0}
     if cfg.mlp is MlpKind.GELU or cfg.pool is Pool.MAP:
         fixed["gelu"] = Gelu.ERF
-    small = cfg.norm_eps == 1e-5
-    name = "vit_base_patch16_dinov3" if small else "vit_base_patch16_rope_reg1_gap_256"
-    return facts.Timm(name, args, {**fixed, "norm_eps": 1e-5 if small else 1e-6})
+    if cfg.norm_eps != 1e-5:
+        return facts.Timm("eva_giant_patch14_224", args, {**fixed, "norm_eps": 1e-6})
+    # timm's functions take no None for what they have, such as a LayerScale.
+    name = "vit_base_patch16_dinov3" if cfg.layer_scale else "vit_pe_core_base_patch16_224"
+    return facts.Timm(name, args, fixed)
 
 
 def timm(cfg: ViTConfig) -> facts.Timm:
