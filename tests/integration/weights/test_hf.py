@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -40,7 +41,7 @@ def test_outputs_are_transformers(name: str, tmp_path: Path) -> None:
     stored, apply = np.load(GOLDEN / f"hf_{name}.npz"), models.create(cfg).apply
     for run in (apply, jax.jit(apply)):
         with jax.default_matmul_precision("highest"):
-            out = np.asarray(getattr(run(variables, stored["input"]), case.ours))
+            out = np.asarray(getattr(run(variables, jnp.asarray(stored["input"])), case.ours))
         if case.length:
             out = out / np.linalg.norm(out, axis=-1, keepdims=True)
         np.testing.assert_allclose(out, stored[case.theirs], atol=5e-5, rtol=0)

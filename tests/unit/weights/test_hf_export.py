@@ -82,7 +82,9 @@ def test_what_transformers_has_besides_is_added() -> None:
     )
     found, read = read_again(plain, trained(plain).variables)
     assert (found.layer_scale, found.patch_bias, found.qkv_bias) == (1.0, True, False)
-    np.testing.assert_array_equal(read["params/pos_embed"][0], sincos2d(2, 2, 16, PosEmbed.SINCOS2D))
+    np.testing.assert_array_equal(
+        read["params/pos_embed"][0], sincos2d(2, 2, 16, PosEmbed.SINCOS2D)
+    )
     np.testing.assert_array_equal(read["params/patch_embed/bias"], np.zeros(16))
     np.testing.assert_array_equal(read["params/blocks/ls1/gamma"], np.ones((2, 16)))
 
