@@ -41,6 +41,11 @@ def everything(**fields: Any) -> models.ViTConfig:
             "model.mup_base_dim has no rule for model.pre_logits_dim; set that to 0",
         ),
         (
+            {"mup_base_dim": 8, "rope": "mixed"},
+            {},
+            "no rule for the frequencies of model.rope=mixed",
+        ),
+        (
             {"mup_base_dim": 8},
             {"name": Optimizer.LAMB},
             "no rule for lamb; choose optim.name from adamw, lion, adafactor, muon, sgd",

@@ -52,6 +52,11 @@ class MaeConfig(ObjectiveConfig):
         hiding.check(model, "a masked autoencoder")
         hiding.counted(model, self.share, "objective.share")
         hiding.counted(model, 1 - self.share, "1 - objective.share")
+        if getattr(model, "rope", "none") != "none":
+            raise UserError(
+                "model.rope turns patches by their places, which an encoder of a part of them does "
+                "not know; set model.rope=none"
+            )
         if getattr(model, "fc_norm", False):
             raise UserError("model.fc_norm leaves the decoder's tokens unnormalised; set it False")
         if self.decoder_dim % 4:

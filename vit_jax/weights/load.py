@@ -178,8 +178,9 @@ def _open_timm(path: str, cfg: ModelConfig, ema: bool, own: Own | None) -> Itera
 
 
 def _timm_names(source: WeightsFile, cfg: ModelConfig, own: Own | None) -> _Opened:
-    named, beside = timm.with_timm_names(source, cfg), timm.entries(cfg, own) if own else []
-    return _Opened(named, timm.entries(cfg), beside, timm.is_ignored)
+    entries, beside = timm.entries(cfg), timm.entries(cfg, own) if own else []
+    named = timm.with_timm_names(source, cfg, entries)
+    return _Opened(named, entries, beside, timm.is_ignored)
 
 
 @contextlib.contextmanager
