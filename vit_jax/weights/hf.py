@@ -110,8 +110,8 @@ def entries(cfg: ModelConfig, layout: Layout, before: str) -> list[Entry]:
         there = torch_layout(name, shape, cfg.num_heads)
         qkv: tuple[str, ...] = layout.qkv
         if name.endswith("/qkv/bias") and not cfg.key_bias:
-            there, qkv = fused(shape, 2, cfg.num_heads), (layout.qkv[0], layout.qkv[2])
-        module, _, kind = name.rpartition("/")
+            there, qkv = fused(shape, 2, cfg.num_heads), layout.qkv[::2]
+        module, kind = name.rpartition("/")[::2]
         key = f"{heads[module]}/{kind}" if module in heads else before + renamed(name, renames)
         key = re.sub(r"/(kernel|scale)$", "/weight", key).replace("/", ".")
         if module.rpartition("/")[2] != "qkv":

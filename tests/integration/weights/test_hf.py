@@ -37,7 +37,7 @@ def test_outputs_are_transformers(name: str, tmp_path: Path) -> None:
     for source, file in ((".safetensors", "model.safetensors"), (".config.json", "config.json")):
         shutil.copy(GOLDEN / f"hf_{name}{source}", tmp_path / file)
     cfg = models.with_fields(describe.network(f"hf:{tmp_path}").model, case.fields)
-    variables = weights.load(f"hf:{tmp_path}", cfg)
+    variables = jax.tree.map(jnp.asarray, weights.load(f"hf:{tmp_path}", cfg))
     stored, apply = np.load(GOLDEN / f"hf_{name}.npz"), models.create(cfg).apply
     for run in (apply, jax.jit(apply)):
         with jax.default_matmul_precision("highest"):
