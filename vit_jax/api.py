@@ -26,7 +26,6 @@ from vit_jax.inference.views import Source, read_view
 from vit_jax.models import ModelConfig, Output
 from vit_jax.train.loop import Result
 from vit_jax.train.loop import fit as train
-from vit_jax.weights import repository
 from vit_jax.weights.apply import OtherHead
 from vit_jax.weights.load import initial
 from vit_jax.weights.published import of_family
@@ -38,8 +37,8 @@ class Model:
     """A model with its weights, its preprocessing and its class names.
 
     Calls are compiled once for each shape of their images. `images` are [B, H, W, C] at the model's
-    size: pixels as uint8, which are normalised as the weights ask for, or floats, which are taken
-    as normalised. `predict` and `preprocess` take images of any size and kind.
+    size: uint8, which is normalised as the weights ask for, or floats, taken as normalised.
+    `predict` and `preprocess` take images of any size and kind.
 
     Attributes:
         trained: weights, and how images are prepared for them.
@@ -192,19 +191,16 @@ def create_model(
     """Create a model by name, random or with weights: `create_model("vit_s16", num_classes=10)`.
 
     Args:
-        name: a variant of `list_models()`, also with a size, `vit_b16_384`; or a config; or
-            "hub:USER/NAME", the network of a repository with its weights.
-        num_classes: of the head; 0 makes a model without one. Where it is given and the weights'
-            head is another, or lacking, the head starts anew.
-        weights: a file, also as "npz:FILE" or "timm:FILE", a run's workdir, or "hub:USER/NAME" of
-            the Hugging Face Hub; "" is random.
+        name: a variant of `list_models()`, also with a size, `vit_b16_384`; a config; or
+            "hub:USER/NAME", a repository with its weights.
+        num_classes: of the head, 0 for none; where the weights' is another, it starts anew.
+        weights: as for `load`; "" is random.
         seed: of random values.
         fields: other fields of the model's config, `image_size=384`.
 
-    Raises UserError: an unknown name or field, with the nearest valid ones; weights that do not
-        fit.
+    Raises UserError: an unknown name or field; weights that do not fit.
     """
-    if isinstance(name, str) and name.partition(":")[0] in repository.KINDS:
+    if isinstance(name, str) and name.partition(":")[0] in weights_lib.repository.KINDS:
         weights, name = weights or name, inference.describe(name).model
     cfg = models.variant(name) if isinstance(name, str) else copy.copy(name)
     given = fields if num_classes is None else {"num_classes": num_classes, **fields}
@@ -225,8 +221,7 @@ def _described(ref: str, cfg: ModelConfig) -> Trained:
         mean, std, transform, *_ = of_family(cfg)
         fields = {"mean": mean, "std": std, "transform": transform}
         return Trained(ref="", source="", model=cfg, class_names=named((), cfg), **fields)
-    is_run = ref.startswith("ckpt:")
-    found = inference.describe(ref, model=None if is_run else cfg)
+    found = inference.describe(ref, model=None if ref.startswith("ckpt:") else cfg)
     same = len(found.class_names) == cfg.num_classes
     names = found.class_names if same else named((), cfg)
     return dataclasses.replace(found, model=cfg, class_names=names)
@@ -244,11 +239,11 @@ def _read(trained: Trained, *, anew: bool) -> Mapping[str, np.ndarray]:
 
 
 def load(weights: str | Path, *, model: str | ModelConfig | None = None, **fields: Any) -> Model:
-    """Load a trained model: `load("runs/vit_mu_digits")`, `load("x.npz", model="vit_b16_384")`.
+    """Load a trained model: `load("runs/digits")`, `load("x.npz", model="vit_b16_384")`.
 
     Args:
-        weights: a run's workdir, also as "ckpt:DIR@STEP", "@best" or "@latest"; a file; or
-            "hub:USER/NAME[@REVISION]" of the Hugging Face Hub, "hub:./FOLDER" of its files.
+        weights: a run's workdir, also as "ckpt:DIR@STEP", "@best" or "@latest"; a file, "npz:FILE",
+            "timm:FILE"; "hub:USER/NAME[@REVISION]" of the Hugging Face Hub, or "hub:./FOLDER".
         model: of a file: a variant, or a config; a run and a repository have their own.
         fields: fields of its config to change, `image_size=384`.
 

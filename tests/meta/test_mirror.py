@@ -42,6 +42,7 @@ ELSEWHERE = {
     "inference/evaluate.py": "tests/integration/cli/test_evaluate.py",
     "inference/export_check.py": "tests/integration/inference/test_export.py",
     "inference/pruning.py": "tests/integration/cli/test_prune.py",
+    "inference/input_line.py": "tests/unit/weights/test_describe.py",
     "inference/model_card.py": "tests/integration/inference/test_export.py",
     "inference/probing.py": "tests/integration/cli/test_probe.py",
     "inference/transformers_folder.py": "tests/integration/weights/test_repository.py",

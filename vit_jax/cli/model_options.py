@@ -15,7 +15,8 @@ from vit_jax.cli.options import Options, flag
 from vit_jax.data import check_transform
 from vit_jax.data.config import is_random
 from vit_jax.errors import UserError
-from vit_jax.inference.trained import Trained, describe, describe_input, named, with_model
+from vit_jax.inference.input_line import describe_input
+from vit_jax.inference.trained import Trained, describe, named, with_model
 
 _WHICH = "which model? add --from=DIR of a run, --from=npz:FILE, timm:FILE or hub:USER/NAME"
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from vit_jax import config_json, errors, models, trees, weights
 from vit_jax.config import Config
-from vit_jax.data import Crop, TransformConfig, imagenet
+from vit_jax.data import TransformConfig, imagenet
 from vit_jax.errors import UserError
 from vit_jax.fields import is_free
 from vit_jax.losses import Loss
@@ -209,33 +209,6 @@ def _of_repository(ref: str, model: ModelConfig | None) -> Trained:
     names = network.class_names if len(network.class_names) == count else ()
     same = {"ref": ref, "class_names": named(names, found.model), "loss": network.loss}
     return dataclasses.replace(found, **same)
-
-
-def describe_input(trained: Trained) -> str:
-    """Describe in one line how images are prepared for a published file, and by which source.
-
-    "" for a run, whose config has it.
-    """
-    if trained.config is not None:
-        return ""
-    published = preprocessing(trained.source, trained.model)
-    transform, (height, width) = trained.transform, trained.image_size
-    crop = transform.crop.value
-    if transform.crop in (Crop.CENTER, Crop.SQUASH_CENTER):
-        crop += f" {transform.crop_ratio:.4g}"
-    if transform.crop is Crop.CENTER:
-        crop += f" ({transform.crop_rule.value})"
-    mean, std = (",".join(f"{x:.6g}" for x in values) for values in (trained.mean, trained.std))
-    used = {key: getattr(trained, key) for key in ("mean", "std", "transform")}
-    changed = [key for key, value in used.items() if value != getattr(published, key)]
-    but = f", but for {' and '.join(changed)}" if changed else ""
-    other = ""
-    if published.size not in (None, trained.image_size):
-        other = " (published for {}x{})".format(*published.size)
-    return (
-        f"images: {height}x{width}{other}, {crop}, {transform.resize.value}, mean {mean}, "
-        f"std {std}; from {published.source}{but}"
-    )
 
 
 def read_weights(

@@ -8,7 +8,7 @@ import numpy as np
 
 from vit_jax import trees
 from vit_jax.models import ModelConfig
-from vit_jax.weights import forms, timm
+from vit_jax.weights import forms, repository, timm
 from vit_jax.weights.apply import fill, in_memory
 from vit_jax.weights.export import to_timm
 from vit_jax.weights.load import load, read

@@ -107,10 +107,11 @@ def entries(cfg: ModelConfig, layout: Layout, before: str) -> list[Entry]:
     renames, heads = rules(cfg, layout), _heads(cfg, layout)
 
     def place(name: str, shape: Shape, _: int) -> tuple[tuple[FileTensor, ...], Any, Any]:
-        there, qkv = torch_layout(name, shape, cfg.num_heads), layout.qkv
+        there = torch_layout(name, shape, cfg.num_heads)
+        qkv: tuple[str, ...] = layout.qkv
         if name.endswith("/qkv/bias") and not cfg.key_bias:
-            there, qkv = fused(shape, 2, cfg.num_heads), (layout.qkv[0], layout.qkv[2])
-        module, _, kind = name.rpartition("/")
+            there, qkv = fused(shape, 2, cfg.num_heads), layout.qkv[::2]
+        module, kind = name.rpartition("/")[::2]
         key = f"{heads[module]}/{kind}" if module in heads else before + renamed(name, renames)
         key = re.sub(r"/(kernel|scale)$", "/weight", key).replace("/", ".")
         if module.rpartition("/")[2] != "qkv":
@@ -139,7 +140,7 @@ def _heads(cfg: ViTConfig, layout: Layout) -> dict[str, str]:
     return {"head": layout.head}
 
 
-def is_ignored(key: str, cfg: ViTConfig, layout: Layout, before: str) -> bool:
+def is_ignored(key: str, cfg: Any, layout: Layout, before: str) -> bool:
     """Return whether a key of a file is nothing of the model that is made of it.
 
     Of a model without classes, CLIP's projection and DINOv2's head over two vectors are nothing; of

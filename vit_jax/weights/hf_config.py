@@ -141,15 +141,15 @@ class Facts:
 
     def pair(self, key: str) -> tuple[int, ...]:
         """Return a height and a width."""
-        value = self._values.get(key)
-        sides = value if isinstance(value, list) else [value, value]
+        value: Any = self._values.get(key)
+        sides: list[Any] = value if isinstance(value, list) else [value, value]
         if len(sides) != 2 or not all(type(n) is int and 1 <= n <= _MOST_SIDE for n in sides):
             raise self.wrong(key, f"must be one or two whole numbers from 1 to {_MOST_SIDE:,}")
         return tuple(sides)
 
     def number(self, key: str) -> float:
         """Return a number that is not negative."""
-        value = self._values.get(key)
+        value: Any = self._values.get(key)
         if type(value) not in (int, float) or not 0 <= value <= 1e6:
             raise self.wrong(key, "must be a number from 0 to 1e6")
         return float(value)

@@ -137,7 +137,7 @@ def _width(hidden: int, cfg: ViTConfig) -> int:
     return hf_config.gated_width(hidden) if cfg.mlp is MlpKind.SWIGLU else hidden
 
 
-def standard(cfg: ViTConfig) -> ViTConfig:
+def standard(cfg: Any) -> ViTConfig:
     """Return the config that `hf_config.model` reads of what is written of this one.
 
     Raises UserError: no model type computes what it does.
@@ -154,7 +154,7 @@ def standard(cfg: ViTConfig) -> ViTConfig:
     return dataclasses.replace(cfg, **fields)
 
 
-def to_hf(variables: Mapping[str, Any], cfg: ViTConfig) -> dict[str, np.ndarray]:
+def to_hf(variables: Mapping[str, Any], cfg: Any) -> dict[str, np.ndarray]:
     """Convert a model's variables to a state_dict of transformers'.
 
     Values are the same, bit for bit, but for those of registers that have positions, and what
@@ -217,7 +217,7 @@ def _beside(found: str, cfg: ViTConfig, before: str) -> Iterator[tuple[str, np.n
         yield "embeddings.mask_token", np.zeros((1, 1, cfg.dim), np.float32)
 
 
-def config(cfg: ViTConfig, class_names: Sequence[str], *, several: bool = False) -> dict[str, Any]:
+def config(cfg: Any, class_names: Sequence[str], *, several: bool = False) -> dict[str, Any]:
     """Return config.json of a model; `several` labels an image may have.
 
     Raises UserError: no model type of transformers' computes what the model does.

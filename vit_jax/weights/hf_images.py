@@ -96,7 +96,7 @@ class _Values:
 
     def numbers(self, key: str) -> tuple[float, ...]:
         value = self.tree.get(key)
-        values = value if isinstance(value, list) else [value]
+        values: list[Any] = value if isinstance(value, list) else [value]
         fit = all(type(n) in (int, float) and -1e6 <= n <= 1e6 for n in values)
         if not fit or not 1 <= len(values) <= 1024:
             raise self.wrong(key, "must be numbers, one a channel")

@@ -25,7 +25,7 @@ _GATED = re.compile(r"(.*\.weights_in)\.(weight|bias)$")  # SwiGLU's gate and va
 View = tuple[Shape, Callable[[], np.ndarray]]
 
 
-def seen(source: WeightsFile, cfg: ViTConfig, layout: Layout, before: str) -> WeightsFile:
+def seen(source: WeightsFile, cfg: Any, layout: Layout, before: str) -> WeightsFile:
     """Return a file with its tensors in the shapes that `entries` looks for."""
     source = _as_saved(source, layout)
     changed = dict(_views(source, cfg, layout, before))

@@ -179,7 +179,8 @@ def _open_timm(path: str, cfg: ModelConfig, ema: bool, own: Own | None) -> Itera
 
 def _timm_names(source: WeightsFile, cfg: ModelConfig, own: Own | None) -> _Opened:
     entries, beside = timm.entries(cfg), timm.entries(cfg, own) if own else []
-    return _Opened(timm.with_timm_names(source, cfg, entries), entries, beside, timm.is_ignored)
+    named = timm.with_timm_names(source, cfg, entries)
+    return _Opened(named, entries, beside, timm.is_ignored)
 
 
 @contextlib.contextmanager

@@ -138,12 +138,12 @@ def _with_args(cfg: ModelConfig, args: Mapping[str, Any], source: str) -> ModelC
             raise _wrong(source, name, value, "is not known here") from None
     if "pre_norm" in fields:
         fields["patch_bias"] = not fields["pre_norm"]  # timm ties the two
-    cfg = models.with_fields(cfg, fields, source)
+    found: Any = models.with_fields(cfg, fields, source)
     if (ratio := args.get("mlp_ratio")) is not None:
         if type(ratio) not in (int, float) or not 0 < ratio <= _MOST:
             raise _wrong(source, "mlp_ratio", ratio, "must be a number")
-        cfg = models.with_fields(cfg, {"mlp_dim": int(cfg.dim * ratio)}, source)
-    return cfg
+        found = models.with_fields(found, {"mlp_dim": int(found.dim * ratio)}, source)
+    return found
 
 
 def class_names(tree: Mapping[str, Any], count: int, source: str) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -36,11 +37,11 @@ def test_outputs_are_transformers(name: str, tmp_path: Path) -> None:
     for source, file in ((".safetensors", "model.safetensors"), (".config.json", "config.json")):
         shutil.copy(GOLDEN / f"hf_{name}{source}", tmp_path / file)
     cfg = models.with_fields(describe.network(f"hf:{tmp_path}").model, case.fields)
-    variables = weights.load(f"hf:{tmp_path}", cfg)
+    variables = jax.tree.map(jnp.asarray, weights.load(f"hf:{tmp_path}", cfg))
     stored, apply = np.load(GOLDEN / f"hf_{name}.npz"), models.create(cfg).apply
     for run in (apply, jax.jit(apply)):
         with jax.default_matmul_precision("highest"):
-            out = np.asarray(getattr(run(variables, stored["input"]), case.ours))
+            out = np.asarray(getattr(run(variables, jnp.asarray(stored["input"])), case.ours))
         if case.length:
             out = out / np.linalg.norm(out, axis=-1, keepdims=True)
         np.testing.assert_allclose(out, stored[case.theirs], atol=5e-5, rtol=0)

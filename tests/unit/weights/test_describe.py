@@ -19,6 +19,7 @@ from vit_jax.errors import UserError
 from vit_jax.inference import export, export_folder
 from vit_jax.inference.export import Format
 from vit_jax.inference.export_check import Change
+from vit_jax.inference.input_line import describe_input
 from vit_jax.inference.quantize import WeightDType
 from vit_jax.losses import Loss
 from vit_jax.models.layers.mlp import Gelu
@@ -41,7 +42,7 @@ def test_timms_repository_needs_no_model(tmp_path: Path) -> None:
     assert found.model == model.model
     assert (found.mean, found.std) == ((0.5, 0.4, 0.3), (0.25,) * 3)
     assert found.transform == dataclasses.replace(CENTER, crop_ratio=1.0, resize=Resize.BICUBIC)
-    line = inference.trained.describe_input(found)
+    line = describe_input(found)
     assert line.endswith(f"from {tmp_path}/net/config.json")
     loaded = inference.load(f"hf:{tmp_path / 'net'}", headless=True)
     assert loaded.variables["params"].keys() == model.variables["params"].keys()
@@ -76,7 +77,7 @@ def test_without_a_preprocessing_it_is_a_guess_and_called_one(tmp_path: Path) ->
     _, files = as_transformers(SIGLIP)
     del files["preprocessor_config.json"]
     found, _ = read(f"--from=hf:{put(tmp_path, files)}")
-    line = inference.trained.describe_input(found)
+    line = describe_input(found)
     assert "a guess by the family" in line
     assert "holds no preprocessor_config.json" in line
 
