@@ -68,12 +68,12 @@ ELSEWHERE = {
     "models/facts.py": "tests/unit/weights/test_published.py",
     "models/layers/block.py": "tests/integration/models/test_vit.py",
     "models/layers/flash.py": "tests/integration/models/layers/test_cudnn.py",
-    "models/layers/mlp.py": "tests/integration/models/layers/test_attention.py",
     "models/layers/patch.py": "tests/integration/models/test_vit.py",
     "models/layers/pool.py": "tests/integration/models/test_vit.py",
     "models/layers/resnet.py": "tests/integration/models/test_resnet.py",
     "models/layers/stack.py": "tests/integration/models/test_vit.py",
     "models/vit_family.py": "tests/integration/models/test_vit.py",
+    "models/vit_config.py": "tests/unit/models/test_vit.py",
     # A run is tested whole, or by its faults.
     "train/build.py": "tests/integration/train/test_step.py",
     "train/begin.py": "tests/integration/train/test_resume.py",

@@ -15,8 +15,8 @@ from vit_jax.weights import published as published_lib
 
 # Architectures by timm's file; what is left out has layers that are not here.
 ARCHITECTURES = {
-    "vision_transformer": r"(vit|flexivit|eva)_(?!.*(rpn|radio)|giant_patch14_(reg|dino)"
-    r"|(d|p|dp)(wee|little)_).*",
+    "vision_transformer": r"(vit|flexivit|eva)_(?!.*(rpn|radio)|(d|p|dp)(wee|little)_).*",
+    "eva": r"eva_.*|eva02_(?!.*clip).*|vit_.*_(rope|pe_core|dinov3).*|vit_pe_core_.*",
     "vision_transformer_hybrid": r"vit_.*_r(26|50)?_s\d+_.*",
     "deit": r"deit.*",
     "cait": r"cait_.*",

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from tests.parity import test_regnet, test_vit
+from tests.parity import test_eva, test_regnet, test_vit
 from tests.parity.harness import TOLERANCE, images, to_torch
 from tests.parity.torch_models import randomise, state, torch
 from tests.unit.models.tiny import TINY
@@ -42,6 +42,18 @@ def test_every_family(family: str, tmp_path: Path) -> None:
     assert after.keys() == before.keys()
     for key, value in before.items():
         np.testing.assert_array_equal(after[key], value, err_msg=key)
+
+
+@pytest.mark.parametrize("name", test_eva.PUBLISHED)
+def test_every_form_of_eva(name: str, tmp_path: Path) -> None:
+    cfg = dataclasses.replace(test_eva.BASE, **test_eva.PUBLISHED[name])
+    before = state(randomise(test_eva.build(cfg), seed=0))
+    written = weights.to_timm(weights.from_timm(before, cfg), cfg)
+    export.save(tmp_path / "x.safetensors", written)
+    model = test_eva.build(cfg)
+    model.load_state_dict(load_file(tmp_path / "x.safetensors"), strict=True)
+    for key, value in state(model).items():
+        np.testing.assert_array_equal(value, before[key], err_msg=key)
 
 
 def check(cfg: ViTConfig, model: "torch.nn.Module", path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.parity.harness import check_forward, check_gradients, random_configs
 from tests.parity.torch_models import timm, torch
-from vit_jax.models import ViTConfig
+from vit_jax.models import ViTConfig, pair
 from vit_jax.models.layers.init import Init
 from vit_jax.models.layers.mlp import Gelu, MlpKind
 from vit_jax.models.layers.norm import TokenNorm
@@ -87,8 +87,8 @@ def build(
     separate = cfg.mlp_norm if separate is None else separate
     packed = cfg.rope is not Rope.DINOV3 if packed is None else packed
     return timm.models.eva.Eva(
-        img_size=cfg.image_size,
-        patch_size=cfg.patch,
+        img_size=pair(cfg.image_size, "image_size"),
+        patch_size=pair(cfg.patch, "patch"),
         in_chans=cfg.channels,
         num_classes=cfg.num_classes,
         global_pool=_POOLS[cfg.pool],
@@ -116,7 +116,7 @@ def build(
         rope_grid_offset=cfg.rope_offset,
         rope_grid_indexing=cfg.rope_order.value,
         rope_rotate_half=cfg.rope is Rope.DINOV3,
-        ref_feat_shape=cfg.rope_grid or None,
+        ref_feat_shape=pair(cfg.rope_grid, "rope_grid") if cfg.rope_grid else None,
         use_pre_transformer_norm=cfg.pre_norm,
         use_post_transformer_norm=not cfg.fc_norm,
         use_fc_norm=cfg.fc_norm,

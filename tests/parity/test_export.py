@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.parity import test_regnet
+from tests.parity import test_eva, test_regnet
 from tests.parity.torch_models import timm, torch
 from tests.unit.inference.exported import assert_close, images, trained
 from tests.unit.models.tiny import TINY, shrink
@@ -23,12 +23,14 @@ from vit_jax.inference.forward import make_forward
 from vit_jax.inference.quantize import WeightDType
 from vit_jax.inference.trained import Trained
 from vit_jax.models import ModelConfig, bit, hybrid, mixer
-from vit_jax.models.layers.mlp import Gelu
+from vit_jax.models.layers.mlp import Gelu, MlpKind
+from vit_jax.models.layers.norm import TokenNorm
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
 
 _VIT = TINY["vit"]
 _CNN = {"depths": (1, 1, 1, 1), "widths": (8, 16, 16, 24), "num_classes": 5, "image_size": (32,)}
+_EVA = ("DINOv3 7B", "EVA-02 B", "RoPE-ViT mixed", "PE")
 # Every architecture whose sizes arguments change, as small as that goes.
 CONFIGS: dict[str, ModelConfig] = {
     **{name: TINY[name] for name in ("vit", "cait", "convit", "swin")},
@@ -51,6 +53,8 @@ CONFIGS: dict[str, ModelConfig] = {
     "clip": dataclasses.replace(
         _VIT, norm_eps=1e-5, pre_norm=True, patch_bias=False, gelu=Gelu.QUICK
     ),
+    "rms and swiglu": dataclasses.replace(_VIT, norm=TokenNorm.RMS, mlp=MlpKind.SWIGLU),
+    **{name: dataclasses.replace(test_eva.BASE, **test_eva.PUBLISHED[name]) for name in _EVA},
     "regnet": test_regnet.SMALL,
     "resnet": models.ResNetConfig(**_CNN),
     "resnetv2": shrink(models.variant("resnetv2_50"), **_CNN),
@@ -117,7 +121,8 @@ def test_timm_gives_the_same_logits(name: str, tmp_path: Path) -> None:
     with torch.no_grad():
         found = theirs(torch.from_numpy(normalized(batch, ours))).numpy()
     assert_close(found, expected, 5e-5)
-    eps = {module.eps for module in theirs.modules() if isinstance(module, torch.nn.LayerNorm)}
+    norms = (torch.nn.LayerNorm, timm.layers.RmsNorm)
+    eps = {module.eps for module in theirs.modules() if isinstance(module, norms)}
     assert eps <= {getattr(cfg, "norm_eps", None)}, "which logits hardly show"
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from tests.parity.test_export import trained_shapes
 from tests.parity.torch_models import timm, torch
+from tests.unit.models.test_backbones import BACKBONES
 from tests.unit.models.test_vit import OPTIONS, ROWS, TABLE, published
 from vit_jax import models
 from vit_jax.inference.export import hub_config
@@ -92,6 +93,19 @@ def test_documented_network_is_timms(name: str) -> None:
     assert_is(cfg, name, with_acts="timm" in cell)
 
 
+@pytest.mark.parametrize("name", BACKBONES)
+def test_backbone_is_timms(name: str) -> None:
+    cfg, theirs = models.variant(name, num_classes=0), BACKBONES[name]["timm"]
+    if "dinov3" in name:
+        cfg.pool, cfg.image_size = Pool.GAP, (256, 256)  # timm's defaults
+    if cfg.layer_scale:
+        cfg.layer_scale = 1e-5  # to start from
+    assert_is(cfg, theirs, with_acts="siglip" not in name)
+    with torch.device("meta"):
+        network = timm.create_model(theirs, num_classes=0)
+    assert sum(p.numel() for p in network.parameters()) == BACKBONES[name]["params"]
+
+
 def test_all_but_googles_own_names_are_timms() -> None:
     others = [name for name in DOCUMENTED if not is_timms(name)]
     assert others == ["imagenet21k/ViT-B_16.npz", "vit_s16_i1k"]
@@ -105,7 +119,7 @@ def test_counted_network_is_timms(name: str) -> None:
 
 
 def siglips() -> list[str]:
-    return [name for name in timm.list_models("vit_*siglip*") if "giantopt" not in name]
+    return timm.list_models("vit_*siglip*")
 
 
 @pytest.mark.parametrize("name", siglips())

@@ -14,6 +14,7 @@ from vit_jax import models, weights
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.models.layers.pool import Pool
+from vit_jax.models.layers.rope import Rope
 from vit_jax.optim import OptimConfig, Optimizer
 
 
@@ -39,6 +40,11 @@ def everything(**fields: Any) -> models.ViTConfig:
             {"mup_base_dim": 8, "pre_logits_dim": 16},
             {},
             "model.mup_base_dim has no rule for model.pre_logits_dim; set that to 0",
+        ),
+        (
+            {"mup_base_dim": 8, "rope": Rope.MIXED},
+            {},
+            "no rule for the frequencies of model.rope=mixed",
         ),
         (
             {"mup_base_dim": 8},

@@ -41,6 +41,14 @@ deit3_imagenet:b16_384          20    512  adamw 1e-5  1e-5 0.1  5      0.15 0.1
 deit3_imagenet:l16_224          20    512  adamw 1e-5  1e-5 0.1  5      0.45 0.1 0.8 1 0    1 0 0.99996 224
 deit3_imagenet:l16_384          20    512  adamw 1e-5  1e-5 0.1  5      0.4  0.1 0.8 1 0    1 0 0.99996 384
 deit3_imagenet:h14_224          20    512  adamw 1e-5  1e-5 0.1  5      0.55 0.1 0.8 1 0    1 0 0.99996 224
+vit5_imagenet:s16               800   2048 lamb  4e-3  1e-5 0.05 5      0.05 0   0.8 1 0    3 1 0.99996 224
+vit5_imagenet:b16               800   2048 lamb  3e-3  1e-5 0.05 5      0.2  0   0.8 1 0    3 1 0.99996 192
+vit5_imagenet:l16               400   2048 lamb  3e-3  1e-5 0.05 5      0.35 0   0.8 1 0    3 1 0.99996 192
+vit5_imagenet:s16_224           20    512  adamw 1e-5  1e-5 0.1  5      0.05 0.1 0.8 1 0    1 0 0.99996 224
+vit5_imagenet:b16_224           20    512  adamw 1e-5  1e-5 0.1  5      0.25 0.1 0.8 1 0    1 0 0.99996 224
+vit5_imagenet:b16_384           20    512  adamw 1e-5  1e-5 0.1  5      0.25 0.1 0.8 1 0    1 0 0.99996 384
+vit5_imagenet:l16_224           20    512  adamw 1e-5  1e-5 0.1  5      0.5  0.1 0.8 1 0    1 0 0.99996 224
+vit5_imagenet:l16_384           20    512  adamw 1e-5  1e-5 0.1  5      0.5  0.1 0.8 1 0    1 0 0.99996 384
 cait_imagenet:xxs24             400   1024 adamw 1e-3  1e-5 0.05 5      0.05 0.1 0.8 1 0.25 3 0 0.99996 224
 cait_imagenet:s24               400   1024 adamw 1e-3  1e-5 0.05 5      0.1  0.1 0.8 1 0.25 3 0 0.99996 224
 cait_imagenet:s36               400   1024 adamw 1e-3  1e-5 0.05 5      0.2  0.1 0.8 1 0.25 3 0 0.99996 224
@@ -164,7 +172,7 @@ def test_every_published_run_is_in_the_table() -> None:
                 assert runs[:1] == [""], path
 
 
-TIMM = [run for run in TABLE if run.startswith(("deit", "cait", "convit"))]
+TIMM = [run for run in TABLE if run.startswith(("deit", "vit5", "cait", "convit"))]
 SWIN = [run for run in TABLE if run.startswith("swin")]
 GOOGLE = [
     run
@@ -198,7 +206,8 @@ def test_masked_patches_as_the_vit_paper_trained_them() -> None:
 
 @pytest.mark.parametrize("run", TIMM)
 def test_deit_schedule_and_images(run: str) -> None:
-    cfg, three = get(run), run.startswith("deit3") and "_" not in run.partition(":")[2]
+    three = run.startswith(("deit3", "vit5")) and "_" not in run.partition(":")[2]
+    cfg = get(run)
     optim, transform = cfg.optim, cfg.data.transform
     assert (optim.schedule, optim.schedule_every) == (Schedule.COSINE, "1 epoch")
     assert (optim.schedule_lag, optim.warmup_overlap, optim.warmup_lr) == (True, True, 1e-6)
@@ -214,7 +223,7 @@ def test_deit_schedule_and_images(run: str) -> None:
     assert cfg.data.std == (0.229, 0.224, 0.225)
     loss = (Loss.BCE, True) if three else (Loss.SOFTMAX, False)
     assert (cfg.objective.loss, cfg.objective.binarize) == loss
-    constant = run.startswith(("deit3", "cait"))
+    constant = run.startswith(("deit3", "vit5", "cait"))
     rule = getattr(cfg.model, "drop_path_rule", DropPathRule.LINEAR)
     assert run.startswith("cait") or (rule is DropPathRule.CONSTANT) == constant
 
@@ -250,8 +259,8 @@ def test_deit_is_tested_on_the_centre(run: str, side: int) -> None:
     assert round(cfg.model.image_size[0] / ev.transform.crop_ratio) == side
 
 
-@pytest.mark.parametrize("run", [run for run in TABLE if run.startswith(("deit3", "cait"))])
-def test_deit3_and_cait_are_tested_on_the_central_square(run: str) -> None:
+@pytest.mark.parametrize("run", [run for run in TABLE if run.startswith(("deit3", "vit5", "cait"))])
+def test_deit3_vit5_and_cait_are_tested_on_the_central_square(run: str) -> None:
     assert get(run).evals["val"].transform.crop_ratio == 1.0
 
 
@@ -259,7 +268,7 @@ def test_deit3_and_cait_are_tested_on_the_central_square(run: str) -> None:
 def test_each_evaluation_crops_as_the_code_of_its_paper(run: str) -> None:
     # Google's is TensorFlow; DeiT's, Swin's and the others' torchvision.
     cfg = get(run)
-    torch_born = run.startswith(("deit", "cait", "convit", "swin", "regnet", "mae"))
+    torch_born = run.startswith(("deit", "vit5", "cait", "convit", "swin", "regnet", "mae"))
     rules = {ev.transform.crop_rule for ev in cfg.evals.values()}
     assert rules == {CropRule.TORCH if torch_born else CropRule.TF}
 
@@ -330,6 +339,7 @@ def test_only_the_fine_tunings_of_deit_run_as_evaluated() -> None:
         ("deit3_imagenet:s16_384", "ckpt:runs/deit3_s16_imagenet", "official", ()),
         ("deit3_imagenet:b16_224", "ckpt:runs/deit3_b16_imagenet", "official", ()),
         ("deit3_imagenet:b16_384", "ckpt:runs/deit3_b16_imagenet_224", "official", ()),
+        ("vit5_imagenet:b16_384", "ckpt:runs/vit5_b16_imagenet", "official", ()),
         ("cait_imagenet:m36_384", "ckpt:runs/cait_m36_imagenet", "official", ()),
         ("finetune_vit:cifar10", "npz:ViT-B_16.npz", "auto", ("^head/", "^pre_logits/")),
         ("finetune_bit:cifar10", "npz:BiT-M-R50x1.npz", "auto", ("^head/",)),
@@ -338,6 +348,11 @@ def test_only_the_fine_tunings_of_deit_run_as_evaluated() -> None:
 def test_fine_tunings_start_from(run: str, weights: str, resize: str, skip: tuple) -> None:
     init = get(run).init
     assert (init.weights, init.resize, init.skip) == (weights, Resize(resize), skip)
+
+
+def test_vit5_is_tuned_from_averages() -> None:
+    averaged = [run for run in TABLE if get(run).init.ema]
+    assert averaged == [run for run in TABLE if run.startswith("vit5") and "6_" in run]
 
 
 @pytest.mark.parametrize("run", GOOGLE)

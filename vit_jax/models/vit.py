@@ -65,8 +65,8 @@ class ViT(nn.Module):
                 )
             if cfg.rope is not Rope.NONE:
                 raise UserError(
-                    f"model.rope={cfg.rope} turns patches by their places, of which an encoder of "
-                    "a part of them has lost count; set model.rope=none"
+                    "model.rope turns patches by their places, which an encoder of a part of them "
+                    "does not know; set model.rope=none"
                 )
             x = masking.keep(x, kept, num_prefix(cfg))
         x = Dropout(cfg.dropout_rate, deterministic=not train)(x)

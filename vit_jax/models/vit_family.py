@@ -75,7 +75,8 @@ def timm_form(cfg: ViTConfig) -> facts.Form:
 
 
 def _eva(cfg: ViTConfig) -> facts.Timm:
-    form = timm_form(cfg)
+    form, learned = timm_form(cfg), cfg.pos_embed is PosEmbed.LEARNED
+    has_table = cfg.pos_embed is not PosEmbed.NONE
     args = facts.transformer_args(cfg)
     args |= facts.timm_args(cfg, "class_token", "qk_norm", num_reg_tokens="num_registers")
     args |= {
@@ -92,8 +93,8 @@ def _eva(cfg: ViTConfig) -> facts.Timm:
         "use_fc_norm": cfg.fc_norm,
         "use_post_transformer_norm": not cfg.fc_norm,
         "use_pre_transformer_norm": cfg.pre_norm,
-        "use_abs_pos_emb": cfg.pos_embed is not PosEmbed.NONE,
-        "no_embed_class": not (cfg.pos_embed is PosEmbed.LEARNED and cfg.pos_embed_prefix),
+        "use_abs_pos_emb": has_table,
+        "no_embed_class": has_table and not (learned and cfg.pos_embed_prefix),
         "use_rot_pos_emb": cfg.rope is not Rope.NONE,
         "rope_type": "cat" if cfg.rope in (Rope.NONE, Rope.LANG) else cfg.rope.value,
         "rope_temperature": cfg.rope_theta,

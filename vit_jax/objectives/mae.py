@@ -56,6 +56,11 @@ class MaeConfig(ObjectiveConfig):
             if given := getattr(model, field, off):
                 what = f"model.{field}={given} needs the grid of all patches, and a masked"
                 raise UserError(f"{what} autoencoder's encoder sees a part of them; set {off}")
+        if getattr(model, "rope", "none") != "none":
+            raise UserError(
+                "model.rope turns patches by their places, which an encoder of a part of them does "
+                "not know; set model.rope=none"
+            )
         if getattr(model, "fc_norm", False):
             raise UserError("model.fc_norm leaves the decoder's tokens unnormalised; set it False")
         if self.decoder_dim % 4:

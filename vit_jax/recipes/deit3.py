@@ -5,6 +5,7 @@ from vit_jax import models
 from vit_jax.config import Config
 from vit_jax.data import Resize
 from vit_jax.losses import Loss
+from vit_jax.models import ModelConfig
 from vit_jax.objectives import SupervisedConfig
 from vit_jax.optim import OptimConfig, Optimizer
 from vit_jax.recipes import deit, val
@@ -44,7 +45,12 @@ def pretrain(name: str) -> Config:
     """
     side, lr, rate = _PRETRAINED[name]
     model = models.variant(name, image_size=(side, side))
-    config = deit.imagenet(model, epochs=800, drop_path_rate=rate, crop_ratio=1.0)
+    return scratch(model, lr=lr, drop_path_rate=rate)
+
+
+def scratch(model: ModelConfig, *, lr: float, drop_path_rate: float, epochs: int = 800) -> Config:
+    """Train a model of any size as `pretrain`; ViT-5's recipe is the same."""
+    config = deit.imagenet(model, epochs=epochs, drop_path_rate=drop_path_rate, crop_ratio=1.0)
     config.data.batch_size = 2048
     config.data.transform.auto_augment, config.data.transform.color_jitter = "3-augment", 0.3
     config.data.erasing_prob = 0.0
@@ -65,12 +71,17 @@ def finetune(name: str, stage: str) -> Config:
     """
     side = int(stage)
     model = models.variant(name, image_size=(side, side))
-    config = deit.imagenet(model, epochs=20, drop_path_rate=_FINETUNED[name][stage])
+    before = "_224" if stage == "384" and "224" in _FINETUNED[name] else ""
+    weights = f"ckpt:runs/{name}_imagenet{before}"
+    return tuned(model, weights, drop_path_rate=_FINETUNED[name][stage])
+
+
+def tuned(model: ModelConfig, weights: str, *, drop_path_rate: float) -> Config:
+    """Fine-tune a model of any size from other weights as `finetune`."""
+    config = deit.imagenet(model, epochs=20, drop_path_rate=drop_path_rate)
     config.data.batch_size, config.data.repeats, config.data.erasing_prob = 512, 1, 0.0
     optim = OptimConfig(lr=1e-5, weight_decay=0.1, min_lr=1e-5, clip_norm=0.0)
     config.optim = deit.by_epochs(optim)
-    before = "_224" if stage == "384" and "224" in _FINETUNED[name] else ""
-    weights = f"ckpt:runs/{name}_imagenet{before}"
     config.init = InitConfig(weights=weights, resize=ResizeRule.OFFICIAL)
     config.evals = val("1 epoch", crop_ratio=1.0, resize=Resize.BICUBIC)
     return config

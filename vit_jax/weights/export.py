@@ -59,7 +59,9 @@ def _folded(name: str, value: Any, cfg: Any, factor: float) -> np.ndarray:
     if re.search(r"(?:/q_norm|/map_pool/q)/", name):
         scale *= factor
     elif "/attn/qkv/" in name and not cfg.qk_norm:
-        scale.reshape(cfg.num_heads, 3, -1)[:, 0] *= factor  # columns (head, {q,k,v}, d)
+        # Columns (head, {q,k,v}, d); or, of a bias without the keys', (head, {q,v}, d).
+        parts = 3 if cfg.key_bias or not name.endswith("/bias") else 2
+        scale.reshape(cfg.num_heads, parts, -1)[:, 0] *= factor
     return (value * scale).astype(value.dtype)
 
 

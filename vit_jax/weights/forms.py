@@ -61,7 +61,7 @@ def adapted(source: WeightsFile, entries: list[Entry]) -> WeightsFile:
     Raises UserError: a bias of the keys where the model has none.
     """
     expected = {part.key: part.shape for e in entries for parts in e.layers for part in parts}
-    if all(source.shapes.get(key) == shape for key, shape in expected.items()):
+    if dict(source.shapes) == expected:
         return source
     views = _Views(source)
     for step in (_scales, _fused, _key_bias, _gates, _frequencies, _tower):
@@ -89,7 +89,8 @@ def _fused(views: _Views, expected: Mapping[str, Shape]) -> None:
             spellings.append([f"{start}{one}_bias" for one in _LAYERS])
         for parts in spellings:
             there = [part for part in parts if part in views]
-            if len(there) >= 2 and len({views[part][0] for part in there}) == 1:
+            shapes = {views[part][0] for part in there}
+            if len(there) > 1 and len(shapes) == 1 and () not in shapes:
                 views.joined(key, there)
                 break
 
@@ -98,12 +99,11 @@ def _key_bias(views: _Views, expected: Mapping[str, Shape]) -> None:
     """Take the zeros of the keys out of a bias that the model has of queries and values alone."""
     for mask in [key for key in views if key.endswith(".qkv.bias_mask")]:
         bias = mask.removesuffix("_mask")
+        if bias not in views or views[bias][0] != views[mask][0]:
+            continue
         (shape, read), (_, read_mask) = views.pop(bias), views.pop(mask)
         # Its third of the keys is masked, and holds anything.
-        views[bias] = (
-            shape,
-            lambda read=read, read_mask=read_mask: np.where(read_mask() == 0, 0, read()),
-        )
+        views[bias] = shape, lambda a=read, b=read_mask: np.where(b() == 0, np.float32(0), a())
         if bias not in expected and not views[bias][1]().any():
             del views[bias]  # DINOv3's B, L and H+, of a model without
     for key, wanted in expected.items():
@@ -128,7 +128,7 @@ def _gates(views: _Views, expected: Mapping[str, Shape]) -> None:
     """Split the layer that gives SwiGLU's gate, first, and value."""
     for key in expected:
         whole = key.replace(".fc1_g.", ".fc1.")
-        if whole != key and key not in views and whole in views:
+        if whole != key and key not in views and whole in views and views[whole][0]:
             parts = key, key.replace(".fc1_g.", ".fc1_x.")
             views.halved(whole, parts, views[whole][0][0] // 2)
 
@@ -154,7 +154,7 @@ def _tower(views: _Views, expected: Mapping[str, Shape]) -> None:
             views.cut(key, {key: (shape, lambda x, shape=shape: x.reshape(shape))})
     for kind in ("weight", "bias"):
         key, q, kv = (f"attn_pool.{layer}.{kind}" for layer in ("qkv", "q", "kv"))
-        if key in views and q in expected:
+        if key in views and q in expected and views[key][0]:
             views.halved(key, (q, kv), views[key][0][0] // 3)
     shape = views["proj"][0] if "proj" in views else ()
     if "head.weight" in expected and "head.weight" not in views and len(shape) == 2:

@@ -156,8 +156,9 @@ def _open_timm(path: str, cfg: ModelConfig, ema: bool, own: Own | None) -> Itera
     # A zip, or the pickles of before PyTorch 1.6.
     is_torch = first_bytes(path).startswith((b"PK", b"\x80"))
     with (torch_file if is_torch else safetensors_file).opened(path) as source:
-        named, beside = timm.with_timm_names(source, cfg), timm.entries(cfg, own) if own else []
-        yield _Opened(named, timm.entries(cfg), beside, timm.is_ignored)
+        entries, beside = timm.entries(cfg), timm.entries(cfg, own) if own else []
+        named = timm.with_timm_names(source, cfg, entries)
+        yield _Opened(named, entries, beside, timm.is_ignored)
 
 
 @contextlib.contextmanager

@@ -41,12 +41,12 @@ _BESIDE = re.compile(r"num_batches_tracked$|^decoder_|^mask_token$")
 _BUFFERS = re.compile(
     r"\.(relative_position_index|attn_mask)$"
     r"|^rope_embed\.periods$|(^|\.)rope(_reg)?\.freqs_(cos|sin)$|\.attn\.rope(_reg)?\.freqs$"
-    r"|^freqs_t_[xy]$"
+    r"|^freqs_t_[xy]$|^local_cls_norm\."
 )
-# What a file holds beside the one of its networks that is read: a text tower, a predictor.
-_TOWERS = ("visual.trunk.", "visual.", "module.base_encoder.")
-# A head of pretraining, and a norm of DINOv3's local crops.
-_BESIDE_TOWER = re.compile(r"^head\.\d+\.|^local_cls_norm\.")
+# Where a file holds several networks, what the names of the one that is read begin with, beside a
+# text tower (CLIP, PE), a momentum encoder (MoCo v3) or the heads of pretraining (DINO).
+_TOWERS = ("visual.trunk.", "visual.", "module.base_encoder.", "backbone.")
+_PROJECTION = re.compile(r"^head\.\d+\.")  # MoCo v3's
 
 
 def key(name: str, cfg: ModelConfig) -> str:
@@ -97,8 +97,15 @@ def is_ignored(key: str) -> bool:
     return bool(_BESIDE.search(key))
 
 
-def with_timm_names(source: WeightsFile, cfg: ModelConfig) -> WeightsFile:
-    """Name an official checkpoint's tensors as timm does; raises UserError: two have one name."""
+def with_timm_names(
+    source: WeightsFile, cfg: ModelConfig, known: list[Entry] | None = None
+) -> WeightsFile:
+    """Name an official checkpoint's tensors as timm does, in the form of the model's entries.
+
+    `known` are these entries, where they have been listed before.
+
+    Raises UserError: two tensors have one name.
+    """
     keys: dict[str, str] = {}
     rules = _rules(source.shapes, cfg)
     tower = next((t for t in _TOWERS if any(key.startswith(t) for key in source.shapes)), "")
@@ -106,7 +113,7 @@ def with_timm_names(source: WeightsFile, cfg: ModelConfig) -> WeightsFile:
         if not old.startswith(tower):
             continue
         plain = old.removeprefix(tower)
-        if _BUFFERS.search(plain) or (tower and _BESIDE_TOWER.search(plain)):
+        if _BUFFERS.search(plain) or (tower and _PROJECTION.search(plain)):
             continue
         new = renamed(plain, rules)
         if new in keys:
@@ -119,13 +126,15 @@ def with_timm_names(source: WeightsFile, cfg: ModelConfig) -> WeightsFile:
     named = WeightsFile(source.name, there, lambda new: source.read(keys[new]).reshape(there[new]))
     if "reg_token" in there and "register_tokens" in source.shapes:
         named = _with_class_position(named)
-    return forms.adapted(named, entries(cfg))
+    return forms.adapted(named, entries(cfg) if known is None else known)
 
 
 def _with_class_position(source: WeightsFile) -> WeightsFile:
     """Move the class token's own position in DINOv2's files with registers to the token."""
     table, token = (source.shapes.get(key, ()) for key in ("pos_embed", "cls_token"))
-    if len(table) != 3 or len(token) != 3 or math.isqrt(table[1] - 1) ** 2 != table[1] - 1:
+    if len(table) != 3 or token != (1, 1, table[2]) or table[1] < 2:
+        return source
+    if math.isqrt(table[1] - 1) ** 2 != table[1] - 1:
         return source
     shapes = {**source.shapes, "pos_embed": (table[0], table[1] - 1, table[2])}
 

@@ -22,7 +22,10 @@ from vit_jax.weights.files import WeightsFile, check_names, damaged, first_bytes
 _log = logging.getLogger(__name__)
 
 # Under which key a training script puts the network's state_dict; the first that is there is read.
-WRAPPERS = ("model", "state_dict", "model_ema", "state_dict_ema")
+WRAPPERS = (
+    *("model", "state_dict", "model_ema", "state_dict_ema"),
+    *("module", "teacher", "target_encoder"),  # EVA, DINO, I-JEPA
+)
 
 
 @contextlib.contextmanager

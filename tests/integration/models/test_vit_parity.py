@@ -59,6 +59,35 @@ def test_equals_timm(name: str, unroll: int) -> None:
     np.testing.assert_allclose(out.tokens, golden["features"], atol=TOLERANCE, rtol=0)
 
 
+_SMALL = {"dim": 48, "depth": 2, "num_heads": 3, "num_classes": 7, "gelu": "erf"}
+_LATER = {
+    "dinov2_swiglu": models.variant(
+        "vit_g14_dinov2", **_SMALL, image_size=(28,), patch=(7,), mlp_dim=128
+    ),
+    "dinov3_gelu": models.variant(
+        "vit_s16_dinov3", **_SMALL, image_size=(32,), patch=(8,), mlp_dim=192
+    ),
+    "rope_reg_gap": models.variant(
+        "vit_b16_rope_reg1_gap",
+        **{**_SMALL, "image_size": (32,), "patch": (8,), "mlp_dim": 192, "rope_grid": (4, 4)},
+    ),
+    "vit5": models.variant(
+        "vit5_s16", **{**_SMALL, "num_classes": 5}, image_size=(32,), patch=(8,), mlp_dim=192
+    ),
+}
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("name", _LATER)
+def test_later_vits_equal_timm_and_their_authors(name: str, jit: bool) -> None:
+    golden, cfg = np.load(GOLDEN / f"{name}.npz"), _LATER[name]
+    variables = weights.load(f"timm:{GOLDEN / f'{name}.safetensors'}", cfg)
+    out = _apply(cfg, variables, golden["input"], jit)
+    np.testing.assert_allclose(out.logits, golden["logits"], atol=TOLERANCE, rtol=0)
+    if "features" in golden:
+        np.testing.assert_allclose(out.tokens, golden["features"], atol=TOLERANCE, rtol=0)
+
+
 @pytest.mark.parametrize("name", ["google_vit_prelogits", "bigvision_gap"])
 def test_equals_google(name: str) -> None:
     golden = np.load(GOLDEN / f"{name}.golden.npz")

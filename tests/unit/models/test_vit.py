@@ -24,6 +24,7 @@ TIMM_SIZES = {
     "huge": "h",
     "giant": "g",
     "gigantic": "G",
+    "giantopt": "gopt",
     "so400m": "so400m",
 }
 GAP = {"pool": Pool.GAP, "class_token": False}

@@ -195,12 +195,11 @@ def check_rope(cfg: Any) -> None:
     if cfg.rope_offset and kind is Rope.MIXED:
         raise UserError("model.rope_offset moves the places of lang and dinov3, not of rope=mixed")
     count = cfg.num_registers
-    if cfg.rope_registers and (
-        kind is not Rope.LANG or not count or math.isqrt(count) ** 2 != count
-    ):
+    is_square = count and math.isqrt(count) ** 2 == count
+    if cfg.rope_registers and not (is_square and kind is Rope.LANG):
         raise UserError(
-            f"model.rope_registers lays out registers in a square, beside model.rope=lang: "
-            f"model.num_registers={count} must be 1, 4, 9 ... there"
+            "model.rope_registers turns a square of registers by model.rope=lang, not "
+            f"model.num_registers={count} by model.rope={kind}"
         )
     if cfg.token_merging:
         raise UserError(
