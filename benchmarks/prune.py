@@ -173,7 +173,7 @@ def measure(runs: dict[str, list[Path]], epochs: int, rounds: int, seconds: floa
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Lay rows out as a Markdown table, the one of docs/prune.md: top-1 is "mean (each seed)"."""
+    """Lay rows out as the Markdown table of docs/prune.md; top-1 of several: mean (each seed)."""
     speeds = ["images / CPU second", "rounds", "images / s", "rounds"]
     tuned = f"{rows[0].epochs} epochs later"
     head = ["heads", "MLP", "parameters", "MFLOPs", *speeds, "pruned", "at random", tuned]
@@ -188,8 +188,8 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def _percent(top1: Sequence[float]) -> str:
-    if not top1:
-        return ""
+    if len(top1) < 2:
+        return "".join(f"{100 * one:.1f} %" for one in top1)
     each = ", ".join(f"{100 * one:.1f}" for one in top1)
     return f"{100 * statistics.fmean(top1):.1f} % ({each})"
 
@@ -198,7 +198,8 @@ def read(path: Path) -> list[Row]:
     """Read the rows of a file that `main` wrote."""
     rows = []
     for row in json.loads(path.read_text())["rows"]:
-        rows.append(Row(**{k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}))
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+        rows.append(Row(**fields))
     return rows
 
 

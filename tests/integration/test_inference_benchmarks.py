@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import inference, token_merging
+from benchmarks import inference, prune, token_merging
 from vit_jax import config as config_lib
 
 DOCS = token_merging.PICTURE.parent.parent
@@ -71,4 +71,12 @@ def test_the_table_of_the_page_is_the_one_measured() -> None:
     rows = token_merging.read(token_merging.RESULTS)
     assert [row.merged for row in rows] == list(token_merging.MERGED)
     for line in token_merging.markdown(rows).splitlines():
+        assert line in page
+
+
+def test_the_table_of_pruning_is_the_one_measured() -> None:
+    page = (DOCS / "prune.md").read_text().splitlines()
+    rows = prune.read(prune.RESULTS)
+    assert [(row.heads, row.mlp) for row in rows] == list(prune.SHARES)
+    for line in prune.markdown(rows).splitlines():
         assert line in page
