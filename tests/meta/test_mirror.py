@@ -23,6 +23,7 @@ ELSEWHERE = {
     "cli/models.py": "tests/unit/cli/test_as_module.py",
     "cli/predict.py": "tests/integration/inference/test_prediction.py",
     "cli/prepare.py": "tests/unit/cli/test_as_module.py",
+    "cli/probe_masks.py": "tests/integration/inference/test_dense_probing.py",
     "cli/summary.py": "tests/integration/cli/test_configs.py",
     "cli/sweep.py": "tests/integration/sweeps/test_worker.py",
     "cli/sweep_plan.py": "tests/integration/sweeps/test_price.py",

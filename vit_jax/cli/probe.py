@@ -13,13 +13,17 @@ from vit_jax.analysis.tables import align
 from vit_jax.cli import model_options, options
 from vit_jax.cli.model_options import InputOptions
 from vit_jax.cli.options import flag
+from vit_jax.cli.probe_masks import probe_masks
 from vit_jax.errors import UserError
 from vit_jax.evals import knn, probes
 from vit_jax.evals.features import MAX_PIXELS, FeatureSet
 from vit_jax.evals.probes import Score
 from vit_jax.inference import probing
+from vit_jax.inference.dense_probing import PREFIX
+from vit_jax.inference.forward import Layers
 from vit_jax.inference.images import expand
 from vit_jax.inference.trained import Trained, changes, read_weights, title
+from vit_jax.models.intermediates import num_layers, numbers
 from vit_jax.visual.evaluation import draw_shots
 
 METHODS = probing.METHODS
@@ -36,10 +40,15 @@ class Probe(InputOptions):
       vit_jax probe --from=npz:ViT-B_16.npz --model=vit_b16 --model.num_classes=21843 \\
           --dataset=folder:flowers --test_split=val --methods=fewshot
       vit_jax probe --from=runs/vit_mu_digits --features=features photos/*.jpg
+      vit_jax probe --from=runs/vit_mu_digits --features=features --layers=0,1,-1 --norm
     """
 
     images: tuple[str, ...] = flag((), "files, folders, patterns, or - for stdin", "[IMAGE ...]")
-    dataset: str = flag("", "as data.name takes it, or folder:DIR; by default the run's own")
+    dataset: str = flag(
+        "",
+        "as data.name takes it, or folder:DIR; by default the run's own. masks:DIR of images and "
+        "masks measures how well its patches segment them, by patch_knn and linear_head",
+    )
     data_dir: str = flag("", "where TFDS datasets lie; by default the run's", "DIR")
     train_split: str = flag("train", "what the probes learn from, such as train[:10%]", "SPLIT")
     test_split: str = flag("test", "what they are tested on", "SPLIT")
@@ -48,36 +57,49 @@ class Probe(InputOptions):
     seeds: int = flag(3, "fewshot: how often they are drawn, from --seed on", least=1)
     l2: tuple[float, ...] = flag((1024.0,), "fewshot: regularisation, each tried alone", above=0)
     k: tuple[int, ...] = flag(
-        (), "knn: neighbours; default: 10,20,100,200 as images allow", least=1
+        (),
+        "knn: neighbours; default: 10,20,100,200 as images allow; patch_knn: 30",
+        least=1,
     )
-    temperature: float = flag(0.07, "knn: of the votes", above=0)
+    temperature: float = flag(0.07, "knn, patch_knn: of the votes", above=0)
+    steps: int = flag(1000, "linear_head: updates", least=1)
+    lr: float = flag(1e-3, "linear_head: the highest learning rate", above=0)
     seed: int = flag(0, "of what is drawn at random", least=0)
     pixels: bool = flag(False, "probe the pixels as well, to compare")
     batch_size: int = flag(256, "over all devices", least=1)
     features: Path | None = flag(
         None, "write features_train.npy, labels_train.npy, names_train.txt, and of test", "DIR"
     )
+    layers: tuple[int, ...] = flag(
+        (), "also features of these layers, from 0, negative ones from the end: layer2_train.npy"
+    )
+    norm: bool = flag(False, "layers: normalised as the last one is")
+    tokens: bool = flag(False, "layers: of each patch, [N, P, Q, D], to write; not one an image")
     out: Path | None = flag(None, "write the results", "FILE.json")
-    plot: Path | None = flag(None, "draw fewshot's accuracy against the shots", "FILE.png")
+    plot: Path | None = flag(
+        None, "draw fewshot's accuracy against the shots; of masks:DIR masks", "FILE.png"
+    )
     force: bool = flag(False, "replace what is there")
 
 
 def probe(given: Probe, found: Trained) -> int:
     """Probe, print and write what the flags select; returns 1 for unreadable images, else 0."""
+    layers = _layers(given, found)
+    if given.dataset.startswith(PREFIX):
+        return probe_masks(given, found, layers, METHODS)
     _check(given)
     if given.features is not None:
         files.check_folder(given.features, "--features", force=given.force)
         if given.images:
-            return _write_images(given, found, given.features)
+            return _write_images(given, found, given.features, layers)
     splits = given.train_split, given.test_split
     sources = probing.open_splits(found, given.dataset, given.data_dir, *splits)
     _check_sources(given, sources)
     mesh = sharding.make_mesh(sharding.MeshConfig())
     trained = read_weights(found, headless=True)
     writing = {"folder": given.features, "force": given.force}
-    sets = probing.extract_sets(
-        trained, sources, mesh, batch_size=given.batch_size, with_pixels=given.pixels, **writing
-    )
+    options = {"batch_size": given.batch_size, "with_pixels": given.pixels, "layers": layers}
+    sets = probing.extract_sets(trained, sources, mesh, **options, **writing)
     train, test = sets["features"]
     print(f"{title(trained)}, {train.features.shape[1]:,} features an image")
     for part, each in zip(probing.PARTS, (train, test), strict=True):
@@ -115,9 +137,19 @@ def _write(file: Path | None, content: Any) -> None:
         print(f"wrote {file}")
 
 
-def _write_images(given: Probe, found: Trained, folder: Path) -> int:
+def _layers(given: Probe, found: Trained) -> Layers:
+    """Return the chosen layers, each once; refuses one that the network does not have."""
+    chosen: tuple[int, ...] = ()
+    if given.layers:
+        count, name = num_layers(found.model), models.family(found.model).name
+        chosen = tuple(dict.fromkeys(numbers(given.layers, count, name)))
+    return Layers(numbers=chosen, norm=given.norm, tokens=given.tokens)
+
+
+def _write_images(given: Probe, found: Trained, folder: Path, layers: Layers) -> int:
     what = expand(given.images, sys.stdin), folder, given.batch_size
-    trained, (count, width), broken = probing.write_images(found, *what, force=given.force)
+    options = {"force": given.force, "layers": layers}
+    trained, (count, width), broken = probing.write_images(found, *what, **options)
     for error in broken:
         print(f"skipped {error}", file=sys.stderr)
     print(f"{title(trained)}: {width:,} features of {count:,} images in {folder}")
@@ -135,6 +167,8 @@ def _check(given: Probe) -> None:
             raise errors.unknown("method", name, METHODS)
     if given.images and not given.features:
         raise UserError("images without labels cannot be probed; add --features=DIR")
+    if given.tokens and not (given.features and (given.images or not given.methods)):
+        raise UserError("--tokens writes, and is not probed: add --methods=none and --features=DIR")
     if not given.methods and not given.features:
         raise UserError(f"nothing to do: add --methods={','.join(METHODS)} or --features=DIR")
     own = ("dataset", "data_dir", "train_split", "test_split", "methods", "seed", "pixels", "out")
@@ -144,6 +178,8 @@ def _check(given: Probe) -> None:
         (bool(given.methods), "without --methods", "seed", "pixels", "out"),
         ("fewshot" in given.methods, "without fewshot among the methods", *few),
         ("knn" in given.methods, "without knn among the methods", "k", "temperature"),
+        (bool(given.layers), "without --layers", "norm", "tokens"),
+        (False, "without --dataset=masks:DIR", "steps", "lr"),
         (bool(given.features or given.out or given.plot), "without files to write", "force"),
     )
     fields.check_effects(given, "--", rules)

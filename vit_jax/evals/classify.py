@@ -179,7 +179,7 @@ class MeanLoss:
             return predict_batch(variables, batch, mask, predict=predictors["loss"], mesh=self.mesh)
 
         def take(result: dict[str, jax.Array]) -> None:
-            losses.extend(np.asarray(result["rows"])[np.asarray(result["mask"]) > 0].tolist())
+            losses.extend(np.asarray(result["features"])[np.asarray(result["mask"]) > 0].tolist())
 
         run_pass(self.stream.batches, self.stream.batch_size, self.mesh, score, take)
         if not losses:

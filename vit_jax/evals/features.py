@@ -19,10 +19,11 @@ from jaxtyping import Float32
 
 from vit_jax import data, files
 from vit_jax.errors import UserError
-from vit_jax.evals.base import Predict
 from vit_jax.evals.passes import Arrays, Start, run_pass
 
 PyTree = Any
+# (variables, batch) -> features [B, D], or several kinds of them by name, [B, ...]
+Encode = Callable[[PyTree, Mapping[str, jax.Array]], jax.Array | dict[str, jax.Array]]
 # (name, shape, dtype) -> an array to fill, in memory or on the disk
 Allocate = Callable[[str, tuple[int, ...], np.dtype], np.ndarray]
 MAX_PIXELS = 32  # a side of the images that `pixels` returns
@@ -30,7 +31,7 @@ _PARTIAL = ".partial"
 _README = "FEATURES.md"
 CLASSES = "class_names.txt"
 # The files that a readme lists.
-_LISTED = re.compile(r'"((?:features|labels)_\w+\.npy|names_\w+\.txt|class_names\.txt)"')
+_LISTED = re.compile(r'"((?:features|labels|layer\d+)_\w+\.npy|names_\w+\.txt|class_names\.txt)"')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +39,7 @@ class FeatureSet:
     """The features of the N examples of a split, in its order."""
 
     name: str  # of the split, for messages
-    features: Float32[np.ndarray, "N D"]
+    features: Float32[np.ndarray, "N ..."]  # [N, D], or of patches [N, P, Q, D]
     labels: np.ndarray  # [N] int32 class ids, or [N, K] uint8 multi-hot
     class_names: Sequence[str]  # K of them
 
@@ -67,7 +68,7 @@ def pixels(variables: PyTree, batch: Mapping[str, jax.Array]) -> jax.Array:
 
 
 def extract(
-    encode: Predict,
+    encode: Encode,
     variables: PyTree,
     source: data.Source,
     batches: Start,
@@ -76,8 +77,10 @@ def extract(
     mesh: Mesh,
     batch_size: int,
     allocate: Allocate = in_memory,
-) -> FeatureSet:
-    """Encode every example of a split, on all devices of the mesh.
+) -> dict[str, FeatureSet]:
+    """Encode every example of a split, on all devices of the mesh; return its features by name.
+
+    Those of an encoder that returns one array are called "features".
 
     Args:
         encode, variables: one function object for all splits, and what it takes, on the devices.
@@ -85,25 +88,28 @@ def extract(
         shape: (H, W, C) of what the network takes.
         mesh: the devices; each process gets the features of all examples.
         batch_size: taken up to the next multiple of the devices.
-        allocate: makes the arrays "features" and "labels".
+        allocate: makes an array for each kind of features, by its name, and "labels".
 
     Raises UserError: features that are not finite, or an image that cannot be read.
     """
     count, multi = len(source), source.multi_label
     label = (count, source.num_classes) if multi else (count,)
     labels = allocate("labels", label, np.dtype(np.uint8 if multi else np.int32))
-    width = feature_width(encode, variables, shape)
-    features = allocate("features", (count, width), np.dtype(np.float32))
+    found = {
+        name: allocate(name, (count, *rest), np.dtype(np.float32))
+        for name, rest in feature_shapes(encode, variables, shape).items()
+    }
     encode_all(
         encode,
         variables,
         batches,
-        {"features": features, "label": labels},
+        {**found, "label": labels},
         mesh=mesh,
         batch_size=batch_size,
         name=source.name,
     )
-    return FeatureSet(source.name, features, labels, source.class_names)
+    names = source.class_names
+    return {name: FeatureSet(source.name, x, labels, names) for name, x in found.items()}
 
 
 def split_batches(
@@ -115,7 +121,7 @@ def split_batches(
 
 
 def encode_all(
-    encode: Predict,
+    encode: Encode,
     variables: PyTree,
     batches: Start,
     into: dict[str, np.ndarray],
@@ -129,7 +135,7 @@ def encode_all(
     Args:
         encode, variables, mesh, batch_size: as in `extract`.
         batches: starts the stream, of image, mask and whatever else of `into` it has.
-        into: "features" [N, D] and, where there are labels, "label" [N] or [N, K].
+        into: the features by name and, where there are labels, "label" [N] or [N, K].
         name: of the stream, for messages.
 
     Raises UserError: features that are not finite.
@@ -146,9 +152,9 @@ def encode_all(
         real = values.pop("mask") > 0
         stop = done + int(real.sum())
         for key, value in values.items():
-            into["features" if key == "rows" else key][done:stop] = value[real]
-        if not np.isfinite(into["features"][done:stop]).all():
-            raise UserError(f"{name}: the features are not finite; are these the model's weights?")
+            if not np.isfinite(value[real]).all():
+                raise UserError(f"{name}: the {key} are not finite; are these the model's weights?")
+            into[key][done:stop] = value[real]
         done = stop
 
     run_pass(batches, batch_size, mesh, compute, take)
@@ -157,28 +163,36 @@ def encode_all(
 
 @functools.partial(jax.jit, static_argnames=("predict", "mesh"))
 def predict_batch(
-    variables: PyTree, batch: Arrays, rest: Arrays, *, predict: Predict, mesh: Mesh
+    variables: PyTree, batch: Arrays, rest: Arrays, *, predict: Encode, mesh: Mesh
 ) -> Arrays:
-    """Return the `rest` and the predictor's "rows", in float32 whatever the network computes in.
+    """Return the `rest` and the "features", in float32 whatever the network computes in.
 
     Every process gets the whole of both.
     """
-    result = {"rows": predict(variables, batch).astype(jnp.float32), **rest}
+    rows = {name: x.astype(jnp.float32) for name, x in _named(predict(variables, batch)).items()}
+    result = {**rows, **rest}
     return jax.lax.with_sharding_constraint(result, NamedSharding(mesh, PartitionSpec()))
 
 
-def feature_width(encode: Predict, variables: PyTree, shape: tuple[int, int, int]) -> int:
-    """Return D for images of a shape (H, W, C), computing nothing."""
+def feature_shapes(
+    encode: Encode, variables: PyTree, shape: tuple[int, int, int]
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of an image's features for images of (H, W, C), computing nothing."""
     batch = {"image": jax.ShapeDtypeStruct((1, *shape), jnp.uint8)}
-    return int(jax.eval_shape(encode, variables, batch).shape[-1])
+    found = _named(jax.eval_shape(encode, variables, batch))
+    return {name: tuple(array.shape[1:]) for name, array in found.items()}
+
+
+def _named(features: Any) -> dict[str, Any]:
+    return features if isinstance(features, dict) else {"features": features}
 
 
 class FeatureFiles:
     """The files of one folder, at first empty, while they are written.
 
-    For each split, such as "train": features_train.npy (float32 [N, D]), labels_train.npy (where
-    there are labels), names_train.txt (a line an image). For all, where there are classes:
-    class_names.txt (a line a class).
+    For each split, such as "train": features_train.npy (float32 [N, D]), layer2_train.npy and so on
+    of the layers that are asked for, labels_train.npy (where there are labels), names_train.txt (a
+    line an image). For all, where there are classes: class_names.txt (a line a class).
     """
 
     def __init__(self, folder: Path) -> None:
@@ -217,7 +231,9 @@ class FeatureFiles:
         """Write how to load the folder's files; the last file to appear."""
         lines = [heading, "", "```python", "import numpy as np", ""]
         for split in splits:
-            for name in (f"features_{split}", f"labels_{split}"):
+            layers = (file.stem for file in self._folder.glob(f"layer*_{split}.npy"))
+            layers = sorted(layers, key=lambda name: (len(name), name))
+            for name in (f"features_{split}", *layers, f"labels_{split}"):
                 if (self._folder / f"{name}.npy").exists():
                     array = np.load(self._folder / f"{name}.npy", mmap_mode="r")
                     shape = f"{array.dtype} {list(array.shape)}"

@@ -41,7 +41,7 @@ class Probe:
                 shape=(*self.context.image_size, self.context.channels),
                 mesh=self.context.mesh,
                 batch_size=stream.batch_size,
-            )
+            )["features"]
             for stream in (self.train, self.test)
         )
         check_sets(train, test)

@@ -4,7 +4,7 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import jax
@@ -15,10 +15,11 @@ from jaxtyping import Array, Float, UInt8
 from vit_jax import models
 from vit_jax.data import normalize
 from vit_jax.evals import Predict
+from vit_jax.evals.features import Encode
 from vit_jax.inference.trained import Trained, Tta
 from vit_jax.losses import Loss
 from vit_jax.models import ModelConfig, Output
-from vit_jax.models.intermediates import Layer, layer_outputs
+from vit_jax.models.intermediates import Layer, layer_outputs, output_and_layers
 
 Image = UInt8[Array | np.ndarray, "B H W C"]
 Forward = Callable[[Any, Image], Output]
@@ -77,6 +78,53 @@ def _copies(image: Image, tta: tuple[Tta, ...]) -> UInt8[Array, "T B H W C"]:
 def make_predict(trained: Trained, output: str = "logits") -> Predict:
     """Return (variables, batch with "image" [B, H, W, C]) -> logits [B, K] or features [B, D]."""
     return _predict(make_apply(trained), output)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layers:
+    """Which layers' features are wanted, and of which form.
+
+    Attributes:
+        numbers: from 0.
+        norm: normalise them as `layer_outputs` does.
+        tokens: all patches where they lie, instead of one vector an image: of the class token, or
+            where there is none the mean over the patches.
+    """
+
+    numbers: tuple[int, ...] = ()
+    norm: bool = False
+    tokens: bool = False
+
+
+def make_encode(trained: Trained, layers: Layers) -> Encode:
+    """Return (variables, batch with "image") -> "features" [B, D], and "layer2" and so on.
+
+    A layer's are [B, D], with `tokens` [B, P, Q, D]. All come from one pass.
+    """
+    if not layers.numbers:
+        return make_predict(trained, "features")
+    return _encode(trained.model, tuple(trained.mean), tuple(trained.std), layers)
+
+
+@functools.lru_cache  # as `_apply`
+def _encode(
+    model: ModelConfig, mean: tuple[float, ...], std: tuple[float, ...], layers: Layers
+) -> Encode:
+    def encode(variables: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        image = normalize(batch["image"], mean, std)
+        numbers = layers.numbers
+        output, found = output_and_layers(model, variables, image, numbers, norm=layers.norm)
+        rows = [layer.patches if layers.tokens else _pooled(model, layer) for layer in found]
+        of_layers = {f"layer{number}": x for number, x in zip(numbers, rows, strict=True)}
+        return {"features": output.features, **of_layers}
+
+    return encode
+
+
+def _pooled(model: ModelConfig, layer: Layer) -> Float[Array, "B D"]:
+    if layer.prefix.shape[1] and getattr(model, "class_token", True):
+        return layer.prefix[:, 0]
+    return layer.tokens.mean(axis=1, dtype=jnp.float32)
 
 
 @functools.lru_cache  # as `_apply`

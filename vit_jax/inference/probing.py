@@ -18,7 +18,7 @@ from vit_jax.evals.features import (
     FeatureSet,
     encode_all,
     extract,
-    feature_width,
+    feature_shapes,
     in_memory,
     pixels,
     split_batches,
@@ -26,7 +26,7 @@ from vit_jax.evals.features import (
 from vit_jax.evals.passes import watched
 from vit_jax.evals.probes import Score
 from vit_jax.inference.evaluate import placed
-from vit_jax.inference.forward import make_predict
+from vit_jax.inference.forward import Layers, make_encode
 from vit_jax.inference.trained import Trained, read_weights, title
 from vit_jax.inference.views import check_channels, file_batches
 
@@ -68,15 +68,17 @@ def extract_sets(
     folder: Path | None,
     force: bool,
     with_pixels: bool,
+    layers: Layers,
 ) -> dict[str, list[FeatureSet]]:
-    """Return the "features" of both splits, and with `with_pixels` the "pixels" of their images.
+    """Return the features of both splits by name: "features", what the head sees, and others.
 
+    Those of `layers` are "layer2" and so on, those of `with_pixels` the images' own "pixels".
     The network's features are written to `folder`, if given; `force` as in `files`.
     """
     shape, variables = models.input_shape(trained.model), placed(trained, mesh)
 
-    def sets(encode: Any, allocate: Callable[[str], Allocate]) -> list[FeatureSet]:
-        return [
+    def sets(encode: Any, allocate: Callable[[str], Allocate]) -> dict[str, list[FeatureSet]]:
+        by_split = [
             extract(
                 encode,
                 variables,
@@ -89,13 +91,14 @@ def extract_sets(
             )
             for part, source in zip(PARTS, sources, strict=True)
         ]
+        return {name: [split[name] for split in by_split] for name in by_split[0]}
 
-    encode, found = make_predict(trained, "features"), {}
+    encode = make_encode(trained, layers)
     if folder is None:
-        found["features"] = sets(encode, lambda part: in_memory)
+        found = sets(encode, lambda part: in_memory)
     else:
         with features.written(folder, force=force) as writing:
-            found["features"] = sets(encode, writing.allocate)
+            found = sets(encode, writing.allocate)
             for part, source in zip(PARTS, sources, strict=True):
                 ids = (source.example_id(i) for i in range(len(source)))
                 writing.write_lines(f"names_{part}.txt", ids)
@@ -103,7 +106,7 @@ def extract_sets(
             splits = " and ".join(source.name for source in sources)
             writing.write_readme(f"Features of {title(trained)} on {splits}.", PARTS)
     if with_pixels:
-        found["pixels"] = sets(pixels, lambda part: in_memory)
+        found["pixels"] = sets(pixels, lambda part: in_memory)["features"]
     return found
 
 
@@ -148,9 +151,15 @@ def run_probes(
 
 
 def write_images(
-    found: Trained, names: Sequence[str], folder: Path, batch_size: int, *, force: bool
+    found: Trained,
+    names: Sequence[str],
+    folder: Path,
+    batch_size: int,
+    *,
+    force: bool,
+    layers: Layers,
 ) -> tuple[Trained, tuple[int, int], list[str]]:
-    """Write the features of image files.
+    """Write the features of image files, and those of `layers`.
 
     Returns:
         The model, the shape of its features, and what is wrong with files that are left out.
@@ -160,19 +169,20 @@ def write_images(
     check_channels(found)
     mesh = sharding.make_mesh(sharding.MeshConfig())
     trained = read_weights(found, headless=True)
-    encode, variables = make_predict(trained, "features"), placed(trained, mesh)
-    width = feature_width(encode, variables, models.input_shape(trained.model))
+    encode, variables = make_encode(trained, layers), placed(trained, mesh)
+    shapes = feature_shapes(encode, variables, models.input_shape(trained.model))
     read: list[str] = []
     errors: list[str] = []
     with features.written(folder, force=force) as writing:
-        array = writing.allocate("images")("features", (len(names), width), np.dtype(np.float32))
+        allocate, dtype = writing.allocate("images"), np.dtype(np.float32)
+        arrays = {name: allocate(name, (len(names), *x), dtype) for name, x in shapes.items()}
         count = encode_all(
             encode,
             variables,
             watched(
                 lambda size: file_batches(trained, names, size, read, errors), len(names), "images"
             ),
-            {"features": array},
+            arrays,
             mesh=mesh,
             batch_size=min(batch_size, len(names)),
             name="the images",
@@ -180,7 +190,8 @@ def write_images(
         if not count:
             raise UserError(f"none of {len(names):,} images could be read: {errors[0]}")
         if count < len(names):
-            writing.cut("features_images", count)
+            for name in arrays:
+                writing.cut(f"{name}_images", count)
         writing.write_lines("names_images.txt", read)
         writing.write_readme(f"Features of {title(trained)}.", ("images",))
-    return trained, (count, width), errors
+    return trained, (count, *shapes["features"]), errors

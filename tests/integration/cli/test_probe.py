@@ -9,6 +9,7 @@ import pytest
 from matplotlib.axes import Axes
 from PIL import Image
 
+import vit_jax
 from tests.photos import write_folder
 from tests.unit.cli.test_probe import CLASSES, MODEL, PHOTOS, run
 from tests.unit.weights.runs import save
@@ -94,6 +95,28 @@ def test_images_without_labels(place, tmp_path, capsys):
     assert list((tmp_path / "none").iterdir()) == []
 
 
+def test_features_of_layers(place, tmp_path, capsys):
+    flags = ("--methods=none", "--layers=-1,0,1", "--norm", f"--features={tmp_path}/tokens")
+    assert run(place, *PHOTOS, *flags, "--tokens") == 0
+    model, load = vit_jax.load(f"{place}/run"), lambda name: np.load(tmp_path / f"{name}.npy")
+    names = (tmp_path / "tokens" / "names_test.txt").read_text().splitlines()
+    views = np.stack([model.preprocess(name) for name in names])
+    pairs = model.intermediates(views, [0, 1], norm=True, grid=True, prefix=True)
+    for number, (patches, _) in enumerate(pairs):
+        found = load(f"tokens/layer{number}_test")
+        assert found.shape == (15, 2, 2, 16)
+        np.testing.assert_allclose(found, patches, atol=1e-5)
+    # One vector an image: the class token. The last one, normalised, is what the head sees.
+    assert run(place, *names[:3], "--layers=1", "--norm", f"--features={tmp_path}/files") == 0
+    np.testing.assert_allclose(load("files/layer1_images"), pairs[1][1][:3, 0], atol=1e-5)
+    np.testing.assert_array_equal(load("files/layer1_images"), load("files/features_images"))
+    assert "layer1_images = np.load" in (tmp_path / "files" / "FEATURES.md").read_text()
+    # They are probed beside the features.
+    assert run(place, *PHOTOS, "--methods=knn", "--k=1", "--layers=0", f"--out={tmp_path}/r") == 2
+    assert run(place, *PHOTOS, "--methods=knn", "--k=1", "--layers=0") == 0
+    assert re.search(r"layer0 +knn +k 1 ", capsys.readouterr().out)
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -119,6 +142,9 @@ def test_images_without_labels(place, tmp_path, capsys):
         (("--temperature=0",), "--temperature=0 must be above 0"),
         (("--k=37", "--methods=knn"), "[train] has only 36 images; choose a smaller k"),
         (("--force",), "--force=True has no effect without files to write"),
+        (("--norm",), "--norm=True has no effect without --layers"),
+        (("--layers=2",), "layers=(2,): the ViT has 2 layers, 0 to 1"),
+        (("--layers=0", "--tokens"), "--tokens writes, and is not probed: add --methods=none"),
         (("--classes=x",), "unknown flag '--classes'"),
         (("--train_split=tain",), "unknown split of HERE/photos 'tain'; did you mean 'train'?"),
         (("--out=HERE/no/r.json",), "--out=HERE/no/r.json: HERE/no is no directory"),

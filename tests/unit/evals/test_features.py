@@ -53,7 +53,7 @@ def extract(source, variables, *, num_devices=8, batch_size=4, encode=encode, **
         mesh=sharding.make_mesh(sharding.MeshConfig(), jax.devices()[:num_devices]),
         batch_size=batch_size,
         **kwargs,
-    )
+    )["features"]
 
 
 def test_pixels(source):

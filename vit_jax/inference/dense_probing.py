@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Probes of a trained model's patches: how well they segment images (docs/probe.md)."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Float, Float32, UInt8
+
+from vit_jax import models, waiting
+from vit_jax.data import normalize, ops
+from vit_jax.data.masks import IGNORED, MaskedImages, open_masks
+from vit_jax.data.sources import split_of
+from vit_jax.errors import UserError, shown
+from vit_jax.evals import patch_knn, segmentation
+from vit_jax.evals.features import encode_all, feature_shapes
+from vit_jax.evals.passes import watched
+from vit_jax.evals.segmentation import BATCH, Segmentation
+from vit_jax.inference.evaluate import placed
+from vit_jax.inference.forward import Layers
+from vit_jax.inference.trained import Trained
+from vit_jax.models.intermediates import output_and_layers
+
+PREFIX = "masks:"  # of a dataset's name
+METHODS = ("patch_knn", "linear_head")
+CONSTANT = "constant"  # predicts the commonest class everywhere; to compare
+
+
+class Patches(NamedTuple):
+    """The patches of a split's images, and the classes of the pixels that the model saw."""
+
+    tokens: Float32[np.ndarray, "N P Q D"]
+    masks: UInt8[np.ndarray, "N H W"]
+
+
+class Shown(NamedTuple):
+    """A test image with its masks, true and predicted, for a picture."""
+
+    image: UInt8[np.ndarray, "H W C"]
+    truth: UInt8[np.ndarray, "H W"]
+    predicted: Mapping[str, UInt8[np.ndarray, "H W"]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How the probes are fitted.
+
+    Attributes:
+        methods: of METHODS.
+        k: patch_knn's neighbours, each tried alone; () is 30 or, where there are fewer, all.
+        temperature: of their votes.
+        steps, lr: linear_head's updates and highest learning rate.
+        seed: of what is drawn at random.
+    """
+
+    methods: Sequence[str]
+    k: Sequence[int]
+    temperature: float
+    steps: int
+    lr: float
+    seed: int
+
+
+def open_splits(dataset: str, *splits: str) -> list[MaskedImages]:
+    """Open the splits to learn from and to test on, of "masks:DIR".
+
+    Raises UserError: no such dataset or split.
+    """
+    found = []
+    for part, split in zip(("train", "test"), splits, strict=True):
+        with split_of(f"--{part}_split"):
+            found.append(open_masks(dataset.removeprefix(PREFIX), split))
+    return found
+
+
+def read_patches(
+    trained: Trained, source: MaskedImages, layers: Layers, mesh: Mesh, *, batch_size: int
+) -> Patches:
+    """Encode every image, brought to the model's size with its mask, whole.
+
+    Those of several layers are joined along D; without any it is the last, normalised where the
+    network does.
+
+    Raises UserError: a file that cannot be read, layers whose patches lie in different grids.
+    """
+    height, width, channels = models.input_shape(trained.model)
+    encode = _encoder(trained.model, tuple(trained.mean), tuple(trained.std), layers)
+    variables = placed(trained, mesh)
+    shape = feature_shapes(encode, variables, (height, width, channels))["features"]
+    tokens = np.empty((len(source), *shape), np.float32)
+    masks = np.full((len(source), height, width), IGNORED, np.uint8)
+
+    def batches(size: int) -> Iterator[dict[str, np.ndarray]]:
+        for start in range(0, len(source), size):
+            batch = {
+                "image": np.zeros((size, height, width, channels), np.uint8),
+                "mask": np.zeros(size, np.float32),
+            }
+            for row, index in enumerate(range(start, min(start + size, len(source)))):
+                image, mask = source.read(index, channels)
+                batch["image"][row] = ops.resize(image, (height, width), trained.transform.resize)
+                batch["mask"][row], masks[index] = 1, _nearest(mask, (height, width))
+            yield batch
+
+    start: Any = watched(batches, len(source), source.name)
+    what = {"mesh": mesh, "batch_size": batch_size, "name": source.name}
+    encode_all(encode, variables, start, {"features": tokens}, **what)
+    return Patches(tokens, masks)
+
+
+@functools.lru_cache  # one function object a program, so that jit finds it
+def _encoder(
+    model: models.ModelConfig, mean: tuple[float, ...], std: tuple[float, ...], layers: Layers
+) -> Callable[[Any, Mapping[str, jax.Array]], jax.Array]:
+    def encode(variables: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+        image = normalize(batch["image"], mean, std)
+        norm = layers.norm if layers.numbers else None
+        found = output_and_layers(model, variables, image, layers.numbers or 1, norm=norm)[1]
+        grids = {layer.patches.shape[1:3] for layer in found}
+        if len(grids) > 1:
+            raise UserError(f"--layers of different grids, {sorted(grids)}; choose one of them")
+        return jax.numpy.concatenate([layer.patches for layer in found], axis=-1)
+
+    return encode
+
+
+def _nearest(mask: UInt8[np.ndarray, "H W"], size: tuple[int, int]) -> UInt8[np.ndarray, "P Q"]:
+    """Bring a mask to a size: of each new pixel the class at its centre."""
+
+    def centres(new: int, old: int) -> np.ndarray:
+        return (2 * np.arange(new) + 1) * old // (2 * new)
+
+    return mask[centres(size[0], mask.shape[0])[:, None], centres(size[1], mask.shape[1])]
+
+
+def count_classes(train: MaskedImages, patches: Patches) -> int:
+    """Return K: of the names in classes.txt, else one above the highest class seen in training.
+
+    Raises UserError: a class beyond the names, or fewer than two classes.
+    """
+    known = patches.masks[patches.masks != IGNORED]
+    highest, names = int(known.max(initial=0)), len(train.class_names)
+    if names and highest >= names:
+        raise UserError(f"{train.name} has pixels of class {highest}; classes.txt names {names}")
+    if len(np.unique(known)) < 2:
+        raise UserError(f"{train.name} has pixels of a single class; a probe needs two")
+    return names or highest + 1
+
+
+def run(
+    settings: Settings,
+    train: Patches,
+    test: Patches,
+    source: MaskedImages,
+    num_classes: int,
+    mesh: Mesh,
+    *,
+    num_shown: int,
+    channels: int,
+) -> tuple[list[Segmentation], list[Shown]]:
+    """Fit the probes to the training patches, and score them at the test images' own size.
+
+    Args:
+        settings: of the probes.
+        train, test: patches; `source` is the test split's.
+        source: the images and masks of `test`.
+        num_classes: K.
+        mesh: the devices of patch_knn.
+        num_shown: how many test images to return, evenly spaced.
+        channels: of them.
+
+    Raises UserError: a k beyond the number of patches, test pixels of a class that is not known.
+    """
+    scorers, details = _fit(settings, train, num_classes, mesh)
+    counts = {name: np.zeros((num_classes, num_classes), np.int64) for name in scorers}
+    every = np.linspace(0, len(source) - 1, min(num_shown, len(source))).round()
+    pictures = []
+    for start in range(0, len(source), BATCH):
+        tokens = test.tokens[start : start + BATCH]
+        scores = {name: score(tokens) for name, score in scorers.items()}
+        for row in range(len(tokens)):
+            image, truth = source.read(start + row, channels)
+            _check_classes(source, start + row, truth, num_classes)
+            predicted = {
+                name: segmentation.enlarge(found[row], truth.shape)
+                for name, found in scores.items()
+            }
+            for name, mask in predicted.items():
+                counts[name] += segmentation.confusion(truth, mask, num_classes)
+            if start + row in every:
+                del predicted[CONSTANT]
+                pictures.append(Shown(image, truth, predicted))
+    if not counts[CONSTANT].any():
+        raise UserError(f"{source.name} has no labelled pixel")
+    results = [Segmentation(*details[name], counts[name]) for name in scorers]
+    return results, pictures
+
+
+Scorer = Callable[[Float[np.ndarray, "B P Q D"]], Float32[np.ndarray, "B P Q K"]]
+
+
+def _fit(
+    settings: Settings, train: Patches, num_classes: int, mesh: Mesh
+) -> tuple[dict[str, Scorer], dict[str, tuple[str, dict[str, Any]]]]:
+    """Return what scores patches, by a name for captions, and each one's method and settings."""
+    counts = np.bincount(train.masks[train.masks != IGNORED], minlength=num_classes)
+    always = (counts == counts.max()).astype(np.float32)
+    scorers: dict[str, Scorer] = {
+        CONSTANT: lambda tokens: np.broadcast_to(always, (*tokens.shape[:-1], num_classes)).copy()
+    }
+    details = {CONSTANT: (CONSTANT, {"class": int(counts.argmax())})}
+    if "patch_knn" in settings.methods:
+        bank = patch_knn.Bank(*train, num_classes, settings.seed)
+        for k in settings.k or (min(patch_knn.K, len(bank.tokens)),):
+            if k > (count := len(bank.tokens)):
+                raise UserError(f"k={k}: there are {count:,} patches; choose a smaller k")
+            name, votes = f"patch_knn, k {k}", {"k": k, "temperature": settings.temperature}
+            scorers[name] = functools.partial(bank.scores, **votes, mesh=mesh)
+            details[name] = "patch_knn", votes
+    if "linear_head" in settings.methods:
+        how = {"steps": settings.steps, "lr": settings.lr}
+        with waiting.said(f"training the linear head, {settings.steps:,} steps"):
+            head = segmentation.fit(*train, num_classes, **how, seed=settings.seed)
+        scorers["linear_head"], details["linear_head"] = head.scores, ("linear_head", how)
+    return scorers, details
+
+
+def _check_classes(
+    source: MaskedImages, index: int, truth: UInt8[np.ndarray, "H W"], num_classes: int
+) -> None:
+    known = truth[truth != IGNORED]
+    if known.max(initial=0) >= num_classes:
+        raise UserError(
+            f"{shown(str(source.masks[index]))} has pixels of class {known.max()}, and the classes "
+            f"are 0 to {num_classes - 1}; name all of them in classes.txt"
+        )
