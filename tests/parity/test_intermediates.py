@@ -80,7 +80,8 @@ UNNORMED = ("fc_norm", "resnet", "regnet")  # timm ignores norm=True there
 @pytest.mark.parametrize("name", CASES)
 def test_layers_equal_timms(name: str) -> None:
     build, cfg = CASES[name]
-    model, image = randomise(build(cfg), 1), images(cfg, 1)
+    model: Any = randomise(build(cfg), 1)
+    image = images(cfg, 1)
     variables = weights.from_timm(state(model), cfg)
 
     def ours(layers: Any, norm: bool) -> list[Any]:

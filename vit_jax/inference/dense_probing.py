@@ -3,7 +3,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +18,7 @@ from vit_jax.data.sources import split_of
 from vit_jax.errors import UserError, shown
 from vit_jax.evals import patch_knn, segmentation
 from vit_jax.evals.features import encode_all, feature_shapes
-from vit_jax.evals.passes import watched
+from vit_jax.evals.passes import Pass, watched
 from vit_jax.evals.segmentation import BATCH, Segmentation
 from vit_jax.inference.evaluate import placed
 from vit_jax.inference.forward import Layers
@@ -94,7 +94,7 @@ def read_patches(
     tokens = np.empty((len(source), *shape), np.float32)
     masks = np.full((len(source), height, width), IGNORED, np.uint8)
 
-    def batches(size: int) -> Iterator[dict[str, np.ndarray]]:
+    def batches(size: int) -> Pass:
         for start in range(0, len(source), size):
             batch = {
                 "image": np.zeros((size, height, width, channels), np.uint8),
@@ -106,7 +106,7 @@ def read_patches(
                 batch["mask"][row], masks[index] = 1, _nearest(mask, (height, width))
             yield batch
 
-    start: Any = watched(batches, len(source), source.name)
+    start = watched(batches, len(source), source.name)
     what = {"mesh": mesh, "batch_size": batch_size, "name": source.name}
     encode_all(encode, variables, start, {"features": tokens}, **what)
     return Patches(tokens, masks)

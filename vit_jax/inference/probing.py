@@ -194,4 +194,4 @@ def write_images(
                 writing.cut(f"{name}_images", count)
         writing.write_lines("names_images.txt", read)
         writing.write_readme(f"Features of {title(trained)}.", ("images",))
-    return trained, (count, *shapes["features"]), errors
+    return trained, (count, shapes["features"][0]), errors

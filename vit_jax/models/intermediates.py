@@ -7,7 +7,7 @@ a stage of a Swin; of a ResNet, RegNet or BiT the stem before its pool, then eac
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 from flax import linen as nn
@@ -101,7 +101,7 @@ def output_and_layers(
         if output.tokens is None:  # a ResNet's norm and what follows it
             return found["map/0"]
         own = {kind: tree["norm"] for kind, tree in variables.items() if "norm" in tree}
-        return norms[0].apply(own, x)
+        return cast(jax.Array, norms[0].apply(own, x))
 
     if maps:
         wanted = [normalise(maps[number], number) for number in chosen]

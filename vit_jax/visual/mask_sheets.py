@@ -42,7 +42,7 @@ def draw(
         rows.append([Tile(image, "image"), *masks])
     seen = np.unique(np.concatenate([mask.ravel() for x in shown for mask in _masks(x)]))
     swatches = [
-        Tile(np.full((8, 24, 3), colours[k], np.uint8), names[k]) for k in seen if k != IGNORED
+        Tile(np.full((8, 24, 3), colours[k], np.uint8), names[int(k)]) for k in seen if k != IGNORED
     ]
     note = "; white: no class" if IGNORED in seen else ""
     return render([*rows, *wrapped(swatches, len(rows[0]))], f"{title}{note}")

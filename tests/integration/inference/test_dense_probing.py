@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Patches of a small trained network segment drawn shapes, from the command line and as files."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,10 @@ from vit_jax.__main__ import main as verb_main
 from vit_jax.data import Resize, ops
 from vit_jax.data.masks import open_masks
 
-FIELDS = {"image_size": 32, "patch": 4, "depth": 2, "num_classes": 3}
+FIELDS: dict[str, Any] = {"image_size": 32, "patch": 4, "depth": 2, "num_classes": 3}
 
 
-def trained(folder: Path) -> Path:
+def write_weights(folder: Path) -> Path:
     """Train a network to tell which shape an image shows; returns its file."""
     model = vit_jax.create_model("vit_mu16", **FIELDS, zero_head=False)
     source, module = open_masks(str(folder), "train"), models.create(model.config)
@@ -32,7 +33,8 @@ def trained(folder: Path) -> Path:
     normal, optimizer = jnp.asarray(pixels / 127.5 - 1, jnp.float32), optax.adam(3e-3)
 
     def loss(params: Any) -> jax.Array:
-        logits = module.apply({"params": params}, normal).logits
+        output: Any = module.apply({"params": params}, normal)
+        logits = output.logits
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
     @jax.jit
@@ -48,16 +50,16 @@ def trained(folder: Path) -> Path:
 
     params, losses = train(model.params)
     assert losses[-1] < 0.5 * losses[0]
-    model.trained.variables["params"] = params
+    trained = dataclasses.replace(model.trained, variables={"params": params})
     file = folder / "shapes.safetensors"
-    model.save(file)
+    vit_jax.Model(trained).save(file)
     return file
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = write_shapes(tmp_path_factory.mktemp("dense") / "shapes", {"train": 24, "val": 9})
-    trained(root)
+    write_weights(root)
     return root
 
 

@@ -62,11 +62,13 @@ def test_merged_tokens_are_refused() -> None:
 @pytest.mark.parametrize("unroll", [0, 1])
 def test_a_layer_costs_no_more_than_a_pass(unroll: int) -> None:
     cfg: Any = dataclasses.replace(TINY["vit"], depth=6, scan_unroll=unroll)
-    module, variables = models.create(cfg), models.abstract(cfg)
+    module: Any = models.create(cfg)
+    variables = models.abstract(cfg)
     image = jax.ShapeDtypeStruct((8, *models.input_shape(cfg)), np.float32)
 
     def flops(run: Callable[[Any, Any], Any]) -> float:
-        return jax.jit(run).lower(variables, image).compile().cost_analysis()["flops"]
+        cost: Any = jax.jit(run).lower(variables, image).compile().cost_analysis()
+        return cost["flops"]
 
     whole = flops(lambda v, x: module.apply(v, x).tokens)
     last, two, first = (
