@@ -86,7 +86,8 @@ def saved_flops(adapter: Adapter, model: ModelConfig, model_state: PyTree) -> in
 
     def forward(trained: PyTree, base: PyTree, state: PyTree, image: Any, hidden: Any) -> Any:
         variables = {"params": adapter.join(trained, base), **state}
-        return module.apply(variables, image, train=False, **hidden).logits.sum()
+        out: Any = module.apply(variables, image, train=False, **hidden)
+        return out.logits.sum()
 
     args = adapter.trained, adapter.base, model_state, image, hidden
     return train_flops(count(forward, *args)) - count(jax.value_and_grad(forward), *args)
