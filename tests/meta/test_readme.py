@@ -467,7 +467,7 @@ def test_names_and_paths_exist(page: str) -> None:
             check_path(_config_of([]), path)
     for recipe in re.findall(r"`variant\((.*?)\)`", text):
         enums = {"Standardise": models.hybrid.Standardise}
-        enums |= {name: getattr(models.vit, name) for name in ("Gelu", "Pool", "PosEmbed")}
+        enums |= {name: getattr(models.vit_family, name) for name in ("Gelu", "Pool", "PosEmbed")}
         models.create(eval(f"models.variant({recipe})", {"models": models, **enums}))
 
 
