@@ -103,6 +103,7 @@ def seconds_per_step(
             run = Run(
                 opened=opened,
                 metadata={},
+                frozen={},
                 checkpoints=Checkpointer(place / "checkpoints", cfg.checkpoint),
                 buffer=MetricBuffer(cfg.faults, lambda step, loss: None),
                 unreadable=Unreadable(0, str),
@@ -114,7 +115,7 @@ def seconds_per_step(
             tally = early_stop.resume(cfg.checkpoint, {})
             begin = Position(build.init_state(cfg, parts, mesh), 0, {}, tally)
             goodput.switch(Phase.OTHER)
-            loop.train(run, begin, {}, stream(), stopped, None)
+            loop.train(run, begin, stream(), stopped, None)
         writer.close()
         spent = goodput.seconds()
         return sum(spent[s] for s in (Phase.DATA, Phase.STEP, Phase.OTHER)) / (steps - 1)

@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -90,7 +89,7 @@ def fit(
                 unreadable=run.unreadable,
             )
             opened.goodput.switch(Phase.OTHER)  # from here the watchdog counts
-            end = train(run, position, begun.frozen, stream, stop, window)
+            end = train(run, position, stream, stop, window)
             end, finished = run.conclude(end, stop)
         # After the log is closed: of a finished run everything is on the disk.
         if finished and jax.process_index() == 0:
@@ -101,7 +100,6 @@ def fit(
 def train(
     run: Run,
     position: Position,
-    frozen: Any,
     stream: Generator[Batch, None, None],
     stop: Preemption,
     window: Window | None,
@@ -120,7 +118,7 @@ def train(
                     batch = next(batches)
                 # The first call traces and compiles before it returns; no other does.
                 with goodput.spent(Phase.COMPILE if step == start else Phase.STEP):
-                    state, values = train_step(state, frozen, batch)
+                    state, values = train_step(state, run.frozen, batch)
                 step += 1
                 # Waits for the step before the last one: the host runs no further ahead.
                 with goodput.spent(Phase.STEP):
