@@ -48,8 +48,7 @@ def test_a_probe_that_gets_no_better_ends_a_run(tmp_path: Path) -> None:
     del cfg.evals["val"]
     cfg.optim.lr = 1e-12  # nothing is learned, and neighbours stay as they are
     cfg.duration, cfg.evals["knn"].every = "8 steps", "1 steps"
-    cfg.checkpoint.keep_best, cfg.checkpoint.patience = 1, 2
-    assert cfg.checkpoint.metric == "knn/knn2"
+    cfg.checkpoint.metric, cfg.checkpoint.keep_best, cfg.checkpoint.patience = "knn/knn2", 1, 2
     result = fit(cfg, tmp_path / "run")
     assert (result.status, result.step) == (0, 3)
 

@@ -110,13 +110,13 @@ def test_the_teacher_is_the_average_that_its_schedule_makes() -> None:
     start = jax.device_get(
         jax.jit(build_lib.build(config("dinov2"), 1000).init)(jax.random.key(0)).params
     )
-    # Momentum 0.99 to 1 by half a cosine over the ten steps of the run.
-    decays = [1.0 - 0.01 * (1 + math.cos(math.pi * step / 10)) / 2 for step in range(STEPS)]
+    # Momentum 0.96 to 1 by half a cosine over the ten steps of the run.
+    decays = [1.0 - 0.04 * (1 + math.cos(math.pi * step / 10)) / 2 for step in range(STEPS)]
 
     def follow(start: Any, one: Any, two: Any, average: Any) -> None:
         expected = decays[0] * start + (1 - decays[0]) * one
         expected = decays[1] * expected + (1 - decays[1]) * two
-        np.testing.assert_allclose(average, expected, rtol=1e-5, atol=1e-6)  # 1 - 0.99 in float32
+        np.testing.assert_allclose(average, expected, rtol=1e-5, atol=1e-6)  # 1 - 0.96 in float32
 
     jax.tree.map(follow, start, first["params"], second["params"], second["ema"]["params"])
     assert np.any(second["ema"]["params"]["cls_token"] != start["cls_token"])

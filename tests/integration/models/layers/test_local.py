@@ -14,6 +14,7 @@ from vit_jax import models, trees
 from vit_jax.analysis.flops import forward_flops
 from vit_jax.models import vit
 from vit_jax.models.base import Remat
+from vit_jax.models.intermediates import output_and_layers
 from vit_jax.models.layers import block
 from vit_jax.models.layers.attention import attend
 from vit_jax.models.layers.pool import Pool
@@ -137,9 +138,9 @@ def test_what_is_captured_is_the_weights_of_all_tokens() -> None:
         sees = mask("windows", layer, 1)
         assert (weights[layer][..., ~sees] == 0).all()
         np.testing.assert_allclose(weights[layer].sum(axis=-1), 1, atol=1e-5)
-    output, outputs = models.block_outputs(module, variables, image)
-    assert [x.shape for x in outputs] == [(2, 16, 16)] * 4
-    assert np.abs(outputs[0] - outputs[-1]).max() > 0.1
+    output, layers = output_and_layers(cfg, variables, image)
+    assert [layer.patches.shape for layer in layers] == [(2, 5, 3, 16)] * 4
+    assert np.abs(layers[0].patches - layers[-1].patches).max() > 0.1
     np.testing.assert_array_equal(output.tokens, module.apply(variables, image).tokens)
 
 
