@@ -59,7 +59,7 @@ WRONG = {
         "model='vit_s16' is a model's name; give its config, models.variant('vit_s16')"
     ),
     "cfg.model = 'vit_s166'": (
-        "unknown model 'vit_s166'; did you mean 'vit_s16' or 'vit_s14' or 'vit_m16'?"
+        "unknown model 'vit_s166'; did you mean 'vit_s16' or 'vit5_s16' or 'vit_s14'?"
     ),
     "cfg.model = None": "model=None (NoneType) must be a ModelConfig, such as ViTConfig()",
     "cfg.optim = None": "optim=None (NoneType) must be an OptimConfig, such as OptimConfig()",

@@ -115,8 +115,8 @@ class ViTConfig(ModelConfig):
     norm_eps: float = 1e-6
     rope: Rope = Rope.NONE
     rope_theta: float = value(100.0, least=1)
-    rope_grid: tuple[int, ...] = ()
-    rope_offset: float = 0.0
+    rope_grid: tuple[int, ...] = value((), least=1)
+    rope_offset: float = value(0.0, least=0)
     rope_order: RopeOrder = RopeOrder.IJ
     rope_registers: bool = False
     dropout_rate: float = value(0.0, least=0, below=1)
