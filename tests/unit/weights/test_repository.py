@@ -37,9 +37,14 @@ REPOSITORIES = {
 }
 
 
+@pytest.fixture(scope="module")
+def client() -> None:
+    """Open the client's session before a test runs: what it imports starts ldconfig."""
+    pytest.importorskip("huggingface_hub", reason="needs the extra [hub]").utils.get_session()
+
+
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    pytest.importorskip("huggingface_hub", reason="needs the extra [hub]")
+def hub(client: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     repositories = {name: dict(revisions) for name, revisions in REPOSITORIES.items()}
     with serving(repositories) as found:
         hub_server.use(monkeypatch, found.address, tmp_path / "cache")
