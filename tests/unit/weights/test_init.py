@@ -40,7 +40,10 @@ def small(cfg: Config) -> Config:
 
 
 BAD = {
-    "scheme": ({"weights": "tmm:x.safetensors"}, r"valid: ckpt:DIR, hf:USER/NAME, hub:USER/NAME, npz:FILE, timm:FILE"),
+    "scheme": (
+        {"weights": "tmm:x.safetensors"},
+        "valid: ckpt:DIR, hf:USER/NAME, hub:USER/NAME, npz:FILE, timm:FILE",
+    ),
     "no path": ({"weights": "timm:"}, r"'timm:' names no file: give timm:FILE"),
     "regex": ({"weights": "timm:x", "skip": ("(",)}, r"init.skip: '\(' is not a regex"),
     "average": ({"weights": "timm:x", "ema": True}, r"set init.weights=ckpt:DIR"),

@@ -40,7 +40,10 @@ REPOSITORIES = {
 @pytest.fixture(scope="module")
 def client() -> None:
     """Open the client's session before a test runs: what it imports starts ldconfig."""
-    pytest.importorskip("huggingface_hub", reason="needs the extra [hub]").utils.get_session()
+    pytest.importorskip("huggingface_hub", reason="needs the extra [hub]")
+    from huggingface_hub.utils import get_session
+
+    get_session()
 
 
 @pytest.fixture
