@@ -27,7 +27,7 @@ OF_FOUR = ("1,2,1,2", "4,2,4,2,scattered")
 def start(clusters: list[dict[str, str]], workdir: Path, meshes: tuple[str, ...]) -> list[Any]:
     """Run a process in each environment; returns what they print of each mesh, put together."""
     command = [sys.executable, "-m", "tests.integration.train.layouts", str(workdir), *meshes]
-    # The compiler of TPUs, where a test before this one has used it, leaves the variables of a host.
+    # The compiler of TPUs, where a test before this one used it, leaves the variables of a host.
     ours = {key: value for key, value in os.environ.items() if not key.startswith("TPU_")}
     shared = {**ours, "JAX_NUM_CPU_DEVICES": "8"}
     processes = [
