@@ -97,7 +97,7 @@ class Dino(Objective):
             return None
         centres = {_HEAD: jnp.zeros(self.cfg.head.prototypes)}
         if self.cfg.patch_weight:
-            # Of the patches there is another centre, also of a head that is shared.
+            # Patches have a centre of their own, also where the head is shared.
             centres[_PATCH_HEAD] = jnp.zeros(self._of_patches[1].prototypes)
         return centres
 

@@ -9,7 +9,7 @@ from vit_jax.evals import segmentation
 def test_a_head_learns_what_a_line_separates() -> None:
     rng = np.random.default_rng(0)
     classes = rng.integers(0, 2, (8, 2, 2))
-    # Of another mean and scale than 0 and 1, which BatchNorm takes away.
+    # Mean and scale differ from 0 and 1; BatchNorm takes that away.
     tokens = 30 + 5 * rng.normal(size=(8, 2, 2, 3)).astype(np.float32)
     tokens[..., 0] += 40 * classes
     masks = classes.repeat(2, axis=1).repeat(2, axis=2).astype(np.uint8)

@@ -9,7 +9,7 @@ from vit_jax.evals import patch_knn
 
 def test_shares_of_patches() -> None:
     mask = np.array([[0, 0, 1], [0, 2, 255], [1, 1, 255]], np.uint8)
-    # Of a 3 x 3 image in 2 x 2 patches the first row and column have two pixels.
+    # In a 3 x 3 image of 2 x 2 patches the first row and column have two pixels.
     found = patch_knn.class_shares(mask[None], (2, 2), 3)[0]
     np.testing.assert_allclose(found[0, 0], [3 / 4, 0, 1 / 4])
     np.testing.assert_allclose(found[0, 1], [0, 1, 0])
