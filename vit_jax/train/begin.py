@@ -157,9 +157,9 @@ def begin(opened: Opened, *, allow_config_change: bool, allow_data_change: bool)
     peers.agree_on_weights("weights of the teacher", extras.digest)
     if saved and not allow_config_change:
         metadata.check_extras_unchanged(extras.digest, saved, path)
-    base, facts = adapted.read_base(cfg, parts.adapter, saved) if parts.adapter else ({}, None)
-    if facts:
-        peers.agree_on_weights("weights that are frozen", facts.digest)
+    base, origin = adapted.read_base(cfg, parts.adapter, saved) if parts.adapter else ({}, None)
+    if origin:
+        peers.agree_on_weights("weights that are frozen", origin.digest)
     # A damaged checkpoint is passed over: `saved` becomes the metadata of the one restored.
     position, saved = _first_position(opened, checkpoints)
     frozen = adapted.with_base(parts.adapter, base, extras.frozen)
@@ -172,7 +172,7 @@ def begin(opened: Opened, *, allow_config_change: bool, allow_data_change: bool)
         extras.digest,
         own=objective.own_parameters,
         average=cfg.objective.needs_average,
-        base=facts,
+        base=origin,
     )
     metadata.write(path, described)
     build_lib.write_splits(cfg, opened.source, path)

@@ -120,7 +120,7 @@ def train(
                 with goodput.spent(Phase.COMPILE if step == start else Phase.STEP):
                     state, values = train_step(state, run.frozen, batch)
                 step += 1
-                # Waits for the step before the last one: the host runs no further ahead.
+                # Waits for step - 2, so that the host runs no further ahead; raises NonFinite.
                 with goodput.spent(Phase.STEP):
                     buffer.add(step, values)
             run.progress.advance(step)

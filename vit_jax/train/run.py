@@ -149,7 +149,11 @@ class Run:
         return {**variables, "params": adapted.whole(adapter, variables["params"], self.frozen)}
 
     def save(self, at: Position, *, must_succeed: bool) -> None:
-        """Start a save; one that fails midway (a full disk) is logged and tried again next time."""
+        """Start a save in the background.
+
+        A failure of it, or of the save before it, is a warning, and the next save that is due tries
+        again; with `must_succeed` it is raised, unless this step is on disk.
+        """
         self._finish_steps()
         with self.goodput.spent(Phase.SAVE):
             self.unreadable.agree()
@@ -160,7 +164,6 @@ class Run:
             except SaveFailed as error:
                 self.progress.message(f"warning: {error}")
                 if must_succeed:
-                    # The error may be the previous save's; raise if this step is not saved either.
                     self.checkpoints.wait()
                     if at.step not in self.checkpoints.steps():
                         raise
