@@ -136,7 +136,7 @@ class _Server:
         path, query = request.rel_url.raw_path, dict(request.query)
         if "100-continue" in request.headers.get("Expect", "").lower():
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        body = await request.read()
+        body = await request.content.read()  # of any length
         if path == "/faults" or path.split("/")[1] == "put":
             return self._control(web, request.method, unquote(path), body)
         self.requests += 1

@@ -25,9 +25,10 @@ def gcs(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> fsspec.AbstractFileS
 
 
 def test_gcsfs(bucket: Bucket, gcs: fsspec.AbstractFileSystem) -> None:
-    large = bytes(range(256)) * 3000
+    large = bytes(range(256)) * 9000
     gcs.pipe_file("data/few.txt", b"hello world")
-    with gcs.open("data/deep/large", "wb", block_size=2**18) as stream:  # a resumable upload
+    # One upload of several parts.
+    with gcs.open("data/deep/large", "wb", block_size=2**18) as stream:
         stream.write(large)
     assert bucket.get("data/deep/large") == large
     assert gcs.cat_file("data/few.txt", start=6, end=99) == b"world"
