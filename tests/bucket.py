@@ -8,6 +8,7 @@ reader and s3fs to it. Every bucket that is named exists, but for "missing".
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import itertools
 import json
@@ -159,13 +160,14 @@ class _Server:
             length = headers.pop("Content-Length", str(len(data)))
             answer = web.StreamResponse(status=status, headers={**_HEADERS, **headers})
             answer.content_length = int(length)
-            await answer.prepare(request)
-            if lost < self.faults["lost"]:
-                await answer.write(data[: len(data) // 2])
-                request.transport.close()
-            elif request.method != "HEAD":
-                self.sent += len(data)
-                await answer.write(data)
+            with contextlib.suppress(ConnectionError):  # the client went away
+                await answer.prepare(request)
+                if lost < self.faults["lost"]:
+                    await answer.write(data[: len(data) // 2])
+                    request.transport.close()
+                elif request.method != "HEAD":
+                    self.sent += len(data)
+                    await answer.write(data)
             return answer
         finally:
             self.now -= 1
