@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 _ARRAYS = "state"  # the folder of a step that holds them
 _TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a step that Orbax has not finished
+FETCHED = f"{_TEMPORARY}-fetched"  # of a step that is copied from a bucket
 _RETRIES = (0.2, 1.0)  # seconds between tries to read a new checkpoint back
 _PAUSES = (0.1, 0.3, 1.0, 0.0)  # seconds: threads of a save that failed may still be writing
 _DELETED = ".deleted"  # renamed before removal: a kill half-way leaves no half of a checkpoint

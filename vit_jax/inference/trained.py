@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax import config_json, errors, models, trees, weights
+from vit_jax import bucket_folder, config_json, errors, models, trees, weights
 from vit_jax.config import Config
 from vit_jax.data import TransformConfig, imagenet
 from vit_jax.errors import UserError
@@ -248,7 +248,7 @@ def reference(ref: str) -> str:
     """Write a plain path as a reference: a directory's is a run, a file's kind is its suffix's."""
     path = Path(os.path.expanduser(ref))
     directory = Path(os.path.expanduser(ref.rpartition("@")[0] or ref))
-    if ref and (path.is_dir() or directory.is_dir()):
+    if ref and (path.is_dir() or directory.is_dir() or bucket_folder.address(ref)):
         return f"{CHECKPOINT}:{ref}"
     kinds = {*_SUFFIXES.values(), CHECKPOINT, *KINDS}
     if path.suffix in _SUFFIXES and ref.partition(":")[0] not in kinds:

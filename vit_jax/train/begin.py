@@ -29,7 +29,8 @@ class Opened:
 
     Attributes:
         cfg: the run.
-        path: its workdir.
+        path: its workdir, on this machine.
+        bucket: the address where it is kept besides, "" for none.
         goodput: its wall time by phase.
         source: the training split.
         splits: size and digest of each split that it reads, from `data_identity.describe`.
@@ -40,6 +41,7 @@ class Opened:
 
     cfg: Config
     path: Path
+    bucket: str
     goodput: Goodput
     source: data.Source
     splits: Mapping[str, Any]
@@ -99,8 +101,8 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
     config_lib.check(cfg)
     startup.keep_programs()  # for a call from Python, as the next; main.py has done both
     waiting.say_compilations()
-    path = Path(directory).expanduser().absolute()
-    fresh, known = not workdir.has_checkpoints(path), cfg.model.num_classes > 0
+    path, url = workdir.place(directory)
+    fresh, known = not workdir.has_checkpoints(path, url), cfg.model.num_classes > 0
     if fresh and known:
         initial_state.check(cfg.init, cfg.model)
     source = build_lib.open_train(cfg)
@@ -117,6 +119,7 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
     return Opened(
         cfg=cfg,
         path=path,
+        bucket=url,
         goodput=goodput,
         source=source,
         splits=on_all_processes(lambda: data_identity.describe(source, eval_sources)),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import jax
 
-from vit_jax import files
+from vit_jax import bucket_folder, files, remote, startup
 from vit_jax.checkpoints import DIRECTORY as CHECKPOINTS
 from vit_jax.checkpoints.config import check_path, steps_in
 from vit_jax.distill.cache import RECORD
@@ -25,9 +25,9 @@ SPIKES = "spikes.jsonl"
 TENSORBOARD = "tensorboard"
 CLASSES = "classes.json"
 CURVE = "learning_curve.png"
-_FINISHED = "finished.json"
-_LOCK = ".lock"
-_REMOTE = re.compile(r"(?:^|/)(?:gs|s3|hdfs|https?):/")
+FINISHED = "finished.json"
+LOCK = ".lock"
+_REMOTE = re.compile(r"(?:^|/)(?:gs|s3|hf|hdfs|https?):/")
 
 _log = logging.getLogger(__name__)
 
@@ -47,10 +47,9 @@ def lock(workdir: Path, *, cache: bool = False) -> Iterator[None]:
     it is a directory of the other kind.
     """
     name = "--out" if cache else "workdir"
-    if cache:
-        check_local(workdir, name)
-    else:
-        check(workdir)
+    check_local(workdir, name)
+    if not cache:
+        check_path(workdir)
     if not cache and (workdir / RECORD).exists():
         raise UserError(f"workdir {workdir} holds cached logits; choose another")
     runs = (workdir / CHECKPOINTS).exists() or (workdir / CONFIG).exists()
@@ -61,7 +60,7 @@ def lock(workdir: Path, *, cache: bool = False) -> Iterator[None]:
         return
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        file = open(workdir / _LOCK, "a+", encoding="utf-8")  # noqa: SIM115  (open while locked)
+        file = open(workdir / LOCK, "a+", encoding="utf-8")  # noqa: SIM115  (open while locked)
     except OSError as error:
         refusal = UserError(f"cannot write to {name} {workdir}: {error.strerror}")
         refusal.status = IO_ERROR if error.errno in MACHINE else refusal.status
@@ -83,10 +82,21 @@ def lock(workdir: Path, *, cache: bool = False) -> Iterator[None]:
         yield  # closing the file unlocks it
 
 
-def check(path: Path, name: str = "workdir") -> None:
-    """Raise UserError for a directory that cannot keep a run; the message calls it `name`."""
-    check_local(path, name)
+def place(directory: str | Path) -> tuple[Path, str]:
+    """Return where a run works, and the bucket's address where it is kept, "" for no bucket.
+
+    A run of a bucket works in a directory of its own below $XDG_CACHE_HOME, or ~/.cache.
+
+    Raises UserError: it cannot keep a run.
+    """
+    if not (url := bucket_folder.address(directory)):
+        path = Path(directory).expanduser().absolute()
+        check_local(path)
+    else:
+        remote.filesystem(url)  # which needs a driver
+        path = startup.cache_home() / "vit_jax" / "workdirs" / url.replace("://", "/")
     check_path(path)
+    return path, url
 
 
 def check_local(path: Path, name: str = "workdir") -> None:
@@ -95,19 +105,21 @@ def check_local(path: Path, name: str = "workdir") -> None:
         raise UserError(f"{name} {path} is no path of a file system; mount the bucket, use that")
 
 
-def has_checkpoints(workdir: Path) -> bool:
-    """Return whether a run in `workdir` can continue from a checkpoint."""
-    return bool(steps_in(workdir / CHECKPOINTS))
+def has_checkpoints(workdir: Path, url: str = "") -> bool:
+    """Return whether a run in `workdir`, kept in the bucket at `url`, has a checkpoint."""
+    if steps_in(workdir / CHECKPOINTS):
+        return True
+    return bool(url) and bool(bucket_folder.Folder(url).names(CHECKPOINTS))
 
 
 def mark_finished(workdir: Path, step: int) -> None:
     """Write that the run ended as planned after `step` steps."""
-    files.write(workdir / _FINISHED, json.dumps({"step": step}) + "\n")
+    files.write(workdir / FINISHED, json.dumps({"step": step}) + "\n")
 
 
 def finished_step(workdir: Path) -> int | None:
     """Return the number of steps of a finished run; None for an unfinished one."""
     try:
-        return int(json.loads((workdir / _FINISHED).read_text())["step"])
+        return int(json.loads((workdir / FINISHED).read_text())["step"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run in a staging directory leaves in its bucket, and what a new host finds there."""
+
+import itertools
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bucket import Bucket
+from vit_jax.errors import UserError
+from vit_jax.train import bucket_lock, mirror
+from vit_jax.train.mirror import Mirror
+
+_NUMBER = itertools.count()
+
+
+@pytest.fixture
+def name(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    for module, limit, value in (
+        (bucket_lock, "BEAT", 0.1),
+        (bucket_lock, "LEASE", 0.5),
+        (mirror, "_LOOK", 0.05),
+        (mirror, "_SMALL", 0.2),
+        (mirror, "_PAUSE", 0.1),
+    ):
+        monkeypatch.setattr(module, limit, value)
+    yield f"bucket/mirrored/{next(_NUMBER)}"
+    bucket.set()
+
+
+def _save(path: Path, step: int) -> None:
+    """Write what looks like a checkpoint from the outside, and a line of metrics."""
+    made = path / "checkpoints" / f"{step}.orbax-checkpoint-tmp"
+    (made / "state" / "d").mkdir(parents=True)
+    (made / "_METADATA").write_text(str(step))
+    (made / "state" / "d" / f"{step:08x}").write_bytes(bytes(step))
+    with (path / "metrics.jsonl").open("a") as file:
+        print(json.dumps({"step": step}), file=file)
+    made.rename(made.with_name(str(step)))
+
+
+def _files(path: Path) -> dict[str, bytes]:
+    files = [file for file in path.rglob("*") if file.is_file()]
+    named = {str(file.relative_to(path)): file.read_bytes() for file in files}
+    return {name: data for name, data in named.items() if not name.startswith(".")}
+
+
+def _until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _host(tmp_path: Path, name: str) -> Path:
+    (tmp_path / name).mkdir()
+    return tmp_path / name
+
+
+def test_a_new_host_has_what_the_first_had(bucket: Bucket, name: str, tmp_path: Path) -> None:
+    one, two = _host(tmp_path, "one"), _host(tmp_path, "two")
+    first = Mirror(f"gs://{name}", one)
+    for step in (5, 10, 15):
+        _save(one, step)
+    (one / "tensorboard").mkdir()
+    (one / "tensorboard" / "events").write_bytes(b"\0")
+    _until(lambda: first.scalars() == {"run/bucket_lag_steps": 0.0})
+    shutil.rmtree(one / "checkpoints" / "5")  # no longer kept
+    (one / "finished.json").write_text("{}")
+    assert first.close(10) == ""
+    assert not bucket.names(f"{name}/checkpoints/5")
+    second = Mirror(f"gs://{name}", two)
+    assert _files(two) == _files(one)
+    assert second.close(10) == ""
+    assert sorted(e.name for e in (two / "checkpoints").iterdir()) == ["10", "15"]
+
+
+def test_half_a_checkpoint_is_none(bucket: Bucket, name: str, tmp_path: Path) -> None:
+    one, two = _host(tmp_path, "one"), _host(tmp_path, "two")
+    first = Mirror(f"gs://{name}", one)
+    _save(one, 5)
+    _until(lambda: first.scalars()["run/bucket_lag_steps"] == 0)
+    bucket.set(readonly=f"{name}/checkpoints/10.json")
+    _save(one, 10)
+    assert "has the checkpoint of step 5" in first.close(1.0)
+    assert bucket.names(f"{name}/checkpoints/10/")
+    bucket.set()
+    # The lines up to the unfinished checkpoint may be there, and are dropped as after any kill.
+    second = Mirror(f"gs://{name}", two)
+    assert [entry.name for entry in (two / "checkpoints").iterdir()] == ["5"]
+    _save(two, 10)
+    (two / "checkpoints" / "10" / "_METADATA").write_text("another")
+    assert second.close(10) == ""
+    assert bucket.get(f"{name}/checkpoints/10/_METADATA") == b"another"
+
+
+def test_what_a_killed_run_had_not_sent_goes_later(
+    bucket: Bucket, name: str, tmp_path: Path
+) -> None:
+    one = _host(tmp_path, "one")
+    first = Mirror(f"gs://{name}", one)
+    bucket.set(forbidden=name)
+    _save(one, 5)
+    assert first.scalars() == {"run/bucket_lag_steps": 5.0}
+    assert "has no checkpoint" in first.close(0.5)
+    bucket.set()
+    again = Mirror(f"gs://{name}", one)
+    assert again.close(10) == ""
+    assert bucket.get(f"{name}/checkpoints/5/_METADATA") == b"5"
+
+
+def test_what_nobody_has_sent_yields_to_what_another_host_did(
+    bucket: Bucket, name: str, tmp_path: Path
+) -> None:
+    one, two = _host(tmp_path, "one"), _host(tmp_path, "two")
+    first = Mirror(f"gs://{name}", one)
+    _save(one, 5)
+    _until(lambda: first.scalars()["run/bucket_lag_steps"] == 0)
+    bucket.set(forbidden=name)
+    _save(one, 10)
+    _save(one, 15)
+    assert first.close(0.3)
+    bucket.set()
+    second = Mirror(f"gs://{name}", two)  # waits until the lock has expired
+    _save(two, 8)
+    assert second.close(10) == ""
+    third = Mirror(f"gs://{name}", one)
+    assert _files(one) == _files(two)
+    assert third.close(10) == ""
+
+
+def test_a_run_that_was_taken_over_ends(bucket: Bucket, name: str, tmp_path: Path) -> None:
+    one = Mirror(f"gs://{name}", _host(tmp_path, "one"))
+    bucket.set(forbidden=name)
+    time.sleep(0.7)
+    bucket.set()
+    lock = bucket_lock.BucketLock(one._folder, "another")
+    lock._number = 10**7  # the emulator would let the first answer before this one asks
+    bucket.put(f"{name}/.lock/10000000", lock._said(held=True))
+    with pytest.raises(UserError, match="was taken over by pid"):
+        _until(lambda: not one.scalars())
+    _save(tmp_path / "one", 5)
+    assert one.close(0.3)
+    assert not bucket.names(f"{name}/checkpoints")
+
+
+def test_a_directory_half_filled_by_a_killed_start_is_filled_anew(
+    bucket: Bucket, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = _host(tmp_path, "one"), _host(tmp_path, "two")
+    first = Mirror(f"gs://{name}", one)
+    _save(one, 5)
+    assert first.close(10) == ""
+    with monkeypatch.context() as patch:
+        patch.setattr(Mirror, "_fetch_checkpoints", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            Mirror(f"gs://{name}", two)
+    assert not (two / "checkpoints").exists()
+    second = Mirror(f"gs://{name}", two)
+    assert second.close(10) == ""
+    assert _files(two) == _files(one)
+    assert bucket.get(f"{name}/checkpoints/5.json")
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
