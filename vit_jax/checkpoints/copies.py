@@ -2,20 +2,23 @@
 """Checkpoints in a bucket: the files of step 7 under `7/`, as on disk, and `7.json`, its mark.
 
 The mark says that it is whole: it is written after all files and deleted before them. It lists them
-with their sizes.
+with their sizes. Where several processes share no disk each sends what it saved to `7/part_0/`,
+`7/part_1/` and so on, and the parts are made one by whoever reads them.
 """
 
+import contextlib
 import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from vit_jax import files as files_lib
 from vit_jax import startup
 from vit_jax.bucket_folder import Folder
 from vit_jax.checkpoints import DIRECTORY
-from vit_jax.checkpoints.storage import FETCHED
+from vit_jax.checkpoints.storage import FETCHED, merge
 
 Files = dict[str, int]  # name within the checkpoint -> size in bytes
 
@@ -31,7 +34,7 @@ def whole(folder: Folder) -> dict[int, Files]:
     names = [name.removeprefix(f"{DIRECTORY}/") for name in folder.names(DIRECTORY)]
     marks = [name.removesuffix(".json") for name in names if name.endswith(".json")]
     steps = sorted(int(mark) for mark in marks if mark.isdecimal())
-    return {step: json.loads(folder.read(_mark(step)))["files"] for step in steps}
+    return {step: _read_mark(folder, str(step))["files"] for step in steps}
 
 
 def send(folder: Folder, path: Path) -> Files:
@@ -39,22 +42,40 @@ def send(folder: Folder, path: Path) -> Files:
 
     Raises RemoteError, or FileNotFoundError where it is deleted meanwhile.
     """
-    files, place = described(path), f"{DIRECTORY}/{path.name}"
     remove(folder, int(path.name))  # a copy that was not finished
-    folder.send((path / name, f"{place}/{name}") for name in files)
-    return files
+    return _send(folder, path, path.name)
 
 
-def mark(folder: Folder, step: int, files: Mapping[str, int]) -> None:
-    """Declare that all files of a checkpoint are there."""
-    folder.write(_mark(step), json.dumps({"files": files}).encode())
+def send_part(folder: Folder, path: Path, index: int, attempt: str) -> None:
+    """Copy what the process `index` of several has saved of a checkpoint, with a mark of its own.
+
+    The parts of one `attempt`, a start of the run, belong together.
+    """
+    part = f"{path.name}/part_{index}"
+    _remove(folder, part)
+    mark(folder, part, _send(folder, path, part), attempt=attempt)
+
+
+def parts(folder: Folder, step: int, count: int, attempt: str) -> Files | None:
+    """Return the files of all parts of a checkpoint; None where some are still to come."""
+    names, found = folder.names(f"{DIRECTORY}/{step}"), {}
+    for part in (f"{step}/part_{index}" for index in range(count)):
+        said = _read_mark(folder, part) if f"{DIRECTORY}/{part}.json" in names else {}
+        if said.get("attempt") != attempt:
+            return None
+        found |= {f"{part.partition('/')[2]}/{name}": size for name, size in said["files"].items()}
+    return found
+
+
+def mark(folder: Folder, name: str, files: Mapping[str, int], attempt: str = "") -> None:
+    """Declare that all files of a checkpoint, or of a part, are there."""
+    said = {"files": files, **({"attempt": attempt} if attempt else {})}
+    folder.write(f"{DIRECTORY}/{name}.json", json.dumps(said).encode())
 
 
 def remove(folder: Folder, step: int) -> None:
     """Delete a checkpoint; one that is half deleted does not count as one."""
-    mark, place = _mark(step), f"{DIRECTORY}/{step}/"
-    found = [name for name in folder.names(DIRECTORY) if name == mark or name.startswith(place)]
-    folder.remove(sorted(found, key=lambda name: name != mark))
+    _remove(folder, str(step))
 
 
 def fetch(folder: Folder, files: Mapping[str, int], path: Path) -> None:
@@ -66,8 +87,35 @@ def fetch(folder: Folder, files: Mapping[str, int], path: Path) -> None:
     temporary.mkdir(parents=True)
     names = {name: f"{place}/{name}" for name in files}
     folder.fetch((names[name], temporary / name) for name in names if names[name] in there)
+    made = _merged(temporary)
     shutil.rmtree(path, ignore_errors=True)
-    temporary.rename(path)
+    made.rename(path)
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _merged(path: Path) -> Path:
+    """Return the one checkpoint that the parts below a directory make, or the directory."""
+    found = sorted(path.glob("part_*"), key=lambda part: int(part.name.partition("_")[2]))
+    with contextlib.suppress(Exception):  # what is damaged is found when it is restored
+        return merge(found) if found else path
+    return found[0]
+
+
+def _send(folder: Folder, path: Path, name: str) -> Files:
+    files = described(path)
+    folder.send((path / file, f"{DIRECTORY}/{name}/{file}") for file in files)
+    return files
+
+
+def _remove(folder: Folder, name: str) -> None:
+    mark, place = f"{DIRECTORY}/{name}.json", f"{DIRECTORY}/{name}/"
+    found = folder.names(str(Path(mark).parent))
+    doomed = [name for name in found if name == mark or name.startswith(place)]
+    folder.remove(sorted(doomed, key=lambda name: name != mark))
+
+
+def _read_mark(folder: Folder, name: str) -> dict[str, Any]:
+    return json.loads(folder.read(f"{DIRECTORY}/{name}.json"))
 
 
 def readable(url: str) -> tuple[Path, Callable[[int], None]]:
@@ -86,10 +134,14 @@ def readable(url: str) -> tuple[Path, Callable[[int], None]]:
             shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
 
     def fetch_missing(step: int, *, arrays: bool = True) -> None:
-        path = steps / str(step)
-        (path / "x").parent.mkdir(parents=True, exist_ok=True)
+        path, files = steps / str(step), found[step]
+        if any(name.startswith("part_") for name in files):
+            if not path.exists():
+                fetch(folder, files, path)
+            files = {}
+        path.mkdir(parents=True, exist_ok=True)
         files_lib.write(path.with_suffix(".json"), json.dumps(found[step]))
-        wanted = [name for name in found[step] if arrays or "/d/" not in f"/{name}"]
+        wanted = [name for name in files if arrays or "/d/" not in f"/{name}"]
         missing = {name: path / name for name in wanted if not (path / name).exists()}
         part = f".{os.getpid()}.part"
         partial = {n: file.with_name(f"{file.name}{part}") for n, file in missing.items()}
@@ -100,7 +152,3 @@ def readable(url: str) -> tuple[Path, Callable[[int], None]]:
     for step in found:
         fetch_missing(step, arrays=False)
     return place, fetch_missing
-
-
-def _mark(step: int) -> str:
-    return f"{DIRECTORY}/{step}.json"

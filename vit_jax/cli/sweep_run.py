@@ -79,7 +79,7 @@ def _open(target: Path, out: Path | None, extra: Overrides) -> tuple[SweepFile |
     file = sweep_plan.read(target)
     if out is None:
         raise UserError(f"where to? add --out=DIR for the runs of {target}")
-    workdir.check(out, "--out")
+    workdir.check_local(out, "--out")
     out.mkdir(parents=True, exist_ok=True)
     if file.search is None:
         sweep_plan.write(out, sweep_plan.points(file, None, extra))

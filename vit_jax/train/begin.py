@@ -102,6 +102,8 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
     startup.keep_programs()  # for a call from Python, as the next; main.py has done both
     waiting.say_compilations()
     path, url = workdir.place(directory)
+    if url and (index := jax.process_index()):  # processes of one machine have a place each
+        path = workdir.place(directory, index)[0]
     fresh, known = not workdir.has_checkpoints(path, url), cfg.model.num_classes > 0
     if fresh and known:
         initial_state.check(cfg.init, cfg.model)
@@ -137,8 +139,10 @@ def begin(opened: Opened, *, allow_config_change: bool, allow_data_change: bool)
     """
     cfg, path, total = opened.cfg, opened.path, opened.parts.plan.total_steps
     facts = peers.facts(config_json.to_json(cfg), opened.splits, opened.source.class_names)
-    peers.agree(facts, path)
-    checkpoints = Checkpointer(path / workdir.CHECKPOINTS, cfg.checkpoint)
+    facts |= {"workdir": opened.bucket} if opened.bucket else {}
+    peers.agree(facts, path, shared=not opened.bucket)
+    place = path / workdir.CHECKPOINTS
+    checkpoints = Checkpointer(place, cfg.checkpoint, own=bool(opened.bucket))
     latest = checkpoints.latest_step()
     saved = {} if latest is None else checkpoints.metadata(latest)
     changed = metadata.check_unchanged(

@@ -34,7 +34,8 @@ class BucketLock:
     def __init__(self, folder: Folder, place: str) -> None:
         """Take the identity of a directory whose own lock is held."""
         self._folder, self._place = folder, place
-        self._number = self._beat = 0
+        self.number = 0  # of the lock's object, another one for each owner
+        self._beat = 0
         self._confirmed = 0.0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep, daemon=True, name="bucket-lock")
@@ -49,9 +50,9 @@ class BucketLock:
             last = self._newest()
             if last is not None and last.said["held"] and last.said["place"] != self._place:
                 self._await_end(last)
-            self._number = 1 if last is None else last.number + 1
+            self.number = 1 if last is None else last.number + 1
             now = time.monotonic()
-            if self._folder.create(self._name(self._number), self._said(held=True)):
+            if self._folder.create(self._name(self.number), self._said(held=True)):
                 break
         self._confirmed = now
         self._folder.remove([self._name(last.number)] if last is not None else [])
@@ -71,10 +72,12 @@ class BucketLock:
     def release(self) -> None:
         """Let the next one have it at once; a bucket that does not answer keeps it for `LEASE`."""
         self._over.set()
+        if self.number == 0:  # never acquired
+            return
         self._thread.join()
         with contextlib.suppress(RemoteError):
             if self._is_confirmed():
-                self._folder.write(self._name(self._number), self._said(held=False))
+                self._folder.write(self._name(self.number), self._said(held=False))
 
     def _keep(self) -> None:
         while not self._over.wait(BEAT) and not self.lost:
@@ -84,10 +87,10 @@ class BucketLock:
     def _confirm(self) -> None:
         now = time.monotonic()
         newest = self._newest()
-        if newest is None or newest.number != self._number:
+        if newest is None or newest.number != self.number:
             self.lost = _holder(newest)
             return
-        self._folder.write(self._name(self._number), self._said(held=True))
+        self._folder.write(self._name(self.number), self._said(held=True))
         self._confirmed = now
 
     def _await_end(self, last: _Held) -> None:
@@ -105,11 +108,14 @@ class BucketLock:
                 )
 
     def _newest(self) -> _Held | None:
-        names = self._folder.names(NAME)
-        if not names:
-            return None
-        name = max(names)
-        return _Held(int(name.rpartition("/")[2]), json.loads(self._folder.read(name)))
+        while names := self._folder.names(NAME):
+            name = max(names)
+            try:
+                return _Held(int(name.rpartition("/")[2]), json.loads(self._folder.read(name)))
+            except RemoteError:  # a new owner has removed it meanwhile
+                if name in self._folder.names(NAME):
+                    raise
+        return None
 
     def _said(self, *, held: bool) -> bytes:
         self._beat += 1

@@ -67,7 +67,7 @@ def fit(
     profile.check(window, path, start=0, total=total)  # before anything is written
     with (
         Preemption() as stop,
-        workdir.lock(path),
+        workdir.lock(path, own=bool(opened.bucket)),
         mirrored(opened.bucket, path, stop) as bucket,
         jax.set_mesh(opened.mesh),
     ):

@@ -12,8 +12,9 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -27,6 +28,7 @@ from vit_jax.remote import RemoteError
 from vit_jax.train import workdir
 from vit_jax.train.bucket_lock import NAME as LOCK
 from vit_jax.train.bucket_lock import BucketLock
+from vit_jax.train.health import peers
 from vit_jax.train.health.preemption import Preemption
 
 _log = logging.getLogger(__name__)
@@ -47,9 +49,8 @@ def mirrored(url: str, path: Path, stop: Preemption) -> Iterator["Mirror | None"
     if not url:
         yield None
         return
-    if jax.process_count() > 1:
-        raise UserError(f"{url}: a run of several processes needs a shared disk; mount the bucket")
-    print(f"{url}: the run works in {path}, and is copied from there", flush=True)
+    if jax.process_index() == 0:
+        print(f"{url}: the run works in {path}, and is copied from there", flush=True)
     mirror = Mirror(url, path)
     limit = _AFTER_ERROR
     try:
@@ -66,31 +67,77 @@ def mirrored(url: str, path: Path, stop: Preemption) -> Iterator["Mirror | None"
 
 
 class Mirror:
-    """Sends what appears in a staging directory; the thread ends with `close`."""
+    """Sends what appears in a staging directory; the thread ends with `close`.
+
+    Every process of a run has one, and a staging directory. Process 0 holds the lock, sends the
+    small files, and marks a checkpoint when the parts of all are there.
+    """
 
     def __init__(self, url: str, path: Path) -> None:
         """Lock the bucket's folder, and let the directory have what the bucket has."""
-        self._folder, self._path = Folder(url), path
-        self._sent: dict[str, tuple[int, int]] = {}
+        self._folder, self._path, self._url = Folder(url), path, url
+        self._index, self._count = jax.process_index(), jax.process_count()
+        self._sent: dict[str, tuple[int, int]] = {}  # of small files
+        self._known: dict[int, _Identity] = {}  # checkpoints that need not be sent
+        self._parts: dict[int, _Identity] = {}  # checkpoints of which this process's part is sent
         self._away = ""  # why the last pass failed
         self._closing, self._failed = threading.Event(), threading.Event()
         mark = path / _PLACE
-        place = mark.read_text() if mark.is_file() else uuid.uuid4().hex
+        here = mark.read_text() if mark.is_file() else uuid.uuid4().hex
+        place, *before = here.split()
         self._lock = BucketLock(self._folder, place)
         with waiting.said(f"waiting for {url}", after=3):
-            ours = self._lock.acquire()
+            first = _led(lambda: [self._lock.acquire(), here, self._lock.number])
+        place, self._attempt = first[1].split()[0], str(first[2])
+        ours = all(peers.gather(first[0] and bool(before) and here == first[1]))
         try:
-            self._whole = copies.whole(self._folder)
-            if not (ours and mark.is_file()):
-                self._replace()
-                files.write(mark, place)
-            elif self._whole and max(self._whole) > max(steps_in(path / CHECKPOINTS), default=-1):
-                self._fetch_checkpoints()
+            self._begin(ours, *before)
+            files.write(mark, f"{place} {self._attempt}")
         except BaseException:
             self._lock.release()
             raise
         self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
         self._thread.start()
+
+    def _begin(self, ours: bool, attempt: str = "") -> None:
+        """Let the directory have the bucket's checkpoints, after it has sent what is newer."""
+        if self._count > 1 and ours:
+            self._send_parts(attempt)
+        whole = _led(lambda: list(copies.whole(self._folder).items()))
+        self._whole: dict[int, copies.Files] = dict(whole)  # in the bucket
+        steps = self._path / CHECKPOINTS
+        if not ours:
+            for entry in self._path.iterdir():
+                if entry.name != workdir.LOCK:
+                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            rest = (CHECKPOINTS, LOCK)
+            names = [n for n in self._folder.names() if n.partition("/")[0] not in rest]
+            self._folder.fetch((name, self._path / name) for name in names if not self._index)
+            self._sent = self._small()
+        elif self._count > 1:  # the parts that some have, and the others have not
+            shutil.rmtree(steps, ignore_errors=True)
+        there = set(steps_in(steps))
+        if max(self._whole, default=-1) > max(there, default=-1):
+            for step in sorted(self._whole.keys() - there):
+                copies.fetch(self._folder, self._whole[step], steps / str(step))
+                self._known[step] = _identity(steps / str(step))
+        for step in there & self._whole.keys():
+            if copies.described(steps / str(step)) == self._whole[step]:
+                self._known[step] = _identity(steps / str(step))
+
+    def _send_parts(self, attempt: str) -> None:
+        """Send, with all processes, what the last start of this run has not."""
+        whole = _led(lambda: list(copies.whole(self._folder)))
+        steps = sorted(set(steps_in(self._path / CHECKPOINTS)) - set(whole))
+        for step in steps:
+            path = self._path / CHECKPOINTS / str(step)
+            copies.send_part(self._folder, path, self._index, attempt)
+        if self._index == 0:
+            self._send_small()
+        peers.gather(None)
+        for step in steps if self._index == 0 else ():
+            if found := copies.parts(self._folder, step, self._count, attempt):
+                copies.mark(self._folder, str(step), found)
 
     def scalars(self) -> dict[str, float]:
         """Return `run/bucket_lag_steps`, by which the bucket's newest checkpoint is behind.
@@ -99,16 +146,28 @@ class Mirror:
         """
         if self._lock.lost:
             raise UserError(
-                f"{self._folder.url} was taken over by {self._lock.lost} while it did not answer "
-                "here; this process ends"
+                f"{self._url} was taken over by {self._lock.lost} while it did not answer here; "
+                "this process ends"
             )
         newest = max(steps_in(self._path / CHECKPOINTS), default=0)
         return {"run/bucket_lag_steps": float(newest - max(self._whole, default=0))}
 
+    def complete(self, step: int) -> None:
+        """Let the directory have a whole checkpoint, where it has this process's part of it."""
+        if self._count == 1:
+            return
+        while step not in (whole := dict(_led(lambda: list(self._whole.items())))):
+            if self._failed.is_set():
+                raise RemoteError(f"{self._url} has no checkpoint of step {step}")
+            time.sleep(_LOOK)
+        path = self._path / CHECKPOINTS / str(step)
+        copies.fetch(self._folder, whole[step], path)
+        self._known[step] = _identity(path)
+
     def close(self, limit: float) -> str:
         """Send what is left for so many seconds; returns "", or what has not reached the bucket."""
         self._closing.set()
-        with waiting.said(f"sending to {self._folder.url}", after=30):
+        with waiting.said(f"sending to {self._url}", after=30):
             self._thread.join(limit)
         over = not self._thread.is_alive() and not self._failed.is_set()
         self._failed.set()  # no pass after this
@@ -117,23 +176,7 @@ class Mirror:
             return ""
         at = f"the checkpoint of step {max(self._whole)}" if self._whole else "no checkpoint"
         why = self._away or self._lock.lost or "too slow"
-        return f"{self._folder.url} has {at}, {self._path} has all ({why})"
-
-    def _replace(self) -> None:
-        """Let the directory have what the bucket has, and nothing else."""
-        for entry in self._path.iterdir():
-            if entry.name != workdir.LOCK:
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-        rest = (CHECKPOINTS, LOCK)
-        names = [n for n in self._folder.names() if n.partition("/")[0] not in rest]
-        self._folder.fetch((name, self._path / name) for name in names)
-        self._sent = self._small()
-        self._fetch_checkpoints()
-
-    def _fetch_checkpoints(self) -> None:
-        there = steps_in(self._path / CHECKPOINTS)
-        for step in sorted(self._whole.keys() - set(there)):
-            copies.fetch(self._folder, self._whole[step], self._path / CHECKPOINTS / str(step))
+        return f"{self._url} has {at}, {self._path} has all ({why})"
 
     def _work(self) -> None:
         """Pass over the directory again and again; after `close` until nothing is left."""
@@ -142,12 +185,14 @@ class Mirror:
             closing = self._closing.is_set()
             try:
                 due = closing or time.monotonic() - small > _SMALL
-                if self._pass(everything=due):
+                done = self._pass()
+                if due and self._index == 0:
+                    self._send_small(last=done)
                     small = time.monotonic()
                 if self._away:
-                    _log.warning("%s answers again", self._folder.url)
+                    _log.warning("%s answers again", self._url)
                     self._away = ""
-                if closing:
+                if closing and done:
                     return
             except (RemoteError, OSError) as error:  # OSError: a checkpoint is deleted meanwhile
                 if isinstance(error, RemoteError) and not self._away:
@@ -156,31 +201,46 @@ class Mirror:
                     self._away = str(error)
                 self._failed.wait(_PAUSE if self._away else _LOOK)
                 continue
-            self._closing.wait(_LOOK)
+            (self._failed if self._closing.is_set() else self._closing).wait(_LOOK)
         self._failed.set()
 
-    def _pass(self, *, everything: bool) -> bool:
-        """Send what is new; returns whether the small files are sent, too."""
-        if not self._lock.is_held():
-            raise RemoteError(f"{self._folder.url} does not answer")
+    def _pass(self) -> bool:
+        """Send the checkpoints that are new; returns whether none is left."""
+        self._check_lock()
         place = self._path / CHECKPOINTS
-        here = {step: copies.described(place / str(step)) for step in steps_in(place)}
-        waits = [step for step, found in here.items() if self._whole.get(step) != found]
+        found = {step: _identity(place / str(step)) for step in steps_in(place)}
+        waits = [step for step, identity in found.items() if self._known.get(step) != identity]
+        done = True
         for step in reversed(waits):  # a bucket that is slow skips some
-            sent = copies.send(self._folder, place / str(step))
-            self._send_small()
-            if not self._lock.is_held():
-                raise RemoteError(f"{self._folder.url} does not answer")
-            copies.mark(self._folder, step, sent)
-            self._whole[step] = sent
-        there = set(steps_in(place))
-        gone = self._whole.keys() - there if self._whole.keys() & there else ()
-        for step in sorted(gone):
-            copies.remove(self._folder, step)
-            del self._whole[step]
-        if everything:
-            self._send_small(last=True)
-        return everything or bool(waits)
+            sent = self._send_one(place / str(step), found[step])
+            if sent is not None and self._index == 0:
+                self._send_small()
+                self._check_lock()
+                copies.mark(self._folder, str(step), sent)
+                self._whole[step] = sent
+            if sent is None:
+                done = False
+            else:
+                self._known[step] = found[step]
+        if self._index == 0 and self._whole.keys() & found.keys():
+            for step in sorted(self._whole.keys() - found.keys()):
+                copies.remove(self._folder, step)
+                del self._whole[step]
+        return done
+
+    def _send_one(self, path: Path, identity: "_Identity") -> copies.Files | None:
+        """Send a checkpoint or this process's part; returns its files, None if others' lack."""
+        if self._count == 1:
+            return copies.send(self._folder, path)
+        step = int(path.name)
+        if self._parts.get(step) != identity:
+            copies.send_part(self._folder, path, self._index, self._attempt)
+            self._parts[step] = identity
+        return {} if self._index else copies.parts(self._folder, step, self._count, self._attempt)
+
+    def _check_lock(self) -> None:
+        if self._index == 0 and not self._lock.is_held():
+            raise RemoteError(f"{self._url} does not answer")
 
     def _send_small(self, *, last: bool = False) -> None:
         """Send the files that changed; the mark of a finished run after all else."""
@@ -201,3 +261,27 @@ class Mirror:
                 if not any(part.startswith(".") for part in name.parts):
                     found[str(name)] = (state.st_mtime_ns, state.st_size)
         return found
+
+
+_Identity = tuple[int, int]
+
+
+def _identity(path: Path) -> _Identity:
+    """Return what tells a checkpoint from one that takes its place."""
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns
+
+
+def _led(do: Callable[[], Any]) -> Any:
+    """Return what `do` returns in process 0, JSON, in all processes, or raise its error there."""
+    value, failure = None, None
+    try:
+        value = do() if jax.process_index() == 0 else None
+    except UserError as error:
+        failure = error
+    if jax.process_count() > 1:
+        value, told = peers.gather([value, str(failure or "")])[0]
+        failure = failure or (UserError(told) if told else None)
+    if failure is not None:
+        raise failure
+    return value

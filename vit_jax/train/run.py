@@ -242,6 +242,8 @@ class Run:
         abstract = build_lib.abstract_state(opened.parts, opened.mesh)
         while (best := self.checkpoints.best_step()) is not None:
             try:
+                if self.bucket is not None:
+                    self.bucket.complete(best)
                 state = self.checkpoints.restore_step(abstract, best).state
             except CorruptCheckpoints as damage:
                 self.progress.message(f"warning: {damage}")

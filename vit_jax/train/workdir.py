@@ -33,15 +33,16 @@ _log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def lock(workdir: Path, *, cache: bool = False) -> Iterator[None]:
+def lock(workdir: Path, *, cache: bool = False, own: bool = False) -> Iterator[None]:
     """Create and lock `workdir`: two runs in one would mix their checkpoints.
 
     The kernel holds the lock, so that a killed process frees it at once. Only process 0 of a run
-    locks.
+    locks, unless each has a workdir of its own.
 
     Args:
         workdir: the directory of a run; with `cache`, of cached logits.
         cache: which of the two.
+        own: whether no other process of the run uses it.
 
     Raises UserError: another run holds it, it cannot be written, it is no path of a file system, or
     it is a directory of the other kind.
@@ -55,7 +56,7 @@ def lock(workdir: Path, *, cache: bool = False) -> Iterator[None]:
     runs = (workdir / CHECKPOINTS).exists() or (workdir / CONFIG).exists()
     if cache and runs and not (workdir / RECORD).exists():
         raise UserError(f"--out {workdir} is the workdir of a run; choose another")
-    if jax.process_index() != 0:
+    if jax.process_index() != 0 and not own:
         yield
         return
     try:
@@ -82,10 +83,11 @@ def lock(workdir: Path, *, cache: bool = False) -> Iterator[None]:
         yield  # closing the file unlocks it
 
 
-def place(directory: str | Path) -> tuple[Path, str]:
+def place(directory: str | Path, index: int = 0) -> tuple[Path, str]:
     """Return where a run works, and the bucket's address where it is kept, "" for no bucket.
 
-    A run of a bucket works in a directory of its own below $XDG_CACHE_HOME, or ~/.cache.
+    Each process of a bucket's run, named by its index, works in a directory of its own below
+    $XDG_CACHE_HOME, or ~/.cache.
 
     Raises UserError: it cannot keep a run.
     """
@@ -94,7 +96,8 @@ def place(directory: str | Path) -> tuple[Path, str]:
         check_local(path)
     else:
         remote.filesystem(url)  # which needs a driver
-        path = startup.cache_home() / "vit_jax" / "workdirs" / url.replace("://", "/")
+        home = startup.cache_home() / "vit_jax" / f"workdirs{f'_{index}' if index else ''}"
+        path = home / url.replace("://", "/")
     check_path(path)
     return path, url
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.bucket import Bucket
+from vit_jax.checkpoints import copies
 from vit_jax.errors import UserError
 from vit_jax.train import bucket_lock, mirror
 from vit_jax.train.mirror import Mirror
@@ -139,7 +140,7 @@ def test_a_run_that_was_taken_over_ends(bucket: Bucket, name: str, tmp_path: Pat
     time.sleep(0.7)
     bucket.set()
     lock = bucket_lock.BucketLock(one._folder, "another")
-    lock._number = 10**7  # the emulator would let the first answer before this one asks
+    lock.number = 10**7  # the emulator would let the first answer before this one asks
     bucket.put(f"{name}/.lock/10000000", lock._said(held=True))
     with pytest.raises(UserError, match="was taken over by pid"):
         _until(lambda: not one.scalars())
@@ -156,7 +157,7 @@ def test_a_directory_half_filled_by_a_killed_start_is_filled_anew(
     _save(one, 5)
     assert first.close(10) == ""
     with monkeypatch.context() as patch:
-        patch.setattr(Mirror, "_fetch_checkpoints", _interrupt)
+        patch.setattr(copies, "fetch", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             Mirror(f"gs://{name}", two)
     assert not (two / "checkpoints").exists()
