@@ -127,5 +127,20 @@ class BucketLock:
         return f"{NAME}/{number:08}"
 
 
+def holder(folder: Folder, *, sure: bool = False) -> str:
+    """Return who holds a folder, "" for nobody; to be `sure`, watch whether its owner lives."""
+    lock = BucketLock(folder, "")
+    last = lock._newest()
+    if last is None or not last.said["held"]:
+        return ""
+    try:
+        if sure:
+            lock._await_end(last)
+            return ""
+    except UserError:
+        pass
+    return _holder(last)
+
+
 def _holder(held: _Held | None) -> str:
     return "nobody" if held is None else f"pid {held.said['pid']} on {held.said['host']}"

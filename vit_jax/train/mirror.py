@@ -108,7 +108,7 @@ class Mirror:
         steps = self._path / CHECKPOINTS
         if not ours:
             for entry in self._path.iterdir():
-                if entry.name != workdir.LOCK:
+                if entry.name not in (workdir.LOCK, workdir.OUTPUT):  # others have them open
                     shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
             rest = (CHECKPOINTS, LOCK)
             names = [n for n in self._folder.names() if n.partition("/")[0] not in rest]

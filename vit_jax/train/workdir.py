@@ -25,6 +25,7 @@ SPIKES = "spikes.jsonl"
 TENSORBOARD = "tensorboard"
 CLASSES = "classes.json"
 CURVE = "learning_curve.png"
+OUTPUT = "output.txt"  # what a sweep's run prints
 FINISHED = "finished.json"
 LOCK = ".lock"
 _REMOTE = re.compile(r"(?:^|/)(?:gs|s3|hf|hdfs|https?):/")
@@ -100,6 +101,15 @@ def place(directory: str | Path, index: int = 0) -> tuple[Path, str]:
         path = home / url.replace("://", "/")
     check_path(path)
     return path, url
+
+
+def address(path: Path) -> str:
+    """Return the address of what is kept in a bucket and works in `path`; "" for no bucket."""
+    home = startup.cache_home() / "vit_jax" / "workdirs"
+    if not path.is_relative_to(home):
+        return ""
+    kind, *rest = path.relative_to(home).parts
+    return f"{kind}://{'/'.join(rest)}"
 
 
 def check_local(path: Path, name: str = "workdir") -> None:
