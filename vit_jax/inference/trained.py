@@ -248,11 +248,13 @@ def reference(ref: str) -> str:
     """Write a plain path as a reference: a directory's is a run, a file's kind is its suffix's."""
     path = Path(os.path.expanduser(ref))
     directory = Path(os.path.expanduser(ref.rpartition("@")[0] or ref))
-    if ref and (path.is_dir() or directory.is_dir() or bucket_folder.address(ref)):
+    if ref and (path.is_dir() or directory.is_dir()):
         return f"{CHECKPOINT}:{ref}"
     kinds = {*_SUFFIXES.values(), CHECKPOINT, *KINDS}
     if path.suffix in _SUFFIXES and ref.partition(":")[0] not in kinds:
         return f"{_SUFFIXES[path.suffix]}:{ref}"
+    if bucket_folder.address(ref):
+        return f"{CHECKPOINT}:{ref}"
     if ":" not in ref:
         raise UserError(
             f"{ref!r} is neither a run's directory nor a file of weights "
