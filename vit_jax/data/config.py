@@ -155,8 +155,10 @@ class DataConfig:
     Attributes:
         name: "digits", a TFDS dataset prepared as ArrayRecord ("imagenet2012", "name/config",
             "name:1.2.3"), "folder:DIR" with DIR/[SPLIT/]CLASS/*.{jpg,png,webp,...}, "csv:FILE"
-            with the columns path,label[,split]; or a path of these. Images without splits are
-            divided by "folder:DIR?split_seed=0". "fractals/100" draws images of 100 classes.
+            with the columns path,label[,split], "tar:PATTERN" with members KEY.jpg and KEY.cls,
+            "parquet:PATTERN" with columns image and label; or a path of these. "hf:USER/NAME" and
+            "hf:./FOLDER" are datasets of the Hugging Face Hub. Images without splits are divided by
+            "folder:DIR?split_seed=0". "fractals/100" draws images of 100 classes.
         data_dir: where TFDS datasets lie; "" is $TFDS_DATA_DIR or ~/tensorflow_datasets.
         train_split: a split with an optional slice, as in TFDS: "train", "train[:99%]".
         batch_size: examples per step, over all processes; 0 fits it to the number of images.

@@ -20,7 +20,7 @@ from vit_jax.errors import UserError, shown
 
 # Names of splits that mean the same, in any case.
 _SAME = (("train", "training"), ("val", "validation", "valid", "dev"), ("test", "testing"))
-_KNOWN = {name for names in _SAME for name in names}
+KNOWN_SPLITS = {name for names in _SAME for name in names}
 
 
 class FolderSource(Labelled):
@@ -96,7 +96,8 @@ def _open(root: Path, split: str, seed: int) -> FolderSource:
     if not root.is_dir():
         raise UserError(f"no folder {where!r}; {layout}")
     inside = _subfolders(root)
-    splits = [name for name in inside if name.lower() in _KNOWN and not _has_images(root / name)]
+    known = [name for name in inside if name.lower() in KNOWN_SPLITS]
+    splits = [name for name in known if not _has_images(root / name)]
     if not splits and any(_has_images(root / name) for name in inside):
         return _open_flat(root, where, inside, split, seed)
     splits = splits or [name for name in inside if _subfolders(root / name)]

@@ -244,6 +244,8 @@ def balance_of(source: Source, power: float) -> Balance | None:
 class SplitError(UserError):
     """A dataset has no such split, or none that is written so."""
 
+    splits: tuple[str, ...] = ()  # those that there are
+
 
 @contextlib.contextmanager
 def split_of(flag: str) -> Iterator[None]:
@@ -267,9 +269,10 @@ def absolute_slices(split: str, sizes: dict[str, int], where: str) -> list[tuple
     for part in split.split("+"):
         base = part.split("[")[0].strip()
         if base not in infos:
-            raise SplitError(
-                str(unknown(f"split of {where}", shown(base), map(shown, infos))).rstrip(".")
-            )
+            why = unknown(f"split of {where}", shown(base), map(shown, infos))
+            error = SplitError(str(why).rstrip("."))
+            error.splits = tuple(sizes)
+            raise error
     try:
         instruction = tfds.core.ReadInstruction.from_spec(split)
         pieces = instruction.to_absolute(infos)  # type: ignore[arg-type]  # reads num_examples only
