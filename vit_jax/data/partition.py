@@ -28,7 +28,8 @@ def full_name(name: str) -> str:
         return name
     if plain.endswith(".csv"):
         return f"csv:{name}"
-    is_path = plain.startswith(("/", "./", "../", "~")) or ("/" in plain and os.path.isdir(plain))
+    is_path = plain.startswith(("/", "./", "../", "~")) or "://" in plain
+    is_path = is_path or ("/" in plain and os.path.isdir(plain))
     return f"folder:{name}" if is_path else name
 
 
