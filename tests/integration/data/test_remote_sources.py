@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What lies in a bucket is the dataset that lies on the disk, to the bit."""
 
+import itertools
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,16 @@ import pytest
 
 from tests.bucket import Bucket
 from vit_jax import remote
-from vit_jax.data import Source, open_source, select_classes
+from vit_jax.data import (
+    Crop,
+    DataConfig,
+    Source,
+    TransformConfig,
+    one_view,
+    open_source,
+    select_classes,
+    train_batches,
+)
 from vit_jax.data.sources import balance_of
 from vit_jax.errors import DataError, UserError
 
@@ -84,3 +94,18 @@ def test_a_table(served: Bucket, folder: Path) -> None:
     source = open_source("gs://data/table/gone.csv", split="whole")
     with pytest.raises(DataError, match=r"x\.jpg: there is no such file"):  # may be replaced
         source.read(0)
+
+
+def test_many_reads_are_in_flight_and_no_batch_depends_on_it(served: Bucket, folder: Path) -> None:
+    served.put_tree(folder, "data/photos")
+    served.set(latency_ms=20)
+    cfg = DataConfig(batch_size=16, transform=TransformConfig(crop=Crop.INCEPTION, flip=True))
+    taken = []
+    for name in (f"folder:{folder}", "gs://data/photos"):
+        views = one_view(cfg.transform, (16, 16), 3)
+        with train_batches(open_source(name), cfg, views=views, seed=0) as batches:
+            taken.append(list(itertools.islice(batches, 12)))
+    assert served.stats()["most"] >= 32  # of 64 or more, on a busy machine
+    for near, far in zip(*taken, strict=True):
+        for key in near:
+            np.testing.assert_array_equal(near[key], far[key])
