@@ -59,7 +59,7 @@ def _card(root: str) -> list[dict[str, Any]]:
 
     try:
         found = remote.find(f"{root}/README.m[d]")
-    except remote.RemoteError as error:
+    except remote.MissingError as error:
         raise UserError(f"{error}; is it hf:USER/NAME, or hf:./FOLDER of a snapshot?") from None
     text = remote.read(found[0].path).decode(errors="replace") if found else ""
     head = text.split("\n---", 1)[0].removeprefix("---") if text.startswith("---") else ""

@@ -64,7 +64,9 @@ class ParquetSource(shards.ShardSource):
         group = int(np.searchsorted(self._groups[:, 2], row, side="right")) - 1
         try:
             image = self._held.get(group)[row - int(self._groups[group, 2])].as_py()
-        except remote.RemoteError:
+        except remote.RemoteError as error:
+            if isinstance(error, remote.MissingError):
+                raise DataError(str(error)) from error
             raise
         except (OSError, ValueError, IndexError) as error:  # pyarrow's are these
             why = " ".join(str(error).split())[:200]

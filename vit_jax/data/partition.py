@@ -42,7 +42,8 @@ def full_name(name: str) -> str:
     for kind in ("csv", "tar", "parquet"):
         if plain.endswith(f".{kind}"):
             return f"{kind}:{name}"
-    is_path = plain.startswith(("/", "./", "../", "~")) or ("/" in plain and os.path.isdir(plain))
+    is_path = plain.startswith(("/", "./", "../", "~")) or "://" in plain
+    is_path = is_path or ("/" in plain and os.path.isdir(plain))
     return f"folder:{name}" if is_path else name
 
 

@@ -18,7 +18,10 @@ _CLASSNAMES = "classnames.txt"
 
 
 class ShardSource(Labelled):
-    """Examples of one split of some files; `read` is the format's own."""
+    """Examples of one split of some files; `read` is the format's own.
+
+    `drawn` stays False where splits are: no table can list what is no file.
+    """
 
     def __init__(
         self,
@@ -31,6 +34,7 @@ class ShardSource(Labelled):
         """Take the files of the split, and of each example its class id or -1, and its place."""
         self.name, self.class_names = name, classes
         self._files = tuple(files)
+        self.is_remote = remote.is_remote(files[0].path)
         self.labels, self._places = labels.astype(np.int32), places.astype(np.int64)
 
     def __len__(self) -> int:
@@ -176,9 +180,10 @@ def class_names_beside(files: Sequence[remote.FileInfo]) -> tuple[str, ...]:
         try:
             text = remote.read(f"{place}/{_CLASSNAMES}" if place else _CLASSNAMES)
             return tuple(text.decode(errors="backslashreplace").splitlines())
-        except (OSError, remote.RemoteError) as error:
-            # S3 says "forbidden" of what is not there to those who may not list it.
-            why = error.__cause__ or error
-            if not isinstance(why, FileNotFoundError | PermissionError):
+        except (FileNotFoundError, remote.MissingError):
+            continue
+        except remote.RemoteError as error:
+            # S3 says so of what is not there to those who may not list it.
+            if not isinstance(error.__cause__, PermissionError):
                 raise
     return ()

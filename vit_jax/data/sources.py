@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random access to examples of named fields: a TFDS dataset or a folder, one interface."""
 
+import concurrent.futures
 import contextlib
 import hashlib
 import types
@@ -68,6 +69,7 @@ class Labelled:
     class_names: tuple[str, ...]
     multi_label = False
     drawn = False
+    is_remote = False  # whether a read waits for a network: many at a time
 
     @property
     def num_classes(self) -> int:
@@ -96,7 +98,7 @@ class _Derived(Labelled):
         self._source = source
         self.name, self.class_names = source.name, source.class_names
         self.multi_label, self.labels = source.multi_label, source.labels
-        self.drawn = source.drawn
+        self.drawn, self.is_remote = source.drawn, is_remote(source)
 
     @property
     def spec(self) -> Mapping[str, jax.ShapeDtypeStruct]:
@@ -219,12 +221,25 @@ def _read_labels(
         return source.labels
     labels = np.empty(len(source), np.int32)
     with waiting.said(f"reading the labels of {source.name}"):
-        for index in range(len(source)):
-            example = source.read(index)
+        for index, example in enumerate(_read_all(source)):
             labels[index] = example["label"]
             if take is not None:
                 take(index, example)
     return labels
+
+
+def is_remote(source: Source) -> bool:
+    """Return whether its reads wait for a network."""
+    return getattr(source, "is_remote", False)
+
+
+def _read_all(source: Source) -> Iterator[Example]:
+    if not is_remote(source):
+        yield from map(source.read, range(len(source)))
+        return
+    with concurrent.futures.ThreadPoolExecutor(64) as pool:
+        for start in range(0, len(source), 1024):  # so many are in memory
+            yield from pool.map(source.read, range(start, min(start + 1024, len(source))))
 
 
 def balance_of(source: Source, power: float) -> Balance | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.bucket import Bucket
 from tests.shards import as_parquet, as_tars
 from tests.unit.data.test_pipeline import RANDOM, same
 from vit_jax.data import (
@@ -19,6 +20,7 @@ from vit_jax.data import (
     train_batches,
 )
 from vit_jax.data.config import Crop, TransformConfig
+from vit_jax.errors import DataError
 
 VIEW = one_view(RANDOM, (32, 32), 3)
 FORMATS = ("tar", "parquet", "hf", "arrayrecord")
@@ -74,6 +76,43 @@ def test_batches_are_those_of_the_folder_for_any_threads_hosts_and_start(
         eval_batches(plain, view, batch_size=4) as wanted,
     ):
         same(list(found), list(wanted))
+
+
+def test_a_bucket_holds_what_the_disk_does(
+    stored, expected, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    bucket.set()
+    root = Path(stored["arrayrecord"][1])
+    bucket.put_tree(root, "data")
+    before = bucket.stats()["requests"]
+    tars = f"{bucket.url}/data/tar/mine-{{train-{{000..002}},val-000}}.tar"
+    for name in ("tar:gs://data/tar/*.tar", "gs://data/tar/mine-{train,val}-*.tar", tars):
+        source = open_source(name, split="train")
+        near = open_source(stored["tar"][0], split="train")
+        assert source.class_names == near.class_names
+        assert source.digest() == near.digest()
+        assert [source.read(i) for i in range(24)] == [near.read(i) for i in range(24)]
+    # Of the last: 4 sizes, the names of classes, 4 shards of one request each, 24 images.
+    assert bucket.stats()["requests"] - before < 3 * 40
+    bucket.set(latency_ms=5, refused=0.05, seed=1)
+    for name, data_dir in (
+        ("parquet:s3://data/hf/data/train-{00000..00002}-of-00003.parquet", ""),
+        ("copy", "gs://data"),
+        ("tar:gs://data/tar/*.tar", ""),
+    ):
+        same(take(open_source(name, data_dir, "train"), 6), expected)
+    bucket.set()
+    source = open_source("gs://data/hf/data/*.parquet", split="train")
+    bucket.put("data/hf/data/train-00001-of-00003.parquet", b"cut")
+    with pytest.raises(DataError, match=r"^gs://.*-00001-of.* row 0: the file changed after the"):
+        source.read(8)
+    with pytest.raises(DataError, match=r"gs://.*00001-of.*: not a readable Parquet file"):
+        open_source("gs://data/hf/data/*.parquet", split="train")
+    source = open_source("gs://data/tar/*.tar", split="train")
+    bucket.put("data/tar/mine-train-001.tar", bytes(30_000))
+    with pytest.raises(DataError, match=r"gs://data/tar/mine-train-001.tar: 00008.jpg: the file"):
+        source.read(8)
 
 
 @pytest.mark.parametrize("form", ["tar", "parquet"])
