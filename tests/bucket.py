@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 ROOT = Path(__file__).parent.parent
+_PIECE = 1 << 18
 _HEADERS = {"X-GUploader-UploadID": "emulated"}
 NO_FAULTS: dict[str, Any] = {
     "latency_ms": 0,  # before each answer
@@ -166,8 +167,9 @@ class _Server:
                     await answer.write(data[: len(data) // 2])
                     request.transport.close()
                 elif request.method != "HEAD":
-                    self.sent += len(data)
-                    await answer.write(data)
+                    for start in range(0, len(data), _PIECE):  # a client may want no more
+                        await answer.write(data[start : start + _PIECE])
+                        self.sent += len(data[start : start + _PIECE])
             return answer
         finally:
             self.now -= 1
@@ -402,7 +404,7 @@ def _source(query: dict[str, str]) -> dict[str, str]:
     }
 
 
-def _media(found: _Object, headers: Any) -> tuple[int, dict[str, str], bytes]:
+def _media(found: _Object, headers: Any) -> tuple[int, dict[str, str], Any]:
     told = {
         "ETag": _etag(found),
         "x-goog-generation": str(found.generation),
@@ -421,7 +423,7 @@ def _media(found: _Object, headers: Any) -> tuple[int, dict[str, str], bytes]:
     if first >= size:
         raise _Fail(416, "Requested range not satisfiable")
     told["Content-Range"] = f"bytes {first}-{stop - 1}/{size}"
-    return 206, told, found.data[first:stop]
+    return 206, told, memoryview(found.data)[first:stop]
 
 
 def _etag(found: _Object) -> str:

@@ -55,6 +55,10 @@ class RemoteError(UserError):
     status = IO_ERROR
 
 
+class MissingError(RemoteError):
+    """There is no such file, or no such bucket."""
+
+
 class FileInfo(NamedTuple):
     """What a listing says of one file."""
 
@@ -129,8 +133,8 @@ def _options(kind: str) -> dict[str, Any]:
 def trying(path: str, do: Callable[[], T]) -> T:
     """Return `do()`, tried again where the network or the server failed for a moment.
 
-    Raises RemoteError: no right, nothing there, or no answer after all tries; FileExistsError and
-    UserError as they come.
+    Raises MissingError: nothing there; RemoteError: no right, or no answer after all tries;
+    FileExistsError and UserError as they come.
     """
     kind = _KINDS[scheme(path)]
     for attempt in range(kind.tries):
@@ -140,10 +144,10 @@ def trying(path: str, do: Callable[[], T]) -> T:
             raise
         except Exception as error:  # each driver has kinds of its own
             status = _status(error)
+            if status in (404, 410):
+                raise MissingError(f"{shown(path)}: there is no such file or bucket") from error
             if status in (401, 403):
                 why = f"no right to do this; {kind.login}"
-            elif status in (404, 410):
-                why = "there is no such file or bucket"
             elif 400 <= status < 500 and status not in (408, 425, 429):
                 why = f"the server refuses ({_text(error)})"
             elif attempt == kind.tries - 1:

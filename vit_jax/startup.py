@@ -141,7 +141,7 @@ def keep_programs() -> None:
 
 
 def cache_home() -> Path:
-    """Return $XDG_CACHE_HOME, or ~/.cache."""
+    """Return where programs keep what they can make anew: $XDG_CACHE_HOME or ~/.cache."""
     given = Path(os.environ.get("XDG_CACHE_HOME", ""))
     # The XDG specification ignores relative paths.
     return given if given.is_absolute() else Path.home() / ".cache"
