@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kill a run whose workdir is in a bucket, again and again, and compare it with a local run.
+"""Kill a run whose workdir and data are in a bucket, again and again; compare it with a local one.
 
     python -m tests.faults.bucket_soak --kills=10 [--seed=N]
 
@@ -23,6 +23,7 @@ from pathlib import Path
 from tests.bucket import Bucket
 from tests.faults.soak import ARGS, ROOT, metrics
 from tests.integration.train.test_resume import digest
+from vit_jax.data import digits
 from vit_jax.errors import UserError
 from vit_jax.train.health.preemption import INTERRUPTED
 
@@ -89,11 +90,16 @@ class Soak:
 def soak(scratch: Path, *, kills: int, steps: int, seed: int) -> str:
     """Kill a run so many times; returns what was done. Raises AssertionError: a bit differs."""
     rng = random.Random(seed)
-    args = (*ARGS, f"--config.duration={steps} steps")
+    (scratch / "data").mkdir()
+    version = digits.prepare(scratch / "data").name
+    args = (*ARGS, f"--config.duration={steps} steps", f"--config.data.name=digits:{version}")
     with Bucket() as bucket:
         run = Soak(scratch, args, bucket)
+        run.env["TFDS_DATA_DIR"] = str(scratch / "data")
         local, began = run.start(str(scratch / "local")), time.monotonic()
         assert local.wait(timeout=300) == 0, run.log.read_text()
+        bucket.put_tree(scratch / "data", "bucket/data")
+        run.env["TFDS_DATA_DIR"] = "gs://bucket/data"
         bucket.set(**FAULTS, seed=seed)
         for number in range(kills):
             if run.disturb(rng, number):
