@@ -7,10 +7,10 @@ with their sizes. Where several processes share no disk each sends what it saved
 """
 
 import contextlib
+import fcntl
 import json
-import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -125,13 +125,8 @@ def readable(url: str) -> tuple[Path, Callable[[int], None]]:
     of one step too. What was read before is not read again.
     """
     folder, place = Folder(url), startup.cache_home() / "vit_jax" / "read" / url.replace("://", "/")
-    found = whole(folder)
     steps = place / DIRECTORY
-    for old in list(steps.glob("*")):
-        mark = old.with_suffix(".json")
-        known = json.loads(mark.read_text()) if mark.is_file() else None
-        if not old.stem.isdecimal() or known != found.get(int(old.stem)):
-            shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
+    steps.mkdir(parents=True, exist_ok=True)
 
     def fetch_missing(step: int, *, arrays: bool = True) -> None:
         path, files = steps / str(step), found[step]
@@ -139,16 +134,34 @@ def readable(url: str) -> tuple[Path, Callable[[int], None]]:
             if not path.exists():
                 fetch(folder, files, path)
             files = {}
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(exist_ok=True)
         files_lib.write(path.with_suffix(".json"), json.dumps(found[step]))
         wanted = [name for name in files if arrays or "/d/" not in f"/{name}"]
         missing = {name: path / name for name in wanted if not (path / name).exists()}
-        part = f".{os.getpid()}.part"
-        partial = {n: file.with_name(f"{file.name}{part}") for n, file in missing.items()}
+        partial = {name: file.with_name(f"{file.name}.part") for name, file in missing.items()}
         folder.fetch((f"{DIRECTORY}/{step}/{name}", file) for name, file in partial.items())
         for name, file in partial.items():
             file.rename(missing[name])
 
-    for step in found:
-        fetch_missing(step, arrays=False)
-    return place, fetch_missing
+    def fetch_arrays(step: int) -> None:
+        with _alone(place):
+            fetch_missing(step)
+
+    with _alone(place):
+        found = whole(folder)
+        for old in list(steps.glob("*")):
+            known = old.with_suffix(".json")
+            said = json.loads(known.read_text()) if known.is_file() else None
+            if not old.stem.isdecimal() or said != found.get(int(old.stem)):
+                shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
+        for step in found:
+            fetch_missing(step, arrays=False)
+    return place, fetch_arrays
+
+
+@contextlib.contextmanager
+def _alone(place: Path) -> Iterator[None]:
+    """Wait until no other process of this machine changes the directory."""
+    with (place / ".lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -8,19 +8,25 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from tests.bucket import Bucket
-from vit_jax.checkpoints import copies
-from vit_jax.errors import UserError
+from vit_jax.bucket_folder import Folder
+from vit_jax.checkpoints import CheckpointConfig, copies, reader
+from vit_jax.checkpoints.checkpointer import Checkpointer
+from vit_jax.errors import IO_ERROR, UserError
 from vit_jax.train import bucket_lock, mirror
+from vit_jax.train.health.preemption import Preemption
 from vit_jax.train.mirror import Mirror
 
 _NUMBER = itertools.count()
 
 
 @pytest.fixture
-def name(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def name(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for module, limit, value in (
         (bucket_lock, "BEAT", 0.1),
         (bucket_lock, "LEASE", 0.5),
@@ -164,6 +170,54 @@ def test_a_directory_half_filled_by_a_killed_start_is_filled_anew(
     second = Mirror(f"gs://{name}", two)
     assert second.close(10) == ""
     assert _files(two) == _files(one)
+    assert bucket.get(f"{name}/checkpoints/5.json")
+
+
+def test_what_the_bucket_has_damaged_or_lost_is_passed_over(
+    bucket: Bucket, name: str, tmp_path: Path
+) -> None:
+    one = _host(tmp_path, "one")
+    first = Mirror(f"gs://{name}", one)
+    checkpoints = Checkpointer(one / "checkpoints", CheckpointConfig(keep=3), own=True)
+    state = {"w": jnp.arange(4096.0)}
+    for step in (1, 2, 3):
+        checkpoints.save(step, jax.tree.map(lambda w, step=step: w + step, state), metadata={})
+    checkpoints.wait()
+    assert first.close(10) == ""
+    objects = [bucket.names(f"{name}/checkpoints/{step}/state/d/")[0] for step in (2, 3)]
+    data = bytearray(bucket.get(objects[0]) or b"")
+    data[len(data) // 2] ^= 1
+    bucket.put(objects[0], bytes(data))
+    Folder("gs://bucket").remove([objects[1].removeprefix("bucket/")])
+    assert reader.find(f"gs://{name}", "1").manifest.leaves["w"]
+    with pytest.raises(UserError, match=r"checkpoint .*2 is unusable: w .*other steps there: 1, 3"):
+        reader.load(reader.find(f"gs://{name}", "2"), ["w"])
+    second = Mirror(f"gs://{name}", _host(tmp_path, "two"))
+    checkpoints = Checkpointer(tmp_path / "two" / "checkpoints", CheckpointConfig(), own=True)
+    restored = checkpoints.restore(jax.eval_shape(lambda: state))
+    assert restored is not None
+    assert restored.step == 1
+    assert restored.state["w"].tolist() == (state["w"] + 1).tolist()
+    assert second.close(10) == ""
+
+
+def test_a_run_that_ends_while_its_bucket_is_away_says_so_and_sends_the_rest_later(
+    bucket: Bucket, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror, "_AT_END", 0.5)
+    one, stop = _host(tmp_path, "one"), Preemption()
+
+    def run() -> None:
+        with mirror.mirrored(f"gs://{name}", one, stop):
+            _save(one, 5)
+            bucket.set(readonly=name)
+
+    with pytest.raises(UserError, match=rf"gs://{name} has .*{one} has all .*same command") as no:
+        run()
+    assert no.value.status == IO_ERROR
+    bucket.set()
+    with mirror.mirrored(f"gs://{name}", one, stop):
+        pass
     assert bucket.get(f"{name}/checkpoints/5.json")
 
 
