@@ -132,7 +132,7 @@ def soak(scratch: Path, *, kills: int, steps: int, seed: int) -> str:
 
 def main() -> None:
     """Soak, and say what was done."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Kill a run in a bucket.")
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--steps", type=int, default=3000, help="of the run")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))

@@ -15,7 +15,13 @@ from tests.integration.train.test_processes import start
 from vit_jax.checkpoints import reader
 from vit_jax.train.report.writers import read_jsonl
 
-PAIR = ("--config.mesh.fsdp=2", "--config.duration=200 steps", "--config.checkpoint.every=20 steps")
+PAIR = (
+    "--config.mesh.fsdp=2",  # of each array a part on each host
+    "--config.duration=60 steps",
+    "--config.checkpoint.every=20 steps",
+    "--config.checkpoint.keep_best=0",
+    "--config.evals.val.every=60 steps",
+)
 
 
 @pytest.mark.slow
@@ -40,7 +46,7 @@ def test_processes_that_share_no_disk(
 ) -> None:
     name, cache = "bucket/runs/pair", tmp_path / "cache"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "reader"))
-    first, deadline = _pair(name, cache, bucket), time.monotonic() + 150
+    first, deadline = _pair(name, cache, bucket), time.monotonic() + 200
     while bucket.get(f"{name}/checkpoints/20.json") is None:
         assert [p.poll() for p in first] == [None, None], first[0].communicate()[0]
         assert time.monotonic() < deadline

@@ -221,5 +221,16 @@ def test_a_run_that_ends_while_its_bucket_is_away_says_so_and_sends_the_rest_lat
     assert bucket.get(f"{name}/checkpoints/5.json")
 
 
+def test_a_bucket_that_is_not_there_or_not_ours_is_one_line(
+    bucket: Bucket, name: str, tmp_path: Path
+) -> None:
+    one = _host(tmp_path, "one")
+    with pytest.raises(UserError, match=r"gs://missing/run/\S*: there is no such file or bucket"):
+        Mirror("gs://missing/run", one)
+    bucket.set(readonly=name)
+    with pytest.raises(UserError, match=rf"gs://{name}/\S*: no right to do this; run `gcloud"):
+        Mirror(f"gs://{name}", one)
+
+
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
