@@ -10,6 +10,7 @@ bucket finds the last checkpoint.
 """
 
 import argparse
+import contextlib
 import os
 import random
 import shutil
@@ -57,21 +58,18 @@ class Soak:
             return subprocess.Popen(command, cwd=ROOT, env=self.env, stdout=log, stderr=log)
 
     def disturb(self, rng: random.Random, number: int) -> bool:
-        """Start the run and kill it, every third time after some seconds, else after some steps.
+        """Start the run and kill it, every third time after some seconds, else after some lines.
 
         Returns whether it had finished before.
         """
-        said = self._said()
+        until = self._said() + (0 if number % 3 == 2 else rng.randint(1, 30))
         process = self.start(f"gs://{NAME}")
-        early = number % 3 == 2
-        while process.poll() is None and not early and self._said() == said:
-            time.sleep(0.05)  # until it trains
-        try:
-            process.wait(rng.uniform(0.0, 6.0 if early else 2.5))
+        while process.poll() is None and self._said() < until:
+            time.sleep(0.05)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(rng.uniform(0.0, 6.0 if number % 3 == 2 else 0.5))
             assert process.returncode == 0, self.log.read_text()[-4000:]
             return True
-        except subprocess.TimeoutExpired:
-            pass
         kind = rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
         process.send_signal(kind)
         status = process.wait(timeout=60)
@@ -109,8 +107,8 @@ def soak(scratch: Path, *, kills: int, steps: int, seed: int) -> str:
             time.sleep(0.1)
         run.env["XDG_CACHE_HOME"] = str(scratch / "other")  # a second host at the same time
         second = run.start(f"gs://{NAME}")
-        assert first.wait(timeout=300) == 0, run.log.read_text()[-4000:]
-        assert second.wait(timeout=300) in (0, UserError.status), run.log.read_text()[-4000:]
+        ends = sorted(process.wait(timeout=300) for process in (first, second))
+        assert ends in ([0, 0], [0, UserError.status]), run.log.read_text()[-4000:]
         seconds = time.monotonic() - began
         bucket.set()
         copy = scratch / "copy"
