@@ -2,9 +2,11 @@
 """Images listed in a CSV file, `csv:FILE` with the columns path, label and, if any, split."""
 
 import csv
+import io
 import os
 from pathlib import Path
 
+from vit_jax import remote
 from vit_jax.data.folders import FolderSource, with_known_names
 from vit_jax.data.partition import WHOLE, partition, split_seed
 from vit_jax.data.sources import absolute_slices, digest_of
@@ -26,19 +28,26 @@ class CsvSource(FolderSource):
 def open_csv(name: str, split: str) -> CsvSource:
     """Open one split of the images that a CSV file lists, with TFDS-style slices.
 
-    Paths are relative to the file's folder. Classes are the labels, sorted, whole numbers by value.
-    Without a column "split" the splits are those of `partition`, and "whole".
+    Paths are relative to the file's folder; one in a bucket is believed to hold all images. Classes
+    are the labels, sorted, whole numbers by value. Without a column "split" the splits are those of
+    `partition`, and "whole".
 
     Raises UserError: no such file, column, image or split; a line without a path or a label.
     """
     path, seed = split_seed(name)
-    file = Path(os.path.expanduser(path))
-    where = shown(str(file) if file.is_absolute() else f"./{file}")
-    rows = _read(file, where)
-    lacking = next((n for n, row in rows if not (file.parent / row["path"]).is_file()), None)
-    if lacking is not None:
-        gone = dict(rows)[lacking]["path"]
-        raise UserError(f"{where}, line {lacking}: there is no file {shown(gone)} beside it")
+    if remote.is_remote(path):
+        root: Path | str = path.rpartition("/")[0]
+        where = shown(path)
+        rows = _rows(path, where)
+    else:
+        file = Path(os.path.expanduser(path))
+        root = file.parent
+        where = shown(str(file) if file.is_absolute() else f"./{file}")
+        rows = _rows(str(file), where)
+        lacking = next((n for n, row in rows if not (root / row["path"]).is_file()), None)
+        if lacking is not None:
+            gone = dict(rows)[lacking]["path"]
+            raise UserError(f"{where}, line {lacking}: there is no file {shown(gone)} beside it")
     names = {row["label"] for _, row in rows}
     numeric = all(label.isdecimal() for label in names)
     classes = tuple(sorted(names, key=int if numeric else str))
@@ -55,7 +64,7 @@ def open_csv(name: str, split: str) -> CsvSource:
     slices = absolute_slices(split, {key: len(m) for key, m in members.items()}, where)
     chosen = [index for key, start, stop in slices for index in members[key][start:stop]]
     return CsvSource(
-        file.parent,
+        root,
         f"{where}[{split}]" + (f", split seed {seed}" if seed else ""),
         classes,
         [paths[index] for index in chosen],
@@ -64,13 +73,12 @@ def open_csv(name: str, split: str) -> CsvSource:
     )
 
 
-def _read(file: Path, where: str) -> list[tuple[int, dict[str, str]]]:
+def _rows(path: str, where: str) -> list[tuple[int, dict[str, str]]]:
     """Return the rows with the numbers of their lines."""
     try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream)
-            columns = list(reader.fieldnames or ())
-            rows = [(reader.line_num, row) for row in reader]
+        reader = csv.DictReader(io.StringIO(remote.read(path).decode("utf-8-sig"), newline=""))
+        columns = list(reader.fieldnames or ())
+        rows = [(reader.line_num, row) for row in reader]
     except (OSError, UnicodeError, csv.Error) as error:
         raise UserError(f"{where}: {getattr(error, 'strerror', None) or error}") from None
     if not set(_COLUMNS) <= set(columns):

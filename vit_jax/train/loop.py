@@ -20,6 +20,7 @@ from vit_jax.train.batches import device_batches
 from vit_jax.train.begin import Position, begin, open_run, print_once
 from vit_jax.train.health import watchdog
 from vit_jax.train.health.preemption import INTERRUPTED, Preemption
+from vit_jax.train.mirror import mirrored
 from vit_jax.train.report import profile
 from vit_jax.train.report.goodput import Phase
 from vit_jax.train.report.profile import Profiler, Window
@@ -64,7 +65,12 @@ def fit(
     opened = open_run(cfg, directory)
     cfg, path, total = opened.cfg, opened.path, opened.parts.plan.total_steps
     profile.check(window, path, start=0, total=total)  # before anything is written
-    with Preemption() as stop, workdir.lock(path), jax.set_mesh(opened.mesh):
+    with (
+        Preemption() as stop,
+        workdir.lock(path, own=bool(opened.bucket)),
+        mirrored(opened.bucket, path, stop) as bucket,
+        jax.set_mesh(opened.mesh),
+    ):
         begun = begin(
             opened, allow_config_change=allow_config_change, allow_data_change=allow_data_change
         )
@@ -77,7 +83,7 @@ def fit(
             print_once(f"{stop} before it took a step: nothing to save; the same command continues")
             return Result(position.state, position.step, INTERRUPTED, {})
         watch = watchdog.watch(opened.goodput, cfg.faults.hang_seconds)
-        with watch, services(opened, begun) as run:
+        with watch, services(opened, begun, bucket) as run:
             stream = device_batches(
                 cfg.data,
                 opened.parts.objective,

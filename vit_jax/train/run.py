@@ -21,6 +21,7 @@ from vit_jax.train.health.lost_process import is_lost
 from vit_jax.train.health.preemption import Preemption
 from vit_jax.train.health.stragglers import Stragglers
 from vit_jax.train.health.unreadable import Unreadable
+from vit_jax.train.mirror import Mirror
 from vit_jax.train.report import metric_buffer
 from vit_jax.train.report.goodput import Goodput, Phase
 from vit_jax.train.report.metric_buffer import MetricBuffer
@@ -44,6 +45,7 @@ class Run:
         unreadable: examples that could not be read, which others replace.
         stragglers: who waits for whom, of several processes.
         examples_at_peak: examples per second at which MFU is 1; None for unknown devices.
+        bucket: what copies the workdir to a bucket; None where it is kept on this machine alone.
     """
 
     opened: Opened
@@ -56,6 +58,7 @@ class Run:
     writer: MetricWriter
     progress: Progress
     examples_at_peak: float | None
+    bucket: Mirror | None
 
     @property
     def cfg(self) -> Config:
@@ -79,6 +82,7 @@ class Run:
             self.unreadable.agree()
             scalars |= self.unreadable.scalars() | self.stragglers.scalars(self.goodput.seconds())
         scalars |= self._speed() | self.goodput.scalars()
+        scalars |= {} if self.bucket is None else self.bucket.scalars()
         self.writer.write(step, scalars)
         self.progress.report(scalars)
         of_steps = {
@@ -241,6 +245,8 @@ class Run:
         abstract = build_lib.abstract_state(opened.parts, opened.mesh)
         while (best := self.checkpoints.best_step()) is not None:
             try:
+                if self.bucket is not None:
+                    self.bucket.complete(best)
                 state = self.checkpoints.restore_step(abstract, best).state
             except CorruptCheckpoints as damage:
                 self.progress.message(f"warning: {damage}")
@@ -267,7 +273,7 @@ def due(step: int, every: int) -> bool:
 
 
 @contextlib.contextmanager
-def services(opened: Opened, begun: Begun) -> Iterator[Run]:
+def services(opened: Opened, begun: Begun, bucket: Mirror | None) -> Iterator[Run]:
     """Open the log, the progress display and the run's other outputs."""
     cfg, path, step = opened.cfg, opened.path, begun.position.step
     with contextlib.ExitStack() as stack:
@@ -297,6 +303,7 @@ def services(opened: Opened, begun: Begun) -> Iterator[Run]:
             writer=writer,
             progress=progress,
             examples_at_peak=_examples_at_peak(opened),
+            bucket=bucket,
         )
 
 
