@@ -133,7 +133,7 @@ def test_the_index_is_kept_beside_the_shards_and_made_anew_for_those_that_change
     assert not list(tmp_path.glob(".*.tmp"))
 
 
-def test_a_bucket_is_read_in_few_large_requests(
+def test_what_is_remote_is_read_in_few_large_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = {f"{i}.{kind}": bytes(2000) for i in range(50) for kind in ("jpg", "npy")}
@@ -145,7 +145,7 @@ def test_a_bucket_is_read_in_few_large_requests(
         return data[start:stop]
 
     monkeypatch.setattr(remote, "read_range", reading)
-    shard = remote.FileInfo("gs://bucket/a.tar", len(data), "7")
+    shard = remote.FileInfo("https://host/a.tar", len(data), "7")
     (found,) = tar_index.index([shard], Fields())
     assert len(found.names) == 50
     assert requests == [(0, len(data))]
