@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What datasets of many files share, tar and Parquet: splits by file names, class ids by labels."""
 
+import os
 import re
 from collections.abc import Callable, Sequence
 
@@ -48,7 +49,8 @@ class ShardSource(Labelled):
 
 def where_of(pattern: str) -> str:
     """Write a pattern for messages; one of this machine so that it looks like a path."""
-    is_plain = pattern.startswith(("/", "~")) or remote.is_remote(pattern)
+    pattern = os.path.expanduser(pattern)
+    is_plain = pattern.startswith("/") or remote.is_remote(pattern)
     return shown(pattern if is_plain else f"./{pattern.removeprefix('./')}")
 
 

@@ -101,13 +101,17 @@ def _index_shard(shard: remote.FileInfo, fields: Fields) -> Entries:
 def _entries(window: "_Window", size: int, fields: Fields) -> Entries:
     samples: dict[bytes, dict[str, Member]] = {}
     labels: dict[bytes, dict[str, bytes]] = {}  # by suffix
+    seen: set[str] = set()
     wanted = (fields.label,) if fields.label else _LABELS
     for member in members(window.read, size):
         folder, slash, base = member.name.rpartition(b"/")
         stem, dot, suffix = base.partition(b".")
         kind = suffix.decode(errors="replace").lower()
         is_label = kind in wanted
-        if not (stem and dot) or not (is_label or kind in ("json", fields.image) or is_image(kind)):
+        if not (stem and dot):  # hidden, or without a suffix
+            continue
+        seen.add(kind)
+        if not (is_label or kind in ("json", fields.image) or f".{kind}" in SUFFIXES):
             continue
         name = member.name.decode(errors="backslashreplace")
         if member.is_link:
@@ -129,16 +133,11 @@ def _entries(window: "_Window", size: int, fields: Fields) -> Entries:
         if image is not None:
             rows.append((image.name, image.start, image.size, image.crc, label))
     if not rows:
-        has = ", ".join(sorted({kind for sample in samples.values() for kind in sample})) or "none"
-        raise ValueError(f"no member is an image ({fields.image or 'jpg, png, webp, ...'}; {has})")
+        has = ", ".join(f".{kind}" for kind in sorted(seen)[:8]) or "none of a key"
+        raise ValueError(f"no member is .{fields.image or 'jpg, .png, ...'}; there are {has}")
     kinds = (np.bytes_, np.int64, np.int64, np.uint32, np.bytes_)
     columns = zip(*rows, strict=True)
     return Entries(*(np.array(c, kind) for c, kind in zip(columns, kinds, strict=True)))
-
-
-def is_image(suffix: str) -> bool:
-    """Return whether "jpg" is a suffix of images."""
-    return f".{suffix}" in SUFFIXES
 
 
 def _label(content: bytes, name: str) -> bytes:

@@ -61,8 +61,8 @@ def test_images_and_labels_by_the_names_of_fields(tmp_path: Path) -> None:
     "files, message",
     [
         (
-            {"1.cls": b"0", "2.json": b"{}"},
-            "no member is an image (jpg, png, webp, ...; cls, json)",
+            {"1.cls": b"0", "2.json": b"{}", "a.b.jpg": b""},
+            "no member is .jpg, .png, ...; there are .b.jpg, .cls, .json",
         ),
         ({"1.jpg": b"0", "1.json": b"{"}, "'1.json' is no JSON"),
         ({"1.jpg": b"0", "1.cls": b"x" * 256}, "'1.cls' holds no label, but 256 bytes"),
