@@ -24,25 +24,27 @@ def timed(batches: Iterator[Any], count: int, batch_size: int) -> Turn:
 
 
 def make(
-    folder: str, batch_size: int, batches: int, workers: int
+    name: str, batch_size: int, batches: int, workers: int, data_dir: str = ""
 ) -> tuple[dict[str, Any], Callable[[], Turn]]:
-    """Stream a folder's photographs: inception crop to 224x224, flip, uint8.
+    """Stream photographs: inception crop to 224x224, flip, uint8.
 
     Args:
-        folder: as `photos.write_photos` lays it out.
+        name: the dataset.
         batch_size: images a batch.
         batches: in a turn.
         workers: processes besides this one; 0 is threads alone.
+        data_dir: where the dataset is, if its name does not say.
     """
     from vit_jax import data
 
     cfg = data.DataConfig(
-        name=f"folder:{folder}",
+        name=name,
+        data_dir=data_dir,
         batch_size=batch_size,
         num_workers=workers,
         transform=data.TransformConfig(crop=data.Crop.INCEPTION, flip=True),
     )
-    source = data.open_source(cfg.name)
+    source = data.open_source(cfg.name, cfg.data_dir)
     stream = data.train_batches(
         source, cfg, views=data.one_view(cfg.transform, (224, 224), 3), seed=0
     )
