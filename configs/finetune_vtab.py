@@ -4,8 +4,8 @@ r"""ViT-L/16 pretrained on ImageNet-21k, fine-tuned on a task of VTAB-1k as in t
     curl -O https://storage.googleapis.com/vit_models/imagenet21k/ViT-L_16.npz
     python main.py --config=configs/finetune_vtab.py:cifar100 --workdir=DIR
 
-All 19 are `vit_jax sweep run configs/sweeps/vtab.py`. One model is taken for another by
---config.model=vit_b16_384 --config.model.num_classes=100 --config.init.weights=npz:ViT-B_16.npz.
+All 19 are `vit_jax sweep run configs/sweeps/vtab.py`. Another model, there and here:
+--config.model=vit_b16_384 --config.init.weights=npz:ViT-B_16.npz
 Runs: caltech101, cifar100, dtd, flowers, pets, sun397, svhn,
 camelyon, eurosat, resisc45, retinopathy,
 clevr_count, clevr_distance, dmlab, dsprites_location, dsprites_orientation, kitti_distance,

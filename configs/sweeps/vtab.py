@@ -4,8 +4,8 @@ r"""VTAB-1k: 19 tasks from one pretrained ViT, and the table of their scores.
     vit_jax sweep run configs/sweeps/vtab.py --out=runs/vtab
     vit_jax sweep report runs/vtab
 
-From other weights, a run's for instance: --config.init.weights=ckpt:DIR (of another shape:
---config.model.dim=768 and so on). Datasets are prepared once each: docs/reproduce.md.
+Of another model: --config.model=vit_b16_384 --config.init.weights=npz:ViT-B_16.npz (or ckpt:DIR of
+a run). Datasets are prepared once each: docs/reproduce.md.
 """
 
 from collections.abc import Iterator

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
+from vit_jax.data.decode import decode
+
 # Ends of the intervals (low, high] of a distance.
 _PIXELS = (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0)
 _METRES = (-100.0, 8.0, 20.0, 999.0)
@@ -82,5 +84,4 @@ DERIVED: Mapping[str, Mapping[str, Derived]] = {
 
 def brighten(image: bytes) -> bytes:
     """Turn the white of dsprites' images, which is 1, into 255."""
-    pixels = cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_UNCHANGED)
-    return cv2.imencode(".png", pixels * np.uint8(255))[1].tobytes()
+    return cv2.imencode(".png", decode(image, 1) * np.uint8(255))[1].tobytes()

@@ -198,7 +198,7 @@ def _feature_key(
         if wanted not in found:
             raise unknown(f"label of {where}", wanted, [*found, *derived])
         return wanted
-    favourite = dict(zip(_KINDS, info.supervised_keys or (), strict=False)).get(kind)
+    favourite = dict(zip(_KINDS, info.supervised_keys or (), strict=False)).get(kind, "")
     chosen = [favourite] if favourite in found else found
     if len(chosen) != 1:
         listed = f" ({', '.join(found)})" if found else ""

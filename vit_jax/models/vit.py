@@ -160,7 +160,7 @@ class ViT(nn.Module):
             table = self.param("pos_embed", POS_EMBED, (count, length, cfg.dim), jnp.float32)
             if own != shape:
                 table = resample(table, covered, own, shape)
-        elif cfg.pos_embed is PosEmbed.LEARNED_2D:
+        elif cfg.pos_embed is PosEmbed.LEARNED2D:
             table = crossed(self, shape, cfg.dim, count)
         elif cfg.pos_embed in FIXED:
             table = jnp.asarray(sincos2d(*shape, cfg.dim, cfg.pos_embed))[None]

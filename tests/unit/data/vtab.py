@@ -155,9 +155,11 @@ def png(value: int) -> io.BytesIO:
     return file
 
 
-def prepare(root: Path) -> None:
-    """Write all of them."""
+def prepare(root: Path, only: str = "") -> None:
+    """Write all of them, or one."""
     for name, (version, splits, (features, example)) in _DATASETS.items():
+        if only not in ("", name):
+            continue
         base, _, config = name.partition("/")
         channels = 1 if base in ("dsprites", "smallnorb") else None
         shape = (None, None, channels or 1)

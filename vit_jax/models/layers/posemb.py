@@ -19,7 +19,7 @@ class PosEmbed(enum.StrEnum):
     """Where position information comes from."""
 
     LEARNED = "learned"
-    LEARNED_2D = "learned2d"  # patches only: half of the width for the column, half for the row
+    LEARNED2D = "learned2d"  # patches only: half of the width for the column, half for the row
     RELATIVE = "relative"  # in attention: a key for each distance in the sequence
     SINCOS2D = "sincos2d"  # fixed, patches only, from big_vision
     SINCOS2D_MAE = "sincos2d_mae"  # fixed, patches only, from MAE (arXiv:2111.06377)
@@ -116,14 +116,14 @@ def check_positions(cfg: Any) -> None:
     """Raise UserError for positions that do not go with each other or with other fields."""
     kind, at = cfg.pos_embed, cfg.pos_embed_at
     inside = kind is PosEmbed.RELATIVE or at is not PosEmbedAt.STEM
-    sized = kind in (PosEmbed.LEARNED_2D, PosEmbed.RELATIVE) or at is PosEmbedAt.LAYERS
-    learned = (PosEmbed.LEARNED, PosEmbed.LEARNED_2D)
+    sized = kind in (PosEmbed.LEARNED2D, PosEmbed.RELATIVE) or at is PosEmbedAt.LAYERS
+    learned = (PosEmbed.LEARNED, PosEmbed.LEARNED2D)
     name = f"model.pos_embed={kind}" if at is PosEmbedAt.STEM else f"model.pos_embed_at={at}"
     kernel = cfg.attention in (AttentionImpl.CUDNN, AttentionImpl.PALLAS)
     halves = "has a half of model.dim for each axis; set an even one"
     rules = [
         (at is not PosEmbedAt.STEM and kind not in learned, "is of pos_embed=learned or learned2d"),
-        (kind is PosEmbed.LEARNED_2D and cfg.dim % 2, halves),
+        (kind is PosEmbed.LEARNED2D and cfg.dim % 2, halves),
         (kind is PosEmbed.RELATIVE and kernel, "adds to attention's logits; set attention=auto"),
     ]
     for field in ("token_merging", "window", "axial"):

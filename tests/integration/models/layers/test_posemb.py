@@ -95,9 +95,9 @@ CASES = [
     (cfg(PosEmbed.LEARNED, PosEmbedAt.LAYERS), DEPTH * (1 + N) * D),
     (cfg(PosEmbed.LEARNED, PosEmbedAt.LAYERS, pos_embed_prefix=False), DEPTH * N * D),
     (cfg(PosEmbed.LEARNED, PosEmbedAt.SHARED), (1 + N) * D),
-    (cfg(PosEmbed.LEARNED_2D), sum(GRID) * D // 2),
-    (cfg(PosEmbed.LEARNED_2D, PosEmbedAt.LAYERS), DEPTH * sum(GRID) * D // 2),
-    (cfg(PosEmbed.LEARNED_2D, PosEmbedAt.SHARED), sum(GRID) * D // 2),
+    (cfg(PosEmbed.LEARNED2D), sum(GRID) * D // 2),
+    (cfg(PosEmbed.LEARNED2D, PosEmbedAt.LAYERS), DEPTH * sum(GRID) * D // 2),
+    (cfg(PosEmbed.LEARNED2D, PosEmbedAt.SHARED), sum(GRID) * D // 2),
     (cfg(PosEmbed.RELATIVE), DEPTH * (2 * (1 + N) - 1) * D // HEADS),
 ]
 
