@@ -128,7 +128,7 @@ def check_positions(cfg: Any) -> None:
     ]
     for field in ("token_merging", "window", "axial"):
         rules.append((inside and getattr(cfg, field), f"is of all tokens; unset model.{field}"))
-    for field in ("dynamic_image_size", "base_grid"):
+    for field in ("dynamic_image_size", "base_grid", "drawn_patches"):
         rules.append((sized and getattr(cfg, field, False), f"is of one grid; unset model.{field}"))
     for broken, why in rules:
         if broken:
