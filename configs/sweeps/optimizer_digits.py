@@ -18,7 +18,7 @@ METRIC = "test/top1"
 
 WIDTHS = {"x1": (64, 128), "x2": (128, 256)}
 ADAM = {"optim.name": "adamw", "optim.nesterov": False, "optim.weight_decay": 0.0}
-RATES = {"SGD": (0.05, 0.1), "Adam": (1e-3, 3e-3)}
+RATES = {"SGD": (0.1, 0.3), "Adam": (3e-3, 1e-2)}
 SEEDS = (0, 1)
 SHORT = {"duration": "8 epochs", "optim.warmup": "10%", "data.mix.mixup_alpha": 0.0}
 SHORT |= {"log.every": "50%", "log.tensorboard": False, "evals.val.every": "50%"}
