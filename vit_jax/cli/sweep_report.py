@@ -19,7 +19,7 @@ _SIZES = 3  # different numbers of parameters that make a sweep one of sizes
 
 @dataclasses.dataclass(kw_only=True)
 class Report(Options):
-    """Fits scaling laws to the finished runs.
+    """Fits scaling laws to the finished runs; prints scores where points are named GROUP/CASE.
 
     Writes report.png, report.html and fits.json to DIR.
     """
