@@ -16,7 +16,7 @@ from vit_jax.errors import UserError
 from vit_jax.evals import EVALUATORS, EvalConfig
 from vit_jax.faults import FaultsConfig
 from vit_jax.fields import annotations, check_effects, conform, group, value
-from vit_jax.models import ModelConfig, ViTConfig, lora
+from vit_jax.models import ModelConfig, ViTConfig, lora, patch_sizes
 from vit_jax.models.layers.attention import AttentionImpl, check_target
 from vit_jax.models.lora import LoraConfig
 from vit_jax.objectives import ObjectiveConfig, SupervisedConfig
@@ -123,6 +123,9 @@ def check(cfg: Config) -> None:
         what = f"{type(cfg.objective).__name__} trains no head"
         raise UserError(f"{what}; set model.num_classes=0, not {cfg.model.num_classes}")
     cfg.objective.check(cfg.model, cfg.data)
+    if patch_sizes.sides(cfg.model) != (0,) and not isinstance(cfg.objective, SupervisedConfig):
+        draws = f"model.drawn_patches, and {type(cfg.objective).__name__} has patches of one size"
+        raise UserError(f"training by labels or a teacher takes {draws}; set ()")
     steps, size = cfg.accum_steps, cfg.data.batch_size
     if size % steps:
         raise UserError(f"accum_steps={steps} must divide data.batch_size={size}")
@@ -138,7 +141,7 @@ def check(cfg: Config) -> None:
     for name in cfg.evals:
         if not re.fullmatch(r"[a-z0-9_]+", name) or name in ("train", "perf"):
             raise UserError(f"evals.{name}: use a-z, 0-9 and _, and neither 'train' nor 'perf'")
-        _check_eval(cfg.evals[name], name, cfg.objective)
+        _check_eval(cfg.evals[name], name, cfg)
     _check_checkpoint(cfg)
     faults.validate(cfg.faults)
     # The durations are parsed without the data, so that a typo is found here.
@@ -164,9 +167,10 @@ def _refuse_names(node: Any, path: str) -> None:
             _refuse_names(value, f"{path}{field.name}.")
 
 
-def _check_eval(evaluation: EvalConfig, name: str, objective: ObjectiveConfig) -> None:
+def _check_eval(evaluation: EvalConfig, name: str, cfg: Config) -> None:
     """Raise UserError for an invalid evaluation, or one of logits that no head is trained for."""
     lacks: dict[str, str] = {}
+    objective = cfg.objective
     if objective.head_loss is None:
         lacks["logits"] = "trains no head"
     if not objective.scores_images:
@@ -178,6 +182,11 @@ def _check_eval(evaluation: EvalConfig, name: str, objective: ObjectiveConfig) -
         valid = ", ".join(kind.__name__ for kind in kinds)
         raise UserError(f"evals.{name} is a {type(evaluation).__name__}{why}; choose {valid}")
     evaluation.check(f"evals.{name}")
+    if evaluation.patch:
+        try:
+            models.create(patch_sizes.at(cfg.model, evaluation.patch))
+        except UserError as error:
+            raise UserError(f"evals.{name}: {error}") from None
 
 
 def _check_lora(cfg: Config) -> None:

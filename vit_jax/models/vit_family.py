@@ -148,6 +148,8 @@ def timm_lacks(cfg: ViTConfig) -> str:
     """Return what a ViT or a hybrid has that timm's lacks, in words; "" for nothing."""
     if cfg.head_dim not in (0, cfg.dim / cfg.num_heads):
         return f"model.head_dim={cfg.head_dim}: its heads share model.dim={cfg.dim}"
+    if cfg.base_patch:
+        return f"model.base_patch={cfg.base_patch}: its models have patches of one size"
     if cfg.token_merging:
         return f"model.token_merging={cfg.token_merging}: its models do not merge"
     if cfg.window or cfg.axial:
