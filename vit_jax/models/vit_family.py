@@ -45,6 +45,8 @@ def _images(cfg: ViTConfig) -> facts.Images:
     if cfg.pre_norm or cfg.mlp_norm or (cfg.rope_grid and cfg.class_token):  # CLIP, EVA-02
         mean, std = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
         return facts.Images((mean, std), 1.0)
+    if cfg.base_patch:
+        return facts.Images(facts.HALF, 0.95, 0.95)
     # PyTorch's networks have DeiT's statistics; Google trained ViT and SigLIP.
     mean_std = facts.HALF if cfg.init is Init.JAX else facts.IMAGENET
     # Above 224 pixels SigLIP is trained, not fine-tuned.
