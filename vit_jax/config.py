@@ -123,9 +123,7 @@ def check(cfg: Config) -> None:
         what = f"{type(cfg.objective).__name__} trains no head"
         raise UserError(f"{what}; set model.num_classes=0, not {cfg.model.num_classes}")
     cfg.objective.check(cfg.model, cfg.data)
-    if patch_sizes.sides(cfg.model) != (0,) and not isinstance(cfg.objective, SupervisedConfig):
-        draws = f"model.drawn_patches, and {type(cfg.objective).__name__} has patches of one size"
-        raise UserError(f"training by labels or a teacher takes {draws}; set ()")
+    _check_patches(cfg)
     steps, size = cfg.accum_steps, cfg.data.batch_size
     if size % steps:
         raise UserError(f"accum_steps={steps} must divide data.batch_size={size}")
@@ -141,7 +139,7 @@ def check(cfg: Config) -> None:
     for name in cfg.evals:
         if not re.fullmatch(r"[a-z0-9_]+", name) or name in ("train", "perf"):
             raise UserError(f"evals.{name}: use a-z, 0-9 and _, and neither 'train' nor 'perf'")
-        _check_eval(cfg.evals[name], name, cfg)
+        _check_eval(cfg.evals[name], name, cfg.objective)
     _check_checkpoint(cfg)
     faults.validate(cfg.faults)
     # The durations are parsed without the data, so that a typo is found here.
@@ -167,10 +165,9 @@ def _refuse_names(node: Any, path: str) -> None:
             _refuse_names(value, f"{path}{field.name}.")
 
 
-def _check_eval(evaluation: EvalConfig, name: str, cfg: Config) -> None:
+def _check_eval(evaluation: EvalConfig, name: str, objective: ObjectiveConfig) -> None:
     """Raise UserError for an invalid evaluation, or one of logits that no head is trained for."""
     lacks: dict[str, str] = {}
-    objective = cfg.objective
     if objective.head_loss is None:
         lacks["logits"] = "trains no head"
     if not objective.scores_images:
@@ -182,11 +179,21 @@ def _check_eval(evaluation: EvalConfig, name: str, cfg: Config) -> None:
         valid = ", ".join(kind.__name__ for kind in kinds)
         raise UserError(f"evals.{name} is a {type(evaluation).__name__}{why}; choose {valid}")
     evaluation.check(f"evals.{name}")
-    if evaluation.patch:
+
+
+def _check_patches(cfg: Config) -> None:
+    """Raise UserError for sizes of patches that the model cannot take, or a draw of no use."""
+    draws = patch_sizes.sides(cfg.model)
+    if draws != (0,) and not isinstance(cfg.objective, SupervisedConfig):
+        learns = f"{type(cfg.objective).__name__} has patches of one size"
+        raise UserError(f"{learns}; set model.drawn_patches=()")
+    wanted = [("model.drawn_patches", side) for side in draws]
+    wanted += [(f"evals.{name}.patch", ev.patch) for name, ev in cfg.evals.items()]
+    for field, side in wanted:
         try:
-            models.create(patch_sizes.at(cfg.model, evaluation.patch))
+            models.create(patch_sizes.at(cfg.model, side))
         except UserError as error:
-            raise UserError(f"evals.{name}: {error}") from None
+            raise UserError(f"{field}={side}: {error}") from None
 
 
 def _check_lora(cfg: Config) -> None:

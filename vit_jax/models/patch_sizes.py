@@ -25,7 +25,7 @@ def at(cfg: Any, patch: int) -> Any:
     if not patch:
         return cfg
     if not getattr(cfg, "base_patch", ()):
-        raise UserError(f"patch={patch} is of a FlexiViT, whose model.base_patch is set; set 0")
+        raise UserError("only a FlexiViT, by model.base_patch, has patches of several sizes; set 0")
     return dataclasses.replace(cfg, patch=(patch, patch), drawn_patches=())
 
 

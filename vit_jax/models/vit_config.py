@@ -157,11 +157,6 @@ def validate(cfg: ViTConfig) -> None:
         raise UserError(f"{what}; set both, such as 7 and 32, or neither")
     if cfg.drawn_patches and not cfg.base_patch:
         raise UserError("model.drawn_patches has one kernel for all; set model.base_patch, say 32")
-    for side in cfg.drawn_patches:
-        try:
-            validate(dataclasses.replace(cfg, patch=(side, side), drawn_patches=()))
-        except UserError as error:
-            raise UserError(f"model.drawn_patches={cfg.drawn_patches}: {error}") from None
 
 
 def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:

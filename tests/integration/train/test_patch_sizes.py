@@ -192,7 +192,8 @@ def test_costs_are_means_over_the_draws() -> None:
     [
         (lambda cfg: by_teacher(cfg, drawn_patches=(4, 8)), "teacher.drawn_patches=.* student's"),
         (lambda cfg: setattr(cfg, "objective", MaeConfig()), "MaeConfig has patches of one size"),
-        (lambda cfg: setattr(cfg.evals["p4"], "patch", 5), r"evals.p4: model.patch=\(5, 5\) does"),
+        (lambda cfg: setattr(cfg.evals["p4"], "patch", 5), r"evals.p4.patch=5: .*\(5, 5\) does"),
+        (lambda cfg: setattr(cfg.model, "drawn_patches", (4, 5)), "model.drawn_patches=5: "),
     ],
 )
 def test_refusals(change: Any, message: str) -> None:
