@@ -29,14 +29,15 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[models.ViTConfi
     assert flat["embedding/kernel"].shape == (32, 32, 3, 48)
     assert flat["pos_embedding"].shape == (1, 49, 48)
     file = tmp_path_factory.mktemp("published") / "flexivit_s_i1k.npz"
-    np.savez(file, **{f"params/{key}": value for key, value in flat.items()})
+    arrays: Any = {f"params/{key}": value for key, value in flat.items()}
+    np.savez(file, **arrays)
     return cfg, file
 
 
 @pytest.mark.parametrize("side", [8, 16, 30])  # in grids of 7 and less timm does not antialias
 def test_logits(published: tuple[models.ViTConfig, Path], side: int) -> None:
     cfg, file = published
-    there = timm.create_model(
+    there: Any = timm.create_model(
         "flexivit_small", patch_size=side, embed_dim=48, num_heads=3, depth=1, num_classes=7
     ).eval()
     there.load_pretrained(str(file))

@@ -33,7 +33,8 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     variables = google_writer.random_variables(models.abstract(cfg))
     flat = google_writer.vit(variables["params"], cfg.num_heads, table="pos_embedding")
     file = tmp_path_factory.mktemp("published") / "flexivit_s_i1k.npz"
-    np.savez(file, **{f"params/{key}": value for key, value in flat.items()})
+    arrays: Any = {f"params/{key}": value for key, value in flat.items()}
+    np.savez(file, **arrays)
     return file, variables
 
 

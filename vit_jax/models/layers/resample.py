@@ -61,7 +61,6 @@ def pseudo_inverse(old: int, new: int, matrix: Matrix = bilinear) -> Float[np.nd
     return np.linalg.pinv(matrix(old, new).T)
 
 
-@jax.jit
 def resized_parameter(
     value: Float[Array, "H W D"], rows: Float[Array, "P H"], columns: Float[Array, "Q W"]
 ) -> Float[Array, "P Q D"]:
@@ -74,4 +73,5 @@ def resized(value: Float[Array, "H W *D"], new: Grid, matrix: Matrix) -> Float[A
     flat = value.reshape(*value.shape[:2], -1)
     sides = (matrix(old, side) for old, side in zip(value.shape[:2], new, strict=True))
     rows, columns = (jnp.asarray(side, jnp.float32) for side in sides)
-    return resized_parameter(flat, rows, columns).reshape(*new, *value.shape[2:])
+    out = jax.jit(resized_parameter)(flat, rows, columns)  # by its name in the program
+    return out.reshape(*new, *value.shape[2:])
