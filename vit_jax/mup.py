@@ -72,8 +72,9 @@ def check_mup(cfg: Any) -> None:
         )
     if heads and base % heads:
         raise UserError(f"model.mup_base_heads={heads} does not divide model.mup_base_dim={base}")
-    if base and cfg.rope == "mixed":
-        raise UserError("model.mup_base_dim has no rule for the frequencies of model.rope=mixed")
+    for field, value in (("rope", "mixed"), ("pos_embed", "relative")):
+        if base and getattr(cfg, field) == value:
+            raise UserError(f"model.mup_base_dim has no rule for what model.{field}={value} learns")
     for name in ("head_dim", "pool_heads", "pool_mlp_dim", "pre_logits_dim"):
         if base and getattr(cfg, name):
             raise UserError(f"model.mup_base_dim has no rule for model.{name}; set that to 0")

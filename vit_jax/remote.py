@@ -92,7 +92,9 @@ def trying(path: str, do: Callable[[], T]) -> T:
         except Exception as error:  # each driver has kinds of its own
             if attempt == TRIES - 1:
                 why = " ".join(str(error).split())[:200] or type(error).__name__
-                raise RemoteError(f"{shown(path)}: no answer after {TRIES} tries ({why})") from error
+                raise RemoteError(
+                    f"{shown(path)}: no answer after {TRIES} tries ({why})"
+                ) from error
             # Many threads fail together; they should not come back together.
             time.sleep(_FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1.5))
     raise AssertionError

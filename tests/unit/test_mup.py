@@ -44,7 +44,7 @@ def everything(**fields: Any) -> models.ViTConfig:
         (
             {"mup_base_dim": 8, "rope": Rope.MIXED},
             {},
-            "no rule for the frequencies of model.rope=mixed",
+            "no rule for what model.rope=mixed learns",
         ),
         (
             {"mup_base_dim": 8},

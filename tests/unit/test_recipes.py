@@ -114,6 +114,12 @@ flexivit_imagenet:b             90    1024 adamw 1e-4  0    0.1  5000s  0    0  
 flexivit_imagenet:l             90    1024 adamw 1e-4  0    0.1  5000s  0    0   1   0 0    1 1 0       240
 """  # noqa: E501  (a table: broken lines could not be compared with the papers)
 TABLE = {row.split()[0]: row.split()[1:] for row in PUBLISHED.strip().splitlines()}
+VTAB = """caltech101 cifar100 dtd flowers pets sun397 svhn camelyon eurosat resisc45 retinopathy
+clevr_count clevr_distance dmlab dsprites_location dsprites_orientation kitti_distance
+smallnorb_azimuth smallnorb_elevation"""
+# One row for all of its tasks.
+ONE_ROW = "2500s 512 sgd 0.01 0 0 500s 0 0 0 0 0 1 1 0 384"
+TABLE |= {f"finetune_vtab:{task}": ONE_ROW.split() for task in VTAB.split()}
 
 
 def get(run: str) -> Config:

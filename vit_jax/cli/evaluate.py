@@ -147,7 +147,8 @@ def _show_measured(trained: Trained, source: str, measured: dict[str, Any]) -> N
     left_out = f" ({without:,} more have no label and are left out)" if without else ""
     alone = "" if trained.loss is Loss.SOFTMAX else ", of its class alone (sigmoid)"
     _print(title(trained))
-    _print(f"{source}: {measured['num_examples']:,} images{left_out}\n")
+    among = f", guesses among its {x} classes" if (x := measured.get("among_classes")) else ""
+    _print(f"{source}: {measured['num_examples']:,} images{left_out}{among}\n")
     notes = {
         "top1": f"95 % interval {low:.2%} to {high:.2%}",
         "top5": "",

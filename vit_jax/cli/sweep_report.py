@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sweep report`: laws fitted to the finished runs, as a picture, a page and numbers."""
+"""`sweep report`: laws fitted to the finished runs, or their scores; picture, page, numbers."""
 
 import dataclasses
 import json
 from pathlib import Path
 
 from vit_jax import waiting
+from vit_jax.analysis.tables import align
 from vit_jax.cli import options, sweep_status
 from vit_jax.cli.options import Options, flag
 from vit_jax.errors import UserError
-from vit_jax.sweeps import laws, point, results
+from vit_jax.sweeps import laws, point, results, scores
 from vit_jax.visual import sweep_report
 
 PICTURE, PAGE, FITS = "report.png", "report.html", "fits.json"
@@ -18,7 +19,7 @@ _SIZES = 3  # different numbers of parameters that make a sweep one of sizes
 
 @dataclasses.dataclass(kw_only=True)
 class Report(Options):
-    """Fits scaling laws to the finished runs.
+    """Fits scaling laws to the finished runs; prints scores where points are named GROUP/CASE.
 
     Writes report.png, report.html and fits.json to DIR.
     """
@@ -41,7 +42,11 @@ def report(given: Report) -> None:
     fitted = None
     sized = len({result.point.params for result in finished}) >= _SIZES
     falls = laws.measure(metric)
-    if sized and (metric.endswith("loss") or falls != metric):
+    if cases := scores.cases(found):
+        sweep_report.draw_search(found, metric, title, place / PICTURE)
+        header, *rows = scores.table(cases, metric)
+        print("\n".join(align(header, rows, right=range(2, len(header)))))
+    elif sized and (metric.endswith("loss") or falls != metric):
         with waiting.said("fitting the laws"):
             fitted = laws.fit(place, found)
         sweep_report.draw_laws(fitted, falls, title, place / PICTURE)

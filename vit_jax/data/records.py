@@ -6,6 +6,7 @@ Its generating code is never imported: that may take seconds, and may need Tenso
 """
 
 import json
+import operator
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
+from vit_jax.data import labels
 from vit_jax.data.sources import Example, Labelled, absolute_slices, digest_of
 from vit_jax.errors import DataError, UserError, unknown
 
@@ -23,7 +25,8 @@ class TfdsSource(Labelled):
 
     labels: np.ndarray | None = None  # they lie beside the images, in the records
 
-    def __init__(self, directory: Path, split: str) -> None:
+    def __init__(self, directory: Path, split: str, label: str = "") -> None:
+        """Open a split; `label` is a feature's name or one of `data.labels`, "" the only label."""
         self._directory = directory
         builder: Any = tfds.builder_from_directory(str(directory))
         info: Any = builder.info
@@ -35,16 +38,22 @@ class TfdsSource(Labelled):
         for file in self._files:
             if file not in stored:  # TFDS would notice at the first example of that file
                 raise FileNotFoundError(f"{file} is missing")
-        self._image, self._label = _feature_keys(info, where)
-        feature = info.features[self._label]
-        self.multi_label = isinstance(feature, tfds.features.Sequence)
-        classes = feature.feature if self.multi_label else feature
-        self.name = f"{where}[{split}]"
-        self.class_names = tuple(classes.names)
+        self._image = _feature_key(info, where, "image")
+        self._is_binary = info.name == "dsprites"
+        derived = labels.DERIVED.get(info.name, {})
+        if label in derived:
+            self.class_names, self._label_of = derived[label]
+        else:
+            key = _feature_key(info, where, "class label", label, tuple(derived))
+            feature, self._label_of = info.features[key], operator.itemgetter(key)
+            self.multi_label = isinstance(feature, tfds.features.Sequence)
+            self.class_names = tuple((feature.feature if self.multi_label else feature).names)
+        self.name = f"{where}{label and f'?label={label}'}[{split}]"
         # Images stay the bytes they are stored as: to decode them, TFDS would need TensorFlow.
         images = [key for key, f in info.features.items() if isinstance(f, tfds.features.Image)]
         self._records: Any = builder.as_data_source(
-            split=split, decoders={key: tfds.decode.SkipDecoding() for key in images}
+            split="+".join(f"{key}[{start}:{stop}]" for key, start, stop in slices),
+            decoders={key: tfds.decode.SkipDecoding() for key in images},
         )
 
     def __len__(self) -> int:
@@ -60,7 +69,8 @@ class TfdsSource(Labelled):
         try:
             example = self._records[index]
             image = bytes(example[self._image])
-            label = np.asarray(example[self._label], np.int64)
+            image = labels.brighten(image) if self._is_binary else image
+            label = np.asarray(self._label_of(example), np.int64)
         except Exception as error:  # the reader, protobuf and TFDS have many kinds
             reason = _unreadable(self._directory, error)
             raise DataError(f"{self.example_id(index)}: {reason}") from error
@@ -91,7 +101,7 @@ def data_root(data_dir: str) -> Path:
 
 
 def open_tfds(name: str, data_dir: str, split: str) -> TfdsSource:
-    """Open one split of a TFDS dataset, `name[/config][:version]`, prepared as ArrayRecord.
+    """Open one split of a TFDS dataset, `name[/config][:version][?label=...]`, in ArrayRecord.
 
     Raises UserError: not prepared, without random access, damaged, without images or class labels,
     or no such split.
@@ -99,6 +109,7 @@ def open_tfds(name: str, data_dir: str, split: str) -> TfdsSource:
     if not name:
         raise UserError("data.name is empty; give 'digits', a prepared TFDS dataset or folder:DIR")
     root = data_root(data_dir)
+    name, label = labels.separate(name)
     if name == "digits":
         from vit_jax.data.digits import prepare
 
@@ -106,7 +117,7 @@ def open_tfds(name: str, data_dir: str, split: str) -> TfdsSource:
     else:
         directory = _find(name, root)
     try:
-        return TfdsSource(directory, split)
+        return TfdsSource(directory, split, label)
     except UserError:
         raise
     except Exception as error:  # TFDS and protobuf have many kinds for a damaged file
@@ -156,9 +167,10 @@ def _find(name: str, root: Path) -> Path:
             raise UserError(f"{base} has several configs; choose one as {base}/CONFIG: {listed}")
         path = path / (config or "".join(configs))
         versions = _versions(_subdirs(path))
-    if version and version not in versions:
+    fit = [each for each in versions if f"{each}.".startswith(f"{version}." if version else "")]
+    if version and not fit:
         raise unknown(f"version of {base} in {path}", version, versions)
-    path = path / (version or "".join(versions[-1:]))
+    path = path / "".join(fit[-1:])
     if not (path / "features.json").is_file() or not (path / "dataset_info.json").is_file():
         lacks = "lacks features.json or dataset_info.json of a finished TFDS dataset"
         raise UserError(f"{path} {lacks}; move it away and prepare it again")
@@ -174,22 +186,29 @@ def _find(name: str, root: Path) -> Path:
     return path
 
 
-def _feature_keys(info: Any, where: str) -> tuple[str, str]:
-    """Find image and label by their types; of several, take what `supervised_keys` names."""
-    kinds = {"image": tfds.features.Image, "class label": tfds.features.ClassLabel}
-    preferred = [*(info.supervised_keys or ()), None, None]
-    keys = []
-    for (name, kind), favourite in zip(kinds.items(), preferred, strict=False):
-        found = [key for key, f in info.features.items() if isinstance(_item(f, name), kind)]
-        chosen = [favourite] if favourite in found else found
-        if len(chosen) != 1:
-            listed = f" ({', '.join(found)})" if found else ""
-            raise UserError(
-                f"{where} has {len(found) or 'no'} features of type {name}{listed}; a "
-                "classification dataset with one of each is needed"
-            )
-        keys.append(chosen[0])
-    return keys[0], keys[1]
+_KINDS = {"image": tfds.features.Image, "class label": tfds.features.ClassLabel}
+
+
+def _feature_key(
+    info: Any, where: str, kind: str, wanted: str = "", derived: tuple[str, ...] = ()
+) -> str:
+    """Find the image or the label by its type; of several, `wanted` or `supervised_keys`'."""
+    found = [key for key, f in info.features.items() if isinstance(_item(f, kind), _KINDS[kind])]
+    if wanted:
+        if wanted not in found:
+            raise unknown(f"label of {where}", wanted, [*found, *derived])
+        return wanted
+    favourite = dict(zip(_KINDS, info.supervised_keys or (), strict=False)).get(kind, "")
+    chosen = [favourite] if favourite in found else found
+    if len(chosen) != 1:
+        listed = f" ({', '.join(found)})" if found else ""
+        names = ", ".join([*found, *derived])
+        advice = f"choose one as {info.name}?label=NAME: {names}"
+        raise UserError(
+            f"{where} has {len(found) or 'no'} features of type {kind}{listed}; "
+            + (advice if kind == "class label" and names else "a dataset with one is needed")
+        )
+    return chosen[0]
 
 
 def _item(feature: Any, kind: str) -> Any:

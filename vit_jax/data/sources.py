@@ -3,6 +3,7 @@
 
 import contextlib
 import hashlib
+import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -254,8 +255,13 @@ def split_of(flag: str) -> Iterator[None]:
         raise UserError(f"{error}; choose another by {flag}=SPLIT") from None
 
 
+_FROM_SHARE = re.compile(r"(\w+)\[(\d+)%:\2%\+(\d+)\]")
+
+
 def absolute_slices(split: str, sizes: dict[str, int], where: str) -> list[tuple[str, int, int]]:
     """Resolve "train[:99%]+val" to (split, start, stop), as TFDS rounds it.
+
+    "train[90%:90%+200]" is 200 examples from 90 % on, rounded down, as task_adaptation has it.
 
     `sizes` has the number of examples of every split there is; `where` is the dataset in messages.
 
@@ -263,6 +269,11 @@ def absolute_slices(split: str, sizes: dict[str, int], where: str) -> list[tuple
     """
     import tensorflow_datasets as tfds  # late: it takes half a second, and not every run needs it
 
+    def numbered(found: re.Match[str]) -> str:
+        start = sizes.get(found[1], 0) * int(found[2]) // 100
+        return f"{found[1]}[{start}:{start + int(found[3])}]"
+
+    split = _FROM_SHARE.sub(numbered, split)
     infos = {key: types.SimpleNamespace(num_examples=size) for key, size in sizes.items()}
     for part in split.split("+"):
         base = part.split("[")[0].strip()

@@ -2,14 +2,19 @@
 """A dataset's labels by the class ids of a model: matched by name, so that they mean the same."""
 
 import collections
+import functools
 from collections.abc import Sequence
 
+import jax.numpy as jnp
 import numpy as np
 
 from vit_jax import data
 from vit_jax.data import imagenet
 from vit_jax.data.sources import Example, Labelled
 from vit_jax.errors import UserError
+from vit_jax.evals.base import Predict
+
+Groups = tuple[tuple[int, ...], ...]  # of each class of a test set, the ids of the model's classes
 
 
 class Renumbered(Labelled):
@@ -55,6 +60,44 @@ def align(source: data.Source, class_names: Sequence[str]) -> data.Source:
     if imagenet.readable(given) == names:
         return Renumbered(source, np.arange(len(names)), names) if given != names else source
     return Renumbered(source, _ids(source, names), names)
+
+
+def rule(source: data.Source, class_names: Sequence[str]) -> tuple[data.Source, Groups]:
+    """Number a source by a model's classes; a test set of some of ImageNet's, by its own.
+
+    ImageNet-A and -R are known by TFDS's names or by folders of exactly their 200 synsets,
+    ObjectNet by its folders, of which those that ImageNet has no class for are left out. Their
+    authors let a model choose among their classes alone: `grouped` does, by the groups returned
+    beside the source. Other sources are as `align` has them, with no groups.
+
+    Raises UserError: a class that the model does not have.
+    """
+    given, name = source.class_names, source.name.partition("[")[0]
+    if tuple(class_names) == tuple(imagenet.names_by_synset().values()):
+        for known in ("imagenet_a", "imagenet_r", "objectnet"):
+            groups = imagenet.groups_of(known)
+            own = tuple(groups)
+            if known == "objectnet" and groups.keys() <= set(given):
+                kept = tuple(k for k, folder in enumerate(given) if folder in groups)
+                some = data.select_classes(source, kept, cache=False)
+                return some, tuple(groups[folder] for folder in some.class_names)
+            if known == name or own == given:
+                ids = np.array([own.index(x) if x in groups else -1 for x in given])
+                return Renumbered(source, ids, imagenet.readable(own)), tuple(groups.values())
+    return align(source, class_names), ()
+
+
+@functools.lru_cache  # one function object a model and test set, so that jit finds it
+def grouped(predict: Predict, groups: Groups) -> Predict:
+    """Return what gives each group of classes the largest of its logits; without groups, the same.
+
+    The largest of several is WiSE-FT's rule (arXiv:2109.01903) for ObjectNet.
+    """
+    if not groups:
+        return predict
+    width = max(map(len, groups))
+    ids = np.array([[*group, *[group[0]] * (width - len(group))] for group in groups])
+    return lambda variables, batch: jnp.max(predict(variables, batch)[:, ids], axis=-1)
 
 
 def _ids(source: data.Source, names: tuple[str, ...]) -> np.ndarray:

@@ -34,6 +34,7 @@ class Target(NamedTuple):
     evaluation: ClassifyEval
     reading: DataConfig
     source: data.Source
+    groups: classes.Groups = ()  # the classes to choose among, where not all (`classes.rule`)
 
 
 def open_target(
@@ -45,7 +46,7 @@ def open_target(
     batch_size: int = 0,
     own_transform: bool = True,
 ) -> Target:
-    """Open a split for a model; its labels are the model's class ids.
+    """Open a split for a model; its labels are the model's class ids, or those of `Target.groups`.
 
     Args:
         dataset: as `DataConfig.name`; "" is the run's.
@@ -75,7 +76,7 @@ def open_target(
     evaluation.batch_size = batch_size or evaluation.batch_size
     with split_of("--split"):
         source = evals.open_splits(evaluation, reading)[""]
-    return Target(evaluation, reading, classes.align(source, trained.class_names))
+    return Target(evaluation, reading, *classes.rule(source, trained.class_names))
 
 
 def make_evaluator(trained: Trained, target: Target, mesh: Mesh) -> Classify:
@@ -142,7 +143,7 @@ class Measuring:
 
     def __init__(self, trained: Trained, target: Target, mesh: Mesh) -> None:
         self.trained, self.target, self.mesh = trained, target, mesh
-        self.predict = make_predict(trained)
+        self.predict = classes.grouped(make_predict(trained), target.groups)
         self.variables = placed(trained, mesh)
         self.evaluation = make_evaluator(trained, target, mesh)
 
@@ -175,6 +176,7 @@ def measure(measuring: Measuring) -> tuple[Scores, dict[str, Any]]:
         "ema": trained.ema,
         "changes": changes(trained),
         "dataset": source.name,
+        **({"among_classes": len(measuring.target.groups)} if measuring.target.groups else {}),
         "image_size": list(trained.image_size),
         "num_examples": len(scores.top1),
         "unlabelled": len(source) - len(scores.top1),
@@ -235,7 +237,8 @@ def at_sizes(
             other = resized(trained, size)
             evaluation = make_evaluator(other, target, mesh)
             watch = _watch(evaluation, f"at {size}x{size}", len(target.source))
-            scores = watch.scores(make_predict(other), placed(other, mesh))
+            predict = classes.grouped(make_predict(other), target.groups)
+            scores = watch.scores(predict, placed(other, mesh))
         row = _summary(scores)
         low, high = row.pop("top1_interval")
         top1 = {"top1": row.pop("top1"), "top1_low": low, "top1_high": high}

@@ -12,7 +12,7 @@ from vit_jax.errors import UserError
 from vit_jax.models import base
 from vit_jax.models.base import Output
 from vit_jax.models.layers import masking
-from vit_jax.models.layers.block import Block, BlockConfig
+from vit_jax.models.layers.block import Block, BlockConfig, PlacedBlock
 from vit_jax.models.layers.dense import Dense, classifier
 from vit_jax.models.layers.drop import Dropout, drop_path_rates
 from vit_jax.models.layers.init import POS_EMBED, RULES, Initializer
@@ -20,8 +20,16 @@ from vit_jax.models.layers.local import local_stack, pattern
 from vit_jax.models.layers.norm import BatchNorm, token_norm
 from vit_jax.models.layers.patch import PatchEmbed, prepend
 from vit_jax.models.layers.pool import MapPool, Pool
-from vit_jax.models.layers.posemb import FIXED, PosEmbed, resample, sincos2d
-from vit_jax.models.layers.rope import Rope, Rotation
+from vit_jax.models.layers.posemb import (
+    FIXED,
+    PosEmbed,
+    PosEmbedAt,
+    crossed,
+    placed,
+    resample,
+    sincos2d,
+)
+from vit_jax.models.layers.rope import Rotation
 from vit_jax.models.layers.stack import stack
 from vit_jax.models.layers.token_merging import mean, merging_stack
 from vit_jax.models.layers.weighted import spread
@@ -57,7 +65,7 @@ class ViT(nn.Module):
         if source is not None:
             token = self.param("mask_token", RULES[cfg.init].token, (1, 1, cfg.dim), jnp.float32)
             x = masking.replace(x, jnp.asarray(token), source)
-        x = self._embed(x, shape, dtype)
+        x, tables = self._embed(x, shape, dtype)
         if train and cfg.patch_drop_rate:
             size = (len(x), x.shape[1] - num_prefix(cfg))
             kept = masking.drawn(self.make_rng("dropout"), size, cfg.patch_drop_rate)
@@ -66,17 +74,18 @@ class ViT(nn.Module):
                 raise UserError(
                     "windows need the grid of all patches: set model.window=0, axial=False"
                 )
-            if cfg.rope is not Rope.NONE:
+            if without := placed(cfg):
                 raise UserError(
-                    "model.rope turns patches by their places, which an encoder of a part of them "
-                    "does not know; set model.rope=none"
+                    "an encoder of a part of the patches does not know the places of its tokens; "
+                    f"set model.{without}"
                 )
             x = masking.keep(x, kept, num_prefix(cfg))
         x = Dropout(cfg.dropout_rate, deterministic=not train)(x)
         if cfg.pre_norm:
             x = token_norm(cfg.norm, cfg.norm_eps, dtype, "norm_pre")(x)
         rates = drop_path_rates(cfg.drop_path_rate, cfg.depth, cfg.drop_path_rule)
-        x, sizes = self._blocks(constrain(x, BATCH_AXES), shape, jnp.asarray(rates), train)
+        x = constrain(x, BATCH_AXES)
+        x, sizes = self._blocks(x, shape, jnp.asarray(rates), tables, train)
         if not cfg.fc_norm:
             x = token_norm(cfg.norm, cfg.norm_eps, dtype, "norm")(x)
         linear = RULES[cfg.init].linear
@@ -128,8 +137,8 @@ class ViT(nn.Module):
 
     def _embed(
         self, x: Float[Array, "B N D"], shape: tuple[int, int], dtype: Any
-    ) -> Float[Array, "B M D"]:
-        """Add positions and prepend the prefix tokens.
+    ) -> tuple[Float[Array, "B M D"], Float[Array, "#L M D"] | None]:
+        """Add positions and prepend the prefix tokens; return tables that the blocks add instead.
 
         A table that covers the prefix is added after it is prepended; one that does not, before.
         """
@@ -145,38 +154,56 @@ class ViT(nn.Module):
             register_init = RULES[cfg.init].register
             prefix.append(self.param("reg_token", register_init, registers, jnp.float32))
         covers_prefix = cfg.pos_embed is PosEmbed.LEARNED and cfg.pos_embed_prefix
-        table = None
+        table, count = None, cfg.depth if cfg.pos_embed_at is PosEmbedAt.LAYERS else 1
         if cfg.pos_embed is PosEmbed.LEARNED:
             own = self._grid(base.pair(cfg.image_size, "image_size"))
             if cfg.base_grid:
                 own = base.pair(cfg.base_grid, "base_grid")
             covered = num_prefix(cfg) if covers_prefix else 0
             length = covered + own[0] * own[1]
-            table = self.param("pos_embed", POS_EMBED, (1, length, cfg.dim), jnp.float32)
-            table = resample(table, covered, own, shape, linear=bool(cfg.base_grid))
+            table = self.param("pos_embed", POS_EMBED, (count, length, cfg.dim), jnp.float32)
+            if own != shape:
+                table = resample(table, covered, own, shape, linear=bool(cfg.base_grid))
+        elif cfg.pos_embed is PosEmbed.LEARNED2D:
+            table = crossed(self, shape, cfg.dim, count)
         elif cfg.pos_embed in FIXED:
             table = jnp.asarray(sincos2d(*shape, cfg.dim, cfg.pos_embed))[None]
+        tables = None
+        if cfg.pos_embed_at is not PosEmbedAt.STEM and table is not None:
+            before = 0 if covers_prefix else num_prefix(cfg)
+            table, tables = None, jnp.pad(jnp.asarray(table), ((0, 0), (before, 0), (0, 0)))
         if table is not None and not covers_prefix:
             x = x + spread(jnp.asarray(table), x.shape, dtype)
         if prefix:
             x = prepend(jnp.concatenate(prefix, axis=1), x)
         if table is not None and covers_prefix:
             x = x + spread(jnp.asarray(table), x.shape, dtype)
-        return x
+        return x, tables
 
     def _blocks(
-        self, x: jax.Array, grid: tuple[int, int], rates: jax.Array, train: bool
+        self,
+        x: jax.Array,
+        grid: tuple[int, int],
+        rates: jax.Array,
+        tables: jax.Array | None,
+        train: bool,
     ) -> tuple[Float[Array, "B N D"], Float[Array, "B N"] | None]:
         """Return the encoded tokens and how many patches each stands for (None: one each)."""
         cfg = self.cfg
         rotation = Rotation.of(cfg, grid, num_prefix(cfg))
-        fields: dict[str, Any] = {"cfg": BlockConfig.of(cfg, rotation=rotation), "train": train}
+        relative = cfg.pos_embed is PosEmbed.RELATIVE
+        blocks = BlockConfig.of(cfg, rotation=rotation, relative=relative)
+        fields: dict[str, Any] = {"cfg": blocks, "train": train}
         if cfg.token_merging and not self.is_initializing():  # the stack makes the parameters
             fields |= {"merged": cfg.token_merging, "num_prefix": num_prefix(cfg)}
             return merging_stack(self, x, rates, cfg.remat, fields)
         if pattern(cfg, grid) and not self.is_initializing():  # likewise
             return local_stack(self, x, rates, cfg, grid, num_prefix(cfg), fields), None
-        return stack(Block, cfg, name="blocks", depth=cfg.depth, **fields)(x, rates)
+        fields |= {"name": "blocks", "depth": cfg.depth}
+        if tables is None:
+            return stack(Block, cfg, **fields)(x, rates)
+        tables = jnp.broadcast_to(tables, (cfg.depth, *tables.shape[1:]))
+        return stack(PlacedBlock, cfg, **fields)(x, (rates, tables))
 
     def _pool(self, x: jax.Array, sizes: jax.Array | None, dtype: Any) -> Float[Array, "B D"]:
         cfg = self.cfg

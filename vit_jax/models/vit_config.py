@@ -15,7 +15,7 @@ from vit_jax.models.layers.local import check_local
 from vit_jax.models.layers.mlp import Gelu, MlpKind
 from vit_jax.models.layers.norm import TokenNorm
 from vit_jax.models.layers.pool import Pool
-from vit_jax.models.layers.posemb import FIXED, PosEmbed
+from vit_jax.models.layers.posemb import FIXED, PosEmbed, PosEmbedAt, check_positions, placed
 from vit_jax.models.layers.rope import Rope, RopeOrder, check_rope
 from vit_jax.models.layers.token_merging import check_merging
 from vit_jax.mup import check_mup
@@ -45,6 +45,7 @@ class ViTConfig(ModelConfig):
             section 4).
         num_registers: register tokens after those (arXiv:2309.16588).
         pos_embed: where positions come from.
+        pos_embed_at: where a learned table is added, once or before every block.
         pos_embed_prefix: the learned table also covers the tokens before the patches.
         dynamic_image_size: take images of any size that the patch divides, and resample the
             learned table, made for `image_size`, inside the forward pass (bicubic, antialiased).
@@ -106,6 +107,7 @@ class ViTConfig(ModelConfig):
     distilled: bool = False
     num_registers: int = value(0, least=0)
     pos_embed: PosEmbed = PosEmbed.LEARNED
+    pos_embed_at: PosEmbedAt = PosEmbedAt.STEM
     pos_embed_prefix: bool = True
     dynamic_image_size: bool = False
     pre_logits_dim: int = value(0, least=0)
@@ -151,7 +153,7 @@ def num_prefix(cfg: ViTConfig) -> int:
 def validate(cfg: ViTConfig) -> None:
     """Refuse fields that do not go together, in one line that names them."""
     check_transformer(cfg, base.patch_grid(cfg))
-    needs_grid = bool(cfg.base_patch) and cfg.pos_embed is PosEmbed.LEARNED
+    needs_grid = bool(cfg.base_patch) and cfg.pos_embed not in (*FIXED, PosEmbed.NONE)
     if bool(cfg.base_grid) != needs_grid:
         what = "model.base_grid is of the learned positions that go with model.base_patch"
         raise UserError(f"{what}; set both, such as 7 and 32, or neither")
@@ -184,14 +186,15 @@ def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:
         pooling = cfg.pool_heads or cfg.num_heads
         base.check_heads(cfg.dim, pooling, ("model.dim", "model.pool_heads"))
     check_rope(cfg)
+    check_positions(cfg)
     if cfg.pos_embed in FIXED and cfg.dim % 4:
         raise UserError(f"model.pos_embed={cfg.pos_embed} needs model.dim={cfg.dim} divisible by 4")
     half, head_dim = cfg.dtype is base.DType.BFLOAT16, cfg.head_dim or cfg.dim // cfg.num_heads
     check_impl(cfg.attention, half, head_dim, cfg.attention_dropout_rate)
     if cfg.patch_drop_rate and cfg.token_merging:
         raise UserError("model.patch_drop_rate drops what model.token_merging merges; set one to 0")
-    if cfg.patch_drop_rate and (cfg.window or cfg.axial or cfg.rope is not Rope.NONE):
-        why = "and model.window, axial and rope need the places of all"
+    if cfg.patch_drop_rate and (cfg.window or cfg.axial or placed(cfg)):
+        why = "and model.window, axial, rope and positions in the blocks need the places of all"
         raise UserError(f"model.patch_drop_rate leaves patches out, {why}; set it to 0")
     check_merging(cfg.token_merging, math.prod(shape), cfg.attention)
     check_local(cfg, shape)

@@ -157,6 +157,8 @@ def timm_lacks(cfg: ViTConfig) -> str:
     if cfg.window or cfg.axial:
         field = "axial" if cfg.axial else f"window={cfg.window}"
         return f"model.{field}: its models attend among all patches"
+    if cfg.pos_embed in (PosEmbed.LEARNED2D, PosEmbed.RELATIVE) or cfg.pos_embed_at != "stem":
+        return f"model.pos_embed={cfg.pos_embed} at the {cfg.pos_embed_at}: it adds one table once"
     if cfg.head_norm:
         return "model.head_norm: its heads have no BatchNorm"
     if cfg.pre_logits_dim:

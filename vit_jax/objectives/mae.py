@@ -20,6 +20,7 @@ from vit_jax.fields import value
 from vit_jax.models import ModelConfig, decoder
 from vit_jax.models.base import check_heads
 from vit_jax.models.layers import masking
+from vit_jax.models.layers.posemb import placed
 from vit_jax.objectives import hiding
 from vit_jax.objectives.base import Aux, Batch, Context, Objective, ObjectiveConfig
 
@@ -56,10 +57,10 @@ class MaeConfig(ObjectiveConfig):
             if given := getattr(model, field, off):
                 what = f"model.{field}={given} needs the grid of all patches, and a masked"
                 raise UserError(f"{what} autoencoder's encoder sees a part of them; set {off}")
-        if getattr(model, "rope", "none") != "none":
+        if without := placed(model):
             raise UserError(
-                "model.rope turns patches by their places, which an encoder of a part of them does "
-                "not know; set model.rope=none"
+                "a masked autoencoder's encoder sees a part of the patches and does not know the "
+                f"places of its tokens; set model.{without}"
             )
         if getattr(model, "fc_norm", False):
             raise UserError("model.fc_norm leaves the decoder's tokens unnormalised; set it False")

@@ -85,6 +85,10 @@ def _positions(trained: Trained) -> Sheet:
     elif "pos_embed" in params:
         grid = models.patch_grid(cfg, trained.image_size)
         table = np.asarray(params["pos_embed"])[0, -grid[0] * grid[1] :]
+    elif "pos_embed_x" in params:
+        grid = models.patch_grid(cfg, trained.image_size)
+        x, y = (np.asarray(params[f"pos_embed_{axis}"])[0] for axis in "xy")
+        table = np.concatenate([np.tile(x, (grid[0], 1)), y.repeat(grid[1], axis=0)], axis=1)
     else:
         return "the model has no position embedding"
     similar = position_similarity(table, grid)

@@ -72,7 +72,8 @@ def kind(cfg: Any) -> str:
         raise UserError(f"only ViTs are written as transformers has them, and this is a {name}")
     for field in dataclasses.fields(cfg):
         value = getattr(cfg, field.name)
-        if field.name not in _SOME | _FREE and value != field.default:
+        is_other = field.name not in _SOME | _FREE and value != field.default
+        if is_other or value in (PosEmbed.LEARNED2D, PosEmbed.RELATIVE):
             raise UserError(f"no ViT of transformers' has model.{field.name}={value}")
     for field in ("patch", "image_size"):
         sides = models.pair(getattr(cfg, field), field)

@@ -165,7 +165,7 @@ def positions(cfg: Any) -> tuple[int, Grid]:
 def _table(
     value: np.ndarray, cfg: ModelConfig, old: ModelConfig | None, matrix: Matrix
 ) -> np.ndarray:
-    """Resample [1, P + N, D]: the P positions before the patches' are kept as they are.
+    """Resample [L, P + N, D]: the P positions before the patches' are kept as they are.
 
     Registers that the file's model lacks get positions of zero: their tokens are trained (VPT).
     """
@@ -174,7 +174,8 @@ def _table(
     old_prefix, there = positions(old) if old is not None else _square(count, prefix)
     added = prefix - old_prefix
     if added and added == getattr(cfg, "num_registers", 0):
-        registers = np.zeros((1, added, value.shape[-1]), value.dtype)  # the last of the prefix
+        # They are the last of the prefix.
+        registers = np.zeros((len(value), added, value.shape[-1]), value.dtype)
         value = np.concatenate([value[:, :old_prefix], registers, value[:, old_prefix:]], axis=1)
     elif added:
         raise UserError(
@@ -184,8 +185,9 @@ def _table(
         )
     if there == new:
         return value
-    resized = resize_grid(value[0, prefix:].reshape(*there, -1), new, matrix)
-    return np.concatenate([value[0, :prefix], resized.reshape(new[0] * new[1], -1)])[None]
+    patches = [resize_grid(each[prefix:].reshape(*there, -1), new, matrix) for each in value]
+    resized = np.stack(patches).reshape(len(value), new[0] * new[1], -1)
+    return np.concatenate([value[:, :prefix], resized], axis=1)
 
 
 def _square(count: int, prefix: int) -> tuple[int, Grid]:

@@ -9,13 +9,16 @@ from typing import Any
 
 import cv2
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from configs import vit_mu_digits
 from tests.unit.cli.test_evaluate import call
-from vit_jax import data, models
+from vit_jax import data, models, weights
 from vit_jax.cli import evaluate, predict
+from vit_jax.data import imagenet
 from vit_jax.errors import UserError
 from vit_jax.inference import load
 from vit_jax.inference.evaluate import open_target
@@ -250,3 +253,37 @@ def test_a_folder_that_cannot_be_written_is_told_before_any_work(
     assert call(f"--from={run}", f"--out={tmp_path / 'new'}") == 2
     error = capsys.readouterr().err
     assert error == f"error: --out={tmp_path / 'new'}: No space left on device\n"
+
+
+def test_a_test_set_of_imagenets_classes_is_guessed_among_them(tmp_path, capsys):
+    model = models.variant("vit_ti16", image_size=(32, 32), depth=1, dim=24, mlp_dim=48)
+    module = models.create(model)
+    params, _ = models.init(module, model, jax.random.key(0))
+    params["head"]["kernel"] = np.random.default_rng(0).normal(size=(24, 1000)).astype(np.float32)
+    save_file(weights.to_timm({"params": params}, model), f"{tmp_path}/vit.safetensors")
+    mapped = imagenet.groups_of("objectnet")
+    rng, losses = np.random.default_rng(1), []
+    apply = jax.jit(lambda image: module.apply({"params": params}, image).logits[0])
+    for name in (*mapped, "air_freshener", "zipper"):
+        pixels = rng.integers(0, 256, (32, 32, 3), np.uint8)
+        place = tmp_path / "images" / name
+        place.mkdir(parents=True)
+        cv2.imwrite(str(place / "0.png"), pixels[..., ::-1])
+        if name in mapped:
+            logits = np.asarray(apply(jnp.asarray(pixels[None] / 127.5 - 1, jnp.float32)))
+            of_groups = {group: logits[list(ids)].max() for group, ids in mapped.items()}
+            losses.append(np.log(sum(map(np.exp, of_groups.values()))) - of_groups[name])
+    fields = {"image_size": 32, "depth": 1, "dim": 24, "mlp_dim": 48}
+    source = [
+        f"--from=timm:{tmp_path}/vit.safetensors",
+        "--model=vit_ti16",
+        "--transform.crop=resize",
+    ]
+    source += [f"--model.{field}={value}" for field, value in fields.items()]
+    args = [f"--dataset=folder:{tmp_path}/images", "--split=whole", f"--out={tmp_path}/out"]
+    assert call(*source, *args, "--batch_size=64") == 0
+    told = capsys.readouterr().out
+    assert "images[whole], 113 of 115 classes: 113 images, guesses among its 113 classes" in told
+    measured = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert measured["among_classes"] == 113
+    assert measured["loss"] == pytest.approx(np.mean(losses), rel=1e-4)

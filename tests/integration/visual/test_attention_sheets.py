@@ -16,6 +16,7 @@ from vit_jax.cli.visualize import main
 from vit_jax.data import TransformConfig
 from vit_jax.errors import UserError
 from vit_jax.inference.trained import Trained
+from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.visual import attention_sheets, weight_sheets
 from vit_jax.visual.attention_sheets import Choice, chosen
 from vit_jax.visual.contact_sheet import Tile
@@ -129,6 +130,20 @@ def test_the_weights_of_a_convit(run, tmp_path, drawn, capsys):
     position = np.exp(logits) / np.exp(logits).sum()
     expected = colors(spread(position.reshape(2, 2)))
     assert np.abs(row[1].image.astype(int) - expected).max() <= 1
+
+
+def test_positions_by_row_and_column_are_shown_as_their_table(tmp_path, drawn):
+    cfg = dataclasses.replace(TINY["vit"], pos_embed=PosEmbed.LEARNED2D)
+    found = trained(cfg)
+    weight_sheets.write_sheets(found, tmp_path)
+    params = found.variables["params"]
+    x, y = (np.asarray(params[f"pos_embed_{axis}"])[0] for axis in "xy")
+    table = np.stack([np.concatenate([x[c], y[r]]) for r in range(len(y)) for c in range(len(x))])
+    similar = attention_of_positions(table)
+    tiles = [tile for row in drawn[1] for tile in row]
+    expected = colors(spread(similar))[1].reshape(*models.patch_grid(cfg, found.image_size), 3)
+    assert tiles[1].caption == "row 0, column 1"
+    np.testing.assert_array_equal(tiles[1].image, expected)
 
 
 def attention_of_positions(table: np.ndarray) -> np.ndarray:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels mean the model's classes: ImageNet-ReaL's records, ImageNet-V2's folders, subsets."""
+"""Labels mean the model's classes, or those of a test set: ImageNet-V2, -A, -R, ObjectNet."""
 
 import io
 
@@ -10,7 +10,7 @@ from PIL import Image
 from vit_jax.data import imagenet, open_source
 from vit_jax.data.sources import Labelled
 from vit_jax.errors import UserError
-from vit_jax.evals.classes import align
+from vit_jax.evals.classes import align, grouped, rule
 
 SYNSETS = tuple(imagenet.names_by_synset())
 WORDS = tuple(imagenet.names_by_synset().values())
@@ -100,3 +100,71 @@ def test_a_class_that_the_model_lacks_is_one_line(folder):
     assert "\n" not in str(e.value)
     with pytest.raises(UserError, match=r"none of the model's 21843 \(class 0, class 1, class 2, "):
         align(source, tuple(f"class {k}" for k in range(21843)))
+
+
+class Listed(Labelled):
+    """A source that lists one example of each class, last first."""
+
+    def __init__(self, name, class_names):
+        self.name, self.class_names = name, tuple(class_names)
+        self.labels = np.arange(len(class_names), dtype=np.int32)[::-1]
+
+    def __len__(self):
+        return len(self.labels)
+
+    def read(self, index):
+        return {"image": b"", "label": int(self.labels[index])}
+
+    def example_id(self, index):
+        return f"{self.name} {index}"
+
+    def digest(self):
+        return ""
+
+
+def test_a_test_set_of_200_classes_is_scored_among_them():
+    adversarial = tuple(imagenet.groups_of("imagenet_a"))
+    assert len(adversarial) == len(imagenet.groups_of("imagenet_r")) == 200
+    assert len({*adversarial, *imagenet.groups_of("imagenet_r")}) == 314  # 86 are in both
+    of_folders, groups = rule(Listed("folder:a[whole]", adversarial), WORDS)
+    assert of_folders.class_names[0] == WORDS[6] == "stingray"
+    assert (groups[0], len(groups)) == ((6,), 200)
+    assert [of_folders.read(i)["label"] for i in (0, 199)] == [199, 0]
+    # TFDS's has the names of all 1,000.
+    of_records, same = rule(Listed("imagenet_a[test]", SYNSETS), WORDS)
+    assert (of_records.class_names, same) == (of_folders.class_names, groups)
+    assert of_records.read(999 - 6)["label"] == 0
+    assert of_records.read(999 - 7)["label"] == -1  # is refused when it is scored
+    logits = np.zeros((1, 1000), np.float32)
+    logits[0, [0, 6, 998]] = 3, 2, 1  # the tench is no class of the set
+    predict = grouped(lambda variables, batch: logits, groups)
+    assert predict({}, {}).shape == (1, 200)
+    assert int(predict({}, {}).argmax()) == 0
+    for name in ("imagenet_sketch[test]", "imagenet_v2/matched-frequency[test]"):
+        assert rule(Listed(name, SYNSETS), WORDS)[1] == ()
+    some = Listed("folder:some[test]", adversarial[:100])  # a set of one's own: all may be guessed
+    assert rule(some, WORDS)[1] == ()
+
+
+def test_objectnets_objects_are_what_any_of_their_classes_is():
+    mapped = imagenet.groups_of("objectnet")
+    assert len(mapped) == 113
+    assert sum(map(len, mapped.values())) == 125
+    assert [WORDS[k].split(",")[0] for k in mapped["chair"]] == [
+        "barber chair",
+        "folding chair",
+        "rocking chair",
+    ]
+    names = sorted([*mapped, "air_freshener", "zipper"])
+    source, groups = rule(Listed("folder:objectnet[whole]", names), WORDS)
+    assert (len(source), source.class_names, groups) == (113, tuple(mapped), tuple(mapped.values()))
+    assert source.read(0)["label"] == 112  # of the wok: the first example, of zippers, is left out
+    chair = list(mapped).index("chair")
+    logits = np.zeros((2, 1000), np.float32)
+    logits[0, list(mapped["chair"])] = 1, 7, 2
+    logits[1, mapped["banana"]] = 1
+    found = np.asarray(grouped(lambda variables, batch: logits, groups)({}, {}))
+    assert (found[0, chair], found[1, chair]) == (7, 0)
+    assert found.argmax(axis=1).tolist() == [chair, list(mapped).index("banana")]
+    predict = grouped(len, ())
+    assert predict is len

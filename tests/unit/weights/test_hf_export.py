@@ -14,7 +14,7 @@ from vit_jax import trees
 from vit_jax.errors import UserError
 from vit_jax.models.layers.mlp import Gelu, MlpKind
 from vit_jax.models.layers.pool import Pool
-from vit_jax.models.layers.posemb import PosEmbed, sincos2d
+from vit_jax.models.layers.posemb import PosEmbed, PosEmbedAt, sincos2d
 from vit_jax.weights import hf, hf_config, hf_export, hf_views
 from vit_jax.weights.apply import fill, in_memory
 
@@ -117,6 +117,8 @@ REFUSED = [
     ),
     (TINY["swin"], "only ViTs are written as transformers has them, and this is a Swin"),
     (dataclasses.replace(VIT, qk_norm=True), "no ViT of transformers' has model.qk_norm=True"),
+    (dataclasses.replace(VIT, pos_embed=PosEmbed.RELATIVE), "has model.pos_embed=relative"),
+    (dataclasses.replace(VIT, pos_embed_at=PosEmbedAt.SHARED), "has model.pos_embed_at=shared"),
     (dataclasses.replace(VIT, pre_logits_dim=4), "has model.pre_logits_dim=4"),
     (dataclasses.replace(VIT, image_size=(8, 12)), r"not model.image_size=\(8, 12\)"),
     (dataclasses.replace(GAP, fc_norm=True), "has model.fc_norm=True"),

@@ -15,7 +15,9 @@ from vit_jax.models.layers.drop import Dropout, drop_path
 from vit_jax.models.layers.init import RULES, Init
 from vit_jax.models.layers.mlp import Gelu, Mlp, MlpKind
 from vit_jax.models.layers.norm import LayerScale, TokenNorm, token_norm
+from vit_jax.models.layers.posemb import relative_logits
 from vit_jax.models.layers.rope import Rotation, turn
+from vit_jax.models.layers.weighted import spread
 from vit_jax.mup import logit_factor
 from vit_jax.sharding import BATCH_AXES, constrain
 
@@ -30,6 +32,7 @@ class BlockConfig:
         drop_path_rate: above 0, blocks use the rate that they are called with, not this number.
         logit_factor: multiplies attention's logits besides d**-0.5: see vit_jax/mup.py.
         rotation: turns queries and keys by the places of their tokens.
+        relative: attention has keys for the distances of tokens, too (`posemb.relative_logits`).
     """
 
     num_heads: int
@@ -52,6 +55,7 @@ class BlockConfig:
     attention: AttentionImpl = AttentionImpl.AUTO
     logit_factor: float = 1.0
     rotation: Rotation | None = None
+    relative: bool = False
 
     @classmethod
     def of(cls, model: ModelConfig, **changes: Any) -> "BlockConfig":
@@ -82,8 +86,9 @@ class Attention(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
         q, k, v = self._heads(x)
-        record(self, "weights", lambda: attention_weights(q, k))
-        return self._attend(q, k, v, x.shape[-1])
+        bias = relative_logits(self, q) if self.cfg.relative else None
+        record(self, "weights", lambda: attention_weights(q, k, bias))
+        return self._attend(q, k, v, x.shape[-1], bias)
 
     def _heads(self, x: Float[Array, "B N D"]) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Project to q, k and v, each [B, h, N, d]."""
@@ -179,3 +184,14 @@ class Block(PreNormBlock):
 
     def _attention(self, y: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
         return Attention(self.cfg, self.train, name="attn")(y)
+
+
+class PlacedBlock(Block):
+    """The block of a ViT that adds positions before each."""
+
+    def __call__(
+        self, x: Float[Array, "B N D"], each: tuple[Float[Array, ""], Float[Array, "N D"]]
+    ) -> tuple[Float[Array, "B N D"], None]:
+        """Take the rate of stochastic depth and the table of this block."""
+        rate, table = each
+        return super().__call__(x + spread(table, x.shape, x.dtype), rate)

@@ -2,12 +2,17 @@
 """Position embeddings of a grid of patches."""
 
 import enum
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 from jaxtyping import Array, Float
 
+from vit_jax.errors import UserError
+from vit_jax.models.layers.attention import AttentionImpl
+from vit_jax.models.layers.init import POS_EMBED
 from vit_jax.models.layers.resample import antialiased, resized
 
 
@@ -15,9 +20,19 @@ class PosEmbed(enum.StrEnum):
     """Where position information comes from."""
 
     LEARNED = "learned"
+    LEARNED2D = "learned2d"  # patches only: half of the width for the column, half for the row
+    RELATIVE = "relative"  # in attention: a key for each distance in the sequence
     SINCOS2D = "sincos2d"  # fixed, patches only, from big_vision
     SINCOS2D_MAE = "sincos2d_mae"  # fixed, patches only, from MAE (arXiv:2111.06377)
     NONE = "none"
+
+
+class PosEmbedAt(enum.StrEnum):
+    """Where a learned table is added (arXiv:2010.11929 appendix D.4)."""
+
+    STEM = "stem"  # once, before the first block
+    LAYERS = "layers"  # before every block, each with a table of its own
+    SHARED = "shared"  # before every block, the same table
 
 
 FIXED = frozenset({PosEmbed.SINCOS2D, PosEmbed.SINCOS2D_MAE})
@@ -63,3 +78,65 @@ def resample(
         square = jax.image.resize(square, (1, *new, square.shape[-1]), "cubic")
     rest = square.reshape(1, new[0] * new[1], -1)
     return jnp.concatenate([table[:, :num_prefix], rest], axis=1)
+
+
+def crossed(
+    module: nn.Module, grid: tuple[int, int], dim: int, count: int
+) -> Float[Array, "L N D"]:
+    """Return `count` tables from a parameter for the columns, [L, columns, D/2], one for the rows.
+
+    The channels of a patch are its column's, then its row's (arXiv:2010.11929 appendix D.4).
+    """
+    rows, columns = grid
+    x = module.param("pos_embed_x", POS_EMBED, (count, columns, dim // 2), jnp.float32)
+    y = module.param("pos_embed_y", POS_EMBED, (count, rows, dim // 2), jnp.float32)
+    shape = (count, rows, columns, dim // 2)
+    x = jnp.broadcast_to(jnp.asarray(x)[:, None], shape)
+    y = jnp.broadcast_to(jnp.asarray(y)[:, :, None], shape)
+    return jnp.concatenate([x, y], axis=-1).reshape(count, rows * columns, dim)
+
+
+def relative_logits(module: nn.Module, q: Float[Array, "B h T d"]) -> Float[Array, "B h T T"]:
+    """Return q_i r_(i-j) / sqrt(d), in float32, of the parameter r [2T-1, d] that heads share.
+
+    Tokens before the patches have the first places of the sequence. arXiv:2010.11929 appendix D.4
+    says neither this nor that the logits are scaled as those of the keys are.
+    """
+    count, width = q.shape[-2:]
+    table = module.param("rel_embed", POS_EMBED, (2 * count - 1, width), jnp.float32)
+    places = np.arange(count)
+    keys = jnp.asarray(table)[places[:, None] - places + count - 1].astype(q.dtype)
+    scaled = q * width**-0.5
+    return jnp.einsum("bhid,ijd->bhij", scaled, keys, preferred_element_type=jnp.float32)
+
+
+def placed(cfg: Any) -> str:
+    """Return the setting without which no block needs to know where its tokens lie; "" if none."""
+    if getattr(cfg, "rope", "none") != "none":
+        return "rope=none"
+    if getattr(cfg, "pos_embed", "") == PosEmbed.RELATIVE:
+        return "pos_embed=learned"
+    return "pos_embed_at=stem" if getattr(cfg, "pos_embed_at", "stem") != "stem" else ""
+
+
+def check_positions(cfg: Any) -> None:
+    """Raise UserError for positions that do not go with each other or with other fields."""
+    kind, at = cfg.pos_embed, cfg.pos_embed_at
+    inside = kind is PosEmbed.RELATIVE or at is not PosEmbedAt.STEM
+    sized = kind in (PosEmbed.LEARNED2D, PosEmbed.RELATIVE) or at is PosEmbedAt.LAYERS
+    learned = (PosEmbed.LEARNED, PosEmbed.LEARNED2D)
+    name = f"model.pos_embed={kind}" if at is PosEmbedAt.STEM else f"model.pos_embed_at={at}"
+    kernel = cfg.attention in (AttentionImpl.CUDNN, AttentionImpl.PALLAS)
+    halves = "has a half of model.dim for each axis; set an even one"
+    rules = [
+        (at is not PosEmbedAt.STEM and kind not in learned, "is of pos_embed=learned or learned2d"),
+        (kind is PosEmbed.LEARNED2D and cfg.dim % 2, halves),
+        (kind is PosEmbed.RELATIVE and kernel, "adds to attention's logits; set attention=auto"),
+    ]
+    for field in ("token_merging", "window", "axial"):
+        rules.append((inside and getattr(cfg, field), f"is of all tokens; unset model.{field}"))
+    for field in ("dynamic_image_size", "base_grid", "drawn_patches"):
+        rules.append((sized and getattr(cfg, field, False), f"is of one grid; unset model.{field}"))
+    for broken, why in rules:
+        if broken:
+            raise UserError(f"{name} {why}")
