@@ -90,7 +90,7 @@ class ViTConfig(ModelConfig):
     """
 
     patch: tuple[int, ...] = (16, 16)
-    base_patch: tuple[int, ...] = ()
+    base_patch: tuple[int, ...] = value((), least=1)
     base_grid: tuple[int, ...] = value((), least=1)
     drawn_patches: tuple[int, ...] = value((), least=1)
     dim: int = value(768, least=1)
