@@ -13,6 +13,7 @@ from pathlib import Path
 import jax
 
 from vit_jax.config import Config
+from vit_jax.models import patch_sizes
 from vit_jax.objectives import Batch
 from vit_jax.train import build as build_lib
 from vit_jax.train import workdir
@@ -113,18 +114,20 @@ def train(
     """Run from a position to the end, planned or early, or to a request to stop."""
     cfg, plan, goodput, buffer = run.cfg, run.plan, run.goodput, run.buffer
     patience, mesh = cfg.checkpoint.patience, run.opened.mesh
-    state, start, tally = position.state, position.step, position.tally
-    step, metrics = start, position.metrics
-    train_step = build_lib.compile_step(run.opened.parts, mesh)
+    state, step, tally = position.state, position.step, position.tally
+    metrics = position.metrics
+    steps, traced = build_lib.compile_steps(run.opened.parts, mesh), set[int]()
     profiler = Profiler(window, run.opened.path, wait=buffer.wait, log=run.progress.message)
     with contextlib.closing(stream) as batches, contextlib.closing(profiler), run.keeping_saves():
         while step < plan.total_steps and not tally.ends(patience):
             with profiler.step(step + 1):
                 with goodput.spent(Phase.DATA):
                     batch = next(batches)
-                # The first call traces and compiles before it returns; no other does.
-                with goodput.spent(Phase.COMPILE if step == start else Phase.STEP):
-                    state, values = train_step(state, run.frozen, batch)
+                side = patch_sizes.drawn(cfg.model, cfg.seed, step)
+                # The first call of each traces and compiles before it returns; no other does.
+                with goodput.spent(Phase.STEP if side in traced else Phase.COMPILE):
+                    state, values = steps[side](state, run.frozen, batch)
+                traced.add(side)
                 step += 1
                 # Waits for step - 2, so that the host runs no further ahead; raises NonFinite.
                 with goodput.spent(Phase.STEP):

@@ -129,7 +129,8 @@ class Run:
             self._finish_steps()
         for name in names:
             run = self.opened.evaluators[name].run
-            predictors = self.opened.parts.objective.predictors
+            side = self.cfg.evals[name].patch
+            predictors = self.opened.parts.objective.of_patch(side).predictors
             report_dir = self.opened.path / name if final else None
             what, spent = f"evaluating {name}", self.goodput.spent(Phase.EVAL)
             with spent, self.progress.paused(what), waiting.said(what, after=30):
