@@ -37,6 +37,7 @@ class TfdsSource(Labelled):
         directory: Path,
         split: str,
         label: str = "",
+        image: str = "",
         shards: Mapping[str, remote.FileInfo] | None = None,
     ) -> None:
         """Open a split.
@@ -45,6 +46,7 @@ class TfdsSource(Labelled):
             directory: where the metadata are.
             split: as `DataConfig.train_split`.
             label: a feature's name or one of `data.labels`; "" is the only label.
+            image: a feature's name; "" is the only image.
             shards: the files by name where they are in a bucket.
         """
         self._directory, self.is_remote = directory, shards is not None
@@ -58,7 +60,7 @@ class TfdsSource(Labelled):
         for file in self._files:
             if file not in stored:  # TFDS would notice at the first example of that file
                 raise FileNotFoundError(f"{file} is missing")
-        self._image = _feature_key(info, where, "image")
+        self._image = _feature_key(info, where, "image", image)
         self._is_binary = info.name == "dsprites"
         derived = labels.DERIVED.get(info.name, {})
         if label in derived:
@@ -141,6 +143,8 @@ def open_tfds(name: str, data_dir: str, split: str) -> TfdsSource:
         raise UserError("data.name is empty; give 'digits', a prepared TFDS dataset or folder:DIR")
     root = data_root(data_dir)
     name, chosen = options(name)
+    if surplus := chosen.keys() - {"label", "image"}:
+        raise UserError(f"{name} is a dataset of TFDS: it has no ?{surplus.pop()}=, but ?label=")
     if name == "digits":
         from vit_jax.data.digits import prepare
 
@@ -151,7 +155,7 @@ def open_tfds(name: str, data_dir: str, split: str) -> TfdsSource:
     else:
         directory, shards = _find(name, Path(root), root), None
     try:
-        return TfdsSource(directory, split, chosen.get("label", ""), shards)
+        return TfdsSource(directory, split, **chosen, shards=shards)
     except UserError:
         raise
     except Exception as error:  # TFDS and protobuf have many kinds for a damaged file
@@ -249,17 +253,18 @@ def _feature_key(
     found = [key for key, f in info.features.items() if isinstance(_item(f, kind), _KINDS[kind])]
     if wanted:
         if wanted not in found:
-            raise unknown(f"label of {where}", wanted, [*found, *derived])
+            raise unknown(f"{kind} of {where}", wanted, [*found, *derived])
         return wanted
     favourite = dict(zip(_KINDS, info.supervised_keys or (), strict=False)).get(kind, "")
     chosen = [favourite] if favourite in found else found
     if len(chosen) != 1:
         listed = f" ({', '.join(found)})" if found else ""
         names = ", ".join([*found, *derived])
-        advice = f"choose one as {info.name}?label=NAME: {names}"
+        option = kind.rpartition(" ")[2]
+        advice = f"choose one as {info.name}?{option}=NAME: {names}"
         raise UserError(
             f"{where} has {len(found) or 'no'} features of type {kind}{listed}; "
-            + (advice if kind == "class label" and names else "a dataset with one is needed")
+            + (advice if names else "a dataset with one is needed")
         )
     return chosen[0]
 
