@@ -26,7 +26,7 @@ PAIR = (
 
 @pytest.mark.slow
 def test_a_run_killed_in_a_bad_bucket_ends_with_the_same_bits(tmp_path: Path) -> None:
-    done = bucket_soak.soak(tmp_path, kills=4, steps=1000, seed=4)
+    done = bucket_soak.soak(tmp_path, kills=4, steps=600, seed=4)
     assert "equal to the bit" in done
 
 

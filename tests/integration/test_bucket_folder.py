@@ -7,12 +7,15 @@ import pytest
 
 from tests.bucket import Bucket
 from vit_jax.bucket_folder import Folder, address
+from vit_jax.inference.trained import reference
 from vit_jax.remote import RemoteError
 
 
 def test_a_path_has_lost_one_slash_of_an_address() -> None:
     assert address(Path("gs://bucket/run/")) == address("gs://bucket/run") == "gs://bucket/run"
     assert address(Path("s3://bucket/run")) == "s3://bucket/run"
+    assert reference("gs://bucket/run@best") == "ckpt:gs://bucket/run@best"
+    assert reference("gs://bucket/b16.npz") == "npz:gs://bucket/b16.npz"
     assert address("runs/gs") == address("npz:/a/b.npz") == address("/gs:/x") == ""
 
 

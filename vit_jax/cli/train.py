@@ -55,7 +55,7 @@ def train(given: Train, cfg: Any) -> int:
     from vit_jax.train.report import profile
 
     if given.workdir:
-        workdir.place(given.workdir)
+        workdir.resolve(given.workdir)
     window = None if given.profile is None else profile.read_window(given.profile)
     if given.dry_run or given.compile_for is not None:
         return _report(given, cfg)

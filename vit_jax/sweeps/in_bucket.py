@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A sweep in a bucket: the directory of this machine that stands for it, and what workers share.
 
-Each run is kept in the bucket by itself (train/mirror.py), and works in its place below that
+Each run is kept in the bucket by itself (train/mirror.py); its staging directory lies below that
 directory. Points, claims and the queue of the sweep are objects.
 """
 
@@ -24,7 +24,7 @@ _APART = {CHECKPOINTS, CLAIMS, QUEUE, bucket_lock.NAME}  # not a file in the dir
 
 def opened(directory: Path) -> Path:
     """Return the directory of a sweep; of one in a bucket, with what the bucket has by now."""
-    path, url = workdir.place(directory)
+    path, url = workdir.resolve(directory)
     if not url:
         return directory
     pull(path)
@@ -66,7 +66,7 @@ def claim(place: Path, run: Path) -> Iterator[bool]:
     if not url:
         yield True
         return
-    mark = place / ".place"
+    mark = place / ".staging"
     if not mark.exists():
         mark.write_text(uuid.uuid4().hex)
     lock = BucketLock(Folder(f"{url}/{CLAIMS}/{run.name}"), mark.read_text())

@@ -101,9 +101,9 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
     config_lib.check(cfg)
     startup.keep_programs()  # for a call from Python, as the next; main.py has done both
     waiting.say_compilations()
-    path, url = workdir.place(directory)
+    path, url = workdir.resolve(directory)
     if url and (index := jax.process_index()):  # processes of one machine have a place each
-        path = workdir.place(directory, index)[0]
+        path = workdir.resolve(directory, index)[0]
     fresh, known = not workdir.has_checkpoints(path, url), cfg.model.num_classes > 0
     if fresh and known:
         initial_state.check(cfg.init, cfg.model)

@@ -3,8 +3,8 @@
 
 Each owner creates the object of the next number, on condition that there is none; the highest is
 the lock. The owner rewrites it every `BEAT` seconds. One that has not changed for `LEASE` seconds
-was left by a dead process, and is taken over at once where it is the same place's: the lock of its
-directory, which a kernel frees, shows that no process there lives.
+was left by a dead process. It is taken over at once from the same staging directory: the lock of
+that directory, which the kernel frees, shows that no process there lives.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ class _Held(NamedTuple):
 
 
 class BucketLock:
-    """Holds a folder of a bucket for a place, by a thread of its own."""
+    """Holds a folder of a bucket for a staging directory, by a thread of its own."""
 
-    def __init__(self, folder: Folder, place: str) -> None:
+    def __init__(self, folder: Folder, staging: str) -> None:
         """Take the identity of a directory whose own lock is held."""
-        self._folder, self._place = folder, place
+        self._folder, self._staging = folder, staging
         self.number = 0  # of the lock's object, another one for each owner
         self._beat = 0
         self._confirmed = 0.0
@@ -42,13 +42,13 @@ class BucketLock:
         self.lost = ""  # who has taken it over
 
     def acquire(self) -> bool:
-        """Take the lock; returns whether this place was also the last to have it.
+        """Take the lock; returns whether this directory was also the last to have it.
 
         Raises UserError: another process holds it, or RemoteError.
         """
         while True:
             last = self._newest()
-            if last is not None and last.said["held"] and last.said["place"] != self._place:
+            if last is not None and last.said["held"] and last.said["staging"] != self._staging:
                 self._await_end(last)
             self.number = 1 if last is None else last.number + 1
             now = time.monotonic()
@@ -57,7 +57,7 @@ class BucketLock:
         self._confirmed = now
         self._folder.remove([self._name(last.number)] if last is not None else [])
         self._thread.start()
-        return last is not None and last.said["place"] == self._place
+        return last is not None and last.said["staging"] == self._staging
 
     def is_held(self) -> bool:
         """Return whether no other process can have taken it over; asks the bucket if need be."""
@@ -119,7 +119,7 @@ class BucketLock:
 
     def _said(self, *, held: bool) -> bytes:
         self._beat += 1
-        who = {"pid": os.getpid(), "host": socket.gethostname(), "place": self._place}
+        who = {"pid": os.getpid(), "host": socket.gethostname(), "staging": self._staging}
         return json.dumps({**who, "held": held, "beat": self._beat}).encode()
 
     @staticmethod

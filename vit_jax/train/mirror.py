@@ -32,7 +32,7 @@ from vit_jax.train.health import peers
 from vit_jax.train.health.preemption import Preemption
 
 _log = logging.getLogger(__name__)
-_PLACE = ".place"  # in a staging directory that has been what the bucket has: its identity
+_MARK = ".staging"  # in a staging directory that has been what the bucket has: its identity
 _LOOK = 1.0  # seconds between looks for a new checkpoint
 _SMALL = 30.0  # seconds between copies of the files that grow
 _PAUSE = 5.0  # seconds, after a bucket has not answered
@@ -82,17 +82,17 @@ class Mirror:
         self._parts: dict[int, _Identity] = {}  # checkpoints of which this process's part is sent
         self._away = ""  # why the last pass failed
         self._closing, self._failed = threading.Event(), threading.Event()
-        mark = path / _PLACE
+        mark = path / _MARK
         here = mark.read_text() if mark.is_file() else uuid.uuid4().hex
-        place, *before = here.split()
-        self._lock = BucketLock(self._folder, place)
+        mine, *before = here.split()
+        self._lock = BucketLock(self._folder, mine)
         with waiting.said(f"waiting for {url}", after=3):
             first = _led(lambda: [self._lock.acquire(), here, self._lock.number])
-        place, self._attempt = first[1].split()[0], str(first[2])
+        first_id, self._attempt = first[1].split()[0], str(first[2])
         ours = all(peers.gather(first[0] and bool(before) and here == first[1]))
         try:
             self._begin(ours, *before)
-            files.write(mark, f"{place} {self._attempt}")
+            files.write(mark, f"{first_id} {self._attempt}")
         except BaseException:
             self._lock.release()
             raise
@@ -207,12 +207,12 @@ class Mirror:
     def _pass(self) -> bool:
         """Send the checkpoints that are new; returns whether none is left."""
         self._check_lock()
-        place = self._path / CHECKPOINTS
-        found = {step: _identity(place / str(step)) for step in steps_in(place)}
+        saved = self._path / CHECKPOINTS
+        found = {step: _identity(saved / str(step)) for step in steps_in(saved)}
         waits = [step for step, identity in found.items() if self._known.get(step) != identity]
         done = True
         for step in reversed(waits):  # a bucket that is slow skips some
-            sent = self._send_one(place / str(step), found[step])
+            sent = self._send_one(saved / str(step), found[step])
             if sent is not None and self._index == 0:
                 self._send_small()
                 self._check_lock()

@@ -84,7 +84,7 @@ def lock(workdir: Path, *, cache: bool = False, own: bool = False) -> Iterator[N
         yield  # closing the file unlocks it
 
 
-def place(directory: str | Path, index: int = 0) -> tuple[Path, str]:
+def resolve(directory: str | Path, index: int = 0) -> tuple[Path, str]:
     """Return where a run works, and the bucket's address where it is kept, "" for no bucket.
 
     Each process of a bucket's run, named by its index, works in a directory of its own below

@@ -34,7 +34,7 @@ def test_two_hosts_train_each_point_once(
     assert main(["vit_jax sweep", "report", URL]) == 0
     assert "2 runs: 2 finished" in capsys.readouterr().out
     assert bucket.get("bucket/sweeps/lrs/report.html")
-    for line in files.manifest(workdir.place(URL)[0]):
+    for line in files.manifest(workdir.resolve(URL)[0]):
         log = bucket.get(f"bucket/sweeps/lrs/runs/{line['run']}/output.txt") or b""
         assert log.count(b"learning curve: ") == 1
 

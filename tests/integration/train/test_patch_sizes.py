@@ -38,7 +38,7 @@ FIELDS: dict[str, Any] = {
     "base_grid": (4,),
     "drawn_patches": SIDES,
     "dim": 16,
-    "depth": 2,
+    "depth": 1,
     "num_heads": 2,
     "mlp_dim": 32,
     "zero_head": False,
@@ -134,7 +134,7 @@ def steps(cfg: Config, devices: int) -> dict[int, list[float]]:
 def test_losses_do_not_depend_on_the_layout() -> None:
     cfg = tiny()
     fields = {"base_patch": (8,), "base_grid": (2,), "drawn_patches": (4, 8)}
-    cfg.model = models.with_fields(cfg.model, fields)
+    cfg.model = models.with_fields(cfg.model, {**fields, "depth": 1})
     one = steps(cfg, 1)
     assert abs(one[4][0] - one[8][0]) > 1e-4
     cfg.mesh = MeshConfig(data=2, fsdp=2, tensor=2)
@@ -176,6 +176,9 @@ def test_costs_are_means_over_the_draws() -> None:
     costs = [build_lib.example_flops(parts, uphill=False) for parts in each]
     parts = build_lib.build(cfg, num_examples=1000)
     assert build_lib.example_flops(parts, uphill=False) == sum(costs) // 3
+    report, missing = dry_run.dry_run(config())
+    assert missing is None
+    assert "means over model.drawn_patches" in report
     cfg.duration = "16 examples"
     found = price.price(cfg)
     assert found.flops == 16 * (sum(costs) // 3)
