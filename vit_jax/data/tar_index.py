@@ -63,10 +63,15 @@ def index(shards: Sequence[remote.FileInfo], fields: Fields) -> list[Entries]:
     names = [path.removeprefix(folder) for path in paths]
     digest = hashlib.sha256(json.dumps([_FORMAT, *fields, names]).encode()).hexdigest()[:12]
     places = _places(folder, f"vit_jax-index-{digest}.npz")
-    kept: dict[str, tuple[str, Entries]] = next(filter(None, map(_read, places)), {})
     versions = [f"{shard.size} {shard.version}" for shard in shards]
-    facts = list(zip(names, versions, strict=True))
-    missing = [i for i, (name, v) in enumerate(facts) if name not in kept or kept[name][0] != v]
+    kept: dict[str, tuple[str, Entries]] = {}
+    missing = list(range(len(names)))
+    for place in places:  # the first may be out of date, and nobody's to write
+        found = _read(place)
+        kept |= {names[i]: found[names[i]] for i in missing if names[i] in found}
+        missing = [i for i in missing if names[i] not in kept or kept[names[i]][0] != versions[i]]
+        if not missing:
+            break
     changed = [names[i] for i in missing if names[i] in kept]
     if changed:
         more = f" and {len(changed) - 1} other shards" if len(changed) > 1 else ""
@@ -78,8 +83,8 @@ def index(shards: Sequence[remote.FileInfo], fields: Fields) -> list[Entries]:
             waiting.said(f"reading the headers of {len(missing)} tar files, once"),
             concurrent.futures.ThreadPoolExecutor(_THREADS) as pool,
         ):
-            found = pool.map(read, [shards[i] for i in missing])
-            kept |= {names[i]: (versions[i], e) for i, e in zip(missing, found, strict=True)}
+            read_anew = pool.map(read, [shards[i] for i in missing])
+            kept |= {names[i]: (versions[i], e) for i, e in zip(missing, read_anew, strict=True)}
         _write(places, {name: kept[name] for name in names})
     return [kept[name][1] for name in names]
 
@@ -92,10 +97,11 @@ def joined(entries: Sequence[Entries]) -> Entries:
 def _index_shard(shard: remote.FileInfo, fields: Fields) -> Entries:
     try:
         return _entries(_Window(shard), shard.size, fields)
-    except ValueError as error:
-        if isinstance(error, remote.RemoteError):
-            raise
-        raise DataError(f"{shown(shard.path)}: {error}") from error
+    except remote.RemoteError:
+        raise
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise DataError(f"{shown(shard.path)}: {why}") from error
 
 
 def _entries(window: "_Window", size: int, fields: Fields) -> Entries:

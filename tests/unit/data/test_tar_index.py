@@ -74,6 +74,14 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, files: dict, message: str) ->
     assert str(caught.value).startswith(f"{tmp_path}/a.tar: {message}")
 
 
+def test_a_shard_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", {"1.jpg": b"x"})
+    shard = remote.info(str(path))
+    path.unlink()
+    with pytest.raises(DataError, match=r"a\.tar: No such file or directory"):
+        tar_index.index([shard], PLAIN)
+
+
 def test_a_key_twice_and_a_link_are_one_line(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     for name, kind, message in (
@@ -124,12 +132,19 @@ def test_the_index_is_kept_beside_the_shards_and_made_anew_for_those_that_change
     kept.write_bytes(kept.read_bytes()[:-50])
     assert names() == [b"a.jpg", b"c.jpg"]
     assert {*seen} == {"a.tar", "b.tar"}
-    # Where none can be written beside them, it lies in the cache.
+    # Where none can be written beside them, it lies in the cache, also where there is an old one.
+    old = kept.read_bytes()
     kept.unlink()
     kept.mkdir()
     assert names() == names() == [b"a.jpg", b"c.jpg"]
     assert not seen
     assert list((tmp_path / "cache" / "vit_jax").rglob(kept.name))
+    os.utime(paths[0], ns=(2, 2))
+    assert names() == [b"a.jpg", b"c.jpg"]
+    kept.rmdir()
+    kept.write_bytes(old)
+    assert names() == [b"a.jpg", b"c.jpg"]
+    assert not seen
     assert not list(tmp_path.glob(".*.tmp"))
 
 
