@@ -71,8 +71,7 @@ def _rows(
                 peer_value=turns.images_per_second(best),
                 ratio=statistics.median(ratios),
                 ratio_range=(min(ratios), max(ratios)),
-                # Workers' CPU time is not this process's.
-                cpu_ratio=turns.cpu_ratio(turn, best) if work.endswith("threads") else None,
+                cpu_ratio=turns.cpu_ratio(turn, best),
                 peer_settings="; ".join(_TRIED),
                 load=load,
             )
@@ -94,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.input_pipeline")
     parser.add_argument("--images", type=int, default=1500, help="files made for it")
     parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--batches", type=int, default=10, help="in a round")
+    parser.add_argument("--batches", type=int, default=30, help="in a round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
         "--workers", type=int, nargs="+", default=[0, record.num_cores()], help="0: threads alone"

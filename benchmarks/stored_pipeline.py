@@ -123,6 +123,7 @@ def _rows(
                 peer_value=turns.images_per_second(best),
                 ratio=statistics.median(ratios),
                 ratio_range=(min(ratios), max(ratios)),
+                cpu_ratio=turns.cpu_ratio(turn, best),
                 peer_settings="; ".join(f"{name} {rate:.0f}" for name, rate in rates.items()),
                 load=load,
             )

@@ -74,7 +74,7 @@ def test_a_folder(served: Bucket, folder: Path, split: str) -> None:
         open_source("folder:gs://data/none")
 
 
-def test_a_table(served: Bucket, folder: Path) -> None:
+def test_a_table(served: Bucket, folder: Path, tmp_path: Path) -> None:
     paths = sorted(p.relative_to(folder) for p in (folder / "train").rglob("*.*"))
     (folder / "labels.csv").write_text(
         "path,label\n" + "".join(f"{path},{path.parts[1]}\n" for path in paths)
@@ -86,6 +86,12 @@ def test_a_table(served: Bucket, folder: Path) -> None:
         same(far, near)
     assert balance_of(far, 1.0) is not None
     np.testing.assert_array_equal(far.labels, near.labels)
+    listed = tmp_path / "splits.csv"  # as a run on a folder in a bucket leaves it
+    rows = "".join(f"{path},{name}\n" for path, name in far.rows())  # type: ignore[attr-defined]
+    listed.write_text(f"path,label\n{rows}")
+    again = open_source(str(listed), split="whole")
+    assert [again.example_id(i) for i in range(3)] == [far.example_id(i) for i in range(3)]
+    assert again.read(1) == far.read(1)
     gone = far.example_id(0).removeprefix(f"{served.url}/")
     served.set(forbidden=gone)
     with pytest.raises(remote.RemoteError, match="no right"):
