@@ -77,7 +77,7 @@ self-supervised: $(VENV)/installed
 lock: | $(VENV)/bin/python
 	$(RUN) -m pip install -q uv
 	$(VENV)/bin/uv pip compile -q --generate-hashes --universal --python-version 3.11 pyproject.toml -o requirements.txt
-	$(VENV)/bin/uv pip compile -q --generate-hashes --universal --python-version 3.11 --extra dev --extra onnx --extra hub --extra serve --extra sweep pyproject.toml \
+	$(VENV)/bin/uv pip compile -q --generate-hashes --universal --python-version 3.11 --extra dev --extra onnx --extra hub --extra serve --extra sweep --extra gcs --extra http pyproject.toml \
 		-c requirements.txt -o requirements-dev.txt
 
 $(VENV)/bin/python:

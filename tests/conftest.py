@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.browser import chrome  # noqa: F401  (a fixture of every test)
+from tests.bucket import Bucket
 
 CACHE = Path(__file__).parents[1] / ".cache" / "jax"
 
@@ -57,6 +58,15 @@ class _ConfigureJax:
 
 assert "jax" not in sys.modules
 sys.meta_path.insert(0, _ConfigureJax())
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Bucket]:
+    """An emulated bucket, to which the environment sends the clients of gs:// and s3://."""
+    with Bucket() as running, pytest.MonkeyPatch.context() as patch:
+        for key, value in running.env.items():
+            patch.setenv(key, value)
+        yield running
 
 
 @pytest.fixture(scope="module", autouse=True)

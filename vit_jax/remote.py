@@ -1,38 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files on disk and in buckets by one name: DIR/a.tar, gs://, s3://, hf:// and https:// addresses.
 
-The drivers are fsspec's, an extra each. A read that fails for a moment is tried again with growing
-pauses; what stays wrong is one line that names the address.
+The drivers are fsspec's, an extra each. A request that fails for a moment is tried again with
+growing pauses, by the driver where it does so itself; what stays wrong is one line that names the
+address.
 """
 
 import functools
 import glob as local_glob
+import logging
 import os
 import random
 import re
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 from vit_jax.errors import IO_ERROR, UserError, shown
 
 T = TypeVar("T")
 
-# What to install for an address that starts so; None is part of fsspec or of the package.
-_EXTRA = {"gs": "gcs", "s3": "s3", "hf": "hub", "https": "http", "http": "http"}
-SCHEMES = tuple(_EXTRA)
+
+class _Kind(NamedTuple):
+    """What differs between the kinds of addresses."""
+
+    extra: str  # what to install, vitjax[extra]
+    login: str  # what to do without rights
+    tries: int = 6  # of one request; 1 where the driver tries again itself, for half a minute
+
+
+_PUBLIC = "the file must be public, or the address signed"
+_KINDS = {
+    "gs": _Kind("gcs", "run `gcloud auth application-default login`", tries=1),
+    "s3": _Kind("s3", "run `aws configure`, or set FSSPEC_S3_ANON=true for a public bucket"),
+    "hf": _Kind("hub", "run `hf auth login`, or set HF_TOKEN", tries=1),
+    "https": _Kind("http", _PUBLIC),
+    "http": _Kind("http", _PUBLIC),
+}
+SCHEMES = tuple(_KINDS)
 _ADDRESS = re.compile(r"([a-z][a-z0-9+]*)://")
 
-# Tries of one request, and the seconds before the second; each pause is twice the one before.
-TRIES, _FIRST_PAUSE = 6, 0.25
-# Errors that no second try changes.
-_FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, UserError)
+# Seconds before the second try; each pause is twice the one before.
+_FIRST_PAUSE = 0.5
+# Seconds without a connection, and without a byte, after which a request has failed.
+_CONNECT, _SILENCE = 20.0, 30.0
+# Connections of a process, as many as aiohttp's.
+_CONNECTIONS = 100
 
 
 class RemoteError(UserError):
     """A bucket or a server does not answer, or refuses."""
 
     status = IO_ERROR
+
+
+class MissingError(RemoteError):
+    """There is no such file, or no such bucket."""
 
 
 class FileInfo(NamedTuple):
@@ -63,49 +87,99 @@ def is_remote(path: str) -> bool:
 
 
 def filesystem(path: str) -> Any:
-    """Return fsspec's file system for an address; raises UserError: its driver is not installed."""
-    return _driver(scheme(path))
+    """Return fsspec's file system for an address; raises UserError: its driver is not installed.
+
+    It serves all threads of a process; a forked one gets its own.
+    """
+    return _driver(scheme(path), os.getpid())
 
 
 @functools.cache
-def _driver(kind: str) -> Any:
-    import fsspec  # late: most runs read no bucket
-
+def _driver(kind: str, _process: int) -> Any:
+    # Otherwise gcsfs asks each bucket for its layout, by gRPC, and waits where that is refused.
+    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     try:
-        return fsspec.filesystem(kind)
+        import fsspec  # late: most runs read no bucket
+
+        driver = fsspec.filesystem(kind, **_options(kind))
     except ImportError as error:
-        raise UserError(
-            f"{kind}:// needs {error.name or 'a driver'}: pip install 'vitjax[{_EXTRA[kind]}]'"
-        ) from None
+        lacks, extra = error.name or "a driver", _KINDS[kind].extra
+        raise UserError(f"{kind}:// needs {lacks}: pip install 'vitjax[{extra}]'") from None
+    if kind == "s3":
+        driver.retries = 1  # `trying` does it
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # tracebacks of what is raised anyway
+    return driver
+
+
+def _options(kind: str) -> dict[str, Any]:
+    """Return what a driver is made with: timeouts, proxies, no cached listings."""
+    if kind == "hf":
+        return {}
+    if kind == "s3":
+        times = {"connect_timeout": _CONNECT, "read_timeout": _SILENCE}
+        once = {"retries": {"total_max_attempts": 1}, "max_pool_connections": _CONNECTIONS}
+        return {"use_listings_cache": False, "config_kwargs": times | once}
+    import aiohttp
+
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=_SILENCE)
+    proxies = {"trust_env": True}
+    if kind != "gs":
+        return {"client_kwargs": {"timeout": timeout, **proxies}}
+    token = "anon" if os.environ.get("STORAGE_EMULATOR_HOST") else None
+    rest = {"session_kwargs": proxies, "requests_timeout": timeout, "token": token}
+    return {"use_listings_cache": False, "project": "", **rest}
 
 
 def trying(path: str, do: Callable[[], T]) -> T:
     """Return `do()`, tried again where the network or the server failed for a moment.
 
-    Raises RemoteError: no right to read, nothing there, or no answer after all tries.
+    Raises MissingError: nothing there; RemoteError: no right, or no answer after all tries;
+    FileExistsError and UserError as they come.
     """
-    for attempt in range(TRIES):
+    kind = _KINDS[scheme(path)]
+    for attempt in range(kind.tries):
         try:
             return do()
-        except _FINAL as error:
-            raise _final(path, error) from error
+        except (UserError, FileExistsError):
+            raise
         except Exception as error:  # each driver has kinds of its own
-            if attempt == TRIES - 1:
-                why = " ".join(str(error).split())[:200] or type(error).__name__
-                raise RemoteError(f"{shown(path)}: no answer after {TRIES} tries ({why})") from error
-            # Many threads fail together; they should not come back together.
-            time.sleep(_FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1.5))
+            status = _status(error)
+            if status in (404, 410):
+                raise MissingError(f"{shown(path)}: there is no such file or bucket") from error
+            if status in (401, 403):
+                why = f"no right to do this; {kind.login}"
+            elif 400 <= status < 500 and status not in (408, 425, 429):
+                why = f"the server refuses ({_text(error)})"
+            elif attempt == kind.tries - 1:
+                why = f"no answer after several tries ({_text(error)})"
+            else:  # many threads fail together; they should not come back together
+                time.sleep(_FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1.5))
+                continue
+            raise RemoteError(f"{shown(path)}: {why}") from error
     raise AssertionError
 
 
-def _final(path: str, error: Exception) -> Exception:
-    if isinstance(error, UserError):
-        return error
-    if isinstance(error, PermissionError):
-        return RemoteError(
-            f"{shown(path)}: no right to do this; log in as the driver of {scheme(path)}:// asks"
-        )
-    return RemoteError(f"{shown(path)}: there is no such file")
+def _text(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def _status(error: BaseException) -> int:
+    """Return the HTTP status that a driver's error stands for; 0: none, as of a lost connection."""
+    # fsspec's http and hf:// call everything FileNotFoundError, s3fs much of it OSError.
+    if type(error) in (FileNotFoundError, OSError) and error.__cause__ is not None:
+        return _status(error.__cause__)
+    response: Any = getattr(error, "response", None)
+    if isinstance(response, dict):  # botocore
+        return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    told = (getattr(error, "status", None), getattr(error, "code", None))
+    for status in (*told, getattr(response, "status_code", None)):
+        if str(status).isdecimal():
+            return int(str(status))
+    rights = ("Forbidden", "Unable to locate credentials")  # gcsfs, botocore
+    if isinstance(error, PermissionError) or str(error).startswith(rights):
+        return 403
+    missing = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+    return 404 if isinstance(error, missing) else 0
 
 
 def info(path: str) -> FileInfo:
@@ -118,9 +192,11 @@ def info(path: str) -> FileInfo:
 
 
 def _info(path: str, facts: dict[str, Any]) -> FileInfo:
-    keys = ("generation", "etag", "ETag", "md5Hash", "blob_id", "mtime", "updated", "LastModified")
+    keys = ("generation", "etag", "ETag", "blob_id", "mtime", "LastModified", "Last-Modified")
     version = next((str(facts[key]) for key in keys if facts.get(key)), "")
-    return FileInfo(path, int(facts["size"] or 0), version)
+    if facts.get("size") is None:
+        raise RemoteError(f"{shown(path)}: the server does not tell its size; download it")
+    return FileInfo(path, int(facts["size"]), version)
 
 
 def find(pattern: str) -> list[FileInfo]:
@@ -131,18 +207,22 @@ def find(pattern: str) -> list[FileInfo]:
     Raises RemoteError: the listing fails, or UserError: no driver.
     """
     found: dict[str, FileInfo] = {}
+    single: list[str] = []
     for each in braces(pattern):
         kind = scheme(each)
         if not kind:
             names = local_glob.glob(os.path.expanduser(each), recursive=True)
             found |= {name: info(name) for name in names if os.path.isfile(name)}
-        elif not re.search(r"[*?[]", each):
-            found[each] = info(each)
+        elif kind in ("http", "https") or not re.search(r"[*?[]", each):
+            single.append(each)
         else:
             driver = filesystem(each)
             listed = trying(each, functools.partial(driver.glob, each, detail=True))
             files = {f"{kind}://{name}": f for name, f in listed.items() if f["type"] == "file"}
             found |= {name: _info(name, facts) for name, facts in files.items()}
+    if single:
+        with ThreadPoolExecutor(min(32, len(single))) as pool:  # a request each
+            found |= {facts.path: facts for facts in pool.map(info, single)}
     return [found[name] for name in sorted(found)]
 
 
@@ -171,7 +251,12 @@ def read_range(path: str, start: int, stop: int) -> bytes:
         with open(path, "rb") as stream:
             return os.pread(stream.fileno(), stop - start, start)
     driver = filesystem(path)
-    return trying(path, lambda: driver.cat_file(path, start=start, end=stop))
+    # hf:// would read megabytes ahead.
+    ahead = {"cache_type": "none"} if scheme(path) == "hf" else {}
+    data = trying(path, lambda: driver.cat_file(path, start=start, end=stop, **ahead))
+    if len(data) > stop - start:
+        raise RemoteError(f"{shown(path)}: the server sends whole files alone; download it")
+    return data
 
 
 def read(path: str) -> bytes:

@@ -124,7 +124,7 @@ def keep_programs() -> None:
     try:
         unlimited = settings["jax_compilation_cache_max_size"] == -1
         # With a limit jax deletes by itself, and needs its own files beside every program.
-        cache = _cache_home() / "vit_jax" / ("jax" if unlimited else "jax_limited")
+        cache = cache_home() / "vit_jax" / ("jax" if unlimited else "jax_limited")
         cache.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=cache).close()  # permissions alone do not prove it
         if unlimited:
@@ -140,7 +140,8 @@ def keep_programs() -> None:
     jax.config.update("jax_compilation_cache_dir", str(cache))
 
 
-def _cache_home() -> Path:
+def cache_home() -> Path:
+    """Return where programs keep what they can make anew: $XDG_CACHE_HOME or ~/.cache."""
     given = Path(os.environ.get("XDG_CACHE_HOME", ""))
     # The XDG specification ignores relative paths.
     return given if given.is_absolute() else Path.home() / ".cache"

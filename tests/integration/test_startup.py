@@ -19,6 +19,9 @@ HEAVY = {
     "IPython",
     "sklearn",
     "timm",
+    "gcsfs",
+    "s3fs",
+    "aiohttp",
 }
 
 # What a process keeps of one program, and where.

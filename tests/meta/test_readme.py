@@ -183,6 +183,9 @@ def photos(tmp_path: Path) -> Path:
 
 def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
     """Keep what a command says; cut a training run to three steps of a small model."""
+    if "prepare" in words:
+        out = [re.sub("^--out=", f"--out={tmp_path}/", word) for word in words]
+        return [f"folder:{photos}" if ":" in word and "=" not in word else word for word in out]
     if "visualize" in words:  # its flags take several words
         return [re.sub("^--out=", f"--out={tmp_path}/", word) for word in words]
     flags = dict(word.partition("=")[::2] for word in words if word.startswith("--"))

@@ -33,7 +33,7 @@ def test_plugins_are_left_out_where_there_is_no_device(
 def test_a_cache_directory_that_is_no_absolute_path_is_ignored(monkeypatch, given):
     monkeypatch.setenv("XDG_CACHE_HOME", given)
     monkeypatch.setenv("HOME", "/home/someone")
-    assert startup._cache_home() == Path("/home/someone/.cache")
+    assert startup.cache_home() == Path("/home/someone/.cache")
 
 
 def test_the_programs_used_last_stay(tmp_path):

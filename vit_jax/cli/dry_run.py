@@ -5,6 +5,7 @@ import dataclasses
 import math
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -50,7 +51,7 @@ def dry_run(cfg: Config) -> tuple[str, UserError | None]:
 
 def without_writing(cfg: Config, scratch: str) -> Config:
     """Point to `scratch` where opening the digits would write them first."""
-    if cfg.data.name != "digits" or (data_root(cfg.data.data_dir) / "digits").is_dir():
+    if cfg.data.name != "digits" or Path(data_root(cfg.data.data_dir), "digits").is_dir():
         return cfg
     return dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, data_dir=scratch))
 

@@ -54,6 +54,18 @@ def open_source(
         from vit_jax.data.csv_files import open_csv
 
         source = open_csv(path, split)
+    elif kind == "tar":
+        from vit_jax.data.tar_files import open_tar
+
+        source = open_tar(path, split)
+    elif kind == "parquet":
+        from vit_jax.data.parquet_files import open_parquet
+
+        source = open_parquet(path, split)
+    elif kind == "hf":
+        from vit_jax.data.hub_files import open_hf
+
+        source = open_hf(path, split)
     elif name.partition("/")[0] == "fractals":
         from vit_jax.data.fractals import open_fractals
 

@@ -155,17 +155,21 @@ class DataConfig:
     Attributes:
         name: "digits", a TFDS dataset prepared as ArrayRecord ("imagenet2012", "name/config",
             "name:1.2.3"), "folder:DIR" with DIR/[SPLIT/]CLASS/*.{jpg,png,webp,...}, "csv:FILE"
-            with the columns path,label[,split]; or a path of these. Images without splits are
-            divided by "folder:DIR?split_seed=0". "fractals/100" draws images of 100 classes.
+            with the columns path,label[,split], "tar:PATTERN" with members KEY.jpg and KEY.cls,
+            "parquet:PATTERN" with columns image and label; or a path of these. "hf:USER/NAME" and
+            "hf:./FOLDER" are datasets of the Hugging Face Hub. Images without splits are divided by
+            "folder:DIR?split_seed=0". "fractals/100" draws images of 100 classes.
         data_dir: where TFDS datasets lie; "" is $TFDS_DATA_DIR or ~/tensorflow_datasets.
         train_split: a split with an optional slice, as in TFDS: "train", "train[:99%]".
         batch_size: examples per step, over all processes; 0 fits it to the number of images.
         transform: what happens to each training image.
         mean: of the input, in units where white is 1; one value, or one per channel.
         std: likewise.
-        num_threads: decoding threads per process; 0 is 2 per core, or 1 where images are so small
-            that Python, not decoding, is the work.
-        num_workers: worker processes besides this one; 0 is threads alone.
+        num_threads: threads per process that read and decode; 0 is 2 per core, or 1 where images
+            are so small that Python, not decoding, is the work; for data in a bucket as many as the
+            measured time of a read asks for, up to 96.
+        num_workers: worker processes besides this one; 0 is threads alone, but where both are 0 and
+            data lie in a bucket, 1 for every 8 cores of more than 8.
         prefetch: batches prepared ahead (per worker process where there are any).
         cache: keep the encoded examples in memory after the first read.
         repeats: how many augmented copies of an image come together (repeated augmentation,

@@ -2,9 +2,11 @@
 """Images listed in a CSV file, `csv:FILE` with the columns path, label and, if any, split."""
 
 import csv
+import io
 import os
 from pathlib import Path
 
+from vit_jax import remote
 from vit_jax.data.folders import FolderSource, with_known_names
 from vit_jax.data.partition import WHOLE, partition, split_seed
 from vit_jax.data.sources import absolute_slices, digest_of
@@ -26,19 +28,29 @@ class CsvSource(FolderSource):
 def open_csv(name: str, split: str) -> CsvSource:
     """Open one split of the images that a CSV file lists, with TFDS-style slices.
 
-    Paths are relative to the file's folder. Classes are the labels, sorted, whole numbers by value.
-    Without a column "split" the splits are those of `partition`, and "whole".
+    Paths are relative to the file's folder, or all are addresses; that a bucket holds them is
+    believed. Classes are the labels, sorted, whole numbers by value. Without a column "split" the
+    splits are those of `partition`, and "whole".
 
     Raises UserError: no such file, column, image or split; a line without a path or a label.
     """
     path, seed = split_seed(name)
+    is_far = remote.is_remote(path)
     file = Path(os.path.expanduser(path))
-    where = shown(str(file) if file.is_absolute() else f"./{file}")
-    rows = _read(file, where)
-    lacking = next((n for n, row in rows if not (file.parent / row["path"]).is_file()), None)
-    if lacking is not None:
-        gone = dict(rows)[lacking]["path"]
-        raise UserError(f"{where}, line {lacking}: there is no file {shown(gone)} beside it")
+    place = path if is_far else str(file)
+    where = shown(place if is_far or file.is_absolute() else f"./{place}")
+    rows = _rows(place, where)
+    root: Path | str = path.rpartition("/")[0] if is_far else file.parent
+    if all(remote.is_remote(row["path"]) for _, row in rows):
+        addresses = [row["path"] for _, row in rows]
+        root = os.path.commonprefix(addresses).rpartition("/")[0]  # noqa: RUF071  (of a text)
+        for _, row in rows:
+            row["path"] = row["path"][len(root) + 1 :]
+    if isinstance(root, Path):
+        lacking = next((n for n, row in rows if not (root / row["path"]).is_file()), None)
+        if lacking is not None:
+            gone = dict(rows)[lacking]["path"]
+            raise UserError(f"{where}, line {lacking}: there is no file {shown(gone)} beside it")
     names = {row["label"] for _, row in rows}
     numeric = all(label.isdecimal() for label in names)
     classes = tuple(sorted(names, key=int if numeric else str))
@@ -55,7 +67,7 @@ def open_csv(name: str, split: str) -> CsvSource:
     slices = absolute_slices(split, {key: len(m) for key, m in members.items()}, where)
     chosen = [index for key, start, stop in slices for index in members[key][start:stop]]
     return CsvSource(
-        file.parent,
+        root,
         f"{where}[{split}]" + (f", split seed {seed}" if seed else ""),
         classes,
         [paths[index] for index in chosen],
@@ -64,13 +76,12 @@ def open_csv(name: str, split: str) -> CsvSource:
     )
 
 
-def _read(file: Path, where: str) -> list[tuple[int, dict[str, str]]]:
+def _rows(path: str, where: str) -> list[tuple[int, dict[str, str]]]:
     """Return the rows with the numbers of their lines."""
     try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream)
-            columns = list(reader.fieldnames or ())
-            rows = [(reader.line_num, row) for row in reader]
+        reader = csv.DictReader(io.StringIO(remote.read(path).decode("utf-8-sig"), newline=""))
+        columns = list(reader.fieldnames or ())
+        rows = [(reader.line_num, row) for row in reader]
     except (OSError, UnicodeError, csv.Error) as error:
         raise UserError(f"{where}: {getattr(error, 'strerror', None) or error}") from None
     if not set(_COLUMNS) <= set(columns):

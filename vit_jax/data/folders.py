@@ -10,17 +10,22 @@ import sys
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
+from vit_jax import remote
 from vit_jax.data.image_header import SUFFIXES, read_file
 from vit_jax.data.partition import WHOLE, partition, split_seed
+from vit_jax.data.remote_folders import RemoteFolder
 from vit_jax.data.sources import Example, Labelled, absolute_slices, digest_of
-from vit_jax.errors import UserError, shown
+from vit_jax.errors import DataError, UserError, shown
+
+Folder: TypeAlias = Path | RemoteFolder
 
 # Names of splits that mean the same, in any case.
 _SAME = (("train", "training"), ("val", "validation", "valid", "dev"), ("test", "testing"))
-_KNOWN = {name for names in _SAME for name in names}
+KNOWN_SPLITS = {name for names in _SAME for name in names}
 
 
 class FolderSource(Labelled):
@@ -28,7 +33,7 @@ class FolderSource(Labelled):
 
     def __init__(
         self,
-        root: Path,
+        root: Path | str,
         name: str,
         classes: tuple[str, ...],
         paths: Sequence[str],
@@ -36,8 +41,12 @@ class FolderSource(Labelled):
         *,
         drawn: bool = False,
     ) -> None:
-        """Take paths relative to `root` in the order to be read, and their class ids."""
+        """Take paths relative to `root` in the order to be read, and their class ids.
+
+        `root` is a string where it is an address.
+        """
         self._root, self.drawn = root, drawn
+        self.is_remote = isinstance(root, str)
         self.name = name
         self.class_names = classes
         self.labels = np.array(labels, np.int32)
@@ -48,8 +57,16 @@ class FolderSource(Labelled):
         return len(self._paths)
 
     def read(self, index: int) -> Example:
-        """Return an example's encoded image and its class id."""
-        return {"image": read_file(self._path(index)), "label": int(self.labels[index])}
+        """Return an example's encoded image and its class id.
+
+        Raises OSError or DataError: there is no such file; RemoteError: the bucket does not answer.
+        """
+        path = self._path(index)
+        try:
+            image = remote.read(path) if self.is_remote else read_file(path)
+        except remote.MissingError as error:
+            raise DataError(str(error)) from error
+        return {"image": image, "label": int(self.labels[index])}
 
     def example_id(self, index: int) -> str:
         return shown(self._path(index))
@@ -60,11 +77,15 @@ class FolderSource(Labelled):
 
     def rows(self) -> list[tuple[str, str]]:
         """List the absolute path and the class of every example."""
-        paths = (str(self._root.absolute() / os.fsdecode(path)) for path in self._paths)
+        paths = (
+            os.path.abspath(path) if not self.is_remote else path
+            for path in map(self._path, range(len(self)))
+        )
         return [(p, self.class_names[k]) for p, k in zip(paths, self.labels, strict=True)]
 
     def _path(self, index: int) -> str:
-        return str(self._root / os.fsdecode(self._paths[index]))
+        path = os.fsdecode(self._paths[index])
+        return f"{self._root}/{path}" if self.is_remote else str(Path(self._root, path))
 
 
 def open_folder(path: str, split: str) -> FolderSource:
@@ -78,25 +99,30 @@ def open_folder(path: str, split: str) -> FolderSource:
     `train[:99%]` would lack the last. Two files of a class that differ in their suffix alone may be
     one photograph twice: a warning.
 
+    A folder in a bucket is listed in one go.
+
     Raises UserError: no such folder or split, no class folders, one without an image, one that may
     not be read, or one whose name differs between splits in case alone.
     """
     path, seed = split_seed(path)
     if not path:
         raise UserError("data.name=folder: names no folder; write it as data.name=folder:DIR")
+    if remote.is_remote(path):
+        return _open(RemoteFolder.open(path), split, seed)
     try:
         return _open(Path(os.path.expanduser(path)), split, seed)
     except OSError as error:
         raise UserError(f"{shown(str(error.filename or path))}: {error.strerror}") from error
 
 
-def _open(root: Path, split: str, seed: int) -> FolderSource:
+def _open(root: Folder, split: str, seed: int) -> FolderSource:
     where = shown(str(root) if root.is_absolute() else f"./{root}")
     layout = f"expected {where}/{{train,val}}/<class>/*.{{jpg,png,webp,...}}"
     if not root.is_dir():
         raise UserError(f"no folder {where!r}; {layout}")
     inside = _subfolders(root)
-    splits = [name for name in inside if name.lower() in _KNOWN and not _has_images(root / name)]
+    known = [name for name in inside if name.lower() in KNOWN_SPLITS]
+    splits = [name for name in known if not _has_images(root / name)]
     if not splits and any(_has_images(root / name) for name in inside):
         return _open_flat(root, where, inside, split, seed)
     splits = splits or [name for name in inside if _subfolders(root / name)]
@@ -114,10 +140,10 @@ def _open(root: Path, split: str, seed: int) -> FolderSource:
     sizes = {name: len(found) for name, found in files.items()}
     slices = absolute_slices(split, sizes, where)
     chosen = [path for name, start, stop in slices for path in files[name][start:stop]]
-    return FolderSource(root, f"{where}[{split}]", union, chosen, _labels(chosen, union))
+    return FolderSource(_place(root), f"{where}[{split}]", union, chosen, _labels(chosen, union))
 
 
-def _open_flat(root: Path, where: str, classes: list[str], split: str, seed: int) -> FolderSource:
+def _open_flat(root: Folder, where: str, classes: list[str], split: str, seed: int) -> FolderSource:
     """Open a folder of class folders, which has no splits of its own."""
     layout = f"expected images in every folder of {where}, or {where}/{{train,val}}/<class>"
     files = _files(root, "", classes, layout)
@@ -129,7 +155,7 @@ def _open_flat(root: Path, where: str, classes: list[str], split: str, seed: int
     chosen = [index for name, start, stop in slices for index in members[name][start:stop]]
     name = f"{where}[{split}]" + (f", split seed {seed}" if seed else "")
     paths, ids = [files[i] for i in chosen], [labels[i] for i in chosen]
-    return FolderSource(root, name, union, paths, ids, drawn=True)
+    return FolderSource(_place(root), name, union, paths, ids, drawn=True)
 
 
 def with_known_names(split: str, names: Sequence[str]) -> str:
@@ -151,17 +177,25 @@ def _labels(paths: Sequence[str], classes: tuple[str, ...]) -> list[int]:
     return [ids[path.rsplit("/", 2)[-2]] for path in paths]
 
 
-def _subfolders(folder: Path) -> list[str]:
+def _place(root: Folder) -> Path | str:
+    return root if isinstance(root, Path) else str(root)
+
+
+def _subfolders(folder: Folder) -> list[str]:
+    if isinstance(folder, RemoteFolder):
+        return sorted(name for name in folder.folders() if not name.startswith("."))
     with os.scandir(folder) as entries:
         return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
 
 
-def _has_images(folder: Path) -> bool:
+def _has_images(folder: Folder) -> bool:
+    if isinstance(folder, RemoteFolder):
+        return any(name.lower().endswith(SUFFIXES) for name in folder.files())
     with os.scandir(folder) as entries:
         return any(entry.name.lower().endswith(SUFFIXES) for entry in entries)
 
 
-def _classes(directory: Path, layout: str) -> list[str]:
+def _classes(directory: Folder, layout: str) -> list[str]:
     names = _subfolders(directory)
     if not names:
         raise UserError(f"{shown(str(directory))} has no class folders; {layout}")
@@ -185,24 +219,30 @@ def _check_spelling(where: str, classes: dict[str, list[str]]) -> None:
             raise UserError(f"{where}: {differs}; give both folders the same name")
 
 
-def _files(root: Path, before: str, classes: list[str], layout: str) -> list[str]:
+def _files(root: Folder, before: str, classes: list[str], layout: str) -> list[str]:
     """List the images of class folders, "<before><class>/<file>"."""
     found: list[str] = []
     for name in classes:
-        with os.scandir(root / before / name) as entries:
-            images = [
-                f"{before}{name}/{e.name}"
-                for e in entries
-                if e.name.lower().endswith(SUFFIXES) and not e.name.startswith(".")
-                # Links are believed: to follow a million of them over a network takes minutes.
-                if e.is_file(follow_symlinks=False) or e.is_symlink()
-            ]
+        names = _file_names(root / before / name)
+        images = [
+            f"{before}{name}/{each}"
+            for each in names
+            if each.lower().endswith(SUFFIXES) and not each.startswith(".")
+        ]
         folder = shown(str(root / before / name))
         if not images:
             raise UserError(f"class folder {folder} holds no images; {layout}")
         _tell_twins(folder, images)
         found += images
     return sorted(found, key=lambda p: hashlib.blake2b(os.fsencode(p), digest_size=8).digest())
+
+
+def _file_names(folder: Folder) -> list[str]:
+    if isinstance(folder, RemoteFolder):
+        return folder.files()
+    with os.scandir(folder) as entries:
+        # Links are believed: to follow a million of them over a network takes minutes.
+        return [e.name for e in entries if e.is_file(follow_symlinks=False) or e.is_symlink()]
 
 
 def _tell_twins(folder: str, images: list[str]) -> None:

@@ -9,6 +9,10 @@ from collections.abc import Mapping, Sequence
 SPLITS = ("train", "val", "test")
 WHOLE = "whole"  # all of them; TFDS reads "all" in its own way
 _HELD_OUT = 0.1  # of each class, for val and for test each
+# Beginnings of names of one's own images, which may lie elsewhere on another machine.
+KINDS = ("folder:", "csv:", "tar:", "parquet:", "hf:")
+# How a name ends that chooses the fields of tar and Parquet files.
+_OPTION = re.compile(r"[?&](?:(split_seed(?==\d)|label|image|config)=([^?&]+))$")
 _SEED = re.compile(r"\?split_seed=(\d+)$")
 
 
@@ -18,17 +22,28 @@ def split_seed(name: str) -> tuple[str, int]:
     return (name[: found.start()], int(found[1])) if found else (name, 0)
 
 
+def options(name: str) -> tuple[str, dict[str, str]]:
+    """Separate "PATTERN?label=fine_label&image=img" into the pattern and its options."""
+    found: dict[str, str] = {}
+    while match := _OPTION.search(name):
+        found[match[1]], name = match[2], name[: match.start()]
+    return name, found
+
+
 def full_name(name: str) -> str:
     """Write a path alone, "photos/birds", as the dataset that it is: "folder:photos/birds".
 
-    With the suffix .csv it is a table's, "csv:FILE"; other names stay as they are.
+    With the suffix .csv, .tar or .parquet it is "csv:FILE", "tar:PATTERN" or "parquet:PATTERN";
+    other names stay as they are.
     """
-    plain = split_seed(name)[0]
-    if name.startswith(("folder:", "csv:")):
+    plain = options(name)[0]
+    if name.startswith(KINDS) and not name.startswith("hf://"):
         return name
-    if plain.endswith(".csv"):
-        return f"csv:{name}"
-    is_path = plain.startswith(("/", "./", "../", "~")) or ("/" in plain and os.path.isdir(plain))
+    for kind in ("csv", "tar", "parquet"):
+        if plain.endswith(f".{kind}"):
+            return f"{kind}:{name}"
+    is_path = plain.startswith(("/", "./", "../", "~")) or "://" in plain
+    is_path = is_path or ("/" in plain and os.path.isdir(plain))
     return f"folder:{name}" if is_path else name
 
 

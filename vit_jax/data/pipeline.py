@@ -7,7 +7,6 @@ step and nothing else, and the batches are the same for any number of threads, w
 """
 
 import math
-import os
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -17,12 +16,10 @@ from jaxtyping import Int
 from vit_jax.data.batches import Batches
 from vit_jax.data.checks import check_fixed
 from vit_jax.data.config import DataConfig, mean_color
+from vit_jax.data.loading import choose
 from vit_jax.data.prefetch import BatchIterator
 from vit_jax.data.sources import Source, balance_of
 from vit_jax.data.transform import View
-
-# Below this many values an image is quicker decoded than handed to another Python thread.
-_TINY = 4096
 
 
 def train_batches(
@@ -52,18 +49,27 @@ def train_batches(
         int32 (b,), the index of the unreadable example that it replaces, else -1; reason (b,)
         bytes, the error of that one; b is the number of `rows`.
 
-    Raises UserError: `cfg.balance` of images with several labels each, or without; while iterating,
-    DataError, at the batch that it is in: an example that cannot be used; with `cfg.max_broken`,
-    more than so many in a row.
+    Raises RemoteError: a bucket cannot be read; UserError: `cfg.balance` of images with several
+    labels each, or without; while iterating, DataError, at the batch that it is in: an example that
+    cannot be used; with `cfg.max_broken`, more than so many in a row.
     """
+    rows = np.arange(cfg.batch_size) if rows is None else rows
+    loading = choose(
+        source,
+        views,
+        len(rows),
+        num_threads=cfg.num_threads,
+        num_workers=cfg.num_workers,
+        prefetch=cfg.prefetch,
+    )
     batches = Batches(
         source=source,
         views=views,
         fields=fields,
         batch_size=cfg.batch_size,
-        rows=np.arange(cfg.batch_size) if rows is None else rows,
+        rows=rows,
         length=sys.maxsize,
-        num_threads=_num_threads(cfg.num_threads, cfg.num_workers, views),
+        num_threads=loading.num_threads,
         seed=seed,
         first=start_step,
         repeats=cfg.repeats,
@@ -71,7 +77,7 @@ def train_batches(
         max_broken=cfg.max_broken,
         fill=mean_color(cfg),
     )
-    return BatchIterator(batches, num_workers=cfg.num_workers, prefetch=cfg.prefetch)
+    return BatchIterator(batches, loading)
 
 
 def eval_batches(
@@ -93,29 +99,28 @@ def eval_batches(
         Batches of views, fields and index as `train_batches` gives, and mask float32 (b,): 1 for an
         example, 0 for padding (image 0, label 0, index -1).
 
-    Raises UserError: a transform that draws at random, or DataError, while iterating: an example
-    that cannot be used.
+    Raises UserError: a transform that draws at random; RemoteError: a bucket cannot be read; while
+    iterating, DataError: an example that cannot be used.
     """
     for view in views.values():
         check_fixed(view.transform)
+    rows = np.arange(batch_size) if rows is None else rows
+    loading = choose(
+        source,
+        views,
+        len(rows),
+        num_threads=num_threads,
+        num_workers=num_workers,
+        prefetch=prefetch,
+    )
     batches = Batches(
         source=source,
         views=views,
         fields=fields,
         batch_size=batch_size,
-        rows=np.arange(batch_size) if rows is None else rows,
+        rows=rows,
         length=math.ceil(len(source) / batch_size),
-        num_threads=_num_threads(num_threads, num_workers, views),
+        num_threads=loading.num_threads,
         seed=None,
     )
-    return BatchIterator(batches, num_workers=num_workers, prefetch=prefetch)
-
-
-def _num_threads(given: int, num_workers: int, views: Mapping[str, View]) -> int:
-    if given:
-        return given
-    if sum(math.prod(view.shape) for view in views.values()) <= _TINY:
-        return 1
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux: the cores this process may use
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return max(1, 2 * cores // max(num_workers, 1))
+    return BatchIterator(batches, loading)

@@ -4,7 +4,6 @@
 import collections
 import concurrent.futures
 import contextlib
-import functools
 import itertools
 import multiprocessing
 import multiprocessing.connection
@@ -16,6 +15,8 @@ from collections.abc import Iterator
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
+
+from vit_jax.data.loading import Loading
 
 Batch: TypeAlias = dict[str, np.ndarray]
 
@@ -39,12 +40,11 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager["BatchIte
     they stop with the program, after preparing the requested batches.
     """
 
-    def __init__(self, batches: BatchSource, *, num_workers: int, prefetch: int) -> None:
+    def __init__(self, batches: BatchSource, loading: Loading) -> None:
         # The list holds the only reference: Grain's iterator cleans up once more when collected,
         # which fails loudly where modules are being torn down. The finalizer runs once, at
         # close(), when this is collected, or at exit before that happens.
-        start = functools.partial(_from_processes, num_workers) if num_workers else Threads
-        self._open = [start(batches, prefetch)]
+        self._open = [(_from_processes if loading.num_workers else Threads)(batches, loading)]
         self._finalizer = weakref.finalize(self, _close, self._open, batches)
 
     def __next__(self) -> Batch:
@@ -63,13 +63,12 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager["BatchIte
 class Threads:
     """Batches prepared ahead in this process, without Grain, whose own cost is a digits batch's."""
 
-    def __init__(self, batches: BatchSource, prefetch: int) -> None:
+    def __init__(self, batches: BatchSource, loading: Loading) -> None:
         self._rest = iter(range(len(batches)))
         self._prepare = batches.__getitem__
-        # Two batches in work at once, so that no thread idles while a batch's last rows finish.
-        self._pool = concurrent.futures.ThreadPoolExecutor(min(prefetch, 2), "batches")
+        self._pool = concurrent.futures.ThreadPoolExecutor(loading.at_once, "batches")
         self._ahead: collections.deque[concurrent.futures.Future[Batch]] = collections.deque()
-        self._start(prefetch)
+        self._start(loading.prefetch)
 
     def __next__(self) -> Batch:
         if not self._ahead:
@@ -87,17 +86,17 @@ class Threads:
             self._ahead.append(self._pool.submit(self._prepare, index))
 
 
-def _from_processes(num_workers: int, batches: BatchSource, prefetch: int) -> Any:
+def _from_processes(batches: BatchSource, loading: Loading) -> Any:
     """Start Grain's worker processes, each with threads of its own."""
     import grain  # late: it takes a second to import
     from absl import flags
 
     if not flags.FLAGS.is_parsed():  # Grain hands its flags to the workers
         flags.FLAGS.mark_as_parsed()
-    options = grain.ReadOptions(num_threads=min(prefetch, 2), prefetch_buffer_size=prefetch)
+    options = grain.ReadOptions(num_threads=loading.at_once, prefetch_buffer_size=loading.prefetch)
     dataset = grain.MapDataset.source(batches).to_iter_dataset(options)
     dataset = dataset.mp_prefetch(
-        grain.MultiprocessingOptions(num_workers, per_worker_buffer_size=1),
+        grain.MultiprocessingOptions(loading.num_workers, per_worker_buffer_size=1),
         worker_init_fn=_start_worker,
     )
     iterator = iter(dataset)

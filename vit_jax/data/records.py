@@ -2,22 +2,28 @@
 """TFDS datasets in ArrayRecord: random access to encoded images, without TensorFlow.
 
 The dataset's directory is found and read as TFDS lays it out on disk, `name[/config]/version`.
-Its generating code is never imported: that may take seconds, and may need TensorFlow.
+Its generating code is never imported: that may take seconds, and may need TensorFlow. Of a dataset
+in a bucket, the metadata are copied to this machine first.
 """
 
 import json
 import operator
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
+from tensorflow_datasets.core.data_sources.base import file_instructions
 
+from vit_jax import files, remote
 from vit_jax.data import labels
+from vit_jax.data.record_ranges import RecordRanges, Shard
 from vit_jax.data.sources import Example, Labelled, absolute_slices, digest_of
 from vit_jax.errors import DataError, UserError, unknown
+from vit_jax.startup import cache_home
 
 
 class TfdsSource(Labelled):
@@ -25,14 +31,27 @@ class TfdsSource(Labelled):
 
     labels: np.ndarray | None = None  # they lie beside the images, in the records
 
-    def __init__(self, directory: Path, split: str, label: str = "") -> None:
-        """Open a split; `label` is a feature's name or one of `data.labels`, "" the only label."""
-        self._directory = directory
+    def __init__(
+        self,
+        directory: Path,
+        split: str,
+        shards: Mapping[str, remote.FileInfo] | None = None,
+        label: str = "",
+    ) -> None:
+        """Open a split.
+
+        Args:
+            directory: where the metadata are.
+            split: as TFDS writes it.
+            shards: the files by name, where those are in a bucket.
+            label: a feature's name or one of `data.labels`; "" is the only label.
+        """
+        self._directory, self.is_remote = directory, shards is not None
         builder: Any = tfds.builder_from_directory(str(directory))
         info: Any = builder.info
         where = info.full_name.rsplit("/", 1)[0]
         sizes = {key: value.num_examples for key, value in info.splits.items()}
-        stored = set(os.listdir(directory))
+        stored = set(os.listdir(directory)) if shards is None else set(shards)
         slices = absolute_slices(split, sizes, where)
         self._files = sorted({file for key, *_ in slices for file in info.splits[key].filenames})
         for file in self._files:
@@ -55,6 +74,16 @@ class TfdsSource(Labelled):
             split="+".join(f"{key}[{start}:{stop}]" for key, start, stop in slices),
             decoders={key: tfds.decode.SkipDecoding() for key in images},
         )
+        if shards is None:
+            self._sizes = {file: os.path.getsize(directory / file) for file in self._files}
+        else:
+            self._sizes = {file: shards[file].size for file in self._files}
+            self._records.data_source = RecordRanges(
+                [
+                    Shard(shards[os.path.basename(part.filename)], part.skip, part.take)
+                    for part in file_instructions(info, self._records.split)
+                ]
+            )
 
     def __len__(self) -> int:
         return len(self._records)
@@ -71,6 +100,8 @@ class TfdsSource(Labelled):
             image = bytes(example[self._image])
             image = labels.brighten(image) if self._is_binary else image
             label = np.asarray(self._label_of(example), np.int64)
+        except UserError:
+            raise
         except Exception as error:  # the reader, protobuf and TFDS have many kinds
             reason = _unreadable(self._directory, error)
             raise DataError(f"{self.example_id(index)}: {reason}") from error
@@ -90,21 +121,20 @@ class TfdsSource(Labelled):
 
     def digest(self) -> str:
         """Digest the names and sizes of the split's shards."""
-        return digest_of(
-            f"{name} {os.path.getsize(self._directory / name)}".encode() for name in self._files
-        )
+        return digest_of(f"{name} {size}".encode() for name, size in self._sizes.items())
 
 
-def data_root(data_dir: str) -> Path:
+def data_root(data_dir: str) -> str:
     """Return where TFDS datasets lie: `data_dir`, $TFDS_DATA_DIR or ~/tensorflow_datasets."""
-    return Path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+    chosen = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+    return os.path.expanduser(chosen).rstrip("/") or "/"
 
 
 def open_tfds(name: str, data_dir: str, split: str) -> TfdsSource:
     """Open one split of a TFDS dataset, `name[/config][:version][?label=...]`, in ArrayRecord.
 
     Raises UserError: not prepared, without random access, damaged, without images or class labels,
-    or no such split.
+    no such split, or a bucket that cannot be read.
     """
     if not name:
         raise UserError("data.name is empty; give 'digits', a prepared TFDS dataset or folder:DIR")
@@ -113,11 +143,14 @@ def open_tfds(name: str, data_dir: str, split: str) -> TfdsSource:
     if name == "digits":
         from vit_jax.data.digits import prepare
 
-        directory = prepare(root)
+        root = data_root("~/tensorflow_datasets") if remote.is_remote(root) else root
+        directory, shards = prepare(Path(root)), None
+    elif remote.is_remote(root):
+        directory, shards = _find_remote(name, root)
     else:
-        directory = _find(name, root)
+        directory, shards = _find(name, Path(root), root), None
     try:
-        return TfdsSource(directory, split, label)
+        return TfdsSource(directory, split, shards, label)
     except UserError:
         raise
     except Exception as error:  # TFDS and protobuf have many kinds for a damaged file
@@ -142,7 +175,26 @@ def _versions(names: Iterable[str]) -> list[str]:
     return sorted(valid, key=lambda name: tfds.core.Version(name).tuple)
 
 
-def _find(name: str, root: Path) -> Path:
+def _find_remote(name: str, root: str) -> tuple[Path, dict[str, remote.FileInfo]]:
+    """Copy a dataset's metadata from a bucket; return where they are, and its files by name."""
+    listed = remote.find(f"{root}/{name.partition(':')[0].partition('/')[0]}/**")
+    place = cache_home() / "vit_jax" / "tfds" / digest_of([root.encode()])
+
+    def copy(file: remote.FileInfo) -> None:
+        path = place / file.path.removeprefix(f"{root}/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write(path, remote.read(file.path))
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(copy, (f for f in listed if f.path.endswith((".json", ".txt")))))
+    found = _find(name, place, root)
+    where = f"{root}/{found.relative_to(place)}/"
+    names = {f.path.removeprefix(where): f for f in listed if f.path.startswith(where)}
+    return found, names
+
+
+def _find(name: str, root: Path, where: str) -> Path:
+    """Return a dataset's directory below `root`, which messages call `where`."""
     base, _, version = name.partition(":")
     base, _, config = base.partition("/")
     if base not in _subdirs(root):
@@ -152,7 +204,7 @@ def _find(name: str, root: Path) -> Path:
             raise UserError(f"data.name={name!r} names no dataset before its version; add it")
         have = ", ".join(sorted({*_subdirs(root)[:8], "digits"}))
         raise UserError(
-            f"no dataset {base!r} in {root} (there: {have}); prepare it once with "
+            f"no dataset {base!r} in {where} (there: {have}); prepare it once with "
             f"`vit_jax prepare {base}`, set data.data_dir or $TFDS_DATA_DIR, or "
             "give a folder of images as data.name=folder:DIR"
         )
@@ -161,7 +213,7 @@ def _find(name: str, root: Path) -> Path:
     configs = [key for key in _subdirs(path) if key not in versions]
     if config or not versions:
         if config and config not in configs:
-            raise unknown(f"config of {base} in {root}", config, configs)
+            raise unknown(f"config of {base} in {where}", config, configs)
         if not config and len(configs) > 1:
             listed = ", ".join(configs)
             raise UserError(f"{base} has several configs; choose one as {base}/CONFIG: {listed}")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random access to examples of named fields: a TFDS dataset or a folder, one interface."""
 
+import concurrent.futures
 import contextlib
 import hashlib
 import re
@@ -69,6 +70,7 @@ class Labelled:
     class_names: tuple[str, ...]
     multi_label = False
     drawn = False
+    is_remote = False  # whether a read waits for a network: many at a time
 
     @property
     def num_classes(self) -> int:
@@ -97,7 +99,7 @@ class _Derived(Labelled):
         self._source = source
         self.name, self.class_names = source.name, source.class_names
         self.multi_label, self.labels = source.multi_label, source.labels
-        self.drawn = source.drawn
+        self.drawn, self.is_remote = source.drawn, is_remote(source)
 
     @property
     def spec(self) -> Mapping[str, jax.ShapeDtypeStruct]:
@@ -220,12 +222,25 @@ def _read_labels(
         return source.labels
     labels = np.empty(len(source), np.int32)
     with waiting.said(f"reading the labels of {source.name}"):
-        for index in range(len(source)):
-            example = source.read(index)
+        for index, example in enumerate(_read_all(source)):
             labels[index] = example["label"]
             if take is not None:
                 take(index, example)
     return labels
+
+
+def is_remote(source: Source) -> bool:
+    """Return whether its reads wait for a network."""
+    return getattr(source, "is_remote", False)
+
+
+def _read_all(source: Source) -> Iterator[Example]:
+    if not is_remote(source):
+        yield from map(source.read, range(len(source)))
+        return
+    with concurrent.futures.ThreadPoolExecutor(64) as pool:
+        for start in range(0, len(source), 1024):  # so many are in memory
+            yield from pool.map(source.read, range(start, min(start + 1024, len(source))))
 
 
 def balance_of(source: Source, power: float) -> Balance | None:
@@ -244,6 +259,8 @@ def balance_of(source: Source, power: float) -> Balance | None:
 
 class SplitError(UserError):
     """A dataset has no such split, or none that is written so."""
+
+    splits: tuple[str, ...] = ()  # those that there are
 
 
 @contextlib.contextmanager
@@ -278,9 +295,10 @@ def absolute_slices(split: str, sizes: dict[str, int], where: str) -> list[tuple
     for part in split.split("+"):
         base = part.split("[")[0].strip()
         if base not in infos:
-            raise SplitError(
-                str(unknown(f"split of {where}", shown(base), map(shown, infos))).rstrip(".")
-            )
+            why = unknown(f"split of {where}", shown(base), map(shown, infos))
+            error = SplitError(str(why).rstrip("."))
+            error.splits = tuple(sizes)
+            raise error
     try:
         instruction = tfds.core.ReadInstruction.from_spec(split)
         pieces = instruction.to_absolute(infos)  # type: ignore[arg-type]  # reads num_examples only

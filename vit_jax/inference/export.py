@@ -242,6 +242,7 @@ def _base_name(ref: str) -> str:
     """Write "folder:DIR/photos" or "npz:DIR/b16.npz" without DIR; others as they are."""
     kind, colon, path = ref.partition(":")
     is_folder = kind in repository.KINDS and repository.is_folder(path)
-    if kind not in ("folder", "csv", "npz", "timm", "ckpt") and not is_folder:
+    local = ("folder", "csv", "tar", "parquet", "npz", "timm", "ckpt")
+    if kind not in local and not is_folder:
         return ref
     return f"{kind}{colon}{Path(path).expanduser().resolve().name}"

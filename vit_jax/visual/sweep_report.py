@@ -131,7 +131,8 @@ def _draw_compute(axes: Any, laws: Laws, metric: str) -> None:
     style = {"color": GREY, "markersize": 5, "markerfacecolor": "none"}
     for marker, (label, runs) in zip(MARKERS[1:], laws.others.items(), strict=False):
         points = [run.flops for run in runs], [run.value for run in runs]
-        plain = re.sub(r"(folder:|csv:|=)/\S*/", r"\1", label)  # no folder above a dataset's
+        # No folder above a dataset's.
+        plain = re.sub(r"((?:folder|csv|tar|parquet|hf):|=)/\S*/", r"\1", label)
         axes.plot(*points, marker, label=plain, **style)
     if laws.frontier:
         line = [run.flops for run in laws.frontier], [run.value for run in laws.frontier]

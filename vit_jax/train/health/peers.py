@@ -20,6 +20,7 @@ from jax.experimental import multihost_utils
 from vit_jax import __version__, config_json
 from vit_jax.checkpoints import DIRECTORY
 from vit_jax.checkpoints.config import steps_in
+from vit_jax.data.partition import KINDS
 from vit_jax.errors import UserError, some
 
 _TOKEN = ".processes"  # process 0 writes it into the workdir for the others to read
@@ -41,7 +42,7 @@ def facts(
     `class_names` are those of the training split.
     """
     found = {
-        name: "" if str(value).startswith(("folder:", "csv:")) else value
+        name: "" if str(value).startswith(KINDS) else value
         for name, value in config_json.flatten(config).items()
         if not _LOCAL.search(name)
     }

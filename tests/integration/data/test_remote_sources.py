@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What lies in a bucket is the dataset that lies on the disk, to the bit."""
+
+import itertools
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.bucket import Bucket
+from vit_jax import remote
+from vit_jax.data import (
+    Crop,
+    DataConfig,
+    Source,
+    TransformConfig,
+    one_view,
+    open_source,
+    select_classes,
+    train_batches,
+)
+from vit_jax.data.sources import balance_of
+from vit_jax.errors import DataError, UserError
+
+
+@pytest.fixture
+def served(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    bucket.set()
+    return bucket
+
+
+def same(far: Source, near: Source, indices: Sequence[int] | None = None) -> None:
+    assert (len(far), far.class_names, far.digest()) == (len(near), near.class_names, near.digest())
+    far = pickle.loads(pickle.dumps(far))  # as worker processes get it
+    for index in indices or range(len(near)):
+        assert far.read(index) == near.read(index)
+
+
+def test_tfds(served: Bucket, tfds_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.put_tree(tfds_dir / "digits", "data/tfds/scans")
+    near = open_source("digits", str(tfds_dir), "train[10%:]")
+    far = open_source("scans", "gs://data/tfds", "train[10%:]")
+    same(far, near, [0, 7, len(near) - 1])
+    monkeypatch.setenv("TFDS_DATA_DIR", "gs://data/tfds/")
+    assert open_source("scans:1.0.0", split="test").read(3) == open_source(
+        "digits", str(tfds_dir), "test"
+    ).read(3)
+    served.stats()
+    served.set(latency_ms=20)
+    far_part = open_source("scans", split="train[:300]")
+    kept = select_classes(far_part, (3, 1), cache=True)  # reads all labels
+    assert served.stats()["most"] > 16
+    near_part = open_source("digits", str(tfds_dir), "train[:300]")
+    assert len(kept) == len(select_classes(near_part, (3, 1), cache=False))
+    served.set()
+    with pytest.raises(UserError, match=r"no dataset 'none' in gs://data/tfds \(there"):
+        open_source("none")
+    served.set(forbidden="data/")
+    for ask in (lambda: open_source("scans"), lambda: far.read(9)):
+        with pytest.raises(remote.RemoteError, match="no right to do this; run `gcloud"):
+            ask()
+
+
+@pytest.mark.parametrize("split", ["train", "val[:3]"])
+def test_a_folder(served: Bucket, folder: Path, split: str) -> None:
+    served.put_tree(folder, "data/photos")
+    far = open_source("gs://data/photos", split=split)
+    same(far, open_source(f"folder:{folder}", split=split))
+    assert far.example_id(0).startswith(f"gs://data/photos/{split[:3]}")
+    with pytest.raises(UserError, match="no folder 'gs://data/none'"):
+        open_source("folder:gs://data/none")
+
+
+def test_a_table(served: Bucket, folder: Path, tmp_path: Path) -> None:
+    paths = sorted(p.relative_to(folder) for p in (folder / "train").rglob("*.*"))
+    (folder / "labels.csv").write_text(
+        "path,label\n" + "".join(f"{path},{path.parts[1]}\n" for path in paths)
+    )
+    served.put_tree(folder, "data/table")
+    near = open_source(f"csv:{folder}/labels.csv", split="train")
+    for address in ("gs://data/table/labels.csv", f"{served.url}/data/table/labels.csv"):
+        far = open_source(address, split="train")
+        same(far, near)
+    assert balance_of(far, 1.0) is not None
+    np.testing.assert_array_equal(far.labels, near.labels)
+    listed = tmp_path / "splits.csv"  # as a run on a folder in a bucket leaves it
+    rows = "".join(f"{path},{name}\n" for path, name in far.rows())  # type: ignore[attr-defined]
+    listed.write_text(f"path,label\n{rows}")
+    again = open_source(str(listed), split="whole")
+    assert [again.example_id(i) for i in range(3)] == [far.example_id(i) for i in range(3)]
+    assert again.read(1) == far.read(1)
+    gone = far.example_id(0).removeprefix(f"{served.url}/")
+    served.set(forbidden=gone)
+    with pytest.raises(remote.RemoteError, match="no right"):
+        far.read(0)
+    served.put("data/table/gone.csv", b"path,label\nx.jpg,1\ny.jpg,2\n")
+    source = open_source("gs://data/table/gone.csv", split="whole")
+    with pytest.raises(DataError, match=r"x\.jpg: there is no such file"):  # may be replaced
+        source.read(0)
+
+
+def test_many_reads_are_in_flight_and_no_batch_depends_on_it(served: Bucket, folder: Path) -> None:
+    served.put_tree(folder, "data/photos")
+    served.set(latency_ms=20)
+    cfg = DataConfig(batch_size=16, transform=TransformConfig(crop=Crop.INCEPTION, flip=True))
+    taken = []
+    for name in (f"folder:{folder}", "gs://data/photos"):
+        views = one_view(cfg.transform, (16, 16), 3)
+        with train_batches(open_source(name), cfg, views=views, seed=0) as batches:
+            taken.append(list(itertools.islice(batches, 12)))
+    assert served.stats()["most"] >= 32  # of 64 or more, on a busy machine
+    for near, far in zip(*taken, strict=True):
+        for key in near:
+            np.testing.assert_array_equal(near[key], far[key])

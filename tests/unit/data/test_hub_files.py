@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Datasets of the Hub and their snapshots: splits by the card or by names, configs by choice."""
+
+from pathlib import Path
+
+import pytest
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
+
+from tests.shards import as_parquet, as_tars
+from vit_jax import remote
+from vit_jax.data import open_source
+from vit_jax.errors import UserError
+
+CARD = """---
+license: mit
+configs:
+- config_name: small
+  data_files:
+  - split: fit
+    path: small/*.parquet
+  - split: held
+    path:
+    - big/val*.parquet
+- config_name: big
+  data_files: big/train-*
+---
+# Mine
+"""
+
+
+@pytest.fixture(scope="module")
+def source(folder):
+    return open_source(f"folder:{folder}", split="train")
+
+
+@pytest.fixture(scope="module")
+def snapshot(source, folder, tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("snapshot")
+    as_parquet(source, root / "small", "x", 2)
+    as_parquet(source, root / "big", "train", 1)
+    as_parquet(open_source(f"folder:{folder}", split="val"), root / "big", "val", 1)
+    return root
+
+
+def test_files_without_a_card(source, snapshot: Path) -> None:
+    with pytest.raises(UserError, match=r"unknown split of .* 'test'; .*: train, val, x"):
+        open_source(f"hf:{snapshot}", split="test")
+    found = open_source(f"hf:{snapshot}", split="train")
+    assert [found.read(i) for i in range(24)] == [source.read(i) for i in range(24)]
+    assert len(open_source(f"hf:{snapshot}", split="x[:50%]")) == 12
+
+
+def test_splits_and_configs_of_the_card(source, snapshot: Path) -> None:
+    card = snapshot / "README.md"
+    card.write_text(CARD)
+    try:
+        name = f"hf:{snapshot}?config=small"
+        assert len(open_source(name, split="fit")) == 24
+        assert len(open_source(name, split="held")) == 5
+        assert open_source(f"hf:{snapshot}?config=big", split="train").read(5) == source.read(5)
+        with pytest.raises(UserError, match=r"has several configs \(small, big\); choose one by"):
+            open_source(f"hf:{snapshot}", split="train")
+        with pytest.raises(UserError, match=r"unknown config of .* 'bog'; did you mean 'big'"):
+            open_source(f"hf:{snapshot}?config=bog", split="train")
+        card.write_text(CARD.replace("name: big", "name: default"))
+        assert len(open_source(f"hf:{snapshot}", split="train")) == 24
+        card.write_text("---\n: [\n---\n")
+        assert len(open_source(f"hf:{snapshot}", split="train")) == 24
+    finally:
+        card.unlink()
+
+
+def test_tars_and_nothing_to_read(source, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        open_source(f"hf:{tmp_path}", split="train")
+    assert str(caught.value) == f"{tmp_path} has no Parquet or tar files"
+    as_tars(source, tmp_path / "data", "train", 1)
+    assert open_source(f"hf:{tmp_path}", split="train").read(7) == source.read(7)
+
+
+class _Hub(DirFileSystem):
+    """The Hub's files in a folder, by the names that its driver has."""
+
+    protocol = "hf"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return path.removeprefix("hf://")
+
+
+def test_a_dataset_of_the_hub(
+    source, snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "datasets" / "me").mkdir(parents=True)
+    (tmp_path / "datasets" / "me" / "mine").symlink_to(snapshot)
+    hub = _Hub(str(tmp_path), LocalFileSystem())
+    monkeypatch.setattr(remote, "filesystem", lambda path: hub)
+    found = open_source("hf:me/mine", split="train")
+    assert found.name == "hf:me/mine[train]"
+    assert [found.read(i) for i in range(24)] == [source.read(i) for i in range(24)]
+    assert found.example_id(0) == "hf://datasets/me/mine/big/train-00000-of-00001.parquet row 0"
+    with pytest.raises(UserError, match=r"hf:me/none has no Parquet or tar files; the Hub may"):
+        open_source("hf:me/none", split="train")

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+
+from vit_jax import remote
+from vit_jax.data.remote_folders import RemoteFolder
+from vit_jax.errors import UserError
+
+
+def test_one_listing_tells_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["train/cat/1.jpg", "train/cat/2.jpg", "train/dog/1.jpg", "val/cat/3.jpg", "readme.txt"]
+    listed = [remote.FileInfo(f"gs://b/photos/{name}", 1, "") for name in names]
+    asked: list[str] = []
+    monkeypatch.setattr(remote, "find", lambda pattern: asked.append(pattern) or listed)
+    root = RemoteFolder.open("gs://b/photos/")
+    assert (root.folders(), root.files()) == (["train", "val"], ["readme.txt"])
+    assert (root / "train" / "cat").files() == ["1.jpg", "2.jpg"]
+    assert (root / "train/dog").is_dir()
+    assert not (root / "test").is_dir()
+    assert (root / "test").folders() == []
+    assert str(root / "" / "val") == "gs://b/photos/val"
+    assert asked == ["gs://b/photos/**"]
+
+
+def test_a_server_lists_nothing() -> None:
+    with pytest.raises(UserError, match=r"a server lists nothing; .* csv:https://"):
+        RemoteFolder.open("https://host/photos")

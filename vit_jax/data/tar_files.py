@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images in tar files as WebDataset has them: `tar:PATTERN`, members KEY.jpg and KEY.cls or .json.
+
+https://github.com/webdataset/webdataset: a key is a member's path up to the first dot of its name.
+"""
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from vit_jax import remote
+from vit_jax.data import shards, tar_index
+from vit_jax.data.image_header import MAX_BYTES
+from vit_jax.data.partition import options
+from vit_jax.data.sources import Example
+from vit_jax.data.tar_headers import BLOCK
+from vit_jax.errors import DataError, shown
+
+
+class TarSource(shards.ShardSource):
+    """Examples of one split of tar files; see `Source`."""
+
+    def __init__(self, *source: Any, shard: np.ndarray, entries: tar_index.Entries) -> None:
+        """Take what `ShardSource` does, and the shard and the entry of every example."""
+        super().__init__(*source)
+        self._shard, self._entries = shard.astype(np.int32), entries
+
+    def read(self, index: int) -> Example:
+        """Return an example's encoded image and its class id, -1 where it has none.
+
+        Raises DataError: the header in front of the image is another than when the shard was
+        indexed, or the shard is shorter.
+        """
+        start, size = int(self._places[index]), int(self._entries.sizes[index])
+        if size > MAX_BYTES:
+            raise DataError(f"{self.example_id(index)}: more than {MAX_BYTES >> 20} MiB")
+        path = self._files[self._shard[index]].path
+        # A member that grows, shrinks or moves has another header here, or none. A digest of the
+        # images would tell more, but to make it they would all be read.
+        try:
+            data = remote.read_range(path, start - BLOCK, start + size)
+        except remote.MissingError as error:
+            raise DataError(str(error)) from error
+        if len(data) < BLOCK + size or zlib.crc32(data[:BLOCK]) != self._entries.crcs[index]:
+            was = "is shorter" if len(data) < BLOCK + size else "has another header"
+            raise DataError(f"{self.example_id(index)}: the file {was} than when it was indexed")
+        return {"image": data[BLOCK:], "label": int(self.labels[index])}
+
+    def example_id(self, index: int) -> str:
+        name = self._entries.names[index].decode(errors="backslashreplace")
+        return f"{shown(self._files[self._shard[index]].path)}: {shown(name)}"
+
+
+def open_tar(name: str, split: str) -> TarSource:
+    """Open one split of tar files, "PATTERN?label=FIELD&image=SUFFIX", with TFDS-style slices.
+
+    Splits are told by the names of the files, else drawn by `partition`. Labels are the content of
+    KEY.cls or of "label", "cls", "class" or "class_id" in KEY.json: whole numbers are ids, and
+    other words sorted classes. classnames.txt beside the shards names the classes.
+
+    Raises UserError: no such file or split, or what `tar_index.index` raises.
+    """
+    pattern, chosen = options(name)
+    return open_shards(shards.where_of(pattern), shards.find(pattern, "tar"), split, chosen)
+
+
+def open_shards(
+    where: str,
+    files: Sequence[remote.FileInfo],
+    split: str,
+    chosen: dict[str, str],
+    splits: Sequence[str] = (),
+) -> TarSource:
+    """Open one split of some tar files; see `open_tar`.
+
+    Args:
+        where: the dataset in messages.
+        files: the shards, in the order of their examples.
+        split: as `DataConfig.train_split`.
+        chosen: the options of its reference.
+        splits: of each file, where its name does not tell.
+    """
+    splits = splits or shards.splits_of(files)
+    fields = tar_index.Fields(chosen.get("image", "").lower(), chosen.get("label", ""))
+    found = tar_index.index(files, fields)
+    counts = [len(each.starts) for each in found]
+    entries, shard = tar_index.joined(found), np.repeat(np.arange(len(files)), counts)
+
+    def tell(index: int) -> str:
+        text = entries.names[index].decode(errors="backslashreplace")
+        return f"{shards.base_name(files[shard[index]].path)}/{text}"
+
+    def keys() -> list[str]:
+        return [tell(index) for index in range(len(shard))]
+
+    names = shards.class_names_beside(files)
+    classes, labels = shards.class_ids(entries.labels, names, tell)
+    seed = int(chosen.get("split_seed", 0))
+    title, rows = shards.choose(split, splits, counts, keys, labels, seed, where)
+    used, local = np.unique(shard[rows], return_inverse=True)
+    return TarSource(
+        title,
+        classes,
+        [files[i] for i in used],
+        labels[rows],
+        entries.starts[rows],
+        shard=local,
+        entries=tar_index.Entries(*(column[rows] for column in entries)),
+    )
