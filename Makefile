@@ -8,6 +8,9 @@ RUN := $(VENV)/bin/python
 # The plugins of notebooks and of asyncio take longer to start than most files of unit tests.
 QUICK := $(RUN) -m pytest -p no:nbmake -p no:anyio
 
+# Without its files of bytecode, Python would compile the libraries anew in every process.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: train test quick docs-check parity aot lint bench bench-gpu digits own-images self-supervised lock clean
 
 train: $(VENV)/installed

@@ -16,7 +16,7 @@ from vit_jax.errors import UserError
 from vit_jax.evals import EVALUATORS, EvalConfig
 from vit_jax.faults import FaultsConfig
 from vit_jax.fields import annotations, check_effects, conform, group, value
-from vit_jax.models import ModelConfig, ViTConfig, lora
+from vit_jax.models import ModelConfig, ViTConfig, lora, patch_sizes
 from vit_jax.models.layers.attention import AttentionImpl, check_target
 from vit_jax.models.lora import LoraConfig
 from vit_jax.objectives import ObjectiveConfig, SupervisedConfig
@@ -123,6 +123,7 @@ def check(cfg: Config) -> None:
         what = f"{type(cfg.objective).__name__} trains no head"
         raise UserError(f"{what}; set model.num_classes=0, not {cfg.model.num_classes}")
     cfg.objective.check(cfg.model, cfg.data)
+    _check_patches(cfg)
     steps, size = cfg.accum_steps, cfg.data.batch_size
     if size % steps:
         raise UserError(f"accum_steps={steps} must divide data.batch_size={size}")
@@ -178,6 +179,21 @@ def _check_eval(evaluation: EvalConfig, name: str, objective: ObjectiveConfig) -
         valid = ", ".join(kind.__name__ for kind in kinds)
         raise UserError(f"evals.{name} is a {type(evaluation).__name__}{why}; choose {valid}")
     evaluation.check(f"evals.{name}")
+
+
+def _check_patches(cfg: Config) -> None:
+    """Raise UserError for sizes of patches that the model cannot take, or a draw of no use."""
+    draws = patch_sizes.sides(cfg.model)
+    if draws != (0,) and not isinstance(cfg.objective, SupervisedConfig):
+        learns = f"{type(cfg.objective).__name__} has patches of one size"
+        raise UserError(f"{learns}; set model.drawn_patches=()")
+    wanted = [("model.drawn_patches", side) for side in draws]
+    wanted += [(f"evals.{name}.patch", ev.patch) for name, ev in cfg.evals.items()]
+    for field, side in wanted:
+        try:
+            models.create(patch_sizes.at(cfg.model, side))
+        except UserError as error:
+            raise UserError(f"{field}={side}: {error}") from None
 
 
 def _check_lora(cfg: Config) -> None:

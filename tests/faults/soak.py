@@ -281,7 +281,7 @@ def _ends_in(process: subprocess.Popen, seconds: float) -> bool:
     return True
 
 
-def _metrics(workdir: Path) -> list[dict[str, object]]:
+def metrics(workdir: Path) -> list[dict[str, object]]:
     """Read what does not depend on the clock."""
     rows = read_jsonl(workdir / "metrics.jsonl")
     kept = [{k: v for k, v in row.items() if not k.startswith(("perf/", "time"))} for row in rows]
@@ -320,13 +320,13 @@ def main() -> None:
         reference = Path(scratch, "reference")
         if place.start(reference).wait():
             sys.exit(place.log.read_text())
-        want, lines = digest(reference, args), _metrics(reference)
+        want, lines = digest(reference, args), metrics(reference)
         soak = Soak(place, _losses(reference), random.Random(asked.seed))
         while runs == 0 or time.monotonic() < until:
             soak.run(until)
             if digest(soak.workdir, args) != want:
                 sys.exit(f"seed {asked.seed}: run {runs + 1} ends in another state")
-            if difference := _first_difference(_metrics(soak.workdir), lines):
+            if difference := _first_difference(metrics(soak.workdir), lines):
                 sys.exit(f"seed {asked.seed}: run {runs + 1} has other metrics; {difference}")
             soak.forget()
             runs += 1

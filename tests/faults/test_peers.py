@@ -84,7 +84,7 @@ def _two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_two_processes")
 def test_weights_of_a_hosts_own_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     there = ["ab"]
-    monkeypatch.setattr(peers, "_gather", lambda own: [own, ["other", there[0]]])
+    monkeypatch.setattr(peers, "gather", lambda own: [own, ["other", there[0]]])
     peers.agree_on_weights("weights to start from", "ab")
     there[0] = "cd"
     with pytest.raises(UserError, match=r"process 1 on other has read other weights to start from"):
@@ -97,7 +97,7 @@ def test_a_checkpoint_that_another_host_sees_late_is_waited_for(
     monkeypatch.setattr(peers, "_PAUSES", (0.0, 0.0))
     (tmp_path / "checkpoints" / "40").mkdir(parents=True)
     late = [None, None, 40]
-    monkeypatch.setattr(peers, "_gather", lambda own: [own, late.pop(0)])
+    monkeypatch.setattr(peers, "gather", lambda own: [own, late.pop(0)])
     peers._agree_on_latest(tmp_path, ["one", "two"])
     assert late == []
     late = [None, None, None]

@@ -48,6 +48,8 @@ def place(cfg: Config, folder: Path, tmp_path: Path) -> Config:
             changes["fc_norm"] = False
         if "^pre_logits/" in cfg.init.skip:
             changes["pre_logits_dim"] = 16
+        if getattr(cfg.model, "base_patch", ()):  # it starts from a ViT of one size
+            changes |= {"base_patch": (), "base_grid": (), "drawn_patches": ()}
         if isinstance(cfg.model, SwinConfig):
             changes["window"] = (2,)
         elif hasattr(cfg.model, "patch"):

@@ -109,6 +109,9 @@ dino_imagenet:dino              100   512  adamw 1e-3  1e-6 0.04 10     0.1  0  
 dino_imagenet:dino_300          300   1024 adamw 2e-3  1e-6 0.04 10     0.1  0   0   0 0    1 3 0.996   224
 dino_imagenet:dinov2            125000s 2048 adamw 5.656854249492381e-3 1e-6 0.04 12500s 0.3 0 0 0 0 1 3 0.992 224
 dino_imagenet:dinov3            125000s 2048 adamw 5.656854249492381e-3 1e-6 0.04 12500s 0.3 0 0 0 0 1 3 0.992 224
+flexivit_imagenet:s             90    1024 adamw 1e-4  0    0.1  5000s  0    0   1   0 0    1 1 0       240
+flexivit_imagenet:b             90    1024 adamw 1e-4  0    0.1  5000s  0    0   1   0 0    1 1 0       240
+flexivit_imagenet:l             90    1024 adamw 1e-4  0    0.1  5000s  0    0   1   0 0    1 1 0       240
 """  # noqa: E501  (a table: broken lines could not be compared with the papers)
 TABLE = {row.split()[0]: row.split()[1:] for row in PUBLISHED.strip().splitlines()}
 VTAB = """caltech101 cifar100 dtd flowers pets sun397 svhn camelyon eurosat resisc45 retinopathy
@@ -331,12 +334,14 @@ def test_each_evaluation_crops_as_the_code_of_its_paper(run: str) -> None:
 
 
 def is_taught(run: str) -> bool:
-    return "cait" in run or ("distilled" in run and "384" not in run)
+    return run.startswith(("cait", "flexivit")) or ("distilled" in run and "384" not in run)
 
 
 @pytest.mark.parametrize("run", filter(is_taught, TABLE))
 def test_teachers(run: str) -> None:
     cfg = get(run)
+    if run.startswith("flexivit"):
+        return  # by its own, below
     distill, bit = cfg.objective.distill, run.startswith("bit")
     teacher = models.variant(
         "bit_r152x2" if bit else "regnety_16gf",
@@ -348,6 +353,20 @@ def test_teachers(run: str) -> None:
     assert (distill.alpha, distill.temperature) == ((1.0 if bit else 0.5), 1.0)
     assert (distill.mean, distill.std) == ((), ())
     assert getattr(cfg.model, "distilled", False) == run.startswith("deit")
+
+
+@pytest.mark.parametrize("size, name", [("s", "small"), ("b", "base"), ("l", "large")])
+def test_flexivit_as_its_authors_trained_it(size: str, name: str) -> None:
+    cfg = get(f"flexivit_imagenet:{size}")
+    model, distill = cfg.model, cfg.objective.distill
+    assert [240 // side for side in model.drawn_patches] == [5, 6, 8, 10, 12, 15, 16, 20, 24, 30]
+    assert (model.base_patch, model.base_grid, model.pool) == ((16, 16), (7, 7), "cls")
+    assert distill.weights == cfg.init.weights
+    assert cfg.init.weights == f"timm:deit3_{name}_patch16_384.fb_in1k.safetensors"
+    assert (distill.teacher.image_size, distill.teacher.dim) == ((384, 384), model.dim)
+    assert (distill.kind, distill.alpha, distill.temperature) == (Distillation.KL, 1.0, 1.0)
+    assert (cfg.data.transform.crop, cfg.data.transform.flip) == (Crop.INCEPTION, True)
+    assert [ev.patch for ev in cfg.evals.values() if ev.patch] == list(model.drawn_patches)
 
 
 def test_nobody_else_has_a_teacher() -> None:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from vit_jax import hardware
+from vit_jax.models.layers.resample import resized_parameter
 
 PyTree = Any
 
@@ -21,6 +22,7 @@ def count(fn: Callable[..., Any], *args: PyTree) -> int:
     fvcore, `torch.utils.flop_counter` and the papers' tables. A scanned body counts once per
     iteration, `cond` as its dearest branch, and `while_loop` as a single iteration, since its trip
     count is not in the program. Rematerialised work counts as often as it runs: once forward.
+    FlexiViT's resize of parameters, which the images of a batch share, is left out.
     """
     # The model's own, on any hardware: CPUs and TPUs have forms of layers that multiply more.
     with hardware.tracing_for(hardware.Target("gpu")):
@@ -52,6 +54,8 @@ def _jaxpr_flops(jaxpr: Any) -> int:
 
 def _equation_flops(eqn: Any) -> int:
     name = eqn.primitive.name
+    if eqn.params.get("name") == resized_parameter.__name__:
+        return 0
     if name == "dot_general":
         (contracted, _), _ = eqn.params["dimension_numbers"]
         lhs = eqn.invars[0].aval.shape

@@ -45,12 +45,18 @@ class Checkpointer:
     Every process of a run makes the same calls in the same order.
     """
 
-    def __init__(self, directory: str | Path, cfg: CheckpointConfig) -> None:
-        """Open or create `directory`; nothing in it is changed before the first save."""
+    def __init__(self, directory: str | Path, cfg: CheckpointConfig, *, own: bool = False) -> None:
+        """Open or create `directory`; nothing in it is changed before the first save.
+
+        With `own` no other process of the run has it: each saves what it holds of the arrays, and
+        the checkpoints that are there when it is opened are whole.
+        """
         silence_orbax()
         self._directory = Path(directory).absolute()
         check_path(self._directory)
         self._cfg = cfg
+        self._own = own and jax.process_count() > 1
+        self._leads = self._own or jax.process_index() == 0  # on its disk
         self._metrics: dict[int, dict[str, float]] = {}  # of every finished checkpoint
         self._ours: set[int] = set()  # saved by this process, or restored and verified
         self._bad: set[int] = set()  # found damaged
@@ -61,7 +67,7 @@ class Checkpointer:
 
     @manifest_lib.raising_unreadable
     def _open(self) -> None:
-        if jax.process_index() == 0:
+        if self._leads:
             self._directory.mkdir(parents=True, exist_ok=True)
         for step in steps_in(self._directory):
             try:
@@ -102,15 +108,15 @@ class Checkpointer:
             )
         if step in self._bad:
             self._remove({step})
-        storage.clear(self._directory)
+        self._clear()
         manifest = manifest_lib.describe(state, metadata, metrics or {})
         num_bytes = trees.num_bytes(state)
         try:
-            manifest_lib.on_all_processes(lambda: storage.try_to_write(self._directory))
+            manifest_lib.on_all_processes(self._try_to_write)
         except Damaged as error:
             raise self._failed(step, num_bytes, error) from None
         try:
-            complete = storage.save_async(self._path(step), state, manifest)
+            complete = storage.save_async(self._path(step), state, manifest, self._own)
         except Exception as error:
             failure = self._failed(step, num_bytes, error)
             if jax.process_count() == 1:
@@ -122,7 +128,7 @@ class Checkpointer:
             failure, damaged = None, False
             try:
                 complete()
-                if jax.process_index() == 0:  # its file system has the renamed files
+                if self._leads:  # its file system has the renamed files
                     storage.read_back(self._path(step), manifest)
             except BaseException as error:
                 failure, damaged = self._failed(step, num_bytes, error), isinstance(error, Damaged)
@@ -246,11 +252,19 @@ class Checkpointer:
             self._ours.discard(step)
             damaged = step in self._bad
             self._bad.discard(step)
-            if jax.process_index() == 0:
+            if self._leads:
                 (storage.set_aside if damaged else storage.delete)(self._path(step))
 
+    def _clear(self) -> None:
+        if self._leads:
+            storage.clear(self._directory)
+
+    def _try_to_write(self) -> None:
+        if self._leads:
+            storage.try_to_write(self._directory)
+
     def _failed(self, step: int, num_bytes: int, error: BaseException) -> SaveFailed:
-        storage.clear(self._directory)  # the disk may be full: give back what was written
+        self._clear()  # the disk may be full: give back what was written
         return failed(self._directory, step, num_bytes, self.latest_step(), error)
 
     def _load(self, abstract: trees.PyTree, step: int) -> Restored:

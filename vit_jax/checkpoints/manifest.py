@@ -124,7 +124,7 @@ def raising_unreadable(do: Callable[..., T]) -> Callable[..., T]:
 
 
 def on_all_processes(do: Callable[[], T]) -> T:
-    """Return `do()`; if one process cannot read or finds damage, raise on all of them alike."""
+    """Return `do()`, which reads files; if one process cannot, or finds damage, all raise."""
     value, failure = None, None
     try:
         value = do()
@@ -134,7 +134,7 @@ def on_all_processes(do: Callable[[], T]) -> T:
         failed = {None: 0, Damaged: 1, Unreadable: 2}[type(failure) if failure else None]
         worst = multihost_utils.process_allgather(np.asarray(failed)).max()
         if worst == 2 and failed != 2:
-            failure = Unreadable("another process cannot read a checkpoint; its line says why")
+            failure = Unreadable("another process cannot read its files; its line says why")
         elif worst == 1 and failed == 0:
             failure = Damaged("another process finds it damaged")
     if failure is not None:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vit_jax import trees
-from vit_jax.checkpoints import DIRECTORY, manifest, storage
+from vit_jax import bucket_folder, trees
+from vit_jax.checkpoints import DIRECTORY, copies, manifest, storage
 from vit_jax.checkpoints.config import Mode, ranked, steps_in
 from vit_jax.checkpoints.failures import silence_orbax
 from vit_jax.checkpoints.manifest import Damaged, Manifest
@@ -23,6 +23,7 @@ class Saved(NamedTuple):
     path: Path
     step: int
     manifest: Manifest
+    origin: str  # the directory of all of the run's checkpoints, or its address in a bucket
 
 
 def find(directory: str | Path, which: str = "") -> Saved:
@@ -34,7 +35,10 @@ def find(directory: str | Path, which: str = "") -> Saved:
     Raises UserError: no such checkpoint, or one that is damaged.
     """
     silence_orbax()
-    place = _checkpoints(Path(directory).expanduser().absolute())
+    url, fetch = bucket_folder.address(directory), None
+    if url:
+        directory, fetch = copies.readable(url)
+    place = _checkpoints(Path(directory).expanduser().absolute(), url)
     steps = steps_in(place)
     if which.isdecimal():
         step = int(which)
@@ -46,8 +50,10 @@ def find(directory: str | Path, which: str = "") -> Saved:
     else:
         step = _best(place, steps, must=which == BEST)
     path = place / str(step)
+    if fetch is not None:
+        fetch(step)
     try:
-        return Saved(path, step, storage.read_manifest(path))
+        return Saved(path, step, storage.read_manifest(path), url or str(place))
     except Damaged as damage:
         raise _unusable(path, damage) from None
 
@@ -70,12 +76,12 @@ def load(saved: Saved, names: Iterable[str]) -> dict[str, np.ndarray]:
         raise _unusable(saved.path, damage) from None
 
 
-def _checkpoints(directory: Path) -> Path:
+def _checkpoints(directory: Path, url: str) -> Path:
     for place in (directory / DIRECTORY, directory):
         if place.is_dir() and steps_in(place):
             return place
-    what = "has no finished checkpoint" if directory.is_dir() else "is no directory"
-    raise UserError(f"{directory} {what}; name the workdir of a run")
+    what = "has no finished checkpoint" if url or directory.is_dir() else "is no directory"
+    raise UserError(f"{url or directory} {what}; name the workdir of a run")
 
 
 def _best(place: Path, steps: list[int], *, must: bool) -> int:

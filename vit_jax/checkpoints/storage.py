@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from orbax.checkpoint import v1 as ocp
 
 from vit_jax import trees
 from vit_jax.checkpoints import manifest as manifest_lib
+from vit_jax.checkpoints import own_disk
 from vit_jax.checkpoints.failures import chain, reading_error
 from vit_jax.checkpoints.manifest import Damaged, Manifest, Unreadable
 from vit_jax.errors import some
@@ -31,6 +32,7 @@ T = TypeVar("T")
 
 _ARRAYS = "state"  # the folder of a step that holds them
 _TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of a step that Orbax has not finished
+FETCHED = f"{_TEMPORARY}-fetched"  # of a step that is copied from a bucket
 _RETRIES = (0.2, 1.0)  # seconds between tries to read a new checkpoint back
 _PAUSES = (0.1, 0.3, 1.0, 0.0)  # seconds: threads of a save that failed may still be writing
 _DELETED = ".deleted"  # renamed before removal: a kill half-way leaves no half of a checkpoint
@@ -45,9 +47,16 @@ class HostLeaf:
     dtype: Any
 
 
-def save_async(path: Path, state: trees.PyTree, manifest: Manifest) -> Callable[[], Any]:
-    """Start a save, and return once `state` is copied to the host: what waits for its end."""
+def save_async(
+    path: Path, state: trees.PyTree, manifest: Manifest, own: bool = False
+) -> Callable[[], Any]:
+    """Start a save, and return once `state` is copied to the host: what waits for its end.
+
+    With `own` every process has a `path` of its own, where it saves what only it holds: `merge`.
+    """
     context = ocp.Context()
+    if own:
+        path = own_disk.prepare(context, path)
     # Orbax cuts replicated arrays up for their devices to save a part each; below this size (in
     # bytes) each cut, a compiled program of its own, costs more than it saves.
     context.array.saving.min_slice_bytes_for_replica_parallel = 2**20
@@ -73,14 +82,26 @@ def _read_back(path: Path, manifest: Manifest) -> None:
     if manifest_lib.pack(read_manifest(path)) != manifest_lib.pack(manifest):  # a NaN is not itself
         raise Damaged("its metadata is not what was saved")
     try:
-        base = {"driver": "file", "path": f"{path / _ARRAYS}/"}
-        spec = {"driver": "ocdbt", "base": base}
-        there = set(ts.KvStore.open(spec).result().list().result())
+        there = set(_arrays(path).list().result())
     except Exception as error:
         raise _why(path, error) or Damaged("its list of arrays is missing or undecodable") from None
     lost = [n for n in manifest.leaves if f"{n.replace('/', '.')}/zarr.json".encode() not in there]
     if lost:
         raise Damaged(f"{some(lost, 3)} cannot be read back")
+
+
+def _arrays(path: Path) -> ts.KvStore:
+    base = {"driver": "file", "path": f"{path / _ARRAYS}/"}
+    return ts.KvStore.open({"driver": "ocdbt", "base": base}).result()
+
+
+def merge(parts: Sequence[Path]) -> Path:
+    """Let the first of the parts that processes saved on their own disks hold what all hold."""
+    whole = _arrays(parts[0])
+    for part in map(_arrays, parts[1:]):
+        for key in part.list().result():  # an array's part lies under a key of its own
+            whole.write(key, part.read(key).result().value).result()
+    return parts[0]
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -193,9 +214,7 @@ def set_aside(path: Path) -> None:
 
 
 def clear(directory: Path) -> None:
-    """Remove, on process 0, what saves and deletions left that failed or were killed."""
-    if jax.process_index() != 0:
-        return
+    """Remove what saves and deletions left that failed or were killed."""
     with contextlib.suppress(OSError):  # the disk is gone; the save will raise
         doomed = [*directory.glob(f"*{_TEMPORARY}*"), *directory.glob(f"*{_DELETED}")]
         for pause in _PAUSES:
@@ -208,12 +227,11 @@ def clear(directory: Path) -> None:
 
 
 def try_to_write(directory: Path) -> None:
-    """Do on process 0 what a save does first, or raise Damaged with the system's reason.
+    """Do what a save does first, or raise Damaged with the system's reason.
 
     Where that fails, Orbax's threads wait for it for 20 minutes.
     """
     try:
-        if jax.process_index() == 0:
-            os.rmdir(tempfile.mkdtemp(suffix=_DELETED, dir=directory))
+        os.rmdir(tempfile.mkdtemp(suffix=_DELETED, dir=directory))
     except OSError as error:
         raise Damaged(error.strerror) from error

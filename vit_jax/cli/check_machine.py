@@ -169,10 +169,9 @@ def _first_loss(on: Sequence[Any], shards: int) -> float:
 def disk(workdir: Path) -> Finding:
     """Write a file in the nearest folder that is there, of a workdir and those above it."""
     from vit_jax.analysis.tables import format_bytes
-    from vit_jax.train.workdir import check
+    from vit_jax.train.workdir import resolve
 
-    check(workdir)
-    folder = standing(workdir)
+    folder = standing(resolve(workdir)[0])
     free = shutil.disk_usage(folder).free
     text, fix = f"{folder}: {format_bytes(free)} free", "choose another --workdir"
     try:

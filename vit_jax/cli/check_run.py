@@ -17,6 +17,7 @@ from vit_jax.cli.check_machine import BROKEN, OK, WARNING, Finding, standing
 from vit_jax.cli.dry_run import estimate_memory, without_writing
 from vit_jax.config import Config
 from vit_jax.train import build
+from vit_jax.train.workdir import resolve
 
 _BATCH = 32
 _EPOCH = 100  # batches, where only shapes matter
@@ -31,7 +32,7 @@ def size(cfg: Config, workdir: Path) -> Finding:
     mesh = sharding.make_mesh(cfg.mesh)
     config_lib.check_batch(cfg, sharding.batch_shards(mesh))
     need = estimate_memory(cfg, build.build(cfg, _EPOCH * cfg.data.batch_size), mesh)
-    memory, free = device_memory(), shutil.disk_usage(standing(workdir)).free
+    memory, free = device_memory(), shutil.disk_usage(standing(resolve(workdir)[0])).free
     checkpoints = need.checkpoint * (cfg.checkpoint.keep + cfg.checkpoint.keep_best + 1)
     limit = "" if memory is None else f" of {format_bytes(memory)}"
     text = f"about {format_bytes(need.device_total)} on each device{limit}"

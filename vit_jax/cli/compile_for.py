@@ -71,6 +71,9 @@ def compile_for(cfg: Config, name: str) -> tuple[str, UserError | None]:
         f"step: batch {batch:,}, {batch // shards} images for each of {shards} parts; "
         f"compiled in {step.compiled.seconds:.0f} s",
     ]
+    if len(parts.steps) > 1:
+        each = ", ".join(map(str, sorted(parts.steps)))
+        lines += [f"of patches of {min(parts.steps)} pixels, the dearest; drawn are {each}"]
     if evaluation is not None:
         seconds = evaluation.compiled.seconds
         lines += [f"evaluation: batch {size:,}; compiled in {seconds:.0f} s"]
@@ -114,7 +117,9 @@ def _lower_evaluation(cfg: Config, parts: build_lib.Parts, mesh: Mesh, size: int
     with jax.set_mesh(mesh):
         params = build_lib.placed(parts.params, mesh)
         variables = {"params": params, **state.model_state}
-        predict, loss = parts.objective.predictors["logits"], cfg.objective.head_loss
+        side = min((ev.patch for ev in cfg.evals.values() if ev.patch), default=0)  # the dearest
+        predict = parts.objective.of_patch(side).predictors["logits"]
+        loss = cfg.objective.head_loss
         return score_batch.lower(variables, batch, predict=predict, loss=loss, mesh=mesh)
 
 

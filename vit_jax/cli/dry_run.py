@@ -17,6 +17,7 @@ from vit_jax.analysis import flops, memory, scale, tables
 from vit_jax.config import Config
 from vit_jax.data.records import data_root
 from vit_jax.errors import UserError
+from vit_jax.models import patch_sizes
 from vit_jax.objectives import Context, create
 from vit_jax.train import adapted, initial_state
 from vit_jax.train import build as build_lib
@@ -95,12 +96,14 @@ def _report(cfg: Config) -> tuple[str, UserError | None]:
 
 def _flops(cfg: Config, parts: build_lib.Parts, known: bool) -> str:
     height, width, channels = models.input_shape(cfg.model)
-    module = models.create(models.looped(cfg.model))
-    forward = flops.forward_flops(module, (height, width), channels)
+    draws = [patch_sizes.at(cfg.model, side) for side in patch_sizes.sides(cfg.model)]
+    each = (models.create(models.looped(model)) for model in draws)
+    forward = sum(flops.forward_flops(x, (height, width), channels) for x in each) // len(draws)
     step = _step_flops(cfg, parts)
     whole = f"; whole run: {tables.format_flops(step * parts.plan.total_steps)}" if known else ""
     per_image, per_step = tables.format_flops(forward), tables.format_flops(step)
-    return f"forward: {per_image} per image; step: {per_step}{whole}"
+    mean = ", means over model.drawn_patches" if len(draws) > 1 else ""
+    return f"forward: {per_image} per image; step: {per_step}{whole}{mean}"
 
 
 def _step_flops(cfg: Config, parts: build_lib.Parts) -> int:
@@ -124,7 +127,7 @@ def estimate_memory(
     cfg: Config, parts: build_lib.Parts, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh
 ) -> memory.Memory:
     """Estimate the bytes of a run's step on a mesh that is here or not."""
-    batch, objective = abstract_batch(cfg, parts), parts.objective
+    batch, objective = abstract_batch(cfg, parts), parts.dearest
     loss_of = adapted.make_loss(objective.loss, parts.adapter)
 
     def loss(params: Any, frozen: Any, kept: Any, batch: Any, rng: jax.Array) -> Any:
@@ -181,7 +184,7 @@ def _tensor_sums(cfg: Config, parts: build_lib.Parts) -> tuple[int, int]:
     """Return the values in a last block's output of one image, and the sums of as many."""
     image = jax.ShapeDtypeStruct((1, *models.input_shape(cfg.model)), "float32")
     variables = {"params": parts.params, **parts.abstract.model_state}
-    module = models.create(models.looped(cfg.model))
+    module = models.create(models.looped(parts.dearest.model))
     tokens = jax.eval_shape(lambda v, x: module.apply(v, x, train=False), variables, image).tokens
     if tokens is None:  # convolutions, which no tensor axis cuts
         return 0, 0

@@ -91,8 +91,7 @@ def run(
 ) -> int:
     """Print the help on request, else run the verb."""
     if any(word in ("-h", "--help", "-help") for word in argv[1:]):
-        print(help_text(cls))
-        return 0
+        return flags.run(lambda: print(help_text(cls), flush=True), argv)
     return flags.run(lambda: command(*(read or read_options)(cls, argv)), argv)
 
 

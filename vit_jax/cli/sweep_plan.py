@@ -19,8 +19,8 @@ from vit_jax.cli import flags as cli_flags
 from vit_jax.cli.options import Options, flag
 from vit_jax.durations import format_duration
 from vit_jax.errors import UserError
+from vit_jax.sweeps import in_bucket, queue
 from vit_jax.sweeps import point as point_lib
-from vit_jax.sweeps import queue
 from vit_jax.sweeps.grid import Overrides
 from vit_jax.sweeps.point import Point
 from vit_jax.sweeps.price import Device, find_device, price
@@ -83,7 +83,7 @@ def plan(given: Plan, extra: Overrides) -> None:
     if given.out is not None:
         if drawn:
             raise UserError(f"{file.path} is a search: its points come up as it runs; drop --out")
-        write(given.out, found)
+        write(in_bucket.opened(given.out), found)
     print(total(found, device, given.price), file=sys.stderr)
     if drawn:
         print("(of a search: trials drawn at random, all run to their end)", file=sys.stderr)

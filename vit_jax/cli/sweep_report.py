@@ -10,7 +10,7 @@ from vit_jax.analysis.tables import align
 from vit_jax.cli import options, sweep_status
 from vit_jax.cli.options import Options, flag
 from vit_jax.errors import UserError
-from vit_jax.sweeps import laws, point, results, scores
+from vit_jax.sweeps import in_bucket, laws, point, results, scores
 from vit_jax.visual import sweep_report
 
 PICTURE, PAGE, FITS = "report.png", "report.html", "fits.json"
@@ -33,7 +33,7 @@ def report(given: Report) -> None:
 
     Raises UserError: no run has finished.
     """
-    place = given.place
+    place = in_bucket.opened(given.place)
     found = results.read(place, point.read_manifest(place))
     finished = [result for result in found if result.value is not None]
     if not finished:
@@ -64,6 +64,8 @@ def report(given: Report) -> None:
     shown = {"title": title, "summary": sweep_status.summary(found), "picture": place / PICTURE}
     sweep_report.write_page(place / PAGE, found, fitted, **shown)
     written = [PICTURE, PAGE, *([FITS] if fitted is not None else [])]
+    for name in written:
+        in_bucket.send(place / name)
     print("wrote " + ", ".join(str(place / name) for name in written))
 
 

@@ -11,18 +11,18 @@ from typing import Any
 
 import jax
 
+from vit_jax.bucket_folder import address
 from vit_jax.cli import options, sweep_plan, sweep_status
 from vit_jax.cli.options import Options, flag
 from vit_jax.cli.sweep_plan import SweepFile
 from vit_jax.errors import UserError
-from vit_jax.sweeps import point, queue, results, sharing
+from vit_jax.sweeps import in_bucket, point, queue, results, sharing
 from vit_jax.sweeps.grid import Overrides
 from vit_jax.sweeps.point import Point
 from vit_jax.sweeps.results import State
 from vit_jax.sweeps.sharing import claim
 from vit_jax.sweeps.trial import Stopping
 from vit_jax.sweeps.worker import Worker
-from vit_jax.train import workdir
 from vit_jax.train.health.preemption import INTERRUPTED
 
 
@@ -70,20 +70,21 @@ def run(given: Run, extra: Overrides) -> int:
 
 def _open(target: Path, out: Path | None, extra: Overrides) -> tuple[SweepFile | None, Path]:
     """Read the file, where one is named, write its manifest, and return it with the directory."""
-    if target.is_dir():
+    if target.is_dir() or address(target):
         if out is not None or extra:
             flag = "--out" if out is not None else "--config.FIELD"
             raise UserError(f"{target} has its manifest; {flag} is for a sweep file")
-        point.read_manifest(target)
-        return None, target
+        place = in_bucket.opened(target)
+        point.read_manifest(place)
+        return None, place
     file = sweep_plan.read(target)
     if out is None:
         raise UserError(f"where to? add --out=DIR for the runs of {target}")
-    workdir.check(out, "--out")
-    out.mkdir(parents=True, exist_ok=True)
+    place = in_bucket.opened(out)
+    place.mkdir(parents=True, exist_ok=True)
     if file.search is None:
-        sweep_plan.write(out, sweep_plan.points(file, None, extra))
-    return file, out
+        sweep_plan.write(place, sweep_plan.points(file, None, extra))
+    return file, place
 
 
 def _each(workers: Sequence[Worker], work: Any) -> None:
@@ -134,6 +135,7 @@ def _train_one(worker: Worker, points: list[Point], index: int) -> Point:
 
 def _conclude(place: Path, points: Sequence[Point], *, stopped: bool) -> int:
     """Print how the runs ended, and return the exit status."""
+    in_bucket.pull(place)
     found = results.read(place, points)
     _print(sweep_status.summary(found))
     failed = [result for result in found if result.state is State.FAILED]

@@ -15,7 +15,7 @@ from rich.text import Text
 from vit_jax.cli import options
 from vit_jax.cli.options import Options, flag
 from vit_jax.durations import format_duration
-from vit_jax.sweeps import point, results
+from vit_jax.sweeps import in_bucket, point, results
 from vit_jax.sweeps.results import Outcome, State
 
 NO_PLACE = "which sweep? name its DIR"
@@ -42,7 +42,7 @@ class Status(Options):
 
 def status(given: Status) -> None:
     """Show the table: on a terminal until all runs have ended, else once."""
-    console, place = Console(highlight=False), given.place
+    console, place = Console(highlight=False), in_bucket.opened(given.place)
     found = results.read(place, point.read_manifest(place))
     if given.once or not console.is_terminal:
         console.width = max(console.width, 160)  # of a pipe it would be 80
@@ -58,6 +58,7 @@ def status(given: Status) -> None:
             if all(result.state in _OVER for result in found):
                 return
             time.sleep(_EVERY)
+            in_bucket.pull(place)
             found = results.read(place, point.read_manifest(place))
 
 

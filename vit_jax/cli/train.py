@@ -28,7 +28,7 @@ class Train(ConfigOptions):
     """
 
     usage = "vit_jax train --config=NAME --workdir=DIR [--config.FIELD=VALUE ...] [flags]"
-    workdir: Path | None = flag(None, "where the run is kept", "DIR")
+    workdir: Path | None = flag(None, "where the run is kept: a path, gs:// or s3://", "DIR")
     dry_run: bool = flag(False, "print the config, sizes and costs by shapes, write nothing")
     all_fields: bool = flag(False, "with --dry_run: show the fields at their defaults, too")
     compile_for: str | None = flag(
@@ -55,7 +55,7 @@ def train(given: Train, cfg: Any) -> int:
     from vit_jax.train.report import profile
 
     if given.workdir:
-        workdir.check(given.workdir.absolute())
+        workdir.resolve(given.workdir)
     window = None if given.profile is None else profile.read_window(given.profile)
     if given.dry_run or given.compile_for is not None:
         return _report(given, cfg)

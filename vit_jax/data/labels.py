@@ -27,12 +27,6 @@ class Derived(NamedTuple):
     of: Callable[[Mapping[str, Any]], int]
 
 
-def separate(name: str) -> tuple[str, str]:
-    """Separate the label from "clevr:3?label=count"; without one it is ""."""
-    dataset, _, label = name.partition("?label=")
-    return dataset, label
-
-
 def interval(value: float, ends: Sequence[float]) -> int:
     """Return the last interval that begins below a value; -1 where none does."""
     return int(np.searchsorted(np.asarray(ends, np.float32), np.float32(value), side="left")) - 1

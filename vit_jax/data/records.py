@@ -20,6 +20,7 @@ from tensorflow_datasets.core.data_sources.base import file_instructions
 
 from vit_jax import files, remote
 from vit_jax.data import labels
+from vit_jax.data.partition import options
 from vit_jax.data.record_ranges import RecordRanges, Shard
 from vit_jax.data.sources import Example, Labelled, absolute_slices, digest_of
 from vit_jax.errors import DataError, UserError, unknown
@@ -35,16 +36,18 @@ class TfdsSource(Labelled):
         self,
         directory: Path,
         split: str,
-        shards: Mapping[str, remote.FileInfo] | None = None,
         label: str = "",
+        image: str = "",
+        shards: Mapping[str, remote.FileInfo] | None = None,
     ) -> None:
         """Open a split.
 
         Args:
             directory: where the metadata are.
-            split: as TFDS writes it.
-            shards: the files by name, where those are in a bucket.
+            split: as `DataConfig.train_split`.
             label: a feature's name or one of `data.labels`; "" is the only label.
+            image: a feature's name; "" is the only image.
+            shards: the files by name where they are in a bucket.
         """
         self._directory, self.is_remote = directory, shards is not None
         builder: Any = tfds.builder_from_directory(str(directory))
@@ -57,7 +60,7 @@ class TfdsSource(Labelled):
         for file in self._files:
             if file not in stored:  # TFDS would notice at the first example of that file
                 raise FileNotFoundError(f"{file} is missing")
-        self._image = _feature_key(info, where, "image")
+        self._image = _feature_key(info, where, "image", image)
         self._is_binary = info.name == "dsprites"
         derived = labels.DERIVED.get(info.name, {})
         if label in derived:
@@ -139,7 +142,9 @@ def open_tfds(name: str, data_dir: str, split: str) -> TfdsSource:
     if not name:
         raise UserError("data.name is empty; give 'digits', a prepared TFDS dataset or folder:DIR")
     root = data_root(data_dir)
-    name, label = labels.separate(name)
+    name, chosen = options(name)
+    if surplus := chosen.keys() - {"label", "image"}:
+        raise UserError(f"{name} is a dataset of TFDS: it has no ?{surplus.pop()}=, but ?label=")
     if name == "digits":
         from vit_jax.data.digits import prepare
 
@@ -150,7 +155,7 @@ def open_tfds(name: str, data_dir: str, split: str) -> TfdsSource:
     else:
         directory, shards = _find(name, Path(root), root), None
     try:
-        return TfdsSource(directory, split, shards, label)
+        return TfdsSource(directory, split, **chosen, shards=shards)
     except UserError:
         raise
     except Exception as error:  # TFDS and protobuf have many kinds for a damaged file
@@ -248,17 +253,18 @@ def _feature_key(
     found = [key for key, f in info.features.items() if isinstance(_item(f, kind), _KINDS[kind])]
     if wanted:
         if wanted not in found:
-            raise unknown(f"label of {where}", wanted, [*found, *derived])
+            raise unknown(f"{kind} of {where}", wanted, [*found, *derived])
         return wanted
     favourite = dict(zip(_KINDS, info.supervised_keys or (), strict=False)).get(kind, "")
     chosen = [favourite] if favourite in found else found
     if len(chosen) != 1:
         listed = f" ({', '.join(found)})" if found else ""
         names = ", ".join([*found, *derived])
-        advice = f"choose one as {info.name}?label=NAME: {names}"
+        option = kind.rpartition(" ")[2]
+        advice = f"choose one as {info.name}?{option}=NAME: {names}"
         raise UserError(
             f"{where} has {len(found) or 'no'} features of type {kind}{listed}; "
-            + (advice if kind == "class label" and names else "a dataset with one is needed")
+            + (advice if names else "a dataset with one is needed")
         )
     return chosen[0]
 

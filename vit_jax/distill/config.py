@@ -37,7 +37,8 @@ class TeacherConfig:
         kind: the teacher's loss.
         alpha: its share; 1 does without the labels.
         temperature: both logits are divided by it; of no use to "hard".
-        teacher: the teacher's model; of another image size the batch is resized for it.
+        teacher: the teacher's model; of another image size the batch is resized for it. A FlexiViT
+            with the student's `drawn_patches` has in every step the student's size of patches.
         weights: of the teacher, as `init.weights`.
         ema: take the moving average of the teacher's run.
         mean, std: what the teacher's input is normalised by; () is the student's.
@@ -82,6 +83,10 @@ def check(cfg: TeacherConfig, model: ModelConfig, data: DataConfig) -> None:
         if len(values := getattr(cfg, key)) not in (0, 1, model.channels):
             must = f"must hold 1 or {model.channels} values, or none for the student's"
             raise UserError(f"{FIELD}.{key}={values} {must}")
+    draws = getattr(cfg.teacher, "drawn_patches", ())
+    if draws and (cfg.cache or draws != getattr(model, "drawn_patches", ())):
+        must = "must be the student's, and without a cache; set () for its model.patch throughout"
+        raise UserError(f"{FIELD}.teacher.drawn_patches={draws} {must}")
     if cfg.alpha == 1 and getattr(model, "distilled", False):
         why = "would never train the class head of model.distilled; choose less, or distilled=False"
         raise UserError(f"{FIELD}.alpha=1 {why}")

@@ -28,6 +28,7 @@ class EvalConfig:
         batch_size: over all processes; 0 is the training batch size.
         dataset: as `data.name`; "" is the training set's.
         transform: what happens to each image.
+        patch: side of the patches of a FlexiViT; 0 is `model.patch`.
     """
 
     predictor: ClassVar[str] = ""  # which of the predictors of the objective it calls
@@ -37,6 +38,7 @@ class EvalConfig:
     batch_size: int = value(0, least=0, note="0 is the training batch size")
     dataset: str = ""
     transform: data.TransformConfig = group(data.TransformConfig)
+    patch: int = value(0, least=0, note="0 is the model's")
 
     @property
     def metrics(self) -> tuple[str, ...]:

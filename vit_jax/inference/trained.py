@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax import config_json, errors, models, trees, weights
+from vit_jax import bucket_folder, config_json, errors, models, trees, weights
 from vit_jax.config import Config
 from vit_jax.data import TransformConfig, imagenet
 from vit_jax.errors import UserError
@@ -253,6 +253,8 @@ def reference(ref: str) -> str:
     kinds = {*_SUFFIXES.values(), CHECKPOINT, *KINDS}
     if path.suffix in _SUFFIXES and ref.partition(":")[0] not in kinds:
         return f"{_SUFFIXES[path.suffix]}:{ref}"
+    if bucket_folder.address(ref):
+        return f"{CHECKPOINT}:{ref}"
     if ":" not in ref:
         raise UserError(
             f"{ref!r} is neither a run's directory nor a file of weights "

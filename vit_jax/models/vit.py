@@ -118,7 +118,9 @@ class ViT(nn.Module):
     ) -> tuple[Float[Array, "B N D"], tuple[int, int]]:
         """Return the embedded patches and their (rows, columns)."""
         cfg, patch = self.cfg, base.pair(self.cfg.patch, "patch")
-        x = PatchEmbed(patch, cfg.dim, cfg.init, dtype, cfg.patch_bias, name="patch_embed")(image)
+        stored = base.pair(cfg.base_patch, "base_patch") if cfg.base_patch else patch
+        fields: dict[str, Any] = {"use_bias": cfg.patch_bias, "stored": stored}
+        x = PatchEmbed(patch, cfg.dim, cfg.init, dtype, name="patch_embed", **fields)(image)
         return x, base.grid((image.shape[1], image.shape[2]), patch)
 
     def _two_heads(self, x: Float[Array, "B N D"], kernel_init: Initializer) -> Output:
@@ -155,11 +157,13 @@ class ViT(nn.Module):
         table, count = None, cfg.depth if cfg.pos_embed_at is PosEmbedAt.LAYERS else 1
         if cfg.pos_embed is PosEmbed.LEARNED:
             own = self._grid(base.pair(cfg.image_size, "image_size"))
+            if cfg.base_grid:
+                own = base.pair(cfg.base_grid, "base_grid")
             covered = num_prefix(cfg) if covers_prefix else 0
             length = covered + own[0] * own[1]
             table = self.param("pos_embed", POS_EMBED, (count, length, cfg.dim), jnp.float32)
             if own != shape:
-                table = resample(table, covered, own, shape)
+                table = resample(table, covered, own, shape, linear=bool(cfg.base_grid))
         elif cfg.pos_embed is PosEmbed.LEARNED2D:
             table = crossed(self, shape, cfg.dim, count)
         elif cfg.pos_embed in FIXED:

@@ -27,6 +27,11 @@ class ViTConfig(ModelConfig):
 
     Attributes:
         patch: (rows, columns) of a patch in pixels; (P,) means square.
+        base_patch: size of the patch kernel that is trained, from which one for `patch` is made
+            inside the forward pass (FlexiViT, arXiv:2212.08013, layers.resample); () for `patch`.
+        base_grid: (rows, columns) of the learned positions that go with it, resized alike.
+        drawn_patches: sides of square patches from which every training step draws its own, by the
+            seed and the step; what evaluates the model takes `patch`. () for `patch` throughout.
         dim, depth, num_heads, mlp_dim: D, L, h, F.
         head_dim: d of a network whose heads are not as wide as D / h, such as a pruned one; 0 is
             D / h.
@@ -85,6 +90,9 @@ class ViTConfig(ModelConfig):
     """
 
     patch: tuple[int, ...] = (16, 16)
+    base_patch: tuple[int, ...] = value((), least=1)
+    base_grid: tuple[int, ...] = value((), least=1)
+    drawn_patches: tuple[int, ...] = value((), least=1)
     dim: int = value(768, least=1)
     depth: int = value(12, least=1)
     num_heads: int = value(12, least=1)
@@ -145,6 +153,12 @@ def num_prefix(cfg: ViTConfig) -> int:
 def validate(cfg: ViTConfig) -> None:
     """Refuse fields that do not go together, in one line that names them."""
     check_transformer(cfg, base.patch_grid(cfg))
+    needs_grid = bool(cfg.base_patch) and cfg.pos_embed not in (*FIXED, PosEmbed.NONE)
+    if bool(cfg.base_grid) != needs_grid:
+        what = "model.base_grid is of the learned positions that go with model.base_patch"
+        raise UserError(f"{what}; set both, such as 7 and 32, or neither")
+    if cfg.drawn_patches and not cfg.base_patch:
+        raise UserError("model.drawn_patches has one kernel for all; set model.base_patch, say 32")
 
 
 def check_transformer(cfg: ViTConfig, shape: tuple[int, int]) -> None:

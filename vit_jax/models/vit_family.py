@@ -45,6 +45,8 @@ def _images(cfg: ViTConfig) -> facts.Images:
     if cfg.pre_norm or cfg.mlp_norm or (cfg.rope_grid and cfg.class_token):  # CLIP, EVA-02
         mean, std = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
         return facts.Images((mean, std), 1.0)
+    if cfg.base_patch:
+        return facts.Images(facts.HALF, 0.95, 0.95)
     # PyTorch's networks have DeiT's statistics; Google trained ViT and SigLIP.
     mean_std = facts.HALF if cfg.init is Init.JAX else facts.IMAGENET
     # Above 224 pixels SigLIP is trained, not fine-tuned.
@@ -148,6 +150,8 @@ def timm_lacks(cfg: ViTConfig) -> str:
     """Return what a ViT or a hybrid has that timm's lacks, in words; "" for nothing."""
     if cfg.head_dim not in (0, cfg.dim / cfg.num_heads):
         return f"model.head_dim={cfg.head_dim}: its heads share model.dim={cfg.dim}"
+    if cfg.base_patch:
+        return f"model.base_patch={cfg.base_patch}: its models have patches of one size"
     if cfg.token_merging:
         return f"model.token_merging={cfg.token_merging}: its models do not merge"
     if cfg.window or cfg.axial:

@@ -17,7 +17,7 @@ from vit_jax.analysis.flops import count, train_flops
 from vit_jax.data import DataConfig, Source, View, one_view
 from vit_jax.durations import Clock
 from vit_jax.losses import Loss
-from vit_jax.models import ModelConfig
+from vit_jax.models import ModelConfig, patch_sizes
 
 PyTree = Any
 Batch = dict[str, jax.Array]
@@ -130,6 +130,22 @@ class Objective:
     def module(self) -> Any:
         """The encoder."""
         return models.create(self.model)
+
+    @functools.cached_property
+    def _of_patch(self) -> dict[int, "Objective"]:
+        return {0: self}
+
+    def of_patch(self, side: int) -> "Objective":
+        """Return the objective with a FlexiViT at patches of a side, one object for each; 0: self.
+
+        Raises UserError: a model of one patch size.
+        """
+        if side not in self._of_patch:
+            self._of_patch[side] = self._at_patch(side)
+        return self._of_patch[side]
+
+    def _at_patch(self, side: int) -> "Objective":
+        return dataclasses.replace(self, model=patch_sizes.at(self.model, side))
 
     @property
     def own_heads(self) -> int:

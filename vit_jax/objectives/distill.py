@@ -18,8 +18,8 @@ from vit_jax.distill.cache import INDEX, LOGITS, REST, TOP, dense
 from vit_jax.distill.teacher import Teacher, make_teacher
 from vit_jax.errors import UserError
 from vit_jax.losses import example_loss
-from vit_jax.models import ModelConfig
-from vit_jax.objectives.base import Aux, Batch, Context, Extras, ObjectiveConfig
+from vit_jax.models import ModelConfig, patch_sizes
+from vit_jax.objectives.base import Aux, Batch, Context, Extras, Objective, ObjectiveConfig
 from vit_jax.objectives.supervised import Supervised, SupervisedConfig, top1
 
 
@@ -81,6 +81,15 @@ class Distill(Supervised):
         """(variables, the student's normalised images) -> the teacher's logits."""
         height, width, _ = models.input_shape(self.model)
         return make_teacher(self.cfg.distill, self.data.mean, self.data.std, (height, width))
+
+    def _at_patch(self, side: int) -> Objective:
+        """Return what learns from a FlexiViT that draws as the student, at the same size."""
+        teacher = self.cfg.distill.teacher
+        if not getattr(teacher, "drawn_patches", ()):
+            return Supervised._at_patch(self, side)
+        same = dataclasses.replace(self.cfg.distill, teacher=patch_sizes.at(teacher, side))
+        cfg = dataclasses.replace(self.cfg, distill=same)
+        return dataclasses.replace(self, model=patch_sizes.at(self.model, side), cfg=cfg)
 
     def check_extras(self) -> None:
         """Raise UserError if the teacher's weights or cache are missing or do not fit."""

@@ -15,7 +15,7 @@ from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.optim import OptimConfig, Optimizer
 
 _FIELDS: dict[str, Any] = {"num_classes": 10, "image_size": (32, 32), "channels": 1}
-_SHAPE: dict[str, Any] = {"dim": 64, "depth": 4, "num_heads": 4, "mlp_dim": 256}
+SHAPE: dict[str, Any] = {"dim": 64, "depth": 4, "num_heads": 4, "mlp_dim": 256}
 
 
 def small(name: str, **fields: Any) -> ModelConfig:
@@ -26,12 +26,12 @@ def small(name: str, **fields: Any) -> ModelConfig:
 def vit() -> ModelConfig:
     """Return a ViT of 8 x 8 pixels a patch, without a class token."""
     fields = {"class_token": False, "pool": Pool.GAP, "pos_embed": PosEmbed.SINCOS2D}
-    return small("vit_mu8", **_SHAPE, **fields)
+    return small("vit_mu8", **SHAPE, **fields)
 
 
 def deit() -> ModelConfig:
     """Return a DeiT with a class and a distillation token."""
-    return small("deit_ti16_distilled", patch=(8, 8), **_SHAPE)
+    return small("deit_ti16_distilled", patch=(8, 8), **SHAPE)
 
 
 def convit() -> ModelConfig:

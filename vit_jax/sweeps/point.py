@@ -15,10 +15,13 @@ from vit_jax import config_json, files
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.fields import is_free
+from vit_jax.sweeps import in_bucket
 from vit_jax.sweeps.grid import Overrides
+from vit_jax.train import workdir
 
 MANIFEST = "manifest.jsonl"
 RUNS = "runs"
+_POINTS = "points"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,10 +112,20 @@ def names(points: Sequence[Overrides]) -> list[str]:
 def write_manifest(place: Path, points: Sequence[Point]) -> None:
     """Write one JSON line for each point."""
     files.write(place / MANIFEST, "".join(f"{to_line(point)}\n" for point in points))
+    in_bucket.send(place / MANIFEST)
 
 
 def add_to_manifest(place: Path, point: Point) -> None:
-    """Add the line of a point that a search has come up with, unless it is there."""
+    """Add the line of a point that a search has come up with, unless it is there.
+
+    In a bucket, where several would write one object, it is a file of its own.
+    """
+    if workdir.address(place):
+        file = place / _POINTS / f"{point.run}.json"
+        file.parent.mkdir(exist_ok=True)
+        files.write(file, f"{to_line(point)}\n")
+        in_bucket.send(file)
+        return
     with open(place / MANIFEST, "a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
@@ -138,7 +151,9 @@ def read_manifest(place: Path) -> list[Point]:
 
     Raises UserError: no manifest in `place`, or a line that is no point.
     """
-    path = place / MANIFEST
+    path, more = place / MANIFEST, sorted((place / _POINTS).glob("*.json"))
+    if more:
+        return [_read_line(file, 1, file.read_text()) for file in more]
     if not path.is_file():
         command = f"vit_jax sweep run FILE --out={place}"
         raise UserError(f"{place} holds no {MANIFEST}; it is written by: {command}")

@@ -2,6 +2,7 @@
 """What a run costs before it is started: parameters, FLOPs, images, tokens; by shapes alone."""
 
 import functools
+import statistics
 import time
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from vit_jax.analysis.scale import CHIPS, MFU
 from vit_jax.config import Config
 from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
-from vit_jax.models import ModelConfig
+from vit_jax.models import ModelConfig, patch_sizes
 from vit_jax.objectives import ObjectiveConfig, SupervisedConfig
 from vit_jax.train import build as build_lib
 
@@ -100,9 +101,12 @@ def _of_image(model: ModelConfig, objective: ObjectiveConfig, *, uphill: bool) -
     parts = build_lib.build(cfg, num_examples=cfg.data.batch_size)
     variables = {"params": parts.abstract.params, **parts.abstract.model_state}
     image = jax.ShapeDtypeStruct((1, *models.input_shape(model)), jnp.float32)
-    module = parts.objective.module
-    output = jax.eval_shape(lambda v, x: module.apply(v, x, train=False), variables, image)
-    tokens = None if output.tokens is None else output.tokens.shape[1]
+    found = []
+    for side in patch_sizes.sides(model):
+        apply = functools.partial(parts.objective.of_patch(side).module.apply, train=False)
+        tokens = jax.eval_shape(apply, variables, image).tokens
+        found += [] if tokens is None else [tokens.shape[1]]
+    tokens = round(statistics.fmean(found)) if found else None
     return _OfImage(parts.abstract.params, build_lib.example_flops(parts, uphill=uphill), tokens)
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from vit_jax.errors import UserError
+from vit_jax.sweeps import in_bucket
+from vit_jax.train import workdir
 
 JOURNAL = "queue.log"
 _RUN = "run"  # a trial's attribute: which run of the sweep it stands for
@@ -38,10 +40,14 @@ def open_study(
 ) -> Any:
     """Open the study of the sweep in `place`, or begin it."""
     package = optuna()
-    path = str((place / JOURNAL).absolute())  # the journal's lock is a link that names it
-    journal = package.storages.journal
-    lock = journal.JournalFileSymlinkLock(path, grace_period=_LOCK_SECONDS)
-    storage = package.storages.JournalStorage(journal.JournalFileBackend(path, lock_obj=lock))
+    if url := workdir.address(place):
+        backend = in_bucket.Journal(url)
+    else:
+        path = str((place / JOURNAL).absolute())  # the journal's lock is a link that names it
+        journal = package.storages.journal
+        lock = journal.JournalFileSymlinkLock(path, grace_period=_LOCK_SECONDS)
+        backend = journal.JournalFileBackend(path, lock_obj=lock)
+    storage = package.storages.JournalStorage(backend)
     settings = {"study_name": "sweep", "direction": "maximize" if maximize else "minimize"}
     settings |= {"sampler": sampler, "pruner": pruner, "load_if_exists": True}
     return package.create_study(storage=storage, **settings)

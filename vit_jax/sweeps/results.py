@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vit_jax import files
-from vit_jax.sweeps import sharing
+from vit_jax.sweeps import in_bucket, sharing
 from vit_jax.sweeps.point import Point
 from vit_jax.train import workdir
 from vit_jax.train.report.writers import read_jsonl
@@ -75,7 +75,7 @@ def read_one(place: Path, point: Point) -> Outcome:
     state, note = (State.INTERRUPTED if rows else State.WAITING), ""
     if is_finished(run):
         state = State.FINISHED
-    elif (holder := sharing.holder(place, point.run)) is not None:
+    elif (holder := sharing.holder(place, point.run, sure=False)) is not None:
         state, note = State.RUNNING, holder
     elif (how := ended(run)) is not None:
         state, note = how.state, how.note
@@ -116,8 +116,10 @@ def mark_ended(run: Path, state: State, note: str) -> None:
     """Note that a run failed or was pruned."""
     values = {"state": state, "told": note, "time": time.time()}
     files.write(run / _ENDED, json.dumps(values) + "\n")
+    in_bucket.send(run / _ENDED)
 
 
 def unmark(run: Path) -> None:
     """Forget how a run ended, before it is started again."""
     (run / _ENDED).unlink(missing_ok=True)
+    in_bucket.send(run / _ENDED)

@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from vit_jax.errors import UserError
+from vit_jax.sweeps import in_bucket
+from vit_jax.sweeps.in_bucket import CLAIMS
+from vit_jax.sweeps.point import RUNS
 
-CLAIMS = "claims"
 _GPUS = "CUDA_VISIBLE_DEVICES"
 _GLANCE = 0.2  # seconds, longer than a reader of a claim holds its lock
 
@@ -34,16 +36,17 @@ def claim(place: Path, run: str) -> Iterator[int | None]:
         file.truncate(0)
         file.write(f"pid {os.getpid()} on {socket.gethostname()}")
         file.flush()
-        yield file.fileno()
+        with in_bucket.claim(place, place / RUNS / run) as free:
+            yield file.fileno() if free else None
 
 
-def holder(place: Path, run: str) -> str | None:
-    """Return which process has claimed a run; None where it is free."""
-    try:
-        with open(place / CLAIMS / run, encoding="utf-8") as file:
-            return None if _locked(file.fileno(), fcntl.LOCK_SH) else file.read() or "a worker"
-    except FileNotFoundError:
-        return None
+def holder(place: Path, run: str, *, sure: bool = True) -> str | None:
+    """Return which process has claimed a run; None where it is free; see `in_bucket.holder`."""
+    path = place / CLAIMS / run
+    with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
+        if not _locked(file.fileno(), fcntl.LOCK_SH):
+            return file.read() or "a worker"
+    return in_bucket.holder(place, run, sure=sure) or None
 
 
 def _locked(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:

@@ -18,7 +18,7 @@ from vit_jax.train.health.preemption import INTERRUPTED
 from vit_jax.train.health.watchdog import HUNG
 from vit_jax.train.report.writers import read_jsonl
 
-LOG = "output.txt"
+LOG = workdir.OUTPUT
 _MAIN = "import sys; from vit_jax.cli.train import main; sys.exit(main(['main.py', *sys.argv[1:]]))"
 _POLL = 0.2  # seconds
 _MOST_STARTS = 3  # of a run that is killed or hangs again and again: memory, most likely
@@ -96,7 +96,13 @@ def train(
 def _start(
     point: Point, run: Path, descriptor: int, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", _MAIN, *point.arguments(), f"--workdir={run}"]
+    command = [
+        sys.executable,
+        "-c",
+        _MAIN,
+        *point.arguments(),
+        f"--workdir={workdir.address(run) or run}",
+    ]
     with (run / LOG).open("ab") as log:
         return subprocess.Popen(
             command,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_jax.durations import format_duration
-from vit_jax.sweeps import queue, results
+from vit_jax.sweeps import in_bucket, queue, results
 from vit_jax.sweeps.point import Point
 from vit_jax.sweeps.results import State
 from vit_jax.sweeps.sharing import claim, holder
@@ -86,6 +86,7 @@ class Worker:
     def _is_done(self, point: Point) -> bool:
         """Return whether a run has finished, or has failed since the sweep was started."""
         run = point.workdir(self.place)
+        in_bucket.pull(run)
         how = results.ended(run)
         return results.is_finished(run) or (how is not None and how.time >= self.since)
 

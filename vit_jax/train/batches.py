@@ -46,7 +46,7 @@ def device_batches(
     """
     if unreadable is None:
         unreadable = Unreadable(cfg.max_broken, source.example_id)
-    own = sharding.batch_rows(mesh, cfg.batch_size)
+    own = sharding.batch_rows(mesh, cfg.batch_size)  # the rows of the batch that are read here
     batches = data.train_batches(
         source,
         cfg,

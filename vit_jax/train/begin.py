@@ -29,7 +29,8 @@ class Opened:
 
     Attributes:
         cfg: the run.
-        path: its workdir.
+        path: its workdir, on this machine.
+        bucket: the address where it is kept besides, "" for none.
         goodput: its wall time by phase.
         source: the training split.
         splits: size and digest of each split that it reads, from `data_identity.describe`.
@@ -40,6 +41,7 @@ class Opened:
 
     cfg: Config
     path: Path
+    bucket: str
     goodput: Goodput
     source: data.Source
     splits: Mapping[str, Any]
@@ -99,8 +101,10 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
     config_lib.check(cfg)
     startup.keep_programs()  # for a call from Python, as the next; main.py has done both
     waiting.say_compilations()
-    path = Path(directory).expanduser().absolute()
-    fresh, known = not workdir.has_checkpoints(path), cfg.model.num_classes > 0
+    path, url = workdir.resolve(directory)
+    if url and (index := jax.process_index()):  # processes of one machine have a place each
+        path = workdir.resolve(directory, index)[0]
+    fresh, known = not workdir.has_checkpoints(path, url), cfg.model.num_classes > 0
     if fresh and known:
         initial_state.check(cfg.init, cfg.model)
     source = build_lib.open_train(cfg)
@@ -117,6 +121,7 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
     return Opened(
         cfg=cfg,
         path=path,
+        bucket=url,
         goodput=goodput,
         source=source,
         splits=on_all_processes(lambda: data_identity.describe(source, eval_sources)),
@@ -134,8 +139,10 @@ def begin(opened: Opened, *, allow_config_change: bool, allow_data_change: bool)
     """
     cfg, path, total = opened.cfg, opened.path, opened.parts.plan.total_steps
     facts = peers.facts(config_json.to_json(cfg), opened.splits, opened.source.class_names)
-    peers.agree(facts, path)
-    checkpoints = Checkpointer(path / workdir.CHECKPOINTS, cfg.checkpoint)
+    facts |= {"workdir": opened.bucket} if opened.bucket else {}
+    peers.agree(facts, path, shared=not opened.bucket)
+    place = path / workdir.CHECKPOINTS
+    checkpoints = Checkpointer(place, cfg.checkpoint, own=bool(opened.bucket))
     latest = checkpoints.latest_step()
     saved = {} if latest is None else checkpoints.metadata(latest)
     changed = metadata.check_unchanged(
@@ -157,9 +164,9 @@ def begin(opened: Opened, *, allow_config_change: bool, allow_data_change: bool)
     peers.agree_on_weights("weights of the teacher", extras.digest)
     if saved and not allow_config_change:
         metadata.check_extras_unchanged(extras.digest, saved, path)
-    base, facts = adapted.read_base(cfg, parts.adapter, saved) if parts.adapter else ({}, None)
-    if facts:
-        peers.agree_on_weights("weights that are frozen", facts.digest)
+    base, origin = adapted.read_base(cfg, parts.adapter, saved) if parts.adapter else ({}, None)
+    if origin:
+        peers.agree_on_weights("weights that are frozen", origin.digest)
     # A damaged checkpoint is passed over: `saved` becomes the metadata of the one restored.
     position, saved = _first_position(opened, checkpoints)
     frozen = adapted.with_base(parts.adapter, base, extras.frozen)
@@ -172,7 +179,7 @@ def begin(opened: Opened, *, allow_config_change: bool, allow_data_change: bool)
         extras.digest,
         own=objective.own_parameters,
         average=cfg.objective.needs_average,
-        base=facts,
+        base=origin,
     )
     metadata.write(path, described)
     build_lib.write_splits(cfg, opened.source, path)

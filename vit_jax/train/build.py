@@ -21,6 +21,7 @@ from vit_jax.config import Config, Plan
 from vit_jax.data import partition
 from vit_jax.errors import UserError, setting
 from vit_jax.losses import Loss
+from vit_jax.models import patch_sizes
 from vit_jax.models.lora import Adapter
 from vit_jax.objectives import Objective
 from vit_jax.train import adapted
@@ -40,7 +41,8 @@ class Parts:
         plan: durations in steps.
         schedule: step -> learning rate.
         init: PRNG key -> TrainState, pure.
-        step: the training step, pure and not jitted.
+        steps: the training steps, pure and not jitted, by the side of the patches that each sees
+            (`models.patch_sizes`); 0 for the model's own, of all models but a FlexiViT.
         abstract: the state's shapes and dtypes.
         adapter: which of the model's parameters are the state's; None for all.
     """
@@ -49,9 +51,19 @@ class Parts:
     plan: Plan
     schedule: optax.Schedule
     init: Callable[[jax.Array], TrainState]
-    step: TrainStep
+    steps: Mapping[int, TrainStep]
     abstract: TrainState
     adapter: Adapter | None = None
+
+    @property
+    def step(self) -> TrainStep:
+        """The step that takes the most work and memory, that of the smallest patches."""
+        return self.steps[min(self.steps)]
+
+    @property
+    def dearest(self) -> Objective:
+        """The objective of that step."""
+        return self.objective.of_patch(min(self.steps))
 
     @property
     def frozen(self) -> PyTree:
@@ -87,16 +99,17 @@ def build(cfg: Config, num_examples: int) -> Parts:
     decay = cfg.ema_decay
     if cfg.ema_decay_end:
         decay = optim.cosine(decay, cfg.ema_decay_end, plan.total_steps)
-    step = make_train_step(
-        objective,
-        tx,
-        schedule,
+    make_step = functools.partial(
+        make_train_step,
+        tx=tx,
+        schedule=schedule,
         accum_steps=cfg.accum_steps,
         ema_decay=decay,
         spike_sigmas=cfg.faults.spike_sigmas,
         reduce_dtype=cfg.reduce_dtype,
         adapter=adapter,
     )
+    steps = {side: make_step(objective.of_patch(side)) for side in patch_sizes.sides(cfg.model)}
     around = functools.partial(make_state, tx=tx, **kept)
     abstract = jax.eval_shape(
         lambda params, state, key, own: around(params, state, key, objective=own),
@@ -105,7 +118,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
         key,
         own,
     )
-    return Parts(objective, plan, schedule, init, step, abstract, adapter)
+    return Parts(objective, plan, schedule, init, steps, abstract, adapter)
 
 
 def shardings(parts: Parts, mesh: Mesh | AbstractMesh) -> TrainState:
@@ -124,10 +137,15 @@ def init_state(cfg: Config, parts: Parts, mesh: Mesh) -> TrainState:
         return jax.jit(init, out_shardings=shardings(parts, mesh))(np.asarray(cfg.seed))
 
 
+def compile_steps(parts: Parts, mesh: Mesh) -> dict[int, TrainStep]:
+    """Jit the steps over the mesh (each compiled at its first call)."""
+    state, frozen = shardings(parts, mesh), sharding.shardings(parts.frozen, mesh)
+    return {side: jit_step(step, state, frozen, mesh) for side, step in parts.steps.items()}
+
+
 def compile_step(parts: Parts, mesh: Mesh) -> TrainStep:
-    """Jit the step over the mesh (compiled at its first call)."""
-    frozen = sharding.shardings(parts.frozen, mesh)
-    return jit_step(parts.step, shardings(parts, mesh), frozen, mesh)
+    """Jit the step, of several the dearest."""
+    return compile_steps(parts, mesh)[min(parts.steps)]
 
 
 def lower_step(parts: Parts, mesh: Mesh, batch: dict[str, jax.ShapeDtypeStruct]) -> Any:
@@ -154,12 +172,21 @@ def placed(abstract: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
 
 
 def example_flops(parts: Parts, *, uphill: bool) -> int:
-    """Return the model FLOPs of training on one example; `uphill` for SAM's second gradient."""
+    """Return the model FLOPs of training on one example; `uphill` for SAM's second gradient.
+
+    Where steps draw the size of their patches, it is the mean over the draws.
+    """
     model_state = parts.abstract.model_state
-    flops = parts.objective.flops({"params": parts.params, **model_state})
-    if parts.adapter:
-        flops -= adapted.saved_flops(parts.adapter, parts.objective.model, model_state)
-    return flops * 2 if uphill else flops
+    variables = {"params": parts.params, **model_state}
+    found = []
+    for side in patch_sizes.sides(parts.objective.model):
+        objective = parts.objective.of_patch(side)
+        flops = objective.flops(variables)
+        if parts.adapter:
+            flops -= adapted.saved_flops(parts.adapter, objective.model, model_state)
+        found.append(flops)
+    mean = sum(found) // len(found)
+    return mean * 2 if uphill else mean
 
 
 def open_train(cfg: Config) -> data.Source:

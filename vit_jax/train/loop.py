@@ -13,6 +13,7 @@ from pathlib import Path
 import jax
 
 from vit_jax.config import Config
+from vit_jax.models import patch_sizes
 from vit_jax.objectives import Batch
 from vit_jax.train import build as build_lib
 from vit_jax.train import workdir
@@ -20,6 +21,7 @@ from vit_jax.train.batches import device_batches
 from vit_jax.train.begin import Position, begin, open_run, print_once
 from vit_jax.train.health import watchdog
 from vit_jax.train.health.preemption import INTERRUPTED, Preemption
+from vit_jax.train.mirror import mirrored
 from vit_jax.train.report import profile
 from vit_jax.train.report.goodput import Phase
 from vit_jax.train.report.profile import Profiler, Window
@@ -64,7 +66,12 @@ def fit(
     opened = open_run(cfg, directory)
     cfg, path, total = opened.cfg, opened.path, opened.parts.plan.total_steps
     profile.check(window, path, start=0, total=total)  # before anything is written
-    with Preemption() as stop, workdir.lock(path), jax.set_mesh(opened.mesh):
+    with (
+        Preemption() as stop,
+        workdir.lock(path, own=bool(opened.bucket)),
+        mirrored(opened.bucket, path, stop) as bucket,
+        jax.set_mesh(opened.mesh),
+    ):
         begun = begin(
             opened, allow_config_change=allow_config_change, allow_data_change=allow_data_change
         )
@@ -77,7 +84,7 @@ def fit(
             print_once(f"{stop} before it took a step: nothing to save; the same command continues")
             return Result(position.state, position.step, INTERRUPTED, {})
         watch = watchdog.watch(opened.goodput, cfg.faults.hang_seconds)
-        with watch, services(opened, begun) as run:
+        with watch, services(opened, begun, bucket) as run:
             stream = device_batches(
                 cfg.data,
                 opened.parts.objective,
@@ -107,20 +114,22 @@ def train(
     """Run from a position to the end, planned or early, or to a request to stop."""
     cfg, plan, goodput, buffer = run.cfg, run.plan, run.goodput, run.buffer
     patience, mesh = cfg.checkpoint.patience, run.opened.mesh
-    state, start, tally = position.state, position.step, position.tally
-    step, metrics = start, position.metrics
-    train_step = build_lib.compile_step(run.opened.parts, mesh)
+    state, step, tally = position.state, position.step, position.tally
+    metrics = position.metrics
+    steps, traced = build_lib.compile_steps(run.opened.parts, mesh), set[int]()
     profiler = Profiler(window, run.opened.path, wait=buffer.wait, log=run.progress.message)
     with contextlib.closing(stream) as batches, contextlib.closing(profiler), run.keeping_saves():
         while step < plan.total_steps and not tally.ends(patience):
             with profiler.step(step + 1):
                 with goodput.spent(Phase.DATA):
                     batch = next(batches)
-                # The first call traces and compiles before it returns; no other does.
-                with goodput.spent(Phase.COMPILE if step == start else Phase.STEP):
-                    state, values = train_step(state, run.frozen, batch)
+                side = patch_sizes.drawn(cfg.model, cfg.seed, step)
+                # The first call of each traces and compiles before it returns; no other does.
+                with goodput.spent(Phase.STEP if side in traced else Phase.COMPILE):
+                    state, values = steps[side](state, run.frozen, batch)
+                traced.add(side)
                 step += 1
-                # Waits for the step before the last one: the host runs no further ahead.
+                # Waits for step - 2, so that the host runs no further ahead; raises NonFinite.
                 with goodput.spent(Phase.STEP):
                     buffer.add(step, values)
             run.progress.advance(step)

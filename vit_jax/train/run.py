@@ -21,6 +21,7 @@ from vit_jax.train.health.lost_process import is_lost
 from vit_jax.train.health.preemption import Preemption
 from vit_jax.train.health.stragglers import Stragglers
 from vit_jax.train.health.unreadable import Unreadable
+from vit_jax.train.mirror import Mirror
 from vit_jax.train.report import metric_buffer
 from vit_jax.train.report.goodput import Goodput, Phase
 from vit_jax.train.report.metric_buffer import MetricBuffer
@@ -44,6 +45,7 @@ class Run:
         unreadable: examples that could not be read, which others replace.
         stragglers: who waits for whom, of several processes.
         examples_at_peak: examples per second at which MFU is 1; None for unknown devices.
+        bucket: what copies the workdir to a bucket; None where it is kept on this machine alone.
     """
 
     opened: Opened
@@ -56,6 +58,7 @@ class Run:
     writer: MetricWriter
     progress: Progress
     examples_at_peak: float | None
+    bucket: Mirror | None
 
     @property
     def cfg(self) -> Config:
@@ -79,6 +82,7 @@ class Run:
             self.unreadable.agree()
             scalars |= self.unreadable.scalars() | self.stragglers.scalars(self.goodput.seconds())
         scalars |= self._speed() | self.goodput.scalars()
+        scalars |= {} if self.bucket is None else self.bucket.scalars()
         self.writer.write(step, scalars)
         self.progress.report(scalars)
         of_steps = {
@@ -125,7 +129,8 @@ class Run:
             self._finish_steps()
         for name in names:
             run = self.opened.evaluators[name].run
-            predictors = self.opened.parts.objective.predictors
+            side = self.cfg.evals[name].patch
+            predictors = self.opened.parts.objective.of_patch(side).predictors
             report_dir = self.opened.path / name if final else None
             what, spent = f"evaluating {name}", self.goodput.spent(Phase.EVAL)
             with spent, self.progress.paused(what), waiting.said(what, after=30):
@@ -149,7 +154,11 @@ class Run:
         return {**variables, "params": adapted.whole(adapter, variables["params"], self.frozen)}
 
     def save(self, at: Position, *, must_succeed: bool) -> None:
-        """Start a save; one that fails midway (a full disk) is logged and tried again next time."""
+        """Start a save in the background.
+
+        A failure of it, or of the save before it, is a warning, and the next save that is due tries
+        again; with `must_succeed` it is raised, unless this step is on disk.
+        """
         self._finish_steps()
         with self.goodput.spent(Phase.SAVE):
             self.unreadable.agree()
@@ -160,7 +169,6 @@ class Run:
             except SaveFailed as error:
                 self.progress.message(f"warning: {error}")
                 if must_succeed:
-                    # The error may be the previous save's; raise if this step is not saved either.
                     self.checkpoints.wait()
                     if at.step not in self.checkpoints.steps():
                         raise
@@ -238,6 +246,8 @@ class Run:
         abstract = build_lib.abstract_state(opened.parts, opened.mesh)
         while (best := self.checkpoints.best_step()) is not None:
             try:
+                if self.bucket is not None:
+                    self.bucket.complete(best)
                 state = self.checkpoints.restore_step(abstract, best).state
             except CorruptCheckpoints as damage:
                 self.progress.message(f"warning: {damage}")
@@ -264,7 +274,7 @@ def due(step: int, every: int) -> bool:
 
 
 @contextlib.contextmanager
-def services(opened: Opened, begun: Begun) -> Iterator[Run]:
+def services(opened: Opened, begun: Begun, bucket: Mirror | None) -> Iterator[Run]:
     """Open the log, the progress display and the run's other outputs."""
     cfg, path, step = opened.cfg, opened.path, begun.position.step
     with contextlib.ExitStack() as stack:
@@ -294,6 +304,7 @@ def services(opened: Opened, begun: Begun) -> Iterator[Run]:
             writer=writer,
             progress=progress,
             examples_at_peak=_examples_at_peak(opened),
+            bucket=bucket,
         )
 
 

@@ -126,6 +126,7 @@ def make_train_step(
             values = [(n, a.metrics["loss"], a.model_state, a.objective) for n, a in passes]
             return _is_finite(values)
 
+        # The optimizer calls it after its last pass, so that it judges all of them.
         def is_valid() -> jax.Array:
             if state.losses is None:
                 return is_finite()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import jax
 
-from vit_jax import files
+from vit_jax import bucket_folder, files, remote, startup
 from vit_jax.checkpoints import DIRECTORY as CHECKPOINTS
 from vit_jax.checkpoints.config import check_path, steps_in
 from vit_jax.distill.cache import RECORD
@@ -25,43 +25,44 @@ SPIKES = "spikes.jsonl"
 TENSORBOARD = "tensorboard"
 CLASSES = "classes.json"
 CURVE = "learning_curve.png"
-_FINISHED = "finished.json"
-_LOCK = ".lock"
-_REMOTE = re.compile(r"(?:^|/)(?:gs|s3|hdfs|https?):/")
+OUTPUT = "output.txt"  # what a sweep's run prints
+FINISHED = "finished.json"
+LOCK = ".lock"
+_REMOTE = re.compile(r"(?:^|/)(?:gs|s3|hf|hdfs|https?):/")
 
 _log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def lock(workdir: Path, *, cache: bool = False) -> Iterator[None]:
+def lock(workdir: Path, *, cache: bool = False, own: bool = False) -> Iterator[None]:
     """Create and lock `workdir`: two runs in one would mix their checkpoints.
 
     The kernel holds the lock, so that a killed process frees it at once. Only process 0 of a run
-    locks.
+    locks, unless each has a workdir of its own.
 
     Args:
         workdir: the directory of a run; with `cache`, of cached logits.
         cache: which of the two.
+        own: whether no other process of the run uses it.
 
     Raises UserError: another run holds it, it cannot be written, it is no path of a file system, or
     it is a directory of the other kind.
     """
     name = "--out" if cache else "workdir"
-    if cache:
-        check_local(workdir, name)
-    else:
-        check(workdir)
+    check_local(workdir, name)
+    if not cache:
+        check_path(workdir)
     if not cache and (workdir / RECORD).exists():
         raise UserError(f"workdir {workdir} holds cached logits; choose another")
     runs = (workdir / CHECKPOINTS).exists() or (workdir / CONFIG).exists()
     if cache and runs and not (workdir / RECORD).exists():
         raise UserError(f"--out {workdir} is the workdir of a run; choose another")
-    if jax.process_index() != 0:
+    if jax.process_index() != 0 and not own:
         yield
         return
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        file = open(workdir / _LOCK, "a+", encoding="utf-8")  # noqa: SIM115  (open while locked)
+        file = open(workdir / LOCK, "a+", encoding="utf-8")  # noqa: SIM115  (open while locked)
     except OSError as error:
         refusal = UserError(f"cannot write to {name} {workdir}: {error.strerror}")
         refusal.status = IO_ERROR if error.errno in MACHINE else refusal.status
@@ -83,10 +84,32 @@ def lock(workdir: Path, *, cache: bool = False) -> Iterator[None]:
         yield  # closing the file unlocks it
 
 
-def check(path: Path, name: str = "workdir") -> None:
-    """Raise UserError for a directory that cannot keep a run; the message calls it `name`."""
-    check_local(path, name)
+def resolve(directory: str | Path, index: int = 0) -> tuple[Path, str]:
+    """Return where a run works, and the bucket's address where it is kept, "" for no bucket.
+
+    Each process of a bucket's run, named by its index, works in a directory of its own below
+    $XDG_CACHE_HOME, or ~/.cache.
+
+    Raises UserError: it cannot keep a run.
+    """
+    if not (url := bucket_folder.address(directory)):
+        path = Path(directory).expanduser().absolute()
+        check_local(path)
+    else:
+        remote.filesystem(url)  # which needs a driver
+        home = startup.cache_home() / "vit_jax" / f"workdirs{f'_{index}' if index else ''}"
+        path = home / url.replace("://", "/")
     check_path(path)
+    return path, url
+
+
+def address(path: Path) -> str:
+    """Return the address of what is kept in a bucket and works in `path`; "" for no bucket."""
+    home = startup.cache_home() / "vit_jax" / "workdirs"
+    if not path.is_relative_to(home):
+        return ""
+    kind, *rest = path.relative_to(home).parts
+    return f"{kind}://{'/'.join(rest)}"
 
 
 def check_local(path: Path, name: str = "workdir") -> None:
@@ -95,19 +118,21 @@ def check_local(path: Path, name: str = "workdir") -> None:
         raise UserError(f"{name} {path} is no path of a file system; mount the bucket, use that")
 
 
-def has_checkpoints(workdir: Path) -> bool:
-    """Return whether a run in `workdir` can continue from a checkpoint."""
-    return bool(steps_in(workdir / CHECKPOINTS))
+def has_checkpoints(workdir: Path, url: str = "") -> bool:
+    """Return whether a run in `workdir`, kept in the bucket at `url`, has a checkpoint."""
+    if steps_in(workdir / CHECKPOINTS):
+        return True
+    return bool(url) and bool(bucket_folder.Folder(url).names(CHECKPOINTS))
 
 
 def mark_finished(workdir: Path, step: int) -> None:
     """Write that the run ended as planned after `step` steps."""
-    files.write(workdir / _FINISHED, json.dumps({"step": step}) + "\n")
+    files.write(workdir / FINISHED, json.dumps({"step": step}) + "\n")
 
 
 def finished_step(workdir: Path) -> int | None:
     """Return the number of steps of a finished run; None for an unfinished one."""
     try:
-        return int(json.loads((workdir / _FINISHED).read_text())["step"])
+        return int(json.loads((workdir / FINISHED).read_text())["step"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -40,7 +40,7 @@ class Checkpoint:
             raise unknown(f"checkpoint of {run}", which, ["best", "latest", "a step"])
         self._saved = reader.find(found[1], found[2] or "")
         self.name = str(self._saved.path)
-        self.directory = self._saved.path.parent  # of all of the run's checkpoints
+        self.directory = self._saved.origin
         self.ema = ema = ema or bool(self._saved.manifest.metadata.get(AVERAGE))
         # From our names without their collection to those of a TrainState's leaves.
         inside = re.compile(r"ema/\w+/" if ema else r"(params|model_state/\w+)/")

@@ -200,7 +200,9 @@ def _open_ckpt(path: str, cfg: ModelConfig, ema: bool, own: Own | None) -> Itera
     is_ignored = lambda name: name.partition("/")[0] in theirs  # noqa: E731
     base = adapters.Base.of(saved.metadata)
     source = saved.file if base is None else adapters.whole(saved, base, read)
-    yield _Opened(source, entries, beside, is_ignored, saved.model)
+    flexi = getattr(saved.model, "base_patch", ())
+    rule = Resize.TIMM_NPZ if flexi else Resize.AUTO  # as its forward pass resizes
+    yield _Opened(source, entries, beside, is_ignored, saved.model, rule)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ import enum
 import functools
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,18 @@ from jaxtyping import Float, Num
 from vit_jax import models
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
+from vit_jax.models.layers.resample import (
+    Grid,
+    Matrix,
+    antialiased,
+    bilinear,
+    centres,
+    pseudo_inverse,
+    sampled,
+    triangle,
+)
 from vit_jax.weights.apply import Resizer
 from vit_jax.weights.layout import Shape
-
-Grid = tuple[int, int]
-Matrix = Callable[[int, int], np.ndarray]
 
 
 class Resize(enum.StrEnum):
@@ -36,10 +42,6 @@ class Resize(enum.StrEnum):
     NONE = "none"  # refuse another size
 
 
-def _triangle(x: np.ndarray) -> np.ndarray:
-    return np.maximum(1 - np.abs(x), 0)
-
-
 def _cubic(x: np.ndarray, a: float) -> np.ndarray:
     """Keys' cubic convolution kernel (doi:10.1109/TASSP.1981.1163711)."""
     x = np.abs(x)
@@ -48,45 +50,19 @@ def _cubic(x: np.ndarray, a: float) -> np.ndarray:
     return np.where(x <= 1, near, np.where(x < 2, far, 0))
 
 
-def _centres(old: int, new: int) -> np.ndarray:
-    """Return where the new samples' centres lie, in indices of the old (half-pixel centres)."""
-    return (np.arange(new) + 0.5) * old / new - 0.5
-
-
-def _sampled(
-    positions: np.ndarray, old: int, kernel: Callable[[np.ndarray], np.ndarray], reach: int
-) -> np.ndarray:
-    """Weigh the 2 * reach neighbours of each position; those beyond the ends are the ends."""
-    weights = np.zeros((len(positions), old))
-    first = np.floor(positions).astype(int)
-    for tap in range(1 - reach, reach + 1):
-        at = first + tap
-        index = (np.arange(len(positions)), at.clip(0, old - 1))
-        np.add.at(weights, index, kernel(positions - at))
-    return weights
-
-
 def bicubic_antialiased(old: int, new: int) -> Float[np.ndarray, "new old"]:
     """Return torch's bicubic with antialias=True: a = -0.5."""
-    # The kernel is widened where it shrinks; weights beyond the ends are dropped.
-    distance = np.arange(old) - _centres(old, new)[:, None]
-    weights = _cubic(distance / max(old / new, 1), a=-0.5)
-    return weights / weights.sum(axis=1, keepdims=True)
+    return antialiased(old, new, functools.partial(_cubic, a=-0.5))
 
 
 def bicubic(old: int, new: int) -> Float[np.ndarray, "new old"]:
     """Return torch's bicubic without antialias: a = -0.75, four taps, borders clamped."""
-    return _sampled(_centres(old, new), old, functools.partial(_cubic, a=-0.75), reach=2)
-
-
-def bilinear(old: int, new: int) -> Float[np.ndarray, "new old"]:
-    """Return torch's bilinear without antialias."""
-    return _sampled(_centres(old, new), old, _triangle, reach=1)
+    return sampled(centres(old, new), old, functools.partial(_cubic, a=-0.75), reach=2)
 
 
 def bilinear_aligned(old: int, new: int) -> Float[np.ndarray, "new old"]:
     """Return `scipy.ndimage.zoom(order=1)`: bilinear, the first and the last samples kept."""
-    return _sampled(np.arange(new) * (old - 1) / max(new - 1, 1), old, _triangle, reach=1)
+    return sampled(np.arange(new) * (old - 1) / max(new - 1, 1), old, triangle, reach=1)
 
 
 def geometric(old: int, new: int) -> Float[np.ndarray, "new old"]:
@@ -136,10 +112,10 @@ def resize_patch(
 ) -> Float[np.ndarray, "P Q C D"]:
     """Resize a patch embedding's kernel so that resized patches give what the old ones gave.
 
-    With the pseudo-inverse of the images' resize (FlexiViT, arXiv:2212.08013 section 3.4).
+    With the pseudo-inverse of the images' resize (layers.resample).
     """
     rows, columns = (
-        np.linalg.pinv(matrix(old, side).T) for old, side in zip(kernel.shape, new, strict=False)
+        pseudo_inverse(old, side, matrix) for old, side in zip(kernel.shape, new, strict=False)
     )
     return np.einsum("pi,qj,ijcd->pqcd", rows, columns, kernel.astype(np.float64), optimize=True)
 
@@ -180,6 +156,9 @@ def resizer(rule: Resize, cfg: ModelConfig, old: ModelConfig | None = None) -> R
 def positions(cfg: Any) -> tuple[int, Grid]:
     """Return how many positions of a `pos_embed` come before the patches', and their grid."""
     covered = models.num_prefix(cfg) if getattr(cfg, "pos_embed_prefix", False) else 0
+    own = getattr(cfg, "base_grid", ())
+    if own:
+        return covered, models.pair(own, "base_grid")
     return covered, models.patch_grid(cfg, models.pair(cfg.image_size, "image_size"))
 
 

@@ -36,7 +36,7 @@ ARGS = (
 NO_REPORT = "--config.evals.test.report=false"
 
 
-def start(workdir: Path, devices: int, *args: str, **env: str) -> subprocess.Popen:
+def start(workdir: Path | str, devices: int, *args: str, **env: str) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "main.py", f"--workdir={workdir}", *ARGS, *args],
         cwd=ROOT,

@@ -139,7 +139,7 @@ def test_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (state, text.partition(":")[0]) == (OK, str(tmp_path))
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UserError, match="mount the bucket"):
-        check_machine.disk(Path("gs://bucket/run"))
+        check_machine.disk(Path("hdfs://host/run"))
     if sys.platform == "linux":
         assert check_machine.disk(Path("/proc/self")).state == BROKEN  # where no file can be made
     usage = shutil.disk_usage(tmp_path)._replace(free=2**20)

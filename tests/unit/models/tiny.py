@@ -32,6 +32,7 @@ SHRINK: dict[type, Callable[[Any], dict[str, Any]]] = {
         "num_heads": 2,
         "mlp_dim": 32,
         "pre_logits_dim": 16 if cfg.pre_logits_dim else 0,
+        "drawn_patches": (cfg.patch[0] // 2, cfg.patch[0]) if cfg.drawn_patches else (),
         "image_size": tuple(2 * side for side in cfg.patch),
     },
     HybridConfig: lambda cfg: {

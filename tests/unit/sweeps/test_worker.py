@@ -69,7 +69,7 @@ def test_a_wrong_metric_is_named_with_those_that_are_measured(
         ([], r"where to\? add --out=DIR"),
         (["--out=OUT", "--workers=0"], "--workers=0 must be at least 1"),
         (["--out=OUT", "--index=1"], "--index=1: the manifest has lines 0 to 0"),
-        (["--out=gs://bucket/x"], "no path of a file system"),
+        (["--out=hdfs://host/x"], "no path of a file system"),
     ],
 )
 def test_a_mistake_of_run_is_one_line(

@@ -74,7 +74,7 @@ def serving(repositories: Repositories) -> Iterator[Hub]:
     seen: list[str] = []
     handler = type("Handler", (_Handler,), {"repositories": repositories, "seen": seen})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield Hub(f"http://127.0.0.1:{server.server_port}", seen)
     finally:

@@ -102,6 +102,7 @@ def test_a_hub_that_cannot_be_reached_is_said(tmp_path: Path, monkeypatch) -> No
     with serving({}) as gone:
         pass
     hub_server.use(monkeypatch, gone.address, tmp_path)
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)  # 24 in all
     with pytest.raises(UserError, match=r"me/net at main is not in the cache, .*cannot be reached"):
         repository.opened(NAME)
 

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 from vit_jax.models import base
 from vit_jax.models.layers.drop import Dropout
 from vit_jax.models.layers.init import POS_EMBED, RULES, Init
+from vit_jax.models.layers.resample import pseudo_inverse, resized
 from vit_jax.models.layers.weighted import matmul, spread
 from vit_jax.sharding import BATCH_AXES, constrain, constrain_parameter
 
@@ -23,7 +24,8 @@ from vit_jax.sharding import BATCH_AXES, constrain, constrain_parameter
 class PatchEmbed(nn.Module):
     """Cut [B, H, W, C] into patches in row-major order and project each: [B, N, D].
 
-    The kernel keeps a convolution's shape (P, Q, C, D), which the published checkpoints store.
+    The kernel keeps a convolution's shape (P, Q, C, D), which the published checkpoints store. One
+    that is stored in another size, `stored`, is resized here (layers.resample).
     """
 
     patch: tuple[int, int]
@@ -31,16 +33,20 @@ class PatchEmbed(nn.Module):
     init_rules: Init
     dtype: Any
     use_bias: bool = True
+    stored: tuple[int, int] | None = None
 
     @nn.compact
     def __call__(self, image: Float[Array, "B H W C"]) -> Float[Array, "B N D"]:
         (rows, columns), channels = self.patch, image.shape[-1]
-        rules, fan_in = RULES[self.init_rules], rows * columns * channels
-        shape = (rows, columns, channels, self.dim)
+        stored = self.stored or self.patch
+        rules, fan_in = RULES[self.init_rules], math.prod(stored) * channels
+        shape = (*stored, channels, self.dim)
         kernel = self.param("kernel", rules.patch_kernel, shape, jnp.float32)
         kernel = constrain_parameter(jnp.asarray(kernel), f"{self.name}/kernel")
+        if stored != self.patch:
+            kernel = resized(kernel, self.patch, pseudo_inverse)
         patches = rearrange(image, "b (y p) (x q) c -> (b y x) (p q c)", p=rows, q=columns)
-        out = matmul(patches.astype(self.dtype), kernel.reshape(fan_in, self.dim))
+        out = matmul(patches.astype(self.dtype), kernel.reshape(-1, self.dim))
         if self.use_bias:
             bias = self.param("bias", rules.patch_bias(fan_in), (self.dim,), jnp.float32)
             out = out + spread(jnp.asarray(bias), out.shape, self.dtype)

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from vit_jax.errors import UserError
 from vit_jax.models.layers.attention import AttentionImpl
 from vit_jax.models.layers.init import POS_EMBED
+from vit_jax.models.layers.resample import antialiased, resized
 
 
 class PosEmbed(enum.StrEnum):
@@ -60,15 +61,21 @@ def resample(
     num_prefix: int,
     old: tuple[int, int],
     new: tuple[int, int],
+    *,
+    linear: bool = False,
 ) -> Float[Array | np.ndarray, "1 M D"]:
     """Resample a learned table from one grid (rows, columns) to another, except its prefix.
 
     The `cubic` of jax.image equals timm's resampling: a = -0.5, antialiased, borders renormalised.
+    `linear`, FlexiViT's, is antialiased too, as jax.image's.
     """
     if old == new:
         return table
     square = table[:, num_prefix:].reshape(1, *old, -1)
-    square = jax.image.resize(square, (1, *new, square.shape[-1]), "cubic")
+    if linear:
+        square = resized(jnp.asarray(square[0]), new, antialiased)
+    else:
+        square = jax.image.resize(square, (1, *new, square.shape[-1]), "cubic")
     rest = square.reshape(1, new[0] * new[1], -1)
     return jnp.concatenate([table[:, :num_prefix], rest], axis=1)
 

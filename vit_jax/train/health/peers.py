@@ -60,7 +60,7 @@ def agree_on_weights(what: str, digest: str) -> None:
     """Raise UserError, the same line in every process, if processes read different weights."""
     if jax.process_count() == 1:
         return
-    for index, (host, other) in enumerate(found := _gather([socket.gethostname(), digest])):
+    for index, (host, other) in enumerate(found := gather([socket.gethostname(), digest])):
         if other != found[0][1]:
             raise UserError(
                 f"process {index} on {host} has read other {what} than process 0 on "
@@ -68,10 +68,11 @@ def agree_on_weights(what: str, digest: str) -> None:
             )
 
 
-def agree(here: Mapping[str, Any], path: Path) -> None:
+def agree(here: Mapping[str, Any], path: Path, *, shared: bool = True) -> None:
     """Compare the `facts` of this run's processes, and check that they share the workdir `path`.
 
-    All processes call it, after process 0 has created the workdir.
+    All processes call it, after process 0 has created the workdir; unless it is `shared`, each has
+    one of its own.
 
     Raises UserError: they differ; the same line in every process.
     """
@@ -81,9 +82,9 @@ def agree(here: Mapping[str, Any], path: Path) -> None:
     token = secrets.token_hex(8)
     if first:
         (path / _TOKEN).write_text(token)
-    all_facts = _gather([socket.gethostname(), token, here])
+    all_facts = gather([socket.gethostname(), token, here])
     hosts = [host for host, *_ in all_facts]
-    seen = _gather(_sees(path / _TOKEN, all_facts[0][1]))
+    seen = gather(not shared or _sees(path / _TOKEN, all_facts[0][1]))
     if first:
         (path / _TOKEN).unlink(missing_ok=True)
     blind = [i for i, sees in enumerate(seen) if not sees]
@@ -106,7 +107,7 @@ def agree(here: Mapping[str, Any], path: Path) -> None:
 def _agree_on_latest(path: Path, hosts: Sequence[str]) -> None:
     """Wait until all processes see the same newest checkpoint, else raise UserError."""
     for pause in (*_PAUSES, None):
-        steps = _gather(max(steps_in(path / DIRECTORY), default=None))
+        steps = gather(max(steps_in(path / DIRECTORY), default=None))
         other = next((i for i, step in enumerate(steps) if step != steps[0]), None)
         if other is None:
             return
@@ -139,8 +140,10 @@ def _sees(file: Path, token: str) -> bool:
     return False
 
 
-def _gather(value: Any) -> list[Any]:
+def gather(value: Any) -> list[Any]:
     """Return the JSON of all processes in their order."""
+    if jax.process_count() == 1:
+        return [value]
     raw = np.frombuffer(json.dumps(value).encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.asarray(raw.size))
     padded = np.zeros(int(sizes.max()), np.uint8)

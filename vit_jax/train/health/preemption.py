@@ -24,6 +24,7 @@ class Preemption:
     """
 
     def __init__(self) -> None:
+        # The one received, in a run of one process; None in others: `requested` tells there.
         self.signal: signal.Signals | None = None
         self._previous: dict[signal.Signals, object] = {}
         self._asked = False

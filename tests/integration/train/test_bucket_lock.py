@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.bucket import Bucket
+from vit_jax.bucket_folder import Folder
+from vit_jax.errors import UserError
+from vit_jax.train import bucket_lock
+from vit_jax.train.bucket_lock import BucketLock
+
+BEAT, LEASE = 0.1, 0.6
+
+
+@pytest.fixture
+def folder(
+    bucket: Bucket, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Folder]:
+    monkeypatch.setattr(bucket_lock, "BEAT", BEAT)
+    monkeypatch.setattr(bucket_lock, "LEASE", LEASE)
+    yield Folder(f"gs://bucket/{request.node.name}")
+    bucket.set()
+
+
+def _die(lock: BucketLock) -> None:
+    """Let a lock's owner do nothing more, as SIGKILL does."""
+    lock._over.set()
+    lock._thread.join()
+
+
+def test_of_two_the_second_is_refused_while_the_first_lives(folder: Folder) -> None:
+    first = BucketLock(folder, "place 1")
+    assert not first.acquire()
+    with pytest.raises(UserError, match=rf"{folder.url} is in use by pid \d+ on .*; wait for it"):
+        BucketLock(folder, "place 2").acquire()
+    assert first.is_held()
+    first.release()
+    assert not first.is_held()
+    second, began = BucketLock(folder, "place 2"), time.monotonic()
+    assert not second.acquire()  # another place had it last
+    assert time.monotonic() - began < LEASE
+    second.release()
+    assert len(folder.names(bucket_lock.NAME)) == 1
+
+
+def test_a_dead_owner_is_waited_for_but_at_its_own_place(folder: Folder) -> None:
+    dead = BucketLock(folder, "place 1")
+    dead.acquire()
+    _die(dead)
+    same, began = BucketLock(folder, "place 1"), time.monotonic()
+    assert same.acquire()
+    assert time.monotonic() - began < LEASE
+    _die(same)
+    other, began = BucketLock(folder, "place 2"), time.monotonic()
+    assert not other.acquire()
+    assert time.monotonic() - began >= LEASE
+    other.release()
+
+
+def test_an_owner_whose_bucket_was_away_learns_that_it_is_no_owner_any_more(
+    folder: Folder, bucket: Bucket
+) -> None:
+    first = BucketLock(folder, "place 1")
+    first.acquire()
+    bucket.set(forbidden="bucket/test_an_owner")
+    time.sleep(LEASE + BEAT)
+    assert not first.is_held()
+    assert not first.lost
+    bucket.set()
+    _die(first)
+    second = BucketLock(folder, "place 2")
+    second.acquire()
+    first._confirm()
+    assert first.lost.startswith("pid ")
+    first.release()  # changes nothing
+    assert second.is_held()
+    second.release()

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder of a bucket (gs://, s3://) that is written: objects appear whole or not at all."""
+
+import contextlib
+import re
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from vit_jax import remote
+
+# Kinds whose drivers can create an object on condition that there is none.
+_WRITTEN = ("gs", "s3")
+_AT_ONCE = 16  # copies
+
+
+def address(path: str | Path) -> str:
+    """Return the address that a path is, "" for one of this machine.
+
+    A `Path` has dropped one of the two slashes.
+    """
+    found = re.match(rf"({'|'.join(_WRITTEN)}):/+", str(path))
+    return "" if found is None else f"{found[1]}://{str(path)[found.end() :].rstrip('/')}"
+
+
+class Folder:
+    """A folder of a bucket; names are relative to it. Every method raises RemoteError."""
+
+    def __init__(self, url: str) -> None:
+        """Take an address such as "gs://bucket/runs/x"; UserError: its driver is not installed."""
+        self.url = url
+        self._driver = remote.filesystem(url)
+
+    def names(self, below: str = "") -> dict[str, int]:
+        """Return the names of all objects, or of those below a name, with their sizes in bytes."""
+        place = f"{self.url}/{below}".rstrip("/")
+        root = f"{self.url.partition('://')[2]}/"  # the driver's names have no scheme
+
+        def find() -> dict[str, int]:
+            try:
+                found = self._driver.find(place, detail=True)
+            except FileNotFoundError:
+                return {}
+            return {
+                name.removeprefix(root): int(found[name]["size"])
+                for name in sorted(found)
+                if name.startswith(root) and found[name]["type"] == "file"
+            }
+
+        return remote.trying(place, find)
+
+    def read(self, name: str) -> bytes:
+        """Read an object; there must be one."""
+        return remote.read(f"{self.url}/{name}")
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write an object, in place of one that is there."""
+        url = f"{self.url}/{name}"
+        remote.trying(url, lambda: self._driver.pipe_file(url, data))
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write an object unless there is one; returns whether this very content is there.
+
+        The bucket checks the condition (generation 0): one alone of several creators succeeds.
+        """
+        url = f"{self.url}/{name}"
+        with contextlib.suppress(FileExistsError):  # maybe by a try whose answer was lost
+            remote.trying(url, lambda: self._driver.pipe_file(url, data, mode="create"))
+        return self.read(name) == data
+
+    def send(self, files: Iterable[tuple[Path, str]]) -> None:
+        """Copy files to objects, many at once; raises FileNotFoundError where one is gone."""
+
+        def put(file: Path, name: str) -> None:
+            url = f"{self.url}/{name}"
+            if not file.exists():
+                raise FileNotFoundError(file)
+            remote.trying(url, lambda: self._driver.put_file(str(file), url))
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for done in [pool.submit(put, *pair) for pair in files]:
+                done.result()
+
+    def fetch(self, names: Iterable[tuple[str, Path]]) -> None:
+        """Copy objects to files, many at once."""
+
+        def get(name: str, file: Path) -> None:
+            url = f"{self.url}/{name}"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            remote.trying(url, lambda: self._driver.get_file(url, str(file)))
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for done in [pool.submit(get, *pair) for pair in names]:
+                done.result()
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Delete objects, one after the other; one that is not there is no error."""
+
+        def delete(url: str) -> None:
+            with contextlib.suppress(FileNotFoundError):
+                self._driver.rm_file(url)
+
+        for name in names:
+            url = f"{self.url}/{name}"
+            remote.trying(url, lambda url=url: delete(url))

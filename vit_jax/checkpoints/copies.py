@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints in a bucket: the files of step 7 under `7/`, as on disk, and `7.json`, its mark.
+
+The mark says that it is whole: it is written after all files and deleted before them. It lists them
+with their sizes. Where several processes share no disk each sends what it saved to `7/part_0/`,
+`7/part_1/` and so on, and the parts are made one by whoever reads them.
+"""
+
+import contextlib
+import fcntl
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from vit_jax import files as files_lib
+from vit_jax import startup
+from vit_jax.bucket_folder import Folder
+from vit_jax.checkpoints import DIRECTORY
+from vit_jax.checkpoints.storage import FETCHED, merge
+
+Files = dict[str, int]  # name within the checkpoint -> size in bytes
+
+
+def described(path: Path) -> Files:
+    """List the files of a checkpoint on disk."""
+    found = sorted(file for file in path.rglob("*") if file.is_file())
+    return {str(file.relative_to(path)): file.stat().st_size for file in found}
+
+
+def whole(folder: Folder) -> dict[int, Files]:
+    """Return the whole checkpoints of a run's folder, by step; raises RemoteError."""
+    names = [name.removeprefix(f"{DIRECTORY}/") for name in folder.names(DIRECTORY)]
+    marks = [name.removesuffix(".json") for name in names if name.endswith(".json")]
+    steps = sorted(int(mark) for mark in marks if mark.isdecimal())
+    return {step: _read_mark(folder, str(step))["files"] for step in steps}
+
+
+def send(folder: Folder, path: Path) -> Files:
+    """Copy the files of a checkpoint on disk, without the mark; returns them.
+
+    Raises RemoteError, or FileNotFoundError where it is deleted meanwhile.
+    """
+    remove(folder, int(path.name))  # a copy that was not finished
+    return _send(folder, path, path.name)
+
+
+def send_part(folder: Folder, path: Path, index: int, attempt: str) -> None:
+    """Copy what the process `index` of several has saved of a checkpoint, with a mark of its own.
+
+    The parts of one `attempt`, a start of the run, belong together.
+    """
+    part = f"{path.name}/part_{index}"
+    _remove(folder, part)
+    mark(folder, part, _send(folder, path, part), attempt=attempt)
+
+
+def parts(folder: Folder, step: int, count: int, attempt: str) -> Files | None:
+    """Return the files of all parts of a checkpoint; None where some are still to come."""
+    names, found = folder.names(f"{DIRECTORY}/{step}"), {}
+    for part in (f"{step}/part_{index}" for index in range(count)):
+        said = _read_mark(folder, part) if f"{DIRECTORY}/{part}.json" in names else {}
+        if said.get("attempt") != attempt:
+            return None
+        found |= {f"{part.partition('/')[2]}/{name}": size for name, size in said["files"].items()}
+    return found
+
+
+def mark(folder: Folder, name: str, files: Mapping[str, int], attempt: str = "") -> None:
+    """Declare that all files of a checkpoint, or of a part, are there."""
+    said = {"files": files, **({"attempt": attempt} if attempt else {})}
+    folder.write(f"{DIRECTORY}/{name}.json", json.dumps(said).encode())
+
+
+def remove(folder: Folder, step: int) -> None:
+    """Delete a checkpoint; one that is half deleted does not count as one."""
+    _remove(folder, str(step))
+
+
+def fetch(folder: Folder, files: Mapping[str, int], path: Path) -> None:
+    """Copy a checkpoint to `path`, where it appears whole; what the bucket lost is left out."""
+    place = f"{DIRECTORY}/{path.name}"
+    there = folder.names(place)
+    temporary = path.with_name(f"{path.name}{FETCHED}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    names = {name: f"{place}/{name}" for name in files}
+    folder.fetch((names[name], temporary / name) for name in names if names[name] in there)
+    made = _merged(temporary)
+    shutil.rmtree(path, ignore_errors=True)
+    made.rename(path)
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _merged(path: Path) -> Path:
+    """Return the one checkpoint that the parts below a directory make, or the directory."""
+    found = sorted(path.glob("part_*"), key=lambda part: int(part.name.partition("_")[2]))
+    with contextlib.suppress(Exception):  # what is damaged is found when it is restored
+        return merge(found) if found else path
+    return found[0]
+
+
+def _send(folder: Folder, path: Path, name: str) -> Files:
+    files = described(path)
+    folder.send((path / file, f"{DIRECTORY}/{name}/{file}") for file in files)
+    return files
+
+
+def _remove(folder: Folder, name: str) -> None:
+    mark, place = f"{DIRECTORY}/{name}.json", f"{DIRECTORY}/{name}/"
+    found = folder.names(str(Path(mark).parent))
+    doomed = [name for name in found if name == mark or name.startswith(place)]
+    folder.remove(sorted(doomed, key=lambda name: name != mark))
+
+
+def _read_mark(folder: Folder, name: str) -> dict[str, Any]:
+    return json.loads(folder.read(f"{DIRECTORY}/{name}.json"))
+
+
+def readable(url: str) -> tuple[Path, Callable[[int], None]]:
+    """Return a directory of this machine that stands for a run in a bucket, for readers.
+
+    It has what describes each checkpoint. The function that is returned with it fetches the arrays
+    of one step too. What was read before is not read again.
+    """
+    folder, place = Folder(url), startup.cache_home() / "vit_jax" / "read" / url.replace("://", "/")
+    steps = place / DIRECTORY
+    steps.mkdir(parents=True, exist_ok=True)
+
+    def fetch_missing(step: int, *, arrays: bool = True) -> None:
+        path, files = steps / str(step), found[step]
+        if any(name.startswith("part_") for name in files):
+            if not path.exists():
+                fetch(folder, files, path)
+            files = {}
+        path.mkdir(exist_ok=True)
+        files_lib.write(path.with_suffix(".json"), json.dumps(found[step]))
+        wanted = [name for name in files if arrays or "/d/" not in f"/{name}"]
+        missing = {name: path / name for name in wanted if not (path / name).exists()}
+        partial = {name: file.with_name(f"{file.name}.part") for name, file in missing.items()}
+        folder.fetch((f"{DIRECTORY}/{step}/{name}", file) for name, file in partial.items())
+        for name, file in partial.items():
+            file.rename(missing[name])
+
+    def fetch_arrays(step: int) -> None:
+        with _alone(place):
+            fetch_missing(step)
+
+    with _alone(place):
+        found = whole(folder)
+        for old in list(steps.glob("*")):
+            known = old.with_suffix(".json")
+            said = json.loads(known.read_text()) if known.is_file() else None
+            if not old.stem.isdecimal() or said != found.get(int(old.stem)):
+                shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
+        for step in found:
+            fetch_missing(step, arrays=False)
+    return place, fetch_arrays
+
+
+@contextlib.contextmanager
+def _alone(place: Path) -> Iterator[None]:
+    """Wait until no other process of this machine changes the directory."""
+    with (place / ".lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

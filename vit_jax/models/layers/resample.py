@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One patch kernel and one position table for patches of every size (FlexiViT, arXiv:2212.08013).
+
+Section 3.4: pixels x resized by B are seen by the kernel (B^T)^+ w as x by w, or as nearly as can
+be. big_vision's proj/flexi resizes the pixels by tf.image's bilinear, which does not antialias, and
+positions by jax.image's, which does where a grid shrinks. Both are separable.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+Grid = tuple[int, int]
+Matrix = Callable[[int, int], np.ndarray]  # (old, new) -> [new, old]
+
+
+def triangle(x: np.ndarray) -> np.ndarray:
+    """Return the kernel of bilinear interpolation."""
+    return np.maximum(1 - np.abs(x), 0)
+
+
+def centres(old: int, new: int) -> np.ndarray:
+    """Return where the new samples' centres lie, in indices of the old (half-pixel centres)."""
+    return (np.arange(new) + 0.5) * old / new - 0.5
+
+
+def sampled(
+    positions: np.ndarray, old: int, kernel: Callable[[np.ndarray], np.ndarray], reach: int
+) -> np.ndarray:
+    """Weigh the 2 * reach neighbours of each position; those beyond the ends are the ends."""
+    weights = np.zeros((len(positions), old))
+    first = np.floor(positions).astype(int)
+    for tap in range(1 - reach, reach + 1):
+        at = first + tap
+        index = (np.arange(len(positions)), at.clip(0, old - 1))
+        np.add.at(weights, index, kernel(positions - at))
+    return weights
+
+
+def antialiased(
+    old: int, new: int, kernel: Callable[[np.ndarray], np.ndarray] = triangle
+) -> Float[np.ndarray, "new old"]:
+    """Return a resize whose kernel is widened where it shrinks; by default jax.image's "linear"."""
+    # Weights beyond the ends are dropped.
+    weights = kernel((np.arange(old) - centres(old, new)[:, None]) / max(old / new, 1))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def bilinear(old: int, new: int) -> Float[np.ndarray, "new old"]:
+    """Return torch's bilinear without antialias, which is tf.image's."""
+    return sampled(centres(old, new), old, triangle, reach=1)
+
+
+@functools.cache
+def pseudo_inverse(old: int, new: int, matrix: Matrix = bilinear) -> Float[np.ndarray, "new old"]:
+    """Return what resizes a kernel so that it sees resized pixels as it saw the old."""
+    return np.linalg.pinv(matrix(old, new).T)
+
+
+def resized_parameter(
+    value: Float[Array, "H W D"], rows: Float[Array, "P H"], columns: Float[Array, "Q W"]
+) -> Float[Array, "P Q D"]:
+    """Resize a parameter in float32, once a step: FLOPs of an image leave it out, by this name."""
+    return jnp.einsum("pi,qj,ijd->pqd", rows, columns, value, precision=jax.lax.Precision.HIGHEST)
+
+
+def resized(value: Float[Array, "H W *D"], new: Grid, matrix: Matrix) -> Float[Array, "P Q *D"]:
+    """Resize a parameter's first two axes by constant matrices."""
+    flat = value.reshape(*value.shape[:2], -1)
+    sides = (matrix(old, side) for old, side in zip(value.shape[:2], new, strict=True))
+    rows, columns = (jnp.asarray(side, jnp.float32) for side in sides)
+    out = jax.jit(resized_parameter)(flat, rows, columns)  # by its name in the program
+    return out.reshape(*new, *value.shape[2:])

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sweep in a bucket: the directory of this machine that stands for it, and what workers share.
+
+Each run is kept in the bucket by itself (train/mirror.py); its staging directory lies below that
+directory. Points, claims and the queue of the sweep are objects.
+"""
+
+import contextlib
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from vit_jax.bucket_folder import Folder
+from vit_jax.checkpoints import DIRECTORY as CHECKPOINTS
+from vit_jax.errors import UserError
+from vit_jax.train import bucket_lock, workdir
+from vit_jax.train.bucket_lock import BucketLock
+
+CLAIMS, QUEUE = "claims", "queue"
+_APART = {CHECKPOINTS, CLAIMS, QUEUE, bucket_lock.NAME}  # not a file in the directory
+
+
+def opened(directory: Path) -> Path:
+    """Return the directory of a sweep; of one in a bucket, with what the bucket has by now."""
+    path, url = workdir.resolve(directory)
+    if not url:
+        return directory
+    pull(path)
+    return path
+
+
+def pull(path: Path) -> None:
+    """Fetch the small files of a sweep, or of a run, that are here shorter or not at all."""
+    url = workdir.address(path)
+    if not url:
+        return
+    folder = Folder(url)
+    new = [
+        (name, path / name)
+        for name, size in folder.names().items()
+        if not _APART & set(name.split("/"))
+        and not ((path / name).is_file() and (path / name).stat().st_size >= size)
+    ]
+    folder.fetch(new)
+
+
+def send(file: Path) -> None:
+    """Send a file of a sweep, or that it is gone, to where it is kept besides."""
+    if url := workdir.address(file.parent):
+        folder = Folder(url)
+        if file.exists():
+            folder.send([(file, file.name)])
+        else:
+            folder.remove([file.name])
+
+
+@contextlib.contextmanager
+def claim(place: Path, run: Path) -> Iterator[bool]:
+    """Hold a run of a sweep, of all machines; yields whether nobody else does.
+
+    A process that trains it holds it too: a run outlives its worker, and starts only once.
+    """
+    url = workdir.address(place)
+    if not url:
+        yield True
+        return
+    mark = place / ".staging"
+    if not mark.exists():
+        mark.write_text(uuid.uuid4().hex)
+    lock = BucketLock(Folder(f"{url}/{CLAIMS}/{run.name}"), mark.read_text())
+    try:
+        lock.acquire()
+    except UserError:
+        yield False
+        return
+    try:
+        yield not bucket_lock.holder(Folder(workdir.address(run)), sure=True)
+        pull(run)
+    finally:
+        lock.release()
+
+
+def holder(place: Path, run: str, *, sure: bool) -> str:
+    """Return which process of any machine has claimed a run; "" where it is free.
+
+    To be `sure` that one which says so lives takes some seconds.
+    """
+    url = workdir.address(place)
+    return bucket_lock.holder(Folder(f"{url}/{CLAIMS}/{run}"), sure=sure) if url else ""
+
+
+class Journal:
+    """Optuna's journal in a bucket: each entry is the object of the next number.
+
+    It is created on condition that there is none, so that of two writers one takes the next number.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Take the sweep's address."""
+        self._folder = Folder(url)
+        self._entries = 0
+        self._logs: list[dict[str, Any]] = []
+
+    def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
+        """Return the lines from a number on."""
+        for name in list(self._folder.names(QUEUE))[self._entries :]:
+            self._logs += json.loads(self._folder.read(name))["lines"]
+            self._entries += 1
+        return self._logs[log_number_from:]
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Add lines at the end."""
+        entry = json.dumps({"by": uuid.uuid4().hex, "lines": logs}).encode()
+        while not self._folder.create(f"{QUEUE}/{self._entries:08}.json", entry):
+            self.read_logs(0)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lock of a folder in a bucket: an object that one process creates and keeps changing.
+
+Each owner creates the object of the next number, on condition that there is none; the highest is
+the lock. The owner rewrites it every `BEAT` seconds. One that has not changed for `LEASE` seconds
+was left by a dead process. It is taken over at once from the same staging directory: the lock of
+that directory, which the kernel frees, shows that no process there lives.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from typing import Any, NamedTuple
+
+from vit_jax.bucket_folder import Folder
+from vit_jax.errors import UserError
+from vit_jax.remote import RemoteError
+
+NAME = ".lock"
+BEAT, LEASE = 5.0, 20.0
+
+
+class _Held(NamedTuple):
+    number: int
+    said: dict[str, Any]
+
+
+class BucketLock:
+    """Holds a folder of a bucket for a staging directory, by a thread of its own."""
+
+    def __init__(self, folder: Folder, staging: str) -> None:
+        """Take the identity of a directory whose own lock is held."""
+        self._folder, self._staging = folder, staging
+        self.number = 0  # of the lock's object, another one for each owner
+        self._beat = 0
+        self._confirmed = 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._keep, daemon=True, name="bucket-lock")
+        self.lost = ""  # who has taken it over
+
+    def acquire(self) -> bool:
+        """Take the lock; returns whether this directory was also the last to have it.
+
+        Raises UserError: another process holds it, or RemoteError.
+        """
+        while True:
+            last = self._newest()
+            if last is not None and last.said["held"] and last.said["staging"] != self._staging:
+                self._await_end(last)
+            self.number = 1 if last is None else last.number + 1
+            now = time.monotonic()
+            if self._folder.create(self._name(self.number), self._said(held=True)):
+                break
+        self._confirmed = now
+        self._folder.remove([self._name(last.number)] if last is not None else [])
+        self._thread.start()
+        return last is not None and last.said["staging"] == self._staging
+
+    def is_held(self) -> bool:
+        """Return whether no other process can have taken it over; asks the bucket if need be."""
+        if not self.lost and time.monotonic() - self._confirmed > LEASE / 2:
+            with contextlib.suppress(RemoteError):
+                self._confirm()
+        return not self._over.is_set() and self._is_confirmed()
+
+    def _is_confirmed(self) -> bool:
+        return not self.lost and time.monotonic() - self._confirmed < LEASE
+
+    def release(self) -> None:
+        """Let the next one have it at once; a bucket that does not answer keeps it for `LEASE`."""
+        self._over.set()
+        if self.number == 0:  # never acquired
+            return
+        self._thread.join()
+        with contextlib.suppress(RemoteError):
+            if self._is_confirmed():
+                self._folder.write(self._name(self.number), self._said(held=False))
+
+    def _keep(self) -> None:
+        while not self._over.wait(BEAT) and not self.lost:
+            with contextlib.suppress(RemoteError):  # away: the lock may expire meanwhile
+                self._confirm()
+
+    def _confirm(self) -> None:
+        now = time.monotonic()
+        newest = self._newest()
+        if newest is None or newest.number != self.number:
+            self.lost = _holder(newest)
+            return
+        self._folder.write(self._name(self.number), self._said(held=True))
+        self._confirmed = now
+
+    def _await_end(self, last: _Held) -> None:
+        """Watch another's lock until it is free; raises UserError: its owner lives."""
+        seen = time.monotonic()
+        while time.monotonic() - seen < LEASE:
+            time.sleep(BEAT / 5)
+            now = self._newest()
+            if now != last:
+                if now is None or not now.said["held"]:
+                    return
+                raise UserError(
+                    f"workdir {self._folder.url} is in use by {_holder(now)}; wait for it, stop "
+                    "it, or choose another"
+                )
+
+    def _newest(self) -> _Held | None:
+        while names := self._folder.names(NAME):
+            name = max(names)
+            try:
+                return _Held(int(name.rpartition("/")[2]), json.loads(self._folder.read(name)))
+            except RemoteError:  # a new owner has removed it meanwhile
+                if name in self._folder.names(NAME):
+                    raise
+        return None
+
+    def _said(self, *, held: bool) -> bytes:
+        self._beat += 1
+        who = {"pid": os.getpid(), "host": socket.gethostname(), "staging": self._staging}
+        return json.dumps({**who, "held": held, "beat": self._beat}).encode()
+
+    @staticmethod
+    def _name(number: int) -> str:
+        return f"{NAME}/{number:08}"
+
+
+def holder(folder: Folder, *, sure: bool = False) -> str:
+    """Return who holds a folder, "" for nobody; to be `sure`, watch whether its owner lives."""
+    lock = BucketLock(folder, "")
+    last = lock._newest()
+    if last is None or not last.said["held"]:
+        return ""
+    try:
+        if sure:
+            lock._await_end(last)
+            return ""
+    except UserError:
+        pass
+    return _holder(last)
+
+
+def _holder(held: _Held | None) -> str:
+    return "nobody" if held is None else f"pid {held.said['pid']} on {held.said['host']}"
