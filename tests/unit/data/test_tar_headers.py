@@ -119,7 +119,7 @@ PLAIN = write(["a.jpg", "b.jpg"], tarfile.GNU_FORMAT)[: 4 * BLOCK]  # headers, 7
         (PLAIN[:BLOCK], "cut off: the block of zeros"),
         (PLAIN + b"x" * BLOCK, "damaged: no header of a tar at byte 2,048"),
         (PLAIN[:100] + b"y" + PLAIN[101:], "damaged: no header of a tar at byte 0"),
-        (gzip.compress(PLAIN), "compressed, which has no random access"),
+        (gzip.compress(PLAIN, mtime=0), "compressed, which has no random access"),
         (header(b"a.jpg", b"S", b"0"), "'a.jpg' is sparse"),
         (header(b"p", b"x", b"26") + padded(b"22 GNU.sparse.major=1\n") + PLAIN, "is sparse"),
         (header(b"p", b"x", b"4") + padded(b"9 ab") + PLAIN, "a PAX header without KEY=VALUE"),
@@ -127,6 +127,7 @@ PLAIN = write(["a.jpg", "b.jpg"], tarfile.GNU_FORMAT)[: 4 * BLOCK]  # headers, 7
         (header(b"L", b"L", b"7" * 7) + bytes(1 << 21), "a header of 2,097,151 bytes at byte 0"),
         (header(b"a", b"0", b"\x80" + b"\xff" * 11), "cut off: 'a' ends at"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "tar",
 )
 def test_what_is_wrong_is_one_line(data: bytes, message: str) -> None:
     with pytest.raises(ValueError) as caught:
