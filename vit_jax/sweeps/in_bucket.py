@@ -6,6 +6,7 @@ directory. Points, claims and the queue of the sweep are objects.
 """
 
 import contextlib
+import fcntl
 import json
 import uuid
 from collections.abc import Iterator
@@ -32,18 +33,36 @@ def opened(directory: Path) -> Path:
 
 
 def pull(path: Path) -> None:
-    """Fetch the small files of a sweep, or of a run, that are here shorter or not at all."""
+    """Fetch the small files of a sweep, or of a run, that are here shorter or not at all.
+
+    A sweep's runs that this machine trains now are left alone: a continued one drops lines.
+    """
     url = workdir.address(path)
     if not url:
         return
     folder = Folder(url)
+    busy = {file.name for file in (path / CLAIMS).glob("*") if _is_locked(file)}
     new = [
         (name, path / name)
         for name, size in folder.names().items()
-        if not _APART & set(name.split("/"))
+        if not (_APART | busy) & set(name.split("/"))
         and not ((path / name).is_file() and (path / name).stat().st_size >= size)
     ]
     folder.fetch(new)
+
+
+def _is_locked(file: Path) -> bool:
+    with file.open() as opened:
+        return not locked(opened.fileno(), fcntl.LOCK_SH)
+
+
+def locked(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
+    """Lock an open file, unless another process has; returns whether it is locked."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def send(file: Path) -> None:

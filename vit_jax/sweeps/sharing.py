@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vit_jax.errors import UserError
 from vit_jax.sweeps import in_bucket
-from vit_jax.sweeps.in_bucket import CLAIMS
+from vit_jax.sweeps.in_bucket import CLAIMS, locked
 from vit_jax.sweeps.point import RUNS
 
 _GPUS = "CUDA_VISIBLE_DEVICES"
@@ -28,9 +28,9 @@ def claim(place: Path, run: str) -> Iterator[int | None]:
     path = place / CLAIMS / run
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a+", encoding="utf-8") as file:
-        if not _locked(file.fileno()):
+        if not locked(file.fileno()):
             time.sleep(_GLANCE)
-            if not _locked(file.fileno()):
+            if not locked(file.fileno()):
                 yield None
                 return
         file.truncate(0)
@@ -44,17 +44,9 @@ def holder(place: Path, run: str, *, sure: bool = True) -> str | None:
     """Return which process has claimed a run; None where it is free; see `in_bucket.holder`."""
     path = place / CLAIMS / run
     with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
-        if not _locked(file.fileno(), fcntl.LOCK_SH):
+        if not locked(file.fileno(), fcntl.LOCK_SH):
             return file.read() or "a worker"
     return in_bucket.holder(place, run, sure=sure) or None
-
-
-def _locked(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def share(worker: int, count: int) -> Mapping[str, str]:

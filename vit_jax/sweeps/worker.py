@@ -81,7 +81,8 @@ class Worker:
 
     def is_free(self, point: Point) -> bool:
         """Return whether a point is to be trained and no worker trains it."""
-        return not self._is_done(point) and holder(self.place, point.run) is None
+        # In this order: files of one that is in training here are not to be fetched.
+        return holder(self.place, point.run) is None and not self._is_done(point)
 
     def _is_done(self, point: Point) -> bool:
         """Return whether a run has finished, or has failed since the sweep was started."""
