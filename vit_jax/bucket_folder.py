@@ -3,9 +3,10 @@
 
 import contextlib
 import re
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from vit_jax import remote
 
@@ -26,9 +27,12 @@ def address(path: str | Path) -> str:
 class Folder:
     """A folder of a bucket; names are relative to it. Every method raises RemoteError."""
 
-    def __init__(self, url: str) -> None:
-        """Take an address such as "gs://bucket/runs/x"; UserError: its driver is not installed."""
-        self.url = url
+    def __init__(self, url: str, guard: Callable[[], None] = lambda: None) -> None:
+        """Take an address such as "gs://bucket/runs/x"; UserError: its driver is not installed.
+
+        `guard` is called before each object is written or deleted, and raises where it must not be.
+        """
+        self.url, self._guard = url, guard
         self._driver = remote.filesystem(url)
 
     def names(self, below: str = "") -> dict[str, int]:
@@ -55,31 +59,29 @@ class Folder:
 
     def write(self, name: str, data: bytes) -> None:
         """Write an object, in place of one that is there."""
-        url = f"{self.url}/{name}"
-        remote.trying(url, lambda: self._driver.pipe_file(url, data))
+        self._change(name, lambda url: self._driver.pipe_file(url, data))
 
     def create(self, name: str, data: bytes) -> bool:
         """Write an object unless there is one; returns whether this very content is there.
 
         The bucket checks the condition (generation 0): one alone of several creators succeeds.
         """
-        url = f"{self.url}/{name}"
         with contextlib.suppress(FileExistsError):  # maybe by a try whose answer was lost
-            remote.trying(url, lambda: self._driver.pipe_file(url, data, mode="create"))
+            self._change(name, lambda url: self._driver.pipe_file(url, data, mode="create"))
         return self.read(name) == data
 
     def send(self, files: Iterable[tuple[Path, str]]) -> None:
         """Copy files to objects, many at once; raises FileNotFoundError where one is gone."""
 
         def put(file: Path, name: str) -> None:
-            url = f"{self.url}/{name}"
-            if not file.exists():
-                raise FileNotFoundError(file)
-            remote.trying(url, lambda: self._driver.put_file(str(file), url))
+            try:
+                self._change(name, lambda url: self._driver.put_file(str(file), url))
+            except remote.MissingError:
+                if file.exists():
+                    raise
+                raise FileNotFoundError(file) from None
 
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for done in [pool.submit(put, *pair) for pair in files]:
-                done.result()
+        _at_once(put, files)
 
     def fetch(self, names: Iterable[tuple[str, Path]]) -> None:
         """Copy objects to files, many at once."""
@@ -89,9 +91,7 @@ class Folder:
             file.parent.mkdir(parents=True, exist_ok=True)
             remote.trying(url, lambda: self._driver.get_file(url, str(file)))
 
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for done in [pool.submit(get, *pair) for pair in names]:
-                done.result()
+        _at_once(get, names)
 
     def remove(self, names: Iterable[str]) -> None:
         """Delete objects, one after the other; one that is not there is no error."""
@@ -101,5 +101,41 @@ class Folder:
                 self._driver.rm_file(url)
 
         for name in names:
-            url = f"{self.url}/{name}"
-            remote.trying(url, lambda url=url: delete(url))
+            self._change(name, delete)
+
+    def _change(self, name: str, do: Callable[[str], object]) -> None:
+        """Call `do` with an object's address, tried again, each time after the guard."""
+        url = f"{self.url}/{name}"
+
+        def guarded() -> None:
+            self._guard()
+            do(url)
+
+        remote.trying(url, guarded)
+
+
+def _at_once(do: Callable[..., None], each: Iterable[tuple[Any, ...]]) -> None:
+    """Call `do` with each of many arguments in threads until one raises; then raise its error.
+
+    The threads are daemons: a process ends though a request has no answer yet.
+    """
+    listed, errors = list(each), []
+    left = iter(listed)
+
+    def work() -> None:
+        for arguments in left:
+            if errors:
+                return
+            try:
+                do(*arguments)
+            except BaseException as error:
+                errors.append(error)
+
+    count = min(_AT_ONCE, len(listed))
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
