@@ -19,6 +19,7 @@ from vit_jax import startup
 from vit_jax.bucket_folder import Folder
 from vit_jax.checkpoints import DIRECTORY
 from vit_jax.checkpoints.storage import FETCHED, merge
+from vit_jax.remote import MissingError
 
 Files = dict[str, int]  # name within the checkpoint -> size in bytes
 
@@ -34,7 +35,17 @@ def whole(folder: Folder) -> dict[int, Files]:
     names = [name.removeprefix(f"{DIRECTORY}/") for name in folder.names(DIRECTORY)]
     marks = [name.removesuffix(".json") for name in names if name.endswith(".json")]
     steps = sorted(int(mark) for mark in marks if mark.isdecimal())
-    return {step: _read_mark(folder, str(step))["files"] for step in steps}
+    found = {}
+    for step in steps:
+        with contextlib.suppress(MissingError):  # deleted meanwhile, where the run goes on
+            found[step] = _read_mark(folder, str(step))["files"]
+    return found
+
+
+def steps(folder: Folder) -> set[int]:
+    """Return the steps of which there is anything, whole or not."""
+    names = (name.split("/")[1].partition(".")[0] for name in folder.names(DIRECTORY))
+    return {int(name) for name in names if name.isdecimal()}
 
 
 def send(folder: Folder, path: Path) -> Files:
@@ -155,7 +166,8 @@ def readable(url: str) -> tuple[Path, Callable[[int], None]]:
             if not old.stem.isdecimal() or said != found.get(int(old.stem)):
                 shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
         for step in found:
-            fetch_missing(step, arrays=False)
+            with contextlib.suppress(MissingError):
+                fetch_missing(step, arrays=False)
     return place, fetch_arrays
 
 

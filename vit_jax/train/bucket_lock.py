@@ -3,8 +3,8 @@
 
 Each owner creates the object of the next number, on condition that there is none; the highest is
 the lock. The owner rewrites it every `BEAT` seconds. One that has not changed for `LEASE` seconds
-was left by a dead process. It is taken over at once from the same staging directory: the lock of
-that directory, which the kernel frees, shows that no process there lives.
+was left by a dead process. It is taken over at once from the same staging directory on the same
+host: the lock of that directory, which the kernel frees, shows that no process there lives.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import os
 import socket
 import threading
 import time
+import uuid
 from typing import Any, NamedTuple
 
 from vit_jax.bucket_folder import Folder
@@ -33,10 +34,12 @@ class BucketLock:
 
     def __init__(self, folder: Folder, staging: str) -> None:
         """Take the identity of a directory whose own lock is held."""
-        self._folder, self._staging = folder, staging
+        self._folder, self.staging = folder, staging
         self.number = 0  # of the lock's object, another one for each owner
         self._beat = 0
-        self._confirmed = 0.0
+        self._confirmed = self._asked = 0.0
+        self._asking = threading.Lock()
+        self._follows = False
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep, daemon=True, name="bucket-lock")
         self.lost = ""  # who has taken it over
@@ -44,12 +47,19 @@ class BucketLock:
     def acquire(self) -> bool:
         """Take the lock; returns whether this directory was also the last to have it.
 
+        Where it was not, it gets another identity, `staging`: killed before it has become what the
+        bucket has, it must not look like that afterwards.
+
         Raises UserError: another process holds it, or RemoteError.
         """
         while True:
             last = self._newest()
-            if last is not None and last.said["held"] and last.said["staging"] != self._staging:
-                self._await_end(last)
+            ours = last is not None and last.said["staging"] == self.staging
+            if last is not None:
+                here = ours and last.said["host"] == socket.gethostname()
+                if last.said["held"] and not here:
+                    self._await_end(last)
+                self.staging = self.staging if ours else uuid.uuid4().hex
             self.number = 1 if last is None else last.number + 1
             now = time.monotonic()
             if self._folder.create(self._name(self.number), self._said(held=True)):
@@ -57,31 +67,41 @@ class BucketLock:
         self._confirmed = now
         self._folder.remove([self._name(last.number)] if last is not None else [])
         self._thread.start()
-        return last is not None and last.said["staging"] == self._staging
+        return ours
+
+    def follow(self, number: int) -> None:
+        """Let `is_held` tell of a lock that another process of the same run has acquired."""
+        self.number, self._follows = number, True
 
     def is_held(self) -> bool:
-        """Return whether no other process can have taken it over; asks the bucket if need be."""
-        if not self.lost and time.monotonic() - self._confirmed > LEASE / 2:
-            with contextlib.suppress(RemoteError):
-                self._confirm()
+        """Return whether no other run can have taken it over; asks the bucket if need be."""
+        with self._asking:  # many threads want to know
+            known = max(self._confirmed, self._asked)
+            if not self.lost and time.monotonic() - known > LEASE / 2:
+                with contextlib.suppress(RemoteError):
+                    self._confirm()
+                self._asked = time.monotonic()
         return not self._over.is_set() and self._is_confirmed()
 
     def _is_confirmed(self) -> bool:
         return not self.lost and time.monotonic() - self._confirmed < LEASE
 
-    def release(self) -> None:
-        """Let the next one have it at once; a bucket that does not answer keeps it for `LEASE`."""
+    def release(self, *, expire: bool = False) -> None:
+        """Let the next one have it at once, or after `LEASE`: where the bucket does not answer.
+
+        With `expire` it is after `LEASE` too: requests may be under way that change the folder.
+        """
         self._over.set()
-        if self.number == 0:  # never acquired
+        if self._thread.ident is None:  # never acquired
             return
-        self._thread.join()
+        self._thread.join(BEAT)  # a request without an answer takes minutes
         with contextlib.suppress(RemoteError):
-            if self._is_confirmed():
+            if self._is_confirmed() and not (expire or self._thread.is_alive()):
                 self._folder.write(self._name(self.number), self._said(held=False))
 
     def _keep(self) -> None:
         while not self._over.wait(BEAT) and not self.lost:
-            with contextlib.suppress(RemoteError):  # away: the lock may expire meanwhile
+            with contextlib.suppress(Exception):  # away, or worse: the lock may expire meanwhile
                 self._confirm()
 
     def _confirm(self) -> None:
@@ -90,14 +110,16 @@ class BucketLock:
         if newest is None or newest.number != self.number:
             self.lost = _holder(newest)
             return
-        self._folder.write(self._name(self.number), self._said(held=True))
+        if not self._follows:
+            self._folder.write(self._name(self.number), self._said(held=True))
         self._confirmed = now
 
     def _await_end(self, last: _Held) -> None:
         """Watch another's lock until it is free; raises UserError: its owner lives."""
-        seen = time.monotonic()
-        while time.monotonic() - seen < LEASE:
+        seen = asked = time.monotonic()
+        while asked - seen < LEASE:  # an answer that is late tells what was when it was asked
             time.sleep(BEAT / 5)
+            asked = time.monotonic()
             now = self._newest()
             if now != last:
                 if now is None or not now.said["held"]:
@@ -119,7 +141,7 @@ class BucketLock:
 
     def _said(self, *, held: bool) -> bytes:
         self._beat += 1
-        who = {"pid": os.getpid(), "host": socket.gethostname(), "staging": self._staging}
+        who = {"pid": os.getpid(), "host": socket.gethostname(), "staging": self.staging}
         return json.dumps({**who, "held": held, "beat": self._beat}).encode()
 
     @staticmethod

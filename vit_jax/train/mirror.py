@@ -12,9 +12,8 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -32,7 +31,9 @@ from vit_jax.train.health import peers
 from vit_jax.train.health.preemption import Preemption
 
 _log = logging.getLogger(__name__)
-_MARK = ".staging"  # in a staging directory that has been what the bucket has: its identity
+# In a staging directory that has been what the bucket has: the identity by which it held the lock,
+# the lock's number, and of how many processes the run was.
+_MARK = ".staging"
 _LOOK = 1.0  # seconds between looks for a new checkpoint
 _SMALL = 30.0  # seconds between copies of the files that grow
 _PAUSE = 5.0  # seconds, after a bucket has not answered
@@ -59,11 +60,11 @@ def mirrored(url: str, path: Path, stop: Preemption) -> Iterator["Mirror | None"
     finally:
         left = mirror.close(limit)
         if left and limit == _AT_END:
-            refusal = UserError(f"{left}; the same command here sends the rest")
+            refusal = UserError(left)
             refusal.status = IO_ERROR
             raise refusal
         if left:
-            _log.warning("%s; the same command here sends the rest", left)
+            _log.warning("%s", left)
 
 
 class Mirror:
@@ -75,35 +76,51 @@ class Mirror:
 
     def __init__(self, url: str, path: Path) -> None:
         """Lock the bucket's folder, and let the directory have what the bucket has."""
-        self._folder, self._path, self._url = Folder(url), path, url
+        self._folder, self._path, self._url = Folder(url, self._check_lock), path, url
         self._index, self._count = jax.process_index(), jax.process_count()
         self._sent: dict[str, tuple[int, int]] = {}  # of small files
         self._known: dict[int, _Identity] = {}  # checkpoints that need not be sent
         self._parts: dict[int, _Identity] = {}  # checkpoints of which this process's part is sent
         self._away = ""  # why the last pass failed
         self._closing, self._failed = threading.Event(), threading.Event()
+        self._done = False  # all is sent
+        self._still = threading.Lock()  # held while a checkpoint takes another's place
         mark = path / _MARK
-        here = mark.read_text() if mark.is_file() else uuid.uuid4().hex
-        mine, *before = here.split()
-        self._lock = BucketLock(self._folder, mine)
+        here = mark.read_text() if mark.is_file() else ""
+        mine, before, count = [*(here.split() or [uuid.uuid4().hex]), "", ""][:3]
+        self._lock = BucketLock(Folder(url), mine)
         with waiting.said(f"waiting for {url}", after=3):
-            first = _led(lambda: [self._lock.acquire(), here, self._lock.number])
-        first_id, self._attempt = first[1].split()[0], str(first[2])
-        ours = all(peers.gather(first[0] and bool(before) and here == first[1]))
+            was_last, first, now = peers.led(lambda: self._acquire(here))
+        self._attempt = now.split()[1]
+        if self._index:
+            self._lock.follow(int(self._attempt))
+        # Of another number of processes, checkpoints here are others' parts, or lack them.
+        ours = all(peers.gather(was_last and here == first and count == str(self._count)))
         try:
-            self._begin(ours, *before)
-            files.write(mark, f"{first_id} {self._attempt}")
+            self._begin(ours, before)
+            files.write(mark, now)
         except BaseException:
             self._lock.release()
             raise
         self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
         self._thread.start()
 
-    def _begin(self, ours: bool, attempt: str = "") -> None:
+    def _acquire(self, here: str) -> tuple[bool, str, str]:
+        """Take the lock; returns whether this directory had it last, its mark, and the next."""
+        steps = steps_in(self._path / CHECKPOINTS)
+        if here and steps and not self._folder.names():
+            raise UserError(
+                f"{self._url} is empty, and {self._path} has the run at step {steps[-1]:,}: delete "
+                f"the latter to start anew, or continue it there, with --workdir={self._path}"
+            )
+        was_last = self._lock.acquire()
+        return was_last, here, f"{self._lock.staging} {self._lock.number} {self._count}"
+
+    def _begin(self, ours: bool, attempt: str) -> None:
         """Let the directory have the bucket's checkpoints, after it has sent what is newer."""
         if self._count > 1 and ours:
             self._send_parts(attempt)
-        whole = _led(lambda: list(copies.whole(self._folder).items()))
+        whole = peers.led(lambda: list(copies.whole(self._folder).items()))
         self._whole: dict[int, copies.Files] = dict(whole)  # in the bucket
         steps = self._path / CHECKPOINTS
         if not ours:
@@ -127,7 +144,7 @@ class Mirror:
 
     def _send_parts(self, attempt: str) -> None:
         """Send, with all processes, what the last start of this run has not."""
-        whole = _led(lambda: list(copies.whole(self._folder)))
+        whole = peers.led(lambda: list(copies.whole(self._folder)))
         steps = sorted(set(steps_in(self._path / CHECKPOINTS)) - set(whole))
         for step in steps:
             path = self._path / CHECKPOINTS / str(step)
@@ -156,27 +173,30 @@ class Mirror:
         """Let the directory have a whole checkpoint, where it has this process's part of it."""
         if self._count == 1:
             return
-        while step not in (whole := dict(_led(lambda: list(self._whole.items())))):
+        while step not in (whole := dict(peers.led(lambda: list(self._whole.items())))):
             if self._failed.is_set():
                 raise RemoteError(f"{self._url} has no checkpoint of step {step}")
             time.sleep(_LOOK)
         path = self._path / CHECKPOINTS / str(step)
-        copies.fetch(self._folder, whole[step], path)
-        self._known[step] = _identity(path)
+        with self._still:
+            copies.fetch(self._folder, whole[step], path)
+            self._known[step] = _identity(path)
 
     def close(self, limit: float) -> str:
         """Send what is left for so many seconds; returns "", or what has not reached the bucket."""
         self._closing.set()
         with waiting.said(f"sending to {self._url}", after=30):
             self._thread.join(limit)
-        over = not self._thread.is_alive() and not self._failed.is_set()
-        self._failed.set()  # no pass after this
-        self._lock.release()
-        if over:
+        away = self._away or "too slow"
+        self._failed.set()  # no pass after this, and no object
+        self._lock.release(expire=self._thread.is_alive())
+        if self._done:
             return ""
         at = f"the checkpoint of step {max(self._whole)}" if self._whole else "no checkpoint"
-        why = self._away or self._lock.lost or "too slow"
-        return f"{self._url} has {at}, {self._path} has all ({why})"
+        rest = f"({away}); the same command here sends the rest"
+        if self._lock.lost:
+            rest = f"(taken over by {self._lock.lost})"
+        return f"{self._url} has {at}, {self._path} has all {rest}"
 
     def _work(self) -> None:
         """Pass over the directory again and again; after `close` until nothing is left."""
@@ -187,46 +207,58 @@ class Mirror:
                 due = closing or time.monotonic() - small > _SMALL
                 done = self._pass()
                 if due and self._index == 0:
-                    self._send_small(last=done)
+                    self._send_small(last=closing and done)
                     small = time.monotonic()
                 if self._away:
                     _log.warning("%s answers again", self._url)
                     self._away = ""
                 if closing and done:
+                    self._done = True
                     return
-            except (RemoteError, OSError) as error:  # OSError: a checkpoint is deleted meanwhile
-                if isinstance(error, RemoteError) and not self._away:
+            except FileNotFoundError:  # a checkpoint is deleted meanwhile
+                self._failed.wait(_LOOK)
+                continue
+            except Exception as error:  # whatever it is, the next pass may succeed
+                if not self._away:
+                    self._away = str(error) or type(error).__name__
                     what = "checkpoints stay here and go later"
-                    _log.warning("%s; %s: %s", error, what, self._path)
-                    self._away = str(error)
-                self._failed.wait(_PAUSE if self._away else _LOOK)
+                    _log.warning("%s; %s: %s", self._away, what, self._path)
+                self._failed.wait(_PAUSE)
                 continue
             (self._failed if self._closing.is_set() else self._closing).wait(_LOOK)
         self._failed.set()
 
     def _pass(self) -> bool:
         """Send the checkpoints that are new; returns whether none is left."""
-        self._check_lock()
         saved = self._path / CHECKPOINTS
-        found = {step: _identity(saved / str(step)) for step in steps_in(saved)}
+        with self._still:
+            found = {step: _identity(saved / str(step)) for step in steps_in(saved)}
         waits = [step for step, identity in found.items() if self._known.get(step) != identity]
-        done = True
+        missing = 0
         for step in reversed(waits):  # a bucket that is slow skips some
             sent = self._send_one(saved / str(step), found[step])
-            if sent is not None and self._index == 0:
+            if sent is None:
+                missing += 1
+                continue
+            if self._index == 0:
                 self._send_small()
-                self._check_lock()
                 copies.mark(self._folder, str(step), sent)
                 self._whole[step] = sent
-            if sent is None:
-                done = False
-            else:
-                self._known[step] = found[step]
-        if self._index == 0 and self._whole.keys() & found.keys():
-            for step in sorted(self._whole.keys() - found.keys()):
-                copies.remove(self._folder, step)
-                del self._whole[step]
-        return done
+            self._known[step] = found[step]
+        if self._index == 0:
+            self._remove_old(found.keys(), search=missing < len(waits))
+        return not missing
+
+    def _remove_old(self, saved: Set[int], *, search: bool) -> None:
+        """Delete checkpoints before the newest whole one that are no longer saved here.
+
+        `search` finds those of which a part was sent, too, before they were deleted here.
+        """
+        newest = max(self._whole.keys() & saved, default=-1)
+        there = self._whole.keys() | (copies.steps(self._folder) if search else set())
+        for step in sorted(step for step in there - saved if step < newest):
+            copies.remove(self._folder, step)
+            self._whole.pop(step, None)
 
     def _send_one(self, path: Path, identity: "_Identity") -> copies.Files | None:
         """Send a checkpoint or this process's part; returns its files, None if others' lack."""
@@ -239,7 +271,8 @@ class Mirror:
         return {} if self._index else copies.parts(self._folder, step, self._count, self._attempt)
 
     def _check_lock(self) -> None:
-        if self._index == 0 and not self._lock.is_held():
+        """Raise RemoteError unless the bucket may be changed; asked before each object."""
+        if self._failed.is_set() or not self._lock.is_held():
             raise RemoteError(f"{self._url} does not answer")
 
     def _send_small(self, *, last: bool = False) -> None:
@@ -270,18 +303,3 @@ def _identity(path: Path) -> _Identity:
     """Return what tells a checkpoint from one that takes its place."""
     found = path.stat()
     return found.st_ino, found.st_mtime_ns
-
-
-def _led(do: Callable[[], Any]) -> Any:
-    """Return what `do` returns in process 0, JSON, in all processes, or raise its error there."""
-    value, failure = None, None
-    try:
-        value = do() if jax.process_index() == 0 else None
-    except UserError as error:
-        failure = error
-    if jax.process_count() > 1:
-        value, told = peers.gather([value, str(failure or "")])[0]
-        failure = failure or (UserError(told) if told else None)
-    if failure is not None:
-        raise failure
-    return value

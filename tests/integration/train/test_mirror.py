@@ -221,6 +221,161 @@ def test_a_run_that_ends_while_its_bucket_is_away_says_so_and_sends_the_rest_lat
     assert bucket.get(f"{name}/checkpoints/5.json")
 
 
+def test_a_run_is_finished_after_its_last_checkpoint_is_there(
+    bucket: Bucket, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, send = _host(tmp_path, "one"), copies.send
+
+    def slow(folder: Folder, path: Path) -> copies.Files:
+        if path.name == "5":  # meanwhile the run ends
+            _save(one, 10)
+            (one / "finished.json").write_text("{}")
+            bucket.set(readonly=f"{name}/checkpoints/10")
+        return send(folder, path)
+
+    monkeypatch.setattr(copies, "send", slow)
+    first = Mirror(f"gs://{name}", one)
+    _save(one, 5)
+    _until(lambda: bucket.get(f"{name}/checkpoints/5.json") is not None)
+    _until(lambda: bool(first._away))
+    assert bucket.get(f"{name}/finished.json") is None
+    bucket.set()
+    assert first.close(10) == ""
+    assert bucket.get(f"{name}/finished.json")
+
+
+def test_an_error_that_nobody_expects_is_tried_again_and_is_no_success(
+    bucket: Bucket, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = _host(tmp_path, "one")
+    first = Mirror(f"gs://{name}", one)
+    with monkeypatch.context() as patch:
+        patch.setattr(copies, "send", lambda *_: {}["can't start new thread"])
+        _save(one, 5)
+        _until(lambda: bool(first._away))
+    _until(lambda: bucket.get(f"{name}/checkpoints/5.json") is not None)
+    monkeypatch.setattr(copies, "send", lambda *_: {}["can't start new thread"])
+    _save(one, 10)
+    assert "step 5, " in first.close(0.3)
+
+
+def test_nothing_is_sent_after_the_end(
+    bucket: Bucket, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_lock, "LEASE", 20.0)
+    one = _host(tmp_path, "one")
+    first = Mirror(f"gs://{name}", one)
+    bucket.set(latency_ms=300)
+    _save(one, 5)
+    for number in range(64):
+        (one / "checkpoints" / "5" / f"{number}").write_bytes(b"0")
+    _until(lambda: len(bucket.names(f"{name}/checkpoints/5/")) > 0)
+    assert first.close(0.01)
+    time.sleep(0.7)  # what was under way
+    there = bucket.names(name)
+    assert len(there) < 60
+    time.sleep(0.7)
+    assert bucket.names(name) == there
+    last = json.loads(bucket.get(bucket.names(f"{name}/.lock")[0]) or b"")
+    assert last["held"]  # until it expires
+
+
+def test_what_a_start_that_was_killed_has_not_emptied_is_not_the_run(
+    bucket: Bucket, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = _host(tmp_path, "one"), _host(tmp_path, "two")
+    for host, step in ((one, 5), (two, 8)):
+        mirrored = Mirror(f"gs://{name}", host)
+        _save(host, step)
+        assert mirrored.close(10) == ""
+    with monkeypatch.context() as patch:
+        patch.setattr(Mirror, "_begin", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            Mirror(f"gs://{name}", one)
+    again = Mirror(f"gs://{name}", one)
+    assert _files(one) == _files(two)
+    assert again.close(10) == ""
+
+
+def test_parts_that_several_processes_left_are_no_checkpoints_of_one(
+    bucket: Bucket, name: str, tmp_path: Path
+) -> None:
+    one, two = _host(tmp_path, "one"), _host(tmp_path, "two")
+    first = Mirror(f"gs://{name}", one)
+    _save(one, 5)
+    assert first.close(10) == ""
+    mark = one / ".staging"
+    mark.write_text(f"{mark.read_text()[:-2]} 2")
+    (one / "checkpoints" / "5" / "_METADATA").write_text("a part")
+    _save(one, 10)
+    again = Mirror(f"gs://{name}", one)
+    assert again.close(10) == ""
+    assert bucket.get(f"{name}/checkpoints/5/_METADATA") == b"5"
+    assert not bucket.names(f"{name}/checkpoints/10")
+    assert Mirror(f"gs://{name}", two).close(10) == ""
+    assert _files(one) == _files(two)
+
+
+def test_a_bucket_that_was_emptied_empties_no_staging_directory(
+    bucket: Bucket, name: str, tmp_path: Path
+) -> None:
+    one = _host(tmp_path, "one")
+    first = Mirror(f"gs://{name}", one)
+    _save(one, 5)
+    assert first.close(10) == ""
+    folder, before = Folder(f"gs://{name}"), _files(one)
+    folder.remove(folder.names())
+    for _ in range(2):
+        with pytest.raises(UserError, match=rf"{name} is empty, and .*one has the run at step 5: "):
+            Mirror(f"gs://{name}", one)
+    assert _files(one) == before
+
+
+def test_what_is_deleted_in_the_bucket(
+    bucket: Bucket, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, steps = _host(tmp_path, "one"), tmp_path / "one" / "checkpoints"
+    first = Mirror(f"gs://{name}", one)
+    bucket.set(readonly=f"{name}/checkpoints/5.json")
+    _save(one, 5)
+    _until(lambda: bool(first._away))
+    assert bucket.names(f"{name}/checkpoints/5/")
+    shutil.rmtree(steps / "5")  # skipped: the bucket is slow
+    bucket.set()
+    for step in (6, 10):
+        _save(one, step)
+    _until(lambda: first.scalars() == {"run/bucket_lag_steps": 0.0})
+    _until(lambda: not bucket.names(f"{name}/checkpoints/5"))
+    with first._still:  # a checkpoint takes another's place
+        (steps / "6").rename(steps / "6.other")
+        time.sleep(0.3)
+        (steps / "6.other").rename(steps / "6")
+    with monkeypatch.context() as patch:
+        # Of a third, another process's part is still to come.
+        patch.setattr(first, "_send_one", lambda *_: None)
+        _save(one, 15)
+        shutil.rmtree(steps / "10")
+        time.sleep(0.3)
+        assert bucket.get(f"{name}/checkpoints/6.json")
+        assert bucket.get(f"{name}/checkpoints/10.json")
+    assert first.close(10) == ""
+    assert not bucket.names(f"{name}/checkpoints/10")
+
+
+def test_a_reader_passes_over_what_is_deleted_meanwhile(
+    bucket: Bucket, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (5, 10):
+        bucket.put(f"{name}/checkpoints/{step}/_METADATA", b"5")
+        bucket.put(f"{name}/checkpoints/{step}.json", b'{"files": {"_METADATA": 1}}')
+    names = Folder.names
+    ghosts = {"checkpoints/3.json": 1}
+    monkeypatch.setattr(Folder, "names", lambda self, below="": names(self, below) | ghosts)
+    Folder(f"gs://{name}").remove(["checkpoints/5/_METADATA"])
+    place, _ = copies.readable(f"gs://{name}")
+    assert (place / "checkpoints" / "10" / "_METADATA").exists()
+
+
 def test_a_bucket_that_is_not_there_or_not_ours_is_one_line(
     bucket: Bucket, name: str, tmp_path: Path
 ) -> None:

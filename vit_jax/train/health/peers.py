@@ -9,7 +9,7 @@ import secrets
 import socket
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +150,18 @@ def gather(value: Any) -> list[Any]:
     padded[: raw.size] = raw
     rows = np.asarray(multihost_utils.process_allgather(padded))
     return [json.loads(bytes(row[:size])) for row, size in zip(rows, np.ravel(sizes), strict=True)]
+
+
+def led(do: Callable[[], Any]) -> Any:
+    """Return what `do` returns in process 0, JSON, in all processes, or raise its error there."""
+    value, failure = None, None
+    try:
+        value = do() if jax.process_index() == 0 else None
+    except UserError as error:
+        failure = error
+    if jax.process_count() > 1:
+        value, told = gather([value, str(failure or "")])[0]
+        failure = failure or (UserError(told) if told else None)
+    if failure is not None:
+        raise failure
+    return value
