@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A folder of an emulated bucket, by Google's own driver."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,23 @@ def test_files_go_there_and_come_back(bucket: Bucket, tmp_path: Path) -> None:
         folder.send([(tmp_path / "gone", "gone")])
     with pytest.raises(RemoteError, match=r"gs://bucket/folder/there/gone: there is no such file"):
         folder.read("gone")
+
+
+def test_a_process_ends_though_requests_have_no_answer(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, threads = Folder("gs://bucket/daemons"), []
+
+    def request(*_: object) -> None:
+        threads.append(threading.current_thread())
+        raise PermissionError("Forbidden")
+
+    monkeypatch.setattr(folder._driver, "put_file", request)
+    (tmp_path / "a").write_bytes(b"a")
+    with pytest.raises(RemoteError, match="no right to do this"):
+        folder.send([(tmp_path / "a", str(number)) for number in range(100)])
+    assert len(threads) <= 16  # nothing is begun after the first error
+    assert all(thread.daemon for thread in threads)
 
 
 def test_one_alone_creates_an_object(bucket: Bucket) -> None:

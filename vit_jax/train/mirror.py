@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A workdir in a bucket: the run works in a staging directory, of which a thread sends all.
+"""A workdir in a bucket: the run works in a staging directory, which a thread copies there.
 
 Checkpoints are saved to the staging directory as on any disk and reach the bucket later: the files
 of a checkpoint, then metrics and the other small files, then the mark that it is whole. So a new
@@ -212,7 +212,7 @@ class Mirror:
                 if self._away:
                     _log.warning("%s answers again", self._url)
                     self._away = ""
-                if closing and done:
+                if closing and done and self._is_marked():
                     self._done = True
                     return
             except FileNotFoundError:  # a checkpoint is deleted meanwhile
@@ -227,6 +227,16 @@ class Mirror:
                 continue
             (self._failed if self._closing.is_set() else self._closing).wait(_LOOK)
         self._failed.set()
+
+    def _is_marked(self) -> bool:
+        """Return whether the newest checkpoint is whole, and so all processes can end together.
+
+        jax ends a run by force of which one process waits for another for a minute at its end.
+        """
+        steps = steps_in(self._path / CHECKPOINTS)
+        if self._index == 0 or not steps:
+            return True
+        return f"{CHECKPOINTS}/{steps[-1]}.json" in self._folder.names(CHECKPOINTS)
 
     def _pass(self) -> bool:
         """Send the checkpoints that are new; returns whether none is left."""
@@ -261,7 +271,7 @@ class Mirror:
             self._whole.pop(step, None)
 
     def _send_one(self, path: Path, identity: "_Identity") -> copies.Files | None:
-        """Send a checkpoint or this process's part; returns its files, None if others' lack."""
+        """Send a checkpoint, or a part; returns its files, None while others' parts are missing."""
         if self._count == 1:
             return copies.send(self._folder, path)
         step = int(path.name)

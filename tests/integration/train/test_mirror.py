@@ -362,6 +362,20 @@ def test_what_is_deleted_in_the_bucket(
     assert not bucket.names(f"{name}/checkpoints/10")
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_another_process_ends_when_the_checkpoint_is_whole(
+    bucket: Bucket, name: str, tmp_path: Path, *, whole: bool
+) -> None:
+    one = _host(tmp_path, "one")
+    second = Mirror(f"gs://{name}", one)
+    second._index, second._count = 1, 2
+    _save(one, 5)
+    _until(lambda: bucket.get(f"{name}/checkpoints/5/part_1.json") is not None)
+    if whole:  # process 0 has found all parts
+        bucket.put(f"{name}/checkpoints/5.json", b"{}")
+    assert (second.close(10 if whole else 0.5) == "") == whole
+
+
 def test_a_reader_passes_over_what_is_deleted_meanwhile(
     bucket: Bucket, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
