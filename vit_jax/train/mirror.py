@@ -124,7 +124,7 @@ class Mirror:
         self._whole: dict[int, copies.Files] = dict(whole)  # in the bucket
         steps = self._path / CHECKPOINTS
         if not ours:
-            for entry in self._path.iterdir():
+            for entry in sorted(self._path.iterdir()):  # `_MARK` before what it stands for
                 if entry.name not in (workdir.LOCK, workdir.OUTPUT):  # others have them open
                     shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
             rest = (CHECKPOINTS, LOCK)
