@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images per second of the input pipeline, JPEG files to uint8 batches, in turns with tf.data.
+"""Images per second of the input pipeline, JPEGs to uint8 batches, in turns with its peers.
 
     python -m benchmarks.input_pipeline
 
-The peer runs if `tensorflow` is installed, best in a virtual environment of its own:
-`pip install -r requirements.txt tensorflow-cpu`.
+JPEG files beside tf.data, then the same as tar shards, Parquet files and ArrayRecord, on the disk
+and from an emulated bucket, beside WebDataset and tf.data. Peers run if they are installed, best in
+a virtual environment of its own:
+`pip install -r requirements-dev.txt tensorflow-cpu webdataset torch`.
 """
 
 import argparse
@@ -15,7 +17,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import photos, pipeline_ours, pipeline_tfdata, record, turns
+from benchmarks import photos, pipeline_ours, pipeline_tfdata, record, stored_pipeline, turns
 
 _PEER = "tf.data decode_and_crop"
 _TRIED = {"autotune": {"autotune": True}, "one call a core": {"autotune": False}}
@@ -25,16 +27,17 @@ def measure(
     folder: Path, batch: int, batches: int, rounds: int, workers: Sequence[int], peer: bool
 ) -> list[record.Row]:
     """Measure the photographs with each number of workers, all sides in turns."""
-    settings = {"folder": str(folder), "batch_size": batch, "batches": batches}
+    sizes = {"batch_size": batch, "batches": batches}
+    name = f"folder:{folder}"
     with contextlib.ExitStack() as stack:
         ours = [
-            stack.enter_context(turns.Side(pipeline_ours.make, **settings, workers=count))
+            stack.enter_context(turns.Side(pipeline_ours.make, name=name, **sizes, workers=count))
             for count in workers
         ]
         peers = []
         try:
             for options in _TRIED.values() if peer else ():
-                side = turns.Side(pipeline_tfdata.make, **settings, **options)
+                side = turns.Side(pipeline_tfdata.make, folder=str(folder), **sizes, **options)
                 peers.append(stack.enter_context(side))
         except turns.Missing as error:
             print(f"{error}; for the peer: pip install tensorflow-cpu")
@@ -68,8 +71,7 @@ def _rows(
                 peer_value=turns.images_per_second(best),
                 ratio=statistics.median(ratios),
                 ratio_range=(min(ratios), max(ratios)),
-                # Workers' CPU time is not this process's.
-                cpu_ratio=turns.cpu_ratio(turn, best) if work.endswith("threads") else None,
+                cpu_ratio=turns.cpu_ratio(turn, best),
                 peer_settings="; ".join(_TRIED),
                 load=load,
             )
@@ -91,21 +93,28 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.input_pipeline")
     parser.add_argument("--images", type=int, default=1500, help="files made for it")
     parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--batches", type=int, default=10, help="in a round")
+    parser.add_argument("--batches", type=int, default=30, help="in a round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
         "--workers", type=int, nargs="+", default=[0, record.num_cores()], help="0: threads alone"
     )
-    parser.add_argument("--peer", choices=("tfdata", "none"), default="tfdata")
+    parser.add_argument("--peer", choices=("installed", "none"), default="installed")
+    kinds = stored_pipeline.FORMATS
+    parser.add_argument("--formats", nargs="*", choices=kinds, default=kinds, help="beside files")
     parser.add_argument("--out", type=Path, default=record.RESULTS)
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         size = photos.write_photos(Path(folder), args.images)
         print(f"{args.images} files of {size / 1e3:.0f} kB on average")
-        peer = args.peer == "tfdata"
-        rows = measure(Path(folder), args.batch, args.batches, args.rounds, args.workers, peer)
-    rows.append(measure_digits(args.batches, args.rounds))
-    versions = turns.installed("tensorflow", "tensorflow-cpu") if rows[0].peer else {}
+        peer = args.peer == "installed"
+        sizes = (args.batch, args.batches, args.rounds, args.workers, peer)
+        rows = measure(Path(folder), *sizes)
+        rows.append(measure_digits(args.batches, args.rounds))
+        if args.formats:
+            stored_pipeline.write(Path(folder))
+            rows += stored_pipeline.measure(Path(folder), args.formats, *sizes)
+    peers = ("tensorflow", "tensorflow-cpu", "webdataset", "torch")
+    versions = turns.installed(*peers) if rows[0].peer else {}
     record.report(rows, args.out, versions)
 
 

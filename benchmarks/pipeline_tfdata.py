@@ -4,7 +4,7 @@
 Given every advantage: the fast inverse DCT and upsampling, no order to keep, file names in memory.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ from benchmarks.pipeline_ours import timed
 from benchmarks.record import num_cores
 from benchmarks.turns import Turn
 
+_FILES = 8
+
 
 def make(
-    folder: str, batch_size: int, batches: int, autotune: bool
+    folder: str, batch_size: int, batches: int, autotune: bool, records: bool = False
 ) -> tuple[dict[str, Any], Callable[[], Turn]]:
     """Stream a folder's photographs as pipeline_ours.make does.
 
@@ -23,6 +25,7 @@ def make(
         batch_size: images a batch.
         batches: in a turn.
         autotune: let tf.data choose its parallelism; else it is one call a core.
+        records: read them from TFRecord files, which are written first, a label and an image each.
     """
     import tensorflow as tf  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
 
@@ -30,8 +33,15 @@ def make(
     paths = sorted(str(path) for path in Path(folder, "train").glob("*/*.jpg"))
     labels = [int(Path(path).parent.name == "b") for path in paths]
 
-    def transform(path: Any, label: Any) -> dict[str, Any]:
-        data = tf.io.read_file(path)
+    def of_file(path: Any, label: Any) -> dict[str, Any]:
+        return crop(tf.io.read_file(path), label)
+
+    def of_record(row: Any) -> dict[str, Any]:
+        return crop(
+            tf.strings.substr(row, 1, -1), tf.strings.to_number(tf.strings.substr(row, 0, 1))
+        )
+
+    def crop(data: Any, label: Any) -> dict[str, Any]:
         begin, size, _ = tf.image.sample_distorted_bounding_box(
             tf.image.extract_jpeg_shape(data),
             tf.zeros([0, 0, 4], tf.float32),
@@ -47,9 +57,29 @@ def make(
         return {"image": tf.cast(image, tf.uint8), "label": label}
 
     calls = tf.data.AUTOTUNE if autotune else num_cores()
-    dataset = tf.data.Dataset.from_tensor_slices((paths, labels)).shuffle(len(paths)).repeat()
-    dataset = dataset.map(transform, num_parallel_calls=calls, deterministic=False)
+    if records:
+        files = _records(Path(folder, "tfrecord"), paths, labels)
+        dataset = tf.data.Dataset.from_tensor_slices(files).shuffle(len(files)).repeat()
+        dataset = dataset.interleave(tf.data.TFRecordDataset, num_parallel_calls=calls).shuffle(200)
+        dataset = dataset.map(of_record, num_parallel_calls=calls, deterministic=False)
+    else:
+        dataset = tf.data.Dataset.from_tensor_slices((paths, labels)).shuffle(len(paths)).repeat()
+        dataset = dataset.map(of_file, num_parallel_calls=calls, deterministic=False)
     dataset = dataset.batch(batch_size, drop_remainder=True).prefetch(2)
     stream = dataset.as_numpy_iterator()
     next(stream)
     return {}, lambda: timed(stream, batches, batch_size)
+
+
+def _records(folder: Path, paths: Sequence[str], labels: Sequence[int]) -> list[str]:
+    """Write TFRecord files unless they are there; returns their paths."""
+    import tensorflow as tf  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
+
+    files = [str(folder / f"{i}.tfrecord") for i in range(_FILES)]
+    if not folder.exists():
+        folder.mkdir()
+        for i, file in enumerate(files):
+            with tf.io.TFRecordWriter(file) as writer:
+                for path, label in zip(paths[i::_FILES], labels[i::_FILES], strict=True):
+                    writer.write(b"%d%b" % (label, Path(path).read_bytes()))
+    return files

@@ -64,8 +64,9 @@ def test_what_is_compared_and_what_each_host_has_of_its_own() -> None:
     assert peers.differences(of(), of("--config.data.data_dir=/other")) == []
     assert peers.differences(of(), of("--config.data.num_workers=3")) == []
     assert peers.differences(of(), of("--config.mesh.fsdp=2")) == ["mesh.fsdp: 2, not 1"]
-    folders = [f"--config.data.name=folder:/{host}/images" for host in "ab"]
-    assert peers.differences(of(folders[0]), of(folders[1])) == []
+    for kind in ("folder", "tar"):
+        folders = [f"--config.data.name={kind}:/{host}/images" for host in "ab"]
+        assert peers.differences(of(folders[0]), of(folders[1])) == []
     here = of()
     fewer = {**here, "train examples": 2, "train digest": "bb"}
     assert peers.differences(here, fewer) == [

@@ -65,11 +65,13 @@ def test_every_family_has_a_row_beside_timm():
 @pytest.mark.slow
 def test_input_pipeline_writes_rows_for_threads_and_digits(tmp_path):
     sizes = ["--images=8", "--batch=4", "--batches=1", "--rounds=1", "--workers", "0"]
-    input_pipeline.main(["--peer=none", *sizes, f"--out={tmp_path}"])
-    works = [row["work"] for row in _rows(tmp_path)]
-    assert len(works) == 2
-    assert works[0].endswith("batch=4, threads")
-    assert works[1].startswith("digits")
+    input_pipeline.main(["--peer=none", *sizes, "--formats=tar", f"--out={tmp_path}"])
+    assert [row["work"] for row in _rows(tmp_path)] == [
+        "500x375 JPEG to 224x224, inception crop, batch=4, threads",
+        "digits, 8x8, batch=128",
+        "tar in a bucket of 20 ms, batch=4, threads",
+        "tar on the disk, batch=4, threads",
+    ]
 
 
 @pytest.mark.slow

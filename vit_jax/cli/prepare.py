@@ -5,16 +5,25 @@ TFDS's own builders decode and encode with TensorFlow; training and evaluation n
 does a copy to ArrayRecord.
 """
 
+import contextlib
 import dataclasses
 import enum
 import importlib.util
+import json
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vit_jax.cli import options
 from vit_jax.cli.options import Options, flag
 from vit_jax.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from vit_jax.data import Source
+
+
+_FAR = 32  # threads of a copy from a bucket, most of which wait for it
 
 
 class Format(enum.StrEnum):
@@ -47,20 +56,20 @@ class Prepare(Options):
     to: Format = flag(Format.AS_IS, "arrayrecord: copy any dataset to --out")
     out: Path = flag(Path(), "with --to: DIR/NAME, where NAME will be the dataset's", "DIR/NAME")
     splits: tuple[str, ...] = flag((), "with --to: those to copy; by default all")
-    num_threads: int = flag(0, "with --to: shards written at once; 0 is one per core", least=0)
+    num_threads: int = flag(
+        0, "with --to: shards written at once; 0 is one per core, or 32 for a bucket", least=0
+    )
 
 
 def prepare(given: Prepare) -> None:
     """Write the dataset, unless it is there."""
     if given.to is Format.ARRAYRECORD:
         return _copy(given)
-    from vit_jax.data import full_name, open_source
+    from vit_jax.data import full_name
     from vit_jax.data.partition import KINDS
 
     if given.name == "digits" or full_name(given.name).startswith(KINDS):
-        splits = _splits(given) if given.name != "digits" else ["train"]
-        for split in splits:
-            source = open_source(given.name, given.data_dir, split)
+        for source in _opened(given).values():
             print(f"{source.name} is ready: {len(source):,} examples, {source.num_classes} classes")
         return None
     if importlib.util.find_spec("tensorflow") is None:
@@ -78,24 +87,29 @@ def prepare(given: Prepare) -> None:
     return None
 
 
-def _splits(given: Prepare) -> list[str]:
-    """Return the names of a dataset's splits; raises UserError: there is none of those given."""
+def _opened(given: Prepare) -> dict[str, "Source"]:
+    """Open the splits given, or all that have examples; raises UserError: no such split."""
     from vit_jax.data import SplitError, open_source
     from vit_jax.data.partition import WHOLE
 
+    names: list[str] = []
     try:
         open_source(given.name, given.data_dir, split="?")
-        names: list[str] = []
-    except SplitError as error:
+    except SplitError as error:  # it has the names of those that there are
         names = [name for name in error.splits if name != WHOLE] or list(error.splits)
     for split in given.splits:
         if split not in names:
             raise unknown(f"split of {given.name}", split, names)
-    return list(given.splits) or names
+    found: dict[str, Source] = {}
+    for split in given.splits or names:
+        with contextlib.suppress(SplitError):  # one of classes of one or two images is empty
+            found[split] = open_source(given.name, given.data_dir, split)
+    return found
 
 
 def _copy(given: Prepare) -> None:
-    from vit_jax.data import copy_records, open_source
+    from vit_jax.data import copy_records
+    from vit_jax.data.sources import is_remote
 
     name = given.out.name
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
@@ -104,11 +118,13 @@ def _copy(given: Prepare) -> None:
     target = given.out / copy_records.VERSION
     if target.exists():
         count = copy_records.compare(target)
-        print(f"{target} is there, and its {count} shards match their checksums")
+        print(f"{target} is there, and its {count} shards match their checksums.")
+        print(json.loads((target / "dataset_info.json").read_text())["description"])
     else:
-        names = _splits(given)
-        sources = {split: open_source(given.name, given.data_dir, split) for split in names}
-        copy_records.write(given.out, sources, given.num_threads or os.cpu_count() or 1, print)
+        sources = _opened(given)
+        far = any(map(is_remote, sources.values()))
+        threads = given.num_threads or (_FAR if far else os.cpu_count() or 1)
+        copy_records.write(given.out, sources, threads, print)
     place = f"--config.data.name={name} --config.data.data_dir={given.out.parent}"
     print(f"{target} is ready: {place}")
 

@@ -20,7 +20,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from vit_jax import files
-from vit_jax.data.sources import Source, short_name
+from vit_jax.data.sources import Example, Source, short_name
 from vit_jax.errors import DataError, UserError
 
 VERSION = "1.0.0"
@@ -123,7 +123,7 @@ def compare(directory: Path) -> int:
 def _plan(folder: Path, split: str, source: Source) -> list[_Shard]:
     """Divide a split into shards of equal numbers; the same for the same source."""
     chosen = np.unique(np.linspace(0, len(source) - 1, _SAMPLES).astype(int)).tolist()
-    size = np.mean([len(source.read(index)["image"]) for index in chosen]) * len(source)
+    size = np.mean([len(_read(source, index)["image"]) for index in chosen]) * len(source)
     count = min(max(1, round(float(size) / _SHARD_BYTES)), len(source))
     ends = [len(source) * i // count for i in range(count + 1)]
     return [
@@ -160,7 +160,7 @@ def _write_shard(folder: Path, shard: _Shard, source: Source, stop: threading.Ev
             for index in range(shard.start, shard.stop):
                 if stop.is_set():
                     raise concurrent.futures.CancelledError
-                example = source.read(index)
+                example = _read(source, index)
                 label = example["label"]
                 if source.multi_label:
                     label = np.flatnonzero(label).tolist()
@@ -174,6 +174,16 @@ def _write_shard(folder: Path, shard: _Shard, source: Source, stop: threading.Ev
         if count != shard.stop - shard.start:
             raise OSError(None, f"{shard.name} has {count} records after it was written")
         return _digest(path)
+
+
+def _read(source: Source, index: int) -> Example:
+    try:
+        return source.read(index)
+    except UserError:
+        raise
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise DataError(f"{source.example_id(index)}: {why}") from error
 
 
 def _features(source: Source) -> Any:

@@ -28,22 +28,25 @@ class CsvSource(FolderSource):
 def open_csv(name: str, split: str) -> CsvSource:
     """Open one split of the images that a CSV file lists, with TFDS-style slices.
 
-    Paths are relative to the file's folder; one in a bucket is believed to hold all images. Classes
-    are the labels, sorted, whole numbers by value. Without a column "split" the splits are those of
-    `partition`, and "whole".
+    Paths are relative to the file's folder, or all are addresses; that a bucket holds them is
+    believed. Classes are the labels, sorted, whole numbers by value. Without a column "split" the
+    splits are those of `partition`, and "whole".
 
     Raises UserError: no such file, column, image or split; a line without a path or a label.
     """
     path, seed = split_seed(name)
-    if remote.is_remote(path):
-        root: Path | str = path.rpartition("/")[0]
-        where = shown(path)
-        rows = _rows(path, where)
-    else:
-        file = Path(os.path.expanduser(path))
-        root = file.parent
-        where = shown(str(file) if file.is_absolute() else f"./{file}")
-        rows = _rows(str(file), where)
+    is_far = remote.is_remote(path)
+    file = Path(os.path.expanduser(path))
+    place = path if is_far else str(file)
+    where = shown(place if is_far or file.is_absolute() else f"./{place}")
+    rows = _rows(place, where)
+    root: Path | str = path.rpartition("/")[0] if is_far else file.parent
+    if all(remote.is_remote(row["path"]) for _, row in rows):
+        addresses = [row["path"] for _, row in rows]
+        root = os.path.commonprefix(addresses).rpartition("/")[0]  # noqa: RUF071  (of a text)
+        for _, row in rows:
+            row["path"] = row["path"][len(root) + 1 :]
+    if isinstance(root, Path):
         lacking = next((n for n, row in rows if not (root / row["path"]).is_file()), None)
         if lacking is not None:
             gone = dict(rows)[lacking]["path"]

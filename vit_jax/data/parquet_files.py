@@ -25,6 +25,7 @@ from vit_jax.errors import DataError, UserError, shown
 
 MAX_BYTES = 512 << 20  # of decoded row groups in one process
 _THREADS = 16
+_AT_ONCE = 8  # row groups in work, which take memory that nothing counts
 _MANY = 100  # row groups read anew, after which it is said
 _OWN = ("_footers", "_held", "_seen", "_again")  # of a process
 
@@ -51,17 +52,19 @@ class ParquetSource(shards.ShardSource):
         self._again = 0
         self._held = RowGroups(self._load)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        kept = {k: v for k, v in self.__dict__.items() if k not in _OWN}
-        return _unpickled, (kept,)
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key not in _OWN}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._restart()
 
     def read(self, index: int) -> Example:
         """Return an example's encoded image and its class id, -1 where it has none.
 
         Raises DataError: the file changed or is damaged, or the row has no image in it.
         """
-        row = int(self._places[index])
-        group = int(np.searchsorted(self._groups[:, 2], row, side="right")) - 1
+        group, row = self._find(index)
         try:
             image = self._held.get(group)[row - int(self._groups[group, 2])].as_py()
         except remote.RemoteError as error:
@@ -78,11 +81,15 @@ class ParquetSource(shards.ShardSource):
         return {"image": image, "label": int(self.labels[index])}
 
     def example_id(self, index: int) -> str:
-        row = int(self._places[index])
-        group = int(np.searchsorted(self._groups[:, 2], row, side="right")) - 1
+        group, row = self._find(index)
         file = int(self._groups[group, 0])
         first = int(self._groups[np.searchsorted(self._groups[:, 0], file), 2])
         return f"{shown(self._files[file].path)} row {row - first}"
+
+    def _find(self, index: int) -> tuple[int, int]:
+        """Return the row group of an example, and its row counted through all files."""
+        row = int(self._places[index])
+        return int(np.searchsorted(self._groups[:, 2], row, side="right")) - 1, row
 
     def _count(self, group: int) -> None:
         self._again += group in self._seen
@@ -107,19 +114,12 @@ class ParquetSource(shards.ShardSource):
         return opened.read_row_group(number, columns=[self._columns.image]).column(0)
 
 
-def _unpickled(kept: dict[str, Any]) -> ParquetSource:
-    source = ParquetSource.__new__(ParquetSource)
-    source.__dict__.update(kept)
-    source._restart()
-    return source
-
-
 class RowGroups:
     """The row groups used last, up to a number of bytes; threads that want the same wait for it."""
 
     def __init__(self, load: Callable[[int], Any], max_bytes: int = MAX_BYTES) -> None:
         self._load, self._max_bytes, self._bytes = load, max_bytes, 0
-        self._lock = threading.Lock()
+        self._lock, self._loading = threading.Lock(), threading.Semaphore(_AT_ONCE)
         self._held: collections.OrderedDict[int, concurrent.futures.Future[Any]]
         self._held = collections.OrderedDict()
 
@@ -133,22 +133,20 @@ class RowGroups:
                 future = self._held[key] = concurrent.futures.Future()
         if not known:
             try:
-                future.set_result(self._load(key))
+                with self._loading:
+                    loaded = self._load(key)
             except BaseException as error:
                 with self._lock:
                     del self._held[key]
                 future.set_exception(error)
                 raise
-            self._make_room(future.result().nbytes)
+            with self._lock:  # so that what is done is counted
+                self._bytes += loaded.nbytes
+                future.set_result(loaded)
+                done = [key for key, future in self._held.items() if future.done()]
+                while self._bytes > self._max_bytes and len(done) > 1:
+                    self._bytes -= self._held.pop(done.pop(0)).result().nbytes
         return future.result()
-
-    def _make_room(self, nbytes: int) -> None:
-        with self._lock:
-            self._bytes += nbytes
-            for old in [key for key, future in self._held.items() if future.done()][:-1]:
-                if self._bytes <= self._max_bytes:
-                    break
-                self._bytes -= self._held.pop(old).result().nbytes
 
 
 class _Ranged(io.RawIOBase):

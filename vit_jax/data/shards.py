@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What datasets of many files share, tar and Parquet: splits by file names, class ids by labels."""
 
+import os
 import re
 from collections.abc import Callable, Sequence
 
@@ -12,6 +13,7 @@ from vit_jax.data.folders import KNOWN_SPLITS, with_known_names
 from vit_jax.data.partition import WHOLE, partition
 from vit_jax.data.sources import Labelled, absolute_slices, digest_of
 from vit_jax.errors import DataError, UserError, shown
+from vit_jax.files import refused
 
 MAX_CLASSES = 1 << 20  # a larger class id is some other number
 _CLASSNAMES = "classnames.txt"
@@ -48,7 +50,8 @@ class ShardSource(Labelled):
 
 def where_of(pattern: str) -> str:
     """Write a pattern for messages; one of this machine so that it looks like a path."""
-    is_plain = pattern.startswith(("/", "~")) or remote.is_remote(pattern)
+    pattern = os.path.expanduser(pattern)
+    is_plain = pattern.startswith("/") or remote.is_remote(pattern)
     return shown(pattern if is_plain else f"./{pattern.removeprefix('./')}")
 
 
@@ -58,11 +61,14 @@ def base_name(path: str) -> str:
 
 
 def find(pattern: str, kind: str) -> list[remote.FileInfo]:
-    """List the files of a pattern; raises UserError: there are none."""
-    try:
+    """List the files of a pattern; raises UserError: none is there, or one that it names is not."""
+    pattern = os.path.expanduser(pattern)
+    with refused(where_of(pattern)):
         files = remote.find(pattern) if pattern else []
-    except OSError as error:
-        raise UserError(f"{where_of(pattern)}: {error.strerror}") from error
+    named = {name for name in remote.braces(pattern) if not re.search(r"[*?[]", name)}
+    lacking = sorted(named - {file.path for file in files})
+    if files and lacking:
+        raise UserError(f"{where_of(pattern)} names {shown(lacking[0])}, which is not there")
     if not files:
         example = f"{kind}:DIR/train-*.{kind} or {kind}:gs://BUCKET/train-{{0000..1023}}.{kind}"
         raise UserError(f"{kind}:{shown(pattern)} matches no file; write it as {example}")

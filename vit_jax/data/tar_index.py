@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the images of tar shards lie and what their labels are: one pass over headers, then kept.
 
-The index lies beside shards of this machine where it may be written, else in
-$XDG_CACHE_HOME/vit_jax or ~/.cache/vit_jax. It counts for a shard of the same size and version, by
-time or etag.
+The index lies beside the shards where it may be written, in a bucket too, so that one host's pass
+serves all; else in $XDG_CACHE_HOME/vit_jax or ~/.cache/vit_jax. It counts for a shard of the same
+size and version, by time or etag.
 """
 
 import concurrent.futures
+import contextlib
 import functools
 import hashlib
+import io
 import json
 import os
 import sys
@@ -60,18 +62,16 @@ def index(shards: Sequence[remote.FileInfo], fields: Fields) -> list[Entries]:
     folder = folder[: folder.rfind("/") + 1]
     names = [path.removeprefix(folder) for path in paths]
     digest = hashlib.sha256(json.dumps([_FORMAT, *fields, names]).encode()).hexdigest()[:12]
-    file = f"vit_jax-index-{digest}.npz"
-    is_remote = remote.is_remote(paths[0])
-    here = [] if is_remote else [Path(folder or ".", file)]
-    full = folder if is_remote else os.path.abspath(folder)
-    of_path = hashlib.sha256(os.fsencode(full)).hexdigest()[:12]
-    there = cache_home() / "vit_jax" / "tar" / of_path / file
-    kept: dict[str, tuple[str, Entries]] = {}
-    for place in (*here, there):
-        kept = kept or _read(place)
+    places = _places(folder, f"vit_jax-index-{digest}.npz")
     versions = [f"{shard.size} {shard.version}" for shard in shards]
-    facts = list(zip(names, versions, strict=True))
-    missing = [i for i, (name, v) in enumerate(facts) if name not in kept or kept[name][0] != v]
+    kept: dict[str, tuple[str, Entries]] = {}
+    missing = list(range(len(names)))
+    for place in places:  # the first may be out of date, and nobody's to write
+        found = _read(place)
+        kept |= {names[i]: found[names[i]] for i in missing if names[i] in found}
+        missing = [i for i in missing if names[i] not in kept or kept[names[i]][0] != versions[i]]
+        if not missing:
+            break
     changed = [names[i] for i in missing if names[i] in kept]
     if changed:
         more = f" and {len(changed) - 1} other shards" if len(changed) > 1 else ""
@@ -83,9 +83,9 @@ def index(shards: Sequence[remote.FileInfo], fields: Fields) -> list[Entries]:
             waiting.said(f"reading the headers of {len(missing)} tar files, once"),
             concurrent.futures.ThreadPoolExecutor(_THREADS) as pool,
         ):
-            found = pool.map(read, [shards[i] for i in missing])
-            kept |= {names[i]: (versions[i], e) for i, e in zip(missing, found, strict=True)}
-        _write([*here, there], {name: kept[name] for name in names})
+            read_anew = pool.map(read, [shards[i] for i in missing])
+            kept |= {names[i]: (versions[i], e) for i, e in zip(missing, read_anew, strict=True)}
+        _write(places, {name: kept[name] for name in names})
     return [kept[name][1] for name in names]
 
 
@@ -97,22 +97,27 @@ def joined(entries: Sequence[Entries]) -> Entries:
 def _index_shard(shard: remote.FileInfo, fields: Fields) -> Entries:
     try:
         return _entries(_Window(shard), shard.size, fields)
-    except ValueError as error:
-        if isinstance(error, remote.RemoteError):
-            raise
-        raise DataError(f"{shown(shard.path)}: {error}") from error
+    except remote.RemoteError:
+        raise
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise DataError(f"{shown(shard.path)}: {why}") from error
 
 
 def _entries(window: "_Window", size: int, fields: Fields) -> Entries:
     samples: dict[bytes, dict[str, Member]] = {}
     labels: dict[bytes, dict[str, bytes]] = {}  # by suffix
+    seen: set[str] = set()
     wanted = (fields.label,) if fields.label else _LABELS
     for member in members(window.read, size):
         folder, slash, base = member.name.rpartition(b"/")
         stem, dot, suffix = base.partition(b".")
         kind = suffix.decode(errors="replace").lower()
         is_label = kind in wanted
-        if not (stem and dot) or not (is_label or kind in ("json", fields.image) or is_image(kind)):
+        if not (stem and dot):  # hidden, or without a suffix
+            continue
+        seen.add(kind)
+        if not (is_label or kind in ("json", fields.image) or f".{kind}" in SUFFIXES):
             continue
         name = member.name.decode(errors="backslashreplace")
         if member.is_link:
@@ -134,16 +139,11 @@ def _entries(window: "_Window", size: int, fields: Fields) -> Entries:
         if image is not None:
             rows.append((image.name, image.start, image.size, image.crc, label))
     if not rows:
-        has = ", ".join(sorted({kind for sample in samples.values() for kind in sample})) or "none"
-        raise ValueError(f"no member is an image ({fields.image or 'jpg, png, webp, ...'}; {has})")
+        has = ", ".join(f".{kind}" for kind in sorted(seen)[:8]) or "none of a key"
+        raise ValueError(f"no member is .{fields.image or 'jpg, .png, ...'}; there are {has}")
     kinds = (np.bytes_, np.int64, np.int64, np.uint32, np.bytes_)
     columns = zip(*rows, strict=True)
     return Entries(*(np.array(c, kind) for c, kind in zip(columns, kinds, strict=True)))
-
-
-def is_image(suffix: str) -> bool:
-    """Return whether "jpg" is a suffix of images."""
-    return f".{suffix}" in SUFFIXES
 
 
 def _label(content: bytes, name: str) -> bytes:
@@ -182,10 +182,19 @@ class _Window:
         return self.read(member.start, member.start + min(member.size, 1 << 20))
 
 
-def _read(path: Path) -> dict[str, tuple[str, Entries]]:
+def _places(folder: str, name: str) -> list[str]:
+    """Return where an index may lie, best first."""
+    is_remote = remote.is_remote(folder)
+    full = folder if is_remote else os.path.abspath(folder)
+    of_folder = hashlib.sha256(os.fsencode(full)).hexdigest()[:12]
+    cached = str(cache_home() / "vit_jax" / "tar" / of_folder / name)
+    return [f"{folder}{name}", cached] if remote.scheme(folder) in ("", "gs", "s3") else [cached]
+
+
+def _read(place: str) -> dict[str, tuple[str, Entries]]:
     """Return version and entries of the shards of an index; nothing where it cannot be read."""
     try:
-        with np.load(path) as found:
+        with np.load(io.BytesIO(remote.read(place))) as found:
             ends = np.cumsum(found["counts"])[:-1]
             columns = [np.split(found[name], ends) for name in Entries._fields]
             names = [os.fsdecode(name) for name in found["shards"].tolist()]
@@ -196,17 +205,19 @@ def _read(path: Path) -> dict[str, tuple[str, Entries]]:
     return dict(zip(names, zip(versions, entries, strict=True), strict=True))
 
 
-def _write(places: Sequence[Path], kept: dict[str, tuple[str, Entries]]) -> None:
+def _write(places: Sequence[str], kept: dict[str, tuple[str, Entries]]) -> None:
     """Write an index to the first place that can be written; without one it is made anew."""
     arrays: dict[str, Any] = joined([entries for _, entries in kept.values()])._asdict()
     arrays["counts"] = np.array([len(entries.starts) for _, entries in kept.values()], np.int64)
     arrays["shards"] = np.array([os.fsencode(name) for name in kept], np.bytes_)
     arrays["versions"] = np.array([version.encode() for version, _ in kept.values()], np.bytes_)
+    np.savez(data := io.BytesIO(), **arrays)
     for place in places:
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with files.replacing(place) as temporary, temporary.open("wb") as stream:
-                np.savez(stream, **arrays)
+        with contextlib.suppress(OSError, remote.RemoteError):
+            if remote.is_remote(place):
+                driver = remote.filesystem(place)
+                remote.trying(place, functools.partial(driver.pipe_file, place, data.getvalue()))
+            else:
+                Path(place).parent.mkdir(parents=True, exist_ok=True)
+                files.write(Path(place), data.getvalue())
             return
-        except OSError:
-            continue

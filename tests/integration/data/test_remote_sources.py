@@ -74,7 +74,7 @@ def test_a_folder(served: Bucket, folder: Path, split: str) -> None:
         open_source("folder:gs://data/none")
 
 
-def test_a_table(served: Bucket, folder: Path) -> None:
+def test_a_table(served: Bucket, folder: Path, tmp_path: Path) -> None:
     paths = sorted(p.relative_to(folder) for p in (folder / "train").rglob("*.*"))
     (folder / "labels.csv").write_text(
         "path,label\n" + "".join(f"{path},{path.parts[1]}\n" for path in paths)
@@ -86,6 +86,12 @@ def test_a_table(served: Bucket, folder: Path) -> None:
         same(far, near)
     assert balance_of(far, 1.0) is not None
     np.testing.assert_array_equal(far.labels, near.labels)
+    listed = tmp_path / "splits.csv"  # as a run on a folder in a bucket leaves it
+    rows = "".join(f"{path},{name}\n" for path, name in far.rows())  # type: ignore[attr-defined]
+    listed.write_text(f"path,label\n{rows}")
+    again = open_source(str(listed), split="whole")
+    assert [again.example_id(i) for i in range(3)] == [far.example_id(i) for i in range(3)]
+    assert again.read(1) == far.read(1)
     gone = far.example_id(0).removeprefix(f"{served.url}/")
     served.set(forbidden=gone)
     with pytest.raises(remote.RemoteError, match="no right"):
@@ -105,7 +111,7 @@ def test_many_reads_are_in_flight_and_no_batch_depends_on_it(served: Bucket, fol
         views = one_view(cfg.transform, (16, 16), 3)
         with train_batches(open_source(name), cfg, views=views, seed=0) as batches:
             taken.append(list(itertools.islice(batches, 12)))
-    assert served.stats()["most"] >= 32  # of 64 or more, on a busy machine
+    assert served.stats()["most"] >= 16  # of 24 images; the loader has 4 threads
     for near, far in zip(*taken, strict=True):
         for key in near:
             np.testing.assert_array_equal(near[key], far[key])

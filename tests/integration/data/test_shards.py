@@ -85,6 +85,11 @@ def test_a_bucket_holds_what_the_disk_does(
     bucket.set()
     root = Path(stored["arrayrecord"][1])
     bucket.put_tree(root, "data")
+    bucket.set(readonly="data/")
+    open_source("tar:gs://data/tar/*.tar", split="train")
+    assert list((tmp_path / "vit_jax" / "tar").rglob("*.npz"))  # the cache, if not beside them
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another_host"))
+    bucket.set()
     before = bucket.stats()["requests"]
     tars = f"{bucket.url}/data/tar/mine-{{train-{{000..002}},val-000}}.tar"
     for name in ("tar:gs://data/tar/*.tar", "gs://data/tar/mine-{train,val}-*.tar", tars):
@@ -93,8 +98,9 @@ def test_a_bucket_holds_what_the_disk_does(
         assert source.class_names == near.class_names
         assert source.digest() == near.digest()
         assert [source.read(i) for i in range(24)] == [near.read(i) for i in range(24)]
-    # Of the last: 4 sizes, the names of classes, 4 shards of one request each, 24 images.
+    # Of the last: 4 sizes, 4 shards of one request each, the names of classes, 24 images.
     assert bucket.stats()["requests"] - before < 3 * 40
+    assert len([name for name in bucket.names("data/tar") if name.endswith(".npz")]) == 1
     bucket.set(latency_ms=5, refused=0.05, seed=1)
     for name, data_dir in (
         ("parquet:s3://data/hf/data/train-{00000..00002}-of-00003.parquet", ""),

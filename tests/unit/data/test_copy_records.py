@@ -54,8 +54,9 @@ def test_a_copy_is_what_it_was_made_from(
     assert not list(out.glob(".*"))
 
     assert run(*words) == 0
-    again = capsys.readouterr().out.splitlines()[0]
-    assert again == f"{out}/1.0.0 is there, and its {len(shards)} shards match their checksums"
+    again = capsys.readouterr().out.splitlines()
+    assert again[0] == f"{out}/1.0.0 is there, and its {len(shards)} shards match their checksums."
+    assert again[1].startswith("Written by `vit_jax prepare` from photos")
     damaged = out / "1.0.0" / min(shards)
     damaged.write_bytes(files[min(shards)][:-1] + b"x")
     assert run(*words) == 65
@@ -129,6 +130,11 @@ def test_mistakes_are_one_line(
     ):
         assert run(*words) == 2
         assert re.search(line, capsys.readouterr().err)
+    gone = tmp_path / "photos" / "cat" / "0.jpg"
+    gone.parent.mkdir(parents=True)
+    gone.symlink_to("nowhere")
+    assert run(f"folder:{tmp_path}/photos", *to) == 65
+    assert capsys.readouterr().err == f"error: {gone}: No such file or directory\n"
     with pytest.raises(UserError, match=r"has no SHA256SUMS, which `prepare --to=arrayrecord`"):
         copy_records.compare(tfds_dir / "digits" / "1.0.0")
     assert run(f"folder:{folder}") == 0

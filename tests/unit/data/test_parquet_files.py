@@ -113,6 +113,15 @@ def test_threads_that_want_the_same_row_group_wait_for_one() -> None:
     assert groups.get(1).nbytes == 8  # an error is not kept
 
 
+def test_bytes_are_counted_right_by_many_threads() -> None:
+    groups = RowGroups(lambda key: np.zeros(key, np.uint8), max_bytes=300)
+    keys = np.random.default_rng(0).integers(1, 60, 4000).tolist()
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert [found.nbytes for found in pool.map(groups.get, keys)] == keys
+    held = [future.result().nbytes for future in groups._held.values()]
+    assert sum(held) == groups._bytes <= 300
+
+
 def test_row_groups_that_are_read_again_and_again_are_told(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from vit_jax import data
 from vit_jax.data import open_source
-from vit_jax.data.partition import full_name, partition, split_seed
+from vit_jax.data.partition import full_name, options, partition, split_seed
 from vit_jax.errors import UserError
 
 PATHS = [f"{name}/{i}.png" for name in ("cat", "dog") for i in range(20)]
@@ -52,11 +52,23 @@ def test_small_classes(count: int, held: int) -> None:
         ("birds.csv", "csv:birds.csv"),
         ("birds.csv?split_seed=1", "csv:birds.csv?split_seed=1"),
         ("csv:birds.txt", "csv:birds.txt"),
+        ("b/{00..12}.tar?label=kind", "tar:b/{00..12}.tar?label=kind"),
+        ("gs://b/train-*.parquet", "parquet:gs://b/train-*.parquet"),
+        ("hf://datasets/a/b/data/x.parquet", "parquet:hf://datasets/a/b/data/x.parquet"),
+        ("hf:a/b", "hf:a/b"),
     ],
 )
 def test_a_path_is_a_dataset(name: str, full: str) -> None:
     assert full_name(name) == full
     assert split_seed("birds?split_seed=12") == ("birds", 12)
+
+
+def test_options_at_the_end_of_a_name() -> None:
+    name = "gs://b/?.tar?label=a b&split_seed=3&image=seg.png"
+    found = {"label": "a b", "split_seed": "3", "image": "seg.png"}
+    assert options(name) == ("gs://b/?.tar", found)
+    for name in ("https://h/a.tar?sig=x&y=1", "a?split_seed=x", "?.tar"):
+        assert options(name) == (name, {})
 
 
 def test_a_relative_folder_with_a_slash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

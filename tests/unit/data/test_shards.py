@@ -100,3 +100,11 @@ def test_names_of_classes_lie_beside_or_above_a_folder_of_a_split(tmp_path: Path
 def test_a_pattern_that_matches_nothing_is_one_line() -> None:
     with pytest.raises(UserError, match=r"tar:no/such.tar matches no file; write it as tar:DIR/"):
         shards.find("no/such.tar", "tar")
+
+
+def test_a_shard_that_a_pattern_names_must_be_there(tmp_path: Path) -> None:
+    for i in (0, 2):
+        (tmp_path / f"{i}.tar").touch()
+    with pytest.raises(UserError, match=r"/\{0..2\}.tar names .*/1.tar, which is not there"):
+        shards.find(f"{tmp_path}/{{0..2}}.tar", "tar")
+    assert len(shards.find(f"{tmp_path}/{{0,2}}.t*", "tar")) == 2

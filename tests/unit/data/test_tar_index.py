@@ -61,8 +61,8 @@ def test_images_and_labels_by_the_names_of_fields(tmp_path: Path) -> None:
     "files, message",
     [
         (
-            {"1.cls": b"0", "2.json": b"{}"},
-            "no member is an image (jpg, png, webp, ...; cls, json)",
+            {"1.cls": b"0", "2.json": b"{}", "a.b.jpg": b""},
+            "no member is .jpg, .png, ...; there are .b.jpg, .cls, .json",
         ),
         ({"1.jpg": b"0", "1.json": b"{"}, "'1.json' is no JSON"),
         ({"1.jpg": b"0", "1.cls": b"x" * 256}, "'1.cls' holds no label, but 256 bytes"),
@@ -72,6 +72,14 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, files: dict, message: str) ->
     with pytest.raises(DataError) as caught:
         entries(write_tar(tmp_path / "a.tar", files))
     assert str(caught.value).startswith(f"{tmp_path}/a.tar: {message}")
+
+
+def test_a_shard_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", {"1.jpg": b"x"})
+    shard = remote.info(str(path))
+    path.unlink()
+    with pytest.raises(DataError, match=r"a\.tar: No such file or directory"):
+        tar_index.index([shard], PLAIN)
 
 
 def test_a_key_twice_and_a_link_are_one_line(tmp_path: Path) -> None:
@@ -124,16 +132,23 @@ def test_the_index_is_kept_beside_the_shards_and_made_anew_for_those_that_change
     kept.write_bytes(kept.read_bytes()[:-50])
     assert names() == [b"a.jpg", b"c.jpg"]
     assert {*seen} == {"a.tar", "b.tar"}
-    # Where none can be written beside them, it lies in the cache.
+    # Where none can be written beside them, it lies in the cache, also where there is an old one.
+    old = kept.read_bytes()
     kept.unlink()
     kept.mkdir()
     assert names() == names() == [b"a.jpg", b"c.jpg"]
     assert not seen
     assert list((tmp_path / "cache" / "vit_jax").rglob(kept.name))
+    os.utime(paths[0], ns=(2, 2))
+    assert names() == [b"a.jpg", b"c.jpg"]
+    kept.rmdir()
+    kept.write_bytes(old)
+    assert names() == [b"a.jpg", b"c.jpg"]
+    assert not seen
     assert not list(tmp_path.glob(".*.tmp"))
 
 
-def test_a_bucket_is_read_in_few_large_requests(
+def test_what_is_remote_is_read_in_few_large_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = {f"{i}.{kind}": bytes(2000) for i in range(50) for kind in ("jpg", "npy")}
@@ -145,7 +160,7 @@ def test_a_bucket_is_read_in_few_large_requests(
         return data[start:stop]
 
     monkeypatch.setattr(remote, "read_range", reading)
-    shard = remote.FileInfo("gs://bucket/a.tar", len(data), "7")
+    shard = remote.FileInfo("https://host/a.tar", len(data), "7")
     (found,) = tar_index.index([shard], Fields())
     assert len(found.names) == 50
     assert requests == [(0, len(data))]

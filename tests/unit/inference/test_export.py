@@ -185,6 +185,7 @@ def test_no_folder_of_the_machine_is_published() -> None:
     cfg = Config(model=TINY["vit"])
     cfg.data.name, cfg.data.data_dir = "folder:/home/me/photos", "/home/me/tfds"
     cfg.evals["val"] = ClassifyEval(dataset="folder:~/others")
+    cfg.evals["tars"] = ClassifyEval(dataset="tar:/home/me/others/*.tar?label=kind")
     cfg.init.weights, cfg.log.wandb_project = "npz:/home/me/b16.npz", "mine"
     cfg.objective = DistillConfig()
     cfg.objective.distill.weights = "ckpt:/home/me/teacher@best"
@@ -198,6 +199,7 @@ def test_no_folder_of_the_machine_is_published() -> None:
     config = found["config"]
     assert config["data"]["name"] == "folder:photos"
     assert config["evals"]["val"]["dataset"] == "folder:others"
+    assert config["evals"]["tars"]["dataset"] == "tar:*.tar?label=kind"
     assert config["init"]["weights"] == "npz:b16.npz"
     assert config["objective"]["distill"]["weights"] == "ckpt:teacher@best"
     card = model_card.card(model, "timm", NOTHING, found, "digits")
