@@ -85,7 +85,9 @@ class FolderSource(Labelled):
 
     def _path(self, index: int) -> str:
         path = os.fsdecode(self._paths[index])
-        return f"{self._root}/{path}" if self.is_remote else str(Path(self._root, path))
+        if self.is_remote:  # the root is "" where addresses have no beginning in common
+            return f"{self._root}/{path}".removeprefix("/")
+        return str(Path(self._root, path))
 
 
 def open_folder(path: str, split: str) -> FolderSource:
