@@ -17,7 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
-from vit_jax.errors import IO_ERROR, UserError, shown
+from vit_jax.errors import IO_ERROR, DataError, UserError, shown
 
 T = TypeVar("T")
 
@@ -55,8 +55,8 @@ class RemoteError(UserError):
     status = IO_ERROR
 
 
-class MissingError(RemoteError):
-    """There is no such file, or no such bucket."""
+class MissingError(RemoteError, DataError):
+    """There is no such file, or no such bucket; an image that is gone is an unreadable one."""
 
 
 class ForbiddenError(RemoteError):

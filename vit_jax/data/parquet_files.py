@@ -66,9 +66,7 @@ class ParquetSource(shards.ShardSource):
         group, row = self._find(index)
         try:
             image = self._held.get(group)[row - int(self._groups[group, 2])].as_py()
-        except remote.RemoteError as error:
-            if isinstance(error, remote.MissingError):
-                raise DataError(str(error)) from error
+        except remote.RemoteError:
             raise
         except (OSError, ValueError, IndexError) as error:  # pyarrow's are these
             why = " ".join(str(error).split())[:200]

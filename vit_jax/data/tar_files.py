@@ -38,10 +38,7 @@ class TarSource(shards.ShardSource):
         path = self._files[self._shard[index]].path
         # A member that grows, shrinks or moves has another header here, or none. A digest of the
         # images would tell more, but to make it they would all be read.
-        try:
-            data = remote.read_range(path, start - BLOCK, start + size)
-        except remote.MissingError as error:
-            raise DataError(str(error)) from error
+        data = remote.read_range(path, start - BLOCK, start + size)
         if len(data) < BLOCK + size or zlib.crc32(data[:BLOCK]) != self._entries.crcs[index]:
             was = "is shorter" if len(data) < BLOCK + size else "has another header"
             raise DataError(f"{self.example_id(index)}: the file {was} than when it was indexed")
