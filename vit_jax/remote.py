@@ -18,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
-from vit_jax.errors import IO_ERROR, UserError, shown
+from vit_jax.errors import IO_ERROR, DataError, UserError, shown
 
 T = TypeVar("T")
 
@@ -59,8 +59,12 @@ class RemoteError(UserError):
     status = IO_ERROR
 
 
-class MissingError(RemoteError):
-    """There is no such file, or no such bucket."""
+class MissingError(RemoteError, DataError):
+    """There is no such file, or no such bucket; an image that is gone is an unreadable one."""
+
+
+class ForbiddenError(RemoteError):
+    """No right to do this; many stores answer so to what is not there if they may not list it."""
 
 
 class FileInfo(NamedTuple):
@@ -139,8 +143,8 @@ def trying(path: str, do: Callable[[], T], tries: int = 0) -> T:
 
     `tries` is 0 for what the driver does, which may try again itself.
 
-    Raises MissingError: nothing there; RemoteError: no right, or no answer after all tries;
-    FileExistsError and UserError as they come.
+    Raises MissingError: nothing there; ForbiddenError: no right; RemoteError: no answer after all
+    tries; FileExistsError and UserError as they come.
     """
     kind = _KINDS[scheme(path)]
     tries = tries or kind.tries
@@ -154,8 +158,9 @@ def trying(path: str, do: Callable[[], T], tries: int = 0) -> T:
             if status in (404, 410):
                 raise MissingError(f"{shown(path)}: there is no such file or bucket") from error
             if status in (401, 403):
-                why = f"no right to do this; {kind.login}"
-            elif 400 <= status < 500 and status not in (408, 425, 429):
+                why = f"{shown(path)}: no right to do this; {kind.login}"
+                raise ForbiddenError(why) from error
+            if 400 <= status < 500 and status not in (408, 425, 429):
                 why = f"the server refuses ({_text(error)})"
             elif attempt == tries - 1:
                 why = f"no answer after several tries ({_text(error)})"
@@ -202,6 +207,8 @@ def info(path: str) -> FileInfo:
 def _info(path: str, facts: dict[str, Any]) -> FileInfo:
     keys = ("generation", "etag", "ETag", "blob_id", "mtime", "LastModified", "Last-Modified")
     version = next((str(facts[key]) for key in keys if facts.get(key)), "")
+    if facts.get("type") == "directory":
+        raise MissingError(f"{shown(path)}: is no file, but a folder; name the files in it")
     if facts.get("size") is None:
         raise RemoteError(f"{shown(path)}: the server does not tell its size; download it")
     return FileInfo(path, int(facts["size"]), version)
@@ -219,7 +226,9 @@ def find(pattern: str) -> list[FileInfo]:
     for each in braces(pattern):
         kind = scheme(each)
         if not kind:
-            names = local_glob.glob(os.path.expanduser(each), recursive=True)
+            path = os.path.expanduser(each)
+            exact = os.path.isfile(path)  # whose name may hold a [
+            names = [path] if exact else local_glob.glob(path, recursive=True)
             found |= {name: info(name) for name in names if os.path.isfile(name)}
         elif kind in ("http", "https") or not re.search(r"[*?[]", each):
             single.append(each)
@@ -242,7 +251,8 @@ def braces(pattern: str) -> list[str]:
     numbers = re.fullmatch(r"(\d+)\.\.(\d+)", match[1])
     if numbers:
         first, last = numbers.groups()
-        width = len(first) if first.startswith("0") or len(first) == len(last) else 0
+        is_padded = any(re.match(r"0\d", end) for end in numbers.groups())
+        width = max(len(first), len(last)) if is_padded else 0
         words = [str(n).zfill(width) for n in range(int(first), int(last) + 1)]
     else:
         words = match[1].split(",")
