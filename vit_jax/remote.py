@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files on disk and in buckets by one name: DIR/a.tar, gs://, s3://, hf:// and https:// addresses.
 
-The drivers are fsspec's, an extra each. A request that fails for a moment is tried again with
-growing pauses, by the driver where it does so itself; what stays wrong is one line that names the
-address.
+The drivers are fsspec's, an extra each; ranges of gs:// and https:// files are read by urllib3, for
+two thirds of the CPU time. A request that fails for a moment is tried again with growing pauses, by
+the driver where it does so itself; what stays wrong is one line that names the address.
 """
 
 import functools
@@ -13,13 +13,17 @@ import os
 import random
 import re
 import time
+import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
-from vit_jax.errors import IO_ERROR, UserError, shown
+from vit_jax.errors import IO_ERROR, DataError, UserError, shown
 
 T = TypeVar("T")
+
+
+_TRIES = 6
 
 
 class _Kind(NamedTuple):
@@ -27,7 +31,7 @@ class _Kind(NamedTuple):
 
     extra: str  # what to install, vitjax[extra]
     login: str  # what to do without rights
-    tries: int = 6  # of one request; 1 where the driver tries again itself, for half a minute
+    tries: int = _TRIES  # of one request; 1 where the driver tries again itself, for half a minute
 
 
 _PUBLIC = "the file must be public, or the address signed"
@@ -55,8 +59,12 @@ class RemoteError(UserError):
     status = IO_ERROR
 
 
-class MissingError(RemoteError):
-    """There is no such file, or no such bucket."""
+class MissingError(RemoteError, DataError):
+    """There is no such file, or no such bucket; an image that is gone is an unreadable one."""
+
+
+class ForbiddenError(RemoteError):
+    """No right to do this; many stores answer so to what is not there if they may not list it."""
 
 
 class FileInfo(NamedTuple):
@@ -130,14 +138,17 @@ def _options(kind: str) -> dict[str, Any]:
     return {"use_listings_cache": False, "project": "", **rest}
 
 
-def trying(path: str, do: Callable[[], T]) -> T:
+def trying(path: str, do: Callable[[], T], tries: int = 0) -> T:
     """Return `do()`, tried again where the network or the server failed for a moment.
 
-    Raises MissingError: nothing there; RemoteError: no right, or no answer after all tries;
-    FileExistsError and UserError as they come.
+    `tries` is 0 for what the driver does, which may try again itself.
+
+    Raises MissingError: nothing there; ForbiddenError: no right; RemoteError: no answer after all
+    tries; FileExistsError and UserError as they come.
     """
     kind = _KINDS[scheme(path)]
-    for attempt in range(kind.tries):
+    tries = tries or kind.tries
+    for attempt in range(tries):
         try:
             return do()
         except (UserError, FileExistsError):
@@ -147,10 +158,11 @@ def trying(path: str, do: Callable[[], T]) -> T:
             if status in (404, 410):
                 raise MissingError(f"{shown(path)}: there is no such file or bucket") from error
             if status in (401, 403):
-                why = f"no right to do this; {kind.login}"
-            elif 400 <= status < 500 and status not in (408, 425, 429):
+                why = f"{shown(path)}: no right to do this; {kind.login}"
+                raise ForbiddenError(why) from error
+            if 400 <= status < 500 and status not in (408, 425, 429):
                 why = f"the server refuses ({_text(error)})"
-            elif attempt == kind.tries - 1:
+            elif attempt == tries - 1:
                 why = f"no answer after several tries ({_text(error)})"
             else:  # many threads fail together; they should not come back together
                 time.sleep(_FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1.5))
@@ -160,7 +172,8 @@ def trying(path: str, do: Callable[[], T]) -> T:
 
 
 def _text(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    why = getattr(error, "reason", None) or error  # urllib3's, without the address
+    return " ".join(str(why).split())[:200] or type(error).__name__
 
 
 def _status(error: BaseException) -> int:
@@ -194,6 +207,8 @@ def info(path: str) -> FileInfo:
 def _info(path: str, facts: dict[str, Any]) -> FileInfo:
     keys = ("generation", "etag", "ETag", "blob_id", "mtime", "LastModified", "Last-Modified")
     version = next((str(facts[key]) for key in keys if facts.get(key)), "")
+    if facts.get("type") == "directory":
+        raise MissingError(f"{shown(path)}: is no file, but a folder; name the files in it")
     if facts.get("size") is None:
         raise RemoteError(f"{shown(path)}: the server does not tell its size; download it")
     return FileInfo(path, int(facts["size"]), version)
@@ -211,7 +226,9 @@ def find(pattern: str) -> list[FileInfo]:
     for each in braces(pattern):
         kind = scheme(each)
         if not kind:
-            names = local_glob.glob(os.path.expanduser(each), recursive=True)
+            path = os.path.expanduser(each)
+            exact = os.path.isfile(path)  # whose name may hold a [
+            names = [path] if exact else local_glob.glob(path, recursive=True)
             found |= {name: info(name) for name in names if os.path.isfile(name)}
         elif kind in ("http", "https") or not re.search(r"[*?[]", each):
             single.append(each)
@@ -234,7 +251,8 @@ def braces(pattern: str) -> list[str]:
     numbers = re.fullmatch(r"(\d+)\.\.(\d+)", match[1])
     if numbers:
         first, last = numbers.groups()
-        width = len(first) if first.startswith("0") or len(first) == len(last) else 0
+        is_padded = any(re.match(r"0\d", end) for end in numbers.groups())
+        width = max(len(first), len(last)) if is_padded else 0
         words = [str(n).zfill(width) for n in range(int(first), int(last) + 1)]
     else:
         words = match[1].split(",")
@@ -250,13 +268,48 @@ def read_range(path: str, start: int, stop: int) -> bytes:
     if not is_remote(path):
         with open(path, "rb") as stream:
             return os.pread(stream.fileno(), stop - start, start)
-    driver = filesystem(path)
-    # hf:// would read megabytes ahead.
-    ahead = {"cache_type": "none"} if scheme(path) == "hf" else {}
-    data = trying(path, lambda: driver.cat_file(path, start=start, end=stop, **ahead))
+    kind = scheme(path)
+    if kind in ("http", "https", "gs") and not getattr(filesystem(path), "requester_pays", False):
+        data = trying(path, lambda: _ranged(path, start, stop), _TRIES)
+    else:
+        driver = filesystem(path)
+        # hf:// would read megabytes ahead.
+        ahead = {"cache_type": "none"} if kind == "hf" else {}
+        data = trying(path, lambda: driver.cat_file(path, start=start, end=stop, **ahead))
     if len(data) > stop - start:
         raise RemoteError(f"{shown(path)}: the server sends whole files alone; download it")
     return data
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def _ranged(path: str, start: int, stop: int) -> bytes:
+    driver, headers, address = filesystem(path), {"Range": f"bytes={start}-{stop - 1}"}, path
+    if scheme(path) == "gs":
+        driver.credentials.apply(headers)
+        address = driver.url(path)
+    found = _connections(os.getpid()).request("GET", address, headers=headers)
+    if found.status >= 400:
+        raise _Refused(found.status, f"{found.status} {found.data[:200].decode(errors='replace')}")
+    return found.data
+
+
+@functools.cache
+def _connections(_process: int) -> Any:
+    import urllib3  # late
+
+    once = urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=5)
+    how = {
+        "maxsize": _CONNECTIONS,
+        "timeout": urllib3.Timeout(connect=_CONNECT, read=_SILENCE),
+        "retries": once,
+    }
+    proxy = urllib.request.getproxies().get("https")
+    return urllib3.ProxyManager(proxy, **how) if proxy else urllib3.PoolManager(**how)
 
 
 def read(path: str) -> bytes:

@@ -106,7 +106,7 @@ def compile_step(
         duration="10 steps",
     )
     if objective is not None:
-        fields = {"num_classes": 0, "dynamic_image_size": True}
+        fields = {"num_classes": 0, "dynamic_image_size": True, "image_size": (96, 96)}
         cfg.model, cfg.objective = models.with_fields(cfg.model, fields), objective
         cfg.ema_decay = 0.99 if objective.needs_average else 0.0
     mesh = sharding.make_mesh(cfg.mesh, top.devices)

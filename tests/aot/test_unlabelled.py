@@ -12,7 +12,7 @@ OBJECTIVES: dict[str, ObjectiveConfig] = {
     "mae": MaeConfig(decoder_dim=512, decoder_depth=1, decoder_heads=8),
     "dinov2": DinoConfig(
         small_crops=2,
-        small_size=(96, 96),
+        small_size=(48, 48),
         head=HEAD,
         patch_head=HEAD,
         balance=Balance.SINKHORN,

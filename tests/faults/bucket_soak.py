@@ -57,12 +57,13 @@ class Soak:
         with self.log.open("a") as log:
             return subprocess.Popen(command, cwd=ROOT, env=self.env, stdout=log, stderr=log)
 
-    def disturb(self, rng: random.Random, number: int) -> bool:
-        """Start the run and kill it, every third time after some seconds, else after some lines.
+    def disturb(self, rng: random.Random, number: int, lines: int) -> bool:
+        """Start the run and kill it, every third time after some seconds, else after so many
+        lines at most.
 
         Returns whether it had finished before.
         """
-        until = self._said() + (0 if number % 3 == 2 else rng.randint(1, 30))
+        until = self._said() + (0 if number % 3 == 2 else rng.randint(1, lines))
         process = self.start(f"gs://{NAME}")
         while process.poll() is None and self._said() < until:
             time.sleep(0.05)
@@ -85,8 +86,11 @@ class Soak:
         return self.log.read_text().count("\nstep ") if self.log.exists() else 0
 
 
-def soak(scratch: Path, *, kills: int, steps: int, seed: int) -> str:
-    """Kill a run so many times; returns what was done. Raises AssertionError: a bit differs."""
+def soak(scratch: Path, *, kills: int, steps: int, seed: int, share: float = 1.0) -> str:
+    """Kill a run so many times; returns what was done. Raises AssertionError: a bit differs.
+
+    `share` is of the requests that fail by default.
+    """
     rng = random.Random(seed)
     (scratch / "data").mkdir()
     version = digits.prepare(scratch / "data").name
@@ -98,9 +102,9 @@ def soak(scratch: Path, *, kills: int, steps: int, seed: int) -> str:
         assert local.wait(timeout=300) == 0, run.log.read_text()
         bucket.put_tree(scratch / "data", "bucket/data")
         run.env["TFDS_DATA_DIR"] = "gs://bucket/data"
-        bucket.set(**FAULTS, seed=seed)
+        bucket.set(**{name: rate * share for name, rate in FAULTS.items()}, seed=seed)
         for number in range(kills):
-            if run.disturb(rng, number):
+            if run.disturb(rng, number, max(steps // 10 // kills, 1)):
                 break
         first = run.start(f"gs://{NAME}")
         while first.poll() is None and not bucket.names(f"{NAME}/.lock"):

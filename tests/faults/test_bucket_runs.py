@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs whose workdir is in a bucket, by real processes: killed, on new hosts, several at once."""
 
+import re
 import shutil
 import socket
 import subprocess
@@ -26,8 +27,9 @@ PAIR = (
 
 @pytest.mark.slow
 def test_a_run_killed_in_a_bad_bucket_ends_with_the_same_bits(tmp_path: Path) -> None:
-    done = bucket_soak.soak(tmp_path, kills=4, steps=600, seed=4)
-    assert "equal to the bit" in done
+    # The reads of data wait a second or more for each request that fails.
+    done = bucket_soak.soak(tmp_path, kills=4, steps=400, seed=4, share=0.3)
+    assert re.search(r"equal to the bit; SIGKILL [2-4], ", done), done
 
 
 def _pair(name: str, cache: Path, bucket: Bucket) -> list[subprocess.Popen]:

@@ -81,6 +81,17 @@ def test_a_split_of_another_config_is_left_to_the_comparison_of_configs() -> Non
     ]
     elsewhere = {**other, "name": "y[train]"}
     assert data_identity.changes(saved, ["b", "c"], {"train": elsewhere}) == []
+
+
+def test_shards_that_went_to_a_bucket_are_the_same_data() -> None:
+    before = {"name": "./x/a-*.tar[train]", "examples": 2, "digest": "1", "sample": ["1"]}
+    saved = {"data": {"train": before}}
+    here = {"train": {**before, "name": "gs://bucket/x/a-*.tar[train]"}}
+    assert data_identity.moved(saved, here) == ["data.name"]
+    assert data_identity.changes(saved, [], here) == []
+    here["train"]["digest"] = "2"
+    (line,) = data_identity.changes(saved, [], here)
+    assert "other files" in line
     assert data_identity.changes({}, ["b"], {"train": other}) == []  # of an earlier version
 
 

@@ -68,7 +68,7 @@ def test_names_that_are_too_long(args: list[str], capsys: pytest.CaptureFixture[
 
 
 def test_a_name_of_two_lines_is_told_in_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert train_main(["main.py", DIGITS, "--workdir=gs://bucket\nand/more"]) == 2
+    assert train_main(["main.py", DIGITS, "--workdir=hdfs://bucket\nand/more"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: workdir ")
 

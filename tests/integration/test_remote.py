@@ -64,11 +64,11 @@ def test_reads_through_what_fails_for_a_moment(
 def test_an_answer_that_never_comes(served: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "_SILENCE", 0.2)
     monkeypatch.setattr(remote, "_FIRST_PAUSE", 0.01)
-    remote._driver.cache_clear()
+    remote._connections.cache_clear()
     served.set(silent=1.0)
     with pytest.raises(remote.RemoteError, match="no answer after several tries"):
         remote.read_range(f"{served.url}/data/train-000.tar", 0, 9)
-    remote._driver.cache_clear()
+    remote._connections.cache_clear()
 
 
 def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

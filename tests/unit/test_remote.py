@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vit_jax import remote
-from vit_jax.errors import UserError
+from vit_jax.errors import DataError, UserError
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +29,7 @@ def test_braces() -> None:
         f"a{n}.{end}" for n in ("08", "09", "10") for end in ("tar", "cls")
     ]
     assert remote.braces("a{8..10}") == ["a8", "a9", "a10"]
+    assert remote.braces("{00..100}")[::50] == ["000", "050", "100"]  # as bash has it
     assert remote.braces("a") == ["a"]
 
 
@@ -43,6 +44,8 @@ def test_files_of_this_machine(tmp_path: Path) -> None:
     assert remote.read(f"{tmp_path}/b") == b"bbbb"
     assert remote.read_range(f"{tmp_path}/a1", 1, 3) == b"1a"
     assert remote.read_range(f"{tmp_path}/a1", 6, 99) == b"a1"
+    (tmp_path / "a[1]").touch()
+    assert [f.path for f in remote.find(f"{tmp_path}/a[1]")] == [f"{tmp_path}/a[1]"]
 
 
 def test_what_is_not_installed_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,9 +89,11 @@ def test_what_no_second_try_changes(error: Exception, line: str, no_waiting: lis
     def do() -> None:
         raise error
 
-    with pytest.raises(remote.RemoteError, match=line):
+    with pytest.raises(remote.RemoteError, match=line) as caught:
         remote.trying("https://b/x", do)
     assert not no_waiting
+    # What is gone may be replaced by another example, of every kind of dataset.
+    assert isinstance(caught.value, DataError) == ("there is no such" in line)
 
 
 @pytest.mark.parametrize("error", [_Answer(status=503), _not_found(OSError()), TimeoutError()])
@@ -126,6 +131,13 @@ def test_a_refused_condition_is_the_callers(no_waiting: list[float]) -> None:
         remote.trying("gs://b/x", do)
 
 
+def test_a_folder_is_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = {"size": 0, "type": "directory"}
+    monkeypatch.setattr(remote, "filesystem", lambda _: SimpleNamespace(info=lambda _: facts))
+    with pytest.raises(remote.MissingError, match="gs://b/tars: is no file, but a folder; name"):
+        remote.find("gs://b/tars")
+
+
 def test_hf_reads_no_more_than_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
 
@@ -136,5 +148,6 @@ def test_hf_reads_no_more_than_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "filesystem", lambda _: SimpleNamespace(cat_file=cat_file))
     assert remote.read_range("hf://datasets/a/b/c", 3, 5) == b"12"
     assert asked == {"path": "hf://datasets/a/b/c", "start": 3, "end": 5, "cache_type": "none"}
+    monkeypatch.setattr(remote, "_ranged", lambda *_: b"12")
     with pytest.raises(remote.RemoteError, match="sends whole files alone; download it"):
         remote.read_range("https://b/x", 3, 4)

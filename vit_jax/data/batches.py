@@ -13,12 +13,13 @@ import numpy as np
 from jaxtyping import Int
 
 from vit_jax.data.prefetch import Batch
-from vit_jax.data.sources import Source
+from vit_jax.data.sources import Example, Source
 from vit_jax.data.stream import Balance, stream_indices
 from vit_jax.data.transform import Loaded, Pixels, Transform, View, draws
 from vit_jax.errors import DataError, UserError
 
 _Vary = Callable[[Any], Pixels]
+_Reads = Mapping[int, concurrent.futures.Future[Example]]
 
 # Bytes of the message about an unreadable example in its batch.
 _REASON = 200
@@ -74,7 +75,8 @@ class Batches:
     """Random access to whole batches.
 
     Element i is batch `first + i` of the views and the source's other `fields`, only `rows` of it.
-    They are spread over a thread pool: all cores work on the batch that is needed next.
+    They are spread over a thread pool: all cores work on the batch that is needed next. Where reads
+    wait for a network, `num_readers` threads do them ahead, and nothing else.
 
     `seed` None is one pass in the stored order, the last batch padded. With `max_broken` above 0
     the next readable example replaces an unreadable one at its position of the stream, so that the
@@ -88,6 +90,7 @@ class Batches:
     rows: Int[np.ndarray, " b"]
     length: int
     num_threads: int
+    num_readers: int = 0
     seed: int | None
     first: int = 0
     repeats: int = 1
@@ -104,7 +107,7 @@ class Batches:
         max_bytes = 0 if self.seed is None else MAX_CACHED_BYTES
         self._cache = PixelCache(len(self.source), transforms, max_bytes)
         self._lock = threading.Lock()
-        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+        self._pools: dict[str, concurrent.futures.ThreadPoolExecutor] = {}
         self._closed = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -128,16 +131,25 @@ class Batches:
         else:
             batch["broken"] = np.full(count, -1, np.int32)
             batch["reason"] = np.zeros(count, f"S{_REASON}")
+        fill = functools.partial(self._fill, batch, positions, self._ahead(batch["index"]))
         if self.num_threads == 1:
-            self._fill(batch, positions, range(count))
+            fill(range(count))
         else:
             step = max(1, count // (4 * self.num_threads))
             chunks = [range(i, min(i + step, count)) for i in range(0, count, step)]
-            fill = functools.partial(self._fill, batch, positions)
-            list(self._threads().map(fill, chunks))  # raises what a thread raised
+            # It raises what a thread raised.
+            list(self._threads("decode", self.num_threads).map(fill, chunks))
         return batch
 
-    def _fill(self, batch: Batch, positions: np.ndarray, rows: range) -> None:
+    def _ahead(self, index: np.ndarray) -> _Reads:
+        """Start to read examples that are not kept; returns what each will be."""
+        if not self.num_readers:
+            return {}
+        wanted = (each for each in index.tolist() if each >= 0 and each not in self._cache)
+        submit = self._threads("read", self.num_readers).submit
+        return {each: submit(self.source.read, each) for each in dict.fromkeys(wanted)}
+
+    def _fill(self, batch: Batch, positions: np.ndarray, reads: _Reads, rows: range) -> None:
         examples = batch["index"][rows.start : rows.stop].tolist()
         variations = self._variations(positions[rows.start : rows.stop])
         for row, example, varies in zip(rows, examples, variations, strict=True):
@@ -146,7 +158,7 @@ class Batches:
                     batch[key][row] = 0
                 continue
             try:
-                self._put(batch, row, example, varies)
+                self._put(batch, row, example, varies, reads)
             except DataError as error:
                 if self.seed is None:
                     raise
@@ -158,10 +170,12 @@ class Batches:
         each = [d.transform.variations(seed, positions, d.number) for d in self._draws]
         return zip(*each, strict=True)
 
-    def _put(self, batch: Batch, row: int, example: int, varies: Sequence[_Vary]) -> None:
+    def _put(
+        self, batch: Batch, row: int, example: int, varies: Sequence[_Vary], reads: _Reads
+    ) -> None:
         """Read, vary and write one example; raises DataError: it cannot be used."""
         try:
-            found = self._cache.get(example) or self._load(example)
+            found = self._cache.get(example) or self._load(example, reads)
             for draw, stage, vary in zip(self._draws, self._stage, varies, strict=True):
                 image = found.images[stage]
                 image = vary(image if found.viewed else draw.transform.view(image))
@@ -175,8 +189,8 @@ class Batches:
             name, why = self.source.example_id(example), _reason(error)
             raise DataError(f"{name}: not a readable image ({why})") from error
 
-    def _load(self, example: int) -> Decoded:
-        found = self.source.read(example)
+    def _load(self, example: int, reads: _Reads) -> Decoded:
+        found = reads[example].result() if example in reads else self.source.read(example)
         fields = {name: found[name] for name in self.fields}
         label = fields.get("label")
         if self.seed is not None and isinstance(label, int) and label < 0:
@@ -198,7 +212,7 @@ class Batches:
             # The draws depend on the position: draw anew, since the unreadable one may have drawn.
             (varies,) = self._variations(position)
             try:
-                self._put(batch, row, other, varies)
+                self._put(batch, row, other, varies, {})
             except DataError:
                 continue
             name = self.source.example_id(example)
@@ -210,19 +224,19 @@ class Batches:
             f"{self.max_broken} allows no more"
         ) from error
 
-    def _threads(self) -> concurrent.futures.ThreadPoolExecutor:
+    def _threads(self, task: str, count: int) -> concurrent.futures.ThreadPoolExecutor:
         with self._lock:
             if self._closed:
                 raise concurrent.futures.CancelledError
-            if self._pool is None:
-                self._pool = concurrent.futures.ThreadPoolExecutor(self.num_threads, "decode")
-            return self._pool
+            if task not in self._pools:
+                self._pools[task] = concurrent.futures.ThreadPoolExecutor(count, task)
+            return self._pools[task]
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            if self._pool is not None:
-                self._pool.shutdown(wait=False, cancel_futures=True)
+            for pool in self._pools.values():
+                pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _reason(error: Exception) -> str:

@@ -165,9 +165,8 @@ class DataConfig:
         transform: what happens to each training image.
         mean: of the input, in units where white is 1; one value, or one per channel.
         std: likewise.
-        num_threads: threads per process that read and decode; 0 is 2 per core, or 1 where images
-            are so small that Python, not decoding, is the work; for data in a bucket as many as the
-            measured time of a read asks for, up to 96.
+        num_threads: decoding threads per process; 0 is 2 per core, or 1 where images are so small
+            that Python, not decoding, is the work. Data in a bucket are read by others.
         num_workers: worker processes besides this one; 0 is threads alone, but where both are 0 and
             data lie in a bucket, 1 for every 8 cores of more than 8.
         prefetch: batches prepared ahead (per worker process where there are any).

@@ -6,6 +6,7 @@ were. Shards are written aside, several at once; the dataset appears when all ar
 that was killed goes on at the first shard that is missing or differs from its checksum.
 """
 
+import collections
 import concurrent.futures
 import contextlib
 import fcntl
@@ -49,9 +50,10 @@ def write(
         num_threads: shards written at once.
         say: is told what has been done.
 
-    Raises UserError: no room, no right to write, an unfinished copy of other data; DataError: an
-    example that cannot be read.
+    Raises UserError: no room, no right to write, an unfinished copy of other data, a class name
+    that TFDS would change; DataError: an example that cannot be read.
     """
+    _check_names(next(iter(sources.values())).class_names)
     target, unfinished = folder / VERSION, folder / f".{VERSION}.unfinished"
     shards = [shard for name, source in sources.items() for shard in _plan(folder, name, source)]
     facts = [
@@ -72,6 +74,14 @@ def write(
             unfinished.rename(target)
             (target / _PLAN).unlink()
     return target
+
+
+def _check_names(names: Sequence[str]) -> None:
+    times = collections.Counter(names)
+    for name in names:  # TFDS keeps them as the lines of a text, without spaces and empty ones
+        if times[name] > 1 or name.strip().splitlines() != [name]:
+            rule = "each must be another, one line that neither begins nor ends with a space"
+            raise UserError(f"TFDS does not keep the class name {name!r}: {rule}")
 
 
 @contextlib.contextmanager

@@ -45,7 +45,7 @@ def open_csv(name: str, split: str) -> CsvSource:
         addresses = [row["path"] for _, row in rows]
         root = os.path.commonprefix(addresses).rpartition("/")[0]  # noqa: RUF071  (of a text)
         for _, row in rows:
-            row["path"] = row["path"][len(root) + 1 :]
+            row["path"] = row["path"].removeprefix(f"{root}/")
     if isinstance(root, Path):
         lacking = next((n for n, row in rows if not (root / row["path"]).is_file()), None)
         if lacking is not None:

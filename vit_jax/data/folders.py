@@ -19,7 +19,7 @@ from vit_jax.data.image_header import SUFFIXES, read_file
 from vit_jax.data.partition import WHOLE, partition, split_seed
 from vit_jax.data.remote_folders import RemoteFolder
 from vit_jax.data.sources import Example, Labelled, absolute_slices, digest_of
-from vit_jax.errors import DataError, UserError, shown
+from vit_jax.errors import UserError, shown
 
 Folder: TypeAlias = Path | RemoteFolder
 
@@ -59,13 +59,11 @@ class FolderSource(Labelled):
     def read(self, index: int) -> Example:
         """Return an example's encoded image and its class id.
 
-        Raises OSError or DataError: there is no such file; RemoteError: the bucket does not answer.
+        Raises OSError or MissingError: there is no such file; RemoteError: the bucket does not
+        answer.
         """
         path = self._path(index)
-        try:
-            image = remote.read(path) if self.is_remote else read_file(path)
-        except remote.MissingError as error:
-            raise DataError(str(error)) from error
+        image = remote.read(path) if self.is_remote else read_file(path)
         return {"image": image, "label": int(self.labels[index])}
 
     def example_id(self, index: int) -> str:
@@ -85,7 +83,9 @@ class FolderSource(Labelled):
 
     def _path(self, index: int) -> str:
         path = os.fsdecode(self._paths[index])
-        return f"{self._root}/{path}" if self.is_remote else str(Path(self._root, path))
+        if self.is_remote:  # the root is "" where addresses have no beginning in common
+            return f"{self._root}/{path}".removeprefix("/")
+        return str(Path(self._root, path))
 
 
 def open_folder(path: str, split: str) -> FolderSource:

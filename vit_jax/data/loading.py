@@ -15,7 +15,7 @@ from vit_jax.errors import DataError
 _TINY = 4096
 # What a core decodes of small photographs; reads in flight must bring as many.
 _IMAGES_PER_SECOND = 1600
-# Threads of a process: no more than a driver's connections, and some where a read seems quick.
+# Readers of a process: no more than a driver's connections, and some where a read seems quick.
 _MOST, _LEAST = 96, 16
 # Beyond so many cores one process's Python is the limit.
 _CORES_OF_A_PROCESS = 8
@@ -24,7 +24,8 @@ _CORES_OF_A_PROCESS = 8
 class Loading(NamedTuple):
     """What loads batches; it changes none of them."""
 
-    num_threads: int  # of each process
+    num_threads: int  # that decode, and read what is on this machine, in each process
+    num_readers: int  # that read ahead from a bucket, in each process
     num_workers: int  # processes besides this one
     prefetch: int  # batches prepared ahead, by each process
     at_once: int  # those in work: two, so that no thread idles while a batch's last rows finish
@@ -56,14 +57,12 @@ def choose(
         num_workers = cores // _CORES_OF_A_PROCESS
     tiny = sum(math.prod(view.shape) for view in views.values()) <= _TINY
     threads = 1 if tiny else max(1, 2 * cores // max(num_workers, 1))
+    readers, at_once = 0, min(prefetch, 2)
     if far:
         needed = _seconds(source) * _IMAGES_PER_SECOND * cores / max(num_workers, 1)
-        threads = max(threads, min(max(math.ceil(needed), _LEAST), _MOST))
-    threads = num_threads or threads
-    at_once = min(prefetch, 2)
-    if far:  # small batches have too few rows for so many threads
-        at_once = max(at_once, math.ceil(threads / rows))
-    return Loading(threads, num_workers, max(prefetch, at_once), at_once)
+        readers = min(max(math.ceil(needed), _LEAST), _MOST)
+        at_once = max(at_once, math.ceil(readers / rows))  # a small batch has few to read
+    return Loading(num_threads or threads, readers, num_workers, max(prefetch, at_once), at_once)
 
 
 def _cores() -> int:

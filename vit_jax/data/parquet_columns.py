@@ -79,9 +79,10 @@ def _is_label(kind: Any) -> bool:
 
 
 def _features(opened: Any) -> dict[str, Any]:
-    """Return the Hub's description of each column, {} of files that others wrote."""
+    """Return the Hub's description of each column but lists; {} of files that others wrote."""
     text = (opened.schema_arrow.metadata or {}).get(b"huggingface", b"{}")
-    return json.loads(text).get("info", {}).get("features", {})
+    features = json.loads(text).get("info", {}).get("features", {})
+    return {name: each for name, each in features.items() if isinstance(each, dict)}
 
 
 def _classes(features: Mapping[str, Any], label: str) -> tuple[str, ...]:

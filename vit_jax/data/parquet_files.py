@@ -19,11 +19,10 @@ import numpy as np
 from vit_jax import remote, waiting
 from vit_jax.data import parquet_columns, shards
 from vit_jax.data.parquet_columns import Columns
-from vit_jax.data.partition import options
 from vit_jax.data.sources import Example
 from vit_jax.errors import DataError, UserError, shown
 
-MAX_BYTES = 512 << 20  # of decoded row groups in one process
+MAX_BYTES = 512 << 20  # of the decoded row groups of a split in one process
 _THREADS = 16
 _AT_ONCE = 8  # row groups in work, which take memory that nothing counts
 _MANY = 100  # row groups read anew, after which it is said
@@ -67,9 +66,7 @@ class ParquetSource(shards.ShardSource):
         group, row = self._find(index)
         try:
             image = self._held.get(group)[row - int(self._groups[group, 2])].as_py()
-        except remote.RemoteError as error:
-            if isinstance(error, remote.MissingError):
-                raise DataError(str(error)) from error
+        except remote.RemoteError:
             raise
         except (OSError, ValueError, IndexError) as error:  # pyarrow's are these
             why = " ".join(str(error).split())[:200]
@@ -191,9 +188,8 @@ def open_parquet(name: str, split: str) -> ParquetSource:
 
     Raises UserError: no such file, split or column; a file that is cut or damaged.
     """
-    pattern, chosen = options(name)
-    files = shards.find(pattern, "parquet")
-    return open_shards(shards.where_of(pattern), files, split, chosen)
+    where, files, chosen = shards.find(name, "parquet")
+    return open_shards(where, files, split, chosen)
 
 
 def open_shards(
@@ -256,6 +252,6 @@ def _reading(file: remote.FileInfo, do: Callable[[], Any]) -> Any:
         return do()
     except UserError:
         raise
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, OverflowError) as error:
         why = " ".join(str(error).split())[:200]
         raise DataError(f"{shown(file.path)}: not a readable Parquet file ({why})") from error

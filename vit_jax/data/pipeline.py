@@ -70,6 +70,7 @@ def train_batches(
         rows=rows,
         length=sys.maxsize,
         num_threads=loading.num_threads,
+        num_readers=loading.num_readers,
         seed=seed,
         first=start_step,
         repeats=cfg.repeats,
@@ -121,6 +122,7 @@ def eval_batches(
         rows=rows,
         length=math.ceil(len(source) / batch_size),
         num_threads=loading.num_threads,
+        num_readers=loading.num_readers,
         seed=None,
     )
     return BatchIterator(batches, loading)

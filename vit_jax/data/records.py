@@ -2,8 +2,8 @@
 """TFDS datasets in ArrayRecord: random access to encoded images, without TensorFlow.
 
 The dataset's directory is found and read as TFDS lays it out on disk, `name[/config]/version`.
-Its generating code is never imported: that may take seconds, and may need TensorFlow. Of a dataset
-in a bucket, the metadata are copied to this machine first.
+Its generating code is never imported: that may take seconds, and may need TensorFlow. The
+metadata of a dataset in a bucket are copied to this machine first.
 """
 
 import json
@@ -183,7 +183,10 @@ def _versions(names: Iterable[str]) -> list[str]:
 def _find_remote(name: str, root: str) -> tuple[Path, dict[str, remote.FileInfo]]:
     """Copy a dataset's metadata from a bucket; return where they are, and its files by name."""
     listed = remote.find(f"{root}/{name.partition(':')[0].partition('/')[0]}/**")
-    place = cache_home() / "vit_jax" / "tfds" / digest_of([root.encode()])
+    told = [file for file in listed if file.path.endswith((".json", ".txt"))]
+    versions = [f"{file.path} {file.version}".encode() for file in told]
+    # Another place where anything changed: a version that is gone from the bucket is not found.
+    place = cache_home() / "vit_jax" / "tfds" / digest_of([root.encode(), *versions])
 
     def copy(file: remote.FileInfo) -> None:
         path = place / file.path.removeprefix(f"{root}/")
@@ -191,7 +194,7 @@ def _find_remote(name: str, root: str) -> tuple[Path, dict[str, remote.FileInfo]
         files.write(path, remote.read(file.path))
 
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(copy, (f for f in listed if f.path.endswith((".json", ".txt")))))
+        list(pool.map(copy, told))
     found = _find(name, place, root)
     where = f"{root}/{found.relative_to(place)}/"
     names = {f.path.removeprefix(where): f for f in listed if f.path.startswith(where)}

@@ -27,7 +27,7 @@ class RemoteFolder:
             while len(path) > len(address):
                 above, _, name = path.rpartition("/")
                 names = inside.setdefault(above, {})
-                if name in names:
+                if names.get(name):  # a file may be called as the folder is
                     break
                 names[name] = is_folder
                 path, is_folder = above, True

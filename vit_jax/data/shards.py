@@ -10,7 +10,7 @@ from jaxtyping import Int
 
 from vit_jax import remote
 from vit_jax.data.folders import KNOWN_SPLITS, with_known_names
-from vit_jax.data.partition import WHOLE, partition
+from vit_jax.data.partition import WHOLE, options, partition
 from vit_jax.data.sources import Labelled, absolute_slices, digest_of
 from vit_jax.errors import DataError, UserError, shown
 from vit_jax.files import refused
@@ -57,11 +57,22 @@ def where_of(pattern: str) -> str:
 
 def base_name(path: str) -> str:
     """Return the last part of a path or an address."""
-    return path.rpartition("/")[2]
+    return _unsigned(path).rpartition("/")[2]
 
 
-def find(pattern: str, kind: str) -> list[remote.FileInfo]:
-    """List the files of a pattern; raises UserError: none is there, or one that it names is not."""
+def _unsigned(path: str) -> str:
+    """Return an address without the signature behind it, which is another every day."""
+    return path.partition("?")[0] if path.startswith("http") and remote.is_remote(path) else path
+
+
+def find(name: str, kind: str) -> tuple[str, list[remote.FileInfo], dict[str, str]]:
+    """Return what messages call "PATTERN?label=...", the files of the pattern, and the options.
+
+    Raises UserError: no file is there, or one that the pattern names is not; an option of others.
+    """
+    pattern, chosen = options(name)
+    if "config" in chosen:
+        raise UserError(f"{kind}:{shown(name)}: ?config= is for hf: alone; leave it out")
     pattern = os.path.expanduser(pattern)
     with refused(where_of(pattern)):
         files = remote.find(pattern) if pattern else []
@@ -72,7 +83,7 @@ def find(pattern: str, kind: str) -> list[remote.FileInfo]:
     if not files:
         example = f"{kind}:DIR/train-*.{kind} or {kind}:gs://BUCKET/train-{{0000..1023}}.{kind}"
         raise UserError(f"{kind}:{shown(pattern)} matches no file; write it as {example}")
-    return files
+    return where_of(pattern), files, chosen
 
 
 def splits_of(files: Sequence[remote.FileInfo]) -> list[str]:
@@ -95,7 +106,7 @@ def splits_of(files: Sequence[remote.FileInfo]) -> list[str]:
 
 
 def _split_of(path: str) -> str:
-    *folders, name = path.split("/")
+    *folders, name = _unsigned(path).split("/")
     for word in (*re.findall("[A-Za-z]+", name), *folders[-1:]):
         if word.lower() in KNOWN_SPLITS:
             return word
@@ -164,7 +175,7 @@ def class_ids(
     numeric = all(not isinstance(t, str) or re.fullmatch(r"-?\d{1,18}|", t) for t in texts)
     if numeric:
         ids = [-1 if text == "" else int(text) for text in texts]
-        count = len(names) or min(max(ids) + 1, MAX_CLASSES)
+        count = len(names) or min(max(ids, default=-1) + 1, MAX_CLASSES)
         names = names or tuple(map(str, range(count)))
     else:
         names = names or tuple(sorted({*texts} - {""}))
@@ -185,11 +196,8 @@ def class_names_beside(files: Sequence[remote.FileInfo]) -> tuple[str, ...]:
     for place in (folder, above) if name.lower() in KNOWN_SPLITS else (folder,):
         try:
             text = remote.read(f"{place}/{_CLASSNAMES}" if place else _CLASSNAMES)
-            return tuple(text.decode(errors="backslashreplace").splitlines())
-        except (FileNotFoundError, remote.MissingError):
+            lines = text.decode("utf-8-sig", errors="backslashreplace").strip().splitlines()
+            return tuple(line.strip() for line in lines)
+        except (FileNotFoundError, remote.MissingError, remote.ForbiddenError):
             continue
-        except remote.RemoteError as error:
-            # S3 says so of what is not there to those who may not list it.
-            if not isinstance(error.__cause__, PermissionError):
-                raise
     return ()

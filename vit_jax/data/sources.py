@@ -23,9 +23,10 @@ Example: TypeAlias = dict[str, Any]
 
 
 def short_name(name: str) -> str:
-    """Name a source as what leaves this machine may: a folder of images without those above it."""
+    """Name a source as what leaves this machine may: without the folders or the bucket above it."""
     outside = ("/", "./", "../", "'", '"')  # quoted where its characters are odd
-    return name.rpartition("/")[2] if name.startswith(outside) else name
+    elsewhere = name.startswith(outside) or "://" in name
+    return name.rpartition("/")[2] if elsewhere else name
 
 
 @runtime_checkable

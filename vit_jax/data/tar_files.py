@@ -13,10 +13,9 @@ import numpy as np
 from vit_jax import remote
 from vit_jax.data import shards, tar_index
 from vit_jax.data.image_header import MAX_BYTES
-from vit_jax.data.partition import options
 from vit_jax.data.sources import Example
 from vit_jax.data.tar_headers import BLOCK
-from vit_jax.errors import DataError, shown
+from vit_jax.errors import DataError, UserError, shown
 
 
 class TarSource(shards.ShardSource):
@@ -39,10 +38,7 @@ class TarSource(shards.ShardSource):
         path = self._files[self._shard[index]].path
         # A member that grows, shrinks or moves has another header here, or none. A digest of the
         # images would tell more, but to make it they would all be read.
-        try:
-            data = remote.read_range(path, start - BLOCK, start + size)
-        except remote.MissingError as error:
-            raise DataError(str(error)) from error
+        data = remote.read_range(path, start - BLOCK, start + size)
         if len(data) < BLOCK + size or zlib.crc32(data[:BLOCK]) != self._entries.crcs[index]:
             was = "is shorter" if len(data) < BLOCK + size else "has another header"
             raise DataError(f"{self.example_id(index)}: the file {was} than when it was indexed")
@@ -62,8 +58,8 @@ def open_tar(name: str, split: str) -> TarSource:
 
     Raises UserError: no such file or split, or what `tar_index.index` raises.
     """
-    pattern, chosen = options(name)
-    return open_shards(shards.where_of(pattern), shards.find(pattern, "tar"), split, chosen)
+    where, files, chosen = shards.find(name, "tar")
+    return open_shards(where, files, split, chosen)
 
 
 def open_shards(
@@ -87,6 +83,10 @@ def open_shards(
     found = tar_index.index(files, fields)
     counts = [len(each.starts) for each in found]
     entries, shard = tar_index.joined(found), np.repeat(np.arange(len(files)), counts)
+    if fields.label and not (entries.labels != b"").any():
+        lacks = f"no image has a label KEY.{fields.label} or {fields.label!r} in KEY.json"
+        usual = ", ".join(tar_index.LABELS)
+        raise UserError(f"{where}: {lacks}; without ?label={fields.label} it is one of {usual}")
 
     def tell(index: int) -> str:
         text = entries.names[index].decode(errors="backslashreplace")

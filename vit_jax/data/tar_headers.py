@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Headers of a tar file: ustar with GNU's long names and base-256 sizes, and POSIX.1-2001's (PAX).
 
-Of the 512-byte blocks only headers are read, and the names that are too long for them.
+Only headers are read, and the names that are too long for them.
 """
 
 import zlib
@@ -55,7 +55,7 @@ def members(read: Callable[[int, int], bytes], end: int) -> Iterator[Member]:
             if kind == b"S" or any(key.startswith(b"GNU.sparse") for key in records):
                 raise ValueError(f"{_shown(name)} is sparse, which is not read; write it plainly")
         at = start + -(-size // BLOCK) * BLOCK
-        if start + size > end:
+        if size < 0 or start + size > end:
             needs = f"{_shown(name)} ends at byte {start + size:,}"
             raise ValueError(f"cut off: {needs}, and the file has {end:,}")
         if kind in b"LKxg":

@@ -32,14 +32,14 @@ _THREADS = 16
 # Bytes of one request. A bucket answers a few large ones sooner than one for every header.
 _WINDOW, _REMOTE_WINDOW = 1 << 12, 1 << 22
 _LONGEST_LABEL = 255
-_LABELS = ("cls", "label", "class", "class_id")
+LABELS = ("cls", "label", "class", "class_id")
 
 
 class Fields(NamedTuple):
     """Which members of a key are its image and its label."""
 
     image: str = ""  # a suffix, "jpg"; "" is the first of `SUFFIXES` that there is
-    label: str = ""  # a suffix, "cls", or a key of the JSON; "" is the first of `_LABELS`
+    label: str = ""  # a suffix, "cls", or a key of the JSON; "" is the first of `LABELS`
 
 
 class Entries(NamedTuple):
@@ -108,7 +108,7 @@ def _entries(window: "_Window", size: int, fields: Fields) -> Entries:
     samples: dict[bytes, dict[str, Member]] = {}
     labels: dict[bytes, dict[str, bytes]] = {}  # by suffix
     seen: set[str] = set()
-    wanted = (fields.label,) if fields.label else _LABELS
+    wanted = (fields.label,) if fields.label else LABELS
     for member in members(window.read, size):
         folder, slash, base = member.name.rpartition(b"/")
         stem, dot, suffix = base.partition(b".")
@@ -156,7 +156,7 @@ def _label(content: bytes, name: str) -> bytes:
 def _json_label(content: bytes, name: str, wanted: Sequence[str]) -> bytes:
     try:
         found = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{name!r} is no JSON ({error})") from None
     values = (found.get(key) for key in wanted) if isinstance(found, dict) else ()
     value = next((v for v in values if isinstance(v, int | str)), "")
@@ -199,7 +199,7 @@ def _read(place: str) -> dict[str, tuple[str, Entries]]:
             columns = [np.split(found[name], ends) for name in Entries._fields]
             names = [os.fsdecode(name) for name in found["shards"].tolist()]
             versions = [version.decode() for version in found["versions"].tolist()]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
         return {}
     entries = (Entries(*column) for column in zip(*columns, strict=True))
     return dict(zip(names, zip(versions, entries, strict=True), strict=True))

@@ -10,7 +10,7 @@ import numpy as np
 
 from vit_jax import data
 from vit_jax.data import imagenet
-from vit_jax.data.sources import Example, Labelled
+from vit_jax.data.sources import Example, Labelled, is_remote
 from vit_jax.errors import UserError
 from vit_jax.evals.base import Predict
 
@@ -26,7 +26,9 @@ class Renumbered(Labelled):
         self.name = source.name
         self.multi_label = source.multi_label
         self.class_names = class_names
-        self.labels = None if source.labels is None else ids[source.labels]
+        self.is_remote = is_remote(source)
+        with_none = np.append(ids, -1)  # which -1, no label, finds
+        self.labels = None if source.labels is None else with_none[source.labels]
 
     def __len__(self) -> int:
         return len(self._source)
@@ -119,4 +121,4 @@ def _ids(source: data.Source, names: tuple[str, ...]) -> np.ndarray:
             f"{len(names)} ({few}{', ...' if len(names) > 3 else ''}); evaluate on a dataset of "
             "its classes, or name them: --classes=FILE"
         )
-    return np.array(ids)
+    return np.array(ids, int)

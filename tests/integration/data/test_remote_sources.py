@@ -111,7 +111,7 @@ def test_many_reads_are_in_flight_and_no_batch_depends_on_it(served: Bucket, fol
         views = one_view(cfg.transform, (16, 16), 3)
         with train_batches(open_source(name), cfg, views=views, seed=0) as batches:
             taken.append(list(itertools.islice(batches, 12)))
-    assert served.stats()["most"] >= 32  # of 64 or more, on a busy machine
+    assert served.stats()["most"] >= 16  # of 24 images; the loader has 4 threads
     for near, far in zip(*taken, strict=True):
         for key in near:
             np.testing.assert_array_equal(near[key], far[key])

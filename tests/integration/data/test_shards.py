@@ -98,7 +98,7 @@ def test_a_bucket_holds_what_the_disk_does(
         assert source.class_names == near.class_names
         assert source.digest() == near.digest()
         assert [source.read(i) for i in range(24)] == [near.read(i) for i in range(24)]
-    # Of the last: 4 sizes, 4 shards of one request each, the names of classes, 24 images.
+    # The last took 4 sizes, 4 shards of one request each, the names of classes, 24 images.
     assert bucket.stats()["requests"] - before < 3 * 40
     assert len([name for name in bucket.names("data/tar") if name.endswith(".npz")]) == 1
     bucket.set(latency_ms=5, refused=0.05, seed=1)

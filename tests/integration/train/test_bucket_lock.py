@@ -3,6 +3,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -58,6 +59,25 @@ def test_a_dead_owner_is_waited_for_but_at_its_own_place(folder: Folder) -> None
     assert not other.acquire()
     assert time.monotonic() - began >= LEASE
     other.release()
+
+
+def test_of_several_at_one_instant_one_alone_gets_a_dead_owners_lock(folder: Folder) -> None:
+    dead = BucketLock(folder, "dead")
+    dead.acquire()
+    _die(dead)
+    locks = [BucketLock(folder, f"place {i}") for i in range(4)]
+
+    def won(lock: BucketLock) -> bool:
+        try:
+            lock.acquire()
+        except UserError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(len(locks)) as pool:
+        assert sorted(pool.map(won, locks)) == [False, False, False, True]
+    for lock in locks:
+        lock.release()
 
 
 def test_an_owner_whose_bucket_was_away_learns_that_it_is_no_owner_any_more(

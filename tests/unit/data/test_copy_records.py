@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A copy in ArrayRecord is the same examples in the same order; what is finished is kept."""
 
+import copy
 import hashlib
 import re
 from pathlib import Path
@@ -114,6 +115,14 @@ def test_an_unfinished_copy_goes_on_with_what_is_sound(sources, tmp_path: Path) 
     assert copy_records.compare(made) > len(shards)
     copy = open_source("mine", str(tmp_path), "train")
     assert [copy.read(i) for i in range(24)] == [read(i) for i in range(24)]
+
+
+def test_class_names_that_tfds_would_change(sources, tmp_path: Path) -> None:
+    source = copy.copy(sources["train"])
+    for names in (("crane", "owl", "crane"), ("owl", "crane "), ("a", "")):
+        source.class_names = names
+        with pytest.raises(UserError, match=r"^TFDS does not keep the class name '(crane ?|)': "):
+            copy_records.write(tmp_path / "mine", {"train": source}, 1, print)
 
 
 def test_mistakes_are_one_line(

@@ -53,6 +53,13 @@ def test_other_labels_are_other_data(tmp_path: Path) -> None:
     assert open_source(table(tmp_path, changed), split="whole").digest() != before
 
 
+def test_addresses_without_a_beginning_in_common(tmp_path: Path) -> None:
+    addresses = [f"{kind}://b/{i}.jpg" for kind in ("gs", "s3") for i in range(2)]
+    text = "path,label\n" + "".join(f"{address},a\n" for address in addresses)
+    source = open_source(table(tmp_path, text), split="whole")
+    assert [source.example_id(i) for i in range(4)] == addresses
+
+
 @pytest.mark.parametrize(
     "text, message",
     [

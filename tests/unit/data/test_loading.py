@@ -52,27 +52,27 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def test_files_of_this_machine_are_loaded_as_ever(cores: SimpleNamespace) -> None:
     near = Slow(0, is_remote=False)
-    assert choose(near) == (4, 0, 2, 2)
-    assert choose(near, prefetch=1) == (4, 0, 1, 1)
-    assert choose(near, TINY) == (1, 0, 2, 2)
+    assert choose(near) == (4, 0, 0, 2, 2)
+    assert choose(near, prefetch=1) == (4, 0, 0, 1, 1)
+    assert choose(near, TINY) == (1, 0, 0, 2, 2)
     cores.count = 64
-    assert choose(near, num_workers=4) == (32, 4, 2, 2)
+    assert choose(near, num_workers=4) == (32, 0, 4, 2, 2)
     assert not near.reads
 
 
 def test_a_bucket_of_20_ms_has_64_reads_in_flight(cores: SimpleNamespace) -> None:
-    assert 64 <= choose(Slow(0.02)).num_threads <= 96
-    assert 64 <= choose(Slow(0.02), TINY).num_threads <= 96
-    assert choose(Slow(0.1)).num_threads == 96
-    assert choose(Slow(0)).num_threads == 16
+    assert 64 <= choose(Slow(0.02)).num_readers <= 96
+    assert 64 <= choose(Slow(0.02), TINY).num_readers <= 96
+    assert choose(Slow(0.1)).num_readers == 96
+    assert choose(Slow(0)).num_readers == 16
     # Four rows a batch: enough batches in work for all threads.
     few = choose(Slow(0.1), rows=4)
     assert (few.at_once, few.prefetch) == (24, 24)
 
 
 def test_what_is_given_is_taken(cores: SimpleNamespace) -> None:
-    assert choose(Slow(0.02), num_threads=7)[:2] == (7, 0)
+    assert choose(Slow(0.02), num_threads=7).num_threads == 7
     cores.count = 16
-    assert choose(Slow(0.02))[1] == 2
-    assert choose(Slow(0.02), num_threads=7)[1] == 0
-    assert choose(Slow(0.02), num_workers=1)[1] == 1
+    assert choose(Slow(0.02)).num_workers == 2
+    assert choose(Slow(0.02), num_threads=7).num_workers == 0
+    assert choose(Slow(0.02), num_workers=1).num_workers == 1

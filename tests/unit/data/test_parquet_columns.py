@@ -33,6 +33,11 @@ CIFAR = opened(
         (CIFAR, {"label": "fine_label"}, ("img.bytes", "fine_label", ("ant", "bee"))),
         (CIFAR, {"label": "id", "image": "mask"}, ("mask.bytes", "id", ())),
         (opened({"jpg": [b"x"], "cls": [1], "id": [2]}), {}, ("jpg", "cls", ())),
+        (
+            opened({"image": IMAGES, "said": [["a"], []]}, {"said": [{"_type": "Value"}]}),
+            {},
+            ("image.bytes", "", ()),
+        ),
         (opened({"image": IMAGES, "depth": IMAGES, "width": [1, 2]}), {}, ("image.bytes", "", ())),
         (
             opened({"pixel_values": IMAGES, "label": pa.array(["a", "b"]).dictionary_encode()}),

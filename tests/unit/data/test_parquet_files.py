@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from tests.shards import as_parquet, hub_table
 from vit_jax.data import open_source, parquet_files
 from vit_jax.data.parquet_files import RowGroups
-from vit_jax.errors import DataError
+from vit_jax.errors import DataError, UserError
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,18 @@ def test_without_metadata_and_splits(tmp_path: Path) -> None:
     assert found.read(3) == {"image": b"d", "label": 1}
     with pytest.raises(DataError, match=r"0.parquet row 1: the row holds no image, or its path"):
         found.read(1)
+
+
+def test_no_rows_and_labels_that_are_no_ids(tmp_path: Path) -> None:
+    for labels, message in (
+        ([], "holds no examples"),
+        ([1 << 63], "0.parquet: not a readable Parquet file"),
+    ):
+        column = pa.array([b"a"] * len(labels), pa.binary())
+        table = pa.table({"image": column, "label": pa.array(labels, pa.uint64())})
+        pq.write_table(table, tmp_path / "0.parquet")
+        with pytest.raises(UserError, match=message):
+            open_source(str(tmp_path / "0.parquet"), split="whole")
 
 
 def test_a_file_that_is_cut_or_changes(source, name: str, tmp_path: Path) -> None:

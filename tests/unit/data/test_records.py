@@ -9,7 +9,8 @@ import pytest
 import tensorflow_datasets as tfds
 
 from tests.unit.data.conftest import encode
-from vit_jax.data import open_source
+from vit_jax import remote
+from vit_jax.data import open_source, records
 from vit_jax.data.decode import decode
 from vit_jax.errors import UserError
 
@@ -53,6 +54,22 @@ class Tagged(tfds.core.GeneratorBasedBuilder):
                     "file_name": f"{i}.jpg",
                 },
             )
+
+
+def test_a_version_that_is_gone_from_the_bucket(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    files = ("features.json", "dataset_info.json", "x.array_record-00000-of-00001")
+    listed = [
+        remote.FileInfo(f"gs://b/scans/{version}/{name}", 2, "1")
+        for version in ("1.0.0", "2.0.0")
+        for name in files
+    ]
+    monkeypatch.setattr(remote, "find", lambda _: listed)
+    monkeypatch.setattr(remote, "read", lambda _: b'{"fileFormat": "array_record"}')
+    for version in ("2.0.0", "1.0.0"):
+        directory, found = records._find_remote("scans", "gs://b")
+        assert (directory.name, {*found}) == (version, {*files})
+        del listed[3:]
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,13 @@ def test_one_listing_tells_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == ["gs://b/photos/**"]
 
 
+def test_a_file_called_as_a_folder_hides_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["cat", "cat/1.jpg", "dog/2.jpg"]  # some tools write an empty object for a folder
+    listed = [remote.FileInfo(f"gs://b/{name}", 0, "") for name in names]
+    monkeypatch.setattr(remote, "find", lambda _: listed)
+    assert RemoteFolder.open("gs://b").folders() == ["cat", "dog"]
+
+
 def test_a_server_lists_nothing() -> None:
     with pytest.raises(UserError, match=r"a server lists nothing; .* csv:https://"):
         RemoteFolder.open("https://host/photos")

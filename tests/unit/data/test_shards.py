@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vit_jax import remote
 from vit_jax.data import shards
 from vit_jax.data.sources import SplitError
 from vit_jax.errors import DataError, UserError
@@ -66,6 +67,7 @@ def test_splits_with_slices_or_drawn() -> None:
         ([b"dog", b"12", b"cat", b""], (), (("12", "cat", "dog"), [2, 0, 1, -1])),
         ([b"dog", b"dog"], ("x", "dog"), (("x", "dog"), [1, 1])),
         ([b"", b""], (), ((), [-1, -1])),
+        ([], (), ((), [])),
     ],
 )
 def test_class_ids(labels, names, expected) -> None:
@@ -95,6 +97,22 @@ def test_names_of_classes_lie_beside_or_above_a_folder_of_a_split(tmp_path: Path
     ]
     names = [shards.class_names_beside([file]) for file in found]
     assert names == [("a cat", "über"), (), ("a cat", "über")]
+    (tmp_path / "classnames.txt").write_bytes(b"\xef\xbb\xbfa cat \r\nb\r\n\r\n")
+    assert shards.class_names_beside(found) == ("a cat", "b")
+
+
+def test_a_server_may_forbid_what_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(path: str) -> bytes:
+        raise error
+
+    monkeypatch.setattr(remote, "read", read)
+    signed = "https://host/train/0.tar?sig=val/dev"
+    error: Exception = remote.ForbiddenError("no right")
+    assert shards.class_names_beside([FileInfo(signed, 1, "")]) == ()
+    assert (shards.base_name(signed), splits(signed)) == ("0.tar", ["train"])
+    error = remote.RemoteError("no answer")
+    with pytest.raises(remote.RemoteError, match="no answer"):
+        shards.class_names_beside([FileInfo(signed, 1, "")])
 
 
 def test_a_pattern_that_matches_nothing_is_one_line() -> None:
@@ -107,4 +125,4 @@ def test_a_shard_that_a_pattern_names_must_be_there(tmp_path: Path) -> None:
         (tmp_path / f"{i}.tar").touch()
     with pytest.raises(UserError, match=r"/\{0..2\}.tar names .*/1.tar, which is not there"):
         shards.find(f"{tmp_path}/{{0..2}}.tar", "tar")
-    assert len(shards.find(f"{tmp_path}/{{0,2}}.t*", "tar")) == 2
+    assert len(shards.find(f"{tmp_path}/{{0,2}}.t*", "tar")[1]) == 2

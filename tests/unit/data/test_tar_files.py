@@ -74,6 +74,14 @@ def test_a_missing_label_and_other_names_of_classes(tmp_path: Path) -> None:
     )
 
 
+def test_a_field_that_no_key_has(tmp_path: Path) -> None:
+    name = f"tar:{write_tar(tmp_path / '0.tar', {'a.jpg': b'a', 'a.cls': b'1'})}"
+    with pytest.raises(UserError, match=r"/0.tar: no image has a label KEY.clas or 'clas' in KEY."):
+        open_source(f"{name}?label=clas", split="whole")
+    with pytest.raises(UserError, match=r"\?config=x: \?config= is for hf: alone; leave it out"):
+        open_source(f"{name}?config=x", split="whole")
+
+
 def test_a_shard_that_changes_during_the_run_is_told_at_the_example(source, tars: Path) -> None:
     found = open_source(f"tar:{tars}/*.tar", split="train")
     shard = tars / "mine-train-001.tar"

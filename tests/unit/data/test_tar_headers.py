@@ -126,6 +126,7 @@ PLAIN = write(["a.jpg", "b.jpg"], tarfile.GNU_FORMAT)[: 4 * BLOCK]  # headers, 7
         (header(b"p", b"x", b"4") + padded(b"0 a=") + PLAIN, "a PAX header without KEY=VALUE"),
         (header(b"L", b"L", b"7" * 7) + bytes(1 << 21), "a header of 2,097,151 bytes at byte 0"),
         (header(b"a", b"0", b"\x80" + b"\xff" * 11), "cut off: 'a' ends at"),
+        (header(b"p", b"x", b"15") + padded(b"13 size=-512\n") + PLAIN, "cut off: 'a.jpg' ends at"),
     ],
     ids=lambda value: value if isinstance(value, str) else "tar",
 )

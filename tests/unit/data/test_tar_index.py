@@ -65,6 +65,7 @@ def test_images_and_labels_by_the_names_of_fields(tmp_path: Path) -> None:
             "no member is .jpg, .png, ...; there are .b.jpg, .cls, .json",
         ),
         ({"1.jpg": b"0", "1.json": b"{"}, "'1.json' is no JSON"),
+        ({"1.jpg": b"0", "1.json": b"[" * 200_000}, "'1.json' is no JSON"),
         ({"1.jpg": b"0", "1.cls": b"x" * 256}, "'1.cls' holds no label, but 256 bytes"),
     ],
 )
@@ -129,9 +130,10 @@ def test_the_index_is_kept_beside_the_shards_and_made_anew_for_those_that_change
     assert capsys.readouterr().err == (
         "warning: b.tar changed after the index was made; reading headers again\n"
     )
-    kept.write_bytes(kept.read_bytes()[:-50])
-    assert names() == [b"a.jpg", b"c.jpg"]
-    assert {*seen} == {"a.tar", "b.tar"}
+    for damaged in (kept.read_bytes()[:-50], b""):
+        kept.write_bytes(damaged)
+        assert names() == [b"a.jpg", b"c.jpg"]
+        assert {*seen} == {"a.tar", "b.tar"}
     # Where none can be written beside them, it lies in the cache, also where there is an old one.
     old = kept.read_bytes()
     kept.unlink()

@@ -2,6 +2,7 @@
 """Labels mean the model's classes, or those of a test set: ImageNet-V2, -A, -R, ObjectNet."""
 
 import io
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,6 +46,16 @@ def test_several_labels_in_another_order():
     source = align(Tags(), ("sun", "rain", "sky", "sea"))
     assert source.multi_label
     np.testing.assert_array_equal(source.read(0)["label"], [0, 0, 1, 1])
+
+
+@pytest.mark.parametrize("names", [(), ("sea", "sky")])
+def test_images_without_a_label_have_none_afterwards(names):
+    tags: Any = Tags()
+    tags.class_names, tags.multi_label, tags.is_remote = names, False, True
+    tags.labels = np.array([-1, *range(len(names))], np.int32)
+    source: Any = align(tags, ("sky", "sea", "sun"))
+    assert source.labels.tolist() == [-1, 1, 0][: len(names) + 1]
+    assert source.is_remote  # so that many reads are in flight
 
 
 @pytest.fixture
