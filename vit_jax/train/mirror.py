@@ -56,7 +56,7 @@ def mirrored(url: str, path: Path, stop: Preemption) -> Iterator["Mirror | None"
     limit = _AFTER_ERROR
     try:
         yield mirror
-        limit = _AT_END if stop.signal is None else _GRACE
+        limit = _GRACE if stop.stopped or stop.signal else _AT_END
     finally:
         left = mirror.close(limit)
         if left and limit == _AT_END:
@@ -94,7 +94,7 @@ class Mirror:
         self._attempt = now.split()[1]
         if self._index:
             self._lock.follow(int(self._attempt))
-        # Of another number of processes, checkpoints here are others' parts, or lack them.
+        # Checkpoints of another number of processes are others' parts, or lack them.
         ours = all(peers.gather(was_last and here == first and count == str(self._count)))
         try:
             self._begin(ours, before)
@@ -264,9 +264,11 @@ class Mirror:
 
         `search` finds those of which a part was sent, too, before they were deleted here.
         """
+        damaged = (self._path / CHECKPOINTS).glob("*.damaged*")  # here: the bucket's may be intact
+        aside = {int(path.name.partition(".")[0]) for path in damaged}
         newest = max(self._whole.keys() & saved, default=-1)
         there = self._whole.keys() | (copies.steps(self._folder) if search else set())
-        for step in sorted(step for step in there - saved if step < newest):
+        for step in sorted(step for step in there - saved - aside if step < newest):
             copies.remove(self._folder, step)
             self._whole.pop(step, None)
 

@@ -351,15 +351,17 @@ def test_what_is_deleted_in_the_bucket(
         time.sleep(0.3)
         (steps / "6.other").rename(steps / "6")
     with monkeypatch.context() as patch:
-        # Of a third, another process's part is still to come.
+        # Another process's part of a third is still to come.
         patch.setattr(first, "_send_one", lambda *_: None)
         _save(one, 15)
         shutil.rmtree(steps / "10")
         time.sleep(0.3)
         assert bucket.get(f"{name}/checkpoints/6.json")
         assert bucket.get(f"{name}/checkpoints/10.json")
+    (steps / "6").rename(steps / "6.damaged")  # the bucket's may be intact
     assert first.close(10) == ""
     assert not bucket.names(f"{name}/checkpoints/10")
+    assert bucket.get(f"{name}/checkpoints/6.json")
 
 
 @pytest.mark.parametrize("whole", [True, False])

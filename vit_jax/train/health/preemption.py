@@ -26,6 +26,7 @@ class Preemption:
     def __init__(self) -> None:
         # The one received, in a run of one process; None in others: `requested` tells there.
         self.signal: signal.Signals | None = None
+        self.stopped = False  # what `requested` has answered
         self._previous: dict[signal.Signals, object] = {}
         self._asked = False
 
@@ -51,6 +52,7 @@ class Preemption:
 
     def requested(self, step: int) -> bool:
         """Return whether to save and stop after `step`; the same answer on every host."""
+        self.stopped = self.signal is not None
         if jax.process_count() > 1:
-            return multihost_utils.reached_preemption_sync_point(step)
-        return self.signal is not None
+            self.stopped = multihost_utils.reached_preemption_sync_point(step)
+        return self.stopped
