@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vit_jax import remote
 from vit_jax.data.folders import FolderSource, with_known_names
-from vit_jax.data.partition import WHOLE, partition, split_seed
+from vit_jax.data.partition import WHOLE, check_no_seed, partition, split_seed
 from vit_jax.data.sources import absolute_slices, digest_of
 from vit_jax.errors import UserError, shown
 
@@ -59,6 +59,7 @@ def open_csv(name: str, split: str) -> CsvSource:
     labels = [ids[row["label"]] for _, row in rows]
     members: dict[str, list[int]] = {WHOLE: list(range(len(rows)))}
     if "split" in rows[0][1]:
+        check_no_seed(seed, where)
         for index, (_, row) in enumerate(rows):
             members.setdefault(row["split"], []).append(index)
     else:

@@ -16,7 +16,7 @@ import numpy as np
 
 from vit_jax import remote
 from vit_jax.data.image_header import SUFFIXES, read_file
-from vit_jax.data.partition import WHOLE, partition, split_seed
+from vit_jax.data.partition import WHOLE, check_no_seed, partition, split_seed
 from vit_jax.data.remote_folders import RemoteFolder
 from vit_jax.data.sources import Example, Labelled, absolute_slices, digest_of
 from vit_jax.errors import UserError, shown
@@ -128,6 +128,7 @@ def _open(root: Folder, split: str, seed: int) -> FolderSource:
     splits = splits or [name for name in inside if _subfolders(root / name)]
     if not splits:
         raise UserError(f"{where} has none of the folders train, val, test; {layout}")
+    check_no_seed(seed, where)
     classes = {name: _classes(root / name, layout) for name in splits}
     _check_spelling(where, classes)
     union = tuple(sorted(set().union(*classes.values())))

@@ -6,6 +6,8 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
+from vit_jax.errors import UserError
+
 SPLITS = ("train", "val", "test")
 WHOLE = "whole"  # all of them; TFDS reads "all" in its own way
 _HELD_OUT = 0.1  # of each class, for val and for test each
@@ -20,6 +22,12 @@ def split_seed(name: str) -> tuple[str, int]:
     """Separate the seed from "DIR?split_seed=3"; without one it is 0."""
     found = _SEED.search(name)
     return (name[: found.start()], int(found[1])) if found else (name, 0)
+
+
+def check_no_seed(seed: int, where: str) -> None:
+    """Raise UserError for the seed of a draw where data, `where` in messages, have splits."""
+    if seed:
+        raise UserError(f"{where} has splits of its own; leave out split_seed={seed}")
 
 
 def options(name: str) -> tuple[str, dict[str, str]]:

@@ -10,7 +10,7 @@ from jaxtyping import Int
 
 from vit_jax import remote
 from vit_jax.data.folders import KNOWN_SPLITS, with_known_names
-from vit_jax.data.partition import WHOLE, options, partition
+from vit_jax.data.partition import WHOLE, check_no_seed, options, partition
 from vit_jax.data.sources import Labelled, absolute_slices, digest_of
 from vit_jax.errors import DataError, UserError, shown
 from vit_jax.files import refused
@@ -142,6 +142,7 @@ def choose(
         members = {name: np.array(found, int) for name, found in drawn.items()}
         members[WHOLE] = np.arange(len(labels))
     else:
+        check_no_seed(seed, where)
         of_example = np.repeat(np.arange(len(splits)), counts)
         for name in dict.fromkeys(splits):
             files = [i for i, each in enumerate(splits) if each == name]

@@ -43,6 +43,8 @@ def test_a_column_of_splits(tmp_path: Path) -> None:
     assert not fit.drawn
     assert len(open_source(name, split="whole")) == 3
     assert fit.digest() != val.digest()
+    with pytest.raises(UserError, match="has splits of its own; leave out split_seed=2"):
+        open_source(f"{name}?split_seed=2", split="fit")
 
 
 def test_other_labels_are_other_data(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ def test_validation_is_val(folder):
     name = f"folder:{folder}"
     val, other = (open_source(name, split=split) for split in ("val[:2]", "validation[:2]"))
     assert [val.example_id(i) for i in range(2)] == [other.example_id(i) for i in range(2)]
+    with pytest.raises(UserError, match="has splits of its own; leave out split_seed=2"):
+        open_source(f"{name}?split_seed=2", split="val")
 
 
 def test_every_file_type_is_found_and_read_back(folder):

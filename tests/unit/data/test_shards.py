@@ -56,6 +56,8 @@ def test_splits_with_slices_or_drawn() -> None:
     assert choose("val", ["", ""], labels, seed=5) != drawn["val"]
     with pytest.raises(SplitError, match=r"unknown split of x 'test'; valid: train, validation"):
         choose("test", two, [0] * 6)
+    with pytest.raises(UserError, match="x has splits of its own; leave out split_seed=5"):
+        choose("train", two, [0] * 6, seed=5)
 
 
 @pytest.mark.parametrize(
