@@ -22,7 +22,6 @@ from vit_jax.errors import IO_ERROR, DataError, UserError, shown
 
 T = TypeVar("T")
 
-
 _TRIES = 6
 
 
@@ -303,11 +302,8 @@ def _connections(_process: int) -> Any:
     import urllib3  # late
 
     once = urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=5)
-    how = {
-        "maxsize": _CONNECTIONS,
-        "timeout": urllib3.Timeout(connect=_CONNECT, read=_SILENCE),
-        "retries": once,
-    }
+    timeout = urllib3.Timeout(connect=_CONNECT, read=_SILENCE)
+    how = {"maxsize": _CONNECTIONS, "timeout": timeout, "retries": once}
     proxy = urllib.request.getproxies().get("https")
     return urllib3.ProxyManager(proxy, **how) if proxy else urllib3.PoolManager(**how)
 
