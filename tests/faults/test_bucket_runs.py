@@ -57,7 +57,9 @@ def test_processes_that_share_no_disk(
         process.kill()
         process.communicate()
     shutil.rmtree(cache / "vit_jax" / "workdirs_1")  # a new host in place of the second
-    outputs = [p.communicate(timeout=240)[0] for p in _pair(name, cache, bucket)]
+    second = _pair(name, cache, bucket)
+    outputs = [p.communicate(timeout=240)[0] for p in second]
+    assert [p.returncode for p in second] == [0, 0], outputs
     assert "continuing" in outputs[0], outputs[0]
     local = start(tmp_path / "one", 2, *PAIR)
     assert local.wait(timeout=240) == 0

@@ -23,6 +23,8 @@ def prepare(context: Any, path: Path) -> Path:
     context.multiprocessing.primary_host = index
     context.multiprocessing.active_processes = {index}
     context.multiprocessing.barrier_sync_key_prefix = f"process_{index}"
+    # In the background, Orbax's signal that one process has its directory would serve all.
+    context.asynchronous.create_directories_asynchronously = False
     context.array.saving.array_metadata_store = _alone(context.array.saving.array_metadata_store)
     directory = os.open(path.parent, os.O_RDONLY)
     os.dup2(directory, _DESCRIPTOR, inheritable=False)
