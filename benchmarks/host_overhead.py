@@ -93,6 +93,7 @@ def seconds_per_step(
             opened = Opened(
                 cfg=cfg,
                 path=place,
+                bucket="",
                 goodput=goodput,
                 source=source,
                 splits={},
@@ -102,6 +103,7 @@ def seconds_per_step(
             )
             run = Run(
                 opened=opened,
+                bucket=None,
                 metadata={},
                 frozen={},
                 checkpoints=Checkpointer(place / "checkpoints", cfg.checkpoint),
