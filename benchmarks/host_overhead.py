@@ -76,7 +76,7 @@ def seconds_per_step(
 
     step = parts.step
     if not compute:
-        parts = dataclasses.replace(parts, step=count)
+        parts = dataclasses.replace(parts, steps={0: count})
 
     def stream() -> Generator[dict[str, jax.Array], None, None]:
         while True:
