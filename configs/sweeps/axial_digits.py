@@ -12,6 +12,7 @@ Outcome on digits: docs/studies.md.
 
 from collections.abc import Iterator
 
+from vit_jax.recipes.digits import STUDY
 from vit_jax.sweeps import grid
 
 CONFIG = "configs/vit_mu_digits.py"
@@ -20,10 +21,6 @@ METRIC = "test/top1"
 CASES = {"ViT": (4, False), "axial, as deep": (4, True), "axial, twice as deep": (8, True)}
 PATCHES = (8, 4)  # 4 x 4 and 8 x 8 patches
 SEEDS = (0, 1)
-SHORT = {"duration": "20 epochs", "optim.warmup": "10%", "data.mix.mixup_alpha": 0.0}
-SHORT |= {"log.every": "50%", "log.tensorboard": False, "evals.val.every": "50%"}
-SHORT |= {"model.dim": 32, "model.mlp_dim": 128}
-SHORT |= {"checkpoint.every": "100%", "checkpoint.keep_best": 0, "evals.test.report": False}
 
 
 def sweep() -> Iterator[grid.Overrides]:
@@ -32,4 +29,4 @@ def sweep() -> Iterator[grid.Overrides]:
             for seed in SEEDS:
                 model = {"model.depth": depth, "model.axial": axial, "model.patch": (patch,)}
                 name = f"patches of {patch}/{case} seed={seed}"
-                yield {"name": name, "seed": seed, **model, **SHORT}
+                yield {"name": name, "seed": seed, **model, **STUDY}

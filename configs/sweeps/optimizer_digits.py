@@ -5,8 +5,8 @@ r"""Adam or SGD for ResNets of two widths: the ViT paper's appendix D.1, on digi
     vit_jax sweep report runs/optimizer
 
 Table 7 of arXiv:2010.11929 (ResNets of JFT by Adam and by SGD, then fine-tuned on five datasets;
-their means): 50x1 89.33 by Adam, 88.79 by SGD; 152x2 94.01 and 93.72. Here they learn the digits
-from the start, with nothing after. Outcome: docs/studies.md.
+their means; from memory of the paper): 50x1 89.33 by Adam, 88.79 by SGD; 152x2 94.01 and 93.72.
+Here they learn the digits from the start, with nothing after. Outcome: docs/studies.md.
 """
 
 from collections.abc import Iterator

@@ -11,6 +11,7 @@ none 61.38; 1-D 64.21 at the stem, 63.96 in every layer, 64.29 shared between la
 
 from collections.abc import Iterator
 
+from vit_jax.recipes.digits import STUDY
 from vit_jax.sweeps import grid
 
 CONFIG = "configs/vit_mu_digits.py"
@@ -24,14 +25,10 @@ CASES = {
     **{f"shared/{kind}": (kind, "shared") for kind in ("learned", "learned2d")},
 }
 SEEDS = (0, 1)
-SHORT = {"duration": "20 epochs", "optim.warmup": "10%", "data.mix.mixup_alpha": 0.0}
-SHORT |= {"log.every": "50%", "log.tensorboard": False, "evals.val.every": "50%"}
-SHORT |= {"model.dim": 32, "model.mlp_dim": 128}
-SHORT |= {"checkpoint.every": "100%", "checkpoint.keep_best": 0, "evals.test.report": False}
 
 
 def sweep() -> Iterator[grid.Overrides]:
     for name, (kind, at) in CASES.items():
         for seed in SEEDS:
             model = {"model.pos_embed": kind, "model.pos_embed_at": at}
-            yield {"name": f"{name} seed={seed}", "seed": seed, **model, **SHORT}
+            yield {"name": f"{name} seed={seed}", "seed": seed, **model, **STUDY}

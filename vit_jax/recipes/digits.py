@@ -16,6 +16,13 @@ from vit_jax.optim import OptimConfig, Optimizer
 
 _FIELDS: dict[str, Any] = {"num_classes": 10, "image_size": (32, 32), "channels": 1}
 SHAPE: dict[str, Any] = {"dim": 64, "depth": 4, "num_heads": 4, "mlp_dim": 256}
+# Settings of a short run of a small ViT, for the sweeps of the ViT paper's studies.
+STUDY: dict[str, Any] = {
+    **{"duration": "20 epochs", "optim.warmup": "10%", "data.mix.mixup_alpha": 0.0},
+    **{"log.every": "50%", "log.tensorboard": False, "evals.val.every": "50%"},
+    **{"checkpoint.every": "100%", "checkpoint.keep_best": 0, "evals.test.report": False},
+    **{"model.dim": 32, "model.mlp_dim": 128},
+}
 
 
 def small(name: str, **fields: Any) -> ModelConfig:
