@@ -50,7 +50,11 @@ def test_the_users_flag_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     assert options(H100, 8).keys() == PIPELINED - {flag}
 
 
-def test_batch_norm_on_a_cpu_has_an_option_of_its_own() -> None:
+def test_on_a_cpu_xla_convolves_itself_and_sums_what_batch_norm_needs() -> None:
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:2])
-    assert len(compiler_options(mesh, has_batch_norm=True)) == 1
-    assert not compiler_options(mesh, has_batch_norm=False)
+    plain, batch_norm = (compiler_options(mesh, has_batch_norm=has) for has in (False, True))
+    kind = "LIBRARY_FUSION_TYPE_"
+    assert [*plain.values()] == [f"{kind}INDIVIDUAL_DOT,{kind}REDUCE"]
+    assert [*batch_norm.values()] == [f"{kind}INDIVIDUAL_DOT"]
+    for options in (plain, batch_norm):  # XLA ignores neither a wrong name nor a wrong value
+        jax.jit(lambda x: x + 1).lower(1.0).compile(compiler_options=options)
