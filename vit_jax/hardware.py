@@ -13,6 +13,8 @@ from typing import Any
 
 import jax
 
+from vit_jax.errors import setting
+
 _described: contextvars.ContextVar["Target | None"] = contextvars.ContextVar("target", default=None)
 
 
@@ -34,6 +36,18 @@ def target() -> Target:
     """Return the target of the trace: `tracing_for`'s, else the first local device."""
     described = _described.get()
     return of(jax.local_devices()[0]) if described is None else described
+
+
+def slow_dtype(dtype: str, field: str) -> str:
+    """Return what to say of a dtype that costs time on the target in place of saving it, or "".
+
+    Measured on a CPU with AVX512-BF16 and no AMX: its bfloat16 instruction does half of what its
+    float32 ones do, and a ViT takes 1.3 times as long (benchmarks/NOTES.md). `field` is that of the
+    command or config, "model.dtype".
+    """
+    if dtype != "bfloat16" or target().platform != "cpu":
+        return ""
+    return f"float32 is faster than bfloat16 on this CPU: {setting(f'{field}=float32')}"
 
 
 def of(device: Any) -> Target:

@@ -26,6 +26,16 @@ def test_cudnn_attends_from_ampere_on() -> None:
     assert not Target("tpu").has_cudnn
 
 
+@pytest.mark.parametrize(
+    "platform, dtype, said",
+    [("cpu", "bfloat16", True), ("cpu", "float32", False), ("tpu", "bfloat16", False)],
+)
+def test_bfloat16_on_a_cpu_is_slower(platform: str, dtype: str, said: bool) -> None:
+    with hardware.tracing_for(Target(platform)):
+        line = hardware.slow_dtype(dtype, "model.dtype")
+    assert line.endswith("on this CPU: model.dtype=float32") == said == bool(line)
+
+
 def test_a_described_device_counts_inside_the_block_alone() -> None:
     assert hardware.target().platform == "cpu"
     with hardware.tracing_for(H100):

@@ -262,6 +262,15 @@ def test_progress_is_never_among_the_results(
     assert "%" not in sys.stderr.getvalue()
 
 
+def test_bfloat16_is_slower_here_and_predict_says_so(
+    run: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert predict(f"--from={run}", folder / "0.png", "--model.dtype=bfloat16") == 0
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith("float32 is faster than bfloat16 on this CPU: ")
+    assert first.endswith("model.dtype=float32")
+
+
 def test_a_log_ends_with_the_time_that_it_took(
     run: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
