@@ -37,7 +37,8 @@ class Side:
 OURS = Side("vit_jax", ("-r", str(_ROOT / "requirements.txt")), "import vit_jax.api")
 PEERS = (
     # torch of PyPI brings CUDA's libraries along; +cpu is the build that does without.
-    Side("timm + torch for CPUs", ("torch==2.13.0+cpu", "torchvision", "timm"), "import timm"),
+    # torch alone is imported: timm stops at PyPI's torchvision, which is built for CUDA's torch.
+    Side("timm + torch for CPUs", ("torch==2.13.0+cpu", "torchvision", "timm"), "import torch"),
     # big_vision/requirements.txt of commit 0a83553 but for what comes from git repositories, and
     # tensorflow-addons, tensorflow-text and tensorflow-gan, whose releases fit no newer tensorflow.
     Side(

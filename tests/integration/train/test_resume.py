@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from tests.unit.train.test_early_stop import config
-from vit_jax import sharding
+from vit_jax import hardware, sharding
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.cli.train import main
 from vit_jax.models import DType
@@ -143,8 +143,13 @@ def test_a_finished_run_says_so(reference: Path, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize("dtype, said", [("bfloat16", True), ("float32", False)])
 def test_a_run_in_bfloat16_says_that_float32_is_faster_here(
-    dtype: str, said: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    dtype: str,
+    said: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(hardware, "_has_amx", lambda: False)
     cfg = config()
     cfg.model = dataclasses.replace(cfg.model, dtype=DType(dtype))
     open_run(cfg, tmp_path / "run")
