@@ -124,9 +124,15 @@ def rows(ours: Weight, theirs: Weight, peer: str, load: float) -> list[record.Ro
                 load=load,
             )
         )
-    size = {"ours": ours.megabytes, "peer_value": theirs.megabytes}
-    ratio = ours.megabytes / theirs.megabytes
-    return [*found, record.Row(work="installed size", unit="MB", peer=peer, ratio=ratio, **size)]
+    size = record.Row(
+        work="installed size",
+        unit="MB",
+        ours=ours.megabytes,
+        peer=peer,
+        peer_value=theirs.megabytes,
+        ratio=ours.megabytes / theirs.megabytes,
+    )
+    return [*found, size]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -169,7 +169,7 @@ def _digest(x: Array) -> tuple[Array, Array]:
 def _host_digest(x: np.ndarray) -> tuple[np.uint32, bool]:
     """Do what `_digest` does without a program for each shape, of which a start would wait."""
     words = np.ravel(x).view(f"u{min(x.dtype.itemsize, 4)}").astype(np.uint32, copy=False)
-    weights = np.arange(1, 2 * words.size, 2, np.uint32)
+    weights = np.arange(1, 2 * words.size, 2, dtype=np.uint32)
     return np.sum(words * weights, dtype=np.uint32), bool(np.isfinite(x).all())
 
 
