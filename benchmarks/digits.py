@@ -73,7 +73,8 @@ def train(seeds: Sequence[int], split: classical.Split | None = None) -> Row:
             top1.append(fit(copy.deepcopy(cfg), workdir).metrics["test/top1"])
             seconds.append(time.perf_counter() - start)
     num_train = len(build.open_train(cfg))
-    return Row(method="ViT", num_train=num_train, top1=tuple(top1), seconds=tuple(seconds))
+    name = "`configs/vit_mu_digits.py`"
+    return Row(method=name, num_train=num_train, top1=tuple(top1), seconds=tuple(seconds))
 
 
 def fit_classical(method: str, split: classical.Split, seeds: Sequence[int]) -> Row:

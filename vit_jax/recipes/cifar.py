@@ -19,7 +19,7 @@ MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 def vit() -> ModelConfig:
     """Return DeiT-S for 32 x 32 pixels: 64 patches of 4 x 4, as ViT-Lite has them.
 
-    A mean instead of a class token, and fixed positions: arXiv:2205.01580 (section 2); without the
+    A mean instead of a class token, and fixed positions: arXiv:2205.01580; without the
     token, ViT-Lite rose from 91.4 to 92.4 % (CVT, in the README of Compact-Transformers).
     """
     # An even number of tokens is what cuDNN's attention takes as it is.
