@@ -98,8 +98,7 @@ def beside_published(content: dict[str, Any]) -> str:
     """Lay out what others published of these scans beside what was measured on their splits."""
     lines = [["method", "trained on, tested on", "published", "here", "source"], ["---"] * 5]
     for each in classical.PUBLISHED:
-        known = isinstance(each.split, classical.Split)
-        name = each.split.name if known else each.split
+        name = each.split.name if isinstance(each.split, classical.Split) else each.split
         rows = [Row(**row) for row in content["elsewhere"].get(name, ())]
         here = next((row.cells()[2] for row in rows if row.method == each.method), "not run")
         lines.append([each.method, name, f"{each.top1} %", here, each.source])
