@@ -211,11 +211,13 @@ def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
                 "--config.model.image_size": "32",
                 "--config.model.depth": "1",
             }
+            evals = {"minival": "train[80%:]", "val": "val"}
+            if "vit_cifar10" in flags["--config"]:
+                evals = {"test": "val"}
             flags = {
                 "--config": flags["--config"],
                 "--config.data.train_split": "train[:80%]",
-                "--config.evals.minival.split": "train[80%:]",
-                "--config.evals.val.split": "val",
+                **{f"--config.evals.{name}.split": split for name, split in evals.items()},
                 **flags,
             }
         flags["--config.data.batch_size"] = "16"
