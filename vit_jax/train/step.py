@@ -195,8 +195,8 @@ def jit_step(
 
 
 # On a CPU, XLA gives some work to a library, YNNPACK. Its weight gradient of a 3x3 convolution is
-# four times as slow as XLA's own, a sixth of a ResNet's step: convolutions are left out. Its sums of
-# products are written out before they are summed: BatchNorm's cost a quarter of a step.
+# four times as slow as XLA's own, a sixth of a ResNet's step: convolutions are left out. Its sums
+# of products are written out before they are summed: BatchNorm's cost a quarter of a step.
 _YNNPACK = "xla_cpu_experimental_ynn_fusion_type"
 _ON_CPU = {_YNNPACK: "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE"}
 _BATCH_NORM_ON_CPU = {_YNNPACK: "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
