@@ -12,7 +12,7 @@ QUICK := $(RUN) -m pytest -p no:nbmake -p no:anyio -p no:hypothesispytest --jaxt
 # Without its files of bytecode, Python would compile the libraries anew in every process.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train test quick docs-check parity aot lint bench bench-gpu digits own-images self-supervised lock clean
+.PHONY: train test quick docs-check parity aot lint bench bench-gpu digits own-images self-supervised oldest newest lock clean
 
 train: $(VENV)/installed
 	$(RUN) main.py --config=$(CONFIG) --workdir=$(WORKDIR)
@@ -78,12 +78,28 @@ self-supervised: $(VENV)/installed
 	$(RUN) -m benchmarks.self_supervised
 	$(RUN) -m benchmarks.tables
 
-# Refresh the lock files from pyproject.toml.
+# The whole suite at an end of the ranges of pyproject.toml: the oldest releases on Python 3.11, and the
+# newest Python that is here with what requirements.txt locks for it. From Python 3.12 on that is a
+# newer JAX than CI's 3.11 takes.
+oldest: PYTHON = python3.11
+oldest:
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install -q -r requirements-oldest.txt
+	.venv-oldest/bin/python -m pip install -q --no-deps -r requirements-parity.txt -r requirements-onnx.txt -e .
+	.venv-oldest/bin/python -m pytest -n 2 --dist worksteal
+
+newest: PYTHON = $(firstword $(foreach v,3.14 3.13 3.12,$(shell command -v python$(v))))
+newest:
+	$(MAKE) .venv-newest/installed-parity .venv-newest/installed-aot test VENV=.venv-newest PYTHON=$(PYTHON)
+
+# Refresh the lock files from pyproject.toml: the newest releases for each Python, and the oldest.
+COMPILE := $(VENV)/bin/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 pyproject.toml
+EXTRAS := $(addprefix --extra ,dev onnx hub serve sweep gcs http)
 lock: | $(VENV)/bin/python
 	$(RUN) -m pip install -q uv
-	$(VENV)/bin/uv pip compile -q --generate-hashes --universal --python-version 3.11 pyproject.toml -o requirements.txt
-	$(VENV)/bin/uv pip compile -q --generate-hashes --universal --python-version 3.11 --extra dev --extra onnx --extra hub --extra serve --extra sweep --extra gcs --extra http pyproject.toml \
-		-c requirements.txt -o requirements-dev.txt
+	$(COMPILE) --universal -o requirements.txt
+	$(COMPILE) --universal $(EXTRAS) -c requirements.txt -o requirements-dev.txt
+	$(COMPILE) --resolution lowest-direct $(EXTRAS) --extra aot-tpu --extra aot-gpu -o requirements-oldest.txt
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else \
@@ -109,4 +125,4 @@ $(VENV)/installed-aot: requirements-aot.txt $(VENV)/installed-dev
 	touch $@
 
 clean:
-	rm -rf $(VENV) .cache
+	rm -rf $(VENV) .venv-oldest .venv-newest .cache

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,12 +24,15 @@ CACHE = Path(__file__).parents[1] / ".cache" / "jax"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 # Tests compile far more than they compute: of XLA's CPU passes the quick ones, for a third of the
-# time. The fusion emitters alone would double it.
-os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
-    " --xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_COMPILE --xla_cpu_parallel_codegen_split_count=1",
+# time. The fusion emitters alone would double it; from jaxlib 0.11.1 on they cannot be left out, and a
+# flag that XLA does not know ends the process.
+_FLAGS = (
+    "--xla_backend_optimization_level=0 --xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_COMPILE"
+    " --xla_cpu_parallel_codegen_split_count=1"
 )
+if version("jaxlib").startswith(("0.10.", "0.11.0")):
+    _FLAGS += " --xla_cpu_use_fusion_emitters=false"
+os.environ.setdefault("XLA_FLAGS", _FLAGS)
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # A collective of 8 devices blocks a thread each; where two run at once, a pool of 8 deadlocks.
 os.environ.setdefault("PJRT_NPROC", "32")

@@ -75,10 +75,12 @@ def load(path: Path, argument: str | None) -> "Config":
     except Exception as error:  # whatever a user's own file does
         if argument and str(error).startswith("get_config() takes 0 positional arguments"):
             raise UserError(f"{path} takes no argument; drop ':{argument}'") from error
-        unknown = re.search(r"(?:attribute|keyword argument) '(\w+)'$", str(error))
+        text = str(error)
+        unknown = re.search(r"(?:attribute|keyword argument) '(\w+)'", text)
         near = nearest(Config(), unknown[1]) if unknown else []
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise UserError(f"{path} cannot be read: {type(error).__name__}: {error}{hint}") from error
+        if unknown and near:  # for what Python 3.14 adds, which knows only the group's own fields
+            text = f"{text[: unknown.end()]}; did you mean {' or '.join(near)}?"
+        raise UserError(f"{path} cannot be read: {type(error).__name__}: {text}") from error
     return base
 
 

@@ -149,15 +149,24 @@ def _laid_out(params: dict[str, Any], operands: list[Any]) -> list[Any]:
     """Run a scan that keeps nothing but its carry, as a stack of blocks does."""
     if params["reverse"]:
         raise NotImplementedError("a scan from the last layer to the first")
-    first = params["num_consts"] + params["num_carry"]
-    consts, carry = operands[: params["num_consts"]], operands[params["num_consts"] : first]
+    num_consts, num_carry = _scan_counts(params)
+    first = num_consts + num_carry
+    consts, carry = operands[:num_consts], operands[num_consts:first]
     body = params["jaxpr"]
     for i in range(params["length"]):
         per_layer = [stacked[i] for stacked in operands[first:]]
         carry = _evaluate(body.jaxpr, body.consts, [*consts, *carry, *per_layer])
-        if len(carry) != params["num_carry"]:
+        if len(carry) != num_carry:
             raise NotImplementedError("a scan with outputs of each step")
     return carry
+
+
+def _scan_counts(params: dict[str, Any]) -> tuple[int, int]:
+    # From jax 0.11 on the operands' grouping, (constants, carry, per step), says how many there are.
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)
 
 
 def _pad(x: jax.Array, fill: Any, config: Sequence[tuple[Any, ...]]) -> jax.Array:

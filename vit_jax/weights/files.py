@@ -3,6 +3,7 @@
 
 import difflib
 import hashlib
+import stat
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,18 +57,19 @@ def first_bytes(path: str, count: int = 64) -> bytes:
         advice = f"download it: curl -O {address}"
         raise UserError(f"{path}: weights are read from local files; {advice}")
     file = Path(path)
-    try:  # a name may be too long, a folder closed
-        if file.is_dir():
+    try:  # a name may be too long, a folder closed: `exists` hides it from Python 3.14 on
+        mode = file.stat().st_mode
+        if stat.S_ISDIR(mode):
             raise UserError(f"{path} is a directory; give the file of weights in it")
-        if not file.exists():
-            names = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
-            found = difflib.get_close_matches(file.name, names, n=1)
-            near = f"; did you mean {found[0]!r}?" if found else ""
-            raise (UserError if near else NoSuchFile)(f"{path}: no such file{near}")
-        if not file.is_file():
+        if not stat.S_ISREG(mode):
             raise UserError(f"{path} is not a plain file")
         with file.open("rb") as stream:
             start = stream.read(count)
+    except (FileNotFoundError, NotADirectoryError):
+        names = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
+        found = difflib.get_close_matches(file.name, names, n=1)
+        near = f"; did you mean {found[0]!r}?" if found else ""
+        raise (UserError if near else NoSuchFile)(f"{path}: no such file{near}") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     if not start:

@@ -18,7 +18,7 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize("form, count", zip(FORMS, [16, 15, 15, 3, 7, 25, 25], strict=True))
+@pytest.mark.parametrize("form, count", list(zip(FORMS, [16, 15, 15, 3, 7, 25, 25], strict=True)))
 def test_every_part_is_applied_when_called(form, count, photo):
     image = np.ascontiguousarray(photo[100:164, 200:264])
     parts = parse(form, (124, 116, 104)).parts()
