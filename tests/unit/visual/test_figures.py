@@ -33,7 +33,7 @@ def test_a_legend_is_readable_on_dark_bars() -> None:
     grey = Image.open(io.BytesIO(figures.finish(figure, axes[0], ""))).convert("L")
     box = axes[0].get_legend().get_window_extent()
     left, right, top = int(box.x0), int(box.x1), grey.height - int(box.y1)
-    pixels = list(grey.crop((left, top, right, grey.height - int(box.y0))).getdata())
+    pixels = grey.crop((left, top, right, grey.height - int(box.y0))).tobytes()
     assert sum(p > 200 for p in pixels) > len(pixels) / 3
 
 
