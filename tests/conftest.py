@@ -24,8 +24,8 @@ CACHE = Path(__file__).parents[1] / ".cache" / "jax"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 # Tests compile far more than they compute: of XLA's CPU passes the quick ones, for a third of the
-# time. The fusion emitters alone would double it; from jaxlib 0.11.1 on they cannot be left out, and a
-# flag that XLA does not know ends the process.
+# time. The fusion emitters alone would double it; jaxlib 0.11.1 and later cannot leave them out,
+# and a flag that XLA does not know ends the process.
 _FLAGS = (
     "--xla_backend_optimization_level=0 --xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_COMPILE"
     " --xla_cpu_parallel_codegen_split_count=1"

@@ -12,7 +12,9 @@ PACKAGE = re.compile(
 )
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt", "requirements-oldest.txt"])
+@pytest.mark.parametrize(
+    "name", ["requirements.txt", "requirements-dev.txt", "requirements-oldest.txt"]
+)
 def test_every_package_is_locked_with_hashes(name: str) -> None:
     text = (ROOT / name).read_text()
     assert "--generate-hashes" in text.splitlines()[1]

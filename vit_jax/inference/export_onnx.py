@@ -162,7 +162,7 @@ def _laid_out(params: dict[str, Any], operands: list[Any]) -> list[Any]:
 
 
 def _scan_counts(params: dict[str, Any]) -> tuple[int, int]:
-    # From jax 0.11 on the operands' grouping, (constants, carry, per step), says how many there are.
+    # From jax 0.11 on the operands are grouped: (constants, carry, per step).
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
