@@ -89,12 +89,12 @@ def clip_norm(norm: float) -> optax.GradientTransformation:
     A factor of 1 leaves every bit. `optax.clip_by_global_norm` divides every element, and XLA
     stores the quotients: a second gradient.
     """
-    return _scaled(lambda updates: norm / jnp.maximum(optax.global_norm(updates), norm))
+    return _scaled(lambda updates: norm / jnp.maximum(optax.tree.norm(updates), norm))
 
 
 def scale_to_norm(norm: float) -> optax.GradientTransformation:
     """Scale the updates to the global norm |norm|, negated if `norm` < 0; zeros stay zero."""
-    return _scaled(lambda updates: norm / jnp.maximum(optax.global_norm(updates), 1e-12))
+    return _scaled(lambda updates: norm / jnp.maximum(optax.tree.norm(updates), 1e-12))
 
 
 def scale_by_layer_trust_ratio(

@@ -117,7 +117,7 @@ def make_train_step(
             grads, aux = _mean_gradient(
                 loss_of, here, frozen, batch, loss_rng, accum_steps, reduce_dtype
             )
-            passes.append((optax.global_norm(grads), aux))
+            passes.append((optax.tree.norm(grads), aux))
             return grads
 
         def is_finite() -> jax.Array:
