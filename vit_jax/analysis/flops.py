@@ -75,7 +75,7 @@ def _equation_flops(eqn: Any) -> int:
 
 
 def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
-    """Count the constants and the carried values among a scan's operands; the others are stacked."""
+    """Count a scan's constants and its carried values; its other operands are stacked."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()  # jax 0.11 and later group the operands
