@@ -5,8 +5,9 @@ CONFIG ?= configs/vit_mu_digits.py
 WORKDIR ?= runs/$(basename $(notdir $(CONFIG)))
 RUN := $(VENV)/bin/python
 
-# The plugins of notebooks and of asyncio take longer to start than most files of unit tests.
-QUICK := $(RUN) -m pytest -p no:nbmake -p no:anyio
+# The plugins of notebooks, of asyncio and of hypothesis, which no unit test uses, take longer to start
+# than most files of unit tests; `make test` checks the shapes of annotated arrays.
+QUICK := $(RUN) -m pytest -p no:nbmake -p no:anyio -p no:hypothesispytest --jaxtyping-packages=
 
 # Without its files of bytecode, Python would compile the libraries anew in every process.
 unexport PYTHONDONTWRITEBYTECODE
@@ -62,9 +63,10 @@ bench-gpu: $(VENV)/installed
 		$(RUN) -m benchmarks.inference --variant $$variant --batch 1 256 --dtype bfloat16 || exit 1; \
 	done
 
-# The accuracy table of the README: three seeds of the digits run.
+# The accuracy table of the README, and that beside published results: three seeds of each run.
 digits: $(VENV)/installed
 	$(RUN) -m benchmarks.digits
+	$(RUN) -m benchmarks.tables
 
 # The table of one's own images: two starts, three seeds, half an hour.
 own-images: $(VENV)/installed

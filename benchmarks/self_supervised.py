@@ -212,6 +212,8 @@ def tables(results: Path = record.RESULTS) -> dict[str, str]:
     """Return the tables of every study that was measured."""
     measured = json.loads((results / "recipes_digits.json").read_text())["rows"]
     beside = [Row(**row) for row in measured if row["method"].split("`")[1] in BESIDE]
+    classical = json.loads((results / "digits.json").read_text())["tenth"]
+    beside = [*(Row(**row) for row in classical), *beside]
     return {
         name: markdown(content, beside if name == "digits" else ())
         for name, content in read(results).items()

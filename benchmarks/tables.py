@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the tables of docs/benchmarks.md, README's rows of them, and docs/self_supervised.md's.
+"""Write the tables of docs/benchmarks.md, README, docs/self_supervised.md and docs/reproduce.md.
 
 python -m benchmarks.tables
 """
@@ -16,6 +16,9 @@ ROOT = Path(__file__).parent.parent
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
 MARKS = ("<!-- benchmarks-table -->", "<!-- /benchmarks-table -->")
 UNLABELLED = ROOT / "docs" / "self_supervised.md"
+REPRODUCE = ROOT / "docs" / "reproduce.md"
+DIGITS_MARKS = ("<!-- digits-table -->", "<!-- /digits-table -->")
+PUBLISHED_MARKS = ("<!-- published-table -->", "<!-- /published-table -->")
 OWN_MARKS = ("<!-- own-images-table -->", "<!-- /own-images-table -->")
 _STEP = re.compile(r"(?P<model>\w+) (?P<work>train|forward) (?P<size>batch=\d+ \w+)")
 # What README shows of the tables: the first cells of rows.
@@ -99,9 +102,19 @@ def own_images(results: Path = record.RESULTS) -> str:
     return digits.markdown([digits.Row(**row) for row in content["rows"]])
 
 
+def digits_tables(results: Path = record.RESULTS) -> tuple[str, str]:
+    """Return the table of `benchmarks.digits`, and the one beside published results."""
+    content = json.loads((results / "digits.json").read_text())
+    rows = digits.markdown([digits.Row(**row) for row in content["rows"]])
+    return rows, digits.beside_published(content)
+
+
 def placed() -> list[tuple[Path, tuple[str, str], str]]:
     """List the pages, the marks in them, and the tables between these."""
+    unseen, published = digits_tables()
     return [
+        (README, DIGITS_MARKS, unseen),
+        (REPRODUCE, PUBLISHED_MARKS, published),
         (PAGE, MARKS, tables()),
         (PAGE, OWN_MARKS, own_images()),
         (README, MARKS, summary(tables())),

@@ -9,10 +9,14 @@ import contextlib
 import contextvars
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
 
+from vit_jax.errors import setting
+
+_CPU_INFO = Path("/proc/cpuinfo")
 _described: contextvars.ContextVar["Target | None"] = contextvars.ContextVar("target", default=None)
 
 
@@ -34,6 +38,25 @@ def target() -> Target:
     """Return the target of the trace: `tracing_for`'s, else the first local device."""
     described = _described.get()
     return of(jax.local_devices()[0]) if described is None else described
+
+
+def slow_dtype(dtype: str, field: str) -> str:
+    """Return what to say of a dtype that costs time on the target in place of saving it, or "".
+
+    That is bfloat16 on a CPU without AMX: where it has AVX512-BF16, that does half the FLOPs of
+    float32's instructions, and a ViT takes 1.3 times as long (benchmarks/NOTES.md). `field` is that
+    of the command or config, "model.dtype".
+    """
+    if dtype != "bfloat16" or target().platform != "cpu" or _has_amx():
+        return ""
+    return f"float32 is faster than bfloat16 on this CPU: {setting(f'{field}=float32')}"
+
+
+def _has_amx() -> bool:
+    """Whether Linux lists AMX's products of bfloat16 among what the CPU has."""
+    with contextlib.suppress(OSError):
+        return "amx_bf16" in _CPU_INFO.read_text()
+    return False
 
 
 def of(device: Any) -> Target:

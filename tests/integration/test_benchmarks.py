@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from sklearn.datasets import load_digits
 
 from benchmarks import (
+    classical,
     digits,
     glyphs,
     input_pipeline,
@@ -30,6 +32,7 @@ from tests.unit.models.tiny import shrink
 from vit_jax import config as config_lib
 from vit_jax import models
 from vit_jax.cli import flags
+from vit_jax.data import open_source
 
 
 def _rows(directory: Path) -> list[dict]:
@@ -196,6 +199,25 @@ def test_recipes_name_every_arm_once_and_what_it_needs_before_it(tmp_path):
     assert {arm for pair in recipes.CLAIMS.values() for arm in pair} <= {
         r.arm for r in recipes.RUNS
     }
+
+
+def test_classical_methods_score_what_was_published_on_the_same_split():
+    compared = 0
+    for each in classical.PUBLISHED:
+        if isinstance(each.split, classical.Split):
+            share, _ = classical.top1(each.method, each.split)
+            assert f"{100 * share:.{len(each.top1.partition('.')[2])}f}" == each.top1
+            compared += 1
+    assert compared == 3
+
+
+def test_splits_are_the_same_scans_in_both_forms(tmp_path):
+    _, expected = load_digits(return_X_y=True)
+    for split in (classical.WRITERS, classical.TENTH, classical.NINE_TENTHS, classical.HALVES):
+        for rows, name in ((split.train, split.train_split), (split.test, split.test_split)):
+            source = open_source("digits", str(tmp_path), name)
+            labels = [int(source.read(i)["label"]) for i in range(len(source))]
+            assert labels == expected[rows].tolist(), split.name
 
 
 def test_the_tables_of_the_pages_are_those_measured():

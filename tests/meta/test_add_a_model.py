@@ -8,10 +8,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-import jax
 import numpy as np
 import pytest
-from jax import export as jax_export
 
 from tests.integration.train import test_families
 from tests.unit.inference.exported import assert_close, images, trained
@@ -128,8 +126,7 @@ def test_looks_at_each_patch(resmlp: ModuleType) -> None:
 
 def test_is_exported_or_refused_in_one_line(resmlp: ModuleType) -> None:
     model = trained(tiny())
-    data = export_stablehlo.serialize(model, model.variables)
-    run = jax.jit(jax_export.deserialize(bytearray(data)).call)
+    run = export_stablehlo.runner(*export_stablehlo.serialize(model, model.variables))
     expected = np.asarray(inference.make_forward(model)(images(model)).logits)
     assert_close(np.asarray(run(images(model))), expected)
     refused = "ResMLP names no architecture of timm's"

@@ -199,8 +199,7 @@ def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
         if "--profile" in flags:
             flags["--profile"] = "2,2"
         flags |= {f"--config.model.{name}": size for name, size in SMALL.items()}
-        if "--config.data.num_workers" in flags:  # these have tests of their own
-            flags["--config.data.num_workers"] = "0"
+        flags["--config.data.num_workers"] = "0"  # these have tests of their own
         if "finetune_folder" in flags["--config"]:  # which takes all else from the images
             flags["--config.data.name"] = str(photos)
         elif "fractals" in flags["--config"]:  # to draw 1,000 takes a quarter of a minute
@@ -212,11 +211,13 @@ def shorten(words: tuple[str, ...], tmp_path: Path, photos: Path) -> list[str]:
                 "--config.model.image_size": "32",
                 "--config.model.depth": "1",
             }
+            evals = {"minival": "train[80%:]", "val": "val"}
+            if "vit_cifar10" in flags["--config"]:
+                evals = {"test": "val"}
             flags = {
                 "--config": flags["--config"],
                 "--config.data.train_split": "train[:80%]",
-                "--config.evals.minival.split": "train[80%:]",
-                "--config.evals.val.split": "val",
+                **{f"--config.evals.{name}.split": split for name, split in evals.items()},
                 **flags,
             }
         flags["--config.data.batch_size"] = "16"

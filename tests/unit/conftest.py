@@ -30,23 +30,26 @@ def _no_process(what: Any) -> None:
 sys.addaudithook(_on_audit)
 
 
+@pytest.fixture(scope="session")
+def _programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # One folder: as many as there are tests take half a minute to remove from a busy disk.
+    return tmp_path_factory.mktemp("programs")
+
+
 @pytest.fixture(autouse=True)
 def _is_small(
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, _programs: Path
 ) -> Iterator[None]:
     # multiprocessing starts its processes by a call that raises no audit event.
     monkeypatch.setattr(multiprocessing.util, "spawnv_passfds", lambda path, *_: _no_process(path))
-    dump = tmp_path_factory.mktemp("programs") if "jax" in sys.modules else None
-    _dump_programs(dump)
+    _dump_programs(_programs)
     _running.append(request.node.nodeid)
     try:
         yield
     finally:
         _running.clear()
         _dump_programs(None)
-    lines = {path.name: path.read_bytes().count(b"\n") for path in dump.iterdir()} if dump else {}
+    lines = {path.name: _take(path).count(b"\n") for path in _programs.iterdir()}
     name = max(lines, key=lines.__getitem__, default="")
     if name and lines[name] > LARGEST:
         pytest.fail(
@@ -54,6 +57,12 @@ def _is_small(
             f"{lines[name]} ({name}); it belongs to tests/integration",
             pytrace=False,
         )
+
+
+def _take(path: Path) -> bytes:
+    text = path.read_bytes()
+    path.unlink()
+    return text
 
 
 def _dump_programs(folder: Path | None) -> None:

@@ -99,6 +99,7 @@ def shrink(cfg: Config) -> Config:
             ev.k, ev.train_split = (2,), "train"
             cfg.checkpoint.metric = re.sub(r"knn\d+", "knn2", cfg.checkpoint.metric)
     cfg.mesh.data = 1  # what is tested here is the recipe, not the layout
+    cfg.data.num_workers = 0
     return cfg
 
 

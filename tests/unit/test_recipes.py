@@ -32,6 +32,7 @@ deit_distilled_imagenet:b16     300   1024 adamw 1e-3  1e-5 0.05 5      0.1  0.1
 deit_imagenet:b16_384           30    512  adamw 5e-6  5e-6 1e-8 5      0    0.1 0.8 1 0.25 3 0 0.99996 384
 deit_distilled_imagenet:b16_384 30   512  adamw 5e-6  5e-6 1e-8 5      0    0.1 0.8 1 0.25 3 0 0.99996 384
 deit_b16_cifar10                1000  768  sgd   0.01  1e-5 1e-4 5      0    0.1 0.8 1 0    3 0 0.99996 224
+vit_cifar10                     600  1024 adamw 1e-3  1e-5 0.05 5      0.1  0.1 0.8 1 0.25 3 0 0       32
 deit3_imagenet:s16              800   2048 lamb  4e-3  1e-5 0.05 5      0.05 0   0.8 1 0    3 1 0.99996 224
 deit3_imagenet:b16              800   2048 lamb  3e-3  1e-5 0.05 5      0.2  0   0.8 1 0    3 1 0.99996 192
 deit3_imagenet:l16              800   2048 lamb  3e-3  1e-5 0.05 5      0.45 0   0.8 1 0    3 1 0.99996 192
@@ -191,7 +192,7 @@ SWIN = [run for run in TABLE if run.startswith("swin")]
 GOOGLE = [
     run
     for run in TABLE
-    if run.startswith(("vit_", "r50_", "r26_", "augreg")) and not run.endswith("_mpp")
+    if run.startswith(("vit_", "r50_", "r26_", "augreg")) and not run.endswith(("_mpp", "cifar10"))
 ]
 
 
@@ -285,6 +286,19 @@ def test_deit_schedule_and_images(run: str) -> None:
     constant = run.startswith(("deit3", "vit5", "cait"))
     rule = getattr(cfg.model, "drop_path_rule", DropPathRule.LINEAR)
     assert run.startswith("cait") or (rule is DropPathRule.CONSTANT) == constant
+
+
+def test_cifar10_from_scratch_is_deit_on_small_images() -> None:
+    cfg, deit = get("vit_cifar10"), get("deit_imagenet:s16")
+    assert (cfg.optim, cfg.objective, cfg.data.mix) == (deit.optim, deit.objective, deit.data.mix)
+    transform = cfg.data.transform
+    assert (transform.crop, transform.pad, transform.crop_ratio) == (Crop.RANDOM, 4, 1.0)
+    assert (transform.flip, transform.auto_augment) == (True, deit.data.transform.auto_augment)
+    assert (cfg.data.mean, cfg.data.std) == ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+    assert (cfg.model.patch, cfg.model.class_token, cfg.model.pool) == ((4, 4), False, "gap")
+    # What is reported is of images that nothing was chosen by, at the end of the run.
+    assert (cfg.data.train_split, cfg.checkpoint.keep_best) == ("train", 0)
+    assert {name: ev.split for name, ev in cfg.evals.items()} == {"test": "test"}
 
 
 @pytest.mark.parametrize("run", SWIN)

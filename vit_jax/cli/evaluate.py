@@ -77,6 +77,7 @@ def evaluate(given: Evaluate, found: Trained, mesh_config: MeshConfig) -> int:
     if not found.model.num_classes:
         read_weights(found)  # which raises that it has no classes
     startup.join_cluster()
+    model_options.say_slow_dtype(found)
     settings = {x: getattr(given, x) for x in ("dataset", "split", "data_dir", "batch_size")}
     target = open_target(found, **settings, own_transform=not given.transform)
     if given.sizes:

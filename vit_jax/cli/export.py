@@ -34,9 +34,9 @@ class Export(ModelOptions):
     to: Path | None = flag(None, "the folder", "DIR", ask="where to? add --to=DIR")
     format: Format | None = flag(
         None,
-        "stablehlo: one file for jax alone (CPU, CUDA and TPU), any batch; onnx: for ONNX Runtime, "
-        "any batch, needs jax2onnx (requirements-onnx.txt); timm: safetensors and config.json, for "
-        "timm.create_model and the Hub",
+        "stablehlo: program and weights for jax alone (CPU, CUDA and TPU), any batch; onnx: for "
+        "ONNX Runtime, any batch, needs jax2onnx (requirements-onnx.txt); timm: safetensors and "
+        "config.json, for timm.create_model and the Hub",
         ask=f"which format? add --format={'|'.join(Format)}",
     )
     dtype: WeightDType = flag(

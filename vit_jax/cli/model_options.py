@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from vit_jax import fields, files, models, startup
+from vit_jax import fields, files, hardware, models, startup
 from vit_jax.cli import flags, options
 from vit_jax.cli.options import Options, flag
 from vit_jax.data import check_transform
@@ -111,6 +111,12 @@ def read(
         given.transform = tuple(word[1] for word in words if word)
         found = _with_input(found, given, bases["transform"])
     return given, found
+
+
+def say_slow_dtype(found: Trained) -> None:
+    """Say on stderr where another dtype is faster; not in `read`: some verbs use no device."""
+    if line := hardware.slow_dtype(found.model.dtype, "model.dtype"):
+        print(line, file=sys.stderr)
 
 
 def _with_input(found: Trained, given: InputOptions, transform: Any) -> Trained:

@@ -71,6 +71,7 @@ def predict(given: Predict, found: Trained) -> int:
         raise UserError("--force is of a file; add --out=FILE")
     if out:
         files.check_file(out, "--out", force=given.force)
+    model_options.say_slow_dtype(found)
     batches = stream(read_weights(found), images, given.top, batch_size=given.batch_size)
     head, written = _writers(form, images)
     broken, name = 0, f"--out={out}" if out else "stdout"

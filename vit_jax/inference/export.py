@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import numpy as np
 import safetensors.numpy
-from jax import export as jax_export
 
 import vit_jax
 from vit_jax import config_json, models, trees, weights
@@ -80,8 +79,8 @@ def make(
     files: dict[str, bytes] = {}
     run: Callable[[Any], Any]
     if form is Format.STABLEHLO:
-        data = export_stablehlo.serialize(trained, packed)
-        run = jax.jit(jax_export.deserialize(bytearray(data)).call)
+        data, files[export_folder.ARRAYS] = export_stablehlo.serialize(trained, packed)
+        run = export_stablehlo.runner(data, files[export_folder.ARRAYS])
     elif form is Format.ONNX:
         data = export_onnx.serialize(trained)
         run = export_onnx.runner(data)

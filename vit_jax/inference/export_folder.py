@@ -14,7 +14,8 @@ CARD = "README.md"
 CLASSES = "classes.json"
 WEIGHTS = {"stablehlo": "model.stablehlo", "onnx": "model.onnx", "timm": "model.safetensors"}
 CONFIG = "config.json"  # timm's
-NAMES = (*WEIGHTS.values(), CONFIG, CLASSES, CARD, MARK)
+ARRAYS = "weights.npz"  # what model.stablehlo takes
+NAMES = (*WEIGHTS.values(), ARRAYS, CONFIG, CLASSES, CARD, MARK)
 
 
 def _is_export(folder: Path) -> bool:

@@ -9,7 +9,7 @@ from vit_jax import trees
 from vit_jax.data import Resize
 from vit_jax.evals import is_accuracy
 from vit_jax.inference.export_check import Change
-from vit_jax.inference.export_folder import CLASSES, MARK, WEIGHTS
+from vit_jax.inference.export_folder import ARRAYS, CLASSES, MARK, WEIGHTS
 from vit_jax.inference.forward import output_name, output_width
 from vit_jax.inference.trained import Trained, changes
 from vit_jax.losses import Loss
@@ -49,7 +49,8 @@ def card(
         "output": output_name(trained),
         "outputs": output_width(trained),
     }
-    load = _text(f"load_{form}.md", weights=WEIGHTS[form], jax=description.get("jax", ""), **values)
+    names = {"weights": WEIGHTS[form], "arrays": ARRAYS, "jax": description.get("jax", "")}
+    load = _text(f"load_{form}.md", **names, **values)
     layout = f"[B, {height}, {width}, {channels}]"
     scale = "the pixels go in as they are, 0 to 255: normalisation is part of the model"
     resizing = ""

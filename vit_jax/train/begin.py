@@ -10,7 +10,7 @@ import jax
 from jax.sharding import Mesh
 
 from vit_jax import config as config_lib
-from vit_jax import config_json, data, evals, sharding, startup, waiting
+from vit_jax import config_json, data, evals, hardware, sharding, startup, waiting
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.checkpoints.manifest import on_all_processes
 from vit_jax.config import Config
@@ -116,6 +116,7 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
         print_once(f"warning: {many}: a step sees some of them twice")
     eval_sources = build_lib.open_evals(cfg, source)
     mesh = sharding.make_mesh(cfg.mesh)
+    print_once(hardware.slow_dtype(cfg.model.dtype, "config.model.dtype"))
     config_lib.check_batch(cfg, sharding.batch_shards(mesh))
     config_lib.check_kernel(cfg)
     return Opened(

@@ -9,7 +9,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from jax import export as jax_export
 
 from tests.unit.inference.exported import assert_close, images, of_family, run_alone, trained
 from tests.unit.inference.test_export import NOTHING, call, contents
@@ -18,13 +17,14 @@ from tests.unit.weights.runs import save
 from vit_jax import weights
 from vit_jax.__main__ import main as verb_main
 from vit_jax.errors import UserError
-from vit_jax.inference import export, export_check, model_card
+from vit_jax.inference import export, export_check, export_stablehlo, model_card
 from vit_jax.inference.export import Format
 from vit_jax.inference.forward import make_forward
 from vit_jax.inference.quantize import WeightDType, pack, unpack
 from vit_jax.inference.trained import load
 
 PAGE = Path(__file__).parents[3] / "docs/images/digits"
+STABLEHLO = ("model.stablehlo", "weights.npz")
 
 
 def test_what_changed_is_measured_on_photographs() -> None:
@@ -87,16 +87,17 @@ def test_the_card_of_a_runs_artifact_loads_it(
     status, told = call(capsys, *target, "--dtype=int8")
     assert status == 0, told
     files = contents(folder)
-    assert set(files) == {"model.stablehlo", "classes.json", "export.json", "README.md"}
-    size = f"{len(files['model.stablehlo']):,} bytes"
-    assert re.search(rf"^{re.escape(str(folder))}/model.stablehlo +{size}$", told, re.MULTILINE)
+    assert set(files) == {*STABLEHLO, "classes.json", "export.json", "README.md"}
+    for name in STABLEHLO:
+        line = rf"^{re.escape(f'{folder}/{name}')} +{len(files[name]):,} bytes$"
+        assert re.search(line, told, re.MULTILINE)
     assert re.search(r"on 16 views of two .* change by at most 0\.\d+, the first guess", told)
     card = files["README.md"].decode()
     assert told.splitlines()[-1] in card
     (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     ours = load(str(run))
     np.save(folder / "images.npy", images(ours))
-    more = "\nimages = np.load('images.npy')\nnp.save('logits.npy', model(images))\n"
+    more = "\nimages = np.load('images.npy')\nnp.save('logits.npy', model(weights, images))\n"
     run_alone(f"{code}\nassert logits.shape == (2, 3){more}", folder)
     rounded = dataclasses.replace(ours, variables=unpack(pack(ours.variables, WeightDType.INT8)))
     expected = np.asarray(make_forward(rounded)(images(ours)).logits)
@@ -147,15 +148,15 @@ def test_a_model_without_a_head_returns_its_features(
     assert " features (up to " in told
     assert "guess" not in told
     files = contents(folder)
-    assert set(files) == {"model.stablehlo", "export.json", "README.md"}
+    assert set(files) == {*STABLEHLO, "export.json", "README.md"}
     card, about = files["README.md"].decode(), json.loads(files["export.json"])
     shape = {"shape": ["batch", model.dim], "dtype": "float32", "name": "features"}
     assert about["output"] == shape
     assert "pipeline_tag: image-feature-extraction" in card
     assert "class" not in card
-    assert f"features = model(images)  # float32 [2, {model.dim}]" in card
+    assert f"features = model(weights, images)  # float32 [2, {model.dim}]" in card
     ours = load(str(tmp_path / "run"), headless=True)
-    run = jax.jit(jax_export.deserialize(bytearray(files["model.stablehlo"])).call)
+    run = export_stablehlo.runner(*(files[name] for name in STABLEHLO))
     assert_close(run(images(ours)), np.asarray(make_forward(ours)(images(ours)).features))
     # An encoder file of timm's names, too.
     file = tmp_path / "encoder.safetensors"

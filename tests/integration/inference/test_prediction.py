@@ -19,7 +19,7 @@ from PIL import Image
 
 from tests.unit.inference.test_prediction import MODEL, NAMES, predict
 from tests.unit.weights import runs
-from vit_jax import config_json, data, inference, models, sharding
+from vit_jax import config_json, data, hardware, inference, models, sharding
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.cli import predict as predict_verb
 from vit_jax.config import Config
@@ -260,6 +260,19 @@ def test_progress_is_never_among_the_results(
     assert predict(*words) == 1
     assert sys.stdout.getvalue().splitlines() == lines
     assert "%" not in sys.stderr.getvalue()
+
+
+def test_bfloat16_is_slower_without_amx_and_predict_says_so(
+    run: Path,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hardware, "_has_amx", lambda: False)
+    assert predict(f"--from={run}", folder / "0.png", "--model.dtype=bfloat16") == 0
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith("float32 is faster than bfloat16 on this CPU: ")
+    assert first.endswith("model.dtype=float32")
 
 
 def test_a_log_ends_with_the_time_that_it_took(

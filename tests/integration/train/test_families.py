@@ -72,9 +72,14 @@ def on_one_device(family: str) -> tuple[list[float], Any, Any]:
     return train(config(family), devices=1)
 
 
+@pytest.fixture(scope="module", params=TINY)
+def family(request: pytest.FixtureRequest) -> str:
+    """Name a family; its tests come one after the other, and share `on_one_device`."""
+    return request.param
+
+
 # Both at once, as large runs have them: each alone is test_step.py's, on the ViT.
 @pytest.mark.slow
-@pytest.mark.parametrize("family", TINY)
 def test_a_mesh_of_all_axes_with_remat_computes_the_same(family: str) -> None:
     expected, alone, start = on_one_device(family)
     if family in BORN_ON_THE_MESH:
@@ -91,7 +96,6 @@ def test_a_mesh_of_all_axes_with_remat_computes_the_same(family: str) -> None:
 
 # By the smallest optimizer: what follows the gradient is float32, as above.
 @pytest.mark.slow
-@pytest.mark.parametrize("family", TINY)
 def test_bfloat16_changes_little(family: str) -> None:
     expected, _, start = on_one_device(family)
     cfg = config(family, dtype=DType.BFLOAT16)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run killed at any moment and started again ends with the very same bits."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -15,10 +16,13 @@ import jax
 import numpy as np
 import pytest
 
-from vit_jax import sharding
+from tests.unit.train.test_early_stop import config
+from vit_jax import hardware, sharding
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.cli.train import main
+from vit_jax.models import DType
 from vit_jax.train import build as build_lib
+from vit_jax.train.begin import open_run
 from vit_jax.train.health.preemption import INTERRUPTED
 from vit_jax.train.report.writers import read_jsonl
 
@@ -135,6 +139,22 @@ def test_a_finished_run_says_so(reference: Path, capsys: pytest.CaptureFixture[s
     # What changes no number is free to change.
     assert call(reference, "--config.log.every=3 steps", "--config.data.prefetch=4") == 0
     assert "nothing to do" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("dtype, said", [("bfloat16", True), ("float32", False)])
+def test_a_run_in_bfloat16_says_that_float32_is_faster_here(
+    dtype: str,
+    said: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hardware, "_has_amx", lambda: False)
+    cfg = config()
+    cfg.model = dataclasses.replace(cfg.model, dtype=DType(dtype))
+    open_run(cfg, tmp_path / "run")
+    line = "float32 is faster than bfloat16 on this CPU: model.dtype=float32"
+    assert (line in capsys.readouterr().out.splitlines()) == said
 
 
 def test_another_config_is_refused_with_what_differs(

@@ -28,6 +28,7 @@ def test_flip_of_any_bit_of_any_element_is_seen(dtype):
         raw[i // 8] ^= 1 << (i % 8)
         flipped = np.frombuffer(bytes(raw), x.dtype).reshape(x.shape)
         assert digests(flipped) != before
+        assert digests(jnp.asarray(flipped)) == digests(flipped), "of the host and of the device"
 
 
 def test_bools_keys_scalars_and_exchanged_elements():
@@ -38,6 +39,8 @@ def test_bools_keys_scalars_and_exchanged_elements():
     assert sums["step"] == 3
     assert sums["rng"] == _reference(np.asarray(jax.random.key_data(key)))
     assert digests({"flag": jnp.array([False, True])})["flag"] != sums["flag"]
+    on_host = {"flag": np.array([True, False]), "step": np.array(3, np.int32)}
+    assert digests(on_host).items() < sums.items()
 
 
 def test_64_bit_values_count_both_words():
@@ -46,6 +49,7 @@ def test_64_bit_values_count_both_words():
         one = digests({"a": np.array([1.0])})
         assert digests({"a": low}) != one
         assert digests({"a": high}) != one
+        assert digests({"a": jnp.asarray(low)}) == digests({"a": low})
 
 
 def test_no_leaves():

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,6 +17,16 @@ from vit_jax.data import TransformConfig
 from vit_jax.inference.forward import make_forward
 from vit_jax.inference.trained import Trained, named
 from vit_jax.models import ModelConfig
+
+_shapes: dict[str, Any] = {}
+
+
+def shapes(cfg: ModelConfig) -> Any:
+    """Return `models.abstract(cfg)`, traced once: dozens of tests ask for the same few models."""
+    key = repr(cfg)
+    if key not in _shapes:
+        _shapes[key] = models.abstract(cfg)
+    return _shapes[key]
 
 
 def trained(cfg: ModelConfig, **fields) -> Trained:
@@ -28,7 +39,7 @@ def trained(cfg: ModelConfig, **fields) -> Trained:
     known = {
         "ref": "npz:made_up.npz",
         "source": "npz:made_up.npz",
-        "variables": trees.map_named(draw, models.abstract(cfg)),
+        "variables": trees.map_named(draw, shapes(cfg)),
         "mean": (0.5, 0.4, 0.3)[: cfg.channels],
         "std": (0.25,),
         "transform": TransformConfig(),

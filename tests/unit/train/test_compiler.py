@@ -13,9 +13,8 @@ from vit_jax.train.step import compiler_options
 H100 = Target("gpu", "NVIDIA H100 80GB HBM3", (9, 0))
 MI300 = Target("gpu", "AMD Instinct MI300X")
 V5E = Target("tpu", "TPU v5 lite")
-PIPELINED = {
-    f"xla_gpu_enable_pipelined_{kind}" for kind in ("all_gather", "reduce_scatter", "all_reduce")
-}
+NAME = "xla_gpu_pipeline" if jax.__version_info__ >= (0, 12) else "xla_gpu_enable_pipelined"
+PIPELINED = {f"{NAME}_{kind}" for kind in ("all_gather", "reduce_scatter", "all_reduce")}
 
 
 class Device:
@@ -45,12 +44,16 @@ def test_several_nvidia_gpus_move_while_they_compute() -> None:
 
 
 def test_the_users_flag_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    flag = "xla_gpu_enable_pipelined_all_gather"
+    flag = f"{NAME}_all_gather"
     monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to=x --{flag}=false")
     assert options(H100, 8).keys() == PIPELINED - {flag}
 
 
-def test_batch_norm_on_a_cpu_has_an_option_of_its_own() -> None:
+def test_on_a_cpu_xla_convolves_itself_and_sums_what_batch_norm_needs() -> None:
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:2])
-    assert len(compiler_options(mesh, has_batch_norm=True)) == 1
-    assert not compiler_options(mesh, has_batch_norm=False)
+    plain, batch_norm = (compiler_options(mesh, has_batch_norm=has) for has in (False, True))
+    kind = "LIBRARY_FUSION_TYPE_"
+    assert [*plain.values()] == [f"{kind}INDIVIDUAL_DOT,{kind}REDUCE"]
+    assert [*batch_norm.values()] == [f"{kind}INDIVIDUAL_DOT"]
+    for options in (plain, batch_norm):  # XLA ignores neither a wrong name nor a wrong value
+        jax.jit(lambda x: x + 1).lower(1.0).compile(compiler_options=options)

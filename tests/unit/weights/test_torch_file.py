@@ -3,7 +3,6 @@
 
 import argparse
 import builtins
-import importlib.util
 import logging
 import os
 import warnings
@@ -17,14 +16,18 @@ import pytest
 from vit_jax.errors import UserError
 from vit_jax.weights import torch_file
 
-if importlib.util.find_spec("torch"):
-    import torch
-
-needs_torch = pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs torch")
 X = np.arange(12, dtype=np.float32).reshape(3, 4) / 8
 
 
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    """PyTorch, imported by the one worker that needs it: an import takes seconds."""
+    return pytest.importorskip("torch", reason="needs torch")
+
+
 def save(path: Path, what: Any, **options: Any) -> str:
+    import torch
+
     torch.save(what, path, **options)
     return str(path)
 
@@ -46,9 +49,8 @@ def refused(path: str) -> str:
     return message
 
 
-@needs_torch
 @pytest.mark.parametrize("is_zip", [True, False])
-def test_reads_every_float(is_zip: bool, tmp_path: Path) -> None:
+def test_reads_every_float(torch: Any, is_zip: bool, tmp_path: Path) -> None:
     dtypes = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
     state = {str(kind): torch.from_numpy(X).to(kind) for kind in dtypes}
     state["parameter"] = torch.nn.Parameter(torch.from_numpy(X))
@@ -59,8 +61,9 @@ def test_reads_every_float(is_zip: bool, tmp_path: Path) -> None:
         np.testing.assert_array_equal(value, X, err_msg=key)
 
 
-@needs_torch
-def test_unwraps_and_says_which(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unwraps_and_says_which(
+    torch: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     w = torch.from_numpy(X)
     # As the scripts of DeiT and Swin save them.
     flags = argparse.Namespace(lr=1e-3, output=Path("x"), best=np.float64(81.2))
@@ -74,8 +77,7 @@ def test_unwraps_and_says_which(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert "holds model, model_ema: reading model" in caplog.text
 
 
-@needs_torch
-def test_only_tensors(tmp_path: Path) -> None:
+def test_only_tensors(torch: Any, tmp_path: Path) -> None:
     path = tmp_path / "x.pth"
     assert "step is torch.int64, not a tensor of floats" in refused(
         save(path, {"step": torch.tensor(3)})
@@ -96,10 +98,9 @@ class Bomb:
         return (os.mkdir, ("pickle_was_run",))
 
 
-@needs_torch
 @pytest.mark.parametrize("is_zip", [True, False])
 def test_pickles_are_refused_and_not_run(
-    is_zip: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    torch: Any, is_zip: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     what = {"w": torch.zeros(1), "evil": Bomb()}
@@ -108,8 +109,7 @@ def test_pickles_are_refused_and_not_run(
     assert not Path("pickle_was_run").exists()
 
 
-@needs_torch
-def test_damaged_files(tmp_path: Path) -> None:
+def test_damaged_files(torch: Any, tmp_path: Path) -> None:
     path = tmp_path / "x.pth"
     for is_zip in (True, False):
         save(path, {"w": torch.zeros(100)}, _use_new_zipfile_serialization=is_zip)
