@@ -74,6 +74,14 @@ def _equation_flops(eqn: Any) -> int:
     return inner * eqn.params["length"] if name == "scan" else inner
 
 
+def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
+    """Count a scan's constants and its carried values; its other operands are stacked."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()  # jax 0.11 and later group the operands
+    return len(consts), len(carry)
+
+
 def sub_jaxprs(params: dict[str, Any]) -> list[Any]:
     """List the programs an equation runs: of jit, scan, while, remat, custom_vjp and the like."""
     items = [x for v in params.values() for x in (v if isinstance(v, tuple) else (v,))]

@@ -12,7 +12,7 @@ from jax.extend import core
 
 from vit_jax import hardware, sharding, trees
 from vit_jax.analysis import workspace
-from vit_jax.analysis.flops import sub_jaxprs
+from vit_jax.analysis.flops import scan_counts, sub_jaxprs
 
 PyTree = Any
 
@@ -221,7 +221,7 @@ def _cut_bytes(jaxpr: Any) -> int:
     total = 0
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "scan" and eqn.params["unroll"] >= eqn.params["length"] > 1:
-            stacked = eqn.invars[eqn.params["num_consts"] + eqn.params["num_carry"] :]
+            stacked = eqn.invars[sum(scan_counts(eqn.params)) :]
             total += sum(x.aval.size * _itemsize(x.aval) for x in stacked)
         else:
             total += sum(map(_cut_bytes, sub_jaxprs(eqn.params)))

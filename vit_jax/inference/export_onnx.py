@@ -21,6 +21,7 @@ from jax.extend import core
 from jaxtyping import Float, UInt8
 
 from vit_jax import trees
+from vit_jax.analysis.flops import scan_counts
 from vit_jax.errors import UserError
 from vit_jax.inference.export_stablehlo import portable
 from vit_jax.inference.forward import make_apply, output_name
@@ -149,7 +150,7 @@ def _laid_out(params: dict[str, Any], operands: list[Any]) -> list[Any]:
     """Run a scan that keeps nothing but its carry, as a stack of blocks does."""
     if params["reverse"]:
         raise NotImplementedError("a scan from the last layer to the first")
-    num_consts, num_carry = _scan_counts(params)
+    num_consts, num_carry = scan_counts(params)
     first = num_consts + num_carry
     consts, carry = operands[:num_consts], operands[num_consts:first]
     body = params["jaxpr"]
@@ -159,14 +160,6 @@ def _laid_out(params: dict[str, Any], operands: list[Any]) -> list[Any]:
         if len(carry) != num_carry:
             raise NotImplementedError("a scan with outputs of each step")
     return carry
-
-
-def _scan_counts(params: dict[str, Any]) -> tuple[int, int]:
-    # From jax 0.11 on the operands' groups (constants, carry, per step) say how many there are.
-    if "num_consts" in params:
-        return params["num_consts"], params["num_carry"]
-    consts, carry, _ = params["ft_in"].unpack()
-    return len(consts), len(carry)
 
 
 def _pad(x: jax.Array, fill: Any, config: Sequence[tuple[Any, ...]]) -> jax.Array:

@@ -202,11 +202,10 @@ _ON_CPU = {_YNNPACK: "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_RED
 _BATCH_NORM_ON_CPU = {_YNNPACK: "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
 
 # Overlaps the collectives of a loop over layers with the computation of the neighbouring layers;
-# by default XLA for GPUs waits for each.
+# by default XLA for GPUs waits for each. JAX 0.12's XLA has another name for it, and refuses the old.
+_OVERLAP = "xla_gpu_pipeline_" if jax.__version_info__ >= (0, 12) else "xla_gpu_enable_pipelined_"
 _OVERLAP_ON_GPUS = {
-    "xla_gpu_enable_pipelined_all_gather": True,
-    "xla_gpu_enable_pipelined_reduce_scatter": True,
-    "xla_gpu_enable_pipelined_all_reduce": True,
+    f"{_OVERLAP}{collective}": True for collective in ("all_gather", "reduce_scatter", "all_reduce")
 }
 
 

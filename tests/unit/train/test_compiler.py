@@ -13,9 +13,8 @@ from vit_jax.train.step import compiler_options
 H100 = Target("gpu", "NVIDIA H100 80GB HBM3", (9, 0))
 MI300 = Target("gpu", "AMD Instinct MI300X")
 V5E = Target("tpu", "TPU v5 lite")
-PIPELINED = {
-    f"xla_gpu_enable_pipelined_{kind}" for kind in ("all_gather", "reduce_scatter", "all_reduce")
-}
+NAME = "xla_gpu_pipeline" if jax.__version_info__ >= (0, 12) else "xla_gpu_enable_pipelined"
+PIPELINED = {f"{NAME}_{kind}" for kind in ("all_gather", "reduce_scatter", "all_reduce")}
 
 
 class Device:
@@ -45,7 +44,7 @@ def test_several_nvidia_gpus_move_while_they_compute() -> None:
 
 
 def test_the_users_flag_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    flag = "xla_gpu_enable_pipelined_all_gather"
+    flag = f"{NAME}_all_gather"
     monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to=x --{flag}=false")
     assert options(H100, 8).keys() == PIPELINED - {flag}
 
