@@ -203,9 +203,12 @@ _BATCH_NORM_ON_CPU = {_YNNPACK: "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
 
 # Overlaps the collectives of a loop over layers with the computation of the neighbouring layers;
 # by default XLA for GPUs waits for each. JAX 0.12 has other names, and refuses the old ones.
-_OVERLAP = "xla_gpu_pipeline_" if jax.__version_info__ >= (0, 12) else "xla_gpu_enable_pipelined_"
+_OVERLAP: tuple[str, bool | str] = ("xla_gpu_enable_pipelined_", True)
+if jax.__version_info__ >= (0, 12):
+    _OVERLAP = ("xla_gpu_pipeline_", "COLLECTIVE_PIPELINING_MODE_ON")
 _OVERLAP_ON_GPUS = {
-    f"{_OVERLAP}{collective}": True for collective in ("all_gather", "reduce_scatter", "all_reduce")
+    f"{_OVERLAP[0]}{collective}": _OVERLAP[1]
+    for collective in ("all_gather", "reduce_scatter", "all_reduce")
 }
 
 

@@ -13,7 +13,9 @@ from vit_jax.train.step import compiler_options
 H100 = Target("gpu", "NVIDIA H100 80GB HBM3", (9, 0))
 MI300 = Target("gpu", "AMD Instinct MI300X")
 V5E = Target("tpu", "TPU v5 lite")
-NAME = "xla_gpu_pipeline" if jax.__version_info__ >= (0, 12) else "xla_gpu_enable_pipelined"
+NAME, ON = "xla_gpu_enable_pipelined", True
+if jax.__version_info__ >= (0, 12):
+    NAME, ON = "xla_gpu_pipeline", "COLLECTIVE_PIPELINING_MODE_ON"
 PIPELINED = {f"{NAME}_{kind}" for kind in ("all_gather", "reduce_scatter", "all_reduce")}
 
 
@@ -38,7 +40,7 @@ def _no_flags(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_several_nvidia_gpus_move_while_they_compute() -> None:
-    assert options(H100, 8) == dict.fromkeys(PIPELINED, True)
+    assert options(H100, 8) == dict.fromkeys(PIPELINED, ON)
     for target, count in ((H100, 1), (MI300, 8), (V5E, 8)):
         assert not options(target, count)
 
