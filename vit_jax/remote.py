@@ -183,9 +183,9 @@ def _status(error: BaseException) -> int:
     response: Any = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore
         return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    told = (getattr(error, "status", None), getattr(error, "code", None))
-    for status in (*told, getattr(response, "status_code", None)):
-        if str(status).isdecimal():
+    # One by one: aiohttp warns where its `code` is read, which is its `status`.
+    for told, name in ((error, "status"), (error, "code"), (response, "status_code")):
+        if str(status := getattr(told, name, None)).isdecimal():
             return int(str(status))
     rights = ("Forbidden", "Unable to locate credentials")  # gcsfs, botocore
     if isinstance(error, PermissionError) or str(error).startswith(rights):
