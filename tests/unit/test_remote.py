@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fsspec.registry import _registry
 
 from vit_jax import remote
 from vit_jax.errors import DataError, UserError
@@ -50,6 +51,8 @@ def test_files_of_this_machine(tmp_path: Path) -> None:
 
 def test_what_is_not_installed_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     remote._driver.cache_clear()
+    for name in list(_registry):  # drivers that another test has loaded
+        monkeypatch.delitem(_registry, name)
     for module, address, extra in (
         ("gcsfs", "gs://b/x", "gcs"),
         ("s3fs", "s3://b/x", "s3"),
