@@ -92,7 +92,7 @@ def assert_is(cfg: ModelConfig, name: str, *, with_acts: bool) -> None:
     assert facts(ours, with_acts) == facts(theirs, with_acts)
 
 
-@pytest.mark.parametrize("name", filter(is_timms, DOCUMENTED))
+@pytest.mark.parametrize("name", [n for n in DOCUMENTED if is_timms(n)])
 def test_documented_network_is_timms(name: str) -> None:
     cfg, cell = DOCUMENTED[name]
     assert_is(cfg, name, with_acts="timm" in cell)

@@ -351,7 +351,7 @@ def is_taught(run: str) -> bool:
     return run.startswith(("cait", "flexivit")) or ("distilled" in run and "384" not in run)
 
 
-@pytest.mark.parametrize("run", filter(is_taught, TABLE))
+@pytest.mark.parametrize("run", [run for run in TABLE if is_taught(run)])
 def test_teachers(run: str) -> None:
     cfg = get(run)
     if run.startswith("flexivit"):
