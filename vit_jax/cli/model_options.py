@@ -114,7 +114,7 @@ def read(
 
 
 def say_slow_dtype(found: Trained) -> None:
-    """Say on stderr where another dtype is faster; not in `read`: some verbs use no device."""
+    """Print one line to stderr if float32 is faster than the model's dtype on this CPU."""
     if line := hardware.slow_dtype(found.model.dtype, "model.dtype"):
         print(line, file=sys.stderr)
 

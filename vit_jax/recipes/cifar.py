@@ -12,7 +12,8 @@ from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.recipes import deit, transforms
 
-# Of the training images, by channel: SHI-Labs/Compact-Transformers configs/datasets/cifar10.yml.
+# Mean and deviation of the training images, for each channel. Source: the repository
+# SHI-Labs/Compact-Transformers, configs/datasets/cifar10.yml.
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 

@@ -167,7 +167,7 @@ def test_no_gradient_of_a_frozen_kernel_is_computed(pretrained: Path) -> None:
     )
 
 
-# All axes at once, as large runs have them; each alone is test_step.py's.
+# All axes of the mesh at once, as large runs have them. test_step.py has each alone, without LoRA.
 LAYOUTS = {
     "accumulated": {"accum_steps": 2},
     "remat": {"remat": models.Remat.FULL},
