@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+_CPU_INFO = Path("/proc/cpuinfo")
 
 _PACKAGES = (
     "jax",
@@ -68,7 +69,7 @@ def num_cores() -> int:
 
 
 def device() -> str:
-    """Name the device that jax uses: "cpu, 2 cores" or "NVIDIA H200 x 8".
+    """Name the device that jax uses: "AMD EPYC 7B13, 2 cores" or "NVIDIA H200 x 8".
 
     Asked in another process: a GPU's memory stays free for those that measure.
     """
@@ -77,8 +78,17 @@ def device() -> str:
     )
     kind, count, name = out.stdout.strip().splitlines()[-1].split("|")
     if kind == "cpu":
-        return f"cpu, {num_cores()} cores"
+        cores = num_cores()
+        return f"{_processor()}, {cores} core{'s' * (cores > 1)}"
     return name if count == "1" else f"{name} x {count}"
+
+
+def _processor() -> str:
+    """Name the CPU as Linux does, without trademarks and clock; "cpu" where it does not say."""
+    listed = _CPU_INFO.read_text() if _CPU_INFO.exists() else ""
+    found = re.search(r"^model name\s*:(.*)$", listed, re.MULTILINE)
+    name = re.sub(r"\((R|TM)\)|\b(CPU|Processor)\b|@.*", "", found[1]) if found else ""
+    return " ".join(name.split()) or "cpu"
 
 
 def save(

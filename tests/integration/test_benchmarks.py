@@ -110,6 +110,24 @@ def test_startup_compares_a_warm_cache_with_an_empty_one(tmp_path):
     assert [row["ratio"] for row in _rows(tmp_path)] == [0.9, 0.5, None]
 
 
+@pytest.mark.parametrize(
+    ("listed", "named"),
+    [
+        ("Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz", "Intel Xeon Platinum 8481C"),
+        ("AMD EPYC 7B13 64-Core Processor", "AMD EPYC 7B13 64-Core"),
+        ("", "cpu"),  # as on ARM
+    ],
+)
+def test_a_cpu_is_named_with_its_cores(listed, named, tmp_path, monkeypatch):
+    file = tmp_path / "cpuinfo"
+    file.write_text(f"processor\t: 0\nmodel name\t: {listed}\nflags\t: fpu\n")
+    monkeypatch.setattr(record, "_CPU_INFO", file)
+    monkeypatch.setattr(record, "num_cores", lambda: 1)
+    assert record.device() == f"{named}, 1 core"
+    monkeypatch.setattr(record, "num_cores", lambda: 2)
+    assert record.device() == f"{named}, 2 cores"
+
+
 def test_rows_are_merged_by_work_and_peer(tmp_path):
     alone = record.Row(work="a", unit="images/s", ours=1.0)
     other = record.Row(work="b", unit="images/s", ours=2.0)

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 from configs import vit_mu_digits
 from tests.unit.cli.test_evaluate import call
-from vit_jax import data, models, weights
+from vit_jax import data, hardware, models, weights
 from vit_jax.cli import evaluate, predict
 from vit_jax.data import imagenet
 from vit_jax.errors import UserError
@@ -123,6 +123,13 @@ def test_numbers_are_the_runs_own_and_the_files_agree(run, tmp_path, capsys):
     assert f"{found['top1']:.2%}  95 % interval {low:.2%} to {high:.2%}" in told.out
     assert all(file.name in told.out for file in out.iterdir())
     assert told.err == ""  # too quick for progress
+
+
+def test_bfloat16_is_slower_without_amx_and_evaluate_says_so(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(hardware, "_has_amx", lambda: False)
+    assert call(f"--from={run}", f"--out={tmp_path}", "--model.dtype=bfloat16") == 0
+    line = "float32 is faster than bfloat16 on this CPU: --model.dtype=float32"
+    assert capsys.readouterr().err.splitlines() == [line]
 
 
 def test_augmented_images_are_copies_of_which_predict_makes_the_same(run, tmp_path, capsys):
