@@ -111,6 +111,23 @@ def test_a_gpus_starts_count_their_results() -> None:
     assert (scatter.kind, scatter.num_bytes, scatter.hidden) == ("reduce-scatter", 1024, False)
 
 
+@pytest.mark.parametrize(
+    "result, operands, num_bytes",
+    [
+        ("f32[4,8]{1,0}", "%p", 128),  # JAX 0.10 and 0.11
+        ("(f32[4,8]{1,0}, bf16[4]{0})", "%p, %q", 136),
+        ("((f32[4,8]{1,0}), f32[4,8]{1,0})", "%p", 128),  # 0.12
+        ("((f32[4,8]{1,0}, bf16[4]{0}), (f32[4,8]{1,0}, bf16[4]{0}))", "%p, %q", 136),
+    ],
+)
+def test_an_all_reduces_start_counts_what_it_sums_once(
+    result: str, operands: str, num_bytes: int
+) -> None:
+    text = f"HloModule m\nENTRY %main (p: f32[4,8]) -> f32[4,8] {{\n  %s = {result} all-reduce-start({operands}), replica_groups=[1,8]<=[8]\n}}\n"
+    (found,) = collectives.find(hlo.parse(text), {"data": 8, "fsdp": 1, "tensor": 1})
+    assert (found.kind, found.axes, found.num_bytes) == ("all-reduce", "data", num_bytes)
+
+
 def test_a_gpus_start_without_work_behind_it_is_not_hidden() -> None:
     idle = "\n".join(line for line in GPU.splitlines() if "%work" not in line)
     gather, _ = collectives.find(hlo.parse(idle), {"data": 1, "fsdp": 8, "tensor": 1})

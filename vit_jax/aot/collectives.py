@@ -179,11 +179,14 @@ def _is_beside(instruction: hlo.Instruction) -> bool:
 
 
 def _results(core: hlo.Instruction) -> list[hlo.Array]:
-    """List a collective's results: those of most starts stand behind their operands."""
-    count = len(core.operands)
-    if core.opcode.endswith("-start") and core.opcode != "all-reduce-start":
-        return core.arrays[count : 2 * count]
-    return core.arrays
+    """List a collective's results: those of a start stand behind its operands.
+
+    An all-reduce's start lists no operands before JAX 0.12.
+    """
+    arrays, count = core.arrays, len(core.operands)
+    if core.opcode.endswith("-start") and len(arrays) > count:
+        return arrays[count : 2 * count]
+    return arrays
 
 
 def _is_hidden(
