@@ -161,6 +161,12 @@ def test_patches_may_use_the_images_head() -> None:
     )
 
 
+def _assert_close(actual: Any, expected: Any) -> None:
+    # Gradients of up to 120, in float32: a small one beside them is rounded by their last bits.
+    rounding = 4 * np.finfo(np.float32).eps * np.abs(expected).max()
+    np.testing.assert_allclose(actual, expected, 1e-4, 2e-5 + rounding)
+
+
 def test_eight_devices_compute_the_same() -> None:
     for fields in ({}, {"patch_weight": 1.0, "balance": Balance.SINKHORN, "spread_weight": 0.1}):
         objective = _objective(**fields)
@@ -178,7 +184,7 @@ def test_eight_devices_compute_the_same() -> None:
             where = sharding.batch_sharding(mesh)
             (spread, other), many = jax.jit(both)(params, jax.device_put(batch, where))
         assert float(spread) == pytest.approx(float(alone), rel=1e-5)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-4, 2e-5), grads, many)
+        jax.tree.map(_assert_close, grads, many)
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), aux.objective, other.objective
         )

@@ -114,10 +114,18 @@ def test_odd_numbers_of_tokens_train_with_pooling_by_a_query_or_without(tokens: 
         assert program.count(f"{BACKWARD}_wrapper[") == 1 + (pool is Pool.MAP)
 
 
-@pytest.mark.parametrize("dtype, atol", [(jnp.float32, 2e-6), (jnp.bfloat16, 0.03)])
+PADDED = [(65, 65), (145, 145), (197, 197), (257, 257), (577, 577), (1, 197)]
+# Even lengths are not padded: what runs is JAX's own attention, whose bfloat16 on a CPU is off by
+# 4 % of the largest value from 0.12 on.
+EVEN = [(1, 196), (196, 196)]
+
+
 @pytest.mark.parametrize(
-    "queries, keys",
-    [(65, 65), (145, 145), (197, 197), (257, 257), (577, 577), (1, 196), (1, 197), (196, 196)],
+    "queries, keys, dtype, atol",
+    [
+        *((*lengths, jnp.float32, 2e-6) for lengths in PADDED + EVEN),
+        *((*lengths, jnp.bfloat16, 0.03) for lengths in PADDED),
+    ],
 )
 def test_padding_changes_no_output_and_no_gradient(
     queries: int, keys: int, dtype: Any, atol: float
