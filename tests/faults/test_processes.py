@@ -21,7 +21,9 @@ from vit_jax.train.health.watchdog import HUNG
 from vit_jax.train.report.writers import read_jsonl
 
 TOLD = "another (process of this run|task) died"
-SECONDS = 20  # without progress
+# Without progress, which ends a run before the heartbeats' timeout does: half of that may be over
+# when a process stops.
+SECONDS = startup.HEARTBEAT_TIMEOUT // 3
 LONG = (
     "--config.duration=100000 steps",
     "--config.optim.warmup=2 steps",
