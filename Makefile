@@ -80,13 +80,13 @@ self-supervised: $(VENV)/installed
 
 # The whole suite at an end of the ranges of pyproject.toml: the oldest releases on Python 3.11, and the
 # newest Python that is here with what requirements.txt locks for it. From Python 3.12 on that is a
-# newer JAX than CI's 3.11 takes.
+# newer JAX than CI's 3.11 takes. Old libraries use what newer ones have deprecated.
 oldest: PYTHON = python3.11
 oldest:
 	$(PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/python -m pip install -q -r requirements-oldest.txt
 	.venv-oldest/bin/python -m pip install -q --no-deps -r requirements-parity.txt -r requirements-onnx.txt -e .
-	.venv-oldest/bin/python -m pytest -n 2 --dist worksteal
+	.venv-oldest/bin/python -m pytest -n 2 --dist worksteal -W default::DeprecationWarning
 
 newest: PYTHON = $(firstword $(foreach v,3.14 3.13 3.12,$(shell command -v python$(v))))
 newest:
