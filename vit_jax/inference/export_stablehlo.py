@@ -66,7 +66,7 @@ def serialize(trained: Trained, packed: Any) -> tuple[bytes, bytes]:
         )
         program = bytes(exported.serialize())
     file = io.BytesIO()
-    np.savez(file, allow_pickle=False, **arrays)  # pyright: ignore[reportArgumentType]
+    np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
     return program, file.getvalue()
 
 
