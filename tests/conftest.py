@@ -33,6 +33,8 @@ _FLAGS = (
 if version("jaxlib").startswith(("0.10.", "0.11.0")):
     _FLAGS += " --xla_cpu_use_fusion_emitters=false"
 os.environ.setdefault("XLA_FLAGS", _FLAGS)
+if version("jaxlib") == "0.10.0":  # it logs errors for each program that it reads from the cache
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # A collective of 8 devices blocks a thread each; where two run at once, a pool of 8 deadlocks.
 os.environ.setdefault("PJRT_NPROC", "32")
