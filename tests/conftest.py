@@ -77,6 +77,13 @@ def bucket() -> Iterator[Bucket]:
         for key, value in running.env.items():
             patch.setenv(key, value)
         yield running
+    if "s3fs" in sys.modules:  # its client keeps the address
+        sys.modules["s3fs"].S3FileSystem.clear_instance_cache()
+
+
+def needs_s3fs() -> None:
+    """Skip a test where s3fs, of requirements-parity.txt, is not there or not for this aiohttp."""
+    pytest.importorskip("s3fs", exc_type=ImportError)
 
 
 @pytest.fixture(scope="module", autouse=True)

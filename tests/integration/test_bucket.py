@@ -13,6 +13,7 @@ import tensorstore
 from array_record.python import array_record_module
 
 from tests.bucket import Bucket
+from tests.conftest import needs_s3fs
 
 ROWS = [b"record %03d" % i * 50 for i in range(200)]
 
@@ -76,7 +77,7 @@ def test_array_record(bucket: Bucket, tmp_path: Path) -> None:
 
 def test_s3_and_http(bucket: Bucket) -> None:
     bucket.set()
-    pytest.importorskip("s3fs")  # requirements-parity.txt
+    needs_s3fs()
     s3 = fsspec.filesystem("s3", use_listings_cache=False)
     s3.pipe_file("data/a/b.txt", b"hello")
     assert (s3.cat_file("data/a/b.txt", start=1, end=3), s3.info("data/a/b.txt")["size"]) == (

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import importlib.util
 import multiprocessing
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -7,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.bucket import Bucket
+from tests.conftest import needs_s3fs
 from vit_jax import remote
 
 DATA = random.Random(0).randbytes(300_000)
-S3 = [] if importlib.util.find_spec("s3fs") is None else ["s3://data"]
 
 
 @pytest.fixture
@@ -21,7 +20,13 @@ def served(bucket: Bucket) -> Bucket:
     return bucket
 
 
-@pytest.mark.parametrize("root", ["gs://data", *S3, ""])
+@pytest.fixture(params=["gs://data", "s3://data", ""])
+def root(request: pytest.FixtureRequest) -> str:
+    if request.param.startswith("s3"):
+        needs_s3fs()
+    return request.param
+
+
 def test_lists_and_reads(served: Bucket, root: str) -> None:
     root, last = root or f"{served.url}/data", "{000..002}" if not root else "*"
     found = remote.find(f"{root}/train-{last}.tar")
@@ -45,7 +50,6 @@ def test_lists_and_reads(served: Bucket, root: str) -> None:
             ask(path)
 
 
-@pytest.mark.parametrize("root", ["gs://data", *S3, ""])
 def test_reads_through_what_fails_for_a_moment(
     served: Bucket, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
