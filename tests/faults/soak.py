@@ -225,7 +225,7 @@ class Soak:
         """Start another run in the same place: the first holds it, and has saved another seed's."""
         lock = self.workdir / ".lock"
         held = lock.exists() and f"pid {first.pid} " in lock.read_text()
-        if not held or not list(self.workdir.glob("checkpoints/*/commit_success.txt")):
+        if not held or not list(self.workdir.glob("checkpoints/[0-9]*[0-9]")):
             return
         self.counts["other seed"] += 1
         status = self.place.start(self.workdir, "--config.seed=1").wait(timeout=120)

@@ -51,4 +51,4 @@ def test_live_bar_on_a_terminal():
     assert "step 10  val: top1 95.0%" in text
     assert "saved [7] here" in text
     last = text.replace("\r", "\n").strip().split("\n")[-1]
-    assert re.match(r"20/20 \S+ 100% +loss 0.8123  top1 71.2%  mfu 50.0%", last), last
+    assert re.match(r"20/20 +\S+ 100% +loss 0.8123  top1 71.2%  mfu 50.0%", last), last
