@@ -82,7 +82,7 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_many_reads_are_in_flight(served: Bucket) -> None:
-    served.set(latency_ms=50)
+    served.set(latency_ms=200)
     served.stats()
     with ThreadPoolExecutor(64) as pool:
         list(pool.map(lambda i: remote.read_range("gs://data/train-000.tar", i, i + 9), range(128)))
