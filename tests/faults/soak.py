@@ -32,6 +32,7 @@ from pathlib import Path
 
 from tests.faults import disks
 from tests.integration.train.test_resume import ROOT, SMALL, digest
+from vit_jax.checkpoints.config import steps_in
 from vit_jax.errors import IO_ERROR, DataError, UserError
 from vit_jax.train.health.preemption import INTERRUPTED
 from vit_jax.train.report.writers import read_jsonl
@@ -225,7 +226,7 @@ class Soak:
         """Start another run in the same place: the first holds it, and has saved another seed's."""
         lock = self.workdir / ".lock"
         held = lock.exists() and f"pid {first.pid} " in lock.read_text()
-        if not held or not list(self.workdir.glob("checkpoints/[0-9]*[0-9]")):
+        if not held or not steps_in(self.workdir / "checkpoints"):
             return
         self.counts["other seed"] += 1
         status = self.place.start(self.workdir, "--config.seed=1").wait(timeout=120)

@@ -21,8 +21,8 @@ from vit_jax.train.health.watchdog import HUNG
 from vit_jax.train.report.writers import read_jsonl
 
 TOLD = "another (process of this run|task) died"
-# Without progress, which ends a run before the heartbeats' timeout does: half of that may be over
-# when a process stops.
+# Seconds without progress after which the watchdog ends a run. Half of the heartbeats' timeout may
+# be over when a process stops, and the watchdog is to be first.
 SECONDS = startup.HEARTBEAT_TIMEOUT // 3
 LONG = (
     "--config.duration=100000 steps",

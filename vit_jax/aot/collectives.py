@@ -181,7 +181,7 @@ def _is_beside(instruction: hlo.Instruction) -> bool:
 def _results(core: hlo.Instruction) -> list[hlo.Array]:
     """List a collective's results: those of a start stand behind its operands.
 
-    An all-reduce's start lists no operands before JAX 0.12.
+    Before JAX 0.12 the type of an all-reduce's start has its results alone.
     """
     arrays, count = core.arrays, len(core.operands)
     if core.opcode.endswith("-start") and len(arrays) > count:

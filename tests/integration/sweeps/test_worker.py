@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.sweeps import files
+from vit_jax.checkpoints.config import steps_in
 from vit_jax.cli.sweep import main
 from vit_jax.sweeps import point, results
 from vit_jax.sweeps.results import State
@@ -43,8 +44,7 @@ def test_a_killed_worker_loses_nothing_and_no_point_is_trained_twice(tmp_path: P
     victim = files.start(file, f"--out={place}")
     try:
         # It is killed as a machine dies, with the run that it has started, once that has saved.
-        # (Orbax renames what is complete.)
-        files.wait_until(lambda: list(place.glob("runs/*/checkpoints/[0-9]*[0-9]")))
+        files.wait_until(lambda: any(map(steps_in, place.glob("runs/*/checkpoints"))))
         lost = (*runs_of(victim.pid), victim.pid)
         for process in lost:
             os.kill(process, signal.SIGSTOP)  # before the run ends by itself

@@ -2,6 +2,7 @@
 """Official PyTorch checkpoints, written from our variables under the names of their authors."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from safetensors.numpy import save_file
 
 from tests.unit.weights.test_timm import DEIT3, State, made, old_timm
 from vit_jax import models, weights
-from vit_jax.weights import timm
+from vit_jax.weights import apply, timm
 from vit_jax.weights.apply import in_memory
 
 CAIT = models.CaiTConfig(
@@ -182,3 +183,11 @@ def test_the_absolute_positions_of_swin_have_no_counterpart() -> None:
     state["absolute_pos_embed"] = np.zeros((1, 64, 8), np.float32)
     source = timm.with_timm_names(in_memory(state), SWIN)
     assert "absolute_pos_embed" in source.shapes  # so that it is refused as unused
+
+
+@pytest.mark.parametrize("shape", [(130, 3), (2, 64, 3), (65,), ()])
+def test_transposed_kernels_are_copied_whole(shape: tuple[int, ...]) -> None:
+    values = np.arange(math.prod(shape), dtype=np.float32).reshape(shape).T
+    copied = np.full(values.shape, -1.0, np.float32)
+    apply._copy(values, copied)
+    np.testing.assert_array_equal(copied, values)
