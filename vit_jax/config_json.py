@@ -16,6 +16,10 @@ from vit_jax.objectives import OBJECTIVES, DistillConfig, ObjectiveConfig, Super
 
 Tree = dict[str, Any]
 
+# How runs read their data that were begun before these fields were there: they keep it. A name of
+# a field below "data", and its value in a run that did not record it.
+_BEFORE: Mapping[str, Any] = {}
+
 # The classes that a field of each of these may have.
 _FAMILIES: dict[type, Iterable[type]] = {
     ModelConfig: models.FAMILIES,
@@ -90,7 +94,30 @@ def upgraded(tree: Mapping[str, Any]) -> Tree:
     data = dict(tree.get("data", {}))
     if "mixup_alpha" in data:
         data["mix"] = {"mixup_alpha": data.pop("mixup_alpha"), **data.get("mix", {})}
-    return {**tree, "data": data}
+    return {**tree, "data": {**_BEFORE, **data}}
+
+
+def continued(cfg: Config, saved: Mapping[str, Any]) -> tuple[Config, list[str]]:
+    """Let a run that is continued read its data as it did before some fields were there.
+
+    Args:
+        cfg: the run as it is asked for now.
+        saved: the `to_json` tree that it was begun with.
+
+    Returns:
+        The config with those of the fields that `saved` lacks and that `cfg` leaves at their
+        defaults, and "data.field=value" for each that is not the default.
+    """
+    usual, lacking = type(cfg.data)(), _BEFORE.keys() - saved.get("data", {}).keys()
+    kept = {
+        name: _BEFORE[name]
+        for name in sorted(lacking)
+        if getattr(cfg.data, name) == getattr(usual, name) != _BEFORE[name]
+    }
+    if not kept:
+        return cfg, []
+    data = dataclasses.replace(cfg.data, **kept)
+    return dataclasses.replace(cfg, data=data), [f"data.{k}={v}" for k, v in kept.items()]
 
 
 def from_json(saved: Mapping[str, Any]) -> Config:

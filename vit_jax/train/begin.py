@@ -104,6 +104,10 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
     path, url = workdir.resolve(directory)
     if url and (index := jax.process_index()):  # processes of one machine have a place each
         path = workdir.resolve(directory, index)[0]
+    cfg, kept = config_json.continued(cfg, workdir.saved_config(path, url))
+    if kept:
+        began = "the run was begun before these fields, and goes on as it began"
+        print_once(f"{path}: {', '.join(kept)} ({began})")
     fresh, known = not workdir.has_checkpoints(path, url), cfg.model.num_classes > 0
     if fresh and known:
         initial_state.check(cfg.init, cfg.model)

@@ -10,6 +10,7 @@ import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -123,6 +124,26 @@ def has_checkpoints(workdir: Path, url: str = "") -> bool:
     if steps_in(workdir / CHECKPOINTS):
         return True
     return bool(url) and bool(bucket_folder.Folder(url).names(CHECKPOINTS))
+
+
+def saved_config(workdir: Path, url: str = "") -> dict[str, Any]:
+    """Return the config tree of the run in `workdir`, kept in the bucket at `url`; {} for none."""
+    if not has_checkpoints(workdir, url):
+        return {}
+    try:
+        text = (workdir / CONFIG).read_bytes()
+    except OSError:
+        if not url:
+            return {}
+        try:
+            text = remote.read(f"{url}/{CONFIG}")
+        except remote.MissingError:
+            return {}
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}  # whether the checkpoint fits is asked of its own metadata
+    return found if isinstance(found, dict) else {}
 
 
 def mark_finished(workdir: Path, step: int) -> None:

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is found is what is used plus what is said."""
+
+import json
+
+from vit_jax.data.account import Account, changes, left_out
+
+
+def _account() -> Account:
+    reasons = [("not an image", f"{n}.txt") for n in range(8)] + [("unreadable", "\x1b.jpg")]
+    return Account(
+        unit="files", num_classes=9, used={"train": 1200, "val": 15}, left_out=left_out(reasons)
+    )
+
+
+def test_one_line_has_every_number_and_no_control_character() -> None:
+    assert _account().line() == (
+        "9 classes in 2 splits (train 1,200, val 15); 9 of 1,224 files left out: "
+        "8 not an image (0.txt, 1.txt, 2.txt, ...), 1 unreadable ('\\x1b.jpg')"
+    )
+    whole = Account(unit="rows", num_classes=1, used={"train": 3})
+    assert whole.line() == "1 class in 1 split (train 3); all 3 rows used"
+
+
+def test_changes_are_told_by_what_they_are_of() -> None:
+    before = json.loads(json.dumps(_account().to_json()))
+    now = {**before, "used": {"train": 1199, "val": 15}, "left_out": {"unreadable": [2, []]}}
+    assert sorted(changes(before, now)) == [
+        "not an image: 8 files left out before, 0 now",
+        "train: 1,200 files before, 1,199 now",
+        "unreadable: 1 files left out before, 2 now",
+    ]
+    assert not list(changes(before, before))
+    assert not list(changes({}, now))
