@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from vit_jax import files
 from vit_jax.errors import shown
+from vit_jax.visual import figures
 
 # Bytes that a sheet may have. Tiles are made smaller until it fits, at last of fewer colours.
 _MAX_BYTES = 280_000
@@ -72,7 +73,8 @@ def render(rows: list[list[Tile]], title: str) -> bytes:
 
 
 def _draw(rows: list[list[Tile]], title: str, side: int) -> Image.Image:
-    font = _font()
+    words = [title, *(tile.caption for row in rows for tile in row)]
+    font = _font(frozenset(character for text in words for character in text if character > "\x7f"))
     step = side + _MARGIN
     width = max(len(row) for row in rows) * step + _MARGIN
     captions = [[_wrap(tile.caption, side, font) for tile in row] for row in rows]
@@ -99,12 +101,17 @@ def _draw(rows: list[list[Tile]], title: str, side: int) -> Image.Image:
 
 
 @functools.cache
-def _font() -> Font:
-    """Load matplotlib's font, which has accents, Greek and Cyrillic; Pillow's own has ASCII."""
-    import matplotlib as mpl
+def _font(drawn: frozenset[str]) -> Font:
+    """Load the font that has the characters of names beyond ASCII, which Pillow's own lacks.
 
-    path = Path(mpl.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
-    return ImageFont.truetype(path, _FONT_SIZE)
+    It is Matplotlib's, with accents, Greek and Cyrillic, or else the first that adds to it.
+    """
+    from matplotlib import font_manager
+
+    families, _ = figures.fonts(drawn)
+    return ImageFont.truetype(
+        font_manager.findfont(families[min(1, len(families) - 1)]), _FONT_SIZE
+    )
 
 
 def _fit(image: np.ndarray, side: int) -> Image.Image:

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Figures of one look: colours, panels, legends, PNG. Matplotlib is imported when one is drawn."""
 
+import functools
 import io
 import math
+import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,7 +54,12 @@ def finish(figure: Any, axes: Any, title: str, **options: Any) -> bytes:
 
 
 def png(figure: Any, **options: Any) -> bytes:
-    """Return a figure as PNG; `options` go to `savefig`."""
+    """Return a figure as PNG; `options` go to `savefig`.
+
+    Characters that Matplotlib's own font lacks are drawn by a font of this machine that has them.
+    Where none has, a line says which and what to install.
+    """
+    _choose_fonts(figure)
     file = io.BytesIO()
     figure.savefig(file, format="png", **options)
     return file.getvalue()
@@ -60,6 +68,52 @@ def png(figure: Any, **options: Any) -> bytes:
 def save(figure: Any, out: Path) -> None:
     """Write a figure as PNG."""
     files.write(out, png(figure))
+
+
+def _choose_fonts(figure: Any) -> None:
+    """Give every text of a figure the fonts that its characters need."""
+    from matplotlib.text import Text
+
+    for axes in figure.axes:  # which writes their labels; else they are written while it is drawn
+        _ = axes.get_xticklabels(), axes.get_yticklabels()
+    texts = figure.findobj(Text)
+    drawn = {character for text in texts for character in text.get_text() if character > "\x7f"}
+    families, lacking = fonts(frozenset(drawn))
+    if len(families) > 1:
+        for text in texts:
+            text.set_family(list(families))
+    if lacking:  # which `fonts` has said; Matplotlib would say it again for each character
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+
+
+@functools.cache
+def fonts(drawn: frozenset[str]) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return the fonts that together have some characters, the usual one first, and what none has.
+
+    Says the latter in a line, once.
+    """
+    from matplotlib import font_manager
+    from matplotlib.ft2font import FT2Font
+
+    usual = font_manager.FontProperties().get_name()
+    lacking = set(drawn)
+    families = [usual]
+    path = font_manager.findfont(usual)
+    lacking -= {chr(code) for code in FT2Font(path).get_charmap()} if lacking else set()
+    for font in font_manager.fontManager.ttflist if lacking else ():
+        plain = font.style == "normal" and font.weight == 400 and font.name not in families
+        if not plain or font.name.startswith("Last Resort"):  # whose glyphs are all boxes
+            continue
+        found = lacking & {chr(code) for code in FT2Font(font.fname).get_charmap()}
+        if found:
+            families.append(font.name)
+            lacking -= found
+    if lacking:
+        some = "".join(sorted(c for c in lacking if c.isprintable())[:8])
+        advice = "install one that has them, such as Debian's fonts-noto-cjk for Chinese"
+        line = f"no font here has characters of names in pictures ({some}), which become boxes"
+        print(f"warning: {line}; {advice}", file=sys.stderr)
+    return tuple(families), frozenset(lacking)
 
 
 def log_ticks(axis: Any, low: float, high: float) -> None:

@@ -41,3 +41,17 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     assert write(tmp_path / "new", "a.png", b"x") == str(tmp_path / "new" / "a.png")
     with pytest.raises(UserError, match="--out="):
         write(tmp_path / "new" / "a.png", "b.png", b"x")
+
+
+def test_captions_in_other_scripts_are_drawn_by_a_font_that_has_them() -> None:
+    from matplotlib import font_manager
+    from matplotlib.ft2font import FT2Font
+
+    own, other = (
+        set(FT2Font(font_manager.findfont(name)).get_charmap())
+        for name in ("DejaVu Sans", "STIXGeneral")
+    )
+    borrowed = [chr(code) for code in sorted(other - own) if 0x2000 < code < 0xE000]
+    one, two = borrowed[:2]
+    grey = np.zeros((4, 4, 1), np.uint8)
+    assert render([[Tile(grey, one)]], "a") != render([[Tile(grey, two)]], "a"), "no two boxes"

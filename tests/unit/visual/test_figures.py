@@ -69,3 +69,29 @@ def test_logarithmic_axes_have_one_format_however_long(
     assert set(labels) <= {text for _, text in shown}
     assert all(text == figures.tick(at) for at, text in shown)
     assert not any(text.get_text() for text in axes.get_yticklabels(minor=True))
+
+
+def _picture(name: str) -> bytes:
+    figure, (axes,) = figures.panels((3.0, 2.0))
+    axes.bar([0, 1], [1, 2], label=name)
+    axes.set_xticks([0, 1], [name, "b"])
+    return figures.finish(figure, axes, name)
+
+
+@pytest.mark.filterwarnings("error")
+def test_names_in_any_script_are_drawn_or_said(capsys: pytest.CaptureFixture[str]) -> None:
+    from matplotlib import font_manager
+    from matplotlib.ft2font import FT2Font
+
+    figures.fonts.cache_clear()
+    own, other = (
+        set(FT2Font(font_manager.findfont(name)).get_charmap())
+        for name in ("DejaVu Sans", "STIXGeneral")
+    )
+    borrowed = chr(min(code for code in other - own if code > 0x2000))
+    assert _picture(borrowed) != _picture("?")
+    assert not capsys.readouterr().err  # another font has it
+    assert _picture("\U0003ffff")  # no font has it
+    assert "no font here has characters of names" in capsys.readouterr().err
+    assert _picture("\U0003ffff")
+    assert not capsys.readouterr().err, "a line is said once"
