@@ -17,7 +17,7 @@ from pathlib import Path
 
 import jax
 
-from vit_jax import files, waiting
+from vit_jax import files, foreign, waiting
 from vit_jax.bucket_folder import Folder
 from vit_jax.checkpoints import DIRECTORY as CHECKPOINTS
 from vit_jax.checkpoints import copies
@@ -25,7 +25,6 @@ from vit_jax.checkpoints.config import steps_in
 from vit_jax.errors import IO_ERROR, UserError
 from vit_jax.remote import RemoteError
 from vit_jax.train import workdir
-from vit_jax.train.bucket_lock import NAME as LOCK
 from vit_jax.train.bucket_lock import BucketLock
 from vit_jax.train.health import peers
 from vit_jax.train.health.preemption import Preemption
@@ -127,9 +126,16 @@ class Mirror:
             for entry in sorted(self._path.iterdir()):  # `_MARK` before what it stands for
                 if entry.name not in (workdir.LOCK, workdir.OUTPUT):  # others have them open
                     shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-            rest = (CHECKPOINTS, LOCK)
-            names = [n for n in self._folder.names() if n.partition("/")[0] not in rest]
-            self._folder.fetch((name, self._path / name) for name in names if not self._index)
+            # What is hidden was not sent from here: this directory has its own.
+            names = [
+                name
+                for name in self._folder.names()
+                if name.partition("/")[0] != CHECKPOINTS and "/." not in f"/{name}"
+            ]
+            self._folder.fetch(
+                (name, foreign.inside(self._path, name, self._url))
+                for name in (() if self._index else names)
+            )
             self._sent = self._small()
         elif self._count > 1:  # the parts that some have, and the others have not
             shutil.rmtree(steps, ignore_errors=True)
