@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from vit_jax import foreign
+from vit_jax.braces import braces
 from vit_jax.errors import IO_ERROR, DataError, UserError, shown
 
 T = TypeVar("T")
@@ -249,23 +250,6 @@ def find(pattern: str, folder: str = "") -> list[FileInfo]:
         with ThreadPoolExecutor(min(32, len(single))) as pool:  # a request each
             found |= {facts.path: facts for facts in pool.map(info, single)}
     return [found[name] for name in sorted(found)]
-
-
-def braces(pattern: str) -> list[str]:
-    """Expand "{000..146}" and "{a,b}" of a pattern, as a shell does."""
-    match = re.search(r"\{([^{}]*)\}", pattern)
-    if match is None:
-        return [pattern]
-    numbers = re.fullmatch(r"(\d+)\.\.(\d+)", match[1])
-    if numbers:
-        first, last = numbers.groups()
-        is_padded = any(re.match(r"0\d", end) for end in numbers.groups())
-        width = max(len(first), len(last)) if is_padded else 0
-        words = [str(n).zfill(width) for n in range(int(first), int(last) + 1)]
-    else:
-        words = match[1].split(",")
-    before, after = pattern[: match.start()], pattern[match.end() :]
-    return [text for word in words for text in braces(f"{before}{word}{after}")]
 
 
 def read_range(path: str, start: int, stop: int) -> bytes:

@@ -21,14 +21,20 @@ from vit_jax.train import bucket_lock, workdir
 from vit_jax.train.bucket_lock import BucketLock
 
 CLAIMS, QUEUE = "claims", "queue"
+# What a sweep writes in its directory, and Optuna's journal, whose lock is a link of its own.
+_WRITTEN = ("manifest.jsonl", "points", "runs", CLAIMS, "queue.log", "fits.json", ".staging")
 _MOST = 1 << 32  # bytes of a file that is no checkpoint's
 _APART = {CHECKPOINTS, CLAIMS, QUEUE, bucket_lock.NAME}  # not a file in the directory
 
 
 def opened(directory: Path) -> Path:
-    """Return the directory of a sweep; of one in a bucket, with what the bucket has by now."""
+    """Return the directory of a sweep; of one in a bucket, with what the bucket has by now.
+
+    Raises UserError: what is written there is a link.
+    """
     path, url = workdir.resolve(directory)
     if not url:
+        workdir.check_links(directory, _WRITTEN)
         return directory
     pull(path)
     return path
@@ -47,7 +53,7 @@ def pull(path: Path) -> None:
     sizes = {
         name: size
         for name, size in folder.names().items()
-        if not (_APART | busy) & set(name.split("/")) and "/." not in f"/{name}"  # hidden: ours
+        if not (_APART | busy) & set(name.split("/")) and not foreign.is_hidden(name)
     }
     for name, size in sizes.items():
         if size > _MOST:

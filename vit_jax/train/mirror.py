@@ -126,15 +126,11 @@ class Mirror:
             for entry in sorted(self._path.iterdir()):  # `_MARK` before what it stands for
                 if entry.name not in (workdir.LOCK, workdir.OUTPUT):  # others have them open
                     shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-            # What is hidden was not sent from here: this directory has its own.
-            names = [
-                name
-                for name in self._folder.names()
-                if name.partition("/")[0] != CHECKPOINTS and "/." not in f"/{name}"
-            ]
+            names = [] if self._index else [*self._folder.names()]
             self._folder.fetch(
                 (name, foreign.inside(self._path, name, self._url))
-                for name in (() if self._index else names)
+                for name in names  # what is hidden here is this directory's own
+                if name.partition("/")[0] != CHECKPOINTS and not foreign.is_hidden(name)
             )
             self._sent = self._small()
         elif self._count > 1:  # the parts that some have, and the others have not
@@ -308,9 +304,9 @@ class Mirror:
         for entry in self._path.iterdir():
             below = (entry, *entry.rglob("*")) if entry.name != CHECKPOINTS else ()
             for file in (f for f in below if f.is_file()):
-                name, state = file.relative_to(self._path), file.stat()
-                if not any(part.startswith(".") for part in name.parts):
-                    found[str(name)] = (state.st_mtime_ns, state.st_size)
+                name, state = str(file.relative_to(self._path)), file.stat()
+                if not foreign.is_hidden(name):
+                    found[name] = (state.st_mtime_ns, state.st_size)
         return found
 
 

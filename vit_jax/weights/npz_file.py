@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vit_jax import foreign
+from vit_jax import array_files, foreign
 from vit_jax.errors import UserError
 from vit_jax.weights import files
 from vit_jax.weights.layout import Shape
@@ -64,7 +64,7 @@ class _Npz:
             if key in self.members:
                 raise UserError(f"{path}: {key} is there twice; which one counts is not known")
             with self._named(key), archive.open(info) as stream:
-                member = _Member(info, *foreign.array_header(stream.read))
+                member = _Member(info, *array_files.array_header(stream.read))
             self._check_header(key, member)
             self.members[key] = member
 
