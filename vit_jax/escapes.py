@@ -21,6 +21,11 @@ def terminal(text: object) -> str:
     return "".join(c if _is_plain(c) else c.encode("unicode_escape").decode() for c in text)
 
 
+def lines(text: object) -> str:
+    """Write text as `terminal` does, but keep its lines."""
+    return "\n".join(map(terminal, str(text).split("\n")))
+
+
 def _is_plain(letter: str) -> bool:
     return letter.isprintable() or letter in _JOINERS or unicodedata.category(letter) == "Zs"
 

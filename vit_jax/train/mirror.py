@@ -17,7 +17,7 @@ from pathlib import Path
 
 import jax
 
-from vit_jax import files, foreign, waiting
+from vit_jax import escapes, files, foreign, waiting
 from vit_jax.bucket_folder import Folder
 from vit_jax.checkpoints import DIRECTORY as CHECKPOINTS
 from vit_jax.checkpoints import copies
@@ -222,7 +222,7 @@ class Mirror:
                 continue
             except Exception as error:  # whatever it is, the next pass may succeed
                 if not self._away:
-                    self._away = str(error) or type(error).__name__
+                    self._away = escapes.terminal(error) or type(error).__name__
                     what = "checkpoints stay here and go later"
                     _log.warning("%s; %s: %s", self._away, what, self._path)
                 self._failed.wait(_PAUSE)
