@@ -69,6 +69,15 @@ def inside(folder: Path, name: object, where: str) -> Path:
     return path
 
 
+def check_link(path: Path) -> None:
+    """Raise UserError for a link that leads nowhere, as those of a cache that is copied by half."""
+    if path.is_symlink() and not path.exists():
+        raise UserError(
+            f"{path} is a link to {path.readlink()}, which is not there; copy what it leads to, "
+            "such as by cp -rL"
+        )
+
+
 def read(path: Path, most: int = MOST) -> bytes:
     """Read a whole file of at most so many bytes.
 

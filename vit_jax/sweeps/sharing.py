@@ -43,10 +43,10 @@ def claim(place: Path, run: str) -> Iterator[int | None]:
 
 def holder(place: Path, run: str, *, sure: bool = True) -> str | None:
     """Return which process has claimed a run; None where it is free; see `in_bucket.holder`."""
-    path = place / CLAIMS / run
-    with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
+    path = foreign.inside(place, f"{CLAIMS}/{run}", str(place))
+    with contextlib.suppress(FileNotFoundError), open(path, errors="replace") as file:
         if not locked(file.fileno(), fcntl.LOCK_SH):
-            return file.read() or "a worker"
+            return file.read(200) or "a worker"
     return in_bucket.holder(place, run, sure=sure) or None
 
 

@@ -55,7 +55,7 @@ def lock(workdir: Path, *, cache: bool = False, own: bool = False) -> Iterator[N
     check_local(workdir, name)
     if not cache:
         check_path(workdir)
-        check_links(workdir)
+    check_links(workdir)
     if not cache and (workdir / RECORD).exists():
         raise UserError(f"workdir {workdir} holds cached logits; choose another")
     runs = (workdir / CHECKPOINTS).exists() or (workdir / CONFIG).exists()
