@@ -20,12 +20,12 @@ _LONGEST, _DEEPEST = 255, 64  # bytes of a part, parts of a name
 def fault(name: object) -> str:
     """Say why a name leads nowhere in its own folder; "" of one that does.
 
-    A name is parts joined by "/": none empty, of dots alone, with a backslash or a control
-    character, none that a file system cannot hold; the first is no drive.
+    A name is parts joined by "/": none empty, of dots alone, a drive's, with a backslash or a
+    control character, none that a file system cannot hold.
     """
     if not isinstance(name, str) or not name:
         return "is no name"
-    if name.startswith(("/", "\\", "~")) or re.match(r"[A-Za-z]:", name):
+    if name.startswith(("/", "\\", "~")) or re.search(r"(^|/)[A-Za-z]:", name):
         return "names a place of its own"
     parts = name.split("/")
     if any(not part.strip(". ") for part in parts):

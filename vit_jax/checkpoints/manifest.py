@@ -94,6 +94,7 @@ def _is_usual(manifest: Manifest) -> bool:
         and all(type(number) is int and number >= 0 for _, *numbers in shapes for number in numbers)
         and all(isinstance(value, float | int) for value in manifest.metrics.values())
         and isinstance(settings, dict)
+        and isinstance(settings.get("model", {}), dict)
         and isinstance(names, list)
         and all(isinstance(name, str) for name in names)
     )
