@@ -4,6 +4,7 @@
 import contextlib
 import errno
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -126,3 +127,26 @@ def test_a_log_that_cannot_be_written_leaves_the_save_under_way_its_time(
     assert steps(tmp_path / "run") == [2]
     monkeypatch.undo()
     assert fit(cfg, tmp_path / "run").status == 0
+
+
+def test_lines_come_when_they_are_written_where_nothing_is_buffered() -> None:
+    code = (
+        "import sys; from vit_jax.cli.output import outlive_readers\n"
+        "with outlive_readers():\n"
+        "    print('warning: one', file=sys.stderr); print('two')\n"
+        "    sys.stdin.read()\n"
+    )
+    for extra in ({"PYTHONUNBUFFERED": "1"}, {}):
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        words, env = [sys.executable, "-c", code], {**environment, **extra}
+        with subprocess.Popen(words, cwd=ROOT, env=env, text=True, **pipes) as process:
+            assert process.stderr is not None
+            assert process.stdout is not None
+            assert select.select([process.stderr], [], [], 60)[0], "the line was held back"
+            assert process.stderr.readline() == "warning: one\n"
+            if extra:
+                assert select.select([process.stdout], [], [], 60)[0], "the line was held back"
+                assert process.stdout.readline() == "two\n"
+            process.communicate("")
+            assert process.returncode == 0

@@ -9,12 +9,12 @@ import contextlib
 import dataclasses
 import enum
 import importlib.util
-import json
 import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vit_jax import escapes
 from vit_jax.cli import options
 from vit_jax.cli.options import Options, flag
 from vit_jax.errors import UserError, unknown
@@ -108,7 +108,7 @@ def _opened(given: Prepare) -> dict[str, "Source"]:
 
 
 def _copy(given: Prepare) -> None:
-    from vit_jax.data import copy_records
+    from vit_jax.data import copy_records, tfds_metadata
     from vit_jax.data.sources import is_remote
 
     name = given.out.name
@@ -119,7 +119,8 @@ def _copy(given: Prepare) -> None:
     if target.exists():
         count = copy_records.compare(target)
         print(f"{target} is there, and its {count} shards match their checksums.")
-        print(json.loads((target / "dataset_info.json").read_text())["description"])
+        info = tfds_metadata.read(target / tfds_metadata.INFO)
+        print(escapes.lines(info.get("description", "")))
     else:
         sources = _opened(given)
         far = any(map(is_remote, sources.values()))

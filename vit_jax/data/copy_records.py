@@ -20,7 +20,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from vit_jax import files
+from vit_jax import files, foreign
 from vit_jax.data.sources import Example, Source, short_name
 from vit_jax.errors import DataError, UserError
 
@@ -247,9 +247,9 @@ def _describe(
 def _sums(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield name and checksum of the files that SHA256SUMS lists."""
     path = folder / SUMS
-    for line in path.read_text().splitlines() if path.exists() else ():
+    for line in foreign.read(path).decode().splitlines() if path.exists() else ():
         digest, _, name = line.partition("  ")
-        yield name, digest
+        yield foreign.checked(name, str(path)), digest
 
 
 def _digest(path: Path) -> str:

@@ -16,6 +16,8 @@ from vit_jax.data.shards import splits_of, where_of
 from vit_jax.data.sources import Source
 from vit_jax.errors import UserError, unknown
 
+_MOST = 1 << 22  # bytes of a card
+
 
 def open_hf(name: str, split: str) -> Source:
     """Open one split of a dataset's Parquet or tar files, "USER/NAME?config=NAME".
@@ -35,11 +37,11 @@ def open_hf(name: str, split: str) -> Source:
             file.path: (file, name)
             for name, given in patterns.items()
             for pattern in given
-            for file in remote.find(f"{root}/{pattern}")
+            for file in remote.find(pattern, root)
         }
         files, names = [f for f, _ in found.values()], [name for _, name in found.values()]
     else:
-        kinds = (remote.find(f"{root}/**/*.{kind}") for kind in ("parquet", "tar"))
+        kinds = (remote.find(f"**/*.{kind}", root) for kind in ("parquet", "tar"))
         files = next((each for each in kinds if each), [])
         names = splits_of(files) if files else []
     ends = {file.path.rpartition(".")[2] for file in files}
@@ -58,17 +60,20 @@ def _card(root: str) -> list[dict[str, Any]]:
     import yaml  # late: few runs need it
 
     try:
-        found = remote.find(f"{root}/README.m[d]")
+        found = remote.find("README.m[d]", root)
     except remote.MissingError as error:
         raise UserError(f"{error}; is it hf:USER/NAME, or hf:./FOLDER of a snapshot?") from None
-    text = remote.read(found[0].path).decode(errors="replace") if found else ""
+    text = remote.read(found[0].path, _MOST).decode(errors="replace") if found else ""
     head = text.split("\n---", 1)[0].removeprefix("---") if text.startswith("---") else ""
     try:
         facts = yaml.safe_load(head)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, RecursionError, ValueError):
         return []
     listed = facts.get("configs") if isinstance(facts, dict) else ()
-    return [each for each in listed or () if isinstance(each, dict) and each.get("data_files")]
+    listed = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    # Of texts alone: by YAML's aliases ten lines can stand for a billion of others.
+    named = [each for each in listed if isinstance(each.get("config_name", ""), str | int | float)]
+    return [each for each in named if each.get("data_files")]
 
 
 def _patterns(configs: list[dict[str, Any]], wanted: str, where: str) -> dict[str, list[str]]:
@@ -88,10 +93,11 @@ def _patterns(configs: list[dict[str, Any]], wanted: str, where: str) -> dict[st
     if isinstance(given, Mapping):
         given = [{"split": split, "path": path} for split, path in given.items()]
     found: dict[str, list[str]] = {}
-    for each in [given] if isinstance(given, str) else given:
+    for each in given if isinstance(given, list) else [given]:
         entry = each if isinstance(each, Mapping) else {"split": "train", "path": each}
-        paths = entry["path"]
-        found.setdefault(str(entry["split"]), []).extend(
-            [paths] if isinstance(paths, str) else paths
-        )
+        paths, named = entry.get("path"), entry.get("split", "train")
+        for path in paths if isinstance(paths, list) else [paths]:
+            if not isinstance(path, str) or not isinstance(named, str):
+                raise UserError(f"{where}: the data_files of its card name no files; mend the card")
+            found.setdefault(named, []).append(path)
     return found

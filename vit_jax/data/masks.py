@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
+from vit_jax import foreign
 from vit_jax.data import image_header
 from vit_jax.data.decode import decode
 from vit_jax.data.sources import absolute_slices
@@ -100,7 +101,7 @@ def open_masks(path: str, split: str) -> MaskedImages:
             raise UserError(f"{shown(str(image))} has no mask {shown(str(mask))}")
     names, file = (), root / CLASSES
     if file.is_file():
-        names = tuple(file.read_text(encoding="utf-8").splitlines())
+        names = tuple(foreign.read(file).decode("utf-8").splitlines())
     return MaskedImages(
         name=f"{where}[{split}]", paths=tuple(paths), masks=tuple(masks), class_names=names
     )

@@ -17,6 +17,7 @@ from vit_jax.files import refused
 
 MAX_CLASSES = 1 << 20  # a larger class id is some other number
 _CLASSNAMES = "classnames.txt"
+_MOST = 1 << 26  # bytes of it
 
 
 class ShardSource(Labelled):
@@ -196,7 +197,7 @@ def class_names_beside(files: Sequence[remote.FileInfo]) -> tuple[str, ...]:
     above, _, name = folder.rpartition("/")
     for place in (folder, above) if name.lower() in KNOWN_SPLITS else (folder,):
         try:
-            text = remote.read(f"{place}/{_CLASSNAMES}" if place else _CLASSNAMES)
+            text = remote.read(f"{place}/{_CLASSNAMES}" if place else _CLASSNAMES, _MOST)
             lines = text.decode("utf-8-sig", errors="backslashreplace").strip().splitlines()
             return tuple(line.strip() for line in lines)
         except (FileNotFoundError, remote.MissingError, remote.ForbiddenError):
