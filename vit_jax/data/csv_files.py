@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 
 from vit_jax import remote
-from vit_jax.data.folders import FolderSource, with_known_names
+from vit_jax.data.folders import FolderSource
+from vit_jax.data.names import with_known_names
 from vit_jax.data.partition import WHOLE, check_no_seed, partition, split_seed
 from vit_jax.data.sources import absolute_slices, digest_of
 from vit_jax.errors import UserError, shown

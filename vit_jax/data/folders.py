@@ -5,7 +5,6 @@ import collections
 import functools
 import hashlib
 import os
-import re
 import sys
 import unicodedata
 from collections.abc import Sequence
@@ -16,16 +15,13 @@ import numpy as np
 
 from vit_jax import remote
 from vit_jax.data.image_header import SUFFIXES, read_file
+from vit_jax.data.names import KNOWN_SPLITS, with_known_names
 from vit_jax.data.partition import WHOLE, check_no_seed, partition, split_seed
 from vit_jax.data.remote_folders import RemoteFolder
 from vit_jax.data.sources import Example, Labelled, absolute_slices, digest_of
 from vit_jax.errors import UserError, shown
 
 Folder: TypeAlias = Path | RemoteFolder
-
-# Names of splits that mean the same, in any case.
-_SAME = (("train", "training"), ("val", "validation", "valid", "dev"), ("test", "testing"))
-KNOWN_SPLITS = {name for names in _SAME for name in names}
 
 
 class FolderSource(Labelled):
@@ -157,20 +153,6 @@ def _open_flat(root: Folder, where: str, classes: list[str], split: str, seed: i
     name = f"{where}[{split}]" + (f", split seed {seed}" if seed else "")
     paths, ids = [files[i] for i in chosen], [labels[i] for i in chosen]
     return FolderSource(_place(root), name, union, paths, ids, drawn=True)
-
-
-def with_known_names(split: str, names: Sequence[str]) -> str:
-    """Replace names of splits in "validation[:9%]" by those of `names` that mean the same."""
-
-    lowered = {name.lower(): name for name in names}
-
-    def known(found: re.Match[str]) -> str:
-        word = found[0].lower()
-        same = next((group for group in _SAME if word in group), ())
-        alike = (lowered[name] for name in (word, *same) if name in lowered)
-        return found[0] if found[0] in names else next(alike, found[0])
-
-    return re.sub(r"[A-Za-z_][\w.-]*(?![\w%])", known, split)
 
 
 def _labels(paths: Sequence[str], classes: tuple[str, ...]) -> list[int]:

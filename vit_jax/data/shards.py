@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int
 
 from vit_jax import remote
-from vit_jax.data.folders import KNOWN_SPLITS, with_known_names
+from vit_jax.data.names import KNOWN_SPLITS, with_known_names
 from vit_jax.data.partition import WHOLE, check_no_seed, options, partition
 from vit_jax.data.sources import Labelled, absolute_slices, digest_of
 from vit_jax.errors import DataError, UserError, shown

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Int32
 
 from vit_jax import waiting
+from vit_jax.data.account import Account
 from vit_jax.data.stream import Balance
 from vit_jax.errors import UserError, shown, unknown
 
@@ -66,7 +67,13 @@ class Source(Protocol):
 
 
 class Labelled:
-    """What sources of one image and its label share."""
+    """What sources of one image and its label share.
+
+    Attributes:
+        account: of the whole dataset, all splits of it; None where nobody has counted.
+    """
+
+    account: Account | None = None
 
     class_names: tuple[str, ...]
     multi_label = False
@@ -101,6 +108,7 @@ class _Derived(Labelled):
         self.name, self.class_names = source.name, source.class_names
         self.multi_label, self.labels = source.multi_label, source.labels
         self.drawn, self.is_remote = source.drawn, is_remote(source)
+        self.account = account_of(source)
 
     @property
     def spec(self) -> Mapping[str, jax.ShapeDtypeStruct]:
@@ -233,6 +241,11 @@ def _read_labels(
 def is_remote(source: Source) -> bool:
     """Return whether its reads wait for a network."""
     return getattr(source, "is_remote", False)
+
+
+def account_of(source: Source) -> Account | None:
+    """Return what its dataset holds and what of it is used, where that is known."""
+    return getattr(source, "account", None)
 
 
 def _read_all(source: Source) -> Iterator[Example]:
