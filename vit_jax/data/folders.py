@@ -75,7 +75,8 @@ class FolderSource(Labelled):
             os.path.abspath(path) if not self.is_remote else path
             for path in map(self._path, range(len(self)))
         )
-        return [(p, self.class_names[k]) for p, k in zip(paths, self.labels, strict=True)]
+        names = (self.class_names[k] if k >= 0 else "" for k in self.labels)
+        return list(zip(paths, names, strict=True))
 
     def _path(self, index: int) -> str:
         path = os.fsdecode(self._paths[index])

@@ -15,6 +15,8 @@ _QUOTED = re.compile(r"""(["'])(.*)\1""", re.DOTALL)
 _WHOLE = re.compile(r"(\d{1,999})(\.0+)?")  # pandas writes ids so where one of them is missing
 _NEGATIVE = re.compile(r"-(\d{1,999})(\.0+)?")
 _FRACTION = re.compile(r"-?\d+([.,]\d+)?")
+# What columns of labels are usually called.
+LABELS = ("label", "labels", "cls", "class", "class_id", "target")
 # Words that may be a class, or a program's word for nothing.
 _NOTHING = ("none", "null", "na", "n/a", "<na>")
 _MOST = 40  # characters of a value that a message shows
@@ -138,6 +140,30 @@ def classes_of(labels: Mapping[str, int]) -> tuple[dict[str, str], tuple[str, ..
         if len(texts) > 1:
             notes.append(f"the labels {_listed(texts, counts)} are one number, and one class")
     return names, tuple(dict.fromkeys(names.values())), notes
+
+
+def contradiction(ones: Sequence[str], others: Sequence[str]) -> tuple[int, int] | None:
+    """Return two places that show that two columns of labels do not mean the same, or None.
+
+    Words must be alike in each row, and numbers stand for one label of the other column each.
+    """
+    columns = (ones, others), (others, ones)
+    means: tuple[dict[str, tuple[str, int]], ...] = {}, {}
+    for place, pair in enumerate(zip(ones, others, strict=True)):
+        if not all(pair):
+            continue
+        if None is whole_number(pair[0]) is whole_number(pair[1]) and len({*map(alike, pair)}) > 1:
+            return place, place
+        for known, (given, other) in zip(means, columns, strict=True):
+            meant, before = known.setdefault(given[place], (other[place], place))
+            if meant != other[place]:
+                return before, place
+    return None
+
+
+def without_label(count: int, total: int) -> list[str]:
+    """Return the line that says how many examples have no label, if any."""
+    return [f"{count:,} of {total:,} without a label"] if count else []
 
 
 def whole_number(text: str) -> int | None:
