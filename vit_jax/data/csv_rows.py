@@ -80,7 +80,8 @@ def read(data: bytes, where: str) -> list[Row]:
             has = f"{len(cells)} cells, and the first line {len(columns)}"
             raise UserError(f"{where}, line {line} has {has}; put a path with commas in quotes")
         found = dict(zip(columns, cells, strict=False))
-        if not all(found.get(name, "").strip() or name == "label" in found for name in needed):
+        empty = {name for name in needed if not found.get(name, "").strip()}
+        if empty - {"label"} or not {*needed} <= {*found}:
             raise UserError(f"{where}, line {line}: give a value for {', '.join(needed)}")
     return [Row(line, dict(zip(columns, cells, strict=False))) for line, cells in rows[1:]]
 

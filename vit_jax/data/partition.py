@@ -13,6 +13,7 @@ WHOLE = "whole"  # all of them; TFDS reads "all" in its own way
 _HELD_OUT = 0.1  # of each class, for val and for test each
 # Beginnings of names of one's own images, which may lie elsewhere on another machine.
 KINDS = ("folder:", "csv:", "tar:", "parquet:", "hf:")
+_ENDS = {"csv": (".csv", ".csv.gz", ".tsv"), "tar": (".tar",), "parquet": (".parquet",)}
 # How a name ends that chooses the fields of tar and Parquet files.
 _OPTION = re.compile(r"[?&](?:(split_seed(?==\d)|label|image|config)=([^?&]+))$")
 _SEED = re.compile(r"\?split_seed=(\d+)$")
@@ -41,14 +42,14 @@ def options(name: str) -> tuple[str, dict[str, str]]:
 def full_name(name: str) -> str:
     """Write a path alone, "photos/birds", as the dataset that it is: "folder:photos/birds".
 
-    With the suffix .csv, .tar or .parquet it is "csv:FILE", "tar:PATTERN" or "parquet:PATTERN";
-    other names stay as they are.
+    With the suffix .csv, .csv.gz, .tsv, .tar or .parquet it is "csv:FILE", "tar:PATTERN" or
+    "parquet:PATTERN"; other names stay as they are.
     """
     plain = options(name)[0]
     if name.startswith(KINDS) and not name.startswith("hf://"):
         return name
-    for kind in ("csv", "tar", "parquet"):
-        if plain.endswith(f".{kind}"):
+    for kind, ends in _ENDS.items():
+        if plain.lower().endswith(ends):
             return f"{kind}:{name}"
     is_path = plain.startswith(("/", "./", "../", "~")) or "://" in plain
     is_path = is_path or ("/" in plain and os.path.isdir(plain))
