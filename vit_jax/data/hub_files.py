@@ -5,12 +5,13 @@ Which files are which split stands in the head of its README.md, if anywhere, el
 https://huggingface.co/docs/hub/datasets-manual-configuration
 """
 
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from vit_jax import remote
-from vit_jax.data import parquet_files, tar_files
+from vit_jax.data import parquet_files, shard_sets, tar_files
 from vit_jax.data.partition import options
 from vit_jax.data.shards import splits_of, where_of
 from vit_jax.data.sources import Source
@@ -29,7 +30,8 @@ def open_hf(name: str, split: str) -> Source:
     is_folder = plain.startswith((".", "/", "~")) or os.path.isdir(plain)
     root = os.path.expanduser(plain) if is_folder else f"hf://datasets/{plain}"
     where = where_of(root) if is_folder else f"hf:{plain}"
-    patterns = _patterns(_card(root), chosen.get("config", ""), where)
+    card, wanted = _card(root), chosen.get("config", "")
+    patterns = _patterns(card, wanted, where)
     if patterns:
         found = {
             file.path: (file, name)
@@ -49,12 +51,16 @@ def open_hf(name: str, split: str) -> Source:
             "" if is_folder else f"; the Hub may have made some: hf:{plain}@refs/convert/parquet"
         )
         raise UserError(f"{where} has {has}{other}")
+    of_file = dict(zip((file.path for file in files), names, strict=True))
+    kept, notes = shard_sets.complete(files, where, exact=False)
     open_shards = tar_files.open_shards if ends == {"tar"} else parquet_files.open_shards
-    return open_shards(where, files, split, chosen, names)
+    told = _told(root, card, wanted)
+    splits = [of_file[file.path] for file in kept]
+    return open_shards(where, kept, split, chosen, splits, told=told, notes=notes)
 
 
-def _card(root: str) -> list[dict[str, Any]]:
-    """Return the configs that a dataset's README.md lists; raises UserError: no such dataset."""
+def _card(root: str) -> dict[str, Any]:
+    """Return the head of a dataset's README.md; raises UserError: no such dataset."""
     import yaml  # late: few runs need it
 
     try:
@@ -66,17 +72,53 @@ def _card(root: str) -> list[dict[str, Any]]:
     try:
         facts = yaml.safe_load(head)
     except yaml.YAMLError:
-        return []
-    listed = facts.get("configs") if isinstance(facts, dict) else ()
-    return [each for each in listed or () if isinstance(each, dict) and each.get("data_files")]
+        return {}
+    return facts if isinstance(facts, dict) else {}
 
 
-def _patterns(configs: list[dict[str, Any]], wanted: str, where: str) -> dict[str, list[str]]:
+def _told(root: str, card: Mapping[str, Any], wanted: str) -> dict[str, int]:
+    """Return how many examples of each split the card, or dataset_infos.json, tells of a config.
+
+    {} where neither does, or they tell of several configs and none is chosen.
+    """
+    listed = card.get("dataset_info") or []
+    infos = {
+        str(each.get("config_name", "default")): each
+        for each in (listed if isinstance(listed, list) else [listed])
+        if isinstance(each, Mapping)
+    }
+    if not infos and (found := remote.find(f"{root}/dataset_infos.jso[n]")):
+        try:
+            tree = json.loads(remote.read(found[0].path))
+        except (ValueError, RecursionError):
+            tree = None
+        infos = {name: each for name, each in tree.items()} if isinstance(tree, dict) else {}
+    name = wanted or next((n for n in ("default", *infos) if n in infos), "")
+    if not wanted and len(infos) > 1 and name != "default":
+        return {}
+    info = infos.get(name)
+    splits = info.get("splits") if isinstance(info, Mapping) else None
+    if isinstance(splits, Mapping):
+        splits = [{"name": name, **each} for name, each in splits.items() if isinstance(each, dict)]
+    return {
+        str(each["name"]): each["num_examples"]
+        for each in splits or ()
+        if isinstance(each, Mapping) and "name" in each and type(each.get("num_examples")) is int
+    }
+
+
+def _configs(card: Mapping[str, Any]) -> list[dict[str, Any]]:
+    listed = card.get("configs")
+    found = listed if isinstance(listed, list) else ()
+    return [each for each in found if isinstance(each, dict) and each.get("data_files")]
+
+
+def _patterns(card: Mapping[str, Any], wanted: str, where: str) -> dict[str, list[str]]:
     """Return the patterns of each split of a config; {} where the card lists none.
 
     Raises UserError: no such config, or several and none chosen.
     """
-    by_name = {str(each.get("config_name", "default")): each for each in configs}
+    by_name = {str(each.get("config_name", "default")): each for each in _configs(card)}
     if wanted and wanted not in by_name:
         raise unknown(f"config of {where}", wanted, by_name)
     usual = [name for name, each in by_name.items() if each.get("default") or name == "default"]
