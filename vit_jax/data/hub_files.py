@@ -30,8 +30,9 @@ def open_hf(name: str, split: str) -> Source:
     is_folder = plain.startswith((".", "/", "~")) or os.path.isdir(plain)
     root = os.path.expanduser(plain) if is_folder else f"hf://datasets/{plain}"
     where = where_of(root) if is_folder else f"hf:{plain}"
-    card, wanted = _card(root), chosen.get("config", "")
-    patterns = _patterns(card, wanted, where)
+    card = _card(root)
+    config = _config(card, chosen.get("config", ""), where)
+    patterns = _patterns(card, config)
     if patterns:
         found = {
             file.path: (file, name)
@@ -54,7 +55,7 @@ def open_hf(name: str, split: str) -> Source:
     of_file = dict(zip((file.path for file in files), names, strict=True))
     kept, notes = shard_sets.complete(files, where, exact=False)
     open_shards = tar_files.open_shards if ends == {"tar"} else parquet_files.open_shards
-    told = _told(root, card, wanted)
+    told = _told(root, card, config)
     splits = [of_file[file.path] for file in kept]
     return open_shards(where, kept, split, chosen, splits, told=told, notes=notes)
 
@@ -76,10 +77,10 @@ def _card(root: str) -> dict[str, Any]:
     return facts if isinstance(facts, dict) else {}
 
 
-def _told(root: str, card: Mapping[str, Any], wanted: str) -> dict[str, int]:
+def _told(root: str, card: Mapping[str, Any], config: str) -> dict[str, int]:
     """Return how many examples of each split the card, or dataset_infos.json, tells of a config.
 
-    {} where neither does, or they tell of several configs and none is chosen.
+    {} where neither does, or they tell of several configs and the card has none of them.
     """
     listed = card.get("dataset_info") or []
     infos = {
@@ -92,11 +93,9 @@ def _told(root: str, card: Mapping[str, Any], wanted: str) -> dict[str, int]:
             tree = json.loads(remote.read(found[0].path))
         except (ValueError, RecursionError):
             tree = None
-        infos = {name: each for name, each in tree.items()} if isinstance(tree, dict) else {}
-    name = wanted or next((n for n in ("default", *infos) if n in infos), "")
-    if not wanted and len(infos) > 1 and name != "default":
-        return {}
-    info = infos.get(name)
+        infos = tree if isinstance(tree, dict) else {}
+    only = "default" if "default" in infos or len(infos) != 1 else next(iter(infos))
+    info = infos.get(config or only)
     splits = info.get("splits") if isinstance(info, Mapping) else None
     if isinstance(splits, Mapping):
         splits = [{"name": name, **each} for name, each in splits.items() if isinstance(each, dict)]
@@ -107,18 +106,19 @@ def _told(root: str, card: Mapping[str, Any], wanted: str) -> dict[str, int]:
     }
 
 
-def _configs(card: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _configs(card: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     listed = card.get("configs")
     found = listed if isinstance(listed, list) else ()
-    return [each for each in found if isinstance(each, dict) and each.get("data_files")]
+    have = [each for each in found if isinstance(each, dict) and each.get("data_files")]
+    return {str(each.get("config_name", "default")): each for each in have}
 
 
-def _patterns(card: Mapping[str, Any], wanted: str, where: str) -> dict[str, list[str]]:
-    """Return the patterns of each split of a config; {} where the card lists none.
+def _config(card: Mapping[str, Any], wanted: str, where: str) -> str:
+    """Return the config to read, "" where the card lists none.
 
     Raises UserError: no such config, or several and none chosen.
     """
-    by_name = {str(each.get("config_name", "default")): each for each in _configs(card)}
+    by_name = _configs(card)
     if wanted and wanted not in by_name:
         raise unknown(f"config of {where}", wanted, by_name)
     usual = [name for name, each in by_name.items() if each.get("default") or name == "default"]
@@ -126,7 +126,12 @@ def _patterns(card: Mapping[str, Any], wanted: str, where: str) -> dict[str, lis
     if len(names) > 1:
         first = f"choose one by the end of the name: ?config={names[0]}"
         raise UserError(f"{where} has several configs ({', '.join(names)}); {first}")
-    given = by_name[names[0]]["data_files"] if names else {}
+    return "".join(names)
+
+
+def _patterns(card: Mapping[str, Any], config: str) -> dict[str, list[str]]:
+    """Return the patterns of each split of a config; {} where the card lists none."""
+    given = _configs(card)[config]["data_files"] if config else {}
     if isinstance(given, Mapping):
         given = [{"split": split, "path": path} for split, path in given.items()]
     found: dict[str, list[str]] = {}

@@ -129,7 +129,7 @@ def classes_of(labels: Mapping[str, int]) -> tuple[dict[str, str], tuple[str, ..
     counts = {text: count for text, count in labels.items() if text}
     values = {text: whole_number(text) for text in sorted(counts)}
     if None in values.values():
-        return {text: text for text in counts}, tuple(sorted(counts)), list(_twins(counts))
+        return {text: text for text in counts}, tuple(sorted(counts)), list(look_alike(counts))
     spelled: dict[int, list[str]] = {}
     for text in sorted(counts, key=lambda text: (int(values[text] or 0), text)):
         spelled.setdefault(int(values[text] or 0), []).append(text)
@@ -176,8 +176,12 @@ def _listed(texts: Iterable[str], counts: Mapping[str, int]) -> str:
     return " and ".join(f"{text!r} ({counts[text]:,})" for text in texts)
 
 
-def _twins(counts: Mapping[str, int]) -> Iterator[str]:
-    """Yield a line for labels that differ in case, in marks between words or in leading zeros."""
+def look_alike(counts: Mapping[str, int]) -> Iterator[str]:
+    """Yield a line for each classes that a person may take for one, or for no label.
+
+    They differ in case, in marks between words or in leading zeros. `counts` has the examples of
+    each class.
+    """
     alikes: dict[str, list[str]] = {}
     for text in sorted(counts):
         key = re.sub(r"[\s_-]+", " ", alike(text)).strip() or text

@@ -108,13 +108,16 @@ def open_shards(
     def keys() -> list[str]:
         return [tell(index) for index in range(len(shard))]
 
-    given = entries.labels
-    if not fields.label and not is_labelled and (folders := tar_folders.read(entries.names)):
-        given, notes = folders.classes, [*notes, folders.said]
+    folders = None if is_labelled or fields.label else tar_folders.read(entries.names)
+    if folders:
+        classes, labels, notes = folders.classes, folders.ids, [*notes, *folders.notes]
         if folders.splits and not any(splits):
             splits, counts = folders.splits, [1] * len(shard)
-    names = shards.class_names_beside(files)
-    classes, labels = shards.class_ids(given, names, tell)
+    else:
+        names = shards.class_names_beside(files)
+        classes, labels = shards.class_ids(entries.labels, names, tell)
+        said = shards.label_notes(entries.labels, labels, classes, named=bool(names))
+        notes = [*notes, *said]
     seed = int(chosen.get("split_seed", 0))
     members = shards.members_of(splits, counts, keys, labels, seed, where)
     notes = [*notes, *shard_sets.compare(told, shards.sizes(members), where)]
@@ -134,6 +137,6 @@ def open_shards(
         num_classes=len(classes),
         used=shards.sizes(members),
         left_out=left_out(itertools.chain(*left)),
-        notes=(*notes, *shards.label_notes(given, labels, classes, named=bool(names))),
+        notes=tuple(notes),
     )
     return source
