@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax import remote
-from vit_jax.data import shard_sets, shards, tar_folders, tar_index
+from vit_jax.data import shard_sets, shards, tar_folders, tar_index, tar_members
 from vit_jax.data.account import Account, left_out
 from vit_jax.data.image_header import MAX_BYTES
 from vit_jax.data.sources import Example
@@ -24,7 +24,7 @@ from vit_jax.errors import DataError, UserError, shown
 class TarSource(shards.ShardSource):
     """Examples of one split of tar files; see `Source`."""
 
-    def __init__(self, *source: Any, shard: np.ndarray, entries: tar_index.Entries) -> None:
+    def __init__(self, *source: Any, shard: np.ndarray, entries: tar_members.Entries) -> None:
         """Take what `ShardSource` does, and the shard and the entry of every example."""
         super().__init__(*source)
         self._shard, self._entries = shard.astype(np.int32), entries
@@ -91,14 +91,14 @@ def open_shards(
     Raises UserError: no such split; DataError: a shard, a label, or another number than `told`.
     """
     splits = splits or shards.splits_of(files)
-    fields = tar_index.Fields(chosen.get("image", "").lower(), chosen.get("label", ""))
-    found, left = zip(*map(tar_index.split_off, tar_index.scan(files, fields)), strict=True)
+    fields = tar_members.Fields(chosen.get("image", "").lower(), chosen.get("label", ""))
+    found, left = zip(*map(tar_members.split_off, tar_index.scan(files, fields)), strict=True)
     counts = [len(each.starts) for each in found]
     entries, shard = tar_index.joined(found), np.repeat(np.arange(len(files)), counts)
     is_labelled = (entries.labels != b"").any()
-    if fields.label not in ("", tar_index.NO_LABEL) and not is_labelled:
+    if fields.label not in ("", tar_members.NO_LABEL) and not is_labelled:
         lacks = f"no image has a label KEY.{fields.label} or {fields.label!r} in KEY.json"
-        usual = ", ".join(tar_index.LABELS)
+        usual = ", ".join(tar_members.LABELS)
         raise UserError(f"{where}: {lacks}; without ?label={fields.label} it is one of {usual}")
 
     def tell(index: int) -> str:
@@ -130,7 +130,7 @@ def open_shards(
         labels[rows],
         entries.starts[rows],
         shard=local,
-        entries=tar_index.Entries(*(column[rows] for column in entries)),
+        entries=tar_members.Entries(*(column[rows] for column in entries)),
     )
     source.account = Account(
         unit="members",
