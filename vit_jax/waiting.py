@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from vit_jax import escapes
 from vit_jax.durations import format_duration
 
 _LOWER = "/jax/core/compile/jaxpr_to_mlir_module_duration"
@@ -88,4 +89,4 @@ def _watch(what: str, ended: threading.Event, after: float, about: str = "") -> 
 
 def _say(text: str) -> None:
     if jax.process_index() == 0:
-        print(text, file=sys.stderr, flush=True)
+        print(escapes.terminal(text), file=sys.stderr, flush=True)

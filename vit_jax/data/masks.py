@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
+from vit_jax import foreign
 from vit_jax.data import image_header
 from vit_jax.data.decode import decode
 from vit_jax.data.names import read_class_names, with_known_names
@@ -103,7 +104,7 @@ def open_masks(path: str, split: str) -> MaskedImages:
     names, file = (), root / CLASSES
     if file.is_file():
         try:
-            names = read_class_names(file.read_text(encoding="utf-8"))
+            names = read_class_names(foreign.read(file).decode())
         except ValueError as error:
             raise UserError(f"{shown(str(file))}: {error}") from None
     return MaskedImages(

@@ -3,7 +3,7 @@
 
 The index lies beside the shards where it may be written, in a bucket too, so that one host's pass
 serves all; else in $XDG_CACHE_HOME/vit_jax or ~/.cache/vit_jax. It counts for a shard of the same
-size and version, by time or etag.
+size and version, by time or etag. One that another user wrote is compared with the shards first.
 """
 
 import concurrent.futures
@@ -13,22 +13,24 @@ import hashlib
 import io
 import json
 import os
+import random
 import sys
-import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from vit_jax import files, remote, waiting
-from vit_jax.data.tar_headers import Member
+from vit_jax import array_files, files, foreign, remote, waiting
+from vit_jax.data.tar_headers import BLOCK, Member
 from vit_jax.data.tar_members import Entries, Fields, entries_of, split_off
-from vit_jax.errors import DataError, shown
+from vit_jax.errors import DataError, UserError, shown
 from vit_jax.startup import cache_home
 
 _FORMAT = 2
 _THREADS = 16
+_COMPARED = 8  # shards, of an index of others
+_REMEMBERED = 15  # digests of indices
 # Bytes of one request. A bucket answers a few large ones sooner than one for every header.
 _WINDOW, _REMOTE_WINDOW = 1 << 12, 1 << 22
 
@@ -49,11 +51,12 @@ def scan(shards: Sequence[remote.FileInfo], fields: Fields) -> list[Entries]:
     names = [path.removeprefix(folder) for path in paths]
     digest = hashlib.sha256(json.dumps([_FORMAT, *fields, names]).encode()).hexdigest()[:12]
     places = _places(folder, f"vit_jax-index-{digest}.npz")
-    versions = [f"{shard.size} {shard.version}" for shard in shards]
+    own = Path(f"{places[-1]}.sha256")
+    versions = [_version(shard) for shard in shards]
     kept: dict[str, tuple[str, Entries]] = {}
     missing = list(range(len(names)))
     for place in places:  # the first may be out of date, and nobody's to write
-        found = _read(place)
+        found = _read(place, own, dict(zip(names, shards, strict=True)), fields)
         kept |= {names[i]: found[names[i]] for i in missing if names[i] in found}
         missing = [i for i in missing if names[i] not in kept or kept[names[i]][0] != versions[i]]
         if not missing:
@@ -71,7 +74,7 @@ def scan(shards: Sequence[remote.FileInfo], fields: Fields) -> list[Entries]:
         ):
             read_anew = pool.map(read, [shards[i] for i in missing])
             kept |= {names[i]: (versions[i], e) for i, e in zip(missing, read_anew, strict=True)}
-        _write(places, {name: kept[name] for name in names})
+        _write(places, own, {name: kept[name] for name in names})
     return [kept[name][1] for name in names]
 
 
@@ -118,21 +121,80 @@ def _places(folder: str, name: str) -> list[str]:
     return [f"{folder}{name}", cached] if remote.scheme(folder) in ("", "gs", "s3") else [cached]
 
 
-def _read(place: str) -> dict[str, tuple[str, Entries]]:
-    """Return version and entries of the shards of an index; nothing where it cannot be read."""
+def _read(
+    place: str, own: Path, shards: Mapping[str, remote.FileInfo], fields: Fields
+) -> dict[str, tuple[str, Entries]]:
+    """Return version and entries of the shards of an index; nothing where it is none to believe.
+
+    One that this user has not written is compared with the headers of some shards, drawn at random.
+
+    Args:
+        place: the index.
+        own: where the digests of those that this user wrote, or has compared, are kept.
+        shards: by their names in it.
+        fields: by which it was made.
+    """
+    most = (1 << 20) + sum(shard.size for shard in shards.values())  # a header alone is 512 bytes
+    kinds = dict(zip((*Entries._fields, "counts", "shards", "versions"), "SiiuSiSS", strict=True))
     try:
-        with np.load(io.BytesIO(remote.read(place))) as found:
-            ends = np.cumsum(found["counts"])[:-1]
-            columns = [np.split(found[name], ends) for name in Entries._fields]
-            names = [os.fsdecode(name) for name in found["shards"].tolist()]
-            versions = [version.decode() for version in found["versions"].tolist()]
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
+        data = remote.read(place, most)
+        columns = array_files.vectors(data, kinds)
+        counts, names = columns["counts"].astype(np.int64), columns["shards"].tolist()
+        versions = [version.decode() for version in columns["versions"].tolist()]
+        names = [os.fsdecode(name) for name in names]
+        if (counts < 1).any() or len({len(names), len(versions), len(counts)}) != 1:
+            raise ValueError("other numbers of shards")
+        if {len(columns[name]) for name in Entries._fields} != {int(counts.sum())}:
+            raise ValueError("other numbers of images")
+        ends = np.cumsum(counts)[:-1]
+        split = [np.split(columns[name], ends) for name in Entries._fields]
+        entries = [Entries(*column) for column in zip(*split, strict=True)]
+        found = dict(zip(names, zip(versions, entries, strict=True), strict=True))
+        current = [n for n in found if n in shards and found[n][0] == _version(shards[n])]
+        if not all(_is_inside(found[name][1], shards[name].size) for name in current):
+            raise ValueError("images outside of their shards")
+    except (UserError, OSError, ValueError):
         return {}
-    entries = (Entries(*column) for column in zip(*columns, strict=True))
-    return dict(zip(names, zip(versions, entries, strict=True), strict=True))
+    digest = hashlib.sha256(data).hexdigest()
+    if digest not in _remembered(own):
+        drawn = random.SystemRandom().sample(current, min(_COMPARED, len(current)))
+        if not all(_is_same(found[name][1], shards[name], fields) for name in drawn):
+            line = f"{shown(place)} is not what the shards hold; it is made anew"
+            print(f"warning: {line}", file=sys.stderr)
+            return {}
+        if len(current) == len(found):
+            _remember(own, digest)
+    return found
 
 
-def _write(places: Sequence[str], kept: dict[str, tuple[str, Entries]]) -> None:
+def _version(shard: remote.FileInfo) -> str:
+    return f"{shard.size} {shard.version}"
+
+
+def _is_inside(entries: Entries, size: int) -> bool:
+    starts, sizes = (column.astype(np.int64) for column in (entries.starts, entries.sizes))
+    return bool((starts >= BLOCK).all() and (sizes >= 0).all() and (sizes <= size - starts).all())
+
+
+def _is_same(entries: Entries, shard: remote.FileInfo, fields: Fields) -> bool:
+    made = _index_shard(shard, fields)
+    return all(np.array_equal(*columns) for columns in zip(entries, made, strict=True))
+
+
+def _remembered(own: Path) -> list[str]:
+    try:
+        return foreign.read(own).decode(errors="replace").split()
+    except (OSError, UserError):
+        return []
+
+
+def _remember(own: Path, digest: str) -> None:
+    with contextlib.suppress(OSError):
+        own.parent.mkdir(parents=True, exist_ok=True)
+        files.write(own, "\n".join([*_remembered(own)[-_REMEMBERED:], digest]))
+
+
+def _write(places: Sequence[str], own: Path, kept: dict[str, tuple[str, Entries]]) -> None:
     """Write an index to the first place that can be written; without one it is made anew."""
     arrays: dict[str, Any] = joined([entries for _, entries in kept.values()])._asdict()
     arrays["counts"] = np.array([len(entries.starts) for _, entries in kept.values()], np.int64)
@@ -147,4 +209,5 @@ def _write(places: Sequence[str], kept: dict[str, tuple[str, Entries]]) -> None:
             else:
                 Path(place).parent.mkdir(parents=True, exist_ok=True)
                 files.write(Path(place), data.getvalue())
+            _remember(own, hashlib.sha256(data.getvalue()).hexdigest())
             return

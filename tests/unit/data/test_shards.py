@@ -104,7 +104,7 @@ def test_names_of_classes_lie_beside_or_above_a_folder_of_a_split(tmp_path: Path
 
 
 def test_a_server_may_forbid_what_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(path: str) -> bytes:
+    def read(path: str, most: int = 0) -> bytes:
         raise error
 
     monkeypatch.setattr(remote, "read", read)
