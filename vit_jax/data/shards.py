@@ -262,6 +262,8 @@ def class_names_beside(files: Sequence[remote.FileInfo]) -> tuple[str, ...]:
         try:
             file = f"{place}/{_CLASSNAMES}" if place else _CLASSNAMES
             return read_class_names(remote.read(file, _MOST).decode())
+        except UnicodeDecodeError:
+            raise DataError(f"{shown(file)}: can't decode it, as it is no UTF-8") from None
         except (FileNotFoundError, remote.MissingError, remote.ForbiddenError):
             continue
         except ValueError as error:
