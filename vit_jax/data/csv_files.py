@@ -9,7 +9,7 @@ from pathlib import Path
 from vit_jax import remote
 from vit_jax.data.folders import FolderSource
 from vit_jax.data.names import with_known_names
-from vit_jax.data.partition import WHOLE, check_no_seed, partition, split_seed
+from vit_jax.data.partition import WHOLE, check_no_seed, partition, split_draw
 from vit_jax.data.sources import absolute_slices, digest_of
 from vit_jax.errors import UserError, shown
 
@@ -35,7 +35,7 @@ def open_csv(name: str, split: str) -> CsvSource:
 
     Raises UserError: no such file, column, image or split; a line without a path or a label.
     """
-    path, seed = split_seed(name)
+    path, draw = split_draw(name)
     is_far = remote.is_remote(path)
     file = Path(os.path.expanduser(path))
     place = path if is_far else str(file)
@@ -60,17 +60,17 @@ def open_csv(name: str, split: str) -> CsvSource:
     labels = [ids[row["label"]] for _, row in rows]
     members: dict[str, list[int]] = {WHOLE: list(range(len(rows)))}
     if "split" in rows[0][1]:
-        check_no_seed(seed, where)
+        check_no_seed(draw.seed, where)
         for index, (_, row) in enumerate(rows):
             members.setdefault(row["split"], []).append(index)
     else:
-        members |= partition(paths, labels, seed)
+        members |= partition(paths, labels, draw)
     split = with_known_names(split, list(members))
     slices = absolute_slices(split, {key: len(m) for key, m in members.items()}, where)
     chosen = [index for key, start, stop in slices for index in members[key][start:stop]]
     return CsvSource(
         root,
-        f"{where}[{split}]" + (f", split seed {seed}" if seed else ""),
+        f"{where}[{split}]" + (draw.told()),
         classes,
         [paths[index] for index in chosen],
         [labels[index] for index in chosen],

@@ -16,7 +16,7 @@ from jaxtyping import Int32
 from vit_jax import waiting
 from vit_jax.data.account import Account
 from vit_jax.data.stream import Balance
-from vit_jax.errors import UserError, shown, unknown
+from vit_jax.errors import UserError, setting, shown, unknown
 
 # The fields of one example: "image", encoded; "label", a class id or uint8 (K,) multi-hot; and
 # whatever else `Source.spec` names.
@@ -283,6 +283,13 @@ def split_of(flag: str) -> Iterator[None]:
     try:
         yield
     except SplitError as error:
+        only = error.splits[0] if len(error.splits) == 1 else ""
+        if only and flag.endswith("split") and "evals." in flag:
+            own = setting("config.data.train_split")
+            raise UserError(
+                f"{error}, on which the run trains: what is measured there is no validation; cut "
+                f"it in two, {own}='{only}[:90%]' {flag}='{only}[90%:]'"
+            ) from None
         raise UserError(f"{error}; choose another by {flag}=SPLIT") from None
 
 

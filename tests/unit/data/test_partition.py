@@ -7,7 +7,7 @@ import pytest
 
 from vit_jax import data
 from vit_jax.data import open_source
-from vit_jax.data.partition import full_name, options, partition, split_seed
+from vit_jax.data.partition import full_name, options, partition, split_draw
 from vit_jax.errors import UserError
 
 PATHS = [f"{name}/{i}.png" for name in ("cat", "dog") for i in range(20)]
@@ -60,7 +60,7 @@ def test_small_classes(count: int, held: int) -> None:
 )
 def test_a_path_is_a_dataset(name: str, full: str) -> None:
     assert full_name(name) == full
-    assert split_seed("birds?split_seed=12") == ("birds", 12)
+    assert split_draw("birds?split_seed=12") == ("birds", (12, 2))
 
 
 def test_options_at_the_end_of_a_name() -> None:
