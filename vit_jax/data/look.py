@@ -184,6 +184,7 @@ def same_content(paths: Sequence[str], seen: Sequence[Seen], name: str) -> list[
     if not longer:
         return short
     kept = _Kept(f"{name}, contents")
+    digest = functools.partial(_digest, kept=kept.entries)
     by_content: dict[str, list[int]] = defaultdict(list)
     far = remote.is_remote(paths[longer[0]])
     with (
@@ -192,8 +193,9 @@ def same_content(paths: Sequence[str], seen: Sequence[Seen], name: str) -> list[
     ):
         for at in range(0, len(longer), _CHUNK):
             chunk = longer[at : at + _CHUNK]
-            found = list(pool.map(lambda i: _digest(paths[i], seen[i], kept.entries), chunk))
-            kept.add([paths[i] for i in chunk], found)
+            near = [paths[i] for i in chunk]
+            found = list(pool.map(digest, near, [seen[i] for i in chunk]))
+            kept.add(near, found)
             for index, each in zip(chunk, found, strict=True):
                 by_content[each.key if each.head else f"?{index}"].append(index)
             done(len(chunk))
@@ -238,9 +240,10 @@ def copies_told(
     classed: list[str] = []
     twice: list[str] = []
     for members in groups:
-        first = [names[i] for i in sorted(members, key=lambda i: names[i])]
-        of_split = {splits[i]: names[i] for i in members}
-        of_class = {classes[i]: names[i] for i in members if classes[i]}
+        members = sorted(members, key=lambda i: names[i])
+        first = [names[i] for i in members]
+        of_split = {splits[i]: names[i] for i in reversed(members)}
+        of_class = {classes[i]: names[i] for i in reversed(members) if classes[i]}
         if len(of_split) > 1:
             across[tuple(sorted(of_split))].append(" = ".join(sorted(of_split.values())))
         if len(of_class) > 1:

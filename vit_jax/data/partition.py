@@ -164,15 +164,17 @@ def _by_shares(keys: Sequence[bytes]) -> dict[str, list[int]]:
         share = int.from_bytes(key) / 2 ** (8 * len(key))
         held = "val" if share < _HELD_OUT else "test" if share < 2 * _HELD_OUT else "train"
         found[held].append(index)
-    if not found["train"]:  # few, and none of them: one to train on comes first
-        largest = max(("val", "test"), key=lambda name: len(found[name]))
-        found["train"], found[largest] = found[largest], []
-    for name in ("val", "test"):
-        others = sorted({keys[index] for index in found["train"]})
-        # One content of train goes where there is none, with its copies, and one stays.
-        if not found[name] and len(others) > 1 and len(set(keys)) > 2:
-            found[name] = [index for index in found["train"] if keys[index] == others[0]]
-            found["train"] = [index for index in found["train"] if keys[index] != others[0]]
+
+    def contents(name: str) -> list[bytes]:
+        return sorted({keys[index] for index in found[name]})
+
+    # Where few are there, a split without any takes one from the largest, with its copies.
+    for name in SPLITS if len(set(keys)) > 2 else SPLITS[:1]:
+        donor = max(SPLITS, key=lambda each: len(contents(each)))
+        if not found[name] and found[donor]:
+            first = contents(donor)[0]
+            found[name] = [index for index in found[donor] if keys[index] == first]
+            found[donor] = [index for index in found[donor] if keys[index] != first]
     return found
 
 

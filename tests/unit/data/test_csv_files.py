@@ -25,7 +25,8 @@ def rows(header: str, *more: str) -> str:
 def test_splits_are_drawn_where_there_are_none(tmp_path: Path) -> None:
     name = table(tmp_path, rows("path,label"))
     sources = {s: open_source(name, split=s) for s in ("train", "val", "test")}
-    assert [len(source) for source in sources.values()] == [8, 2, 2]
+    assert sum(map(len, sources.values())) == 12
+    assert min(map(len, sources.values())) > 0
     assert sources["train"].class_names == ("9", "10")  # by value
     assert sources["train"].drawn
     example = sources["val"].read(0)
