@@ -87,7 +87,8 @@ class FolderSource(Labelled):
             os.path.abspath(path) if not self.is_remote else path
             for path in map(self._path, range(len(self)))
         )
-        return [(p, self.class_names[k]) for p, k in zip(paths, self.labels, strict=True)]
+        names = (self.class_names[k] if k >= 0 else "" for k in self.labels)
+        return list(zip(paths, names, strict=True))
 
     def _path(self, index: int) -> str:
         path = os.fsdecode(self._paths[index])
@@ -115,8 +116,6 @@ def open_folder(path: str, split: str) -> FolderSource:
     if not path:
         raise UserError("data.name=folder: names no folder; write it as data.name=folder:DIR")
     if remote.is_remote(path):
-        if not path.startswith(("http:", "https:")):  # of which a server lists none
-            check_no_archive(path)
         return _open(RemoteFolder.open(path), split, draw)
     try:
         return _open(Path(os.path.expanduser(path)), split, draw)
@@ -187,10 +186,7 @@ def _look(
     if isinstance(root, RemoteFolder):
         facts = {file.path: file for file in root.below}
         if len(listing.images) > look.MOST_FAR:
-            notes.append(
-                f"nobody looked into the {len(listing.images):,} images: "
-                f"in a bucket more than {look.MOST_FAR:,} are believed"
-            )
+            notes.append(look.believed(len(listing.images)))
     if not listing.images:
         others = account.left_out([*listing.others, *_unnamed(root, listing)])
         empty = Account(unit="files", num_classes=0, used={}, left_out=others)
@@ -201,7 +197,7 @@ def _look(
         )
     seen: dict[str, look.Seen] = {}
     place = root if isinstance(root, Path) else str(root)
-    places = [look.place_of(place, path) for path in listing.images]
+    places = look.places_of(place, listing.images)
     if not notes:
         seen = dict(zip(listing.images, look.examine(places, where_name(root), facts), strict=True))
     bad = {path: each.why for path, each in seen.items() if each.why}
@@ -242,7 +238,7 @@ def _unnamed(root: Folder, listing: Listing) -> list[tuple[str, str]]:
     """Tell what files are whose names do not."""
     if isinstance(root, RemoteFolder):
         return [(NO_IMAGE, path) for path in listing.unnamed]
-    images = (look.is_image(look.place_of(root, path)) for path in listing.unnamed)
+    images = map(look.is_image, look.places_of(root, listing.unnamed))
     return [
         (NO_NAME if image else NO_IMAGE, path)
         for path, image in zip(listing.unnamed, images, strict=True)
@@ -257,8 +253,7 @@ def _copies(found: Layout, seen: Mapping[str, look.Seen], root: Path | str, name
         for path, label in zip(paths, found.labels[split], strict=True)
     ]
     paths = [path for path, _, _ in rows]
-    places = [look.place_of(root, path) for path in paths]
-    groups = look.same_content(places, [seen[path] for path in paths], name)
+    groups = look.same_content(look.places_of(root, paths), [seen[path] for path in paths], name)
     names = list(map(shown, paths))
     return look.copies_told(groups, names, [row[1] for row in rows], [row[2] for row in rows])
 

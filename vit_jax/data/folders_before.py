@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vit_jax.data.folder_layout import DRAWN, Layout
 from vit_jax.data.image_header import OLD_SUFFIXES
-from vit_jax.data.names import KNOWN_SPLITS, with_known_names
+from vit_jax.data.names import KNOWN_SPLITS, parts_of, with_known_names
 from vit_jax.data.remote_folders import RemoteFolder
 from vit_jax.errors import UserError, shown
 
@@ -32,7 +32,7 @@ def list_images(root: Path | RemoteFolder, where: str, split: str) -> Layout:
         raise UserError(f"{where} has no class folders, in folders train, val, test or in itself")
     union = tuple(sorted(set().union(*classes.values())))
     ids = {name: i for i, name in enumerate(union)}
-    wanted = {name.split("[")[0].strip() for name in with_known_names(split, splits).split("+")}
+    wanted = {name for name, _ in parts_of(with_known_names(split, splits))}
     files, labels = {}, {}
     for name, names in classes.items():
         found = _files(root, f"{name}/" if name else "", names) if name in {*wanted, DRAWN} else []

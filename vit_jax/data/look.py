@@ -312,6 +312,15 @@ class _Kept:
             files.write(self._file, "\n".join(lines))
 
 
-def place_of(root: Path | str, path: str) -> str:
-    """Return the absolute path, or the address, of a file below a folder."""
-    return f"{root}/{path}" if isinstance(root, str) else os.path.join(os.path.abspath(root), path)
+def believed(count: int) -> str:
+    """Say that nobody looked into the images."""
+    most = f"in a bucket more than {MOST_FAR:,} are believed"
+    return f"nobody looked into the {count:,} images: {most}"
+
+
+def places_of(root: Path | str, paths: Iterable[str]) -> list[str]:
+    """Return the absolute paths, or the addresses, of files below a folder."""
+    if isinstance(root, str):
+        return [f"{root}/{path}".removeprefix("/") for path in paths]
+    above = os.path.abspath(root)
+    return [os.path.join(above, path) for path in paths]

@@ -5,7 +5,6 @@ import json
 import numbers
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,8 +15,8 @@ _QUOTED = re.compile(r"""(["'])(.*)\1""", re.DOTALL)
 _WHOLE = re.compile(r"(\d{1,999})(\.0+)?")  # pandas writes ids so where one of them is missing
 _NEGATIVE = re.compile(r"-(\d{1,999})(\.0+)?")
 _FRACTION = re.compile(r"-?\d+([.,]\d+)?")
-# One part of "train[:99%]+val": a name, and a slice of it.
-_PART = re.compile(r"([^\[\]+]+)(\[[^\]]*\])?")
+# What columns of labels are usually called.
+LABELS = ("label", "labels", "cls", "class", "class_id", "target")
 # Words that may be a class, or a program's word for nothing.
 _NOTHING = ("none", "null", "na", "n/a", "<na>")
 _MOST = 40  # characters of a value that a message shows
@@ -74,7 +73,7 @@ def label_of(value: Any) -> str:
         raise ValueError(f"the label is {_shown(value)}, of type {type(value).__name__}")
     negative = _NEGATIVE.fullmatch(text)
     if negative and int(negative[1]) > 1:
-        raise ValueError(f"the label is {text}; a class id is 0 or more, and -1 is no label")
+        raise ValueError(f"the label is {text!r}; there is none below 0 but -1, which is no label")
     nothing = (negative and int(negative[1])) or text.casefold() == "nan"
     return "" if nothing else text
 
@@ -93,16 +92,14 @@ def _number(value: Any) -> str:
 
 
 def _unquoted(text: str) -> str:
-    """Return a text without one pair of quotes around all of it, as JSON reads what is JSON."""
+    """Return a text without quotes around all of it; what is JSON is read as such."""
     text = one_spelling(text)
-    found = _QUOTED.fullmatch(text)
-    if not found or found[1] in found[2].replace(f"\\{found[1]}", ""):
-        return text
-    try:
-        inside = json.loads(text)
-    except ValueError:
-        inside = found[2]
-    return one_spelling(inside)
+    while found := _QUOTED.fullmatch(text):
+        if found[1] in found[2].replace(f"\\{found[1]}", ""):
+            break
+        inside = _json(text)
+        text = one_spelling(inside if isinstance(inside, str) else found[2])
+    return text
 
 
 def _shown(value: Any) -> str:
@@ -110,23 +107,29 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _MOST else f"{text[: _MOST - 3]}..."
 
 
-def classes_of(labels: Iterable[str]) -> tuple[dict[str, str], tuple[str, ...], list[str]]:
+def class_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Spell the names that metadata give classes; as they are, where two would become one."""
+    given = tuple(names)
+    spelled = tuple(map(one_spelling, given))
+    return spelled if len({*spelled}) == len({*given}) else given
+
+
+def classes_of(labels: Mapping[str, int]) -> tuple[dict[str, str], tuple[str, ...], list[str]]:
     """Return what class each label is, the classes in their order, and what is to be said.
 
     Whole numbers go by value, and two spellings of one number are one class. If one label is
     anything else, all are words: each is a class, sorted. "" is no label.
 
     Args:
-        labels: of all examples, from `label_of`.
+        labels: those of all examples, from `label_of`, and how often each occurs.
 
     Returns:
         The class of each label, the classes, and one line for each two that look alike.
     """
-    counts = Counter(labels)
-    counts.pop("", None)
+    counts = {text: count for text, count in labels.items() if text}
     values = {text: whole_number(text) for text in sorted(counts)}
     if None in values.values():
-        return {text: text for text in counts}, tuple(sorted(counts)), list(_twins(counts))
+        return {text: text for text in counts}, tuple(sorted(counts)), list(look_alike(counts))
     spelled: dict[int, list[str]] = {}
     for text in sorted(counts, key=lambda text: (int(values[text] or 0), text)):
         spelled.setdefault(int(values[text] or 0), []).append(text)
@@ -139,6 +142,30 @@ def classes_of(labels: Iterable[str]) -> tuple[dict[str, str], tuple[str, ...], 
     return names, tuple(dict.fromkeys(names.values())), notes
 
 
+def contradiction(ones: Sequence[str], others: Sequence[str]) -> tuple[int, int] | None:
+    """Return two places that show that two columns of labels do not mean the same, or None.
+
+    Words must be alike in each row, and numbers stand for one label of the other column each.
+    """
+    columns = (ones, others), (others, ones)
+    means: tuple[dict[str, tuple[str, int]], ...] = {}, {}
+    for place, pair in enumerate(zip(ones, others, strict=True)):
+        if not all(pair):
+            continue
+        if None is whole_number(pair[0]) is whole_number(pair[1]) and len({*map(alike, pair)}) > 1:
+            return place, place
+        for known, (given, other) in zip(means, columns, strict=True):
+            meant, before = known.setdefault(given[place], (other[place], place))
+            if meant != other[place]:
+                return before, place
+    return None
+
+
+def without_label(count: int, total: int) -> list[str]:
+    """Return the line that says how many examples have no label, if any."""
+    return [f"{count:,} of {total:,} without a label"] if count else []
+
+
 def whole_number(text: str) -> int | None:
     """Return the number that a label is, 3 of "3", "03" and "3.0", or None."""
     found = _WHOLE.fullmatch(text)
@@ -149,8 +176,12 @@ def _listed(texts: Iterable[str], counts: Mapping[str, int]) -> str:
     return " and ".join(f"{text!r} ({counts[text]:,})" for text in texts)
 
 
-def _twins(counts: Mapping[str, int]) -> Iterator[str]:
-    """Yield a line for labels that differ in case, in marks between words or in leading zeros."""
+def look_alike(counts: Mapping[str, int]) -> Iterator[str]:
+    """Yield a line for each classes that a person may take for one, or for no label.
+
+    They differ in case, in marks between words or in leading zeros. `counts` has the examples of
+    each class.
+    """
     alikes: dict[str, list[str]] = {}
     for text in sorted(counts):
         key = re.sub(r"[\s_-]+", " ", alike(text)).strip() or text
@@ -179,6 +210,13 @@ def split_names(texts: Iterable[str]) -> dict[str, str]:
     return {text: chosen[alike(text)] for text in texts}
 
 
+def parts_of(split: str) -> list[tuple[str, str]]:
+    """Return name and slice, "" where there is none, of each part of "train[:99%] + val"."""
+    pieces = re.split(r"\+(?![^\[]*\])", split)
+    found = [piece.partition("[") for piece in pieces]
+    return [(name.strip(), (bracket + rest).strip()) for name, bracket, rest in found]
+
+
 def with_known_names(split: str, names: Sequence[str]) -> str:
     """Replace names of splits in "validation[:9%]" by those of `names` that mean the same.
 
@@ -186,14 +224,13 @@ def with_known_names(split: str, names: Sequence[str]) -> str:
     """
     spelled = {alike(name): name for name in reversed(names)}
 
-    def known(found: re.Match[str]) -> str:
-        text, part = found[1].strip(), found[2] or ""
+    def known(text: str) -> str:
         word = alike(text)
         same = next((group for group in _SAME if word in group), ())
         fits = (spelled[name] for name in (word, *same) if name in spelled)
-        return (text if text in names else next(fits, text)) + part
+        return text if text in names else next(fits, text)
 
-    return _PART.sub(known, split)
+    return "+".join(known(name) + part for name, part in parts_of(split))
 
 
 def read_class_names(text: str) -> tuple[str, ...]:

@@ -3,9 +3,9 @@
 
 from collections.abc import Mapping
 
-from vit_jax.data.names import with_known_names
+from vit_jax.data.names import parts_of, with_known_names
 from vit_jax.data.partition import SPLITS, WHOLE
-from vit_jax.data.sources import absolute_slices
+from vit_jax.data.slices import absolute_slices
 from vit_jax.errors import UserError
 
 _NOMINAL = 10_000_000  # examples of a split whose number is not known; slices are shares of it
@@ -23,7 +23,7 @@ def overlaps(one: str, two: str, sizes: Mapping[str, int]) -> bool:
     slices = []
     for split in (one, two):
         split = with_known_names(split, names)
-        bases = {part.split("[")[0].strip() for part in split.split("+")}
+        bases = {name for name, _ in parts_of(split)}
         known = {name: sizes.get(name) or _NOMINAL for name in bases}
         if WHOLE in bases:
             known[WHOLE] = sum(sizes.values()) or _NOMINAL

@@ -14,6 +14,7 @@ WHOLE = "whole"  # all of them; TFDS reads "all" in its own way
 _HELD_OUT = 0.1  # for val and for test each
 # Beginnings of names of one's own images, which may lie elsewhere on another machine.
 KINDS = ("folder:", "csv:", "tar:", "parquet:", "hf:")
+_ENDS = {"csv": (".csv", ".csv.gz", ".tsv"), "tar": (".tar",), "parquet": (".parquet",)}
 # How a name ends that chooses the fields of tar and Parquet files, or how it is read.
 _OPTION = re.compile(r"[?&](?:((?:split_seed|rules)(?==\d)|label|image|config)=([^?&]+))$")
 _OF_DRAW = re.compile(r"[?&](split_seed|rules)=(\d+)$")
@@ -60,9 +61,14 @@ def split_draw(name: str) -> tuple[str, Draw]:
     return name, draw_of(chosen)
 
 
-def check_no_seed(seed: int, where: str) -> None:
+def as_draw(draw: Draw | int) -> Draw:
+    """Return the draw that a seed is, or the draw itself."""
+    return draw if isinstance(draw, Draw) else Draw(draw)
+
+
+def check_no_seed(draw: Draw | int, where: str) -> None:
     """Raise UserError for the seed of a draw where data, `where` in messages, have splits."""
-    if seed:
+    if seed := as_draw(draw).seed:
         raise UserError(f"{where} has splits of its own; leave out split_seed={seed}")
 
 
@@ -101,14 +107,14 @@ def as_in_run(name: str, *of_run: str) -> str:
 def full_name(name: str) -> str:
     """Write a path alone, "photos/birds", as the dataset that it is: "folder:photos/birds".
 
-    With the suffix .csv, .tar or .parquet it is "csv:FILE", "tar:PATTERN" or "parquet:PATTERN";
-    other names stay as they are.
+    With the suffix .csv, .csv.gz, .tsv, .tar or .parquet it is "csv:FILE", "tar:PATTERN" or
+    "parquet:PATTERN"; other names stay as they are.
     """
     plain = options(name)[0]
     if name.startswith(KINDS) and not name.startswith("hf://"):
         return name
-    for kind in ("csv", "tar", "parquet"):
-        if plain.endswith(f".{kind}"):
+    for kind, ends in _ENDS.items():
+        if plain.lower().endswith(ends):
             return f"{kind}:{name}"
     is_path = plain.startswith(("/", "./", "../", "~")) or "://" in plain
     is_path = is_path or ("/" in plain and os.path.isdir(plain))
@@ -148,7 +154,7 @@ def partition(
     Returns:
         The indices of each split, in an order that is mixed over the classes.
     """
-    draw = draw if isinstance(draw, Draw) else Draw(draw)
+    draw = as_draw(draw)
     keys = [_key(path, draw.seed) for path in paths]
     if draw.rules == 1:
         found = _by_counts(keys, labels)

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import hashlib
 import io
+import itertools
 import json
 import os
 import sys
@@ -23,16 +24,27 @@ import numpy as np
 
 from vit_jax import files, remote, waiting
 from vit_jax.data.image_header import SUFFIXES
+from vit_jax.data.names import label_of
 from vit_jax.data.tar_headers import Member, members
 from vit_jax.errors import DataError, shown
 from vit_jax.startup import cache_home
 
-_FORMAT = 1
+_FORMAT = 2
 _THREADS = 16
 # Bytes of one request. A bucket answers a few large ones sooner than one for every header.
 _WINDOW, _REMOTE_WINDOW = 1 << 12, 1 << 22
 _LONGEST_LABEL = 255
 LABELS = ("cls", "label", "class", "class_id")
+NO_LABEL = "none"  # the field that there is none, in "?label=none"
+_LEFT_OUT = b"\0"  # before the letter of why a member is no example; no label begins so
+_WHY = {
+    b"h": "hidden",
+    b"s": "without a suffix",
+    b"i": "not an image",
+    b"d": "with a dot in front of the suffix",
+    b"a": "another image of its key",
+    b"k": "of keys without an image",
+}
 
 
 class Fields(NamedTuple):
@@ -53,7 +65,21 @@ class Entries(NamedTuple):
 
 
 def index(shards: Sequence[remote.FileInfo], fields: Fields) -> list[Entries]:
-    """Return the images of every shard, from the index where it is still valid.
+    """Return the images of every shard; raises what `scan` does."""
+    return [split_off(entries)[0] for entries in scan(shards, fields)]
+
+
+def split_off(entries: Entries) -> tuple[Entries, list[tuple[str, str]]]:
+    """Separate images from members that are none: (reason, name) of each of these."""
+    is_left = np.array([label[:1] == _LEFT_OUT for label in entries.labels.tolist()], bool)
+    names = [name.decode(errors="backslashreplace") for name in entries.names[is_left].tolist()]
+    reasons = [_WHY[label[1:2]] for label in entries.labels[is_left].tolist()]
+    used = Entries(*(column[~is_left] for column in entries))
+    return used, list(zip(reasons, names, strict=True))
+
+
+def scan(shards: Sequence[remote.FileInfo], fields: Fields) -> list[Entries]:
+    """Return images and other members of every shard, from the index where it is still valid.
 
     Raises DataError: a shard that is cut, damaged, sparse or without images, or a key twice in it.
     """
@@ -107,43 +133,64 @@ def _index_shard(shard: remote.FileInfo, fields: Fields) -> Entries:
 def _entries(window: "_Window", size: int, fields: Fields) -> Entries:
     samples: dict[bytes, dict[str, Member]] = {}
     labels: dict[bytes, dict[str, bytes]] = {}  # by suffix
-    seen: set[str] = set()
+    others: list[tuple[bytes, str, Member]] = []  # that are no image, label or JSON of a key
     wanted = (fields.label,) if fields.label else LABELS
+    wanted = () if fields.label == NO_LABEL else wanted
     for member in members(window.read, size):
         folder, slash, base = member.name.rpartition(b"/")
         stem, dot, suffix = base.partition(b".")
         kind = suffix.decode(errors="replace").lower()
         is_label = kind in wanted
+        key = folder + slash + stem
         if not (stem and dot):  # hidden, or without a suffix
+            others.append((b"", "", member))
             continue
-        seen.add(kind)
         if not (is_label or kind in ("json", fields.image) or f".{kind}" in SUFFIXES):
+            others.append((key, kind, member))
             continue
         name = member.name.decode(errors="backslashreplace")
         if member.is_link:
             raise ValueError(f"{name!r} is a link; write the file itself into the tar")
-        key = folder + slash + stem
         sample, found = samples.setdefault(key, {}), labels.setdefault(key, {})
         if kind in sample:
             raise ValueError(f"{name!r} is there twice: its key has two .{kind}")
         sample[kind] = member
         if is_label:
             found[kind] = _label(window.content(member), name)
-        elif kind == "json" and not any(found.values()):
+        elif kind == "json" and wanted and not any(found.values()):
             found[kind] = _json_label(window.content(member), name, wanted)
-    rows = []
+    rows, left = [], []
     order = [fields.image] if fields.image else [suffix[1:] for suffix in SUFFIXES]
     for key, sample in samples.items():
         image = next((sample[kind] for kind in order if kind in sample), None)
         label = next(filter(None, map(labels[key].get, (*wanted, "json"))), b"")
         if image is not None:
-            rows.append((image.name, image.start, image.size, image.crc, label))
+            rows.append((*_columns(image), label))
+        for kind, member in sample.items():
+            if member is not image and (image is None or f".{kind}" in SUFFIXES):
+                left.append((*_columns(member), _LEFT_OUT + (b"a" if image else b"k")))
+    images = {key for key, sample in samples.items() if any(kind in sample for kind in order)}
+    for key, kind, member in others:
+        if key not in images:
+            left.append((*_columns(member), _LEFT_OUT + _why(member.name, kind)))
     if not rows:
-        has = ", ".join(f".{kind}" for kind in sorted(seen)[:8]) or "none of a key"
+        kinds = {*itertools.chain(*samples.values()), *(kind for key, kind, _ in others if key)}
+        has = ", ".join(f".{kind}" for kind in sorted(kinds)[:8]) or "none of a key"
         raise ValueError(f"no member is .{fields.image or 'jpg, .png, ...'}; there are {has}")
     kinds = (np.bytes_, np.int64, np.int64, np.uint32, np.bytes_)
-    columns = zip(*rows, strict=True)
+    columns = zip(*rows, *left, strict=True)
     return Entries(*(np.array(c, kind) for c, kind in zip(columns, kinds, strict=True)))
+
+
+def _columns(member: Member) -> tuple[bytes, int, int, int]:
+    return member.name, member.start, member.size, member.crc
+
+
+def _why(name: bytes, kind: str) -> bytes:
+    """Return the letter of why a member is no part of an example."""
+    if not kind:
+        return b"h" if name.rpartition(b"/")[2].startswith(b".") else b"s"
+    return b"d" if f".{kind.rpartition('.')[2]}" in SUFFIXES else b"i"
 
 
 def _label(content: bytes, name: str) -> bytes:
@@ -159,8 +206,12 @@ def _json_label(content: bytes, name: str, wanted: Sequence[str]) -> bytes:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{name!r} is no JSON ({error})") from None
     values = (found.get(key) for key in wanted) if isinstance(found, dict) else ()
-    value = next((v for v in values if isinstance(v, int | str)), "")
-    return _label(str(value).encode(), name)
+    try:
+        label = label_of(next((value for value in values if value is not None), ""))
+    except ValueError as error:
+        advice = f"choose another by ?label=FIELD, or ?label={NO_LABEL}"
+        raise ValueError(f"{name!r}: {error}; {advice}") from None
+    return _label(label.encode(), name)
 
 
 class _Window:

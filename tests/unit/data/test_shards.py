@@ -37,8 +37,8 @@ def test_the_name_of_a_file_tells_its_split() -> None:
 def choose(split: str, names: list[str], labels: list[int], seed: int = 0) -> list[int]:
     counts = [len(labels) // len(names)] * len(names)
     keys = [f"{i}" for i in range(len(labels))]
-    _, found = shards.choose(split, names, counts, lambda: keys, np.array(labels), seed, "x")
-    return found.tolist()
+    members = shards.members_of(names, counts, lambda: keys, np.array(labels), seed, "x")
+    return shards.choose(split, members, seed, "x")[1].tolist()
 
 
 def test_splits_with_slices_or_drawn() -> None:
