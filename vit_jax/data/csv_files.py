@@ -12,8 +12,10 @@ from typing import NamedTuple
 from vit_jax import remote
 from vit_jax.data import csv_before, csv_rows, look
 from vit_jax.data.account import Account, left_out
+from vit_jax.data.copies import copies_told, same_content
 from vit_jax.data.csv_rows import Row
 from vit_jax.data.folders import FolderSource
+from vit_jax.data.look_cache import Seen
 from vit_jax.data.names import (
     LABELS,
     classes_of,
@@ -112,8 +114,8 @@ def open_csv(name: str, split: str) -> CsvSource:
         drawn=not has_splits,
     )
     if seen:
-        groups = look.same_content(look.places_of(root, paths), seen, key)
-        told += look.copies_told(
+        groups = same_content(look.places_of(root, paths), seen, key)
+        told += copies_told(
             groups,
             [shown(path) for path in paths],
             [each.split for each in used],
@@ -136,7 +138,7 @@ def open_csv(name: str, split: str) -> CsvSource:
 
 def _look(
     examples: list[_Example], root: Path | str, name: str
-) -> tuple[list[_Example], list[tuple[str, str]], list[look.Seen], list[str]]:
+) -> tuple[list[_Example], list[tuple[str, str]], list[Seen], list[str]]:
     """Return the rows whose images can be read, the others' (reason, path), what was seen, notes.
 
     Nothing is seen of too many in a bucket.

@@ -6,16 +6,18 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from vit_jax import remote
 from vit_jax.data import account, folders_before, look
 from vit_jax.data.account import Account
+from vit_jax.data.copies import copies_told, same_content
 from vit_jax.data.folder_layout import DRAWN, Layout, arrange
 from vit_jax.data.image_header import read_file
 from vit_jax.data.listing import NO_IMAGE, NO_NAME, Listing, list_all
+from vit_jax.data.look_cache import Seen
 from vit_jax.data.names import with_known_names
 from vit_jax.data.partition import (
     WHOLE,
@@ -127,106 +129,115 @@ def _open(root: Folder, split: str, draw: Draw) -> FolderSource:
     where = shown(str(root) if root.is_absolute() else f"./{root}")
     if not root.is_dir():
         check_no_archive(str(root))
-        layout = f"expected {where}/[{{train,val}}/]<class>/*.{{jpg,png,webp,...}}"
         is_file = isinstance(root, Path) and root.is_file()
         what = f"{where} is a file, and no folder" if is_file else f"no folder {where!r}"
-        raise UserError(f"{what}; {layout}")
-    counted, seen, left_out = None, {}, []
-    if draw.rules == 1:
-        found = folders_before.list_images(root, where, split)
-    else:
-        found, counted, seen, left_out = _look(root, where, draw)
-    files = {name: _mixed(paths) for name, paths in found.files.items()}
-    labels = {
-        path: label
-        for name, paths in found.files.items()
-        for path, label in zip(paths, found.labels[name], strict=True)
-    }
-    drawn = DRAWN in files
-    if drawn:
-        whole = files.pop(DRAWN)
-        contents = [seen[path].key for path in whole] if seen else ()
-        members = partition(whole, [labels[path] for path in whole], draw, contents)
-        files = {name: [whole[i] for i in chosen] for name, chosen in members.items()}
-        files[WHOLE] = whole
-    else:
+        raise UserError(f"{what}; {_expected(where)}")
+    found = look.kept(
+        (str(root), where, draw, split if draw.rules == 1 else ""),
+        lambda: _read(root, where, split, draw),
+    )
+    if not found.drawn:
         check_no_seed(draw.seed, where)
-    split = with_known_names(split, list(files))
+    split = with_known_names(split, list(found.files))
+    sizes = {name: len(paths) for name, paths in found.files.items()}
     try:
-        slices = absolute_slices(split, {name: len(each) for name, each in files.items()}, where)
+        slices = absolute_slices(split, sizes, where)
     except SplitError as error:
-        if counted and counted.left_out:
-            error.args = (f"{error} ({counted.why_left_out()})",)
+        if found.account and found.account.left_out:
+            error.args = (f"{error} ({found.account.why_left_out()})",)
         raise
-    chosen = [path for name, start, stop in slices for path in files[name][start:stop]]
+    chosen = [path for name, start, stop in slices for path in found.files[name][start:stop]]
     source = FolderSource(
         root if isinstance(root, Path) else str(root),
-        f"{where}[{split}]" + (draw.told() if drawn else ""),
+        f"{where}[{split}]" + (draw.told() if found.drawn else ""),
         found.classes,
         chosen,
-        [labels[path] for path in chosen],
-        drawn=drawn,
+        [found.labels[path] for path in chosen],
+        drawn=found.drawn,
     )
-    source.account, source.left_out = counted, left_out
+    source.account, source.left_out = found.account, found.left_out
     return source
 
 
-def _mixed(paths: Sequence[str]) -> list[str]:
-    """Order files by their names alone, but mixed over the classes."""
-    return sorted(paths, key=lambda p: hashlib.blake2b(os.fsencode(p), digest_size=8).digest())
+class _Reading(NamedTuple):
+    """What a folder is.
+
+    Attributes:
+        classes: their names, by class id.
+        files: paths by split, in the order to be read.
+        labels: class ids by path, -1 for none.
+        drawn: whether the splits were drawn.
+        account: of all files; None for how earlier versions read.
+        left_out: (reason, path) of each that is not used.
+    """
+
+    classes: tuple[str, ...]
+    files: Mapping[str, list[str]]
+    labels: Mapping[str, int]
+    drawn: bool
+    account: Account | None = None
+    left_out: list[tuple[str, str]] = []  # noqa: RUF012  (never changed)
 
 
-def _look(
-    root: Folder, where: str, draw: Draw
-) -> tuple[Layout, Account, Mapping[str, look.Seen], list[tuple[str, str]]]:
-    """Return what a folder is, its account, what was seen of the images, and what is left out."""
-    listing = list_all(root)
-    notes: list[str] = []
-    facts = {}
-    if isinstance(root, RemoteFolder):
-        facts = {file.path: file for file in root.below}
-        if len(listing.images) > look.MOST_FAR:
-            notes.append(look.believed(len(listing.images)))
-    if not listing.images:
-        others = account.left_out([*listing.others, *_unnamed(root, listing)])
-        empty = Account(unit="files", num_classes=0, used={}, left_out=others)
-        why = f" ({empty.why_left_out()})" if others else ""
-        layout = f"expected {where}/[{{train,val}}/]<class>/*.{{jpg,png,webp,...}}"
-        raise UserError(
-            f"{where} has no images, in folders train, val, test or in itself{why}; {layout}"
-        )
-    seen: dict[str, look.Seen] = {}
+def _read(root: Folder, where: str, split: str, draw: Draw) -> _Reading:
+    if draw.rules == 1:
+        return _arranged(folders_before.list_images(root, where, split), draw, {})
+    listing, name = list_all(root), where_name(root)
     place = root if isinstance(root, Path) else str(root)
-    places = look.places_of(place, listing.images)
-    if not notes:
-        seen = dict(zip(listing.images, look.examine(places, where_name(root), facts), strict=True))
+    others = [*listing.others, *_unnamed(root, listing)]
+    if not listing.images:
+        counts = account.left_out(others)
+        why = Account(unit="files", num_classes=0, used={}, left_out=counts).why_left_out()
+        raise UserError(
+            f"{where} has no images, in folders train, val, test or in itself"
+            f"{f' ({why})' if others else ''}; {_expected(where)}"
+        )
+    seen: dict[str, Seen] = {}
+    notes: list[str] = []
+    if isinstance(root, RemoteFolder) and len(listing.images) > look.MOST_FAR:
+        notes = [look.believed(len(listing.images))]
+    else:
+        facts = {f.path: f for f in root.below} if isinstance(root, RemoteFolder) else {}
+        places = look.places_of(place, listing.images)
+        seen = dict(zip(listing.images, look.examine(places, name, facts), strict=True))
     bad = {path: each.why for path, each in seen.items() if each.why}
-    found = arrange(listing.images, listing.folders, where, {*bad})
-    outside = {path for _, path in found.left_out}
-    left_out = [
-        *listing.others,
-        *_unnamed(root, listing),
-        *found.left_out,
-        *((why, path) for path, why in bad.items() if path not in outside),
-    ]
-    used = {name: len(paths) for name, paths in found.files.items()}
-    notes += found.notes
-    notes += _twins(found)
-    if seen:
-        notes += _copies(found, seen, place, where_name(root))
-    if DRAWN in used:
-        whole = _mixed(found.files[DRAWN])
-        contents = [seen[path].key for path in whole] if seen else ()
-        members = partition(whole, [0] * len(whole), draw, contents)
-        used = {name: len(each) for name, each in members.items()}
+    layout = arrange(listing.images, listing.folders, where, {*bad})
+    notes += [*layout.notes, *_twins(layout), *_copies(layout, seen, place, name)]
+    outside = {path for _, path in layout.left_out}
+    others += layout.left_out
+    others += [(why, path) for path, why in bad.items() if path not in outside]
+    found = _arranged(layout, draw, seen)
     counted = Account(
         unit="files",
-        num_classes=len(found.classes),
-        used=used,
-        left_out=account.left_out((look.in_a_word(why), path) for why, path in left_out),
+        num_classes=len(layout.classes),
+        used={name: len(paths) for name, paths in found.files.items() if name != WHOLE},
+        left_out=account.left_out((look.in_a_word(why), path) for why, path in others),
         notes=tuple(notes),
     )
-    return found, counted, seen, left_out
+    return found._replace(account=counted, left_out=others)
+
+
+def _arranged(layout: Layout, draw: Draw, seen: Mapping[str, Seen]) -> _Reading:
+    """Put files in their order, by their names alone but mixed over the classes; draw splits."""
+    labels: dict[str, int] = {}
+    for name, paths in layout.files.items():
+        labels.update(zip(paths, layout.labels[name], strict=True))
+    files = {name: sorted(paths, key=_mixing) for name, paths in layout.files.items()}
+    if DRAWN not in files:
+        return _Reading(layout.classes, files, labels, drawn=False)
+    whole = files[DRAWN]
+    contents = [seen[path].key for path in whole] if seen else ()
+    members = partition(whole, [labels[path] for path in whole], draw, contents)
+    files = {name: [whole[i] for i in chosen] for name, chosen in members.items()}
+    return _Reading(layout.classes, {**files, WHOLE: whole}, labels, drawn=True)
+
+
+def _mixing(path: str) -> bytes:
+    return hashlib.blake2b(os.fsencode(path), digest_size=8).digest()
+
+
+def _expected(where: str) -> str:
+    return f"expected {where}/[{{train,val}}/]<class>/*.{{jpg,png,webp,...}}"
 
 
 def where_name(root: Folder) -> str:
@@ -245,17 +256,19 @@ def _unnamed(root: Folder, listing: Listing) -> list[tuple[str, str]]:
     ]
 
 
-def _copies(found: Layout, seen: Mapping[str, look.Seen], root: Path | str, name: str) -> list[str]:
+def _copies(found: Layout, seen: Mapping[str, Seen], root: Path | str, name: str) -> list[str]:
     """Say which images are there more than once."""
+    if not seen:
+        return []
     rows = [
         (path, split, found.classes[label] if label >= 0 else "")
         for split, paths in found.files.items()
         for path, label in zip(paths, found.labels[split], strict=True)
     ]
     paths = [path for path, _, _ in rows]
-    groups = look.same_content(look.places_of(root, paths), [seen[path] for path in paths], name)
+    groups = same_content(look.places_of(root, paths), [seen[path] for path in paths], name)
     names = list(map(shown, paths))
-    return look.copies_told(groups, names, [row[1] for row in rows], [row[2] for row in rows])
+    return copies_told(groups, names, [row[1] for row in rows], [row[2] for row in rows])
 
 
 def _twins(found: Layout) -> list[str]:

@@ -11,9 +11,9 @@ import cv2
 
 from vit_jax import remote, waiting
 from vit_jax.data.account import Account, dataset_of
+from vit_jax.data.copies import copies_told
 from vit_jax.data.decode import decode
 from vit_jax.data.folders import FolderSource
-from vit_jax.data.look import copies_told
 from vit_jax.data.sources import Source, account_of
 
 _CHUNK = 1024  # examples in work

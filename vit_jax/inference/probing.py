@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from vit_jax import data, models, sharding, waiting
-from vit_jax.data import account
+from vit_jax.data import account, look
 from vit_jax.data.partition import as_in_run
 from vit_jax.data.sources import account_of
 from vit_jax.errors import UserError
@@ -37,6 +37,7 @@ PARTS = ("train", "test")
 METHODS = ("fewshot", "knn", "logistic")
 
 
+@look.once()
 def open_splits(found: Trained, dataset: str, data_dir: str, *splits: str) -> list[data.Source]:
     """Open the splits to learn from and to test on.
 

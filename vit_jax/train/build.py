@@ -18,7 +18,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from vit_jax import config as config_lib
 from vit_jax import data, evals, files, models, objectives, optim, sharding, waiting
 from vit_jax.config import Config, Plan
-from vit_jax.data import account, overlap, partition
+from vit_jax.data import account, look, overlap, partition
 from vit_jax.data.sources import account_of
 from vit_jax.errors import UserError, setting
 from vit_jax.losses import Loss
@@ -223,6 +223,7 @@ def check_labels(cfg: Config, source: data.Source) -> None:
         )
 
 
+@look.once()
 def write_splits(cfg: Config, source: data.Source, path: Path) -> None:
     """Write which image is in which split, where the splits were drawn; process 0 alone."""
     if not source.drawn or jax.process_index() or (path / SPLITS).exists():
