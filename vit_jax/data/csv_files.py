@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vit_jax import remote
-from vit_jax.data import csv_rows
+from vit_jax.data import csv_before, csv_rows, look
 from vit_jax.data.account import Account, left_out
+from vit_jax.data.copies import copies_told, same_content
 from vit_jax.data.csv_rows import Row
 from vit_jax.data.folders import FolderSource
+from vit_jax.data.look_cache import Seen
 from vit_jax.data.names import (
     LABELS,
     classes_of,
@@ -23,7 +25,7 @@ from vit_jax.data.names import (
     with_known_names,
     without_label,
 )
-from vit_jax.data.partition import WHOLE, check_no_seed, partition, split_seed
+from vit_jax.data.partition import WHOLE, Draw, check_no_seed, partition, split_draw
 from vit_jax.data.sources import absolute_slices, digest_of
 from vit_jax.errors import UserError, shown
 from vit_jax.files import refused
@@ -58,14 +60,16 @@ def open_csv(name: str, split: str) -> CsvSource:
     Raises UserError: what `csv_rows.read` raises; no such split; most files are gone; a label that
     is no class; one file with two labels or in two splits; two columns of labels that disagree.
     """
-    path, seed = split_seed(name)
+    path, draw = split_draw(name)
     is_far = remote.is_remote(path)
     file = Path(os.path.expanduser(path))
     place = path if is_far else str(file)
     where = shown(place if is_far or file.is_absolute() else f"./{place}")
+    root: Path | str = path.rpartition("/")[0] if is_far else file.parent
+    if draw.rules == 1:
+        return _as_before(place, root, where, split, draw)
     with refused(where):
         rows = csv_rows.read(remote.read(place), where)
-    root: Path | str = path.rpartition("/")[0] if is_far else file.parent
     if all(remote.is_remote(row.cells["path"]) for row in rows):
         addresses = [row.cells["path"] for row in rows]
         root = os.path.commonprefix(addresses).rpartition("/")[0]  # noqa: RUF071  (of a text)
@@ -82,6 +86,9 @@ def open_csv(name: str, split: str) -> CsvSource:
     if not classes and (empty := [row for row in rows if not row.cells["label"].strip()]):
         raise UserError(f"{where}, line {empty[0].line}: give a value for path, label")
     used, doubled = _once([each for each in examples if each.path], class_of, where)
+    used, unread, seen, told = _look(used, root, key := place if is_far else os.path.abspath(place))
+    if not used:
+        raise UserError(f"{where}: none of its {len(unread):,} images can be read ({unread[0][0]})")
     ids = {label: i for i, label in enumerate(classes)} | {"": -1}
     paths = [example.path for example in used]
     labels = [ids[class_of.get(example.label, "")] for example in used]
@@ -89,34 +96,83 @@ def open_csv(name: str, split: str) -> CsvSource:
     members: dict[str, list[int]] = {WHOLE: list(range(len(used)))}
     own: dict[str, list[int]] = {}
     if has_splits:
-        check_no_seed(seed, where)
+        check_no_seed(draw, where)
         for index, example in enumerate(used):
             own.setdefault(example.split, []).append(index)
     else:
-        own = dict(partition(paths, labels, seed))
+        own = dict(partition(paths, labels, draw, [each.key for each in seen]))
     members |= own
     split = with_known_names(split, list(members))
     slices = absolute_slices(split, {key: len(m) for key, m in members.items()}, where)
     chosen = [index for key, start, stop in slices for index in members[key][start:stop]]
     source = CsvSource(
         root,
-        f"{where}[{split}]" + (f", split seed {seed}" if seed else ""),
+        f"{where}[{split}]" + draw.told(),
         classes,
         [paths[index] for index in chosen],
         [labels[index] for index in chosen],
         drawn=not has_splits,
     )
+    if seen:
+        groups = same_content(look.places_of(root, paths), seen, key)
+        told += copies_told(
+            groups,
+            [shown(path) for path in paths],
+            [each.split for each in used],
+            [class_of.get(each.label, "") for each in used],
+        )
+    source.left_out = [
+        *(("of files that are not there", each.file) for each in gone),
+        *(("doubled rows", each.path) for each in doubled),
+        *unread,
+    ]
     source.account = Account(
         unit="rows",
         num_classes=len(classes),
         used={key: len(found) for key, found in own.items()},
-        left_out=left_out(
-            [("of files that are not there", each.file) for each in gone]
-            + [("doubled rows", each.path) for each in doubled]
-        ),
-        notes=(*notes, *without_label(labels.count(-1), len(labels))),
+        left_out=left_out((look.in_a_word(why), path) for why, path in source.left_out),
+        notes=(*notes, *told, *without_label(labels.count(-1), len(labels))),
     )
     return source
+
+
+def _look(
+    examples: list[_Example], root: Path | str, name: str
+) -> tuple[list[_Example], list[tuple[str, str]], list[Seen], list[str]]:
+    """Return the rows whose images can be read, the others' (reason, path), what was seen, notes.
+
+    Nothing is seen of too many in a bucket.
+    """
+    if isinstance(root, str) and len(examples) > look.MOST_FAR:
+        return examples, [], [], [look.believed(len(examples))]
+    found = look.examine(look.places_of(root, [each.path for each in examples]), name)
+    pairs = list(zip(examples, found, strict=True))
+    unread = [(seen.why, each.path) for each, seen in pairs if seen.why]
+    good = [(each, seen) for each, seen in pairs if not seen.why]
+    return [each for each, _ in good], unread, [seen for _, seen in good], []
+
+
+def _as_before(place: str, root: Path | str, where: str, split: str, draw: Draw) -> CsvSource:
+    """Open a split as `csv_before` lists it."""
+    found = csv_before.list_rows(place, root, where)
+    members: dict[str, list[int]] = {WHOLE: list(range(len(found.paths)))}
+    if found.splits:
+        check_no_seed(draw, where)
+        for index, name in enumerate(found.splits):
+            members.setdefault(name, []).append(index)
+    else:
+        members |= partition(found.paths, found.labels, draw)
+    split = with_known_names(split, list(members))
+    slices = absolute_slices(split, {key: len(m) for key, m in members.items()}, where)
+    chosen = [index for key, start, stop in slices for index in members[key][start:stop]]
+    return CsvSource(
+        found.root,
+        f"{where}[{split}]" + draw.told(),
+        found.classes,
+        [found.paths[index] for index in chosen],
+        [found.labels[index] for index in chosen],
+        drawn=not found.splits,
+    )
 
 
 def _examples(rows: Sequence[Row], root: Path | str, where: str) -> Iterator[_Example]:

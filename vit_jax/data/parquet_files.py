@@ -21,6 +21,7 @@ from vit_jax import remote, waiting
 from vit_jax.data import parquet_columns, shard_sets, shards
 from vit_jax.data.account import Account
 from vit_jax.data.parquet_columns import Columns
+from vit_jax.data.partition import draw_of
 from vit_jax.data.sources import Example
 from vit_jax.errors import DataError, UserError, shown
 
@@ -227,10 +228,10 @@ def open_shards(
     dtype = np.int64 if kinds == {"i"} else np.bytes_
     joined = np.concatenate([labels.astype(dtype) for labels in found])
     classes, labels = shards.class_ids(joined, names, tell)
-    seed = int(chosen.get("split_seed", 0))
-    members = shards.members_of(splits, counts, keys, labels, seed, where)
+    draw = draw_of(chosen)
+    members = shards.members_of(splits, counts, keys, labels, draw, where)
     notes = [*notes, *shard_sets.compare(told, shards.sizes(members), where)]
-    title, rows = shards.choose(split, members, seed, where)
+    title, rows = shards.choose(split, members, draw, where)
     used = np.unique(np.searchsorted(ends, rows, side="right"))
     table = [
         (int(np.searchsorted(used, file)), number, first + int(ends[file]) - counts[file])

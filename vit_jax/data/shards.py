@@ -20,7 +20,7 @@ from vit_jax.data.names import (
     with_known_names,
     without_label,
 )
-from vit_jax.data.partition import WHOLE, check_no_seed, options, partition
+from vit_jax.data.partition import WHOLE, Draw, as_draw, check_no_seed, options, partition
 from vit_jax.data.sources import Labelled, absolute_slices, digest_of
 from vit_jax.errors import DataError, UserError, shown
 from vit_jax.files import refused
@@ -136,7 +136,7 @@ def members_of(
     counts: Sequence[int],
     keys: Callable[[], Sequence[str]],
     labels: Int[np.ndarray, " M"],
-    seed: int,
+    draw: Draw | int,
     where: str,
 ) -> dict[str, Int[np.ndarray, " _"]]:
     """Return the indices of the examples of each split.
@@ -146,14 +146,14 @@ def members_of(
         counts: the number of examples of each file.
         keys: names of the examples, each another; asked for only where splits are drawn.
         labels: of all examples.
-        seed: of the draw.
+        draw: how they are drawn.
         where: the dataset in messages.
     """
     if not any(splits):
-        drawn = partition(keys(), labels.tolist(), seed)
+        drawn = partition(keys(), labels.tolist(), draw)
         members = {name: np.array(found, int) for name, found in drawn.items()}
         return {**members, WHOLE: np.arange(len(labels))}
-    check_no_seed(seed, where)
+    check_no_seed(draw, where)
     same = split_names(splits)
     numbers = {name: k for k, name in enumerate(dict.fromkeys(same.values()))}
     of_example = np.repeat([numbers[same[name]] for name in splits], counts)
@@ -161,7 +161,7 @@ def members_of(
 
 
 def choose(
-    split: str, members: Mapping[str, Int[np.ndarray, " _"]], seed: int, where: str
+    split: str, members: Mapping[str, Int[np.ndarray, " _"]], draw: Draw | int, where: str
 ) -> tuple[str, Int[np.ndarray, " _"]]:
     """Return a source's name and the indices of the examples of a split, with TFDS-style slices.
 
@@ -172,7 +172,7 @@ def choose(
     split = with_known_names(split, list(members))
     slices = absolute_slices(split, {name: len(found) for name, found in members.items()}, where)
     chosen = np.concatenate([members[name][start:stop] for name, start, stop in slices])
-    return f"{where}[{split}]" + (f", split seed {seed}" if seed else ""), chosen
+    return f"{where}[{split}]" + as_draw(draw).told(), chosen
 
 
 def sizes(members: Mapping[str, Int[np.ndarray, " _"]]) -> dict[str, int]:

@@ -7,7 +7,7 @@ import types
 from collections.abc import Iterator
 
 from vit_jax.data.names import parts_of
-from vit_jax.errors import UserError, shown, unknown
+from vit_jax.errors import UserError, setting, shown, unknown
 
 
 class SplitError(UserError):
@@ -22,6 +22,13 @@ def split_of(flag: str) -> Iterator[None]:
     try:
         yield
     except SplitError as error:
+        only = error.splits[0] if len(error.splits) == 1 else ""
+        if only and "evals." in flag:
+            own = setting("config.data.train_split")
+            raise UserError(
+                f"{error}, on which the run trains: what is measured there is no validation; cut "
+                f"it in two, {own}='{only}[:90%]' {flag}='{only}[90%:]'"
+            ) from None
         raise UserError(f"{error}; choose another by {flag}=SPLIT") from None
 
 

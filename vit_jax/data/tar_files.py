@@ -16,6 +16,7 @@ from vit_jax import remote
 from vit_jax.data import shard_sets, shards, tar_folders, tar_index, tar_members
 from vit_jax.data.account import Account, left_out
 from vit_jax.data.image_header import MAX_BYTES
+from vit_jax.data.partition import draw_of
 from vit_jax.data.sources import Example
 from vit_jax.data.tar_headers import BLOCK
 from vit_jax.errors import DataError, UserError, shown
@@ -108,7 +109,9 @@ def open_shards(
     def keys() -> list[str]:
         return [tell(index) for index in range(len(shard))]
 
-    folders = None if is_labelled or fields.label else tar_folders.read(entries.names)
+    draw = draw_of(chosen)
+    by_folders = not is_labelled and not fields.label and draw.rules != 1
+    folders = tar_folders.read(entries.names) if by_folders else None
     if folders:
         classes, labels, notes = folders.classes, folders.ids, [*notes, *folders.notes]
         if folders.splits and not any(splits):
@@ -118,10 +121,9 @@ def open_shards(
         classes, labels = shards.class_ids(entries.labels, names, tell)
         said = shards.label_notes(entries.labels, labels, classes, named=bool(names))
         notes = [*notes, *said]
-    seed = int(chosen.get("split_seed", 0))
-    members = shards.members_of(splits, counts, keys, labels, seed, where)
+    members = shards.members_of(splits, counts, keys, labels, draw, where)
     notes = [*notes, *shard_sets.compare(told, shards.sizes(members), where)]
-    title, rows = shards.choose(split, members, seed, where)
+    title, rows = shards.choose(split, members, draw, where)
     used, local = np.unique(shard[rows], return_inverse=True)
     source = TarSource(
         title,

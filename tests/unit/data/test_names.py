@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.photos import tiny
 from tests.shards import write_tar
 from vit_jax.data import names, open_source
 from vit_jax.data.names import alike, classes_of, label_of, one_spelling
@@ -201,7 +202,7 @@ def _tar(folder: Path, texts: list[str], values: list[Any]) -> str:
 
 def _csv(folder: Path, texts: list[str], values: list[Any]) -> str:
     for i in range(len(texts)):
-        (folder / f"{i}.jpg").write_bytes(b"x%d" % i)
+        (folder / f"{i}.jpg").write_bytes(tiny(f"{i}"))
     out = io.StringIO(newline="")
     csv.writer(out).writerows([("path", "label"), *((f"{i}.jpg", t) for i, t in enumerate(texts))])
     (folder / "0.csv").write_bytes(out.getvalue().encode())

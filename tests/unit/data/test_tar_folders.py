@@ -47,6 +47,8 @@ def test_a_tar_of_class_folders_is_the_dataset_that_the_folder_is(tmp_path: Path
     assert "it is that of its folder, SPLIT/CLASS, in the tar" in source.account.notes[0]
     unread: Any = open_source(f"tar:{path}?label=none", split="whole")
     assert (unread.class_names, {*unread.labels.tolist()}) == ((), {-1})
+    before: Any = open_source(f"tar:{path}?rules=1", split="train")  # of a run begun before
+    assert (before.class_names, len(before)) == ((), 12)
     labelled = dict.fromkeys(names, b"x") | {"train/cat/0.cls": b"7"}
     one: Any = open_source(f"tar:{write_tar(tmp_path / 'b.tar', labelled)}", split="whole")
     assert one.labels.tolist().count(-1) == len(names) - 1
