@@ -8,6 +8,7 @@ from typing import Any
 
 from vit_jax import models
 from vit_jax.config import Config
+from vit_jax.data.partition import KINDS, with_rules
 from vit_jax.errors import UserError, unknown
 from vit_jax.evals import EVALUATORS, ClassifyEval, EvalConfig
 from vit_jax.fields import annotations, conformed, flatten, is_free, plain
@@ -19,6 +20,10 @@ Tree = dict[str, Any]
 # How runs read their data that were begun before these fields were there: they keep it. A name of
 # a field below "data", and its value in a run that did not record it.
 _BEFORE: Mapping[str, Any] = {}
+
+# A field of "data" whose absence says that a run was begun when the name of a dataset of one's own
+# images had no rules yet: they are its rules 1.
+_MARK = "strict"
 
 # The classes that a field of each of these may have.
 _FAMILIES: dict[type, Iterable[type]] = {
@@ -76,6 +81,17 @@ def _defaults(tree: Mapping[str, Any]) -> Config:
     return _build(Config, bare(tree), "")
 
 
+def _as_it_was(data: Tree, evals: Mapping[str, Tree]) -> tuple[Tree, dict[str, Tree]]:
+    """Give one's own images the rules by which runs read them before there was a choice."""
+    rules = f"{KINDS[0]}?rules=1"  # any name that has them
+
+    def named(values: Tree, key: str) -> Tree:
+        name = str(values.get(key, ""))
+        return {**values, key: with_rules(name, rules)} if name else values
+
+    return named(data, "name"), {name: named(values, "dataset") for name, values in evals.items()}
+
+
 def upgraded(tree: Mapping[str, Any]) -> Tree:
     """Return a tree that an earlier version wrote as this version would write it."""
     tree = {**tree}
@@ -94,7 +110,9 @@ def upgraded(tree: Mapping[str, Any]) -> Tree:
     data = dict(tree.get("data", {}))
     if "mixup_alpha" in data:
         data["mix"] = {"mixup_alpha": data.pop("mixup_alpha"), **data.get("mix", {})}
-    return {**tree, "data": {**_BEFORE, **data}}
+    if _MARK not in data:
+        data, tree["evals"] = _as_it_was(data, tree["evals"])
+    return {**tree, "data": {**_BEFORE, _MARK: False, **data}}
 
 
 def continued(cfg: Config, saved: Mapping[str, Any]) -> tuple[Config, list[str]]:
@@ -106,18 +124,29 @@ def continued(cfg: Config, saved: Mapping[str, Any]) -> tuple[Config, list[str]]
 
     Returns:
         The config with those of the fields that `saved` lacks and that `cfg` leaves at their
-        defaults, and "data.field=value" for each that is not the default.
+        defaults, and "data.field=value" for each that is not the default. Names of datasets have
+        the rules by which the run reads them.
     """
+    if not saved:
+        return cfg, []
     usual, lacking = type(cfg.data)(), _BEFORE.keys() - saved.get("data", {}).keys()
     kept = {
         name: _BEFORE[name]
         for name in sorted(lacking)
         if getattr(cfg.data, name) == getattr(usual, name) != _BEFORE[name]
     }
-    if not kept:
+    before = upgraded(saved)
+    if (name := with_rules(cfg.data.name, before["data"].get("name", ""))) != cfg.data.name:
+        kept["name"] = name
+    each = {}
+    for key, own in cfg.evals.items():
+        there = before["evals"].get(key, {}).get("dataset", "")
+        each[key] = dataclasses.replace(own, dataset=with_rules(own.dataset, there or name))
+    lines = [f"data.{k}={v}" for k, v in kept.items()]
+    if not kept and each == cfg.evals:
         return cfg, []
     data = dataclasses.replace(cfg.data, **kept)
-    return dataclasses.replace(cfg, data=data), [f"data.{k}={v}" for k, v in kept.items()]
+    return dataclasses.replace(cfg, data=data, evals=each), lines
 
 
 def from_json(saved: Mapping[str, Any]) -> Config:

@@ -6,7 +6,7 @@ import functools
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ _LOWER = "/jax/core/compile/jaxpr_to_mlir_module_duration"
 _COMPILE = "/jax/core/compile/backend_compile_duration"
 _COMPILING = 3.0  # seconds before the first line about a compilation
 _EVERY = 60.0  # seconds between lines
+_SILENT = 10.0  # and before the first one of `counted`
 # Seconds of XLA's CPU compiler a second of jax's lowering, which runs just before and is as slow
 # as the machine: 15 (Mixer), 30 to 55 (ViT, Swin, CaiT), 75 to 90 (ResNet, RegNet).
 _RATIO = 50
@@ -42,6 +43,42 @@ def said(what: str, after: float = 10.0) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+
+
+@contextlib.contextmanager
+def counted(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show on stderr, on process 0, how much of a work of many parts is done.
+
+    A bar on a terminal; elsewhere a line after ten seconds, and one every minute.
+
+    Args:
+        what: "looking at the images of X".
+        total: the number of parts.
+
+    Yields:
+        What to call with each number of parts that are done.
+    """
+    start = time.monotonic()
+    said, count = start - _EVERY + _SILENT, 0
+    if sys.stderr.isatty() and is_first() and total:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        with Progress(console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(what.replace("[", "\\["), total=total)
+            yield lambda more: bar.update(task, advance=more)
+        return
+
+    def done(more: int) -> None:
+        nonlocal said, count
+        count += more
+        now = time.monotonic()
+        if now - said > _EVERY and count < total:
+            said = now
+            left = format_duration((now - start) / count * (total - count))
+            _say(f"{what}: {count:,} of {total:,}, about {left} left")
+
+    yield done
 
 
 @functools.cache  # listeners stay for the life of the process
@@ -87,6 +124,11 @@ def _watch(what: str, ended: threading.Event, after: float, about: str = "") -> 
     _say(f"{what} took {format_duration(time.monotonic() - start)}")
 
 
+def is_first() -> bool:
+    """Return whether this is process 0, without a device being looked for."""
+    return not jax.distributed.is_initialized() or jax.process_index() == 0
+
+
 def _say(text: str) -> None:
-    if jax.process_index() == 0:
+    if is_first():
         print(escapes.terminal(text), file=sys.stderr, flush=True)

@@ -27,7 +27,8 @@ NAMES = st.one_of(
 )
 LEAF = st.sampled_from([PNG, b"", b"no image", LINK, LOOP, PIPE])
 CLASS = st.dictionaries(NAMES, st.one_of(st.just(PNG), LEAF), max_size=4)
-SPLIT = st.one_of(st.dictionaries(NAMES, st.one_of(CLASS, CLASS, LEAF), max_size=3), LEAF)
+DEEP = st.dictionaries(NAMES, st.one_of(CLASS, st.just(PNG)), max_size=2)
+SPLIT = st.one_of(st.dictionaries(NAMES, st.one_of(CLASS, CLASS, LEAF, DEEP), max_size=3), LEAF)
 TOP = st.one_of(st.sampled_from(["train", "val", "test"]), NAMES)
 TREE = st.dictionaries(TOP, SPLIT, max_size=4)
 SPLITS = st.one_of(
@@ -78,7 +79,13 @@ def check(path: str, split: str) -> None:
         except (OSError, ValueError):
             continue
         assert isinstance(data, bytes)
-        assert 0 <= label < source.num_classes
+        assert (label == -1 and not source.labels[index] >= 0) or 0 <= label < source.num_classes
+    # Nothing is lost: what lies there is used, or left out with a reason.
+    counted = source.account
+    assert counted is not None
+    assert counted.found == sum(len(files) for _, _, files in os.walk(path))
+    assert counted.line().isprintable()
+    assert all(note.isprintable() for note in counted.notes)
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))

@@ -15,6 +15,7 @@ from vit_jax import config as config_lib
 from vit_jax import data, models, optim, sharding, trees
 from vit_jax.analysis import flops, memory, scale, tables
 from vit_jax.config import Config
+from vit_jax.data import look
 from vit_jax.data.records import data_root
 from vit_jax.errors import UserError
 from vit_jax.models import patch_sizes
@@ -57,6 +58,7 @@ def without_writing(cfg: Config, scratch: str) -> Config:
     return dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, data_dir=scratch))
 
 
+@look.once()
 def _report(cfg: Config) -> tuple[str, UserError | None]:
     missing = None
     try:

@@ -5,7 +5,8 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from vit_jax.errors import shown
+from vit_jax import waiting
+from vit_jax.errors import UserError, setting, shown
 
 _FIRST = 3  # names of what is left out that a message gives, of each reason
 
@@ -52,8 +53,12 @@ class Account:
         text = f"{kinds} in {many} ({splits})"
         if not self.left_out:
             return f"{text}; all {self.found:,} {self.unit} used"
+        return f"{text}; {self.why_left_out()}"
+
+    def why_left_out(self) -> str:
+        """Say what is left out of what was found: "12 of 1,512 files left out: 8 empty (...)"."""
         why = ", ".join(_reason(reason, each) for reason, each in self.left_out.items())
-        return f"{text}; {self.num_left_out:,} of {self.found:,} {self.unit} left out: {why}"
+        return f"{self.num_left_out:,} of {self.found:,} {self.unit} left out: {why}"
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -70,6 +75,34 @@ def left_out(found: Iterable[tuple[str, str]]) -> dict[str, LeftOut]:
     return {
         why: LeftOut(len(each), tuple(map(shown, sorted(each)[:_FIRST]))) for why, each in ordered
     }
+
+
+def dataset_of(name: str) -> str:
+    """Return the dataset of a source's name, "birds[train]"."""
+    return name.rpartition("[")[0] or name
+
+
+def tell(name: str, account: Account | None, *, strict: bool = False) -> None:
+    """Print a dataset's account on process 0: a line, and a warning for each of its notes.
+
+    Args:
+        name: of a source of it, or of itself.
+        account: None where nobody has counted.
+        strict: whether everything must be used, and nothing noted, as `DataConfig.strict`.
+
+    Raises UserError: it is not so, and `strict`.
+    """
+    if account is None:
+        return
+    where = dataset_of(name)
+    if strict and (account.left_out or account.notes):
+        why = [account.why_left_out()] if account.left_out else []
+        advice = f"mend that, or set {setting('config.data.strict=false')}"
+        raise UserError(f"data.strict: {where}: {'; '.join([*why, *account.notes])}; {advice}")
+    if waiting.is_first():
+        print(f"{where}: {account.line()}", flush=True)
+        for note in account.notes:
+            print(f"warning: {where}: {note}", flush=True)
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

@@ -4,6 +4,7 @@
 import concurrent.futures
 import dataclasses
 import functools
+import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,6 +13,8 @@ import cv2
 import numpy as np
 from jaxtyping import Int
 
+from vit_jax.data.account import dataset_of
+from vit_jax.data.partition import full_name
 from vit_jax.data.prefetch import Batch
 from vit_jax.data.sources import Example, Source
 from vit_jax.data.stream import Balance, stream_indices
@@ -161,7 +164,8 @@ class Batches:
                 self._put(batch, row, example, varies, reads)
             except DataError as error:
                 if self.seed is None:
-                    raise
+                    advice = f"an evaluation replaces none; {_all_such(self.source)}"
+                    raise DataError(f"{error} ({advice})") from error
                 self._replace(batch, row, example, positions[row : row + 1], error)
 
     def _variations(self, positions: np.ndarray) -> Iterator[tuple[_Vary, ...]]:
@@ -204,7 +208,7 @@ class Batches:
         """Put the next readable example in a row; raises DataError: too many are broken."""
         if not self.max_broken:
             advice = "repair it, or set data.max_broken=N to replace up to N by other examples"
-            raise DataError(f"{error}; {advice}") from error
+            raise DataError(f"{error} ({_all_such(self.source)}); {advice}") from error
         count = len(self.source)
         tries = min(self.max_broken, count - 1)
         for step in range(1, tries + 1):
@@ -237,6 +241,13 @@ class Batches:
             self._closed = True
             for pool in self._pools.values():
                 pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _all_such(source: Source) -> str:
+    """Say which command lists all examples of a dataset that cannot be used."""
+    name = shlex.quote(dataset_of(source.name).removeprefix("./"))
+    plain = name if "/" in name or full_name(name) != name else f"./{name}"
+    return f"`vit_jax prepare {plain} --check` lists all such"
 
 
 def _reason(error: Exception) -> str:

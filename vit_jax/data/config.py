@@ -158,7 +158,8 @@ class DataConfig:
             with the columns path,label[,split], "tar:PATTERN" with members KEY.jpg and KEY.cls,
             "parquet:PATTERN" with columns image and label; or a path of these. "hf:USER/NAME" and
             "hf:./FOLDER" are datasets of the Hugging Face Hub. Images without splits are divided by
-            "folder:DIR?split_seed=0". "fractals/100" draws images of 100 classes.
+            "folder:DIR?split_seed=0"; "?rules=1" reads as runs did that were begun before there
+            was a choice. "fractals/100" draws images of 100 classes.
         data_dir: where TFDS datasets lie; "" is $TFDS_DATA_DIR or ~/tensorflow_datasets.
         train_split: a split with an optional slice, as in TFDS: "train", "train[:99%]".
         batch_size: examples per step, over all processes; 0 fits it to the number of images.
@@ -182,6 +183,7 @@ class DataConfig:
             arXiv:1708.04896).
         max_broken: how many training examples may turn out to be unreadable, each then replaced by
             the next one that can be read; one more ends the run. Evaluations allow none.
+        strict: refuse a dataset of which anything is left out, lies there twice or is noted.
     """
 
     name: str = "digits"
@@ -201,6 +203,7 @@ class DataConfig:
     mix: MixConfig = group(MixConfig)
     erasing_prob: float = value(0.0, least=0, most=1)
     max_broken: int = value(0, least=0, free=True)
+    strict: bool = value(False, free=True)
 
 
 def crop_ranges(cfg: TransformConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -1,31 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of images, [<split>/]<class>/*.{jpg,png,webp,...}, read as a dataset."""
+"""Folders of images, [<split>/]<class>/[...]/*.{jpg,png,webp,...}, read as a dataset."""
 
-import collections
-import functools
 import hashlib
 import os
-import re
-import sys
-import unicodedata
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from vit_jax import remote
-from vit_jax.data.image_header import SUFFIXES, read_file
-from vit_jax.data.partition import WHOLE, check_no_seed, partition, split_seed
+from vit_jax.data import account, folders_before, look
+from vit_jax.data.account import Account
+from vit_jax.data.copies import copies_told, same_content
+from vit_jax.data.folder_layout import DRAWN, Layout, arrange
+from vit_jax.data.image_header import read_file
+from vit_jax.data.listing import NO_IMAGE, NO_NAME, Listing, list_all
+from vit_jax.data.look_cache import Seen
+from vit_jax.data.names import with_known_names
+from vit_jax.data.partition import (
+    WHOLE,
+    Draw,
+    check_no_archive,
+    check_no_seed,
+    partition,
+    split_draw,
+)
 from vit_jax.data.remote_folders import RemoteFolder
-from vit_jax.data.sources import Example, Labelled, absolute_slices, digest_of
+from vit_jax.data.sources import Example, Labelled, SplitError, absolute_slices, digest_of
 from vit_jax.errors import UserError, shown
 
 Folder: TypeAlias = Path | RemoteFolder
-
-# Names of splits that mean the same, in any case.
-_SAME = (("train", "training"), ("val", "validation", "valid", "dev"), ("test", "testing"))
-KNOWN_SPLITS = {name for names in _SAME for name in names}
 
 
 class FolderSource(Labelled):
@@ -50,11 +56,15 @@ class FolderSource(Labelled):
         self.name = name
         self.class_names = classes
         self.labels = np.array(labels, np.int32)
+        self.left_out: list[tuple[str, str]] = []  # why, and the path of what is no example
         # A million paths take a tenth of what a list of strings does, here and in every worker.
         self._paths = np.array([os.fsencode(path) for path in paths], np.bytes_)
 
     def __len__(self) -> int:
         return len(self._paths)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "left_out": []}  # workers have no use for it
 
     def read(self, index: int) -> Example:
         """Return an example's encoded image and its class id.
@@ -79,7 +89,8 @@ class FolderSource(Labelled):
             os.path.abspath(path) if not self.is_remote else path
             for path in map(self._path, range(len(self)))
         )
-        return [(p, self.class_names[k]) for p, k in zip(paths, self.labels, strict=True)]
+        names = (self.class_names[k] if k >= 0 else "" for k in self.labels)
+        return list(zip(paths, names, strict=True))
 
     def _path(self, index: int) -> str:
         path = os.fsdecode(self._paths[index])
@@ -91,176 +102,188 @@ class FolderSource(Labelled):
 def open_folder(path: str, split: str) -> FolderSource:
     """Open one split of a folder of images, with TFDS-style slices.
 
-    Folders of classes lie in folders of splits, of any names, or, without splits, in `path` itself:
-    then the splits are those of `partition`, and "whole". Class ids come from the sorted union of
-    the class folders of all splits: a class missing from one split shifts no label. Names
-    that mean the same, "validation" and "Val", stand for each other. Within a split, files come in
-    an order that depends on their names alone but is mixed over the classes: by name,
-    `train[:99%]` would lack the last. Two files of a class that differ in their suffix alone may be
-    one photograph twice: a warning.
+    What the folder means `folder_layout` decides: folders of classes in folders of splits, of any
+    names; folders of classes alone, or images alone, whose splits are those of `partition`, and
+    "whole". Names of splits that mean the same, "validation" and "Val", stand for each other.
+    Within a split, files come in an order that depends on their names alone but is mixed over the
+    classes: by name, `train[:99%]` would lack the last.
 
-    A folder in a bucket is listed in one go.
+    All of the folder is listed, and the beginning of each image looked at (`look`): what cannot be
+    read has no index, and is in the source's account with all else that is left out.
 
-    Raises UserError: no such folder or split, no class folders, one without an image, one that may
-    not be read, or one whose name differs between splits in case alone.
+    Raises UserError: no such folder or split, no image, a class without one, a folder that may not
+    be read, or a class whose name differs between splits in case alone.
     """
-    path, seed = split_seed(path)
+    path, draw = split_draw(path)
     if not path:
         raise UserError("data.name=folder: names no folder; write it as data.name=folder:DIR")
     if remote.is_remote(path):
-        return _open(RemoteFolder.open(path), split, seed)
+        return _open(RemoteFolder.open(path), split, draw)
     try:
-        return _open(Path(os.path.expanduser(path)), split, seed)
+        return _open(Path(os.path.expanduser(path)), split, draw)
     except OSError as error:
         raise UserError(f"{shown(str(error.filename or path))}: {error.strerror}") from error
 
 
-def _open(root: Folder, split: str, seed: int) -> FolderSource:
+def _open(root: Folder, split: str, draw: Draw) -> FolderSource:
     where = shown(str(root) if root.is_absolute() else f"./{root}")
-    layout = f"expected {where}/{{train,val}}/<class>/*.{{jpg,png,webp,...}}"
     if not root.is_dir():
-        raise UserError(f"no folder {where!r}; {layout}")
-    inside = _subfolders(root)
-    known = [name for name in inside if name.lower() in KNOWN_SPLITS]
-    splits = [name for name in known if not _has_images(root / name)]
-    if not splits and any(_has_images(root / name) for name in inside):
-        return _open_flat(root, where, inside, split, seed)
-    splits = splits or [name for name in inside if _subfolders(root / name)]
-    if not splits:
-        raise UserError(f"{where} has none of the folders train, val, test; {layout}")
-    check_no_seed(seed, where)
-    classes = {name: _classes(root / name, layout) for name in splits}
-    _check_spelling(where, classes)
-    union = tuple(sorted(set().union(*classes.values())))
-    split = with_known_names(split, splits)
-    wanted = {name.split("[")[0].strip() for name in split.split("+")}
-    files = {
-        name: _files(root, f"{name}/", classes[name], layout) if name in wanted else []
-        for name in splits
-    }
-    sizes = {name: len(found) for name, found in files.items()}
-    slices = absolute_slices(split, sizes, where)
-    chosen = [path for name, start, stop in slices for path in files[name][start:stop]]
-    return FolderSource(_place(root), f"{where}[{split}]", union, chosen, _labels(chosen, union))
-
-
-def _open_flat(root: Folder, where: str, classes: list[str], split: str, seed: int) -> FolderSource:
-    """Open a folder of class folders, which has no splits of its own."""
-    layout = f"expected images in every folder of {where}, or {where}/{{train,val}}/<class>"
-    files = _files(root, "", classes, layout)
-    union = tuple(sorted(classes))
-    labels = _labels(files, union)
-    members = {**partition(files, labels, seed), WHOLE: range(len(files))}
-    split = with_known_names(split, list(members))
-    slices = absolute_slices(split, {name: len(m) for name, m in members.items()}, where)
-    chosen = [index for name, start, stop in slices for index in members[name][start:stop]]
-    name = f"{where}[{split}]" + (f", split seed {seed}" if seed else "")
-    paths, ids = [files[i] for i in chosen], [labels[i] for i in chosen]
-    return FolderSource(_place(root), name, union, paths, ids, drawn=True)
-
-
-def with_known_names(split: str, names: Sequence[str]) -> str:
-    """Replace names of splits in "validation[:9%]" by those of `names` that mean the same."""
-
-    lowered = {name.lower(): name for name in names}
-
-    def known(found: re.Match[str]) -> str:
-        word = found[0].lower()
-        same = next((group for group in _SAME if word in group), ())
-        alike = (lowered[name] for name in (word, *same) if name in lowered)
-        return found[0] if found[0] in names else next(alike, found[0])
-
-    return re.sub(r"[A-Za-z_][\w.-]*(?![\w%])", known, split)
-
-
-def _labels(paths: Sequence[str], classes: tuple[str, ...]) -> list[int]:
-    ids = {name: i for i, name in enumerate(classes)}
-    return [ids[path.rsplit("/", 2)[-2]] for path in paths]
-
-
-def _place(root: Folder) -> Path | str:
-    return root if isinstance(root, Path) else str(root)
-
-
-def _subfolders(folder: Folder) -> list[str]:
-    if isinstance(folder, RemoteFolder):
-        return sorted(name for name in folder.folders() if not name.startswith("."))
-    with os.scandir(folder) as entries:
-        return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
-
-
-def _has_images(folder: Folder) -> bool:
-    if isinstance(folder, RemoteFolder):
-        return any(name.lower().endswith(SUFFIXES) for name in folder.files())
-    with os.scandir(folder) as entries:
-        return any(entry.name.lower().endswith(SUFFIXES) for entry in entries)
-
-
-def _classes(directory: Folder, layout: str) -> list[str]:
-    names = _subfolders(directory)
-    if not names:
-        raise UserError(f"{shown(str(directory))} has no class folders; {layout}")
-    return names
-
-
-def _check_spelling(where: str, classes: dict[str, list[str]]) -> None:
-    """Refuse a class that one split writes otherwise than another, in case or accents' encoding.
-
-    Two such classes within a split are two: handwritten letters may well lie in "a" and "A".
-    """
-    spelled: dict[str, dict[str, str]] = {}
-    for split, names in classes.items():
-        for name in names:
-            key = unicodedata.normalize("NFC", name).casefold()
-            spelled.setdefault(key, {}).setdefault(name, split)
-    for found in spelled.values():
-        if len(found) > 1 and all(len(found.keys() & set(names)) < 2 for names in classes.values()):
-            (one, here), (two, there) = list(found.items())[:2]
-            differs = f"the class {one!r} of {here} is {two!r} in {there}"
-            raise UserError(f"{where}: {differs}; give both folders the same name")
-
-
-def _files(root: Folder, before: str, classes: list[str], layout: str) -> list[str]:
-    """List the images of class folders, "<before><class>/<file>"."""
-    found: list[str] = []
-    for name in classes:
-        names = _file_names(root / before / name)
-        images = [
-            f"{before}{name}/{each}"
-            for each in names
-            if each.lower().endswith(SUFFIXES) and not each.startswith(".")
-        ]
-        folder = shown(str(root / before / name))
-        if not images:
-            raise UserError(f"class folder {folder} holds no images; {layout}")
-        _tell_twins(folder, images)
-        found += images
-    return sorted(found, key=lambda p: hashlib.blake2b(os.fsencode(p), digest_size=8).digest())
-
-
-def _file_names(folder: Folder) -> list[str]:
-    if isinstance(folder, RemoteFolder):
-        return folder.files()
-    with os.scandir(folder) as entries:
-        # Links are believed: to follow a million of them over a network takes minutes.
-        return [e.name for e in entries if e.is_file(follow_symlinks=False) or e.is_symlink()]
-
-
-def _tell_twins(folder: str, images: list[str]) -> None:
-    """Warn of files that differ in their suffix alone."""
-    stems = collections.Counter(path.rpartition(".")[0] for path in images)
-    twins = sorted(stem for stem, count in stems.items() if count > 1)
-    if not twins:
-        return
-    names = sorted(path for path in images if path.rpartition(".")[0] == twins[0])
-    one, two = (shown(path.rpartition("/")[2]) for path in names[:2])
-    more = f", and {len(twins) - 1} more such" if len(twins) > 1 else ""
-    _warn_once(
-        f"{folder} has {one} and {two}{more}: one photograph twice would count twice, and could "
-        "lie on both sides of a split"
+        check_no_archive(str(root))
+        is_file = isinstance(root, Path) and root.is_file()
+        what = f"{where} is a file, and no folder" if is_file else f"no folder {where!r}"
+        raise UserError(f"{what}; {_expected(where)}")
+    found = look.kept(
+        (str(root), where, draw, split if draw.rules == 1 else ""),
+        lambda: _read(root, where, split, draw),
     )
+    if not found.drawn:
+        check_no_seed(draw.seed, where)
+    split = with_known_names(split, list(found.files))
+    sizes = {name: len(paths) for name, paths in found.files.items()}
+    try:
+        slices = absolute_slices(split, sizes, where)
+    except SplitError as error:
+        if found.account and found.account.left_out:
+            error.args = (f"{error} ({found.account.why_left_out()})",)
+        raise
+    chosen = [path for name, start, stop in slices for path in found.files[name][start:stop]]
+    source = FolderSource(
+        root if isinstance(root, Path) else str(root),
+        f"{where}[{split}]" + (draw.told() if found.drawn else ""),
+        found.classes,
+        chosen,
+        [found.labels[path] for path in chosen],
+        drawn=found.drawn,
+    )
+    source.account, source.left_out = found.account, found.left_out
+    return source
 
 
-@functools.cache
-def _warn_once(text: str) -> None:
-    print(f"warning: {text}", file=sys.stderr)
+class _Reading(NamedTuple):
+    """What a folder is.
+
+    Attributes:
+        classes: their names, by class id.
+        files: paths by split, in the order to be read.
+        labels: class ids by path, -1 for none.
+        drawn: whether the splits were drawn.
+        account: of all files; None for how earlier versions read.
+        left_out: (reason, path) of each that is not used.
+    """
+
+    classes: tuple[str, ...]
+    files: Mapping[str, list[str]]
+    labels: Mapping[str, int]
+    drawn: bool
+    account: Account | None = None
+    left_out: list[tuple[str, str]] = []  # noqa: RUF012  (never changed)
+
+
+def _read(root: Folder, where: str, split: str, draw: Draw) -> _Reading:
+    if draw.rules == 1:
+        return _arranged(folders_before.list_images(root, where, split), draw, {})
+    listing, name = list_all(root), where_name(root)
+    place = root if isinstance(root, Path) else str(root)
+    others = [*listing.others, *_unnamed(root, listing)]
+    if not listing.images:
+        counts = account.left_out(others)
+        why = Account(unit="files", num_classes=0, used={}, left_out=counts).why_left_out()
+        raise UserError(
+            f"{where} has no images, in folders train, val, test or in itself"
+            f"{f' ({why})' if others else ''}; {_expected(where)}"
+        )
+    seen: dict[str, Seen] = {}
+    notes: list[str] = []
+    if isinstance(root, RemoteFolder) and len(listing.images) > look.MOST_FAR:
+        notes = [look.believed(len(listing.images))]
+    else:
+        facts = {f.path: f for f in root.below} if isinstance(root, RemoteFolder) else {}
+        places = look.places_of(place, listing.images)
+        seen = dict(zip(listing.images, look.examine(places, name, facts), strict=True))
+    bad = {path: each.why for path, each in seen.items() if each.why}
+    layout = arrange(listing.images, listing.folders, where, {*bad})
+    notes += [*layout.notes, *_twins(layout), *_copies(layout, seen, place, name)]
+    outside = {path for _, path in layout.left_out}
+    others += layout.left_out
+    others += [(why, path) for path, why in bad.items() if path not in outside]
+    found = _arranged(layout, draw, seen)
+    counted = Account(
+        unit="files",
+        num_classes=len(layout.classes),
+        used={name: len(paths) for name, paths in found.files.items() if name != WHOLE},
+        left_out=account.left_out((look.in_a_word(why), path) for why, path in others),
+        notes=tuple(notes),
+    )
+    return found._replace(account=counted, left_out=others)
+
+
+def _arranged(layout: Layout, draw: Draw, seen: Mapping[str, Seen]) -> _Reading:
+    """Put files in their order, by their names alone but mixed over the classes; draw splits."""
+    labels: dict[str, int] = {}
+    for name, paths in layout.files.items():
+        labels.update(zip(paths, layout.labels[name], strict=True))
+    files = {name: sorted(paths, key=_mixing) for name, paths in layout.files.items()}
+    if DRAWN not in files:
+        return _Reading(layout.classes, files, labels, drawn=False)
+    whole = files[DRAWN]
+    contents = [seen[path].key for path in whole] if seen else ()
+    members = partition(whole, [labels[path] for path in whole], draw, contents)
+    files = {name: [whole[i] for i in chosen] for name, chosen in members.items()}
+    return _Reading(layout.classes, {**files, WHOLE: whole}, labels, drawn=True)
+
+
+def _mixing(path: str) -> bytes:
+    return hashlib.blake2b(os.fsencode(path), digest_size=8).digest()
+
+
+def _expected(where: str) -> str:
+    return f"expected {where}/[{{train,val}}/]<class>/*.{{jpg,png,webp,...}}"
+
+
+def where_name(root: Folder) -> str:
+    """Name a folder wherever it is asked for from."""
+    return os.path.abspath(root) if isinstance(root, Path) else str(root)
+
+
+def _unnamed(root: Folder, listing: Listing) -> list[tuple[str, str]]:
+    """Tell what files are whose names do not."""
+    if isinstance(root, RemoteFolder):
+        return [(NO_IMAGE, path) for path in listing.unnamed]
+    images = map(look.is_image, look.places_of(root, listing.unnamed))
+    return [
+        (NO_NAME if image else NO_IMAGE, path)
+        for path, image in zip(listing.unnamed, images, strict=True)
+    ]
+
+
+def _copies(found: Layout, seen: Mapping[str, Seen], root: Path | str, name: str) -> list[str]:
+    """Say which images are there more than once."""
+    if not seen:
+        return []
+    rows = [
+        (path, split, found.classes[label] if label >= 0 else "")
+        for split, paths in found.files.items()
+        for path, label in zip(paths, found.labels[split], strict=True)
+    ]
+    paths = [path for path, _, _ in rows]
+    groups = same_content(look.places_of(root, paths), [seen[path] for path in paths], name)
+    names = list(map(shown, paths))
+    return copies_told(groups, names, [row[1] for row in rows], [row[2] for row in rows])
+
+
+def _twins(found: Layout) -> list[str]:
+    """Say which files differ in their suffix alone, and may be one photograph twice."""
+    stems: Counter[str] = Counter()
+    names: dict[str, list[str]] = defaultdict(list)
+    for paths in found.files.values():
+        stems.update(path.rpartition(".")[0] for path in paths)
+    twins = {stem for stem, count in stems.items() if count > 1}
+    if not twins:
+        return []
+    for paths in found.files.values():
+        for path in paths:
+            if (stem := path.rpartition(".")[0]) in twins:
+                names[stem].append(path)
+    one, two = (shown(path) for path in sorted(names[min(twins)])[:2])
+    more = f", and {len(twins) - 1:,} more such" if len(twins) > 1 else ""
+    return [f"{one} and {two}{more}: one photograph twice would count twice"]

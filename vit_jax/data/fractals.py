@@ -14,6 +14,8 @@ import cv2
 import numpy as np
 from jaxtyping import Float64, UInt8
 
+from vit_jax.data.account import Account
+from vit_jax.data.names import with_known_names
 from vit_jax.data.sources import Example, Labelled, absolute_slices, digest_of
 from vit_jax.errors import UserError
 
@@ -35,12 +37,14 @@ class FractalSource(Labelled):
     def __init__(self, num_classes: int, split: str) -> None:
         sizes = {name: num_classes * each for name, each in _SIZES.items()}
         starts = {"train": 0, "val": sizes["train"]}
+        split = with_known_names(split, list(sizes))
         slices = absolute_slices(split, sizes, "fractals")
         # Neighbours are of different classes, so that a slice holds all of them.
         self._numbers = np.concatenate([starts[s] + np.arange(a, b) for s, a, b in slices])
         self.labels = (self._numbers % num_classes).astype(np.int32)
         self.class_names = tuple(f"fractal {k}" for k in range(num_classes))
         self.name = f"fractals/{num_classes}[{split}]"
+        self.account = Account(unit="images", num_classes=num_classes, used=sizes)
 
     def __len__(self) -> int:
         return len(self._numbers)

@@ -5,12 +5,13 @@ Which files are which split stands in the head of its README.md, if anywhere, el
 https://huggingface.co/docs/hub/datasets-manual-configuration
 """
 
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from vit_jax import remote
-from vit_jax.data import parquet_files, tar_files
+from vit_jax.data import parquet_files, shard_sets, tar_files
 from vit_jax.data.partition import options
 from vit_jax.data.shards import splits_of, where_of
 from vit_jax.data.sources import Source
@@ -31,7 +32,9 @@ def open_hf(name: str, split: str) -> Source:
     is_folder = plain.startswith((".", "/", "~")) or os.path.isdir(plain)
     root = os.path.expanduser(plain) if is_folder else f"hf://datasets/{plain}"
     where = where_of(root) if is_folder else f"hf:{plain}"
-    patterns = _patterns(_card(root), chosen.get("config", ""), where)
+    card = _card(root)
+    config = _config(card, chosen.get("config", ""), where)
+    patterns = _patterns(card, config, where)
     if patterns:
         found = {
             file.path: (file, name)
@@ -51,12 +54,16 @@ def open_hf(name: str, split: str) -> Source:
             "" if is_folder else f"; the Hub may have made some: hf:{plain}@refs/convert/parquet"
         )
         raise UserError(f"{where} has {has}{other}")
+    of_file = dict(zip((file.path for file in files), names, strict=True))
+    kept, notes = shard_sets.complete(files, where, exact=False)
     open_shards = tar_files.open_shards if ends == {"tar"} else parquet_files.open_shards
-    return open_shards(where, files, split, chosen, names)
+    told = _told(root, card, config)
+    splits = [of_file[file.path] for file in kept]
+    return open_shards(where, kept, split, chosen, splits, told=told, notes=notes)
 
 
-def _card(root: str) -> list[dict[str, Any]]:
-    """Return the configs that a dataset's README.md lists; raises UserError: no such dataset."""
+def _card(root: str) -> dict[str, Any]:
+    """Return the head of a dataset's README.md; raises UserError: no such dataset."""
     import yaml  # late: few runs need it
 
     try:
@@ -68,20 +75,56 @@ def _card(root: str) -> list[dict[str, Any]]:
     try:
         facts = yaml.safe_load(head)
     except (yaml.YAMLError, RecursionError, ValueError):
-        return []
-    listed = facts.get("configs") if isinstance(facts, dict) else ()
-    listed = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _told(root: str, card: Mapping[str, Any], config: str) -> dict[str, int]:
+    """Return how many examples of each split the card, or dataset_infos.json, tells of a config.
+
+    {} where neither does, or they tell of several configs and the card has none of them.
+    """
+    infos = _by_name(card.get("dataset_info"))
+    if not infos and (found := remote.find("dataset_infos.jso[n]", root)):
+        text = remote.read(found[0].path, _MOST)
+        try:
+            tree = json.loads(text)
+        except (ValueError, RecursionError):
+            tree = None
+        infos = tree if isinstance(tree, dict) else {}
+    only = "default" if "default" in infos or len(infos) != 1 else next(iter(infos))
+    info = infos.get(config or only)
+    splits = info.get("splits") if isinstance(info, Mapping) else None
+    if isinstance(splits, Mapping):
+        splits = [{"name": name, **each} for name, each in splits.items() if isinstance(each, dict)]
+    told = [each for each in splits if isinstance(each, dict)] if isinstance(splits, list) else []
+    return {
+        each["name"]: each["num_examples"]
+        for each in told
+        if isinstance(each.get("name"), str) and type(each.get("num_examples")) is int
+    }
+
+
+def _by_name(listed: Any) -> dict[str, dict[str, Any]]:
+    """Return the configs that a card lists, or the only one, by their names."""
+    found = listed if isinstance(listed, list) else [listed]
+    have = [each for each in found if isinstance(each, dict)]
     # Of texts alone: by YAML's aliases ten lines can stand for a billion of others.
-    named = [each for each in listed if isinstance(each.get("config_name", ""), str | int | float)]
-    return [each for each in named if each.get("data_files")]
+    named = [each for each in have if isinstance(each.get("config_name", ""), str | int | float)]
+    return {str(each.get("config_name", "default")): each for each in named}
 
 
-def _patterns(configs: list[dict[str, Any]], wanted: str, where: str) -> dict[str, list[str]]:
-    """Return the patterns of each split of a config; {} where the card lists none.
+def _configs(card: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    found = _by_name(card.get("configs"))
+    return {name: each for name, each in found.items() if each.get("data_files")}
+
+
+def _config(card: Mapping[str, Any], wanted: str, where: str) -> str:
+    """Return the config to read, "" where the card lists none.
 
     Raises UserError: no such config, or several and none chosen.
     """
-    by_name = {str(each.get("config_name", "default")): each for each in configs}
+    by_name = _configs(card)
     if wanted and wanted not in by_name:
         raise unknown(f"config of {where}", wanted, by_name)
     usual = [name for name, each in by_name.items() if each.get("default") or name == "default"]
@@ -89,7 +132,12 @@ def _patterns(configs: list[dict[str, Any]], wanted: str, where: str) -> dict[st
     if len(names) > 1:
         first = f"choose one by the end of the name: ?config={names[0]}"
         raise UserError(f"{where} has several configs ({', '.join(names)}); {first}")
-    given = by_name[names[0]]["data_files"] if names else {}
+    return "".join(names)
+
+
+def _patterns(card: Mapping[str, Any], config: str, where: str) -> dict[str, list[str]]:
+    """Return the patterns of each split of a config; {} where the card lists none."""
+    given = _configs(card)[config]["data_files"] if config else {}
     if isinstance(given, Mapping):
         given = [{"split": split, "path": path} for split, path in given.items()]
     found: dict[str, list[str]] = {}

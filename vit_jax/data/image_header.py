@@ -16,19 +16,42 @@ if TYPE_CHECKING:
 
 JPEG = b"\xff\xd8\xff"
 PNG = b"\x89PNG\r\n\x1a\n"
-# What a folder is searched for; a file that is named is read whatever its name.
-SUFFIXES = (
+# What a folder was searched for by versions that did not record it: their runs go on so.
+OLD_SUFFIXES = (
     *(".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"),
     *(".tif", ".tiff", ".avif", ".ppm", ".pgm"),
 )
+# What a folder is searched for; a file that is named is read whatever its name.
+SUFFIXES = (
+    *OLD_SUFFIXES,
+    *(".jpe", ".jfif", ".jif", ".mpo", ".apng", ".dib", ".avifs", ".pbm", ".pnm"),
+)
+# Images too, but of formats that are not read: a folder counts them among what it left out.
+UNREAD_SUFFIXES = (
+    *(".heic", ".heif", ".hif", ".jxl", ".jp2", ".j2k", ".jpf", ".jpx", ".jxr", ".tga"),
+    *(".psd", ".psb", ".xcf", ".ico", ".svg", ".eps", ".ai", ".exr", ".hdr", ".pfm", ".qoi"),
+    *(".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2", ".raf", ".pef", ".srw"),
+    *(".dcm", ".pcx", ".dds", ".wmf", ".emf", ".fits", ".nii"),
+)
+UNREAD = "an image of a format that is not read here; save it as JPEG or PNG"
 # Not all of Pillow's formats: for EPS it would start another program.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")
 # A file of a few kB can hold a billion pixels. Pillow's limit too, a quarter of a GiB as RGB.
 MAX_PIXELS = 89_478_485
 MAX_ASPECT = 500  # a strip of one pixel would become gigabytes where its short side is enlarged
 MAX_BYTES = 1 << 28
+_TOO_LONG = "a file of more than {} MiB"
 
-_HEIC = (b"ftypheic", b"ftypheix", b"ftyphevc", b"ftypmif1")  # at byte 4
+# The brands of a file of HEIF's (at byte 8 and from 16 on) that say how its pixels are coded. The
+# general ones, mif1 and msf1, say nothing: an AVIF may begin with one.
+_AVIF_BRANDS = {b"avif", b"avis", b"avio"}
+_HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"}
+_HEIF_BRANDS = {b"mif1", b"msf1", b"mif2"}
+_HEIC = "a HEIC photograph, which is not read here; save it as JPEG"
+
+
+class BrokenHeader(ValueError):
+    """No image can be made of these bytes' beginning: of no known format, or damaged there."""
 
 
 def read_file(path: str | Path) -> bytes:
@@ -37,7 +60,7 @@ def read_file(path: str | Path) -> bytes:
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):  # `open` refuses those
         raise ValueError("is no regular file")
     if status.st_size > MAX_BYTES:
-        raise ValueError(f"a file of more than {MAX_BYTES >> 20} MiB")
+        raise ValueError(_TOO_LONG.format(MAX_BYTES >> 20))
     with open(path, "rb", buffering=0) as file:
         return file.read()
 
@@ -45,6 +68,17 @@ def read_file(path: str | Path) -> bytes:
 def is_webp(data: bytes) -> bool:
     """Return whether the bytes begin as a WebP does."""
     return data.startswith(b"RIFF") and data[8:12] == b"WEBP"
+
+
+def is_heic(data: bytes) -> bool:
+    """Return whether the bytes begin as an image of HEIF's does, and one that is no AVIF."""
+    if data[4:8] != b"ftyp":
+        return False
+    stop = min(int.from_bytes(data[:4]), 256)
+    brands = {data[8:12], *(data[at : at + 4] for at in range(16, stop, 4))}
+    if brands & _AVIF_BRANDS:
+        return False
+    return bool(brands & (_HEIC_BRANDS | _HEIF_BRANDS))
 
 
 def jpeg_size(data: bytes) -> tuple[int, int] | None:
@@ -112,8 +146,8 @@ def open_image(data: bytes) -> "Image.Image":
 
     if not data:
         raise ValueError("the file is empty")
-    if data[4:12] in _HEIC:
-        raise ValueError("a HEIC photograph, which is not read here; save it as JPEG")
+    if is_heic(data):
+        raise ValueError(_HEIC)
     # No message about half a limit that is enforced here. For good, as `catch_warnings` is not for
     # threads; once, as every change has Python repeat the warnings that it has shown.
     if ("ignore", None, Image.DecompressionBombWarning, None, 0) not in warnings.filters:
@@ -126,6 +160,46 @@ def open_image(data: bytes) -> "Image.Image":
         limit = f"{MAX_PIXELS / 1e6:.0f} million"
         raise ValueError(f"more pixels than {limit}, the limit") from None
     except UnidentifiedImageError:
-        raise ValueError(f"no image of a known format ({', '.join(FORMATS)})") from None
+        raise BrokenHeader(f"no image of a known format ({', '.join(FORMATS)})") from None
     except Exception as error:  # of broken headers Pillow's readers raise anything
-        raise ValueError(f"a broken header ({str(error) or type(error).__name__})") from error
+        raise BrokenHeader(f"a broken header ({str(error) or type(error).__name__})") from error
+
+
+def look(head: bytes, size: int) -> str:
+    """Return why a file is no image that can be read, by its header alone; "" where none is seen.
+
+    Args:
+        head: the file's first bytes, of which 64 kB tell nearly all; pixels are not decoded.
+        size: the bytes of the whole file.
+    """
+    if size > MAX_BYTES:
+        return _TOO_LONG.format(MAX_BYTES >> 20)
+    whole = len(head) >= size
+    if is_webp(head) and int.from_bytes(head[4:8], "little") + 8 > size:
+        return "the file is cut off"
+    if head.startswith(PNG) and len(head) >= 24:  # Pillow takes memory for what it refuses
+        try:
+            check_size(*image_size(head) or (0, 0))
+        except ValueError as error:
+            return str(error)
+    try:
+        with open_image(head) as image:
+            check_size(image.height, image.width, times=halvings(image))
+    except BrokenHeader as error:
+        # The rest may lie behind the first bytes: a TIFF's header may be at its end.
+        return str(error) if whole or not _begins(head) else ""
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def halvings(image: "Image.Image") -> int:
+    """Return how many times `MAX_PIXELS` an opened image may have: libjpeg halves its sides."""
+    return 4 if image.format in ("JPEG", "MPO") and image.mode in ("L", "RGB") else 1
+
+
+def _begins(data: bytes) -> bool:
+    """Return whether the bytes begin as a file of one of `FORMATS` does."""
+    magic = (JPEG, PNG, b"GIF8", b"BM", b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+    netpbm = data[:1] == b"P" and data[1:2] in b"123456" and data[2:3].isspace()
+    return data.startswith(magic) or is_webp(data) or data[4:8] == b"ftyp" or netpbm

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vit_jax.errors import UserError, unknown
+from vit_jax.data.names import LABELS, class_names, contradiction, label_of
+from vit_jax.errors import DataError, UserError, unknown
 
-_LABELS = ("label", "labels", "cls", "class", "class_id", "target")
+NO_LABEL = "none"  # the column that there is none, in "?label=none"
 
 
 class Columns(NamedTuple):
@@ -27,7 +28,8 @@ def find(opened: Any, chosen: Mapping[str, str], where: str) -> Columns:
     binary column; the label is the one that the metadata calls a ClassLabel, else one of a usual
     name. If several fit, "image" and "label" are taken, else `chosen` must name them.
 
-    Raises UserError: no column of images, several that fit, or none of the name chosen.
+    Raises UserError: no column of images, several that fit or disagree, none of the name chosen, or
+    one that holds no labels.
     """
     import pyarrow.types as types
 
@@ -37,14 +39,24 @@ def find(opened: Any, chosen: Mapping[str, str], where: str) -> Columns:
     structs = [
         n for n, k in kinds.items() if types.is_struct(k) and k.get_field_index("bytes") >= 0
     ]
-    plain = [n for n, k in kinds.items() if types.is_binary(k) or types.is_large_binary(k)]
+    binary = [n for n, k in kinds.items() if types.is_binary(k) or types.is_large_binary(k)]
+    plain = [n for n in binary if n not in LABELS] or binary
     marked = [name for name in (*structs, *plain) if named[name] == "Image"]
     given = chosen.get("image", "")
     image = _one("image", given, marked or structs or plain, [*structs, *plain], where)
-    words = [n for n, k in kinds.items() if _is_label(k)]
+    words = [n for n, k in kinds.items() if _is_label(k) or (n in binary and n != image)]
     marked = [name for name in words if named[name] == "ClassLabel"]
-    usual = [name for name in _LABELS if name in words][:1]
-    label = _one("label", chosen.get("label", ""), marked or usual, words, where)
+    given, label = chosen.get("label", ""), ""
+    if given != NO_LABEL or NO_LABEL in kinds:
+        usual = [name for name in LABELS if name in kinds and name not in (*structs, image)]
+        if not given and not marked:
+            _check_usual(opened, usual, where)
+        wanted = given or ("" if marked else "".join(usual[:1]))
+        if wanted in kinds and wanted not in (*words, *structs):
+            what = f"the column {wanted} of {where} holds {kinds[wanted]}"
+            how = f"choose another by the end of the name, ?label=COLUMN, or ?label={NO_LABEL}"
+            raise UserError(f"{what}, and a label is one number or word an image; {how}")
+        label = _one("label", given, marked or usual[:1], words, where)
     if not image:
         has = ", ".join(kinds)
         raise UserError(f"{where} has no column of images (struct with bytes, binary): {has}")
@@ -52,10 +64,11 @@ def find(opened: Any, chosen: Mapping[str, str], where: str) -> Columns:
     return Columns(path, label, _classes(features, label))
 
 
-def labels(opened: Any, columns: Columns) -> np.ndarray:
+def labels(opened: Any, columns: Columns, place: str = "the file") -> np.ndarray:
     """Return the labels of a file: integers, -1 where there is none, or words as bytes.
 
-    Raises ValueError: a file that lacks a column or has classes of other names.
+    Raises ValueError: a file that lacks a column or has classes of other names; DataError: a label
+    that is none, in the words of `names.label_of`. `place` is the file in messages.
     """
     paths = [opened.schema.column(i).path for i in range(len(opened.schema.names))]
     lacking = {columns.image, columns.label} - {*paths, ""}
@@ -65,9 +78,30 @@ def labels(opened: Any, columns: Columns) -> np.ndarray:
     if not columns.label:
         return np.full(opened.metadata.num_rows, -1, np.int64)
     values = opened.read(columns=[columns.label]).column(0).to_pylist()
-    if all(isinstance(value, int | None) for value in values):
+    if all(value is None or type(value) is int for value in values):
         return np.array([-1 if value is None else value for value in values], np.int64)
-    return np.array([b"" if v is None else str(v).strip().encode() for v in values], np.bytes_)
+    texts = []
+    for row, value in enumerate(values):
+        try:
+            texts.append(label_of(value).encode())
+        except ValueError as error:
+            raise DataError(f"{place} row {row}: {error}") from None
+    return np.array(texts, np.bytes_)
+
+
+def _check_usual(opened: Any, usual: Sequence[str], where: str) -> None:
+    """Raise UserError where columns that are usually labels say different things."""
+    for other in usual[1:]:
+        ones, others = (opened.read(columns=[n]).column(0).to_pylist() for n in (usual[0], other))
+        try:
+            places = contradiction([*map(label_of, ones)], [*map(label_of, others)])
+        except ValueError:  # one of them is no label
+            continue
+        if places:
+            said = [f"row {k} has {ones[k]!r} and {others[k]!r}" for k in {*places}]
+            what = f"the columns {usual[0]} and {other} disagree ({', '.join(sorted(said))})"
+            how = f"choose one by the end of the name: ?label={usual[0]}"
+            raise UserError(f"{where}: {what}; {how}")
 
 
 def _is_label(kind: Any) -> bool:
@@ -75,7 +109,9 @@ def _is_label(kind: Any) -> bool:
 
     if types.is_dictionary(kind):  # pandas' categories
         kind = kind.value_type
-    return types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)
+    numbers = types.is_integer, types.is_floating, types.is_decimal, types.is_boolean
+    texts = types.is_string, types.is_large_string, types.is_null
+    return any(is_kind(kind) for is_kind in (*numbers, *texts))
 
 
 def _features(opened: Any) -> dict[str, Any]:
@@ -86,7 +122,7 @@ def _features(opened: Any) -> dict[str, Any]:
 
 
 def _classes(features: Mapping[str, Any], label: str) -> tuple[str, ...]:
-    return tuple(features.get(label, {}).get("names") or ())
+    return class_names(features.get(label, {}).get("names") or ())
 
 
 def _one(kind: str, given: str, fit: Sequence[str], all_: Sequence[str], where: str) -> str:

@@ -11,14 +11,17 @@ import functools
 import io
 import sys
 import threading
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from vit_jax import remote, waiting
-from vit_jax.data import parquet_columns, shards
+from vit_jax.data import parquet_columns, shard_sets, shards
+from vit_jax.data.account import Account
 from vit_jax.data.parquet_columns import Columns
+from vit_jax.data.partition import draw_of
 from vit_jax.data.sources import Example
 from vit_jax.errors import DataError, UserError, shown
 
@@ -189,7 +192,8 @@ def open_parquet(name: str, split: str) -> ParquetSource:
     Raises UserError: no such file, split or column; a file that is cut or damaged.
     """
     where, files, chosen = shards.find(name, "parquet")
-    return open_shards(where, files, split, chosen)
+    found = shard_sets.complete(files, where, exact=not shards.is_pattern(name))
+    return open_shards(where, found.files, split, chosen, notes=found.notes)
 
 
 def open_shards(
@@ -198,6 +202,9 @@ def open_shards(
     split: str,
     chosen: dict[str, str],
     splits: Sequence[str] = (),
+    *,
+    told: Mapping[str, int] = types.MappingProxyType({}),
+    notes: Sequence[str] = (),
 ) -> ParquetSource:
     """Open one split of some Parquet files; arguments are as in `tar_files.open_shards`."""
     splits = splits or shards.splits_of(files)
@@ -221,8 +228,10 @@ def open_shards(
     dtype = np.int64 if kinds == {"i"} else np.bytes_
     joined = np.concatenate([labels.astype(dtype) for labels in found])
     classes, labels = shards.class_ids(joined, names, tell)
-    seed = int(chosen.get("split_seed", 0))
-    title, rows = shards.choose(split, splits, counts, keys, labels, seed, where)
+    draw = draw_of(chosen)
+    members = shards.members_of(splits, counts, keys, labels, draw, where)
+    notes = [*notes, *shard_sets.compare(told, shards.sizes(members), where)]
+    title, rows = shards.choose(split, members, draw, where)
     used = np.unique(np.searchsorted(ends, rows, side="right"))
     table = [
         (int(np.searchsorted(used, file)), number, first + int(ends[file]) - counts[file])
@@ -230,7 +239,12 @@ def open_shards(
         for number, first in enumerate(firsts[file])
     ]
     source = title, classes, [files[i] for i in used], labels[rows], rows
-    return ParquetSource(*source, columns=columns, groups=np.array(table, np.int64))
+    opened = ParquetSource(*source, columns=columns, groups=np.array(table, np.int64))
+    notes += shards.label_notes(joined, labels, classes, named=bool(names))
+    opened.account = Account(
+        unit="rows", num_classes=len(classes), used=shards.sizes(members), notes=tuple(notes)
+    )
+    return opened
 
 
 @functools.lru_cache(4096)  # the splits of a run are opened one by one
@@ -241,7 +255,9 @@ def _labels(file: remote.FileInfo, columns: Columns) -> tuple[list[int], np.ndar
         opened = _open(file)
         facts = opened.metadata
         counts = [facts.row_group(i).num_rows for i in range(facts.num_row_groups)]
-        return (np.cumsum(counts) - counts).tolist(), parquet_columns.labels(opened, columns)
+        return (np.cumsum(counts) - counts).tolist(), parquet_columns.labels(
+            opened, columns, shown(file.path)
+        )
 
     return _reading(file, read)
 

@@ -4,29 +4,71 @@
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, shown
 
 SPLITS = ("train", "val", "test")
 WHOLE = "whole"  # all of them; TFDS reads "all" in its own way
-_HELD_OUT = 0.1  # of each class, for val and for test each
+_HELD_OUT = 0.1  # for val and for test each
 # Beginnings of names of one's own images, which may lie elsewhere on another machine.
 KINDS = ("folder:", "csv:", "tar:", "parquet:", "hf:")
-# How a name ends that chooses the fields of tar and Parquet files.
-_OPTION = re.compile(r"[?&](?:(split_seed(?==\d)|label|image|config)=([^?&]+))$")
-_SEED = re.compile(r"\?split_seed=(\d+)$")
+_ENDS = {"csv": (".csv", ".csv.gz", ".tsv"), "tar": (".tar",), "parquet": (".parquet",)}
+# How a name ends that chooses the fields of tar and Parquet files, or how it is read.
+_OPTION = re.compile(r"[?&](?:((?:split_seed|rules)(?==\d)|label|image|config)=([^?&]+))$")
+_OF_DRAW = re.compile(r"[?&](split_seed|rules)=(\d+)$")
+_RULES = re.compile(r"[?&]rules=\d+(?=$|[?&])")
+# How the names of files that hold files end; ".tar" is a dataset.
+ARCHIVES = (
+    *(".zip", ".7z", ".rar", ".tgz", ".tbz", ".txz", ".gz", ".bz2", ".xz", ".zst", ".cab", ".iso"),
+)
 
 
-def split_seed(name: str) -> tuple[str, int]:
-    """Separate the seed from "DIR?split_seed=3"; without one it is 0."""
-    found = _SEED.search(name)
-    return (name[: found.start()], int(found[1])) if found else (name, 0)
+class Draw(NamedTuple):
+    """How images without splits are divided, and how a folder or a table of them is read.
+
+    Attributes:
+        seed: of the draw.
+        rules: 2, or 1: as runs did that were begun before there was a choice.
+    """
+
+    seed: int = 0
+    rules: int = 2
+
+    def told(self) -> str:
+        """Say what differs from the usual, behind the name of a split."""
+        return f", split seed {self.seed}" if self.seed else ""
 
 
-def check_no_seed(seed: int, where: str) -> None:
+def draw_of(chosen: Mapping[str, str]) -> Draw:
+    """Return the draw that options choose; raises UserError: no such rules."""
+    seed, rules = (chosen.get(key, default) for key, default in (("split_seed", 0), ("rules", 2)))
+    try:
+        draw = Draw(int(seed), int(rules))
+    except ValueError:
+        raise UserError(f"?split_seed={seed}&rules={rules}: give whole numbers") from None
+    if draw.rules not in (1, 2):
+        raise UserError(f"?rules={rules}: rules are 2, or 1, those of runs begun before them")
+    return draw
+
+
+def split_draw(name: str) -> tuple[str, Draw]:
+    """Separate the draw from "DIR?split_seed=3&rules=1"."""
+    chosen: dict[str, str] = {}
+    while found := _OF_DRAW.search(name):
+        chosen[found[1]], name = found[2], name[: found.start()]
+    return name, draw_of(chosen)
+
+
+def as_draw(draw: Draw | int) -> Draw:
+    """Return the draw that a seed is, or the draw itself."""
+    return draw if isinstance(draw, Draw) else Draw(draw)
+
+
+def check_no_seed(draw: Draw | int, where: str) -> None:
     """Raise UserError for the seed of a draw where data, `where` in messages, have splits."""
-    if seed:
+    if seed := as_draw(draw).seed:
         raise UserError(f"{where} has splits of its own; leave out split_seed={seed}")
 
 
@@ -38,40 +80,113 @@ def options(name: str) -> tuple[str, dict[str, str]]:
     return name, found
 
 
+def with_rules(name: str, other: str) -> str:
+    """Give a dataset the rules by which `other`, another name of it, is read, if that says any."""
+    name = full_name(name)
+    if name.startswith(KINDS) and not _RULES.search(name) and (rules := _RULES.search(other)):
+        return f"{name}{'&' if options(name)[1] else '?'}{rules[0][1:]}"
+    return name
+
+
+def without_rules(name: str) -> str:
+    """Return the full name of a dataset as it is where nothing is said about its rules."""
+    return _RULES.sub("", re.sub(r"\?rules=\d+&", "?", full_name(name)))
+
+
+def as_in_run(name: str, *of_run: str) -> str:
+    """Return the name by which a run reads a dataset where `name` is that one, but for its rules.
+
+    So that an evaluation of an older run on its own dataset has the splits that the run had.
+    """
+    plain = without_rules(name)
+    if _RULES.search(name):
+        return name
+    return next((each for each in of_run if each and without_rules(each) == plain), name)
+
+
 def full_name(name: str) -> str:
     """Write a path alone, "photos/birds", as the dataset that it is: "folder:photos/birds".
 
-    With the suffix .csv, .tar or .parquet it is "csv:FILE", "tar:PATTERN" or "parquet:PATTERN";
-    other names stay as they are.
+    With the suffix .csv, .csv.gz, .tsv, .tar or .parquet it is "csv:FILE", "tar:PATTERN" or
+    "parquet:PATTERN"; other names stay as they are.
     """
     plain = options(name)[0]
     if name.startswith(KINDS) and not name.startswith("hf://"):
         return name
-    for kind in ("csv", "tar", "parquet"):
-        if plain.endswith(f".{kind}"):
+    for kind, ends in _ENDS.items():
+        if plain.lower().endswith(ends):
             return f"{kind}:{name}"
     is_path = plain.startswith(("/", "./", "../", "~")) or "://" in plain
     is_path = is_path or ("/" in plain and os.path.isdir(plain))
+    is_path = is_path or plain.lower().endswith(ARCHIVES)  # which is refused there
     return f"folder:{name}" if is_path else name
 
 
-def partition(paths: Sequence[str], labels: Sequence[int], seed: int) -> Mapping[str, list[int]]:
-    """Divide examples into train, val and test: of each class 80 %, 10 % and 10 %.
+def check_no_archive(path: str) -> None:
+    """Raise UserError for a file that holds the files, packed."""
+    if path.lower().endswith(ARCHIVES):
+        if path.lower().endswith((".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tgz")):
+            what = "is a packed archive; unpack it and name the folder, or leave it a plain .tar"
+        else:
+            what = "is an archive; unpack it and name the folder"
+        raise UserError(f"{shown(path)} {what}")
 
-    A function of the seed and the paths alone. A class of three or more examples has some in each
-    split, a smaller one only in train.
+
+def partition(
+    paths: Sequence[str],
+    labels: Sequence[int],
+    draw: Draw | int = 0,
+    contents: Iterable[str] = (),
+) -> Mapping[str, list[int]]:
+    """Divide examples into train, val and test, 80 %, 10 % and 10 %, nearly so in each class.
+
+    Each goes where the seed and its content say, and copies go together; it stays there when others
+    come or go. Where few are there, val and test have one at least, of three or more. By rules 1
+    it is the names that decide, and each class of three or more has its exact shares, so that a
+    few move when others come.
 
     Args:
         paths: names of the examples, each another.
         labels: their class ids.
-        seed: of the draw.
+        draw: its seed, or all of it.
+        contents: what is equal for copies; () are the names.
 
     Returns:
         The indices of each split, in an order that is mixed over the classes.
     """
-    keys = [_key(path, seed) for path in paths]
+    draw = as_draw(draw)
+    keys = [_key(path, draw.seed) for path in paths]
+    if draw.rules == 1:
+        found = _by_counts(keys, labels)
+    else:
+        contents = list(contents)
+        found = _by_shares([_key(c, draw.seed) for c in contents] if contents else keys)
+    return {name: sorted(members, key=lambda index: keys[index]) for name, members in found.items()}
+
+
+def _by_shares(keys: Sequence[bytes]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {name: [] for name in SPLITS}
+    for index, key in enumerate(keys):
+        share = int.from_bytes(key) / 2 ** (8 * len(key))
+        held = "val" if share < _HELD_OUT else "test" if share < 2 * _HELD_OUT else "train"
+        found[held].append(index)
+
+    def contents(name: str) -> list[bytes]:
+        return sorted({keys[index] for index in found[name]})
+
+    # Where few are there, a split without any takes one from the largest, with its copies.
+    for name in SPLITS if len(set(keys)) > 2 else SPLITS[:1]:
+        donor = max(SPLITS, key=lambda each: len(contents(each)))
+        if not found[name] and found[donor]:
+            first = contents(donor)[0]
+            found[name] = [index for index in found[donor] if keys[index] == first]
+            found[donor] = [index for index in found[donor] if keys[index] != first]
+    return found
+
+
+def _by_counts(keys: Sequence[bytes], labels: Sequence[int]) -> dict[str, list[int]]:
     by_class: dict[int, list[int]] = {}
-    for index in sorted(range(len(paths)), key=lambda index: keys[index]):
+    for index in sorted(range(len(keys)), key=lambda index: keys[index]):
         by_class.setdefault(labels[index], []).append(index)
     found: dict[str, list[int]] = {name: [] for name in SPLITS}
     for members in by_class.values():
@@ -79,7 +194,7 @@ def partition(paths: Sequence[str], labels: Sequence[int], seed: int) -> Mapping
         found["val"] += members[:held]
         found["test"] += members[held : 2 * held]
         found["train"] += members[2 * held :]
-    return {name: sorted(members, key=lambda index: keys[index]) for name, members in found.items()}
+    return found
 
 
 def _key(path: str, seed: int) -> bytes:

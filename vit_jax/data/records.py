@@ -18,11 +18,13 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.data_sources.base import file_instructions
 
 from vit_jax import files, foreign, remote
-from vit_jax.data import labels, tfds_metadata
+from vit_jax.data import labels, record_counts, tfds_metadata
+from vit_jax.data.account import Account
+from vit_jax.data.names import class_names, with_known_names
 from vit_jax.data.partition import options
 from vit_jax.data.record_ranges import RecordRanges, Shard
 from vit_jax.data.sources import Example, Labelled, absolute_slices, digest_of
-from vit_jax.errors import DataError, UserError, unknown
+from vit_jax.errors import DataError, UserError, some, unknown
 from vit_jax.startup import cache_home
 
 
@@ -55,11 +57,14 @@ class TfdsSource(Labelled):
         where = info.full_name.rsplit("/", 1)[0]
         sizes = {key: value.num_examples for key, value in info.splits.items()}
         stored = set(os.listdir(directory)) if shards is None else set(shards)
+        split = with_known_names(split, list(sizes))
         slices = absolute_slices(split, sizes, where)
         self._files = sorted({file for key, *_ in slices for file in info.splits[key].filenames})
         for file in self._files:
             if file not in stored:  # TFDS would notice at the first example of that file
                 raise FileNotFoundError(f"{file} is missing")
+        if shards is None:
+            record_counts.check(directory, [info.splits[key] for key, *_ in slices])
         self._image = _feature_key(info, where, "image", image)
         self._is_binary = info.name == "dsprites"
         derived = labels.DERIVED.get(info.name, {})
@@ -69,13 +74,19 @@ class TfdsSource(Labelled):
             key = _feature_key(info, where, "class label", label, tuple(derived))
             feature, self._label_of = info.features[key], operator.itemgetter(key)
             self.multi_label = isinstance(feature, tfds.features.Sequence)
-            self.class_names = tuple((feature.feature if self.multi_label else feature).names)
+            self.class_names = class_names((feature.feature if self.multi_label else feature).names)
         self.name = f"{where}{label and f'?label={label}'}[{split}]"
         # Images stay the bytes they are stored as: to decode them, TFDS would need TensorFlow.
         images = [key for key, f in info.features.items() if isinstance(f, tfds.features.Image)]
         self._records: Any = builder.as_data_source(
             split="+".join(f"{key}[{start}:{stop}]" for key, start, stop in slices),
             decoders={key: tfds.decode.SkipDecoding() for key in images},
+        )
+        strange = stored - {file for each in info.splits.values() for file in each.filenames}
+        strange = sorted(file for file in strange if ".array_record" in file)
+        notes = [f"of no split, and not read: {some(strange, 3)}"] if strange else []
+        self.account = Account(
+            unit="records", num_classes=self.num_classes, used=sizes, notes=tuple(notes)
         )
         if shards is None:
             self._sizes = {file: os.path.getsize(directory / file) for file in self._files}

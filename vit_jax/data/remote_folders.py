@@ -2,6 +2,7 @@
 """A folder in a bucket, of which one listing has told all paths."""
 
 import dataclasses
+from collections.abc import Iterator
 
 from vit_jax import remote
 from vit_jax.errors import UserError, shown
@@ -13,6 +14,7 @@ class RemoteFolder:
 
     address: str
     inside: dict[str, dict[str, bool]]  # by address: of each name there, whether it is a folder
+    below: tuple[remote.FileInfo, ...] = ()  # all files
 
     @classmethod
     def open(cls, address: str) -> "RemoteFolder":
@@ -22,7 +24,8 @@ class RemoteFolder:
             raise UserError(f"folder:{shown(address)}: {advice}")
         address = address.rstrip("/")
         inside: dict[str, dict[str, bool]] = {address: {}}
-        for file in remote.find(f"{address}/**"):
+        below = tuple(f for f in remote.find(f"{address}/**") if not f.path.endswith("/"))
+        for file in below:
             path, is_folder = file.path, False
             while len(path) > len(address):
                 above, _, name = path.rpartition("/")
@@ -31,7 +34,20 @@ class RemoteFolder:
                     break
                 names[name] = is_folder
                 path, is_folder = above, True
-        return cls(address, inside)
+        return cls(address, inside, below)
+
+    def walk(self) -> Iterator[tuple[str, bool]]:
+        """Yield the paths of all files and folders below, and whether each is a folder."""
+        seen: set[str] = set()
+        for file in self.below:
+            path = file.path.removeprefix(f"{self.address}/")
+            above = path
+            while above := above.rpartition("/")[0]:
+                if above in seen:
+                    break
+                seen.add(above)
+                yield above, True
+            yield path, False
 
     def __truediv__(self, name: str) -> "RemoteFolder":
         return RemoteFolder(f"{self.address}/{name}".rstrip("/"), self.inside)

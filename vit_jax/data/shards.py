@@ -1,21 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """What datasets of many files share, tar and Parquet: splits by file names, class ids by labels."""
 
+import collections
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Int
 
 from vit_jax import remote
-from vit_jax.data.folders import KNOWN_SPLITS, with_known_names
-from vit_jax.data.partition import WHOLE, check_no_seed, options, partition
+from vit_jax.data.names import (
+    KNOWN_SPLITS,
+    classes_of,
+    label_of,
+    read_class_names,
+    split_names,
+    whole_number,
+    with_known_names,
+    without_label,
+)
+from vit_jax.data.partition import WHOLE, Draw, as_draw, check_no_seed, options, partition
 from vit_jax.data.sources import Labelled, absolute_slices, digest_of
 from vit_jax.errors import DataError, UserError, shown
 from vit_jax.files import refused
 
 MAX_CLASSES = 1 << 20  # a larger class id is some other number
+_LONG = 10**18  # this and a larger number is a word
 _CLASSNAMES = "classnames.txt"
 _MOST = 1 << 26  # bytes of it
 
@@ -87,6 +98,11 @@ def find(name: str, kind: str) -> tuple[str, list[remote.FileInfo], dict[str, st
     return where_of(pattern), files, chosen
 
 
+def is_pattern(name: str) -> bool:
+    """Return whether a pattern may match files that it does not name."""
+    return bool(re.search(r"[*?[]", options(name)[0])) and not os.path.isfile(options(name)[0])
+
+
 def splits_of(files: Sequence[remote.FileInfo]) -> list[str]:
     """Return the split of each file by its name, or "" for all where no name tells one.
 
@@ -115,43 +131,54 @@ def _split_of(path: str) -> str:
     return written[1] if written else ""
 
 
-def choose(
-    split: str,
+def members_of(
     splits: Sequence[str],
     counts: Sequence[int],
     keys: Callable[[], Sequence[str]],
     labels: Int[np.ndarray, " M"],
-    seed: int,
+    draw: Draw | int,
     where: str,
-) -> tuple[str, Int[np.ndarray, " m"]]:
-    """Return a source's name and the indices of the examples of a split, with TFDS-style slices.
+) -> dict[str, Int[np.ndarray, " _"]]:
+    """Return the indices of the examples of each split.
 
     Args:
-        split: as `DataConfig.train_split`.
         splits: of each file; "" is none, and splits are those of `partition`, and "whole".
         counts: the number of examples of each file.
         keys: names of the examples, each another; asked for only where splits are drawn.
         labels: of all examples.
-        seed: of the draw.
+        draw: how they are drawn.
         where: the dataset in messages.
+    """
+    if not any(splits):
+        drawn = partition(keys(), labels.tolist(), draw)
+        members = {name: np.array(found, int) for name, found in drawn.items()}
+        return {**members, WHOLE: np.arange(len(labels))}
+    check_no_seed(draw, where)
+    same = split_names(splits)
+    numbers = {name: k for k, name in enumerate(dict.fromkeys(same.values()))}
+    of_example = np.repeat([numbers[same[name]] for name in splits], counts)
+    return {name: np.flatnonzero(of_example == k) for name, k in numbers.items()}
+
+
+def choose(
+    split: str, members: Mapping[str, Int[np.ndarray, " _"]], draw: Draw | int, where: str
+) -> tuple[str, Int[np.ndarray, " _"]]:
+    """Return a source's name and the indices of the examples of a split, with TFDS-style slices.
+
+    `split` is as `DataConfig.train_split`; the rest is as in `members_of`.
 
     Raises SplitError: no such split.
     """
-    members: dict[str, np.ndarray] = {}
-    if not any(splits):
-        drawn = partition(keys(), labels.tolist(), seed)
-        members = {name: np.array(found, int) for name, found in drawn.items()}
-        members[WHOLE] = np.arange(len(labels))
-    else:
-        check_no_seed(seed, where)
-        of_example = np.repeat(np.arange(len(splits)), counts)
-        for name in dict.fromkeys(splits):
-            files = [i for i, each in enumerate(splits) if each == name]
-            members[name] = np.flatnonzero(np.isin(of_example, files))
     split = with_known_names(split, list(members))
     slices = absolute_slices(split, {name: len(found) for name, found in members.items()}, where)
     chosen = np.concatenate([members[name][start:stop] for name, start, stop in slices])
-    return f"{where}[{split}]" + (f", split seed {seed}" if seed else ""), chosen
+    return f"{where}[{split}]" + as_draw(draw).told(), chosen
+
+
+def sizes(members: Mapping[str, Int[np.ndarray, " _"]]) -> dict[str, int]:
+    """Return the number of examples of each split, of which "whole" is all."""
+    own = {name: len(found) for name, found in members.items() if name != WHOLE}
+    return own or {name: len(found) for name, found in members.items()}
 
 
 def class_ids(
@@ -170,36 +197,77 @@ def class_ids(
     Raises DataError: a label that is none of the classes.
     """
     words, of_word = np.unique(labels, return_inverse=True)
+
+    def wrong(word: int, why: str) -> DataError:
+        return DataError(f"{tell(int(np.flatnonzero(of_word == word)[0]))}: {why}")
+
+    texts = []
+    for word, value in enumerate(words.tolist()):
+        try:
+            texts.append(label_of(value))
+        except ValueError as error:
+            raise wrong(word, str(error)) from None
     # One word for all: a label that is no number makes all of them words.
-    texts = [
-        w.decode(errors="backslashreplace") if isinstance(w, bytes) else w for w in words.tolist()
-    ]
-    numeric = all(not isinstance(t, str) or re.fullmatch(r"-?\d{1,18}|", t) for t in texts)
-    if numeric:
-        ids = [-1 if text == "" else int(text) for text in texts]
+    numbers = [whole_number(text) for text in texts if text]
+    if all(number is not None and number < _LONG for number in numbers):
+        ids = [-1 if text == "" else int(whole_number(text) or 0) for text in texts]
         count = len(names) or min(max(ids, default=-1) + 1, MAX_CLASSES)
         names = names or tuple(map(str, range(count)))
     else:
         names = names or tuple(sorted({*texts} - {""}))
+        twice = {name for name, times in collections.Counter(names).items() if times > 1}
+        for word, text in enumerate(texts):
+            if text in twice:
+                raise wrong(word, f"the label is {text!r}, and two classes are called so")
         known = {name: i for i, name in enumerate(names)} | {"": -1}
         ids = [known.get(text, -2) for text in texts]
     for word, k in enumerate(ids):
         if not -1 <= k < len(names):
-            at = tell(int(np.flatnonzero(of_word == word)[0]))
             known_ids = f"classes are {names[0]!r} to {names[-1]!r}" if names else "there is none"
-            raise DataError(f"{at}: the label is {texts[word]!r}; {known_ids}")
+            text = texts[word] if labels.dtype.kind == "S" else words.tolist()[word]
+            raise wrong(word, f"the label is {text!r}; {known_ids}")
     return names, np.array(ids, np.int64)[of_word]
 
 
+def label_notes(
+    labels: np.ndarray, ids: Int[np.ndarray, " M"], classes: tuple[str, ...], *, named: bool
+) -> list[str]:
+    """Return what is to be said of labels: those that look alike, or are missing.
+
+    Args:
+        labels: as `class_ids` takes them.
+        ids: and classes: what it returned.
+        classes: likewise.
+        named: whether something else than the labels named the classes.
+    """
+    counts: collections.Counter[str] = collections.Counter()
+    words, times = np.unique(labels, return_counts=True)
+    for value, count in zip(words.tolist(), times.tolist(), strict=True):
+        counts[label_of(value)] += count
+    notes = [] if named else classes_of(counts)[2]
+    if not named and (empty := sorted({*range(len(classes))} - {*ids.tolist()})):
+        listed = ", ".join(classes[k] for k in empty[:4]) + (", ..." if len(empty) > 4 else "")
+        notes.append(f"{len(empty):,} of the {len(classes):,} classes have no example ({listed})")
+    return [*notes, *without_label(int((ids < 0).sum()), len(ids))]
+
+
 def class_names_beside(files: Sequence[remote.FileInfo]) -> tuple[str, ...]:
-    """Return the lines of classnames.txt beside the files, or above their folder "train"; or ()."""
+    """Return the names of classnames.txt beside the files, or above their folder "train"; or ().
+
+    Raises DataError: `names.read_class_names` cannot read it.
+    """
     folder = files[0].path.rpartition("/")[0]
     above, _, name = folder.rpartition("/")
     for place in (folder, above) if name.lower() in KNOWN_SPLITS else (folder,):
         try:
-            text = remote.read(f"{place}/{_CLASSNAMES}" if place else _CLASSNAMES, _MOST)
-            lines = text.decode("utf-8-sig", errors="backslashreplace").strip().splitlines()
-            return tuple(line.strip() for line in lines)
+            file = f"{place}/{_CLASSNAMES}" if place else _CLASSNAMES
+            return read_class_names(remote.read(file, _MOST).decode())
+        except UnicodeDecodeError:
+            raise DataError(f"{shown(file)}: can't decode it, as it is no UTF-8") from None
         except (FileNotFoundError, remote.MissingError, remote.ForbiddenError):
             continue
+        except ValueError as error:
+            if isinstance(error, UserError):
+                raise
+            raise DataError(f"{shown(file)}: {error}") from None
     return ()

@@ -2,10 +2,7 @@
 """Random access to examples of named fields: a TFDS dataset or a folder, one interface."""
 
 import concurrent.futures
-import contextlib
 import hashlib
-import re
-import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -14,8 +11,12 @@ import numpy as np
 from jaxtyping import Int32
 
 from vit_jax import waiting
+from vit_jax.data.account import Account
+from vit_jax.data.slices import SplitError as SplitError
+from vit_jax.data.slices import absolute_slices as absolute_slices
+from vit_jax.data.slices import split_of as split_of
 from vit_jax.data.stream import Balance
-from vit_jax.errors import UserError, shown, unknown
+from vit_jax.errors import UserError
 
 # The fields of one example: "image", encoded; "label", a class id or uint8 (K,) multi-hot; and
 # whatever else `Source.spec` names.
@@ -66,7 +67,13 @@ class Source(Protocol):
 
 
 class Labelled:
-    """What sources of one image and its label share."""
+    """What sources of one image and its label share.
+
+    Attributes:
+        account: of the whole dataset, all splits of it; None where nobody has counted.
+    """
+
+    account: Account | None = None
 
     class_names: tuple[str, ...]
     multi_label = False
@@ -101,6 +108,7 @@ class _Derived(Labelled):
         self.name, self.class_names = source.name, source.class_names
         self.multi_label, self.labels = source.multi_label, source.labels
         self.drawn, self.is_remote = source.drawn, is_remote(source)
+        self.account = account_of(source)
 
     @property
     def spec(self) -> Mapping[str, jax.ShapeDtypeStruct]:
@@ -235,6 +243,11 @@ def is_remote(source: Source) -> bool:
     return getattr(source, "is_remote", False)
 
 
+def account_of(source: Source) -> Account | None:
+    """Return what its dataset holds and what of it is used, where that is known."""
+    return getattr(source, "account", None)
+
+
 def _read_all(source: Source) -> Iterator[Example]:
     if not is_remote(source):
         yield from map(source.read, range(len(source)))
@@ -256,61 +269,3 @@ def balance_of(source: Source, power: float) -> Balance | None:
         has = "several labels per image" if labels is None else "images without a label"
         raise UserError(f"data.balance={power:g}: {source.name} has {has}; set data.balance=0")
     return Balance(labels, power)
-
-
-class SplitError(UserError):
-    """A dataset has no such split, or none that is written so."""
-
-    splits: tuple[str, ...] = ()  # those that there are
-
-
-@contextlib.contextmanager
-def split_of(flag: str) -> Iterator[None]:
-    """Name the flag that chooses a split that does not exist."""
-    try:
-        yield
-    except SplitError as error:
-        raise UserError(f"{error}; choose another by {flag}=SPLIT") from None
-
-
-_FROM_SHARE = re.compile(r"(\w+)\[(\d+)%:\2%\+(\d+)\]")
-
-
-def absolute_slices(split: str, sizes: dict[str, int], where: str) -> list[tuple[str, int, int]]:
-    """Resolve "train[:99%]+val" to (split, start, stop), as TFDS rounds it.
-
-    "train[90%:90%+200]" is 200 examples from 90 % on, rounded down, as task_adaptation has it.
-
-    `sizes` has the number of examples of every split there is; `where` is the dataset in messages.
-
-    Raises SplitError: unreadable text, an unknown split, an empty or a reversed slice.
-    """
-    import tensorflow_datasets as tfds  # late: it takes half a second, and not every run needs it
-
-    def numbered(found: re.Match[str]) -> str:
-        start = sizes.get(found[1], 0) * int(found[2]) // 100
-        return f"{found[1]}[{start}:{start + int(found[3])}]"
-
-    split = _FROM_SHARE.sub(numbered, split)
-    infos = {key: types.SimpleNamespace(num_examples=size) for key, size in sizes.items()}
-    for part in split.split("+"):
-        base = part.split("[")[0].strip()
-        if base not in infos:
-            why = unknown(f"split of {where}", shown(base), map(shown, infos))
-            error = SplitError(str(why).rstrip("."))
-            error.splits = tuple(sizes)
-            raise error
-    try:
-        instruction = tfds.core.ReadInstruction.from_spec(split)
-        pieces = instruction.to_absolute(infos)  # type: ignore[arg-type]  # reads num_examples only
-    except (AssertionError, ValueError) as error:
-        raise SplitError(
-            f"cannot read the split {split!r} of {where} ({str(error).splitlines()[0]}); "
-            "write it as 'train', 'train[:99%]' or 'train[1000:2000]'"
-        ) from error
-    ends = [sizes[p.splitname] if p.to is None else p.to for p in pieces]  # None: not given
-    slices = [(p.splitname, p.from_ or 0, end) for p, end in zip(pieces, ends, strict=True)]
-    lengths = [stop - start for _, start, stop in slices]
-    if min(lengths) < 0 or not sum(lengths):
-        raise SplitError(f"the split {split!r} of {where} holds no examples; choose a larger slice")
-    return slices

@@ -4,15 +4,19 @@
 https://github.com/webdataset/webdataset: a key is a member's path up to the first dot of its name.
 """
 
+import itertools
+import types
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from vit_jax import remote
-from vit_jax.data import shards, tar_index
+from vit_jax.data import shard_sets, shards, tar_folders, tar_index, tar_members
+from vit_jax.data.account import Account, left_out
 from vit_jax.data.image_header import MAX_BYTES
+from vit_jax.data.partition import draw_of
 from vit_jax.data.sources import Example
 from vit_jax.data.tar_headers import BLOCK
 from vit_jax.errors import DataError, UserError, shown
@@ -21,7 +25,7 @@ from vit_jax.errors import DataError, UserError, shown
 class TarSource(shards.ShardSource):
     """Examples of one split of tar files; see `Source`."""
 
-    def __init__(self, *source: Any, shard: np.ndarray, entries: tar_index.Entries) -> None:
+    def __init__(self, *source: Any, shard: np.ndarray, entries: tar_members.Entries) -> None:
         """Take what `ShardSource` does, and the shard and the entry of every example."""
         super().__init__(*source)
         self._shard, self._entries = shard.astype(np.int32), entries
@@ -54,12 +58,14 @@ def open_tar(name: str, split: str) -> TarSource:
 
     Splits are told by the names of the files, else drawn by `partition`. Labels are the content of
     KEY.cls or of "label", "cls", "class" or "class_id" in KEY.json: whole numbers are ids, and
-    other words sorted classes. classnames.txt beside the shards names the classes.
+    other words sorted classes. Where no image has a label, it is the class folder that it lies in,
+    if there are such. classnames.txt beside the shards names the classes.
 
     Raises UserError: no such file or split, or what `tar_index.index` raises.
     """
     where, files, chosen = shards.find(name, "tar")
-    return open_shards(where, files, split, chosen)
+    found = shard_sets.complete(files, where, exact=not shards.is_pattern(name))
+    return open_shards(where, found.files, split, chosen, notes=found.notes)
 
 
 def open_shards(
@@ -68,6 +74,9 @@ def open_shards(
     split: str,
     chosen: dict[str, str],
     splits: Sequence[str] = (),
+    *,
+    told: Mapping[str, int] = types.MappingProxyType({}),
+    notes: Sequence[str] = (),
 ) -> TarSource:
     """Open one split of some tar files; see `open_tar`.
 
@@ -77,15 +86,20 @@ def open_shards(
         split: as `DataConfig.train_split`.
         chosen: the options of its reference.
         splits: of each file, where its name does not tell.
+        told: examples of each split, where a card tells them.
+        notes: of the files, for the account.
+
+    Raises UserError: no such split; DataError: a shard, a label, or another number than `told`.
     """
     splits = splits or shards.splits_of(files)
-    fields = tar_index.Fields(chosen.get("image", "").lower(), chosen.get("label", ""))
-    found = tar_index.index(files, fields)
+    fields = tar_members.Fields(chosen.get("image", "").lower(), chosen.get("label", ""))
+    found, left = zip(*map(tar_members.split_off, tar_index.scan(files, fields)), strict=True)
     counts = [len(each.starts) for each in found]
     entries, shard = tar_index.joined(found), np.repeat(np.arange(len(files)), counts)
-    if fields.label and not (entries.labels != b"").any():
+    is_labelled = (entries.labels != b"").any()
+    if fields.label not in ("", tar_members.NO_LABEL) and not is_labelled:
         lacks = f"no image has a label KEY.{fields.label} or {fields.label!r} in KEY.json"
-        usual = ", ".join(tar_index.LABELS)
+        usual = ", ".join(tar_members.LABELS)
         raise UserError(f"{where}: {lacks}; without ?label={fields.label} it is one of {usual}")
 
     def tell(index: int) -> str:
@@ -95,17 +109,36 @@ def open_shards(
     def keys() -> list[str]:
         return [tell(index) for index in range(len(shard))]
 
-    names = shards.class_names_beside(files)
-    classes, labels = shards.class_ids(entries.labels, names, tell)
-    seed = int(chosen.get("split_seed", 0))
-    title, rows = shards.choose(split, splits, counts, keys, labels, seed, where)
+    draw = draw_of(chosen)
+    by_folders = not is_labelled and not fields.label and draw.rules != 1
+    folders = tar_folders.read(entries.names) if by_folders else None
+    if folders:
+        classes, labels, notes = folders.classes, folders.ids, [*notes, *folders.notes]
+        if folders.splits and not any(splits):
+            splits, counts = folders.splits, [1] * len(shard)
+    else:
+        names = shards.class_names_beside(files)
+        classes, labels = shards.class_ids(entries.labels, names, tell)
+        said = shards.label_notes(entries.labels, labels, classes, named=bool(names))
+        notes = [*notes, *said]
+    members = shards.members_of(splits, counts, keys, labels, draw, where)
+    notes = [*notes, *shard_sets.compare(told, shards.sizes(members), where)]
+    title, rows = shards.choose(split, members, draw, where)
     used, local = np.unique(shard[rows], return_inverse=True)
-    return TarSource(
+    source = TarSource(
         title,
         classes,
         [files[i] for i in used],
         labels[rows],
         entries.starts[rows],
         shard=local,
-        entries=tar_index.Entries(*(column[rows] for column in entries)),
+        entries=tar_members.Entries(*(column[rows] for column in entries)),
     )
+    source.account = Account(
+        unit="members",
+        num_classes=len(classes),
+        used=shards.sizes(members),
+        left_out=left_out(itertools.chain(*left)),
+        notes=tuple(notes),
+    )
+    return source

@@ -17,45 +17,31 @@ import random
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from vit_jax import array_files, files, foreign, remote, waiting
-from vit_jax.data.image_header import SUFFIXES
-from vit_jax.data.tar_headers import BLOCK, Member, members
+from vit_jax.data.tar_headers import BLOCK, Member
+from vit_jax.data.tar_members import Entries, Fields, entries_of, split_off
 from vit_jax.errors import DataError, UserError, shown
 from vit_jax.startup import cache_home
 
-_FORMAT = 1
+_FORMAT = 2
 _THREADS = 16
 _COMPARED = 8  # shards, of an index of others
 _REMEMBERED = 15  # digests of indices
 # Bytes of one request. A bucket answers a few large ones sooner than one for every header.
 _WINDOW, _REMOTE_WINDOW = 1 << 12, 1 << 22
-_LONGEST_LABEL = 255
-LABELS = ("cls", "label", "class", "class_id")
-
-
-class Fields(NamedTuple):
-    """Which members of a key are its image and its label."""
-
-    image: str = ""  # a suffix, "jpg"; "" is the first of `SUFFIXES` that there is
-    label: str = ""  # a suffix, "cls", or a key of the JSON; "" is the first of `LABELS`
-
-
-class Entries(NamedTuple):
-    """The images of some shards, in their order."""
-
-    names: np.ndarray  # bytes (M,), of the members
-    starts: np.ndarray  # int64 (M,), the first byte of each image
-    sizes: np.ndarray  # int64 (M,), bytes of each image
-    crcs: np.ndarray  # uint32 (M,), CRC-32 of the header in front of it
-    labels: np.ndarray  # bytes (M,), as text, b"" where there is none
 
 
 def index(shards: Sequence[remote.FileInfo], fields: Fields) -> list[Entries]:
-    """Return the images of every shard, from the index where it is still valid.
+    """Return the images of every shard; raises what `scan` does."""
+    return [split_off(entries)[0] for entries in scan(shards, fields)]
+
+
+def scan(shards: Sequence[remote.FileInfo], fields: Fields) -> list[Entries]:
+    """Return images and other members of every shard, from the index where it is still valid.
 
     Raises DataError: a shard that is cut, damaged, sparse or without images, or a key twice in it.
     """
@@ -99,71 +85,12 @@ def joined(entries: Sequence[Entries]) -> Entries:
 
 def _index_shard(shard: remote.FileInfo, fields: Fields) -> Entries:
     try:
-        return _entries(_Window(shard), shard.size, fields)
+        return entries_of(_Window(shard), shard.size, fields)
     except remote.RemoteError:
         raise
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise DataError(f"{shown(shard.path)}: {why}") from error
-
-
-def _entries(window: "_Window", size: int, fields: Fields) -> Entries:
-    samples: dict[bytes, dict[str, Member]] = {}
-    labels: dict[bytes, dict[str, bytes]] = {}  # by suffix
-    seen: set[str] = set()
-    wanted = (fields.label,) if fields.label else LABELS
-    for member in members(window.read, size):
-        folder, slash, base = member.name.rpartition(b"/")
-        stem, dot, suffix = base.partition(b".")
-        kind = suffix.decode(errors="replace").lower()
-        is_label = kind in wanted
-        if not (stem and dot):  # hidden, or without a suffix
-            continue
-        seen.add(kind)
-        if not (is_label or kind in ("json", fields.image) or f".{kind}" in SUFFIXES):
-            continue
-        name = member.name.decode(errors="backslashreplace")
-        if member.is_link:
-            raise ValueError(f"{name!r} is a link; write the file itself into the tar")
-        key = folder + slash + stem
-        sample, found = samples.setdefault(key, {}), labels.setdefault(key, {})
-        if kind in sample:
-            raise ValueError(f"{name!r} is there twice: its key has two .{kind}")
-        sample[kind] = member
-        if is_label:
-            found[kind] = _label(window.content(member), name)
-        elif kind == "json" and not any(found.values()):
-            found[kind] = _json_label(window.content(member), name, wanted)
-    rows = []
-    order = [fields.image] if fields.image else [suffix[1:] for suffix in SUFFIXES]
-    for key, sample in samples.items():
-        image = next((sample[kind] for kind in order if kind in sample), None)
-        label = next(filter(None, map(labels[key].get, (*wanted, "json"))), b"")
-        if image is not None:
-            rows.append((image.name, image.start, image.size, image.crc, label))
-    if not rows:
-        has = ", ".join(f".{kind}" for kind in sorted(seen)[:8]) or "none of a key"
-        raise ValueError(f"no member is .{fields.image or 'jpg, .png, ...'}; there are {has}")
-    kinds = (np.bytes_, np.int64, np.int64, np.uint32, np.bytes_)
-    columns = zip(*rows, strict=True)
-    return Entries(*(np.array(c, kind) for c, kind in zip(columns, kinds, strict=True)))
-
-
-def _label(content: bytes, name: str) -> bytes:
-    text = content.strip()
-    if len(text) > _LONGEST_LABEL or b"\0" in text:
-        raise ValueError(f"{name!r} holds no label, but {len(text):,} bytes")
-    return text
-
-
-def _json_label(content: bytes, name: str, wanted: Sequence[str]) -> bytes:
-    try:
-        found = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{name!r} is no JSON ({error})") from None
-    values = (found.get(key) for key in wanted) if isinstance(found, dict) else ()
-    value = next((v for v in values if isinstance(v, int | str)), "")
-    return _label(str(value).encode(), name)
 
 
 class _Window:

@@ -12,7 +12,7 @@ import jax
 from jax.sharding import Mesh
 
 from vit_jax import data, sharding
-from vit_jax.data import DataConfig, Source, one_view
+from vit_jax.data import DataConfig, Source, look, one_view
 from vit_jax.errors import setting
 from vit_jax.evals.config import EvalConfig
 from vit_jax.evals.passes import Batches, keep_passes, ticking
@@ -83,6 +83,7 @@ class Stream:
             self.batches = ticking(self.batches, context.tick)
 
 
+@look.once()
 def open_splits(cfg: EvalConfig, data_cfg: DataConfig, field: str = "") -> dict[str, Source]:
     """Open the splits of an evaluation; those of the training set keep its `data.classes`.
 

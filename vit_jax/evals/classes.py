@@ -10,7 +10,7 @@ import numpy as np
 
 from vit_jax import data
 from vit_jax.data import imagenet
-from vit_jax.data.sources import Example, Labelled, is_remote
+from vit_jax.data.sources import Example, Labelled, account_of, is_remote
 from vit_jax.errors import UserError
 from vit_jax.evals.base import Predict
 
@@ -26,7 +26,7 @@ class Renumbered(Labelled):
         self.name = source.name
         self.multi_label = source.multi_label
         self.class_names = class_names
-        self.is_remote = is_remote(source)
+        self.is_remote, self.account = is_remote(source), account_of(source)
         with_none = np.append(ids, -1)  # which -1, no label, finds
         self.labels = None if source.labels is None else with_none[source.labels]
 

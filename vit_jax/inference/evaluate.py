@@ -13,8 +13,10 @@ from jax.sharding import Mesh
 from jaxtyping import UInt8
 
 from vit_jax import data, evals, models, sharding
-from vit_jax.data import DataConfig, split_of
+from vit_jax.data import DataConfig, account, split_of
 from vit_jax.data.config import Crop
+from vit_jax.data.partition import as_in_run
+from vit_jax.data.sources import account_of
 from vit_jax.errors import UserError
 from vit_jax.evals import ClassifyEval, EvalConfig, classes, classify, corruptions, robustness
 from vit_jax.evals.calibration import expected_error, reliability, wilson
@@ -63,6 +65,8 @@ def open_target(
         advice = "add --dataset=NAME or --dataset=folder:DIR"
         raise UserError(f"{trained.ref} names no dataset to evaluate on; {advice}")
     reading = dataclasses.replace(cfg.data) if cfg else DataConfig(batch_size=_BATCH_SIZE)
+    if cfg and dataset:
+        dataset = as_in_run(dataset, reading.name, *(own.dataset for own in cfg.evals.values()))
     evaluation = ClassifyEval(dataset=dataset, split=split or "test", transform=trained.transform)
     for own in cfg.evals.values() if cfg else ():
         if dataset in ("", own.dataset or reading.name) and split in ("", own.split):
@@ -76,6 +80,7 @@ def open_target(
     evaluation.batch_size = batch_size or evaluation.batch_size
     with split_of("--split"):
         source = evals.open_splits(evaluation, reading)[""]
+    account.tell(source.name, account_of(source), strict=reading.strict)
     return Target(evaluation, reading, *classes.rule(source, trained.class_names))
 
 

@@ -11,6 +11,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from vit_jax import data, models, sharding, waiting
+from vit_jax.data import account, look
+from vit_jax.data.partition import as_in_run
+from vit_jax.data.sources import account_of
 from vit_jax.errors import UserError
 from vit_jax.evals import features, fewshot, knn, logistic
 from vit_jax.evals.features import (
@@ -34,6 +37,7 @@ PARTS = ("train", "test")
 METHODS = ("fewshot", "knn", "logistic")
 
 
+@look.once()
 def open_splits(found: Trained, dataset: str, data_dir: str, *splits: str) -> list[data.Source]:
     """Open the splits to learn from and to test on.
 
@@ -51,11 +55,14 @@ def open_splits(found: Trained, dataset: str, data_dir: str, *splits: str) -> li
         )
     # A dataset that is named keeps all of its classes: probes may know other ones than the run.
     classes = cfg.classes if cfg and not dataset else ()
+    if cfg and dataset:
+        dataset = as_in_run(dataset, cfg.name)
     name, sources = dataset or (cfg.name if cfg else ""), []
     for part, split in zip(PARTS, splits, strict=True):
         with data.split_of(f"--{part}_split"):
             place = data_dir or (cfg.data_dir if cfg else "")
             sources.append(data.open_source(name, place, split, classes=classes))
+    account.tell(sources[0].name, account_of(sources[0]), strict=bool(cfg and cfg.strict))
     return sources
 
 

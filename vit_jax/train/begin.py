@@ -14,6 +14,7 @@ from vit_jax import config_json, data, evals, hardware, sharding, startup, waiti
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.checkpoints.manifest import on_all_processes
 from vit_jax.config import Config
+from vit_jax.data import look
 from vit_jax.errors import UserError
 from vit_jax.objectives import Extras
 from vit_jax.train import adapted, data_identity, early_stop, initial_state, metadata, workdir
@@ -92,6 +93,7 @@ class Begun:
     finished: str = ""
 
 
+@look.once()
 def open_run(cfg: Config, directory: str | Path) -> Opened:
     """Check the config, open the data and build everything by shapes; leaves the workdir alone.
 

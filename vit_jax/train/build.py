@@ -18,7 +18,8 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from vit_jax import config as config_lib
 from vit_jax import data, evals, files, models, objectives, optim, sharding, waiting
 from vit_jax.config import Config, Plan
-from vit_jax.data import partition
+from vit_jax.data import account, look, overlap, partition
+from vit_jax.data.sources import account_of
 from vit_jax.errors import UserError, setting
 from vit_jax.losses import Loss
 from vit_jax.models import patch_sizes
@@ -200,6 +201,8 @@ def open_train(cfg: Config) -> data.Source:
         source = data.open_source(
             name, cfg.data.data_dir, split, cache=cached, classes=cfg.data.classes
         )
+    account.tell(source.name, account_of(source), strict=cfg.data.strict)
+    check_labels(cfg, source)
     config_lib.check_classes(cfg, source.num_classes)
     if source.multi_label and cfg.objective.head_loss is Loss.SOFTMAX:
         several = f"{source.name} has several labels per image"
@@ -207,6 +210,20 @@ def open_train(cfg: Config) -> data.Source:
     return source
 
 
+def check_labels(cfg: Config, source: data.Source) -> None:
+    """Raise UserError for images without labels, more than may be broken, that a loss reads."""
+    labels = None if source.multi_label else source.labels
+    lacking = 0 if labels is None else int((labels < 0).sum())
+    if cfg.objective.uses_labels and lacking > cfg.data.max_broken:
+        many = f"{lacking:,} of {len(source):,}" if lacking < len(source) else "the"
+        advice = "put them in folders of classes" if not source.num_classes else "label them"
+        raise UserError(
+            f"{source.name}: {many} images have no labels, and the objective learns from labels; "
+            f"{advice}, or train without, as --config=mae_imagenet does"
+        )
+
+
+@look.once()
 def write_splits(cfg: Config, source: data.Source, path: Path) -> None:
     """Write which image is in which split, where the splits were drawn; process 0 alone."""
     if not source.drawn or jax.process_index() or (path / SPLITS).exists():
@@ -230,8 +247,15 @@ def open_evals(cfg: Config, train: data.Source) -> dict[str, dict[str, data.Sour
     sources = {
         name: evals.open_splits(ev, cfg.data, f"evals.{name}") for name, ev in cfg.evals.items()
     }
+    told = {account.dataset_of(train.name)}
     for name, splits in sources.items():
         source = splits[""]
+        where = account.dataset_of(source.name)
+        if where not in told:
+            told.add(where)
+            account.tell(source.name, account_of(source), strict=cfg.data.strict)
+        if (cfg.evals[name].dataset or cfg.data.name) == cfg.data.name:
+            _warn_overlap(cfg, name, train, source)
         if cfg.evals[name].predictor == "logits" and source.class_names != train.class_names:
             here, there = len(source.class_names), len(train.class_names)
             pairs = zip(source.class_names, train.class_names, strict=False)
@@ -241,6 +265,18 @@ def open_evals(cfg: Config, train: data.Source) -> dict[str, dict[str, data.Sour
                 f"{train.name} ({there}){differs}; class ids would not mean the same"
             )
     return sources
+
+
+def _warn_overlap(cfg: Config, name: str, train: data.Source, source: data.Source) -> None:
+    """Say that an evaluation reads images that the run trains on."""
+    here, there = cfg.evals[name].split, cfg.data.train_split
+    found = account_of(train)
+    if overlap.overlaps(here, there, found.used if found else {}) and waiting.is_first():
+        print(
+            f"warning: evals.{name}: {here} has images of {there}, on which the run trains: "
+            "what it measures there is no validation",
+            flush=True,
+        )
 
 
 def evaluators(

@@ -9,6 +9,8 @@ import numpy as np
 
 from vit_jax import data
 from vit_jax.checkpoints.manifest import raising_unreadable
+from vit_jax.data import account
+from vit_jax.data.sources import account_of
 
 KEY = "data"
 _SAMPLES = 16  # examples of a split whose contents are compared
@@ -31,15 +33,17 @@ def describe(train: data.Source, evals: Mapping[str, Mapping[str, data.Source]])
 def _describe(source: data.Source) -> dict[str, Any]:
     """Return name, number of examples, digest of file names, and checksums of a few examples.
 
-    The checksum of an unreadable example is "".
+    The checksum of an unreadable example is "". And the account of the dataset, {} for none.
     """
     chosen = np.unique(np.linspace(0, len(source) - 1, _SAMPLES).astype(int)).tolist()
     sample = [_crc32(source, index) for index in chosen]
+    counted = account_of(source)
     return {
         "name": source.name,
         "examples": len(source),
         "digest": source.digest(),
         "sample": sample,
+        "account": {} if counted is None else counted.to_json(),
     }
 
 
@@ -87,7 +91,24 @@ def changes(
             lines.append(f"{split}: other files than before (their names, or sizes of shards)")
         elif any(a != b for a, b in _pairs(there, here) if a and b):
             lines.append(f"{split}: files of the same names and other contents (image or label)")
+        else:
+            continue
+        lines += [line for line in _counted(there, here) if line not in lines]
     return lines
+
+
+def other_files(saved: Mapping[str, Any], splits: Mapping[str, Any]) -> list[str]:
+    """List what is counted otherwise than before, in the datasets of which no split changed."""
+    lines: list[str] = []
+    for split, here in splits.items():
+        there = saved.get(KEY, {}).get(split)
+        if there is not None and _label(there["name"]) == _label(here["name"]):
+            lines += [line for line in _counted(there, here) if line not in lines]
+    return lines
+
+
+def _counted(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    return sorted(account.changes(there.get("account", {}), here.get("account", {})))
 
 
 def _pairs(there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

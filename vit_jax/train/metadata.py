@@ -93,6 +93,9 @@ def check_unchanged(
             f"{path} was trained on other data ({some(files)}); bring those back, choose "
             f"another workdir, or add {setting('allow_data_change')} to continue on these"
         )
+    if not files and jax.process_index() == 0:  # what the run reads is as it was
+        for line in data_identity.other_files(saved, splits):
+            print(f"{path}: since it was started, {line}", flush=True)
     found = {"run/config_changed": settings, "run/data_changed": files}
     return {name: float(len(lines)) for name, lines in found.items() if lines}
 

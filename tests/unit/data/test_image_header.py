@@ -16,6 +16,7 @@ from vit_jax.data.image_header import (
     image_size,
     is_sound_png,
     jpeg_size,
+    look,
     open_image,
     read_file,
 )
@@ -111,3 +112,64 @@ def test_a_broken_header_is_told_whatever_pillow_raises():
     Image.new("RGB", (4, 4)).save(out, "PNG")
     with pytest.raises(ValueError, match="a broken header"):
         open_image(out.getvalue()[:20])
+
+
+def test_suffixes_are_those_of_formats_that_are_read(photo):
+    kinds = {".jpe": "JPEG", ".jfif": "JPEG", ".jif": "JPEG", ".mpo": "MPO", ".apng": "PNG"}
+    kinds |= {".dib": "BMP", ".avifs": "AVIF", ".pbm": "PPM", ".pnm": "PPM"}
+    assert {*image_header.OLD_SUFFIXES, *kinds} == {*image_header.SUFFIXES}
+    for suffix, form in kinds.items():
+        mode = "1" if suffix == ".pbm" else "RGB"
+        out = io.BytesIO()
+        Image.fromarray(photo[:8, :9]).convert(mode).save(out, form)
+        assert decode(out.getvalue(), 3).shape == (8, 9, 3)
+    assert not {*image_header.SUFFIXES} & {*image_header.UNREAD_SUFFIXES}
+    # Those read first of a key's members in a tar are the first ones: their order stays.
+    assert image_header.SUFFIXES[: len(image_header.OLD_SUFFIXES)] == image_header.OLD_SUFFIXES
+
+
+def brand(major: bytes, *others: bytes) -> bytes:
+    body = b"ftyp" + major + b"\0\0\0\0" + b"".join(others)
+    return (4 + len(body)).to_bytes(4) + body + bytes(99)
+
+
+def test_avif_is_told_from_heic_by_all_brands(photo):
+    assert image_header.is_heic(brand(b"heic"))
+    assert image_header.is_heic(brand(b"mif1", b"mif1", b"heic"))
+    assert image_header.is_heic(brand(b"mif1"))
+    assert not image_header.is_heic(brand(b"mif1", b"mif1", b"miaf", b"avif"))
+    assert not image_header.is_heic(brand(b"msf1", b"avis"))
+    assert not image_header.is_heic(b"\0\0\0\x18ftypisom" + bytes(99))
+    data = encode(photo[:16, :16], "AVIF")
+    assert data[8:12] == b"avif" and b"mif1" in data[16:40]
+    general = data[:8] + b"mif1" + data[12:]
+    np.testing.assert_array_equal(decode(general, 3), decode(data, 3))
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM"])
+def test_a_look_at_the_first_bytes_finds_nothing_wrong_with_what_can_be_read(photo, form):
+    data = encode(photo[:64, :64], form)
+    for length in (len(data), len(data) // 2, 1024):
+        assert look(data[:length], len(data)) == ""
+
+
+def test_a_look_at_the_first_bytes_says_what_is_wrong(photo, monkeypatch):
+    assert look(b"", 0) == "the file is empty"
+    assert look(b"text " * 20, 100) == look(b"text " * 20, 1000)
+    assert look(b"text " * 20, 100).startswith("no image of a known format (JPEG, PNG")
+    assert (
+        look(brand(b"heic"), 9999) == "a HEIC photograph, which is not read here; save it as JPEG"
+    )
+    assert look(b"\xff\xd8\xff", 1 << 29) == "a file of more than 256 MiB"
+    for form, data in BOMBS.items():
+        told = look(data[:4096], len(data))
+        assert ("limit" in told) == ("JPEG" not in form), form  # which libjpeg halves
+    assert look(encode(photo[:1, :1].repeat(600, 0), "PNG"), 9999).startswith(
+        "1x600 pixels, a strip"
+    )
+    for form in ("JPEG", "PNG", "TIFF", "GIF"):
+        short = encode(photo[:64, :64], form)[:20]
+        assert look(short, 20)
+        assert look(short, 9999) == ""  # the rest of the header may come
+    webp = encode(photo[:64, :64], "WEBP")
+    assert look(webp[:50], len(webp) - 9) == "the file is cut off"

@@ -5,25 +5,33 @@ from pathlib import Path
 
 import pytest
 
+from tests.photos import write_images
 from vit_jax import data
 from vit_jax.data import open_source
-from vit_jax.data.partition import full_name, options, partition, split_seed
+from vit_jax.data.partition import (
+    Draw,
+    as_in_run,
+    full_name,
+    options,
+    partition,
+    split_draw,
+    with_rules,
+    without_rules,
+)
 from vit_jax.errors import UserError
 
 PATHS = [f"{name}/{i}.png" for name in ("cat", "dog") for i in range(20)]
 LABELS = [0] * 20 + [1] * 20
 
 
-def test_every_class_is_in_every_split_and_no_image_in_two() -> None:
-    found = partition(PATHS, LABELS, 0)
-    assert {name: len(members) for name, members in found.items()} == {
-        "train": 32,
-        "val": 4,
-        "test": 4,
-    }
-    for members in found.values():
-        assert [LABELS[i] for i in members].count(0) * 2 == len(members)
-    assert sorted(i for members in found.values() for i in members) == list(range(40))
+def test_every_image_is_in_one_split_and_each_has_its_share() -> None:
+    names = [f"{k}/{i}.png" for k in range(5) for i in range(400)]
+    labels = [k for k in range(5) for _ in range(400)]
+    found = partition(names, labels, 0)
+    assert sorted(i for members in found.values() for i in members) == list(range(2000))
+    for name, share in (("train", 320), ("val", 40), ("test", 40)):
+        counts = [[labels[i] for i in found[name]].count(k) for k in range(5)]
+        assert all(abs(count - share) < 25 for count in counts), (name, counts)
 
 
 def test_the_seed_and_the_paths_decide() -> None:
@@ -34,10 +42,47 @@ def test_the_seed_and_the_paths_decide() -> None:
     assert same == {name: [PATHS[i] for i in m] for name, m in partition(PATHS, LABELS, 0).items()}
 
 
+def test_none_moves_when_others_come_and_copies_stay_together() -> None:
+    for seed in range(30):
+        names = [f"cat/{i}.png" for i in range(120)]
+        contents = [f"{i % 110}" for i in range(120)]  # ten copies
+        before = partition(names[:100], [0] * 100, seed, contents[:100])
+        after = partition(names, [0] * 120, seed, contents)
+        where = {i: name for name, members in after.items() for i in members}
+        assert all(where[i] == name for name, members in before.items() for i in members)
+        assert all(where[i] == where[i + 110] for i in range(10))
+
+
+def test_few_images_still_have_a_val_and_a_test() -> None:
+    for count in (1, 2, 3, 4, 10, 20):
+        for seed in range(20):
+            found = partition([f"{i}" for i in range(count)], [0] * count, seed)
+            sizes = [len(found[name]) for name in ("train", "val", "test")]
+            assert sum(sizes) == count
+            assert sizes[0] > 0
+            assert count < 3 or min(sizes) > 0
+
+
 @pytest.mark.parametrize("count, held", [(1, 0), (2, 0), (3, 1), (10, 1), (15, 2), (100, 10)])
-def test_small_classes(count: int, held: int) -> None:
-    found = partition(PATHS[:1] * 0 + [f"{i}" for i in range(count)], [0] * count, 0)
+def test_by_rules_1_classes_have_exact_shares(count: int, held: int) -> None:
+    found = partition([f"{i}" for i in range(count)], [0] * count, Draw(0, 1))
     assert (len(found["val"]), len(found["test"])) == (held, held)
+    # As the version before had it.
+    assert partition(PATHS, LABELS, Draw(3, 1))["val"] == [3, 15, 36, 35]
+
+
+def test_a_name_has_the_rules_of_a_run() -> None:
+    assert with_rules("/data/x", "folder:?rules=1") == "folder:/data/x?rules=1"
+    assert with_rules("x.csv?split_seed=2", "a?rules=1") == "csv:x.csv?split_seed=2&rules=1"
+    assert split_draw("x?split_seed=2&rules=1") == ("x", Draw(2, 1))
+    assert with_rules("x.csv?rules=2", "folder:?rules=1") == "csv:x.csv?rules=2"
+    assert with_rules("digits", "folder:?rules=1") == "digits"
+    assert with_rules("/data/x", "folder:/data/x") == "folder:/data/x"
+    run = "folder:/x?rules=1&split_seed=3"
+    assert without_rules(run) == "folder:/x?split_seed=3"
+    assert as_in_run("/x?split_seed=3", "digits", run) == run
+    assert as_in_run("/x?split_seed=3&rules=2", run) == "/x?split_seed=3&rules=2"
+    assert as_in_run("/y", run) == "/y"
 
 
 @pytest.mark.parametrize(
@@ -60,7 +105,7 @@ def test_small_classes(count: int, held: int) -> None:
 )
 def test_a_path_is_a_dataset(name: str, full: str) -> None:
     assert full_name(name) == full
-    assert split_seed("birds?split_seed=12") == ("birds", 12)
+    assert split_draw("birds?split_seed=12") == ("birds", (12, 2))
 
 
 def test_options_at_the_end_of_a_name() -> None:
@@ -78,38 +123,31 @@ def test_a_relative_folder_with_a_slash(tmp_path: Path, monkeypatch: pytest.Monk
     assert full_name("my/fish") == "my/fish"
 
 
-def write(root: Path, *names: str) -> None:
-    for name in names:
-        file = root / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(b"x")
-
-
 def test_a_folder_of_classes_alone(tmp_path: Path) -> None:
-    write(tmp_path, *PATHS)
+    write_images(tmp_path, *PATHS)
     sources = {s: open_source(str(tmp_path), split=s) for s in ("train", "val", "test", "whole")}
-    assert {name: len(source) for name, source in sources.items()} == {
-        "train": 32,
-        "val": 4,
-        "test": 4,
-        "whole": 40,
-    }
+    assert all(map(len, sources.values()))
     ids = [s.example_id(i) for n, s in sources.items() if n != "whole" for i in range(len(s))]
     assert len(set(ids)) == 40
     assert all(source.class_names == ("cat", "dog") for source in sources.values())
     assert all(source.drawn for source in sources.values())
     other = open_source(f"{tmp_path}?split_seed=1", split="validation")
     mine = sources["val"]
-    assert {other.example_id(i) for i in range(4)} != {mine.example_id(i) for i in range(4)}
+    assert {other.example_id(i) for i in range(len(other))} != {
+        mine.example_id(i) for i in range(len(mine))
+    }
     assert other.name.endswith("[val], split seed 1")
-    assert len(open_source(str(tmp_path), split="train[:50%]")) == 16
+    half = open_source(str(tmp_path), split="train[:50%]")
+    assert abs(2 * len(half) - len(sources["train"])) <= 1
     for path, name in sources["val"].rows():  # type: ignore[attr-defined]
         assert Path(path).parent.name == name
         assert Path(path).is_file()
 
 
 def test_splits_of_any_name(tmp_path: Path) -> None:
-    write(tmp_path, *(f"{s}/{c}/1.png" for s in ("training", "valid", "extra") for c in "ab"))
+    write_images(
+        tmp_path, *(f"{s}/{c}/1.png" for s in ("training", "valid", "extra") for c in "ab")
+    )
     name = f"folder:{tmp_path}"
     for split in ("train", "training", "val", "validation", "valid[:50%]"):
         assert not open_source(name, split=split).drawn
@@ -124,13 +162,13 @@ def test_splits_of_any_name(tmp_path: Path) -> None:
 
 
 def test_runs_beside_the_splits_and_classes_with_their_names(tmp_path: Path) -> None:
-    write(tmp_path / "a", "train/cat/1.png", "val/cat/1.png", "run/learning_curve.png")
+    write_images(tmp_path / "a", "train/cat/1.png", "val/cat/1.png", "run/learning_curve.png")
     assert not open_source(str(tmp_path / "a")).drawn
-    write(tmp_path / "b", *(f"{c}/{i}.png" for c in ("bus", "train") for i in range(5)))
+    write_images(tmp_path / "b", *(f"{c}/{i}.png" for c in ("bus", "train") for i in range(5)))
     vehicles = open_source(str(tmp_path / "b"), split="whole")
     assert (vehicles.class_names, len(vehicles)) == (("bus", "train"), 10)
 
 
 def test_a_subset_of_the_classes_is_drawn_too(tmp_path: Path) -> None:
-    write(tmp_path, *PATHS)
+    write_images(tmp_path, *PATHS)
     assert data.open_source(str(tmp_path), classes=(1,), cache=True).drawn

@@ -44,7 +44,8 @@ def test_it_is_the_source_that_it_was_written_from(source, tars: Path) -> None:
 def test_shards_without_labels_or_splits(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "00000.tar", {f"{i}.jpg": b"x%d" % i for i in range(20)})
     found = {s: open_source(str(path), split=s) for s in ("train", "val", "test", "whole")}
-    assert [len(source) for source in found.values()] == [16, 2, 2, 20]
+    assert sum(len(found[name]) for name in ("train", "val", "test")) == len(found["whole"]) == 20
+    assert min(map(len, found.values())) > 0
     assert found["train"].class_names == ()
     assert found["whole"].read(3) == {
         "image": b"x3",
