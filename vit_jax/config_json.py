@@ -8,6 +8,7 @@ from typing import Any
 
 from vit_jax import models
 from vit_jax.config import Config
+from vit_jax.data.config import OLD_READING
 from vit_jax.errors import UserError, unknown
 from vit_jax.evals import EVALUATORS, ClassifyEval, EvalConfig
 from vit_jax.fields import annotations, conformed, flatten, is_free, plain
@@ -18,7 +19,9 @@ Tree = dict[str, Any]
 
 # How runs read their data that were begun before these fields were there: they keep it. A name of
 # a field below "data", and its value in a run that did not record it.
-_BEFORE: Mapping[str, Any] = {}
+_BEFORE: Mapping[str, Any] = {
+    **OLD_READING._asdict(),
+}
 
 # The classes that a field of each of these may have.
 _FAMILIES: dict[type, Iterable[type]] = {

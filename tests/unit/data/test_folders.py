@@ -43,8 +43,9 @@ def test_every_file_type_is_found_and_read_back(folder):
 def test_every_format_that_is_read_is_found(tmp_path, photo, suffix):
     image = Image.fromarray(photo[:9, :8])
     (tmp_path / "cat").mkdir()
+    form = {".jif": "JPEG", ".dib": "BMP"}.get(suffix)  # which Pillow does not know by these
     (image.convert("L") if suffix == ".pgm" else image).save(
-        tmp_path / "cat" / f"1{suffix.upper()}"
+        tmp_path / "cat" / f"1{suffix.upper()}", form
     )
     source = open_source(f"folder:{tmp_path}", split="whole")
     assert [decode(source.read(i)["image"], 3).shape for i in range(len(source))] == [(9, 8, 3)]
