@@ -15,7 +15,8 @@ from jaxtyping import UInt8
 
 from vit_jax.data import image_header
 from vit_jax.data.config import AS_SHOWN, Reading
-from vit_jax.data.decode import decode, turned
+from vit_jax.data.decode import decode
+from vit_jax.data.opened import turned
 from vit_jax.data.sources import absolute_slices
 from vit_jax.errors import UserError, shown
 

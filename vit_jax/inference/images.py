@@ -13,9 +13,9 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from vit_jax.data import image_header
+from vit_jax.data import image_header, opened
 from vit_jax.data.config import AS_SHOWN, Reading
-from vit_jax.data.decode import decode, from_pillow
+from vit_jax.data.decode import decode
 from vit_jax.data.image_header import SUFFIXES
 from vit_jax.errors import UserError, shown
 
@@ -100,12 +100,12 @@ def read_image(
 def read_pillow(
     image: Image.Image, channels: int, reading: Reading = AS_SHOWN
 ) -> UInt8[np.ndarray, "H W C"]:
-    """Return the pixels of an open image as `data.decode.from_pillow` does.
+    """Return the pixels of an open image as `data.opened.pixels` does.
 
     Raises UserError: as `read_image`.
     """
     with _said("image"):
-        return from_pillow(image, channels, reading)
+        return opened.pixels(image, channels, reading)
 
 
 @contextlib.contextmanager

@@ -196,11 +196,8 @@ def _of_file(ref: str, model: ModelConfig) -> Trained:
         ref=ref,
         source=ref,
         model=model,
-        mean=published.mean,
-        std=published.std,
-        transform=published.transform,
-        reading=published.reading,
         class_names=named((), model),
+        **{key: getattr(published, key) for key in ("mean", "std", "transform", "reading")},
     )
 
 
