@@ -351,7 +351,7 @@ def files() -> dict[tuple[str, str], File]:
     add(
         "several frames",
         "PNG, a picture apart",
-        encode(photo, "PNG", default_image=True, **frames),
+        encode(photo, "PNG", default_image=True, save_all=True, append_images=[other, photo]),
         PHOTO,
     )
     add("several frames", "WebP", encode(photo, "WEBP", lossless=True, **frames), PHOTO)

@@ -51,6 +51,7 @@ def flat(image: Image.Image, channels: int, background: Background) -> UInt8[np.
         elif (grey := _deep_grey(image)) is not None:
             pixels = np.repeat(grey[..., None], channels, axis=-1)
         else:
+            image = image.convert("RGB") if image.mode == "LAB" else image  # which has no grey
             pixels = np.asarray(image.convert(mode))
     except ValueError:
         raise

@@ -68,7 +68,7 @@ def as_numpy(images: Any) -> np.ndarray:
     except Exception as error:  # other libraries' objects may raise anything
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{type(images).__name__} is no array of pixels ({reason})") from None
-    if found.dtype == object or found.dtype.kind in "USVMm":
+    if found.dtype != bool and not jnp.issubdtype(found.dtype, jnp.number):
         raise UserError(f"{type(images).__name__} is no array of pixels")
     return found
 

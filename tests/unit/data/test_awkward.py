@@ -137,13 +137,13 @@ def test_boxes_of_turned_photographs_are_cut_where_they_lie_upright() -> None:
     for turn in range(1, 9):
         exif = Image.Exif()
         exif[0x0112] = turn
-        data = encode(ramp, "JPEG", quality=95, exif=exif)
-        upright = encode(decode(data, 3), "PNG")
+        photo = encode(ramp, "JPEG", quality=95, exif=exif)
+        upright = encode(decode(photo, 3), "PNG")
         for resize in ("bilinear", "bilinear_antialias"):
             for seed in range(12):
                 cfg = TransformConfig(crop=Crop.INCEPTION, resize=data.Resize(resize))
                 transform = Transform(cfg=cfg, image_size=(24, 20), channels=3, exact=False)
-                one, other = (transform(x, np.random.default_rng(seed)) for x in (data, upright))
+                one, other = (transform(x, np.random.default_rng(seed)) for x in (photo, upright))
                 assert np.abs(one.astype(int) - other).mean() < 4, (turn, resize, seed)
 
 
@@ -156,7 +156,7 @@ def test_an_open_pillow_image_is_its_file() -> None:
             seen = trained(3, rules)
             wanted = read_view(seen, file.data)
             try:
-                image = Image.open(io.BytesIO(file.data))
+                image = Image.open(io.BytesIO(file.data), formats=image_header.FORMATS)
             except Exception:
                 continue
             with warnings.catch_warnings():
@@ -168,25 +168,6 @@ def test_an_open_pillow_image_is_its_file() -> None:
                 slack = 1 if is_jpeg(file) else 0
                 if not (kind == "several frames" and rules == OLD_READING):
                     assert np.abs(found.astype(int) - wanted).max() <= slack, (kind, name, rules)
-
-
-@pytest.mark.parametrize("mode", ["I;16", "I", "F", "P", "CMYK", "LA", "RGBA", "1", "HSV", "YCbCr"])
-def test_pillow_images_of_every_mode_are_as_their_files_or_refused(mode: str) -> None:
-    photo = Image.fromarray(files()["PNG", "RGB"].pixels)
-    seen = trained(3, Reading())
-    if mode == "I;16":
-        deep = np.asarray(photo)[..., 0].astype(np.uint16) * 257
-        image = Image.fromarray(deep)
-        np.testing.assert_array_equal(read_view(seen, image), read_view(seen, encode(image, "PNG")))
-        return
-    image = photo.convert("L").convert(mode) if mode in ("I", "F", "1") else photo.convert(mode)
-    found = read_view(seen, image)
-    if mode in ("I", "F"):
-        assert found == f"image: pixels without a known white (mode {mode}); save it as 8-bit PNG"
-        return
-    form = {"CMYK": "TIFF"}.get(mode, "PNG")
-    same = image.convert("RGB") if mode in ("HSV", "YCbCr") else image
-    np.testing.assert_array_equal(found, read_view(seen, encode(same, form)))
 
 
 def test_masks_are_turned_with_their_images(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from vit_jax.data.decode import decode
 from vit_jax.data.image_header import (
     check_size,
     image_size,
-    png_chunks,
     jpeg_size,
     look,
     open_image,
+    png_chunks,
     read_file,
 )
 from vit_jax.data.transform import Transform
