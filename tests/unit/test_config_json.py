@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tests.unit.test_configs import FILES, load
-from vit_jax import config_json
+from vit_jax import config_json, data
 from vit_jax.config import Config
 from vit_jax.data import Crop, CropRule
+from vit_jax.data.config import OLD_READING
 from vit_jax.errors import UserError
 from vit_jax.faults import FaultsConfig
 from vit_jax.fields import is_free
@@ -121,3 +122,17 @@ def test_the_free_fields_of_a_config() -> None:
         *("data.data_dir", "data.num_threads", "data.num_workers", "data.prefetch"),
         *("data.cache", "data.max_broken", "faults.max_nonfinite", "faults.hang_seconds"),
     }
+
+
+def test_a_run_that_knew_no_rules_of_reading_keeps_those_of_its_time() -> None:
+    """For training, evaluation and predictions alike: it drops alpha, and turns nothing."""
+    saved = config_json.to_json(Config())
+    for name in ("background", "upright"):
+        del saved["data"][name]
+    read = config_json.from_json(saved)
+    assert data.reading(read.data) == OLD_READING
+    kept, told = config_json.continued(Config(), saved)
+    assert data.reading(kept.data) == OLD_READING
+    assert {"data.background=drop", "data.upright=False"} <= set(told)
+    assert not config_json.changes(saved, config_json.to_json(kept))
+    assert data.reading(config_json.from_json(config_json.to_json(Config())).data) == data.AS_SHOWN

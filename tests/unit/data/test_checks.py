@@ -53,3 +53,17 @@ def test_padding_is_below_the_short_side_of_the_resized_image() -> None:
     checks.check_pad(cfg, (32, 64))
     with pytest.raises(UserError, match=r"pad=31 must be below 24"):
         checks.check_pad(cfg, (24, 64))
+
+
+def test_mean_and_std_of_levels_are_refused_with_what_they_are_here() -> None:
+    for field, values, ours in (
+        ("mean", (123.675, 116.28, 103.53), "0.485,0.456,0.406"),
+        ("std", (58.395, 57.12, 57.375), "0.229,0.224,0.225"),
+        ("mean", (127.5,), "0.5"),
+    ):
+        with pytest.raises(UserError) as error:
+            checks.check(dataclasses.replace(DataConfig(), **{field: values}))
+        assert str(error.value).startswith(f"data.{field}=")
+        assert str(error.value).endswith(f"divided by 255 it is {ours}")
+    checks.check(DataConfig(mean=(0.0,), std=(1.0,)))
+    checks.check(DataConfig(mean=(-0.5,), std=(0.5,)))
