@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.test_configs import FILES, load
+import vit_jax
 from vit_jax import config_json
 from vit_jax.config import Config
 from vit_jax.data import Crop, CropRule
@@ -119,5 +120,33 @@ def test_the_free_fields_of_a_config() -> None:
         *("model.scan_unroll", "model.remat", "model.attention"),
         *(f"{teacher}.teacher.scan_unroll", f"{teacher}.teacher.remat"),
         *("data.data_dir", "data.num_threads", "data.num_workers", "data.prefetch"),
-        *("data.cache", "data.max_broken", "faults.max_nonfinite", "faults.hang_seconds"),
+        *(
+            "data.cache",
+            "data.max_broken",
+            "data.strict",
+            "faults.max_nonfinite",
+            "faults.hang_seconds",
+        ),
     }
+
+
+def test_runs_of_before_there_were_rules_keep_theirs() -> None:
+    cfg = vit_jax.get_config("vit_mu_digits")
+    cfg.data.name = "folder:/data/x"
+    cfg.evals["val"].dataset = "csv:/data/y.csv?split_seed=3"
+    saved = config_json.to_json(cfg)
+    assert config_json.from_json(saved) == cfg
+    assert config_json.continued(cfg, saved) == (cfg, [])
+    del saved["data"]["strict"]  # as an earlier version wrote it
+    old = config_json.from_json(saved)
+    assert old.data.name == "folder:/data/x?rules=1"
+    assert old.evals["val"].dataset == "csv:/data/y.csv?split_seed=3&rules=1"
+    goes_on, said = config_json.continued(cfg, saved)
+    assert goes_on == old
+    assert said == ["data.name=folder:/data/x?rules=1"]
+    # Once continued, by the same command again.
+    assert config_json.continued(cfg, config_json.to_json(goes_on)) == (old, said)
+    assert not config_json.changes(saved, config_json.to_json(goes_on))
+    assert not config_json.changes(config_json.to_json(goes_on), config_json.to_json(old))
+    # A dataset of TFDS has none.
+    assert config_json.upgraded({"data": {"name": "digits"}})["data"]["name"] == "digits"
