@@ -13,7 +13,7 @@ except KeyboardInterrupt:
 
 from collections.abc import Sequence
 
-from vit_jax import errors
+from vit_jax import errors, escapes
 from vit_jax.errors import UserError
 
 # verb: one line of help. Each is a module of vit_jax.cli with a main(argv) -> exit status.
@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
         if argv[1] not in VERBS:
             raise errors.unknown("verb", argv[1], VERBS)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {escapes.terminal(error)}", file=sys.stderr)
         return error.status
     verb = launch.load(f"vit_jax.cli.{argv[1]}")
     try:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from vit_jax import remote
+from vit_jax import foreign, remote
+from vit_jax.errors import UserError, shown
 
 # Kinds whose drivers can create an object on condition that there is none.
 _WRITTEN = ("gs", "s3")
@@ -18,10 +19,15 @@ _AT_ONCE = 16  # copies
 def address(path: str | Path) -> str:
     """Return the address that a path is, "" for one of this machine.
 
-    A `Path` has dropped one of the two slashes.
+    A `Path` has dropped one of the two slashes. Raises UserError: a part of it is empty or of dots.
     """
     found = re.match(rf"({'|'.join(_WRITTEN)}):/+", str(path))
-    return "" if found is None else f"{found[1]}://{str(path)[found.end() :].rstrip('/')}"
+    if found is None:
+        return ""
+    name = str(path)[found.end() :].rstrip("/")
+    if name and (why := foreign.fault(name)):  # it names directories of this machine, too
+        raise UserError(f"{shown(str(path))}: the name {why}; write it as gs://BUCKET/a/b")
+    return f"{found[1]}://{name}"
 
 
 class Folder:
@@ -36,7 +42,10 @@ class Folder:
         self._driver = remote.filesystem(url)
 
     def names(self, below: str = "") -> dict[str, int]:
-        """Return the names of all objects, or of those below a name, with their sizes in bytes."""
+        """Return the names of all objects, or of those below a name, with their sizes in bytes.
+
+        Raises UserError: a name that leads out of the folder.
+        """
         place = f"{self.url}/{below}".rstrip("/")
         root = f"{self.url.partition('://')[2]}/"  # the driver's names have no scheme
 
@@ -48,14 +57,19 @@ class Folder:
             return {
                 name.removeprefix(root): int(found[name]["size"])
                 for name in sorted(found)
-                if name.startswith(root) and found[name]["type"] == "file"
+                if name.startswith(root)
+                and found[name]["type"] == "file"
+                # What consoles make for an empty folder is no file.
+                and not (name.endswith("/") and not found[name]["size"])
             }
 
-        return remote.trying(place, find)
+        return {
+            foreign.checked(n, self.url): size for n, size in remote.trying(place, find).items()
+        }
 
     def read(self, name: str) -> bytes:
-        """Read an object; there must be one."""
-        return remote.read(f"{self.url}/{name}")
+        """Read an object; there must be one, of at most `foreign.MOST` bytes."""
+        return remote.read(f"{self.url}/{name}", foreign.MOST)
 
     def write(self, name: str, data: bytes) -> None:
         """Write an object, in place of one that is there."""
@@ -84,11 +98,19 @@ class Folder:
         _at_once(put, files)
 
     def fetch(self, names: Iterable[tuple[str, Path]]) -> None:
-        """Copy objects to files, many at once."""
+        """Copy objects to files, whose paths `foreign.inside` has made; many at once.
+
+        Raises UserError: a name that leads out of the folder, or is a file's and a folder's.
+        """
 
         def get(name: str, file: Path) -> None:
-            url = f"{self.url}/{name}"
-            file.parent.mkdir(parents=True, exist_ok=True)
+            url = f"{self.url}/{foreign.checked(name, self.url)}"
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+            except (FileExistsError, NotADirectoryError):
+                raise UserError(f"{url}: above it lies a file, {file.parent}") from None
+            if file.is_dir():
+                raise UserError(f"{url} is a file, and there are others below it")
             remote.trying(url, lambda: self._driver.get_file(url, str(file)))
 
         _at_once(get, names)

@@ -152,9 +152,14 @@ def continued(cfg: Config, saved: Mapping[str, Any]) -> tuple[Config, list[str]]
 def from_json(saved: Mapping[str, Any]) -> Config:
     """Rebuild a config from its `to_json` tree; fields that its writer did not have get defaults.
 
-    Raises UserError: a field or choice that this version does not have.
+    Raises UserError: a field or choice that this version does not have, or no config at all.
     """
-    return _build(Config, upgraded(saved), "")
+    try:
+        return _build(Config, upgraded(saved), "")
+    except UserError:
+        raise
+    except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
+        raise UserError(f"what was saved is no config of a run ({error})") from None
 
 
 def _build(kind: Any, tree: Mapping[str, Any], path: str) -> Any:

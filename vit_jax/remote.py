@@ -16,8 +16,11 @@ import time
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from vit_jax import foreign
+from vit_jax.braces import braces
 from vit_jax.errors import IO_ERROR, DataError, UserError, shown
 
 T = TypeVar("T")
@@ -213,16 +216,23 @@ def _info(path: str, facts: dict[str, Any]) -> FileInfo:
     return FileInfo(path, int(facts["size"]), version)
 
 
-def find(pattern: str) -> list[FileInfo]:
+def find(pattern: str, folder: str = "") -> list[FileInfo]:
     """List the files of a pattern with *, ?, [] and braces, "{000..146}" or "{a,b}", by name.
 
-    A pattern of an https:// address may hold braces alone: a server lists nothing.
+    A pattern of an https:// address may hold braces alone: a server lists nothing. With `folder`
+    the pattern is of names in it, and its own name is none, whatever it holds.
 
-    Raises RemoteError: the listing fails, or UserError: no driver.
+    Raises RemoteError: the listing fails, or UserError: no driver, a pattern out of the folder.
     """
     found: dict[str, FileInfo] = {}
     single: list[str] = []
-    for each in braces(pattern):
+    listed = braces(pattern)
+    if folder:
+        for each in listed:
+            foreign.checked(each, folder)
+        folder = folder if scheme(folder) else os.path.expanduser(folder)
+        listed = [f"{local_glob.escape(folder)}/{each}" for each in listed]
+    for each in listed:
         kind = scheme(each)
         if not kind:
             path = os.path.expanduser(each)
@@ -233,30 +243,13 @@ def find(pattern: str) -> list[FileInfo]:
             single.append(each)
         else:
             driver = filesystem(each)
-            listed = trying(each, functools.partial(driver.glob, each, detail=True))
-            files = {f"{kind}://{name}": f for name, f in listed.items() if f["type"] == "file"}
+            seen = trying(each, functools.partial(driver.glob, each, detail=True))
+            files = {f"{kind}://{name}": f for name, f in seen.items() if f["type"] == "file"}
             found |= {name: _info(name, facts) for name, facts in files.items()}
     if single:
         with ThreadPoolExecutor(min(32, len(single))) as pool:  # a request each
             found |= {facts.path: facts for facts in pool.map(info, single)}
     return [found[name] for name in sorted(found)]
-
-
-def braces(pattern: str) -> list[str]:
-    """Expand "{000..146}" and "{a,b}" of a pattern, as a shell does."""
-    match = re.search(r"\{([^{}]*)\}", pattern)
-    if match is None:
-        return [pattern]
-    numbers = re.fullmatch(r"(\d+)\.\.(\d+)", match[1])
-    if numbers:
-        first, last = numbers.groups()
-        is_padded = any(re.match(r"0\d", end) for end in numbers.groups())
-        width = max(len(first), len(last)) if is_padded else 0
-        words = [str(n).zfill(width) for n in range(int(first), int(last) + 1)]
-    else:
-        words = match[1].split(",")
-    before, after = pattern[: match.start()], pattern[match.end() :]
-    return [text for word in words for text in braces(f"{before}{word}{after}")]
 
 
 def read_range(path: str, start: int, stop: int) -> bytes:
@@ -308,10 +301,14 @@ def _connections(_process: int) -> Any:
     return urllib3.ProxyManager(proxy, **how) if proxy else urllib3.PoolManager(**how)
 
 
-def read(path: str) -> bytes:
-    """Read a whole file; raises RemoteError, or OSError for a local one."""
+def read(path: str, most: int = 0) -> bytes:
+    """Read a whole file; raises RemoteError, or OSError for a local one.
+
+    Raises UserError: it has more bytes than `most`, if that is given.
+    """
     if not is_remote(path):
-        with open(path, "rb") as stream:
-            return stream.read()
+        return foreign.read(Path(path), most) if most else Path(path).read_bytes()
+    if most and (size := info(path).size) > most:
+        raise UserError(f"{shown(path)} has {size:,} bytes; at most {most:,} are read of it")
     driver = filesystem(path)
     return trying(path, lambda: driver.cat_file(path))

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from vit_jax import escapes
 from vit_jax.durations import format_duration
 
 _LOWER = "/jax/core/compile/jaxpr_to_mlir_module_duration"
@@ -130,4 +131,4 @@ def is_first() -> bool:
 
 def _say(text: str) -> None:
     if is_first():
-        print(text, file=sys.stderr, flush=True)
+        print(escapes.terminal(text), file=sys.stderr, flush=True)

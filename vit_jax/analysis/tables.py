@@ -10,6 +10,7 @@ from jax.sharding import NamedSharding
 
 from vit_jax import trees
 from vit_jax.analysis.memory import Memory
+from vit_jax.escapes import terminal
 
 PyTree = Any
 REPLICATED = "replicated"
@@ -82,7 +83,8 @@ def align(
     header: Sequence[str], *groups: Sequence[Sequence[str]], right: Sequence[int] = ()
 ) -> list[str]:
     """Lay rows out in aligned columns, with a rule before each group; `right`: flush-right ones."""
-    rows = [header, *(row for group in groups for row in group)]
+    shown = [[[*map(terminal, row)] for row in group] for group in ([header], *groups)]
+    rows = [row for group in shown for row in group]
     widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
 
     def line(row: Sequence[str]) -> str:
@@ -90,8 +92,8 @@ def align(
         cells = (x.rjust(width) if i in right else x.ljust(width) for i, (x, width) in columns)
         return "  ".join(cells).rstrip()
 
-    lines = [line(header)]
-    for group in groups:
+    lines = [line(rows[0])]
+    for group in shown[1:]:
         if group:
             lines.append("-" * (sum(widths) + 2 * (len(widths) - 1)))
             lines += [line(row) for row in group]

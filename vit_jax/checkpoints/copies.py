@@ -9,16 +9,18 @@ with their sizes. Where several processes share no disk each sends what it saved
 import contextlib
 import fcntl
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from vit_jax import files as files_lib
-from vit_jax import startup
+from vit_jax import foreign, startup
 from vit_jax.bucket_folder import Folder
 from vit_jax.checkpoints import DIRECTORY
 from vit_jax.checkpoints.storage import FETCHED, merge
+from vit_jax.errors import UserError
 from vit_jax.remote import MissingError
 
 Files = dict[str, int]  # name within the checkpoint -> size in bytes
@@ -34,7 +36,7 @@ def whole(folder: Folder) -> dict[int, Files]:
     """Return the whole checkpoints of a run's folder, by step; raises RemoteError."""
     names = [name.removeprefix(f"{DIRECTORY}/") for name in folder.names(DIRECTORY)]
     marks = [name.removesuffix(".json") for name in names if name.endswith(".json")]
-    steps = sorted(int(mark) for mark in marks if mark.isdecimal())
+    steps = sorted(int(mark) for mark in marks if _is_step(mark))
     found = {}
     for step in steps:
         with contextlib.suppress(MissingError):  # deleted meanwhile, where the run goes on
@@ -42,10 +44,14 @@ def whole(folder: Folder) -> dict[int, Files]:
     return found
 
 
+def _is_step(text: str) -> bool:
+    return re.fullmatch(r"0|[1-9][0-9]{0,17}", text) is not None
+
+
 def steps(folder: Folder) -> set[int]:
     """Return the steps of which there is anything, whole or not."""
-    names = (name.split("/")[1].partition(".")[0] for name in folder.names(DIRECTORY))
-    return {int(name) for name in names if name.isdecimal()}
+    names = (name.partition("/")[2].partition("/")[0] for name in folder.names(DIRECTORY))
+    return {int(step) for name in names if _is_step(step := name.partition(".")[0])}
 
 
 def send(folder: Folder, path: Path) -> Files:
@@ -96,8 +102,8 @@ def fetch(folder: Folder, files: Mapping[str, int], path: Path) -> None:
     temporary = path.with_name(f"{path.name}{FETCHED}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    names = {name: f"{place}/{name}" for name in files}
-    folder.fetch((names[name], temporary / name) for name in names if names[name] in there)
+    wanted = {f"{place}/{name}": foreign.inside(temporary, name, folder.url) for name in files}
+    folder.fetch((name, file) for name, file in wanted.items() if name in there)
     made = _merged(temporary)
     shutil.rmtree(path, ignore_errors=True)
     made.rename(path)
@@ -106,7 +112,8 @@ def fetch(folder: Folder, files: Mapping[str, int], path: Path) -> None:
 
 def _merged(path: Path) -> Path:
     """Return the one checkpoint that the parts below a directory make, or the directory."""
-    found = sorted(path.glob("part_*"), key=lambda part: int(part.name.partition("_")[2]))
+    parts = [part for part in path.iterdir() if re.fullmatch(r"part_[0-9]{1,9}", part.name)]
+    found = sorted(parts, key=lambda part: int(part.name.partition("_")[2]))
     with contextlib.suppress(Exception):  # what is damaged is found when it is restored
         return merge(found) if found else path
     return found[0]
@@ -126,7 +133,15 @@ def _remove(folder: Folder, name: str) -> None:
 
 
 def _read_mark(folder: Folder, name: str) -> dict[str, Any]:
-    return json.loads(folder.read(f"{DIRECTORY}/{name}.json"))
+    """Read a mark, whose list of files may be a stranger's."""
+    where = f"{folder.url}/{DIRECTORY}/{name}.json"
+    said = foreign.tree(folder.read(f"{DIRECTORY}/{name}.json"), where)
+    files = said.get("files")
+    if not isinstance(files, dict) or not all(type(size) is int for size in files.values()):
+        raise UserError(f"{where} lists no files with their sizes; it is damaged")
+    for file in files:
+        foreign.checked(file, where)
+    return said
 
 
 def readable(url: str) -> tuple[Path, Callable[[int], None]]:
@@ -148,7 +163,8 @@ def readable(url: str) -> tuple[Path, Callable[[int], None]]:
         path.mkdir(exist_ok=True)
         files_lib.write(path.with_suffix(".json"), json.dumps(found[step]))
         wanted = [name for name in files if arrays or "/d/" not in f"/{name}"]
-        missing = {name: path / name for name in wanted if not (path / name).exists()}
+        inside = {name: foreign.inside(path, name, folder.url) for name in wanted}
+        missing = {name: file for name, file in inside.items() if not file.exists()}
         partial = {name: file.with_name(f"{file.name}.part") for name, file in missing.items()}
         folder.fetch((f"{DIRECTORY}/{step}/{name}", file) for name, file in partial.items())
         for name, file in partial.items():

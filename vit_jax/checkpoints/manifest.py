@@ -75,11 +75,28 @@ def pack(manifest: Manifest) -> dict[str, Any]:
 
 def unpack(packed: Any) -> Manifest:
     """Undo `pack`; anything else than what it returned is Damaged."""
-    with contextlib.suppress(TypeError, KeyError, AttributeError, ValueError):
+    with contextlib.suppress(TypeError, KeyError, AttributeError, ValueError, RecursionError):
         text = packed["record"]
         if zlib.crc32(text.encode()) == packed["crc32"]:
-            return Manifest(**json.loads(text))
+            found = Manifest(**json.loads(text))
+            if _is_usual(found):
+                return found
     raise Damaged("its metadata is damaged")
+
+
+def _is_usual(manifest: Manifest) -> bool:
+    """Return whether a manifest's values are of the kinds that `describe` gives them."""
+    names = manifest.metadata.get("class_names", [])
+    settings = manifest.metadata.get("config", {})
+    shapes = [(kind, *shape, digest) for kind, shape, digest in manifest.leaves.values()]
+    return (
+        all(isinstance(kind, str) for kind, *_ in shapes)
+        and all(type(number) is int and number >= 0 for _, *numbers in shapes for number in numbers)
+        and all(isinstance(value, float | int) for value in manifest.metrics.values())
+        and isinstance(settings, dict)
+        and isinstance(names, list)
+        and all(isinstance(name, str) for name in names)
+    )
 
 
 def check_structure(manifest: Manifest, abstract: trees.PyTree, path: Path) -> None:

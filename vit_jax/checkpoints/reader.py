@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vit_jax import bucket_folder, trees
+from vit_jax import bucket_folder, foreign, trees
 from vit_jax.checkpoints import DIRECTORY, copies, manifest, storage
 from vit_jax.checkpoints.config import Mode, ranked, steps_in
 from vit_jax.checkpoints.failures import silence_orbax
@@ -77,6 +77,8 @@ def load(saved: Saved, names: Iterable[str]) -> dict[str, np.ndarray]:
 
 
 def _checkpoints(directory: Path, url: str) -> Path:
+    for place in (directory, directory / DIRECTORY):
+        foreign.check_link(place)
     for place in (directory / DIRECTORY, directory):
         if place.is_dir() and steps_in(place):
             return place

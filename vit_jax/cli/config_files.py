@@ -4,6 +4,7 @@
 import ast
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,6 +70,19 @@ def find(config: str) -> tuple[Path, str | None]:
     fewest = min(len(_words(run)) for run in near)
     best = " or ".join(repr(run) for run in near if len(_words(run)) == fewest)
     raise UserError(f"unknown config file {name!r}; did you mean {best}?")
+
+
+def is_trusted(config: str, apart: Sequence[Path]) -> bool:
+    """Return whether a config that somebody else names may run: config files are programs.
+
+    It is one of configs/, or a file in the current directory or below it, wherever links lead, that
+    is not in a directory of `apart`. Raises UserError: there is no such file.
+    """
+    file = find(config)[0].resolve()
+    if Path() != FOLDER and file.is_relative_to(FOLDER.resolve()):
+        return True
+    away = any(file.is_relative_to(each.resolve()) for each in apart)
+    return file.is_relative_to(Path.cwd().resolve()) and not away
 
 
 def _words(name: str) -> set[str]:

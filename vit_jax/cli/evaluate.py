@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from vit_jax import files, sharding, startup, trees
+from vit_jax import escapes, files, sharding, startup, trees
 from vit_jax.analysis.tables import align
 from vit_jax.cli import model_options, options
 from vit_jax.cli.model_options import ModelOptions
@@ -193,7 +193,7 @@ def _show_corruptions(
 
 def _print(text: str) -> None:
     if jax.process_index() == 0:
-        print(text)
+        print(escapes.lines(text))
 
 
 def _show(rows: Sequence[Sequence[Any]], right: Sequence[int]) -> None:
@@ -204,7 +204,7 @@ def _show(rows: Sequence[Sequence[Any]], right: Sequence[int]) -> None:
 def _csv(rows: Iterable[Sequence[Any]]) -> str:
     file = io.StringIO()
     csv.writer(file, lineterminator="\n").writerows(
-        [f"{x:.6f}" if isinstance(x, float) else x for x in row] for row in rows
+        [f"{x:.6f}" if isinstance(x, float) else escapes.cell(x) for x in row] for row in rows
     )
     return file.getvalue()
 

@@ -16,7 +16,7 @@ from absl import flags
 from ml_collections import config_flags
 from ml_collections.config_flags import tuple_parser
 
-from vit_jax import errors, signals
+from vit_jax import errors, escapes, foreign, signals
 from vit_jax.cli import config_files
 from vit_jax.errors import UserError
 from vit_jax.field_names import check_value_path, did_you_mean, nearest, words, written
@@ -91,8 +91,8 @@ def _load_json(path: Path, argument: str | None) -> "Config":
     if argument is not None:
         raise UserError(f"{path} takes no argument; drop ':{argument}'")
     try:
-        base = config_json.from_json(json.loads(path.read_bytes()))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        base = config_json.from_json(json.loads(foreign.read(path)))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UserError(f"{path} is no config.json of a run: {error}") from error
     check_types(base)
     return base
@@ -193,7 +193,7 @@ def print_error(what: str, *, debug: bool) -> None:
     """Print what went wrong, while it is handled, in one line whatever the value that it quotes."""
     if debug:
         traceback.print_exc()
-    print(f"error: {' '.join(what.splitlines())}", file=sys.stderr)
+    print(f"error: {escapes.terminal(' '.join(what.splitlines()))}", file=sys.stderr)
 
 
 def value_of(name: str, argv: Sequence[str]) -> str | None:

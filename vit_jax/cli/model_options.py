@@ -2,7 +2,6 @@
 """The flags by which every verb that uses a trained model names it."""
 
 import dataclasses
-import json
 import re
 import sys
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from vit_jax.cli import flags, options
 from vit_jax.cli.options import Options, flag
 from vit_jax.data import check_transform
 from vit_jax.data.config import is_random
+from vit_jax.data.names import read_class_names
 from vit_jax.errors import UserError
 from vit_jax.inference.input_line import describe_input
 from vit_jax.inference.trained import Trained, describe, named, with_model
@@ -148,10 +148,9 @@ def _names(file: Path) -> list[str]:
     with files.refused(f"--classes={file}"):
         data = file.read_bytes()
     try:
-        text = data.decode()
-        names = json.loads(text) if file.suffix == ".json" else text.splitlines()
-    except ValueError:
-        raise UserError(f"--classes={file}: no text, or no JSON list of names") from None
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise UserError(f"--classes={file} must hold a list of names")
-    return names
+        names = read_class_names(data.decode())
+    except UnicodeDecodeError:
+        raise UserError(f"--classes={file}: no text in UTF-8") from None
+    except ValueError as error:
+        raise UserError(f"--classes={file}: {error}") from None
+    return list(names)

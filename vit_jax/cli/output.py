@@ -66,4 +66,5 @@ def _outliving(stream: TextIO) -> TextIO:
         encoding=stream.encoding,
         errors=stream.errors,
         line_buffering=stream.line_buffering,
+        write_through=stream.write_through,  # of python -u and $PYTHONUNBUFFERED
     )

@@ -17,6 +17,7 @@ from vit_jax.cli import model_options, options
 from vit_jax.cli.model_options import ModelOptions
 from vit_jax.cli.options import flag
 from vit_jax.errors import UserError, shown
+from vit_jax.escapes import cell, terminal
 from vit_jax.evals.passes import PassProgress
 from vit_jax.inference.images import expand
 from vit_jax.inference.prediction import Answer, stream
@@ -121,8 +122,8 @@ def _writers(form: Format, images: Sequence[str]) -> tuple[str, Callable[[Answer
 
     def as_table(result: Answer) -> str:
         names = [shown(str(result.source)), *[""] * len(result.predictions)]
-        rows = zip(names, result.predictions, strict=False)
-        return "".join(f"{name:{width}}  {x.probability:>7.2%}  {x.name}\n" for name, x in rows)
+        found = [f"{x.probability:>7.2%}  {terminal(x.name)}\n" for x in result.predictions]
+        return "".join(f"{name:{width}}  {x}" for name, x in zip(names, found, strict=False))
 
     return "", as_table
 
@@ -139,7 +140,7 @@ def _as_json(result: Answer) -> str:
 def _as_csv(result: Answer) -> str:
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(
-        (result.source, rank, k, name, _rounded(probability))
+        map(cell, (str(result.source), rank, k, name, _rounded(probability)))
         for rank, (k, name, probability) in enumerate(result.predictions, 1)
     )
     return out.getvalue()

@@ -111,6 +111,7 @@ def prepare(given: Prepare) -> int | None:
 def _opened(given: Prepare) -> dict[str, "Source"]:
     """Open the splits given, or all that have examples; raises UserError: no such split."""
     from vit_jax.data import SplitError, look, open_source
+    from vit_jax.data.names import with_known_names
     from vit_jax.data.partition import WHOLE
 
     with look.once():
@@ -119,11 +120,12 @@ def _opened(given: Prepare) -> dict[str, "Source"]:
             open_source(given.name, given.data_dir, split="?")
         except SplitError as error:  # it has the names of those that there are
             names = [name for name in error.splits if name != WHOLE] or list(error.splits)
-        for split in given.splits:
+        asked = [with_known_names(split, names) for split in given.splits]
+        for split in asked:
             if split not in names:
                 raise unknown(f"split of {given.name}", split, names)
         found: dict[str, Source] = {}
-        for split in given.splits or names:
+        for split in asked or names:
             with contextlib.suppress(SplitError):  # one of classes of one or two images is empty
                 found[split] = open_source(given.name, given.data_dir, split)
     return found

@@ -10,6 +10,7 @@ from vit_jax.analysis.tables import align
 from vit_jax.cli import options, sweep_status
 from vit_jax.cli.options import Options, flag
 from vit_jax.errors import UserError
+from vit_jax.escapes import terminal
 from vit_jax.sweeps import in_bucket, laws, point, results, scores
 from vit_jax.visual import sweep_report
 
@@ -53,14 +54,14 @@ def report(given: Report) -> None:
         (place / FITS).write_text(json.dumps(fitted.to_json(), indent=1) + "\n")
         for name, quantity, value, interval in fitted.rows():
             between = f" ({interval})" if interval else ""
-            print(f"{name:22} {quantity}" + (f" = {value}{between}" if value else ""))
+            print(terminal(f"{name:22} {quantity}" + (f" = {value}{between}" if value else "")))
         for name, reason in fitted.refused.items():
-            print(f"{name:22} not fitted: {reason}")
+            print(terminal(f"{name:22} not fitted: {reason}"))
     else:
         sweep_report.draw_search(found, metric, title, place / PICTURE)
         order = 1 if metric.endswith("loss") else -1
         for result in sorted(finished, key=lambda r: order * (r.value or 0.0))[:5]:
-            print(f"{metric} {result.value:.4f}  {result.point.name}")
+            print(terminal(f"{metric} {result.value:.4f}  {result.point.name}"))
     shown = {"title": title, "summary": sweep_status.summary(found), "picture": place / PICTURE}
     sweep_report.write_page(place / PAGE, found, fitted, **shown)
     written = [PICTURE, PAGE, *([FITS] if fitted is not None else [])]

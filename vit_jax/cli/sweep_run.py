@@ -5,14 +5,15 @@ import concurrent.futures
 import copy
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from vit_jax import escapes, startup
 from vit_jax.bucket_folder import address
-from vit_jax.cli import options, sweep_plan, sweep_status
+from vit_jax.cli import config_files, options, sweep_plan, sweep_status
 from vit_jax.cli.options import Options, flag
 from vit_jax.cli.sweep_plan import SweepFile
 from vit_jax.errors import UserError
@@ -41,13 +42,18 @@ class Run(Options):
     out: Path | None = flag(None, "where FILE's runs are kept", "DIR")
     workers: int = flag(1, "runs at a time on this machine", least=1)
     index: int | None = flag(None, "train line N of the manifest alone, counted from 0")
+    trust_config: bool = flag(
+        False,
+        "run the config files that a manifest names though they lie neither in configs/ nor below "
+        "the current directory, or lie in the sweep: they are programs",
+    )
 
 
 def run(given: Run, extra: Overrides) -> int:
     """Train what has not finished; returns the exit status."""
     # The devices are the runs': a process that only looks at a GPU takes most of its memory.
     jax.config.update("jax_platforms", "cpu")
-    file, place = _open(given.target, given.out, extra)
+    file, place, own = _open(given.target, given.out, extra)
     search = file if file is not None and file.search is not None else None
     if search is not None and given.index is not None:
         raise UserError(f"{search.path} is a search: its points come up as it runs; drop --index")
@@ -59,6 +65,8 @@ def run(given: Run, extra: Overrides) -> int:
         if search is not None:
             _each(workers, lambda worker, i: _search(worker, i, search, extra))
         points = point.read_manifest(place)
+        if search is None and not given.trust_config:
+            _check_configs(place, points, own)
         if given.index is not None:
             points = [_train_one(workers[0], points, given.index)]
         elif search is None:
@@ -68,23 +76,42 @@ def run(given: Run, extra: Overrides) -> int:
     return _conclude(place, points, stopped=stopping.requested)
 
 
-def _open(target: Path, out: Path | None, extra: Overrides) -> tuple[SweepFile | None, Path]:
-    """Read the file, where one is named, write its manifest, and return it with the directory."""
+def _check_configs(place: Path, points: Sequence[Point], own: Set[str]) -> None:
+    """Raise UserError for a config that only the manifest names, and that may be a stranger's."""
+    apart = [place, startup.cache_home() / "vit_jax"]
+    for config in dict.fromkeys(each.config for each in points if each.config not in own):
+        if not config_files.is_trusted(config, apart):
+            raise UserError(
+                f"{place / point.MANIFEST} names the config {config}, a program that lies neither "
+                f"in configs/ nor below {Path.cwd()} outside of the sweep; read it, and where you "
+                "trust it add --trust_config, or start the sweep's own FILE"
+            )
+
+
+def _open(
+    target: Path, out: Path | None, extra: Overrides
+) -> tuple[SweepFile | None, Path, Set[str]]:
+    """Read the file, where one is named, and write its manifest.
+
+    Returns it with the directory, and the configs that it names.
+    """
     if target.is_dir() or address(target):
         if out is not None or extra:
             flag = "--out" if out is not None else "--config.FIELD"
             raise UserError(f"{target} has its manifest; {flag} is for a sweep file")
         place = in_bucket.opened(target)
         point.read_manifest(place)
-        return None, place
+        return None, place, set()
     file = sweep_plan.read(target)
     if out is None:
         raise UserError(f"where to? add --out=DIR for the runs of {target}")
     place = in_bucket.opened(out)
     place.mkdir(parents=True, exist_ok=True)
-    if file.search is None:
-        sweep_plan.write(place, sweep_plan.points(file, None, extra))
-    return file, place
+    if file.search is not None:
+        return file, place, set()
+    made = sweep_plan.points(file, None, extra)
+    sweep_plan.write(place, made)
+    return file, place, {each.config for each in made}
 
 
 def _each(workers: Sequence[Worker], work: Any) -> None:
@@ -149,7 +176,7 @@ def _conclude(place: Path, points: Sequence[Point], *, stopped: bool) -> int:
 
 
 def _print(text: str) -> None:
-    print(text, flush=True)
+    print(escapes.terminal(text), flush=True)
 
 
 def _log(worker: int, count: int) -> Callable[[str], None]:

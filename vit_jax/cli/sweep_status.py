@@ -15,6 +15,7 @@ from rich.text import Text
 from vit_jax.cli import options
 from vit_jax.cli.options import Options, flag
 from vit_jax.durations import format_duration
+from vit_jax.escapes import terminal
 from vit_jax.sweeps import in_bucket, point, results
 from vit_jax.sweeps.results import Outcome, State
 
@@ -74,19 +75,19 @@ def table(found: Sequence[Outcome]) -> Table:
     metric = found[0].point.metric if found else "metric"
     for header in ("run", "name", "state"):
         shown.add_column(header, no_wrap=True, min_width=12 if header == "run" else None)
-    for header in ("step", metric, "time"):
+    for header in ("step", Text(terminal(metric)), "time"):
         shown.add_column(header, justify="right", no_wrap=True)
     shown.add_column("", overflow="fold")
     for result in found:
         last = result.curve[-1][1] if result.curve else None
         shown.add_row(
-            result.point.run,
-            Text(result.point.name),
+            Text(terminal(result.point.run)),
+            Text(terminal(result.point.name)),
             Text(result.state, style=_COLOURS[result.state]),
             f"{result.step:,}/{result.point.steps:,}",
             "" if last is None else f"{last:.4f}",
             format_duration(result.seconds) if result.seconds else "",
-            Text(result.note),
+            Text(terminal(result.note)),
         )
     return shown
 

@@ -17,6 +17,8 @@ from vit_jax.data.shards import splits_of, where_of
 from vit_jax.data.sources import Source
 from vit_jax.errors import UserError, unknown
 
+_MOST = 1 << 22  # bytes of a card
+
 
 def open_hf(name: str, split: str) -> Source:
     """Open one split of a dataset's Parquet or tar files, "USER/NAME?config=NAME".
@@ -32,17 +34,17 @@ def open_hf(name: str, split: str) -> Source:
     where = where_of(root) if is_folder else f"hf:{plain}"
     card = _card(root)
     config = _config(card, chosen.get("config", ""), where)
-    patterns = _patterns(card, config)
+    patterns = _patterns(card, config, where)
     if patterns:
         found = {
             file.path: (file, name)
             for name, given in patterns.items()
             for pattern in given
-            for file in remote.find(f"{root}/{pattern}")
+            for file in remote.find(pattern, root)
         }
         files, names = [f for f, _ in found.values()], [name for _, name in found.values()]
     else:
-        kinds = (remote.find(f"{root}/**/*.{kind}") for kind in ("parquet", "tar"))
+        kinds = (remote.find(f"**/*.{kind}", root) for kind in ("parquet", "tar"))
         files = next((each for each in kinds if each), [])
         names = splits_of(files) if files else []
     ends = {file.path.rpartition(".")[2] for file in files}
@@ -65,14 +67,14 @@ def _card(root: str) -> dict[str, Any]:
     import yaml  # late: few runs need it
 
     try:
-        found = remote.find(f"{root}/README.m[d]")
+        found = remote.find("README.m[d]", root)
     except remote.MissingError as error:
         raise UserError(f"{error}; is it hf:USER/NAME, or hf:./FOLDER of a snapshot?") from None
-    text = remote.read(found[0].path).decode(errors="replace") if found else ""
+    text = remote.read(found[0].path, _MOST).decode(errors="replace") if found else ""
     head = text.split("\n---", 1)[0].removeprefix("---") if text.startswith("---") else ""
     try:
         facts = yaml.safe_load(head)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, RecursionError, ValueError):
         return {}
     return facts if isinstance(facts, dict) else {}
 
@@ -82,15 +84,11 @@ def _told(root: str, card: Mapping[str, Any], config: str) -> dict[str, int]:
 
     {} where neither does, or they tell of several configs and the card has none of them.
     """
-    listed = card.get("dataset_info") or []
-    infos = {
-        str(each.get("config_name", "default")): each
-        for each in (listed if isinstance(listed, list) else [listed])
-        if isinstance(each, Mapping)
-    }
-    if not infos and (found := remote.find(f"{root}/dataset_infos.jso[n]")):
+    infos = _by_name(card.get("dataset_info"))
+    if not infos and (found := remote.find("dataset_infos.jso[n]", root)):
+        text = remote.read(found[0].path, _MOST)
         try:
-            tree = json.loads(remote.read(found[0].path))
+            tree = json.loads(text)
         except (ValueError, RecursionError):
             tree = None
         infos = tree if isinstance(tree, dict) else {}
@@ -99,18 +97,26 @@ def _told(root: str, card: Mapping[str, Any], config: str) -> dict[str, int]:
     splits = info.get("splits") if isinstance(info, Mapping) else None
     if isinstance(splits, Mapping):
         splits = [{"name": name, **each} for name, each in splits.items() if isinstance(each, dict)]
+    told = [each for each in splits if isinstance(each, dict)] if isinstance(splits, list) else []
     return {
-        str(each["name"]): each["num_examples"]
-        for each in splits or ()
-        if isinstance(each, Mapping) and "name" in each and type(each.get("num_examples")) is int
+        each["name"]: each["num_examples"]
+        for each in told
+        if isinstance(each.get("name"), str) and type(each.get("num_examples")) is int
     }
 
 
+def _by_name(listed: Any) -> dict[str, dict[str, Any]]:
+    """Return the configs that a card lists, or the only one, by their names."""
+    found = listed if isinstance(listed, list) else [listed]
+    have = [each for each in found if isinstance(each, dict)]
+    # Of texts alone: by YAML's aliases ten lines can stand for a billion of others.
+    named = [each for each in have if isinstance(each.get("config_name", ""), str | int | float)]
+    return {str(each.get("config_name", "default")): each for each in named}
+
+
 def _configs(card: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    listed = card.get("configs")
-    found = listed if isinstance(listed, list) else ()
-    have = [each for each in found if isinstance(each, dict) and each.get("data_files")]
-    return {str(each.get("config_name", "default")): each for each in have}
+    found = _by_name(card.get("configs"))
+    return {name: each for name, each in found.items() if each.get("data_files")}
 
 
 def _config(card: Mapping[str, Any], wanted: str, where: str) -> str:
@@ -129,16 +135,17 @@ def _config(card: Mapping[str, Any], wanted: str, where: str) -> str:
     return "".join(names)
 
 
-def _patterns(card: Mapping[str, Any], config: str) -> dict[str, list[str]]:
+def _patterns(card: Mapping[str, Any], config: str, where: str) -> dict[str, list[str]]:
     """Return the patterns of each split of a config; {} where the card lists none."""
     given = _configs(card)[config]["data_files"] if config else {}
     if isinstance(given, Mapping):
         given = [{"split": split, "path": path} for split, path in given.items()]
     found: dict[str, list[str]] = {}
-    for each in [given] if isinstance(given, str) else given:
+    for each in given if isinstance(given, list) else [given]:
         entry = each if isinstance(each, Mapping) else {"split": "train", "path": each}
-        paths = entry["path"]
-        found.setdefault(str(entry["split"]), []).extend(
-            [paths] if isinstance(paths, str) else paths
-        )
+        paths, named = entry.get("path"), entry.get("split", "train")
+        for path in paths if isinstance(paths, list) else [paths]:
+            if not isinstance(path, str) or not isinstance(named, str):
+                raise UserError(f"{where}: the data_files of its card name no files; mend the card")
+            found.setdefault(named, []).append(path)
     return found

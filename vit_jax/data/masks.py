@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
+from vit_jax import foreign
 from vit_jax.data import image_header
 from vit_jax.data.decode import decode
+from vit_jax.data.names import read_class_names, with_known_names
 from vit_jax.data.sources import absolute_slices
 from vit_jax.errors import UserError, shown
 
@@ -92,6 +94,7 @@ def open_masks(path: str, split: str) -> MaskedImages:
     if not found:
         raise UserError(f"{where}/images has no split with images; expected {where}/{_LAYOUT}")
     sizes = {name: len(paths) for name, paths in found.items()}
+    split = with_known_names(split, list(sizes))
     slices = absolute_slices(split, sizes, where)
     paths = [path for name, start, stop in slices for path in found[name][start:stop]]
     masks = [(folders[1] / path.relative_to(folders[0])).with_suffix(".png") for path in paths]
@@ -100,7 +103,10 @@ def open_masks(path: str, split: str) -> MaskedImages:
             raise UserError(f"{shown(str(image))} has no mask {shown(str(mask))}")
     names, file = (), root / CLASSES
     if file.is_file():
-        names = tuple(file.read_text(encoding="utf-8").splitlines())
+        try:
+            names = read_class_names(foreign.read(file).decode())
+        except ValueError as error:
+            raise UserError(f"{shown(str(file))}: {error}") from None
     return MaskedImages(
         name=f"{where}[{split}]", paths=tuple(paths), masks=tuple(masks), class_names=names
     )

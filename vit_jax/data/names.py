@@ -110,6 +110,8 @@ def _shown(value: Any) -> str:
 def class_names(names: Iterable[str]) -> tuple[str, ...]:
     """Spell the names that metadata give classes; as they are, where two would become one."""
     given = tuple(names)
+    if given == ("",):  # so TFDS reads a list without any
+        return ()
     spelled = tuple(map(one_spelling, given))
     return spelled if len({*spelled}) == len({*given}) else given
 
@@ -195,7 +197,8 @@ def look_alike(counts: Mapping[str, int]) -> Iterator[str]:
         if text.casefold() in _NOTHING:
             says = "is a class; if it stands for no label, leave it empty"
             yield f"the label {_listed([text], counts)} {says}"
-    if counts and all(map(_FRACTION.fullmatch, counts)):
+    numbers = all(map(_FRACTION.fullmatch, counts))
+    if numbers and None in map(whole_number, counts):
         some = ", ".join(sorted(counts)[:3])
         yield f"the labels are numbers ({some}, ...), of which each is a class of its own"
 

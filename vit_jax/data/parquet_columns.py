@@ -39,21 +39,21 @@ def find(opened: Any, chosen: Mapping[str, str], where: str) -> Columns:
     structs = [
         n for n, k in kinds.items() if types.is_struct(k) and k.get_field_index("bytes") >= 0
     ]
-    plain = [n for n, k in kinds.items() if types.is_binary(k) or types.is_large_binary(k)]
+    binary = [n for n, k in kinds.items() if types.is_binary(k) or types.is_large_binary(k)]
+    plain = [n for n in binary if n not in LABELS] or binary
     marked = [name for name in (*structs, *plain) if named[name] == "Image"]
     given = chosen.get("image", "")
     image = _one("image", given, marked or structs or plain, [*structs, *plain], where)
-    words = [n for n, k in kinds.items() if _is_label(k)]
+    words = [n for n, k in kinds.items() if _is_label(k) or (n in binary and n != image)]
     marked = [name for name in words if named[name] == "ClassLabel"]
-    given = chosen.get("label", "")
-    label = "" if given == NO_LABEL and NO_LABEL not in kinds else None
-    if label is None:
-        usual = [name for name in LABELS if name in kinds and name not in (*structs, *plain)]
+    given, label = chosen.get("label", ""), ""
+    if given != NO_LABEL or NO_LABEL in kinds:
+        usual = [name for name in LABELS if name in kinds and name not in (*structs, image)]
         if not given and not marked:
             _check_usual(opened, usual, where)
-        odd = given if given in kinds else "".join(usual[:1])
-        if odd and odd not in words and not (marked and not given) and odd not in structs:
-            what = f"the column {odd} of {where} holds {kinds[odd]}"
+        wanted = given or ("" if marked else "".join(usual[:1]))
+        if wanted in kinds and wanted not in (*words, *structs):
+            what = f"the column {wanted} of {where} holds {kinds[wanted]}"
             how = f"choose another by the end of the name, ?label=COLUMN, or ?label={NO_LABEL}"
             raise UserError(f"{what}, and a label is one number or word an image; {how}")
         label = _one("label", given, marked or usual[:1], words, where)

@@ -6,7 +6,6 @@ Its generating code is never imported: that may take seconds, and may need Tenso
 metadata of a dataset in a bucket are copied to this machine first.
 """
 
-import json
 import operator
 import os
 from collections.abc import Iterable, Mapping
@@ -18,8 +17,8 @@ import numpy as np
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.data_sources.base import file_instructions
 
-from vit_jax import files, remote
-from vit_jax.data import labels, record_counts
+from vit_jax import files, foreign, remote
+from vit_jax.data import labels, record_counts, tfds_metadata
 from vit_jax.data.account import Account
 from vit_jax.data.names import class_names, with_known_names
 from vit_jax.data.partition import options
@@ -52,6 +51,7 @@ class TfdsSource(Labelled):
             shards: the files by name where they are in a bucket.
         """
         self._directory, self.is_remote = directory, shards is not None
+        tfds_metadata.check(directory)
         builder: Any = tfds.builder_from_directory(str(directory))
         info: Any = builder.info
         where = info.full_name.rsplit("/", 1)[0]
@@ -200,7 +200,9 @@ def _find_remote(name: str, root: str) -> tuple[Path, dict[str, remote.FileInfo]
     place = cache_home() / "vit_jax" / "tfds" / digest_of([root.encode(), *versions])
 
     def copy(file: remote.FileInfo) -> None:
-        path = place / file.path.removeprefix(f"{root}/")
+        path = foreign.inside(place, file.path.removeprefix(f"{root}/"), root)
+        if file.size > foreign.MOST:
+            raise UserError(f"{file.path} has {file.size:,} bytes, too many for metadata")
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write(path, remote.read(file.path))
 
@@ -246,8 +248,8 @@ def _find(name: str, root: Path, where: str) -> Path:
         lacks = "lacks features.json or dataset_info.json of a finished TFDS dataset"
         raise UserError(f"{path} {lacks}; move it away and prepare it again")
     try:
-        stored = json.loads((path / "dataset_info.json").read_text()).get("fileFormat", "tfrecord")
-    except (AttributeError, OSError, ValueError) as error:
+        stored = tfds_metadata.read(path / tfds_metadata.INFO).get("fileFormat", "tfrecord")
+    except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
     if stored != "array_record":
         raise UserError(

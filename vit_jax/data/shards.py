@@ -26,8 +26,9 @@ from vit_jax.errors import DataError, UserError, shown
 from vit_jax.files import refused
 
 MAX_CLASSES = 1 << 20  # a larger class id is some other number
-_MOST = 10**18  # a longer number is a word
+_LONG = 10**18  # this and a larger number is a word
 _CLASSNAMES = "classnames.txt"
+_MOST = 1 << 26  # bytes of it
 
 
 class ShardSource(Labelled):
@@ -208,7 +209,7 @@ def class_ids(
             raise wrong(word, str(error)) from None
     # One word for all: a label that is no number makes all of them words.
     numbers = [whole_number(text) for text in texts if text]
-    if all(number is not None and number < _MOST for number in numbers):
+    if all(number is not None and number < _LONG for number in numbers):
         ids = [-1 if text == "" else int(whole_number(text) or 0) for text in texts]
         count = len(names) or min(max(ids, default=-1) + 1, MAX_CLASSES)
         names = names or tuple(map(str, range(count)))
@@ -259,8 +260,10 @@ def class_names_beside(files: Sequence[remote.FileInfo]) -> tuple[str, ...]:
     above, _, name = folder.rpartition("/")
     for place in (folder, above) if name.lower() in KNOWN_SPLITS else (folder,):
         try:
-            text = remote.read(file := f"{place}/{_CLASSNAMES}" if place else _CLASSNAMES)
-            return read_class_names(text.decode())
+            file = f"{place}/{_CLASSNAMES}" if place else _CLASSNAMES
+            return read_class_names(remote.read(file, _MOST).decode())
+        except UnicodeDecodeError:
+            raise DataError(f"{shown(file)}: can't decode it, as it is no UTF-8") from None
         except (FileNotFoundError, remote.MissingError, remote.ForbiddenError):
             continue
         except ValueError as error:

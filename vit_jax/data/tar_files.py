@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax import remote
-from vit_jax.data import shard_sets, shards, tar_folders, tar_index
+from vit_jax.data import shard_sets, shards, tar_folders, tar_index, tar_members
 from vit_jax.data.account import Account, left_out
 from vit_jax.data.image_header import MAX_BYTES
 from vit_jax.data.partition import draw_of
@@ -25,7 +25,7 @@ from vit_jax.errors import DataError, UserError, shown
 class TarSource(shards.ShardSource):
     """Examples of one split of tar files; see `Source`."""
 
-    def __init__(self, *source: Any, shard: np.ndarray, entries: tar_index.Entries) -> None:
+    def __init__(self, *source: Any, shard: np.ndarray, entries: tar_members.Entries) -> None:
         """Take what `ShardSource` does, and the shard and the entry of every example."""
         super().__init__(*source)
         self._shard, self._entries = shard.astype(np.int32), entries
@@ -92,14 +92,14 @@ def open_shards(
     Raises UserError: no such split; DataError: a shard, a label, or another number than `told`.
     """
     splits = splits or shards.splits_of(files)
-    fields = tar_index.Fields(chosen.get("image", "").lower(), chosen.get("label", ""))
-    found, left = zip(*map(tar_index.split_off, tar_index.scan(files, fields)), strict=True)
+    fields = tar_members.Fields(chosen.get("image", "").lower(), chosen.get("label", ""))
+    found, left = zip(*map(tar_members.split_off, tar_index.scan(files, fields)), strict=True)
     counts = [len(each.starts) for each in found]
     entries, shard = tar_index.joined(found), np.repeat(np.arange(len(files)), counts)
     is_labelled = (entries.labels != b"").any()
-    if fields.label not in ("", tar_index.NO_LABEL) and not is_labelled:
+    if fields.label not in ("", tar_members.NO_LABEL) and not is_labelled:
         lacks = f"no image has a label KEY.{fields.label} or {fields.label!r} in KEY.json"
-        usual = ", ".join(tar_index.LABELS)
+        usual = ", ".join(tar_members.LABELS)
         raise UserError(f"{where}: {lacks}; without ?label={fields.label} it is one of {usual}")
 
     def tell(index: int) -> str:
@@ -109,7 +109,9 @@ def open_shards(
     def keys() -> list[str]:
         return [tell(index) for index in range(len(shard))]
 
-    folders = None if is_labelled or fields.label else tar_folders.read(entries.names)
+    draw = draw_of(chosen)
+    by_folders = not is_labelled and not fields.label and draw.rules != 1
+    folders = tar_folders.read(entries.names) if by_folders else None
     if folders:
         classes, labels, notes = folders.classes, folders.ids, [*notes, *folders.notes]
         if folders.splits and not any(splits):
@@ -119,7 +121,6 @@ def open_shards(
         classes, labels = shards.class_ids(entries.labels, names, tell)
         said = shards.label_notes(entries.labels, labels, classes, named=bool(names))
         notes = [*notes, *said]
-    draw = draw_of(chosen)
     members = shards.members_of(splits, counts, keys, labels, draw, where)
     notes = [*notes, *shard_sets.compare(told, shards.sizes(members), where)]
     title, rows = shards.choose(split, members, draw, where)
@@ -131,7 +132,7 @@ def open_shards(
         labels[rows],
         entries.starts[rows],
         shard=local,
-        entries=tar_index.Entries(*(column[rows] for column in entries)),
+        entries=tar_members.Entries(*(column[rows] for column in entries)),
     )
     source.account = Account(
         unit="members",

@@ -3,7 +3,7 @@
 
 The index lies beside the shards where it may be written, in a bucket too, so that one host's pass
 serves all; else in $XDG_CACHE_HOME/vit_jax or ~/.cache/vit_jax. It counts for a shard of the same
-size and version, by time or etag.
+size and version, by time or etag. One that another user wrote is compared with the shards first.
 """
 
 import concurrent.futures
@@ -11,71 +11,33 @@ import contextlib
 import functools
 import hashlib
 import io
-import itertools
 import json
 import os
+import random
 import sys
-import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from vit_jax import files, remote, waiting
-from vit_jax.data.image_header import SUFFIXES
-from vit_jax.data.names import label_of
-from vit_jax.data.tar_headers import Member, members
-from vit_jax.errors import DataError, shown
+from vit_jax import array_files, files, foreign, remote, waiting
+from vit_jax.data.tar_headers import BLOCK, Member
+from vit_jax.data.tar_members import Entries, Fields, entries_of, split_off
+from vit_jax.errors import DataError, UserError, shown
 from vit_jax.startup import cache_home
 
 _FORMAT = 2
 _THREADS = 16
+_COMPARED = 8  # shards, of an index of others
+_REMEMBERED = 15  # digests of indices
 # Bytes of one request. A bucket answers a few large ones sooner than one for every header.
 _WINDOW, _REMOTE_WINDOW = 1 << 12, 1 << 22
-_LONGEST_LABEL = 255
-LABELS = ("cls", "label", "class", "class_id")
-NO_LABEL = "none"  # the field that there is none, in "?label=none"
-_LEFT_OUT = b"\0"  # before the letter of why a member is no example; no label begins so
-_WHY = {
-    b"h": "hidden",
-    b"s": "without a suffix",
-    b"i": "not an image",
-    b"d": "with a dot in front of the suffix",
-    b"a": "another image of its key",
-    b"k": "of keys without an image",
-}
-
-
-class Fields(NamedTuple):
-    """Which members of a key are its image and its label."""
-
-    image: str = ""  # a suffix, "jpg"; "" is the first of `SUFFIXES` that there is
-    label: str = ""  # a suffix, "cls", or a key of the JSON; "" is the first of `LABELS`
-
-
-class Entries(NamedTuple):
-    """The images of some shards, in their order."""
-
-    names: np.ndarray  # bytes (M,), of the members
-    starts: np.ndarray  # int64 (M,), the first byte of each image
-    sizes: np.ndarray  # int64 (M,), bytes of each image
-    crcs: np.ndarray  # uint32 (M,), CRC-32 of the header in front of it
-    labels: np.ndarray  # bytes (M,), as text, b"" where there is none
 
 
 def index(shards: Sequence[remote.FileInfo], fields: Fields) -> list[Entries]:
     """Return the images of every shard; raises what `scan` does."""
     return [split_off(entries)[0] for entries in scan(shards, fields)]
-
-
-def split_off(entries: Entries) -> tuple[Entries, list[tuple[str, str]]]:
-    """Separate images from members that are none: (reason, name) of each of these."""
-    is_left = np.array([label[:1] == _LEFT_OUT for label in entries.labels.tolist()], bool)
-    names = [name.decode(errors="backslashreplace") for name in entries.names[is_left].tolist()]
-    reasons = [_WHY[label[1:2]] for label in entries.labels[is_left].tolist()]
-    used = Entries(*(column[~is_left] for column in entries))
-    return used, list(zip(reasons, names, strict=True))
 
 
 def scan(shards: Sequence[remote.FileInfo], fields: Fields) -> list[Entries]:
@@ -89,11 +51,12 @@ def scan(shards: Sequence[remote.FileInfo], fields: Fields) -> list[Entries]:
     names = [path.removeprefix(folder) for path in paths]
     digest = hashlib.sha256(json.dumps([_FORMAT, *fields, names]).encode()).hexdigest()[:12]
     places = _places(folder, f"vit_jax-index-{digest}.npz")
-    versions = [f"{shard.size} {shard.version}" for shard in shards]
+    own = Path(f"{places[-1]}.sha256")
+    versions = [_version(shard) for shard in shards]
     kept: dict[str, tuple[str, Entries]] = {}
     missing = list(range(len(names)))
     for place in places:  # the first may be out of date, and nobody's to write
-        found = _read(place)
+        found = _read(place, own, dict(zip(names, shards, strict=True)), fields)
         kept |= {names[i]: found[names[i]] for i in missing if names[i] in found}
         missing = [i for i in missing if names[i] not in kept or kept[names[i]][0] != versions[i]]
         if not missing:
@@ -111,7 +74,7 @@ def scan(shards: Sequence[remote.FileInfo], fields: Fields) -> list[Entries]:
         ):
             read_anew = pool.map(read, [shards[i] for i in missing])
             kept |= {names[i]: (versions[i], e) for i, e in zip(missing, read_anew, strict=True)}
-        _write(places, {name: kept[name] for name in names})
+        _write(places, own, {name: kept[name] for name in names})
     return [kept[name][1] for name in names]
 
 
@@ -122,96 +85,12 @@ def joined(entries: Sequence[Entries]) -> Entries:
 
 def _index_shard(shard: remote.FileInfo, fields: Fields) -> Entries:
     try:
-        return _entries(_Window(shard), shard.size, fields)
+        return entries_of(_Window(shard), shard.size, fields)
     except remote.RemoteError:
         raise
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise DataError(f"{shown(shard.path)}: {why}") from error
-
-
-def _entries(window: "_Window", size: int, fields: Fields) -> Entries:
-    samples: dict[bytes, dict[str, Member]] = {}
-    labels: dict[bytes, dict[str, bytes]] = {}  # by suffix
-    others: list[tuple[bytes, str, Member]] = []  # that are no image, label or JSON of a key
-    wanted = (fields.label,) if fields.label else LABELS
-    wanted = () if fields.label == NO_LABEL else wanted
-    for member in members(window.read, size):
-        folder, slash, base = member.name.rpartition(b"/")
-        stem, dot, suffix = base.partition(b".")
-        kind = suffix.decode(errors="replace").lower()
-        is_label = kind in wanted
-        key = folder + slash + stem
-        if not (stem and dot):  # hidden, or without a suffix
-            others.append((b"", "", member))
-            continue
-        if not (is_label or kind in ("json", fields.image) or f".{kind}" in SUFFIXES):
-            others.append((key, kind, member))
-            continue
-        name = member.name.decode(errors="backslashreplace")
-        if member.is_link:
-            raise ValueError(f"{name!r} is a link; write the file itself into the tar")
-        sample, found = samples.setdefault(key, {}), labels.setdefault(key, {})
-        if kind in sample:
-            raise ValueError(f"{name!r} is there twice: its key has two .{kind}")
-        sample[kind] = member
-        if is_label:
-            found[kind] = _label(window.content(member), name)
-        elif kind == "json" and wanted and not any(found.values()):
-            found[kind] = _json_label(window.content(member), name, wanted)
-    rows, left = [], []
-    order = [fields.image] if fields.image else [suffix[1:] for suffix in SUFFIXES]
-    for key, sample in samples.items():
-        image = next((sample[kind] for kind in order if kind in sample), None)
-        label = next(filter(None, map(labels[key].get, (*wanted, "json"))), b"")
-        if image is not None:
-            rows.append((*_columns(image), label))
-        for kind, member in sample.items():
-            if member is not image and (image is None or f".{kind}" in SUFFIXES):
-                left.append((*_columns(member), _LEFT_OUT + (b"a" if image else b"k")))
-    images = {key for key, sample in samples.items() if any(kind in sample for kind in order)}
-    for key, kind, member in others:
-        if key not in images:
-            left.append((*_columns(member), _LEFT_OUT + _why(member.name, kind)))
-    if not rows:
-        kinds = {*itertools.chain(*samples.values()), *(kind for key, kind, _ in others if key)}
-        has = ", ".join(f".{kind}" for kind in sorted(kinds)[:8]) or "none of a key"
-        raise ValueError(f"no member is .{fields.image or 'jpg, .png, ...'}; there are {has}")
-    kinds = (np.bytes_, np.int64, np.int64, np.uint32, np.bytes_)
-    columns = zip(*rows, *left, strict=True)
-    return Entries(*(np.array(c, kind) for c, kind in zip(columns, kinds, strict=True)))
-
-
-def _columns(member: Member) -> tuple[bytes, int, int, int]:
-    return member.name, member.start, member.size, member.crc
-
-
-def _why(name: bytes, kind: str) -> bytes:
-    """Return the letter of why a member is no part of an example."""
-    if not kind:
-        return b"h" if name.rpartition(b"/")[2].startswith(b".") else b"s"
-    return b"d" if f".{kind.rpartition('.')[2]}" in SUFFIXES else b"i"
-
-
-def _label(content: bytes, name: str) -> bytes:
-    text = content.strip()
-    if len(text) > _LONGEST_LABEL or b"\0" in text:
-        raise ValueError(f"{name!r} holds no label, but {len(text):,} bytes")
-    return text
-
-
-def _json_label(content: bytes, name: str, wanted: Sequence[str]) -> bytes:
-    try:
-        found = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{name!r} is no JSON ({error})") from None
-    values = (found.get(key) for key in wanted) if isinstance(found, dict) else ()
-    try:
-        label = label_of(next((value for value in values if value is not None), ""))
-    except ValueError as error:
-        advice = f"choose another by ?label=FIELD, or ?label={NO_LABEL}"
-        raise ValueError(f"{name!r}: {error}; {advice}") from None
-    return _label(label.encode(), name)
 
 
 class _Window:
@@ -242,21 +121,80 @@ def _places(folder: str, name: str) -> list[str]:
     return [f"{folder}{name}", cached] if remote.scheme(folder) in ("", "gs", "s3") else [cached]
 
 
-def _read(place: str) -> dict[str, tuple[str, Entries]]:
-    """Return version and entries of the shards of an index; nothing where it cannot be read."""
+def _read(
+    place: str, own: Path, shards: Mapping[str, remote.FileInfo], fields: Fields
+) -> dict[str, tuple[str, Entries]]:
+    """Return version and entries of the shards of an index; nothing where it is none to believe.
+
+    One that this user has not written is compared with the headers of some shards, drawn at random.
+
+    Args:
+        place: the index.
+        own: where the digests of those that this user wrote, or has compared, are kept.
+        shards: by their names in it.
+        fields: by which it was made.
+    """
+    most = (1 << 20) + sum(shard.size for shard in shards.values())  # a header alone is 512 bytes
+    kinds = dict(zip((*Entries._fields, "counts", "shards", "versions"), "SiiuSiSS", strict=True))
     try:
-        with np.load(io.BytesIO(remote.read(place))) as found:
-            ends = np.cumsum(found["counts"])[:-1]
-            columns = [np.split(found[name], ends) for name in Entries._fields]
-            names = [os.fsdecode(name) for name in found["shards"].tolist()]
-            versions = [version.decode() for version in found["versions"].tolist()]
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
+        data = remote.read(place, most)
+        columns = array_files.vectors(data, kinds)
+        counts, names = columns["counts"].astype(np.int64), columns["shards"].tolist()
+        versions = [version.decode() for version in columns["versions"].tolist()]
+        names = [os.fsdecode(name) for name in names]
+        if (counts < 1).any() or len({len(names), len(versions), len(counts)}) != 1:
+            raise ValueError("other numbers of shards")
+        if {len(columns[name]) for name in Entries._fields} != {int(counts.sum())}:
+            raise ValueError("other numbers of images")
+        ends = np.cumsum(counts)[:-1]
+        split = [np.split(columns[name], ends) for name in Entries._fields]
+        entries = [Entries(*column) for column in zip(*split, strict=True)]
+        found = dict(zip(names, zip(versions, entries, strict=True), strict=True))
+        current = [n for n in found if n in shards and found[n][0] == _version(shards[n])]
+        if not all(_is_inside(found[name][1], shards[name].size) for name in current):
+            raise ValueError("images outside of their shards")
+    except (UserError, OSError, ValueError):
         return {}
-    entries = (Entries(*column) for column in zip(*columns, strict=True))
-    return dict(zip(names, zip(versions, entries, strict=True), strict=True))
+    digest = hashlib.sha256(data).hexdigest()
+    if digest not in _remembered(own):
+        drawn = random.SystemRandom().sample(current, min(_COMPARED, len(current)))
+        if not all(_is_same(found[name][1], shards[name], fields) for name in drawn):
+            line = f"{shown(place)} is not what the shards hold; it is made anew"
+            print(f"warning: {line}", file=sys.stderr)
+            return {}
+        if len(current) == len(found):
+            _remember(own, digest)
+    return found
 
 
-def _write(places: Sequence[str], kept: dict[str, tuple[str, Entries]]) -> None:
+def _version(shard: remote.FileInfo) -> str:
+    return f"{shard.size} {shard.version}"
+
+
+def _is_inside(entries: Entries, size: int) -> bool:
+    starts, sizes = (column.astype(np.int64) for column in (entries.starts, entries.sizes))
+    return bool((starts >= BLOCK).all() and (sizes >= 0).all() and (sizes <= size - starts).all())
+
+
+def _is_same(entries: Entries, shard: remote.FileInfo, fields: Fields) -> bool:
+    made = _index_shard(shard, fields)
+    return all(np.array_equal(*columns) for columns in zip(entries, made, strict=True))
+
+
+def _remembered(own: Path) -> list[str]:
+    try:
+        return foreign.read(own).decode(errors="replace").split()
+    except (OSError, UserError):
+        return []
+
+
+def _remember(own: Path, digest: str) -> None:
+    with contextlib.suppress(OSError):
+        own.parent.mkdir(parents=True, exist_ok=True)
+        files.write(own, "\n".join([*_remembered(own)[-_REMEMBERED:], digest]))
+
+
+def _write(places: Sequence[str], own: Path, kept: dict[str, tuple[str, Entries]]) -> None:
     """Write an index to the first place that can be written; without one it is made anew."""
     arrays: dict[str, Any] = joined([entries for _, entries in kept.values()])._asdict()
     arrays["counts"] = np.array([len(entries.starts) for _, entries in kept.values()], np.int64)
@@ -271,4 +209,5 @@ def _write(places: Sequence[str], kept: dict[str, tuple[str, Entries]]) -> None:
             else:
                 Path(place).parent.mkdir(parents=True, exist_ok=True)
                 files.write(Path(place), data.getvalue())
+            _remember(own, hashlib.sha256(data.getvalue()).hexdigest())
             return

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float16, Float32, Int, UInt
 
-from vit_jax import files
+from vit_jax import files, foreign
 from vit_jax.analysis.tables import format_bytes
 from vit_jax.distill.config import FIELD
 from vit_jax.errors import UserError
@@ -174,17 +174,23 @@ def read(directory: str | Path) -> LogitCache:
     """
     path = Path(directory).expanduser()
     try:
-        tree = json.loads((path / RECORD).read_text())
+        tree = foreign.tree(foreign.read(path / RECORD), str(path / RECORD))
     except FileNotFoundError:
         raise UserError(
             f"{FIELD}.cache={str(directory)!r} holds no cached logits; write them first: "
             f"vit_jax cache_teacher --config=FILE --out={directory}"
         ) from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise UserError(f"{path / RECORD} cannot be read: {error}") from None
     if tree.pop("format", None) != _FORMAT:
         raise UserError(f"{path} was written by another version; write it in another directory")
-    cache = LogitCache(path=path, **tree)
+    try:
+        cache = LogitCache(**{**tree, "path": path})
+        usual = cache.num_classes > 0 and cache.top_k >= 0 and cache.done >= 0
+    except (TypeError, KeyError, IndexError, AttributeError):
+        usual = False
+    if not usual:
+        raise UserError(f"{path / RECORD} does not describe cached logits; write another cache")
     for key, dtype in cache.arrays.items():
         file = cache.file(key)
         if not file.is_file() or file.stat().st_size < cache.done * dtype.itemsize:

@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from vit_jax import sharding
 from vit_jax.durations import format_duration
+from vit_jax.escapes import terminal
 
 Arrays = dict[str, jax.Array]
 _T = TypeVar("_T")
@@ -155,7 +156,7 @@ class PassProgress:
     def message(self, text: str) -> None:
         """Show a line above the progress."""
         self.close()
-        self._write(f"{text}\n")
+        self._write(f"{terminal(text)}\n")
 
     def summary(self) -> str:
         """Return the time taken and the rate, without the first batch unless there is no other."""

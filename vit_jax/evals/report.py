@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from vit_jax import escapes
 from vit_jax.visual import figures
 
 MAX_CLASSES = 2000  # a larger matrix has megabytes and cannot be viewed
@@ -112,7 +113,7 @@ def _ratio(count: Any, total: Any) -> Float[np.ndarray, "..."]:
 
 def _csv(rows: Iterable[Iterable[Any]]) -> str:
     file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows(rows)
+    csv.writer(file, lineterminator="\n").writerows(map(escapes.cell, row) for row in rows)
     return file.getvalue()
 
 
@@ -131,7 +132,8 @@ def draw_confusion(
     share = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     named, numbered = num_classes <= MAX_NAMED, num_classes <= MAX_NUMBERED
     side = 3 + 0.45 * num_classes if numbered else 4 + 0.13 * num_classes if named else 12.0
-    names = [name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…" for name in class_names]
+    names = [escapes.terminal(name) for name in class_names]
+    names = [name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…" for name in names]
     size = 10 if numbered else 6
     outside = 0.0085 * size * max(map(len, names)) if named else 0.0  # inches of the names
     figure, (axes,) = figures.panels((max(side, 5.0) + 0.8 + outside, side + outside), dpi=100)
@@ -162,7 +164,7 @@ def draw_confusion(
     figure.colorbar(image, ax=axes, label="share of the true class", **style)
     accuracy = np.trace(matrix) / max(matrix.sum(), 1)
     heading = f"{title + ': ' if title else ''}top-1 {accuracy:.2%} of {matrix.sum():,}"
-    axes.set_title(heading, parse_math=False)
+    axes.set_title(escapes.terminal(heading), parse_math=False)
     axes.set(xlabel="predicted class", ylabel="true class")
     return figures.png(figure, dpi=130, bbox_inches="tight")
 

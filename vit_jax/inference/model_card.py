@@ -7,6 +7,7 @@ from typing import Any
 
 from vit_jax import trees
 from vit_jax.data import Resize
+from vit_jax.escapes import code, markdown
 from vit_jax.evals import is_accuracy
 from vit_jax.inference.export_check import Change
 from vit_jax.inference.export_folder import ARRAYS, CLASSES, MARK, WEIGHTS
@@ -62,7 +63,7 @@ def card(
     return _text(
         "card.md",
         library=_LIBRARY[form],
-        name=name,
+        name=markdown(name),
         family=type(trained.model).__name__.removesuffix("Config"),
         params=trees.num_params(trained.variables["params"]),
         s="s" if channels > 1 else "",
@@ -112,13 +113,14 @@ def _text(file: str, **values: Any) -> str:
 def _origin(trained: Trained, description: Mapping[str, Any]) -> str:
     cfg = trained.config
     if cfg is None:
-        return f"The weights were read from `{description['from']}`."
+        return f"The weights were read from {code(description['from'])}."
     dataset = description["config"]["data"]["name"]  # without the folders of this machine
     weights = "moving average of the weights" if trained.ema else "weights"
-    listed = ", ".join(f"`{change}`" for change in changes(trained))
+    listed = ", ".join(map(code, changes(trained)))
     changed = f", changed since to {listed}" if listed else ""
     return (
-        f"It was trained on `{dataset}` [{cfg.data.train_split}] for {cfg.duration} with seed "
+        f"It was trained on {code(dataset)} [{markdown(cfg.data.train_split)}] for "
+        f"{markdown(cfg.duration)} with seed "
         f"{cfg.seed}; these are the {weights} after {trained.step:,} steps{changed}. The run's "
         f"config is in `{MARK}`."
     )
@@ -126,9 +128,9 @@ def _origin(trained: Trained, description: Mapping[str, Any]) -> str:
 
 def _measured(trained: Trained) -> str:
     rows = [
-        f"| {name} | {value:.2%} |"
+        f"| {markdown(name)} | {value:.2%} |"
         if is_accuracy(name.rpartition("/")[2])
-        else f"| {name} | {value:.4f} |"
+        else f"| {markdown(name)} | {value:.4f} |"
         for name, value in sorted(trained.metrics.items())
         if not name.endswith("/num_examples")
     ]

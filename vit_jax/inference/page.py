@@ -12,6 +12,7 @@ from jaxtyping import UInt8
 from vit_jax import trees
 from vit_jax.data import Crop, Resize, TransformConfig, evaluation_view
 from vit_jax.errors import UserError
+from vit_jax.escapes import markdown, terminal
 from vit_jax.inference import images
 from vit_jax.inference.forward import probabilities
 from vit_jax.inference.page_guard import App, Guard
@@ -85,7 +86,7 @@ def make_answer(trained: Trained) -> Callable[[Path], Answer]:
     Raises UserError: a model without a map of tokens; from the function, no image.
     """
     look = saliency.make_saliency(trained)
-    size, names = trained.image_size, _distinct(trained.class_names)
+    size, names = trained.image_size, _distinct([*map(terminal, trained.class_names)])
 
     def run(view: UInt8[np.ndarray, "H W C"]) -> Answer:
         output, heat = look(jnp.asarray(view[None]))
@@ -148,7 +149,7 @@ def build(trained: Trained, answer: Callable[[Path], Answer], examples: Sequence
     with gr.Blocks(
         title=title(trained), analytics_enabled=False, delete_cache=_DELETE, fill_width=True
     ) as page:
-        gr.Markdown(f"# {title(trained)}\n{facts(trained)}")
+        gr.Markdown(f"# {markdown(title(trained))}\n{markdown(facts(trained))}")
         with gr.Row():
             with gr.Column(min_width=280):
                 image = gr.Image(
@@ -201,4 +202,4 @@ def _files_only(image: Any) -> None:
 def _complaint(upload: Mapping[str, Any], error: UserError) -> str:
     name = Path(upload.get("orig_name") or upload["path"]).name
     message = str(error).replace(str(upload["path"]), name)
-    return f"**No image to look at.** {message}"
+    return f"**No image to look at.** {markdown(message)}"

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from vit_jax import foreign
 from vit_jax.bucket_folder import Folder
 from vit_jax.checkpoints import DIRECTORY as CHECKPOINTS
 from vit_jax.errors import UserError
@@ -20,13 +21,20 @@ from vit_jax.train import bucket_lock, workdir
 from vit_jax.train.bucket_lock import BucketLock
 
 CLAIMS, QUEUE = "claims", "queue"
+# What a sweep writes in its directory, and Optuna's journal, whose lock is a link of its own.
+_WRITTEN = ("manifest.jsonl", "points", "runs", CLAIMS, "queue.log", "fits.json", ".staging")
+_MOST = 1 << 32  # bytes of a file that is no checkpoint's
 _APART = {CHECKPOINTS, CLAIMS, QUEUE, bucket_lock.NAME}  # not a file in the directory
 
 
 def opened(directory: Path) -> Path:
-    """Return the directory of a sweep; of one in a bucket, with what the bucket has by now."""
+    """Return the directory of a sweep; of one in a bucket, with what the bucket has by now.
+
+    Raises UserError: what is written there is a link.
+    """
     path, url = workdir.resolve(directory)
     if not url:
+        workdir.check_links(directory, _WRITTEN)
         return directory
     pull(path)
     return path
@@ -42,13 +50,20 @@ def pull(path: Path) -> None:
         return
     folder = Folder(url)
     busy = {file.name for file in (path / CLAIMS).glob("*") if _is_locked(file)}
-    new = [
-        (name, path / name)
+    sizes = {
+        name: size
         for name, size in folder.names().items()
-        if not (_APART | busy) & set(name.split("/"))
-        and not ((path / name).is_file() and (path / name).stat().st_size >= size)
-    ]
-    folder.fetch(new)
+        if not (_APART | busy) & set(name.split("/")) and not foreign.is_hidden(name)
+    }
+    for name, size in sizes.items():
+        if size > _MOST:
+            raise UserError(f"{url}/{name} has {size:,} bytes; at most {_MOST:,} are fetched of it")
+    here = {name: foreign.inside(path, name, url) for name in sizes}
+    folder.fetch(
+        (name, file)
+        for name, file in here.items()
+        if not file.is_file() or file.stat().st_size < sizes[name]
+    )
 
 
 def _is_locked(file: Path) -> bool:
@@ -125,7 +140,11 @@ class Journal:
     def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
         """Return the lines from a number on."""
         for name in list(self._folder.names(QUEUE))[self._entries :]:
-            self._logs += json.loads(self._folder.read(name))["lines"]
+            where = f"{self._folder.url}/{name}"
+            lines = foreign.tree(self._folder.read(name), where).get("lines")
+            if not isinstance(lines, list) or not all(isinstance(line, dict) for line in lines):
+                raise UserError(f"{where} is no entry of a sweep's queue; delete the queue there")
+            self._logs += lines
             self._entries += 1
         return self._logs[log_number_from:]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from vit_jax import config_json
+from vit_jax import config_json, foreign
 from vit_jax.analysis import scaling
 from vit_jax.analysis.scaling import CannotFit
 from vit_jax.evals import is_accuracy
@@ -178,8 +178,8 @@ def _shapes(
     """Fit the law of each dimension of the shape that is varied alone, around a centre."""
     sizes = []
     for _, result in group:
-        saved = json.loads((result.point.workdir(place) / workdir.CONFIG).read_text())
-        tree = config_json.flatten(saved)
+        file = result.point.workdir(place) / workdir.CONFIG
+        tree = config_json.flatten(foreign.tree(foreign.read(file), str(file)))
         sizes.append([tree.get(field) for field in SHAPES])
     if not all(isinstance(side, int) for size in sizes for side in size):
         return {}  # a network without these dimensions

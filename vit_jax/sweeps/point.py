@@ -6,12 +6,13 @@ import dataclasses
 import fcntl
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vit_jax import config_json, files
+from vit_jax import config_json, escapes, files, foreign
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.fields import is_free
@@ -57,8 +58,11 @@ class Point:
         return arguments(self.config, self.overrides)
 
     def workdir(self, place: Path) -> Path:
-        """Return the run's directory in a sweep's directory."""
-        return place / RUNS / self.run
+        """Return the run's directory in a sweep's directory.
+
+        Raises UserError: a link leads out of that.
+        """
+        return foreign.inside(place, f"{RUNS}/{self.run}", f"{place}")
 
 
 def arguments(config: str, overrides: Overrides) -> list[str]:
@@ -153,11 +157,11 @@ def read_manifest(place: Path) -> list[Point]:
     """
     path, more = place / MANIFEST, sorted((place / _POINTS).glob("*.json"))
     if more:
-        return [_read_line(file, 1, file.read_text()) for file in more]
+        return [_read_line(file, 1, foreign.read(file).decode(errors="replace")) for file in more]
     if not path.is_file():
         command = f"vit_jax sweep run FILE --out={place}"
         raise UserError(f"{place} holds no {MANIFEST}; it is written by: {command}")
-    lines, torn = _lines(path.read_bytes())
+    lines, torn = _lines(foreign.read(path))
     if torn:
         what = f"line {len(lines) + 1}, is torn: left out, {len(lines)} are read"
         print(f"warning: {path}, {what}", file=sys.stderr)
@@ -177,12 +181,36 @@ def _lines(data: bytes) -> tuple[list[str], bytes]:
 def _read_line(path: Path, number: int, line: str) -> Point:
     try:
         values: dict[str, Any] = json.loads(line)
-        if set(values) != {field.name for field in dataclasses.fields(Point)}:
+        if not isinstance(values, dict) or set(values) != set(_FIELDS):
             raise ValueError("it has other fields")
         if (seconds := values["seconds"]) is not None:
             # Versions before a range was given wrote one number.
             least, most = seconds if isinstance(seconds, list) else (seconds, seconds)
             values["seconds"] = float(least), float(most)
+        for field, kind in _FIELDS.items():
+            fit = isinstance(values[field], kind) and not isinstance(values[field], bool)
+            if not fit or (kind in (int, _NUMBER) and not 0 <= values[field] < float("inf")):
+                raise ValueError(f"its {field} is {str(values[field])[:80]!r}")
+        if not values["steps"]:
+            raise ValueError("it has no steps")
+        if why := foreign.fault(values["run"]):
+            raise ValueError(f"its run, {values['run'][:80]!r}, {why}")
+        if "/" in values["run"] or values["run"].startswith((".", "-")):
+            raise ValueError(f"its run, {values['run'][:80]!r}, is no name of a directory")
+        if not all(re.fullmatch(r"[A-Za-z_][\w.]*", field) for field in values["overrides"]):
+            raise ValueError("its overrides are of no fields of a config")
         return Point(**values)
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{path}, line {number}, is no point of a sweep: {error}") from None
+    except (ValueError, TypeError, RecursionError) as error:
+        what = escapes.terminal(error)
+        raise UserError(f"{path}, line {number}, is no point of a sweep: {what}") from None
+
+
+_NUMBER = (int, float)
+_FIELDS: dict[str, Any] = {
+    **dict.fromkeys(("run", "name", "config", "metric"), str),
+    "overrides": dict,
+    **dict.fromkeys(("params", "examples", "steps"), int),
+    "flops": _NUMBER,
+    "tokens": (int, type(None)),
+    "seconds": (tuple, type(None)),
+}

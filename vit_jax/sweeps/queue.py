@@ -50,7 +50,14 @@ def open_study(
     storage = package.storages.JournalStorage(backend)
     settings = {"study_name": "sweep", "direction": "maximize" if maximize else "minimize"}
     settings |= {"sampler": sampler, "pruner": pruner, "load_if_exists": True}
-    return package.create_study(storage=storage, **settings)
+    try:
+        return package.create_study(storage=storage, **settings)
+    except UserError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
+        why = f"{type(error).__name__}: {error}"
+        what = f"{url or place / JOURNAL}: the sweep's queue cannot be read ({why})"
+        raise UserError(f"{what}; delete it, and runs go on as their directories tell") from None
 
 
 def fill(study: Any, runs: Iterable[str]) -> None:
@@ -65,7 +72,7 @@ def take(study: Any) -> tuple[Any, str] | None:
     """Take the next run off the queue, with its trial; None when it is empty."""
     while _trials(study, "WAITING"):
         trial = study.ask()
-        if _RUN in trial.user_attrs:
+        if isinstance(trial.user_attrs.get(_RUN), str):
             return trial, trial.user_attrs[_RUN]
         drop(study, trial)  # another worker was quicker: a new trial, of nothing
     return None

@@ -4,12 +4,13 @@
 import dataclasses
 import enum
 import json
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from vit_jax import files
+from vit_jax import files, foreign
 from vit_jax.sweeps import in_bucket, sharing
 from vit_jax.sweeps.point import Point
 from vit_jax.train import workdir
@@ -86,7 +87,11 @@ def read_one(place: Path, point: Point) -> Outcome:
 
 def series(rows: Sequence[dict], metric: str) -> list[tuple[int, float]]:
     """Return (step, value) of a metric, where it was finite."""
-    return [(row["step"], row[metric]) for row in rows if row.get(metric) is not None]
+    return [(row["step"], row[metric]) for row in rows if _is_number(row.get(metric))]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _seconds(rows: Sequence[dict]) -> float:
@@ -106,9 +111,9 @@ def is_finished(run: Path) -> bool:
 def ended(run: Path) -> Ended | None:
     """Read how a run ended that is not started again; None for others."""
     try:
-        values = json.loads((run / _ENDED).read_text())
+        values = json.loads(foreign.read(run / _ENDED))
         return Ended(State(values["state"]), str(values["told"]), float(values["time"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

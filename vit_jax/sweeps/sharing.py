@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from vit_jax import foreign
 from vit_jax.errors import UserError
 from vit_jax.sweeps import in_bucket
 from vit_jax.sweeps.in_bucket import CLAIMS, locked
@@ -25,7 +26,7 @@ def claim(place: Path, run: str) -> Iterator[int | None]:
 
     A process that inherits it holds the lock too: a run outlives its worker, and starts only once.
     """
-    path = place / CLAIMS / run
+    path = foreign.inside(place, f"{CLAIMS}/{run}", str(place))
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a+", encoding="utf-8") as file:
         if not locked(file.fileno()):
@@ -42,10 +43,10 @@ def claim(place: Path, run: str) -> Iterator[int | None]:
 
 def holder(place: Path, run: str, *, sure: bool = True) -> str | None:
     """Return which process has claimed a run; None where it is free; see `in_bucket.holder`."""
-    path = place / CLAIMS / run
-    with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
+    path = foreign.inside(place, f"{CLAIMS}/{run}", str(place))
+    with contextlib.suppress(FileNotFoundError), open(path, errors="replace") as file:
         if not locked(file.fileno(), fcntl.LOCK_SH):
-            return file.read() or "a worker"
+            return file.read(200) or "a worker"
     return in_bucket.holder(place, run, sure=sure) or None
 
 

@@ -21,6 +21,7 @@ from vit_jax.train.report.writers import read_jsonl
 LOG = workdir.OUTPUT
 _MAIN = "import sys; from vit_jax.cli.train import main; sys.exit(main(['main.py', *sys.argv[1:]]))"
 _POLL = 0.2  # seconds
+_TAIL = 1 << 20  # bytes of a log, in whose end its reason is
 _MOST_STARTS = 3  # of a run that is killed or hangs again and again: memory, most likely
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -72,6 +73,7 @@ def train(
         report: receives every value of the metric, from the first on.
     """
     run = point.workdir(place)
+    workdir.check_links(run, (*workdir.WRITTEN, workdir.CHECKPOINTS, workdir.TENSORBOARD))
     run.mkdir(parents=True, exist_ok=True)
     results.unmark(run)
     for attempt in range(1, _MOST_STARTS + 1):
@@ -146,7 +148,7 @@ def _reason(run: Path, begin: int, status: int) -> str:
     if status < 0:
         return f"killed by {signal.Signals(-status).name} (too little memory?)"
     with (run / LOG).open("rb") as log:
-        log.seek(begin)
+        log.seek(max(begin, log.seek(0, os.SEEK_END) - _TAIL))
         lines = log.read().decode(errors="replace").split("\n")
     messages = [line for line in lines if line.startswith("error: ")] or [x for x in lines if x]
     last = errors.shown(messages[-1]) if messages else "no output"

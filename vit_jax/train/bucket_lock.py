@@ -10,17 +10,20 @@ host: the lock of that directory, which the kernel frees, shows that no process 
 import contextlib
 import json
 import os
+import re
 import socket
 import threading
 import time
 import uuid
 from typing import Any, NamedTuple
 
+from vit_jax import foreign
 from vit_jax.bucket_folder import Folder
 from vit_jax.errors import UserError
 from vit_jax.remote import RemoteError
 
 NAME = ".lock"
+_NAMED = re.compile(rf"{re.escape(NAME)}/[0-9]{{1,18}}")
 BEAT, LEASE = 5.0, 20.0
 
 
@@ -130,14 +133,21 @@ class BucketLock:
                 )
 
     def _newest(self) -> _Held | None:
-        while names := self._folder.names(NAME):
-            name = max(names)
+        while names := [name for name in self._folder.names(NAME) if _NAMED.fullmatch(name)]:
+            name = max(names, key=lambda name: int(name.rpartition("/")[2]))
             try:
-                return _Held(int(name.rpartition("/")[2]), json.loads(self._folder.read(name)))
+                return _Held(int(name.rpartition("/")[2]), self._read(name))
             except RemoteError:  # a new owner has removed it meanwhile
                 if name in self._folder.names(NAME):
                     raise
         return None
+
+    def _read(self, name: str) -> dict[str, Any]:
+        where = f"{self._folder.url}/{name}"
+        said = foreign.tree(self._folder.read(name), where)
+        if not {"pid", "host", "staging", "held"} <= said.keys():
+            raise UserError(f"{where} is no lock of a run; delete it")
+        return said
 
     def _said(self, *, held: bool) -> bytes:
         self._beat += 1

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import jax
 
-from vit_jax import files, waiting
+from vit_jax import escapes, files, foreign, waiting
 from vit_jax.bucket_folder import Folder
 from vit_jax.checkpoints import DIRECTORY as CHECKPOINTS
 from vit_jax.checkpoints import copies
@@ -25,7 +25,6 @@ from vit_jax.checkpoints.config import steps_in
 from vit_jax.errors import IO_ERROR, UserError
 from vit_jax.remote import RemoteError
 from vit_jax.train import workdir
-from vit_jax.train.bucket_lock import NAME as LOCK
 from vit_jax.train.bucket_lock import BucketLock
 from vit_jax.train.health import peers
 from vit_jax.train.health.preemption import Preemption
@@ -127,9 +126,12 @@ class Mirror:
             for entry in sorted(self._path.iterdir()):  # `_MARK` before what it stands for
                 if entry.name not in (workdir.LOCK, workdir.OUTPUT):  # others have them open
                     shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-            rest = (CHECKPOINTS, LOCK)
-            names = [n for n in self._folder.names() if n.partition("/")[0] not in rest]
-            self._folder.fetch((name, self._path / name) for name in names if not self._index)
+            names = [] if self._index else [*self._folder.names()]
+            self._folder.fetch(
+                (name, foreign.inside(self._path, name, self._url))
+                for name in names  # what is hidden here is this directory's own
+                if name.partition("/")[0] != CHECKPOINTS and not foreign.is_hidden(name)
+            )
             self._sent = self._small()
         elif self._count > 1:  # the parts that some have, and the others have not
             shutil.rmtree(steps, ignore_errors=True)
@@ -220,7 +222,7 @@ class Mirror:
                 continue
             except Exception as error:  # whatever it is, the next pass may succeed
                 if not self._away:
-                    self._away = str(error) or type(error).__name__
+                    self._away = escapes.terminal(error) or type(error).__name__
                     what = "checkpoints stay here and go later"
                     _log.warning("%s; %s: %s", self._away, what, self._path)
                 self._failed.wait(_PAUSE)
@@ -302,9 +304,9 @@ class Mirror:
         for entry in self._path.iterdir():
             below = (entry, *entry.rglob("*")) if entry.name != CHECKPOINTS else ()
             for file in (f for f in below if f.is_file()):
-                name, state = file.relative_to(self._path), file.stat()
-                if not any(part.startswith(".") for part in name.parts):
-                    found[str(name)] = (state.st_mtime_ns, state.st_size)
+                name, state = str(file.relative_to(self._path)), file.stat()
+                if not foreign.is_hidden(name):
+                    found[name] = (state.st_mtime_ns, state.st_size)
         return found
 
 

@@ -8,13 +8,13 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from vit_jax import bucket_folder, files, remote, startup
+from vit_jax import bucket_folder, files, foreign, remote, startup
 from vit_jax.checkpoints import DIRECTORY as CHECKPOINTS
 from vit_jax.checkpoints.config import check_path, steps_in
 from vit_jax.distill.cache import RECORD
@@ -29,6 +29,8 @@ CURVE = "learning_curve.png"
 OUTPUT = "output.txt"  # what a sweep's run prints
 FINISHED = "finished.json"
 LOCK = ".lock"
+# Files that are written where they are, links or not. A folder may be a link, to a larger disk.
+WRITTEN = (CONFIG, METRICS, SPIKES, CLASSES, CURVE, OUTPUT, FINISHED, LOCK)
 _REMOTE = re.compile(r"(?:^|/)(?:gs|s3|hf|hdfs|https?):/")
 
 _log = logging.getLogger(__name__)
@@ -53,6 +55,7 @@ def lock(workdir: Path, *, cache: bool = False, own: bool = False) -> Iterator[N
     check_local(workdir, name)
     if not cache:
         check_path(workdir)
+    check_links(workdir)
     if not cache and (workdir / RECORD).exists():
         raise UserError(f"workdir {workdir} holds cached logits; choose another")
     runs = (workdir / CHECKPOINTS).exists() or (workdir / CONFIG).exists()
@@ -83,6 +86,16 @@ def lock(workdir: Path, *, cache: bool = False, own: bool = False) -> Iterator[N
         file.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
         yield  # closing the file unlocks it
+
+
+def check_links(directory: Path, names: Sequence[str] = WRITTEN) -> None:
+    """Raise UserError where a file of a directory is a link, through which a run would write."""
+    for path in (directory / name for name in names):
+        if path.is_symlink():
+            raise UserError(
+                f"{path} is a link to {os.readlink(path)}, where a run would write; put the file "
+                "itself there, or choose another directory"
+            )
 
 
 def resolve(directory: str | Path, index: int = 0) -> tuple[Path, str]:
@@ -131,12 +144,12 @@ def saved_config(workdir: Path, url: str = "") -> dict[str, Any]:
     if not has_checkpoints(workdir, url):
         return {}
     try:
-        text = (workdir / CONFIG).read_bytes()
+        text = foreign.read(workdir / CONFIG)
     except OSError:
         if not url:
             return {}
         try:
-            text = remote.read(f"{url}/{CONFIG}")
+            text = remote.read(f"{url}/{CONFIG}", foreign.MOST)
         except remote.MissingError:
             return {}
     try:
@@ -154,6 +167,6 @@ def mark_finished(workdir: Path, step: int) -> None:
 def finished_step(workdir: Path) -> int | None:
     """Return the number of steps of a finished run; None for an unfinished one."""
     try:
-        return int(json.loads((workdir / FINISHED).read_text())["step"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return int(json.loads(foreign.read(workdir / FINISHED))["step"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None

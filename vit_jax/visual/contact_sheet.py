@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from vit_jax import files
 from vit_jax.errors import shown
+from vit_jax.escapes import terminal
 
 # Bytes that a sheet may have. Tiles are made smaller until it fits, at last of fewer colours.
 _MAX_BYTES = 280_000
@@ -120,7 +121,7 @@ def _wrap(text: str, width: int, font: Font) -> list[str]:
     lines = []
     for paragraph in text.splitlines():
         line = ""
-        for word in paragraph.split():
+        for word in terminal(paragraph).split():
             longer = f"{line} {word}".strip()
             if line and font.getlength(longer) > width:
                 lines.append(line)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from vit_jax import escapes
 from vit_jax.visual import figures
 
 _MAX_POINTS = 2000  # more than pixels; a million-step run still draws in a second
@@ -71,7 +72,7 @@ def learning_curve(
     if not drawn:
         return False
     figure, panels = figures.panels((5.6 * len(drawn), 3.8), columns=len(drawn))
-    figure.suptitle(title, parse_math=False)
+    figure.suptitle(escapes.terminal(title), parse_math=False)
     for axes, (series, name, scale, form, corner) in zip(panels, drawn, strict=True):
         _draw(axes, series, scale, form, kept)
         if kept is not None:

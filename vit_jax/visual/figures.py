@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from vit_jax import files
+from vit_jax import escapes, files
 
 # Okabe and Ito's colours, which stay apart for every kind of colour vision
 # (jfly.uni-koeln.de/color).
@@ -40,12 +40,13 @@ def legend(axes: Any, **options: Any) -> None:
     """Draw a legend that stays readable on dark bars, in which a "$" of a name is no formula."""
     style = {"framealpha": 0.85, "edgecolor": "none", "fontsize": 8}
     for text in axes.legend(**{**style, **options}).get_texts():
+        text.set_text(escapes.terminal(text.get_text()))
         text.set_parse_math(False)
 
 
 def finish(figure: Any, axes: Any, title: str, **options: Any) -> bytes:
     """Return the PNG of a figure with a title above `axes` and a legend in it."""
-    axes.set_title(title, fontsize=10, parse_math=False)
+    axes.set_title(escapes.lines(title), fontsize=10, parse_math=False)
     legend(axes, **options)
     return png(figure)
 

@@ -5,7 +5,6 @@ The picture has four panels of laws, or one for each field that was searched.
 """
 
 import base64
-import html
 import json
 import re
 import textwrap
@@ -18,6 +17,7 @@ import numpy as np
 
 from vit_jax import files
 from vit_jax.durations import format_duration
+from vit_jax.escapes import html, terminal
 from vit_jax.sweeps.laws import Laws, Run
 from vit_jax.sweeps.results import Outcome
 from vit_jax.visual import figures
@@ -77,7 +77,7 @@ def draw_search(found: Sequence[Outcome], metric: str, title: str, out: Path) ->
         values = [x for x, _, _ in points]
         if values and min(values) > 0 and max(values) / min(values) > 10:
             axes.set_xscale("log")
-        axes.set(xlabel=field, ylabel=metric)
+        _name(axes, field, metric)
         figures.legend(axes, fontsize=9)
     if not fields:
         _annotate(panels[0], "the runs differ in no number")
@@ -96,7 +96,7 @@ def searched(found: Sequence[Outcome]) -> list[str]:
 def _figure(title: str, rows: int, columns: int) -> tuple[Any, list[Any]]:
     size = (5.8 * columns, 4.2 * rows)
     figure, panels = figures.panels(size, rows=rows, columns=columns, dpi=130)
-    figure.suptitle(title, parse_math=False)
+    figure.suptitle(terminal(title), parse_math=False)
     for axes in panels:
         axes.grid(alpha=0.25, which="both")
     return figure, panels
@@ -107,7 +107,7 @@ def _annotate(axes: Any, text: str) -> None:
     if not axes.has_data():
         axes.set_axis_off()
     style = {"fontsize": 8, "color": _LAW, "va": "bottom", "parse_math": False}
-    lines = "\n".join(textwrap.wrap(text, 60))
+    lines = "\n".join(textwrap.wrap(terminal(text), 60))
     axes.text(0.03, 0.03, lines, transform=axes.transAxes, **style)
 
 
@@ -133,7 +133,7 @@ def _draw_compute(axes: Any, laws: Laws, metric: str) -> None:
         points = [run.flops for run in runs], [run.value for run in runs]
         # No folder above a dataset's.
         plain = re.sub(r"((?:folder|csv|tar|parquet|hf):|=)/\S*/", r"\1", label)
-        axes.plot(*points, marker, label=plain, **style)
+        axes.plot(*points, marker, label=terminal(plain), **style)
     if laws.frontier:
         line = [run.flops for run in laws.frontier], [run.value for run in laws.frontier]
         axes.plot(*line, color="black", linewidth=1, label="frontier")
@@ -217,13 +217,19 @@ def _curve(
 
 def _label(axes: Any, x: str, y: str) -> None:
     """Scale both axes by logarithms and name them; draw a legend where it hides least."""
-    axes.set(xscale="log", yscale="log", xlabel=x, ylabel=y)
+    axes.set(xscale="log", yscale="log")
+    _name(axes, x, y)
     for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
         figures.log_ticks(axis, *limits)
     if axes.get_legend_handles_labels()[0]:
         legend = axes.legend(fontsize=8, framealpha=0.85, edgecolor="none")
         for text in legend.get_texts():
             text.set_parse_math(text.get_text().endswith(" FLOPs"))
+
+
+def _name(axes: Any, x: str, y: str) -> None:
+    for set_label, text in ((axes.set_xlabel, x), (axes.set_ylabel, y)):
+        set_label(terminal(text), parse_math=False)
 
 
 def write_page(
@@ -239,12 +245,12 @@ def write_page(
     template = Template(Path(__file__).with_name("sweep_page.html").read_text(encoding="utf-8"))
     metric = found[0].point.metric
     text = template.substitute(
-        title=html.escape(title),
-        summary=html.escape(summary),
+        title=html(title),
+        summary=html(summary),
         picture=base64.b64encode(picture.read_bytes()).decode(),
-        alt=html.escape(f"{metric} of the runs"),
+        alt=html(f"{metric} of the runs"),
         laws="" if laws is None else _laws(laws),
-        metric=html.escape(metric),
+        metric=html(metric),
         runs=_runs(found),
         # "</script>" in a name would end the element.
         data=json.dumps([_curves(result) for result in found]).replace("<", "\\u003c"),
@@ -253,8 +259,9 @@ def write_page(
 
 
 def _curves(result: Outcome) -> dict[str, object]:
-    fields = {name: getattr(result.point, name) for name in ("name", "steps", "examples", "flops")}
+    fields = {name: getattr(result.point, name) for name in ("steps", "examples", "flops")}
     return {
+        "name": terminal(result.point.name),
         **fields,
         "curve": thin(result.curve, _MAX_POINTS),
         "train": thin(result.train_loss, _MAX_POINTS),
@@ -262,10 +269,10 @@ def _curves(result: Outcome) -> dict[str, object]:
 
 
 def _laws(laws: Laws) -> str:
-    rows = [tuple(map(html.escape, row)) for row in laws.rows()]
+    rows = [tuple(map(html, row)) for row in laws.rows()]
     table = _table(["law", "quantity", "value", "95 % interval"], rows, numbers=(2, 3))
     refused = "".join(
-        f'<p class="refused">{html.escape(name)}: {html.escape(reason)}</p>'
+        f'<p class="refused">{html(name)}: {html(reason)}</p>'
         for name, reason in laws.refused.items()
     )
     return f"<h2>Laws</h2>{table}{refused}"
@@ -274,18 +281,18 @@ def _laws(laws: Laws) -> str:
 def _runs(found: Sequence[Outcome]) -> str:
     rows = [
         (
-            html.escape(result.point.name),
-            html.escape(result.state),
+            html(result.point.name),
+            html(result.state),
             f"{result.point.params:,}",
             f"{result.point.examples:,}",
             f"{result.point.flops:.3g}",
             f"{result.curve[-1][1]:.4f}" if result.curve else "",
             format_duration(result.seconds) if result.seconds else "",
-            f"<code>{result.point.run}</code>",
+            f"<code>{html(result.point.run)}</code>",
         )
         for result in found
     ]
-    metric = html.escape(found[0].point.metric)
+    metric = html(found[0].point.metric)
     header = ["run", "state", "parameters", "examples", "FLOPs", metric, "time", "directory"]
     return _table(header, rows, numbers=(2, 3, 4, 5, 6))
 

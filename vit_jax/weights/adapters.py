@@ -34,7 +34,17 @@ class Base(NamedTuple):
     def of(cls, metadata: Mapping[str, Any]) -> "Base | None":
         """Return the base that a run's metadata names; None for a run that saves everything."""
         saved = metadata.get(KEY)
-        return cls(**{**saved, "skip": tuple(saved["skip"])}) if saved else None
+        if not saved:
+            return None
+        try:
+            base = cls(**{**saved, "skip": tuple(saved["skip"])})
+            kinds = {name: type(value) for name, value in base._asdict().items()}
+            Resize(base.resize)
+        except (TypeError, KeyError, ValueError):
+            kinds = {}
+        if kinds != {**cls.__annotations__, "skip": tuple, "scale": kinds.get("scale")}:
+            raise UserError("what the run says of its base is damaged; train it anew")
+        return base
 
 
 def resolved(ref: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from vit_jax import foreign
 from vit_jax.errors import UserError
 from vit_jax.weights.layout import Shape
 
@@ -66,6 +67,7 @@ def first_bytes(path: str, count: int = 64) -> bytes:
         with file.open("rb") as stream:
             start = stream.read(count)
     except (FileNotFoundError, NotADirectoryError):
+        foreign.check_link(file)
         names = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
         found = difflib.get_close_matches(file.name, names, n=1)
         near = f"; did you mean {found[0]!r}?" if found else ""

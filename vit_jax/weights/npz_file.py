@@ -6,9 +6,7 @@ member is decompressed when it is read, and no byte beyond the size in its heade
 """
 
 import contextlib
-import io
 import math
-import re
 import struct
 import zipfile
 import zlib
@@ -16,14 +14,12 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.lib import format as npy
 
+from vit_jax import array_files, foreign
 from vit_jax.errors import UserError
 from vit_jax.weights import files
 from vit_jax.weights.layout import Shape
 
-# numpy's own limit of a header's length, and room for what comes before it.
-_HEADER_BYTES = 10_000 + 16
 _CHUNK_BYTES = 2**20
 _BFLOAT16 = np.dtype("V2")  # how numpy stores a type that is not its own
 # bz2 and lzma streams decompress without bound before the first byte comes out; numpy writes none.
@@ -68,7 +64,7 @@ class _Npz:
             if key in self.members:
                 raise UserError(f"{path}: {key} is there twice; which one counts is not known")
             with self._named(key), archive.open(info) as stream:
-                member = _Member(info, *_header(stream.read))
+                member = _Member(info, *array_files.array_header(stream.read))
             self._check_header(key, member)
             self.members[key] = member
 
@@ -95,8 +91,8 @@ class _Npz:
 
     def _check_member(self, info: zipfile.ZipInfo) -> None:
         name = info.filename
-        if re.search(r"^[/\\]|^\w:|(^|[/\\])\.\.([/\\]|$)", name):
-            raise UserError(f"{self._path}: {name} points outside of the file; it is not read")
+        if name and (why := foreign.fault(name)):
+            raise UserError(f"{self._path}: {name} points outside of the file: it {why}; not read")
         if info.flag_bits & 1:
             raise UserError(f"{self._path}: {name} is encrypted; save it without a password")
         if info.compress_type not in _COMPRESSIONS:
@@ -123,17 +119,6 @@ class _Npz:
                 f"{self._path}: {key} lies: its header claims {claim}, "
                 f"{promised:,} bytes, and it holds {member.info.file_size:,}"
             )
-
-
-def _header(read: Callable[[int], bytes]) -> tuple[int, Shape, bool, np.dtype]:
-    start = io.BytesIO(read(_HEADER_BYTES))
-    try:
-        version = npy.read_magic(start)
-        parse = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
-        shape, fortran, dtype = parse(start)
-    except Exception as error:  # numpy's parser raises what Python's raises on a stranger's text
-        raise ValueError(f"no header of an array: {error}") from None
-    return start.tell(), shape, fortran, dtype
 
 
 def _fill(view: memoryview, read: Callable[[int], bytes]) -> None:

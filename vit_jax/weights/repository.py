@@ -11,9 +11,10 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from vit_jax import waiting
+from vit_jax import foreign, waiting
 from vit_jax.errors import UserError, shown
 from vit_jax.weights import safetensors_file
 from vit_jax.weights.files import WeightsFile, check_names
@@ -58,9 +59,9 @@ class Repository:
             return None
         source = self.source(file)
         try:
-            with open(path, "rb") as stream:
-                data = stream.read(_MAX_JSON + 1)
-            tree = json.loads(data) if len(data) <= _MAX_JSON else None
+            tree = json.loads(foreign.read(Path(path), _MAX_JSON))
+        except UserError:
+            tree = None
         except (OSError, ValueError, RecursionError) as error:
             reason = getattr(error, "strerror", None) or "no JSON"
             raise UserError(f"{source}: {reason}") from None
@@ -114,8 +115,9 @@ class Repository:
     def _path(self, file: str, most: int) -> str | None:
         if self.revision:
             return _download(self.name, file, self.revision, most)[0]
-        place = os.path.join(self.name, file)
-        return place if os.path.exists(place) else None
+        place = Path(self.name, foreign.checked(file, self.name))
+        foreign.check_link(place)
+        return str(place) if place.exists() else None
 
 
 def opened(path: str) -> Repository:

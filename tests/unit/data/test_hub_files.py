@@ -10,7 +10,7 @@ from fsspec.implementations.local import LocalFileSystem
 from tests.shards import as_parquet, as_tars
 from vit_jax import remote
 from vit_jax.data import open_source
-from vit_jax.errors import UserError
+from vit_jax.errors import DataError, UserError
 
 CARD = """---
 license: mit
@@ -102,3 +102,41 @@ def test_a_dataset_of_the_hub(
     assert found.example_id(0) == "hf://datasets/me/mine/big/train-00000-of-00001.parquet row 0"
     with pytest.raises(UserError, match=r"hf:me/none has no Parquet or tar files; the Hub may"):
         open_source("hf:me/none", split="train")
+
+
+INFO = """---
+dataset_info:
+  config_name: default
+  splits:
+  - name: train
+    num_bytes: 100
+    num_examples: {train}
+  - name: {other}
+    num_examples: 7
+---
+"""
+
+
+def test_the_files_hold_what_the_card_tells(source, tmp_path: Path) -> None:
+    as_parquet(source, tmp_path / "data", "train", 2)
+    card, old = tmp_path / "README.md", tmp_path / "dataset_infos.json"
+    name = f"hf:{tmp_path}"
+    card.write_text(INFO.format(train=24, other="test"))
+    notes = open_source(name, split="train").account.notes  # type: ignore[attr-defined]
+    assert notes == ("the card lists the split test (7), of which no file is here",)
+    for count in (23, 240):
+        card.write_text(INFO.format(train=count, other="test"))
+        with pytest.raises(DataError, match=f"tells {count} examples of train, and the files hold"):
+            open_source(name, split="train[:5]")
+    assert len(open_source(f"parquet:{tmp_path}/data/*.parquet", split="train")) == 24
+    card.write_text("# Mine\n")
+    old.write_text('{"default": {"splits": {"train": {"num_examples": 25}}}}')
+    with pytest.raises(DataError, match="the card tells 25 examples of train"):
+        open_source(name, split="train")
+    for odd in ("[", "[1]", '{"default": [1]}', '{"default": {"splits": [1, {"name": []}]}}'):
+        old.write_text(odd)
+        assert len(open_source(name, split="train")) == 24
+    old.unlink()
+    (tmp_path / "data" / "train-00001-of-00002.parquet").unlink()
+    with pytest.raises(DataError, match=r"not complete: there is no train-00001-of-00002.parquet"):
+        open_source(name, split="train")

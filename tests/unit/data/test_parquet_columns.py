@@ -9,7 +9,7 @@ import pytest
 
 from tests.shards import hub_table
 from vit_jax.data import parquet_columns
-from vit_jax.errors import UserError
+from vit_jax.errors import DataError, UserError
 
 IMAGES = [{"bytes": b"x", "path": "x.jpg"}, {"bytes": b"y", "path": None}]
 FINE = {"names": ["ant", "bee"], "_type": "ClassLabel"}
@@ -83,3 +83,45 @@ def test_labels_of_each_kind() -> None:
         parquet_columns.labels(opened({"image": IMAGES, "label": [0, 1]}, {"label": FINE}), other)
     with pytest.raises(ValueError, match="it has no column label, unlike the first file"):
         parquet_columns.labels(opened({"image": IMAGES}), other)
+
+
+def test_labels_are_of_any_type_or_refused_as_what_they_are() -> None:
+    images = [{"bytes": b"x", "path": None}] * 2
+
+    def found(values, chosen=None, **more) -> list:
+        file = opened({"image": images, "label": values, **more})
+        columns = parquet_columns.find(file, chosen or {}, "x")
+        return parquet_columns.labels(file, columns, "x.parquet").tolist()
+
+    for values, labels in (
+        ([True, False], [b"true", b"false"]),
+        ([1.0, None], [b"1", b""]),
+        ([b"a ", b"b"], [b"a", b"b"]),
+        (["'a'", "nan"], [b"a", b""]),
+        (pa.array([None, None], pa.null()), [-1, -1]),
+        (pa.array([3, 4], pa.decimal128(5, 0)), [b"3", b"4"]),
+    ):
+        assert found(values) == labels
+    for values, why in (
+        ([0.5, 1.0], "x.parquet row 0: the label is 0.5, no whole number"),
+        ([float("inf"), 1.0], "x.parquet row 0: the label is inf, no whole number"),
+        ([[1], [2, 3]], "the column label of x holds list<.*>, and a label is one number or word"),
+        ([{"a": 1}, {"a": 2}], "the column label of x holds struct<"),
+        (pa.array([1, 2], pa.timestamp("s")), "the column label of x holds timestamp"),
+    ):
+        with pytest.raises(UserError, match=why):
+            found(values)
+        assert found(values, {"label": "none"}) == [-1, -1]
+        assert found(values, {"label": "word"}, word=["a", "b"]) == [b"a", b"b"]
+    with pytest.raises(DataError, match="row 1: the label is '-7'; there is none below 0"):
+        found(["-1", "-7"])
+
+
+def test_columns_of_labels_that_disagree_need_a_choice() -> None:
+    images = [{"bytes": b"x", "path": None}] * 2
+    file = opened({"image": images, "label": [0, 1], "class": ["a", "b"], "target": [0.1, 0.2]})
+    assert parquet_columns.find(file, {}, "x").label == "label"
+    file = opened({"image": images, "label": [0, 0], "class": ["a", "b"]})
+    with pytest.raises(UserError, match=r"x: the columns label and class disagree \(row 0 has 0"):
+        parquet_columns.find(file, {}, "x")
+    assert parquet_columns.find(file, {"label": "class"}, "x").label == "class"

@@ -101,10 +101,43 @@ def test_names_of_classes_lie_beside_or_above_a_folder_of_a_split(tmp_path: Path
     assert names == [("a cat", "über"), (), ("a cat", "über")]
     (tmp_path / "classnames.txt").write_bytes(b"\xef\xbb\xbfa cat \r\nb\r\n\r\n")
     assert shards.class_names_beside(found) == ("a cat", "b")
+    (tmp_path / "classnames.txt").write_text('{"0": ["n01440764", "tench"], "1": ["n2", "x"]}')
+    assert shards.class_names_beside(found) == ("tench", "x")
+    for text, why in ((b"a\n\nb", "the name of class 1 is ''"), (b"caf\xe9", "can't decode")):
+        (tmp_path / "classnames.txt").write_bytes(text)
+        with pytest.raises(DataError, match=f"classnames.txt: .*{why}"):
+            shards.class_names_beside(found)
+
+
+def test_labels_and_splits_are_spelled_as_everywhere() -> None:
+    labels = np.array([b" a", "cafe\u0301".encode(), b"'a'", b"nan", b"NaN "])
+    classes, ids = shards.class_ids(labels, (), str)
+    assert (classes, ids.tolist()) == (("a", "café"), [0, 1, 0, -1, -1])
+    names = ["train", "Train", " train"]
+    assert {*shards.members_of(names, [1, 2, 1], list, np.zeros(4, int), 0, "x")} == {"train"}
+    with pytest.raises(DataError, match="row 1: the label is 'x', and two classes are called so"):
+        shards.class_ids(np.array([b"y", b"x"]), ("x", "y", "x"), lambda i: f"row {i}")
+
+
+def test_what_labels_leave_open_is_said() -> None:
+    def notes(*labels: bytes, names: tuple[str, ...] = ()) -> list[str]:
+        given = np.array(labels)
+        classes, ids = shards.class_ids(given, names, str)
+        return shards.label_notes(given, ids, classes, named=bool(names))
+
+    assert notes(b"0", b"1") == []
+    assert notes(b"1", b"3", b"") == [
+        "2 of the 4 classes have no example (0, 2)",
+        "1 of 3 without a label",
+    ]
+    assert notes(b"1", b"3", names=tuple("abcd")) == []
+    assert notes(b"0", b"00") == ["the labels '0' (1) and '00' (1) are one number, and one class"]
+    (note,) = notes(b"Cat", b"cat", b"cat")
+    assert note.startswith("the labels 'Cat' (1) and 'cat' (2) are 2 classes")
 
 
 def test_a_server_may_forbid_what_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(path: str) -> bytes:
+    def read(path: str, most: int = 0) -> bytes:
         raise error
 
     monkeypatch.setattr(remote, "read", read)

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Column
 
+from vit_jax import escapes
 from vit_jax.durations import format_duration
 from vit_jax.evals import is_accuracy
 
@@ -155,13 +156,13 @@ class Progress:
 
     def report(self, scalars: Mapping[str, SupportsFloat]) -> None:
         """Show metrics of the present step."""
-        text = format_scalars(scalars)
+        text = escapes.terminal(format_scalars(scalars))
         if self._bar:
             if any(name.startswith("train/") for name in scalars):
                 self._text = text
                 self._refresh()
             else:  # an evaluation stays readable above the bar
-                self._bar.console.print(f"step {self._step}  {text}", highlight=False)
+                self._bar.console.print(f"step {self._step}  {text}", markup=False, highlight=False)
         else:
             done = self._step / self._total if self._total else 1.0
             line = f"step {self._step}/{self._total}  {done:.0%}  {text}"
@@ -169,6 +170,7 @@ class Progress:
 
     def message(self, text: str) -> None:
         """Show one line of text."""
+        text = escapes.terminal(text)
         if self._quiet:
             return
         if self._bar:

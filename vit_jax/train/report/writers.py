@@ -13,10 +13,12 @@ from typing import Any, Protocol, SupportsFloat, runtime_checkable
 
 import jax
 
-from vit_jax import files
+from vit_jax import escapes, files, foreign
 from vit_jax.config import LogConfig
 from vit_jax.errors import UserError
 from vit_jax.train import workdir as workdir_lib
+
+_MOST = 1 << 30  # bytes of a metrics file
 
 
 @runtime_checkable
@@ -90,7 +92,7 @@ class TensorBoardWriter:
 
     def write(self, step: int, scalars: Mapping[str, SupportsFloat]) -> None:
         for name, value in scalars.items():
-            self._writer.add_scalar(name, float(value), step)
+            self._writer.add_scalar(escapes.terminal(name), float(value), step)
 
     def close(self) -> None:
         self._writer.close()
@@ -166,10 +168,10 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     rows = []
-    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+    for line in foreign.read(path, _MOST).decode(errors="replace").split("\n"):
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(row, dict) and isinstance(row.get("step"), int):
             rows.append(row)
