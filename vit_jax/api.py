@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8
 
@@ -22,6 +21,7 @@ from vit_jax.errors import UserError
 from vit_jax.inference import Prediction, Trained
 from vit_jax.inference.forward import layers_of, output_of
 from vit_jax.inference.trained import named, reference, with_tta
+from vit_jax.inference.units import as_input
 from vit_jax.inference.views import Source, read_view
 from vit_jax.models import ModelConfig, Output
 from vit_jax.train.loop import Result
@@ -30,15 +30,16 @@ from vit_jax.weights.apply import OtherHead
 from vit_jax.weights.load import initial
 from vit_jax.weights.published import of_family
 
-Images = UInt8[Array | np.ndarray, "B H W C"] | Float[Array | np.ndarray, "B H W C"]
+Images = Any  # an array (B, H, W, C) of any library: `inference.units.as_input`
 
 
 class Model:
     """A model with its weights, its preprocessing and its class names.
 
     Calls are compiled once for each shape of their images. `images` are [B, H, W, C] at the model's
-    size: uint8, which is normalised as the weights ask for, or floats, taken as normalised.
-    `predict` and `preprocess` take images of any size and kind.
+    size: uint8, which is normalised as the weights ask for (as are other integers of 0 to 255), or
+    normalised floats. Floats that seem to be of 0 to 255 or 0 to 1 are refused, unless a call says
+    `normalised=True`. `predict` and `preprocess` take images of any size and kind.
 
     Attributes:
         trained: weights, and how images are prepared for them.
@@ -77,22 +78,22 @@ class Model:
         count = f"{self.num_params:,} parameters, {self.config.num_classes:,} classes"
         return f"Model({type(self.config).__name__}, {height}x{width}, {count}, weights: {source})"
 
-    def __call__(self, images: Images) -> Float[Array, "B K"]:
+    def __call__(self, images: Images, *, normalised: bool = False) -> Float[Array, "B K"]:
         """Return the logits.
 
-        Raises UserError: a model without a head, images of another shape.
+        Raises UserError: a model without a head, images of another shape or unit.
         """
         if not (self.config.num_classes and self.trained.has_head):
             raise UserError("the model has no head; use features, or give num_classes")
-        return cast(jax.Array, self.output(images).logits)
+        return cast(jax.Array, self.output(images, normalised=normalised).logits)
 
-    def output(self, images: Images) -> Output:
+    def output(self, images: Images, *, normalised: bool = False) -> Output:
         """Return all that the network returns: logits, features, tokens."""
-        return output_of(*self._inputs(images))
+        return output_of(*self._inputs(images, normalised))
 
-    def features(self, images: Images) -> Float[Array, "B D"]:
+    def features(self, images: Images, *, normalised: bool = False) -> Float[Array, "B D"]:
         """Return what the head sees."""
-        return cast(jax.Array, self.output(images).features)
+        return cast(jax.Array, self.output(images, normalised=normalised).features)
 
     def intermediates(
         self,
@@ -102,6 +103,7 @@ class Model:
         norm: bool = False,
         grid: bool = False,
         prefix: bool = False,
+        normalised: bool = False,
     ) -> list[Any]:
         """Return what layers return: blocks, or the stages of a Swin or a ResNet (as timm counts).
 
@@ -110,19 +112,20 @@ class Model:
             layers: numbers from 0, negative ones from the end; a number n: the last n; None: all.
             norm: normalise them as the last layer is; of stages the last alone has a norm.
             grid: [B, P, Q, D], where the patches lie, instead of [B, N, D], row after row.
+            normalised: as for a call.
             prefix: return pairs of that and the class, distillation and register tokens, [B, T, D].
 
         Raises UserError: a layer, a norm or tokens before the patches that the model lacks.
         """
         chosen = layers if layers is None or isinstance(layers, int) else tuple(layers)
-        found = layers_of(*self._inputs(images), layers=chosen, norm=norm)
+        found = layers_of(*self._inputs(images, normalised), layers=chosen, norm=norm)
         if prefix and not any(each.prefix.shape[1] for each in found):
             raise UserError("prefix=True: no token comes before the patches of these layers")
         kept = [each.patches if grid else each.tokens for each in found]
         return list(zip(kept, (each.prefix for each in found), strict=True)) if prefix else kept
 
     def preprocess(self, image: Source) -> UInt8[np.ndarray, "H W C"]:
-        """Return what the model sees of a file, its bytes, a Pillow image or an array of pixels.
+        """Return what the model sees of a file, open or by name, bytes, a Pillow image or pixels.
 
         Raises UserError: an image that cannot be read.
         """
@@ -162,17 +165,12 @@ class Model:
         state = weights_lib.to_timm(jax.device_get(self.trained.variables), self.config)
         files.write(path, save(dict(state)))
 
-    def _inputs(self, images: Images) -> tuple[Any, jax.Array, ModelConfig, Any, Any]:
-        images = jnp.asarray(images)
-        want = (*self.trained.image_size, self.trained.channels)
-        if images.ndim != 4 or images.shape[1:] != want:
-            shape = ", ".join(map(str, want))
-            raise UserError(
-                f"images of shape {tuple(images.shape)}: the model takes (B, {shape}); "
-                "`preprocess` brings one to size, `predict` takes any"
-            )
+    def _inputs(self, images: Images, normalised: bool) -> tuple[Any, Array, ModelConfig, Any, Any]:
         trained = self.trained
-        return trained.variables, images, trained.model, tuple(trained.mean), tuple(trained.std)
+        mean, std = tuple(trained.mean), tuple(trained.std)
+        shape = (*trained.image_size, trained.channels)
+        images = as_input(images, shape, mean, std, normalised=normalised)
+        return trained.variables, images, trained.model, mean, std
 
 
 def list_models(pattern: str = "") -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from vit_jax import models
 from vit_jax.config import Config
+from vit_jax.data.config import OLD_READING
 from vit_jax.data.partition import KINDS, with_rules
 from vit_jax.errors import UserError, unknown
 from vit_jax.evals import EVALUATORS, ClassifyEval, EvalConfig
@@ -19,7 +20,9 @@ Tree = dict[str, Any]
 
 # How runs read their data that were begun before these fields were there: they keep it. A name of
 # a field below "data", and its value in a run that did not record it.
-_BEFORE: Mapping[str, Any] = {}
+_BEFORE: Mapping[str, Any] = {
+    **OLD_READING._asdict(),
+}
 
 # A field of "data" whose absence says that a run was begun when the name of a dataset of one's own
 # images had no rules yet: they are its rules 1.

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_configs import FILES, load
 import vit_jax
+from tests.unit.test_configs import FILES, load
 from vit_jax import config_json
 from vit_jax.config import Config
 from vit_jax.data import Crop, CropRule

@@ -63,11 +63,12 @@ def dataset(cfg: Config) -> Finding:
     with tempfile.TemporaryDirectory() as scratch:
         cfg = without_writing(cfg, scratch)
         source = build.open_train(cfg)
+        rules = data.reading(cfg.data)
         settings = dataclasses.replace(cfg.data, num_workers=0, batch_size=_BATCH)
-        views = data.one_view(settings.transform, (height, width), channels)
+        views = data.one_view(settings.transform, (height, width), channels, rules)
         labels = [_labels(data.train_batches(source, settings, views=views, seed=cfg.seed))]
         for name, splits in build.open_evals(cfg, source).items():
-            views = data.one_view(cfg.evals[name].transform, (height, width), channels)
+            views = data.one_view(cfg.evals[name].transform, (height, width), channels, rules)
             labels.append(_labels(data.eval_batches(splits[""], views, batch_size=_BATCH)))
     text = f"{source.name}: {len(source):,} images, {source.num_classes:,} classes"
     classes = np.concatenate(labels)

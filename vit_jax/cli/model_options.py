@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from vit_jax import fields, files, hardware, models, startup
 from vit_jax.cli import flags, options
 from vit_jax.cli.options import Options, flag
-from vit_jax.data import check_transform
+from vit_jax.data import check_transform, check_units
 from vit_jax.data.config import is_random
 from vit_jax.data.names import read_class_names
 from vit_jax.errors import UserError
@@ -133,6 +133,7 @@ def _with_input(found: Trained, given: InputOptions, transform: Any) -> Trained:
             each = "the model's images are grey" if found.channels == 1 else each
             text = ",".join(map(str, numbers))
             raise UserError(f"--{name}={text} must be one number: {each}")
+        check_units(f"--{name}", numbers)
     found = dataclasses.replace(
         found, transform=transform, mean=given.mean or found.mean, std=given.std or found.std
     )

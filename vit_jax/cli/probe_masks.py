@@ -46,7 +46,7 @@ def probe_masks(given: "Probe", found: Trained, layers: Layers, usual: Sequence[
     settings = Settings(methods=methods, **{name: getattr(given, name) for name in kept})
     shown = {"num_shown": _PICTURED if given.plot else 0, "channels": trained.channels}
     results, pictures = dense_probing.run(
-        settings, train, test, splits[1], num_classes, mesh, **shown
+        settings, train, test, splits[1], num_classes, mesh, reading=trained.reading, **shown
     )
     print("\n".join(["", *_table(results, names)]))
     about = {"from": trained.ref, "step": trained.step, "ema": trained.ema}

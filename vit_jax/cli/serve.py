@@ -60,7 +60,7 @@ def _show(given: Serve, found: Trained, listening: socket.socket, public: str) -
 
     examples = images.expand(given.examples, sys.stdin)
     for file in examples:
-        images.read_image(file, found.channels)
+        images.read_image(file, found.channels, found.reading)
     print(f"reading {found.ref} and compiling", flush=True)
     found = read_weights(found)
     answer = page.make_answer(found)

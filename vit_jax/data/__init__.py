@@ -2,15 +2,19 @@
 """The input pipeline: sources, per-image transforms on the host, batches, mixing on the device."""
 
 from vit_jax.data.batches import MAX_CACHED_BYTES
-from vit_jax.data.checks import check, check_fixed, check_transform
+from vit_jax.data.checks import check, check_fixed, check_transform, check_units
 from vit_jax.data.config import (
+    AS_SHOWN,
+    Background,
     Crop,
     CropRule,
     DataConfig,
     MixConfig,
     Partner,
+    Reading,
     Resize,
     TransformConfig,
+    reading,
 )
 from vit_jax.data.mix import normalize, targets
 from vit_jax.data.partition import full_name

@@ -49,13 +49,16 @@ class PixelCache(dict[int, Decoded]):
         self._num_examples, self._max_bytes = num_examples, max_bytes
         self._transforms = transforms
 
-    def load(self, index: int, data: bytes, fields: Mapping[str, Any]) -> Decoded:
+    def load(
+        self, index: int, data: bytes, fields: Mapping[str, Any], name: Callable[[], str] = str
+    ) -> Decoded:
         """Decode and view an example and keep the later stage that fits; raises as `Transform`.
 
-        What `load` returns depends on nothing but the channels, where the transforms are several.
+        What `load` returns depends on nothing but the channels, where the transforms are several:
+        all of a batch read by one rule. `name` is for a warning.
         """
         decoders = {transform.channels: transform for transform in self._transforms}
-        decoded = {channels: each.load(data) for channels, each in decoders.items()}
+        decoded = {channels: each.load(data, name) for channels, each in decoders.items()}
         images = tuple(decoded[transform.channels] for transform in self._transforms)
         views = tuple(t.view(image) for t, image in zip(self._transforms, images, strict=True))
         for stage, viewed in ((views, True), (images, False)):
@@ -200,7 +203,8 @@ class Batches:
         if self.seed is not None and isinstance(label, int) and label < 0:
             name = self.source.example_id(example)
             raise DataError(f"{name}: the label is {label}: an example without a label")
-        return self._cache.load(example, found["image"], fields)
+        name = functools.partial(self.source.example_id, example)
+        return self._cache.load(example, found["image"], fields, name)
 
     def _replace(
         self, batch: Batch, row: int, example: int, position: np.ndarray, error: DataError

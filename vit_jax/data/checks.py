@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which settings of the data do not go together; ranges stand at the fields of `config`."""
 
+from collections.abc import Sequence
+
 from vit_jax.data.augment import parse
 from vit_jax.data.config import (
     CROP_RANGES,
@@ -22,6 +24,8 @@ def check(cfg: DataConfig) -> None:
     conform(cfg, "data.")
     cfg.name = full_name(cfg.name)
     check_transform(cfg.transform, "data.transform")
+    check_units("data.mean", cfg.mean)
+    check_units("data.std", cfg.std)
     either = is_on(cfg.mix), "without mixup_alpha or cutmix_alpha"
     both = cfg.mix.mixup_alpha > 0 and cfg.mix.cutmix_alpha > 0
     rules = (
@@ -32,6 +36,20 @@ def check(cfg: DataConfig) -> None:
     if cfg.repeats > 1 and is_on(cfg.mix) and cfg.mix.partner is Partner.PREVIOUS:
         why = "repeats images in a row, and data.mix.partner='previous' would mix copies"
         raise UserError(f"data.repeats={cfg.repeats} {why}; set data.mix.partner=reversed")
+
+
+def check_units(name: str, values: Sequence[float]) -> None:
+    """Refuse a mean or std of levels from 0 to 255: white is 1 in both."""
+    if any(abs(value) > _MOST for value in values):
+        given, ours = (",".join(f"{each:.4g}" for each in x) for x in (values, _in_units(values)))
+        raise UserError(f"{name}={given}: white is 1 here, not 255; divided by 255 it is {ours}")
+
+
+_MOST = 1.01  # of other scales' rounding
+
+
+def _in_units(values: Sequence[float]) -> list[float]:
+    return [value / 255 for value in values]
 
 
 def check_transform(cfg: TransformConfig, name: str = "transform") -> None:

@@ -4,8 +4,30 @@
 import dataclasses
 import enum
 import math
+from typing import NamedTuple
 
 from vit_jax.fields import group, value
+
+
+class Background(enum.StrEnum):
+    """What lies behind transparent pixels. DROP shows the colours stored there, often black."""
+
+    WHITE = "white"
+    BLACK = "black"
+    GRAY = "gray"
+    DROP = "drop"
+
+
+class Reading(NamedTuple):
+    """By which rules files become pixels (docs/data.md, "How an image is read")."""
+
+    background: Background = Background.WHITE
+    upright: bool = True
+
+
+AS_SHOWN = Reading()  # as programs that show images do
+# How versions trained and evaluated that had no choice: runs begun by them go on so.
+OLD_READING = Reading(Background.DROP, upright=False)
 
 
 class CropRule(enum.StrEnum):
@@ -164,6 +186,8 @@ class DataConfig:
         train_split: a split with an optional slice, as in TFDS: "train", "train[:99%]".
         batch_size: examples per step, over all processes; 0 fits it to the number of images.
         transform: what happens to each training image.
+        background: what lies behind transparent pixels; "drop" shows the colours stored there.
+        upright: turn images as their files say (EXIF); False leaves them as the sensor lay.
         mean: of the input, in units where white is 1; one value, or one per channel.
         std: likewise.
         num_threads: decoding threads per process; 0 is 2 per core, or 1 where images are so small
@@ -191,6 +215,8 @@ class DataConfig:
     train_split: str = "train"
     batch_size: int = value(128, least=0, note="0 fits it to the number of images")
     transform: TransformConfig = group(TransformConfig)
+    background: Background = Background.WHITE
+    upright: bool = True
     mean: tuple[float, ...] = value((0.5,), lengths=(1, 3))
     std: tuple[float, ...] = value((0.5,), lengths=(1, 3), above=0)
     num_threads: int = value(0, least=0, free=True)
@@ -204,6 +230,11 @@ class DataConfig:
     erasing_prob: float = value(0.0, least=0, most=1)
     max_broken: int = value(0, least=0, free=True)
     strict: bool = value(False, free=True)
+
+
+def reading(cfg: DataConfig) -> Reading:
+    """Return the rules by which a run reads images, everywhere."""
+    return Reading(cfg.background, cfg.upright)
 
 
 def crop_ranges(cfg: TransformConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:

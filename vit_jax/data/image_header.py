@@ -93,6 +93,8 @@ def jpeg_size(data: bytes) -> tuple[int, int] | None:
 def image_size(data: bytes) -> tuple[int, int] | None:
     """Return (height, width) of a JPEG, PNG or WebP from its header; None for anything else."""
     if data.startswith(PNG):
+        if len(data) < 24:
+            return None
         return int.from_bytes(data[20:24]), int.from_bytes(data[16:20])
     if not is_webp(data):
         return jpeg_size(data)
@@ -110,20 +112,87 @@ def image_size(data: bytes) -> tuple[int, int] | None:
     return None
 
 
-def is_sound_png(data: bytes) -> bool:
-    """Return whether the bytes begin as a PNG does, and no chunk claims more bytes than are left.
+def png_chunks(data: bytes) -> list[bytes] | None:
+    """List the names of a PNG's chunks; None: it is none, or one claims more bytes than are left.
 
     OpenCV takes memory for all of them, up to 4 GiB, before it looks whether they are there.
     """
-    at = len(PNG)
+    if not data.startswith(PNG):
+        return None
+    at, found = len(PNG), []
     while at + 8 <= len(data):
         end = at + 12 + int.from_bytes(data[at : at + 4])  # length, name, checksum
         if end > len(data):
-            return False
-        if data[at + 4 : at + 8] == b"IEND":
+            return None
+        name = data[at + 4 : at + 8]
+        if name == b"IEND":
             break
+        if name in _TEXTS and data[at + 8 : at + 29].startswith(_TURNING_TEXTS):
+            name = b"eXIf"  # as ImageMagick and Adobe write it
+        found.append(name)
         at = end
-    return data.startswith(PNG)
+    return found
+
+
+_TEXTS = {b"tEXt", b"zTXt", b"iTXt"}
+_TURNING_TEXTS = (b"Raw profile type exif", b"Raw profile type APP1", b"XML:com.adobe.xmp")
+
+
+def orientation(data: bytes) -> int:
+    """Return where the first row and column of the stored pixels belong: EXIF's number, 1 to 8.
+
+    It is looked for where the header says that there is any; a TIFF Pillow turns by itself.
+    """
+    if data.startswith(JPEG):
+        told = _has_app1(data)
+    elif data.startswith(PNG):
+        told = b"eXIf" in (png_chunks(data) or ())
+    elif is_webp(data):
+        told = data[12:16] == b"VP8X" and bool(data[20] & _WEBP_METADATA)
+    else:
+        told = data[4:8] == b"ftyp"
+    if not told:
+        return 1
+    try:
+        with open_image(data) as image:
+            return orientation_of(image)
+    except ValueError:  # which decoding will say
+        return 1
+
+
+def orientation_of(image: "Image.Image") -> int:
+    """Return the same of an image that Pillow has opened."""
+    if image.format == "TIFF":
+        return 1
+    try:
+        found = int(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # whatever is wrong with EXIF, the pixels are there
+        return 1
+    return found if 1 <= found <= 8 else 1
+
+
+_ORIENTATION = 0x0112
+_WEBP_METADATA, _WEBP_ALPHA, _WEBP_ANIMATION = 0x0C, 0x10, 0x02  # flags of a VP8X
+
+
+def _has_app1(data: bytes) -> bool:
+    """Return whether a JPEG has EXIF or XMP before its first scan."""
+    at = 2
+    while at + 4 <= len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == 0xE1:
+            return True
+        if marker == 0xDA:
+            return False
+        at += 2 + int.from_bytes(data[at + 2 : at + 4]) if marker != 0xFF else 1
+    return False
+
+
+def is_layered(data: bytes) -> bool:
+    """Return whether a WebP has transparent pixels or several frames."""
+    if data[12:16] == b"VP8L":
+        return bool(data[24] & 0x10)
+    return data[12:16] == b"VP8X" and bool(data[20] & (_WEBP_ALPHA | _WEBP_ANIMATION))
 
 
 def check_size(height: int, width: int, times: int = 1) -> None:
@@ -177,9 +246,9 @@ def look(head: bytes, size: int) -> str:
     whole = len(head) >= size
     if is_webp(head) and int.from_bytes(head[4:8], "little") + 8 > size:
         return "the file is cut off"
-    if head.startswith(PNG) and len(head) >= 24:  # Pillow takes memory for what it refuses
+    if not head.startswith(JPEG) and len(head) >= 32 and image_size(head):
         try:
-            check_size(*image_size(head) or (0, 0))
+            check_size(*image_size(head) or (0, 0))  # of a WebP, Pillow needs the whole file
         except ValueError as error:
             return str(error)
     try:

@@ -5,6 +5,8 @@ A mask is a PNG of one channel, or of a palette, whose numbers are class ids; 25
 """
 
 import dataclasses
+import functools
+import logging
 import os
 from pathlib import Path
 
@@ -13,10 +15,14 @@ from jaxtyping import UInt8
 
 from vit_jax import foreign
 from vit_jax.data import image_header
+from vit_jax.data.config import AS_SHOWN, Reading
 from vit_jax.data.decode import decode
 from vit_jax.data.names import read_class_names, with_known_names
+from vit_jax.data.opened import turned
 from vit_jax.data.sources import absolute_slices
 from vit_jax.errors import UserError, shown
+
+_log = logging.getLogger(__name__)
 
 IGNORED = 255  # the id of pixels that neither teach nor count
 CLASSES = "classes.txt"
@@ -44,24 +50,37 @@ class MaskedImages:
         return len(self.paths)
 
     def read(
-        self, index: int, channels: int
+        self, index: int, channels: int, reading: Reading = AS_SHOWN
     ) -> tuple[UInt8[np.ndarray, "H W C"], UInt8[np.ndarray, "H W"]]:
         """Decode an image to grey (`channels` 1) or RGB (3), and its mask.
 
-        EXIF orientation is ignored, as in training: masks are drawn on the pixels as they lie.
+        The mask is turned as its image is, where the file of the image says how; one of the upright
+        image's shape is taken as it is, as programs write it that show images upright.
 
         Raises UserError: a file that cannot be read, a mask of another size or kind.
         """
         image_file, mask_file = self.paths[index], self.masks[index]
         try:
-            image = decode(image_header.read_file(image_file), channels)
+            data = image_header.read_file(image_file)
+            turn = image_header.orientation(data) if reading.upright else 1
+            image = decode(data, channels, reading, turn=turn, name=lambda: str(image_file))
         except (ValueError, OSError) as error:
             raise UserError(f"{shown(str(image_file))}: {error}") from error
         mask = read_mask(mask_file)
+        if turn > 4 and mask.shape != image.shape[:2]:
+            mask = turned(mask[..., None], turn)[..., 0]
+        elif turn > 1:
+            _say_upright(image_file.parent)
         if image.shape[:2] != mask.shape:
             sizes = "{}x{}, its mask {}x{}".format(*image.shape[:2], *mask.shape)
             raise UserError(f"{shown(str(image_file))} is {sizes}")
         return image, mask
+
+
+@functools.cache  # once
+def _say_upright(folder: Path) -> None:
+    what = "images that are stored turned (EXIF), with masks of their upright shape"
+    _log.warning("%s has %s: these are taken as upright", shown(str(folder)), what)
 
 
 def read_mask(file: Path) -> UInt8[np.ndarray, "H W"]:

@@ -15,9 +15,18 @@ from vit_jax.data import ops
 from vit_jax.data.augment import Policy, parse
 from vit_jax.data.augment.pillow import jitter
 from vit_jax.data.checks import check_pad
-from vit_jax.data.config import Crop, Resize, TransformConfig, cover_size, crop_ranges, has_affine
+from vit_jax.data.config import (
+    AS_SHOWN,
+    Crop,
+    Reading,
+    Resize,
+    TransformConfig,
+    cover_size,
+    crop_ranges,
+    has_affine,
+)
 from vit_jax.data.decode import decode
-from vit_jax.data.image_header import check_size, jpeg_size
+from vit_jax.data.image_header import check_size, jpeg_size, orientation
 from vit_jax.data.stream import ExampleRng, uniforms
 from vit_jax.errors import UserError
 
@@ -26,8 +35,17 @@ _PLAIN_CROPS = (Crop.NONE, Crop.RESIZE, Crop.CENTER, Crop.SQUASH_CENTER)
 # These average over all the pixels that an output pixel stands for; the others skip some.
 _AVERAGING = (Resize.BILINEAR_ANTIALIAS, Resize.BICUBIC, Resize.AREA)
 
-# Pixels (h, w, C), or the bytes of a JPEG that may be decoded in part.
-Loaded: TypeAlias = np.ndarray | bytes
+
+class Encoded(NamedTuple):
+    """A JPEG that may be decoded in part."""
+
+    data: bytes
+    size: tuple[int, int]  # (height, width), upright if it is to be
+    turn: int  # `image_header.orientation`
+
+
+# Pixels (h, w, C), or what they may be decoded from.
+Loaded: TypeAlias = np.ndarray | Encoded
 Pixels: TypeAlias = UInt8[np.ndarray, "H W C"]
 # Whether an image is mirrored, and the matrix of `ops.warp`.
 Motion: TypeAlias = tuple[bool, np.ndarray | None]
@@ -65,6 +83,7 @@ class Transform:
     image_size: tuple[int, int]  # (height, width) of the output
     channels: int  # 1 or 3
     exact: bool  # decode JPEG accurately and at full size (evaluation) instead of fast (training)
+    reading: Reading = AS_SHOWN
     # What `auto_augment` leaves where the image does not reach: one level, or one per channel.
     fill: tuple[int, ...] = (128,)
     # Decode a JPEG once, at full size, for several draws; else a box decodes what it needs of it.
@@ -105,17 +124,20 @@ class Transform:
         rng = ExampleRng(seed, view)
         return (functools.partial(self.vary, rng=rng(i)) for i in positions.tolist())
 
-    def load(self, data: bytes) -> Loaded:
+    def load(self, data: bytes, name: Callable[[], str] = str) -> Loaded:
         """Decode an image, unless how much of it is wanted is yet to be drawn: a JPEG's box.
+
+        `name` is for a warning.
 
         Raises ValueError: the bytes are no image, or one of too many pixels.
         """
         if self.cfg.crop in _BOXES and not self.exact and not self.shared:
             size = jpeg_size(data)
             if size is not None:
-                check_size(*size)  # whichever box is cut
-                return data
-        return decode(data, self.channels, exact=self.exact)
+                check_size(*size, times=4)  # whichever box is cut
+                turn = orientation(data) if self.reading.upright else 1
+                return Encoded(data, (size[1], size[0]) if turn > 4 else size, turn)
+        return decode(data, self.channels, self.reading, exact=self.exact, name=name)
 
     def view(self, image: Loaded) -> Loaded:
         """Apply the deterministic steps of the crop.
@@ -123,7 +145,7 @@ class Transform:
         Raises UserError: the crop is "none" and the image has another size.
         """
         cfg = self.cfg
-        if cfg.crop in _BOXES or isinstance(image, bytes):
+        if cfg.crop in _BOXES or isinstance(image, Encoded):
             return image
         if cfg.crop is Crop.RANDOM:
             return ops.resize_cover(image, self.image_size, cfg.crop_ratio, cfg.resize)
@@ -137,7 +159,7 @@ class Transform:
         Raises ValueError: the bytes are no image.
         """
         cfg = self.cfg
-        if cfg.crop in _BOXES or isinstance(image, bytes):
+        if cfg.crop in _BOXES or isinstance(image, Encoded):
             image = self._random_box(image, rng)
         elif cfg.crop not in _PLAIN_CROPS:
             image = ops.random_cut(rng, image, self.image_size, cfg.pad)
@@ -174,10 +196,9 @@ class Transform:
 
     def _random_box(self, image: Loaded, rng: np.random.Generator) -> Pixels:
         cfg, size = self.cfg, self.image_size
-        full = jpeg_size(image) if isinstance(image, bytes) else image.shape[:2]
-        assert full is not None  # `load` has checked
+        full = image.size if isinstance(image, Encoded) else image.shape[:2]
         box = _BOXES[cfg.crop](rng, full[0], full[1], *crop_ranges(cfg))
-        if not isinstance(image, bytes):
+        if not isinstance(image, Encoded):
             return ops.crop_resize(image, box, size, cfg.resize)
         # An antialiased resize averages pixels anyway, so libjpeg may average 2x2 of them (or 4x4,
         # 8x8) in the inverse DCT, for less work, as long as it leaves twice what is needed: then
@@ -186,16 +207,17 @@ class Transform:
         rows = math.ceil(2 * full[0] * size[0] / box.height)
         needed = (rows, math.ceil(2 * full[1] * size[1] / box.width))
         spare = all(2 * least <= side + 1 for least, side in zip(needed, full, strict=True))
+        read = functools.partial(decode, image.data, self.channels, self.reading, turn=image.turn)
         if cfg.resize not in _AVERAGING or not spare:
-            image = decode(image, self.channels, exact=False, num_rows=box.top + box.height)
-            return ops.crop_resize(image, box, size, cfg.resize)
-        image = decode(image, self.channels, exact=False, min_size=needed)
-        if image.shape[:2] != full:
-            y, x = image.shape[0] / full[0], image.shape[1] / full[1]
+            pixels = read(exact=False, num_rows=box.top + box.height)
+        else:
+            pixels = read(exact=False, min_size=needed)
+        if pixels.shape[1] != full[1]:  # halved, as also the largest are
+            y, x = pixels.shape[0] / full[0], pixels.shape[1] / full[1]
             top, left = round(box.top * y), round(box.left * x)
             bottom, right = round((box.top + box.height) * y), round((box.left + box.width) * x)
             box = ops.Box(top, left, bottom - top, right - left)
-        return ops.crop_resize(image, box, size, cfg.resize)
+        return ops.crop_resize(pixels, box, size, cfg.resize)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -208,6 +230,7 @@ class View:
     transform: TransformConfig
     size: tuple[int, int]  # (H, W)
     channels: int  # 1 or 3
+    reading: Reading = AS_SHOWN
     count: int = 1  # how many times the transform draws
 
     @property
@@ -217,9 +240,14 @@ class View:
         return (*several, *self.size, self.channels)
 
 
-def one_view(transform: TransformConfig, size: tuple[int, int], channels: int) -> dict[str, View]:
+def one_view(
+    transform: TransformConfig,
+    size: tuple[int, int],
+    channels: int,
+    reading: Reading = AS_SHOWN,
+) -> dict[str, View]:
     """Return the views of a batch that holds each image once, as "image"."""
-    return {"image": View(transform=transform, size=size, channels=channels)}
+    return {"image": View(transform=transform, size=size, channels=channels, reading=reading)}
 
 
 class Draw(NamedTuple):
@@ -244,6 +272,7 @@ def draws(views: Mapping[str, View], *, exact: bool, fill: tuple[int, ...] = (12
             image_size=view.size,
             channels=view.channels,
             exact=exact,
+            reading=view.reading,
             fill=fill,
             shared=shared,
         )

@@ -5,7 +5,7 @@ import dataclasses
 import enum
 
 from vit_jax import fields, models
-from vit_jax.data import DataConfig
+from vit_jax.data import DataConfig, check_units
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 
@@ -83,6 +83,7 @@ def check(cfg: TeacherConfig, model: ModelConfig, data: DataConfig) -> None:
         if len(values := getattr(cfg, key)) not in (0, 1, model.channels):
             must = f"must hold 1 or {model.channels} values, or none for the student's"
             raise UserError(f"{FIELD}.{key}={values} {must}")
+        check_units(f"{FIELD}.{key}", values)
     draws = getattr(cfg.teacher, "drawn_patches", ())
     if draws and (cfg.cache or draws != getattr(model, "drawn_patches", ())):
         must = "must be the student's, and without a cache; set () for its model.patch throughout"

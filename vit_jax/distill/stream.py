@@ -10,6 +10,7 @@ from typing import Any
 
 from vit_jax import fields, models
 from vit_jax.data import DataConfig, Source
+from vit_jax.data.config import OLD_READING
 from vit_jax.distill.cache import WEIGHTS, LogitCache
 from vit_jax.distill.config import FIELD, Distillation, TeacherConfig
 from vit_jax.errors import UserError, some
@@ -60,7 +61,8 @@ class Stream:
 def _defaults(wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Return the defaults of fields that a cache of an earlier version lacks."""
     teacher = fields.plain(models.from_json({"family": wanted[_FAMILY]}))
-    tree = {"data": fields.plain(DataConfig()), "objective": {"distill": {"teacher": teacher}}}
+    before = dataclasses.replace(DataConfig(), **OLD_READING._asdict())
+    tree = {"data": fields.plain(before), "objective": {"distill": {"teacher": teacher}}}
     return {
         **fields.flatten(tree),
         **{key: wanted[key] for key in (_FILES, _CLASSES) if key in wanted},

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from vit_jax import data, models, sharding, trees, weights
-from vit_jax.data import mix, one_view
+from vit_jax.data import mix, one_view, reading
 from vit_jax.distill import cache as cache_lib
 from vit_jax.distill import stream as stream_lib
 from vit_jax.distill.cache import INDEX, LOGITS, REST, TOP, LogitCache
@@ -129,7 +129,7 @@ def _images(stream: Stream, start: int, stop: int) -> np.ndarray:
     batches = data.train_batches(
         stream.source,
         one,
-        views=one_view(one.transform, (height, width), channels),
+        views=one_view(one.transform, (height, width), channels, reading(one)),
         seed=stream.seed,
         start_step=start,
     )

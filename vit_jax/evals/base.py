@@ -12,7 +12,7 @@ import jax
 from jax.sharding import Mesh
 
 from vit_jax import data, sharding
-from vit_jax.data import DataConfig, Source, look, one_view
+from vit_jax.data import DataConfig, Source, look, one_view, reading
 from vit_jax.errors import setting
 from vit_jax.evals.config import EvalConfig
 from vit_jax.evals.passes import Batches, keep_passes, ticking
@@ -63,7 +63,7 @@ class Stream:
         padded = math.ceil(len(self.source) / self.batch_size) * self.batch_size
         pixels = math.prod(context.image_size) * context.channels
         num_bytes = int(padded * sharding.own_share(context.mesh)) * pixels
-        views = one_view(cfg.transform, context.image_size, context.channels)
+        views = one_view(cfg.transform, context.image_size, context.channels, reading(context.data))
 
         def batches(batch_size: int) -> Batches:
             return data.eval_batches(

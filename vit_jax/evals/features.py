@@ -113,10 +113,13 @@ def extract(
 
 
 def split_batches(
-    source: data.Source, transform: data.TransformConfig, shape: tuple[int, int, int]
+    source: data.Source,
+    transform: data.TransformConfig,
+    shape: tuple[int, int, int],
+    reading: data.Reading,
 ) -> Start:
     """Return what starts a pass over a split, for images of (H, W, C)."""
-    views = data.one_view(transform, shape[:2], shape[2])
+    views = data.one_view(transform, shape[:2], shape[2], reading)
     return lambda size: data.eval_batches(source, views, batch_size=size)
 
 

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Float32, UInt8
 
 from vit_jax import models, waiting
-from vit_jax.data import normalize, ops
+from vit_jax.data import Reading, normalize, ops
 from vit_jax.data.masks import IGNORED, MaskedImages, open_masks
 from vit_jax.data.sources import split_of
 from vit_jax.errors import UserError, shown
@@ -101,7 +101,7 @@ def read_patches(
                 "mask": np.zeros(size, np.float32),
             }
             for row, index in enumerate(range(start, min(start + size, len(source)))):
-                image, mask = source.read(index, channels)
+                image, mask = source.read(index, channels, trained.reading)
                 batch["image"][row] = ops.resize(image, (height, width), trained.transform.resize)
                 batch["mask"][row], masks[index] = 1, _nearest(mask, (height, width))
             yield batch
@@ -161,6 +161,7 @@ def run(
     *,
     num_shown: int,
     channels: int,
+    reading: Reading,
 ) -> tuple[list[Segmentation], list[Shown]]:
     """Fit the probes to the training patches, and score them at the test images' own size.
 
@@ -172,6 +173,7 @@ def run(
         mesh: the devices of patch_knn.
         num_shown: how many test images to return, evenly spaced.
         channels: of them.
+        reading: by which rules they are read.
 
     Raises UserError: a k beyond the number of patches, test pixels of a class that is not known.
     """
@@ -183,7 +185,7 @@ def run(
         tokens = test.tokens[start : start + BATCH]
         scores = {name: score(tokens) for name, score in scorers.items()}
         for row in range(len(tokens)):
-            image, truth = source.read(start + row, channels)
+            image, truth = source.read(start + row, channels, reading)
             _check_classes(source, start + row, truth, num_classes)
             predicted = {
                 name: segmentation.enlarge(found[row], truth.shape)

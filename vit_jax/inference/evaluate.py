@@ -76,6 +76,7 @@ def open_target(
             evaluation = ClassifyEval(**shared)
             if not own_transform:
                 evaluation.transform = trained.transform
+    reading.background, reading.upright = trained.reading
     reading.data_dir = data_dir or reading.data_dir
     evaluation.batch_size = batch_size or evaluation.batch_size
     with split_of("--split"):

@@ -190,6 +190,8 @@ def _description(trained: Trained, form: Format, dtype: WeightDType) -> dict[str
             "crop_ratio": transform.crop_ratio,
             "crop_rule": transform.crop_rule.value,
             "resize": transform.resize.value,
+            "background": trained.reading.background.value,
+            "upright": trained.reading.upright,
             "mean": list(trained.mean),
             "std": list(trained.std),
             "normalization": "inside" if form is not Format.TIMM else "outside",

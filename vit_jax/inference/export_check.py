@@ -86,6 +86,7 @@ def sample_images(trained: Trained) -> tuple[Images, str]:
                 image_size=trained.image_size,
                 channels=trained.channels,
                 exact=True,
+                reading=trained.reading,
             )
             rng = np.random.default_rng(0)  # of which an evaluation's transform draws nothing
             chosen = np.linspace(0, len(source) - 1, min(COUNT, len(source))).astype(int)

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, UInt8
 
 from vit_jax import models
 from vit_jax.data import normalize
+from vit_jax.errors import UserError
 from vit_jax.evals import Predict
 from vit_jax.evals.features import Encode
 from vit_jax.inference.trained import Trained, Tta
@@ -40,7 +41,10 @@ def _apply(model: ModelConfig, mean: tuple[float, ...], std: tuple[float, ...]) 
     module = models.create(model)
 
     def apply(variables: Any, image: Image) -> Output:
-        image = normalize(jnp.asarray(image), mean, std)
+        image = jnp.asarray(image)
+        if image.dtype != jnp.uint8:
+            raise UserError(f"images of {image.dtype}: a forward takes uint8 pixels")
+        image = normalize(image, mean, std)
         return cast(Output, module.apply(variables, image))
 
     return apply

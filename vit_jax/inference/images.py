@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images as people have them: files, folders and patterns of names, photographs of any kind.
+"""Images as people name them: files, folders and patterns; read as training and evaluation do."""
 
-Pixels are those that evaluation sees, with two differences, both in `read_image`.
-"""
-
+import contextlib
 import glob
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import cv2
@@ -15,12 +13,11 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from vit_jax.data import image_header
+from vit_jax.data import image_header, opened
+from vit_jax.data.config import AS_SHOWN, Reading
 from vit_jax.data.decode import decode
 from vit_jax.data.image_header import SUFFIXES
 from vit_jax.errors import UserError, shown
-
-_ORIENTATION = 0x0112
 
 
 def expand(names: Sequence[str], stdin: Iterable[str] = ()) -> list[str]:
@@ -87,83 +84,35 @@ def _natural(path: str) -> list[tuple[int, str]]:
     return [(int(part), part) if part.isdecimal() else (-1, part) for part in parts]
 
 
-def read_image(source: str | Path | bytes, channels: int) -> UInt8[np.ndarray, "H W C"]:
-    """Read a file, or its bytes, to RGB (`channels` 3) or grey (1); the first frame of several.
-
-    The pixels are those of `data.decode.decode`, as in evaluation, but for:
-
-    * EXIF orientation, which is applied: phones store every photograph as the sensor lay. Training
-      and evaluation ignore it, as the published models' training did; datasets are mostly upright.
-    * Transparency, which becomes white: what lies under it is arbitrary, often black, and cut-outs
-      are drawn for a white page. Training drops the alpha channel.
-
-    A JPEG above `image_header.MAX_PIXELS` comes at half its size: the largest sensors have four
-    times as many.
+def read_image(
+    source: str | Path | bytes, channels: int, reading: Reading = AS_SHOWN
+) -> UInt8[np.ndarray, "H W C"]:
+    """Read a file, or its bytes, as `data.decode.decode` does.
 
     Raises UserError: no image, a broken one or one too large; names the file and the reason.
     """
     name = "image" if isinstance(source, bytes) else shown(str(source))
+    with _said(name):
+        data = source if isinstance(source, bytes) else image_header.read_file(source)
+        return decode(data, channels, reading, name=lambda: name)
+
+
+def read_pillow(
+    image: Image.Image, channels: int, reading: Reading = AS_SHOWN
+) -> UInt8[np.ndarray, "H W C"]:
+    """Return the pixels of an open image as `data.opened.pixels` does.
+
+    Raises UserError: as `read_image`.
+    """
+    with _said("image"):
+        return opened.pixels(image, channels, reading)
+
+
+@contextlib.contextmanager
+def _said(name: str) -> Iterator[None]:
     try:
-        return _pixels(
-            source if isinstance(source, bytes) else image_header.read_file(source), channels
-        )
+        yield
     except (ValueError, OSError, cv2.error, MemoryError) as error:
         text = getattr(error, "strerror", None) or getattr(error, "err", None) or str(error)
         reason = " ".join(text.split()) or type(error).__name__
         raise UserError(f"{name}: {reason[0].lower()}{reason[1:]}") from error
-
-
-def from_pillow(image: Image.Image, channels: int) -> UInt8[np.ndarray, "H W C"]:
-    """Return the pixels of an open image as `read_image` has them: upright, on white."""
-    if image.has_transparency_data:
-        pixels = _on_white(image, channels)
-    else:
-        pixels = np.asarray(image.convert("RGB" if channels == 3 else "L"))
-    return _upright(pixels.reshape(*pixels.shape[:2], channels), _orientation(image))
-
-
-def _pixels(data: bytes, channels: int) -> UInt8[np.ndarray, "H W C"]:
-    with image_header.open_image(data) as image:
-        height, width, mode = image.height, image.width, image.mode
-        jpeg = data.startswith(image_header.JPEG)
-        image_header.check_size(height, width, times=4 if jpeg and mode in ("L", "RGB") else 1)
-        if not jpeg and image.has_transparency_data and mode != "I;16":
-            pixels = _on_white(image, channels)
-        else:
-            halved = height * width > image_header.MAX_PIXELS
-            least = (-(-height // 2), -(-width // 2)) if halved else (0, 0)
-            pixels = decode(data, channels, min_size=least)
-        return _upright(pixels, _orientation(image, data))
-
-
-def _on_white(image: Image.Image, channels: int) -> UInt8[np.ndarray, "H W C"]:
-    try:
-        white = Image.new("RGBA", image.size, "white")
-        flat = Image.alpha_composite(white, image.convert("RGBA"))
-    except SyntaxError as error:  # Pillow's, for a bad PNG
-        raise ValueError(str(error)) from error
-    pixels = np.asarray(flat.convert("RGB" if channels == 3 else "L"))
-    return pixels.reshape(*pixels.shape[:2], channels)
-
-
-def _orientation(image: Image.Image, data: bytes = b"") -> int:
-    """Return EXIF's number, 1 to 8: where the first row and column of the pixels lie.
-
-    `data` is the file, without which a PNG's is not looked for.
-    """
-    if image.format == "TIFF" or (image.format == "PNG" and b"eXIf" not in data):
-        return 1  # Pillow turns a TIFF itself; of a PNG it would decode all to search for EXIF
-    try:
-        return int(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # whatever is wrong with EXIF, the pixels are there
-        return 1
-
-
-def _upright(pixels: UInt8[np.ndarray, "H W C"], orientation: int) -> UInt8[np.ndarray, "P Q C"]:
-    if orientation in (5, 6, 7, 8):
-        pixels = pixels.transpose(1, 0, 2)
-    if orientation in (3, 4, 7, 8):
-        pixels = pixels[::-1]
-    if orientation in (2, 3, 6, 7):
-        pixels = pixels[:, ::-1]
-    return np.ascontiguousarray(pixels)

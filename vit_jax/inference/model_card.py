@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_jax import trees
-from vit_jax.data import Resize
+from vit_jax.data import Background, Reading, Resize
 from vit_jax.escapes import code, markdown
 from vit_jax.evals import is_accuracy
 from vit_jax.inference.export_check import Change
@@ -72,6 +72,7 @@ def card(
         origin=_origin(trained, description),
         load=load.rstrip(),
         layout=layout,
+        read=_read(trained.reading),
         sized=_SIZED[transform.crop.value].format(ratio=transform.crop_ratio),
         resize=transform.resize.value,
         scale=scale,
@@ -81,6 +82,14 @@ def card(
         **_purpose(trained, values["outputs"]),
         **values,
     )
+
+
+def _read(reading: Reading) -> str:
+    """Return what becomes of a file before it is brought to size."""
+    turned = "turned upright (EXIF)" if reading.upright else "as they are stored (EXIF ignored)"
+    if reading.background is Background.DROP:
+        return f"{turned}, an alpha channel dropped"
+    return f"{turned}, on {reading.background.value} where transparent"
 
 
 def _purpose(trained: Trained, outputs: int) -> dict[str, str]:

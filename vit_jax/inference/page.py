@@ -95,7 +95,7 @@ def make_answer(trained: Trained) -> Callable[[Path], Answer]:
         return Answer(classes, overlay(_enlarge(view), np.asarray(heat)[0]))
 
     def answer(file: Path) -> Answer:
-        image = images.read_image(file, trained.channels)
+        image = images.read_image(file, trained.channels, trained.reading)
         return run(evaluation_view(image, trained.transform, size))
 
     run(np.zeros((*size, trained.channels), np.uint8))

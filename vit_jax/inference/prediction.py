@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -14,14 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float32, Int32, UInt8
-from PIL import Image
 
 from vit_jax import sharding
 from vit_jax.errors import UserError
 from vit_jax.evals.passes import ahead
 from vit_jax.inference.forward import Forward, make_apply, probabilities
 from vit_jax.inference.trained import Trained
-from vit_jax.inference.views import Source, check_channels, read_view
+from vit_jax.inference.units import as_numpy
+from vit_jax.inference.views import Source, check_channels, is_one, read_view
 from vit_jax.losses import Loss
 
 # Batches that are decoded before they are wanted, and those on the device before one is waited for.
@@ -53,17 +52,19 @@ def predict(
 
     Args:
         trained: from `load`.
-        images: files, encoded bytes, Pillow's images or uint8 arrays (H, W, C) of pixels, C the
-            model's; one of these, or an array (B, H, W, C).
+        images: files by name or open, encoded bytes, Pillow's images or uint8 arrays (H, W, C) of
+            pixels, C the model's, of any library; one of these, or an array (B, H, W, C).
         top: of K classes at most K.
         batch_size: images at once; the program compiles once for each size.
 
     Raises UserError: an image that cannot be read.
     """
-    if isinstance(images, np.ndarray):
-        images = list(images) if images.ndim == 4 else [images]
-    if isinstance(images, (str, Path, bytes, Image.Image)):
+    if is_one(images):
         images = [images]
+    elif not isinstance(images, Sequence):
+        if not hasattr(images, "__array__"):
+            raise UserError(f"{type(images).__name__} is no image and no list of images")
+        images = list(as_numpy(images))
     found: list[list[Prediction]] = []
     batches = stream(trained, images, top, batch_size=batch_size)
     for result in itertools.chain.from_iterable(batches):

@@ -88,7 +88,11 @@ def extract_sets(
                 encode,
                 variables,
                 source,
-                watched(split_batches(source, trained.transform, shape), len(source), source.name),
+                watched(
+                    split_batches(source, trained.transform, shape, trained.reading),
+                    len(source),
+                    source.name,
+                ),
                 shape=shape,
                 mesh=mesh,
                 batch_size=batch_size,

@@ -96,7 +96,9 @@ def scores(
         return pruning.taylor(loss, params, gates, batch)
 
     shape = models.input_shape(trained.model)
-    batches = watched(split_batches(sample, trained.transform, shape), count, source.name)
+    batches = watched(
+        split_batches(sample, trained.transform, shape, trained.reading), count, source.name
+    )
     total: dict[str, np.ndarray] = {}
     with contextlib.closing(batches(min(batch_size, count))) as stream:
         for batch in stream:

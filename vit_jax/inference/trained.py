@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax import bucket_folder, config_json, errors, models, trees, weights
+from vit_jax import bucket_folder, config_json, data, errors, models, trees, weights
 from vit_jax.config import Config
 from vit_jax.data import TransformConfig, imagenet
 from vit_jax.errors import UserError
@@ -48,6 +48,7 @@ class Trained:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     transform: TransformConfig  # what evaluation does to an image
+    reading: data.Reading = data.AS_SHOWN  # by which rules files become pixels: the run's
     class_names: tuple[str, ...]  # K of them
     has_head: bool = True  # the weights had a head; where they had none, it is all zeros
     loss: Loss = Loss.SOFTMAX  # what it was trained with
@@ -104,6 +105,8 @@ def load(
     """
     found = describe(ref, model=model, ema=ema)
     found = with_model(found, models.with_fields(found.model, overrides or {}))
+    data.check_units("mean", mean)
+    data.check_units("std", std)
     found = dataclasses.replace(
         found,
         mean=tuple(mean) or found.mean,
@@ -193,10 +196,8 @@ def _of_file(ref: str, model: ModelConfig) -> Trained:
         ref=ref,
         source=ref,
         model=model,
-        mean=published.mean,
-        std=published.std,
-        transform=published.transform,
         class_names=named((), model),
+        **{key: getattr(published, key) for key in ("mean", "std", "transform", "reading")},
     )
 
 
@@ -285,6 +286,7 @@ def _of_run(place: str, ema: bool | None) -> Trained:
         mean=cfg.data.mean,
         std=cfg.data.std,
         transform=_transform(cfg),
+        reading=data.reading(cfg.data),
         class_names=imagenet.readable(named(names, found.model)),
         loss=cfg.objective.head_loss or Loss.SOFTMAX,
         ema=ema,

@@ -3,21 +3,25 @@
 
 import concurrent.futures
 import functools
+import os
 from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
 from vit_jax.data import evaluation_view
+from vit_jax.data.image_header import MAX_BYTES
 from vit_jax.errors import UserError, shown
 from vit_jax.evals.passes import ahead
-from vit_jax.inference.images import from_pillow, read_image
+from vit_jax.inference.images import read_image, read_pillow
 from vit_jax.inference.trained import Trained
+from vit_jax.inference.units import as_numpy, as_pixels
 
-Source: TypeAlias = str | Path | bytes | np.ndarray | Image.Image
+# A file by its name or open, its bytes, a Pillow image, an array (H, W, C) of any library.
+Source: TypeAlias = Any
 _AHEAD = 2  # batches that are decoded before they are wanted
 
 
@@ -29,31 +33,65 @@ def check_channels(trained: Trained) -> None:
 
 def read_view(trained: Trained, source: Source) -> np.ndarray | str:
     """Return what the model sees of an image, or what is wrong with it."""
+    name = shown(str(source)) if isinstance(source, (str, os.PathLike)) else "image"
     try:
-        if isinstance(source, np.ndarray):
-            image = _as_image(source, trained.channels)
-        elif isinstance(source, Image.Image):
-            image = from_pillow(source, trained.channels)
-        else:
-            image = read_image(source, trained.channels)
+        image = _read(trained, source)
     except UserError as error:
         return str(error)
     try:
         return evaluation_view(image, trained.transform, trained.image_size)
     except UserError as error:
-        name = shown(str(source)) if isinstance(source, (str, Path)) else "image"
         return f"{name}: {error}"
+
+
+def is_one(images: Any) -> bool:
+    """Return whether this is one image rather than several: no sequence, no array of four axes."""
+    if isinstance(images, (str, bytes, bytearray, memoryview, os.PathLike, Image.Image)):
+        return True
+    if hasattr(images, "read"):
+        return True
+    return getattr(images, "ndim", 0) in (2, 3)
+
+
+def _read(trained: Trained, source: Any) -> UInt8[np.ndarray, "H W C"]:
+    channels, reading = trained.channels, trained.reading
+    if isinstance(source, Image.Image):
+        return read_pillow(source, channels, reading)
+    if hasattr(source, "read"):
+        source = _contents(source)
+    if isinstance(source, (bytearray, memoryview)):
+        source = bytes(source)
+    if isinstance(source, (str, bytes, os.PathLike)):
+        return read_image(
+            source if isinstance(source, (str, bytes)) else Path(source), channels, reading
+        )
+    return _as_image(as_numpy(source), channels)
+
+
+def _contents(file: Any) -> bytes:
+    """Read an open file, from where it stands."""
+    try:
+        data = file.read(MAX_BYTES + 1)
+    except Exception as error:  # of others' objects
+        raise UserError(f"image: cannot read it ({' '.join(str(error).split())})") from None
+    if not isinstance(data, bytes):
+        raise UserError("image: an open file must give bytes: open(name, 'rb')")
+    if len(data) > MAX_BYTES:
+        raise UserError(f"image: a file of more than {MAX_BYTES >> 20} MiB")
+    return data
 
 
 def _as_image(image: np.ndarray, channels: int) -> UInt8[np.ndarray, "H W C"]:
     if image.ndim == 2 and channels == 1:
         image = image[..., None]
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != channels or not image.size:
-        raise UserError(
-            f"an array of {image.dtype} {image.shape} is no image for this model; "
-            f"it takes uint8 (H, W, {channels})"
-        )
-    return image
+    what = f"an array of {image.dtype} {image.shape} is no image for this model"
+    if image.ndim != 3 or image.shape[2] != channels or not image.size:
+        first = image.ndim == 3 and image.shape[0] == channels
+        hint = "; channels come last: transpose by (1, 2, 0)" if first else ""
+        raise UserError(f"{what}; it takes uint8 (H, W, {channels}){hint}")
+    if not np.issubdtype(image.dtype, np.integer):
+        raise UserError(f"{what}; it takes uint8 (H, W, {channels}), pixels of 0 to 255")
+    return as_pixels(image)
 
 
 def file_batches(

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from vit_jax import data, models
 from vit_jax.analysis.flops import count, train_flops
-from vit_jax.data import DataConfig, Source, View, one_view
+from vit_jax.data import DataConfig, Source, View, one_view, reading
 from vit_jax.durations import Clock
 from vit_jax.losses import Loss
 from vit_jax.models import ModelConfig, patch_sizes
@@ -156,7 +156,7 @@ class Objective:
     def views(self) -> Mapping[str, View]:
         """The images of a batch, by the name of their array."""
         height, width, channels = models.input_shape(self.model)
-        return one_view(self.data.transform, (height, width), channels)
+        return one_view(self.data.transform, (height, width), channels, reading(self.data))
 
     @property
     def fields(self) -> tuple[str, ...]:

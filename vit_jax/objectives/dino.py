@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from vit_jax import data, models
 from vit_jax.analysis.flops import count, train_flops
-from vit_jax.data import View
+from vit_jax.data import View, reading
 from vit_jax.models import base
 from vit_jax.models.projection import ProjectionHead
 from vit_jax.objectives import hiding
@@ -63,13 +63,22 @@ class Dino(Objective):
         cfg, (height, width, channels) = self.cfg, models.input_shape(self.model)
         transforms = (self.data.transform, cfg.second)
         found = {
-            name: View(transform=transform, size=(height, width), channels=channels)
+            name: View(
+                transform=transform,
+                size=(height, width),
+                channels=channels,
+                reading=reading(self.data),
+            )
             for name, transform in zip(_GLOBAL, transforms, strict=True)
         }
         if cfg.small_crops:
             size = base.pair(cfg.small_size, "small_size")
             found[_LOCAL] = View(
-                transform=cfg.small, size=size, channels=channels, count=cfg.small_crops
+                transform=cfg.small,
+                size=size,
+                channels=channels,
+                reading=reading(self.data),
+                count=cfg.small_crops,
             )
         return found
 

@@ -116,7 +116,7 @@ def _first(source: data.Source, cfg: Config) -> Examples:
 def _plain(cfg: Config) -> Mapping[str, data.View]:
     """The views of an objective that has one."""
     height, width, channels = models.input_shape(cfg.model)
-    return data.one_view(cfg.data.transform, (height, width), channels)
+    return data.one_view(cfg.data.transform, (height, width), channels, data.reading(cfg.data))
 
 
 def _train_batch(
@@ -145,7 +145,7 @@ def _evaluated(cfg: Config, examples: Examples) -> np.ndarray:
     height, width, channels = models.input_shape(cfg.model)
     plain = data.TransformConfig(crop=data.Crop.RESIZE, resize=cfg.data.transform.resize)
     transform = next((each.transform for each in cfg.evals.values()), plain)
-    views = data.one_view(transform, (height, width), channels)
+    views = data.one_view(transform, (height, width), channels, data.reading(cfg.data))
     with data.eval_batches(examples, views, batch_size=len(examples)) as stream:
         return next(stream)["image"]
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vit_jax.data import Crop, CropRule, Resize, TransformConfig
+from vit_jax.data import Crop, CropRule, Resize, TransformConfig, check_units
 from vit_jax.errors import UserError, shown
 from vit_jax.weights.published import Preprocessing
 
@@ -36,6 +36,8 @@ def read(tree: Mapping[str, Any], source: str) -> Preprocessing:
             raise found.wrong("image_std", "must be greater than 0")
     # Theirs are of pixel * factor / 255, ours of pixel / 255.
     mean, std = (tuple(value / factor for value in values) for values in (mean, std))
+    for key, values in (("image_mean", mean), ("image_std", std)):
+        check_units(f"{source}: with rescale_factor, {key}", values)
     return Preprocessing(mean, std, transform, size, source)
 
 

@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vit_jax import models
-from vit_jax.data import Crop, CropRule, Resize, TransformConfig
+from vit_jax.data import (
+    AS_SHOWN,
+    Crop,
+    CropRule,
+    Reading,
+    Resize,
+    TransformConfig,
+    check_units,
+)
 from vit_jax.errors import UserError, shown
 from vit_jax.models import ModelConfig, pair
 from vit_jax.models.facts import HALF, IMAGENET, Channels
@@ -39,6 +47,7 @@ class Preprocessing(NamedTuple):
     transform: TransformConfig
     size: tuple[int, int] | None  # (height, width) that the network was published for, where known
     source: str  # of these values
+    reading: Reading = AS_SHOWN
 
 
 def preprocessing(ref: str, cfg: ModelConfig) -> Preprocessing:
@@ -217,9 +226,13 @@ def _as_timm(cfg: Mapping[str, Any], source: str, model: ModelConfig) -> Preproc
     if choice("crop_mode", "center", "squash") == "squash":
         crop = Crop.RESIZE if ratio == 1 else Crop.SQUASH_CENTER
     bilinear = choice("interpolation", "bicubic", "bilinear") == "bilinear"
+    mean = numbers("mean", IMAGENET[0], channels, -math.inf)
+    std = numbers("std", IMAGENET[1], channels, 1e-9)
+    for key, values in (("mean", mean), ("std", std)):
+        check_units(f"{source}: {key}", values)
     return Preprocessing(
-        mean=numbers("mean", IMAGENET[0], channels, -math.inf),
-        std=numbers("std", IMAGENET[1], channels, 1e-9),
+        mean=mean,
+        std=std,
         transform=_transform(crop, ratio, bilinear=bilinear),
         size=(size[0], size[1]),
         source=source,

@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vit_jax import models
-from vit_jax.data import TransformConfig, check_transform, imagenet
+from vit_jax.data import (
+    AS_SHOWN,
+    Background,
+    Reading,
+    TransformConfig,
+    check_transform,
+    check_units,
+    imagenet,
+)
 from vit_jax.errors import UserError, shown, unknown
 from vit_jax.losses import Loss
 from vit_jax.models import ModelConfig, ViTConfig
@@ -190,12 +198,19 @@ def exported(tree: Mapping[str, Any], source: str) -> Exported | None:
         mean, std = (tuple(map(float, given[key])) for key in ("mean", "std"))
         if not (all(map(math.isfinite, (*mean, *std))) and min(std, default=0) > 0):
             raise ValueError("mean and std must be numbers, std above 0")
+        check_units("mean", mean)
+        check_units("std", std)
+        reading = Reading(  # an earlier version predicted by the defaults
+            Background(given.get("background", AS_SHOWN.background)),
+            bool(given.get("upright", AS_SHOWN.upright)),
+        )
         loss = Loss(tree.get("loss", Loss.SOFTMAX))
     except (UserError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise UserError(f"{source} is not as vit_jax export writes it: {reason}") from None
     height, width = models.pair(cfg.image_size, "image_size")
-    preprocessing = Preprocessing(mean, std, transform, (height, width), source)
+    size = height, width
+    preprocessing = Preprocessing(mean, std, transform, size, source, reading)
     return Exported(cfg, preprocessing, loss)
 
 

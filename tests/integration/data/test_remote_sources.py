@@ -13,11 +13,11 @@ from tests.bucket import Bucket
 from tests.photos import write_images
 from vit_jax import remote
 from vit_jax.data import (
-    look,
     Crop,
     DataConfig,
     Source,
     TransformConfig,
+    look,
     one_view,
     open_source,
     select_classes,

@@ -11,7 +11,7 @@ from vit_jax.data.transform import Transform
 class Halving(Transform):
     """Decodes to 4x4 pixels; its view is the top left quarter."""
 
-    def load(self, data: bytes) -> np.ndarray:
+    def load(self, data: bytes, name=str) -> np.ndarray:
         return np.full((4, 4, 3), data[0], np.uint8)
 
     def view(self, image: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 
 from tests.unit.data.conftest import encode
+from vit_jax.data.config import OLD_READING
 from vit_jax.data.decode import decode
 from vit_jax.data.image_header import jpeg_size
 
@@ -55,7 +56,7 @@ def test_grey_and_transparent_files_give_the_channels_asked_for(photo, form):
         if form != "JPEG":
             alpha = np.full((40, 60, 1), 7, np.uint8)
             rgba = np.concatenate([photo[:40, :60], alpha], axis=-1)
-            out = decode(encode(rgba, form, lossless=True), channels)
+            out = decode(encode(rgba, form, lossless=True), channels, OLD_READING)
             assert out.shape == (40, 60, channels)
             if channels == 3:
                 np.testing.assert_array_equal(out, photo[:40, :60])
@@ -77,11 +78,14 @@ def test_cmyk_palette_and_16_bit_files(photo):
     np.testing.assert_array_equal(decode(written(deep, "PNG"), 1)[..., 0], photo[:64, :64, 0])
 
 
-def test_exif_orientation_is_ignored(photo):
+def test_orientation_is_applied_unless_told_otherwise(photo):
     exif = Image.Exif()
     exif[0x0112] = 6  # turned by 90 degrees
-    for form in ("JPEG", "PNG", "WEBP"):
-        assert decode(encode(photo[:30, :50], form, exif=exif), 3).shape == (30, 50, 3)
+    for form in ("JPEG", "PNG", "WEBP", "AVIF"):
+        data = encode(photo[:30, :50], form, exif=exif)
+        stored = decode(data, 3, OLD_READING)
+        assert stored.shape == (30, 50, 3)
+        np.testing.assert_array_equal(decode(data, 3), np.rot90(stored, -1))
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the numbers of an array of images mean: pixels by their dtype, or normalised, by range."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array
+
+from vit_jax.errors import UserError
+
+_SLACK = 0.25  # of the normalised range, on either side: cubic resizing overshoots
+_AS_PIXELS = "give uint8 pixels, which are normalised as the model asks for"
+
+
+def as_input(
+    images: Any,
+    shape: tuple[int, int, int],
+    mean: Sequence[float],
+    std: Sequence[float],
+    *,
+    normalised: bool = False,
+) -> Array:
+    """Return a batch as uint8 pixels or as normalised floats; what is neither is refused.
+
+    Integers are pixels, whatever their width, within 0 to 255. Floats are normalised: they must lie
+    in the range that (pixel / 255 - mean) / std has, and not look like 0 to 1. While a function is
+    traced there are no values to look at, and their dtype alone decides.
+
+    Args:
+        images: (B, H, W, C), an array of any library that NumPy or JAX takes in.
+        shape: (H, W, C) of the model.
+        mean, std: of the model, one value or C.
+        normalised: take floats as they are.
+
+    Raises UserError: another shape or dtype, values that are no pixels and not normalised.
+    """
+    if not isinstance(images, jax.Array):
+        images = as_numpy(images)
+    if images.ndim != 4 or tuple(images.shape[1:]) != shape:
+        want = ", ".join(map(str, shape))
+        first = images.ndim == 4 and tuple(images.shape[1:]) == (shape[2], *shape[:2])
+        hint = "; channels come last here: transpose by (0, 2, 3, 1)" if first else ""
+        raise UserError(
+            f"images of shape {tuple(images.shape)}: the model takes (B, {want}){hint}; "
+            "`preprocess` brings one to size, `predict` takes any"
+        )
+    traced = isinstance(images, Tracer)
+    if jnp.issubdtype(images.dtype, jnp.floating):
+        images = images if isinstance(images, jax.Array) else _float(images)
+        if not (normalised or traced or not images.size):
+            _check_normalised(images, mean, std)
+        return images
+    if images.dtype != jnp.uint8:
+        images = _as_bytes(images, traced)
+    return jnp.asarray(images)
+
+
+def as_numpy(images: Any) -> np.ndarray:
+    """Return any array as NumPy's; raises UserError: it is none."""
+    if hasattr(images, "detach"):  # a tensor of torch, which may want a gradient or lie elsewhere
+        images = images.detach().cpu()
+    try:
+        found = np.asarray(images)
+    except Exception as error:  # other libraries' objects may raise anything
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{type(images).__name__} is no array of pixels ({reason})") from None
+    if found.dtype != bool and not jnp.issubdtype(found.dtype, jnp.number):
+        raise UserError(f"{type(images).__name__} is no array of pixels")
+    return found
+
+
+def as_pixels(images: np.ndarray) -> np.ndarray:
+    """Return an array of integers as uint8; raises UserError: another dtype, or no values of it."""
+    return images if images.dtype == np.uint8 else np.asarray(_as_bytes(images, traced=False))
+
+
+def _float(images: np.ndarray) -> Array:
+    """Bring NumPy's floats to what JAX computes with; float64 becomes float32 without a word."""
+    return jnp.asarray(images.astype(np.float32) if images.dtype == np.float64 else images)
+
+
+def _as_bytes(images: Any, traced: bool) -> Any:
+    """Return integers as uint8."""
+    kind = images.dtype
+    if not jnp.issubdtype(kind, jnp.integer) or kind == jnp.int8:
+        raise UserError(f"images of {kind} have no pixels; {_AS_PIXELS}")
+    if traced:
+        raise UserError(f"images of {kind}, inside a traced function; {_AS_PIXELS}")
+    if images.size:
+        low, high = int(images.min()), int(images.max())
+        if low < 0 or high > 255:
+            raise UserError(f"images of {kind} from {low} to {high}, not 0 to 255; {_AS_PIXELS}")
+    return images.astype(np.uint8)
+
+
+def _check_normalised(images: Array, mean: Sequence[float], std: Sequence[float]) -> None:
+    low, high = float(images.min()), float(images.max())
+    centre, spread = np.asarray(mean), np.asarray(std)
+    black, white = float(np.min(-centre / spread)), float(np.max((1 - centre) / spread))
+    slack = _SLACK * (white - black)
+    within = black - slack <= low and high <= white + slack
+    # Of one value all over, such as zeros, nothing can be told.
+    unit = black < 0 <= low < high <= 1
+    if within and not unit:
+        return
+    why = "look like 0 to 1" if unit else "are not normalised"
+    raise UserError(
+        f"floats from {low:.4g} to {high:.4g} {why}; normalised ones lie from {black:.3g} to "
+        f"{white:.3g}: {_AS_PIXELS} (`preprocess` makes them), or normalised=True if these are"
+    )
