@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import vit_jax
 from tests.unit.test_configs import FILES, load
 from vit_jax import config_json, data
 from vit_jax.config import Config
@@ -120,7 +121,13 @@ def test_the_free_fields_of_a_config() -> None:
         *("model.scan_unroll", "model.remat", "model.attention"),
         *(f"{teacher}.teacher.scan_unroll", f"{teacher}.teacher.remat"),
         *("data.data_dir", "data.num_threads", "data.num_workers", "data.prefetch"),
-        *("data.cache", "data.max_broken", "faults.max_nonfinite", "faults.hang_seconds"),
+        *(
+            "data.cache",
+            "data.max_broken",
+            "data.strict",
+            "faults.max_nonfinite",
+            "faults.hang_seconds",
+        ),
     }
 
 
@@ -136,3 +143,25 @@ def test_a_run_that_knew_no_rules_of_reading_keeps_those_of_its_time() -> None:
     assert {"data.background=drop", "data.upright=False"} <= set(told)
     assert not config_json.changes(saved, config_json.to_json(kept))
     assert data.reading(config_json.from_json(config_json.to_json(Config())).data) == data.AS_SHOWN
+
+
+def test_runs_of_before_there_were_rules_keep_theirs() -> None:
+    cfg = vit_jax.get_config("vit_mu_digits")
+    cfg.data.name = "folder:/data/x"
+    cfg.evals["val"].dataset = "csv:/data/y.csv?split_seed=3"
+    saved = config_json.to_json(cfg)
+    assert config_json.from_json(saved) == cfg
+    assert config_json.continued(cfg, saved) == (cfg, [])
+    del saved["data"]["strict"]  # as an earlier version wrote it
+    old = config_json.from_json(saved)
+    assert old.data.name == "folder:/data/x?rules=1"
+    assert old.evals["val"].dataset == "csv:/data/y.csv?split_seed=3&rules=1"
+    goes_on, said = config_json.continued(cfg, saved)
+    assert goes_on == old
+    assert said == ["data.name=folder:/data/x?rules=1"]
+    # Once continued, by the same command again.
+    assert config_json.continued(cfg, config_json.to_json(goes_on)) == (old, said)
+    assert not config_json.changes(saved, config_json.to_json(goes_on))
+    assert not config_json.changes(config_json.to_json(goes_on), config_json.to_json(old))
+    # A dataset of TFDS has none.
+    assert config_json.upgraded({"data": {"name": "digits"}})["data"]["name"] == "digits"

@@ -14,6 +14,8 @@ from vit_jax.cli import model_options, options
 from vit_jax.cli.model_options import InputOptions
 from vit_jax.cli.options import flag
 from vit_jax.cli.probe_masks import probe_masks
+from vit_jax.data import account
+from vit_jax.data.sources import account_of
 from vit_jax.errors import UserError
 from vit_jax.evals import knn, probes
 from vit_jax.evals.features import MAX_PIXELS, FeatureSet
@@ -95,6 +97,8 @@ def probe(given: Probe, found: Trained) -> int:
     splits = given.train_split, given.test_split
     sources = probing.open_splits(found, given.dataset, given.data_dir, *splits)
     _check_sources(given, sources)
+    strict = bool(found.config and found.config.data.strict)
+    account.tell(sources[0].name, account_of(sources[0]), strict=strict)
     mesh = sharding.make_mesh(sharding.MeshConfig())
     trained = read_weights(found, headless=True)
     writing = {"folder": given.features, "force": given.force}

@@ -11,9 +11,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from vit_jax import data, models, sharding, waiting
-from vit_jax.data import account, look
+from vit_jax.data import look
 from vit_jax.data.partition import as_in_run
-from vit_jax.data.sources import account_of
 from vit_jax.errors import UserError
 from vit_jax.evals import features, fewshot, knn, logistic
 from vit_jax.evals.features import (
@@ -62,7 +61,6 @@ def open_splits(found: Trained, dataset: str, data_dir: str, *splits: str) -> li
         with data.split_of(f"--{part}_split"):
             place = data_dir or (cfg.data_dir if cfg else "")
             sources.append(data.open_source(name, place, split, classes=classes))
-    account.tell(sources[0].name, account_of(sources[0]), strict=bool(cfg and cfg.strict))
     return sources
 
 

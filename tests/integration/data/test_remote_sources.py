@@ -10,18 +10,20 @@ import numpy as np
 import pytest
 
 from tests.bucket import Bucket
+from tests.photos import write_images
 from vit_jax import remote
 from vit_jax.data import (
     Crop,
     DataConfig,
     Source,
     TransformConfig,
+    look,
     one_view,
     open_source,
     select_classes,
     train_batches,
 )
-from vit_jax.data.sources import balance_of
+from vit_jax.data.sources import account_of, balance_of
 from vit_jax.errors import DataError, UserError
 
 
@@ -74,6 +76,29 @@ def test_a_folder(served: Bucket, folder: Path, split: str) -> None:
         open_source("folder:gs://data/none")
 
 
+def test_a_folder_is_read_by_the_same_rules(
+    served: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{c}/{i}.png" for c in ("cat", "dog") for i in range(12)]
+    more = ("cat/deep/er/1.JFIF", "stray.png", ".x/1.png", "dog/Thumbs.db", "dog/notes.txt")
+    write_images(tmp_path, *names, *more)
+    (tmp_path / "dog" / "empty.png").touch()
+    (tmp_path / "dog" / "copy.png").write_bytes((tmp_path / "cat" / "3.png").read_bytes())
+    served.put_tree(tmp_path, "data/mine")
+    near, far = (open_source(name, split="train") for name in (str(tmp_path), "gs://data/mine"))
+    same(far, near)  # the draw, too
+    found = account_of(far)
+    assert found == account_of(near)
+    assert found is not None
+    assert (found.found, found.num_left_out, len(found.notes)) == (31, 5, 1)
+    monkeypatch.setattr(look, "MOST_FAR", 20)
+    found = account_of(open_source("gs://data/mine", split="train"))
+    assert found is not None
+    assert found.notes == (
+        "nobody looked into the 28 images: in a bucket more than 20 are believed",
+    )
+
+
 def test_a_table(served: Bucket, folder: Path, tmp_path: Path) -> None:
     paths = sorted(p.relative_to(folder) for p in (folder / "train").rglob("*.*"))
     (folder / "labels.csv").write_text(
@@ -97,7 +122,9 @@ def test_a_table(served: Bucket, folder: Path, tmp_path: Path) -> None:
     with pytest.raises(remote.RemoteError, match="no right"):
         far.read(0)
     served.put("data/table/gone.csv", b"path,label\nx.jpg,1\ny.jpg,2\n")
-    source = open_source("gs://data/table/gone.csv", split="whole")
+    with pytest.raises(UserError, match=r"none of its 2 images can be read \(gone\)"):
+        open_source("gs://data/table/gone.csv", split="whole")
+    source = open_source("gs://data/table/gone.csv?rules=1", split="whole")
     with pytest.raises(DataError, match=r"x\.jpg: there is no such file"):  # may be replaced
         source.read(0)
 

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run says what its data are before step 1, keeps it, and goes on as it was begun."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.broken_files import png_bomb
+from tests.photos import write_images
+from vit_jax import config_json
+from vit_jax.cli.evaluate import main as evaluate
+from vit_jax.cli.train import main
+from vit_jax.config import Config
+from vit_jax.train.report.writers import read_jsonl
+
+TINY = (
+    *("--config=finetune_folder", "--config.model=vit_mu16", "--config.model.image_size=8"),
+    *("--config.model.patch=4", "--config.model.dim=8", "--config.model.depth=1"),
+    *("--config.model.num_heads=1", "--config.model.mlp_dim=8", "--config.log.tensorboard=false"),
+    *("--config.data.transform=resize", "--config.duration=4 steps"),
+    *(
+        "--config.checkpoint.keep=3",
+        "--config.checkpoint.every=2 steps",
+        "--config.data.num_threads=1",
+    ),
+)
+
+
+def train(data: Path, run: Path, *more: str) -> int:
+    return main(["vit_jax train", *TINY, f"--config.data.name={data}", f"--workdir={run}", *more])
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    root = tmp_path / "data"
+    write_images(root, *(f"{c}/{i}.png" for c in ("cat", "dog") for i in range(20)))
+    write_images(root, "cat/deep/1.png", "dog/new.jfif", "stray.png")
+    (root / "dog" / "bomb.png").write_bytes(png_bomb(20_000, 20_000))
+    return root
+
+
+def losses(run: Path) -> dict[int, dict[str, float]]:
+    found: dict[int, dict[str, float]] = {}
+    for row in read_jsonl(run / "metrics.jsonl"):
+        values = {k: v for k, v in row.items() if k.startswith(("train/", "val/"))}
+        found.setdefault(int(row["step"]), {}).update(values)
+    return found
+
+
+def as_of_before(cfg: Config) -> dict[str, Any]:
+    """Write a config as versions without rules did."""
+    tree = config_json.plain(cfg)
+    del tree["data"]["strict"]
+    tree["data"]["name"] = tree["data"]["name"].removesuffix("?rules=1")
+    return tree
+
+
+@pytest.mark.slow
+def test_a_run_of_before_goes_on_to_the_bit(
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    (data / "dog" / "bomb.png").unlink()  # which would have ended it
+    assert train(Path(f"{data}?rules=1"), whole) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(config_json, "to_json", as_of_before)
+        assert train(Path(f"{data}?rules=1"), run) == 0
+    shutil.rmtree(run / "checkpoints" / "4")
+    (run / "finished.json").unlink()
+    assert "?rules" not in (run / "config.json").read_text()
+    capsys.readouterr()
+    assert train(data, run) == 0  # the command of then
+    out = capsys.readouterr().out
+    assert f"data.name=folder:{data}?rules=1 (the run was begun before" in out
+    assert "continuing" in out
+    assert losses(run) == losses(whole)
+    assert "?rules=1" in (run / "config.json").read_text()
+    # Its own dataset, evaluated by name, has the images that it had.
+    for dataset in ("", f"--dataset={data}"):
+        words = [f"--from={run}", "--split=val", *([dataset] if dataset else [])]
+        assert evaluate(["vit_jax evaluate", *words]) == 0
+        assert f"{data}[val]: 4 images" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_what_is_left_out_is_said_kept_and_compared(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert train(data, run, "--config.data.strict=true") == 2
+    err = capsys.readouterr().err
+    assert f"error: data.strict: {data}: 2 of 44 files left out: 1 beside the class" in err
+    assert not run.exists() or not (run / "checkpoints").exists()
+    assert train(data, run) == 0
+    out = capsys.readouterr().out
+    assert f"{data}: 2 classes in 3 splits (train " in out
+    assert out.count("of 44 files left out") == 1
+    assert "1 of too many pixels (dog/bomb.png)" in out
+    assert out.index("left out") < out.index("step 1/4")
+    (data / "notes.txt").touch()  # it changes nothing that is read
+    assert train(data, run) == 0
+    assert "since it was started, not an image: 0 files left out before, 1" in (
+        capsys.readouterr().out
+    )
+    (data / "cat" / "1.png").write_bytes(b"none")
+    assert train(data, run) == 2
+    err = capsys.readouterr().err
+    assert "was trained on other data" in err
+    assert "without an image in it: 0 files left out before, 1 files now" in err.replace(
+        "1 now", "1 files now"
+    )
+
+
+def test_without_a_split_to_evaluate_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "data"
+    write_images(root, *(f"train/{c}/{i}.png" for c in "ab" for i in range(20)))
+    assert train(root, tmp_path / "run") == 2
+    err = capsys.readouterr().err
+    assert "--config.data.train_split='train[:90%]' --config.evals.val.split='train[90%:]'" in err
+    slices = ("--config.data.train_split=train[:90%]", "--config.evals.val.split=train[80%:]")
+    dry = ("--dry_run",)
+    assert train(root, tmp_path / "run", *slices, *dry) == 0
+    out = capsys.readouterr().out
+    assert "warning: evals.val: train[80%:] has images of train[:90%], on which the run" in out
+    assert "2 classes in 1 split (train 40); all 40 files used" in out
+
+
+def test_images_alone_do_for_what_reads_no_label(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "data"
+    write_images(root, *(f"{i}.png" for i in range(40)))
+    assert train(root, tmp_path / "run", "--dry_run") == 2
+    err = capsys.readouterr().err
+    assert "the images have no labels, and the objective learns from labels; put them in" in err
+    words = ["vit_jax train", "--config=mae_imagenet", f"--config.data.name={root}", "--dry_run"]
+    words += [
+        "--config.data.batch_size=8",
+        "--config.data.train_split=whole",
+        "--config.evals.knn=none",
+    ]
+    status = main(words)
+    told = capsys.readouterr()
+    assert status == 0, told.err
+    assert "0 classes in 3 splits" in told.out
