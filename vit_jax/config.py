@@ -9,6 +9,7 @@ from typing import Any
 
 from vit_jax import data, errors, faults, models, optim, sharding
 from vit_jax.checkpoints import CheckpointConfig
+from vit_jax.checkpoints.ranking import check_ranking
 from vit_jax.data import DataConfig
 from vit_jax.data.checks import check_pad
 from vit_jax.durations import Clock
@@ -140,7 +141,7 @@ def check(cfg: Config) -> None:
         if not re.fullmatch(r"[a-z0-9_]+", name) or name in ("train", "perf"):
             raise UserError(f"evals.{name}: use a-z, 0-9 and _, and neither 'train' nor 'perf'")
         _check_eval(cfg.evals[name], name, cfg.objective)
-    _check_checkpoint(cfg)
+    check_ranking(cfg.checkpoint, metric_periods(cfg))
     faults.validate(cfg.faults)
     # The durations are parsed without the data, so that a typo is found here.
     plan(cfg, num_examples=cfg.data.batch_size)
@@ -217,25 +218,6 @@ def metric_periods(cfg: Config) -> dict[str, str]:
         for suffix in (("", "_ema") if cfg.ema_decay else ("",))
         for key in evaluation.metrics
     }
-
-
-def _check_checkpoint(cfg: Config) -> None:
-    """Raise UserError for a metric that no evaluation during training measures."""
-    keeping = cfg.checkpoint
-    patience = f"checkpoint.patience={keeping.patience}"
-    if keeping.patience and not keeping.keep_best:
-        raise UserError(f"{patience} ends with the best parameters; set checkpoint.keep_best=1")
-    periods = metric_periods(cfg)
-    measured = [metric for metric, every in periods.items() if every]
-    if keeping.patience and not measured:
-        raise UserError(f"{patience} counts evaluations; give one a period: evals.<name>.every")
-    ranked = keeping.patience or (keeping.keep_best and keeping.metric and measured)
-    if ranked and keeping.metric in periods and keeping.metric not in measured:
-        name = keeping.metric.partition("/")[0].removesuffix("_ema")
-        others = f"evals.{name}.every, or choose {', '.join(measured)}"
-        raise UserError(f"checkpoint.metric={keeping.metric!r} is measured only last; set {others}")
-    if ranked and keeping.metric not in measured:
-        raise errors.unknown("checkpoint.metric", keeping.metric, measured)
 
 
 def check_batch(cfg: Config, shards: int) -> None:

@@ -63,6 +63,12 @@ def is_accuracy(metric: str) -> bool:
     return found is not None and (found.better, found.unit) == (Mode.MAX, "%")
 
 
+def is_better_larger(metric: str) -> bool:
+    """Return whether more of a metric is better; of one that nobody has declared, by its name."""
+    found = of(metric)
+    return not metric.endswith("loss") if found is None else found.better is Mode.MAX
+
+
 def direction(metric: str, mode: Mode) -> Mode:
     """Return which direction of a metric is better: its own, or `mode` if nobody has declared it.
 
@@ -72,8 +78,8 @@ def direction(metric: str, mode: Mode) -> Mode:
     found = of(metric)
     if found is None and mode is Mode.AUTO:
         raise UserError(
-            f"which direction of {metric} is better? Nobody has declared it: set checkpoint.mode to "
-            "max or min"
+            f"which direction of {metric} is better? Nobody has declared it: set "
+            "checkpoint.mode=max, or min"
         )
     if found is not None and mode not in (Mode.AUTO, found.better):
         better = "smaller" if found.better is Mode.MIN else "larger"
@@ -82,6 +88,13 @@ def direction(metric: str, mode: Mode) -> Mode:
             f"{found.better})"
         )
     return mode if found is None else found.better
+
+
+def resolved(metric: str, mode: Mode) -> Mode:
+    """Return `mode` or, where it is AUTO, the metric's own; MAX of one that nobody has declared."""
+    found = of(metric)
+    auto = Mode.MAX if found is None else found.better
+    return auto if mode is Mode.AUTO else mode
 
 
 _ACCURACY = Measure(Mode.MAX, "accuracy", "%")

@@ -2,20 +2,12 @@
 """What a run evaluates on, how often, and by which measure: one config class for each kind."""
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from typing import ClassVar
 
 from vit_jax import data, durations
 from vit_jax.errors import UserError
 from vit_jax.fields import group, value
-
-_ACCURACY = re.compile(r"top\d+|macro_top1|macro_f1|knn\d+|\d+shot|linear")
-
-
-def is_accuracy(metric: str) -> bool:
-    """Return whether a metric, by the last component of its name, is an accuracy in [0, 1]."""
-    return _ACCURACY.fullmatch(metric) is not None
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
@@ -42,7 +34,7 @@ class EvalConfig:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of its metrics, the main one first: accuracies in [0, 1] but the mean loss."""
+        """Names of its metrics, the main one first; `measures.declare` says how to read each."""
         raise NotImplementedError
 
     @property

@@ -13,6 +13,7 @@ from vit_jax import config as config_lib
 from vit_jax import config_json, data, evals, hardware, sharding, startup, waiting
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.checkpoints.manifest import on_all_processes
+from vit_jax.checkpoints.ranking import directed, turned
 from vit_jax.config import Config
 from vit_jax.errors import UserError
 from vit_jax.objectives import Extras
@@ -99,6 +100,7 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
     """
     goodput = Goodput()
     config_lib.check(cfg)
+    cfg = dataclasses.replace(cfg, checkpoint=directed(cfg.checkpoint))
     startup.keep_programs()  # for a call from Python, as the next; main.py has done both
     waiting.say_compilations()
     path, url = workdir.resolve(directory)
@@ -159,6 +161,8 @@ def begin(opened: Opened, *, allow_config_change: bool, allow_data_change: bool)
         allow_config_change=allow_config_change,
         allow_data_change=allow_data_change,
     )
+    if told := turned(cfg.checkpoint, saved.get("config", {}).get("checkpoint", {})):
+        print_once(f"{path}: {told}")
     tally = early_stop.resume(cfg.checkpoint, saved)
     finished, step = _finished(opened, latest, tally)
     if finished:

@@ -12,7 +12,6 @@ from vit_jax import waiting
 from vit_jax.analysis.peaks import peak_flops
 from vit_jax.checkpoints.checkpointer import Checkpointer, CorruptCheckpoints, SaveFailed
 from vit_jax.config import Config, Plan
-from vit_jax.evals import is_accuracy
 from vit_jax.train import adapted, early_stop, workdir
 from vit_jax.train import build as build_lib
 from vit_jax.train.begin import Begun, Opened, Position
@@ -218,8 +217,7 @@ class Run:
             rows = read_jsonl(path / workdir.METRICS)
             keeping = self.cfg.checkpoint
             kept = self.checkpoints.best_step() if keeping.keep_best else None
-            marked = {"kept": kept, "metric": keeping.metric, "is_accuracy": is_accuracy}
-            learning_curve(rows, curve, path.name, **marked)
+            learning_curve(rows, curve, path.name, kept=kept, metric=keeping.metric)
             self.progress.message(f"learning curve: {curve}")
         self._log_time(at.step)
         return at, True

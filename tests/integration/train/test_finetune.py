@@ -14,7 +14,6 @@ from tests.unit.models.tiny import TINY
 from vit_jax import models, sharding, trees, weights
 from vit_jax.config import Config
 from vit_jax.data import DataConfig
-from vit_jax.errors import UserError
 from vit_jax.optim import OptimConfig, Optimizer
 from vit_jax.optim.rules import make_rules
 from vit_jax.sharding import MeshConfig
