@@ -107,7 +107,7 @@ def check(cfg: Config) -> None:
     Values in another form, "map" for Pool.MAP or 64 for (64,), are converted in place.
     """
     check_types(cfg)
-    given, cfg = cfg, fitted(cfg, num_examples=10**6, num_classes=10)
+    given, cfg = cfg, guessed(cfg, num_examples=10**6, num_classes=10)
     models.create(cfg.model)
     data.check(given.data)
     check_pad(cfg.data.transform, models.input_shape(cfg.model)[:2], "data.transform")
@@ -123,11 +123,12 @@ def check(cfg: Config) -> None:
     if cfg.model.num_classes and not cfg.objective.uses_labels:
         what = f"{type(cfg.objective).__name__} trains no head"
         raise UserError(f"{what}; set model.num_classes=0, not {cfg.model.num_classes}")
-    cfg.objective.check(cfg.model, cfg.data)
+    # Of what the data decide only what holds of any: no number of classes, no batch.
+    cfg.objective.check(given.model, cfg.data)
     _check_patches(cfg)
-    steps, size = cfg.accum_steps, cfg.data.batch_size
-    if size % steps:
-        raise UserError(f"accum_steps={steps} must divide data.batch_size={size}")
+    steps = cfg.accum_steps
+    if given.data.batch_size:
+        _check_micro_batches(cfg)
     if steps > 1 and not cfg.objective.splits_batch:
         why = f"would cut the batch, whose examples {type(cfg.objective).__name__} compares"
         raise UserError(f"accum_steps={steps} {why}; set 1, and mesh.fsdp or model.remat=full")
@@ -146,7 +147,14 @@ def check(cfg: Config) -> None:
     # The durations are parsed without the data, so that a typo is found here.
     plan(cfg, num_examples=cfg.data.batch_size)
     sizes = [getattr(cfg.mesh, axis) for axis in sharding.BATCH_AXES]
-    check_batch(cfg, math.prod(size for size in sizes if size > 0))
+    if given.data.batch_size:
+        check_batch(cfg, math.prod(size for size in sizes if size > 0))
+
+
+def _check_micro_batches(cfg: Config) -> None:
+    steps, size = cfg.accum_steps, cfg.data.batch_size
+    if size % steps:
+        raise UserError(f"accum_steps={steps} must divide data.batch_size={size}")
 
 
 def check_types(cfg: Config) -> None:
@@ -255,6 +263,18 @@ def check_classes(cfg: Config, num_classes: int) -> None:
 
 def fitted(cfg: Config, num_examples: int, num_classes: int) -> Config:
     """Return the config with what it leaves to the data; the same one where it leaves nothing.
+
+    Raises UserError: with that it does not go together.
+    """
+    found = guessed(cfg, num_examples, num_classes)
+    if found is not cfg:
+        found.objective.check(found.model, found.data)
+        _check_micro_batches(found)
+    return found
+
+
+def guessed(cfg: Config, num_examples: int, num_classes: int) -> Config:
+    """Return the config as `fitted` does, unchecked: for numbers that may not be the data's.
 
     The head has the dataset's classes. A batch is an eighth of the images, of 8 to 128, and a power
     of 2; a run lasts 30 epochs, but 1,000 to 20,000 steps: short epochs need more of them.

@@ -19,13 +19,20 @@ Groups = tuple[tuple[int, ...], ...]  # of each class of a test set, the ids of 
 class Renumbered(Labelled):
     """Another source with a model's class names, and its id for each of the source's classes."""
 
-    def __init__(self, source: data.Source, ids: np.ndarray, class_names: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        source: data.Source,
+        ids: np.ndarray,
+        class_names: tuple[str, ...],
+        groups: Groups = (),
+    ) -> None:
+        self.groups = groups
         self._source = source
         self._ids = ids
         self.name = source.name
         self.multi_label = source.multi_label
         self.class_names = class_names
-        self.is_remote = is_remote(source)
+        self.drawn, self.is_remote = source.drawn, is_remote(source)
         with_none = np.append(ids, -1)  # which -1, no label, finds
         self.labels = None if source.labels is None else with_none[source.labels]
 
@@ -115,6 +122,24 @@ def rule(
                 ids = np.array([own.index(x) if x in groups else -1 for x in given])
                 return Renumbered(source, ids, imagenet.readable(own)), tuple(groups.values())
     return align(source, class_names, **advice), ()
+
+
+def numbered(source: data.Source, class_names: Sequence[str], advice: str) -> data.Source:
+    """Number a source as `rule` does, with its groups as an attribute, which `groups_of` finds.
+
+    Classes of the same names in the same order stay under the names that the source has for them.
+    """
+    if classes.same(source.class_names, class_names):
+        return source
+    found, groups = rule(source, imagenet.readable(class_names), advice=advice)
+    if not groups:
+        return found
+    return Renumbered(found, np.arange(len(groups)), found.class_names, groups)
+
+
+def groups_of(source: data.Source) -> Groups:
+    """Return the groups of a source from `with_rule`; () for others."""
+    return getattr(source, "groups", ())
 
 
 @functools.lru_cache  # one function object a model and test set, so that jit finds it
