@@ -15,18 +15,8 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "vit_jax"
 LEVELS = [
     {"errors", "durations", "trees", "waiting", "losses", "startup", "faults", "mup"}
-    | {
-        "hardware",
-        "measures",
-        "reduction",
-        "fields",
-        "field_names",
-        "signals",
-        "launch",
-        "files",
-        "remote",
-    }
-    | {"bucket_folder"},
+    | {"hardware", "reduction", "fields", "field_names", "signals", "launch", "files", "remote"}
+    | {"bucket_folder", "measures", "out_of_memory"},
     # The drawing that evaluations and training need takes numbers, no model and no run.
     {"sharding", "visual.figures", "visual.curve"},
     {"models", "data", "optim", "checkpoints"},

@@ -98,6 +98,7 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
 
     Raises UserError: anything wrong with the config, the data or the weights to start from.
     """
+    startup.check_not_forked()
     goodput = Goodput()
     config_lib.check(cfg)
     cfg = dataclasses.replace(cfg, checkpoint=directed(cfg.checkpoint))
