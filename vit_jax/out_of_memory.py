@@ -25,7 +25,8 @@ def explained(advice: str) -> Iterator[None]:
         yield
     except (jax.errors.JaxRuntimeError, MemoryError) as error:
         text = str(error)
-        if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in text:
+        known = any(word in text.lower() for word in ("resource_exhausted", "out of memory"))
+        if isinstance(error, jax.errors.JaxRuntimeError) and not known:
             raise
         first = next((line.strip() for line in text.splitlines() if line.strip()), "")
         first = first if len(first) <= _LONGEST else f"{first[:_LONGEST]}..."

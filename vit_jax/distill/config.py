@@ -8,6 +8,8 @@ from vit_jax import fields, models
 from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
+from vit_jax.weights.load import CHECKPOINT
+from vit_jax.weights.repository import KINDS
 
 FIELD = "objective.distill"
 
@@ -58,7 +60,11 @@ class TeacherConfig:
 
 
 def check(cfg: TeacherConfig, model: ModelConfig, data: DataConfig) -> None:
-    """Raise UserError for a teacher of other images or classes than the student's."""
+    """Raise UserError for a teacher of other images or classes than the student's.
+
+    A teacher whose weights name its classes may have more of them, in any order: they are found by
+    name once the data are open (`teacher.read_weights`).
+    """
     if cfg.kind is Distillation.HARD and cfg.temperature != 1:
         raise UserError("objective.distill.temperature has no effect on kind=hard; leave it at 1.0")
     if not cfg.weights and not cfg.cache:
@@ -74,7 +80,10 @@ def check(cfg: TeacherConfig, model: ModelConfig, data: DataConfig) -> None:
         if rate := getattr(cfg.teacher, key, 0):
             why = "has no effect on a teacher, which is run as evaluated; set it to 0.0"
             raise UserError(f"{FIELD}.teacher.{key}={rate} {why}")
-    for key in ("num_classes", "channels"):
+    # Logits in a cache are of the student's classes.
+    named = cfg.cache or cfg.weights.partition(":")[0] in (CHECKPOINT, *KINDS)
+    counted = model.num_classes and not named  # 0: the data's, which are not open yet
+    for key in ("num_classes", "channels") if counted else ("channels",):
         theirs, ours = getattr(cfg.teacher, key), getattr(model, key)
         if theirs != ours:
             must = f"must be the student's, model.{key}={ours}; choose or train another teacher"
@@ -92,6 +101,14 @@ def check(cfg: TeacherConfig, model: ModelConfig, data: DataConfig) -> None:
         raise UserError(f"{FIELD}.alpha=1 {why}")
     if cfg.cache:
         check_unmixed(data, f", or {FIELD}.cache=''")
+
+
+def of_student(cfg: TeacherConfig, num_classes: int) -> TeacherConfig:
+    """Return the teacher with a head for the student's classes; the same one where it has that."""
+    if num_classes in (0, cfg.teacher.num_classes):
+        return cfg
+    teacher = dataclasses.replace(cfg.teacher, num_classes=num_classes)
+    return dataclasses.replace(cfg, teacher=teacher)
 
 
 def check_unmixed(data: DataConfig, otherwise: str = "") -> None:
