@@ -21,16 +21,19 @@ def matched(given: Sequence[str], names: Sequence[str]) -> tuple[int | None, ...
     both lists are the same.
     """
     ours, theirs = _readable(names), _readable(given)
-    if ours == theirs:
+    raw = tuple(map(one_spelling, given))
+    if raw == tuple(map(one_spelling, names)):
         return tuple(range(len(ours)))
     # The words of some synsets are those of another too; the synsets are not.
     places = _once(ours) | _once(tuple(map(one_spelling, names)))
     synsets = imagenet.names_by_synset()
-    if ours == _readable(tuple(synsets)):
+    if len(ours) == len(synsets) and ours == _readable(tuple(synsets)):
         places |= {synset: k for k, synset in enumerate(synsets)}
         places |= {str(k): k for k in range(len(ours))}
-    raw = map(one_spelling, given)
-    return tuple(places.get(x, places.get(word)) for x, word in zip(raw, theirs, strict=True))
+    found = [places.get(x, places.get(word)) for x, word in zip(raw, theirs, strict=True)]
+    if ours != theirs:
+        return tuple(found)
+    return tuple(i if k is None else k for i, k in enumerate(found))
 
 
 def same(given: Sequence[str], names: Sequence[str]) -> bool:
@@ -38,10 +41,14 @@ def same(given: Sequence[str], names: Sequence[str]) -> bool:
     return matched(given, names) == tuple(range(len(names)))
 
 
-def are_numbers(names: Sequence[str]) -> bool:
-    """Return whether names say nothing but a class's place: "0", "1" or "class 0", "class 1"."""
+def only_count(names: Sequence[str], beside: Sequence[str]) -> bool:
+    """Return whether names say nothing but a class's place, and those `beside` them say more.
+
+    That is "0", "1" or "class 0", "class 1", beside names without a number.
+    """
     found = [_NUMBERED.fullmatch(name) for name in names]
-    return all(hit is not None and int(hit[1]) == k for k, hit in enumerate(found))
+    places = all(hit is not None and int(hit[1]) == k for k, hit in enumerate(found))
+    return places and not any(map(_NUMBERED.fullmatch, beside))
 
 
 def shown(names: Sequence[str]) -> str:

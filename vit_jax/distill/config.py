@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings of a teacher, and what cannot be learned from one."""
 
+import contextlib
 import dataclasses
 import enum
 
@@ -8,8 +9,7 @@ from vit_jax import fields, models
 from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
-from vit_jax.weights.load import CHECKPOINT
-from vit_jax.weights.repository import KINDS
+from vit_jax.weights import heads
 
 FIELD = "objective.distill"
 
@@ -80,12 +80,11 @@ def check(cfg: TeacherConfig, model: ModelConfig, data: DataConfig) -> None:
         if rate := getattr(cfg.teacher, key, 0):
             why = "has no effect on a teacher, which is run as evaluated; set it to 0.0"
             raise UserError(f"{FIELD}.teacher.{key}={rate} {why}")
-    # Logits in a cache are of the student's classes.
-    named = cfg.cache or cfg.weights.partition(":")[0] in (CHECKPOINT, *KINDS)
-    counted = model.num_classes and not named  # 0: the data's, which are not open yet
-    for key in ("num_classes", "channels") if counted else ("channels",):
+    for key in ("num_classes", "channels"):
         theirs, ours = getattr(cfg.teacher, key), getattr(model, key)
-        if theirs != ours:
+        # 0 classes are the data's, which are not open yet; more than the student's may have names.
+        later = key == "num_classes" and (not ours or (theirs > ours and _names_classes(cfg)))
+        if theirs != ours and not later:
             must = f"must be the student's, model.{key}={ours}; choose or train another teacher"
             raise UserError(f"{FIELD}.teacher.{key}={theirs} {must}")
     for key in ("mean", "std"):
@@ -101,6 +100,12 @@ def check(cfg: TeacherConfig, model: ModelConfig, data: DataConfig) -> None:
         raise UserError(f"{FIELD}.alpha=1 {why}")
     if cfg.cache:
         check_unmixed(data, f", or {FIELD}.cache=''")
+
+
+def _names_classes(cfg: TeacherConfig) -> bool:
+    with contextlib.suppress(UserError):
+        return not cfg.weights or bool(heads.class_names(cfg.weights))
+    return False
 
 
 def of_student(cfg: TeacherConfig, num_classes: int) -> TeacherConfig:

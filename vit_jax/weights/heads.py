@@ -40,6 +40,8 @@ class Move(NamedTuple):
     @property
     def new(self) -> list[str]:
         """The classes that the weights lack."""
+        if not self.there:
+            return []
         return [name for name, k in zip(self.names, self.ids, strict=True) if k is None]
 
     @property
@@ -69,7 +71,7 @@ def class_names(ref: str, *, ema: bool = False) -> tuple[str, ...]:
 def move(ref: str, names: Sequence[str], *, ema: bool = False) -> Move:
     """Find a model's classes among those of weights, by name (`classes.matched`).
 
-    Names that only count, "0", "1", are none where they match nothing. A file of a thousand
+    Names that only count, "0", "1", beside others are none. A file of a thousand
     classes is ImageNet's in the order of all published networks, where the model's classes are.
     """
     names, there = tuple(names), class_names(ref, ema=ema)
@@ -79,7 +81,7 @@ def move(ref: str, names: Sequence[str], *, ema: bool = False) -> Move:
             there = ()
     ids = classes.matched(names, there)
     nothing = all(k is None for k in ids) and len(there) == len(names)
-    if nothing and (classes.are_numbers(there) or classes.are_numbers(names)):
+    if nothing and (classes.only_count(there, names) or classes.only_count(names, there)):
         return Move(names)
     return Move(names, there, ids) if there else Move(names)
 
@@ -131,7 +133,7 @@ def moved(
 
 def told(ref: str, move: Move) -> str:
     """Describe in a line what becomes of a head's rows; "" where they simply stay."""
-    total, new, dropped = len(move.names), move.new if move.there else [], move.dropped
+    total, new, dropped = len(move.names), move.new, move.dropped
     if not move.there:
         return f"head: {ref} names no classes; its {total:,} rows are kept by their place"
     if move.stays:
