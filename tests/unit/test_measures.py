@@ -19,9 +19,11 @@ def test_a_direction_that_is_not_the_metrics_own_is_refused() -> None:
     assert measures.direction("val/loss", Mode.AUTO) is Mode.MIN
     assert measures.direction("val_ema/macro_f1", Mode.MAX) is Mode.MAX
     for metric, mode in (("val/loss", Mode.MAX), ("val/5shot", Mode.MIN)):
-        with pytest.raises(UserError, match=rf"checkpoint.mode={mode}, but a .* {metric} is better"):
+        with pytest.raises(
+            UserError, match=rf"checkpoint.mode={mode}, but a .* {metric} is better"
+        ):
             measures.direction(metric, mode)
-    with pytest.raises(UserError, match="Nobody has declared it: set checkpoint.mode"):
+    with pytest.raises(UserError, match=r"Nobody has declared it: set checkpoint\.mode"):
         measures.direction("val/wer", Mode.AUTO)
 
 
@@ -32,5 +34,5 @@ def test_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not measures.is_better_larger("val/rmse")
     assert measures.Measure(Mode.MIN, "error", "mm").written(1.5) == "1.5000 mm"
     assert not measures.is_accuracy("mae")
-    with pytest.raises(UserError, match="must be Mode.MAX or Mode.MIN"):
+    with pytest.raises(UserError, match=r"must be Mode\.MAX or Mode\.MIN"):
         measures.declare("x", Measure(Mode.AUTO, "x"))
