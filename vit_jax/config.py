@@ -9,6 +9,7 @@ from typing import Any
 
 from vit_jax import data, errors, faults, models, optim, sharding
 from vit_jax.checkpoints import CheckpointConfig
+from vit_jax.checkpoints.ranking import check_ranking
 from vit_jax.data import DataConfig
 from vit_jax.data.checks import check_pad
 from vit_jax.durations import Clock
@@ -106,7 +107,7 @@ def check(cfg: Config) -> None:
     Values in another form, "map" for Pool.MAP or 64 for (64,), are converted in place.
     """
     check_types(cfg)
-    given, cfg = cfg, fitted(cfg, num_examples=10**6, num_classes=10)
+    given, cfg = cfg, guessed(cfg, num_examples=10**6, num_classes=10)
     models.create(cfg.model)
     data.check(given.data)
     check_pad(cfg.data.transform, models.input_shape(cfg.model)[:2], "data.transform")
@@ -122,11 +123,12 @@ def check(cfg: Config) -> None:
     if cfg.model.num_classes and not cfg.objective.uses_labels:
         what = f"{type(cfg.objective).__name__} trains no head"
         raise UserError(f"{what}; set model.num_classes=0, not {cfg.model.num_classes}")
-    cfg.objective.check(cfg.model, cfg.data)
+    # Of what the data decide only what holds of any: no number of classes, no batch.
+    cfg.objective.check(given.model, cfg.data)
     _check_patches(cfg)
-    steps, size = cfg.accum_steps, cfg.data.batch_size
-    if size % steps:
-        raise UserError(f"accum_steps={steps} must divide data.batch_size={size}")
+    steps = cfg.accum_steps
+    if given.data.batch_size:
+        _check_micro_batches(cfg)
     if steps > 1 and not cfg.objective.splits_batch:
         why = f"would cut the batch, whose examples {type(cfg.objective).__name__} compares"
         raise UserError(f"accum_steps={steps} {why}; set 1, and mesh.fsdp or model.remat=full")
@@ -140,12 +142,19 @@ def check(cfg: Config) -> None:
         if not re.fullmatch(r"[a-z0-9_]+", name) or name in ("train", "perf"):
             raise UserError(f"evals.{name}: use a-z, 0-9 and _, and neither 'train' nor 'perf'")
         _check_eval(cfg.evals[name], name, cfg.objective)
-    _check_checkpoint(cfg)
+    check_ranking(cfg.checkpoint, metric_periods(cfg))
     faults.validate(cfg.faults)
     # The durations are parsed without the data, so that a typo is found here.
     plan(cfg, num_examples=cfg.data.batch_size)
     sizes = [getattr(cfg.mesh, axis) for axis in sharding.BATCH_AXES]
-    check_batch(cfg, math.prod(size for size in sizes if size > 0))
+    if given.data.batch_size:
+        check_batch(cfg, math.prod(size for size in sizes if size > 0))
+
+
+def _check_micro_batches(cfg: Config) -> None:
+    steps, size = cfg.accum_steps, cfg.data.batch_size
+    if size % steps:
+        raise UserError(f"accum_steps={steps} must divide data.batch_size={size}")
 
 
 def check_types(cfg: Config) -> None:
@@ -219,25 +228,6 @@ def metric_periods(cfg: Config) -> dict[str, str]:
     }
 
 
-def _check_checkpoint(cfg: Config) -> None:
-    """Raise UserError for a metric that no evaluation during training measures."""
-    keeping = cfg.checkpoint
-    patience = f"checkpoint.patience={keeping.patience}"
-    if keeping.patience and not keeping.keep_best:
-        raise UserError(f"{patience} ends with the best parameters; set checkpoint.keep_best=1")
-    periods = metric_periods(cfg)
-    measured = [metric for metric, every in periods.items() if every]
-    if keeping.patience and not measured:
-        raise UserError(f"{patience} counts evaluations; give one a period: evals.<name>.every")
-    ranked = keeping.patience or (keeping.keep_best and keeping.metric and measured)
-    if ranked and keeping.metric in periods and keeping.metric not in measured:
-        name = keeping.metric.partition("/")[0].removesuffix("_ema")
-        others = f"evals.{name}.every, or choose {', '.join(measured)}"
-        raise UserError(f"checkpoint.metric={keeping.metric!r} is measured only last; set {others}")
-    if ranked and keeping.metric not in measured:
-        raise errors.unknown("checkpoint.metric", keeping.metric, measured)
-
-
 def check_batch(cfg: Config, shards: int) -> None:
     """Raise UserError for a batch, or heads, that the mesh cannot split; `shards` of the batch."""
     size, steps = cfg.data.batch_size, cfg.accum_steps
@@ -273,6 +263,18 @@ def check_classes(cfg: Config, num_classes: int) -> None:
 
 def fitted(cfg: Config, num_examples: int, num_classes: int) -> Config:
     """Return the config with what it leaves to the data; the same one where it leaves nothing.
+
+    Raises UserError: with that it does not go together.
+    """
+    found = guessed(cfg, num_examples, num_classes)
+    if found is not cfg:
+        found.objective.check(found.model, found.data)
+        _check_micro_batches(found)
+    return found
+
+
+def guessed(cfg: Config, num_examples: int, num_classes: int) -> Config:
+    """Return the config as `fitted` does, unchecked: for numbers that may not be the data's.
 
     The head has the dataset's classes. A batch is an eighth of the images, of 8 to 128, and a power
     of 2; a run lasts 30 epochs, but 1,000 to 20,000 steps: short epochs need more of them.

@@ -5,6 +5,7 @@ from __future__ import annotations  # a Python that is too old parses this file 
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Mapping
 from types import FrameType
 
@@ -60,8 +61,11 @@ def heed(
     """Install handlers and return the previous ones; skip signals that this process must ignore.
 
     `nohup` makes a process ignore SIGHUP, and a shell script makes its background jobs ignore
-    SIGINT: those are meant for others.
+    SIGINT: those are meant for others. Python lets the main thread alone install handlers: in
+    another one there are none, and signals stay the program's own.
     """
+    if threading.current_thread() is not threading.main_thread():
+        return {}
     return {
         number: signal.signal(number, handler)
         for number, handler in handlers.items()
@@ -72,4 +76,5 @@ def heed(
 def restore(handlers: Mapping[signal.Signals, object]) -> None:
     """Restore the handlers that `heed` returned."""
     for number, handler in handlers.items():
-        signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
+        # None stands for a handler that was not installed from Python, which cannot be put back.
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)  # pyright: ignore[reportArgumentType]

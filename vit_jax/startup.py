@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax._src import xla_bridge  # jax has no public seam
 
 from vit_jax import waiting
 from vit_jax.errors import UserError
@@ -40,6 +41,30 @@ _MAX_BYTES = 2 * 2**30
 # Seconds. Processes notice a dead one after the heartbeats' timeout, 100 by default. One that ends
 # by its own error waits for the others, 300 by default; 60 outlasts writing a run's last files.
 HEARTBEAT_TIMEOUT, SHUTDOWN_TIMEOUT = 30, 60
+
+
+_forked = False  # whether this process was forked from one in which JAX ran
+
+
+def _note_fork() -> None:
+    global _forked
+    _forked = xla_bridge.backends_are_initialized()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+def check_not_forked() -> None:
+    """Raise UserError in a process in which the first computation would wait for ever.
+
+    A fork copies none of the threads that JAX has started before.
+    """
+    if _forked:
+        raise UserError(
+            "this process was forked from one in which JAX runs, without JAX's threads, and would "
+            "hang; start it by 'spawn': multiprocessing.get_context('spawn')"
+        )
 
 
 def configure() -> None:

@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[2] / "vit_jax"
 LEVELS = [
     {"errors", "durations", "trees", "waiting", "losses", "startup", "faults", "mup"}
     | {"hardware", "reduction", "fields", "field_names", "signals", "launch", "files", "remote"}
-    | {"bucket_folder", "foreign", "array_files", "escapes", "braces"},
+    | {"bucket_folder", "foreign", "array_files", "escapes", "braces", "measures", "out_of_memory"},
     # The drawing that evaluations and training need takes numbers, no model and no run.
     {"sharding", "visual.figures", "visual.curve"},
     {"models", "data", "optim", "checkpoints"},

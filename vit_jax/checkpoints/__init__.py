@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of a run: saved whole, verified when read. Orbax is imported by `storage` alone."""
 
-from vit_jax.checkpoints.config import CheckpointConfig, Mode
+from vit_jax.checkpoints.config import CheckpointConfig
+from vit_jax.measures import Mode
 
 DIRECTORY = "checkpoints"  # within the directory of a run
 

@@ -2,22 +2,15 @@
 """When checkpoints are saved, which of them stay, and where they may lie."""
 
 import dataclasses
-import enum
 import math
 from collections.abc import Mapping
 from pathlib import Path
 
 from vit_jax.errors import UserError, shown
 from vit_jax.fields import value
+from vit_jax.measures import Mode, resolved
 
 _PATTERN = "*?[]\\"  # what a pattern of file names has a meaning for
-
-
-class Mode(enum.StrEnum):
-    """Which direction of a metric is better."""
-
-    MAX = "max"
-    MIN = "min"
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
@@ -30,7 +23,8 @@ class CheckpointConfig:
         keep: how many of the newest checkpoints stay.
         keep_best: how many of the best by `metric` stay besides; 0 is none.
         metric: name of an evaluation metric, such as "val/top1".
-        mode: whether a larger or a smaller metric is better.
+        mode: whether a larger or a smaller metric is better; "" is the metric's own direction
+            (`measures.declare`), and another one is refused.
         patience: stop the run early where `metric` has been measured this many times in a row
             without a new best, and end with the best parameters; 0 never stops.
     """
@@ -39,13 +33,13 @@ class CheckpointConfig:
     keep: int = value(2, least=1)
     keep_best: int = value(1, least=0)
     metric: str = "val/top1"
-    mode: Mode = Mode.MAX
+    mode: Mode = Mode.AUTO
     patience: int = value(0, least=0)
 
 
 def ranked(metrics: Mapping[int, Mapping[str, float]], metric: str, mode: Mode) -> list[int]:
     """List the steps with a finite metric from the best to the worst, the later of equals first."""
-    sign = 1 if mode == Mode.MAX else -1
+    sign = 1 if resolved(metric, mode) is Mode.MAX else -1
     values = {step: of_step.get(metric, math.nan) for step, of_step in metrics.items()}
     finite = [step for step in values if math.isfinite(values[step])]
     return sorted(finite, key=lambda step: (sign * values[step], step), reverse=True)

@@ -69,7 +69,7 @@ def _report(cfg: Config) -> tuple[str, UserError | None]:
     except UserError as error:
         # Shapes and costs do not need the data; only durations in epochs do: take a long run.
         source, missing = None, error
-        cfg = config_lib.fitted(cfg, 100_000, 1000)
+        cfg = config_lib.guessed(cfg, 100_000, 1000)
         num_examples = 100_000 * cfg.data.batch_size
     sizes = (cfg.mesh.data, cfg.mesh.fsdp, cfg.mesh.tensor)
     devices = jax.device_count() if -1 in sizes else math.prod(sizes)

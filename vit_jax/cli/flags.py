@@ -168,7 +168,12 @@ def run(main: Callable[[], int | None], argv: Sequence[str]) -> int:
 def _status(failure: BaseException, *, debug: bool) -> int:
     """Print what ended a command, where it is no fault of the code; returns the exit status."""
     try:
-        raise failure
+        if "jax" not in sys.modules:
+            raise failure
+        from vit_jax import out_of_memory
+
+        with out_of_memory.explained("lower the batch size, --batch_size=N"):
+            raise failure
     except UserError as error:
         print_error(str(error), debug=debug)
         return error.status

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from vit_jax import config as config_lib
-from vit_jax import errors
+from vit_jax import errors, measures
 from vit_jax.analysis.tables import format_flops
 from vit_jax.cli import config_files, options
 from vit_jax.cli import flags as cli_flags
@@ -55,7 +55,7 @@ class SweepFile:
     @property
     def maximize(self) -> bool:
         """Whether more is better."""
-        return not self.metric.endswith("loss")
+        return measures.is_better_larger(self.metric)
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -5,7 +5,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-from vit_jax import waiting
+from vit_jax import measures, waiting
 from vit_jax.analysis.tables import align
 from vit_jax.cli import options, sweep_status
 from vit_jax.cli.options import Options, flag
@@ -47,7 +47,7 @@ def report(given: Report) -> None:
         sweep_report.draw_search(found, metric, title, place / PICTURE)
         header, *rows = scores.table(cases, metric)
         print("\n".join(align(header, rows, right=range(2, len(header)))))
-    elif sized and (metric.endswith("loss") or falls != metric):
+    elif sized and (not measures.is_better_larger(metric) or falls != metric):
         with waiting.said("fitting the laws"):
             fitted = laws.fit(place, found)
         sweep_report.draw_laws(fitted, falls, title, place / PICTURE)
@@ -59,7 +59,7 @@ def report(given: Report) -> None:
             print(terminal(f"{name:22} not fitted: {reason}"))
     else:
         sweep_report.draw_search(found, metric, title, place / PICTURE)
-        order = 1 if metric.endswith("loss") else -1
+        order = -1 if measures.is_better_larger(metric) else 1
         for result in sorted(finished, key=lambda r: order * (r.value or 0.0))[:5]:
             print(terminal(f"{metric} {result.value:.4f}  {result.point.name}"))
     shown = {"title": title, "summary": sweep_status.summary(found), "picture": place / PICTURE}

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which settings of the data do not go together; ranges stand at the fields of `config`."""
 
+import contextlib
 from collections.abc import Sequence
+
+import numpy as np
 
 from vit_jax.data.augment import parse
 from vit_jax.data.config import (
@@ -15,8 +18,11 @@ from vit_jax.data.config import (
     is_random,
 )
 from vit_jax.data.partition import full_name
-from vit_jax.errors import UserError
+from vit_jax.data.sources import Source
+from vit_jax.errors import UserError, shown
 from vit_jax.fields import check_effects, conform
+
+_LOOKED_AT = 16  # examples whose labels are read where none are listed
 
 
 def check(cfg: DataConfig) -> None:
@@ -83,3 +89,33 @@ def check_pad(cfg: TransformConfig, size: tuple[int, int], name: str = "transfor
     short = min(cover_size(size, cfg.crop_ratio))
     if cfg.pad >= short:
         raise UserError(f"{name}.pad={cfg.pad} must be below {short}, the short side resized")
+
+
+def check_labels(source: Source, advice: str, allowed: int = 0) -> None:
+    """Raise UserError, which ends with the `advice`, for more than `allowed` images without label.
+
+    Listed labels are all looked at; of labels that lie in records, those of a few.
+    """
+    if not source.num_classes or "label" not in source.spec:
+        raise UserError(f"{source.name} has no labels; {advice}")
+    if source.multi_label:
+        return
+    some = np.arange(len(source))
+    if source.labels is None:
+        some = np.unique(np.linspace(0, len(source) - 1, _LOOKED_AT).astype(int))
+    labels = source.labels if source.labels is not None else _labels_of(source, some)
+    wrong = np.flatnonzero((labels < 0) | (labels >= source.num_classes))
+    if len(wrong) > allowed:
+        first = shown(source.example_id(int(some[wrong[0]])))
+        of = f"{len(some):,} images" if source.labels is not None else f"{len(some):,} looked at"
+        raise UserError(
+            f"{source.name} has {len(wrong):,} of {of} without a label, the first {first}; {advice}"
+        )
+
+
+def _labels_of(source: Source, some: np.ndarray) -> np.ndarray:
+    found = np.zeros(len(some), int)
+    for i, index in enumerate(some.tolist()):
+        with contextlib.suppress(ValueError, OSError):  # what cannot be read is told when it is
+            found[i] = source.read(index)["label"]
+    return found

@@ -47,6 +47,7 @@ class LogitCache:
     # Ranges of positions in the order of writing, from 0 on: the end of each ("stop"), and the
     # CRC-32 of its rows, by array.
     pieces: Sequence[Mapping[str, int]] = ()
+    class_names: Sequence[str] = ()  # of each logit; () in a cache of an earlier version
 
     @property
     def done(self) -> int:
@@ -128,7 +129,7 @@ class LogitCache:
                 files.sync(self.file(key))
                 piece[key] = self._crc32(key, self.done, done)
             committed = dataclasses.replace(self, pieces=[*self.pieces, piece])
-            keys = ("stream", "top_k", "num_classes", "temperature", "pieces")
+            keys = ("stream", "top_k", "num_classes", "temperature", "pieces", "class_names")
             tree = {key: getattr(committed, key) for key in keys}
             text = json.dumps({"format": _FORMAT, **tree}, indent=1) + "\n"
             files.write(self.path / RECORD, text)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings of a teacher, and what cannot be learned from one."""
 
+import contextlib
 import dataclasses
 import enum
 
@@ -8,6 +9,7 @@ from vit_jax import fields, models
 from vit_jax.data import DataConfig, check_units
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
+from vit_jax.weights import heads
 
 FIELD = "objective.distill"
 
@@ -58,7 +60,11 @@ class TeacherConfig:
 
 
 def check(cfg: TeacherConfig, model: ModelConfig, data: DataConfig) -> None:
-    """Raise UserError for a teacher of other images or classes than the student's."""
+    """Raise UserError for a teacher of other images or classes than the student's.
+
+    A teacher whose weights name its classes may have more of them, in any order: they are found by
+    name once the data are open (`teacher.read_weights`).
+    """
     if cfg.kind is Distillation.HARD and cfg.temperature != 1:
         raise UserError("objective.distill.temperature has no effect on kind=hard; leave it at 1.0")
     if not cfg.weights and not cfg.cache:
@@ -76,7 +82,9 @@ def check(cfg: TeacherConfig, model: ModelConfig, data: DataConfig) -> None:
             raise UserError(f"{FIELD}.teacher.{key}={rate} {why}")
     for key in ("num_classes", "channels"):
         theirs, ours = getattr(cfg.teacher, key), getattr(model, key)
-        if theirs != ours:
+        # 0 classes are the data's, which are not open yet; more than the student's may have names.
+        later = key == "num_classes" and (not ours or (theirs > ours and _names_classes(cfg)))
+        if theirs != ours and not later:
             must = f"must be the student's, model.{key}={ours}; choose or train another teacher"
             raise UserError(f"{FIELD}.teacher.{key}={theirs} {must}")
     for key in ("mean", "std"):
@@ -93,6 +101,20 @@ def check(cfg: TeacherConfig, model: ModelConfig, data: DataConfig) -> None:
         raise UserError(f"{FIELD}.alpha=1 {why}")
     if cfg.cache:
         check_unmixed(data, f", or {FIELD}.cache=''")
+
+
+def _names_classes(cfg: TeacherConfig) -> bool:
+    with contextlib.suppress(UserError):
+        return not cfg.weights or bool(heads.class_names(cfg.weights))
+    return False
+
+
+def of_student(cfg: TeacherConfig, num_classes: int) -> TeacherConfig:
+    """Return the teacher with a head for the student's classes; the same one where it has that."""
+    if num_classes in (0, cfg.teacher.num_classes):
+        return cfg
+    teacher = dataclasses.replace(cfg.teacher, num_classes=num_classes)
+    return dataclasses.replace(cfg, teacher=teacher)
 
 
 def check_unmixed(data: DataConfig, otherwise: str = "") -> None:

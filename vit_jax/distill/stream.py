@@ -5,14 +5,14 @@ import dataclasses
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vit_jax import fields, models
-from vit_jax.data import DataConfig, Source
+from vit_jax.data import DataConfig, Source, classes
 from vit_jax.data.config import OLD_READING
 from vit_jax.distill.cache import WEIGHTS, LogitCache
-from vit_jax.distill.config import FIELD, Distillation, TeacherConfig
+from vit_jax.distill.config import FIELD, Distillation, TeacherConfig, of_student
 from vit_jax.errors import UserError, some
 from vit_jax.models import ModelConfig
 
@@ -30,6 +30,11 @@ class Stream:
     data: DataConfig
     seed: int
     source: Source  # the training split
+
+    @property
+    def taught(self) -> TeacherConfig:
+        """The teacher with a head for the student's classes."""
+        return of_student(self.cfg, self.model.num_classes)
 
     def identity(self, weights: str) -> dict[str, Any]:
         """Return, by field, all that the logits depend on; `weights` is the teacher's digest."""
@@ -69,8 +74,19 @@ def _defaults(wanted: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def check_stream(cache: LogitCache, wanted: Mapping[str, Any]) -> None:
-    """Raise UserError, with the first differences, if `wanted` is not the cache's identity."""
+def check_stream(
+    cache: LogitCache, wanted: Mapping[str, Any], class_names: Sequence[str] = ()
+) -> None:
+    """Raise UserError, with the first differences, if `wanted` is not the cache's identity.
+
+    `class_names` are the student's; a cache that names its own is compared by them.
+    """
+    if cache.class_names and class_names:
+        if not classes.same(class_names, cache.class_names):
+            theirs, ours = map(classes.shown, (cache.class_names, class_names))
+            what = f"logits of the classes {theirs}, in this order, and these are {ours}"
+            raise UserError(f"{cache.path} holds {what}; write another cache")
+        wanted = {**wanted, _CLASSES: cache.stream.get(_CLASSES)}
     defaults = _defaults(wanted) if wanted.keys() - cache.stream.keys() else {}
     there = {**{key: defaults[key] for key in wanted if key in defaults}, **cache.stream}
     lines = [

@@ -2,7 +2,7 @@
 """A run's teacher: weights or cached logits, read and checked before a device is filled."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,15 +11,16 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from vit_jax import data, models, sharding, trees, weights
-from vit_jax.data import mix, one_view, reading
+from vit_jax.data import classes, mix, one_view, reading
 from vit_jax.distill import cache as cache_lib
 from vit_jax.distill import stream as stream_lib
 from vit_jax.distill.cache import INDEX, LOGITS, REST, TOP, LogitCache
-from vit_jax.distill.config import FIELD, TeacherConfig
+from vit_jax.distill.config import FIELD, TeacherConfig, of_student
 from vit_jax.distill.stream import Stream
 from vit_jax.errors import UserError
 from vit_jax.models import DType
 from vit_jax.sharding import MeshConfig
+from vit_jax.weights import heads
 from vit_jax.weights.files import digest
 
 PyTree = Any
@@ -50,9 +51,10 @@ def open_teacher(stream: Stream, positions: int) -> tuple[PyTree | None, str, Lo
     """
     cfg = stream.cfg
     if not cfg.cache:
-        return (*read_weights(cfg), None)
+        return (*read_weights(cfg, stream.source.class_names), None)
     cache = cache_lib.read(cfg.cache)
-    stream_lib.check_stream(cache, stream.identity(cache.weights))
+    names = stream.source.class_names
+    stream_lib.check_stream(cache, stream.identity(cache.weights), names)
     stream_lib.check_temperature(cache, cfg)
     stream_lib.check_length(cache, positions)
     cache.check_rows(positions)
@@ -63,24 +65,54 @@ def open_teacher(stream: Stream, positions: int) -> tuple[PyTree | None, str, Lo
 
 def _compare(cache: LogitCache, stream: Stream, positions: int) -> None:
     try:
-        variables, digest = read_weights(stream.cfg)
+        variables, digest = read_weights(stream.cfg, stream.source.class_names)
     except UserError as error:
         if jax.process_count() > 1:  # the others may well read them, and would wait
             raise
         print(f"cached logits are not compared with the live teacher: {error}", flush=True)
         return
-    stream_lib.check_stream(cache, stream.identity(digest))
+    stream_lib.check_stream(cache, stream.identity(digest), stream.source.class_names)
     for start in (0, max(positions - ROWS, 0)):
         verify(cache, stream, variables, start)
 
 
-def read_weights(cfg: TeacherConfig) -> tuple[PyTree, str]:
+def read_weights(cfg: TeacherConfig, class_names: Sequence[str] = ()) -> tuple[PyTree, str]:
     """Read the teacher's variables, as numpy, with the digest of them all.
 
-    Raises UserError: weights that are not there, are damaged, or do not fit.
+    Its head's rows are those of the student's `class_names`, in their order, where the weights name
+    their classes (`heads.move`).
+
+    Raises UserError: weights that are not there, are damaged, or do not fit; a teacher that does
+    not know one of the classes.
     """
     values = _read_flat(cfg)
+    if class_names:
+        values = _of_student(cfg, values, class_names)
     return trees.nest(values), digest(values)
+
+
+def _of_student(
+    cfg: TeacherConfig, values: Mapping[str, np.ndarray], class_names: Sequence[str]
+) -> Mapping[str, np.ndarray]:
+    move, theirs = heads.move(cfg.weights, class_names, ema=cfg.ema), cfg.teacher.num_classes
+    ours = f"the student's {len(class_names):,} ({classes.shown(class_names)})"
+    if not move.there and theirs != len(class_names):
+        raise UserError(
+            f"{FIELD}.weights: {cfg.weights} names no classes, and has {theirs:,}, not {ours}; "
+            "choose or train another teacher"
+        )
+    if move.new:
+        raise UserError(
+            f"{FIELD}.weights: {cfg.weights} does not know {classes.shown(move.new)} of {ours}; "
+            f"its {theirs:,} classes are {classes.shown(move.there)}: choose or train another "
+            "teacher"
+        )
+    if move.stays:
+        return values
+    if jax.process_index() == 0:
+        print(f"teacher: {len(class_names):,} of its {theirs:,} classes, by name", flush=True)
+    model = of_student(cfg, len(class_names)).teacher
+    return heads.moved(values, model, move)
 
 
 def _read_flat(cfg: TeacherConfig, *, only_check: bool = False) -> Mapping[str, np.ndarray]:
@@ -114,7 +146,7 @@ def make_predict(stream: Stream) -> Callable[[PyTree, jax.Array], jax.Array]:
     """Return (the teacher's variables, uint8 images of the stream) -> logits."""
     mean, std = stream.data.mean, stream.data.std
     height, width, _ = models.input_shape(stream.model)
-    teacher = make_teacher(stream.cfg, mean, std, (height, width))
+    teacher = make_teacher(stream.taught, mean, std, (height, width))
 
     def predict(variables: PyTree, image: jax.Array) -> jax.Array:
         return teacher(variables, mix.normalize(image, mean, std))

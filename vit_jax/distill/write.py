@@ -45,20 +45,31 @@ def write(cfg: Config, path: Path, top_k: int = 0) -> int:
 
     Raises UserError: nothing to cache, another cache in `path`, a full disk.
     """
-    distill = _check(cfg, path, top_k)
+    distill = _check(cfg, path)
     source = build_lib.open_train(cfg)
     cfg = config_lib.fitted(cfg, len(source), source.num_classes)
+    if not 0 <= top_k < cfg.model.num_classes:
+        most = cfg.model.num_classes - 1
+        raise UserError(f"--top_k={top_k} must be 1 to {most} (or left out, to keep all logits)")
     positions = config_lib.plan(cfg, len(source)).total_steps * cfg.data.batch_size
     mesh = sharding.make_mesh(cfg.mesh)
     config_lib.check_batch(cfg, sharding.batch_shards(mesh))
     stream = Stream(distill, cfg.model, cfg.data, cfg.seed, source)
-    variables, digest = teacher.read_weights(stream.cfg)
+    names = source.class_names
+    variables, digest = teacher.read_weights(stream.cfg, names)
     identity = stream.identity(digest)
     with workdir.lock(path, cache=True), jax.set_mesh(mesh):
-        cache = LogitCache(path, identity, top_k, cfg.model.num_classes, distill.temperature)
+        cache = LogitCache(
+            path,
+            identity,
+            top_k,
+            cfg.model.num_classes,
+            distill.temperature,
+            class_names=names,
+        )
         if (path / cache_lib.RECORD).exists():
             cache = cache_lib.read(path)
-            stream_lib.check_stream(cache, identity)
+            stream_lib.check_stream(cache, identity, names)
             if cache.top_k != top_k:
                 raise UserError(f"{path} was begun with --top_k={cache.top_k}; it must continue so")
             stream_lib.check_temperature(cache, distill)
@@ -77,7 +88,7 @@ def write(cfg: Config, path: Path, top_k: int = 0) -> int:
     return 0
 
 
-def _check(cfg: Config, path: Path, top_k: int) -> TeacherConfig:
+def _check(cfg: Config, path: Path) -> TeacherConfig:
     """Return the teacher's settings, after checking all that a run with this cache would."""
     if jax.process_count() > 1:
         raise UserError("cached logits are written by one process; start the command once")
@@ -87,9 +98,6 @@ def _check(cfg: Config, path: Path, top_k: int) -> TeacherConfig:
     distill = cfg.objective.distill
     if not distill.weights:
         raise UserError("objective.distill.weights is not set: the logits of which teacher?")
-    if not 0 <= top_k < cfg.model.num_classes:
-        most = cfg.model.num_classes - 1
-        raise UserError(f"--top_k={top_k} must be 1 to {most} (or left out, to keep all logits)")
     check_unmixed(cfg.data)
     distill.cache = str(path)  # a cache that no run could use is refused now
     config_lib.check(cfg)
@@ -130,7 +138,7 @@ def _rows(
     cfg: Config, cache: LogitCache, stream: Stream, mesh: Mesh, variables: Any, steps: range
 ) -> Iterator[tuple[int, Rows]]:
     """Yield the rows of each batch, one batch behind the devices."""
-    abstract = build_lib.placed(models.abstract(stream.cfg.teacher), mesh)
+    abstract = build_lib.placed(models.abstract(stream.taught.teacher), mesh)
     predict = teacher.make_predict(stream)
     compute = jax.jit(
         lambda variables, image: compact(predict(variables, image), cache.top_k, cache.temperature),

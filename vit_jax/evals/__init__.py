@@ -15,8 +15,8 @@ from vit_jax.evals.config import (
     LinearEval,
     LossEval,
     ProbeEval,
-    is_accuracy,
 )
+from vit_jax.measures import is_accuracy
 
 # What builds the evaluator of each kind of config.
 EVALUATORS: dict[type[EvalConfig], Callable[[Any, Context], Evaluator]] = {

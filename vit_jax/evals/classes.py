@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A dataset's labels by the class ids of a model: matched by name, so that they mean the same."""
 
-import collections
 import functools
 from collections.abc import Sequence
 
@@ -9,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax import data
-from vit_jax.data import imagenet
+from vit_jax.data import classes, imagenet
 from vit_jax.data.sources import Example, Labelled, account_of, is_remote
 from vit_jax.errors import UserError
 from vit_jax.evals.base import Predict
@@ -20,13 +19,21 @@ Groups = tuple[tuple[int, ...], ...]  # of each class of a test set, the ids of 
 class Renumbered(Labelled):
     """Another source with a model's class names, and its id for each of the source's classes."""
 
-    def __init__(self, source: data.Source, ids: np.ndarray, class_names: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        source: data.Source,
+        ids: np.ndarray,
+        class_names: tuple[str, ...],
+        groups: Groups = (),
+    ) -> None:
+        self.groups = groups
         self._source = source
         self._ids = ids
         self.name = source.name
         self.multi_label = source.multi_label
         self.class_names = class_names
-        self.is_remote, self.account = is_remote(source), account_of(source)
+        self.drawn, self.is_remote = source.drawn, is_remote(source)
+        self.account = account_of(source)
         with_none = np.append(ids, -1)  # which -1, no label, finds
         self.labels = None if source.labels is None else with_none[source.labels]
 
@@ -50,21 +57,50 @@ class Renumbered(Labelled):
         return self._source.digest()
 
 
-def align(source: data.Source, class_names: Sequence[str]) -> data.Source:
-    """Renumber a source's class ids to those of a model with these class names.
+def align(
+    source: data.Source,
+    class_names: Sequence[str],
+    advice: str = "evaluate on a dataset of its classes, or name them: --classes=FILE",
+) -> data.Source:
+    """Renumber a source's class ids to those of a model with these class names (`classes.matched`).
 
-    Names are compared after ImageNet's synsets have become words. The folders 0..999 of
-    ImageNet-V2's archive are ids of its classes: sorted as text, as folders are, 10 follows 1.
-
-    Raises UserError: a class that the model does not have.
+    Raises UserError: a class that the model does not have; it ends with the `advice`.
     """
     names, given = tuple(class_names), source.class_names
-    if imagenet.readable(given) == names:
-        return Renumbered(source, np.arange(len(names)), names) if given != names else source
-    return Renumbered(source, _ids(source, names), names)
+    if given == names:
+        return source
+    ids = classes.matched(given, names)
+    strange = [name for name, k in zip(given, ids, strict=True) if k is None]
+    if not strange:
+        return Renumbered(source, np.array(ids, int), names)
+    close = classes.near(strange[0], names)
+    hint = f", but {close!r} is one" if close else ""
+    others = f", nor are {len(strange) - 1:,} others" if strange[1:] else ""
+    few = ", ".join(names[:3]) + (", ..." if names[3:] else "")
+    raise UserError(
+        f"{source.name} has the class {strange[0]!r}, which is none of the model's "
+        f"{len(names)} ({few}){others}{hint}; {advice}"
+    )
 
 
-def rule(source: data.Source, class_names: Sequence[str]) -> tuple[data.Source, Groups]:
+def joined(train: data.Source, test: data.Source) -> tuple[data.Source, data.Source]:
+    """Number the classes of two splits alike, by name: the first's, then what only the second has.
+
+    Splits with the same classes in the same order are returned as they are.
+    """
+    if classes.same(test.class_names, train.class_names):
+        return train, test
+    ids = classes.matched(test.class_names, train.class_names)
+    more = [name for name, k in zip(test.class_names, ids, strict=True) if k is None]
+    names, own = (*train.class_names, *more), iter(range(train.num_classes, 10**9))
+    there = np.array([next(own) if k is None else k for k in ids], int)
+    first = Renumbered(train, np.arange(train.num_classes), names) if more else train
+    return first, Renumbered(test, there, names)
+
+
+def rule(
+    source: data.Source, class_names: Sequence[str], **advice: str
+) -> tuple[data.Source, Groups]:
     """Number a source by a model's classes; a test set of some of ImageNet's, by its own.
 
     ImageNet-A and -R are known by TFDS's names or by folders of exactly their 200 synsets,
@@ -86,7 +122,25 @@ def rule(source: data.Source, class_names: Sequence[str]) -> tuple[data.Source, 
             if known == name or own == given:
                 ids = np.array([own.index(x) if x in groups else -1 for x in given])
                 return Renumbered(source, ids, imagenet.readable(own)), tuple(groups.values())
-    return align(source, class_names), ()
+    return align(source, class_names, **advice), ()
+
+
+def numbered(source: data.Source, class_names: Sequence[str], advice: str) -> data.Source:
+    """Number a source as `rule` does, with its groups as an attribute, which `groups_of` finds.
+
+    Classes of the same names in the same order stay under the names that the source has for them.
+    """
+    if classes.same(source.class_names, class_names):
+        return source
+    found, groups = rule(source, imagenet.readable(class_names), advice=advice)
+    if not groups:
+        return found
+    return Renumbered(found, np.arange(len(groups)), found.class_names, groups)
+
+
+def groups_of(source: data.Source) -> Groups:
+    """Return the groups of a source from `with_rule`; () for others."""
+    return getattr(source, "groups", ())
 
 
 @functools.lru_cache  # one function object a model and test set, so that jit finds it
@@ -100,25 +154,3 @@ def grouped(predict: Predict, groups: Groups) -> Predict:
     width = max(map(len, groups))
     ids = np.array([[*group, *[group[0]] * (width - len(group))] for group in groups])
     return lambda variables, batch: jnp.max(predict(variables, batch)[:, ids], axis=-1)
-
-
-def _ids(source: data.Source, names: tuple[str, ...]) -> np.ndarray:
-    times, synsets = collections.Counter(names), imagenet.names_by_synset()
-    ids_by_name = {name: k for k, name in enumerate(names) if times[name] == 1}
-    if names == tuple(synsets.values()):
-        ids_by_name |= {synset: k for k, synset in enumerate(synsets)}  # some words are ambiguous
-        ids_by_name |= {str(k): k for k in range(len(names))}
-    given = source.class_names
-    ids = [
-        ids_by_name.get(name, ids_by_name.get(word))
-        for name, word in zip(given, imagenet.readable(given), strict=True)
-    ]
-    strange = [name for name, k in zip(given, ids, strict=True) if k is None]
-    if strange:
-        few = ", ".join(names[:3])
-        raise UserError(
-            f"{source.name} has the class {strange[0]!r}, which is none of the model's "
-            f"{len(names)} ({few}{', ...' if len(names) > 3 else ''}); evaluate on a dataset of "
-            "its classes, or name them: --classes=FILE"
-        )
-    return np.array(ids, int)

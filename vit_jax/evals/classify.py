@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int
 
 from vit_jax import data
 from vit_jax.errors import UserError
-from vit_jax.evals import report
+from vit_jax.evals import classes, report
 from vit_jax.evals.base import Context, Folder, Predict, Predictors, Stream
 from vit_jax.evals.config import ClassifyEval
 from vit_jax.evals.features import predict_batch
@@ -72,6 +72,7 @@ class Classify:
     name: str = ""  # of the split, for messages and pictures
     macro: bool = False  # `run` measures macro_top1 and macro_f1 too
     folder: bool = True  # `run` writes a report into the directory it is given
+    groups: classes.Groups = ()  # the classes to choose among, where not all (`classes.rule`)
 
     def run(
         self, predictors: Predictors, variables: PyTree, report_dir: Folder = None
@@ -80,7 +81,7 @@ class Classify:
 
         Raises UserError: labels that the model has no output for, or an empty split.
         """
-        scores = self.scores(predictors["logits"], variables)
+        scores = self.scores(classes.grouped(predictors["logits"], self.groups), variables)
         if self.folder and report_dir is not None and jax.process_index() == 0:
             self.report(scores, report_dir)
         return {**scores.summary(), **(scores.macro() if self.macro else {})}
@@ -141,13 +142,8 @@ def create(cfg: ClassifyEval, context: Context) -> Classify:
 
     Where the decoded split fits into `data.MAX_CACHED_BYTES` of each process, it is read and
     decoded once, however often the evaluator runs.
-
-    Raises UserError: `cfg.macro` for images with several labels each.
     """
     stream = Stream(cfg, context)
-    if cfg.macro and stream.source.multi_label:
-        has = f"{stream.source.name} has several labels per image"
-        raise UserError(f"evals.{context.name}.macro: {has}; set macro=False")
     return Classify(
         batches=stream.batches,
         batch_size=stream.batch_size,
@@ -157,6 +153,7 @@ def create(cfg: ClassifyEval, context: Context) -> Classify:
         name=stream.name,
         macro=cfg.macro,
         folder=cfg.report,
+        groups=classes.groups_of(stream.source),
     )
 
 

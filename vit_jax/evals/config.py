@@ -2,20 +2,16 @@
 """What a run evaluates on, how often, and by which measure: one config class for each kind."""
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from typing import ClassVar
 
+import numpy as np
+
 from vit_jax import data, durations
+from vit_jax.data import classes
+from vit_jax.data.checks import check_labels
 from vit_jax.errors import UserError
 from vit_jax.fields import group, value
-
-_ACCURACY = re.compile(r"top\d+|macro_top1|macro_f1|knn\d+|\d+shot|linear")
-
-
-def is_accuracy(metric: str) -> bool:
-    """Return whether a metric, by the last component of its name, is an accuracy in [0, 1]."""
-    return _ACCURACY.fullmatch(metric) is not None
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
@@ -42,7 +38,7 @@ class EvalConfig:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of its metrics, the main one first: accuracies in [0, 1] but the mean loss."""
+        """Names of its metrics, the main one first; `measures.declare` says how to read each."""
         raise NotImplementedError
 
     @property
@@ -58,6 +54,22 @@ class EvalConfig:
             raise UserError(f"{where} measures nothing; give it a number, such as k=(20,)")
         self.dataset = data.full_name(self.dataset)
         data.check_fixed(self.transform, f"{where}.transform")
+
+    def check_sources(self, where: str, sources: Mapping[str, data.Source]) -> list[str]:
+        """Check what can be known of the opened splits before the first step.
+
+        Args:
+            where: the evaluation's field, "evals.val".
+            sources: by the names of `splits`, their classes numbered as the evaluator has them.
+
+        Returns lines for the reader about what is odd and no mistake.
+
+        Raises UserError: splits that the evaluation cannot use.
+        """
+        for source in sources.values():
+            if not len(source):
+                raise UserError(f"{where}: {source.name} has no examples to evaluate on")
+        return []
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
@@ -77,6 +89,14 @@ class ClassifyEval(EvalConfig):
     @property
     def metrics(self) -> tuple[str, ...]:
         return ("loss", "top1", "top5", *(("macro_top1", "macro_f1") if self.macro else ()))
+
+    def check_sources(self, where: str, sources: Mapping[str, data.Source]) -> list[str]:
+        EvalConfig.check_sources(self, where, sources)
+        check_labels(sources[""], f"set another {where}.split")
+        if self.macro and sources[""].multi_label:
+            has = f"{sources[''].name} has several labels per image"
+            raise UserError(f"{where}.macro: {has}; set macro=False")
+        return []
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
@@ -107,6 +127,27 @@ class ProbeEval(EvalConfig):
         """The split to test on, and the one to fit to."""
         return {"": self.split, "train": self.train_split}
 
+    def check_sources(self, where: str, sources: Mapping[str, data.Source]) -> list[str]:
+        EvalConfig.check_sources(self, where, sources)
+        for name, source in sources.items():
+            if source.multi_label:
+                has = f"{source.name} has several labels per image"
+                raise UserError(f"{where}: {has}; probes tell one from one")
+            field = f"{where}.{f'{name}_split' if name else 'split'}"
+            check_labels(source, f"set another {field}")
+        train, test = sources["train"], sources[""]
+        if train.num_classes < 2 or (train.labels is not None and len(np.unique(train.labels)) < 2):
+            raise UserError(
+                f"{where}: {train.name} holds images of a single class; a probe needs two"
+            )
+        if train.labels is None or test.labels is None:
+            return []
+        unseen = np.setdiff1d(test.labels, train.labels)
+        lost = int(np.isin(test.labels, unseen).sum())
+        names = classes.shown([test.class_names[k] for k in unseen.tolist()])
+        what = f"{where}: {train.name} has no image of {names}; the {lost:,} of {test.name}"
+        return [f"{what} count as wrong"] if lost else []
+
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
 class KNNEval(ProbeEval):
@@ -123,6 +164,13 @@ class KNNEval(ProbeEval):
     @property
     def metrics(self) -> tuple[str, ...]:
         return tuple(f"knn{k}" for k in self.k)
+
+    def check_sources(self, where: str, sources: Mapping[str, data.Source]) -> list[str]:
+        lines, train = ProbeEval.check_sources(self, where, sources), sources["train"]
+        if max(self.k) > len(train):
+            only = f"{train.name} has only {len(train):,} images; choose a smaller k"
+            raise UserError(f"{where}.k={max(self.k)}: {only}")
+        return lines
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
@@ -143,6 +191,18 @@ class FewShotEval(ProbeEval):
     def metrics(self) -> tuple[str, ...]:
         return tuple(f"{shots}shot" for shots in self.shots)
 
+    def check_sources(self, where: str, sources: Mapping[str, data.Source]) -> list[str]:
+        lines, train = ProbeEval.check_sources(self, where, sources), sources["train"]
+        if train.labels is None:
+            return lines
+        counts = np.bincount(train.labels, minlength=train.num_classes)
+        if max(self.shots) > counts.max():
+            most = f"the largest class of {train.name} has {counts.max():,} images"
+            raise UserError(f"{where}.shots={max(self.shots)}: {most}; choose fewer")
+        few = int((counts < max(self.shots)).sum())
+        has = f"of {len(counts):,} classes of {train.name} have fewer images, and give all"
+        return [*lines, *([f"{where}.shots={max(self.shots)}: {few:,} {has}"] if few else [])]
+
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)
 class LinearEval(ProbeEval):
@@ -151,3 +211,10 @@ class LinearEval(ProbeEval):
     @property
     def metrics(self) -> tuple[str, ...]:
         return ("linear",)
+
+    def check_sources(self, where: str, sources: Mapping[str, data.Source]) -> list[str]:
+        lines, train = ProbeEval.check_sources(self, where, sources), sources["train"]
+        if train.labels is not None and np.bincount(train.labels).max() < 2:
+            why = "some are held out to choose its strength by"
+            raise UserError(f"{where}: {train.name} has one image a class, and {why}; use more")
+        return lines

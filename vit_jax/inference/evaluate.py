@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import UInt8
 
-from vit_jax import data, evals, models, sharding
+from vit_jax import data, evals, models, out_of_memory, sharding
 from vit_jax.data import DataConfig, account, split_of
 from vit_jax.data.config import Crop
 from vit_jax.data.partition import as_in_run
@@ -28,6 +28,7 @@ from vit_jax.inference.views import read_view
 from vit_jax.models import pair
 
 _BATCH_SIZE = 128  # for a published file, which has no run
+_explained = out_of_memory.explained("lower the batch size, --batch_size=N")
 
 
 class Target(NamedTuple):
@@ -170,6 +171,7 @@ def _watch(evaluation: Classify, what: str, total: int, *, times: int = 1) -> Cl
     return dataclasses.replace(evaluation, batches=batches)
 
 
+@_explained
 def measure(measuring: Measuring) -> tuple[Scores, dict[str, Any]]:
     """Score the split; returns the scores, and what metrics.json holds of them."""
     trained, source = measuring.trained, measuring.target.source
@@ -230,6 +232,7 @@ def mistakes(measuring: Measuring, scores: Scores) -> list[Mistake]:
     ]
 
 
+@_explained
 def at_sizes(
     measuring: Measuring, sizes: Sequence[int], at_own: Scores
 ) -> list[dict[str, int | float]]:
@@ -252,6 +255,7 @@ def at_sizes(
     return found
 
 
+@_explained
 def under_corruption(
     measuring: Measuring, variants: Sequence[robustness.Variant]
 ) -> dict[str, Any]:

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vit_jax import trees
+from vit_jax import measures, trees
 from vit_jax.data import Background, Reading, Resize
 from vit_jax.escapes import code, markdown
-from vit_jax.evals import is_accuracy
 from vit_jax.inference.export_check import Change
 from vit_jax.inference.export_folder import ARRAYS, CLASSES, MARK, WEIGHTS
 from vit_jax.inference.forward import output_name, output_width
@@ -138,7 +137,7 @@ def _origin(trained: Trained, description: Mapping[str, Any]) -> str:
 def _measured(trained: Trained) -> str:
     rows = [
         f"| {markdown(name)} | {value:.2%} |"
-        if is_accuracy(name.rpartition("/")[2])
+        if (found := measures.of(name)) and found.unit == "%"
         else f"| {markdown(name)} | {value:.4f} |"
         for name, value in sorted(trained.metrics.items())
         if not name.endswith("/num_examples")

@@ -73,14 +73,15 @@ class Distill(Supervised):
     @functools.cached_property
     def frozen(self) -> Any:
         """The teacher's variables; none where its logits are cached, since it does not run."""
-        of = self.cfg.distill
+        of = distill.of_student(self.cfg.distill, self.model.num_classes)
         return {} if of.cache else {"teacher": models.abstract(of.teacher)}
 
     @functools.cached_property
     def teacher(self) -> Teacher:
         """(variables, the student's normalised images) -> the teacher's logits."""
         height, width, _ = models.input_shape(self.model)
-        return make_teacher(self.cfg.distill, self.data.mean, self.data.std, (height, width))
+        of = distill.of_student(self.cfg.distill, self.model.num_classes)
+        return make_teacher(of, self.data.mean, self.data.std, (height, width))
 
     def _at_patch(self, side: int) -> Objective:
         """Return what learns from a FlexiViT that draws as the student, at the same size."""

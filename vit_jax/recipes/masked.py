@@ -5,7 +5,6 @@ import dataclasses
 from typing import Any
 
 from vit_jax import models
-from vit_jax.checkpoints.config import Mode
 from vit_jax.config import Config
 from vit_jax.data import Crop, CropRule, DataConfig, Resize, TransformConfig
 from vit_jax.evals import EvalConfig, KNNEval, LossEval
@@ -49,7 +48,7 @@ def patches(model: ViTConfig) -> Config:
     config = google.imagenet(model, optim, "100000 steps", "none")
     config.objective = MaskedPatchConfig()
     config.evals = _evals("train[99%:]", config.evals["val"].transform)
-    config.checkpoint.metric, config.checkpoint.mode = "val/loss", Mode.MIN
+    config.checkpoint.metric = "val/loss"
     return config
 
 

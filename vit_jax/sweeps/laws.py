@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from vit_jax import config_json, foreign
 from vit_jax.analysis import scaling
 from vit_jax.analysis.scaling import CannotFit
-from vit_jax.evals import is_accuracy
+from vit_jax.measures import is_accuracy
 from vit_jax.sweeps.results import Outcome
 from vit_jax.train import workdir
 
@@ -94,7 +94,7 @@ class Laws:
 
 def measure(metric: str) -> str:
     """Return what laws are fitted to: the metric itself, or of an accuracy its error, 1 - it."""
-    return f"1 - {metric}" if is_accuracy(metric.rpartition("/")[2]) else metric
+    return f"1 - {metric}" if is_accuracy(metric) else metric
 
 
 def fit(place: Path, found: Sequence[Outcome]) -> Laws:

@@ -6,7 +6,7 @@ import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from vit_jax.evals import is_accuracy
+from vit_jax.measures import of
 from vit_jax.recipes import vtab
 from vit_jax.sweeps.results import Outcome
 
@@ -29,10 +29,11 @@ def cases(found: Sequence[Outcome]) -> Cases:
 def table(grouped: Cases, metric: str) -> list[tuple[str, ...]]:
     """Return the rows of a table, header first: the mean of each case, of each group, of all.
 
-    Accuracies are in per cent. `+-` is the standard error over the seeds. VTAB's scores have the
-    published ones beside them.
+    Shares, such as accuracies, are in per cent. `+-` is the standard error over the seeds. VTAB's
+    scores have the published ones beside them.
     """
-    scale, digits = (100, 2) if is_accuracy(metric.rpartition("/")[2]) else (1, 4)
+    found = of(metric)
+    scale, digits = (100, 2) if found and found.unit == "%" else (1, 4)
     means = {
         g: {c: scale * statistics.fmean(v) for c, v in own.items()} for g, own in grouped.items()
     }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run that trains low-rank changes of frozen weights (models/lora.py): loss, costs, base."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,10 +10,11 @@ import jax.numpy as jnp
 from vit_jax import models, trees, weights
 from vit_jax.analysis.flops import count, train_flops
 from vit_jax.config import Config
+from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig, lora
 from vit_jax.models.lora import Adapter
 from vit_jax.objectives import Context, Objective
-from vit_jax.weights import adapters
+from vit_jax.weights import adapters, heads
 from vit_jax.weights.adapters import Base
 from vit_jax.weights.files import digest
 
@@ -93,15 +94,26 @@ def saved_flops(adapter: Adapter, model: ModelConfig, model_state: PyTree) -> in
     return train_flops(count(forward, *args)) - count(jax.value_and_grad(forward), *args)
 
 
-def read_base(cfg: Config, adapter: Adapter, saved: Mapping[str, Any]) -> tuple[PyTree, Base]:
+def read_base(
+    cfg: Config, adapter: Adapter, saved: Mapping[str, Any], class_names: Sequence[str] = ()
+) -> tuple[PyTree, Base]:
     """Read the frozen parameters, on the host, and say where they come from.
 
     A run that continues reads them where it began, and they must be the same; `saved` is the
-    metadata of its checkpoint, {} for a new one.
+    metadata of its checkpoint, {} for a new one. `class_names` are those of the data.
 
-    Raises UserError: they are missing, damaged or changed, or some would stay at random values.
+    Raises UserError: they are missing, damaged or changed, or some would stay at random values, or
+    as a head for other classes.
     """
     given = cfg.init
+    names = [f"params/{name}" for name, _ in trees.named_leaves(adapter.base)]
+    if not saved and class_names and heads.leaves(cfg.model).keys() & set(names):
+        move = heads.move(given.weights, class_names, ema=given.ema)
+        if not move.stays:
+            what = f"lora.train={cfg.lora.train!r} freezes the head of {given.weights}"
+            raise UserError(
+                f"{what}, whose classes are others, or in another order; let it match the head"
+            )
     base = Base.of(saved) or Base(
         weights=adapters.resolved(given.weights),
         resize=given.resize.value,
@@ -109,7 +121,6 @@ def read_base(cfg: Config, adapter: Adapter, saved: Mapping[str, Any]) -> tuple[
         skip=given.skip,
         scale=adapter.scale,
     )
-    names = [f"params/{name}" for name, _ in trees.named_leaves(adapter.base)]
     values = adapters.read_base(weights.read, base, cfg.model, names, elsewhere=given.weights)
     base = base._replace(digest=base.digest or digest(values))
     return trees.nest({name.partition("/")[2]: value for name, value in values.items()}), base

@@ -13,6 +13,7 @@ from vit_jax import config as config_lib
 from vit_jax import config_json, data, evals, hardware, sharding, startup, waiting
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.checkpoints.manifest import on_all_processes
+from vit_jax.checkpoints.ranking import directed, turned
 from vit_jax.config import Config
 from vit_jax.data import look
 from vit_jax.errors import UserError
@@ -99,8 +100,10 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
 
     Raises UserError: anything wrong with the config, the data or the weights to start from.
     """
+    startup.check_not_forked()
     goodput = Goodput()
     config_lib.check(cfg)
+    cfg = dataclasses.replace(cfg, checkpoint=directed(cfg.checkpoint))
     startup.keep_programs()  # for a call from Python, as the next; main.py has done both
     waiting.say_compilations()
     path, url = workdir.resolve(directory)
@@ -115,8 +118,8 @@ def open_run(cfg: Config, directory: str | Path) -> Opened:
         initial_state.check(cfg.init, cfg.model)
     source = build_lib.open_train(cfg)
     cfg = config_lib.fitted(cfg, len(source), source.num_classes)
-    if fresh and not known:  # the classes, so the head, before the data were open
-        initial_state.check(cfg.init, cfg.model)
+    if fresh:  # the head, by the names of its classes
+        initial_state.check(cfg.init, cfg.model, source.class_names)
     if cfg.data.batch_size > len(source):
         many = f"data.batch_size={cfg.data.batch_size} exceeds the {len(source):,} images"
         print_once(f"warning: {many}: a step sees some of them twice")
@@ -161,6 +164,8 @@ def begin(opened: Opened, *, allow_config_change: bool, allow_data_change: bool)
         allow_config_change=allow_config_change,
         allow_data_change=allow_data_change,
     )
+    if told := turned(cfg.checkpoint, saved.get("config", {}).get("checkpoint", {})):
+        print_once(f"{path}: {told}")
     tally = early_stop.resume(cfg.checkpoint, saved)
     finished, step = _finished(opened, latest, tally)
     if finished:
@@ -171,7 +176,10 @@ def begin(opened: Opened, *, allow_config_change: bool, allow_data_change: bool)
     peers.agree_on_weights("weights of the teacher", extras.digest)
     if saved and not allow_config_change:
         metadata.check_extras_unchanged(extras.digest, saved, path)
-    base, origin = adapted.read_base(cfg, parts.adapter, saved) if parts.adapter else ({}, None)
+    base, origin = {}, None
+    if parts.adapter:
+        names = opened.source.class_names
+        base, origin = adapted.read_base(cfg, parts.adapter, saved, names)
     if origin:
         peers.agree_on_weights("weights that are frozen", origin.digest)
     # A damaged checkpoint is passed over: `saved` becomes the metadata of the one restored.
@@ -212,7 +220,8 @@ def _first_position(
     cfg, total = opened.cfg, opened.parts.plan.total_steps
     restored = checkpoints.restore(build_lib.abstract_state(opened.parts, opened.mesh))
     if restored is None:
-        state, message = initial_state.initial_state(cfg, opened.parts, opened.mesh)
+        names = opened.source.class_names
+        state, message = initial_state.initial_state(cfg, opened.parts, opened.mesh, names)
         print_once(message)
         return Position(state, 0, {}, early_stop.resume(cfg.checkpoint, {})), {}
     if restored.step > total:

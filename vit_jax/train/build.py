@@ -19,8 +19,10 @@ from vit_jax import config as config_lib
 from vit_jax import data, evals, files, models, objectives, optim, sharding, waiting
 from vit_jax.config import Config, Plan
 from vit_jax.data import account, look, overlap, partition
+from vit_jax.data.checks import check_labels
 from vit_jax.data.sources import account_of
 from vit_jax.errors import UserError, setting
+from vit_jax.evals import classes
 from vit_jax.losses import Loss
 from vit_jax.models import patch_sizes
 from vit_jax.models.lora import Adapter
@@ -202,25 +204,19 @@ def open_train(cfg: Config) -> data.Source:
             name, cfg.data.data_dir, split, cache=cached, classes=cfg.data.classes
         )
     account.tell(source.name, account_of(source), strict=cfg.data.strict)
-    check_labels(cfg, source)
+    if cfg.objective.uses_labels:
+        how = "put them in folders of classes" if not source.num_classes else "label them"
+        without = "or train without, as --config=mae_imagenet does"
+        check_labels(source, f"{how}, {without}", allowed=cfg.data.max_broken)
     config_lib.check_classes(cfg, source.num_classes)
     if source.multi_label and cfg.objective.head_loss is Loss.SOFTMAX:
         several = f"{source.name} has several labels per image"
         raise UserError(f"{several}; set objective.loss=sigmoid, or bce")
+    if cfg.objective.uses_labels:
+        if source.num_classes < 2 and cfg.objective.head_loss is Loss.SOFTMAX:
+            only = f"{source.name} has the one class {source.class_names[0]!r}"
+            raise UserError(f"{only}, and there is nothing to tell it from; add images of another")
     return source
-
-
-def check_labels(cfg: Config, source: data.Source) -> None:
-    """Raise UserError for images without labels, more than may be broken, that a loss reads."""
-    labels = None if source.multi_label else source.labels
-    lacking = 0 if labels is None else int((labels < 0).sum())
-    if cfg.objective.uses_labels and lacking > cfg.data.max_broken:
-        many = f"{lacking:,} of {len(source):,}" if lacking < len(source) else "the"
-        advice = "put them in folders of classes" if not source.num_classes else "label them"
-        raise UserError(
-            f"{source.name}: {many} images have no labels, and the objective learns from labels; "
-            f"{advice}, or train without, as --config=mae_imagenet does"
-        )
 
 
 @look.once()
@@ -241,29 +237,38 @@ def write_splits(cfg: Config, source: data.Source, path: Path) -> None:
 def open_evals(cfg: Config, train: data.Source) -> dict[str, dict[str, data.Source]]:
     """Open the splits of every evaluation, as `EvalConfig.splits` names them.
 
-    Raises UserError: no such dataset or split; class ids that mean something else than training's
-    to an evaluation of the model's head.
+    Labels are numbered by the names of their classes: as in training for what the model's head is
+    asked (`evals.classes.rule`), else alike in the splits of an evaluation.
+
+    Raises UserError: no such dataset or split; classes that are none of training's, for an
+    evaluation of the model's head; splits that an evaluation cannot use.
     """
-    sources = {
-        name: evals.open_splits(ev, cfg.data, f"evals.{name}") for name, ev in cfg.evals.items()
-    }
+    sources: dict[str, dict[str, data.Source]] = {}
     told = {account.dataset_of(train.name)}
-    for name, splits in sources.items():
-        source = splits[""]
-        where = account.dataset_of(source.name)
-        if where not in told:
-            told.add(where)
-            account.tell(source.name, account_of(source), strict=cfg.data.strict)
-        if (cfg.evals[name].dataset or cfg.data.name) == cfg.data.name:
-            _warn_overlap(cfg, name, train, source)
-        if cfg.evals[name].predictor == "logits" and source.class_names != train.class_names:
-            here, there = len(source.class_names), len(train.class_names)
-            pairs = zip(source.class_names, train.class_names, strict=False)
-            differs = next((f": {a!r} is not {b!r}" for a, b in pairs if a != b), "")
-            raise UserError(
-                f"evals.{name}: the classes of {source.name} ({here}) are not those of "
-                f"{train.name} ({there}){differs}; class ids would not mean the same"
-            )
+    for name, each in cfg.evals.items():
+        splits = evals.open_splits(each, cfg.data, where := f"evals.{name}")
+        dataset = account.dataset_of(splits[""].name)
+        if dataset not in told:
+            told.add(dataset)
+            account.tell(splits[""].name, account_of(splits[""]), strict=cfg.data.strict)
+        if (each.dataset or cfg.data.name) == cfg.data.name:
+            _warn_overlap(cfg, name, train, splits[""])
+        by_head = each.predictor == "logits" or (
+            each.predictor == "loss" and cfg.objective.uses_labels
+        )
+        if by_head:
+            advice = f"set another {where}.dataset, or train on its classes too"
+            try:
+                splits[""] = classes.numbered(splits[""], train.class_names, advice)
+            except UserError as error:
+                raise UserError(f"{where}: {error}") from None
+            check_labels(splits[""], f"set another {where}.split")
+        elif "train" in splits:
+            splits["train"], splits[""] = classes.joined(splits["train"], splits[""])
+        for line in each.check_sources(where, splits):
+            if jax.process_index() == 0:
+                print(line, flush=True)
+        sources[name] = splits
     return sources
 
 

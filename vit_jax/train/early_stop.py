@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.checkpoints import CheckpointConfig
-from vit_jax.checkpoints.config import Mode
+from vit_jax.measures import Mode, resolved
 
 KEY = "early_stop"  # in a checkpoint's metadata
 
@@ -52,9 +52,10 @@ class Tally:
 def resume(cfg: CheckpointConfig, metadata: Mapping[str, Any]) -> Tally:
     """Return the tally in a checkpoint's metadata, or a new one if the metric has changed."""
     saved = metadata.get(KEY, {})
-    if (saved.get("metric"), saved.get("mode")) == (cfg.metric, cfg.mode):
-        return Tally(**{**saved, "mode": cfg.mode})
-    return Tally(cfg.metric, cfg.mode)
+    mode = resolved(cfg.metric, cfg.mode)
+    if (saved.get("metric"), saved.get("mode")) == (cfg.metric, mode):
+        return Tally(**{**saved, "mode": mode})
+    return Tally(cfg.metric, mode)
 
 
 def to_json(tally: Tally) -> dict[str, Any]:

@@ -4,7 +4,7 @@
 import dataclasses
 import functools
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,15 +13,18 @@ from jax.sharding import Mesh
 
 from vit_jax import config_json, trees, weights
 from vit_jax.config import Config
+from vit_jax.data import classes
 from vit_jax.errors import UserError, setting
 from vit_jax.models import ModelConfig
 from vit_jax.train import build as build_lib
 from vit_jax.train.health import peers
 from vit_jax.train.state import TrainState
+from vit_jax.weights import heads
 from vit_jax.weights.apply import OtherHead
 from vit_jax.weights.ckpt import Checkpoint
 from vit_jax.weights.config import InitConfig
 from vit_jax.weights.describe import preprocessing
+from vit_jax.weights.heads import Move
 from vit_jax.weights.layout import Own
 from vit_jax.weights.load import CHECKPOINT, split
 from vit_jax.weights.published import GUESS
@@ -29,10 +32,45 @@ from vit_jax.weights.published import GUESS
 PyTree = Any
 
 
-def check(init: InitConfig, model: ModelConfig) -> None:
-    """Raise UserError if `init.weights`, if any, are missing, or by names and shapes do not fit."""
+def check(init: InitConfig, model: ModelConfig, class_names: Sequence[str] = ()) -> None:
+    """Raise UserError if `init.weights`, if any, are missing, or by names and shapes do not fit.
+
+    Without the `class_names` of the data, which are not open yet, a head of other classes passes.
+    """
     if init.weights:
+        init, model, _ = _plan(init, model, class_names)
         _read(init, model, only_check=True)
+
+
+def _plan(
+    init: InitConfig, model: ModelConfig, class_names: Sequence[str]
+) -> tuple[InitConfig, ModelConfig, Move | None]:
+    """Return what to read, into a model of which classes, and where the rows of its head go.
+
+    No rows are moved of a head that is not read, or begun anew.
+
+    Raises UserError: the weights have as many classes, and all of them are others.
+    """
+    if not model.num_classes or heads.skipped(model, init.skip):
+        return init, model, None
+    found = heads.move(init.weights, class_names, ema=init.ema)
+    if not found.there:
+        return init, model, found
+    theirs = dataclasses.replace(model, num_classes=len(found.there))
+    if not class_names:
+        return init, theirs, None
+    if len(found.new) < len(class_names):
+        return init, theirs, found
+    if len(found.there) != len(class_names):  # as its shapes will tell
+        return init, model, None
+    if init.new_head:
+        return dataclasses.replace(init, skip=(*init.skip, "^head")), model, None
+    skip = setting("config.init.skip=\"('^head',)\"")
+    raise UserError(
+        f"init.weights: {init.weights} has a head for {classes.shown(found.there)}, none of which "
+        f"is a class here ({classes.shown(found.names)}); start the head anew: "
+        f"{setting('config.init.new_head=true')}, or {skip}"
+    )
 
 
 def _read(
@@ -65,18 +103,29 @@ def _own(parts: build_lib.Parts) -> Own | None:
     return Own({n: params[n] for n in names}, objective.own_heads) if names else None
 
 
-def initial_state(cfg: Config, parts: build_lib.Parts, mesh: Mesh) -> tuple[TrainState, str]:
-    """Make the state of step 0, each leaf in its sharding; returns it and a line to print.
+def initial_state(
+    cfg: Config, parts: build_lib.Parts, mesh: Mesh, class_names: Sequence[str] = ()
+) -> tuple[TrainState, str]:
+    """Make the state of step 0, each leaf in its sharding; returns it and lines to print.
 
-    Parameters in `init.skip`, and a head that the file lacks, are initialised from the run's seed.
-    The moving average starts at the loaded parameters.
+    Parameters in `init.skip`, and a head that the file lacks, are initialised from the run's seed,
+    as are the rows of a head for those of the data's `class_names` that the weights lack; without
+    those rows keep their place. The moving average starts at the loaded parameters.
 
     Raises UserError: weights that are not there, are damaged, or do not fit.
     """
     if not cfg.init.weights:
         return build_lib.init_state(cfg, parts, mesh), ""
     # Read all on the host first, so that an error comes before a device is filled.
-    values = _read(cfg.init, cfg.model, _own(parts))
+    init, model, move = cfg.init, cfg.model, None
+    if class_names:
+        init, model, move = _plan(init, model, class_names)
+    values = _read(init, model, _own(parts))
+    head = ""
+    if move and heads.leaves(cfg.model).keys() & values.keys():
+        head = heads.told(cfg.init.weights, move)
+        if not move.stays:
+            values = heads.moved(values, cfg.model, move, lambda names: _fresh(cfg, parts, names))
     peers.agree_on_weights("weights to start from", _digest(values))
     state = build_lib.init_state(cfg, parts, mesh)
     variables = {"params": state.params, **state.model_state}
@@ -89,11 +138,25 @@ def initial_state(cfg: Config, parts: build_lib.Parts, mesh: Mesh) -> tuple[Trai
     )
     anew = f"; started anew: {', '.join(rest)}" if rest else ""
     told = f"starting from {len(values)} arrays of {cfg.init.weights}{anew}"
-    return state, told + _other_normalisation(cfg)
+    lines = (told, head, _other_normalisation(cfg))
+    return state, "\n".join(line for line in lines if line)
+
+
+def _fresh(cfg: Config, parts: build_lib.Parts, names: set[str]) -> dict[str, np.ndarray]:
+    """Return some parameters as the run would have them without weights, computing no others."""
+
+    @jax.jit
+    def values(seed: jax.Array) -> dict[str, jax.Array]:
+        state = parts.init(jax.random.key(seed))
+        leaves = trees.named_leaves({"params": state.params, **state.model_state})
+        return {name: leaf for name, leaf in leaves if name in names}
+
+    found = values(np.asarray(cfg.seed))
+    return {name: np.asarray(value) for name, value in found.items()}
 
 
 def _other_normalisation(cfg: Config) -> str:
-    """Return a warning, in a line of its own, if the weights are of images normalised otherwise."""
+    """Return a warning if the weights are of images normalised otherwise."""
     ref, data = cfg.init.weights, cfg.data
     if split(ref)[0] == CHECKPOINT:
         theirs = config_json.from_json(Checkpoint(split(ref)[1]).metadata["config"]).data
@@ -111,7 +174,7 @@ def _other_normalisation(cfg: Config) -> str:
         return ""
     values = (",".join(f"{x:.6g}" for x in each) for each in (mean, std))
     flags = " and ".join(map(setting, map("config.data.{}={}".format, ("mean", "std"), values)))
-    return f"\nwarning: {ref} is of images normalised otherwise, by {source}; set {flags}"
+    return f"warning: {ref} is of images normalised otherwise, by {source}; set {flags}"
 
 
 def place(variables: PyTree, abstract: PyTree) -> PyTree:

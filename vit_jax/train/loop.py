@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jax
 
+from vit_jax import out_of_memory
 from vit_jax.config import Config
 from vit_jax.models import patch_sizes
 from vit_jax.objectives import Batch
@@ -19,6 +20,7 @@ from vit_jax.train import build as build_lib
 from vit_jax.train import workdir
 from vit_jax.train.batches import device_batches
 from vit_jax.train.begin import Position, begin, open_run, print_once
+from vit_jax.train.ending import conclude
 from vit_jax.train.health import watchdog
 from vit_jax.train.health.preemption import INTERRUPTED, Preemption
 from vit_jax.train.mirror import mirrored
@@ -67,6 +69,7 @@ def fit(
     cfg, path, total = opened.cfg, opened.path, opened.parts.plan.total_steps
     profile.check(window, path, start=0, total=total)  # before anything is written
     with (
+        out_of_memory.explained(out_of_memory.TRAINING),
         Preemption() as stop,
         workdir.lock(path, own=bool(opened.bucket)),
         mirrored(opened.bucket, path, stop) as bucket,
@@ -97,7 +100,7 @@ def fit(
             )
             opened.goodput.switch(Phase.OTHER)  # from here the watchdog counts
             end = train(run, position, stream, stop, window)
-            end, finished = run.conclude(end, stop)
+            end, finished = conclude(run, end, stop)
         # After the log is closed: of a finished run everything is on the disk.
         if finished and jax.process_index() == 0:
             workdir.mark_finished(path, end.step)
@@ -137,7 +140,8 @@ def train(
             if complete or due(step, plan.log_every):
                 run.log(step, everything=complete)
             # Before the save, which stores the metrics that rank checkpoints.
-            metrics = run.evaluate(state, step, run.due_evals(step), final=complete)
+            with run.saved_first(Position(state, step, {}, tally)):
+                metrics = run.evaluate(state, step, run.due_evals(step), final=complete)
             tally = tally.after(step, metrics)
             ending = complete or tally.ends(patience)
             # All processes ask at the same step: the answer is one for all.

@@ -8,17 +8,16 @@ from typing import Any
 
 import jax
 
-from vit_jax import waiting
+from vit_jax import evals, waiting
 from vit_jax.analysis.peaks import peak_flops
-from vit_jax.checkpoints.checkpointer import Checkpointer, CorruptCheckpoints, SaveFailed
+from vit_jax.checkpoints.checkpointer import Checkpointer, SaveFailed
 from vit_jax.config import Config, Plan
-from vit_jax.evals import is_accuracy
-from vit_jax.train import adapted, early_stop, workdir
+from vit_jax.errors import NonFinite, UserError
+from vit_jax.train import adapted, early_stop
 from vit_jax.train import build as build_lib
 from vit_jax.train.begin import Begun, Opened, Position
 from vit_jax.train.health import spikes, unreadable
 from vit_jax.train.health.lost_process import is_lost
-from vit_jax.train.health.preemption import Preemption
 from vit_jax.train.health.stragglers import Stragglers
 from vit_jax.train.health.unreadable import Unreadable
 from vit_jax.train.mirror import Mirror
@@ -26,9 +25,8 @@ from vit_jax.train.report import metric_buffer
 from vit_jax.train.report.goodput import Goodput, Phase
 from vit_jax.train.report.metric_buffer import MetricBuffer
 from vit_jax.train.report.progress import Progress
-from vit_jax.train.report.writers import MetricWriter, make_writer, read_jsonl
+from vit_jax.train.report.writers import MetricWriter, make_writer
 from vit_jax.train.state import TrainState
-from vit_jax.visual.curve import learning_curve
 
 _MAX_WAIT = 30.0  # seconds, for a save that may lack a process
 
@@ -120,7 +118,8 @@ class Run:
     ) -> dict[str, float]:
         """Run the named evaluations on the parameters, then on their moving average, if any.
 
-        With `final` those of the parameters write their report. Names in `already_logged` are
+        With `final` they write their reports, of whichever of the two the run stands for as
+        weights. Names in `already_logged` are
         printed but not logged again: the log already holds this step's values.
         """
         metrics: dict[str, float] = {}
@@ -129,16 +128,16 @@ class Run:
             self._finish_steps()
         for name in names:
             run = self.opened.evaluators[name].run
-            side = self.cfg.evals[name].patch
-            predictors = self.opened.parts.objective.of_patch(side).predictors
+            predictors = self.predictors(name)
             report_dir = self.opened.path / name if final else None
+            of_params, of_average = (None, report_dir) if self.average_ranks else (report_dir, None)
             what, spent = f"evaluating {name}", self.goodput.spent(Phase.EVAL)
             with spent, self.progress.paused(what), waiting.said(what, after=30):
-                variables = self._whole({"params": state.params, **state.model_state})
-                scores = run(predictors, variables, report_dir)
+                variables = self.whole({"params": state.params, **state.model_state})
+                scores = run(predictors, variables, of_params)
                 found = {f"{name}/{key}": value for key, value in scores.items()}
                 if state.ema is not None:
-                    scores = run(predictors, self._whole(state.ema))
+                    scores = run(predictors, self.whole(state.ema), of_average)
                     found |= {f"{name}_ema/{key}": value for key, value in scores.items()}
             metrics |= found
             logged |= {} if name in already_logged else found
@@ -148,7 +147,18 @@ class Run:
             self.progress.report(metrics)
         return metrics
 
-    def _whole(self, variables: dict[str, Any]) -> dict[str, Any]:
+    @property
+    def average_ranks(self) -> bool:
+        """Whether the run as weights is its moving average."""
+        group = self.cfg.checkpoint.metric.partition("/")[0]
+        ranks = group.endswith("_ema") or self.cfg.objective.needs_average
+        return self.cfg.ema_decay > 0 and ranks
+
+    def predictors(self, name: str) -> evals.Predictors:
+        """Return what an evaluation asks the model by."""
+        return self.opened.parts.objective.of_patch(self.cfg.evals[name].patch).predictors
+
+    def whole(self, variables: dict[str, Any]) -> dict[str, Any]:
         """Return the variables with which the model computes."""
         adapter = self.opened.parts.adapter
         return {**variables, "params": adapted.whole(adapter, variables["params"], self.frozen)}
@@ -173,6 +183,32 @@ class Run:
                     if at.step not in self.checkpoints.steps():
                         raise
 
+    @contextlib.contextmanager
+    def saved_first(self, at: Position) -> Iterator[None]:
+        """Save a position before an error of an evaluation ends the run.
+
+        Several processes cannot: of theirs one may have failed alone.
+        """
+        try:
+            yield
+        except NonFinite:  # there is nothing worth saving
+            raise
+        except Exception as error:
+            if jax.process_count() > 1 or at.state is None:
+                raise
+            try:
+                self.save(at, must_succeed=True)
+                self.wait_for_save()
+            except UserError as unsaved:
+                self.progress.message(f"warning: {unsaved}")
+                raise error from None
+            told = f"step {at.step:,} is saved, and the same command continues"
+            if isinstance(error, UserError):
+                error.args = (f"{error}; {told}",)
+            else:
+                self.progress.message(told)
+            raise
+
     def wait_for_save(self) -> None:
         """Wait until the save in progress is on disk."""
         with self.goodput.spent(Phase.SAVE), waiting.said("saving", after=30):
@@ -195,77 +231,6 @@ class Run:
         """Wait for the steps in flight, so that their time does not count for the next phase."""
         with self.goodput.spent(Phase.STEP):
             self.buffer.wait()
-
-    def conclude(self, at: Position, stop: Preemption) -> tuple[Position, bool]:
-        """Run the evaluations that are left and draw the curve, unless interrupted.
-
-        Returns:
-            The final position, with the best parameters after an early stop, and whether the run
-            is finished.
-        """
-        if at.tally.ends(self.cfg.checkpoint.patience):
-            at = self._restore_best(at)
-        elif at.step < self.plan.total_steps or stop.signal is not None:
-            # A signal in the last step too: the next call runs the final evaluations.
-            self._log_time(at.step)
-            self.progress.message(f"{stop}: saved step {at.step:,}; the same command continues")
-            return at, False
-        else:
-            at = dataclasses.replace(at, metrics=at.metrics | self._evaluate_rest(at))
-        if jax.process_index() == 0:
-            path = self.opened.path
-            curve = path / workdir.CURVE
-            rows = read_jsonl(path / workdir.METRICS)
-            keeping = self.cfg.checkpoint
-            kept = self.checkpoints.best_step() if keeping.keep_best else None
-            marked = {"kept": kept, "metric": keeping.metric, "is_accuracy": is_accuracy}
-            learning_curve(rows, curve, path.name, **marked)
-            self.progress.message(f"learning curve: {curve}")
-        self._log_time(at.step)
-        return at, True
-
-    def _evaluate_rest(self, at: Position) -> dict[str, float]:
-        """Run the evaluations of the final state that were not due in the loop."""
-        done = {name.partition("/")[0] for name in at.metrics}
-        rest = [name for name in self.cfg.evals if name not in done]
-        found = self.evaluate(at.state, at.step, rest, final=True)
-        keeping, path = self.cfg.checkpoint, self.opened.path
-        best = self.checkpoints.best_step() if keeping.keep_best else None
-        if best is not None and best != at.step:
-            self.progress.message(
-                f"the metrics above are of step {at.step:,}, the last; {path} as weights is step "
-                f"{best:,}, the best by {keeping.metric}, and {path}@latest this one"
-            )
-        return found
-
-    def _restore_best(self, at: Position) -> Position:
-        """Restore the best checkpoint of a run that stops early, and run every evaluation."""
-        opened = self.opened
-        # Free the memory before restoring the best checkpoint.
-        jax.tree.map(lambda leaf: leaf.delete(), at.state)
-        abstract = build_lib.abstract_state(opened.parts, opened.mesh)
-        while (best := self.checkpoints.best_step()) is not None:
-            try:
-                if self.bucket is not None:
-                    self.bucket.complete(best)
-                state = self.checkpoints.restore_step(abstract, best).state
-            except CorruptCheckpoints as damage:
-                self.progress.message(f"warning: {damage}")
-                continue
-            self.progress.message(early_stop.describe(at.tally, at.step, best))
-            # The loop has logged these, of the state at the stop; the rest is logged of the best.
-            logged, names = self.due_evals(at.step), list(self.cfg.evals)
-            metrics = self.evaluate(state, at.step, names, final=True, already_logged=logged)
-            return dataclasses.replace(at, state=state, metrics=metrics)
-        why = f"no intact checkpoint has the best parameters by {at.tally.metric}"
-        raise CorruptCheckpoints(f"{opened.path}: {why}; set checkpoint.patience=0 to go on")
-
-    def _log_time(self, step: int) -> None:
-        """Log the wall time by phase: the last line that this call of `fit` logs."""
-        times = self.goodput.scalars()
-        del times["perf/data_wait"]  # already in the last step's row
-        self.writer.write(step, times)
-        self.progress.message(str(self.goodput))
 
 
 def due(step: int, every: int) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from vit_jax import escapes
+from vit_jax import escapes, measures
 from vit_jax.visual import figures
 
 _MAX_POINTS = 2000  # more than pixels; a million-step run still draws in a second
@@ -49,26 +49,29 @@ def learning_curve(
     out_png: Path,
     title: str,
     *,
-    is_accuracy: Callable[[str], bool],
     kept: int | None = None,
     metric: str = "",
 ) -> bool:
-    """Draw loss and accuracies of the rows of metrics.jsonl against steps: train and evaluations.
+    """Draw the declared metrics of the rows of metrics.jsonl against steps: train and evaluations.
 
-    `is_accuracy` finds by its name whether a metric is an accuracy in [0, 1]. `kept` is the step
-    that the run's directory stands for as weights, the best by `metric`; a line marks it. Returns
-    False, with nothing drawn, if no row has either.
+    Metrics of one title (`measures.Measure`) share a panel, the loss first; of top-5 there is none.
+    `kept` is the step that the run's directory stands for as weights, the best by `metric`; a line
+    marks it. Returns False, with nothing drawn, if no row has any.
     """
     rows = list(rows)
-    loss = _series(rows, lambda metric: metric == "loss")
-    accuracy = _series(rows, lambda metric: is_accuracy(metric) and metric != "top5")
-    has_probes = any("/" in label for label in accuracy)
-    axis = "accuracy (%)" if has_probes else "top-1 accuracy (%)"
-    kinds = [
-        (loss, "loss", 1.0, "{:.3f}", "upper right"),
-        (accuracy, axis, 100.0, "{:.1f}%", "lower right"),
-    ]
-    drawn = [kind for kind in kinds if kind[0]]
+    lasts = {name.rpartition("/")[2] for row in rows for name in row} - {"top5"}
+    kinds = {last: found for last in sorted(lasts) if (found := measures.of(last))}
+    titles = sorted({(m.title, m.unit, m.better) for m in kinds.values()}, key=_order)
+    drawn = []
+    for name, unit, better in titles:
+        of_title = {last for last, m in kinds.items() if (m.title, m.unit) == (name, unit)}
+        if series := _series(rows, of_title.__contains__):
+            axis = f"{'top-1 ' if of_title == {'top1'} else ''}{name}"
+            share = unit == "%"
+            axis += f" ({unit})" if unit else ""
+            form = "{:.1f}%" if share else "{:.3f}"
+            corner = "upper right" if better is measures.Mode.MIN else "lower right"
+            drawn.append((series, axis, 100.0 if share else 1.0, form, corner))
     if not drawn:
         return False
     figure, panels = figures.panels((5.6 * len(drawn), 3.8), columns=len(drawn))
@@ -83,3 +86,7 @@ def learning_curve(
         figures.legend(axes, loc=corner, fontsize=9)
     figures.save(figure, out_png)
     return True
+
+
+def _order(kind: tuple[str, ...]) -> tuple[bool, bool, str]:
+    return kind[0] != "loss", kind[0] != "accuracy", kind[0]

@@ -4,7 +4,6 @@ import json
 import matplotlib.figure
 import pytest
 
-from vit_jax.evals import is_accuracy
 from vit_jax.train.report.writers import read_jsonl
 from vit_jax.visual import curve
 
@@ -29,7 +28,7 @@ def axes(monkeypatch):
 
 
 def learning_curve(source, out, title, **marked):
-    return curve.learning_curve(read_jsonl(source), out, title, is_accuracy=is_accuracy, **marked)
+    return curve.learning_curve(read_jsonl(source), out, title, **marked)
 
 
 def test_null_and_torn_lines_are_left_out(tmp_path, axes):

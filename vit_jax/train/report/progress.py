@@ -2,6 +2,7 @@
 """A run's progress for a person: a live bar on a terminal, plain lines elsewhere."""
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import SupportsFloat
@@ -12,9 +13,8 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Column
 
-from vit_jax import escapes
+from vit_jax import escapes, measures
 from vit_jax.durations import format_duration
-from vit_jax.evals import is_accuracy
 
 # The first steps compile and fill the queues; the rate is measured after them.
 _WARMUP_STEPS = 3
@@ -34,8 +34,8 @@ _FORMATS: dict[str, Callable[[float], str]] = {
 def format_scalars(scalars: Mapping[str, SupportsFloat]) -> str:
     """Format metrics with a format as `loss 0.8123  top1 71.2%  val: loss 0.9000  top1 70.0%`."""
     parts = [(*name.rpartition("/"), float(value)) for name, value in scalars.items()]
-    probes = sorted({last for *_, last, _ in parts if is_accuracy(last)} - _FORMATS.keys())
-    formats = _FORMATS | {key: f"{key} {{:.1%}}".format for key in probes}
+    others = sorted({last for *_, last, _ in parts if measures.of(last)} - _FORMATS.keys())
+    formats = _FORMATS | {key: functools.partial(_declared, key) for key in others}
     groups: dict[str, list[str]] = {}
     for key, write in formats.items():
         for group, _, last, value in parts:
@@ -45,6 +45,12 @@ def format_scalars(scalars: Mapping[str, SupportsFloat]) -> str:
     return "  ".join(
         (f"{group}: " if group else "") + "  ".join(groups[group]) for group in sorted(groups)
     )
+
+
+def _declared(key: str, value: float) -> str:
+    found = measures.of(key)
+    assert found is not None, key
+    return f"{key} {found.written(value)}"
 
 
 class Pace:

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a run ends: the evaluations that are left, reports and curve, the best step restored."""
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from vit_jax import trees, waiting
+from vit_jax.checkpoints import reader
+from vit_jax.checkpoints.checkpointer import CorruptCheckpoints
+from vit_jax.errors import UserError
+from vit_jax.train import build as build_lib
+from vit_jax.train import early_stop, initial_state, workdir
+from vit_jax.train.begin import Position
+from vit_jax.train.health.preemption import Preemption
+from vit_jax.train.report.goodput import Phase
+from vit_jax.train.report.writers import read_jsonl
+from vit_jax.train.run import Run
+from vit_jax.visual.curve import learning_curve
+
+
+def conclude(run: Run, at: Position, stop: Preemption) -> tuple[Position, bool]:
+    """Run the evaluations that are left and draw the curve, unless interrupted.
+
+    Returns:
+        The final position, with the best parameters after an early stop, and whether the run
+        is finished.
+    """
+    if at.tally.ends(run.cfg.checkpoint.patience):
+        at = _restore_best(run, at)
+    elif at.step < run.plan.total_steps or stop.signal is not None:
+        # A signal in the last step too: the next call runs the final evaluations.
+        _log_time(run, at.step)
+        run.progress.message(f"{stop}: saved step {at.step:,}; the same command continues")
+        return at, False
+    else:
+        with run.saved_first(at):
+            at = dataclasses.replace(at, metrics=at.metrics | _evaluate_rest(run, at))
+            _report_best(run, at)
+    if jax.process_index() == 0:
+        path = run.opened.path
+        curve = path / workdir.CURVE
+        rows = read_jsonl(path / workdir.METRICS)
+        keeping = run.cfg.checkpoint
+        kept = run.checkpoints.best_step() if keeping.keep_best else None
+        learning_curve(rows, curve, path.name, kept=kept, metric=keeping.metric)
+        run.progress.message(f"learning curve: {curve}")
+    _log_time(run, at.step)
+    return at, True
+
+
+def _evaluate_rest(run: Run, at: Position) -> dict[str, float]:
+    """Run the evaluations of the final state that were not due in the loop."""
+    done = {name.partition("/")[0] for name in at.metrics}
+    rest = [name for name in run.cfg.evals if name not in done]
+    found = run.evaluate(at.state, at.step, rest, final=True)
+    keeping, path = run.cfg.checkpoint, run.opened.path
+    best = run.checkpoints.best_step() if keeping.keep_best else None
+    if best is not None and best != at.step:
+        run.progress.message(
+            f"the metrics above are of step {at.step:,}, the last; {path} as weights is step "
+            f"{best:,}, the best by {keeping.metric}, and {path}@latest this one"
+        )
+    return found
+
+
+def _report_best(run: Run, at: Position) -> None:
+    """Write the reports again where the run as weights is an earlier step than the last."""
+    names = [name for name, each in run.cfg.evals.items() if getattr(each, "report", False)]
+    best = run.checkpoints.best_step() if run.cfg.checkpoint.keep_best else None
+    if best in (None, at.step) or not names:
+        return
+    assert best is not None
+    what = f"reporting on step {best:,}"
+    with run.goodput.spent(Phase.EVAL), run.progress.paused(what), waiting.said(what, 30):
+        try:
+            if run.bucket is not None:
+                run.bucket.complete(best)
+            variables = run.whole(_read(run, best))
+        except UserError as damage:
+            run.progress.message(f"warning: {damage}; reports are of step {at.step:,}")
+            return
+        for name in names:
+            evaluator, folder = run.opened.evaluators[name], run.opened.path / name
+            evaluator.run(run.predictors(name), variables, folder)
+    listed = ", ".join(f"{name}/" for name in names)
+    run.progress.message(f"tables and pictures of classes ({listed}) are of step {best:,} too")
+
+
+def _read(run: Run, step: int) -> dict[str, Any]:
+    """Read the variables of a checkpoint with which the run computes as weights."""
+    saved = reader.find(run.opened.path, str(step))
+    inside = "ema/" if run.average_ranks else ("params/", "model_state/")
+    names = [name for name in saved.manifest.leaves if name.startswith(inside)]
+    found = trees.nest(reader.load(saved, names))
+    state = build_lib.abstract_state(run.opened.parts, run.opened.mesh)
+    if run.average_ranks:
+        return initial_state.place(found["ema"], state.ema)
+    params = initial_state.place(found["params"], state.params)
+    return {
+        "params": params,
+        **initial_state.place(found.get("model_state", {}), state.model_state),
+    }
+
+
+def _restore_best(run: Run, at: Position) -> Position:
+    """Restore the best checkpoint of a run that stops early, and run every evaluation."""
+    opened = run.opened
+    # Free the memory before restoring the best checkpoint.
+    jax.tree.map(lambda leaf: leaf.delete(), at.state)
+    abstract = build_lib.abstract_state(opened.parts, opened.mesh)
+    while (best := run.checkpoints.best_step()) is not None:
+        try:
+            if run.bucket is not None:
+                run.bucket.complete(best)
+            state = run.checkpoints.restore_step(abstract, best).state
+        except CorruptCheckpoints as damage:
+            run.progress.message(f"warning: {damage}")
+            continue
+        run.progress.message(early_stop.describe(at.tally, at.step, best))
+        # The loop has logged these, of the state at the stop; the rest is logged of the best.
+        logged, names = run.due_evals(at.step), list(run.cfg.evals)
+        metrics = run.evaluate(state, at.step, names, final=True, already_logged=logged)
+        return dataclasses.replace(at, state=state, metrics=metrics)
+    why = f"no intact checkpoint has the best parameters by {at.tally.metric}"
+    raise CorruptCheckpoints(f"{opened.path}: {why}; set checkpoint.patience=0 to go on")
+
+
+def _log_time(run: Run, step: int) -> None:
+    """Log the wall time by phase: the last line that this call of `fit` logs."""
+    times = run.goodput.scalars()
+    del times["perf/data_wait"]  # already in the last step's row
+    run.writer.write(step, times)
+    run.progress.message(str(run.goodput))
