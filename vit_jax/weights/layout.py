@@ -5,6 +5,7 @@ All of it is pure numpy and exact: transposes, permutations and reshapes.
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -69,6 +70,19 @@ def entries(
         layers, decoders, encoders = zip(*(place(n, shape, i) for i, n in names), strict=True)
         found.append(Entry(full_name, leaf.shape, stacked, layers, decoders[0], encoders[0]))
     return found
+
+
+def flat_patch(size: int, channels: int) -> Shape:
+    """Return (channels, P, P) of flattened patches of `size` numbers; () where none is square.
+
+    Channels are the model's, colours or one: the patch of 8 x 16 and of 16 x 8 are as long, so that
+    one that is not square is not known by its length.
+    """
+    for count in dict.fromkeys((channels, 3, 1)):
+        side = math.isqrt(size // count)
+        if side and count * side * side == size:
+            return count, side, side
+    return ()
 
 
 class Layout(NamedTuple):
