@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax import trees
+from vit_jax import models, trees
 from vit_jax.errors import UserError, setting
 from vit_jax.models import ViTConfig
 from vit_jax.weights.files import WeightsFile
@@ -86,7 +86,7 @@ def _views(
 def _as_convolution(source: WeightsFile, key: str, cfg: ViTConfig) -> Iterator[tuple[str, View]]:
     """See a projection of flattened patches (rows, columns, channels) as a convolution's kernel."""
     dim, size = source.shapes[key]
-    if found := flat_patch(size, cfg.channels):
+    if found := flat_patch(size, cfg.channels, models.pair(cfg.patch, "patch")):
         channels, rows, columns = found
         there = (dim, rows, columns, channels)
         shape = (dim, *found)

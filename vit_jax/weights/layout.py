@@ -72,17 +72,16 @@ def entries(
     return found
 
 
-def flat_patch(size: int, channels: int) -> Shape:
-    """Return (channels, P, P) of flattened patches of `size` numbers; () where none is square.
+def flat_patch(size: int, channels: int, patch: tuple[int, int]) -> Shape:
+    """Return (channels, P, Q) of flattened patches of `size` numbers; () for another size.
 
-    Channels are the model's, colours or one: the patch of 8 x 16 and of 16 x 8 are as long, so that
-    one that is not square is not known by its length.
+    Channels are the model's, colours or one. A number that is a square's is not taken for another
+    shape of patch of as many pixels.
     """
-    for count in dict.fromkeys((channels, 3, 1)):
-        side = math.isqrt(size // count)
-        if side and count * side * side == size:
-            return count, side, side
-    return ()
+    area = patch[0] * patch[1]
+    if patch[0] != patch[1] and math.isqrt(area) ** 2 == area:
+        return ()
+    return next(((n, *patch) for n in (channels, 3, 1) if n * area == size), ())
 
 
 class Layout(NamedTuple):

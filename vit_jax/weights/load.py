@@ -215,7 +215,9 @@ def _open_repository(path: str, cfg: ModelConfig, ema: bool, own: Own | None) ->
             is_ignored = functools.partial(hf.is_ignored, cfg=cfg, layout=layout, before=before)
             seen = hf_views.seen(source, cfg, layout, before)
             old = grids.like(cfg, hf_config.image_size(facts), facts.pair("patch_size"))
-            yield _Opened(seen, entries, [], is_ignored, old, Resize.OFFICIAL)
+            # Of images of any shape: the table has a number of patches, and no size of images.
+            rule = Resize.NAFLEX if facts.has("num_patches") else Resize.OFFICIAL
+            yield _Opened(seen, entries, [], is_ignored, old, rule)
         else:
             yield _timm_names(source, cfg, own, published.pretrained(tree))
 

@@ -168,11 +168,11 @@ def _rules(keys: Collection[str], cfg: ModelConfig) -> list[Rename]:
     return rules
 
 
-def _reshaped(shapes: Mapping[str, Shape], cfg: ModelConfig) -> dict[str, Shape]:
+def _reshaped(shapes: Mapping[str, Shape], cfg: Any) -> dict[str, Shape]:
     # timm once projected flattened patches (channels, rows, columns) by a Linear layer.
     key = "patch_embed.proj.weight"
     shape: Shape = shapes.get(key, ())
     if len(shape) != 2 or not hasattr(cfg, "patch"):
         return {}
-    found = layout_lib.flat_patch(shape[1], cfg.channels)
+    found = layout_lib.flat_patch(shape[1], cfg.channels, models.pair(cfg.patch, "patch"))
     return {key: (shape[0], *found)} if found else {}
