@@ -64,6 +64,7 @@ ROOT = Path(__file__).parents[2]
 STEPS = 5
 CLASSES = ("flower", "house", "other")
 POLICIES = ("", "", "randaug(1,5)", "rand-m5-mstd0.5-inc1", "3-augment", "autoaugment(cifar10)")
+OBJECTIVES = ("mae", "masked", "dino", "distill", "supervised", "supervised", "supervised")
 KINDS = ("digits", "folder", "csv", "tar", "parquet")
 
 
@@ -110,7 +111,7 @@ def draw(number: int, scratch: Path) -> Drawn:
     """Return what a number stands for; every field is one that a run may have."""
     for attempt in range(200):
         rng = random.Random(f"{number}.{attempt}")
-        cfg = _config(rng, scratch, KINDS[number % len(KINDS)])
+        cfg = _config(rng, scratch, number)
         try:
             config_lib.check(cfg)
         except UserError:
@@ -120,8 +121,9 @@ def draw(number: int, scratch: Path) -> Drawn:
     raise AssertionError(f"number {number}: no draw passes the checks")
 
 
-def _config(rng: random.Random, scratch: Path, kind: str) -> Config:
-    """Draw a config, which may not pass the checks."""
+def _config(rng: random.Random, scratch: Path, number: int) -> Config:
+    """Draw a config, which may not pass the checks; some fields take turns with the numbers."""
+    kind, objective = KINDS[number % len(KINDS)], OBJECTIVES[number % len(OBJECTIVES)]
     name = {
         "digits": "digits",
         "folder": f"folder:{scratch}/folder",
@@ -130,8 +132,7 @@ def _config(rng: random.Random, scratch: Path, kind: str) -> Config:
         "parquet": f"parquet:{scratch}/parquet",
     }[kind]
     on = lambda share=0.3: rng.random() < share  # noqa: E731
-    objective = rng.choice([*("supervised",) * 3, "distill", "mae", "masked", "dino"])
-    model = _model(rng, objective, channels=1 if kind == "digits" else 3)
+    model = _model(rng, objective, number, channels=1 if kind == "digits" else 3)
     data = DataConfig(
         name=name,
         train_split="train[:64]" if kind == "digits" else "train",
@@ -152,7 +153,7 @@ def _config(rng: random.Random, scratch: Path, kind: str) -> Config:
     cfg = Config(
         model=model,
         data=data,
-        optim=_optimizer(rng),
+        optim=_optimizer(rng, list(Optimizer)[(number + number // 7) % len(Optimizer)]),
         objective=_objective(rng, objective, scratch, model),
         duration=f"{STEPS} steps",
         accum_steps=rng.choice([1, 1, 2]),
@@ -184,9 +185,12 @@ def _plain(model: Any) -> Any:
     return dataclasses.replace(plain, **{name: getattr(model, name) for name in same})
 
 
-def _model(rng: random.Random, objective: str, channels: int) -> Any:
-    family = rng.choice(["vit", "vit", *TINY]) if objective in ("supervised", "distill") else "vit"
-    cfg = TINY["deit" if objective == "distill" and rng.random() < 0.5 else family]
+def _model(rng: random.Random, objective: str, number: int, channels: int) -> Any:
+    turn = number // len(OBJECTIVES) * 3 + number % len(OBJECTIVES)
+    families = [name for other in list(TINY)[2:] for name in ("vit", other)]
+    cfg = TINY[families[turn % len(families)] if objective == "supervised" else "vit"]
+    if objective == "distill" and rng.random() < 0.5:
+        cfg = TINY["deit"]
     fields: dict[str, Any] = {
         "channels": channels,
         "num_classes": 10 if channels == 1 else 3,
@@ -198,7 +202,7 @@ def _model(rng: random.Random, objective: str, channels: int) -> Any:
     for field, values in {"dropout_rate": (0.0, 0.1), "drop_path_rate": (0.0, 0.2)}.items():
         if field in names:
             fields[field] = rng.choice(values)
-    if type(cfg) is type(TINY["vit"]) and objective != "distill" and rng.random() < 0.5:
+    if type(cfg) is type(TINY["vit"]) and objective != "distill" and rng.random() < 0.7:
         options = [
             {"pos_embed": PosEmbed.SINCOS2D},
             {"num_registers": 2},
@@ -208,7 +212,7 @@ def _model(rng: random.Random, objective: str, channels: int) -> Any:
             {"patch_drop_rate": 0.25},
             {"base_patch": (8,), "base_grid": (2,), "drawn_patches": (2, 4)},
         ]
-        fields |= rng.choice(options)
+        fields |= options[turn // 2 % len(options)]
     if objective in ("mae", "masked", "dino"):
         fields |= {"num_classes": 0, "image_size": (16, 16)}
         if objective == "mae":
@@ -226,9 +230,9 @@ def _transform(rng: random.Random) -> TransformConfig:
     )
 
 
-def _optimizer(rng: random.Random) -> OptimConfig:
+def _optimizer(rng: random.Random, name: Optimizer) -> OptimConfig:
     return OptimConfig(
-        name=rng.choice(list(Optimizer)),
+        name=name,
         lr=1e-3,
         schedule=rng.choice([Schedule.COSINE, Schedule.LINEAR, Schedule.CONSTANT]),
         warmup=rng.choice(["", "2 steps"]),

@@ -165,8 +165,10 @@ def _open_npz(path: str, cfg: ModelConfig, ema: bool, own: Own | None) -> Iterat
 
 @contextlib.contextmanager
 def _open_timm(path: str, cfg: ModelConfig, ema: bool, own: Own | None) -> Iterator[_Opened]:
-    # A zip, or the pickles of before PyTorch 1.6.
-    is_torch = first_bytes(path).startswith((b"PK", b"\x80"))
+    # A zip, or the pickles of before PyTorch 1.6. The length of a .safetensors file's header may
+    # begin as they do, one in 32 does.
+    start = first_bytes(path)
+    is_torch = start.startswith((b"PK", b"\x80")) and start[8:9] != b"{"
     with (torch_file if is_torch else safetensors_file).opened(path) as source:
         yield _timm_names(source, cfg, own, published.about(path))
 
