@@ -26,9 +26,10 @@ from vit_jax.inference.views import Source, read_view
 from vit_jax.models import ModelConfig, Output
 from vit_jax.train.loop import Result
 from vit_jax.train.loop import fit as train
+from vit_jax.weights import grids
 from vit_jax.weights.apply import OtherHead
 from vit_jax.weights.load import initial
-from vit_jax.weights.published import of_family
+from vit_jax.weights.published import of_family, per_channel
 
 Images = Any  # an array (B, H, W, C) of any library: `inference.units.as_input`
 
@@ -163,7 +164,7 @@ class Model:
         path = Path(file)
         files.check_file(path, "file", force=force, suffix=".safetensors")
         state = weights_lib.to_timm(jax.device_get(self.trained.variables), self.config)
-        files.write(path, save(dict(state)))
+        files.write(path, save(dict(state), grids.metadata(self.config)))
 
     def _inputs(self, images: Images, normalised: bool) -> tuple[Any, Array, ModelConfig, Any, Any]:
         trained = self.trained
@@ -222,7 +223,8 @@ def _described(ref: str, cfg: ModelConfig) -> Trained:
     found = inference.describe(ref, model=None if ref.startswith("ckpt:") else cfg)
     same = len(found.class_names) == cfg.num_classes
     names = found.class_names if same else named((), cfg)
-    return dataclasses.replace(found, model=cfg, class_names=names)
+    mean, std = (per_channel(values, cfg) for values in (found.mean, found.std))
+    return dataclasses.replace(found, model=cfg, mean=mean, std=std, class_names=names)
 
 
 def _read(trained: Trained, *, anew: bool) -> Mapping[str, np.ndarray]:

@@ -51,7 +51,7 @@ def convert(given: Convert, found: Trained) -> None:
     export.check(found.model)
     files.check_file(file, "--to", force=given.force, suffix=export.SUFFIX)
     state = weights.to_timm(_read(found).variables, found.model)
-    size = export.save(file, state, overwrite=given.force)
+    size = export.save(file, state, found.model, overwrite=given.force)
     print(f"{file}: {len(state)} tensors, {size:,} bytes, from {found.ref}")
 
 

@@ -21,6 +21,7 @@ from vit_jax.weights import describe as networks
 from vit_jax.weights.apply import OtherHead
 from vit_jax.weights.describe import preprocessing
 from vit_jax.weights.load import CHECKPOINT, split
+from vit_jax.weights.published import per_channel
 from vit_jax.weights.repository import KINDS
 from vit_jax.weights.resize import Resize
 
@@ -149,6 +150,9 @@ def with_model(found: Trained, model: ModelConfig) -> Trained:
         names = found.class_names if model.num_classes == found.model.num_classes else ()
         same = {"ref": found.ref, "class_names": named(names, model), "loss": found.loss}
         return dataclasses.replace(_of_file(found.source, model), **same)
+    found = dataclasses.replace(
+        found, mean=per_channel(found.mean, model), std=per_channel(found.std, model)
+    )
     if model.num_classes == found.model.num_classes:
         return dataclasses.replace(found, model=model)
     return dataclasses.replace(found, model=model, class_names=named((), model))

@@ -150,6 +150,7 @@ FAMILY = facts.Family(
     config=BiTConfig,
     module=BiT,
     variants=_VARIANTS,
+    stem="stem/conv",
     validate=validate,
     images=lambda cfg: facts.Images(facts.HALF, 1.0, bilinear=True),
     timm=_timm,

@@ -141,6 +141,7 @@ class Family:
         validate: raises UserError for fields of a config that do not go together.
         grids: config, (H, W) of an image -> (rows, columns) of the tokens of each stage.
         num_prefix: config -> number of tokens before the patches.
+        stem: the layer that sees the image, by its name among the parameters.
         windows: config -> (rows, columns) of the attention windows of each stage.
         hides_patches: its module takes `source` and `kept`, as the ViT's.
         can_be_pruned: heads and MLP units can be removed from its blocks (`models.pruning`).
@@ -163,6 +164,7 @@ class Family:
     validate: Callable[[Any], object]
     grids: Callable[[Any, Grid], Sequence[Grid]] = lambda cfg, size: [base.patch_grid(cfg, size)]
     num_prefix: Callable[[Any], int] = lambda cfg: 0
+    stem: str = "patch_embed"
     windows: Callable[[Any], Sequence[Grid]] | None = None
     hides_patches: bool = False
     can_be_pruned: bool = False

@@ -189,6 +189,7 @@ FAMILY = dataclasses.replace(
     config=HybridConfig,
     module=Hybrid,
     variants=facts.variants(HybridConfig),
+    stem="backbone/stem/conv",
     validate=validate,
     grids=lambda cfg, size: [token_grid(cfg, size)],
     images=lambda cfg: facts.Images(facts.HALF, 0.9),

@@ -120,6 +120,7 @@ FAMILY = facts.Family(
     config=RegNetConfig,
     module=RegNet,
     variants=facts.variants(RegNetConfig),
+    stem="stem/conv",
     validate=validate,
     timm=_timm,
     timm_names=lambda cfg: facts.names("RegNet", "timm"),

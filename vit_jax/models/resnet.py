@@ -95,6 +95,7 @@ FAMILY = facts.Family(
     config=ResNetConfig,
     module=ResNet,
     variants=facts.variants(ResNetConfig),
+    stem="stem/conv",
     validate=validate,
     images=lambda cfg: facts.Images(bilinear=True),
     timm=_timm,

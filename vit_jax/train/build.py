@@ -212,10 +212,9 @@ def open_train(cfg: Config) -> data.Source:
     if source.multi_label and cfg.objective.head_loss is Loss.SOFTMAX:
         several = f"{source.name} has several labels per image"
         raise UserError(f"{several}; set objective.loss=sigmoid, or bce")
-    if cfg.objective.uses_labels:
-        if source.num_classes < 2 and cfg.objective.head_loss is Loss.SOFTMAX:
-            only = f"{source.name} has the one class {source.class_names[0]!r}"
-            raise UserError(f"{only}, and there is nothing to tell it from; add images of another")
+    if source.num_classes == 1 and cfg.objective.head_loss is Loss.SOFTMAX:
+        only = f"{source.name} has the one class {source.class_names[0]!r}"
+        raise UserError(f"{only}, and there is nothing to tell it from; add images of another")
     return source
 
 

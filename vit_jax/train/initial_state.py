@@ -27,7 +27,7 @@ from vit_jax.weights.describe import preprocessing
 from vit_jax.weights.heads import Move
 from vit_jax.weights.layout import Own
 from vit_jax.weights.load import CHECKPOINT, split
-from vit_jax.weights.published import GUESS
+from vit_jax.weights.published import GUESS, per_channel
 
 PyTree = Any
 
@@ -166,6 +166,7 @@ def _other_normalisation(cfg: Config) -> str:
         if source.startswith(GUESS):
             return ""
     channels = cfg.model.channels
+    mean, std = (per_channel(values, cfg.model) for values in (mean, std))
     same = [
         np.allclose(np.broadcast_to(own, channels), np.broadcast_to(other, channels), atol=1e-3)
         for own, other in ((data.mean, mean), (data.std, std))

@@ -10,11 +10,12 @@ import numpy as np
 
 from vit_jax import fields
 from vit_jax.errors import UserError, unknown
+from vit_jax.weights import channels
 from vit_jax.weights.files import WeightsFile
 from vit_jax.weights.layout import Entry, FileTensor, Shape
 
 # The layers of a model that turn features into logits, by our names.
-_HEAD = re.compile(r"^(params/head(_dist)?|batch_stats/head_norm)/")
+HEAD = re.compile(r"^(params/head(_dist)?|batch_stats/head_norm)/")
 
 
 # Modules that are heads, by the names of ours and of transformers.
@@ -51,6 +52,8 @@ def fill(
     *,
     skip: Sequence[str] = (),
     resize: Resizer | None = None,
+    refused: Mapping[str, str] | None = None,
+    stem: str = "",
     is_ignored: Callable[[str], bool] = lambda key: False,
     headless: bool = False,
     only_check: bool = False,
@@ -63,6 +66,9 @@ def fill(
         skip: regexes searched in our names without the collection ("head/kernel") and in the file's
             keys; what they find is left out of the result, or unused in the file.
         resize: how to bring a position table, bias table or patch kernel of another size to ours.
+        refused: our names of what must not be taken though it may fit, and why.
+        stem: our name of the layer that sees the image, whose kernel may be of images with another
+            number of channels; "" where it may not.
         is_ignored: keys of the file that are nothing of the network.
         headless: let a file do without a head, which is then left out of the result.
         only_check: read no tensor, and return nothing.
@@ -94,15 +100,19 @@ def fill(
         if pattern not in of_use:
             raise unknown("parameter in init.skip:", pattern, _near(pattern, names, unused))
     if headless and not unused and _lacks_head(entries, shapes):
-        wanted = [entry for entry in wanted if not _HEAD.match(entry.name)]
-    _check_keys(wanted, unused, source, resize)
+        wanted = [entry for entry in wanted if not HEAD.match(entry.name)]
+    kernel = f"params/{stem}/kernel" if stem else ""
+    _check_keys(wanted, unused, source, resize, kernel)
+    for entry in wanted:
+        if refused and entry.name in refused:
+            raise UserError(refused[entry.name])
     if only_check:
         return {}
-    return {entry.name: _read(entry, source, resize) for entry in wanted}
+    return {entry.name: _read(entry, source, resize, kernel) for entry in wanted}
 
 
 def _lacks_head(entries: Iterable[Entry], shapes: Mapping[str, Shape]) -> bool:
-    heads = [entry for entry in entries if _HEAD.match(entry.name)]
+    heads = [entry for entry in entries if HEAD.match(entry.name)]
     return not any(part.key in shapes for entry in heads for part in itertools.chain(*entry.layers))
 
 
@@ -120,16 +130,23 @@ def _listed(problems: Sequence[str]) -> str:
 
 
 def _check_keys(
-    entries: Sequence[Entry], unused: Sequence[str], source: WeightsFile, resize: Resizer | None
+    entries: Sequence[Entry],
+    unused: Sequence[str],
+    source: WeightsFile,
+    resize: Resizer | None,
+    stem: str,
 ) -> None:
     shapes = source.shapes
     missing, wrong, modules = [], [], {re.split(r"[./]", key)[0] for key in unused}
     for entry in entries:
         for part in itertools.chain(*entry.layers):
             there = shapes.get(part.key)
+            if there is not None and entry.name == stem:
+                there = _of_our_channels(entry, part, there)
             can_resize = there is not None and _can_resize(entry, part, there)
             if there == part.shape or (can_resize and resize is not None):
                 continue
+            there = shapes.get(part.key)
             modules.add(entry.name.split("/")[1])
             if there is None:
                 missing.append(f"{part.key} {list(part.shape)}")
@@ -160,11 +177,24 @@ def _can_resize(entry: Entry, part: FileTensor, there: Shape) -> bool:
     differs = [i for i, (a, b) in enumerate(zip(there, part.shape, strict=True)) if a != b]
     sizes, limit = {"pos_embed": {1}, "rel_pos_bias": {0}}.get(name.rsplit("/", 1)[-1]), 2**16
     if sizes is None:  # a patch kernel: height and width, in PyTorch's order or in ours
-        sizes, limit = {0, 1} if part.shape == entry.shape[-4:] else {2, 3}, 2**7
+        sizes, limit = _kernel_axes(entry, part)[0], 2**7
     return set(differs) <= sizes and all(1 <= there[i] <= limit for i in differs)
 
 
-def _read(entry: Entry, source: WeightsFile, resize: Resizer | None) -> np.ndarray:
+def _of_our_channels(entry: Entry, part: FileTensor, there: Shape) -> Shape:
+    """Return the shape of a stem's kernel in a file once it has our number of channels."""
+    axis = _kernel_axes(entry, part)[1]
+    if len(there) != len(part.shape) or not channels.fits(there[axis], part.shape[axis]):
+        return there
+    return (*there[:axis], part.shape[axis], *there[axis + 1 :])
+
+
+def _kernel_axes(entry: Entry, part: FileTensor) -> tuple[set[int], int]:
+    """Return the axes of height and width, and that of channels, of a convolution in a file."""
+    return ({0, 1}, 2) if part.shape == entry.shape[-4:] else ({2, 3}, 1)  # ours, PyTorch's
+
+
+def _read(entry: Entry, source: WeightsFile, resize: Resizer | None, stem: str) -> np.ndarray:
     whole = np.empty(entry.shape, np.float32)
     tensors: dict[str, np.ndarray] = {}  # a stacked file's tensor is read once for all layers
     for i, parts in enumerate(entry.layers):
@@ -180,6 +210,8 @@ def _read(entry: Entry, source: WeightsFile, resize: Resizer | None) -> np.ndarr
             values.append(value)
         layer = np.asarray(entry.decode(values))
         target = entry.shape[1:] if entry.stacked else entry.shape
+        if entry.name == stem and layer.shape[2] != target[2]:
+            layer = channels.adapted(layer, target[2], source.name)
         if resize is not None and RESIZABLE.search(entry.name):
             # Tables of equal shape too: a grid of 2 x 8 is not one of 4 x 4.
             layer = resize(entry.name, layer, target)

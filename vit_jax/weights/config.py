@@ -5,7 +5,7 @@ import dataclasses
 
 from vit_jax import fields
 from vit_jax.errors import UserError
-from vit_jax.weights.load import CHECKPOINT, split
+from vit_jax.weights.reference import CHECKPOINT, split
 from vit_jax.weights.resize import Resize
 
 

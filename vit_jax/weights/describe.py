@@ -9,8 +9,8 @@ from vit_jax.errors import UserError
 from vit_jax.losses import Loss
 from vit_jax.models import HybridConfig, ModelConfig
 from vit_jax.weights import hf_config, hf_images, published, repository, timm_config
-from vit_jax.weights.load import split
 from vit_jax.weights.published import Preprocessing
+from vit_jax.weights.reference import split
 from vit_jax.weights.repository import CONFIG, Repository
 
 

@@ -14,7 +14,7 @@ from vit_jax import files, models, trees
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.models.layers.posemb import FIXED, sincos2d
-from vit_jax.weights import forms, timm
+from vit_jax.weights import forms, grids, timm
 from vit_jax.weights.resize import positions
 
 SUFFIX = ".safetensors"
@@ -92,15 +92,24 @@ def besides(state: Mapping[str, np.ndarray], cfg: Any) -> dict[str, np.ndarray]:
     return found
 
 
-def save(path: str | Path, state: Mapping[str, np.ndarray], *, overwrite: bool = False) -> int:
-    """Write a .safetensors file and return its size in bytes; raises UserError: it cannot be."""
+def save(
+    path: str | Path,
+    state: Mapping[str, np.ndarray],
+    cfg: ModelConfig | None = None,
+    *,
+    overwrite: bool = False,
+) -> int:
+    """Write a .safetensors file and return its size in bytes; raises UserError: it cannot be.
+
+    With `cfg` its metadata have that model, which says of which grid its tables are.
+    """
     file = Path(path)
     files.check_file(file, "--to", force=overwrite, suffix=SUFFIX)
     try:
         with files.replacing(file) as temporary:
             temporary.touch()
             mode = temporary.stat().st_mode  # the library makes it readable for its owner alone
-            save_file(dict(state), temporary, metadata={"format": "pt"})
+            save_file(dict(state), temporary, metadata=grids.metadata(cfg))
             temporary.chmod(mode)
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot write {file}: {' '.join(str(error).split())}") from None

@@ -27,6 +27,7 @@ class WeightsFile(NamedTuple):
     name: str  # what to call it in messages: its path
     shapes: Mapping[str, Shape]  # that of every tensor, from headers alone
     read: Callable[[str], np.ndarray]  # one tensor as float32; raises UserError: it has no floats
+    metadata: Mapping[str, str] = {}  # what a .safetensors file says besides
 
 
 class NoSuchFile(UserError):

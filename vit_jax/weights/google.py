@@ -22,7 +22,7 @@ from vit_jax import models
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.models.facts import Google
-from vit_jax.weights import layout
+from vit_jax.weights import grids, layout
 from vit_jax.weights.layout import Entry, FileTensor, Shape, renamed
 from vit_jax.weights.resize import positions
 
@@ -54,6 +54,22 @@ def prefix(cfg: ModelConfig, shapes: Mapping[str, Shape]) -> str:
     google = _layout(cfg)
     fits = (choice for choice in google.prefixes if choice + google.stem in shapes)
     return next(fits, google.prefixes[0])
+
+
+def saved(cfg: ModelConfig, shapes: Mapping[str, Shape]) -> ModelConfig | None:
+    """Return a model like `cfg` of a file's grid, which is square, as all of Google's are; or None.
+
+    Raises UserError: what `prefix` does.
+    """
+    start = prefix(cfg, shapes)
+    tables = (shapes[start + key] for key in _TABLES if start + key in shapes)
+    table = next(tables, ())
+    if len(table) != 3 or not hasattr(cfg, "pos_embed"):
+        return None
+    grid = positions(cfg)[1]
+    has_row = start + "cls" in shapes and has_class_row(table[1], grid[0] * grid[1])
+    kernel = shapes.get(f"{start}embedding/kernel", ())
+    return grids.square(cfg, table[1] - has_row, kernel[:2] if len(kernel) == 4 else ())
 
 
 def is_ignored(key: str, prefix: str) -> bool:

@@ -70,7 +70,12 @@ LAYOUTS = {
         ("", "dinov2.", "dinov2_with_registers."),
         "classifier",
         r"(^|\.)mask_token$",
-        _MODULES,
+        (
+            *_MODULES,
+            (r"\.mlp\.gate_proj\.", ".mlp.weights_in_g."),
+            (r"\.mlp\.up_proj\.", ".mlp.weights_in_x."),
+            (r"\.mlp\.down_proj\.", ".mlp.weights_out."),
+        ),
         ((r"/fc1_([gx])/", r"/weights_in_\1/"), (r"/mlp/fc2/", "/mlp/weights_out/")),
     ),
     "dinov3": Layout(

@@ -207,7 +207,7 @@ def model(tree: Mapping[str, Any], shapes: Mapping[str, Shape], source: str) -> 
     }
     gated = found.has("use_gated_mlp") and found.flag("use_gated_mlp")
     fields["gelu"] = Gelu.ERF if gated else found.act()  # a gated MLP has none
-    fields["image_size"] = _image_size(found, fields["patch"])
+    fields["image_size"] = image_size(found)
     if found.has("qkv_bias"):
         fields["qkv_bias"] = found.flag("qkv_bias")
     if found.has("intermediate_size"):
@@ -284,7 +284,9 @@ def _num_classes(found: Facts, shapes: Mapping[str, Shape]) -> int:
     return 0
 
 
-def _image_size(found: Facts, patch: tuple[int, ...]) -> tuple[int, ...]:
+def image_size(found: Facts) -> tuple[int, ...]:
+    """Return the (height, width) of the images that a config's positions are for."""
+    patch = found.pair("patch_size")
     if not found.has("num_patches"):
         return found.pair("image_size")
     side = math.isqrt(found.integer("num_patches"))  # SigLIP 2 with images of any shape

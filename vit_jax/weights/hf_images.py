@@ -5,8 +5,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vit_jax.data import Crop, CropRule, Resize, TransformConfig, check_units
+from vit_jax.data import Crop, CropRule, Resize, TransformConfig
 from vit_jax.errors import UserError, shown
+from vit_jax.weights import published
 from vit_jax.weights.published import Preprocessing
 
 FILE = "preprocessor_config.json"
@@ -15,6 +16,17 @@ _RESAMPLE = {2: Resize.BILINEAR_ANTIALIAS, 3: Resize.BICUBIC}  # Pillow's number
 # number for a size is the short side's.
 _CROPPING, _SHORT = ("CLIP", "Bit", "DeiT"), ("CLIP", "Bit")
 _MOST = 2**16
+# What else a processor may do to an image, and what is done here instead.
+_UNKNOWN = {
+    "do_flip_channel_order": "gives blue before red; images here have red first",
+    "rescale_offset": "moves pixels after scaling; say it by image_mean",
+    "offset": "moves pixels after scaling; say it by image_mean",
+    "do_pad": "pads images, which is not done here",
+    "do_thumbnail": "makes thumbnails, which is not done here",
+    "do_align_long_axis": "turns images, which is not done here",
+    "keep_aspect_ratio": "leaves images of any shape, which no model here takes",
+    "do_grayscale": "takes colours away, which model.channels decides here",
+}
 
 
 def read(tree: Mapping[str, Any], source: str) -> Preprocessing:
@@ -23,6 +35,9 @@ def read(tree: Mapping[str, Any], source: str) -> Preprocessing:
     Raises UserError: a value that cannot be, or a way to prepare images that is not here.
     """
     found = _Values(tree, source)
+    for key, why in _UNKNOWN.items():
+        if found.tree.get(key) not in (None, False, 0):
+            raise found.wrong(key, why)
     transform, size = _transform(found)
     factor = (
         found.number("rescale_factor", 1 / 255) * 255 if found.flag("do_rescale", True) else 255
@@ -34,10 +49,14 @@ def read(tree: Mapping[str, Any], source: str) -> Preprocessing:
         mean, std = found.numbers("image_mean"), found.numbers("image_std")
         if min(std) <= 0:
             raise found.wrong("image_std", "must be greater than 0")
+        published.check_normalisation(
+            [value / factor for value in mean],
+            [value / factor for value in std],
+            f"{source}: image_mean={shown(str(list(mean)))} and image_std={shown(str(list(std)))} "
+            f"with a pixel of at most {255 if factor == 255 else factor:g}",
+        )
     # Theirs are of pixel * factor / 255, ours of pixel / 255.
     mean, std = (tuple(value / factor for value in values) for values in (mean, std))
-    for key, values in (("image_mean", mean), ("image_std", std)):
-        check_units(f"{source}: with rescale_factor, {key}", values)
     return Preprocessing(mean, std, transform, size, source)
 
 

@@ -17,7 +17,7 @@ from vit_jax.errors import UserError, setting
 from vit_jax.models import ViTConfig
 from vit_jax.weights.files import WeightsFile
 from vit_jax.weights.hf import LAYOUTS, Layout, entries, rules
-from vit_jax.weights.layout import Shape, renamed
+from vit_jax.weights.layout import Shape, flat_patch, renamed
 
 _IN_PROJ = re.compile(r"(.*\.)in_proj_(weight|bias)$")
 _GATED = re.compile(r"(.*\.weights_in)\.(weight|bias)$")  # SwiGLU's gate and value
@@ -85,11 +85,11 @@ def _views(
 
 def _as_convolution(source: WeightsFile, key: str, cfg: ViTConfig) -> Iterator[tuple[str, View]]:
     """See a projection of flattened patches (rows, columns, channels) as a convolution's kernel."""
-    rows, columns = models.pair(cfg.patch, "patch")
     dim, size = source.shapes[key]
-    if size == rows * columns * cfg.channels:
-        there = (dim, rows, columns, cfg.channels)
-        shape = (dim, cfg.channels, rows, columns)
+    if found := flat_patch(size, cfg.channels, models.pair(cfg.patch, "patch")):
+        channels, rows, columns = found
+        there = (dim, rows, columns, channels)
+        shape = (dim, *found)
         yield key, (shape, lambda: source.read(key).reshape(there).transpose(0, 3, 1, 2))
 
 

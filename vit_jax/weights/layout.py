@@ -5,6 +5,7 @@ All of it is pure numpy and exact: transposes, permutations and reshapes.
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -69,6 +70,18 @@ def entries(
         layers, decoders, encoders = zip(*(place(n, shape, i) for i, n in names), strict=True)
         found.append(Entry(full_name, leaf.shape, stacked, layers, decoders[0], encoders[0]))
     return found
+
+
+def flat_patch(size: int, channels: int, patch: tuple[int, int]) -> Shape:
+    """Return (channels, P, Q) of flattened patches of `size` numbers; () for another size.
+
+    Channels are the model's, colours or one. A number that is a square's is not taken for another
+    shape of patch of as many pixels.
+    """
+    area = patch[0] * patch[1]
+    if patch[0] != patch[1] and math.isqrt(area) ** 2 == area:
+        return ()
+    return next(((n, *patch) for n in (channels, 3, 1) if n * area == size), ())
 
 
 class Layout(NamedTuple):

@@ -4,7 +4,6 @@
 import contextlib
 import functools
 import itertools
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,15 +11,17 @@ import jax
 import numpy as np
 
 from vit_jax import models, trees, waiting
-from vit_jax.errors import UserError, setting, unknown
+from vit_jax.errors import UserError, setting
 from vit_jax.models import ModelConfig
 from vit_jax.weights import (
     fixed_positions,
     google,
+    grids,
     hf,
     hf_config,
     hf_views,
     npz_file,
+    published,
     repository,
     safetensors_file,
     timm,
@@ -29,10 +30,10 @@ from vit_jax.weights import (
 from vit_jax.weights.apply import OtherHead, fill
 from vit_jax.weights.files import NoSuchFile, WeightsFile, first_bytes
 from vit_jax.weights.layout import Entry, FileTensor, Own
+from vit_jax.weights.reference import CHECKPOINT, split
 from vit_jax.weights.resize import Resize, resizer
 
 Flat = Mapping[str, np.ndarray]  # our names -> arrays
-CHECKPOINT = "ckpt"  # the kind that is a directory, not a file
 
 
 def load(
@@ -100,11 +101,15 @@ def read(
             opened as (source, entries, beside, is_ignored, old, rule),
         ):
             fits = all(source.shapes.get(part.key) == part.shape for part in _parts(beside))
+            rule = rule if resize is Resize.AUTO else resize
+            source = fixed_positions.matched(source, cfg, old)
             return fill(
                 [*entries, *(beside if fits else ())],
-                fixed_positions.matched(source, cfg, old),
+                source,
                 skip=skip,
-                resize=resizer(rule if resize is Resize.AUTO else resize, cfg, old),
+                resize=resizer(rule, cfg, old),
+                refused=grids.refused(entries, source, cfg, old, rule),
+                stem=models.family(cfg).stem,
                 is_ignored=is_ignored,
                 headless=headless,
                 only_check=only_check,
@@ -138,18 +143,6 @@ def _advising(field: str, ref: str, headless: bool) -> Iterator[None]:
         raise UserError(f"{field}: {error}{advice}") from None
 
 
-def split(ref: str) -> tuple[str, str]:
-    """Split a reference to weights in kind and path; raises UserError: no such kind, or no path."""
-    scheme, _, path = ref.partition(":")
-    kinds = {name: f"{name}:{_PLACES.get(name, 'FILE')}" for name in _OPENERS}
-    if scheme not in kinds:
-        raise unknown("kind of weights in", ref, kinds.values())
-    if not path:
-        what = "repository" if scheme in repository.KINDS else "file"
-        raise UserError(f"{ref!r} names no {what}: give {kinds[scheme]}")
-    return scheme, os.path.expanduser(path)  # a shell does so at the start of a word only
-
-
 class _Opened(NamedTuple):
     """An open file for a model."""
 
@@ -166,21 +159,27 @@ def _open_npz(path: str, cfg: ModelConfig, ema: bool, own: Own | None) -> Iterat
     with npz_file.opened(path) as source:
         prefix = google.prefix(cfg, source.shapes)
         ignored = functools.partial(google.is_ignored, prefix=prefix)
-        yield _Opened(source, google.entries(cfg, source.shapes), [], ignored)
+        old = google.saved(cfg, source.shapes)
+        yield _Opened(source, google.entries(cfg, source.shapes), [], ignored, old)
 
 
 @contextlib.contextmanager
 def _open_timm(path: str, cfg: ModelConfig, ema: bool, own: Own | None) -> Iterator[_Opened]:
-    # A zip, or the pickles of before PyTorch 1.6.
-    is_torch = first_bytes(path).startswith((b"PK", b"\x80"))
+    # A zip, or the pickles of before PyTorch 1.6. The length of a .safetensors file's header may
+    # begin as they do, one in 32 does.
+    start = first_bytes(path)
+    is_torch = start.startswith((b"PK", b"\x80")) and start[8:9] != b"{"
     with (torch_file if is_torch else safetensors_file).opened(path) as source:
-        yield _timm_names(source, cfg, own)
+        yield _timm_names(source, cfg, own, published.about(path))
 
 
-def _timm_names(source: WeightsFile, cfg: ModelConfig, own: Own | None) -> _Opened:
+def _timm_names(
+    source: WeightsFile, cfg: ModelConfig, own: Own | None, about: Mapping[str, Any]
+) -> _Opened:
     entries, beside = timm.entries(cfg), timm.entries(cfg, own) if own else []
     named = timm.with_timm_names(source, cfg, entries)
-    return _Opened(named, entries, beside, timm.is_ignored)
+    old = grids.saved(named._replace(metadata=source.metadata), about, cfg)
+    return _Opened(named, entries, beside, timm.is_ignored, old)
 
 
 @contextlib.contextmanager
@@ -211,14 +210,18 @@ def _open_repository(path: str, cfg: ModelConfig, ema: bool, own: Own | None) ->
     tree = found.json(repository.CONFIG) or {}
     with found.weights() as source:
         if hf_config.is_transformers(tree):
-            layout = hf_config.Facts(tree, found.source(repository.CONFIG)).layout
+            facts = hf_config.Facts(tree, found.source(repository.CONFIG))
+            layout = facts.layout
             before = hf.prefix(layout, source.shapes)
             entries = hf.entries(cfg, layout, before)
             is_ignored = functools.partial(hf.is_ignored, cfg=cfg, layout=layout, before=before)
             seen = hf_views.seen(source, cfg, layout, before)
-            yield _Opened(seen, entries, [], is_ignored, resize=Resize.OFFICIAL)
+            old = grids.like(cfg, hf_config.image_size(facts), facts.pair("patch_size"))
+            # Of images of any shape: the table has a number of patches, and no size of images.
+            rule = Resize.NAFLEX if facts.has("num_patches") else Resize.OFFICIAL
+            yield _Opened(seen, entries, [], is_ignored, old, rule)
         else:
-            yield _timm_names(source, cfg, own)
+            yield _timm_names(source, cfg, own, published.pretrained(tree))
 
 
 _OPENERS = {
@@ -227,7 +230,6 @@ _OPENERS = {
     CHECKPOINT: _open_ckpt,
     **dict.fromkeys(repository.KINDS, _open_repository),
 }
-_PLACES = {CHECKPOINT: "DIR", **dict.fromkeys(repository.KINDS, "USER/NAME")}
 
 
 def initial(cfg: ModelConfig, names: set[str], key: jax.Array | None = None) -> dict[str, Any]:

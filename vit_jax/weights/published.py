@@ -10,7 +10,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,12 +22,11 @@ from vit_jax.data import (
     Reading,
     Resize,
     TransformConfig,
-    check_units,
 )
 from vit_jax.errors import UserError, shown
 from vit_jax.models import ModelConfig, pair
 from vit_jax.models.facts import HALF, IMAGENET, Channels
-from vit_jax.weights.load import split
+from vit_jax.weights.reference import split
 
 TABLE = Path(__file__).with_name("published.tsv")
 COLUMNS = (
@@ -65,6 +64,28 @@ def preprocessing(ref: str, cfg: ModelConfig) -> Preprocessing:
         return Preprocessing(*HALF, plain, None, "Google's code, the same for every npz: file")
     found = _published(Path(os.path.expanduser(path)).absolute())
     return of_timm(*found, cfg) if found else of_family(cfg)
+
+
+def about(path: str) -> Mapping[str, Any]:
+    """Return timm's pretrained_cfg of a file as `preprocessing` finds it, {} where there is none.
+
+    It has `img_size` and `window_size` besides where the file's own config.json gives them.
+
+    Raises UserError: a config.json that cannot be read.
+    """
+    found = _published(Path(os.path.expanduser(path)).absolute())
+    return found[0] if found else {}
+
+
+def pretrained(tree: Any) -> Mapping[str, Any]:
+    """Return pretrained_cfg of a config.json of timm's, with the sizes that its model_args give."""
+    # timm once wrote pretrained_cfg alone.
+    cfg = tree.get("pretrained_cfg", tree) if isinstance(tree, dict) else None
+    if not isinstance(cfg, dict):
+        return {}
+    args = tree.get("model_args")
+    sizes = args if isinstance(args, dict) else {}
+    return cfg | {key: sizes[key] for key in ("img_size", "window_size") if sizes.get(key)}
 
 
 def of_timm(about: Mapping[str, Any], source: str, cfg: ModelConfig) -> Preprocessing:
@@ -181,13 +202,24 @@ def _beside(place: Path) -> tuple[Mapping[str, Any], str, str] | None:
             f"{shown(str(file))}: {reason}; it lies beside the weights and should hold how their "
             "images are prepared: mend it or take it away"
         ) from None
-    # timm once wrote pretrained_cfg alone. Other libraries' files of this name have none.
-    cfg = tree.get("pretrained_cfg", tree) if isinstance(tree, dict) else None
-    if not isinstance(cfg, dict) or "mean" not in cfg:
+    cfg = pretrained(tree)
+    if "mean" not in cfg:  # another library's file of this name
         return None
     network, tag = tree.get("architecture"), cfg.get("tag")
     name = f"{network}.{tag}" if network and tag and "." not in str(network) else network
     return cfg, shown(str(file)), name if isinstance(name, str) else ""
+
+
+def check_normalisation(mean: Sequence[float], std: Sequence[float], what: str) -> None:
+    """Refuse values of pixels from 0 to 255, or what no image has, in units where white is 1.
+
+    Raises UserError: `what` and the range.
+    """
+    if min(mean) < -0.01 or max(mean) > 1.01 or min(std) < 1 / 128 or max(std) > 2:
+        raise UserError(
+            f"{what} leave pixels of no usual range: in units where white is 1, a mean lies from 0 "
+            "to 1 and a deviation from 0.008 to 2; mend the file, values of 0 to 255 divided by 255"
+        )
 
 
 def _as_timm(cfg: Mapping[str, Any], source: str, model: ModelConfig) -> Preprocessing:
@@ -228,8 +260,7 @@ def _as_timm(cfg: Mapping[str, Any], source: str, model: ModelConfig) -> Preproc
     bilinear = choice("interpolation", "bicubic", "bilinear") == "bilinear"
     mean = numbers("mean", IMAGENET[0], channels, -math.inf)
     std = numbers("std", IMAGENET[1], channels, 1e-9)
-    for key, values in (("mean", mean), ("std", std)):
-        check_units(f"{source}: {key}", values)
+    check_normalisation(mean, std, f"{source}: mean={list(mean)} and std={list(std)}")
     return Preprocessing(
         mean=mean,
         std=std,

@@ -16,7 +16,7 @@ from typing import Any
 
 from vit_jax import foreign, waiting
 from vit_jax.errors import UserError, shown
-from vit_jax.weights import safetensors_file
+from vit_jax.weights import safetensors_file, wrappers
 from vit_jax.weights.files import WeightsFile, check_names
 
 KINDS = ("hub", "hf")  # two names of one kind
@@ -81,7 +81,7 @@ class Repository:
         """
         if path := self._path(WEIGHTS, _MAX_WEIGHTS):
             with safetensors_file.opened(path) as found:
-                yield found._replace(name=self.source(WEIGHTS))
+                yield wrappers.bare(found._replace(name=self.source(WEIGHTS)))
             return
         places = self._index()
         with contextlib.ExitStack() as stack:
@@ -94,7 +94,8 @@ class Repository:
                 shapes |= part.shapes
                 read |= dict.fromkeys(part.shapes, part.read)
             check_names(self.source(_INDEX), shapes)
-            yield WeightsFile(self.source(_INDEX), shapes, lambda key: read[key](key))
+            whole = WeightsFile(self.source(_INDEX), shapes, lambda key: read[key](key))
+            yield wrappers.bare(whole)
 
     def _index(self) -> Mapping[str, str]:
         tree = self.json(_INDEX)

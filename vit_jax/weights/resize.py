@@ -39,6 +39,7 @@ class Resize(enum.StrEnum):
     OFFICIAL = "official"  # DeiT's and Swin's loaders: bicubic with a = -0.75, not antialiased
     GOOGLE = "google"  # vision_transformer: bilinear between aligned corners
     TIMM_NPZ = "timm_npz"  # timm's loader of Google's files: bilinear, not antialiased
+    NAFLEX = "naflex"  # SigLIP 2 for images of any shape: bilinear, antialiased
     NONE = "none"  # refuse another size
 
 
@@ -95,6 +96,7 @@ _RULES: dict[Resize, dict[str, Matrix]] = {
     },
     Resize.OFFICIAL: {"pos_embed": bicubic, "rel_pos_bias": bicubic},
     Resize.GOOGLE: {"pos_embed": bilinear_aligned, "kernel": bilinear},
+    Resize.NAFLEX: {"pos_embed": antialiased, "kernel": antialiased},
     Resize.TIMM_NPZ: {"pos_embed": bilinear, "kernel": bilinear},
 }
 

@@ -51,7 +51,8 @@ def opened(path: str) -> Iterator[WeightsFile]:
         names = file.keys()
         check_names(path, names)
         shapes = {key: tuple(file.get_slice(key).get_shape()) for key in names}
-        yield WeightsFile(path, shapes, functools.partial(_read, path, file))
+        read = functools.partial(_read, path, file)
+        yield WeightsFile(path, shapes, read, file.metadata() or {})
 
 
 def _first_lie(path: str, length: int) -> str:

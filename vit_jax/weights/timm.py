@@ -18,8 +18,9 @@ from vit_jax import models
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.models.facts import Rename
-from vit_jax.weights import forms
+from vit_jax.weights import forms, wrappers
 from vit_jax.weights import layout as layout_lib
+from vit_jax.weights.apply import HEAD
 from vit_jax.weights.files import WeightsFile
 from vit_jax.weights.layout import (
     Entry,
@@ -37,7 +38,7 @@ _MICROSOFT_SWIN: tuple[Rename, ...] = (
     (r"^layers\.(\d+)\.downsample\.", lambda found: f"layers.{int(found[1]) + 1}.downsample."),
 )
 # Tables that the code computes from the config.
-_BESIDE = re.compile(r"num_batches_tracked$|^decoder_|^mask_token$")
+_BESIDE = re.compile(r"num_batches_tracked$|^n_averaged$|^decoder_|^mask_token$")
 _BUFFERS = re.compile(
     r"\.(relative_position_index|attn_mask)$"
     r"|^rope_embed\.periods$|(^|\.)rope(_reg)?\.freqs_(cos|sin)$|\.attn\.rope(_reg)?\.freqs$"
@@ -106,6 +107,16 @@ def with_timm_names(
 
     Raises UserError: two tensors have one name.
     """
+    entries_ = entries(cfg) if known is None else known
+    needed = {part.key for e in entries_ if not HEAD.match(e.name) for p in e.layers for part in p}
+
+    def fits(file: WeightsFile) -> bool:
+        return needed <= _named(file, cfg, entries_).shapes.keys()
+
+    return _named(wrappers.unwrapped(source, fits), cfg, entries_)
+
+
+def _named(source: WeightsFile, cfg: ModelConfig, known: list[Entry]) -> WeightsFile:
     keys: dict[str, str] = {}
     rules = _rules(source.shapes, cfg)
     tower = next((t for t in _TOWERS if any(key.startswith(t) for key in source.shapes)), "")
@@ -126,7 +137,7 @@ def with_timm_names(
     named = WeightsFile(source.name, there, lambda new: source.read(keys[new]).reshape(there[new]))
     if "reg_token" in there and "register_tokens" in source.shapes:
         named = _with_class_position(named)
-    return forms.adapted(named, entries(cfg) if known is None else known)
+    return forms.adapted(named, known)
 
 
 def _with_class_position(source: WeightsFile) -> WeightsFile:
@@ -157,12 +168,11 @@ def _rules(keys: Collection[str], cfg: ModelConfig) -> list[Rename]:
     return rules
 
 
-def _reshaped(shapes: Mapping[str, Shape], cfg: ModelConfig) -> dict[str, Shape]:
+def _reshaped(shapes: Mapping[str, Shape], cfg: Any) -> dict[str, Shape]:
     # timm once projected flattened patches (channels, rows, columns) by a Linear layer.
     key = "patch_embed.proj.weight"
     shape: Shape = shapes.get(key, ())
-    patch: tuple[int, ...] = getattr(cfg, "patch", ())
-    if len(shape) != 2 or not patch:
+    if len(shape) != 2 or not hasattr(cfg, "patch"):
         return {}
-    there = (shape[0], cfg.channels, patch[0], patch[-1])
-    return {key: there} if math.prod(there) == math.prod(shape) else {}
+    found = layout_lib.flat_patch(shape[1], cfg.channels, models.pair(cfg.patch, "patch"))
+    return {key: (shape[0], *found)} if found else {}

@@ -25,7 +25,7 @@ from vit_jax.data import (
 )
 from vit_jax.errors import UserError, shown, unknown
 from vit_jax.losses import Loss
-from vit_jax.models import ModelConfig, ViTConfig
+from vit_jax.models import ModelConfig, ViTConfig, facts
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
@@ -135,7 +135,7 @@ def _with_args(cfg: ModelConfig, args: Mapping[str, Any], source: str) -> ModelC
         )
     fields: dict[str, Any] = {}
     for name, value in args.items():
-        if name == "mlp_ratio":
+        if name == "mlp_ratio" or (name == "fc_norm" and value is None):
             continue
         if name not in _ARGS:
             raise unknown(f"model_args in {source}:", shown(name[:80]), [*_ARGS, "mlp_ratio"])
@@ -146,12 +146,19 @@ def _with_args(cfg: ModelConfig, args: Mapping[str, Any], source: str) -> ModelC
             raise _wrong(source, name, value, "is not known here") from None
     if "pre_norm" in fields:
         fields["patch_bias"] = not fields["pre_norm"]  # timm ties the two
+    if "pool" in fields and args.get("fc_norm") is None:
+        # timm's own choice, but where the architecture has made another
+        others = cfg.pool is Pool.GAP and not cfg.fc_norm
+        fields["fc_norm"] = fields["pool"] is Pool.GAP and not others
     found: Any = models.with_fields(cfg, fields, source)
-    if (ratio := args.get("mlp_ratio")) is not None:
-        if type(ratio) not in (int, float) or not 0 < ratio <= _MOST:
-            raise _wrong(source, "mlp_ratio", ratio, "must be a number")
-        found = models.with_fields(found, {"mlp_dim": int(found.dim * ratio)}, source)
-    return found
+    # timm keeps the ratio; where one layer gives gate and value, it is of both.
+    parts = 2 if models.family(cfg).timm_form(cfg).packed else 1
+    ratio = args.get("mlp_ratio")
+    if ratio is None:
+        ratio = parts * facts.ratio(cfg.mlp_dim, cfg.dim)
+    if type(ratio) not in (int, float) or not 0 < ratio <= _MOST:
+        raise _wrong(source, "mlp_ratio", ratio, "must be a number")
+    return models.with_fields(found, {"mlp_dim": int(found.dim * ratio) // parts}, source)
 
 
 def class_names(tree: Mapping[str, Any], count: int, source: str) -> tuple[str, ...]:

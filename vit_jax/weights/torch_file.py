@@ -25,6 +25,7 @@ _log = logging.getLogger(__name__)
 WRAPPERS = (
     *("model", "state_dict", "model_ema", "state_dict_ema"),
     *("module", "teacher", "target_encoder"),  # EVA, DINO, I-JEPA
+    *("model_state_dict", "model_state", "state", "net", "network", "ema", "student"),
 )
 
 
@@ -104,10 +105,11 @@ def _check_zip(path: str) -> None:
 def _unwrap(path: str, loaded: Any) -> Mapping[str, Any]:
     if not isinstance(loaded, Mapping):
         raise UserError(f"{path} holds a {type(loaded).__name__}, not a state_dict")
-    found = [name for name in WRAPPERS if isinstance(loaded.get(name), Mapping)]
-    if len(found) > 1:
-        _log.warning("%s holds %s: reading %s", path, ", ".join(found), found[0])
-    tensors = loaded[found[0]] if found else loaded
+    tensors: Mapping[Any, Any] = loaded
+    while found := [name for name in WRAPPERS if isinstance(tensors.get(name), Mapping)]:
+        if len(found) > 1:
+            _log.warning("%s holds %s: reading %s", path, ", ".join(found), found[0])
+        tensors = tensors[found[0]]
     if not all(isinstance(key, str) for key in tensors):
         raise UserError(f"{path} holds no state_dict: its keys are not names")
     check_names(path, tensors)
