@@ -17,7 +17,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vit_jax import files
+from vit_jax import escapes, files
 from vit_jax.cli import options
 from vit_jax.cli.options import Options, flag
 from vit_jax.errors import DataError, UserError, shown, unknown
@@ -159,7 +159,7 @@ def _check(given: Prepare) -> int:
     if given.out != Path():
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
-        table.writerows([inspection.Fault._fields, *rows])
+        table.writerows(map(escapes.cell, row) for row in [inspection.Fault._fields, *rows])
         with files.refused(f"--out={given.out}"):
             files.write(given.out, text.getvalue())
         print(f"wrote {given.out}, {len(rows):,} rows")
