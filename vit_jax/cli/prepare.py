@@ -158,7 +158,7 @@ def _check(given: Prepare) -> int:
     if given.out != Path():
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
-        table.writerows([inspection.Fault._fields, *rows])
+        table.writerows(map(escapes.cell, row) for row in [inspection.Fault._fields, *rows])
         with files.refused(f"--out={given.out}"):
             files.write(given.out, text.getvalue())
         print(f"wrote {given.out}, {len(rows):,} rows")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.data.test_folders import write
+from tests.photos import write_images
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def public():
 
 @pytest.mark.parametrize("closed", ["", "train", "train/cat", "train/cat/a.png"])
 def test_what_may_not_be_read_is_named(public, closed):
-    name = write(public / "data", "train/cat/a.png", "train/dog/b.png")
+    name = write_images(public / "data", "train/cat/a.png", "train/dog/b.png")
     where = public / "data" / closed
     where.chmod(0)
     code = """
@@ -43,7 +43,8 @@ except (UserError, OSError) as error:
     where.chmod(0o755)
     assert done.returncode == 0, done.stderr
     if closed.endswith("png"):
-        assert done.stdout == f"PermissionError [Errno 13] Permission denied: '{where}'\n"
+        why = "holds no images, but 1 that cannot be read; remove it or fill it"
+        assert done.stdout == f"UserError class folder {where.parent} {why}\n"
     else:
         assert done.stdout.startswith(f"UserError {where}")
         assert done.stdout.endswith(": Permission denied\n")
