@@ -178,15 +178,18 @@ def _as_before(place: str, root: Path | str, where: str, split: str, draw: Draw)
 def _examples(rows: Sequence[Row], root: Path | str, where: str) -> Iterator[_Example]:
     """Yield what each row says; without a path where there is no such file."""
     splits = split_names(row.cells["split"] for row in rows if "split" in row.cells)
+    labels: dict[str, str] = {}  # of a million rows few differ
     for line, cells in rows:
-        try:
-            label = label_of(cells["label"])
-        except ValueError as error:
-            raise UserError(f"{where}, line {line}: {error}") from None
+        given = cells["label"]
+        if given not in labels:
+            try:
+                labels[given] = label_of(given)
+            except ValueError as error:
+                raise UserError(f"{where}, line {line}: {error}") from None
         path = _there(root, cells["path"]) if isinstance(root, Path) else cells["path"].strip()
         key = unicodedata.normalize("NFC", cells["path"]) if isinstance(root, str) else path
         file = posixpath.normpath(key or cells["path"])
-        yield _Example(line, path, file, label, splits.get(cells.get("split", ""), ""))
+        yield _Example(line, path, file, labels[given], splits.get(cells.get("split", ""), ""))
 
 
 def _there(root: Path, given: str) -> str:

@@ -74,16 +74,18 @@ def read(data: bytes, where: str) -> list[Row]:
             raise UserError(f"{where} has the column {name} twice; keep one of them")
     if not rows[1:]:
         raise UserError(f"{where} lists no images")
-    needed = [name for name in columns if name in _KNOWN]
+    needed = [(columns.index(name), name == "label") for name in columns if name in _KNOWN]
+    found = []
     for line, cells in rows[1:]:
         if len(cells) > len(columns) and any(cells[len(columns) :]):
             has = f"{len(cells)} cells, and the first line {len(columns)}"
             raise UserError(f"{where}, line {line} has {has}; put a path with commas in quotes")
-        found = dict(zip(columns, cells, strict=False))
-        empty = {name for name in needed if not found.get(name, "").strip()}
-        if empty - {"label"} or not {*needed} <= {*found}:
-            raise UserError(f"{where}, line {line}: give a value for {', '.join(needed)}")
-    return [Row(line, dict(zip(columns, cells, strict=False))) for line, cells in rows[1:]]
+        for column, may_be_empty in needed:
+            if column >= len(cells) or not (may_be_empty or cells[column].strip()):
+                names = ", ".join(name for name in columns if name in _KNOWN)
+                raise UserError(f"{where}, line {line}: give a value for {names}")
+        found.append(Row(line, dict(zip(columns, cells, strict=False))))
+    return found
 
 
 def _columns(cells: Sequence[str]) -> list[str]:
