@@ -105,12 +105,14 @@ def continued(cfg: Config, saved: Mapping[str, Any]) -> tuple[Config, list[str]]
 
     Args:
         cfg: the run as it is asked for now.
-        saved: the `to_json` tree that it was begun with.
+        saved: the `to_json` tree that it was begun with; {} of a run that begins now.
 
     Returns:
         The config with those of the fields that `saved` lacks and that `cfg` leaves at their
         defaults, and "data.field=value" for each that is not the default.
     """
+    if not saved:
+        return cfg, []
     usual, lacking = type(cfg.data)(), _BEFORE.keys() - saved.get("data", {}).keys()
     kept = {
         name: _BEFORE[name]
