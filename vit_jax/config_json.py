@@ -123,7 +123,7 @@ def continued(cfg: Config, saved: Mapping[str, Any]) -> tuple[Config, list[str]]
 
     Args:
         cfg: the run as it is asked for now.
-        saved: the `to_json` tree that it was begun with.
+        saved: the `to_json` tree that it was begun with; {} of a run that begins now.
 
     Returns:
         The config with those of the fields that `saved` lacks and that `cfg` leaves at their

@@ -142,6 +142,7 @@ def test_a_run_that_knew_no_rules_of_reading_keeps_those_of_its_time() -> None:
     assert data.reading(kept.data) == OLD_READING
     assert {"data.background=drop", "data.upright=False"} <= set(told)
     assert not config_json.changes(saved, config_json.to_json(kept))
+    assert config_json.continued(Config(), {}) == (Config(), [])  # a run that begins now
     assert data.reading(config_json.from_json(config_json.to_json(Config())).data) == data.AS_SHOWN
 
 
