@@ -15,6 +15,7 @@ from vit_jax.data import look
 from vit_jax.data.partition import as_in_run
 from vit_jax.errors import UserError
 from vit_jax.evals import features, fewshot, knn, logistic
+from vit_jax.evals.classes import joined
 from vit_jax.evals.features import (
     Allocate,
     FeatureSet,
@@ -43,7 +44,7 @@ def open_splits(found: Trained, dataset: str, data_dir: str, *splits: str) -> li
     Args:
         dataset: as `DataConfig.name`; "" is the run's, with the classes that it keeps.
         data_dir: "" is the run's.
-        splits: of PARTS.
+        splits: of PARTS; the classes of two are numbered alike, by name.
 
     Raises UserError: no such dataset or split.
     """
@@ -61,6 +62,8 @@ def open_splits(found: Trained, dataset: str, data_dir: str, *splits: str) -> li
         with data.split_of(f"--{part}_split"):
             place = data_dir or (cfg.data_dir if cfg else "")
             sources.append(data.open_source(name, place, split, classes=classes))
+    if len(sources) == 2 and all(set(source.spec) == {"label"} for source in sources):
+        return list(joined(*sources))
     return sources
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 from vit_jax.data import imagenet, open_source
 from vit_jax.data.sources import Labelled
 from vit_jax.errors import UserError
-from vit_jax.evals.classes import align, grouped, rule
+from vit_jax.evals.classes import align, grouped, joined, rule
 
 SYNSETS = tuple(imagenet.names_by_synset())
 WORDS = tuple(imagenet.names_by_synset().values())
@@ -179,3 +179,16 @@ def test_objectnets_objects_are_what_any_of_their_classes_is():
     assert found.argmax(axis=1).tolist() == [chair, list(mapped).index("banana")]
     predict = grouped(len, ())
     assert predict is len
+
+
+def test_two_splits_are_numbered_alike_by_name() -> None:
+    train: Any = Tags()
+    test: Any = Tags()
+    train.class_names, test.class_names = ("sea", "sky", "sun"), ("sun", "fog", "sea")
+    for each, labels in ((train, [0, 1, 2, -1]), (test, [0, 1, 2, -1])):
+        each.multi_label, each.labels = False, np.array(labels, np.int32)
+    first, second = joined(train, test)
+    assert first.class_names == second.class_names == ("sea", "sky", "sun", "fog")
+    assert first.labels.tolist() == [0, 1, 2, -1]
+    assert second.labels.tolist() == [2, 3, 0, -1]
+    assert joined(train, train) == (train, train)
