@@ -129,7 +129,7 @@ def _config(rng: random.Random, scratch: Path, number: int) -> Config:
         "folder": f"folder:{scratch}/folder",
         "csv": f"csv:{scratch}/table.csv",
         "tar": f"tar:{scratch}/tar/mine-{{train,val}}-*.tar",
-        "parquet": f"parquet:{scratch}/parquet",
+        "parquet": f"parquet:{scratch}/parquet/*.parquet",
     }[kind]
     on = lambda share=0.3: rng.random() < share  # noqa: E731
     model = _model(rng, objective, number, channels=1 if kind == "digits" else 3)

@@ -169,6 +169,16 @@ def test_names_of_modules_are_read_as_those_of_files() -> None:
     assert_same(read(state, VIT, "vit"), variables)
 
 
+def test_gates_of_dinov2_in_memory() -> None:
+    variables, state = written("dinov2 g")
+    for key in [key for key in state if ".weights_in." in key]:
+        gate, value = np.split(state.pop(key), 2)  # transformers' Chunk(dim=0)
+        state[key.replace("weights_in", "gate_proj")] = gate
+        state[key.replace("weights_in", "up_proj")] = value
+    state = {key.replace("weights_out", "down_proj"): value for key, value in state.items()}
+    assert_same(read(state, *KINDS["dinov2 g"][:2]), variables)
+
+
 def test_what_is_no_part_of_the_tower_is_ignored() -> None:
     one = np.ones(3, np.float32)
     others = {

@@ -116,6 +116,12 @@ BAD = [
     ({"size": 8, "image_std": [0.5, 0.5, 0]}, "image_std=.* must be greater than 0"),
     ({"size": 8, "rescale_factor": 0}, "rescale_factor=0 must not be 0"),
     ({"size": 8, "rescale_factor": -1}, "must be a number from 0"),
+    ({"size": 8, "image_mean": [123.675, 116.28, 103.53]}, "pixels of no usual range.* divided by"),
+    ({"size": 8, "image_std": [58.395, 57.12, 57.375]}, "pixels of no usual range"),
+    ({"size": 8, "do_rescale": False}, "pixels of no usual range"),
+    ({"size": 8, "do_flip_channel_order": True}, "gives blue before red"),
+    ({"size": 8, "rescale_offset": True}, "moves pixels after scaling"),
+    ({"size": 8, "do_pad": True}, "pads images"),
 ]
 
 

@@ -14,6 +14,7 @@ from vit_jax import inference, models
 from vit_jax.data import Crop, CropRule, Resize, TransformConfig
 from vit_jax.errors import UserError
 from vit_jax.models.facts import Family
+from vit_jax.weights import published
 from vit_jax.weights.published import Preprocessing, preprocessing
 
 BILINEAR = Resize.BILINEAR_ANTIALIAS
@@ -129,6 +130,8 @@ BAD = {
     "word": (config(mean="half"), "mean='half' must be 3 numbers"),
     "nan": (config(crop_pct=float("nan")), "crop_pct=nan must be a number"),
     "endless": (config(mean=[0, 0, 10**400]), "must be 3 numbers$"),
+    "pixels": (config(mean=[123.675, 116.28, 103.53]), "config.json: mean=.* divided by 255"),
+    "deviation": (config(std=[58.395, 57.12, 57.375]), "no usual range"),
     "crop": (config(crop_pct=1.1), "crop_pct=1.1 must be at most 1"),
     "mode": (config(crop_mode="border"), "crop_mode='border' must be center or squash"),
     "filter": (config(interpolation="lanczos"), "interpolation='lanczos' must be bicubic or"),
@@ -217,3 +220,8 @@ def test_an_export_for_timm_is_read_back_as_it_was(tmp_path: Path) -> None:
         back = inference.describe(f"timm:{place}", model=cfg)
         assert (back.mean, back.std, back.transform) == (found.mean, found.std, transform)
         (tmp_path / "config.json").unlink()
+
+
+def test_the_tables_values_are_of_white_as_one() -> None:
+    for name, about in published._table()[0].items():
+        published.check_units(about["mean"], about["std"], name)

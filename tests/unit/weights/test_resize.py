@@ -67,6 +67,15 @@ def test_timms_cubic_is_that_of_dynamic_image_size(old: int, new: int) -> None:
     np.testing.assert_allclose(out, expected, atol=2e-6)
 
 
+def test_positions_for_images_of_any_shape() -> None:
+    grid = np.random.default_rng(0).normal(size=(8, 8, 48)).astype(np.float32)
+    cfg = dataclasses.replace(VIT, image_size=(24, 80))
+    table = np.concatenate([grid[:1, 0], grid.reshape(64, 48)])[None]
+    out = resizer(Resize.NAFLEX, cfg)("params/pos_embed", table, (1, 31, 48))
+    expected = jax.image.resize(grid, (3, 10, 48), "linear").reshape(30, 48)
+    np.testing.assert_allclose(out[0, 1:], expected, atol=2e-6)
+
+
 @pytest.mark.parametrize("rule, name", [(Resize.OFFICIAL, "ms"), (Resize.TIMM, "timm")])
 def test_bias_table(rule: Resize, name: str) -> None:
     key = "rel_resize|win=4->5|"

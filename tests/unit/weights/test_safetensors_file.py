@@ -113,3 +113,16 @@ def test_weights_that_are_not_finite_are_refused_by_name(tmp_path: Path) -> None
             pytest.raises(UserError, match="w holds NaN or infinite values"),
         ):
             apply.fill([one], source)
+
+
+def test_headers_of_every_length_are_headers(tmp_path: Path) -> None:
+    from tests.unit.weights.test_grids import TALL, state_of
+    from vit_jax import weights
+
+    state, found = state_of(TALL), set()
+    for more in range(0, 256, 8):  # one is 128 modulo 256, as a pickle begins
+        file = tmp_path / "x.safetensors"
+        save_file(state, file, metadata={"a": "b" * more, "vit_jax.grid": '{"img_size": [32, 16]}'})
+        found.add(file.read_bytes()[0])
+        assert weights.read(f"timm:{file}", TALL, only_check=True) == {}
+    assert 128 in found

@@ -154,3 +154,23 @@ def test_an_export_is_what_it_was() -> None:
 def test_what_is_no_export_of_ours_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r"x/export\.json"):
         exported(**values)
+
+
+def test_some_arguments_alone_go_with_those_of_the_architecture() -> None:
+    def args(name: str, **model_args: Any) -> Any:
+        return timm_config.model({"architecture": name, "model_args": model_args}, "x")
+
+    base, so = "vit_base_patch16_224", "vit_so400m_patch14_siglip_224"
+    found = args(base, embed_dim=384, num_heads=6)
+    assert (found.dim, found.mlp_dim, found.depth) == (384, 1536, 12)
+    assert args(so, embed_dim=576, num_heads=8).mlp_dim == int(576 * 3.7362)
+    assert (args(base, depth=3).depth, args(base, depth=3).mlp_dim) == (3, 3072)
+    assert args(base, embed_dim=192, mlp_ratio=3).mlp_dim == 576
+    # One layer gives gate and value: timm's ratio is of both.
+    giant = args("vit_giant_patch14_dinov2", embed_dim=96, num_heads=4)
+    assert giant.mlp_dim == int(96 * 2.66667 * 2) // 2
+    # timm normalises after the mean, but where an architecture says otherwise.
+    assert args(base, global_pool="avg").fc_norm
+    assert args(base, global_pool="avg", fc_norm=None).fc_norm
+    assert not args(base, global_pool="avg", fc_norm=False).fc_norm
+    assert not args(base, global_pool="token").fc_norm
