@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run on drawings and turned photographs: evaluation and predictions see the same of all."""
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -69,7 +70,7 @@ def test_a_run_evaluates_and_predicts_by_its_own_rule(place: Path, old: bool) ->
     target = evaluate.open_target(trained)
     mesh = sharding.make_mesh(sharding.MeshConfig())
     measuring = evaluate.Measuring(trained, target, mesh)
-    with measuring.evaluation.batches(len(target.source)) as stream:
+    with contextlib.closing(measuring.evaluation.batches(16)) as stream:
         batch = next(stream)
     files = [place / "images" / target.source.example_id(i) for i in range(len(target.source))]
     for i, file in enumerate(files):
@@ -77,7 +78,8 @@ def test_a_run_evaluates_and_predicts_by_its_own_rule(place: Path, old: bool) ->
         for one in (str(file), file, file.read_bytes(), io.BytesIO(file.read_bytes())):
             np.testing.assert_array_equal(model.preprocess(one), seen)
         np.testing.assert_array_equal(measuring.view(i), seen)
-        np.testing.assert_array_equal(read_view(trained, Image.open(file)), seen, strict=False)
+        opened = read_view(trained, Image.open(file))  # a JPEG by Pillow's own libjpeg
+        np.testing.assert_allclose(opened, seen, atol=1 if file.suffix == ".jpg" else 0)
         if file.suffix == ".png":
             assert (seen.max() == 0) == old, "what is clear is black to the old rule"
         else:
