@@ -18,6 +18,7 @@ from vit_jax import weights
 from vit_jax.checkpoints import CheckpointConfig, reader
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.errors import UserError
+from vit_jax.optim import OptimConfig, Optimizer
 from vit_jax.train import workdir
 from vit_jax.train.loop import Result, fit
 from vit_jax.train.report.writers import read_jsonl
@@ -76,7 +77,7 @@ def test_stops_and_ends_with_the_best(stopped, capsys):
 
 def test_patience_that_ends_with_the_run_counts(tmp_path):
     cfg = config()
-    cfg.duration = "9 steps"
+    cfg.duration, cfg.optim.lr = "9 steps", 7.5
     result = fit(cfg, tmp_path / "run")
     assert (result.step, result.status, int(result.state.step)) == (9, 0, 3)
     evaluated = [n for s, n, _ in scores(tmp_path / "run") if s == 9 and n.endswith("/loss")]
@@ -164,11 +165,11 @@ def test_goes_back_behind_damaged_checkpoints(tmp_path, capsys):
 def test_the_end_says_of_which_step_its_metrics_are(tmp_path, capsys):
     place = tmp_path / "run"
     cfg = config(patience=0)
-    cfg.duration = "6 steps"
+    cfg.duration, cfg.optim.lr = "6 steps", 5.0
     fit(cfg, place)
     told = f"the metrics above are of step 6, the last; {place} as weights is step 3, the best by "
     assert told + f"val/loss, and {place}@latest this one" in capsys.readouterr().out
     assert reader.find(place, "").step == 3
-    cfg.optim.lr = 0.1
+    cfg.optim = OptimConfig(name=Optimizer.SGD, lr=0.1, momentum=0.0)  # which learns
     fit(cfg, tmp_path / "better")
     assert "the metrics above" not in capsys.readouterr().out

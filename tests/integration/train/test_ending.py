@@ -18,7 +18,7 @@ from vit_jax.train.loop import fit
 
 def test_the_confusion_in_a_run_is_of_its_best_step(tmp_path: Path, capsys) -> None:
     cfg = config(patience=0)
-    cfg.duration = "6 steps"
+    cfg.duration, cfg.optim.lr = "6 steps", 5.0  # as steep as in 30
     cfg.evals["val"].report = True
     run = tmp_path / "run"
     fit(cfg, run)
@@ -39,7 +39,7 @@ def test_the_confusion_in_a_run_is_of_its_best_step(tmp_path: Path, capsys) -> N
 
 def test_an_evaluation_that_fails_saves_first(tmp_path: Path, monkeypatch, capsys) -> None:
     cfg = config(patience=0)
-    cfg.duration, cfg.checkpoint.every = "6 steps", "6 steps"
+    cfg.duration, cfg.optim.lr, cfg.checkpoint.every = "6 steps", 5.0, "6 steps"
     reference = fit(cfg, tmp_path / "whole")
     original = Classify.scores
 
@@ -65,7 +65,7 @@ def test_an_evaluation_that_fails_saves_first(tmp_path: Path, monkeypatch, capsy
 def test_the_smallest_loss_is_kept_by_default(tmp_path: Path) -> None:
     cfg = config(patience=0)
     assert cfg.checkpoint.mode is measures.Mode.AUTO
-    cfg.duration = "6 steps"
+    cfg.duration, cfg.optim.lr = "6 steps", 5.0  # as steep as in 30
     fit(cfg, tmp_path / "run")
     found = {step: reader.find(tmp_path / "run", str(step)).manifest for step in (3, 6)}
     assert found[3].metrics["val/loss"] < found[6].metrics["val/loss"]
