@@ -275,7 +275,7 @@ def _objective(rng: random.Random, kind: str, scratch: Path, model: Any) -> Any:
 def _evals(rng: random.Random, objective: str, name: str) -> dict[str, Any]:
     split: dict[str, Any] = {"split": f"{name}[:9]" if name == "test" else name, "batch_size": 8}
     split["transform"], every = TransformConfig(crop=Crop.RESIZE), rng.choice(["2 steps", ""])
-    own = {"val": ClassifyEval(every=every, **split)}
+    own: dict[str, Any] = {"val": ClassifyEval(every=every, **split)}
     if objective in ("mae", "masked"):
         own = {"val": LossEval(every=every, **split)}
     elif objective == "dino" or rng.random() < 0.15:
@@ -283,7 +283,7 @@ def _evals(rng: random.Random, objective: str, name: str) -> dict[str, Any]:
     elif rng.random() < 0.15:
         own = {"few": FewShotEval(shots=(1,), seeds=1, **split)}
     for each in own.values():
-        if hasattr(each, "train_split"):
+        if isinstance(each, KNNEval | FewShotEval):
             each.train_split = "train[:24]"
     return own
 
@@ -346,7 +346,7 @@ def _losses(workdir: Path) -> dict[int, float]:
 
 def main() -> None:
     """Check as many combinations as asked for, and say which differ."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--disturbed", type=int, help=argparse.SUPPRESS)

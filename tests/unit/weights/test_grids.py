@@ -141,7 +141,7 @@ def test_windows(tmp_path: Path) -> None:
     found = found["params"]["stage0"]["block0"]["attn"]["rel_pos_bias"]
     expected = resize_grid(old, (7, 3), bicubic).reshape(21, 2)
     np.testing.assert_allclose(found, expected, atol=1e-6)
-    with pytest.raises(UserError, match=r"of 3 x 7 .* and this model has 7 x 3"):
+    with pytest.raises(UserError, match=r"of 2 x 4 .* and this model has 4 x 2"):
         weights.load(ref, turned, resize=Resize.NONE)
 
 
