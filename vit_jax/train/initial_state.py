@@ -99,7 +99,8 @@ def _other_normalisation(cfg: Config) -> str:
         theirs = config_json.from_json(Checkpoint(split(ref)[1]).metadata["config"]).data
         mean, std, source = theirs.mean, theirs.std, "that run"
     else:
-        mean, std, *_, source = preprocessing(ref, cfg.model)
+        found = preprocessing(ref, cfg.model)
+        mean, std, source = found.mean, found.std, found.source
         if source.startswith(GUESS):
             return ""
     channels = cfg.model.channels
