@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 import io
+import threading
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.awkward import png, tiff
 from tests.unit.data.conftest import encode
 from vit_jax.data.config import OLD_READING
 from vit_jax.data.decode import decode
@@ -94,3 +96,20 @@ def test_broken_bytes_raise_value_error(photo, form):
     for broken in (data[: len(data) // 2], data[:20], b"", b"not an image"):
         with pytest.raises(ValueError):
             decode(broken, 3)
+
+
+def test_values_of_12_bits_in_16_are_told_once_by_name(photo, caplog, monkeypatch):
+    monkeypatch.setattr("vit_jax.data.decode._told_dark", threading.Event())
+    twelve = photo[:8, :8, 0].astype(np.uint16) * 16
+    named = png(twelve, 16, 0, (b"sBIT", b"\x0c"))
+    for data in (named, encode(twelve * 16, "PNG"), encode(photo[:8, :8], "PNG")):
+        decode(data, 3, name=lambda: "well.png")
+    decode(encode(np.zeros((8, 8), np.uint16), "PNG"), 3)  # black is no sign of it
+    assert not caplog.records
+    for form in ("PNG", "TIFF", "PNG"):
+        decode(encode(twelve, form), 3, name=lambda form=form: f"dark.{form}")
+    (record,) = caplog.records
+    assert record.getMessage().startswith("dark.PNG has 16 bits and no value of 4096 or more")
+    monkeypatch.setattr("vit_jax.data.decode._told_dark", threading.Event())
+    decode(tiff(twelve, 16), 1, name=lambda: "dark.tif")
+    assert caplog.records[1].getMessage().startswith("dark.tif has 16 bits")
