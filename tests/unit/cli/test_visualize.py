@@ -92,14 +92,14 @@ def test_small_images_are_enlarged_by_whole_pixels_and_every_tile_has_its_place(
 
 
 def test_names_of_other_languages_are_drawn():
-    font = contact_sheet._font()
+    font = contact_sheet._font(frozenset())
     box, *drawn = (bytes(font.getmask(letter)) for letter in "\uffffüλЖ")
     assert box not in drawn
     assert len(set(drawn)) == 3
 
 
 def test_captions_break_at_spaces():
-    font = contact_sheet._font()
+    font = contact_sheet._font(frozenset())
     lines = contact_sheet._wrap("1: Solarize 5, AutoContrast and more\nnext", 80, font)
     assert lines[-1] == "next"
     assert len(lines) > 2

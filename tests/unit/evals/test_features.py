@@ -48,7 +48,7 @@ def extract(source, variables, *, num_devices=8, batch_size=4, encode=encode, **
         encode,
         variables,
         source,
-        features.split_batches(source, PLAIN, SHAPE),
+        features.split_batches(source, PLAIN, SHAPE, data.AS_SHOWN),
         shape=SHAPE,
         mesh=sharding.make_mesh(sharding.MeshConfig(), jax.devices()[:num_devices]),
         batch_size=batch_size,

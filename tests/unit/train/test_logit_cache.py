@@ -62,7 +62,7 @@ def test_damage_is_noticed(full: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="missing or cut"):
         cache_lib.read(tmp_path / "cut")
     (tmp_path / "cut" / cache_lib.RECORD).write_text("{")
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="is damaged"):
         cache_lib.read(tmp_path / "cut")
 
 

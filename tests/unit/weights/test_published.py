@@ -224,4 +224,4 @@ def test_an_export_for_timm_is_read_back_as_it_was(tmp_path: Path) -> None:
 
 def test_the_tables_values_are_of_white_as_one() -> None:
     for name, about in published._table()[0].items():
-        published.check_units(about["mean"], about["std"], name)
+        published.check_normalisation(about["mean"], about["std"], name)
