@@ -164,7 +164,7 @@ def _check(given: Prepare) -> int:
         print(f"wrote {given.out}, {len(rows):,} rows")
     count = sum(map(len, sources.values()))
     good = f"{count - len(found.broken):,} of {count:,} images can be decoded"
-    amiss = bool(found.broken or account.left_out or account.notes or found.copies)
+    amiss = bool(found.broken or account.lost or account.notes or found.copies)
     print(good if amiss else f"{good}, and nothing is left out or there twice")
     return DataError.status if amiss else 0
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from vit_jax import waiting
 from vit_jax.errors import UserError, setting, shown
 
+SYSTEM = "hidden or of the system"  # the one reason that is none to mend: .DS_Store, Thumbs.db
 _FIRST = 3  # names of what is left out that a message gives, of each reason
 
 
@@ -44,6 +45,11 @@ class Account:
     @property
     def num_left_out(self) -> int:
         return sum(each.count for each in self.left_out.values())
+
+    @property
+    def lost(self) -> bool:
+        """Whether more is left out than what systems put into folders."""
+        return bool(self.left_out.keys() - {SYSTEM})
 
     def line(self) -> str:
         """Say it in one line: "9 classes in 3 splits (...); 12 of 1,512 files left out: ..."."""
@@ -95,8 +101,8 @@ def tell(name: str, account: Account | None, *, strict: bool = False) -> None:
     if account is None:
         return
     where = dataset_of(name)
-    if strict and (account.left_out or account.notes):
-        why = [account.why_left_out()] if account.left_out else []
+    if strict and (account.lost or account.notes):
+        why = [account.why_left_out()] if account.lost else []
         advice = f"mend that, or set {setting('config.data.strict=false')}"
         raise UserError(f"data.strict: {where}: {'; '.join([*why, *account.notes])}; {advice}")
     if waiting.is_first():

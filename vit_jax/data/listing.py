@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from vit_jax.data.account import SYSTEM
 from vit_jax.data.image_header import SUFFIXES, UNREAD_SUFFIXES
 from vit_jax.data.partition import ARCHIVES
 from vit_jax.data.remote_folders import RemoteFolder
@@ -20,7 +21,6 @@ _SYSTEM = (
 )
 FILE, FOLDER = "a file", "a folder"
 # Why something is no image to be read, in words that follow a number.
-HIDDEN = "hidden or of the system"
 NO_IMAGE = "not an image"
 NO_NAME = "not named as an image"
 UNREAD = "of a format that is not read here"
@@ -61,7 +61,7 @@ def list_all(root: Path | RemoteFolder) -> Listing:
     for path, kind in entries:
         parts = path.split("/")
         if any(map(is_hidden, parts)):
-            listing.others.extend([(HIDDEN, path)] if kind is not FOLDER else [])
+            listing.others.extend([(SYSTEM, path)] if kind is not FOLDER else [])
         elif not all(parts):  # in a bucket
             listing.others.append((NAMELESS, path))
         elif kind is FOLDER:
@@ -112,7 +112,7 @@ def _near(root: Path) -> Iterator[tuple[str, str]]:
         except OSError:
             if not any(is_hidden(part) for part in before.split("/")):
                 raise
-            yield before, HIDDEN
+            yield before, SYSTEM
             continue
         for entry in entries:
             path = f"{before}/{entry.name}" if before else entry.name

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is found is what is used plus what is said."""
 
+import dataclasses
 import json
 
-from vit_jax.data.account import Account, changes, left_out
+import pytest
+
+from vit_jax.data.account import SYSTEM, Account, changes, left_out, tell
+from vit_jax.errors import UserError
 
 
 def _account() -> Account:
@@ -32,3 +36,18 @@ def test_changes_are_told_by_what_they_are_of() -> None:
     ]
     assert not list(changes(before, before))
     assert not list(changes({}, now))
+
+
+def test_what_systems_leave_in_folders_is_said_and_is_no_loss() -> None:
+    hidden = Account(
+        unit="files", num_classes=2, used={"train": 4}, left_out=left_out([(SYSTEM, ".DS_Store")])
+    )
+    assert not hidden.lost
+    assert ".DS_Store" in hidden.line()
+    tell("x[train]", hidden, strict=True)
+    with pytest.raises(UserError, match=r"data.strict: x: 9 of 1,224 files left out"):
+        tell("x[train]", _account(), strict=True)
+    with pytest.raises(UserError, match=r"two classes"):
+        tell(
+            "x[train]", dataclasses.replace(hidden, notes=("1 image has two classes",)), strict=True
+        )
