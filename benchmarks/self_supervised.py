@@ -80,7 +80,8 @@ def commands(name: str, first: str, seed: int, root: Path) -> list[list[str]]:
     place = root / name / f"{first}-{seed}"
     shared = [f"--config.seed={seed}"]
     if name == "glyphs":
-        shared.append(f"--config.data.name=folder:{root / 'glyphs' / 'images'}")
+        # By the splits that the published numbers are of.
+        shared.append(f"--config.data.name=folder:{root / 'glyphs' / 'images'}?rules=1")
     words = []
     start = []
     if first != SCRATCH:

@@ -84,8 +84,13 @@ def left_out(found: Iterable[tuple[str, str]]) -> dict[str, LeftOut]:
 
 
 def dataset_of(name: str) -> str:
-    """Return the dataset of a source's name, "birds[train]"."""
-    return name.rpartition("[")[0] or name
+    """Return the dataset of a source's name, "birds[train]" or "birds[train[:9%]]"."""
+    depth = 0
+    for at in range(len(name) - 1, 0, -1):  # from the end: a folder's name may have brackets too
+        depth += (name[at] == "]") - (name[at] == "[")
+        if name[at] == "[" and not depth:
+            return name[:at]
+    return name
 
 
 def tell(name: str, account: Account | None, *, strict: bool = False) -> None:

@@ -137,7 +137,7 @@ def test_images_alone_do_for_what_reads_no_label(
     write_images(root, *(f"{i}.png" for i in range(40)))
     assert train(root, tmp_path / "run", "--dry_run") == 2
     err = capsys.readouterr().err
-    assert "the images have no labels, and the objective learns from labels; put them in" in err
+    assert "has no labels; put them in folders of classes, or train without" in err
     words = ["vit_jax train", "--config=mae_imagenet", f"--config.data.name={root}", "--dry_run"]
     words += [
         "--config.data.batch_size=8",

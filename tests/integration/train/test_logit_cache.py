@@ -308,7 +308,8 @@ def test_the_command(weights: str, tmp_path: Path, capsys: pytest.CaptureFixture
     status, said, error = run(out, *plain, "--top_k=2")
     assert (status, error) == (0, "")
     lines = said.splitlines()
-    assert lines[0].startswith("32 images, 12 bytes each: 384 B in ")
+    assert lines[0].startswith("digits: 10 classes in 2 splits (train 1,437, test 360)")
+    assert lines[1].startswith("32 images, 12 bytes each: 384 B in ")
     assert lines[-1].endswith(f"--config.objective.distill.cache={tmp_path / 'cache'}")
     record = json.loads((tmp_path / "cache" / cache_lib.RECORD).read_text())
     assert record["stream"]["objective.distill.teacher.image_size"] == [24]

@@ -3,6 +3,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import cv2
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import vit_jax
+from tests.photos import write_images
 from vit_jax import config as config_lib
 from vit_jax import errors, evals
 from vit_jax.cli.train import main
@@ -98,7 +100,9 @@ def test_a_batch_above_the_data_is_warned_of(
     words += ["--config.data.batch_size=128", "--config.duration=1 steps", f"--workdir={tmp_path}"]
     words += ["--config.evals.val=none", "--config.checkpoint.keep_best=0"]
     assert main([*words, "--config.checkpoint.metric="]) == 0
-    assert "data.batch_size=128 exceeds the 72 images" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    (count,) = re.findall(r"3 classes in 3 splits \(train (\d+), ", told)
+    assert f"data.batch_size=128 exceeds the {count} images" in told
 
 
 def test_no_name_is_one_line() -> None:
@@ -109,8 +113,7 @@ def test_no_name_is_one_line() -> None:
 
 def test_a_run_names_the_setting_of_a_split_that_is_not_there(tmp_path: Path) -> None:
     for split in ("train", "test"):
-        (tmp_path / split / "a").mkdir(parents=True)
-        (tmp_path / split / "a" / "1.png").write_bytes(b"")
+        write_images(tmp_path, f"{split}/a/1.png")
     data = DataConfig(name=f"folder:{tmp_path}")
     cases = (
         (evals.ClassifyEval(split="val"), "'val'.* by evals.mine.split=SPLIT"),

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from vit_jax.data.account import SYSTEM, Account, changes, left_out, tell
+from vit_jax.data.account import SYSTEM, Account, changes, dataset_of, left_out, tell
 from vit_jax.errors import UserError
 
 
@@ -51,3 +51,13 @@ def test_what_systems_leave_in_folders_is_said_and_is_no_loss() -> None:
         tell(
             "x[train]", dataclasses.replace(hidden, notes=("1 image has two classes",)), strict=True
         )
+
+
+def test_a_dataset_is_named_without_its_split() -> None:
+    for name, dataset in (
+        ("birds[train]", "birds"),
+        ("birds[train[:9%]]", "birds"),
+        ("./pa[2]th[train[:9%]+val], split seed 3", "./pa[2]th"),
+        ("birds", "birds"),
+    ):
+        assert dataset_of(name) == dataset
