@@ -50,7 +50,7 @@ def test_it_predicts_at_any_size(
     for side in (16, 48):
         model = vit_jax.load(f"npz:{file}", model="flexivit_s", patch=(side,), **SMALL)
         cfg = models.variant("flexivit_s", **SMALL, patch=(side, side))
-        found.append(np.asarray(model(image)))
+        found.append(np.asarray(model(image, normalised=True)))
         np.testing.assert_allclose(found[-1], logits(cfg, variables, image), atol=1e-5)
     assert np.abs(found[0] - found[1]).max() > 1e-2
     with pytest.raises(UserError, match=r"model.patch=\(14, 14\) does not divide"):
