@@ -26,7 +26,7 @@ from vit_jax.inference.views import Source, read_view
 from vit_jax.models import ModelConfig, Output
 from vit_jax.train.loop import Result
 from vit_jax.train.loop import fit as train
-from vit_jax.weights import grids
+from vit_jax.weights import export
 from vit_jax.weights.apply import OtherHead
 from vit_jax.weights.load import initial
 from vit_jax.weights.published import of_family, per_channel
@@ -159,12 +159,10 @@ class Model:
 
         Raises UserError: no .safetensors, a file that is there, a model that timm does not have.
         """
-        from safetensors.numpy import save
-
         path = Path(file)
         files.check_file(path, "file", force=force, suffix=".safetensors")
         state = weights_lib.to_timm(jax.device_get(self.trained.variables), self.config)
-        files.write(path, save(dict(state), grids.metadata(self.config)))
+        export.save(path, state, self.config, overwrite=True)
 
     def _inputs(self, images: Images, normalised: bool) -> tuple[Any, Array, ModelConfig, Any, Any]:
         trained = self.trained

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model's variables as a timm state_dict, and that as a file; the way back is `load`."""
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -110,7 +111,22 @@ def save(
             temporary.touch()
             mode = temporary.stat().st_mode  # the library makes it readable for its owner alone
             save_file(dict(state), temporary, metadata=grids.metadata(cfg))
+            _order_metadata(temporary)
             temporary.chmod(mode)
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot write {file}: {' '.join(str(error).split())}") from None
     return file.stat().st_size
+
+
+def _order_metadata(file: Path) -> None:
+    """Put a file's metadata in order, which the library writes in another one each time.
+
+    So that the same weights are the same bytes.
+    """
+    with file.open("r+b") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        header = json.loads(stream.read(length))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        stream.seek(8)
+        stream.write(text.ljust(length))  # as the library pads it
