@@ -151,8 +151,8 @@ def _with_args(cfg: ModelConfig, args: Mapping[str, Any], source: str) -> ModelC
         others = cfg.pool is Pool.GAP and not cfg.fc_norm
         fields["fc_norm"] = fields["pool"] is Pool.GAP and not others
     found: Any = models.with_fields(cfg, fields, source)
-    # timm keeps the ratio. Where one layer of its ViT gives gate and value it is of both, but in its
-    # Eva, which has names of its own for LayerScale, of each.
+    # timm keeps the ratio. Where one layer of its ViT gives gate and value it is of both; in its
+    # Eva, which has names of its own for LayerScale, it is of each.
     form = models.family(cfg).timm_form(cfg)
     parts = 2 if form.packed and not form.gammas else 1
     ratio = args.get("mlp_ratio")
