@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of `doctor` on one run: does it fit the machine, and can its data be read?"""
 
+import contextlib
 import dataclasses
 import os
 import shutil
@@ -16,6 +17,7 @@ from vit_jax.analysis.tables import format_bytes
 from vit_jax.cli.check_machine import BROKEN, OK, WARNING, Finding, standing
 from vit_jax.cli.dry_run import estimate_memory, without_writing
 from vit_jax.config import Config
+from vit_jax.data.sources import account_of
 from vit_jax.train import build
 from vit_jax.train.workdir import resolve
 
@@ -60,7 +62,8 @@ def dataset(cfg: Config) -> Finding:
     Raises UserError: a split that is not there, classes that are not the model's, a broken image.
     """
     height, width, channels = models.input_shape(cfg.model)
-    with tempfile.TemporaryDirectory() as scratch:
+    # What opening them prints would stand in this check's own line.
+    with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(None):
         cfg = without_writing(cfg, scratch)
         source = build.open_train(cfg)
         rules = data.reading(cfg.data)
@@ -76,7 +79,13 @@ def dataset(cfg: Config) -> Finding:
     if len(wrong):
         text += f", and a label {wrong[0]}"
         return Finding(BROKEN, text, "prepare the dataset again; labels are 0 to classes - 1")
-    return Finding(OK, f"{text}; {', '.join(['train', *cfg.evals])} can be read")
+    text += f"; {', '.join(['train', *cfg.evals])} can be read"
+    account = account_of(source)
+    if account and (account.lost or account.notes):
+        told = [account.why_left_out()] if account.lost else []
+        fix = f"vit_jax prepare {cfg.data.name} --check lists all of it"
+        return Finding(WARNING, "; ".join([text, *told, *account.notes]), fix)
+    return Finding(OK, text)
 
 
 def _labels(batches: data.BatchIterator) -> np.ndarray:

@@ -108,7 +108,7 @@ CASES = {
     "folder": ([IMAGENET, "--workdir=x", "--config.data.name=folder:/nowhere"], "/nowhere"),
     "path for a name": (
         [DIGITS, "--workdir=x", "--config.data.name=/abs/path"],
-        "no folder '/abs/path'; expected /abs/path/{train,val}/<class>/*",
+        "no folder '/abs/path'; expected /abs/path/[{train,val}/]<class>/*",
     ),
     "folder that is here": (
         [DIGITS, "--workdir=x", "--config.data.name=docs"],

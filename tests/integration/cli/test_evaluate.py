@@ -209,7 +209,9 @@ def test_a_folder_with_the_classes_in_another_order(run, tmp_path, capsys):
     assert found["sizes"][2]["top1"] == found["top1"]
     assert "folder:" not in found["dataset"]
     assert found["changes"] == ["model.image_size=(40,)"]
-    assert capsys.readouterr().out.splitlines()[0].endswith(", with model.image_size=(40,)")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("/d: 3 classes in 1 split (test 11); all 11 files used")
+    assert lines[1].endswith(", with model.image_size=(40,)")
 
 
 @pytest.mark.parametrize(
