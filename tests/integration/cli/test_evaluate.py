@@ -140,7 +140,7 @@ def test_augmented_images_are_copies_of_which_predict_makes_the_same(run, tmp_pa
     )
     assert (found["changes"], plain["changes"]) == (["tta=shift,flip"], [])
     assert found["loss"] != plain["loss"]
-    assert capsys.readouterr().out.splitlines()[0].endswith(", with tta=shift,flip")
+    assert capsys.readouterr().out.splitlines()[1].endswith(", with tta=shift,flip")
     wrong = rows(tmp_path / "a" / "mistakes.csv")[1]
     source = data.open_source("digits", "", "test[:200]", classes=(7, 1, 4, 0))
     image = tmp_path / "wrong.png"
