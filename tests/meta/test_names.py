@@ -29,6 +29,7 @@ _OF = {
     "load": {"np", "pickle", "torch", "yaml", "marshal", "joblib", "onnx", "ocp", "numpy"},
     "loads": {"pickle", "marshal"},
     "copy": {"shutil"},
+    "move": {"shutil"},
     "extract": {"archive"},
     "truncate": {"os", "file", "stream"},
     **{name: {"os"} for name in ("remove", "system", "symlink", "link")},
@@ -73,6 +74,8 @@ REVIEWED = {
         checkpoints/checkpointer.py:Checkpointer._open: mkdir
         checkpoints/copies.py:_alone: open
         checkpoints/own_disk.py:prepare: open
+        data/look_cache.py:Known.__post_init__: read_bytes
+        data/look_cache.py:Known.add: mkdir open
         checkpoints/storage.py:_arrays: open
         checkpoints/storage.py:try_to_write: rmdir
         cli/check_machine.py:requirements: read_text
@@ -128,6 +131,7 @@ REVIEWED = {
         cli/sweep_plan.py:write: mkdir
         cli/sweep_run.py:_open: mkdir
         visual/augmentation_sheets.py:_read_files: read_bytes
+        weights/export.py:_order_metadata: open
         weights/export.py:save: replacing touch
         weights/files.py:first_bytes: open
         weights/published.py:_beside: open
@@ -140,8 +144,11 @@ REVIEWED = {
         checkpoints/storage.py:delete: rename rmtree
         checkpoints/storage.py:set_aside: rename
         cli/config_files.py:read: read_text
+        data/copies.py:_digest: open
         data/copy_records.py:_digest: open
         data/copy_records.py:_finish: unlink
+        data/look.py:_see: open
+        data/look.py:is_image: open
         evals/features.py:written: mkdir read_text replace rmtree rmtree unlink unlink
         startup.py:_prune: unlink
         sweeps/in_bucket.py:_is_locked: open
