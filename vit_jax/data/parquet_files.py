@@ -20,6 +20,7 @@ import numpy as np
 from vit_jax import remote, waiting
 from vit_jax.data import parquet_columns, shard_sets, shards
 from vit_jax.data.account import Account
+from vit_jax.data.names import split_notes
 from vit_jax.data.parquet_columns import Columns
 from vit_jax.data.partition import draw_of
 from vit_jax.data.sources import Example
@@ -230,7 +231,8 @@ def open_shards(
     classes, labels = shards.class_ids(joined, names, tell)
     draw = draw_of(chosen)
     members = shards.members_of(splits, counts, keys, labels, draw, where)
-    notes = [*notes, *shard_sets.compare(told, shards.sizes(members), where)]
+    notes = [*notes, *split_notes(members)]
+    notes += shard_sets.compare(told, shards.sizes(members), where)
     title, rows = shards.choose(split, members, draw, where)
     used = np.unique(np.searchsorted(ends, rows, side="right"))
     table = [

@@ -107,13 +107,16 @@ def opened(folder: Path, text: str, split: str = "whole", images: int = 12) -> A
 def test_doubled_rows_count_once_and_contradictions_are_refused(tmp_path: Path) -> None:
     head = "path,label,split\n"
     first = "photos/0.jpg,a,train\n"
-    for again in (first, "./photos/0.jpg,a,train\n", "photos//0.jpg, a ,Train\n"):
+    photo, up = tmp_path / "photos" / "0.jpg", f"../{tmp_path.name}/photos/0.jpg"
+    spelled = "./photos/0.jpg,a,train\n", "photos//0.jpg, a ,Train\n", f"{photo},a,'train'\n"
+    for again in (first, *spelled, f"{up},a,train\n"):
         source = opened(tmp_path, head + first + "photos/1.jpg,b,val\n" + again)
         assert (len(source), source.account.found) == (2, 3)
         assert source.account.left_out["doubled rows"].count == 1
     for again, why in (
         ("photos/0.jpg,b,train\n", "lines 2 and 3: .*0.jpg has the labels 'a' and 'b'"),
         ("./photos/0.jpg,b,train\n", "lines 2 and 3: .*0.jpg has the labels 'a' and 'b'"),
+        (f"{photo},b,train\n", "lines 2 and 3: .*0.jpg has the labels 'a' and 'b'"),
         ("photos/0.jpg,a,test\n", "lines 2 and 3: .*0.jpg has the splits 'train' and 'test'"),
         ("photos/0.jpg,,train\n", "lines 2 and 3: .*0.jpg has the labels 'a' and 'none'"),
     ):
@@ -179,6 +182,8 @@ def test_spellings_of_a_split_are_one(tmp_path: Path) -> None:
     for split, count in (("training", 3), ("FOLD 1", 2), ("whole", 1)):
         assert len(opened(tmp_path, text, split)) == count
     assert opened(tmp_path, text).account.used == {"train": 3, "fold 1": 2, "whole": 1}
+    two = opened(tmp_path, text.replace("whole", "Training"))
+    assert two.account.notes == ("'train' and 'Training' are 2 splits, of one meaning",)
 
 
 PATHS = st.sampled_from(["photos/0.jpg", "./photos/0.jpg", "photos/1.jpg", "photos/9.jpg", "gone"])

@@ -210,6 +210,10 @@ def test_names_that_look_alike_are_said(tmp_path):
     assert (
         "'Cat' and 'cat' are 2 classes; if they are one, give them one name" in account(two).notes
     )
+    numbers = write_images(tmp_path / "n", "0/1.png", "00/2.png", "1/3.png")
+    assert (
+        "'0' and '00' are 2 classes; if they are one, give them one name" in account(numbers).notes
+    )
     forms = [f"{x}/{i}.png" for i, x in enumerate(["caf\u00e9", "cafe\u0301", " caf\u00e9"])]
     one = write_images(tmp_path / "b", *forms)
     assert open_source(one, split="whole").class_names == ("caf\u00e9",)
