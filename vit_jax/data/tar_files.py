@@ -94,7 +94,9 @@ def open_shards(
     """
     splits = splits or shards.splits_of(files)
     fields = tar_members.Fields(chosen.get("image", "").lower(), chosen.get("label", ""))
-    found, left = zip(*map(tar_members.split_off, tar_index.scan(files, fields)), strict=True)
+    draw = draw_of(chosen)
+    scanned = tar_index.scan(files, fields, agree=draw.rules != 1)
+    found, left = zip(*map(tar_members.split_off, scanned), strict=True)
     counts = [len(each.starts) for each in found]
     entries, shard = tar_index.joined(found), np.repeat(np.arange(len(files)), counts)
     is_labelled = (entries.labels != b"").any()
@@ -110,7 +112,6 @@ def open_shards(
     def keys() -> list[str]:
         return [tell(index) for index in range(len(shard))]
 
-    draw = draw_of(chosen)
     by_folders = not is_labelled and not fields.label and draw.rules != 1
     folders = tar_folders.read(entries.names) if by_folders else None
     if folders:
