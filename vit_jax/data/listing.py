@@ -28,7 +28,7 @@ ARCHIVE = "archive, to be unpacked"
 CIRCLE = "link in a circle"
 DANGLING = "dangling link"
 NO_FILE = "pipe, socket or device"
-NAMELESS = "of a name with an empty part"
+NAMELESS = "of names with // in them"
 # Suffixes of what lies beside images and is none, so that nobody has to look.
 _OTHERS = (
     *(".txt", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".yaml", ".yml", ".md", ".html", ".htm"),
