@@ -3,6 +3,7 @@
 
 import os
 import posixpath
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,8 @@ from vit_jax.data.partition import WHOLE, Draw, check_no_seed, partition, split_
 from vit_jax.data.sources import absolute_slices, digest_of
 from vit_jax.errors import UserError, shown
 from vit_jax.files import refused
+
+_HERE = re.compile(r"(^|/)(?:\./)+")  # means nothing, and in a bucket is part of a name
 
 
 class CsvSource(FolderSource):
@@ -192,7 +195,7 @@ def _examples(rows: Sequence[Row], root: Path | str, where: str) -> Iterator[_Ex
             path = _there(root, cells["path"])
             file = os.path.normpath(os.path.join(above, path)) if path else cells["path"]
         else:
-            path = cells["path"].strip()
+            path = _HERE.sub(r"\1", cells["path"].strip().replace("\\", "/"))
             file = posixpath.normpath(unicodedata.normalize("NFC", path))
         yield _Example(line, path, file, labels[given], splits.get(cells.get("split", ""), ""))
 

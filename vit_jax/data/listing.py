@@ -63,7 +63,7 @@ def list_all(root: Path | RemoteFolder) -> Listing:
         if any(map(is_hidden, parts)):
             listing.others.extend([(SYSTEM, path)] if kind is not FOLDER else [])
         elif not all(parts):  # in a bucket
-            listing.others.append((NAMELESS, path))
+            listing.others.extend([(NAMELESS, path)] if kind is not FOLDER else [])
         elif kind is FOLDER:
             listing.folders.append(path)
         elif kind is not FILE:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.photos import tiny
+from vit_jax import remote
 from vit_jax.data import look, open_source
 from vit_jax.data.account import LeftOut
 from vit_jax.data.sources import account_of
@@ -71,6 +72,16 @@ def test_addresses_without_a_beginning_in_common(
     text = "path,label\n" + "".join(f"{address},a\n" for address in addresses)
     source = open_source(table(tmp_path, text), split="whole")
     assert [source.example_id(i) for i in range(4)] == addresses
+
+
+def test_paths_of_a_table_in_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(look, "MOST_FAR", 3)
+    paths = ("./a/0.jpg", "a\\1.jpg", " a/./2.jpg", "a//3.jpg", "..b/4.jpg")
+    text = "path,label\n" + "".join(f"{path},a\n" for path in paths)
+    monkeypatch.setattr(remote, "read", lambda *_: text.encode())
+    source = open_source("csv:gs://b/mine.csv", split="whole")
+    found = [source.example_id(i).removeprefix("gs://b/") for i in range(5)]
+    assert found == ["a/0.jpg", "a/1.jpg", "a/2.jpg", "a//3.jpg", "..b/4.jpg"]
 
 
 @pytest.mark.parametrize(
