@@ -83,6 +83,9 @@ def open_target(
     with split_of("--split"):
         source = evals.open_splits(evaluation, reading)[""]
     account.tell(source.name, account_of(source), strict=reading.strict)
+    if not source.num_classes:
+        advice = "put its images in folders of classes, or evaluate on another: --dataset=NAME"
+        raise UserError(f"{source.name} has no labels; {advice}")
     is_other = bool(cfg and dataset) and not same_draw(dataset, reading.name)
     if is_other and getattr(source, "drawn", False) and same_dataset(dataset, reading.name):
         draw = "another draw of splits than the run's, and has images on which it was trained"

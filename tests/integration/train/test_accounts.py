@@ -87,6 +87,15 @@ def test_a_run_of_before_goes_on_to_the_bit(
         out = capsys.readouterr().out
         assert f"{data}[val]: 4 images" in out
         assert "warning" not in out
+    for text, warns in (("dog\ncat\n", True), ("cat\ndog\n", False)):
+        (tmp_path / "names.txt").write_text(text)
+        words = (f"--from={run}", "--split=val", f"--classes={tmp_path}/names.txt")
+        assert evaluate(["vit_jax evaluate", *words]) == 0
+        said = f"names.txt calls output 0 'dog', and ckpt:{run} itself 'cat'"
+        assert (said in capsys.readouterr().err) == warns
+    flat = write_images(tmp_path / "flat", "1.png", "2.png", "3.png")
+    assert evaluate(["vit_jax evaluate", f"--from={run}", f"--dataset={flat}", "--split=test"]) == 2
+    assert "flat[test] has no labels; put its images in folders" in capsys.readouterr().err
     assert evaluate(["vit_jax evaluate", f"--from={run}", f"--dataset={data}?rules=2"]) == 0
     assert "[test] is of another draw of splits than the run's, and" in capsys.readouterr().out
 

@@ -98,6 +98,9 @@ def test_each_wrong_layout_has_its_own_line(tmp_path, photo):
     assert "train/cat holds no images, but 1 that cannot be read; remove" in message()
     (root / "train" / "cat" / "cat.PNG").write_bytes(encode(photo[:9, :8], "PNG"))
     assert "unknown split" in message("val")
+    inside = write_images(tmp_path / "w", "data/train/a/1.png", "data/val/a/2.png")
+    with pytest.raises(UserError, match=r"data; if data is no split, name the folder .*/w/data"):
+        open_source(inside)
     assert "2 of 4 files left out" in message("val")
     assert len(open_source(f"folder:{root}")) == 2
     for name, what in (("x.zip", "is an archive; unpack it"), ("x.tar.gz", "packed archive; unp")):
