@@ -246,11 +246,8 @@ def split_notes(splits: Iterable[str]) -> list[str]:
     meanings: dict[str, list[str]] = {}
     for name in splits:
         meanings.setdefault(meaning(name), []).append(repr(name))
-    return [
-        f"{' and '.join(each)} are {len(each)} splits, of one meaning"
-        for each in meanings.values()
-        if len(each) > 1
-    ]
+    several = (each for each in meanings.values() if len(each) > 1)
+    return [f"{' and '.join(each)} are {len(each)} splits, of one meaning" for each in several]
 
 
 def parts_of(split: str) -> list[tuple[str, str]]:
@@ -292,7 +289,8 @@ def read_class_names(text: str) -> tuple[str, ...]:
         lines = [one_spelling(line) for line in text.splitlines()]
         numbered = [re.fullmatch(r"([0-9]{1,9})(?:\s*[:,;=]\s*|\s+)(\S.*)", line) for line in lines]
         ids = [int(found[1]) for found in numbered if found]
-        if len(lines) > 1 and sorted(ids) in (list(range(len(lines))), _from_one(lines)):
+        first = min(ids, default=2)
+        if first < 2 <= len(lines) and sorted(ids) == [*range(first, first + len(lines))]:
             found = {int(each[1]): each[2] for each in numbered if each}
             names = [found[k] for k in sorted(found)]
         else:
@@ -308,10 +306,6 @@ def _json(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):  # names may begin with a bracket
         return None
-
-
-def _from_one(lines: Sequence[str]) -> list[int]:
-    return list(range(1, len(lines) + 1))
 
 
 def _by_id(found: Mapping[str, Any]) -> list[Any]:
