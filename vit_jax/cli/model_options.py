@@ -14,7 +14,7 @@ from vit_jax.cli.options import Options, flag
 from vit_jax.data import check_transform, check_units
 from vit_jax.data.config import is_random
 from vit_jax.data.names import read_class_names
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, shown
 from vit_jax.inference.input_line import describe_input
 from vit_jax.inference.trained import Trained, describe, named, with_model
 
@@ -139,6 +139,14 @@ def _with_input(found: Trained, given: InputOptions, transform: Any) -> Trained:
     )
     if isinstance(given, ModelOptions) and given.classes is not None:
         class_names = named(_names(given.classes), found.model)
+        if class_names != found.class_names and {*class_names} == {*found.class_names}:
+            k, (one, own) = next(
+                (k, names)
+                for k, names in enumerate(zip(class_names, found.class_names, strict=True))
+                if len({*names}) > 1
+            )
+            said = f"calls output {k} {shown(one)!r}, and {found.ref} itself {shown(own)!r}"
+            print(f"warning: --classes={given.classes} {said}", file=sys.stderr)
         found = dataclasses.replace(found, class_names=class_names)
     if line := describe_input(found):
         print(line, file=sys.stderr)

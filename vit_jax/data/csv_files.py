@@ -3,6 +3,7 @@
 
 import os
 import posixpath
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from vit_jax.data.names import (
     contradiction,
     label_of,
     split_names,
+    split_notes,
     with_known_names,
     without_label,
 )
@@ -29,6 +31,8 @@ from vit_jax.data.partition import WHOLE, Draw, check_no_seed, partition, split_
 from vit_jax.data.sources import absolute_slices, digest_of
 from vit_jax.errors import UserError, shown
 from vit_jax.files import refused
+
+_HERE = re.compile(r"(^|/)(?:\./)+")  # means nothing, and in a bucket is part of a name
 
 
 class CsvSource(FolderSource):
@@ -131,7 +135,7 @@ def open_csv(name: str, split: str) -> CsvSource:
         num_classes=len(classes),
         used={key: len(found) for key, found in own.items()},
         left_out=left_out((look.in_a_word(why), path) for why, path in source.left_out),
-        notes=(*notes, *told, *without_label(labels.count(-1), len(labels))),
+        notes=(*notes, *split_notes(own), *told, *without_label(labels.count(-1), len(labels))),
     )
     return source
 
@@ -179,6 +183,7 @@ def _examples(rows: Sequence[Row], root: Path | str, where: str) -> Iterator[_Ex
     """Yield what each row says; without a path where there is no such file."""
     splits = split_names(row.cells["split"] for row in rows if "split" in row.cells)
     labels: dict[str, str] = {}  # of a million rows few differ
+    above = os.path.abspath(root)
     for line, cells in rows:
         given = cells["label"]
         if given not in labels:
@@ -186,9 +191,12 @@ def _examples(rows: Sequence[Row], root: Path | str, where: str) -> Iterator[_Ex
                 labels[given] = label_of(given)
             except ValueError as error:
                 raise UserError(f"{where}, line {line}: {error}") from None
-        path = _there(root, cells["path"]) if isinstance(root, Path) else cells["path"].strip()
-        key = unicodedata.normalize("NFC", cells["path"]) if isinstance(root, str) else path
-        file = posixpath.normpath(key or cells["path"])
+        if isinstance(root, Path):
+            path = _there(root, cells["path"])
+            file = os.path.normpath(os.path.join(above, path)) if path else cells["path"]
+        else:
+            path = _HERE.sub(r"\1", cells["path"].strip().replace("\\", "/"))
+            file = posixpath.normpath(unicodedata.normalize("NFC", path))
         yield _Example(line, path, file, labels[given], splits.get(cells.get("split", ""), ""))
 
 

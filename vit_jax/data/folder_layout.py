@@ -5,8 +5,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from vit_jax.data.names import KNOWN_SPLITS, alike, one_spelling, with_known_names
-from vit_jax.data.partition import SPLITS
+from vit_jax.data.names import (
+    KNOWN_SPLITS,
+    alike,
+    meaning,
+    one_spelling,
+    split_notes,
+    twins,
+)
 from vit_jax.errors import UserError, shown, some
 
 DRAWN = ""  # the one split of what has none
@@ -75,7 +81,7 @@ def splits_in(paths: Iterable[str]) -> tuple[dict[str, bool], bool]:
         return of_classes, False
     if known and not structured:
         # Two of them, and hardly anything else, are not classes that happen to be called so.
-        meanings = {_meaning(name) for name in known}
+        meanings = {meaning(name) for name in known}
         if not others or (len(meanings) > 1 and others <= sum(sizes[name] for name in known)):
             return of_classes, False
     if not tops:
@@ -169,28 +175,12 @@ def _notes(
         empty = [repr(label) for label in labels if not counts[name][label]]
         if empty and name:
             notes.append(f"{name}: no images of {some(empty)}")
-    twins: dict[str, list[str]] = defaultdict(list)
-    for label in classes:
-        twins[alike(label)].append(repr(label))
     notes += [
-        f"{' and '.join(each)} are {len(each)} classes; if they are one, give them one name"
-        for each in twins.values()
-        if len(each) > 1
+        f"{' and '.join(map(repr, same))} are {len(same)} classes; if they are one, give them "
+        "one name"
+        for same in twins(classes)
     ]
-    meanings: dict[str, list[str]] = defaultdict(list)
-    for name in splits:
-        meanings[_meaning(name)].append(repr(name))
-    notes += [
-        f"{' and '.join(each)} are {len(each)} splits, of one meaning"
-        for each in meanings.values()
-        if len(each) > 1
-    ]
-    return notes
-
-
-def _meaning(split: str) -> str:
-    name = alike(split)
-    return with_known_names(name, SPLITS) if name in KNOWN_SPLITS else name
+    return notes + split_notes(splits)
 
 
 def _check_spelling(where: str, written: Mapping[str, Mapping[str, str]]) -> None:

@@ -18,7 +18,7 @@ from vit_jax.data.folder_layout import DRAWN, Layout, arrange
 from vit_jax.data.image_header import read_file
 from vit_jax.data.listing import NO_IMAGE, NO_NAME, Listing, list_all
 from vit_jax.data.look_cache import Seen
-from vit_jax.data.names import with_known_names
+from vit_jax.data.names import KNOWN_SPLITS, alike, with_known_names
 from vit_jax.data.partition import (
     WHOLE,
     Draw,
@@ -145,6 +145,10 @@ def _open(root: Folder, split: str, draw: Draw) -> FolderSource:
     except SplitError as error:
         if found.account and found.account.left_out:
             error.args = (f"{error} ({found.account.why_left_out()})",)
+        only, *more = found.files
+        is_known = alike(only) in KNOWN_SPLITS or split.partition("[")[0] != "train"
+        if not found.drawn and not more and not is_known:
+            error.args = (f"{error}; if {only} is no split, name the folder {where}/{only}",)
         raise
     chosen = [path for name, start, stop in slices for path in found.files[name][start:stop]]
     source = FolderSource(

@@ -7,15 +7,15 @@ https://huggingface.co/docs/hub/datasets-manual-configuration
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vit_jax import remote
 from vit_jax.data import parquet_files, shard_sets, tar_files
 from vit_jax.data.partition import options
-from vit_jax.data.shards import splits_of, where_of
+from vit_jax.data.shards import base_name, splits_of, where_of
 from vit_jax.data.sources import Source
-from vit_jax.errors import UserError, unknown
+from vit_jax.errors import UserError, shown, some, unknown
 
 _MOST = 1 << 22  # bytes of a card
 
@@ -35,19 +35,13 @@ def open_hf(name: str, split: str) -> Source:
     card = _card(root)
     config = _config(card, chosen.get("config", ""), where)
     patterns = _patterns(card, config, where)
-    if patterns:
-        found = {
-            file.path: (file, name)
-            for name, given in patterns.items()
-            for pattern in given
-            for file in remote.find(pattern, root)
-        }
-        files, names = [f for f, _ in found.values()], [name for _, name in found.values()]
-    else:
-        kinds = (remote.find(f"**/*.{kind}", root) for kind in ("parquet", "tar"))
-        files = next((each for each in kinds if each), [])
-        names = splits_of(files) if files else []
+    files, names, said = _listed(patterns, root) if patterns else _unlisted(root)
     ends = {file.path.rpartition(".")[2] for file in files}
+    if is_folder and not os.path.isdir(root):
+        raise UserError(f"there is no folder {where}; is it hf:USER/NAME, or hf:./FOLDER?")
+    if patterns and not files:
+        wanted = some([shown(each) for given in patterns.values() for each in given])
+        raise UserError(f"{where}: no file is there that its card lists ({wanted}); download them")
     if ends not in ({"parquet"}, {"tar"}):
         has = f"files of kinds {', '.join(sorted(ends))}" if ends else "no Parquet or tar files"
         other = (
@@ -59,7 +53,42 @@ def open_hf(name: str, split: str) -> Source:
     open_shards = tar_files.open_shards if ends == {"tar"} else parquet_files.open_shards
     told = _told(root, card, config)
     splits = [of_file[file.path] for file in kept]
-    return open_shards(where, kept, split, chosen, splits, told=told, notes=notes)
+    return open_shards(where, kept, split, chosen, splits, told=told, notes=(*notes, *said))
+
+
+def _listed(
+    patterns: Mapping[str, Sequence[str]], root: str
+) -> tuple[list[remote.FileInfo], list[str], list[str]]:
+    """Return the files of a card's patterns, the split of each, and what is to be said of them."""
+    found: dict[str, tuple[remote.FileInfo, str]] = {}
+    twice: dict[tuple[str, str], list[str]] = {}
+    notes = []
+    for name, given in patterns.items():
+        for pattern in given:
+            files = remote.find(pattern, root)
+            for file in files:
+                before = found.get(file.path, (file, name))[1]
+                if before != name:
+                    twice.setdefault((before, name), []).append(file.path)
+                found[file.path] = file, name
+            if not files:
+                notes.append(f"no file is there of the split {name} that its card lists, {pattern}")
+    notes += [
+        f"{shown(base_name(paths[0]))} is of {one} and of {two} by the card, and is read as {two}"
+        + (f"; so are {len(paths) - 1:,} more" if len(paths) > 1 else "")
+        for (one, two), paths in twice.items()
+    ]
+    return [file for file, _ in found.values()], [name for _, name in found.values()], notes
+
+
+def _unlisted(root: str) -> tuple[list[remote.FileInfo], list[str], list[str]]:
+    """Return the same of a dataset whose card lists no files: its Parquet files, else its tars."""
+    kinds = {kind: remote.find(f"**/*.{kind}", root) for kind in ("parquet", "tar")}
+    files, tars = kinds["parquet"] or kinds["tar"], kinds["tar"]
+    notes = []
+    if kinds["parquet"] and tars:
+        notes = [f"{len(tars):,} tar files beside the Parquet files are not read"]
+    return files, splits_of(files) if files else [], notes
 
 
 def _card(root: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ ARCHIVE = "archive, to be unpacked"
 CIRCLE = "link in a circle"
 DANGLING = "dangling link"
 NO_FILE = "pipe, socket or device"
-NAMELESS = "of a name with an empty part"
+NAMELESS = "of names with // in them"
 # Suffixes of what lies beside images and is none, so that nobody has to look.
 _OTHERS = (
     *(".txt", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".yaml", ".yml", ".md", ".html", ".htm"),
@@ -63,7 +63,7 @@ def list_all(root: Path | RemoteFolder) -> Listing:
         if any(map(is_hidden, parts)):
             listing.others.extend([(SYSTEM, path)] if kind is not FOLDER else [])
         elif not all(parts):  # in a bucket
-            listing.others.append((NAMELESS, path))
+            listing.others.extend([(NAMELESS, path)] if kind is not FOLDER else [])
         elif kind is FOLDER:
             listing.folders.append(path)
         elif kind is not FILE:

@@ -12,13 +12,18 @@ import numpy as np
 
 _SPACES = re.compile(r"\s+")
 _QUOTED = re.compile(r"""(["'])(.*)\1""", re.DOTALL)
-_WHOLE = re.compile(r"(\d{1,999})(\.0+)?")  # pandas writes ids so where one of them is missing
+# Characters that nobody sees: marks of direction, hyphens that may be. Joiners mean something.
+_INVISIBLE = re.compile("[\0\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
+_JOINERS = re.compile("[\u200c\u200d\ufe00-\ufe0f]")
+# Pandas writes ids as 3.0 where one of them is missing.
+_WHOLE = re.compile(r"(?:\+|-(?=0+(?:\.|$)))?(\d{1,999})(\.0*)?")
+_DECIMAL = re.compile(r"[+-]?(\d{1,99}\.?\d{0,99}|\.\d{1,99})(e[+-]?\d{1,2})?")
 _NEGATIVE = re.compile(r"-(\d{1,999})(\.0+)?")
 _FRACTION = re.compile(r"-?\d+([.,]\d+)?")
 # What columns of labels are usually called.
 LABELS = ("label", "labels", "cls", "class", "class_id", "target")
 # Words that may be a class, or a program's word for nothing.
-_NOTHING = ("none", "null", "na", "n/a", "<na>")
+_NOTHING = ("none", "null", "na", "n/a", "<na>", "#n/a", "nil", "undefined")
 _MOST = 40  # characters of a value that a message shows
 
 # Names of splits that mean the same, in any case.
@@ -30,14 +35,14 @@ def one_spelling(text: str) -> str:
     """Return a label's, a class's or a split's text as this project spells it.
 
     Letters with accents are composed (Unicode's NFC), spaces at both ends go, those inside become
-    one space. Case stays: handwritten letters may well lie in "a" and "A".
+    one space; what nobody sees goes. Case stays: handwritten letters may well lie in "a" and "A".
     """
-    return _SPACES.sub(" ", unicodedata.normalize("NFC", text.replace("\ufeff", ""))).strip()
+    return _SPACES.sub(" ", unicodedata.normalize("NFC", _INVISIBLE.sub("", text))).strip()
 
 
 def alike(text: str) -> str:
     """Return what two spellings have in common that a person would take for one: no case."""
-    return unicodedata.normalize("NFC", one_spelling(text).casefold())
+    return unicodedata.normalize("NFC", _JOINERS.sub("", one_spelling(text)).casefold())
 
 
 def label_of(value: Any) -> str:
@@ -63,19 +68,28 @@ def label_of(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         text = _unquoted(value)
+        value = _container(text)
     elif isinstance(value, numbers.Number):
         text = _number(value)
-    elif isinstance(value, list | tuple | set | dict | np.ndarray):
+    if isinstance(value, list | tuple | set | dict | np.ndarray):
         kind = "a dict" if isinstance(value, dict) else "several labels"
         advice = "an image has one label here; several are read from datasets of TFDS alone"
         raise ValueError(f"the label is {_shown(value)}, {kind}: {advice}")
-    else:
+    if not isinstance(value, str | numbers.Number):
         raise ValueError(f"the label is {_shown(value)}, of type {type(value).__name__}")
     negative = _NEGATIVE.fullmatch(text)
     if negative and int(negative[1]) > 1:
         raise ValueError(f"the label is {text!r}; there is none below 0 but -1, which is no label")
-    nothing = (negative and int(negative[1])) or text.casefold() == "nan"
+    nothing = (negative and int(negative[1])) or text.casefold().lstrip("+-") == "nan"
     return "" if nothing else text
+
+
+def _container(text: str) -> Any:
+    """Return the list or dict that a text is, as tables have them, else the text."""
+    if text[:1] + text[-1:] not in ("[]", "{}"):
+        return text
+    found = (_json(each) for each in (text, text.replace("'", '"')))
+    return next((each for each in found if isinstance(each, list | dict)), text)
 
 
 def _number(value: Any) -> str:
@@ -137,7 +151,7 @@ def classes_of(labels: Mapping[str, int]) -> tuple[dict[str, str], tuple[str, ..
         spelled.setdefault(int(values[text] or 0), []).append(text)
     names, notes = {}, []
     for value, texts in spelled.items():
-        alone = len(texts) == 1 and "." not in texts[0]
+        alone = len(texts) == 1 and texts[0].isdecimal()
         names |= dict.fromkeys(texts, texts[0] if alone else str(value))
         if len(texts) > 1:
             notes.append(f"the labels {_listed(texts, counts)} are one number, and one class")
@@ -169,7 +183,7 @@ def without_label(count: int, total: int) -> list[str]:
 
 
 def whole_number(text: str) -> int | None:
-    """Return the number that a label is, 3 of "3", "03" and "3.0", or None."""
+    """Return the number that a label is, 3 of "3", "03", "+3" and "3.0", or None."""
     found = _WHOLE.fullmatch(text)
     return int(found[1]) if found else None
 
@@ -178,21 +192,26 @@ def _listed(texts: Iterable[str], counts: Mapping[str, int]) -> str:
     return " and ".join(f"{text!r} ({counts[text]:,})" for text in texts)
 
 
+def twins(names: Iterable[str]) -> list[list[str]]:
+    """Return the classes, two or more at a time, that a person may take for one."""
+    found: dict[str, list[str]] = {}
+    for text in sorted(names):
+        key = re.sub(r"[\s_-]+", " ", alike(text)).strip() or text
+        key = re.sub(r"(?<![0-9.])0+(?=[0-9])", "", unicodedata.normalize("NFKC", key))
+        number = text.strip() if _DECIMAL.fullmatch(alike(text)) else ""
+        found.setdefault(repr(float(number) + 0.0) if number else key, []).append(text)
+    return [texts for texts in found.values() if len(texts) > 1]
+
+
 def look_alike(counts: Mapping[str, int]) -> Iterator[str]:
     """Yield a line for each classes that a person may take for one, or for no label.
 
-    They differ in case, in marks between words or in leading zeros. `counts` has the examples of
-    each class.
+    They differ in case, in marks between words, in the form of letters or in how a number is
+    written. `counts` has the examples of each class.
     """
-    alikes: dict[str, list[str]] = {}
-    for text in sorted(counts):
-        key = re.sub(r"[\s_-]+", " ", alike(text)).strip() or text
-        key = re.sub(r"(?<![0-9.])0+(?=[0-9])", "", key)
-        alikes.setdefault(key, []).append(text)
-    for texts in alikes.values():
-        if len(texts) > 1:
-            says = f"are {len(texts)} classes; if they are one, spell them alike"
-            yield f"the labels {_listed(texts, counts)} {says}"
+    for texts in twins(counts):
+        says = f"are {len(texts)} classes; if they are one, spell them alike"
+        yield f"the labels {_listed(texts, counts)} {says}"
     for text in sorted(counts):
         if text.casefold() in _NOTHING:
             says = "is a class; if it stands for no label, leave it empty"
@@ -204,13 +223,31 @@ def look_alike(counts: Mapping[str, int]) -> Iterator[str]:
 
 
 def split_names(texts: Iterable[str]) -> dict[str, str]:
-    """Return the split that each text names; those that differ in case or spaces alone are one."""
+    """Return the split that each text names.
+
+    Those that differ in case, spaces or quotes alone are one.
+    """
     spelled: dict[str, set[str]] = {}
-    texts = list(dict.fromkeys(texts))
-    for text in texts:
-        spelled.setdefault(alike(text), set()).add(one_spelling(text))
+    names = {text: _unquoted(text) for text in texts}
+    for name in names.values():
+        spelled.setdefault(alike(name), set()).add(name)
     chosen = {key: min(each, key=lambda name: (name != key, name)) for key, each in spelled.items()}
-    return {text: chosen[alike(text)] for text in texts}
+    return {text: chosen[alike(name)] for text, name in names.items()}
+
+
+def meaning(split: str) -> str:
+    """Return "train", "val" or "test" for a split that means this, else what is `alike` to it."""
+    name = alike(split)
+    return next((group[0] for group in _SAME if name in group), name)
+
+
+def split_notes(splits: Iterable[str]) -> list[str]:
+    """Return a line for each splits of one meaning, "val" and "valid"."""
+    meanings: dict[str, list[str]] = {}
+    for name in splits:
+        meanings.setdefault(meaning(name), []).append(repr(name))
+    several = (each for each in meanings.values() if len(each) > 1)
+    return [f"{' and '.join(each)} are {len(each)} splits, of one meaning" for each in several]
 
 
 def parts_of(split: str) -> list[tuple[str, str]]:
@@ -252,7 +289,8 @@ def read_class_names(text: str) -> tuple[str, ...]:
         lines = [one_spelling(line) for line in text.splitlines()]
         numbered = [re.fullmatch(r"([0-9]{1,9})(?:\s*[:,;=]\s*|\s+)(\S.*)", line) for line in lines]
         ids = [int(found[1]) for found in numbered if found]
-        if len(lines) > 1 and sorted(ids) in (list(range(len(lines))), _from_one(lines)):
+        first = min(ids, default=2)
+        if first < 2 <= len(lines) and sorted(ids) == [*range(first, first + len(lines))]:
             found = {int(each[1]): each[2] for each in numbered if each}
             names = [found[k] for k in sorted(found)]
         else:
@@ -268,10 +306,6 @@ def _json(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):  # names may begin with a bracket
         return None
-
-
-def _from_one(lines: Sequence[str]) -> list[int]:
-    return list(range(1, len(lines) + 1))
 
 
 def _by_id(found: Mapping[str, Any]) -> list[Any]:

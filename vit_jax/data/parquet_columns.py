@@ -2,15 +2,19 @@
 """Which columns of a Parquet file are image and label, and what its classes are called."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from vit_jax.data.names import LABELS, class_names, contradiction, label_of
+from vit_jax.data.names import LABELS, class_names, contradiction, label_of, one_spelling
 from vit_jax.errors import DataError, UserError, unknown
 
 NO_LABEL = "none"  # the column that there is none, in "?label=none"
+
+
+_LIKE_LABELS = re.compile("label|class|target|categor|cls|^y$", re.IGNORECASE)
 
 
 class Columns(NamedTuple):
@@ -50,7 +54,7 @@ def find(opened: Any, chosen: Mapping[str, str], where: str) -> Columns:
     if given != NO_LABEL or NO_LABEL in kinds:
         usual = [name for name in LABELS if name in kinds and name not in (*structs, image)]
         if not given and not marked:
-            _check_usual(opened, usual, where)
+            _check_usual([opened], usual, where)
         wanted = given or ("" if marked else "".join(usual[:1]))
         if wanted in kinds and wanted not in (*words, *structs):
             what = f"the column {wanted} of {where} holds {kinds[wanted]}"
@@ -89,10 +93,57 @@ def labels(opened: Any, columns: Columns, place: str = "the file") -> np.ndarray
     return np.array(texts, np.bytes_)
 
 
-def _check_usual(opened: Any, usual: Sequence[str], where: str) -> None:
+def unread(opened: Any, columns: Columns, chosen: Mapping[str, str]) -> list[str]:
+    """Return a line for each column that a person may have meant to be read, and is not."""
+    names = {one_spelling(n).lower(): n for n in opened.schema_arrow.names}
+    notes = []
+    if "split" in names and names["split"] not in (columns.label, columns.image):
+        how = "the names of files tell splits: write the rows of each to files of its name"
+        notes.append(f"the column {names['split']} is not read; {how}")
+    fields = [field for field in opened.schema_arrow if _LIKE_LABELS.search(field.name)]
+    words = [field.name for field in fields if _is_label(field.type)]
+    if not columns.label and words and chosen.get("label") != NO_LABEL:
+        usual, how = ", ".join(LABELS), f"?label={words[0]} at the end of the name reads it"
+        notes.append(f"no column is called {usual}, so there are no labels; {how}")
+    return notes
+
+
+def without_image(opened: Any, columns: Columns) -> int:
+    """Return how many rows have no image, as far as the file's metadata tell."""
+    facts, count = opened.metadata, 0
+    for group in map(facts.row_group, range(facts.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            told = column.statistics if column.path_in_schema == columns.image else None
+            count += told.null_count if told is not None and told.has_null_count else 0
+    return count
+
+
+def has_beside(opened: Any, columns: Columns, chosen: Mapping[str, str]) -> bool:
+    """Return whether more columns are called as labels usually are, and none was chosen."""
+    others = {*LABELS} - {columns.label}
+    is_told = bool(chosen.get("label") or columns.classes or not columns.label)
+    return not is_told and not others.isdisjoint(opened.schema_arrow.names)
+
+
+def check_beside(files: Sequence[Any], columns: Columns, where: str) -> None:
+    """Raise UserError where other usual columns of labels say something else in all the files.
+
+    What a number stands for in one of them it must in the others.
+    """
+    has = [set(opened.schema_arrow.names) for opened in files]
+    usual = [name for name in LABELS if all(name in names for names in has)]
+    kinds = [opened.schema_arrow.field(name).type for opened in files for name in usual]
+    if usual and usual[0] == columns.label and all(map(_is_label, kinds)):
+        _check_usual(files, usual, where)
+
+
+def _check_usual(files: Sequence[Any], usual: Sequence[str], where: str) -> None:
     """Raise UserError where columns that are usually labels say different things."""
     for other in usual[1:]:
-        ones, others = (opened.read(columns=[n]).column(0).to_pylist() for n in (usual[0], other))
+        ones, others = (
+            [value for opened in files for value in opened.read(columns=[n]).column(0).to_pylist()]
+            for n in (usual[0], other)
+        )
         try:
             places = contradiction([*map(label_of, ones)], [*map(label_of, others)])
         except ValueError:  # one of them is no label
@@ -110,7 +161,7 @@ def _is_label(kind: Any) -> bool:
     if types.is_dictionary(kind):  # pandas' categories
         kind = kind.value_type
     numbers = types.is_integer, types.is_floating, types.is_decimal, types.is_boolean
-    texts = types.is_string, types.is_large_string, types.is_null
+    texts = types.is_string, types.is_large_string, types.is_string_view, types.is_null
     return any(is_kind(kind) for is_kind in (*numbers, *texts))
 
 

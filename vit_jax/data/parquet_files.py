@@ -20,6 +20,7 @@ import numpy as np
 from vit_jax import remote, waiting
 from vit_jax.data import parquet_columns, shard_sets, shards
 from vit_jax.data.account import Account
+from vit_jax.data.names import split_notes
 from vit_jax.data.parquet_columns import Columns
 from vit_jax.data.partition import draw_of
 from vit_jax.data.sources import Example
@@ -209,10 +210,15 @@ def open_shards(
     """Open one split of some Parquet files; arguments are as in `tar_files.open_shards`."""
     splits = splits or shards.splits_of(files)
     with waiting.said(f"reading the labels of {where}"):
-        columns = _reading(files[0], lambda: parquet_columns.find(_open(files[0]), chosen, where))
+        first = _reading(files[0], lambda: _open(files[0]))
+        columns = _reading(files[0], lambda: parquet_columns.find(first, chosen, where))
         read = functools.partial(_labels, columns=columns)
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-            firsts, found = zip(*pool.map(read, files), strict=True)
+            firsts, found, empty = zip(*pool.map(read, files), strict=True)
+        if len(files) > 1 and parquet_columns.has_beside(first, columns, chosen):
+            several = [_reading(file, functools.partial(_open, file)) for file in files]
+            check = functools.partial(parquet_columns.check_beside, several, columns, where)
+            _reading(files[0], check)
     counts = [len(labels) for labels in found]
     ends = np.cumsum(counts)
 
@@ -230,7 +236,8 @@ def open_shards(
     classes, labels = shards.class_ids(joined, names, tell)
     draw = draw_of(chosen)
     members = shards.members_of(splits, counts, keys, labels, draw, where)
-    notes = [*notes, *shard_sets.compare(told, shards.sizes(members), where)]
+    notes = [*notes, *split_notes(members)]
+    notes += shard_sets.compare(told, shards.sizes(members), where)
     title, rows = shards.choose(split, members, draw, where)
     used = np.unique(np.searchsorted(ends, rows, side="right"))
     table = [
@@ -241,6 +248,9 @@ def open_shards(
     source = title, classes, [files[i] for i in used], labels[rows], rows
     opened = ParquetSource(*source, columns=columns, groups=np.array(table, np.int64))
     notes += shards.label_notes(joined, labels, classes, named=bool(names))
+    notes += parquet_columns.unread(first, columns, chosen)
+    if sum(empty):
+        notes.append(f"{sum(empty):,} of {ends[-1]:,} rows have no image")
     opened.account = Account(
         unit="rows", num_classes=len(classes), used=shards.sizes(members), notes=tuple(notes)
     )
@@ -248,16 +258,16 @@ def open_shards(
 
 
 @functools.lru_cache(4096)  # the splits of a run are opened one by one
-def _labels(file: remote.FileInfo, columns: Columns) -> tuple[list[int], np.ndarray]:
-    """Return the first row of each row group of a file, and its labels."""
+def _labels(file: remote.FileInfo, columns: Columns) -> tuple[list[int], np.ndarray, int]:
+    """Return the first row of each row group of a file, its labels, its rows without an image."""
 
-    def read() -> tuple[list[int], np.ndarray]:
+    def read() -> tuple[list[int], np.ndarray, int]:
         opened = _open(file)
         facts = opened.metadata
         counts = [facts.row_group(i).num_rows for i in range(facts.num_row_groups)]
-        return (np.cumsum(counts) - counts).tolist(), parquet_columns.labels(
-            opened, columns, shown(file.path)
-        )
+        labels = parquet_columns.labels(opened, columns, shown(file.path))
+        empty = parquet_columns.without_image(opened, columns)
+        return (np.cumsum(counts) - counts).tolist(), labels, empty
 
     return _reading(file, read)
 

@@ -98,10 +98,36 @@ def as_in_run(name: str, *of_run: str) -> str:
 
     So that an evaluation of an older run on its own dataset has the splits that the run had.
     """
-    plain = without_rules(name)
+    plain = _place(without_rules(name))
     if _RULES.search(name):
         return name
-    return next((each for each in of_run if each and without_rules(each) == plain), name)
+    return next((each for each in of_run if each and _place(without_rules(each)) == plain), name)
+
+
+def same_dataset(name: str, other: str) -> bool:
+    """Return whether two names are of one dataset, whatever the draw of its splits."""
+    return _place(name, drawn=False) == _place(other, drawn=False)
+
+
+def same_draw(name: str, other: str) -> bool:
+    """Return whether two names are of one dataset and one draw of its splits."""
+    return _place(name) == _place(other)
+
+
+def _place(name: str, *, drawn: bool = True) -> str:
+    """Write the name of a dataset in one way: kind, absolute path, options in their order."""
+    full = full_name(name)
+    kind, _, path = full.partition(":")
+    if f"{kind}:" not in KINDS:
+        return full
+    path, chosen = options(path)
+    if "://" in path:
+        path = path.rstrip("/")
+    elif kind != "hf" or path.startswith((".", "/", "~")):
+        path = os.path.abspath(os.path.expanduser(path))
+    defaults = {"split_seed": "0", "rules": "2"} if drawn else {}
+    kept = {k: v for k, v in chosen.items() if drawn or k not in ("split_seed", "rules")}
+    return f"{kind}:{path} {sorted((defaults | kept).items())}"
 
 
 def full_name(name: str) -> str:

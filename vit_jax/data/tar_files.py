@@ -16,6 +16,7 @@ from vit_jax import remote
 from vit_jax.data import shard_sets, shards, tar_folders, tar_index, tar_members
 from vit_jax.data.account import Account, left_out
 from vit_jax.data.image_header import MAX_BYTES
+from vit_jax.data.names import split_notes
 from vit_jax.data.partition import draw_of
 from vit_jax.data.sources import Example
 from vit_jax.data.tar_headers import BLOCK
@@ -93,7 +94,9 @@ def open_shards(
     """
     splits = splits or shards.splits_of(files)
     fields = tar_members.Fields(chosen.get("image", "").lower(), chosen.get("label", ""))
-    found, left = zip(*map(tar_members.split_off, tar_index.scan(files, fields)), strict=True)
+    draw = draw_of(chosen)
+    scanned = tar_index.scan(files, fields, agree=draw.rules != 1)
+    found, left = zip(*map(tar_members.split_off, scanned), strict=True)
     counts = [len(each.starts) for each in found]
     entries, shard = tar_index.joined(found), np.repeat(np.arange(len(files)), counts)
     is_labelled = (entries.labels != b"").any()
@@ -109,11 +112,13 @@ def open_shards(
     def keys() -> list[str]:
         return [tell(index) for index in range(len(shard))]
 
-    draw = draw_of(chosen)
     by_folders = not is_labelled and not fields.label and draw.rules != 1
     folders = tar_folders.read(entries.names) if by_folders else None
     if folders:
         classes, labels, notes = folders.classes, folders.ids, [*notes, *folders.notes]
+        entries = tar_members.Entries(*(column[folders.used] for column in entries))
+        shard = shard[folders.used]
+        counts, left = np.bincount(shard, minlength=len(files)).tolist(), [*left, folders.left_out]
         if folders.splits and not any(splits):
             splits, counts = folders.splits, [1] * len(shard)
     else:
@@ -122,7 +127,8 @@ def open_shards(
         said = shards.label_notes(entries.labels, labels, classes, named=bool(names))
         notes = [*notes, *said]
     members = shards.members_of(splits, counts, keys, labels, draw, where)
-    notes = [*notes, *shard_sets.compare(told, shards.sizes(members), where)]
+    notes = [*notes, *split_notes(members)]
+    notes += shard_sets.compare(told, shards.sizes(members), where)
     title, rows = shards.choose(split, members, draw, where)
     used, local = np.unique(shard[rows], return_inverse=True)
     source = TarSource(

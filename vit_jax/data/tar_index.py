@@ -40,8 +40,12 @@ def index(shards: Sequence[remote.FileInfo], fields: Fields) -> list[Entries]:
     return [split_off(entries)[0] for entries in scan(shards, fields)]
 
 
-def scan(shards: Sequence[remote.FileInfo], fields: Fields) -> list[Entries]:
+def scan(
+    shards: Sequence[remote.FileInfo], fields: Fields, *, agree: bool = False
+) -> list[Entries]:
     """Return images and other members of every shard, from the index where it is still valid.
+
+    With `agree`, labels of a key that disagree are refused when the index is made.
 
     Raises DataError: a shard that is cut, damaged, sparse or without images, or a key twice in it.
     """
@@ -67,7 +71,7 @@ def scan(shards: Sequence[remote.FileInfo], fields: Fields) -> list[Entries]:
         line = f"{shown(changed[0])}{more} changed after the index was made; reading headers again"
         print(f"warning: {line}", file=sys.stderr)
     if missing:
-        read = functools.partial(_index_shard, fields=fields)
+        read = functools.partial(_index_shard, fields=fields, agree=agree)
         with (
             waiting.said(f"reading the headers of {len(missing)} tar files, once"),
             concurrent.futures.ThreadPoolExecutor(_THREADS) as pool,
@@ -83,9 +87,9 @@ def joined(entries: Sequence[Entries]) -> Entries:
     return Entries(*(np.concatenate(arrays) for arrays in zip(*entries, strict=True)))
 
 
-def _index_shard(shard: remote.FileInfo, fields: Fields) -> Entries:
+def _index_shard(shard: remote.FileInfo, fields: Fields, *, agree: bool = False) -> Entries:
     try:
-        return entries_of(_Window(shard), shard.size, fields)
+        return entries_of(_Window(shard), shard.size, fields, agree=agree)
     except remote.RemoteError:
         raise
     except (OSError, ValueError) as error:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the members of a tar are: images, their labels, and others, of which each has a reason."""
 
+import contextlib
 import itertools
 import json
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from vit_jax.data.image_header import SUFFIXES
-from vit_jax.data.names import label_of
+from vit_jax.data.names import contradiction, label_of
 from vit_jax.data.tar_headers import Member, members
 
 _LONGEST_LABEL = 255
@@ -63,13 +64,16 @@ def split_off(entries: Entries) -> tuple[Entries, list[tuple[str, str]]]:
     return used, list(zip(reasons, names, strict=True))
 
 
-def entries_of(window: Window, size: int, fields: Fields) -> Entries:
+def entries_of(window: Window, size: int, fields: Fields, *, agree: bool = False) -> Entries:
     """Return the images of a shard, and behind them its members that belong to none.
+
+    With `agree`, all labels of a key must say the same where `fields` does not choose one.
 
     Raises ValueError: a shard that is cut, damaged, sparse or without images, a key twice in it, a
     label that is none.
     """
     samples: dict[bytes, dict[str, Member]] = {}
+    beside: dict[str, dict[bytes, bytes]] = {}  # labels of the JSON, by their names and keys
     labels: dict[bytes, dict[str, bytes]] = {}  # by suffix
     others: list[tuple[bytes, str, Member]] = []  # that are no image, label or JSON of a key
     wanted = (fields.label,) if fields.label else LABELS
@@ -95,15 +99,21 @@ def entries_of(window: Window, size: int, fields: Fields) -> Entries:
         sample[kind] = member
         if is_label:
             found[kind] = _label(window.content(member), name)
-        elif kind == "json" and wanted and not any(found.values()):
-            found[kind] = _json_label(window.content(member), name, wanted)
+        elif kind == "json" and wanted:
+            if not any(found.values()):
+                found[kind] = _json_label(window.content(member), name, wanted)
+            if agree and not fields.label:
+                _add_labels(window.content(member), beside, key)
+    chosen = {
+        key: next(filter(None, map(labels[key].get, (*wanted, "json"))), b"") for key in labels
+    }
+    _check_agree(chosen, {**_of_suffixes(labels, agree and not fields.label), **beside})
     rows, left = [], []
     order = [fields.image] if fields.image else [suffix[1:] for suffix in SUFFIXES]
     for key, sample in samples.items():
         image = next((sample[kind] for kind in order if kind in sample), None)
-        label = next(filter(None, map(labels[key].get, (*wanted, "json"))), b"")
         if image is not None:
-            rows.append((*_columns(image), label))
+            rows.append((*_columns(image), chosen[key]))
         for kind, member in sample.items():
             if member is not image and (image is None or f".{kind}" in SUFFIXES):
                 left.append((*_columns(member), _LEFT_OUT + (b"a" if image else b"k")))
@@ -118,6 +128,45 @@ def entries_of(window: Window, size: int, fields: Fields) -> Entries:
     kinds = (np.bytes_, np.int64, np.int64, np.uint32, np.bytes_)
     columns = zip(*rows, *left, strict=True)
     return Entries(*(np.array(c, kind) for c, kind in zip(columns, kinds, strict=True)))
+
+
+def _of_suffixes(
+    labels: dict[bytes, dict[str, bytes]], wanted: bool
+) -> dict[str, dict[bytes, bytes]]:
+    """Return the labels of each suffix, KEY.cls or KEY.label, by their keys; {} if not wanted."""
+    found: dict[str, dict[bytes, bytes]] = {}
+    for key, given in labels.items() if wanted else ():
+        for kind in given.keys() - {"json"}:
+            found.setdefault(f"KEY.{kind}", {})[key] = given[kind]
+    return found
+
+
+def _add_labels(content: bytes, found: dict[str, dict[bytes, bytes]], key: bytes) -> None:
+    """Add what a JSON has under the usual names of labels, and is one."""
+    try:
+        tree = json.loads(content)
+    except (ValueError, RecursionError):
+        return
+    for name in LABELS if isinstance(tree, dict) else ():
+        with contextlib.suppress(ValueError):  # it is no label
+            if label := label_of(tree.get(name)):
+                found.setdefault(f"{name!r} in its JSON", {})[key] = label.encode()
+
+
+def _check_agree(chosen: dict[bytes, bytes], others: dict[str, dict[bytes, bytes]]) -> None:
+    """Raise ValueError where labels of a key do not mean what is taken as such."""
+    for name, of_key in others.items():
+        keys = list(of_key)
+        try:
+            ones, two = ([label_of(labels[key]) for key in keys] for labels in (chosen, of_key))
+        except ValueError:  # which is told where it is read
+            continue
+        if places := contradiction(ones, two):
+            said = (
+                f"{keys[k].decode(errors='replace')!r} has {ones[k]!r}, and {two[k]!r} by {name}"
+                for k in dict.fromkeys(places)
+            )
+            raise ValueError(f"labels disagree: {'; '.join(said)}; choose one by ?label=FIELD")
 
 
 def _columns(member: Member) -> tuple[bytes, int, int, int]:

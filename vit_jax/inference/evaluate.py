@@ -15,7 +15,7 @@ from jaxtyping import UInt8
 from vit_jax import data, evals, models, out_of_memory, sharding
 from vit_jax.data import DataConfig, account, split_of
 from vit_jax.data.config import Crop
-from vit_jax.data.partition import as_in_run
+from vit_jax.data.partition import as_in_run, same_dataset, same_draw
 from vit_jax.data.sources import account_of
 from vit_jax.errors import UserError
 from vit_jax.evals import ClassifyEval, EvalConfig, classes, classify, corruptions, robustness
@@ -83,6 +83,13 @@ def open_target(
     with split_of("--split"):
         source = evals.open_splits(evaluation, reading)[""]
     account.tell(source.name, account_of(source), strict=reading.strict)
+    if not source.num_classes:
+        advice = "put its images in folders of classes, or evaluate on another: --dataset=NAME"
+        raise UserError(f"{source.name} has no labels; {advice}")
+    is_other = bool(cfg and dataset) and not same_draw(dataset, reading.name)
+    if is_other and getattr(source, "drawn", False) and same_dataset(dataset, reading.name):
+        draw = "another draw of splits than the run's, and has images on which it was trained"
+        print(f"warning: {source.name} is of {draw}", flush=True)
     return Target(evaluation, reading, *classes.rule(source, trained.class_names))
 
 

@@ -250,7 +250,7 @@ def open_evals(cfg: Config, train: data.Source) -> dict[str, dict[str, data.Sour
         if dataset not in told:
             told.add(dataset)
             account.tell(splits[""].name, account_of(splits[""]), strict=cfg.data.strict)
-        if (each.dataset or cfg.data.name) == cfg.data.name:
+        if partition.same_dataset(each.dataset or cfg.data.name, cfg.data.name):
             _warn_overlap(cfg, name, train, splits[""])
         by_head = each.predictor == "logits" or (
             each.predictor == "loss" and cfg.objective.uses_labels
@@ -275,9 +275,18 @@ def _warn_overlap(cfg: Config, name: str, train: data.Source, source: data.Sourc
     """Say that an evaluation reads images that the run trains on."""
     here, there = cfg.evals[name].split, cfg.data.train_split
     found = account_of(train)
-    if overlap.overlaps(here, there, found.used if found else {}) and waiting.is_first():
+    dataset = cfg.evals[name].dataset or cfg.data.name
+    if not partition.same_draw(dataset, cfg.data.name):
+        if not (getattr(train, "drawn", False) or getattr(source, "drawn", False)):
+            return
+        what = f"{here} is of another draw of splits than the run's {there}, and has images of it"
+    elif overlap.overlaps(here, there, found.used if found else {}):
+        what = f"{here} has images of {there}"
+    else:
+        return
+    if waiting.is_first():
         print(
-            f"warning: evals.{name}: {here} has images of {there}, on which the run trains: "
+            f"warning: evals.{name}: {what}, on which the run trains: "
             "what it measures there is no validation",
             flush=True,
         )

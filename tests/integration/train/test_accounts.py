@@ -81,10 +81,23 @@ def test_a_run_of_before_goes_on_to_the_bit(
     assert losses(run) == losses(whole)
     assert "?rules=1" in (run / "config.json").read_text()
     # Its own dataset, evaluated by name, has the images that it had.
-    for dataset in ("", f"--dataset={data}"):
+    for dataset in ("", f"--dataset={data}", f"--dataset=folder:{data}/"):
         words = [f"--from={run}", "--split=val", *([dataset] if dataset else [])]
         assert evaluate(["vit_jax evaluate", *words]) == 0
-        assert f"{data}[val]: 4 images" in capsys.readouterr().out
+        out = capsys.readouterr().out
+        assert f"{data}[val]: 4 images" in out
+        assert "warning" not in out
+    for text, warns in (("dog\ncat\n", True), ("cat\ndog\n", False)):
+        (tmp_path / "names.txt").write_text(text)
+        words = (f"--from={run}", "--split=val", f"--classes={tmp_path}/names.txt")
+        assert evaluate(["vit_jax evaluate", *words]) == 0
+        said = f"names.txt calls output 0 'dog', and ckpt:{run} itself 'cat'"
+        assert (said in capsys.readouterr().err) == warns
+    flat = write_images(tmp_path / "flat", "1.png", "2.png", "3.png")
+    assert evaluate(["vit_jax evaluate", f"--from={run}", f"--dataset={flat}", "--split=test"]) == 2
+    assert "flat[test] has no labels; put its images in folders" in capsys.readouterr().err
+    assert evaluate(["vit_jax evaluate", f"--from={run}", f"--dataset={data}?rules=2"]) == 0
+    assert "[test] is of another draw of splits than the run's, and" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -128,6 +141,12 @@ def test_without_a_split_to_evaluate_on(tmp_path: Path, capsys: pytest.CaptureFi
     out = capsys.readouterr().out
     assert "warning: evals.val: train[80%:] has images of train[:90%], on which the run" in out
     assert "2 classes in 1 split (train 40); all 40 files used" in out
+    drawn = write_images(tmp_path / "drawn", *(f"{c}/{i}.png" for c in "ab" for i in range(20)))
+    for name, warns in ((f"{drawn}/", False), (f"{drawn}?split_seed=2", True)):
+        other = ("--config.evals.other=classify", f"--config.evals.other.dataset={name}")
+        assert train(drawn, tmp_path / "run", *other, *dry) == 0
+        said = "is of another draw of splits than the run's train" in (capsys.readouterr().out)
+        assert said == warns
 
 
 def test_images_alone_do_for_what_reads_no_label(

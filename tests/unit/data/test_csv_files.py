@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.photos import tiny
+from vit_jax import remote
 from vit_jax.data import look, open_source
 from vit_jax.data.account import LeftOut
 from vit_jax.data.sources import account_of
@@ -73,6 +74,16 @@ def test_addresses_without_a_beginning_in_common(
     assert [source.example_id(i) for i in range(4)] == addresses
 
 
+def test_paths_of_a_table_in_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(look, "MOST_FAR", 3)
+    paths = ("./a/0.jpg", "a\\1.jpg", " a/./2.jpg", "a//3.jpg", "..b/4.jpg")
+    text = "path,label\n" + "".join(f"{path},a\n" for path in paths)
+    monkeypatch.setattr(remote, "read", lambda *_: text.encode())
+    source = open_source("csv:gs://b/mine.csv", split="whole")
+    found = [source.example_id(i).removeprefix("gs://b/") for i in range(5)]
+    assert found == ["a/0.jpg", "a/1.jpg", "a/2.jpg", "a//3.jpg", "..b/4.jpg"]
+
+
 @pytest.mark.parametrize(
     "text, message",
     [
@@ -107,13 +118,16 @@ def opened(folder: Path, text: str, split: str = "whole", images: int = 12) -> A
 def test_doubled_rows_count_once_and_contradictions_are_refused(tmp_path: Path) -> None:
     head = "path,label,split\n"
     first = "photos/0.jpg,a,train\n"
-    for again in (first, "./photos/0.jpg,a,train\n", "photos//0.jpg, a ,Train\n"):
+    photo, up = tmp_path / "photos" / "0.jpg", f"../{tmp_path.name}/photos/0.jpg"
+    spelled = "./photos/0.jpg,a,train\n", "photos//0.jpg, a ,Train\n", f"{photo},a,'train'\n"
+    for again in (first, *spelled, f"{up},a,train\n"):
         source = opened(tmp_path, head + first + "photos/1.jpg,b,val\n" + again)
         assert (len(source), source.account.found) == (2, 3)
         assert source.account.left_out["doubled rows"].count == 1
     for again, why in (
         ("photos/0.jpg,b,train\n", "lines 2 and 3: .*0.jpg has the labels 'a' and 'b'"),
         ("./photos/0.jpg,b,train\n", "lines 2 and 3: .*0.jpg has the labels 'a' and 'b'"),
+        (f"{photo},b,train\n", "lines 2 and 3: .*0.jpg has the labels 'a' and 'b'"),
         ("photos/0.jpg,a,test\n", "lines 2 and 3: .*0.jpg has the splits 'train' and 'test'"),
         ("photos/0.jpg,,train\n", "lines 2 and 3: .*0.jpg has the labels 'a' and 'none'"),
     ):
@@ -179,6 +193,8 @@ def test_spellings_of_a_split_are_one(tmp_path: Path) -> None:
     for split, count in (("training", 3), ("FOLD 1", 2), ("whole", 1)):
         assert len(opened(tmp_path, text, split)) == count
     assert opened(tmp_path, text).account.used == {"train": 3, "fold 1": 2, "whole": 1}
+    two = opened(tmp_path, text.replace("whole", "Training"))
+    assert two.account.notes == ("'train' and 'Training' are 2 splits, of one meaning",)
 
 
 PATHS = st.sampled_from(["photos/0.jpg", "./photos/0.jpg", "photos/1.jpg", "photos/9.jpg", "gone"])

@@ -98,6 +98,9 @@ def test_each_wrong_layout_has_its_own_line(tmp_path, photo):
     assert "train/cat holds no images, but 1 that cannot be read; remove" in message()
     (root / "train" / "cat" / "cat.PNG").write_bytes(encode(photo[:9, :8], "PNG"))
     assert "unknown split" in message("val")
+    inside = write_images(tmp_path / "w", "data/train/a/1.png", "data/val/a/2.png")
+    with pytest.raises(UserError, match=r"data; if data is no split, name the folder .*/w/data"):
+        open_source(inside)
     assert "2 of 4 files left out" in message("val")
     assert len(open_source(f"folder:{root}")) == 2
     for name, what in (("x.zip", "is an archive; unpack it"), ("x.tar.gz", "packed archive; unp")):
@@ -209,6 +212,10 @@ def test_names_that_look_alike_are_said(tmp_path):
     two = write_images(tmp_path / "a", "Cat/1.png", "cat/2.png")
     assert (
         "'Cat' and 'cat' are 2 classes; if they are one, give them one name" in account(two).notes
+    )
+    numbers = write_images(tmp_path / "n", "0/1.png", "00/2.png", "1/3.png")
+    assert (
+        "'0' and '00' are 2 classes; if they are one, give them one name" in account(numbers).notes
     )
     forms = [f"{x}/{i}.png" for i, x in enumerate(["caf\u00e9", "cafe\u0301", " caf\u00e9"])]
     one = write_images(tmp_path / "b", *forms)

@@ -2,12 +2,13 @@
 """Datasets of the Hub and their snapshots: splits by the card or by names, configs by choice."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
-from tests.shards import as_parquet, as_tars
+from tests.shards import as_parquet, as_tars, write_tar
 from vit_jax import remote
 from vit_jax.data import open_source
 from vit_jax.errors import DataError, UserError
@@ -140,3 +141,30 @@ def test_the_files_hold_what_the_card_tells(source, tmp_path: Path) -> None:
     (tmp_path / "data" / "train-00001-of-00002.parquet").unlink()
     with pytest.raises(DataError, match=r"not complete: there is no train-00001-of-00002.parquet"):
         open_source(name, split="train")
+
+
+def test_what_the_card_lists_and_is_not_there_or_there_twice_is_said(
+    source, tmp_path: Path
+) -> None:
+    as_parquet(source, tmp_path / "data", "train", 1)
+    as_parquet(source, tmp_path / "data", "test", 1)
+    head = "---\nconfigs:\n- config_name: default\n  data_files:\n"
+    lines = {name: f"  - split: {name}\n    path: data/{name}-*\n" for name in ("test", "val")}
+    everything = "  - split: train\n    path: data/*\n"
+    card = tmp_path / "README.md"
+    card.write_text(f"{head}{everything}{lines['test']}{lines['val']}---\n")
+    found: Any = open_source(f"hf:{tmp_path}", split="train")
+    assert found.account.used == {"test": 24, "train": 24}
+    assert found.account.notes[:2] == (
+        "no file is there of the split val that its card lists, data/val-*",
+        "test-00000-of-00001.parquet is of train and of test by the card, and is read as test",
+    )
+    card.write_text(f"{head}{lines['val']}---\n")
+    with pytest.raises(UserError, match=r"no file is there that its card lists \(data/val-\*\)"):
+        open_source(f"hf:{tmp_path}", split="val")
+    with pytest.raises(UserError, match=r"there is no folder .*/gone"):
+        open_source(f"hf:{tmp_path}/gone", split="val")
+    card.unlink()
+    write_tar(tmp_path / "train.tar", {"a.jpg": b"x"})
+    found = open_source(f"hf:{tmp_path}", split="train")
+    assert found.account.notes == ("1 tar files beside the Parquet files are not read",)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.photos import tiny, write_images
 from vit_jax.data import look, look_cache
+from vit_jax.data.listing import CIRCLE, NAMELESS, NO_FILE
 
 
 @pytest.fixture
@@ -93,3 +94,17 @@ def test_inside_of_once_a_dataset_is_read_once() -> None:
             look.kept("a", lambda: made.append(2))
     look.kept("a", lambda: made.append(3))
     assert made == [1, 1, 2, 3]
+
+
+def test_reasons_are_told_by_what_they_are() -> None:
+    for why, told in (
+        ("the file is empty", "empty"),
+        ("9000x9000 pixels, where 89 million are the limit", "of too many pixels"),
+        ("more pixels than 89 million, the limit", "of too many pixels"),
+        ("0x5 pixels", "without a pixel"),
+        ("900x1 pixels, a strip of more than 500:1", "too long and narrow"),
+        (NAMELESS, NAMELESS),
+        (CIRCLE, CIRCLE),
+        (NO_FILE, NO_FILE),
+    ):
+        assert look.in_a_word(why) == told

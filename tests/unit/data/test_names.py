@@ -29,9 +29,12 @@ def test_spaces_and_accents_have_one_spelling_and_case_stays() -> None:
         "cafe\u0301 au lait ",
         "\tcafé\u00a0 au\nlait",
         "\ufeffcafé au lait",
+        "\u200bcafé au\u00ad lait\u200e",  # what nobody sees
     ):
         assert one_spelling(text) == "café au lait", text
     assert one_spelling("Cat") != one_spelling("cat")
+    assert one_spelling("नि\u200dष") != one_spelling("निष")  # a joiner means something
+    assert alike("❤\ufe0f") == alike("❤")
     assert alike("Straße") == alike("STRASSE ")
 
 
@@ -56,7 +59,9 @@ def test_a_label_of_any_type_is_a_text() -> None:
         (np.False_, "false"),
         ("0.5", "0.5"),
         *((nothing, "") for nothing in (None, "", " ", '""', math.nan, np.nan, Decimal("NaN"))),
-        *((nothing, "") for nothing in ("nan", "NaN", -1, -1.0, "-1", "-1.0", b"")),
+        ("[unused", "[unused"),
+        ("[a] cat", "[a] cat"),
+        *((nothing, "") for nothing in ("nan", "-nan", "NaN", -1, -1.0, "-1", "-1.0", b"")),
     ):
         assert label_of(value) == text, value
 
@@ -66,6 +71,9 @@ def test_what_is_no_label_is_said_for_what_it_is() -> None:
         ([1, 2], r"the label is \[1, 2\], several labels: an image has one label here"),
         (("a",), "several labels"),
         (np.array([1]), "several labels"),
+        ("[1, 2]", r"the label is \[1, 2\], several labels"),
+        ("['a', 'b']", r"the label is \['a', 'b'\], several labels"),
+        (b'{"a": 1}\n', "the label is {'a': 1}, a dict"),
         ({"a": 1}, "a dict: an image has one label here"),
         (0.5, "the label is 0.5, no whole number: labels are classes; a number to be predicted"),
         (np.float64(1.25), "no whole number"),
@@ -88,6 +96,7 @@ def test_whole_numbers_go_by_value_and_words_by_text() -> None:
         (("010", "9"), ("9", "010"), {}),
         (("0", "00", "1"), ("0", "1"), {"00": "0"}),
         (("3.0", "10.0", "3"), ("3", "10"), {"3.0": "3"}),
+        (("+3", "3", "7.", "-0"), ("0", "3", "7"), {"+3": "3", "7.": "7"}),
         (("10", "9", "x", ""), ("10", "9", "x"), {}),
         (("9.5", "10"), ("10", "9.5"), {}),
         ((), (), {}),
@@ -102,6 +111,9 @@ def test_what_looks_alike_is_said_with_both_names_and_counts() -> None:
         ({"Cat": 3, "cat": 1, "dog": 2}, "the labels 'Cat' (3) and 'cat' (1) are 2 classes"),
         ({"a_b": 3, "a b": 1}, "the labels 'a b' (1) and 'a_b' (3) are 2 classes"),
         ({"x01": 3, "x1": 1, "y": 2}, "the labels 'x01' (3) and 'x1' (1) are 2 classes"),
+        ({"1e0": 3, "1.0": 1, "x": 2}, "the labels '1.0' (1) and '1e0' (3) are 2 classes"),
+        ({"ﬁg": 3, "fig": 1}, "the labels 'fig' (1) and 'ﬁg' (3) are 2 classes"),
+        ({"\uff12": 3, "2": 1, "x": 1}, "the labels '2' (1) and '\uff12' (3) are 2 classes"),
         ({"0": 3, "00": 1}, "the labels '0' (3) and '00' (1) are one number, and one class"),
         ({"0": 3, "00": 1, "x": 1}, "the labels '0' (3) and '00' (1) are 2 classes"),
         ({"None": 3, "x": 1}, "the label 'None' (3) is a class; if it stands for no label"),
@@ -145,6 +157,10 @@ def test_splits_have_one_name() -> None:
     ):
         assert names.with_known_names(split, there) == known
     assert names.with_known_names("val", ["validation", "val"]) == "val"
+    assert {*names.split_names(["'train'", "train", '"Train"']).values()} == {"train"}
+    assert names.split_notes(["val", "Valid", "train", "x"]) == [
+        "'val' and 'Valid' are 2 splits, of one meaning"
+    ]
 
 
 def test_files_of_class_names_of_every_form() -> None:

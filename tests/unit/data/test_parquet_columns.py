@@ -99,6 +99,7 @@ def test_labels_are_of_any_type_or_refused_as_what_they_are() -> None:
         ([b"a ", b"b"], [b"a", b"b"]),
         (["'a'", "nan"], [b"a", b""]),
         (pa.array([None, None], pa.null()), [-1, -1]),
+        (pa.array(["a", "b"], pa.string_view()), [b"a", b"b"]),
         (pa.array([3, 4], pa.decimal128(5, 0)), [b"3", b"4"]),
     ):
         assert found(values) == labels

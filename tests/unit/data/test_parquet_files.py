@@ -51,8 +51,41 @@ def test_without_metadata_and_splits(tmp_path: Path) -> None:
     assert found.class_names == ("ant", "owl")
     assert found.labels.tolist() == [-1, 1, 0, 1]
     assert found.read(3) == {"image": b"d", "label": 1}
+    assert found.account.notes[-1] == "1 of 4 rows have no image"
     with pytest.raises(DataError, match=r"0.parquet row 1: the row holds no image, or its path"):
         found.read(1)
+
+
+def test_columns_that_are_not_read_are_said(tmp_path: Path) -> None:
+    images = [{"bytes": b"x", "path": None}] * 2
+    for column, note in (
+        (
+            {"Label": ["a", "b"]},
+            "so there are no labels; ?label=Label at the end of the name reads",
+        ),
+        ({"y": [0, 1]}, "so there are no labels; ?label=y at"),
+        ({"label": [0, 1], "Split": ["train", "val"]}, "the column Split is not read; the names"),
+        ({"width": [3, 4]}, "2 of 2 without a label"),
+        ({"label": [0, 1]}, ""),
+    ):
+        pq.write_table(pa.table({"image": images, **column}), tmp_path / "0.parquet")
+        found: Any = open_source(str(tmp_path / "0.parquet"), split="whole")
+        assert note in "".join(found.account.notes[-1:])
+        assert bool(found.account.notes) == bool(note)
+    read: Any = open_source(f"{tmp_path}/0.parquet?label=none", split="whole")
+    assert read.account.notes == ("2 of 2 without a label",)
+
+
+def test_columns_that_disagree_in_a_later_file_are_refused(tmp_path: Path) -> None:
+    images = [{"bytes": b"x", "path": None}] * 2
+    for number, names in enumerate((["a", "b"], ["b", "a"])):
+        table = pa.table({"image": images, "label": [0, 1], "class": names})
+        pq.write_table(table, tmp_path / f"{number}.parquet")
+    name = f"parquet:{tmp_path}/*.parquet"
+    assert open_source(f"parquet:{tmp_path}/1.parquet", split="whole").class_names == ("0", "1")
+    with pytest.raises(UserError, match=r"label and class disagree \(row 0 has 0 and 'a', row 2"):
+        open_source(name, split="whole")
+    assert open_source(f"{name}?label=class", split="whole").class_names == ("a", "b")
 
 
 def test_no_rows_and_labels_that_are_no_ids(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Images without splits get some: every class in each, the same ones for the same seed."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from vit_jax.data.partition import (
     full_name,
     options,
     partition,
+    same_dataset,
+    same_draw,
     split_draw,
     with_rules,
     without_rules,
@@ -83,6 +86,26 @@ def test_a_name_has_the_rules_of_a_run() -> None:
     assert as_in_run("/x?split_seed=3", "digits", run) == run
     assert as_in_run("/x?split_seed=3&rules=2", run) == "/x?split_seed=3&rules=2"
     assert as_in_run("/y", run) == "/y"
+    for spelled in ("folder:/x/?split_seed=3", "/a/../x?split_seed=3", os.path.relpath("/x")):
+        name = spelled if "?" in spelled else f"folder:{spelled}?split_seed=3"
+        assert as_in_run(name, run) == run, spelled
+
+
+def test_one_dataset_and_one_draw_by_whatever_name() -> None:
+    for one, two, dataset, draw in (
+        ("/x", "folder:/x/", True, True),
+        ("/x?rules=2&split_seed=0", "/y/../x", True, True),
+        ("/x?split_seed=1", "/x", True, False),
+        ("/x?rules=1", "/x", True, False),
+        ("a.csv", f"csv:{os.getcwd()}/a.csv", True, True),
+        ("tar:/a.tar?label=cls", "/a.tar", False, False),
+        ("gs://b/x/", "folder:gs://b/x", True, True),
+        ("hf:a/b", "hf:a/b?split_seed=2", True, False),
+        ("digits", "digits", True, True),
+        ("digits", "cifar10", False, False),
+        ("", "", True, True),
+    ):
+        assert (same_dataset(one, two), same_draw(one, two)) == (dataset, draw), (one, two)
 
 
 @pytest.mark.parametrize(

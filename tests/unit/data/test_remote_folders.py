@@ -2,6 +2,7 @@
 import pytest
 
 from vit_jax import remote
+from vit_jax.data.listing import NAMELESS, list_all
 from vit_jax.data.remote_folders import RemoteFolder
 from vit_jax.errors import UserError
 
@@ -26,6 +27,14 @@ def test_a_file_called_as_a_folder_hides_none_of_it(monkeypatch: pytest.MonkeyPa
     listed = [remote.FileInfo(f"gs://b/{name}", 0, "") for name in names]
     monkeypatch.setattr(remote, "find", lambda _: listed)
     assert RemoteFolder.open("gs://b").folders() == ["cat", "dog"]
+
+
+def test_a_name_with_an_empty_part_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = [remote.FileInfo(f"gs://b/{name}", 0, "") for name in ("cat//x.png", "cat/1.png")]
+    monkeypatch.setattr(remote, "find", lambda _: listed)
+    found = list_all(RemoteFolder.open("gs://b"))
+    assert (found.images, found.folders) == (["cat/1.png"], ["cat"])
+    assert found.others == [(NAMELESS, "cat//x.png")]
 
 
 def test_a_server_lists_nothing() -> None:

@@ -24,6 +24,15 @@ def test_a_class_is_a_folder_below_what_all_have_in_common() -> None:
         (("x/Train/b/1.jpg", "x/Train/a/2.jpg"), (("a", "b"), [1, 0], ["Train", "Train"])),
         (("cafe\u0301/1.jpg", "café/2.jpg", "b/3.jpg"), (("b", "café"), [1, 1, 0], [])),
         (("nan/1.jpg", "-1/2.jpg"), (("-1", "nan"), [1, 0], [])),
+        (
+            ("train/a/1.jpg", "train/b/2.jpg", "val/a/3.jpg", "train/4.jpg"),
+            (("a", "b"), [0, 1, 0], ["train", "train", "val"]),
+        ),
+        (("train/a/1.jpg", "val/2.jpg"), (("a",), [0, -1], ["train", "val"])),
+        (("a/1.jpg", "x/a.jpg", "3.jpg"), (("a", "x"), [0, 1], [])),
+        (("d/val/a/1.jpg", "d/val/b/2.jpg", "3.jpg"), (("a", "b"), [0, 1], ["val", "val"])),
+        (("a/x/1.jpg", "b/x/2.jpg"), (("a", "b"), [0, 1], [])),
+        (("a/1.jpg", "b/2.jpg", "3.jpg", "4.jpg", "5.jpg"), None),
         (("images/1.jpg", "images/2.jpg"), None),
         (("cat/1.jpg", "2.jpg"), None),
         (("train/1.jpg", "train/2.jpg"), None),
@@ -45,6 +54,16 @@ def test_a_tar_of_class_folders_is_the_dataset_that_the_folder_is(tmp_path: Path
             assert source.class_names[source.labels[i]] == folder
     assert source.account.used == {"train": 8, "val": 6}
     assert "it is that of its folder, SPLIT/CLASS, in the tar" in source.account.notes[0]
+    names += ["stray.jpg", "train/stray.jpg"]
+    stray: Any = open_source(
+        f"tar:{write_tar(tmp_path / 's.tar', {name: name.encode() for name in names})}"
+    )
+    assert (len(stray), stray.class_names) == (8, ("cat", "dog", "emu"))
+    assert {*stray.account.left_out} == {"outside the splits", "beside the class folders"}
+    assert stray.account.found == len(names)
+    for i in range(8):
+        assert f"train/{stray.class_names[stray.labels[i]]}/" in stray.read(i)["image"].decode()
+    names = names[:-2]
     unread: Any = open_source(f"tar:{path}?label=none", split="whole")
     assert (unread.class_names, {*unread.labels.tolist()}) == ((), {-1})
     before: Any = open_source(f"tar:{path}?rules=1", split="train")  # of a run begun before

@@ -62,6 +62,33 @@ def test_a_label_of_another_type_is_refused_as_that(tmp_path: Path) -> None:
         opened(tmp_path, {"a.jpg": b"x", "a.cls": b"caf\xe9"})
 
 
+def test_labels_of_a_key_that_disagree_need_a_choice(tmp_path: Path) -> None:
+    def files(*labels: tuple[bytes, bytes]) -> dict[str, bytes]:
+        return {
+            f"{i}.{end}": x
+            for i, pair in enumerate(labels)
+            for end, x in (("jpg", b"x"), ("cls", pair[0]), ("json", pair[1]))
+        }
+
+    for of_json in (b'{"class": "ant"}', b'{"label": 0, "class": "ant"}', b'{"label": [3]}', b"{"):
+        assert len(opened(tmp_path, files((b"0", of_json)))) == 1
+    for other, why in (
+        (
+            [(b"a", b'{"label": "b"}')],
+            "labels disagree: '0' has 'a', and 'b' by 'label' in its JSON",
+        ),
+        ([(b"0", b'{"class": "a"}'), (b"0", b'{"class": "b"}')], "and 'b' by 'class' in its JSON"),
+        ([(b"", b'{"label": "a", "class": "b"}')], "'0' has 'a', and 'b' by 'class' in its JSON"),
+    ):
+        with pytest.raises(DataError, match=why):
+            opened(tmp_path, files(*other))
+        assert len(opened(tmp_path, files(*other), "?label=none")) == len(other)
+        assert len(opened(tmp_path, files(*other), "?rules=1")) == len(other)
+    two = {"a.jpg": b"x", "a.cls": b"ant", "a.label": b"bee"}
+    with pytest.raises(DataError, match=r"'a' has 'ant', and 'bee' by KEY\.label"):
+        opened(tmp_path, two)
+
+
 NAMES = st.builds(
     "{}{}{}".format,
     st.sampled_from(["", "d/", ".h/"]),
