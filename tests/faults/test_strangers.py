@@ -526,7 +526,9 @@ def test_a_config_json(run: Path, home: Path, capsys: pytest.CaptureFixture[str]
         refused(capsys, "train", f"--config={config}", "--dry_run")
 
 
-def test_text_in_a_terminal(run: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_in_a_terminal(
+    run: Path, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     image = next((run.parent / "data").rglob("0.png"))
     status, out, err = command(capsys, "predict", f"--from={run}", image)
     assert status == 0
@@ -536,6 +538,11 @@ def test_text_in_a_terminal(run: Path, home: Path, capsys: pytest.CaptureFixture
     status, out, err = command(capsys, "evaluate", f"--from={run}", "--split=val", "--out=report")
     assert status == 0, err
     assert all(line.isprintable() for line in (out + err).splitlines())
+    # In a table for programs names stay as they are, but where a person sees it.
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.stdout, "isatty", lambda: True)
+        status, out, _ = command(capsys, "predict", f"--from={run}", "--format=csv", image)
+    assert (status, "\x1b" in out, "\\x1b[31m" in out) == (0, False, True)
     (home / "mine" / "\x1b[2Jx.png").write_bytes(b"no image")
     status, out, err = command(capsys, "predict", f"--from={run}", home / "mine")
     assert (status, "\x1b" in out + err) == (1, False)

@@ -203,7 +203,8 @@ def read(directory: str | Path) -> LogitCache:
 
 def _is_usual(cache: LogitCache) -> bool:
     """Return whether the values of a description are of the kinds that `finish` writes."""
-    counts = (cache.num_classes, cache.top_k, *(n for piece in cache.pieces for n in piece.values()))
+    written = [number for piece in cache.pieces for number in piece.values()]
+    counts = (cache.num_classes, cache.top_k, *written)
     stops = [0, *(piece["stop"] for piece in cache.pieces)]
     names = cache.class_names
     return (
