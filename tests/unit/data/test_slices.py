@@ -32,7 +32,8 @@ def test_what_is_wrong_names_the_split_as_it_is_written() -> None:
 
 
 def test_the_only_split_is_cut_in_two_only_where_the_run_trains_on_it() -> None:
-    for own, told in ((True, "on which the run trains"), (False, "; choose another by evals.knn")):
+    cases = (True, "on which the run trains"), (False, "; choose another by evals.knn")
+    for own, told in cases:
         with (
             pytest.raises(UserError) as refused,
             split_of("evals.knn.train_split", in_training=own),
