@@ -458,6 +458,17 @@ def test_what_a_run_says_of_itself(
         {"leaves": {"params/x": 3}},
         {"metrics": {"a": "b"}},
     ]
+    ranking = ({"mode": "sideways"}, {"mode": ["max"]}, {"metric": 3}, 3, None)
+    sizes = ({"image_size": [10**6, 10**6]}, {"channels": 10**9})
+    config = metadata["config"]
+    for value in ranking:
+        changes.append({"metadata": {**metadata, "config": {**config, "checkpoint": value}}})
+    for value in sizes:
+        model = {**config["model"], **value}
+        changes.append({"metadata": {**metadata, "config": {**config, "model": model}}})
+    dark = {**config, "data": {**config["data"], "std": [0.0]}}
+    changes += [{"metadata": {**metadata, "config": dark}}]
+    changes += [{"metadata": {**metadata, "own_parameters": 3}}]
     for i, change in enumerate(changes):
         copy = home / "given" / str(i)
         _copied(run, copy)
@@ -465,6 +476,21 @@ def test_what_a_run_says_of_itself(
         made = json.dumps(_with_record(json.loads(stored), text, zlib.crc32(text.encode())))
         (copy / "checkpoints" / "2" / file.name).write_text(made)
         refused(capsys, "predict", f"--from={copy}", image)
+    # A base that has itself for a base, and bases that any weights would do for.
+    place = home / "given" / "base"
+    _copied(run, place)
+    own = {name: x for name, x in record["leaves"].items() if "head/bias" not in name}
+    base = {"weights": f"ckpt:{place}@2", "resize": "auto", "ema": False, "skip": [], "scale": 1.0}
+    cases: list[tuple[dict, str]] = [({"digest": "00"}, "is it its own")]
+    cases += [(case, "what the run says of its base is damaged") for case in ({}, {"digest": ""})]
+    for name, value in (("skip", [3]), ("skip", 3), ("scale", "x"), ("scale", None), ("ema", 1)):
+        cases.append(({"digest": "00", name: value}, "what the run says of its base is damaged"))
+    for case, told in cases:
+        change = {"leaves": own, "metadata": {**metadata, "base": {**base, **case}}}
+        text = json.dumps({**record, **change})
+        made = json.dumps(_with_record(json.loads(stored), text, zlib.crc32(text.encode())))
+        (place / "checkpoints" / "2" / file.name).write_text(made)
+        assert told in refused(capsys, "predict", f"--from={place}", image), case
 
 
 def _record(tree: dict) -> dict:
@@ -500,7 +526,9 @@ def test_a_config_json(run: Path, home: Path, capsys: pytest.CaptureFixture[str]
         refused(capsys, "train", f"--config={config}", "--dry_run")
 
 
-def test_text_in_a_terminal(run: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_in_a_terminal(
+    run: Path, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     image = next((run.parent / "data").rglob("0.png"))
     status, out, err = command(capsys, "predict", f"--from={run}", image)
     assert status == 0
@@ -510,6 +538,11 @@ def test_text_in_a_terminal(run: Path, home: Path, capsys: pytest.CaptureFixture
     status, out, err = command(capsys, "evaluate", f"--from={run}", "--split=val", "--out=report")
     assert status == 0, err
     assert all(line.isprintable() for line in (out + err).splitlines())
+    # In a table for programs names stay as they are, but where a person sees it.
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.stdout, "isatty", lambda: True)
+        status, out, _ = command(capsys, "predict", f"--from={run}", "--format=csv", image)
+    assert (status, "\x1b" in out, "\\x1b[31m" in out) == (0, False, True)
     (home / "mine" / "\x1b[2Jx.png").write_bytes(b"no image")
     status, out, err = command(capsys, "predict", f"--from={run}", home / "mine")
     assert (status, "\x1b" in out + err) == (1, False)

@@ -88,16 +88,26 @@ def _is_usual(manifest: Manifest) -> bool:
     """Return whether a manifest's values are of the kinds that `describe` gives them."""
     names = manifest.metadata.get("class_names", [])
     settings = manifest.metadata.get("config", {})
+    own = manifest.metadata.get("own_parameters", [])
+    ranking = settings.get("checkpoint", {})
     shapes = [(kind, *shape, digest) for kind, shape, digest in manifest.leaves.values()]
     return (
-        all(isinstance(kind, str) for kind, *_ in shapes)
+        all(_is_dtype(kind) for kind, *_ in shapes)
         and all(type(number) is int and number >= 0 for _, *numbers in shapes for number in numbers)
         and all(isinstance(value, float | int) for value in manifest.metrics.values())
-        and isinstance(settings, dict)
         and isinstance(settings.get("model", {}), dict)
+        and isinstance(ranking.get("metric", ""), str)
         and isinstance(names, list)
-        and all(isinstance(name, str) for name in names)
+        and isinstance(own, list)
+        and all(isinstance(name, str) for name in (*names, *own))
     )
+
+
+def _is_dtype(name: Any) -> bool:
+    """Return whether a dtype's name is that of numbers, or of a random key."""
+    if not isinstance(name, str):
+        return False
+    return name.startswith("key<") or np.dtype(name).kind in "biufcV"
 
 
 def check_structure(manifest: Manifest, abstract: trees.PyTree, path: Path) -> None:

@@ -12,7 +12,7 @@ from vit_jax.checkpoints import DIRECTORY, copies, manifest, storage
 from vit_jax.checkpoints.config import ranked, steps_in
 from vit_jax.checkpoints.failures import silence_orbax
 from vit_jax.checkpoints.manifest import Damaged, Manifest
-from vit_jax.errors import UserError
+from vit_jax.errors import UserError, shown, unknown
 from vit_jax.measures import Mode, resolved
 
 BEST, LATEST = "best", "latest"
@@ -97,10 +97,12 @@ def _best(place: Path, steps: list[int], *, must: bool) -> int:
             continue
         metrics[step] = found.metrics
         settings = found.metadata.get("config", {}).get("checkpoint", {})
-    metric, mode = settings.get("metric", ""), Mode(settings.get("mode", Mode.MAX))
-    if mode is Mode.MAX:  # the default of earlier versions, whatever the metric was
+    metric, mode = settings.get("metric", ""), settings.get("mode", Mode.MAX)
+    if mode not in tuple(Mode):
+        raise unknown(f"checkpoint.mode in {place}:", shown(str(mode)[:80]), Mode)
+    if mode == Mode.MAX:  # the default of earlier versions, whatever the metric was
         mode = resolved(metric, Mode.AUTO)
-    best = ranked(metrics, metric, mode) if must or settings.get("keep_best") else []
+    best = ranked(metrics, metric, Mode(mode)) if must or settings.get("keep_best") else []
     if must and not best:
         raise UserError(f"no checkpoint in {place} has the metric {metric!r}; name a step")
     return best[0] if best else steps[-1]

@@ -17,7 +17,7 @@ from vit_jax.cli import model_options, options
 from vit_jax.cli.model_options import ModelOptions
 from vit_jax.cli.options import flag
 from vit_jax.errors import UserError, shown
-from vit_jax.escapes import cell, terminal
+from vit_jax.escapes import cell, lines, terminal
 from vit_jax.evals.passes import PassProgress
 from vit_jax.inference.images import expand
 from vit_jax.inference.prediction import Answer, stream
@@ -78,14 +78,16 @@ def predict(given: Predict, found: Trained) -> int:
     broken, name = 0, f"--out={out}" if out else "stdout"
     with _sink(out) as sink, contextlib.closing(batches), files.refused(name):
         # On a terminal, the results themselves are the progress.
-        meter = PassProgress(len(images), "predicting", live=not sink.isatty())
+        on_terminal = sink.isatty()
+        meter = PassProgress(len(images), "predicting", live=not on_terminal)
         sink.write(head)
         for results in batches:
             for result in results:
                 if result.error:
                     meter.message(f"skipped {result.error}")
                     broken += 1
-                sink.write(written(result))
+                text = written(result)
+                sink.write(lines(text) if on_terminal else text)
             sink.flush()
             meter.advance(len(results))
         read = f"{len(images) - broken:,} of " if broken else ""

@@ -13,6 +13,7 @@ import os
 import stat
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,27 +32,30 @@ _NEAR_THREADS, _FAR_THREADS = 16, 64
 _GONE, _FORBIDDEN = "gone", "that may not be read"
 
 
-_kept: dict[Any, Any] | None = None  # inside of `once`
+# Inside of `once`. Of each thread its own: two runs in one process do not end together, and what
+# one has left would be all that later ones see.
+_kept: ContextVar[dict[Any, Any] | None] = ContextVar("kept", default=None)
 
 
 @contextlib.contextmanager
 def once() -> Iterator[None]:
-    """Look at each dataset once, however many of its splits are opened inside."""
-    global _kept
-    before, _kept = _kept, {} if _kept is None else _kept
+    """Look at each dataset once, however many of its splits are opened inside, by this thread."""
+    before = _kept.get()
+    token = _kept.set({} if before is None else before)
     try:
         yield
     finally:
-        _kept = before
+        _kept.reset(token)
 
 
 def kept(key: Hashable, make: Callable[[], T]) -> T:
     """Return what `make` makes, inside of `once` the same for the same key."""
-    if _kept is None:
+    found = _kept.get()
+    if found is None:
         return make()
-    if key not in _kept:
-        _kept[key] = make()
-    return _kept[key]
+    if key not in found:
+        found[key] = make()
+    return found[key]
 
 
 def examine(

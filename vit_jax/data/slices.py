@@ -17,13 +17,16 @@ class SplitError(UserError):
 
 
 @contextlib.contextmanager
-def split_of(flag: str) -> Iterator[None]:
-    """Name the flag that chooses a split that does not exist."""
+def split_of(flag: str, *, in_training: bool = False) -> Iterator[None]:
+    """Name the flag that chooses a split that does not exist.
+
+    `in_training` says that an evaluation reads it, of the dataset that the run trains on.
+    """
     try:
         yield
     except SplitError as error:
         only = error.splits[0] if len(error.splits) == 1 else ""
-        if only and "evals." in flag:
+        if only and in_training:
             own = setting("config.data.train_split")
             raise UserError(
                 f"{error}, on which the run trains: what is measured there is no validation; cut "

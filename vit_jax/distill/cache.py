@@ -8,6 +8,7 @@ one row a position serves every run on the same stream: of any batch size, conti
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import zlib
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ from vit_jax.errors import UserError
 RECORD = "cache.json"  # describes the logits of a directory
 WEIGHTS = f"the digest of {FIELD}.weights"  # a key of `LogitCache.stream`
 _FORMAT = 2
+_MOST = 2**24  # classes
 _BLOCK = 2**22  # bytes in memory of a file that is read whole
 Rows = dict[str, np.ndarray]
 
@@ -187,8 +189,8 @@ def read(directory: str | Path) -> LogitCache:
         raise UserError(f"{path} was written by another version; write it in another directory")
     try:
         cache = LogitCache(**{**tree, "path": path})
-        usual = cache.num_classes > 0 and cache.top_k >= 0 and cache.done >= 0
-    except (TypeError, KeyError, IndexError, AttributeError):
+        usual = _is_usual(cache)
+    except (TypeError, KeyError, AttributeError):
         usual = False
     if not usual:
         raise UserError(f"{path / RECORD} does not describe cached logits; write another cache")
@@ -197,6 +199,28 @@ def read(directory: str | Path) -> LogitCache:
         if not file.is_file() or file.stat().st_size < cache.done * dtype.itemsize:
             raise UserError(f"{file} is missing or cut; write another cache")
     return cache
+
+
+def _is_usual(cache: LogitCache) -> bool:
+    """Return whether the values of a description are of the kinds that `finish` writes."""
+    written = [number for piece in cache.pieces for number in piece.values()]
+    counts = (cache.num_classes, cache.top_k, *written)
+    stops = [0, *(piece["stop"] for piece in cache.pieces)]
+    names = cache.class_names
+    return (
+        all(type(n) is int and n >= 0 for n in counts)
+        and 0 < cache.num_classes <= _MOST
+        and (not cache.top_k or cache.top_k < cache.num_classes)
+        and isinstance(cache.pieces, list)
+        and stops == sorted(stops)
+        and all(piece.keys() == {"stop", *cache.arrays} for piece in cache.pieces)
+        and type(cache.temperature) in (int, float)
+        and 0 < cache.temperature < math.inf
+        and isinstance(cache.stream.get(WEIGHTS), str)
+        and isinstance(names, list | tuple)
+        and len(names) in (0, cache.num_classes)
+        and all(isinstance(name, str) for name in names)
+    )
 
 
 def compact(

@@ -92,11 +92,13 @@ def open_splits(cfg: EvalConfig, data_cfg: DataConfig, field: str = "") -> dict[
     Raises UserError: no such dataset or split.
     """
     name = cfg.dataset or data_cfg.name
-    classes = data_cfg.classes if name == data_cfg.name else ()
+    own = name == data_cfg.name
+    classes = data_cfg.classes if own else ()
     sources: dict[str, Source] = {}
     for key, split in cfg.splits.items():
         flag = setting(f"config.{field}.{f'{key}_split' if key else 'split'}")
-        with data.split_of(flag) if field else contextlib.nullcontext():
+        named = data.split_of(flag, in_training=own)
+        with named if field else contextlib.nullcontext():
             sources[key] = data.open_source(
                 name, data_cfg.data_dir, split, cache=data_cfg.cache, classes=classes
             )

@@ -196,11 +196,12 @@ def title(trained: Trained) -> str:
 
 def _of_file(ref: str, model: ModelConfig) -> Trained:
     published = preprocessing(ref, model)
+    names = () if networks.is_repository(ref) else networks.class_names(ref)
     return Trained(
         ref=ref,
         source=ref,
         model=model,
-        class_names=named((), model),
+        class_names=named(names if len(names) == model.num_classes else (), model),
         **{key: getattr(published, key) for key in ("mean", "std", "transform", "reading")},
     )
 
@@ -281,6 +282,9 @@ def _of_run(place: str, ema: bool | None) -> Trained:
     if ema is None and not (ema := cfg.objective.needs_average):
         ema = bool(cfg.ema_decay) and cfg.checkpoint.metric.partition("/")[0].endswith("_ema")
     names = found.metadata.get("class_names", ())
+    networks.check_size(found.model, place)
+    if not min(cfg.data.std, default=0) > 0:
+        raise UserError(f"{place}: data.std={cfg.data.std} must be above 0; it is damaged")
     metric, named_step = cfg.checkpoint.metric, place.endswith(("@latest", f"@{found.step}"))
     ranked = cfg.checkpoint.keep_best and metric in found.metrics and not named_step
     return Trained(

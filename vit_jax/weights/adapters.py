@@ -2,6 +2,7 @@
 """The base of a run that saves only what it trains (models/lora.py): found, verified, merged."""
 
 from collections.abc import Callable, Collection, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ from vit_jax.weights.resize import Resize
 Read = Callable[..., Mapping[str, np.ndarray]]  # `weights.read`
 
 KEY = "base"  # in a run's metadata
+_MOST = 16  # runs of which each is the next one's base
+_bases: ContextVar[int] = ContextVar("bases", default=0)  # how many are being read
 
 
 class Base(NamedTuple):
@@ -28,7 +31,7 @@ class Base(NamedTuple):
     ema: bool  # the moving average of the other run was taken
     skip: tuple[str, ...]  # what of the file was not taken
     scale: float  # alpha / r
-    digest: str = ""  # of all the frozen parameters
+    digest: str = ""  # of all the frozen parameters; "" only before a run first reads them
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> "Base | None":
@@ -37,12 +40,14 @@ class Base(NamedTuple):
         if not saved:
             return None
         try:
-            base = cls(**{**saved, "skip": tuple(saved["skip"])})
+            base = cls(**{**saved, "skip": tuple(saved["skip"]), "scale": float(saved["scale"])})
             kinds = {name: type(value) for name, value in base._asdict().items()}
             Resize(base.resize)
         except (TypeError, KeyError, ValueError):
             kinds = {}
-        if kinds != {**cls.__annotations__, "skip": tuple, "scale": kinds.get("scale")}:
+        usual = kinds == {**cls.__annotations__, "skip": tuple}
+        # Without a digest any weights would do.
+        if not usual or not base.digest or not all(isinstance(x, str) for x in base.skip):
             raise UserError("what the run says of its base is damaged; train it anew")
         return base
 
@@ -106,10 +111,17 @@ def whole(saved: Checkpoint, base: Base, read: Read) -> WeightsFile:
         if key in own:
             return saved.file.read(key)
         if not arrays:
+            deep = _bases.set(_bases.get() + 1)
             try:
+                if _bases.get() > _MOST:
+                    raise UserError(f"it has one too, {_MOST} times; is it its own?")
                 found = read_base(read, base, saved.model, frozen, elsewhere=written)
             except UserError as error:
+                if _bases.get() > 1:  # said once
+                    raise
                 raise UserError(f"{saved.name} holds changes of a base: {error}") from None
+            finally:
+                _bases.reset(deep)
             arrays.update({name.partition("/")[2]: x for name, x in found.items()})
         value, (path, _, kind) = arrays.pop(key), key.rpartition("/")
         if kind != "kernel" or f"{path}/{lora.LORA_A}" not in own:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a published network is and how its images are prepared, by its files."""
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -53,11 +54,28 @@ def network(ref: str) -> Network:
     else:
         cfg, loss = timm_config.model(tree, source), Loss.SOFTMAX
         names = timm_config.class_names(tree, cfg.num_classes, source)
-    _check_size(cfg, source)
+    check_size(cfg, source)
     return Network(f"{scheme}:{found.ref}", cfg, names, loss)
 
 
-def _check_size(cfg: ModelConfig, source: str) -> None:
+def class_names(ref: str) -> tuple[str, ...]:
+    """Return the names of the classes of a head, as many as it has; () where nothing says them.
+
+    Of a file under timm's names a config.json beside it may.
+    """
+    scheme, path = split(ref)
+    with contextlib.suppress(UserError):  # a network, or classes, that are not known here
+        if scheme in repository.KINDS:
+            return network(ref).class_names
+        if scheme == "timm":
+            about = published.about(path)
+            names = about.get("label_names")
+            count = about.get("num_classes", len(names) if isinstance(names, list) else 0)
+            return timm_config.class_names({"pretrained_cfg": about}, count, ref)
+    return ()
+
+
+def check_size(cfg: ModelConfig, source: str) -> None:
     """Raise UserError for sizes that no network has: a stranger's file must not fill the memory."""
     sides = models.pair(cfg.image_size, "image_size")
     patch = models.pair(getattr(cfg, "patch", (16,)), "patch")
@@ -66,6 +84,7 @@ def _check_size(cfg: ModelConfig, source: str) -> None:
     tokens = sides[0] * sides[1] // (patch[0] * patch[1])
     depth = max(getattr(cfg, "depth", 0), sum(getattr(cfg, "depths", ())))
     most = {"image_size": (max(sides), 2**14), "depth": (depth, 2**10), "patch": (tokens, 2**20)}
+    most["channels"] = cfg.channels, 2**12
     for field, (found, limit) in most.items():
         if found > limit:
             what = "patches" if field == "patch" else field

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows of a head by the names of their classes: from weights of other classes to a model's."""
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -10,11 +9,9 @@ import numpy as np
 
 from vit_jax import fields, models, trees
 from vit_jax.data import classes, imagenet
-from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.weights import describe
 from vit_jax.weights.load import CHECKPOINT, split
-from vit_jax.weights.repository import KINDS
 
 Flat = Mapping[str, np.ndarray]  # our names -> arrays
 
@@ -51,21 +48,15 @@ class Move(NamedTuple):
 
 
 def class_names(ref: str, *, ema: bool = False) -> tuple[str, ...]:
-    """Return the names of the classes of a head, of a run or of a repository; () if unknown."""
+    """Return the names of the classes of a head, of a run or published; () if unknown."""
     scheme, path = split(ref)
-    if scheme == CHECKPOINT:
-        from vit_jax.weights.ckpt import Checkpoint  # late: Orbax takes long to import
+    if scheme != CHECKPOINT:
+        return describe.class_names(ref)
+    from vit_jax.weights.ckpt import Checkpoint  # late: Orbax takes long to import
 
-        saved = Checkpoint(path, ema=ema)
-        names, count = saved.metadata.get("class_names", ()), saved.model.num_classes
-    elif scheme in KINDS:
-        names, count = (), 0
-        with contextlib.suppress(UserError):  # a network without a config that is known here
-            network = describe.network(ref)
-            names, count = network.class_names, network.model.num_classes
-    else:
-        return ()
-    return tuple(names) if len(names) == count else ()
+    saved = Checkpoint(path, ema=ema)
+    names = tuple(saved.metadata.get("class_names", ()))
+    return names if len(names) == saved.model.num_classes else ()
 
 
 def move(ref: str, names: Sequence[str], *, ema: bool = False) -> Move:

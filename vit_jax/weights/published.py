@@ -69,7 +69,8 @@ def preprocessing(ref: str, cfg: ModelConfig) -> Preprocessing:
 def about(path: str) -> Mapping[str, Any]:
     """Return timm's pretrained_cfg of a file as `preprocessing` finds it, {} where there is none.
 
-    It has `img_size` and `window_size` besides where the file's own config.json gives them.
+    It has `img_size`, `window_size`, `num_classes`, `label_names` and `label_descriptions` besides
+    where the file's own config.json gives them.
 
     Raises UserError: a config.json that cannot be read.
     """
@@ -78,14 +79,22 @@ def about(path: str) -> Mapping[str, Any]:
 
 
 def pretrained(tree: Any) -> Mapping[str, Any]:
-    """Return pretrained_cfg of a config.json of timm's, with the sizes that its model_args give."""
+    """Return pretrained_cfg of a config.json of timm's, with what it says besides.
+
+    That is the sizes of its model_args, and its classes.
+    """
     # timm once wrote pretrained_cfg alone.
     cfg = tree.get("pretrained_cfg", tree) if isinstance(tree, dict) else None
     if not isinstance(cfg, dict):
         return {}
     args = tree.get("model_args")
     sizes = args if isinstance(args, dict) else {}
-    return cfg | {key: sizes[key] for key in ("img_size", "window_size") if sizes.get(key)}
+    classes = ("num_classes", "label_names", "label_descriptions")
+    return (
+        cfg
+        | {key: tree[key] for key in classes if tree.get(key)}
+        | {key: sizes[key] for key in ("img_size", "window_size") if sizes.get(key)}
+    )
 
 
 def of_timm(about: Mapping[str, Any], source: str, cfg: ModelConfig) -> Preprocessing:

@@ -91,8 +91,10 @@ class Repository:
                 if path is None:
                     raise UserError(f"{self.source(_INDEX)} names {file}, which is not there")
                 part = stack.enter_context(safetensors_file.opened(path))
-                shapes |= part.shapes
-                read |= dict.fromkeys(part.shapes, part.read)
+                # One that two files hold is read from the one where the index says that it is.
+                here = [k for k in part.shapes if k not in shapes or places.get(k) == file]
+                shapes |= {key: part.shapes[key] for key in here}
+                read |= dict.fromkeys(here, part.read)
             check_names(self.source(_INDEX), shapes)
             whole = WeightsFile(self.source(_INDEX), shapes, lambda key: read[key](key))
             yield wrappers.bare(whole)

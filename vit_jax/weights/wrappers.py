@@ -65,7 +65,9 @@ def _below(sources: Iterable[WeightsFile]) -> list[tuple[str, WeightsFile]]:
     """Return each network of files, by its name there; other tensors keep theirs."""
     found = []
     for source in sources:
-        for name in _NETWORKS:
+        first = {f"{key.partition('.')[0]}." for key in source.shapes}
+        any_name = first - set(_NETWORKS) if len(first) == 1 else ()  # that all of it is under
+        for name in (*_NETWORKS, *any_name):
             if any(key.startswith(name) for key in source.shapes):
                 keys = {key: key.removeprefix(name) for key in source.shapes}
                 if len(set(keys.values())) == len(keys):

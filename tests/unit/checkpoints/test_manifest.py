@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax.checkpoints.manifest import digests
+from vit_jax.checkpoints.manifest import Damaged, Manifest, digests, pack, unpack
 
 
 def _reference(words: np.ndarray) -> int:
@@ -67,3 +67,20 @@ def test_leaves_on_different_devices():
     a, b = (jax.device_put(jnp.ones(3), d) for d in jax.devices()[:2])
     sums = digests({"a": a, "b": b})
     assert sums["a"] == sums["b"]
+
+
+def test_what_no_run_has_written_is_damaged():
+    def packed(kind="float32", **metadata):
+        return pack(Manifest({"params/x": (kind, [2], 7)}, metadata, {"val/top1": 0.5}))
+
+    for kind in ("float32", "bfloat16", "key<fry>", "bool", "uint32"):
+        assert unpack(packed(kind)).leaves["params/x"][0] == kind
+    good = {"config": {"checkpoint": {"metric": "val/top1"}}, "own_parameters": ["decoder"]}
+    assert unpack(packed(**good)).metadata == good
+    bad = [packed(kind) for kind in ("object", "garbage", "M8[ns]", 3, ["float32"], "U4")]
+    bad += [packed(config={"checkpoint": value}) for value in (3, None, [], "max")]
+    bad += [packed(config={"checkpoint": {"metric": value}}) for value in (3, None, ["a"])]
+    bad += [packed(own_parameters=value) for value in (3, None, "abc", [1])]
+    for each in bad:
+        with pytest.raises(Damaged, match="its metadata is damaged"):
+            unpack(each)

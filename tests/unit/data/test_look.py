@@ -2,6 +2,7 @@
 """A look asks once for what did not change, goes on where it was cut, and survives its cache."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,23 @@ def test_reasons_are_told_by_what_they_are() -> None:
         (NO_FILE, NO_FILE),
     ):
         assert look.in_a_word(why) == told
+
+
+def test_of_two_threads_none_keeps_what_the_other_saw() -> None:
+    """The second begins before the first ends, and ends after it, as two runs in a notebook do."""
+    inside, leave = threading.Event(), threading.Event()
+
+    def second() -> None:
+        with look.once():
+            look.kept("x", lambda: 1)
+            inside.set()
+            leave.wait(10)
+
+    other = threading.Thread(target=second)
+    with look.once():
+        other.start()
+        assert inside.wait(10)
+        assert look.kept("x", lambda: 2) == 2
+    leave.set()
+    other.join()
+    assert [look.kept("x", lambda k=k: k) for k in (3, 4)] == [3, 4]

@@ -3,7 +3,8 @@
 
 import pytest
 
-from vit_jax.data.slices import SplitError, absolute_slices
+from vit_jax.data.slices import SplitError, absolute_slices, split_of
+from vit_jax.errors import UserError
 
 SIZES = {"train": 200, "fold 1": 10, "über-all": 30, "a.b": 4, "train2": 7}
 
@@ -28,3 +29,15 @@ def test_what_is_wrong_names_the_split_as_it_is_written() -> None:
         with pytest.raises(SplitError, match=message) as caught:
             absolute_slices(split, SIZES, "x")
         assert "split1" not in str(caught.value)
+
+
+def test_the_only_split_is_cut_in_two_only_where_the_run_trains_on_it() -> None:
+    cases = (True, "on which the run trains"), (False, "; choose another by evals.knn")
+    for own, told in cases:
+        with (
+            pytest.raises(UserError) as refused,
+            split_of("evals.knn.train_split", in_training=own),
+        ):
+            absolute_slices("train", {"val": 5}, "rays")
+        assert told in str(refused.value)
+        assert ("data.train_split" in str(refused.value)) == own

@@ -2,6 +2,8 @@
 """Cached logits: what the teacher says, by position; a run learns the same from them."""
 
 import dataclasses
+import json
+import math
 import resource
 import shutil
 from pathlib import Path
@@ -64,6 +66,31 @@ def test_damage_is_noticed(full: Path, tmp_path: Path) -> None:
     (tmp_path / "cut" / cache_lib.RECORD).write_text("{")
     with pytest.raises(UserError, match="is damaged"):
         cache_lib.read(tmp_path / "cut")
+
+
+def test_a_description_of_another_kind_is_refused(tmp_path: Path) -> None:
+    cache = LogitCache(tmp_path, {cache_lib.WEIGHTS: "0"}, 0, 3, class_names=["a", "b", "c"])
+    cache.reserve(4)
+    cache.write(0, {LOGITS: np.ones((4, 3), np.float16)})
+    cache.finish(4)
+    record = tmp_path / cache_lib.RECORD
+    good = json.loads(record.read_text())
+    assert cache_lib.read(tmp_path).class_names == ["a", "b", "c"]
+    cases: dict[str, list[Any]] = {
+        "stream": [3, {}, {cache_lib.WEIGHTS: 3}],
+        "top_k": ["x", 10**9, 1.5, True, 3, -1],
+        "num_classes": [2**62, 3.0, "3", True, 0],
+        "temperature": [0, "x", math.nan, None],
+        "pieces": [{}, 3, [{"stop": 4}], [{"stop": 4.0, LOGITS: 0}], [{"stop": "4", LOGITS: 0}]],
+        "class_names": [3, [1, 2, 3], ["a"], "abc"],
+        "another": [1],
+    }
+    cases["pieces"] += [[{"stop": n, LOGITS: 0}, {"stop": 4, LOGITS: 0}] for n in (-5, 9)]
+    for key, values in cases.items():
+        for value in values:
+            record.write_text(json.dumps({**good, key: value}))
+            with pytest.raises(UserError, match="does not describe cached logits"):
+                cache_lib.read(tmp_path)
 
 
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:

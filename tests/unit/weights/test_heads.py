@@ -2,12 +2,14 @@
 """Rows of a head move with the names of their classes, in every family and every kind of head."""
 
 import dataclasses
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.unit.models.tiny import TINY
-from vit_jax import models, trees
+from vit_jax import inference, models, trees
 from vit_jax.data import classes
 from vit_jax.weights import heads
 from vit_jax.weights.heads import Move
@@ -59,3 +61,26 @@ def test_a_head_that_is_skipped() -> None:
     assert heads.skipped(model, ("^head",))
     assert not heads.skipped(model, ("^head/",))  # the distillation head is read
     assert not heads.skipped(model, ())
+
+
+def test_classes_of_a_file_with_a_config_beside_it(tmp_path: Path) -> None:
+    file, beside = tmp_path / "model.safetensors", tmp_path / "config.json"
+    about = {"mean": [0.5], "std": [0.5], "input_size": [1, 8, 8]}
+    tree = {"num_classes": 4, "label_names": list(OLD), "pretrained_cfg": about}
+    wrong = {**tree, "num_classes": 3}
+    inner = {"pretrained_cfg": {**about, "num_classes": 4, "label_names": list(OLD)}}
+    words = {**tree, "label_names": ["n1", "n2", "n3", "n4"]}
+    words["label_descriptions"] = dict(zip(words["label_names"], OLD, strict=True))
+    for each, known in ((tree, OLD), (inner, OLD), (words, OLD), (wrong, ()), ({**about}, ())):
+        beside.write_text(json.dumps(each))
+        found = heads.move(f"timm:{file}", NEW)
+        assert found.there == known, each
+        assert found.ids == ((3, None, 0) if known else ())
+    beside.unlink()
+    assert heads.move(f"timm:{file}", NEW).there == ()
+    # What predicts by the file names the same classes.
+    beside.write_text(json.dumps(tree))
+    model = dataclasses.replace(TINY["vit"], num_classes=4)
+    assert inference.describe(f"timm:{file}", model=model).class_names == OLD
+    model = dataclasses.replace(model, num_classes=2)
+    assert inference.describe(f"timm:{file}", model=model).class_names == ("class 0", "class 1")

@@ -168,6 +168,15 @@ def test_weights_of_several_files(tmp_path: Path) -> None:
     with repository.opened(str(tmp_path)).weights() as source:
         assert source.shapes == {"a": (3,), "b": (2, 2)}
         assert [source.read(key).sum() for key in "ab"] == [3, 4]
+    # What two files hold is where the index says, whichever comes first.
+    both = {"a": np.full(3, 7, np.float32), "b": np.ones((2, 2), np.float32)}
+    put(tmp_path, {"model-2.safetensors": safetensors.numpy.save(both)})
+    for place, total in (("model-1.safetensors", 3), ("model-2.safetensors", 21)):
+        index["weight_map"]["a"] = place
+        index["weight_map"]["c"] = "model-1.safetensors"  # which no file holds
+        put(tmp_path, {"model.safetensors.index.json": json.dumps(index).encode()})
+        with repository.opened(str(tmp_path)).weights() as source:
+            assert source.read("a").sum() == total
     (tmp_path / "model-2.safetensors").unlink()
     with (
         pytest.raises(UserError, match=r"names model-2\.safetensors, which is not there"),

@@ -16,6 +16,7 @@ CFG = TINY["vit"]
 PREFIXES = (
     *("module.", "_orig_mod.", "model.", "module._orig_mod.", "_orig_mod.module.", "state_dict."),
     *("backbone.", "encoder.", "student.", "teacher.", "ema_model.module.", "_forward_module."),
+    *("learner.", "lightning.model.", "a.b.c.", "classifier.module."),  # a name of their own
     *("model.backbone.", "net.encoder.", "_forward_module._orig_mod.model.", "module.model.net."),
 )
 
