@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.faults import painted
+from vit_jax.data.sources import Labelled
 from vit_jax.errors import DataError, UserError
 from vit_jax.train import data_identity
 from vit_jax.train.loop import fit
@@ -113,10 +114,10 @@ def test_a_folder_that_moved_is_the_same_data_and_one_that_changed_on_the_way_is
     assert fit(cfg, tmp_path / "run").status == 0
 
 
-class Source:
+class Source(Labelled):
     """Eight examples of one label, of which one may be broken."""
 
-    name = "x[train]"
+    name, class_names, labels = "x[train]", ("a", "b", "c"), None
     spec: ClassVar = {"label": jax.ShapeDtypeStruct((), np.int32)}
 
     def __init__(self, label: int, broken: int = -1) -> None:
@@ -129,6 +130,9 @@ class Source:
         if index == self.broken:
             raise DataError("broken")
         return {"image": b"image", "label": self.label}
+
+    def example_id(self, index: int) -> str:
+        return f"x {index}"
 
     def digest(self) -> str:
         return "aa"

@@ -93,7 +93,9 @@ def changes(
             lines.append(f"{split}: files of the same names and other contents (image or label)")
         else:
             continue
-        lines += [line for line in _counted(there, here) if line not in lines]
+        # What is left out says where examples went; how many are used has been told.
+        counted = (line for line in _counted(there, here) if " left out " in line)
+        lines += [line for line in counted if line not in lines]
     return lines
 
 
