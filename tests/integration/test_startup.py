@@ -76,10 +76,10 @@ print(jax.devices()[0].platform)
 TRAIN = """
 import sys
 from vit_jax.cli.train import main
-from vit_jax.train import run
+from vit_jax.train import ending
 def learning_curve(*args, **kwargs):
     print("modules", *sorted({name.partition(".")[0] for name in sys.modules}))
-run.learning_curve = learning_curve
+ending.learning_curve = learning_curve
 sys.exit(main(sys.argv))
 """
 

@@ -148,7 +148,8 @@ def _open(root: Folder, split: str, draw: Draw) -> FolderSource:
         only, *more = found.files
         is_known = alike(only) in KNOWN_SPLITS or split.partition("[")[0] != "train"
         if not found.drawn and not more and not is_known:
-            error.args = (f"{error}; if {only} is no split, name the folder {where}/{only}",)
+            inside = shown(only)
+            error.args = (f"{error}; if {inside} is no split, name the folder {where}/{inside}",)
         raise
     chosen = [path for name, start, stop in slices for path in found.files[name][start:stop]]
     source = FolderSource(

@@ -117,7 +117,7 @@ def png_chunks(data: bytes) -> list[bytes] | None:
 
     OpenCV takes memory for all of them, up to 4 GiB, before it looks whether they are there.
     """
-    if not data.startswith(PNG):
+    if not data.startswith(PNG) or data[12:16] != b"IHDR" or len(data) < _PNG_HEADER:
         return None
     at, found = len(PNG), []
     while at + 8 <= len(data):
@@ -134,6 +134,7 @@ def png_chunks(data: bytes) -> list[bytes] | None:
     return found
 
 
+_PNG_HEADER = 33  # bytes, its first chunk included
 _TEXTS = {b"tEXt", b"zTXt", b"iTXt"}
 _TURNING_TEXTS = (b"Raw profile type exif", b"Raw profile type APP1", b"XML:com.adobe.xmp")
 
@@ -148,7 +149,7 @@ def orientation(data: bytes) -> int:
     elif data.startswith(PNG):
         told = b"eXIf" in (png_chunks(data) or ())
     elif is_webp(data):
-        told = data[12:16] == b"VP8X" and bool(data[20] & _WEBP_METADATA)
+        told = data[12:16] == b"VP8X" and bool(_byte(data, 20) & _WEBP_METADATA)
     else:
         told = data[4:8] == b"ftyp"
     if not told:
@@ -191,8 +192,13 @@ def _has_app1(data: bytes) -> bool:
 def is_layered(data: bytes) -> bool:
     """Return whether a WebP has transparent pixels or several frames."""
     if data[12:16] == b"VP8L":
-        return bool(data[24] & 0x10)
-    return data[12:16] == b"VP8X" and bool(data[20] & (_WEBP_ALPHA | _WEBP_ANIMATION))
+        return bool(_byte(data, 24) & 0x10)
+    return data[12:16] == b"VP8X" and bool(_byte(data, 20) & (_WEBP_ALPHA | _WEBP_ANIMATION))
+
+
+def _byte(data: bytes, at: int) -> int:
+    """Return a byte; 0 behind the end of a file that is cut off."""
+    return int.from_bytes(data[at : at + 1])
 
 
 def check_size(height: int, width: int, times: int = 1) -> None:
