@@ -142,7 +142,7 @@ def upright(pixels: np.ndarray, turn: int) -> np.ndarray:
 
 
 def multiplied(data: bytes) -> bytes:
-    """Say in a TIFF that its colours are multiplied by alpha (ExtraSamples 1), as Pillow cannot."""
+    """Mark a TIFF's colours as multiplied by alpha (ExtraSamples 1), which Pillow cannot write."""
     entry = struct.pack("<HHIH", 338, 3, 1, 2)
     assert data.count(entry) == 1
     return data.replace(entry, struct.pack("<HHIH", 338, 3, 1, 1))

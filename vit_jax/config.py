@@ -123,7 +123,7 @@ def check(cfg: Config) -> None:
     if cfg.model.num_classes and not cfg.objective.uses_labels:
         what = f"{type(cfg.objective).__name__} trains no head"
         raise UserError(f"{what}; set model.num_classes=0, not {cfg.model.num_classes}")
-    # Of what the data decide only what holds of any: no number of classes, no batch.
+    # Checks here hold for any data: the number of classes and the batch are not known yet.
     cfg.objective.check(given.model, cfg.data)
     _check_patches(cfg)
     steps = cfg.accum_steps

@@ -24,7 +24,7 @@ _METHODS = {
     *("get_file", "put_file", "pipe_file", "rm_file", "fetch", "builder_from_directory"),
     *("remove", "system", "truncate", "symlink", "link", "copy", "write_folder", "replacing"),
 }
-# Of these names, only those of such modules.
+# These names count only where they are called on one of these modules.
 _OF = {
     "load": {"np", "pickle", "torch", "yaml", "marshal", "joblib", "onnx", "ocp", "numpy"},
     "loads": {"pickle", "marshal"},

@@ -217,7 +217,7 @@ _told_dark = threading.Event()
 
 
 def _warn_if_dark(pixels: UInt8[np.ndarray, "H W C"], name: Callable[[], str]) -> None:
-    """Say once, of an image of 16 bits brought to 8, that it seems to hold fewer: below 4096."""
+    """Warn once that a 16-bit image has no value of 4096 or more, as unscaled 12 bits have."""
     if 0 < pixels.max() < 16 and not _told_dark.is_set():
         _told_dark.set()
         _log.warning(

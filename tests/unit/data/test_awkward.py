@@ -68,7 +68,7 @@ def test_pixels_are_those_that_were_written() -> None:
             assert np.abs(found.astype(int) - file.pixels).max() <= file.slack, (kind, name)
         grey = decode(file.data, 1)
         luma = found.astype(float) @ [0.299, 0.587, 0.114]
-        # Of a lossy file the grey is stored, and colours out of range are cut off.
+        # A lossy file stores the grey, and clips colours out of range.
         slack = 1.01 if file.slack <= 2 and not is_jpeg(file) and kind != "CMYK" else 40
         assert np.abs(grey[..., 0] - luma).max() <= slack, (kind, name)
 
@@ -131,7 +131,7 @@ def test_training_sees_the_same_but_for_the_fast_decoding_of_jpegs(rules: Readin
 
 
 def test_boxes_of_turned_photographs_are_cut_where_they_lie_upright() -> None:
-    """Of a large JPEG a box is decoded in part, or halved: by the upright geometry all the same."""
+    """A box of a large JPEG is decoded in part or at half size, in upright coordinates."""
     rows, columns = np.mgrid[:192, :256]
     ramp = np.stack([rows, columns, rows // 2 + columns // 4], -1).astype(np.uint8)
     for turn in range(1, 9):
