@@ -25,10 +25,13 @@ def test_what_may_not_be_read_is_named(public, closed):
     where.chmod(0)
     code = """
 import os, sys
+from PIL import Image
 from vit_jax import data
 from vit_jax.data import folders
 from vit_jax.errors import UserError
-folders.absolute_slices("train", {"train": 2}, "")  # imported now, as another may not read it
+# Imported now, as another may not read them.
+Image.init()
+folders.absolute_slices("train", {"train": 2}, "")
 if os.getuid() == 0:  # who may read all
     os.setuid(65534)
 try:

@@ -26,7 +26,7 @@ from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.config import Config
 from vit_jax.distill import LogitCache
 from vit_jax.distill import cache as cache_lib
-from vit_jax.distill.cache import LOGITS
+from vit_jax.distill.cache import LOGITS, WEIGHTS
 from vit_jax.optim import OptimConfig
 from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
@@ -62,7 +62,7 @@ def lend(mesh: MeshConfig, num_devices: int, *, scattered: bool = False) -> Mesh
 def write_logits(place: Path, positions: int) -> LogitCache:
     """Write a cache of random logits: what a teacher would say is of no matter here."""
     place.mkdir(parents=True)
-    cache = LogitCache(place, {}, 0, num_classes=10)
+    cache = LogitCache(place, {WEIGHTS: "random"}, 0, num_classes=10)
     cache.reserve(positions)
     rng = np.random.default_rng(0)
     cache.write(0, {LOGITS: rng.standard_normal((positions, 10)).astype(np.float16)})
