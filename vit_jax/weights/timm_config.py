@@ -29,7 +29,7 @@ from vit_jax.models import ModelConfig, ViTConfig, facts
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
-from vit_jax.weights import export
+from vit_jax.weights import export, published
 from vit_jax.weights.published import Preprocessing
 
 TABLE = Path(__file__).with_name("architectures.tsv")
@@ -77,6 +77,26 @@ def model(tree: Mapping[str, Any], source: str) -> ModelConfig:
     cfg = models.with_fields(cfg, given, name)
     args = {k: v for k, v in _dict(tree, "model_args", source).items() if k not in _TRAINING}
     return _with_args(cfg, args, source) if args else cfg
+
+
+def by_name(name: str) -> tuple[ModelConfig, Mapping[str, Any]] | None:
+    """Return timm's network of a name, and its pretrained_cfg with the whole "name".
+
+    The name is "vit_base_patch16_224.augreg_in21k", without a tag timm's default, also after
+    "timm/". None: no architecture that is known here, or a variant's own name.
+
+    Raises UserError: an unknown tag, with the nearest.
+    """
+    name = name.removeprefix("timm/")
+    architecture, _, tag = name.partition(".")
+    if architecture not in architectures() or name in models.VARIANTS:
+        return None
+    found = published.named(name)
+    if found is None and tag:
+        raise unknown("weights of timm's", name, published.tags(architecture))
+    full, about = found or (name, {})
+    tree = {"architecture": architecture, "pretrained_cfg": about}
+    return model(tree, full), {**about, "name": full}
 
 
 def _is_count(value: Any) -> bool:
