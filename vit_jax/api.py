@@ -273,7 +273,7 @@ def create_model(
 
     Raises UserError: an unknown name or field; weights that do not fit.
     """
-    seed = fields.conformed(int, "seed", seed)
+    seed = _whole("seed", seed)
     if isinstance(name, str) and name.partition(":")[0] in weights_lib.repository.KINDS:
         weights, name = weights or name, inference.describe(name).model
     cfg, about = _network(name)
@@ -307,11 +307,11 @@ def _network(name: str | ModelConfig) -> tuple[ModelConfig, Mapping[str, Any]]:
     scheme, _, rest = name.partition(":")
     if scheme in ("hf-hub", "hf_hub"):  # as timm writes it
         raise UserError(f"{name}: write hub:{rest}, which has its weights too")
-    if found := timm_config.by_name(name):
-        return found
     try:
         return models.variant(name), {}
     except UserError:
+        if found := timm_config.by_name(name):
+            return found
         names = [*models.VARIANTS, *timm_config.architectures()]
         raise errors.unknown("model", name, names) from None
 
@@ -413,10 +413,11 @@ def fit(
     )
 
 
-def _whole(name: str, value: Any, *, least: int) -> int:
+def _whole(name: str, value: Any, *, least: int = -(2**63)) -> int:
     """Read an argument that is a whole number; raises UserError: it is none, or below `least`."""
     number = fields.conformed(int, name, value)
-    fields.check_range(name, number, {"bounds": {"at least": least}, "note": ""})
+    if number < least:
+        raise UserError(f"{name}={number} must be at least {least}")
     return number
 
 

@@ -82,14 +82,14 @@ def model(tree: Mapping[str, Any], source: str) -> ModelConfig:
 def by_name(name: str) -> tuple[ModelConfig, Mapping[str, Any]] | None:
     """Return timm's network of a name, and its pretrained_cfg with the whole "name".
 
-    The name is "vit_base_patch16_224.augreg_in21k", without a tag timm's default, also after
-    "timm/". None: no architecture that is known here, or a variant's own name.
+    The name is "vit_base_patch16_224.augreg_in21k", also after "timm/"; without a tag it is timm's
+    default of the architecture. None: no architecture that is known here.
 
     Raises UserError: an unknown tag, with the nearest.
     """
     name = name.removeprefix("timm/")
     architecture, _, tag = name.partition(".")
-    if architecture not in architectures() or name in models.VARIANTS:
+    if architecture not in architectures():
         return None
     found = published.named(name)
     if found is None and tag:
