@@ -42,6 +42,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
         (entry,) = re.findall(r"^    (denoising\.\w+: .*),$", text, re.MULTILINE)
         for key, value in eval(f"{{{entry}}}", {"denoising": module}).items():
             patch.setitem(objectives.OBJECTIVES, key, value)
+        patch.setattr(objectives, "denoising", module, raising=False)  # the registration's import
         module.get_config = load(folder / "config.py", config, "config", patch).get_config
         yield module
 
