@@ -311,6 +311,8 @@ def test_the_page_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.Monk
     assert names["logits"].shape == (2, 10)
     assert names["features"].shape == (2, 32)
     assert [x.shape for x in names["last"]] == [(2, 4, 32)]
+    assert jax.tree.structure(names["grads"]) == jax.tree.structure(names["model"].params)
+    assert names["pull"].shape == (2, 32, 32, 1)
     assert names["result"].status == 0
     assert names["result"].metrics["val/top1"] > 0.2
     assert names["answer"][0][0].probability > names["answer"][0][1].probability
