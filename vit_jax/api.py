@@ -273,16 +273,17 @@ def create_model(
 
     Raises UserError: an unknown name or field; weights that do not fit.
     """
-    seed = _whole("seed", seed)
-    if isinstance(name, str) and name.partition(":")[0] in weights_lib.repository.KINDS:
-        weights, name = weights or name, inference.describe(name).model
-    cfg, about = _network(name)
     if "pretrained" in fields:
-        hub = f"hub:timm/{about['name']}" if about else "hub:USER/NAME"
+        known = timm_config.by_name(str(name))
+        hub = f"hub:timm/{known[1]['name']}" if known else "hub:USER/NAME"
         raise UserError(
             f"pretrained={fields['pretrained']}: a model is random unless weights= says which it "
             f"has; weights={hub!r} downloads published ones, weights='timm:FILE' reads a file"
         )
+    seed = _whole("seed", seed)
+    if isinstance(name, str) and name.partition(":")[0] in weights_lib.repository.KINDS:
+        weights, name = weights or name, inference.describe(name).model
+    cfg, about = _network(name)
     given = fields if num_classes is None else {"num_classes": num_classes, **fields}
     cfg = models.with_fields(cfg, given, name if isinstance(name, str) else "")
     models.create(cfg)  # which checks it

@@ -72,6 +72,17 @@ def test_pixels_of_any_dtype_are_right_or_refused(model: vit_jax.Model, name: st
         fails(lambda images=images: call(model, images))
 
 
+def test_what_takes_pixels_alone_refuses_others(
+    model: vit_jax.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users run it
+    look, predict = vit_jax.make_saliency(model.trained), vit_jax.make_predict(model.trained)
+    for images in (IMAGES.astype(np.int64), IMAGES / 255, IMAGES.astype(np.float32)):
+        assert "a map is made of uint8 pixels" in fails(lambda images=images: look(images))
+        told = fails(lambda images=images: predict(model.variables, {"image": images}))
+        assert "a forward takes uint8 pixels" in told
+
+
 def test_normalize_is_what_a_call_does(model: vit_jax.Model) -> None:
     normal = vit_jax.normalize(IMAGES, model)
     np.testing.assert_allclose(normal, IMAGES / 127.5 - 1, atol=1e-6)
