@@ -78,7 +78,7 @@ def test_other_shapes_are_refused_with_a_hint() -> None:
 
 def test_pixels_are_not_said_to_be_normalised() -> None:
     for kind in (np.uint8, np.int64):
-        with pytest.raises(UserError, match="normalised=True, but images of .* are pixels"):
+        with pytest.raises(UserError, match=r"normalised=True, but images of \w+ are pixels"):
             as_input(PIXELS.astype(kind), SHAPE, *HALF, normalised=True)
 
 
