@@ -28,7 +28,7 @@ LEVELS = [
     {"train", "inference"},
     {"sweeps", "distill.write"},
     {"visual"},
-    {"inference.page"},  # it shows where a model looked
+    {"demo"},
     {"cli"},
     {"api"},
     {"__main__"},
