@@ -79,6 +79,7 @@ def make_app(
         routes=[Route("/", show), Route("/predict", predict, methods=["POST"])],
         exception_handlers={HTTPException: _refuse, Exception: _fail},
     )
+    inner.router.redirect_slashes = False
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         try:

@@ -67,7 +67,7 @@ def read_example(trained: Trained, file: str) -> Example:
 
 def _data_url(picture: Image.Image, kind: str) -> str:
     file = io.BytesIO()
-    picture.save(file, kind)
+    picture.save(file, kind, quality=95)  # of a PNG there is none
     return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 

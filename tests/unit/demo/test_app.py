@@ -121,6 +121,7 @@ OTHER = {
     "GET //etc/passwd": 404,
     "GET /../../etc/passwd": 404,
     "GET /http://example.com/a.png": 404,
+    "POST /predict/": 404,
     "POST /upload": 404,
 }
 
