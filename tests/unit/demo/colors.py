@@ -12,10 +12,11 @@ import numpy as np
 from PIL import Image
 
 from tests.unit.weights import runs
-from vit_jax import config_json, models
+from vit_jax import models
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.checkpoints.checkpointer import Checkpointer
-from vit_jax.config import Config
+from vit_jax.config import saved as config_json
+from vit_jax.config.tree import Config
 from vit_jax.data import Crop, TransformConfig
 from vit_jax.evals import ClassifyEval
 from vit_jax.models.layers.pool import Pool
