@@ -20,7 +20,7 @@ train: $(VENV)/installed
 test: $(VENV)/installed-dev
 	$(RUN) -m pytest -n 2 --dist worksteal
 
-# The tests that start no process and compile no model: all, or FILE=vit_jax/data/ops.py the ones that
+# The tests that start no process and compile no model: all, or FILE=vit_jax/data/images/ops.py the ones that
 # mirror a file.
 quick: $(VENV)/installed-dev
 ifdef FILE

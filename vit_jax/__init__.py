@@ -5,7 +5,12 @@ In Python: `create_model`, `load`, `fit`, and all that a config file needs; docs
 """
 
 import importlib
+import importlib.abc
+import importlib.util
+import sys
 from typing import TYPE_CHECKING, Any
+
+from vit_jax.version import __version__
 
 if TYPE_CHECKING:  # what `_PUBLIC` imports, for editors and type checkers
     from vit_jax import data, evals, models, objectives, recipes, sweeps, weights
@@ -21,6 +26,7 @@ if TYPE_CHECKING:  # what `_PUBLIC` imports, for editors and type checkers
     from vit_jax.checkpoints import CheckpointConfig
     from vit_jax.checkpoints.checkpointer import Checkpointer
     from vit_jax.config import Config, LogConfig
+    from vit_jax.config.faults import FaultsConfig
     from vit_jax.data import (
         Background,
         Crop,
@@ -31,6 +37,7 @@ if TYPE_CHECKING:  # what `_PUBLIC` imports, for editors and type checkers
         Resize,
         TransformConfig,
     )
+    from vit_jax.devices.sharding import MeshConfig, make_mesh
     from vit_jax.distill import Distillation, TeacherConfig
     from vit_jax.errors import UserError
     from vit_jax.evals import (
@@ -41,11 +48,10 @@ if TYPE_CHECKING:  # what `_PUBLIC` imports, for editors and type checkers
         LinearEval,
         LossEval,
     )
-    from vit_jax.faults import FaultsConfig
+    from vit_jax.figures.overlay import overlay
     from vit_jax.inference.evaluate import make_evaluator, open_target, placed
     from vit_jax.inference.forward import make_predict
     from vit_jax.inference.trained import Trained
-    from vit_jax.losses import Loss
     from vit_jax.models import (
         BiTConfig,
         CaiTConfig,
@@ -65,6 +71,8 @@ if TYPE_CHECKING:  # what `_PUBLIC` imports, for editors and type checkers
     from vit_jax.models.layers.pool import Pool
     from vit_jax.models.layers.posemb import PosEmbed
     from vit_jax.models.lora import LoraConfig
+    from vit_jax.models.losses import Loss
+    from vit_jax.models.reduction import ReduceDType
     from vit_jax.objectives import (
         DinoConfig,
         DistillConfig,
@@ -76,29 +84,24 @@ if TYPE_CHECKING:  # what `_PUBLIC` imports, for editors and type checkers
         taught,
     )
     from vit_jax.optim import MomentDtype, OptimConfig, Optimizer, Schedule
-    from vit_jax.reduction import ReduceDType
-    from vit_jax.sharding import MeshConfig, make_mesh
-    from vit_jax.startup import configure
+    from vit_jax.process.startup import configure
     from vit_jax.train.build import abstract_state, build
     from vit_jax.train.loop import Result
-    from vit_jax.visual.overlay import overlay
     from vit_jax.visual.saliency import make_saliency
     from vit_jax.weights.config import InitConfig
-
-__version__ = "0.1.0"
 
 _NAMES = {
     "vit_jax.api": "Model create_model fit get_config list_models load normalize",
     "vit_jax.errors": "UserError",
-    "vit_jax.startup": "configure",
+    "vit_jax.process.startup": "configure",
     # A config and its groups.
     "vit_jax.config": "Config LogConfig",
     "vit_jax.checkpoints": "CheckpointConfig",
     "vit_jax.data": "DataConfig TransformConfig MixConfig Background Crop CropRule Partner Resize",
     "vit_jax.distill": "Distillation TeacherConfig",
     "vit_jax.evals": "EvalConfig ClassifyEval FewShotEval KNNEval LinearEval LossEval",
-    "vit_jax.faults": "FaultsConfig",
-    "vit_jax.losses": "Loss",
+    "vit_jax.config.faults": "FaultsConfig",
+    "vit_jax.models.losses": "Loss",
     "vit_jax.models": "ModelConfig BiTConfig CaiTConfig ConViTConfig HybridConfig MixerConfig "
     "RegNetConfig ResNetConfig SwinConfig ViTConfig DType Output Remat",
     "vit_jax.models.layers.mlp": "Gelu",
@@ -108,8 +111,8 @@ _NAMES = {
     "vit_jax.objectives": "ObjectiveConfig DinoConfig DistillConfig HeadConfig MaeConfig "
     "MaskedPatchConfig SupervisedConfig taught",
     "vit_jax.optim": "MomentDtype OptimConfig Optimizer Schedule",
-    "vit_jax.reduction": "ReduceDType",
-    "vit_jax.sharding": "MeshConfig make_mesh",
+    "vit_jax.models.reduction": "ReduceDType",
+    "vit_jax.devices.sharding": "MeshConfig make_mesh",
     "vit_jax.weights.config": "InitConfig",
     # Parts of a run, and of what is done with one.
     "vit_jax.checkpoints.checkpointer": "Checkpointer",
@@ -118,7 +121,7 @@ _NAMES = {
     "vit_jax.inference.trained": "Trained",
     "vit_jax.train.build": "abstract_state build",
     "vit_jax.train.loop": "Result",
-    "vit_jax.visual.overlay": "overlay",
+    "vit_jax.figures.overlay": "overlay",
     "vit_jax.visual.saliency": "make_saliency",
 }
 _MODULES = ("data", "evals", "models", "objectives", "recipes", "sweeps", "weights")
@@ -138,3 +141,92 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
+
+
+# Modules and packages that were elsewhere in 0.1, for config files and notebooks written then.
+_MOVED = {
+    "analysis": "cost",
+    "analysis.scaling": "sweeps.scaling",
+    "aot": "cost",
+    "config_json": "config.saved",
+    "data.batches": "data.stream.batches",
+    "data.copy_records": "data.sources.copy_records",
+    "data.decode": "data.images.decode",
+    "data.folders": "data.sources.folders",
+    "data.mix": "data.augment.mix",
+    "data.ops": "data.images.ops",
+    "data.records": "data.sources.records",
+    "data.transform": "data.stream.transform",
+    "durations": "settings.durations",
+    "evals.features": "evals.probes.features",
+    "evals.knn": "evals.probes.knn",
+    "evals.segmentation": "evals.probes.segmentation",
+    "faults": "config.faults",
+    "fields": "settings.fields",
+    "files": "storage.files",
+    "foreign": "storage.foreign",
+    "hardware": "devices.hardware",
+    "inference.export": "export.model",
+    "inference.export_onnx": "export.onnx",
+    "inference.export_stablehlo": "export.stablehlo",
+    "inference.hub": "export.hub",
+    "inference.quantize": "export.quantize",
+    "launch": "process.launch",
+    "losses": "models.losses",
+    "measures": "settings.measures",
+    "models.bit": "models.families.bit",
+    "models.cait": "models.families.cait",
+    "models.convit": "models.families.convit",
+    "models.hybrid": "models.families.hybrid",
+    "models.layers.conv": "models.conv.conv",
+    "models.layers.resnet": "models.conv.resnet",
+    "models.mixer": "models.families.mixer",
+    "models.regnet": "models.families.regnet",
+    "models.resnet": "models.families.resnet",
+    "models.swin": "models.families.swin",
+    "models.vit": "models.families.vit",
+    "models.vit_config": "models.families.vit_config",
+    "mup": "models.mup",
+    "reduction": "models.reduction",
+    "remote": "storage.remote",
+    "sharding": "devices.sharding",
+    "signals": "process.signals",
+    "startup": "process.startup",
+    "train.workdir": "workdir.folder",
+    "visual.contact_sheet": "figures.contact_sheet",
+    "visual.curve": "figures.curve",
+    "visual.figures": "figures.plots",
+    "visual.overlay": "figures.overlay",
+    "weights.google": "weights.names.google",
+    "weights.hf": "weights.names.hf",
+    "weights.repository": "weights.readers.repository",
+    "weights.timm": "weights.names.timm",
+    "weights.torch_file": "weights.readers.torch_file",
+}
+
+
+class _Moved(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports a module by its old path as the very module of the new one, when it is asked for."""
+
+    def find_spec(self, fullname, path=None, target=None):  # noqa: ANN001, ANN202
+        new = _new_path(fullname)
+        return importlib.util.spec_from_loader(fullname, self, origin=new) if new else None
+
+    def create_module(self, spec):  # noqa: ANN001, ANN202
+        return None
+
+    def exec_module(self, module):  # noqa: ANN001, ANN202
+        sys.modules[module.__name__] = importlib.import_module(_new_path(module.__name__))
+
+
+def _new_path(name: str) -> str:
+    package, _, rest = name.partition(".")
+    parts = rest.split(".") if package == "vit_jax" else []
+    for end in range(len(parts), 0, -1):
+        new = _MOVED.get(".".join(parts[:end]))
+        if new:
+            return ".".join([package, new, *parts[end:]])
+    return ""
+
+
+sys.meta_path.insert(0, _Moved())  # before the one of files, which would load a file twice

@@ -13,10 +13,10 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, UInt8
 
-from vit_jax import data, errors, field_names, fields, files, inference, models, trees, waiting
+from vit_jax import data, errors, inference, models, trees
 from vit_jax import weights as weights_lib
-from vit_jax.cli import config_files, flags
-from vit_jax.config import Config
+from vit_jax.config.load import load as load_config
+from vit_jax.config.tree import Config
 from vit_jax.errors import UserError
 from vit_jax.inference import Prediction, Trained
 from vit_jax.inference.forward import layers_of, output_of
@@ -24,13 +24,19 @@ from vit_jax.inference.trained import named, reference, with_tta
 from vit_jax.inference.units import as_input
 from vit_jax.inference.views import Source, read_view
 from vit_jax.models import ModelConfig, Output
+from vit_jax.process import waiting
+from vit_jax.settings import config_files, fields
+from vit_jax.settings import names as field_names
+from vit_jax.storage import files
 from vit_jax.train.loop import Result
 from vit_jax.train.loop import fit as train
 from vit_jax.train.report.profile import Window
-from vit_jax.weights import export, timm_config
+from vit_jax.weights import export
 from vit_jax.weights.apply import OtherHead
 from vit_jax.weights.load import initial
-from vit_jax.weights.published import of_family, of_timm, per_channel
+from vit_jax.weights.published import timm_config
+from vit_jax.weights.published.table import of_family, of_timm, per_channel
+from vit_jax.weights.reference import KINDS
 
 Images = Any  # an array (B, H, W, C) of any library: `inference.units.as_input`
 
@@ -281,7 +287,7 @@ def create_model(
             f"has; weights={hub!r} downloads published ones, weights='timm:FILE' reads a file"
         )
     seed = _whole("seed", seed)
-    if isinstance(name, str) and name.partition(":")[0] in weights_lib.repository.KINDS:
+    if isinstance(name, str) and name.partition(":")[0] in KINDS:
         weights, name = weights or name, inference.describe(name).model
     cfg, about = _network(name)
     given = fields if num_classes is None else {"num_classes": num_classes, **fields}
@@ -367,7 +373,7 @@ def get_config(name: str | Path, overrides: Mapping[str, Any] | None = None) -> 
 
     Raises UserError: no such config or field, with the nearest valid ones.
     """
-    cfg = flags.load(*config_files.find(str(name)))
+    cfg = load_config(*config_files.find(str(name)))
     overrides = {} if overrides is None else overrides
     if not isinstance(overrides, Mapping) or not all(isinstance(path, str) for path in overrides):
         raise UserError(f"overrides={overrides!r} must be values by paths, {{'optim.lr': 1e-3}}")

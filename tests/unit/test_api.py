@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import vit_jax
-from vit_jax import evals, fields, models, objectives
+from vit_jax import evals, models, objectives
 from vit_jax.errors import UserError
+from vit_jax.settings import fields
 from vit_jax.train import loop
 
 

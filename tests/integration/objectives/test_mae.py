@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from vit_jax import models, objectives, sharding
-from vit_jax.config import Config
+from vit_jax import models, objectives
+from vit_jax.config.tree import Config
 from vit_jax.data import DataConfig
+from vit_jax.devices import sharding
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.objectives import Mae, MaeConfig
-from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
 from vit_jax.train.initial_state import initial_state
 
