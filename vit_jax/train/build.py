@@ -110,6 +110,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
         ema_decay=decay,
         spike_sigmas=cfg.faults.spike_sigmas,
         reduce_dtype=cfg.reduce_dtype,
+        climb=optim.make_climb(cfg.optim, params, plan.clock),
         adapter=adapter,
     )
     steps = {side: make_step(objective.of_patch(side)) for side in patch_sizes.sides(cfg.model)}
