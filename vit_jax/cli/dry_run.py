@@ -20,8 +20,8 @@ from vit_jax.data.records import data_root
 from vit_jax.errors import UserError
 from vit_jax.models import patch_sizes
 from vit_jax.objectives import Context, create
-from vit_jax.train import adapted, initial_state
 from vit_jax.train import build as build_lib
+from vit_jax.train import initial_state
 
 _LARGE = 2**20  # bytes of a parameter
 
@@ -80,8 +80,7 @@ def _report(cfg: Config) -> tuple[str, UserError | None]:
     rows = optim.describe(cfg.optim, state.params, models.growth(cfg.model))
     columns = {name: {x.parameter: getattr(x, name) for x in rows} for name in ("decay", "lr")}
     lines = ["PARAMETERS", *tables.parameter_table(state.params, columns), ""]
-    if parts.adapter:
-        frozen = trees.num_params(parts.adapter.base)
+    if frozen := trees.num_params(parts.params) - trees.num_params(state.params):
         lines[-1:] = [f"besides {frozen:,} frozen ones of {cfg.init.weights}", ""]
     lines += [f"COST ({devices} device(s), mesh {dict(mesh.shape)})"]
     lines += [_flops(cfg, parts, missing is None)]
@@ -130,13 +129,12 @@ def estimate_memory(
 ) -> memory.Memory:
     """Estimate the bytes of a run's step on a mesh that is here or not."""
     batch, objective = abstract_batch(cfg, parts), parts.dearest
-    loss_of = adapted.make_loss(objective.loss, parts.adapter)
 
     def loss(params: Any, frozen: Any, kept: Any, batch: Any, rng: jax.Array) -> Any:
         model_state, ema, own = kept
         held = {"model_state": model_state, "ema": ema, "objective": own}
         ctx = Context(frozen=frozen, step=jnp.int32(0), **held)
-        return loss_of(params, ctx, batch, rng)
+        return objective.loss(params, ctx, batch, rng)
 
     return memory.estimate(
         build_lib.abstract_state(parts, mesh),

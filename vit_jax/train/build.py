@@ -16,7 +16,7 @@ import optax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from vit_jax import config as config_lib
-from vit_jax import data, evals, files, models, objectives, optim, sharding, waiting
+from vit_jax import data, evals, files, models, optim, sharding, waiting
 from vit_jax.config import Config, Plan
 from vit_jax.data import account, look, overlap, partition
 from vit_jax.data.checks import check_labels
@@ -25,9 +25,8 @@ from vit_jax.errors import UserError, setting
 from vit_jax.evals import classes
 from vit_jax.losses import Loss
 from vit_jax.models import patch_sizes
-from vit_jax.models.lora import Adapter
 from vit_jax.objectives import Objective
-from vit_jax.train import adapted
+from vit_jax.train.adapted import make_objective
 from vit_jax.train.state import TrainState, make_init, make_state
 from vit_jax.train.step import TrainStep, jit_step, make_train_step
 
@@ -47,7 +46,6 @@ class Parts:
         steps: the training steps, pure and not jitted, by the side of the patches that each sees
             (`models.patch_sizes`); 0 for the model's own, of all models but a FlexiViT.
         abstract: the state's shapes and dtypes.
-        adapter: which of the model's parameters are the state's; None for all.
     """
 
     objective: Objective
@@ -56,7 +54,6 @@ class Parts:
     init: Callable[[jax.Array], TrainState]
     steps: Mapping[int, TrainStep]
     abstract: TrainState
-    adapter: Adapter | None = None
 
     @property
     def step(self) -> TrainStep:
@@ -71,14 +68,12 @@ class Parts:
     @property
     def frozen(self) -> PyTree:
         """Shapes and dtypes of what the step takes besides the state, and never changes."""
-        base = self.adapter and self.adapter.base
-        return adapted.with_base(self.adapter, base, self.objective.frozen)
+        return self.objective.frozen
 
     @property
     def params(self) -> PyTree:
         """Shapes and dtypes of all parameters with which the model computes."""
-        joined = functools.partial(adapted.whole, self.adapter)
-        return jax.eval_shape(joined, self.abstract.params, self.frozen)
+        return jax.eval_shape(self.objective.whole, self.abstract.params, self.frozen)
 
 
 def build(cfg: Config, num_examples: int) -> Parts:
@@ -87,18 +82,14 @@ def build(cfg: Config, num_examples: int) -> Parts:
     Raises UserError: settings that do not go together.
     """
     plan = config_lib.plan(cfg, num_examples)
-    objective = objectives.create(cfg.objective, cfg.model, cfg.data, plan.clock)
+    objective = make_objective(cfg, plan.clock)
     key = jax.eval_shape(lambda: jax.random.key(0))
     # The model is traced once: the run's shapes follow from these.
     params, model_state = jax.eval_shape(objective.init, key)
     own = jax.eval_shape(objective.init_state, key)
-    adapter = adapted.make_adapter(cfg, objective, params)
-    params = adapter.trained if adapter else params
     tx, schedule = optim.make_optimizer(cfg.optim, params, plan.clock, models.growth(cfg.model))
     kept = {"with_ema": cfg.ema_decay > 0, "skip_spikes": cfg.faults.skip_spikes}
-    init = make_init(
-        adapted.make_init(objective.init, adapter), tx, init_objective=objective.init_state, **kept
-    )
+    init = make_init(objective.init, tx, init_objective=objective.init_state, **kept)
     decay = cfg.ema_decay
     if cfg.ema_decay_end:
         decay = optim.cosine(decay, cfg.ema_decay_end, plan.total_steps)
@@ -111,7 +102,6 @@ def build(cfg: Config, num_examples: int) -> Parts:
         spike_sigmas=cfg.faults.spike_sigmas,
         reduce_dtype=cfg.reduce_dtype,
         climb=optim.make_climb(cfg.optim, params, plan.clock),
-        adapter=adapter,
     )
     steps = {side: make_step(objective.of_patch(side)) for side in patch_sizes.sides(cfg.model)}
     around = functools.partial(make_state, tx=tx, **kept)
@@ -122,7 +112,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
         key,
         own,
     )
-    return Parts(objective, plan, schedule, init, steps, abstract, adapter)
+    return Parts(objective, plan, schedule, init, steps, abstract)
 
 
 def shardings(parts: Parts, mesh: Mesh | AbstractMesh) -> TrainState:
@@ -180,15 +170,10 @@ def example_flops(parts: Parts, *, uphill: bool) -> int:
 
     Where steps draw the size of their patches, it is the mean over the draws.
     """
-    model_state = parts.abstract.model_state
-    variables = {"params": parts.params, **model_state}
+    variables = {"params": parts.params, **parts.abstract.model_state}
     found = []
     for side in patch_sizes.sides(parts.objective.model):
-        objective = parts.objective.of_patch(side)
-        flops = objective.flops(variables)
-        if parts.adapter:
-            flops -= adapted.saved_flops(parts.adapter, objective.model, model_state)
-        found.append(flops)
+        found.append(parts.objective.of_patch(side).flops(variables))
     mean = sum(found) // len(found)
     return mean * 2 if uphill else mean
 

@@ -13,8 +13,8 @@ from vit_jax.analysis.peaks import peak_flops
 from vit_jax.checkpoints.checkpointer import Checkpointer, SaveFailed
 from vit_jax.config import Config, Plan
 from vit_jax.errors import NonFinite, UserError
-from vit_jax.train import adapted, early_stop
 from vit_jax.train import build as build_lib
+from vit_jax.train import early_stop
 from vit_jax.train.begin import Begun, Opened, Position
 from vit_jax.train.health import spikes, unreadable
 from vit_jax.train.health.lost_process import is_lost
@@ -160,8 +160,8 @@ class Run:
 
     def whole(self, variables: dict[str, Any]) -> dict[str, Any]:
         """Return the variables with which the model computes."""
-        adapter = self.opened.parts.adapter
-        return {**variables, "params": adapted.whole(adapter, variables["params"], self.frozen)}
+        params = self.opened.parts.objective.whole(variables["params"], self.frozen)
+        return {**variables, "params": params}
 
     def save(self, at: Position, *, must_succeed: bool) -> None:
         """Start a save in the background.

@@ -12,15 +12,14 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from vit_jax import hardware, reduction, sharding
-from vit_jax.models.lora import Adapter
 from vit_jax.objectives import Aux, Batch, Context, Objective
 from vit_jax.optim import Climb
 from vit_jax.reduction import ReduceDType
-from vit_jax.train import adapted
 from vit_jax.train.health import spikes
 from vit_jax.train.state import TrainState
 
 PyTree = Any
+Loss = Callable[[PyTree, Context, Batch, jax.Array], tuple[Any, Aux]]  # `Objective.loss`
 Metrics = dict[str, jax.Array]
 TrainStep = Callable[[TrainState, PyTree, Batch], tuple[TrainState, Metrics]]
 
@@ -39,7 +38,7 @@ def _micro_batches(batch: Batch, count: int) -> Batch:
 
 
 def _mean_gradient(
-    loss_of: adapted.Loss,
+    loss_of: Loss,
     state: TrainState,
     frozen: PyTree,
     batch: Batch,
@@ -94,7 +93,6 @@ def make_train_step(
     spike_sigmas: float = 0.0,
     reduce_dtype: ReduceDType = ReduceDType.FLOAT32,
     climb: Climb | None = None,
-    adapter: Adapter | None = None,
 ) -> TrainStep:
     """Build the step; jit it with `jit_step`.
 
@@ -102,12 +100,10 @@ def make_train_step(
     objective's state is not finite (`nonfinite` is 1), and, where the state keeps recent losses, if
     its loss is a spike by `spike_sigmas` (`spikes` is 1; the loss still enters those kept).
     Metrics are float32 scalars, means over the global batch, at the parameters. With a `climb` the
-    optimizer gets the gradient at the place that it goes to, and `grad_norm` is of that one. With
-    an `adapter` the state has what it trains, and `frozen` its base.
+    optimizer gets the gradient at the place that it goes to, and `grad_norm` is of that one.
     """
 
     optimizer = optax.with_extra_args_support(tx)  # of `is_valid`
-    loss_of = adapted.make_loss(objective.loss, adapter)
 
     def train_step(state: TrainState, frozen: PyTree, batch: Batch) -> tuple[TrainState, Metrics]:
         mix_rng, loss_rng = jax.random.split(jax.random.fold_in(state.rng, state.step))
@@ -117,7 +113,7 @@ def make_train_step(
             """Return the gradient, what the loss returned, the norm, and whether all is finite."""
             here = dataclasses.replace(state, params=params)
             grads, aux = _mean_gradient(
-                loss_of, here, frozen, batch, loss_rng, accum_steps, reduce_dtype
+                objective.loss, here, frozen, batch, loss_rng, accum_steps, reduce_dtype
             )
             # The norm stands for all gradients. Model state too: an overflowing variance divides
             # activations to 0 at a finite loss.

@@ -66,9 +66,8 @@ def unmerged(pretrained: Path, cfg: Config, params: Any) -> Any:
     cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, num_classes=10))
     base = weights.read(f"ckpt:{pretrained}", cfg.model, skip=("^head",))
     base = trees.nest({name.partition("/")[2]: value for name, value in base.items()})
-    adapter = build_lib.build(cfg, 1000).adapter
-    assert adapter is not None
-    joined = adapter.join(params, base)
+    objective = build_lib.build(cfg, 1000).objective
+    joined = objective.whole(params, {"base": base})
     return models.create(cfg.model).apply({"params": joined}, IMAGES), base
 
 
