@@ -97,7 +97,7 @@ def _report(cfg: Config) -> tuple[str, UserError | None]:
 
 def _flops(cfg: Config, parts: build_lib.Parts, known: bool) -> str:
     height, width, channels = models.input_shape(cfg.model)
-    draws = [patch_sizes.at(cfg.model, side) for side in patch_sizes.sides(cfg.model)]
+    draws = [patch_sizes.at(cfg.model, side) for side in patch_sizes.draws(cfg.model)]
     each = (models.create(models.looped(model)) for model in draws)
     forward = sum(flops.forward_flops(x, (height, width), channels) for x in each) // len(draws)
     step = _step_flops(cfg, parts)
@@ -128,7 +128,7 @@ def estimate_memory(
     cfg: Config, parts: build_lib.Parts, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh
 ) -> memory.Memory:
     """Estimate the bytes of a run's step on a mesh that is here or not."""
-    batch, objective = abstract_batch(cfg, parts), parts.dearest
+    batch, objective = abstract_batch(cfg, parts), parts.programs[0].objective
 
     def loss(params: Any, frozen: Any, kept: Any, batch: Any, rng: jax.Array) -> Any:
         model_state, ema, own = kept
@@ -184,7 +184,7 @@ def _tensor_sums(cfg: Config, parts: build_lib.Parts) -> tuple[int, int]:
     """Return the values in a last block's output of one image, and the sums of as many."""
     image = jax.ShapeDtypeStruct((1, *models.input_shape(cfg.model)), "float32")
     variables = {"params": parts.params, **parts.abstract.model_state}
-    module = models.create(models.looped(parts.dearest.model))
+    module = models.create(models.looped(parts.programs[0].objective.model))
     tokens = jax.eval_shape(lambda v, x: module.apply(v, x, train=False), variables, image).tokens
     if tokens is None:  # convolutions, which no tensor axis cuts
         return 0, 0

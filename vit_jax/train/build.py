@@ -6,7 +6,7 @@ import csv
 import dataclasses
 import functools
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,6 +35,14 @@ SPLITS = "splits.csv"
 
 
 @dataclasses.dataclass(frozen=True)
+class Program:
+    """A training step, pure and not jitted, and the objective whose loss it takes."""
+
+    objective: Objective
+    step: TrainStep
+
+
+@dataclasses.dataclass(frozen=True)
 class Parts:
     """What a config builds to; holds no memory on a device.
 
@@ -43,8 +51,8 @@ class Parts:
         plan: durations in steps.
         schedule: step -> learning rate.
         init: PRNG key -> TrainState, pure.
-        steps: the training steps, pure and not jitted, by the side of the patches that each sees
-            (`models.patch_sizes`); 0 for the model's own, of all models but a FlexiViT.
+        programs: one for each of `models.patch_sizes.sides`, so that most runs have a single one;
+            the first takes the most work and memory.
         abstract: the state's shapes and dtypes.
     """
 
@@ -52,18 +60,8 @@ class Parts:
     plan: Plan
     schedule: optax.Schedule
     init: Callable[[jax.Array], TrainState]
-    steps: Mapping[int, TrainStep]
+    programs: Sequence[Program]
     abstract: TrainState
-
-    @property
-    def step(self) -> TrainStep:
-        """The step that takes the most work and memory, that of the smallest patches."""
-        return self.steps[min(self.steps)]
-
-    @property
-    def dearest(self) -> Objective:
-        """The objective of that step."""
-        return self.objective.of_patch(min(self.steps))
 
     @property
     def frozen(self) -> PyTree:
@@ -103,7 +101,8 @@ def build(cfg: Config, num_examples: int) -> Parts:
         reduce_dtype=cfg.reduce_dtype,
         climb=optim.make_climb(cfg.optim, params, plan.clock),
     )
-    steps = {side: make_step(objective.of_patch(side)) for side in patch_sizes.sides(cfg.model)}
+    each = [objective.of_patch(side) for side in patch_sizes.sides(cfg.model)]
+    programs = [Program(one, make_step(one)) for one in each]
     around = functools.partial(make_state, tx=tx, **kept)
     abstract = jax.eval_shape(
         lambda params, state, key, own: around(params, state, key, objective=own),
@@ -112,7 +111,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
         key,
         own,
     )
-    return Parts(objective, plan, schedule, init, steps, abstract)
+    return Parts(objective, plan, schedule, init, programs, abstract)
 
 
 def shardings(parts: Parts, mesh: Mesh | AbstractMesh) -> TrainState:
@@ -131,23 +130,21 @@ def init_state(cfg: Config, parts: Parts, mesh: Mesh) -> TrainState:
         return jax.jit(init, out_shardings=shardings(parts, mesh))(np.asarray(cfg.seed))
 
 
-def compile_steps(parts: Parts, mesh: Mesh) -> dict[int, TrainStep]:
-    """Jit the steps over the mesh (each compiled at its first call)."""
+def compile_steps(parts: Parts, mesh: Mesh) -> list[TrainStep]:
+    """Jit the step of every program over the mesh (each compiled at its first call)."""
     state, frozen = shardings(parts, mesh), sharding.shardings(parts.frozen, mesh)
-    return {side: jit_step(step, state, frozen, mesh) for side, step in parts.steps.items()}
-
-
-def compile_step(parts: Parts, mesh: Mesh) -> TrainStep:
-    """Jit the step, of several the dearest."""
-    return compile_steps(parts, mesh)[min(parts.steps)]
+    return [jit_step(each.step, state, frozen, mesh) for each in parts.programs]
 
 
 def lower_step(parts: Parts, mesh: Mesh, batch: dict[str, jax.ShapeDtypeStruct]) -> Any:
-    """Trace the step for a global batch; `.compile().memory_analysis()` is XLA's plan of it."""
+    """Trace the dearest step for a global batch.
+
+    `.compile().memory_analysis()` is XLA's plan of it.
+    """
     where = sharding.batch_sharding(mesh)
     batch = {k: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where) for k, x in batch.items()}
     with jax.set_mesh(mesh):
-        step = cast(Any, compile_step(parts, mesh))
+        step = cast(Any, compile_steps(parts, mesh)[0])
         return step.lower(abstract_state(parts, mesh), placed(parts.frozen, mesh), batch)
 
 
@@ -168,11 +165,11 @@ def placed(abstract: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
 def example_flops(parts: Parts, *, uphill: bool) -> int:
     """Return the model FLOPs of training on one example; `uphill` for SAM's second gradient.
 
-    Where steps draw the size of their patches, it is the mean over the draws.
+    It is the mean over the draws of `models.patch_sizes`.
     """
     variables = {"params": parts.params, **parts.abstract.model_state}
     found = []
-    for side in patch_sizes.sides(parts.objective.model):
+    for side in patch_sizes.draws(parts.objective.model):
         found.append(parts.objective.of_patch(side).flops(variables))
     mean = sum(found) // len(found)
     return mean * 2 if uphill else mean

@@ -150,7 +150,7 @@ def test_no_gradient_of_a_frozen_kernel_is_computed(pretrained: Path) -> None:
     full = build_lib.build(whole, 1293)
 
     def kernel_gradients(parts: build_lib.Parts, frozen: Any) -> int:
-        text = str(jax.make_jaxpr(parts.step)(parts.abstract, frozen, batch))
+        text = str(jax.make_jaxpr(parts.programs[0].step)(parts.abstract, frozen, batch))
         return sum(f":f32[{shape}] = dot_general" in text for shape in ("16,48", "48,16"))
 
     assert kernel_gradients(full, {}) == 1
@@ -161,7 +161,7 @@ def test_no_gradient_of_a_frozen_kernel_is_computed(pretrained: Path) -> None:
     )
     assert 0.6 < share < 0.8
     per_image = build_lib.example_flops(parts, uphill=False)
-    assert count(parts.step, parts.abstract, parts.frozen, batch) == pytest.approx(
+    assert count(parts.programs[0].step, parts.abstract, parts.frozen, batch) == pytest.approx(
         4 * per_image, rel=0.02
     )
 

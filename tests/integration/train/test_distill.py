@@ -58,7 +58,7 @@ def steps(cfg: Config, devices: int, count: int = 2) -> tuple[list[dict[str, flo
     )
     where = jax.tree.map(lambda leaf, wanted: leaf.sharding == wanted.sharding, frozen, abstract)
     assert all(jax.tree.leaves(where))
-    step, rng, rows = build_lib.compile_step(parts, mesh), np.random.default_rng(0), []
+    step, rng, rows = build_lib.compile_steps(parts, mesh)[0], np.random.default_rng(0), []
     with jax.set_mesh(mesh):
         for _ in range(count):
             batch = {
@@ -108,7 +108,7 @@ def test_a_broken_teacher_teaches_nothing(weights: str) -> None:
     }
     with jax.set_mesh(mesh):
         batch = sharding.global_batch(batch, mesh, batch_size=16)
-        state, metrics = build_lib.compile_step(parts, mesh)(state, frozen, batch)
+        state, metrics = build_lib.compile_steps(parts, mesh)[0](state, frozen, batch)
     assert metrics["nonfinite"] == 1
     jax.tree.map(np.testing.assert_array_equal, state.params, before)
 

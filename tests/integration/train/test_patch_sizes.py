@@ -87,7 +87,7 @@ def heavy() -> Config:
 def test_each_size_is_traced_once(whole: Any) -> None:
     _, result, traced = whole
     cfg = heavy()
-    drawn = [patch_sizes.drawn(cfg.model, cfg.seed, step) for step in range(8)]
+    drawn = [SIDES[patch_sizes.drawn(cfg.model, cfg.seed, step)] for step in range(8)]
     assert set(drawn) == set(SIDES)
     once = traced[drawn[0]]
     assert traced == dict.fromkeys(SIDES, once)
@@ -121,7 +121,8 @@ def steps(cfg: Config, devices: int) -> dict[int, list[float]]:
     mesh, found = sharding.make_mesh(cfg.mesh, jax.devices()[:devices]), {}
     parts = build_lib.build(cfg, num_examples=1000)
     with jax.set_mesh(mesh):
-        for side, step in build_lib.compile_steps(parts, mesh).items():
+        each = build_lib.compile_steps(parts, mesh)
+        for side, step in zip(patch_sizes.sides(cfg.model), each, strict=True):
             state, rows = build_lib.init_state(cfg, parts, mesh), []
             for batch in _batches(2):
                 batch = sharding.global_batch(batch, mesh, batch_size=16)
