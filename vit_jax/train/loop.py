@@ -141,7 +141,8 @@ def train(
                 run.log(step, everything=complete)
             # Before the save, which stores the metrics that rank checkpoints.
             with run.saved_first(Position(state, step, {}, tally)):
-                metrics = run.evaluate(state, step, run.due_evals(step), final=complete)
+                metrics = run.evaluate(state, run.due_evals(step), report=complete)
+                run.log_evals(step, metrics)
             tally = tally.after(step, metrics)
             ending = complete or tally.ends(patience)
             # All processes ask at the same step: the answer is one for all.

@@ -3,7 +3,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -108,44 +108,40 @@ class Run:
         return [n for n, every in periods.items() if due(step, every) or (last and every)]
 
     def evaluate(
-        self,
-        state: TrainState,
-        step: int,
-        names: Sequence[str],
-        *,
-        final: bool,
-        already_logged: Collection[str] = (),
+        self, state: TrainState, names: Sequence[str], *, report: bool
     ) -> dict[str, float]:
         """Run the named evaluations on the parameters, then on their moving average, if any.
 
-        With `final` they write their reports, of whichever of the two the run stands for as
-        weights. Names in `already_logged` are
-        printed but not logged again: the log already holds this step's values.
+        With `report` they write their reports, of whichever of the two the run stands for as
+        weights. Returns the metrics as "name/key" and "name_ema/key".
         """
         metrics: dict[str, float] = {}
-        logged: dict[str, float] = {}
         if names:
             self._finish_steps()
         for name in names:
             run = self.opened.evaluators[name].run
             predictors = self.predictors(name)
-            report_dir = self.opened.path / name if final else None
-            of_params, of_average = (None, report_dir) if self.average_ranks else (report_dir, None)
+            folder = self.opened.path / name if report else None
+            of_params, of_average = (None, folder) if self.average_ranks else (folder, None)
             what, spent = f"evaluating {name}", self.goodput.spent(Phase.EVAL)
             with spent, self.progress.paused(what), waiting.said(what, after=30):
                 variables = self.whole({"params": state.params, **state.model_state})
                 scores = run(predictors, variables, of_params)
-                found = {f"{name}/{key}": value for key, value in scores.items()}
+                metrics |= {f"{name}/{key}": value for key, value in scores.items()}
                 if state.ema is not None:
                     scores = run(predictors, self.whole(state.ema), of_average)
-                    found |= {f"{name}_ema/{key}": value for key, value in scores.items()}
-            metrics |= found
-            logged |= {} if name in already_logged else found
-        if logged:
-            self.writer.write(step, logged)
+                    metrics |= {f"{name}_ema/{key}": value for key, value in scores.items()}
+        return metrics
+
+    def log_evals(
+        self, step: int, metrics: Mapping[str, float], *, logged: Collection[str] = ()
+    ) -> None:
+        """Log and print what `evaluate` returned; of those in `logged` the log has this step's."""
+        old = {*logged, *(f"{name}_ema" for name in logged)}
+        if new := {key: x for key, x in metrics.items() if key.partition("/")[0] not in old}:
+            self.writer.write(step, new)
         if metrics:
             self.progress.report(metrics)
-        return metrics
 
     @property
     def average_ranks(self) -> bool:
