@@ -254,11 +254,11 @@ def services(opened: Opened, begun: Begun, bucket: Mirror | None) -> Iterator[Ru
             metadata=begun.metadata,
             frozen=begun.frozen,
             checkpoints=begun.checkpoints,
-            buffer=MetricBuffer(cfg.faults, log_spike, saved=saved.get(metric_buffer.KEY)),
+            buffer=MetricBuffer(cfg.faults, log_spike, saved=metric_buffer.saved_in(saved)),
             unreadable=Unreadable(
                 cfg.data.max_broken,
                 opened.source.example_id,
-                counted=saved.get(unreadable.KEY, []),
+                counted=unreadable.counted_in(saved),
                 log=progress.message,
             ),
             stragglers=Stragglers(),
