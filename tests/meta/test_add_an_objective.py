@@ -124,7 +124,7 @@ def test_it_is_priced(page: ModuleType, run: tuple[Any, Path]) -> None:
     assert missing is None
     assert "decoder/kernel" in report
     parts = build_lib.build(cfg, 1000)
-    flops = build_lib.example_flops(parts, uphill=False)
+    flops = build_lib.example_flops(parts)
     assert price(cfg).flops == flops * 6 * 32
     assert price(cfg).params == trees.num_params(run[0].state.params)
 

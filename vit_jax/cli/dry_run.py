@@ -108,8 +108,7 @@ def _flops(cfg: Config, parts: build_lib.Parts, known: bool) -> str:
 
 
 def _step_flops(cfg: Config, parts: build_lib.Parts) -> int:
-    uphill = cfg.optim.sam_rho > 0
-    return build_lib.example_flops(parts, uphill=uphill) * cfg.data.batch_size
+    return build_lib.example_flops(parts) * cfg.data.batch_size
 
 
 def abstract_batch(

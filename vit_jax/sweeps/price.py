@@ -107,7 +107,7 @@ def _of_image(model: ModelConfig, objective: ObjectiveConfig, *, uphill: bool) -
         tokens = jax.eval_shape(apply, variables, image).tokens
         found += [] if tokens is None else [tokens.shape[1]]
     tokens = round(statistics.fmean(found)) if found else None
-    return _OfImage(parts.abstract.params, build_lib.example_flops(parts, uphill=uphill), tokens)
+    return _OfImage(parts.abstract.params, build_lib.example_flops(parts), tokens)
 
 
 def find_device(name: str, count: int) -> Device:

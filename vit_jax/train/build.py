@@ -53,6 +53,7 @@ class Parts:
         init: PRNG key -> TrainState, pure.
         programs: one for each of `models.patch_sizes.sides`, so that most runs have a single one;
             the first takes the most work and memory.
+        gradients: how many each of them takes: 2 with a climb (`optim.make_climb`), else 1.
         abstract: the state's shapes and dtypes.
     """
 
@@ -61,6 +62,7 @@ class Parts:
     schedule: optax.Schedule
     init: Callable[[jax.Array], TrainState]
     programs: Sequence[Program]
+    gradients: int
     abstract: TrainState
 
     @property
@@ -86,6 +88,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
     params, model_state = jax.eval_shape(objective.init, key)
     own = jax.eval_shape(objective.init_state, key)
     tx, schedule = optim.make_optimizer(cfg.optim, params, plan.clock, models.growth(cfg.model))
+    climb = optim.make_climb(cfg.optim, params, plan.clock)
     kept = {"with_ema": cfg.ema_decay > 0, "skip_spikes": cfg.faults.skip_spikes}
     init = make_init(objective.init, tx, init_objective=objective.init_state, **kept)
     decay = cfg.ema_decay
@@ -99,7 +102,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
         ema_decay=decay,
         spike_sigmas=cfg.faults.spike_sigmas,
         reduce_dtype=cfg.reduce_dtype,
-        climb=optim.make_climb(cfg.optim, params, plan.clock),
+        climb=climb,
     )
     each = [objective.of_patch(side) for side in patch_sizes.sides(cfg.model)]
     programs = [Program(one, make_step(one)) for one in each]
@@ -111,7 +114,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
         key,
         own,
     )
-    return Parts(objective, plan, schedule, init, programs, abstract)
+    return Parts(objective, plan, schedule, init, programs, 2 if climb else 1, abstract)
 
 
 def shardings(parts: Parts, mesh: Mesh | AbstractMesh) -> TrainState:
@@ -162,8 +165,8 @@ def placed(abstract: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
     return jax.tree.map(attach, abstract, sharding.shardings(abstract, mesh))
 
 
-def example_flops(parts: Parts, *, uphill: bool) -> int:
-    """Return the model FLOPs of training on one example; `uphill` for SAM's second gradient.
+def example_flops(parts: Parts) -> int:
+    """Return the model FLOPs of training on one example, of all gradients that its step takes.
 
     It is the mean over the draws of `models.patch_sizes`.
     """
@@ -171,8 +174,7 @@ def example_flops(parts: Parts, *, uphill: bool) -> int:
     found = []
     for side in patch_sizes.draws(parts.objective.model):
         found.append(parts.objective.of_patch(side).flops(variables))
-    mean = sum(found) // len(found)
-    return mean * 2 if uphill else mean
+    return sum(found) // len(found) * parts.gradients
 
 
 def open_train(cfg: Config) -> data.Source:

@@ -275,5 +275,4 @@ def _examples_at_peak(opened: Opened) -> float | None:
     peak = peak_flops(mesh.devices.flat[0].device_kind, cfg.model.dtype.value)
     if peak is None:
         return None
-    uphill = cfg.optim.sam_rho > 0
-    return peak * mesh.size / build_lib.example_flops(opened.parts, uphill=uphill)
+    return peak * mesh.size / build_lib.example_flops(opened.parts)

@@ -156,11 +156,9 @@ def test_no_gradient_of_a_frozen_kernel_is_computed(pretrained: Path) -> None:
     assert kernel_gradients(full, {}) == 1
     assert kernel_gradients(parts, parts.frozen) == 0
     # As counted: less than two thirds of the matmuls of a full step, and more than a half.
-    share = build_lib.example_flops(parts, uphill=False) / build_lib.example_flops(
-        full, uphill=False
-    )
+    share = build_lib.example_flops(parts) / build_lib.example_flops(full)
     assert 0.6 < share < 0.8
-    per_image = build_lib.example_flops(parts, uphill=False)
+    per_image = build_lib.example_flops(parts)
     assert count(parts.programs[0].step, parts.abstract, parts.frozen, batch) == pytest.approx(
         4 * per_image, rel=0.02
     )

@@ -174,9 +174,9 @@ def test_costs_are_means_over_the_draws() -> None:
         build_lib.build(config(drawn_patches=(), patch=(side,)), num_examples=1000)
         for side in SIDES
     ]
-    costs = [build_lib.example_flops(parts, uphill=False) for parts in each]
+    costs = [build_lib.example_flops(parts) for parts in each]
     parts = build_lib.build(cfg, num_examples=1000)
-    assert build_lib.example_flops(parts, uphill=False) == sum(costs) // 3
+    assert build_lib.example_flops(parts) == sum(costs) // 3
     report, missing = dry_run.dry_run(config())
     assert missing is None
     assert "means over model.drawn_patches" in report
