@@ -12,9 +12,9 @@ import jax
 import pytest
 
 from tests.aot.programs import need
-from tests.unit.cli.reports.test_compile_for import DIGITS
+from tests.unit.cli.test_compile_for import DIGITS
 from vit_jax.cli.train import main
-from vit_jax.cost import compiler
+from vit_jax.cost import topology
 from vit_jax.errors import UserError
 
 
@@ -56,7 +56,7 @@ def test_a_run_is_compiled_and_reported(
 def test_a_compilers_words_are_counted_and_shown(capfd: pytest.CaptureFixture[str]) -> None:
     told = b"W0000 spmd_partitioner.cc:1] [SPMD] Involuntary full rematerialization. The compiler\n"
     lowered = types.SimpleNamespace(compile=lambda **_: os.write(2, told))
-    assert compiler.compile_lowered(lowered).num_rematerialized == 1
+    assert topology.compile_lowered(lowered).num_rematerialized == 1
     assert capfd.readouterr().err == told.decode()
 
 
@@ -79,4 +79,4 @@ def test_a_program_that_does_not_compile_is_one_line() -> None:
         raise jax.errors.JaxRuntimeError("INTERNAL: cannot route\nbacktrace")
 
     with pytest.raises(UserError, match=r"^does not compile: INTERNAL: cannot route$"):
-        compiler.compile_lowered(types.SimpleNamespace(compile=fail))
+        topology.compile_lowered(types.SimpleNamespace(compile=fail))
