@@ -90,7 +90,7 @@ def compile_row(name: str, hardware: str) -> dict[str, Any]:
 
     jax.config.update("jax_platforms", "cpu")
     from benchmarks.memory import lowered
-    from vit_jax.cost import collectives, hlo, memory, peaks, topology
+    from vit_jax.cost import hlo, memory, scale, topology
 
     cfg = config(name, hardware)
     found = topology.describe(hardware)
@@ -105,9 +105,9 @@ def compile_row(name: str, hardware: str) -> dict[str, Any]:
         "trace_s": round(traced_at - began, 1),
         "compile_s": round(done - traced_at, 1),
         "plan": memory.planned(compiled),
-        "collectives": summed(collectives.find(program, sizes)),
+        "collectives": summed(hlo.find(program, sizes)),
     }
-    cycles, clock = hlo.estimated_cycles(program), peaks.clock(found.target.kind)
+    cycles, clock = hlo.estimated_cycles(program), scale.clock(found.target.kind)
     if cycles is not None and clock is not None:  # of TPUs: for two forms of a model, not a speed
         row["static_ms"] = round(1e3 * cycles / clock, 2)
     return row | estimates(name, hardware, row["plan"])

@@ -100,7 +100,7 @@ def ours(case: Product | Convolution) -> Callable[..., Any]:
     import jax
 
     from vit_jax.models.conv.conv import conv2d
-    from vit_jax.models.layers.weighted import matmul
+    from vit_jax.models.layers.dense import matmul
 
     apply: Callable[..., Any] = matmul
     if isinstance(case, Convolution):

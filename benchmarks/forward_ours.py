@@ -28,7 +28,7 @@ def make(
     startup.configure()
     import jax
 
-    from vit_jax.cost import flops, peaks
+    from vit_jax.cost import flops, scale
     from vit_jax.data import TransformConfig
     from vit_jax.inference.forward import make_forward
     from vit_jax.inference.trained import Trained
@@ -65,7 +65,7 @@ def make(
     facts = {
         "num_params": num_params,
         "platform": device.platform,
-        "peak_flops": peaks.peak_flops(device.device_kind, model.dtype.value),
+        "peak_flops": scale.peak_flops(device.device_kind, model.dtype.value),
         "flops": {"forward": flops.forward_flops(module, (height, width), channels)},
     }
     return facts, calibrated({size: (size, work(size)) for size in batch_sizes}, seconds)

@@ -39,7 +39,7 @@ def make(
     import jax
 
     from vit_jax.config.tree import Config
-    from vit_jax.cost import flops, peaks
+    from vit_jax.cost import flops, scale
     from vit_jax.data import DataConfig
     from vit_jax.optim import OptimConfig
     from vit_jax.train import build
@@ -74,7 +74,7 @@ def make(
             jax.block_until_ready(out)
 
     kind = mesh.devices.flat[0].device_kind
-    peak = peaks.peak_flops(kind, model.dtype.value)
+    peak = scale.peak_flops(kind, model.dtype.value)
     facts = {
         "num_params": num_params,
         "platform": mesh.devices.flat[0].platform,

@@ -25,8 +25,7 @@ if TYPE_CHECKING:  # what `_PUBLIC` imports, for editors and type checkers
     )
     from vit_jax.checkpoints import CheckpointConfig
     from vit_jax.checkpoints.checkpointer import Checkpointer
-    from vit_jax.config import Config, LogConfig
-    from vit_jax.config.faults import FaultsConfig
+    from vit_jax.config import Config, FaultsConfig, LogConfig
     from vit_jax.data import (
         Background,
         Crop,
@@ -48,7 +47,7 @@ if TYPE_CHECKING:  # what `_PUBLIC` imports, for editors and type checkers
         LinearEval,
         LossEval,
     )
-    from vit_jax.figures.overlay import overlay
+    from vit_jax.figures.contact_sheet import overlay
     from vit_jax.inference.evaluate import make_evaluator, open_target, placed
     from vit_jax.inference.forward import make_predict
     from vit_jax.inference.trained import Trained
@@ -67,12 +66,12 @@ if TYPE_CHECKING:  # what `_PUBLIC` imports, for editors and type checkers
         SwinConfig,
         ViTConfig,
     )
+    from vit_jax.models.layers.dense import ReduceDType
     from vit_jax.models.layers.mlp import Gelu
     from vit_jax.models.layers.pool import Pool
     from vit_jax.models.layers.posemb import PosEmbed
     from vit_jax.models.lora import LoraConfig
     from vit_jax.models.losses import Loss
-    from vit_jax.models.reduction import ReduceDType
     from vit_jax.objectives import (
         DinoConfig,
         DistillConfig,
@@ -95,12 +94,11 @@ _NAMES = {
     "vit_jax.errors": "UserError",
     "vit_jax.process.startup": "configure",
     # A config and its groups.
-    "vit_jax.config": "Config LogConfig",
+    "vit_jax.config": "Config FaultsConfig LogConfig",
     "vit_jax.checkpoints": "CheckpointConfig",
     "vit_jax.data": "DataConfig TransformConfig MixConfig Background Crop CropRule Partner Resize",
     "vit_jax.distill": "Distillation TeacherConfig",
     "vit_jax.evals": "EvalConfig ClassifyEval FewShotEval KNNEval LinearEval LossEval",
-    "vit_jax.config.faults": "FaultsConfig",
     "vit_jax.models.losses": "Loss",
     "vit_jax.models": "ModelConfig BiTConfig CaiTConfig ConViTConfig HybridConfig MixerConfig "
     "RegNetConfig ResNetConfig SwinConfig ViTConfig DType Output Remat",
@@ -111,7 +109,7 @@ _NAMES = {
     "vit_jax.objectives": "ObjectiveConfig DinoConfig DistillConfig HeadConfig MaeConfig "
     "MaskedPatchConfig SupervisedConfig taught",
     "vit_jax.optim": "MomentDtype OptimConfig Optimizer Schedule",
-    "vit_jax.models.reduction": "ReduceDType",
+    "vit_jax.models.layers.dense": "ReduceDType",
     "vit_jax.devices.sharding": "MeshConfig make_mesh",
     "vit_jax.weights.config": "InitConfig",
     # Parts of a run, and of what is done with one.
@@ -121,7 +119,7 @@ _NAMES = {
     "vit_jax.inference.trained": "Trained",
     "vit_jax.train.build": "abstract_state build",
     "vit_jax.train.loop": "Result",
-    "vit_jax.figures.overlay": "overlay",
+    "vit_jax.figures.contact_sheet": "overlay",
     "vit_jax.visual.saliency": "make_saliency",
 }
 _MODULES = ("data", "evals", "models", "objectives", "recipes", "sweeps", "weights")
@@ -161,7 +159,7 @@ _MOVED = {
     "evals.features": "evals.probes.features",
     "evals.knn": "evals.probes.knn",
     "evals.segmentation": "evals.probes.segmentation",
-    "faults": "config.faults",
+    "faults": "config.tree",
     "fields": "settings.fields",
     "files": "storage.files",
     "foreign": "storage.foreign",
@@ -187,16 +185,16 @@ _MOVED = {
     "models.vit": "models.families.vit",
     "models.vit_config": "models.families.vit_config",
     "mup": "models.mup",
-    "reduction": "models.reduction",
+    "reduction": "models.layers.dense",
     "remote": "storage.remote",
     "sharding": "devices.sharding",
     "signals": "process.signals",
     "startup": "process.startup",
     "train.workdir": "workdir.folder",
     "visual.contact_sheet": "figures.contact_sheet",
-    "visual.curve": "figures.curve",
+    "visual.curve": "figures.plots",
     "visual.figures": "figures.plots",
-    "visual.overlay": "figures.overlay",
+    "visual.overlay": "figures.contact_sheet",
     "weights.google": "weights.names.google",
     "weights.hf": "weights.names.hf",
     "weights.repository": "weights.readers.repository",

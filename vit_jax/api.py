@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, UInt8
 
 from vit_jax import data, errors, inference, models, trees
 from vit_jax import weights as weights_lib
-from vit_jax.config.load import load as load_config
+from vit_jax.config.saved import load as load_config
 from vit_jax.config.tree import Config
 from vit_jax.errors import UserError
 from vit_jax.inference import Prediction, Trained
@@ -33,10 +33,10 @@ from vit_jax.train.loop import fit as train
 from vit_jax.train.report.profile import Window
 from vit_jax.weights import export
 from vit_jax.weights.apply import OtherHead
+from vit_jax.weights.config import KINDS
 from vit_jax.weights.load import initial
 from vit_jax.weights.published import timm_config
 from vit_jax.weights.published.table import of_family, of_timm, per_channel
-from vit_jax.weights.reference import KINDS
 
 Images = Any  # an array (B, H, W, C) of any library: `inference.units.as_input`
 

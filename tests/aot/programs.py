@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from vit_jax import models
 from vit_jax.config.tree import Config
-from vit_jax.cost import collectives, compiler, hlo, topology
+from vit_jax.cost import hlo, topology
 from vit_jax.data import DataConfig
 from vit_jax.devices import sharding
 from vit_jax.devices.sharding import MeshConfig
@@ -44,10 +44,10 @@ class Seen:
 
     mesh: jax.sharding.Mesh
     state: TrainState
-    compiled: compiler.Compiled
+    compiled: topology.Compiled
     text: str
     program: hlo.Program
-    collectives: list[collectives.Collective]
+    hlo: list[hlo.Collective]
 
 
 def need(hardware: str) -> None:
@@ -120,7 +120,7 @@ def compile_step(
             for name, (shape, dtype) in shapes.items()
         }
         lowered = build_lib.lower_step(parts, mesh, batch)
-        compiled = compiler.compile_lowered(lowered, top.compiler_options)
+        compiled = topology.compile_lowered(lowered, top.compiler_options)
     text = compiled.program.as_text()
     program = hlo.parse(text)
     return Seen(
@@ -129,5 +129,5 @@ def compile_step(
         compiled=compiled,
         text=text,
         program=program,
-        collectives=collectives.find(program, sizes),
+        collectives=hlo.find(program, sizes),
     )

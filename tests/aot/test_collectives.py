@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from vit_jax.cost import collectives, hlo
+from vit_jax.cost import hlo
 from vit_jax.devices import sharding
 from vit_jax.devices.sharding import MeshConfig
 
@@ -36,9 +36,9 @@ SIZES = {"data": 2, "fsdp": 4, "tensor": 2}
     ],
 )
 def test_groups_are_read_in_every_form(text: str, first: tuple[int, ...], axes: str) -> None:
-    groups = collectives.replica_groups(text, 16)
+    groups = hlo.replica_groups(text, 16)
     assert (groups[0] if groups else None) == first
-    assert collectives.axes_of(groups, SIZES) == axes
+    assert hlo.axes_of(groups, SIZES) == axes
 
 
 # A TPU's asynchronous gather, a fusion that runs beside it, and what awaits it.
@@ -74,7 +74,7 @@ ENTRY %main (p: bf16[64,256]) -> bf16[256,256] {
 
 
 def test_a_tpus_asynchronous_gather_counts_once() -> None:
-    gather, scatter = collectives.find(hlo.parse(ASYNC), SIZES)
+    gather, scatter = hlo.find(hlo.parse(ASYNC), SIZES)
     assert (gather.kind, gather.axes, gather.num_bytes) == ("all-gather", "fsdp", 256 * 256 * 2)
     assert gather.hidden
     # An all-reduce of which a device keeps its part, in one fusion.
@@ -86,7 +86,7 @@ def test_a_gather_that_nothing_runs_beside_is_not_hidden() -> None:
     alone = [
         line for line in ASYNC.splitlines() if "%beside" not in line and "%scatter" not in line
     ]
-    (gather,) = collectives.find(hlo.parse("\n".join(alone)), SIZES)
+    (gather,) = hlo.find(hlo.parse("\n".join(alone)), SIZES)
     assert not gather.hidden
 
 
@@ -106,7 +106,7 @@ ENTRY %main (p: f32[4,8], q: bf16[4]) -> f32[32,8] {
 
 
 def test_a_gpus_starts_count_their_results() -> None:
-    gather, scatter = collectives.find(hlo.parse(GPU), {"data": 1, "fsdp": 8, "tensor": 1})
+    gather, scatter = hlo.find(hlo.parse(GPU), {"data": 1, "fsdp": 8, "tensor": 1})
     assert (gather.axes, gather.num_bytes, gather.hidden) == ("fsdp", 32 * 8 * 4 + 32 * 2, True)
     assert (scatter.kind, scatter.num_bytes, scatter.hidden) == ("reduce-scatter", 1024, False)
 
@@ -124,13 +124,13 @@ def test_an_all_reduces_start_counts_what_it_sums_once(
     result: str, operands: str, num_bytes: int
 ) -> None:
     text = f"HloModule m\nENTRY %main (p: f32[4,8]) -> f32[4,8] {{\n  %s = {result} all-reduce-start({operands}), replica_groups=[1,8]<=[8]\n}}\n"
-    (found,) = collectives.find(hlo.parse(text), {"data": 8, "fsdp": 1, "tensor": 1})
+    (found,) = hlo.find(hlo.parse(text), {"data": 8, "fsdp": 1, "tensor": 1})
     assert (found.kind, found.axes, found.num_bytes) == ("all-reduce", "data", num_bytes)
 
 
 def test_a_gpus_start_without_work_behind_it_is_not_hidden() -> None:
     idle = "\n".join(line for line in GPU.splitlines() if "%work" not in line)
-    gather, _ = collectives.find(hlo.parse(idle), {"data": 1, "fsdp": 8, "tensor": 1})
+    gather, _ = hlo.find(hlo.parse(idle), {"data": 1, "fsdp": 8, "tensor": 1})
     assert not gather.hidden
 
 
@@ -149,10 +149,10 @@ ENTRY %main (p: f32[16]) -> f32[16] {{
   ROOT %recv-done = f32[16]{{0}} recv-done(%recv), channel_id=2
 }}
 """
-    (found,) = collectives.find(hlo.parse(text), SIZES)
+    (found,) = hlo.find(hlo.parse(text), SIZES)
     assert (found.kind, found.axes, found.num_bytes, found.hidden) == (
         "all-reduce",
-        collectives.SLICES,
+        hlo.SLICES,
         64,
         True,
     )
@@ -171,7 +171,7 @@ def test_those_of_a_real_program_are_found_in_its_loop() -> None:
 
     with jax.set_mesh(mesh):
         text = jax.jit(step, out_shardings=cut).lower(x, w).compile().as_text()
-    found = collectives.find(hlo.parse(text), dict(mesh.shape))
+    found = hlo.find(hlo.parse(text), dict(mesh.shape))
     assert found
     assert {x.axes for x in found} == {"fsdp"}
     assert {x.times for x in found if x.loops} == {5}

@@ -7,7 +7,7 @@ from benchmarks.memory import lowered
 from tests.aot.programs import DIM, MLP, need
 from vit_jax import models
 from vit_jax.config.tree import Config
-from vit_jax.cost import collectives, compiler, hlo, memory, topology
+from vit_jax.cost import hlo, memory, topology
 from vit_jax.data import DataConfig
 from vit_jax.devices.sharding import MeshConfig
 from vit_jax.models import DType, Remat
@@ -38,12 +38,12 @@ def test_plans_and_gathers_are_as_estimated(
     )
     with top.tracing():
         parts, mesh, step = lowered(cfg, top.devices)
-        compiled = compiler.compile_lowered(step)
+        compiled = topology.compile_lowered(step)
         estimated = estimate_memory(cfg, parts, mesh).device_total
     assert estimated == pytest.approx(memory.planned(compiled.program), rel=0.15)
     sizes = dict(mesh.shape)
     moved = estimate_traffic(cfg, parts, sizes)
-    found = collectives.find(hlo.parse(compiled.program.as_text()), sizes)
+    found = hlo.find(hlo.parse(compiled.program.as_text()), sizes)
     gathered = sum(x.num_bytes * x.times for x in found if x.kind == "all-gather")
     assert gathered == pytest.approx(moved.gather, rel=0.05, abs=1e5)
     kinds = ("all-reduce", "reduce-scatter")

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from tests.aot.programs import DIM, MLP, Seen, compile_step
-from vit_jax.cli.reports.compile_for import undivided
-from vit_jax.cost import collectives, hlo
+from vit_jax.cli.compile_for import undivided
+from vit_jax.cost import hlo
 from vit_jax.devices import sharding
 
 # Values in the kernels of a block of the ViT, which has two blocks.
@@ -95,7 +95,7 @@ def check_tensor_sums(seen: Seen, tensor: int) -> None:
 
 def check_only_sums_cross_slices(seen: Seen, per_slice: int) -> None:
     """Between slices goes one sum of the gradients' parts, and nothing else."""
-    crossing = [x for x in seen.collectives if x.axes == collectives.SLICES]
+    crossing = [x for x in seen.collectives if x.axes == hlo.SLICES]
     assert crossing
     assert {x.kind for x in crossing} == {"all-reduce"}
     for x in seen.collectives:

@@ -33,8 +33,8 @@ FAULTS = {"latency_ms": 5, "refused": 0.03, "lost": 0.02}
 MAIN = """
 import sys
 from vit_jax.cli.train import main
-from vit_jax.train import bucket_lock
-bucket_lock.BEAT, bucket_lock.LEASE = 0.5, 4.0
+from vit_jax.workdir import lock
+lock.BEAT, lock.LEASE = 0.5, 4.0
 sys.exit(main(["main.py", *sys.argv[1:]]))
 """
 NAME = "bucket/runs/soaked"

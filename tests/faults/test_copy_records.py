@@ -16,7 +16,8 @@ from vit_jax.data.sources import copy_records
 
 KILLED = """
 import os, signal, sys, time
-from vit_jax.data import copy_records, open_source
+from vit_jax.data import open_source
+from vit_jax.data.sources import copy_records
 from pathlib import Path
 
 copy_records._SHARD_BYTES = 4000

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.faults.painted import arrays, changed, get_config, paint, seed_for
-from vit_jax.config.faults import FaultsConfig
+from vit_jax.config.tree import FaultsConfig
 from vit_jax.data.augment import mix
 from vit_jax.errors import NonFinite
 from vit_jax.optim import OptimConfig

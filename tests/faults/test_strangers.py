@@ -32,7 +32,7 @@ from vit_jax.data import open_source
 from vit_jax.data.sources.digits import prepare
 from vit_jax.errors import UserError
 from vit_jax.export import card as model_card
-from vit_jax.export import check as export_check
+from vit_jax.export import folder as folder_lib
 from vit_jax.process import startup
 from vit_jax.storage import foreign, remote
 from vit_jax.sweeps import point
@@ -602,7 +602,7 @@ def test_text_in_a_card(run: Path, home: Path) -> None:
         "vit_jax": "0",
         "config": {"data": {"name": f"`{name}\n# x"}},
     }
-    change = export_check.Change("images", 1, 0.0, 0.0, 1)
+    change = folder_lib.Change("images", 1, 0.0, 0.0, 1)
     text = model_card.card(trained, "timm", change, description, name)
     outside_code = re.sub(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)", "", text)
     assert "<b>" not in outside_code

@@ -18,7 +18,7 @@ import pytest
 from vit_jax import config as config_lib
 from vit_jax import objectives, trees
 from vit_jax.__main__ import main as verb_main
-from vit_jax.cli.reports.dry_run import dry_run
+from vit_jax.cli.dry_run import dry_run
 from vit_jax.config import saved as config_json
 from vit_jax.config.tree import Config
 from vit_jax.devices import sharding

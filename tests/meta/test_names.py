@@ -43,8 +43,8 @@ REVIEWED = {
         checkpoints/copies.py:readable.fetch_missing: fetch fetch mkdir rename
         data/sources/records.py:_find_remote.copy: mkdir
         sweeps/in_bucket.py:pull: fetch
-        sweeps/sharing.py:claim: mkdir open truncate
-        sweeps/sharing.py:holder: open
+        sweeps/queue.py:claim: mkdir open truncate
+        sweeps/queue.py:holder: open
         workdir/mirror.py:Mirror._begin: fetch fetch rmtree rmtree unlink
         storage/bucket.py:Folder.fetch.get: get_file mkdir
     """,
@@ -70,15 +70,15 @@ REVIEWED = {
     """,
     # A constant name in a directory that the person names.
     "a constant": """
-        cost/peaks.py:rows: read_text
+        cost/scale.py:rows: read_text
         checkpoints/checkpointer.py:Checkpointer._open: mkdir
         checkpoints/copies.py:_alone: open
-        checkpoints/own_disk.py:prepare: open
-        data/sources/look_cache.py:Known.__post_init__: read_bytes
-        data/sources/look_cache.py:Known.add: mkdir open
+        checkpoints/storage.py:prepare: open
+        data/sources/look.py:Known.__post_init__: read_bytes
+        data/sources/look.py:Known.add: mkdir open
         checkpoints/storage.py:_arrays: open
         checkpoints/storage.py:try_to_write: rmdir
-        cli/reports/check_machine.py:requirements: read_text
+        cli/doctor.py:requirements: read_text
         cli/convert.py:_write_folder: write_folder
         process/output.py:_Outliving._drop: open
         cli/sweeps/report.py:report: write_text
@@ -86,7 +86,7 @@ REVIEWED = {
         data/sources/copy_records.py:_write_shard: replacing
         data/sources/copy_records.py:write: mkdir open rename truncate unlink
         data/sources/digits.py:prepare: mkdir rename rmtree
-        data/imagenet.py:_rows: read_text
+        data/classes.py:_rows: read_text
         data/sources/tar_index.py:_remember: mkdir
         data/sources/tar_index.py:_write: mkdir
         demo/page.py:write: read_text
@@ -125,7 +125,7 @@ REVIEWED = {
     """,
     # A file, folder or program that the person names on the command line.
     "the person's own": """
-        config/load.py:load: exec_module spec_from_file_location
+        config/saved.py:load: exec_module spec_from_file_location
         cli/parsing/model_options.py:_names: read_bytes
         cli/predict.py:_sink: open
         cli/sweeps/plan.py:read: run_path
@@ -145,7 +145,7 @@ REVIEWED = {
         checkpoints/storage.py:delete: rename rmtree
         checkpoints/storage.py:set_aside: rename
         settings/config_files.py:read: read_text
-        data/sources/copies.py:_digest: open
+        data/sources/look.py:_digest: open
         data/sources/copy_records.py:_digest: open
         data/sources/copy_records.py:_finish: unlink
         data/sources/look.py:_see: open
@@ -165,8 +165,8 @@ REVIEWED = {
     "our own code": """
         __init__.py:_Moved.exec_module: import_module
         __init__.py:__getattr__: import_module
-        cost/compiler.py:_log: Popen
-        cli/reports/check_machine.py:imports: import_module
+        cost/topology.py:_log: Popen
+        cli/doctor.py:imports: import_module
         cli/sweep.py:main: import_module
         process/launch.py:load: import_module
     """,

@@ -115,7 +115,7 @@ def commands(block: Block) -> list[Command]:
 def _runs_here(command: Command) -> bool:
     """Say whether a command can run here: no server, no upload, no weights from outside."""
     # Sweeps of the same names, over at once, are run by tests/meta/test_scaling_docs.py,
-    # compilers by tests/integration/cli/reports/test_compile_for.py, merging by
+    # compilers by tests/integration/cli/test_compile_for.py, merging by
     # tests/integration/train/test_adapted.py.
     elsewhere = (
         r"--from=(npz|timm|hub|hf):|--from=ckpt:runs/lora|vit_jax serve|--push=|"

@@ -17,7 +17,6 @@ from tests.unit.models.tiny import TINY, shrink
 from vit_jax import models
 from vit_jax.data import Crop, Resize, TransformConfig, evaluation_view
 from vit_jax.errors import UserError
-from vit_jax.export import check as export_check
 from vit_jax.export import folder as export_folder
 from vit_jax.export import model as export
 from vit_jax.export.model import Format
@@ -96,8 +95,8 @@ FIXED: dict[str, ModelConfig] = {
 @pytest.fixture(autouse=True)
 def _unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     # What an export prints of itself takes two compilations; timm says more here.
-    nothing = export_check.Change(images="", count=0, largest=0.0, scale=0.0, same_top1=0)
-    monkeypatch.setattr(export_check, "compare", lambda *_: nothing)
+    nothing = export_folder.Change(images="", count=0, largest=0.0, scale=0.0, same_top1=0)
+    monkeypatch.setattr(export_folder, "compare", lambda *_: nothing)
 
 
 def exported(cfg: ModelConfig, folder: Path, **fields) -> tuple[Trained, "torch.nn.Module"]:

@@ -3,6 +3,10 @@
 
 Orbax writes each step into a temporary directory and renames it when complete. It has no checksum
 of contents, which manifest.py has. Only this file uses Orbax; failures.py knows its errors.
+
+A save of one process of several that share no disk, which Orbax has a save of all for.
+
+Each process is told that it saves alone: it writes the shards of which it has the first copy.
 """
 
 import contextlib
@@ -22,10 +26,45 @@ from orbax.checkpoint import v1 as ocp
 
 from vit_jax import trees
 from vit_jax.checkpoints import manifest as manifest_lib
-from vit_jax.checkpoints import own_disk
 from vit_jax.checkpoints.failures import chain, reading_error
 from vit_jax.checkpoints.manifest import Damaged, Manifest, Unreadable
 from vit_jax.errors import some
+
+_DESCRIPTOR = 1000  # of the directory, a number that is free in all processes of a run
+
+
+def prepare(context: Any, path: Path) -> Path:
+    """Set an `ocp.Context` up for such a save, and return the path to give to Orbax.
+
+    Orbax compares the paths of all processes. Those of one machine have to differ and look alike,
+    as by a descriptor's number.
+    """
+    index = jax.process_index()
+    context.multiprocessing.primary_host = index
+    context.multiprocessing.active_processes = {index}
+    context.multiprocessing.barrier_sync_key_prefix = f"process_{index}"
+    # In the background, Orbax's signal that one process has its directory would serve all.
+    context.asynchronous.create_directories_asynchronously = False
+    context.array.saving.array_metadata_store = _alone(context.array.saving.array_metadata_store)
+    directory = os.open(path.parent, os.O_RDONLY)
+    os.dup2(directory, _DESCRIPTOR, inheritable=False)
+    os.close(directory)
+    return Path(f"/proc/self/fd/{_DESCRIPTOR}", path.name)
+
+
+def _alone(store: Any) -> Any:
+    """Return Orbax's store of arrays' metadata for a directory that has one process's alone."""
+
+    class Alone(type(store)):
+        async def read(self, checkpoint_dir: Any, process_index: int | None = None) -> Any:
+            found = await super().read(checkpoint_dir, process_index)
+            if process_index is None and found and len(found) == 1:
+                # What Orbax checks here is that all processes have written the same.
+                return dict.fromkeys(range(jax.process_count()), *found.values())
+            return found
+
+    return Alone()
+
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -56,7 +95,7 @@ def save_async(
     """
     context = ocp.Context()
     if own:
-        path = own_disk.prepare(context, path)
+        path = prepare(context, path)
     # Orbax cuts replicated arrays up for their devices to save a part each; below this size (in
     # bytes) each cut, a compiled program of its own, costs more than it saves.
     context.array.saving.min_slice_bytes_for_replica_parallel = 2**20

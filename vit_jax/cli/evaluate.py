@@ -21,7 +21,8 @@ from vit_jax.data import short_name
 from vit_jax.devices import sharding
 from vit_jax.devices.sharding import MeshConfig
 from vit_jax.errors import UserError
-from vit_jax.evals import Scores, calibration, robustness
+from vit_jax.evals import Scores, calibration
+from vit_jax.evals import corruptions as corruptions_lib
 from vit_jax.figures.contact_sheet import Tile, render, wrapped
 from vit_jax.inference import evaluate as lib
 from vit_jax.inference.evaluate import check_sizes, native_size, open_target
@@ -85,7 +86,7 @@ def evaluate(given: Evaluate, found: Trained, mesh_config: MeshConfig) -> int:
     target = open_target(found, **settings, own_transform=not given.transform)
     if given.sizes:
         check_sizes(found, target.evaluation.transform, given.sizes)
-    variants = robustness.variants(given.corruptions, given.severities)
+    variants = corruptions_lib.variants(given.corruptions, given.severities)
     writer = _Writer(given.out if jax.process_index() == 0 else None)
     trained = read_weights(found)
     measuring = lib.Measuring(trained, target, sharding.make_mesh(mesh_config))

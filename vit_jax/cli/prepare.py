@@ -178,7 +178,7 @@ def _threads(sources: dict[str, "Source"]) -> int:
 
 
 def _copy(given: Prepare) -> None:
-    from vit_jax.data.sources import copy_records, tfds_metadata
+    from vit_jax.data.sources import copy_records, records
 
     name = given.out.name
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
@@ -188,7 +188,7 @@ def _copy(given: Prepare) -> None:
     if target.exists():
         count = copy_records.compare(target)
         print(f"{target} is there, and its {count} shards match their checksums.")
-        info = tfds_metadata.read(target / tfds_metadata.INFO)
+        info = records.read(target / records.INFO)
         print(escapes.lines(info.get("description", "")))
     else:
         sources = _opened(given)

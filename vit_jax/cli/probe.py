@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`vit_jax probe --from=RUN`: how good frozen features are; features to disk."""
+"""`vit_jax probe --from=RUN`: how good frozen features are; features to disk.
 
+`vit_jax probe --dataset=masks:DIR`: how well a model's patches segment images.
+
+The options of `vit_jax probe`.
+"""
+
+import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vit_jax import data, errors, models
 from vit_jax.cli.parsing import model_options, options
-from vit_jax.cli.parsing.probe_options import Probe
-from vit_jax.cli.probe_masks import probe_masks
+from vit_jax.cli.parsing.model_options import InputOptions
+from vit_jax.cli.parsing.options import flag
 from vit_jax.cost.tables import align
 from vit_jax.data import account
 from vit_jax.data.sources.base import account_of
@@ -20,8 +26,9 @@ from vit_jax.evals.probes import base as probes
 from vit_jax.evals.probes import knn
 from vit_jax.evals.probes.base import Score
 from vit_jax.evals.probes.features import MAX_PIXELS, FeatureSet
-from vit_jax.inference import probing
-from vit_jax.inference.dense_probing import PREFIX
+from vit_jax.evals.probes.segmentation import Segmentation
+from vit_jax.inference import dense_probing, probing
+from vit_jax.inference.dense_probing import CONSTANT, PREFIX, Settings
 from vit_jax.inference.forward import Layers
 from vit_jax.inference.images import expand
 from vit_jax.inference.probing import METHODS
@@ -29,7 +36,159 @@ from vit_jax.inference.trained import Trained, changes, read_weights, title
 from vit_jax.models.intermediates import num_layers, numbers
 from vit_jax.settings import fields
 from vit_jax.storage import files
+from vit_jax.visual import mask_sheets
 from vit_jax.visual.evaluation import draw_shots
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclasses.dataclass(kw_only=True)
+class Probe(InputOptions):
+    """Fits simple classifiers to frozen features, what the head sees, and tests them.
+
+    They learn from a labelled split and are tested on another. With --features=DIR it writes the
+    features; of images that are named, which need no labels, it does only that.
+
+      vit_jax probe --from=runs/vit_mu_digits --pixels
+      vit_jax probe --from=npz:ViT-B_16.npz --model=vit_b16 --model.num_classes=21843 \\
+          --dataset=folder:flowers --test_split=val --methods=fewshot
+      vit_jax probe --from=runs/vit_mu_digits --features=features photos/*.jpg
+      vit_jax probe --from=runs/vit_mu_digits --features=features --layers=0,1,-1 --norm
+    """
+
+    images: tuple[str, ...] = flag((), "files, folders, patterns, or - for stdin", "[IMAGE ...]")
+    dataset: str = flag(
+        "",
+        "as data.name takes it, or folder:DIR; by default the run's own. masks:DIR of images and "
+        "masks measures how well its patches segment them, by patch_knn and linear_head",
+    )
+    data_dir: str = flag("", "where TFDS datasets lie; by default the run's", "DIR")
+    train_split: str = flag("train", "what the probes learn from, such as train[:10%]", "SPLIT")
+    test_split: str = flag("test", "what they are tested on", "SPLIT")
+    methods: tuple[str, ...] = flag(METHODS, "the probes, or none with --features")
+    shots: tuple[int, ...] = flag((1, 5, 10, 25), "fewshot: images a class", least=1)
+    seeds: int = flag(3, "fewshot: how often they are drawn, from --seed on", least=1)
+    l2: tuple[float, ...] = flag((1024.0,), "fewshot: regularisation, each tried alone", above=0)
+    k: tuple[int, ...] = flag(
+        (),
+        "knn: neighbours; default: 10,20,100,200 as images allow; patch_knn: 30",
+        least=1,
+    )
+    temperature: float = flag(0.07, "knn, patch_knn: of the votes", above=0)
+    steps: int = flag(1000, "linear_head: updates", least=1)
+    lr: float = flag(1e-3, "linear_head: the highest learning rate", above=0)
+    seed: int = flag(0, "of what is drawn at random", least=0)
+    pixels: bool = flag(False, "probe the pixels as well, to compare")
+    batch_size: int = flag(256, "over all devices", least=1)
+    features: Path | None = flag(
+        None, "write features_train.npy, labels_train.npy, names_train.txt, and of test", "DIR"
+    )
+    layers: tuple[int, ...] = flag(
+        (), "also features of these layers, from 0, negative ones from the end: layer2_train.npy"
+    )
+    norm: bool = flag(False, "layers: normalised as the last one is")
+    tokens: bool = flag(False, "layers: of each patch, [N, P, Q, D], to write; not one an image")
+    out: Path | None = flag(None, "write the results", "FILE.json")
+    plot: Path | None = flag(
+        None, "draw fewshot's accuracy against the shots; of masks:DIR masks", "FILE.png"
+    )
+    force: bool = flag(False, "replace what is there")
+
+
+_PICTURED = 6  # test images of a picture
+
+
+def probe_masks(given: "Probe", found: Trained, layers: Layers, usual: Sequence[str]) -> int:
+    """Probe, print and write what the flags select; `usual` are the methods without a flag."""
+    methods = dense_probing.METHODS if tuple(given.methods) == tuple(usual) else given.methods
+    _check_masks(given, methods)
+    splits = dense_probing.open_splits(given.dataset, given.train_split, given.test_split)
+    if splits[0].name == splits[1].name:
+        what = f"the probes learn from {splits[0].name}, and are tested on the same images"
+        print(f"warning: {what}; choose another --test_split", file=sys.stderr)
+    mesh = sharding.make_mesh(sharding.MeshConfig())
+    trained = read_weights(found, headless=True)
+    train, test = (
+        dense_probing.read_patches(trained, split, layers, mesh, batch_size=given.batch_size)
+        for split in splits
+    )
+    num_classes = dense_probing.count_classes(splits[0], train)
+    names = splits[0].class_names or [f"class {k}" for k in range(num_classes)]
+    _, rows, columns, width = train.tokens.shape
+    print(f"{title(trained)}, {rows} x {columns} patches an image, {width:,} features a patch")
+    for part, split in zip(("train", "test"), splits, strict=True):
+        print(f"{part}: {split.name}, {len(split):,} images, {num_classes} classes")
+    kept = ("k", "temperature", "steps", "lr", "seed")
+    settings = Settings(methods=methods, **{name: getattr(given, name) for name in kept})
+    shown = {"num_shown": _PICTURED if given.plot else 0, "channels": trained.channels}
+    results, pictures = dense_probing.run(
+        settings, train, test, splits[1], num_classes, mesh, reading=trained.reading, **shown
+    )
+    print("\n".join(["", *_table_masks(results, names)]))
+    about = {"from": trained.ref, "step": trained.step, "ema": trained.ema}
+    about |= {"changes": changes(trained), "seed": given.seed, "layers": list(layers.numbers)}
+    about |= {"train": splits[0].name, "num_train": len(splits[0])}
+    about |= {"test": splits[1].name, "num_test": len(splits[1]), "num_classes": num_classes}
+    about |= {"num_features": width, "results": [_to_json(each, names) for each in results]}
+    if given.out is not None:
+        _write_masks(given.out, (json.dumps(about, indent=1) + "\n").encode())
+    if given.plot is not None:
+        probes = [each for each in results if each.method != CONSTANT]
+        captions = [f"{_label(each)}: mIoU {each.miou:.1%}" for each in probes]
+        heading = f"{trained.name} on {data.short_name(splits[1].name)}"
+        _write_masks(given.plot, mask_sheets.draw(pictures, names, captions, heading))
+    return 0
+
+
+def _write_masks(file: Any, content: bytes) -> None:
+    with files.refused(f"cannot write {file}"):
+        files.write(file, content)
+    print(f"wrote {file}")
+
+
+def _check_masks(given: "Probe", methods: Sequence[str]) -> None:
+    """Refuse a flag that could not act."""
+    for name in methods:
+        if name not in dense_probing.METHODS:
+            raise errors.unknown(f"method for {PREFIX}DIR", name, dense_probing.METHODS)
+    cropped = [name for name in given.transform if name != "resize"]
+    if cropped:
+        raise UserError(f"--transform.{cropped[0]} has no effect: images are resized with masks")
+    never = ("images", "data_dir", "shots", "seeds", "l2", "pixels", "features", "tokens")
+    rules = (
+        (False, f"on a dataset of {PREFIX}DIR", *never),
+        ("patch_knn" in methods, "without patch_knn among the methods", "k", "temperature"),
+        ("linear_head" in methods, "without linear_head among the methods", "steps", "lr"),
+        (bool(given.layers), "without --layers", "norm"),
+        (bool(given.out or given.plot), "without files to write", "force"),
+    )
+    fields.check_effects(given, "--", rules)
+    for name, file, suffix in (("out", given.out, ".json"), ("plot", given.plot, ".png")):
+        if file is not None:
+            files.check_file(file, f"--{name}", force=given.force, suffix=suffix)
+
+
+def _label(result: Segmentation) -> str:
+    neighbours = f", k {result.settings['k']}" if "k" in result.settings else ""
+    return f"{result.method}{neighbours}"
+
+
+def _table_masks(results: Sequence[Segmentation], names: Sequence[str]) -> list[str]:
+    rows = []
+    for result in results:
+        shown = {k: v for k, v in result.settings.items() if k != "temperature"}
+        if result.method == CONSTANT:
+            shown = {"class": names[shown["class"]]}
+        setting = ", ".join(f"{k} {v:g}" if k != "class" else str(v) for k, v in shown.items())
+        rows.append([result.method, setting, f"{result.miou:.2%}", f"{result.accuracy:.2%}"])
+    return align(("probe", "setting", "test mIoU", "pixel accuracy"), rows, right=(2, 3))
+
+
+def _to_json(result: Segmentation, names: Sequence[str]) -> Mapping[str, Any]:
+    iou = {name: None if x != x else float(x) for name, x in zip(names, result.iou, strict=True)}
+    scores = {"miou": result.miou, "pixel_accuracy": result.accuracy, "iou": iou}
+    return {"method": result.method, **result.settings, **scores}
 
 
 def probe(given: Probe, found: Trained) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from vit_jax import errors
 from vit_jax.cli.parsing import flags
 
-# Each is `vit_jax.cli.sweep_NAME`.
+# Each is `vit_jax.cli.sweeps.NAME`.
 VERBS = {
     "plan": "print one JSON line for each run, and what all of them cost",
     "run": "train every run that has not finished",

@@ -90,13 +90,13 @@ def train(given: Train, cfg: Any) -> int:
 def _report(given: Train, cfg: Any) -> int:
     """Print the report of --dry_run or of --compile_for."""
     if given.compile_for is None:
-        from vit_jax.cli.reports.dry_run import dry_run
+        from vit_jax.cli.dry_run import dry_run
         from vit_jax.cli.summary import show
 
         report, error = dry_run(cfg)
         report = "\n".join(["CONFIG", *show(cfg, everything=given.all_fields), "", report])
     else:
-        from vit_jax.cli.reports.compile_for import compile_for
+        from vit_jax.cli.compile_for import compile_for
 
         report, error = compile_for(cfg, given.compile_for)
     print(report)

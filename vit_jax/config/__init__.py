@@ -3,5 +3,13 @@
 
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.config.checks import check, check_batch, check_classes, check_kernel, check_types
-from vit_jax.config.fitting import Plan, fitted, guessed, metric_periods, plan
-from vit_jax.config.tree import Config, LogConfig
+from vit_jax.config.tree import (
+    Config,
+    FaultsConfig,
+    LogConfig,
+    Plan,
+    fitted,
+    guessed,
+    metric_periods,
+    plan,
+)

@@ -7,10 +7,9 @@ import re
 from typing import Any
 
 from vit_jax import data, errors, models, optim
-from vit_jax.checkpoints.ranking import check_ranking
-from vit_jax.config import faults
-from vit_jax.config.fitting import check_micro_batches, guessed, metric_periods, plan
-from vit_jax.config.tree import Config
+from vit_jax.checkpoints.config import check_ranking
+from vit_jax.config import tree
+from vit_jax.config.tree import Config, check_micro_batches, guessed, metric_periods, plan
 from vit_jax.data.checks import check_pad
 from vit_jax.devices import sharding
 from vit_jax.errors import UserError
@@ -64,7 +63,7 @@ def check(cfg: Config) -> None:
             raise UserError(f"evals.{name}: use a-z, 0-9 and _, and neither 'train' nor 'perf'")
         _check_eval(cfg.evals[name], name, cfg.objective)
     check_ranking(cfg.checkpoint, metric_periods(cfg))
-    faults.validate(cfg.faults)
+    tree.validate(cfg.faults)
     # The durations are parsed without the data, so that a typo is found here.
     plan(cfg, num_examples=cfg.data.batch_size)
     sizes = [getattr(cfg.mesh, axis) for axis in sharding.BATCH_AXES]

@@ -26,9 +26,8 @@ from vit_jax.data.sources.base import (
     split_of,
 )
 from vit_jax.data.sources.partition import full_name
-from vit_jax.data.stream.batches import MAX_CACHED_BYTES
+from vit_jax.data.stream.batches import MAX_CACHED_BYTES, Batch, BatchIterator
 from vit_jax.data.stream.pipeline import eval_batches, train_batches
-from vit_jax.data.stream.prefetch import Batch, BatchIterator
 from vit_jax.data.stream.transform import View, evaluation_view, one_view
 
 

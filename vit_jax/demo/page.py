@@ -17,7 +17,7 @@ from PIL import Image
 
 from vit_jax import trees
 from vit_jax.data import Crop, Resize, TransformConfig, evaluation_view
-from vit_jax.figures.overlay import overlay
+from vit_jax.figures.contact_sheet import overlay
 from vit_jax.inference import images
 from vit_jax.inference.forward import probabilities
 from vit_jax.inference.trained import Trained

@@ -3,6 +3,8 @@
 
 Kernels are chosen during tracing. A program for hardware elsewhere (`vit_jax/aot`) must choose as
 it would there, so no code reads `jax.default_backend()` itself.
+
+A device without enough memory, in one line that says what to lower.
 """
 
 import contextlib
@@ -14,7 +16,7 @@ from typing import Any
 
 import jax
 
-from vit_jax.errors import setting
+from vit_jax.errors import UserError, setting
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _described: contextvars.ContextVar["Target | None"] = contextvars.ContextVar("target", default=None)
@@ -80,3 +82,29 @@ def tracing_for(described: Target) -> Iterator[None]:
         yield
     finally:
         _described.reset(token)
+
+
+TRAINING = (
+    "lower data.batch_size, or keep it with a larger accum_steps, model.remat=full or, on several "
+    "devices, mesh.fsdp"
+)
+_LONGEST = 240  # letters of what JAX says
+
+
+@contextlib.contextmanager
+def explained(advice: str) -> Iterator[None]:
+    """Raise UserError, with JAX's first line and the `advice`, where a device runs out of memory.
+
+    The same for the machine's own memory.
+    """
+    try:
+        yield
+    except (jax.errors.JaxRuntimeError, MemoryError) as error:
+        text = str(error)
+        known = any(word in text.lower() for word in ("resource_exhausted", "out of memory"))
+        if isinstance(error, jax.errors.JaxRuntimeError) and not known:
+            raise
+        first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+        first = first if len(first) <= _LONGEST else f"{first[:_LONGEST]}..."
+        said = f" ({first})" if first else ""
+        raise UserError(f"out of memory{said}; {advice}") from error

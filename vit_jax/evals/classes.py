@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax import data
-from vit_jax.data import classes, imagenet
+from vit_jax.data import classes
 from vit_jax.data.sources.base import Example, Labelled, account_of, is_remote
 from vit_jax.errors import UserError
 from vit_jax.evals.base import Predict
@@ -111,9 +111,9 @@ def rule(
     Raises UserError: a class that the model does not have.
     """
     given, name = source.class_names, source.name.partition("[")[0]
-    if tuple(class_names) == tuple(imagenet.names_by_synset().values()):
+    if tuple(class_names) == tuple(classes.names_by_synset().values()):
         for known in ("imagenet_a", "imagenet_r", "objectnet"):
-            groups = imagenet.groups_of(known)
+            groups = classes.groups_of(known)
             own = tuple(groups)
             if known == "objectnet" and groups.keys() <= set(given):
                 kept = tuple(k for k, folder in enumerate(given) if folder in groups)
@@ -121,7 +121,7 @@ def rule(
                 return some, tuple(groups[folder] for folder in some.class_names)
             if known == name or own == given:
                 ids = np.array([own.index(x) if x in groups else -1 for x in given])
-                return Renumbered(source, ids, imagenet.readable(own)), tuple(groups.values())
+                return Renumbered(source, ids, classes.readable(own)), tuple(groups.values())
     return align(source, class_names, **advice), ()
 
 
@@ -132,7 +132,7 @@ def numbered(source: data.Source, class_names: Sequence[str], advice: str) -> da
     """
     if classes.same(source.class_names, class_names):
         return source
-    found, groups = rule(source, imagenet.readable(class_names), advice=advice)
+    found, groups = rule(source, classes.readable(class_names), advice=advice)
     if not groups:
         return found
     return Renumbered(found, np.arange(len(groups)), found.class_names, groups)

@@ -7,8 +7,7 @@ from typing import Any
 
 from vit_jax import trees
 from vit_jax.data import Background, Reading, Resize
-from vit_jax.export.check import Change
-from vit_jax.export.folder import ARRAYS, CLASSES, MARK, WEIGHTS
+from vit_jax.export.folder import ARRAYS, CLASSES, MARK, WEIGHTS, Change
 from vit_jax.inference.forward import output_name, output_width
 from vit_jax.inference.trained import Trained, changes
 from vit_jax.models.losses import Loss

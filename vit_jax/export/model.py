@@ -20,20 +20,19 @@ from vit_jax.config.tree import Config
 from vit_jax.data import Crop, Resize
 from vit_jax.errors import UserError
 from vit_jax.export import card as model_card
-from vit_jax.export import check as export_check
 from vit_jax.export import folder as export_folder
 from vit_jax.export import onnx as export_onnx
 from vit_jax.export import quantize
 from vit_jax.export import stablehlo as export_stablehlo
-from vit_jax.export.check import Change
+from vit_jax.export.folder import Change
 from vit_jax.export.quantize import WeightDType
 from vit_jax.inference.forward import make_forward, output_name, output_width
 from vit_jax.inference.trained import Trained
 from vit_jax.models import ModelConfig
 from vit_jax.weights import export as weights_export
+from vit_jax.weights.config import KINDS
 from vit_jax.weights.names import timm as timm_names
 from vit_jax.weights.readers import repository
-from vit_jax.weights.reference import KINDS
 
 
 class Format(enum.StrEnum):
@@ -89,7 +88,7 @@ def make(
         data = safetensors.numpy.save(state, metadata={"format": "pt"})
         files[export_folder.CONFIG] = _json(hub_config(trained))
         run = _from_timm(trained, state)
-    change = export_check.compare(trained, run)
+    change = export_folder.compare(trained, run)
     description = _description(trained, form, dtype)
     card = model_card.card(trained, form.value, change, description, name)
     files |= {

@@ -18,7 +18,7 @@ from vit_jax.data.sources.base import split_of
 from vit_jax.data.sources.masks import IGNORED, MaskedImages, open_masks
 from vit_jax.errors import UserError, shown
 from vit_jax.evals.passes import Pass, watched
-from vit_jax.evals.probes import patch_knn, segmentation
+from vit_jax.evals.probes import knn, segmentation
 from vit_jax.evals.probes.features import encode_all, feature_shapes
 from vit_jax.evals.probes.segmentation import BATCH, Segmentation
 from vit_jax.inference.evaluate import placed
@@ -218,8 +218,8 @@ def _fit(
     }
     details = {CONSTANT: (CONSTANT, {"class": int(counts.argmax())})}
     if "patch_knn" in settings.methods:
-        bank = patch_knn.Bank(*train, num_classes, settings.seed)
-        for k in settings.k or (min(patch_knn.K, len(bank.tokens)),):
+        bank = knn.Bank(*train, num_classes, settings.seed)
+        for k in settings.k or (min(knn.PATCH_K, len(bank.tokens)),):
             if k > (count := len(bank.tokens)):
                 raise UserError(f"k={k}: there are {count:,} patches; choose a smaller k")
             name, votes = f"patch_knn, k {k}", {"k": k, "temperature": settings.temperature}

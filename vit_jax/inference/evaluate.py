@@ -17,9 +17,9 @@ from vit_jax.data import DataConfig, account, split_of
 from vit_jax.data.config import Crop
 from vit_jax.data.sources.base import account_of
 from vit_jax.data.sources.partition import as_in_run, same_dataset, same_draw
-from vit_jax.devices import out_of_memory, sharding
+from vit_jax.devices import hardware, sharding
 from vit_jax.errors import UserError
-from vit_jax.evals import ClassifyEval, EvalConfig, classes, classify, corruptions, robustness
+from vit_jax.evals import ClassifyEval, EvalConfig, classes, classify, corruptions
 from vit_jax.evals.calibration import expected_error, reliability, wilson
 from vit_jax.evals.classify import Classify, Scores
 from vit_jax.evals.passes import watched
@@ -29,7 +29,7 @@ from vit_jax.inference.views import read_view
 from vit_jax.models import pair
 
 _BATCH_SIZE = 128  # for a published file, which has no run
-_explained = out_of_memory.explained("lower the batch size, --batch_size=N")
+_explained = hardware.explained("lower the batch size, --batch_size=N")
 
 
 class Target(NamedTuple):
@@ -265,12 +265,12 @@ def at_sizes(
 
 @_explained
 def under_corruption(
-    measuring: Measuring, variants: Sequence[robustness.Variant]
+    measuring: Measuring, variants: Sequence[corruptions.Variant]
 ) -> dict[str, Any]:
     """Score the split under corruptions; returns their accuracy by name and severity."""
     total = len(measuring.target.source)
     watch = _watch(measuring.evaluation, "corrupted images", total, times=len(variants))
-    found = robustness.score(watch, measuring.predict, measuring.variables, variants)
+    found = corruptions.score(watch, measuring.predict, measuring.variables, variants)
     table: dict[str, dict[str, float]] = {}
     for (name, severity), scores in found.items():
         table.setdefault(name, {})[str(severity)] = scores.summary()["top1"]

@@ -15,8 +15,7 @@ from PIL import Image
 
 from vit_jax.data.config import AS_SHOWN, Reading
 from vit_jax.data.images import header as image_header
-from vit_jax.data.images import opened
-from vit_jax.data.images.decode import decode
+from vit_jax.data.images.decode import decode, pixels
 from vit_jax.data.images.header import SUFFIXES
 from vit_jax.errors import UserError, shown
 
@@ -106,7 +105,7 @@ def read_pillow(
     Raises UserError: as `read_image`.
     """
     with _said("image"):
-        return opened.pixels(image, channels, reading)
+        return pixels(image, channels, reading)
 
 
 @contextlib.contextmanager

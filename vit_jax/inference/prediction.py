@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float32, Int32, UInt8
 
-from vit_jax.devices import out_of_memory, sharding
+from vit_jax.devices import hardware, sharding
 from vit_jax.errors import UserError
 from vit_jax.evals.passes import ahead
 from vit_jax.inference.forward import Forward, make_apply, probabilities
@@ -45,7 +45,7 @@ class Answer(NamedTuple):
     error: str = ""
 
 
-@out_of_memory.explained("lower the batch size, batch_size=N")
+@hardware.explained("lower the batch size, batch_size=N")
 def predict(
     trained: Trained, images: Sequence[Source] | Source, top: int = 5, *, batch_size: int = 32
 ) -> list[list[Prediction]]:

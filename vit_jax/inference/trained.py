@@ -13,18 +13,18 @@ import numpy as np
 from vit_jax import data, errors, models, trees, weights
 from vit_jax.config import saved as config_json
 from vit_jax.config.tree import Config
-from vit_jax.data import TransformConfig, imagenet
+from vit_jax.data import TransformConfig, classes
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.models.losses import Loss
 from vit_jax.settings.fields import is_free
 from vit_jax.storage import bucket as bucket_folder
 from vit_jax.weights.apply import OtherHead
+from vit_jax.weights.config import KINDS
 from vit_jax.weights.load import CHECKPOINT, split
 from vit_jax.weights.published import describe as networks
 from vit_jax.weights.published.describe import preprocessing
 from vit_jax.weights.published.table import per_channel
-from vit_jax.weights.reference import KINDS
 from vit_jax.weights.resize import Resize
 
 _SUFFIXES = {".npz": "npz", ".safetensors": "timm", ".pth": "timm", ".pt": "timm", ".bin": "timm"}
@@ -297,7 +297,7 @@ def _of_run(place: str, ema: bool | None) -> Trained:
         std=cfg.data.std,
         transform=_transform(cfg),
         reading=data.reading(cfg.data),
-        class_names=imagenet.readable(named(names, found.model)),
+        class_names=classes.readable(named(names, found.model)),
         loss=cfg.objective.head_loss or Loss.SOFTMAX,
         ema=ema,
         config=cfg,
@@ -319,8 +319,8 @@ def named(names: Sequence[str], model: ModelConfig) -> tuple[str, ...]:
     count = model.num_classes
     if not count:
         return ()
-    if not names and count == imagenet.NUM_CLASSES:
-        return tuple(imagenet.names_by_synset().values())
+    if not names and count == classes.NUM_CLASSES:
+        return tuple(classes.names_by_synset().values())
     if not names:
         return tuple(f"class {i}" for i in range(count))
     if len(names) != count:

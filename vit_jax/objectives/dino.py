@@ -3,6 +3,16 @@
 
 A student learns from small and large crops of an image what a teacher, the moving average of its
 own parameters, says of the large ones (arXiv:2104.14294, arXiv:2304.07193, arXiv:2508.10104).
+
+The terms of self-distillation: DINO, iBOT and KoLeo, as DINOv2 adds them (arXiv:2304.07193).
+
+All functions see the global batch, so their result does not depend on how many devices hold it, and
+compute in float32.
+
+A teacher's targets: centred (DINO, arXiv:2104.14294) or balanced (SwAV, arXiv:2006.09882).
+
+All functions see the global batch, so their result does not depend on how many devices hold it, and
+compute in float32. No gradient passes through them: a teacher is not trained.
 """
 
 import dataclasses
@@ -13,25 +23,196 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jax.scipy.special import entr, logsumexp
+from jaxtyping import Array, Float, Float32, Int, Num
 
 from vit_jax import data, models
 from vit_jax.cost.flops import count, train_flops
 from vit_jax.data import View, reading
 from vit_jax.models import base
-from vit_jax.models.projection import ProjectionHead
+from vit_jax.models.decoder import ProjectionHead
 from vit_jax.objectives import hiding
-from vit_jax.objectives import self_distillation as terms
 from vit_jax.objectives.base import Aux, Batch, Context, Objective
-from vit_jax.objectives.block_masks import block_masks, gathered, mask_counts
 from vit_jax.objectives.dino_config import Balance, DinoConfig, HeadConfig
-from vit_jax.objectives.targets import (
-    marginal_entropy,
-    sinkhorn,
-    softmax_targets,
-    target_entropy,
-    updated_centre,
-)
+from vit_jax.objectives.hiding import block_masks, gathered, mask_counts
+
+Scalar = float | Float[Array, ""]
+
+_EXACT = jax.lax.Precision.HIGHEST
+
+
+def dino_loss(
+    student: Float[Array, "S B K"],
+    targets: Float[Array, "T B K"],
+    temperature: Scalar,
+    *,
+    skip_same: bool,
+) -> Float32[Array, ""]:
+    """Return the mean cross-entropy, in nats, over all pairs of a student's and a teacher's crop.
+
+    The loss of a pair is -sum_k t_k log softmax(s / temperature)_k, averaged over the images (DINO,
+    arXiv:2104.14294, equation 3).
+
+    Args:
+        student: logits of S crops of each image.
+        targets: of T crops of the same images; no gradient passes through them.
+        temperature: the student's.
+        skip_same: leave out the pairs with equal index, whose crop is the same.
+
+    Raises ValueError: no pair is left.
+    """
+    pairs = 1 - jnp.eye(len(student), len(targets)) if skip_same else 1.0
+    count = len(student) * len(targets) - skip_same * min(len(student), len(targets))
+    if not count:
+        raise ValueError("one crop of the student and the same of the teacher make no pair")
+    log_p = _log_softmax(student, temperature)
+    agreement = jnp.einsum("sbk,tbk->st", log_p, _fixed(targets), precision=_EXACT)
+    return -(pairs * agreement).sum() / (count * student.shape[1])
+
+
+def ibot_loss(
+    student: Float[Array, "M K"],
+    targets: Float[Array, "M K"],
+    weights: Float[Array, " M"],
+    temperature: Scalar,
+    num_images: int | Num[Array, ""],
+) -> Float32[Array, ""]:
+    """Return the cross-entropy of masked patches, in nats, their mean of each image over images.
+
+    It is the weighted sum of -sum_k t_k log softmax(s / temperature)_k, divided by the number of
+    images (iBOT, arXiv:2111.07832, equation 2, with the mean that its code takes of each image).
+
+    Args:
+        student: logits of masked patches, of all images in one buffer.
+        targets: of the same patches; no gradient passes through them.
+        weights: 1 / (number of patches masked in its image), and 0 for what fills the buffer.
+        temperature: the student's.
+        num_images: all images of the batch, those without a masked patch too.
+    """
+    entropies = -(_fixed(targets) * _log_softmax(student, temperature)).sum(axis=-1)
+    return (_fixed(weights) * entropies).sum() / num_images
+
+
+def koleo(features: Float[Array, "B D"], eps: float = 1e-8) -> Float32[Array, ""]:
+    """Return the Kozachenko-Leonenko regulariser, small where features spread over the sphere.
+
+    It is -mean log(|x_i - x_j + eps| + eps), with x of unit length and x_j the nearest to x_i among
+    the others (arXiv:1806.03198, section 3.2; DINOv2, section 4). A gradient passes through both,
+    none through the choice. An example alone in its batch is its own neighbour.
+    """
+    # Differs from paper: DINOv2's code seeks a neighbour in one device's share of the batch.
+    x = features.astype(jnp.float32)
+    # A maximum inside the root: the gradient of a root at 0 is infinite.
+    x /= jnp.sqrt(jnp.maximum((x * x).sum(axis=-1, keepdims=True), eps**2))
+    unit = jax.lax.stop_gradient(x)
+    similarity = jnp.matmul(unit, unit.T, precision=_EXACT)
+    itself = jnp.eye(len(unit), dtype=bool)
+    nearest = jnp.where(itself, -jnp.inf, similarity).argmax(axis=-1)
+    apart = x - x[nearest] + eps
+    distance = jnp.sqrt(jnp.maximum((apart * apart).sum(axis=-1), jnp.finfo(jnp.float32).tiny))
+    return -jnp.log(distance + eps).mean()
+
+
+def feature_rank(features: Float[Array, "B D"]) -> Float32[Array, ""]:
+    """Return the participation ratio (tr C)^2 / tr(C^2) of the features' covariance C.
+
+    It is 1 where all features lie on a line, D where they vary alike in all directions (Gao et al.
+    2017, doi:10.1101/214262), and 0 where they are equal.
+    """
+    x = features.astype(jnp.float32)
+    x -= x.mean(axis=0, keepdims=True)
+    trace = (x * x).sum()
+    # The matrices of products over examples and over channels have the same trace of the square.
+    rows = x if len(x) < x.shape[1] else x.T
+    share = jnp.matmul(rows, rows.T, precision=_EXACT) / jnp.where(trace > 0, trace, 1.0)
+    return jnp.where(trace > 0, 1 / jnp.where(trace > 0, (share * share).sum(), 1.0), 0.0)
+
+
+def _log_softmax(logits: Float[Array, "*rows K"], temperature: Scalar) -> Float32[Array, "*rows K"]:
+    return jax.nn.log_softmax(logits.astype(jnp.float32) / temperature, axis=-1)
+
+
+def _fixed(x: Float[Array, "*any"]) -> Float32[Array, "*any"]:
+    return jax.lax.stop_gradient(x.astype(jnp.float32))
+
+
+Centre = Float[Array, " K"] | Float[Array, "1 K"]
+Weights = Num[Array, " N"] | None
+
+
+def softmax_targets(
+    logits: Float[Array, "*rows K"], centre: Centre, temperature: Scalar
+) -> Float32[Array, "*rows K"]:
+    """Return softmax((logits - centre) / temperature); DINO, equation 1 and section 3.1."""
+    shift = _fixed(centre).reshape((1,) * (logits.ndim - 1) + (-1,))
+    return jax.nn.softmax((_fixed(logits) - shift) / temperature, axis=-1)
+
+
+def updated_centre(
+    centre: Centre, logits: Float[Array, "N K"], momentum: Scalar, weights: Weights = None
+) -> Centre:
+    """Move the centre towards the mean of the rows: m c + (1 - m) mean; DINO, equation 4.
+
+    Weights of 0 leave rows out. Without any row the centre stays.
+    """
+    before = _fixed(centre)
+    after = momentum * before + (1 - momentum) * _mean(logits, weights).reshape(centre.shape)
+    if weights is None:
+        return after
+    return jnp.where(weights.sum() > 0, after, before)
+
+
+def sinkhorn(
+    logits: Float[Array, "N K"],
+    temperature: Scalar,
+    iterations: int = 3,
+    weights: Weights = None,
+) -> Float32[Array, "N K"]:
+    """Return targets that use all K prototypes about equally, by the algorithm of Sinkhorn-Knopp.
+
+    From Q = exp(logits / temperature), divided by its sum, each iteration divides each prototype by
+    its sum over the rows and by K, then each row by its sum over the prototypes and by N. The
+    result is N Q, so that each row sums to 1 (SwAV, appendix A; DINOv2, arXiv:2304.07193,
+    section 4). The potentials of rows and prototypes are kept instead of Q, as logarithms, so that
+    no logit is too large; the divisions by K, N and the first sum cancel.
+
+    Args:
+        logits: one row for each example or patch.
+        temperature: the teacher's.
+        iterations: at least 1.
+        weights: 1, or 0 for a row that only fills a buffer: it takes no part and its target is 0.
+    """
+    taken = jnp.ones(logits.shape[:1], bool) if weights is None else weights > 0
+    # What fills a buffer may be anything, also NaN.
+    scores = jnp.where(taken[:, None], _fixed(logits) / temperature, 0.0)
+    row = jnp.zeros(len(scores))
+    prototype = jnp.zeros(scores.shape[1])
+    for _ in range(iterations):
+        row = jnp.where(taken, row, -jnp.inf)
+        prototype = -logsumexp(scores + row[:, None], axis=0)
+        row = -logsumexp(scores + prototype[None], axis=1)
+    return jnp.where(taken[:, None], jnp.exp(scores + prototype[None] + row[:, None]), 0.0)
+
+
+def target_entropy(targets: Float[Array, "N K"], weights: Weights = None) -> Float32[Array, ""]:
+    """Return the mean entropy of single targets, in nats: log K where the teacher is uniform."""
+    return _mean(entr(_fixed(targets)).sum(axis=-1, keepdims=True), weights)[0]
+
+
+def marginal_entropy(targets: Float[Array, "N K"], weights: Weights = None) -> Float32[Array, ""]:
+    """Return the entropy of the mean target, in nats: 0 where one prototype takes all."""
+    return entr(_mean(targets, weights)).sum()
+
+
+def _mean(rows: Float[Array, "N K"], weights: Weights) -> Float32[Array, " K"]:
+    """Return the weighted mean of the rows; 0 if all weights are."""
+    rows = _fixed(rows)
+    if weights is None:
+        return rows.mean(axis=0)
+    share = weights.astype(jnp.float32)
+    share /= jnp.where(share.sum() > 0, share.sum(), 1.0)
+    return jnp.where(share[:, None] > 0, share[:, None] * rows, 0.0).sum(axis=0)
+
 
 _GLOBAL, _LOCAL = ("global_1", "global_2"), "local"
 _CENTRE_MOMENTUM = 0.9
@@ -159,17 +340,17 @@ class Dino(Objective):
                 taught["patches"], _PATCH_HEAD, centres, temperature, real
             )
             num_images, heat = len(batch["large"]), cfg.student_temperature
-            patch = terms.ibot_loss(student["patches"], found, weights, heat, num_images)
+            patch = ibot_loss(student["patches"], found, weights, heat, num_images)
             loss, metrics["ibot_loss"] = loss + cfg.patch_weight * patch, patch
         if cfg.spread_weight:
             crops = _by_crop(student["features"], 2)
-            koleo = terms.koleo(crops[0]) + terms.koleo(crops[1])
-            loss, metrics["koleo_loss"] = loss + cfg.spread_weight * koleo, koleo
+            spread = koleo(crops[0]) + koleo(crops[1])
+            loss, metrics["koleo_loss"] = loss + cfg.spread_weight * spread, spread
         metrics |= {
             "loss": loss,
             "target_entropy": target_entropy(targets),
             "marginal_entropy": marginal_entropy(targets),
-            "feature_rank": terms.feature_rank(taught["features"]),
+            "feature_rank": feature_rank(taught["features"]),
             "teacher_temperature": temperature,
         }
         return loss, Aux(metrics, model_state, centres or None)
@@ -177,11 +358,11 @@ class Dino(Objective):
     def _crop_loss(self, student: Batch, targets: Float[Array, "2 B K"]) -> jax.Array:
         """Return the mean over the pairs of a student's crop and another crop of the teacher's."""
         heat, small = self.cfg.student_temperature, self.cfg.small_crops
-        large = terms.dino_loss(_by_crop(student["scores"], 2), targets, heat, skip_same=True)
+        large = dino_loss(_by_crop(student["scores"], 2), targets, heat, skip_same=True)
         if not small:
             return large
         scores = _by_crop(student["small_scores"], small)
-        other = terms.dino_loss(scores, targets, heat, skip_same=False)
+        other = dino_loss(scores, targets, heat, skip_same=False)
         return (2 * large + 2 * small * other) / (2 + 2 * small)
 
     def _targets(

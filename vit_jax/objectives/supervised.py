@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Float32
 
 from vit_jax.data import DataConfig
 from vit_jax.data.augment import mix
-from vit_jax.data.augment.random_erasing import erase
+from vit_jax.data.augment.mix import erase
 from vit_jax.data.config import is_on
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from vit_jax import config as config_lib
 from vit_jax import data, errors, models, optim, trees
 from vit_jax.config.tree import Config
-from vit_jax.cost.peaks import peak_flops
-from vit_jax.cost.scale import CHIPS, MFU
+from vit_jax.cost.scale import CHIPS, MFU, peak_flops
 from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig, patch_sizes

@@ -9,8 +9,8 @@ from typing import Any
 from vit_jax.settings.durations import format_duration
 from vit_jax.sweeps import in_bucket, queue, results
 from vit_jax.sweeps.point import Point
+from vit_jax.sweeps.queue import claim, holder
 from vit_jax.sweeps.results import State
-from vit_jax.sweeps.sharing import claim, holder
 from vit_jax.sweeps.trial import Report, Stopping, train
 
 

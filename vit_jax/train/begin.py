@@ -12,8 +12,8 @@ from jax.sharding import Mesh
 from vit_jax import config as config_lib
 from vit_jax import data, evals
 from vit_jax.checkpoints.checkpointer import Checkpointer
+from vit_jax.checkpoints.config import directed, turned
 from vit_jax.checkpoints.manifest import on_all_processes
-from vit_jax.checkpoints.ranking import directed, turned
 from vit_jax.config import saved as config_json
 from vit_jax.config.tree import Config
 from vit_jax.data.sources import look

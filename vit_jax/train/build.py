@@ -17,8 +17,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from vit_jax import config as config_lib
 from vit_jax import data, evals, models, optim
-from vit_jax.config.fitting import Plan
-from vit_jax.config.tree import Config
+from vit_jax.config.tree import Config, Plan
 from vit_jax.data import account, overlap
 from vit_jax.data.checks import check_labels
 from vit_jax.data.sources import look, partition

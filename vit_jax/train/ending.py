@@ -10,7 +10,7 @@ from vit_jax import trees
 from vit_jax.checkpoints import reader
 from vit_jax.checkpoints.checkpointer import CorruptCheckpoints
 from vit_jax.errors import UserError
-from vit_jax.figures.curve import learning_curve
+from vit_jax.figures.plots import learning_curve
 from vit_jax.process import waiting
 from vit_jax.process.preemption import Preemption
 from vit_jax.train import build as build_lib

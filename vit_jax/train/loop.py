@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 
 from vit_jax.config.tree import Config
-from vit_jax.devices import out_of_memory
+from vit_jax.devices import hardware
 from vit_jax.models import patch_sizes
 from vit_jax.objectives import Batch
 from vit_jax.process.preemption import INTERRUPTED, Preemption
@@ -69,7 +69,7 @@ def fit(
     cfg, path, total = opened.cfg, opened.path, opened.parts.plan.total_steps
     profile.check(window, path, start=0, total=total)  # before anything is written
     with (
-        out_of_memory.explained(out_of_memory.TRAINING),
+        hardware.explained(hardware.TRAINING),
         Preemption() as stop,
         workdir.lock(path, own=bool(opened.bucket)),
         mirrored(opened.bucket, path, stop) as bucket,

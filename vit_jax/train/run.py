@@ -10,9 +10,8 @@ import jax
 
 from vit_jax import evals
 from vit_jax.checkpoints.checkpointer import Checkpointer, SaveFailed
-from vit_jax.config.fitting import Plan
-from vit_jax.config.tree import Config
-from vit_jax.cost.peaks import peak_flops
+from vit_jax.config.tree import Config, Plan
+from vit_jax.cost.scale import peak_flops
 from vit_jax.errors import NonFinite, UserError
 from vit_jax.process import waiting
 from vit_jax.train import build as build_lib

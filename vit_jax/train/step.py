@@ -12,8 +12,8 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from vit_jax.devices import hardware, sharding
-from vit_jax.models import reduction
-from vit_jax.models.reduction import ReduceDType
+from vit_jax.models.layers import dense
+from vit_jax.models.layers.dense import ReduceDType
 from vit_jax.objectives import Aux, Batch, Context, Objective
 from vit_jax.optim import Climb
 from vit_jax.train.health import spikes
@@ -54,7 +54,7 @@ def _mean_gradient(
         ctx = Context(
             frozen=frozen, model_state=model_state, ema=state.ema, objective=own, step=state.step
         )
-        with reduction.summing_in(reduce_dtype):
+        with dense.summing_in(reduce_dtype):
             return loss_of(params, ctx, batch, rng)
 
     differentiate = jax.value_and_grad(loss, has_aux=True)

@@ -13,8 +13,7 @@ from jaxtyping import Float, UInt8
 
 from vit_jax.errors import UserError, shown
 from vit_jax.figures import plots as figures
-from vit_jax.figures.contact_sheet import Tile, render, spaced, write
-from vit_jax.figures.overlay import colors, overlay, spread
+from vit_jax.figures.contact_sheet import Tile, colors, overlay, render, spaced, spread, write
 from vit_jax.inference import Trained, probabilities
 from vit_jax.visual.attention import HeadMaps, head_maps
 from vit_jax.visual.saliency import extra_rollout, make_inspection, method

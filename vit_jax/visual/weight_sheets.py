@@ -12,8 +12,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from vit_jax import models
-from vit_jax.figures.contact_sheet import Tile, render, spaced, wrapped, write
-from vit_jax.figures.overlay import colors, spread
+from vit_jax.figures.contact_sheet import Tile, colors, render, spaced, spread, wrapped, write
 from vit_jax.inference import Trained
 from vit_jax.models.families.convit import relative_positions
 from vit_jax.models.layers.posemb import FIXED, sincos2d

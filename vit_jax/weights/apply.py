@@ -1,18 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fill a model's variables from a file, strictly: nothing missing, nothing left over, no NaN."""
+"""Fill a model's variables from a file, strictly: nothing missing, nothing left over, no NaN.
+
+A kernel of images with other channels, by timm's rule (timm.models.adapt_input_conv).
+"""
 
 import difflib
 import itertools
+import logging
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
+from jaxtyping import Float
 
 from vit_jax.errors import UserError, unknown
 from vit_jax.settings import fields
-from vit_jax.weights import channels
 from vit_jax.weights.files import WeightsFile
 from vit_jax.weights.layout import Entry, FileTensor, Shape
+
+_log = logging.getLogger(__name__)
+
+
+def fits(old: int, new: int) -> bool:
+    """Return whether there is a rule from one number of channels to another.
+
+    To one channel from at most three, which show one image; from colours or one channel to any.
+    """
+    return old == new or old in (1, 3) or (new == 1 and old < 3)
+
+
+def adapted(
+    kernel: Float[np.ndarray, "H W C D"], count: int, name: str
+) -> Float[np.ndarray, "H W K D"]:
+    """Return a kernel for `count` channels, and say so in one line; `name` is its file's.
+
+    For one channel it is summed, so that a grey image gives what its copy in each channel gave. For
+    more it is repeated and scaled, so that a constant gives the same.
+    """
+    old = kernel.shape[2]
+    if count == 1:
+        what, found = "summed over them", kernel.sum(axis=2, keepdims=True)
+    else:
+        what = f"repeated, times {old}/{count}"
+        copies = np.tile(kernel, (1, 1, math.ceil(count / old), 1))[:, :, :count]
+        found = copies * np.float32(old / count)
+    _log.warning(
+        "%s sees %d channels, this model %d: the kernel that sees them is %s",
+        name,
+        old,
+        count,
+        what,
+    )
+    return found
+
 
 # The layers of a model that turn features into logits, by our names.
 HEAD = re.compile(r"^(params/head(_dist)?|batch_stats/head_norm)/")
@@ -184,7 +225,7 @@ def _can_resize(entry: Entry, part: FileTensor, there: Shape) -> bool:
 def _of_our_channels(entry: Entry, part: FileTensor, there: Shape) -> Shape:
     """Return the shape of a stem's kernel in a file once it has our number of channels."""
     axis = _kernel_axes(entry, part)[1]
-    if len(there) != len(part.shape) or not channels.fits(there[axis], part.shape[axis]):
+    if len(there) != len(part.shape) or not fits(there[axis], part.shape[axis]):
         return there
     return (*there[:axis], part.shape[axis], *there[axis + 1 :])
 
@@ -211,7 +252,7 @@ def _read(entry: Entry, source: WeightsFile, resize: Resizer | None, stem: str) 
         layer = np.asarray(entry.decode(values))
         target = entry.shape[1:] if entry.stacked else entry.shape
         if entry.name == stem and layer.shape[2] != target[2]:
-            layer = channels.adapted(layer, target[2], source.name)
+            layer = adapted(layer, target[2], source.name)
         if resize is not None and RESIZABLE.search(entry.name):
             # Tables of equal shape too: a grid of 2 x 8 is not one of 4 x 4.
             layer = resize(entry.name, layer, target)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vit_jax import models, trees
-from vit_jax.data import classes, imagenet
+from vit_jax.data import classes
 from vit_jax.models import ModelConfig
 from vit_jax.settings import fields
 from vit_jax.weights.load import CHECKPOINT, split
@@ -67,8 +67,8 @@ def move(ref: str, names: Sequence[str], *, ema: bool = False) -> Move:
     classes is ImageNet's in the order of all published networks, where the model's classes are.
     """
     names, there = tuple(names), class_names(ref, ema=ema)
-    if not there and len(names) == imagenet.NUM_CLASSES:
-        there = tuple(imagenet.names_by_synset().values())
+    if not there and len(names) == classes.NUM_CLASSES:
+        there = tuple(classes.names_by_synset().values())
         if None in classes.matched(names, there):
             there = ()
     ids = classes.matched(names, there)

@@ -15,7 +15,7 @@ from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import FIXED, PosEmbed, sincos2d
 from vit_jax.models.layers.rope import Rope
 from vit_jax.weights import export
-from vit_jax.weights.names import hf, hf_config, hf_views
+from vit_jax.weights.names import hf, hf_config
 from vit_jax.weights.resize import positions
 
 # Fields that one of them has in several values, or that change nothing once a model is trained. The
@@ -181,7 +181,7 @@ def to_hf(variables: Mapping[str, Any], cfg: Any) -> dict[str, np.ndarray]:
         )
     layout, with_head, without = _LAYOUTS[found]
     before = with_head if cfg.num_classes else without
-    state = hf_views.state(trees.nest(leaves), theirs, hf.LAYOUTS[layout], before)
+    state = hf.state(trees.nest(leaves), theirs, hf.LAYOUTS[layout], before)
     return state | dict(_beside(found, cfg, before))
 
 

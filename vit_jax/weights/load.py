@@ -14,14 +14,15 @@ from vit_jax import models, trees
 from vit_jax.errors import UserError, setting
 from vit_jax.models import ModelConfig
 from vit_jax.process import waiting
-from vit_jax.weights import fixed_positions, grids
+from vit_jax.weights import grids
+from vit_jax.weights import resize as resize_lib
 from vit_jax.weights.apply import OtherHead, fill
+from vit_jax.weights.config import CHECKPOINT, KINDS, split
 from vit_jax.weights.files import NoSuchFile, WeightsFile, first_bytes
 from vit_jax.weights.layout import Entry, FileTensor, Own
-from vit_jax.weights.names import google, hf, hf_config, hf_views, timm
+from vit_jax.weights.names import google, hf, hf_config, timm
 from vit_jax.weights.published import table as published
 from vit_jax.weights.readers import npz_file, repository, safetensors_file, torch_file
-from vit_jax.weights.reference import CHECKPOINT, KINDS, split
 from vit_jax.weights.resize import Resize, resizer
 
 Flat = Mapping[str, np.ndarray]  # our names -> arrays
@@ -93,7 +94,7 @@ def read(
         ):
             fits = all(source.shapes.get(part.key) == part.shape for part in _parts(beside))
             rule = rule if resize is Resize.AUTO else resize
-            source = fixed_positions.matched(source, cfg, old)
+            source = resize_lib.matched(source, cfg, old)
             return fill(
                 [*entries, *(beside if fits else ())],
                 source,
@@ -207,7 +208,7 @@ def _open_repository(path: str, cfg: ModelConfig, ema: bool, own: Own | None) ->
             before = hf.prefix(layout, source.shapes)
             entries = hf.entries(cfg, layout, before)
             is_ignored = functools.partial(hf.is_ignored, cfg=cfg, layout=layout, before=before)
-            seen = hf_views.seen(source, cfg, layout, before)
+            seen = hf.seen(source, cfg, layout, before)
             old = grids.like(cfg, hf_config.image_size(facts), facts.pair("patch_size"))
             # Of images of any shape: the table has a number of patches, and no size of images.
             rule = Resize.NAFLEX if facts.has("num_patches") else Resize.OFFICIAL

@@ -13,8 +13,7 @@ import pytest
 from tests.faults.test_broken_records import labelled, rewritten
 from tests.unit.cli.test_doctor import DIGITS, ROOT, digits
 from vit_jax.cli import doctor
-from vit_jax.cli.reports import check_machine, check_run
-from vit_jax.cli.reports.check_machine import BROKEN, OK, WARNING
+from vit_jax.cli.doctor import BROKEN, OK, WARNING
 from vit_jax.data.sources.digits import prepare
 from vit_jax.errors import UserError
 
@@ -84,7 +83,7 @@ def test_a_command_that_is_cut_short(
     def stopped() -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(check_machine, "packages", stopped)
+    monkeypatch.setattr(doctor, "packages", stopped)
     assert doctor.main(["doctor"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
     done = subprocess.run(
@@ -100,21 +99,21 @@ def test_a_command_that_is_cut_short(
 
 
 def test_a_step_on_all_devices() -> None:
-    assert check_machine.step() == (OK, "a tiny ViT trains; the same loss on 8 devices", "")
+    assert doctor.step() == (OK, "a tiny ViT trains; the same loss on 8 devices", "")
 
 
 def test_a_run_larger_than_the_machine(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="batch_size=12 cannot be split over 8 devices"):
-        check_run.size(digits(batch_size=12), tmp_path)
+        doctor.size(digits(batch_size=12), tmp_path)
     cfg = digits(batch_size=2**26)
-    assert check_run.size(cfg, tmp_path).state == WARNING
+    assert doctor.size(cfg, tmp_path).state == WARNING
     cfg.mesh.data = 3_000
     with pytest.raises(UserError, match="does not fit 8"):
-        check_run.size(cfg, tmp_path)
+        doctor.size(cfg, tmp_path)
 
 
 def test_an_evaluation_without_labels(tmp_path: Path) -> None:
     prepare(tmp_path / "whole")
     rewritten(tmp_path / "whole", tmp_path / "digits", labelled(-1))
-    state, text, _ = check_run.dataset(digits(data_dir=str(tmp_path / "digits")))
+    state, text, _ = doctor.dataset(digits(data_dir=str(tmp_path / "digits")))
     assert (state, text.endswith("10 classes, and a label -1")) == (BROKEN, True), text

@@ -18,7 +18,7 @@ from configs import vit_mu_digits
 from tests.unit.cli.test_evaluate import call
 from vit_jax import data, models, weights
 from vit_jax.cli import evaluate, predict
-from vit_jax.data import imagenet
+from vit_jax.data import classes
 from vit_jax.devices import hardware
 from vit_jax.errors import UserError
 from vit_jax.inference import load
@@ -271,7 +271,7 @@ def test_a_test_set_of_imagenets_classes_is_guessed_among_them(tmp_path, capsys)
     params, _ = models.init(module, model, jax.random.key(0))
     params["head"]["kernel"] = np.random.default_rng(0).normal(size=(24, 1000)).astype(np.float32)
     save_file(weights.to_timm({"params": params}, model), f"{tmp_path}/vit.safetensors")
-    mapped = imagenet.groups_of("objectnet")
+    mapped = classes.groups_of("objectnet")
     rng, losses = np.random.default_rng(1), []
     apply = jax.jit(lambda image: module.apply({"params": params}, image).logits[0])
     for name in (*mapped, "air_freshener", "zipper"):

@@ -12,12 +12,12 @@ import pytest
 
 from tests.unit.cost.test_memory import GPU
 from vit_jax import models
-from vit_jax.cli.reports import dry_run
+from vit_jax.cli import dry_run
 from vit_jax.config.tree import Config
 from vit_jax.data import DataConfig
 from vit_jax.devices import hardware, sharding
 from vit_jax.models.layers.attention import AttentionImpl
-from vit_jax.models.reduction import ReduceDType
+from vit_jax.models.layers.dense import ReduceDType
 from vit_jax.train import build
 
 ROOT = Path(__file__).parents[3]

@@ -8,7 +8,7 @@ import pytest
 
 from vit_jax.devices import sharding
 from vit_jax.errors import UserError
-from vit_jax.evals import Classify, corruptions, robustness
+from vit_jax.evals import Classify, corruptions
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (11, 8, 8, 1)).astype(np.uint8)
 VARIANTS = [("brightness", 1), ("brightness", 5), ("gaussian_noise", 3)]
@@ -46,7 +46,7 @@ def test_each_variant_is_scored_once_on_every_image(batch_size, devices):
         traces.append(batch["image"].shape)
         return shade(variables, batch)
 
-    found = robustness.score(evaluation(batch_size, devices, passes), predict, 1.0, VARIANTS)
+    found = corruptions.score(evaluation(batch_size, devices, passes), predict, 1.0, VARIANTS)
     assert list(found) == VARIANTS
     for (name, severity), scores in found.items():
         made = [corruptions.corrupt(x, name, severity, i) for i, x in enumerate(IMAGES)]
@@ -64,4 +64,4 @@ def test_a_broken_image_ends_the_threads():
     mesh = sharding.make_mesh(sharding.MeshConfig(), jax.devices()[:1])
     broken = Classify(batches=batches, batch_size=1, mesh=mesh, class_names=[])
     with pytest.raises(UserError, match="broken"):
-        robustness.score(broken, shade, 1.0, VARIANTS)
+        corruptions.score(broken, shade, 1.0, VARIANTS)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 _PUSHES = """
 import os, pathlib
 from vit_jax.errors import UserError
-from vit_jax.inference import hub
+from vit_jax.export import hub
 
 for repo, token in (("me/new", "good"), ("me/open", "good"), ("them/x", "good"),
                     ("nobody/x", "good"), ("me/gone", "good"), ("me/new", "bad"), ("me/new", "")):

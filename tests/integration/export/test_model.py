@@ -18,7 +18,7 @@ from vit_jax import weights
 from vit_jax.__main__ import main as verb_main
 from vit_jax.errors import UserError
 from vit_jax.export import card as model_card
-from vit_jax.export import check as export_check
+from vit_jax.export import folder as folder_lib
 from vit_jax.export import model as export
 from vit_jax.export import stablehlo as export_stablehlo
 from vit_jax.export.model import Format
@@ -33,7 +33,7 @@ STABLEHLO = ("model.stablehlo", "weights.npz")
 def test_what_changed_is_measured_on_photographs() -> None:
     model = trained(dataclasses.replace(TINY["mixer"], channels=1))
     forward = make_forward(model)
-    views, name = export_check.sample_images(model)
+    views, name = folder_lib.sample_images(model)
     assert name == "views of two photographs"
     assert len({view.tobytes() for view in views}) == len(views) == 16
     sizes = []
@@ -45,7 +45,7 @@ def test_what_changed_is_measured_on_photographs() -> None:
             logits[0, logits.argmin()] = 100.0
         return logits
 
-    change = export_check.compare(model, moved)
+    change = folder_lib.compare(model, moved)
     logits = np.asarray(forward(views).logits)
     assert sizes == [1, 15]
     assert change.same_top1 == 15
@@ -57,15 +57,15 @@ def test_logits_that_are_not_finite_are_refused() -> None:
     model = trained(dataclasses.replace(TINY["mixer"], channels=1))
     broken = np.full((1, model.model.num_classes), np.nan)
     with pytest.raises(UserError, match=r"the export's logits are not finite.*--dtype"):
-        export_check.compare(model, lambda batch: broken.repeat(len(batch), axis=0))
+        folder_lib.compare(model, lambda batch: broken.repeat(len(batch), axis=0))
     head = {name: x * np.inf for name, x in model.variables["params"]["head"].items()}
     diverged = {"params": {**model.variables["params"], "head": head}}
     with pytest.raises(UserError, match=r"made_up.npz: on views of two photographs its logits"):
-        export_check.compare(dataclasses.replace(model, variables=diverged), lambda _: broken)
+        folder_lib.compare(dataclasses.replace(model, variables=diverged), lambda _: broken)
 
 
 def test_the_card_names_what_is_not_the_runs(run: Path) -> None:
-    nothing = export_check.Change(images="", count=0, largest=0.0, scale=0.0, same_top1=0)
+    nothing = folder_lib.Change(images="", count=0, largest=0.0, scale=0.0, same_top1=0)
     about = {"dtype": "float32", "vit_jax": "", "config": {"data": {"name": "digits"}}}
     own = load(str(run))
     other = dataclasses.replace(own, mean=(0.1,))
@@ -122,7 +122,7 @@ def test_the_card_of_a_runs_artifact_loads_it(
 def test_timms_folder_holds_the_weights_in_half_the_size(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export_check, "compare", lambda *_: NOTHING)  # it compiles
+    monkeypatch.setattr(folder_lib, "compare", lambda *_: NOTHING)  # it compiles
     sizes = {}
     for dtype in ("float32", "bfloat16"):
         folder = tmp_path / dtype

@@ -20,7 +20,7 @@ from tests.unit.models.test_mup import everything
 from tests.unit.models.tiny import TINY, shrink
 from tests.unit.weights.runs import save
 from vit_jax import models, trees, weights
-from vit_jax.cli.reports.dry_run import dry_run
+from vit_jax.cli.dry_run import dry_run
 from vit_jax.errors import UserError
 from vit_jax.export import model as export
 from vit_jax.export.model import Format, WeightDType

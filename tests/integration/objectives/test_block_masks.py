@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax.objectives.block_masks import block_masks, gathered, mask_counts
+from vit_jax.objectives.hiding import block_masks, gathered, mask_counts
 
 KEY, GRID = jax.random.key(3), (14, 14)
 ASPECT = (0.3, 1 / 0.3)

@@ -14,9 +14,8 @@ from vit_jax.cost.flops import count
 from vit_jax.data import Crop, DataConfig, TransformConfig
 from vit_jax.devices import sharding
 from vit_jax.devices.sharding import MeshConfig
-from vit_jax.objectives import Balance, Context, Dino, DinoConfig, HeadConfig
-from vit_jax.objectives import self_distillation as terms
-from vit_jax.objectives.targets import sinkhorn, softmax_targets, updated_centre
+from vit_jax.objectives import Balance, Context, Dino, DinoConfig, HeadConfig, dino
+from vit_jax.objectives.dino import sinkhorn, softmax_targets, updated_centre
 
 HEAD = HeadConfig(prototypes=12, hidden_dim=16, bottleneck_dim=8)
 
@@ -131,7 +130,7 @@ def test_the_loss_of_dinov2_is_the_sum_of_its_terms() -> None:
     assert hidden.any(axis=1).sum() == 8  # half of sixteen large crops
     assert float(metrics["ibot_loss"]) == pytest.approx(found / 16, rel=1e-3)
     both = out.features.reshape(8, 2, -1)
-    koleo = terms.koleo(both[:, 0]) + terms.koleo(both[:, 1])
+    koleo = dino.koleo(both[:, 0]) + dino.koleo(both[:, 1])
     assert float(metrics["koleo_loss"]) == pytest.approx(float(koleo), rel=1e-4)
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.bucket import Bucket
 from tests.unit.sweeps import files
 from vit_jax.cli.sweep import main
-from vit_jax.sweeps import in_bucket, queue, results, sharing
+from vit_jax.sweeps import in_bucket, queue, results
 from vit_jax.sweeps.results import State
 from vit_jax.workdir import folder as workdir
 from vit_jax.workdir import lock as bucket_lock
@@ -75,7 +75,7 @@ def test_the_queue_and_the_claims_of_a_bucket(
     metrics, lines = one / "runs" / "both" / "metrics.jsonl", b'{"step": 1}\n{"step": 2}\n'
     bucket.put("bucket/sweeps/queue/runs/both/metrics.jsonl", lines)
     metrics.write_bytes(lines[:12])
-    with sharing.claim(one, "both") as descriptor:  # in training here, continued at step 1
+    with queue.claim(one, "both") as descriptor:  # in training here, continued at step 1
         assert descriptor is not None
         in_bucket.pull(one)
         assert metrics.read_bytes() == lines[:12]

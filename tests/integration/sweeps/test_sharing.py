@@ -2,7 +2,7 @@
 import subprocess
 from pathlib import Path
 
-from vit_jax.sweeps.sharing import claim, holder
+from vit_jax.sweeps.queue import claim, holder
 
 
 def test_a_process_that_inherits_the_claim_holds_it(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from tests.unit.sweeps import synthetic
 from vit_jax.sweeps import results, trial
+from vit_jax.sweeps.queue import claim, holder
 from vit_jax.sweeps.results import State
-from vit_jax.sweeps.sharing import claim, holder
 
 POINT = synthetic.points()[0]
 # What it does at its first, second and third start; `run` is its directory.

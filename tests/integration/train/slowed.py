@@ -9,8 +9,7 @@ import sys
 import time
 
 from vit_jax.cli.train import main
-from vit_jax.data.stream.batches import Batches
-from vit_jax.data.stream.prefetch import Batch
+from vit_jax.data.stream.batches import Batch, Batches
 
 _read = Batches.__getitem__
 

@@ -300,7 +300,7 @@ def test_a_killed_run_ends_with_the_same_bits(pretrained: Path, tmp_path: Path) 
 
 
 def test_the_dry_run_plans_less(pretrained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from vit_jax.cli.reports import dry_run
+    from vit_jax.cli import dry_run
 
     cfg = tuning(pretrained)
     text, _ = dry_run.dry_run(cfg)

@@ -14,7 +14,7 @@ from vit_jax.data import DataConfig
 from vit_jax.devices import sharding
 from vit_jax.devices.sharding import MeshConfig
 from vit_jax.models import DType
-from vit_jax.models.reduction import ReduceDType
+from vit_jax.models.layers.dense import ReduceDType
 from vit_jax.train import build as build_lib
 
 BATCH, DEPTH = 16, 3

@@ -15,7 +15,7 @@ from configs.vit_mu_digits import get_config
 from tests.unit.train.test_step import _batches, tiny
 from vit_jax import config as config_lib
 from vit_jax import models
-from vit_jax.cli.reports import dry_run
+from vit_jax.cli import dry_run
 from vit_jax.config.tree import Config
 from vit_jax.devices import sharding
 from vit_jax.devices.sharding import MeshConfig

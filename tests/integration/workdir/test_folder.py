@@ -14,8 +14,8 @@ from vit_jax.workdir import folder as workdir
 HOLD = """
 import sys, time
 from pathlib import Path
-from vit_jax.train import workdir
-with workdir.lock(Path(sys.argv[1])):
+from vit_jax.workdir import folder
+with folder.lock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
 """

@@ -4,8 +4,7 @@
 import pytest
 
 from vit_jax.checkpoints import CheckpointConfig, Mode
-from vit_jax.checkpoints.config import ranked
-from vit_jax.checkpoints.ranking import check_ranking, directed, turned
+from vit_jax.checkpoints.config import check_ranking, directed, ranked, turned
 from vit_jax.errors import UserError
 
 PERIODS = {"val/loss": "1 epoch", "val/top1": "1 epoch", "val/wer": "1 epoch", "test/top1": ""}

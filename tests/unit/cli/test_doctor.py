@@ -17,8 +17,7 @@ import pytest
 from tests.photos import write_folder
 from vit_jax.__main__ import main as verb_main
 from vit_jax.cli import doctor
-from vit_jax.cli.reports import check_machine, check_run
-from vit_jax.cli.reports.check_machine import BROKEN, OK, WARNING
+from vit_jax.cli.doctor import BROKEN, OK, WARNING
 from vit_jax.errors import UserError
 from vit_jax.process import launch, startup
 
@@ -44,7 +43,7 @@ def test_what_is_missing_ends_it_early(
     def without(name: str) -> Any:
         raise ImportError(f"libGL.so.1: cannot open shared object file\n({name})")
 
-    monkeypatch.setattr(check_machine.importlib, "import_module", without)
+    monkeypatch.setattr(doctor.importlib, "import_module", without)
     assert doctor.main(["doctor", DIGITS]) == 1
     out = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in out[:-1]] == ["packages", "imports"]
@@ -69,11 +68,11 @@ def test_an_error_is_a_line_and_debug_shows_more(capsys: pytest.CaptureFixture[s
 def test_versions_and_their_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["requires-python"] == f">={'.'.join(map(str, launch._LEAST))}"
-    assert check_machine.requirements() == (project["dependencies"], "pyproject.toml")
-    assert check_machine.packages().state == OK
+    assert doctor.requirements() == (project["dependencies"], "pyproject.toml")
+    assert doctor.packages().state == OK
     wanted = ["jax>=0.1", "numpy>=99,<100", "no-such-package>=1", "tf>=1; extra == 'tf'"]
-    monkeypatch.setattr(check_machine, "requirements", lambda: (wanted, "x"))
-    state, text, fix = check_machine.packages()
+    monkeypatch.setattr(doctor, "requirements", lambda: (wanted, "x"))
+    state, text, fix = doctor.packages()
     assert state == BROKEN
     assert text == (
         f"numpy {np.__version__}, <100,>=99 is needed; no-such-package is missing, >=1 is needed"
@@ -101,17 +100,17 @@ NVIDIA, TPU = ["/dev/nvidia0"], ["/dev/accel0"]
 def test_accelerators(
     plugins: list[str], files: list[str], seen: list[str], asked: str, state: str, told: str
 ) -> None:
-    finding = check_machine.judge_devices(plugins, files, seen, asked)
+    finding = doctor.judge_devices(plugins, files, seen, asked)
     assert told in str(finding)
     assert (finding.state if finding else OK) == state
 
 
 def test_device_files_and_plugins_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert check_machine.devices() == (OK, f"8 x cpu; {len(os.sched_getaffinity(0))} CPU cores", "")
+    assert doctor.devices() == (OK, f"8 x cpu; {len(os.sched_getaffinity(0))} CPU cores", "")
     monkeypatch.setattr(startup, "device_files", lambda: NVIDIA)
-    monkeypatch.setattr(check_machine, "_version", {"libtpu": "0.1"}.get)
-    monkeypatch.setattr(check_machine.importlib.metadata, "entry_points", lambda group: [])
-    _, text, fix = check_machine.devices()  # the tests set JAX_PLATFORMS
+    monkeypatch.setattr(doctor, "_version", {"libtpu": "0.1"}.get)
+    monkeypatch.setattr(doctor.importlib.metadata, "entry_points", lambda group: [])
+    _, text, fix = doctor.devices()  # the tests set JAX_PLATFORMS
     assert text == "JAX_PLATFORMS=cpu hides libtpu, /dev/nvidia0"
     assert fix == "unset it"
 
@@ -129,32 +128,32 @@ def test_a_step_that_differs(
     losses: list[float], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = iter(losses)
-    monkeypatch.setattr(check_machine, "_first_loss", lambda *_: next(found))
-    state, text, _ = check_machine.step()
+    monkeypatch.setattr(doctor, "_first_loss", lambda *_: next(found))
+    state, text, _ = doctor.step()
     assert told in text
     assert state == (OK if losses == [2.3, 2.30001] else BROKEN)
 
 
 def test_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    state, text, _ = check_machine.disk(tmp_path / "not" / "there")
+    state, text, _ = doctor.disk(tmp_path / "not" / "there")
     assert (state, text.partition(":")[0]) == (OK, str(tmp_path))
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UserError, match="mount the bucket"):
-        check_machine.disk(Path("hdfs://host/run"))
+        doctor.disk(Path("hdfs://host/run"))
     if sys.platform == "linux":
-        assert check_machine.disk(Path("/proc/self")).state == BROKEN  # where no file can be made
+        assert doctor.disk(Path("/proc/self")).state == BROKEN  # where no file can be made
     usage = shutil.disk_usage(tmp_path)._replace(free=2**20)
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda _: usage)
-        assert check_machine.disk(tmp_path).text.startswith(f"{tmp_path}: 1.00 MiB free")
-        assert check_machine.disk(tmp_path).state == WARNING
+        assert doctor.disk(tmp_path).text.startswith(f"{tmp_path}: 1.00 MiB free")
+        assert doctor.disk(tmp_path).state == WARNING
     with monkeypatch.context() as patch:
 
         def full(_: int) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         patch.setattr(os, "fsync", full)
-        assert "no file can be kept there (No space left" in check_machine.disk(tmp_path).text
+        assert "no file can be kept there (No space left" in doctor.disk(tmp_path).text
     assert list(tmp_path.iterdir()) == []
 
 
@@ -171,11 +170,11 @@ def test_a_run_that_does_not_fit(
     memory: int | None, free: int, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need = types.SimpleNamespace(device_total=2**30, checkpoint=2**20)
-    monkeypatch.setattr(check_run, "estimate_memory", lambda *_: need)
-    monkeypatch.setattr(check_run, "device_memory", lambda: memory)
+    monkeypatch.setattr(doctor, "estimate_memory", lambda *_: need)
+    monkeypatch.setattr(doctor, "device_memory", lambda: memory)
     usage = shutil.disk_usage(tmp_path)._replace(free=free)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    found = check_run.size(digits(batch_size=64), tmp_path)
+    found = doctor.size(digits(batch_size=64), tmp_path)
     assert found.state == (WARNING if fix else OK)
     assert fix in found.fix
     assert "about 1.00 GiB on each device" in found.text
@@ -196,9 +195,9 @@ def test_a_folder_and_what_can_be_wrong_with_it(tmp_path: Path) -> None:
     cfg.evals = {"val": cfg.evals["val"]}
     cfg.evals["val"].split = "val"
     with pytest.raises(UserError, match=r"has 3 classes; set model\.num_classes=3"):
-        check_run.dataset(cfg)
+        doctor.dataset(cfg)
     cfg.model.num_classes = 3
-    state, text, _ = check_run.dataset(cfg)
+    state, text, _ = doctor.dataset(cfg)
     assert state == OK
     assert text.endswith("120 images, 3 classes; train, val can be read")
     for split in ("val", "train"):
@@ -206,10 +205,10 @@ def test_a_folder_and_what_can_be_wrong_with_it(tmp_path: Path) -> None:
         whole = broken.read_bytes()
         broken.write_bytes(whole[:-200])  # its header is there
         with pytest.raises(UserError, match=rf"{split}/sky/1.jpg: not a readable image"):
-            check_run.dataset(cfg)
+            doctor.dataset(cfg)
         broken.write_bytes(whole)
 
 
 def test_the_classes_of_several_labels() -> None:
     batches: Any = contextlib.nullcontext(iter([{"label": np.array([[0, 1, 1], [1, 0, 0]])}]))
-    np.testing.assert_array_equal(check_run._labels(batches), [1, 2, 0])
+    np.testing.assert_array_equal(doctor._labels(batches), [1, 2, 0])

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from vit_jax.config.faults import FaultsConfig, is_spike, validate
+from vit_jax.config.tree import FaultsConfig, is_spike, validate
 from vit_jax.errors import UserError
 
 

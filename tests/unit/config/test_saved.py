@@ -12,8 +12,7 @@ import vit_jax
 from tests.unit.test_configs import FILES, load
 from vit_jax import data
 from vit_jax.config import saved as config_json
-from vit_jax.config.faults import FaultsConfig
-from vit_jax.config.tree import Config
+from vit_jax.config.tree import Config, FaultsConfig
 from vit_jax.data import Crop, CropRule
 from vit_jax.data.config import OLD_READING
 from vit_jax.errors import UserError

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from vit_jax.cost import memory, workspace
+from vit_jax.cost import memory
 from vit_jax.devices import hardware, sharding
 
 B, D, F = 32, 8, 64
@@ -131,7 +131,7 @@ GPU = hardware.Target("gpu", "NVIDIA H100 80GB HBM3", (9, 0))
     ],
 )
 def test_padding(shape, target, elements):
-    assert workspace.padded(shape, 2, target) == 2 * elements
+    assert memory.padded(shape, 2, target) == 2 * elements
 
 
 def test_an_accelerator_has_a_blocks_gradients_in_hand():
@@ -148,7 +148,7 @@ def test_attention_has_its_logits_gradient_in_hand_too():
         return jnp.mean(jnp.matmul(y[None], y[None].swapaxes(1, 2)) ** 2), {}
 
     jaxpr = jax.make_jaxpr(attend)(jnp.ones((D, D)), None, {}, {"x": jnp.ones((B, D))}, None)
-    found = workspace.in_progress(jaxpr.jaxpr, lambda aval: aval.size, GPU)
+    found = memory.in_progress(jaxpr.jaxpr, lambda aval: aval.size, GPU)
     assert found == B * D + B * B
 
 
@@ -159,7 +159,7 @@ def test_a_tpu_has_the_logits_gradient_as_it_is_multiplied():
 
     jaxpr = jax.make_jaxpr(attend)(jnp.ones((1, B, D), jnp.bfloat16)).jaxpr
     found = [
-        workspace.in_progress(jaxpr, lambda aval: aval.size * aval.dtype.itemsize, target)
+        memory.in_progress(jaxpr, lambda aval: aval.size * aval.dtype.itemsize, target)
         for target in (GPU, TPU)
     ]
     assert found == [4 * B * B, 2 * B * B]
@@ -171,7 +171,7 @@ def test_a_tpu_keeps_heads_side_by_side():
 
     jaxpr = jax.make_jaxpr(forward)(jnp.ones((2, 16, 200, 64))).jaxpr
     kept = [jaxpr.eqns[0].outvars[0]]  # 2 x 200 x 16 x 64, of which a head takes 128 lanes
-    shapes = [workspace.held(kept, jaxpr, target)[0].shape for target in (GPU, TPU)]
+    shapes = [memory.held(kept, jaxpr, target)[0].shape for target in (GPU, TPU)]
     assert shapes == [(2, 200, 16, 64), (2, 200, 1024)]
 
 
@@ -184,7 +184,7 @@ def test_weights_of_fsdp_are_whole_for_two_layers():
     weights = D * F // 2
 
     def gathered(**kwargs):
-        return workspace.gathered_weights(params, sizes | kwargs.pop("over", {}), 2, 4, **kwargs)
+        return memory.gathered_weights(params, sizes | kwargs.pop("over", {}), 2, 4, **kwargs)
 
     assert gathered(recomputed=False) == weights * (2 * 2 + 4)
     assert gathered(recomputed=True) == weights * (2 + 4)
@@ -225,8 +225,8 @@ def test_a_tpu_keeps_what_a_batch_norm_reads_in_float32():
     for axes, itemsize in (((0, 1), 4), (1, 2)):  # as BatchNorm; of each example, as GroupNorm
         jaxpr = jax.make_jaxpr(functools.partial(normed, axes))(x, kernel).jaxpr
         product = jaxpr.eqns[0].outvars[0]
-        assert [a.dtype.itemsize for a in workspace.held([product], jaxpr, TPU)] == [itemsize]
-        assert workspace.held([product], jaxpr, GPU) == [product.aval]
+        assert [a.dtype.itemsize for a in memory.held([product], jaxpr, TPU)] == [itemsize]
+        assert memory.held([product], jaxpr, GPU) == [product.aval]
 
 
 def test_a_tpu_pads_the_channels_of_each_group():
@@ -240,9 +240,9 @@ def test_a_tpu_pads_the_channels_of_each_group():
 
     jaxpr = jax.make_jaxpr(convolve)(image, kernel).jaxpr
     kept = [jaxpr.invars[0], jaxpr.invars[1], jaxpr.outvars[0]]
-    shapes = [a.shape for a in workspace.held(kept, jaxpr, TPU)]
+    shapes = [a.shape for a in memory.held(kept, jaxpr, TPU)]
     assert shapes == [(2, 8, 8, 4 * 128), (3, 3, 24, 192), (2, 8, 8, 4 * 128)]
-    assert [a.shape for a in workspace.held(kept, jaxpr, GPU)] == [v.aval.shape for v in kept]
+    assert [a.shape for a in memory.held(kept, jaxpr, GPU)] == [v.aval.shape for v in kept]
 
 
 def test_a_tensor_axis_cuts_heads_and_hidden_values():

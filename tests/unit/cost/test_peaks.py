@@ -3,7 +3,7 @@
 
 import pytest
 
-from vit_jax.cost.peaks import peak_flops
+from vit_jax.cost.scale import peak_flops
 
 
 @pytest.mark.parametrize(

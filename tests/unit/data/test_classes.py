@@ -6,11 +6,11 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vit_jax.data import classes, imagenet
+from vit_jax.data import classes
 from vit_jax.data.names import one_spelling
 
-SYNSETS = tuple(imagenet.names_by_synset())
-WORDS = tuple(imagenet.names_by_synset().values())
+SYNSETS = tuple(classes.names_by_synset())
+WORDS = tuple(classes.names_by_synset().values())
 NAMES = st.lists(
     st.text(min_size=1).filter(one_spelling), min_size=1, max_size=8, unique_by=one_spelling
 )

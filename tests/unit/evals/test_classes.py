@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax.data import imagenet, open_source
+from vit_jax.data import classes, open_source
 from vit_jax.data.sources.base import Labelled
 from vit_jax.errors import UserError
 from vit_jax.evals.classes import align, grouped, joined, rule
 
-SYNSETS = tuple(imagenet.names_by_synset())
-WORDS = tuple(imagenet.names_by_synset().values())
+SYNSETS = tuple(classes.names_by_synset())
+WORDS = tuple(classes.names_by_synset().values())
 
 
 def png(level):
@@ -134,9 +134,9 @@ class Listed(Labelled):
 
 
 def test_a_test_set_of_200_classes_is_scored_among_them():
-    adversarial = tuple(imagenet.groups_of("imagenet_a"))
-    assert len(adversarial) == len(imagenet.groups_of("imagenet_r")) == 200
-    assert len({*adversarial, *imagenet.groups_of("imagenet_r")}) == 314  # 86 are in both
+    adversarial = tuple(classes.groups_of("imagenet_a"))
+    assert len(adversarial) == len(classes.groups_of("imagenet_r")) == 200
+    assert len({*adversarial, *classes.groups_of("imagenet_r")}) == 314  # 86 are in both
     of_folders, groups = rule(Listed("folder:a[whole]", adversarial), WORDS)
     assert of_folders.class_names[0] == WORDS[6] == "stingray"
     assert (groups[0], len(groups)) == ((6,), 200)
@@ -158,7 +158,7 @@ def test_a_test_set_of_200_classes_is_scored_among_them():
 
 
 def test_objectnets_objects_are_what_any_of_their_classes_is():
-    mapped = imagenet.groups_of("objectnet")
+    mapped = classes.groups_of("objectnet")
     assert len(mapped) == 113
     assert sum(map(len, mapped.values())) == 125
     assert [WORDS[k].split(",")[0] for k in mapped["chair"]] == [

@@ -4,12 +4,12 @@
 import pytest
 
 from vit_jax.errors import UserError
-from vit_jax.evals import robustness
+from vit_jax.evals import corruptions
 
 
 def test_what_is_not_published_is_refused():
     with pytest.raises(UserError, match="unknown corruption 'pixelat'; did you mean 'pixelate'"):
-        robustness.variants(["pixelat"], [1])
+        corruptions.variants(["pixelat"], [1])
     for severity in (0, 6):
         with pytest.raises(UserError, match=rf"severity {severity} must be in 1\.\.5"):
-            robustness.variants(["contrast"], [1, severity])
+            corruptions.variants(["contrast"], [1, severity])

@@ -19,7 +19,6 @@ from vit_jax.data import Resize, TransformConfig
 from vit_jax.errors import UserError
 from vit_jax.evals import ClassifyEval
 from vit_jax.export import card as model_card
-from vit_jax.export import check as export_check
 from vit_jax.export import folder as export_folder
 from vit_jax.export import model as export
 from vit_jax.export.model import Format
@@ -28,7 +27,7 @@ from vit_jax.inference.trained import Trained
 from vit_jax.objectives import DistillConfig
 from vit_jax.storage import files
 
-NOTHING = export_check.Change(images="", count=0, largest=0.0, scale=0.0, same_top1=0)
+NOTHING = export_folder.Change(images="", count=0, largest=0.0, scale=0.0, same_top1=0)
 FILES = {"export.json": b'{"vit_jax": "1"}', "README.md": b"new", "model.onnx": b"weights"}
 
 
@@ -132,7 +131,7 @@ def test_what_changed_is_told_without_the_folders_of_this_machine(
     model = trained(TINY["vit"])
     cfg = Config(model=TINY["vit"], evals={"val": ClassifyEval(split="val[:90%]")})
     cfg.data.name, cfg.data.classes = f"folder:{tmp_path}/birds/", classes
-    _, name = export_check.sample_images(dataclasses.replace(model, config=cfg))
+    _, name = export_folder.sample_images(dataclasses.replace(model, config=cfg))
     subset = ", 2 of 2 classes" if classes else ""
     assert name == f"images of birds[val[:90%]]{subset}"
 

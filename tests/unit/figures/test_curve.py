@@ -4,7 +4,7 @@ import json
 import matplotlib.figure
 import pytest
 
-from vit_jax.figures import curve
+from vit_jax.figures import plots
 from vit_jax.train.report.writers import read_jsonl
 
 
@@ -28,7 +28,7 @@ def axes(monkeypatch):
 
 
 def learning_curve(source, out, title, **marked):
-    return curve.learning_curve(read_jsonl(source), out, title, **marked)
+    return plots.learning_curve(read_jsonl(source), out, title, **marked)
 
 
 def test_null_and_torn_lines_are_left_out(tmp_path, axes):

@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from vit_jax.figures.overlay import colors, overlay, spread
+from vit_jax.figures.contact_sheet import colors, overlay, spread
 
 
 def test_colours_rise_in_lightness_from_black_to_yellow() -> None:

@@ -10,7 +10,7 @@ import pytest
 from vit_jax import inference, models
 from vit_jax.cli.parsing import model_options
 from vit_jax.cli.parsing.options import flag
-from vit_jax.data import Resize, imagenet
+from vit_jax.data import Resize, classes
 from vit_jax.errors import UserError
 from vit_jax.inference.trained import with_model
 from vit_jax.models.losses import Loss
@@ -58,10 +58,10 @@ def test_what_follows_from_the_model_follows_its_fields(tmp_path: Path) -> None:
 
 
 def test_imagenet_has_its_classes_in_order() -> None:
-    names = imagenet.names_by_synset()
-    assert len(names) == imagenet.NUM_CLASSES
+    names = classes.names_by_synset()
+    assert len(names) == classes.NUM_CLASSES
     assert list(names) == sorted(names)
-    assert imagenet.readable(["n02123045", "other"]) == ("tabby, tabby cat", "other")
+    assert classes.readable(["n02123045", "other"]) == ("tabby, tabby cat", "other")
 
 
 @dataclasses.dataclass(kw_only=True)

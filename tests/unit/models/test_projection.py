@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import erf
 
-from vit_jax.models.projection import ProjectionHead
+from vit_jax.models.decoder import ProjectionHead
 
 
 @pytest.mark.parametrize("unit", [True, False])

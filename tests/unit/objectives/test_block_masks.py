@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.objectives.block_masks import gathered, mask_counts
+from vit_jax.objectives.hiding import gathered, mask_counts
 
 KEY = jax.random.key(3)
 

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax.objectives.self_distillation import dino_loss, feature_rank, ibot_loss, koleo
+from vit_jax.objectives.dino import dino_loss, feature_rank, ibot_loss, koleo
 
 close = functools.partial(np.testing.assert_allclose, rtol=5e-6)
 

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax.objectives.targets import (
+from vit_jax.objectives.dino import (
     marginal_entropy,
     sinkhorn,
     softmax_targets,

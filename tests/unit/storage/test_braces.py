@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from vit_jax.storage.braces import braces
+from vit_jax.storage.remote import braces
 
 
 def test_braces_are_a_shells() -> None:

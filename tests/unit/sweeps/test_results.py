@@ -9,8 +9,8 @@ from vit_jax.cli.sweep import main
 from vit_jax.cli.sweeps import status as sweep_status
 from vit_jax.sweeps import point as point_lib
 from vit_jax.sweeps import results
+from vit_jax.sweeps.queue import claim
 from vit_jax.sweeps.results import State
-from vit_jax.sweeps.sharing import claim
 
 
 def _new(run: Path) -> Path:

@@ -5,7 +5,7 @@ from tests.unit.sweeps import synthetic
 from vit_jax.cli.sweep import main
 from vit_jax.recipes import vtab
 from vit_jax.sweeps import point as point_lib
-from vit_jax.sweeps import scores
+from vit_jax.sweeps import results
 
 
 def test_published_scores_have_the_published_mean():
@@ -17,7 +17,7 @@ def test_published_scores_have_the_published_mean():
 
 def test_cases_of_several_seeds_are_averaged_with_their_error():
     grouped = {"stem": {"1-D": [0.5, 0.7], "2-D": [0.9]}, "none": {"none": [0.1, 0.1]}}
-    header, *rows = scores.table(grouped, "test/top1")
+    header, *rows = results.table(grouped, "test/top1")
     assert header == ("group", "case", "test/top1", "+-", "runs")
     assert rows == [
         ("stem", "1-D", "60.00", "10.00", "2"),
@@ -27,7 +27,7 @@ def test_cases_of_several_seeds_are_averaged_with_their_error():
         ("none", "mean of 1", "10.00", "", ""),
         ("all", "mean of 3", "53.33", "", ""),
     ]
-    assert scores.table({"a": {"b": [0.5]}}, "val/loss")[1][2] == "0.5000"
+    assert results.table({"a": {"b": [0.5]}}, "val/loss")[1][2] == "0.5000"
 
 
 def test_vtabs_report_has_published_scores_beside(tmp_path, capsys):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from vit_jax.errors import UserError
-from vit_jax.sweeps import sharing
-from vit_jax.sweeps.sharing import claim, holder
+from vit_jax.sweeps import queue
+from vit_jax.sweeps.queue import claim, holder
 
 
 def test_a_run_is_claimed_once(tmp_path: Path) -> None:
@@ -41,16 +41,16 @@ def test_a_look_does_not_keep_a_worker_from_its_claim(tmp_path: Path) -> None:
 
 def test_workers_share_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    assert sharing.share(0, 2) == {"CUDA_VISIBLE_DEVICES": "4,6"}
-    assert sharing.share(1, 2) == {"CUDA_VISIBLE_DEVICES": "5,7"}
-    assert sharing.share(0, 1) == {}
+    assert queue.share(0, 2) == {"CUDA_VISIBLE_DEVICES": "4,6"}
+    assert queue.share(1, 2) == {"CUDA_VISIBLE_DEVICES": "5,7"}
+    assert queue.share(0, 1) == {}
     with pytest.raises(UserError, match="--workers=5, but here are 4 GPUs"):
-        sharing.share(0, 5)
+        queue.share(0, 5)
 
 
 def test_without_gpus_there_is_nothing_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert sharing.share(1, 3) == {}
+    assert queue.share(1, 3) == {}
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="Linux has it")
@@ -58,7 +58,7 @@ def test_workers_share_the_cores() -> None:
     cores, seen = os.sched_getaffinity(0), {}
 
     def keep(worker: int, count: int) -> None:
-        sharing.keep_to_cores(worker, count)
+        queue.keep_to_cores(worker, count)
         seen[worker] = os.sched_getaffinity(0)
 
     for count in (len(cores), len(cores) + 1):

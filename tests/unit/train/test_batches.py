@@ -10,7 +10,7 @@ import pytest
 from tests.photos import write_folder
 from vit_jax import data, models, objectives
 from vit_jax.config.tree import Config
-from vit_jax.data.stream import prefetch
+from vit_jax.data.stream import batches as batches_lib
 from vit_jax.devices import sharding
 from vit_jax.train.batches import device_batches
 
@@ -41,14 +41,14 @@ def test_a_step_slower_than_the_pipeline_never_waits(run, monkeypatch):
     Here a step lasts until the pipeline has nothing left to do, however loaded the machine is.
     """
     pipelines, waited = [], []
-    take = prefetch.Threads.__next__
+    take = batches_lib.Threads.__next__
 
     def asked(self):
         pipelines.append(self)
         waited.append(not self._ahead[0].done())
         return take(self)
 
-    monkeypatch.setattr(prefetch.Threads, "__next__", asked)
+    monkeypatch.setattr(batches_lib.Threads, "__next__", asked)
     with contextlib.closing(device_batches(*run, seed=0, start=0)) as batches:
         for _ in range(10):
             next(batches)

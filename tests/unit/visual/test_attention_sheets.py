@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from vit_jax.errors import UserError
-from vit_jax.figures.overlay import overlay
+from vit_jax.figures.contact_sheet import overlay
 from vit_jax.visual import attention_sheets
 from vit_jax.visual.attention import HeadMaps
 from vit_jax.visual.attention_sheets import Choice, chosen

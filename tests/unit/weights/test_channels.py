@@ -12,7 +12,7 @@ from tests.unit.models.tiny import TINY
 from tests.unit.weights.test_grids import state_of
 from vit_jax import models, trees, weights
 from vit_jax.errors import UserError
-from vit_jax.weights import channels
+from vit_jax.weights import apply
 
 
 def by_timm(kernel: np.ndarray, count: int) -> np.ndarray:
@@ -25,13 +25,13 @@ def by_timm(kernel: np.ndarray, count: int) -> np.ndarray:
 def test_the_rule(caplog: pytest.LogCaptureFixture) -> None:
     kernel = np.random.default_rng(0).normal(size=(4, 4, 3, 5)).astype(np.float32)
     for count in (1, 2, 4, 6, 7):
-        out = channels.adapted(kernel, count, "x")
+        out = apply.adapted(kernel, count, "x")
         np.testing.assert_allclose(out, by_timm(kernel, count), atol=1e-6, err_msg=str(count))
     assert "x sees 3 channels, this model 1: the kernel that sees them is summed" in caplog.text
     # A grey network sees the mean of three equal channels as it saw the one.
     grey = kernel[:, :, :1]
-    np.testing.assert_allclose(channels.adapted(grey, 3, "x").sum(2), grey[:, :, 0], atol=1e-6)
-    allowed = {(old, new) for old in range(1, 8) for new in range(1, 8) if channels.fits(old, new)}
+    np.testing.assert_allclose(apply.adapted(grey, 3, "x").sum(2), grey[:, :, 0], atol=1e-6)
+    allowed = {(old, new) for old in range(1, 8) for new in range(1, 8) if apply.fits(old, new)}
     assert (2, 1) in allowed
     assert not {(4, 1), (4, 3)} & allowed
 

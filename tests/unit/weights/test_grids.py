@@ -17,7 +17,7 @@ from vit_jax.models import MixerConfig, ModelConfig, SwinConfig, ViTConfig
 from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.weights import export, grids
 from vit_jax.weights.apply import in_memory
-from vit_jax.weights.names import google, hf, hf_views
+from vit_jax.weights.names import google, hf
 from vit_jax.weights.readers import ckpt
 from vit_jax.weights.resize import Resize, bicubic, bicubic_antialiased, resize_grid
 
@@ -86,7 +86,7 @@ def test_a_config_of_transformers_says_it(tmp_path: Path) -> None:
     config |= {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     cfg = dataclasses.replace(TALL, num_classes=0)
     state = make_state(cfg, 0)
-    named = hf_views.state({"params": state.params}, cfg, hf.LAYOUTS["vit"], "")
+    named = hf.state({"params": state.params}, cfg, hf.LAYOUTS["vit"], "")
     save_file(named, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 32}))
     old = np.asarray(state.params["pos_embed"])[0, 1:].reshape(8, 4, 16)

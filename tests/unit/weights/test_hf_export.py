@@ -17,7 +17,7 @@ from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed, PosEmbedAt, sincos2d
 from vit_jax.weights import hf_export
 from vit_jax.weights.apply import fill, in_memory
-from vit_jax.weights.names import hf, hf_config, hf_views
+from vit_jax.weights.names import hf, hf_config
 
 GAP = dataclasses.replace(VIT, class_token=False, pool=Pool.GAP)
 KINDS = {
@@ -41,7 +41,7 @@ def read_again(cfg: Any, variables: Any) -> tuple[Any, dict[str, np.ndarray]]:
     before = hf.prefix(layout, state)
     read = fill(
         hf.entries(found, layout, before),
-        hf_views.seen(in_memory(state), found, layout, before),
+        hf.seen(in_memory(state), found, layout, before),
         is_ignored=lambda key: hf.is_ignored(key, found, layout, before),
     )
     return found, read

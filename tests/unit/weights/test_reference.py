@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from vit_jax.errors import UserError
-from vit_jax.weights.reference import split
+from vit_jax.weights.config import split
 
 
 def test_kind_and_path() -> None:

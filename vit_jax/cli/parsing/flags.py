@@ -14,7 +14,6 @@ from ml_collections import config_flags
 from ml_collections.config_flags import tuple_parser
 
 from vit_jax import errors
-from vit_jax.config.load import load
 from vit_jax.errors import UserError
 from vit_jax.process import escapes, signals
 from vit_jax.settings import config_files
@@ -35,11 +34,13 @@ def read_config(argv: Sequence[str], values: flags.FlagValues | None = None) -> 
     config = value_of("config", argv)
     if config is None:
         raise UserError(f"which run? add --config=FILE, one of: {', '.join(config_files.names())}")
-    base = load(*config_files.find(config))
+    file, argument = config_files.find(config)
     # Late: help and a mistyped file are answered before jax is imported.
     from vit_jax.cli.parsing.by_name import set_groups
     from vit_jax.config import check
+    from vit_jax.config.saved import load
 
+    base = load(file, argument)
     argv = set_groups(base, without("config", argv))
     values = flags.FlagValues() if values is None else values
     trees = {"config": base}
@@ -120,9 +121,9 @@ def _status(failure: BaseException, *, debug: bool) -> int:
     try:
         if "jax" not in sys.modules:
             raise failure
-        from vit_jax.devices import out_of_memory
+        from vit_jax.devices import hardware
 
-        with out_of_memory.explained("lower the batch size, --batch_size=N"):
+        with hardware.explained("lower the batch size, --batch_size=N"):
             raise failure
     except UserError as error:
         print_error(str(error), debug=debug)

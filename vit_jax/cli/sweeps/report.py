@@ -13,7 +13,7 @@ from vit_jax.errors import UserError
 from vit_jax.process import waiting
 from vit_jax.process.escapes import terminal
 from vit_jax.settings import measures
-from vit_jax.sweeps import in_bucket, laws, point, results, scores
+from vit_jax.sweeps import in_bucket, laws, point, results
 from vit_jax.sweeps import report as sweep_report
 
 PICTURE, PAGE, FITS = "report.png", "report.html", "fits.json"
@@ -45,9 +45,9 @@ def report(given: Report) -> None:
     fitted = None
     sized = len({result.point.params for result in finished}) >= _SIZES
     falls = laws.measure(metric)
-    if cases := scores.cases(found):
+    if cases := results.cases(found):
         sweep_report.draw_search(found, metric, title, place / PICTURE)
-        header, *rows = scores.table(cases, metric)
+        header, *rows = results.table(cases, metric)
         print("\n".join(align(header, rows, right=range(2, len(header)))))
     elif sized and (not measures.is_better_larger(metric) or falls != metric):
         with waiting.said("fitting the laws"):

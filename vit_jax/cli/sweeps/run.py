@@ -21,11 +21,11 @@ from vit_jax.process import escapes, startup
 from vit_jax.process.preemption import INTERRUPTED
 from vit_jax.settings import config_files
 from vit_jax.storage.bucket import address
-from vit_jax.sweeps import in_bucket, point, queue, results, sharing
+from vit_jax.sweeps import in_bucket, point, queue, results
 from vit_jax.sweeps.grid import Overrides
 from vit_jax.sweeps.point import Point
+from vit_jax.sweeps.queue import claim
 from vit_jax.sweeps.results import State
-from vit_jax.sweeps.sharing import claim
 from vit_jax.sweeps.trial import Stopping
 from vit_jax.sweeps.worker import Worker
 
@@ -63,7 +63,7 @@ def run(given: Run, extra: Overrides) -> int:
     with Stopping() as stopping:
         workers = []
         for i in range(given.workers):
-            log, gpus = _log(i, given.workers), sharing.share(i, given.workers)
+            log, gpus = _log(i, given.workers), queue.share(i, given.workers)
             workers.append(Worker(place, stopping, time.time(), gpus, log))
         if search is not None:
             _each(workers, lambda worker, i: _search(worker, i, search, extra))
@@ -121,7 +121,7 @@ def _each(workers: Sequence[Worker], work: Any) -> None:
     """Let every worker work, each in a thread with its share of the cores, until all have ended."""
 
     def begin(i: int) -> None:
-        sharing.keep_to_cores(i, len(workers))
+        queue.keep_to_cores(i, len(workers))
         try:
             work(workers[i], i)
         except BaseException:

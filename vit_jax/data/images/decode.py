@@ -4,6 +4,8 @@
 JPEG goes through libjpeg-turbo (simplejpeg), PNG and WebP through OpenCV, and what those do not
 take (small flaws, transparent pixels, frames, other formats) through Pillow. docs/data.md has the
 rule for each kind of file, and tests/unit/data/awkward.py a file of each.
+
+An image that Pillow has opened, as pixels: transparent and deep ones, and those to be turned.
 """
 
 import contextlib
@@ -11,6 +13,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import cv2
 import numpy as np
@@ -19,8 +22,102 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from vit_jax.data.config import AS_SHOWN, Background, Reading
-from vit_jax.data.images import header, opened
+from vit_jax.data.images import header
 from vit_jax.errors import shown
+
+
+def pixels(
+    image: Image.Image, channels: int, reading: Reading = AS_SHOWN
+) -> UInt8[np.ndarray, "H W C"]:
+    """Return the pixels of an open image as `decode` has its file's, as far as Pillow kept them.
+
+    Pillow decodes a JPEG itself, which differs by a level at most; colours to grey it rounds.
+
+    Raises ValueError: as `decode`.
+    """
+    found = flat(image, channels, reading.background)
+    return turned(found, header.orientation_of(image) if reading.upright else 1)
+
+
+def turned(pixels: UInt8[np.ndarray, "H W C"], turn: int) -> UInt8[np.ndarray, "P Q C"]:
+    """Bring pixels upright; `turn` is EXIF's number."""
+    if turn == 1:
+        return pixels
+    if turn in (5, 6, 7, 8):
+        pixels = pixels.swapaxes(0, 1)
+    if turn in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if turn in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return np.ascontiguousarray(pixels)
+
+
+def flat(image: Image.Image, channels: int, background: Background) -> UInt8[np.ndarray, "H W C"]:
+    """Return the pixels of an open image as they are stored, without transparency.
+
+    Raises ValueError: a broken file, numbers of unknown white.
+    """
+    mode = "RGB" if channels == 3 else "L"
+    try:
+        if background is not Background.DROP and image.has_transparency_data:
+            layer = _rgba(image)
+            ground = Image.new("RGBA", layer.size, background.value)
+            pixels = np.asarray(Image.alpha_composite(ground, layer).convert("RGB").convert(mode))
+        elif (grey := _deep_grey(image)) is not None:
+            pixels = np.repeat(grey[..., None], channels, axis=-1)
+        else:
+            image = image.convert("RGB") if image.mode == "LAB" else image  # which has no grey
+            pixels = np.asarray(image.convert(mode))
+    except ValueError:
+        raise
+    except Exception as error:  # of broken files Pillow's readers raise anything
+        raise ValueError(str(error) or type(error).__name__) from error
+    return pixels.reshape(*pixels.shape[:2], channels)
+
+
+# Tags of a TIFF.
+_BITS_PER_SAMPLE, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0
+
+
+def _rgba(image: Image.Image) -> Image.Image:
+    """Return an image with transparent pixels in mode RGBA, where Pillow alone would err."""
+    clear: Any = image.info.get("transparency")
+    tiles = getattr(image, "tile", ()) if image.format == "PNG" else ()  # until it is loaded
+    # Pillow scales the levels of 2 and 4 bits, but not this one.
+    scale = {"L;2": 85, "L;4": 17}.get(tiles[0][3], 1) if tiles else 1
+    grey = _deep_grey(image)
+    if grey is not None or (image.mode == "L" and isinstance(clear, int)):
+        values = np.asarray(image)
+        level = Image.fromarray(values if grey is None else grey)
+        alpha = Image.fromarray(np.where(values == clear * scale, 0, 255).astype(np.uint8))
+        return Image.merge("RGBA", (level, level, level, alpha))
+    image = image.convert("LA") if image.mode == "La" else image
+    return image.convert("RGBA")
+
+
+def _deep_grey(image: Image.Image) -> UInt8[np.ndarray, "H W"] | None:
+    """Bring grey of more than 8 bits to 8; None where the image has no more than that.
+
+    Pillow's own conversion clips at 255 instead, which leaves white or black. A ValueError where
+    the numbers have no range, so that white is undefined.
+    """
+    # A PGM's values are unsigned, and Pillow brings their white to 65535.
+    if not image.mode.startswith("I;16") and (image.mode, image.format) != ("I", "PPM"):
+        if image.mode in ("I", "F"):
+            raise ValueError(
+                f"pixels without a known white (mode {image.mode}); save it as 8-bit PNG"
+            )
+        return None
+    grey = (np.asarray(image) >> (bits(image) - 8)).astype(np.uint8)
+    tags = getattr(image, "tag_v2", {})
+    return 255 - grey if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO else grey
+
+
+def bits(image: Image.Image) -> int:
+    """Return how many bits the grey of an image in mode I or I;16 has."""
+    (bits,) = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (16,))
+    return bits
+
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +173,7 @@ def decode(
         pixels = _decode_jpeg(data, channels, exact=exact, min_size=size, num_rows=rows)
     else:
         pixels = _decode_other(data, channels, reading.background, name)
-    return opened.turned(pixels, turn)
+    return turned(pixels, turn)
 
 
 def _decode_jpeg(
@@ -176,7 +273,7 @@ def _decode_other(
         deep = _opencv(data, cv2.IMREAD_UNCHANGED) if b"tRNS" in chunks else None
         if deep is not None and deep.shape[2:] == (4,):  # Pillow has 8 bits, too few to compare
             rgba = Image.fromarray((deep[..., [2, 1, 0, 3]] >> 8).astype(np.uint8))
-            return opened.flat(rgba, channels, background)
+            return flat(rgba, channels, background)
     return _decode_pillow(data, channels, background, name)
 
 
@@ -206,8 +303,8 @@ def _decode_pillow(
 ) -> UInt8[np.ndarray, "H W C"]:
     with header.open_image(data) as image:
         header.check_size(image.height, image.width)
-        pixels = opened.flat(image, channels, background)
-        if image.mode.startswith("I") and opened.bits(image) == 16:
+        pixels = flat(image, channels, background)
+        if image.mode.startswith("I") and bits(image) == 16:
             _warn_if_dark(pixels, name)
         return pixels
 

@@ -12,9 +12,9 @@ from jaxtyping import Int32
 
 from vit_jax.data.account import Account
 from vit_jax.data.order import Balance
-from vit_jax.data.sources.slices import SplitError as SplitError
-from vit_jax.data.sources.slices import absolute_slices as absolute_slices
-from vit_jax.data.sources.slices import split_of as split_of
+from vit_jax.data.sources.partition import SplitError as SplitError
+from vit_jax.data.sources.partition import absolute_slices as absolute_slices
+from vit_jax.data.sources.partition import split_of as split_of
 from vit_jax.errors import UserError
 from vit_jax.process import waiting
 

@@ -1,10 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images listed in a CSV file, `csv:FILE` with the columns path, label and, if any, split."""
+"""Images listed in a CSV file, `csv:FILE` with the columns path, label and, if any, split.
 
+Rows of a CSV file, whose encoding, separator and columns its beginning tells for sure.
+
+Tables as runs read them that were begun by earlier versions, `csv:FILE?rules=1`.
+"""
+
+import csv
+import gzip
+import io
 import os
 import posixpath
 import re
 import unicodedata
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,21 +25,210 @@ from vit_jax.data.names import (
     classes_of,
     contradiction,
     label_of,
+    one_spelling,
     split_names,
     split_notes,
     with_known_names,
     without_label,
 )
-from vit_jax.data.sources import csv_before, csv_rows, look
+from vit_jax.data.sources import look
 from vit_jax.data.sources.base import absolute_slices, digest_of
-from vit_jax.data.sources.copies import copies_told, same_content
-from vit_jax.data.sources.csv_rows import Row
 from vit_jax.data.sources.folders import FolderSource
-from vit_jax.data.sources.look_cache import Seen
+from vit_jax.data.sources.look import Seen, copies_told, same_content
 from vit_jax.data.sources.partition import WHOLE, Draw, check_no_seed, partition, split_draw
 from vit_jax.errors import UserError, shown
 from vit_jax.storage import remote
 from vit_jax.storage.files import refused
+
+_COLUMNS = ("path", "label")
+
+
+class Listed(NamedTuple):
+    """What a table holds, row by row.
+
+    Attributes:
+        root: to which the paths are relative.
+        classes: their names, by class id.
+        paths: of the images.
+        labels: their class ids.
+        splits: their splits; [] where it has none.
+    """
+
+    root: Path | str
+    classes: tuple[str, ...]
+    paths: list[str]
+    labels: list[int]
+    splits: list[str]
+
+
+def list_rows(place: str, root: Path | str, where: str) -> Listed:
+    """Read a table: every row counts, and a label is its text as it stands there.
+
+    Raises UserError: no such file, column or image; a line without a path or a label.
+    """
+    rows = _rows(place, where)
+    if all(remote.is_remote(row["path"]) for _, row in rows):
+        addresses = [row["path"] for _, row in rows]
+        root = os.path.commonprefix(addresses).rpartition("/")[0]  # noqa: RUF071  (of a text)
+        for _, row in rows:
+            row["path"] = row["path"].removeprefix(f"{root}/")
+    if isinstance(root, Path):
+        lacking = next((n for n, row in rows if not (root / row["path"]).is_file()), None)
+        if lacking is not None:
+            gone = dict(rows)[lacking]["path"]
+            raise UserError(f"{where}, line {lacking}: there is no file {shown(gone)} beside it")
+    names = {row["label"] for _, row in rows}
+    numeric = all(label.isdecimal() for label in names)
+    classes = tuple(sorted(names, key=int if numeric else str))
+    ids = {label: i for i, label in enumerate(classes)}
+    return Listed(
+        root,
+        classes,
+        [row["path"] for _, row in rows],
+        [ids[row["label"]] for _, row in rows],
+        [row["split"] for _, row in rows] if "split" in rows[0][1] else [],
+    )
+
+
+def _rows(path: str, where: str) -> list[tuple[int, dict[str, str]]]:
+    """Return the rows with the numbers of their lines."""
+    try:
+        reader = csv.DictReader(io.StringIO(remote.read(path).decode("utf-8-sig"), newline=""))
+        columns = list(reader.fieldnames or ())
+        rows = [(reader.line_num, row) for row in reader]
+    except (OSError, UnicodeError, csv.Error) as error:
+        raise UserError(f"{where}: {getattr(error, 'strerror', None) or error}") from None
+    if not set(_COLUMNS) <= set(columns):
+        has = ", ".join(map(str, columns)) or "nothing"
+        raise UserError(f"{where} has the columns {has}; its first line must name path,label")
+    if not rows:
+        raise UserError(f"{where} lists no images")
+    for number, row in rows:
+        if not all(row[column] for column in columns if column in (*_COLUMNS, "split")):
+            raise UserError(f"{where}, line {number}: give a value for {', '.join(columns)}")
+    return rows
+
+
+NEEDED = ("path", "label")
+_KNOWN = (*NEEDED, "split")
+_MAX_BYTES = 2 << 30  # of a table that is unpacked
+_SEPARATORS = ",;\t|"
+_MARKS = {  # of encodings; UTF-32's begins as UTF-16's does
+    b"\xff\xfe\0\0": "utf-32",
+    b"\0\0\xfe\xff": "utf-32",
+    b"\xef\xbb\xbf": "utf-8-sig",
+    b"\xff\xfe": "utf-16",
+    b"\xfe\xff": "utf-16",
+}
+_AS_TEXT = "save it as CSV in UTF-8"
+_OTHERS = {
+    b"PK\x03\x04": f"is a zip file, as those of Excel are; {_AS_TEXT}",
+    b"\xd0\xcf\x11\xe0": f"is a file of an old Excel; {_AS_TEXT}",
+    b"PAR1": "is a Parquet file; name it as data.name=parquet:FILE",
+    b"BZh": "is compressed; decompress it, or compress it by gzip",
+    b"\xfd7zXZ": "is compressed; decompress it, or compress it by gzip",
+    b"\x28\xb5\x2f\xfd": "is compressed; decompress it, or compress it by gzip",
+}
+
+
+class Row(NamedTuple):
+    """One row: the number of its last line, and its cells by the names of the columns."""
+
+    line: int
+    cells: dict[str, str]
+
+
+def read(data: bytes, where: str) -> list[Row]:
+    """Return the rows of a table with the columns path and label, whatever their case.
+
+    It may be packed by gzip, in UTF-8, or UTF-16 or UTF-32 that say so at their beginning; cells
+    are separated by what separates path and label in the first line: , ; | or tabs.
+
+    Args:
+        data: of the file.
+        where: the file in messages.
+
+    Raises UserError: another format or encoding, no such columns, no rows, or a row of other cells.
+    """
+    text = _text(_unpacked(data, where), where)
+    told = re.match(r"sep=(.)\r?\n", text)  # Excel's
+    start = text[told.end() :] if told else text
+    first = next(filter(str.strip, start.splitlines()), "")
+    separator = told[1] if told else _separator(first)
+    reader = csv.reader(io.StringIO(start, newline=""), delimiter=separator, strict=True)
+    try:
+        rows = [(reader.line_num + bool(told), cells) for cells in reader if any(cells)]
+    except csv.Error as error:
+        line = reader.line_num + bool(told)
+        why = f"{error}; put a cell with quotes or line breaks in quotes, and double those in it"
+        raise UserError(f"{where}, line {line}: {why}") from None
+    columns = _columns(rows[0][1]) if rows else []
+    if not {*NEEDED} <= {*columns}:
+        has = ", ".join(map(shown, columns)) or "nothing"
+        raise UserError(f"{where} has the columns {has}; its first line must name path,label")
+    for name in _KNOWN:
+        if columns.count(name) > 1:
+            raise UserError(f"{where} has the column {name} twice; keep one of them")
+    if not rows[1:]:
+        raise UserError(f"{where} lists no images")
+    needed = [(columns.index(name), name == "label") for name in columns if name in _KNOWN]
+    found = []
+    for line, cells in rows[1:]:
+        if len(cells) > len(columns) and any(cells[len(columns) :]):
+            has = f"{len(cells)} cells, and the first line {len(columns)}"
+            raise UserError(f"{where}, line {line} has {has}; put a path with commas in quotes")
+        for column, may_be_empty in needed:
+            if column >= len(cells) or not (may_be_empty or cells[column].strip()):
+                names = ", ".join(name for name in columns if name in _KNOWN)
+                raise UserError(f"{where}, line {line}: give a value for {names}")
+        found.append(Row(line, dict(zip(columns, cells, strict=False))))
+    return found
+
+
+def _columns(cells: Sequence[str]) -> list[str]:
+    return [one_spelling(cell).lower() for cell in cells]
+
+
+def _separator(first: str) -> str:
+    """Return what separates the cells of the line with the columns' names."""
+    found = {}
+    for separator in _SEPARATORS:
+        found[separator] = _columns(next(csv.reader([first], delimiter=separator), []))
+        if {*NEEDED} <= {*found[separator]}:
+            return separator
+    return max(found, key=lambda separator: len(found[separator]))
+
+
+def _unpacked(data: bytes, where: str) -> bytes:
+    for mark, why in _OTHERS.items():
+        if data.startswith(mark):
+            raise UserError(f"{where} {why}")
+    if not data.startswith(b"\x1f\x8b"):
+        return data
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
+            found = stream.read(_MAX_BYTES + 1)
+    except (OSError, EOFError, zlib.error):
+        raise UserError(f"{where} is cut off or damaged: gzip cannot read it") from None
+    if len(found) > _MAX_BYTES:
+        raise UserError(f"{where} holds more than {_MAX_BYTES >> 30} GiB; divide it")
+    return found
+
+
+def _text(data: bytes, where: str) -> str:
+    encoding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), "")
+    if not encoding and b"\0" in data[:2]:  # the names of columns begin with a letter of ASCII
+        encoding = "utf-16-be" if data[:1] == b"\0" else "utf-16-le"
+    try:
+        return data.decode(encoding or "utf-8")
+    except UnicodeDecodeError as error:
+        if encoding not in ("", "utf-8-sig"):
+            raise UserError(f"{where} is cut off or damaged: it is no {encoding} text") from None
+        line, byte = data.count(b"\n", 0, error.start) + 1, data[error.start]
+        fix = f"{_AS_TEXT}, as `iconv -f WINDOWS-1252 -t UTF-8` does with a table of Windows"
+        why = f"can't decode the byte 0x{byte:02x}, which is not UTF-8; {fix}"
+        raise UserError(f"{where}, line {line}: {why}") from None
+
 
 _HERE = re.compile(r"(^|/)(?:\./)+")  # means nothing, and in a bucket is part of a name
 
@@ -73,7 +271,7 @@ def open_csv(name: str, split: str) -> CsvSource:
     if draw.rules == 1:
         return _as_before(place, root, where, split, draw)
     with refused(where):
-        rows = csv_rows.read(remote.read(place), where)
+        rows = read(remote.read(place), where)
     if all(remote.is_remote(row.cells["path"]) for row in rows):
         addresses = [row.cells["path"] for row in rows]
         root = os.path.commonprefix(addresses).rpartition("/")[0]  # noqa: RUF071  (of a text)
@@ -158,7 +356,7 @@ def _look(
 
 def _as_before(place: str, root: Path | str, where: str, split: str, draw: Draw) -> CsvSource:
     """Open a split as `csv_before` lists it."""
-    found = csv_before.list_rows(place, root, where)
+    found = list_rows(place, root, where)
     members: dict[str, list[int]] = {WHOLE: list(range(len(found.paths)))}
     if found.splits:
         check_no_seed(draw, where)

@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of images, [<split>/]<class>/[...]/*.{jpg,png,webp,...}, read as a dataset."""
+"""Folders of images, [<split>/]<class>/[...]/*.{jpg,png,webp,...}, read as a dataset.
+
+What a folder of images is: splits of classes, classes, or images alone. Decided by names.
+
+Folders as runs read them that were begun by earlier versions, `folder:DIR?rules=1`.
+
+Images of the class folders alone, of the suffixes that were known then, whatever is in them.
+"""
 
 import hashlib
 import os
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -12,14 +19,21 @@ import numpy as np
 
 from vit_jax.data import account
 from vit_jax.data.account import Account
-from vit_jax.data.images.header import read_file
-from vit_jax.data.names import KNOWN_SPLITS, alike, with_known_names
-from vit_jax.data.sources import folders_before, look
+from vit_jax.data.images.header import OLD_SUFFIXES, read_file
+from vit_jax.data.names import (
+    KNOWN_SPLITS,
+    alike,
+    meaning,
+    one_spelling,
+    parts_of,
+    split_notes,
+    twins,
+    with_known_names,
+)
+from vit_jax.data.sources import look
 from vit_jax.data.sources.base import Example, Labelled, SplitError, absolute_slices, digest_of
-from vit_jax.data.sources.copies import copies_told, same_content
-from vit_jax.data.sources.folder_layout import DRAWN, Layout, arrange
-from vit_jax.data.sources.listing import NO_IMAGE, NO_NAME, Listing, list_all
-from vit_jax.data.sources.look_cache import Seen
+from vit_jax.data.sources.listing import NO_IMAGE, NO_NAME, Listing, RemoteFolder, list_all
+from vit_jax.data.sources.look import Seen, copies_told, same_content
 from vit_jax.data.sources.partition import (
     WHOLE,
     Draw,
@@ -28,9 +42,252 @@ from vit_jax.data.sources.partition import (
     partition,
     split_draw,
 )
-from vit_jax.data.sources.remote_folders import RemoteFolder
-from vit_jax.errors import UserError, shown
+from vit_jax.errors import UserError, shown, some
 from vit_jax.storage import remote
+
+DRAWN = ""  # the one split of what has none
+BESIDE = "beside the class folders"
+OUTSIDE = "outside the splits"
+
+
+class Layout(NamedTuple):
+    """Which file is what.
+
+    Attributes:
+        classes: their names, by class id.
+        files: paths by split, a folder's name; `DRAWN` where splits are to be drawn.
+        labels: their class ids, -1 for none.
+        left_out: (reason, path) of the others.
+        notes: what else was decided.
+    """
+
+    classes: tuple[str, ...]
+    files: Mapping[str, list[str]]
+    labels: Mapping[str, list[int]]
+    left_out: Sequence[tuple[str, str]] = ()
+    notes: Sequence[str] = ()
+
+
+class _Top(NamedTuple):
+    """A folder in the root: how many images lie in it, and in each of its folders and below."""
+
+    direct: int
+    below: Counter[str]
+
+
+def splits_in(paths: Iterable[str]) -> tuple[dict[str, bool], bool]:
+    """Tell what the folders in the root are.
+
+    Args:
+        paths: of all images by their names, relative to the root.
+
+    Returns:
+        The splits, and of each whether its images lie in folders of classes; {} for none. And
+        whether the folders are classes instead.
+
+    Splits are the folders named so (train, val, test) that hold folders of images: what lies
+    directly in one of them, fewer, strays. One of images alone, beside those or without other
+    folders, is a split without labels. Without such names, folders with images directly in them are
+    classes; others are splits of any name, if it is one, or if they have folders of the same names.
+    """
+    direct: Counter[str] = Counter()
+    below: dict[str, Counter[str]] = defaultdict(Counter)
+    for path in paths:
+        top, slash, rest = path.partition("/")
+        inside, deeper, _ = rest.partition("/")
+        if slash and deeper:
+            below[top][inside] += 1
+        elif slash:
+            direct[top] += 1
+    tops = {n: _Top(direct[n], below.get(n, Counter())) for n in sorted({*direct, *below})}
+    known = {name: top for name, top in tops.items() if alike(name) in KNOWN_SPLITS}
+    of_classes = {name: top.below.total() > top.direct for name, top in known.items()}
+    sizes = {name: top.direct + top.below.total() for name, top in tops.items()}
+    others = sum(size for name, size in sizes.items() if name not in known)
+    structured = [name for name, is_one in of_classes.items() if is_one]
+    if any(not known[name].direct for name in structured):
+        return of_classes, False
+    if structured and others <= sum(sizes[name] for name in structured):
+        return of_classes, False
+    if known and not structured:
+        # Two of them, and hardly anything else, are not classes that happen to be called so.
+        meanings = {meaning(name) for name in known}
+        if not others or (len(meanings) > 1 and others <= sum(sizes[name] for name in known)):
+            return of_classes, False
+    if not tops:
+        return {}, False
+    if any(top.direct for top in tops.values()):
+        return {}, True
+    shared = Counter(name for top in tops.values() for name in top.below)
+    if len(tops) == 1 or max(shared.values()) > 1:
+        return dict.fromkeys(tops, True), False
+    return {}, True
+
+
+def arrange(images: Sequence[str], folders: Sequence[str], where: str, bad: set[str]) -> Layout:
+    """Tell of each image its split and its class.
+
+    Class ids come from the sorted union of the class folders of all splits: a class missing from
+    one split shifts no label. An image in a folder further down counts to the class above it.
+
+    Args:
+        images: paths of all images by their names, relative to the root.
+        folders: those of all folders.
+        where: the root in messages.
+        bad: those of `images` that cannot be read.
+
+    Raises UserError: a class without an image, or one whose name differs between splits in case.
+    """
+    splits, are_classes = splits_in(images)
+    names = list(splits) or [DRAWN]
+    depth = 2 if splits else 1  # of an image's folders, those that have a meaning
+    left_out: list[tuple[str, str]] = []
+    found: dict[str, list[tuple[str, str]]] = {name: [] for name in names}
+    written: dict[str, dict[str, str]] = {name: {} for name in names}  # spelled: as it is written
+    notes: list[str] = []
+    lost: Counter[str] = Counter()  # unreadable images of a class
+    for path in images:
+        *above, _ = path.split("/")
+        split = above[0] if splits and above else DRAWN
+        if split not in found:
+            left_out.append((OUTSIDE, path))
+            continue
+        labelled = splits[split] if splits else are_classes
+        if labelled and len(above) < depth:
+            left_out.append((BESIDE, path))
+            continue
+        label = one_spelling(above[depth - 1]) if labelled else ""
+        if labelled:
+            first = written[split].setdefault(label, above[depth - 1])
+            if first != above[depth - 1]:
+                line = f"the folders {first!r} and {above[depth - 1]!r} are one class, {label!r}"
+                notes.extend([] if line in notes else [line])
+        if path in bad:
+            lost[label] += 1
+            continue
+        found[split].append((path, label))
+    for path in folders:  # class folders without an image
+        parts = path.split("/")
+        split = parts[0] if splits else DRAWN
+        if len(parts) == depth and split in found and (splits[split] if splits else are_classes):
+            written[split].setdefault(one_spelling(parts[-1]), parts[-1])
+    _check_spelling(where, written)
+    classes = tuple(sorted({label for names in written.values() for label in names}))
+    counts = {name: Counter(label for _, label in pairs) for name, pairs in found.items()}
+    for label in classes:
+        if not any(label in of for of in counts.values()):
+            split = next(name for name in names if label in written[name])
+            folder = "/".join(filter(None, (where, split, written[split][label])))
+            why = f", but {lost[label]:,} that cannot be read" if lost[label] else ""
+            raise UserError(
+                f"class folder {shown(folder)} holds no images{why}; remove it or fill it"
+            )
+    notes += _notes(splits, classes, counts, written)
+    ids = {label: k for k, label in enumerate(classes)} | {"": -1}
+    files = {name: [path for path, _ in pairs] for name, pairs in found.items()}
+    labels = {name: [ids[label] for _, label in pairs] for name, pairs in found.items()}
+    return Layout(classes, files, labels, left_out, notes)
+
+
+def _notes(
+    splits: Mapping[str, bool],
+    classes: Sequence[str],
+    counts: Mapping[str, Counter[str]],
+    written: Mapping[str, Mapping[str, str]],
+) -> list[str]:
+    """Say what a person may not have meant."""
+    notes = [
+        f"{name}: no class folders in it, so its images have no labels"
+        for name in splits
+        if not splits[name]
+    ]
+    for name, labels in written.items():
+        empty = [repr(label) for label in labels if not counts[name][label]]
+        if empty and name:
+            notes.append(f"{name}: no images of {some(empty)}")
+    notes += [
+        f"{' and '.join(map(repr, same))} are {len(same)} classes; if they are one, give them "
+        "one name"
+        for same in twins(classes)
+    ]
+    return notes + split_notes(splits)
+
+
+def _check_spelling(where: str, written: Mapping[str, Mapping[str, str]]) -> None:
+    """Refuse a class that one split writes otherwise than another, in case.
+
+    Two such classes within a split are two: handwritten letters may well lie in "a" and "A".
+    """
+    spelled: dict[str, dict[str, str]] = {}
+    for split, labels in written.items():
+        for label in labels:
+            spelled.setdefault(alike(label), {}).setdefault(label, split)
+    for found in spelled.values():
+        if len(found) > 1 and all(len(found.keys() & {*labels}) < 2 for labels in written.values()):
+            (one, here), (two, there) = list(found.items())[:2]
+            differs = f"the class {one!r} of {here} is {two!r} in {there}"
+            raise UserError(f"{where}: {differs}; give both folders the same name")
+
+
+def list_images(root: Path | RemoteFolder, where: str, split: str) -> Layout:
+    """List what a folder holds of the splits that `split` names.
+
+    Raises UserError: no folders of classes, or one without images; OSError.
+    """
+    inside = _subfolders(root)
+    known = [name for name in inside if name.lower() in KNOWN_SPLITS]
+    splits = [name for name in known if not _has_images(root / name)]
+    if not splits and any(_has_images(root / name) for name in inside):
+        classes = {DRAWN: inside}
+    else:
+        splits = splits or [name for name in inside if _subfolders(root / name)]
+        classes = {name: _subfolders(root / name) for name in splits}
+    if not any(classes.values()):
+        raise UserError(f"{where} has no class folders, in folders train, val, test or in itself")
+    union = tuple(sorted(set().union(*classes.values())))
+    ids = {name: i for i, name in enumerate(union)}
+    wanted = {name for name, _ in parts_of(with_known_names(split, splits))}
+    files, labels = {}, {}
+    for name, names in classes.items():
+        found = _files(root, f"{name}/" if name else "", names) if name in {*wanted, DRAWN} else []
+        files[name], labels[name] = found, [ids[path.rsplit("/", 2)[-2]] for path in found]
+    return Layout(union, files, labels)
+
+
+def _subfolders(folder: Path | RemoteFolder) -> list[str]:
+    if isinstance(folder, RemoteFolder):
+        return sorted(name for name in folder.folders() if not name.startswith("."))
+    with os.scandir(folder) as entries:
+        return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+
+
+def _has_images(folder: Path | RemoteFolder) -> bool:
+    if isinstance(folder, RemoteFolder):
+        return any(name.lower().endswith(OLD_SUFFIXES) for name in folder.files())
+    with os.scandir(folder) as entries:
+        return any(entry.name.lower().endswith(OLD_SUFFIXES) for entry in entries)
+
+
+def _files(root: Path | RemoteFolder, before: str, classes: list[str]) -> list[str]:
+    found: list[str] = []
+    for name in classes:
+        images = [
+            f"{before}{name}/{each}"
+            for each in _file_names(root / before / name)
+            if each.lower().endswith(OLD_SUFFIXES) and not each.startswith(".")
+        ]
+        if not images:
+            raise UserError(f"class folder {shown(str(root / before / name))} holds no images")
+        found += images
+    return sorted(found, key=lambda p: hashlib.blake2b(os.fsencode(p), digest_size=8).digest())
+
+
+def _file_names(folder: Path | RemoteFolder) -> list[str]:
+    if isinstance(folder, RemoteFolder):
+        return folder.files()
+    with os.scandir(folder) as entries:
+        return [e.name for e in entries if e.is_file(follow_symlinks=False) or e.is_symlink()]
+
 
 Folder: TypeAlias = Path | RemoteFolder
 
@@ -187,7 +444,7 @@ class _Reading(NamedTuple):
 
 def _read(root: Folder, where: str, split: str, draw: Draw) -> _Reading:
     if draw.rules == 1:
-        return _arranged(folders_before.list_images(root, where, split), draw, {})
+        return _arranged(list_images(root, where, split), draw, {})
     listing, name = list_all(root), where_name(root)
     place = root if isinstance(root, Path) else str(root)
     others = [*listing.others, *_unnamed(root, listing)]

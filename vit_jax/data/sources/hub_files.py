@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vit_jax.data.sources import parquet_files, shard_sets, tar_files
+from vit_jax.data.sources import parquet_files, shards, tar_files
 from vit_jax.data.sources.base import Source
 from vit_jax.data.sources.partition import options
 from vit_jax.data.sources.shards import base_name, splits_of, where_of
@@ -49,7 +49,7 @@ def open_hf(name: str, split: str) -> Source:
         )
         raise UserError(f"{where} has {has}{other}")
     of_file = dict(zip((file.path for file in files), names, strict=True))
-    kept, notes = shard_sets.complete(files, where, exact=False)
+    kept, notes = shards.complete(files, where, exact=False)
     open_shards = tar_files.open_shards if ends == {"tar"} else parquet_files.open_shards
     told = _told(root, card, config)
     splits = [of_file[file.path] for file in kept]

@@ -3,26 +3,102 @@
 
 What was seen is kept in the user's cache, by path, size and time, so that a later look asks for
 these alone, and one that was interrupted goes on.
+
+What a look at the files of a dataset has seen, kept in the user's cache for the next one.
+
+Which images of a dataset are there more than once, by their content.
 """
 
 import contextlib
+import dataclasses
 import errno
 import functools
 import hashlib
+import json
 import os
 import stat
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from vit_jax.data.images import header as image_header
 from vit_jax.data.sources.listing import CIRCLE, DANGLING, NO_FILE
-from vit_jax.data.sources.look_cache import Known, Seen
 from vit_jax.errors import MACHINE
 from vit_jax.process import waiting
-from vit_jax.storage import remote
+from vit_jax.storage import files, remote
+from vit_jax.storage.files import cache_home
+
+_SPARE = 256  # lines of files that are no more, which are left there
+_VERSION = 1  # another when `image_header.look` judges otherwise
+
+
+class Seen(NamedTuple):
+    """What a look at one file has seen.
+
+    Attributes:
+        size: bytes; -1 where there is no file.
+        stamp: its time, or its version in a bucket.
+        why: why it is no image that can be read, by its beginning; "" where it seems to be one.
+        head: a digest of its first `look.HEAD` bytes.
+    """
+
+    size: int
+    stamp: str
+    why: str
+    head: str = ""
+
+    @property
+    def key(self) -> str:
+        """What copies have in common, and hardly any two other files."""
+        return f"{self.size} {self.head}"
+
+
+@dataclasses.dataclass
+class Known:
+    """What was seen of a dataset's files, in the user's cache: a line of JSON each."""
+
+    name: str
+    entries: dict[str, Seen] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        digest = hashlib.sha256(os.fsencode(f"{_VERSION} {self.name}")).hexdigest()[:24]
+        self._file = cache_home() / "vit_jax" / "look" / f"{digest}.jsonl"
+        self._lines = 0
+        with contextlib.suppress(OSError):
+            for line in self._file.read_bytes().splitlines():
+                self._lines += 1
+                with contextlib.suppress(ValueError, TypeError):  # written by two at once, or cut
+                    path, *seen = json.loads(line)
+                    self.entries[path] = Seen(*seen)
+
+    def add(self, paths: Sequence[str], seen: Sequence[Seen]) -> None:
+        """Keep what is new; a cache that cannot be written keeps nothing."""
+        lines = [
+            json.dumps([path, *each])
+            for path, each in zip(paths, seen, strict=True)
+            if each.stamp and self.entries.get(path) != each
+        ]
+        if not lines:
+            return
+        self._lines += len(lines)
+        with contextlib.suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with open(self._file, "ab", buffering=0) as file:  # appended in one piece
+                file.write("".join(f"\n{line}" for line in lines).encode())
+
+    def close(self, paths: Iterable[str]) -> None:
+        """Write the cache anew where most of it is of files that are no more."""
+        paths = {*paths}
+        if self._lines <= 2 * len(paths) + _SPARE:
+            return
+        fresh = Known(self.name)
+        lines = (json.dumps([p, *each]) for p, each in fresh.entries.items() if p in paths)
+        with contextlib.suppress(OSError):
+            files.write(self._file, "\n".join(lines))
+
 
 T = TypeVar("T")
 
@@ -195,3 +271,101 @@ def places_of(root: Path | str, paths: Iterable[str]) -> list[str]:
         return [f"{root}/{path}".removeprefix("/") for path in paths]
     above = os.path.abspath(root)
     return [os.path.join(above, path) for path in paths]
+
+
+def same_content(paths: Sequence[str], seen: Sequence[Seen], name: str) -> list[list[int]]:
+    """Group files of equal content, by their indices; those that are alone are left out.
+
+    Only files of one size and one beginning are read, and only once: see `examine`.
+    """
+    alike: dict[str, list[int]] = defaultdict(list)
+    for index, each in enumerate(seen):
+        if not each.why and each.head:
+            alike[each.key].append(index)
+    groups = [members for members in alike.values() if len(members) > 1]
+    short = [members for members in groups if seen[members[0]].size <= HEAD]
+    longer = [index for members in groups if seen[members[0]].size > HEAD for index in members]
+    if not longer:
+        return short
+    known = Known(f"{name}, contents")
+    digest = functools.partial(_digest, kept=known.entries)
+    by_content: dict[str, list[int]] = defaultdict(list)
+    with (
+        waiting.counted(f"comparing images of {name} that may be copies", len(longer)) as done,
+        ThreadPoolExecutor(threads_for(paths[longer[0]])) as pool,
+    ):
+        for at in range(0, len(longer), CHUNK):
+            chunk = longer[at : at + CHUNK]
+            near = [paths[i] for i in chunk]
+            found = list(pool.map(digest, near, [seen[i] for i in chunk]))
+            known.add(near, found)
+            for index, each in zip(chunk, found, strict=True):
+                by_content[each.key if each.head else f"?{index}"].append(index)
+            done(len(chunk))
+    known.close([paths[i] for i in longer])
+    return short + [members for members in by_content.values() if len(members) > 1]
+
+
+def _digest(path: str, seen: Seen, kept: Mapping[str, Seen]) -> Seen:
+    before = kept.get(path)
+    if before and (before.size, before.stamp) == (seen.size, seen.stamp):
+        return before
+    try:
+        if remote.is_remote(path):
+            digest = hashlib.blake2b(remote.read(path), digest_size=16).hexdigest()
+        else:
+            with open(path, "rb") as file:
+                digest = hashlib.file_digest(file, _blake).hexdigest()
+    except (OSError, remote.MissingError, remote.ForbiddenError):
+        return Seen(seen.size, "", "", "")
+    return Seen(seen.size, seen.stamp, "", digest)
+
+
+def _blake() -> Any:
+    return hashlib.blake2b(digest_size=16)
+
+
+def copies_told(
+    groups: Iterable[Sequence[int]],
+    names: Sequence[str],
+    splits: Sequence[str],
+    classes: Sequence[str],
+) -> list[str]:
+    """Say which images are there more than once: in two splits, in two classes, in one.
+
+    Args:
+        groups: of equal content, by indices into the others.
+        names: of all images, as messages show them.
+        splits: of all images; "" where splits are drawn, which keeps copies together.
+        classes: of all images; "" for no label.
+    """
+    across: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    classed: list[str] = []
+    twice: list[str] = []
+    for members in groups:
+        members = sorted(members, key=lambda i: names[i])
+        first = [names[i] for i in members]
+        of_split = {splits[i]: names[i] for i in reversed(members)}
+        of_class = {classes[i]: names[i] for i in reversed(members) if classes[i]}
+        if len(of_split) > 1:
+            across[tuple(sorted(of_split))].append(" = ".join(sorted(of_split.values())))
+        if len(of_class) > 1:
+            classed.append(" = ".join(sorted(of_class.values())))
+        if len({(splits[i], classes[i]) for i in members}) < len(members):
+            twice.append(" = ".join(first[:2]))
+    found = [
+        f"{_images(pairs)} in {' and in '.join(where)} (by content), first: {min(pairs)}"
+        for where, pairs in sorted(across.items())
+    ]
+    if classed:
+        have = f"{len(classed):,} images have" if len(classed) > 1 else "1 image has"
+        found.append(f"{have} two classes or more (by content), first: {min(classed)}")
+    if twice:
+        times = "there twice or more in a class" if any(classes) else "there twice or more"
+        are = f"{len(twice):,} images are" if len(twice) > 1 else "1 image is"
+        found.append(f"{are} {times} (by content), first: {min(twice)}")
+    return found
+
+
+def _images(pairs: Sequence[str]) -> str:
+    return f"{len(pairs):,} images lie" if len(pairs) > 1 else "1 image lies"

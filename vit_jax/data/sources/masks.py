@@ -15,8 +15,7 @@ from jaxtyping import UInt8
 
 from vit_jax.data.config import AS_SHOWN, Reading
 from vit_jax.data.images import header as image_header
-from vit_jax.data.images.decode import decode
-from vit_jax.data.images.opened import turned
+from vit_jax.data.images.decode import decode, turned
 from vit_jax.data.names import read_class_names, with_known_names
 from vit_jax.data.sources.base import absolute_slices
 from vit_jax.errors import UserError, shown

@@ -4,28 +4,213 @@
 The dataset's directory is found and read as TFDS lays it out on disk, `name[/config]/version`.
 Its generating code is never imported: that may take seconds, and may need TensorFlow. The
 metadata of a dataset in a bucket are copied to this machine first.
+
+The metadata of a TFDS dataset that somebody else made, looked through before TFDS reads them.
+
+TFDS imports the module of every `pythonClassName` in features.json, and makes paths of names.
+
+Whether the files of a TFDS dataset hold as many records as its metadata tell.
+
+Labels that TFDS's records do not hold as such: those of VTAB (arXiv:1910.04867).
+
+As task_adaptation (google-research) derives them from the objects in a scene, or by putting classes
+together. `NAME?label=LABEL` names them, as it does a dataset's own class labels.
 """
 
+import functools
+import itertools
+import json
 import operator
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import cv2
 import numpy as np
 import tensorflow_datasets as tfds
+from array_record.python import array_record_module  # type: ignore[attr-defined]
 from tensorflow_datasets.core.data_sources.base import file_instructions
 
 from vit_jax.data.account import Account
+from vit_jax.data.images.decode import decode
 from vit_jax.data.names import class_names, with_known_names
-from vit_jax.data.sources import labels, record_counts, tfds_metadata
 from vit_jax.data.sources.base import Example, Labelled, absolute_slices, digest_of
 from vit_jax.data.sources.partition import options
 from vit_jax.data.sources.record_ranges import RecordRanges, Shard
-from vit_jax.errors import DataError, UserError, some, unknown
+from vit_jax.errors import DataError, UserError, shown, some, unknown
 from vit_jax.storage import files, foreign, remote
 from vit_jax.storage.files import cache_home
+
+# Ends of the intervals (low, high] of a distance.
+_PIXELS = (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0)
+_METRES = (-100.0, 8.0, 20.0, 999.0)
+
+
+class Derived(NamedTuple):
+    """A label computed from the features of an example: a class id, and what the ids mean."""
+
+    class_names: tuple[str, ...]
+    of: Callable[[Mapping[str, Any]], int]
+
+
+def interval(value: float, ends: Sequence[float]) -> int:
+    """Return the last interval that begins below a value; -1 where none does."""
+    return int(np.searchsorted(np.asarray(ends, np.float32), np.float32(value), side="left")) - 1
+
+
+def _count_objects(example: Mapping[str, Any]) -> int:
+    return len(example["objects"]["size"]) - 3
+
+
+def _nearest_object(example: Mapping[str, Any]) -> int:
+    return interval(float(np.min(np.asarray(example["objects"]["pixel_coords"])[:, 2])), _PIXELS)
+
+
+def _nearest_vehicle(example: Mapping[str, Any]) -> int:
+    """Class the z of the nearest car, van or truck; 1,000 metres where there is none."""
+    kinds = np.asarray(example["objects"]["type"])
+    away = np.asarray(example["objects"]["location"]).reshape(-1, 3)[kinds < 3, 2]
+    return interval(float(np.min(away, initial=1000.0)), _METRES)
+
+
+def _grouped(example: Mapping[str, Any], *, feature: str, size: float) -> int:
+    return int(int(example[feature]) // size)
+
+
+def _groups(feature: str, count: int, num_classes: int) -> Derived:
+    of = functools.partial(_grouped, feature=feature, size=count / num_classes)
+    return Derived(tuple(map(str, range(num_classes))), of)
+
+
+def _ranges(ends: Sequence[float]) -> tuple[str, ...]:
+    return tuple(f"{low:g} to {high:g}" for low, high in itertools.pairwise(ends))
+
+
+# By dataset and label.
+DERIVED: Mapping[str, Mapping[str, Derived]] = {
+    "clevr": {
+        "count": Derived(tuple(f"{n} objects" for n in range(3, 11)), _count_objects),
+        "distance": Derived(_ranges(_PIXELS), _nearest_object),
+    },
+    "dsprites": {
+        "location": _groups("label_x_position", 32, 16),
+        "orientation": _groups("label_orientation", 40, 16),
+    },
+    "kitti": {
+        "distance": Derived((*_ranges(_METRES), "no vehicle"), _nearest_vehicle),
+    },
+}
+
+
+def brighten(image: bytes) -> bytes:
+    """Turn the white of dsprites' images, which is 1, into 255."""
+    return cv2.imencode(".png", decode(image, 1) * np.uint8(255))[1].tobytes()
+
+
+def check_counts(directory: Path, splits: Iterable[Any]) -> None:
+    """Raise ValueError: a file of some splits holds another number of records than these tell."""
+    told = {
+        file: length
+        for split in splits
+        for file, length in zip(sorted(split.filenames), split.shard_lengths, strict=True)
+    }
+
+    def count(file: str) -> int:
+        found = os.stat(directory / file)
+        return _count(str(directory / file), found.st_size, found.st_mtime_ns)
+
+    with ThreadPoolExecutor(16) as pool:
+        for file, number in zip(told, pool.map(count, told), strict=True):
+            if number != told[file]:
+                holds = f"{number:,} records" if number else "no records that can be read"
+                raise ValueError(f"{file} holds {holds}, not {told[file]:,}")
+
+
+@functools.lru_cache(1 << 14)
+def _count(path: str, _size: int, _time: int) -> int:
+    """Return the number of a file's records by its footer, which also tells that it is whole."""
+    try:
+        reader = array_record_module.ArrayRecordReader(path)
+        count = reader.num_records() if reader.ok() else 0
+        reader.close()  # raises what is wrong with a file that is cut
+    except (RuntimeError, ValueError):
+        return 0
+    return count
+
+
+FEATURES, INFO = "features.json", "dataset_info.json"
+_CLASSES = ("pythonClassName", "python_class_name", "type")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a file of metadata; raises ValueError: it holds no object of JSON; OSError."""
+    try:
+        found = json.loads(foreign.read(path))
+    except RecursionError:
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path.name} holds no object of JSON")
+    return found
+
+
+def check(directory: Path) -> None:
+    """Raise UserError for metadata that name another class than TFDS's own, or a foreign path.
+
+    Raises ValueError: they are no JSON; OSError.
+    """
+    path = directory / FEATURES
+    for key, value in _pairs(read(path)):
+        if key in _CLASSES and isinstance(value, str) and value not in _classes():
+            raise UserError(
+                f"{path} names the class {shown(value[:200])}, whose module would run; features of "
+                "TFDS's own are read, tensorflow_datasets.core.features"
+            )
+        if isinstance(value, dict):  # a feature's name is a part of the names of its files
+            foreign.checked(key, str(path))
+    path = directory / INFO
+    info = read(path)
+    splits = info.get("splits", [])
+    if not isinstance(splits, list) or not all(isinstance(split, dict) for split in splits):
+        raise ValueError(f"{path.name} has no list of splits")
+    kinds = ("name", "configName", "config_name", "fileFormat", "file_format")
+    names = [info.get(key, "") for key in kinds]
+    for split in splits:
+        names += [split.get(key, "") for key in ("name", "filepathTemplate", "filepath_template")]
+    for name in names:
+        if name and "/" in foreign.checked(name, str(path)):
+            raise UserError(f"{path}: the name {shown(name[:200])} is of another folder's file")
+    module = str(info.get("moduleName", info.get("module_name", "")))
+    if not re.fullmatch(r"[\w.]*", module):
+        raise UserError(f"{path} names the module {shown(module[:200])}; prepare it again")
+
+
+def _pairs(tree: Any) -> Iterator[tuple[str, Any]]:
+    """Yield every key and value in JSON, in the texts in it that are JSON themselves, too."""
+    left = [tree]
+    while left:
+        node = left.pop()
+        if isinstance(node, str) and node.lstrip()[:1] in ("{", "["):
+            try:
+                node = json.loads(node)
+            except (ValueError, RecursionError):
+                continue
+        if isinstance(node, dict):
+            yield from node.items()
+            left += node.values()
+        elif isinstance(node, list):
+            left += node
+
+
+@functools.cache
+def _classes() -> frozenset[str]:
+    """Return the names of TFDS's own features, by which it knows those that it has imported."""
+    for name in tfds.features.__all__:
+        getattr(tfds.features, name)
+    known = tfds.features.FeatureConnector._registered_features
+    return frozenset(name for name in known if name.startswith("tensorflow_datasets.core."))
 
 
 class TfdsSource(Labelled):
@@ -51,7 +236,7 @@ class TfdsSource(Labelled):
             shards: the files by name where they are in a bucket.
         """
         self._directory, self.is_remote = directory, shards is not None
-        tfds_metadata.check(directory)
+        check(directory)
         builder: Any = tfds.builder_from_directory(str(directory))
         info: Any = builder.info
         where = info.full_name.rsplit("/", 1)[0]
@@ -64,10 +249,10 @@ class TfdsSource(Labelled):
             if file not in stored:  # TFDS would notice at the first example of that file
                 raise FileNotFoundError(f"{file} is missing")
         if shards is None:
-            record_counts.check(directory, [info.splits[key] for key, *_ in slices])
+            check_counts(directory, [info.splits[key] for key, *_ in slices])
         self._image = _feature_key(info, where, "image", image)
         self._is_binary = info.name == "dsprites"
-        derived = labels.DERIVED.get(info.name, {})
+        derived = DERIVED.get(info.name, {})
         if label in derived:
             self.class_names, self._label_of = derived[label]
         else:
@@ -112,7 +297,7 @@ class TfdsSource(Labelled):
         try:
             example = self._records[index]
             image = bytes(example[self._image])
-            image = labels.brighten(image) if self._is_binary else image
+            image = brighten(image) if self._is_binary else image
             label = np.asarray(self._label_of(example), np.int64)
         except UserError:
             raise
@@ -248,7 +433,7 @@ def _find(name: str, root: Path, where: str) -> Path:
         lacks = "lacks features.json or dataset_info.json of a finished TFDS dataset"
         raise UserError(f"{path} {lacks}; move it away and prepare it again")
     try:
-        stored = tfds_metadata.read(path / tfds_metadata.INFO).get("fileFormat", "tfrecord")
+        stored = read(path / INFO).get("fileFormat", "tfrecord")
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
     if stored != "array_record":

@@ -2,31 +2,110 @@
 """Images in tar files as WebDataset has them: `tar:PATTERN`, members KEY.jpg and KEY.cls or .json.
 
 https://github.com/webdataset/webdataset: a key is a member's path up to the first dot of its name.
+
+Class folders inside tar files, [SPLIT/]CLASS/IMAGE, which label what nothing else does.
 """
 
+import collections
 import itertools
 import types
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Bool, Int
 
 from vit_jax.data.account import Account, left_out
 from vit_jax.data.images.header import MAX_BYTES
-from vit_jax.data.names import split_notes
-from vit_jax.data.sources import shard_sets, shards, tar_folders, tar_index, tar_members
+from vit_jax.data.names import (
+    KNOWN_SPLITS,
+    alike,
+    look_alike,
+    one_spelling,
+    split_notes,
+    without_label,
+)
+from vit_jax.data.sources import shards, tar_index
 from vit_jax.data.sources.base import Example
+from vit_jax.data.sources.folders import BESIDE, OUTSIDE, splits_in
 from vit_jax.data.sources.partition import draw_of
-from vit_jax.data.sources.tar_headers import BLOCK
+from vit_jax.data.sources.tar_index import BLOCK
 from vit_jax.errors import DataError, UserError, shown
 from vit_jax.storage import remote
+
+
+class Folders(NamedTuple):
+    """What the folders of all images say.
+
+    Attributes:
+        classes: their names, by class id.
+        used: which images these are of.
+        ids: the class of each of these, -1 for none.
+        splits: of each of these; [] where the folders are no splits.
+        left_out: (reason, name) of the other images.
+        notes: what was decided.
+    """
+
+    classes: tuple[str, ...]
+    used: Bool[np.ndarray, " N"]
+    ids: Int[np.ndarray, " M"]
+    splits: list[str]
+    left_out: list[tuple[str, str]]
+    notes: list[str]
+
+
+def read(names: np.ndarray) -> Folders | None:
+    """Return the class folders of the images with these names in their tars; None: there are none.
+
+    Below the folders that all have in common they mean what a folder's do (`splits_in`), but that
+    splits are those called so, and that one folder of all images is no class. None also where more
+    images lie beside class folders than in them.
+    """
+    texts = [name.decode(errors="backslashreplace") for name in names.tolist()]
+    folders = [[part for part in text.split("/")[:-1] if part.strip(". ")] for text in texts]
+    depth = 0
+    while len(tops := {parts[depth] for parts in folders if len(parts) > depth}) == 1:
+        if alike(min(tops)) in KNOWN_SPLITS:
+            break
+        depth += 1
+    splits, _ = splits_in("/".join([*parts[depth:], "image"]) for parts in folders)
+    if not all(alike(split) in KNOWN_SPLITS for split in splits):
+        splits = {}
+    labelled = depth + bool(splits)
+    used: list[tuple[str, str]] = []  # split and class
+    left_out: list[tuple[str, str]] = []
+    is_used = np.ones(len(texts), bool)
+    for i, (text, parts) in enumerate(zip(texts, folders, strict=True)):
+        split = parts[depth] if splits and len(parts) > depth else ""
+        if splits and split not in splits:
+            left_out.append((OUTSIDE, text))
+        elif splits.get(split, True) and len(parts) <= labelled:
+            left_out.append((BESIDE, text))
+        else:
+            used.append((split, one_spelling(parts[labelled]) if splits.get(split, True) else ""))
+            continue
+        is_used[i] = False
+    counts = collections.Counter(label for _, label in used if label)
+    if len(left_out) > len(used) or len(counts) < 1 + (not splits):
+        return None
+    place = {label: k for k, label in enumerate(sorted(counts))} | {"": -1}
+    layout = "SPLIT/CLASS" if splits else "CLASS"
+    said = f"no image has a label of its own, so it is that of its folder, {layout}, in the tar"
+    return Folders(
+        tuple(sorted(counts)),
+        is_used,
+        np.array([place[label] for _, label in used], np.int64),
+        [split for split, _ in used] if splits else [],
+        left_out,
+        [said, *look_alike(counts), *without_label(sum(not x for _, x in used), len(used))],
+    )
 
 
 class TarSource(shards.ShardSource):
     """Examples of one split of tar files; see `Source`."""
 
-    def __init__(self, *source: Any, shard: np.ndarray, entries: tar_members.Entries) -> None:
+    def __init__(self, *source: Any, shard: np.ndarray, entries: tar_index.Entries) -> None:
         """Take what `ShardSource` does, and the shard and the entry of every example."""
         super().__init__(*source)
         self._shard, self._entries = shard.astype(np.int32), entries
@@ -65,7 +144,7 @@ def open_tar(name: str, split: str) -> TarSource:
     Raises UserError: no such file or split, or what `tar_index.index` raises.
     """
     where, files, chosen = shards.find(name, "tar")
-    found = shard_sets.complete(files, where, exact=not shards.is_pattern(name))
+    found = shards.complete(files, where, exact=not shards.is_pattern(name))
     return open_shards(where, found.files, split, chosen, notes=found.notes)
 
 
@@ -93,16 +172,16 @@ def open_shards(
     Raises UserError: no such split; DataError: a shard, a label, or another number than `told`.
     """
     splits = splits or shards.splits_of(files)
-    fields = tar_members.Fields(chosen.get("image", "").lower(), chosen.get("label", ""))
+    fields = tar_index.Fields(chosen.get("image", "").lower(), chosen.get("label", ""))
     draw = draw_of(chosen)
     scanned = tar_index.scan(files, fields, agree=draw.rules != 1)
-    found, left = zip(*map(tar_members.split_off, scanned), strict=True)
+    found, left = zip(*map(tar_index.split_off, scanned), strict=True)
     counts = [len(each.starts) for each in found]
     entries, shard = tar_index.joined(found), np.repeat(np.arange(len(files)), counts)
     is_labelled = (entries.labels != b"").any()
-    if fields.label not in ("", tar_members.NO_LABEL) and not is_labelled:
+    if fields.label not in ("", tar_index.NO_LABEL) and not is_labelled:
         lacks = f"no image has a label KEY.{fields.label} or {fields.label!r} in KEY.json"
-        usual = ", ".join(tar_members.LABELS)
+        usual = ", ".join(tar_index.LABELS)
         raise UserError(f"{where}: {lacks}; without ?label={fields.label} it is one of {usual}")
 
     def tell(index: int) -> str:
@@ -113,10 +192,10 @@ def open_shards(
         return [tell(index) for index in range(len(shard))]
 
     by_folders = not is_labelled and not fields.label and draw.rules != 1
-    folders = tar_folders.read(entries.names) if by_folders else None
+    folders = read(entries.names) if by_folders else None
     if folders:
         classes, labels, notes = folders.classes, folders.ids, [*notes, *folders.notes]
-        entries = tar_members.Entries(*(column[folders.used] for column in entries))
+        entries = tar_index.Entries(*(column[folders.used] for column in entries))
         shard = shard[folders.used]
         counts, left = np.bincount(shard, minlength=len(files)).tolist(), [*left, folders.left_out]
         if folders.splits and not any(splits):
@@ -128,7 +207,7 @@ def open_shards(
         notes = [*notes, *said]
     members = shards.members_of(splits, counts, keys, labels, draw, where)
     notes = [*notes, *split_notes(members)]
-    notes += shard_sets.compare(told, shards.sizes(members), where)
+    notes += shards.compare(told, shards.sizes(members), where)
     title, rows = shards.choose(split, members, draw, where)
     used, local = np.unique(shard[rows], return_inverse=True)
     source = TarSource(
@@ -138,7 +217,7 @@ def open_shards(
         labels[rows],
         entries.starts[rows],
         shard=local,
-        entries=tar_members.Entries(*(column[rows] for column in entries)),
+        entries=tar_index.Entries(*(column[rows] for column in entries)),
     )
     source.account = Account(
         unit="members",

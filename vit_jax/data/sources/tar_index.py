@@ -4,6 +4,12 @@
 The index lies beside the shards where it may be written, in a bucket too, so that one host's pass
 serves all; else in $XDG_CACHE_HOME/vit_jax or ~/.cache/vit_jax. It counts for a shard of the same
 size and version, by time or etag. One that another user wrote is compared with the shards first.
+
+Headers of a tar file: ustar with GNU's long names and base-256 sizes, and POSIX.1-2001's (PAX).
+
+Only headers are read, and the names that are too long for them.
+
+What the members of a tar are: images, their labels, and others, of which each has a reason.
 """
 
 import concurrent.futures
@@ -11,22 +17,324 @@ import contextlib
 import functools
 import hashlib
 import io
+import itertools
 import json
 import os
 import random
 import sys
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from vit_jax.data.sources.tar_headers import BLOCK, Member
-from vit_jax.data.sources.tar_members import Entries, Fields, entries_of, split_off
+from vit_jax.data.images.header import SUFFIXES
+from vit_jax.data.names import contradiction, label_of
 from vit_jax.errors import DataError, UserError, shown
 from vit_jax.process import waiting
 from vit_jax.storage import array_files, files, foreign, remote
 from vit_jax.storage.files import cache_home
+
+BLOCK = 512
+_LONGEST = 1 << 20  # bytes of a long name or of a PAX header
+_PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")  # gzip, zstd, bzip2, xz
+_LINKS = (b"1", b"2")
+_FILES = (b"\0", b"0", b"7")
+
+
+class Member(NamedTuple):
+    """A file in a tar; `start` is where its content begins, right behind its own header."""
+
+    name: bytes
+    start: int
+    size: int
+    crc: int  # CRC-32 of its header: of name, size, time, owner
+    is_link: bool
+
+
+def members(read: Callable[[int, int], bytes], end: int) -> Iterator[Member]:
+    """Yield the files and links of a tar, in their order.
+
+    Blocks of zeros between members are passed over, so that tars one behind the other are read
+    whole, which GNU tar does by --ignore-zeros.
+
+    Args:
+        read: returns the bytes from one offset to another.
+        end: the size of the tar.
+
+    Raises ValueError: it is cut, damaged or compressed, or a member is sparse.
+    """
+    at, finished = 0, False
+    common: dict[bytes, bytes] = {}  # PAX records for all that follows
+    own: dict[bytes, bytes] = {}  # those of the next member, GNU's long name among them
+    while at < end:
+        block = read(at, at + BLOCK)
+        if len(block) == BLOCK and not any(block):
+            at, finished = at + BLOCK, True
+            continue
+        kind, size = _kind_and_size(block, at)
+        start, finished = at + BLOCK, False
+        name = _name(block)
+        records = {**common, **own}
+        if kind not in b"LKxg":
+            name = records.get(b"path", name)
+            size = int(records.get(b"size", size))
+            if kind == b"S" or any(key.startswith(b"GNU.sparse") for key in records):
+                raise ValueError(f"{_shown(name)} is sparse, which is not read; write it plainly")
+        at = start + -(-size // BLOCK) * BLOCK
+        if size < 0 or start + size > end:
+            needs = f"{_shown(name)} ends at byte {start + size:,}"
+            raise ValueError(f"cut off: {needs}, and the file has {end:,}")
+        if kind in b"LKxg":
+            if size > _LONGEST:
+                raise ValueError(f"a header of {size:,} bytes at byte {start - BLOCK:,}")
+            content = read(start, start + size)
+            if kind == b"L":
+                own[b"path"] = content.rstrip(b"\0")
+            elif kind != b"K":  # the name that a link points to
+                (common if kind == b"g" else own).update(_records(content))
+            continue
+        own = {}
+        if kind in _LINKS or (kind in _FILES and not name.endswith(b"/")):
+            yield Member(name, start, size, zlib.crc32(block), kind in _LINKS)
+    if not finished:
+        raise ValueError("cut off: the block of zeros that ends a tar is missing")
+
+
+def _kind_and_size(block: bytes, at: int) -> tuple[bytes, int]:
+    """Return type and size; raises ValueError: this is no header."""
+    if at == 0 and block.startswith(_PACKED):
+        raise ValueError("compressed, which has no random access; decompress it once")
+    if len(block) < BLOCK:
+        raise ValueError(f"cut off in the header at byte {at:,}")
+    try:
+        size = _number(block[124:136])
+        if 256 + sum(block[:148]) + sum(block[156:]) == _number(block[148:156]) and size >= 0:
+            return block[156:157], size
+    except ValueError:
+        pass
+    raise ValueError(f"damaged: no header of a tar at byte {at:,}")
+
+
+def _number(field: bytes) -> int:
+    """Read octal digits, or GNU's base 256 of numbers that these have no room for."""
+    if field[0] & 0x80:
+        return int.from_bytes(field[1:])
+    return int(field.partition(b"\0")[0].strip() or b"0", 8)
+
+
+def _name(block: bytes) -> bytes:
+    name, prefix = block[:100].partition(b"\0")[0], b""
+    if block[257:263] == b"ustar\0":  # in GNU's own headers times stand there
+        prefix = block[345:500].partition(b"\0")[0]
+    return prefix + b"/" + name if prefix else name
+
+
+def _records(content: bytes) -> dict[bytes, bytes]:
+    """Read PAX records, b"LENGTH KEY=VALUE\\n"; raises ValueError: they are damaged."""
+    found = {}
+    while content.strip(b"\0"):
+        length = int(content.partition(b" ")[0])
+        record, content = content[:length], content[length:]
+        key, equals, value = record.partition(b" ")[2].partition(b"=")
+        if not equals or not record.endswith(b"\n"):
+            raise ValueError("damaged: a PAX header without KEY=VALUE")
+        found[key] = value[:-1]
+    return found
+
+
+def _shown(name: bytes) -> str:
+    return repr(name.decode(errors="backslashreplace"))
+
+
+_LONGEST_LABEL = 255
+LABELS = ("cls", "label", "class", "class_id")
+NO_LABEL = "none"  # the field that there is none, in "?label=none"
+_LEFT_OUT = b"\0"  # before the letter of why a member is no example; no label begins so
+_WHY = {
+    b"h": "hidden",
+    b"s": "without a suffix",
+    b"i": "not an image",
+    b"d": "with a dot in front of the suffix",
+    b"a": "another image of its key",
+    b"k": "of keys without an image",
+}
+
+
+class Fields(NamedTuple):
+    """Which members of a key are its image and its label."""
+
+    image: str = ""  # a suffix, "jpg"; "" is the first of `SUFFIXES` that there is
+    label: str = ""  # a suffix, "cls", or a key of the JSON; "" is the first of `LABELS`
+
+
+class Entries(NamedTuple):
+    """The images of some shards, in their order."""
+
+    names: np.ndarray  # bytes (M,), of the members
+    starts: np.ndarray  # int64 (M,), the first byte of each image
+    sizes: np.ndarray  # int64 (M,), bytes of each image
+    crcs: np.ndarray  # uint32 (M,), CRC-32 of the header in front of it
+    labels: np.ndarray  # bytes (M,), as text, b"" where there is none
+
+
+@runtime_checkable
+class Window(Protocol):
+    """Bytes of a shard."""
+
+    def read(self, start: int, stop: int) -> bytes: ...
+
+    def content(self, member: Member) -> bytes:
+        """Return the content of a member, or as much of it as tells that it is too long."""
+        ...
+
+
+def split_off(entries: Entries) -> tuple[Entries, list[tuple[str, str]]]:
+    """Separate images from members that are none: (reason, name) of each of these."""
+    is_left = np.array([label[:1] == _LEFT_OUT for label in entries.labels.tolist()], bool)
+    names = [name.decode(errors="backslashreplace") for name in entries.names[is_left].tolist()]
+    reasons = [_WHY.get(label[1:2], "not an image") for label in entries.labels[is_left].tolist()]
+    used = Entries(*(column[~is_left] for column in entries))
+    return used, list(zip(reasons, names, strict=True))
+
+
+def entries_of(window: Window, size: int, fields: Fields, *, agree: bool = False) -> Entries:
+    """Return the images of a shard, and behind them its members that belong to none.
+
+    With `agree`, all labels of a key must say the same where `fields` does not choose one.
+
+    Raises ValueError: a shard that is cut, damaged, sparse or without images, a key twice in it, a
+    label that is none.
+    """
+    samples: dict[bytes, dict[str, Member]] = {}
+    beside: dict[str, dict[bytes, bytes]] = {}  # labels of the JSON, by their names and keys
+    labels: dict[bytes, dict[str, bytes]] = {}  # by suffix
+    others: list[tuple[bytes, str, Member]] = []  # that are no image, label or JSON of a key
+    wanted = (fields.label,) if fields.label else LABELS
+    wanted = () if fields.label == NO_LABEL else wanted
+    for member in members(window.read, size):
+        folder, slash, base = member.name.rpartition(b"/")
+        stem, dot, suffix = base.partition(b".")
+        kind = suffix.decode(errors="replace").lower()
+        is_label = kind in wanted
+        key = folder + slash + stem
+        if not (stem and dot):  # hidden, or without a suffix
+            others.append((b"", "", member))
+            continue
+        if not (is_label or kind in ("json", fields.image) or f".{kind}" in SUFFIXES):
+            others.append((key, kind, member))
+            continue
+        name = member.name.decode(errors="backslashreplace")
+        if member.is_link:
+            raise ValueError(f"{name!r} is a link; write the file itself into the tar")
+        sample, found = samples.setdefault(key, {}), labels.setdefault(key, {})
+        if kind in sample:
+            raise ValueError(f"{name!r} is there twice: its key has two .{kind}")
+        sample[kind] = member
+        if is_label:
+            found[kind] = _label(window.content(member), name)
+        elif kind == "json" and wanted:
+            if not any(found.values()):
+                found[kind] = _json_label(window.content(member), name, wanted)
+            if agree and not fields.label:
+                _add_labels(window.content(member), beside, key)
+    chosen = {
+        key: next(filter(None, map(labels[key].get, (*wanted, "json"))), b"") for key in labels
+    }
+    _check_agree(chosen, {**_of_suffixes(labels, agree and not fields.label), **beside})
+    rows, left = [], []
+    order = [fields.image] if fields.image else [suffix[1:] for suffix in SUFFIXES]
+    for key, sample in samples.items():
+        image = next((sample[kind] for kind in order if kind in sample), None)
+        if image is not None:
+            rows.append((*_columns(image), chosen[key]))
+        for kind, member in sample.items():
+            if member is not image and (image is None or f".{kind}" in SUFFIXES):
+                left.append((*_columns(member), _LEFT_OUT + (b"a" if image else b"k")))
+    images = {key for key, sample in samples.items() if any(kind in sample for kind in order)}
+    for key, kind, member in others:
+        if key not in images:
+            left.append((*_columns(member), _LEFT_OUT + _why(member.name, kind)))
+    if not rows:
+        kinds = {*itertools.chain(*samples.values()), *(kind for key, kind, _ in others if key)}
+        has = ", ".join(f".{kind}" for kind in sorted(kinds)[:8]) or "none of a key"
+        raise ValueError(f"no member is .{fields.image or 'jpg, .png, ...'}; there are {has}")
+    kinds = (np.bytes_, np.int64, np.int64, np.uint32, np.bytes_)
+    columns = zip(*rows, *left, strict=True)
+    return Entries(*(np.array(c, kind) for c, kind in zip(columns, kinds, strict=True)))
+
+
+def _of_suffixes(
+    labels: dict[bytes, dict[str, bytes]], wanted: bool
+) -> dict[str, dict[bytes, bytes]]:
+    """Return the labels of each suffix, KEY.cls or KEY.label, by their keys; {} if not wanted."""
+    found: dict[str, dict[bytes, bytes]] = {}
+    for key, given in labels.items() if wanted else ():
+        for kind in given.keys() - {"json"}:
+            found.setdefault(f"KEY.{kind}", {})[key] = given[kind]
+    return found
+
+
+def _add_labels(content: bytes, found: dict[str, dict[bytes, bytes]], key: bytes) -> None:
+    """Add what a JSON has under the usual names of labels, and is one."""
+    try:
+        tree = json.loads(content)
+    except (ValueError, RecursionError):
+        return
+    for name in LABELS if isinstance(tree, dict) else ():
+        with contextlib.suppress(ValueError):  # it is no label
+            if label := label_of(tree.get(name)):
+                found.setdefault(f"{name!r} in its JSON", {})[key] = label.encode()
+
+
+def _check_agree(chosen: dict[bytes, bytes], others: dict[str, dict[bytes, bytes]]) -> None:
+    """Raise ValueError where labels of a key do not mean what is taken as such."""
+    for name, of_key in others.items():
+        keys = list(of_key)
+        try:
+            ones, two = ([label_of(labels[key]) for key in keys] for labels in (chosen, of_key))
+        except ValueError:  # which is told where it is read
+            continue
+        if places := contradiction(ones, two):
+            said = (
+                f"{keys[k].decode(errors='replace')!r} has {ones[k]!r}, and {two[k]!r} by {name}"
+                for k in dict.fromkeys(places)
+            )
+            raise ValueError(f"labels disagree: {'; '.join(said)}; choose one by ?label=FIELD")
+
+
+def _columns(member: Member) -> tuple[bytes, int, int, int]:
+    return member.name, member.start, member.size, member.crc
+
+
+def _why(name: bytes, kind: str) -> bytes:
+    """Return the letter of why a member is no part of an example."""
+    if not kind:
+        return b"h" if name.rpartition(b"/")[2].startswith(b".") else b"s"
+    return b"d" if f".{kind.rpartition('.')[2]}" in SUFFIXES else b"i"
+
+
+def _label(content: bytes, name: str) -> bytes:
+    text = content.strip()
+    if len(text) > _LONGEST_LABEL or b"\0" in text:
+        raise ValueError(f"{name!r} holds no label, but {len(text):,} bytes")
+    return text
+
+
+def _json_label(content: bytes, name: str, wanted: Sequence[str]) -> bytes:
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name!r} is no JSON ({error})") from None
+    values = (found.get(key) for key in wanted) if isinstance(found, dict) else ()
+    try:
+        label = label_of(next((value for value in values if value is not None), ""))
+    except ValueError as error:
+        advice = f"choose another by ?label=FIELD, or ?label={NO_LABEL}"
+        raise ValueError(f"{name!r}: {error}; {advice}") from None
+    return _label(label.encode(), name)
+
 
 _FORMAT = 2
 _THREADS = 16

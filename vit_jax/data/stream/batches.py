@@ -1,13 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One batch: its examples read or kept in memory, varied and put in rows, by a pool of threads."""
+"""One batch: its examples read or kept in memory, varied and put in rows, by a pool of threads.
 
+How many threads and processes load data: by cores, and by how long a read takes in a bucket.
+
+Batches prepared ahead by threads, or by Grain's worker processes, which end when this does.
+"""
+
+import collections
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
+import itertools
+import math
+import multiprocessing
+import multiprocessing.connection
+import os
 import shlex
+import signal
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import cv2
 import numpy as np
@@ -15,11 +30,189 @@ from jaxtyping import Int
 
 from vit_jax.data.account import dataset_of
 from vit_jax.data.order import Balance, stream_indices
-from vit_jax.data.sources.base import Example, Source
+from vit_jax.data.sources.base import Example, Source, is_remote
 from vit_jax.data.sources.partition import full_name
-from vit_jax.data.stream.prefetch import Batch
 from vit_jax.data.stream.transform import Loaded, Pixels, Transform, View, draws
 from vit_jax.errors import DataError, UserError
+
+# Below this many values an image is quicker decoded than handed to another Python thread.
+_TINY = 4096
+# What a core decodes of small photographs; reads in flight must bring as many.
+_IMAGES_PER_SECOND = 1600
+# Readers of a process: no more than a driver's connections, and some where a read seems quick.
+_MOST, _LEAST = 96, 16
+# Beyond so many cores one process's Python is the limit.
+_CORES_OF_A_PROCESS = 8
+
+
+class Loading(NamedTuple):
+    """What loads batches; it changes none of them."""
+
+    num_threads: int  # that decode, and read what is on this machine, in each process
+    num_readers: int  # that read ahead from a bucket, in each process
+    num_workers: int  # processes besides this one
+    prefetch: int  # batches prepared ahead, by each process
+    at_once: int  # those in work: two, so that no thread idles while a batch's last rows finish
+
+
+def choose(
+    source: Source,
+    views: Mapping[str, View],
+    rows: int,
+    *,
+    num_threads: int,
+    num_workers: int,
+    prefetch: int,
+) -> Loading:
+    """Fill in what is 0; of a source in a bucket, examples are read to measure how long it takes.
+
+    Args:
+        source: what is read.
+        views: the images of an example.
+        rows: examples of a batch, of this process.
+        num_threads: as `DataConfig` has it.
+        num_workers: likewise.
+        prefetch: likewise.
+
+    Raises RemoteError: the bucket cannot be read.
+    """
+    cores, far = _cores(), is_remote(source)
+    if far and not num_workers and not num_threads and cores > _CORES_OF_A_PROCESS:
+        num_workers = cores // _CORES_OF_A_PROCESS
+    tiny = sum(math.prod(view.shape) for view in views.values()) <= _TINY
+    threads = 1 if tiny else max(1, 2 * cores // max(num_workers, 1))
+    readers, at_once = 0, min(prefetch, 2)
+    if far:
+        needed = _seconds(source) * _IMAGES_PER_SECOND * cores / max(num_workers, 1)
+        readers = min(max(math.ceil(needed), _LEAST), _MOST)
+        at_once = max(at_once, math.ceil(readers / rows))  # a small batch has few to read
+    return Loading(num_threads or threads, readers, num_workers, max(prefetch, at_once), at_once)
+
+
+def _cores() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux: the cores this process may use
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _seconds(source: Source) -> float:
+    """Return how long a read takes once there is a connection."""
+    took = 0.0
+    for index in {0, len(source) // 2, len(source) - 1}:
+        start = time.perf_counter()
+        try:
+            source.read(index)
+        except DataError:  # told at the batch that it is in, if it is in one
+            continue
+        took = time.perf_counter() - start
+    return took
+
+
+Batch: TypeAlias = dict[str, np.ndarray]
+
+
+@runtime_checkable
+class BatchSource(Protocol):
+    """Random access to batches; can be pickled. `close` stops the threads of its own."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Batch: ...
+
+    def close(self) -> None:
+        """Make batches that are still in work fail."""
+
+
+class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager["BatchIterator"]):
+    """An iterator over batches that prepares them ahead from the moment it exists.
+
+    `close()` it, or use it in a `with` block, to stop its threads and processes; at the latest
+    they stop with the program, after preparing the requested batches.
+    """
+
+    def __init__(self, batches: BatchSource, loading: Loading) -> None:
+        # The list holds the only reference: Grain's iterator cleans up once more when collected,
+        # which fails loudly where modules are being torn down. The finalizer runs once, at
+        # close(), when this is collected, or at exit before that happens.
+        self._open = [(_from_processes if loading.num_workers else Threads)(batches, loading)]
+        self._finalizer = weakref.finalize(self, _close, self._open, batches)
+
+    def __next__(self) -> Batch:
+        if not self._open:
+            raise ValueError("these batches were closed")
+        return next(self._open[0])
+
+    def close(self) -> None:
+        """Stop preparing batches; does not wait for threads, does wait for processes."""
+        self._finalizer()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Threads:
+    """Batches prepared ahead in this process, without Grain, whose own cost is a digits batch's."""
+
+    def __init__(self, batches: BatchSource, loading: Loading) -> None:
+        self._rest = iter(range(len(batches)))
+        self._prepare = batches.__getitem__
+        self._pool = concurrent.futures.ThreadPoolExecutor(loading.at_once, "batches")
+        self._ahead: collections.deque[concurrent.futures.Future[Batch]] = collections.deque()
+        self._start(loading.prefetch)
+
+    def __next__(self) -> Batch:
+        if not self._ahead:
+            raise StopIteration
+        batch = self._ahead.popleft()
+        self._start(1)
+        return batch.result()
+
+    def close(self) -> None:
+        """Start no more batches."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _start(self, count: int) -> None:
+        for index in itertools.islice(self._rest, count):
+            self._ahead.append(self._pool.submit(self._prepare, index))
+
+
+def _from_processes(batches: BatchSource, loading: Loading) -> Any:
+    """Start Grain's worker processes, each with threads of its own."""
+    import grain  # late: it takes a second to import
+    from absl import flags
+
+    if not flags.FLAGS.is_parsed():  # Grain hands its flags to the workers
+        flags.FLAGS.mark_as_parsed()
+    options = grain.ReadOptions(num_threads=loading.at_once, prefetch_buffer_size=loading.prefetch)
+    dataset = grain.MapDataset.source(batches).to_iter_dataset(options)
+    dataset = dataset.mp_prefetch(
+        grain.MultiprocessingOptions(loading.num_workers, per_worker_buffer_size=1),
+        worker_init_fn=_start_worker,
+    )
+    iterator = iter(dataset)
+    iterator.start_prefetch()
+    return iterator
+
+
+def _close(iterators: list[Any], batches: BatchSource) -> None:
+    iterators.pop().close()
+    batches.close()
+
+
+def _start_worker(worker_index: int, worker_count: int) -> None:
+    # Ctrl-C, a scheduler's SIGTERM and a closed terminal reach every process of the job, but it is
+    # the main process that decides what to finish: it may still want batches, and ends its workers.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+
+
+def _follow_parent() -> None:
+    # A main process that is killed cannot end its workers; Grain's would wait for it for ever.
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
 
 _Vary = Callable[[Any], Pixels]
 _Reads = Mapping[int, concurrent.futures.Future[Example]]

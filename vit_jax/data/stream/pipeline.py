@@ -16,9 +16,7 @@ from jaxtyping import Int
 from vit_jax.data.checks import check_fixed
 from vit_jax.data.config import DataConfig, mean_color
 from vit_jax.data.sources.base import Source, balance_of
-from vit_jax.data.stream.batches import Batches
-from vit_jax.data.stream.loading import choose
-from vit_jax.data.stream.prefetch import BatchIterator
+from vit_jax.data.stream.batches import Batches, BatchIterator, choose
 from vit_jax.data.stream.transform import View
 
 

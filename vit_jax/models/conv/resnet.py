@@ -17,11 +17,11 @@ from jaxtyping import Array, Float
 from vit_jax.devices.sharding import BATCH_AXES, constrain
 from vit_jax.models.base import Output, Remat, compute_dtype, record
 from vit_jax.models.conv.conv import Conv, Padding, WeightStd, kaiming_normal, max_pool
+from vit_jax.models.layers.block import remat
 from vit_jax.models.layers.dense import Dense, classifier
 from vit_jax.models.layers.drop import Dropout, DropPathRule, drop_path, drop_path_rates
 from vit_jax.models.layers.init import Init, Initializer
 from vit_jax.models.layers.norm import BatchNorm, GroupNorm
-from vit_jax.models.layers.stack import remat
 
 # The scale of a standardised weight does not affect its output, only how fast updates rotate it.
 CONV_INIT: dict[Init, Initializer] = {

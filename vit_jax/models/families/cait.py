@@ -13,15 +13,13 @@ from vit_jax.devices.sharding import BATCH_AXES, constrain
 from vit_jax.models import base, facts
 from vit_jax.models.base import ModelConfig, Output, record
 from vit_jax.models.layers.attention import AttentionImpl, attend, attention_weights
-from vit_jax.models.layers.block import BlockConfig, PreNormBlock
-from vit_jax.models.layers.dense import Dense, HeadsDense, classifier
+from vit_jax.models.layers.block import BlockConfig, PreNormBlock, stack
+from vit_jax.models.layers.dense import Dense, HeadsDense, classifier, spread
 from vit_jax.models.layers.drop import Dropout, DropPathRule, drop_path_rates
 from vit_jax.models.layers.init import RULES, Init, Initializer
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.norm import layer_norm
 from vit_jax.models.layers.patch import embed, prepend
-from vit_jax.models.layers.stack import stack
-from vit_jax.models.layers.weighted import spread
 from vit_jax.settings.fields import value
 
 

@@ -16,13 +16,13 @@ from vit_jax.devices.sharding import BATCH_AXES, constrain
 from vit_jax.errors import UserError
 from vit_jax.models import base, facts
 from vit_jax.models.base import ModelConfig, Output
+from vit_jax.models.layers.block import remat
 from vit_jax.models.layers.dense import Dense, classifier
 from vit_jax.models.layers.drop import Dropout, DropPathRule, drop_path, drop_path_rates
 from vit_jax.models.layers.init import RULES, Init
 from vit_jax.models.layers.mlp import Gelu, Mlp
 from vit_jax.models.layers.norm import layer_norm
 from vit_jax.models.layers.patch import PatchEmbed
-from vit_jax.models.layers.stack import remat
 from vit_jax.models.layers.window import WindowAttention, fit_window
 from vit_jax.settings.fields import value
 

@@ -14,8 +14,8 @@ from vit_jax.models import base
 from vit_jax.models.base import Output
 from vit_jax.models.families.vit_config import ViTConfig, num_prefix
 from vit_jax.models.layers import masking
-from vit_jax.models.layers.block import Block, BlockConfig, PlacedBlock
-from vit_jax.models.layers.dense import Dense, classifier
+from vit_jax.models.layers.block import Block, BlockConfig, PlacedBlock, stack
+from vit_jax.models.layers.dense import Dense, classifier, spread
 from vit_jax.models.layers.drop import Dropout, drop_path_rates
 from vit_jax.models.layers.init import POS_EMBED, RULES, Initializer
 from vit_jax.models.layers.local import local_stack, pattern
@@ -32,9 +32,7 @@ from vit_jax.models.layers.posemb import (
     sincos2d,
 )
 from vit_jax.models.layers.rope import Rotation
-from vit_jax.models.layers.stack import stack
 from vit_jax.models.layers.token_merging import mean, merging_stack
-from vit_jax.models.layers.weighted import spread
 
 
 class ViT(nn.Module):

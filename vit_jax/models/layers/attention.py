@@ -1,16 +1,220 @@
 # SPDX-License-Identifier: Apache-2.0
-"""softmax(q k^T / sqrt(d)) v: which kernel computes it, and what each kernel requires."""
+"""softmax(q k^T / sqrt(d)) v: which kernel computes it, and what each kernel requires.
+
+Flash attention, scale d**-0.5 and no [N, M] array in memory, for any number of tokens.
+
+Attention by XLA's own matmuls, on any device, with explicit gradients that keep few arrays.
+"""
 
 import enum
+import functools
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
 from vit_jax.devices import hardware
+from vit_jax.devices.sharding import BATCH_AXES, fitted_spec
 from vit_jax.errors import UserError
-from vit_jax.models.layers import flash, xla
 from vit_jax.models.layers.drop import dropout
+
+_LANES = 128  # the Pallas kernel reads tokens in multiples of it
+_BLOCKS = (512, 384, 256, 128)  # tokens at a time: the largest that divides their number
+
+
+def cudnn(
+    q: Float[Array, "B h N d"],
+    k: Float[Array, "B h M d"],
+    v: Float[Array, "B h M d"],
+    implementation: Literal["cudnn", "xla"] = "cudnn",
+) -> Float[Array, "B h N d"]:
+    """Attend by cuDNN, in half precision; `implementation="xla"` computes the same anywhere.
+
+    jax's cuDNN trains on even lengths only, so an odd one (197 with a class token, one query of a
+    pooling) gains one token: a key that no query sees, a query whose output is cut off. Even
+    lengths pass unchanged, without a mask.
+    """
+    batch, queries, keys, scale = q.shape[0], q.shape[2], k.shape[2], q.shape[-1] ** -0.5
+    q, k, v = (_padded(x.swapaxes(1, 2), 1, 2) for x in (q, k, v))  # to cuDNN's [B, N, h, d]
+    # Queries have no lengths: an added one attends to all real keys, so that its softmax is finite.
+    lengths = None if keys % 2 == 0 else jnp.full(batch, keys, jnp.int32)
+    out = jax.nn.dot_product_attention(
+        q, k, v, scale=scale, key_value_seq_lengths=lengths, implementation=implementation
+    )
+    return out[:, :queries].swapaxes(1, 2)
+
+
+def pallas(
+    q: Float[Array, "B h N d"],
+    k: Float[Array, "B h M d"],
+    v: Float[Array, "B h M d"],
+    interpret: bool = False,
+) -> Float[Array, "B h N d"]:
+    """Attend by JAX's Pallas kernel for TPUs (splash attention).
+
+    XLA cannot split the kernel over devices: on a mesh each device computes the images and heads
+    that it holds. `interpret` computes on any device, slowly.
+    """
+    attend = functools.partial(_splash, interpret=interpret)
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return attend(q, k, v)
+    spec: PartitionSpec = fitted_spec(q.shape, (BATCH_AXES, "tensor"), mesh)
+    # The kernel does not declare the axes over which its result varies, which the check requires.
+    split = jax.shard_map(attend, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    return split(q, k, v)
+
+
+def _splash(q: jax.Array, k: jax.Array, v: jax.Array, interpret: bool) -> jax.Array:
+    # Not at the top: this import takes longer than that of the rest of a model.
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    (_, heads, queries, width), keys = q.shape, k.shape[2]
+    q, k, v = (_padded(x, 2, _LANES) for x in (q * width**-0.5, k, v))
+    block_q, block_kv = (next(n for n in _BLOCKS if x.shape[2] % n == 0) for x in (q, k))
+    kernel = splash.make_splash_mha_single_device(
+        masks.MultiHeadMask([masks.FullMask((q.shape[2], k.shape[2]))] * heads),
+        block_sizes=splash.BlockSizes(
+            block_q=block_q,
+            block_kv=block_kv,
+            block_q_dkv=block_q,
+            block_kv_dkv=block_kv,
+            block_q_dq=block_q,
+            block_kv_dq=block_kv,
+        ),
+        interpret=interpret,
+    )
+    segments = None
+    if keys % _LANES:  # an added key is of another segment; an added query attends to real keys
+        real = (jnp.arange(k.shape[2]) < keys).astype(jnp.int32)
+        segments = splash.SegmentIds(jnp.ones(q.shape[2], jnp.int32), real)
+    images = jax.vmap(lambda q, k, v: jnp.asarray(kernel(q, k, v, segment_ids=segments)))
+    return images(q, k, v)[:, :, :queries]
+
+
+def _padded(x: jax.Array, axis: int, multiple: int) -> jax.Array:
+    """Append zeros along an axis of [B, ?, ?, d] up to a whole multiple."""
+    extra = -x.shape[axis] % multiple
+    return jnp.pad(x, [(0, extra if i == axis else 0) for i in range(x.ndim)]) if extra else x
+
+
+def xla_attend(
+    q: Float[Array, "B h N d"],
+    k: Float[Array, "B h M d"],
+    v: Float[Array, "B h M d"],
+    bias: Float[Array, "#B #h #N M"] | None,
+) -> Float[Array, "B h N d"]:
+    """Return softmax(q k^T + bias) v, for q with its scale; logits and softmax in float32."""
+    # With a bias (Swin's windows) recomputing is slower: every matmul would read the bias too.
+    if bias is None and hardware.target().platform == "tpu":
+        return _recomputing(q, k, v)
+    return _keeping(q, k, v, bias)
+
+
+@jax.custom_vjp
+def _keeping(q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | None) -> jax.Array:
+    """Attend and keep one [N, M] array for the backward pass, exp(logits - max) in v's dtype.
+
+    The softmax's sum divides the [N, d] output and its gradient, not the [N, M] weights.
+    """
+    return _keeping_forward(q, k, v, bias)[0]
+
+
+def _keeping_forward(
+    q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array | None
+) -> tuple[jax.Array, tuple[Any, ...]]:
+    logits = _logits(q, k, bias)
+    powers = jnp.exp(logits - logits.max(axis=-1, keepdims=True))
+    inverse = 1 / powers.sum(axis=-1, keepdims=True)
+    powers = powers.astype(v.dtype)
+    out = jnp.matmul(powers, v, preferred_element_type=jnp.float32) * inverse
+    out = out.astype(v.dtype)
+    return out, (q, k, v, bias, powers, inverse, out)
+
+
+def _keeping_backward(
+    kept: tuple[Any, ...], dout: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
+    q, k, v, bias, powers, inverse, out = kept
+    return _gradients(q, k, v, bias, powers, out, dout.astype(jnp.float32) * inverse)
+
+
+_keeping.defvjp(_keeping_forward, _keeping_backward)
+
+
+@jax.custom_vjp
+def _recomputing(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    """Attend and keep no [N, M] array; write none to memory in float32 either.
+
+    A TPU multiplies q and k again in less time than it writes and reads their product. XLA fuses a
+    matmul with the next operations only if nothing else reads its result, so each use of the logits
+    has its own matmul: maximum, powers, backward pass. Barriers keep XLA from merging these.
+    """
+    return _recomputing_forward(q, k, v)[0]
+
+
+def _recomputing_forward(
+    q: jax.Array, k: jax.Array, v: jax.Array
+) -> tuple[jax.Array, tuple[Any, ...]]:
+    largest = _logits(q, k).max(axis=-1, keepdims=True)
+    again, largest = jax.lax.optimization_barrier((q, largest))
+    powers = jnp.exp(_logits(again, k) - largest)
+    total = powers.sum(axis=-1, keepdims=True)
+    out = jnp.matmul(powers.astype(v.dtype), v, preferred_element_type=jnp.float32) / total
+    out = out.astype(v.dtype)
+    return out, (q, k, v, largest + jnp.log(total), out)
+
+
+def _recomputing_backward(
+    kept: tuple[Any, ...], dout: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    q, k, v, log_total, out = kept
+    again, log_total, dout = jax.lax.optimization_barrier((q, log_total, dout))
+    weights = jnp.exp(_logits(again, k) - log_total).astype(v.dtype)
+    weights = jax.lax.optimization_barrier(weights)  # for two matmuls: written once, narrow
+    dq, dk, dv, _ = _gradients(q, k, v, None, weights, out, dout.astype(jnp.float32))
+    return dq, dk, dv
+
+
+_recomputing.defvjp(_recomputing_forward, _recomputing_backward)
+
+
+def _logits(q: jax.Array, k: jax.Array, bias: jax.Array | None = None) -> jax.Array:
+    logits = jnp.matmul(q, k.swapaxes(-1, -2), preferred_element_type=jnp.float32)
+    return logits if bias is None else logits + bias
+
+
+def _gradients(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    bias: jax.Array | None,
+    weights: jax.Array,
+    out: jax.Array,
+    dout: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
+    """Return the gradients of q, k, v and the bias.
+
+    Either `weights` (in v's dtype) or `dout` (the output's gradient, float32) has been divided by
+    the softmax's sum.
+    """
+    mean = (dout * out).sum(axis=-1, keepdims=True)  # mean gradient of the weights
+    dout = dout.astype(v.dtype)
+    dv = jnp.matmul(weights.swapaxes(-1, -2), dout)
+    dweights = jnp.matmul(dout, v.swapaxes(-1, -2), preferred_element_type=jnp.float32)
+    dlogits = weights * (dweights - mean)
+    dbias = None if bias is None else _sum_to(dlogits, bias.shape).astype(bias.dtype)
+    dlogits = dlogits.astype(q.dtype)
+    return jnp.matmul(dlogits, k), jnp.matmul(dlogits.swapaxes(-1, -2), q), dv, dbias
+
+
+def _sum_to(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Undo a broadcast from `shape`: sum over its axes of length 1."""
+    axes = [axis for axis, size in enumerate(shape) if size == 1]
+    return x.sum(axis=axes, keepdims=True)
 
 
 class AttentionImpl(enum.StrEnum):
@@ -96,10 +300,10 @@ def attend(
     dropping = dropout_rate if dropout_key is not None else 0.0
     chosen = _choose(impl, q, dropping) if bias is None else AttentionImpl.XLA
     if chosen is AttentionImpl.CUDNN:
-        return flash.cudnn(q, k, v)
+        return cudnn(q, k, v)
     if chosen is AttentionImpl.PALLAS:
-        return flash.pallas(q, k, v)
+        return pallas(q, k, v)
     if dropout_key is None or dropout_rate == 0:
-        return xla.attend(q * q.shape[-1] ** -0.5, k, v, bias)
+        return xla_attend(q * q.shape[-1] ** -0.5, k, v, bias)
     weights = attention_weights(q, k, bias).astype(v.dtype)
     return jnp.matmul(dropout(weights, dropout_rate, dropout_key), v)

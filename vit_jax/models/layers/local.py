@@ -21,8 +21,7 @@ from jaxtyping import Array, Bool, Float
 from vit_jax.errors import UserError
 from vit_jax.models.base import CAPTURED, Remat, record
 from vit_jax.models.layers.attention import AttentionImpl, attention_weights
-from vit_jax.models.layers.block import Attention, Block, PreNormBlock
-from vit_jax.models.layers.stack import remat
+from vit_jax.models.layers.block import Attention, Block, PreNormBlock, remat
 
 Pair = tuple[int, int]
 # Added to logits of padding and of other windows; finite, so that a row of them alone is no NaN.

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from vit_jax.models.layers.weighted import spread
+from vit_jax.models.layers.dense import spread
 
 
 def replace(

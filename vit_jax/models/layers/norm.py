@@ -16,8 +16,8 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from vit_jax.models.layers.dense import spread
 from vit_jax.models.layers.init import Initializer
-from vit_jax.models.layers.weighted import spread
 
 
 class TokenNorm(enum.StrEnum):

@@ -15,9 +15,9 @@ from jaxtyping import Array, Float
 
 from vit_jax.devices.sharding import BATCH_AXES, constrain, constrain_parameter
 from vit_jax.models import base
+from vit_jax.models.layers.dense import matmul, spread
 from vit_jax.models.layers.drop import Dropout
 from vit_jax.models.layers.init import POS_EMBED, RULES, Init
-from vit_jax.models.layers.weighted import matmul, spread
 from vit_jax.models.resample import pseudo_inverse, resized
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax.config.faults import WINDOW, FaultsConfig, is_spike
+from vit_jax.config.tree import WINDOW, FaultsConfig, is_spike
 from vit_jax.data import DataConfig, Source
 from vit_jax.data.order import stream_indices
 from vit_jax.data.sources.base import balance_of

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from vit_jax.config.faults import WINDOW, FaultsConfig, is_spike
+from vit_jax.config.tree import WINDOW, FaultsConfig, is_spike
 from vit_jax.errors import NonFinite
 
 # Steps in flight on the device before the host waits: enough to keep it busy, few enough that

@@ -18,8 +18,8 @@ from vit_jax import models
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.models.facts import Rename
+from vit_jax.weights import files
 from vit_jax.weights import layout as layout_lib
-from vit_jax.weights import wrappers
 from vit_jax.weights.apply import HEAD
 from vit_jax.weights.files import WeightsFile
 from vit_jax.weights.layout import (
@@ -114,7 +114,7 @@ def with_timm_names(
     def fits(file: WeightsFile) -> bool:
         return needed <= _named(file, cfg, entries_).shapes.keys()
 
-    return _named(wrappers.unwrapped(source, fits), cfg, entries_)
+    return _named(files.unwrapped(source, fits), cfg, entries_)
 
 
 def _named(source: WeightsFile, cfg: ModelConfig, known: list[Entry]) -> WeightsFile:

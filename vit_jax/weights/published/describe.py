@@ -9,13 +9,13 @@ from vit_jax import models
 from vit_jax.errors import UserError
 from vit_jax.models import HybridConfig, ModelConfig
 from vit_jax.models.losses import Loss
+from vit_jax.weights.config import KINDS, split
 from vit_jax.weights.names import hf_config
 from vit_jax.weights.published import hf_images, timm_config
 from vit_jax.weights.published import table as published
 from vit_jax.weights.published.table import Preprocessing
 from vit_jax.weights.readers import repository
 from vit_jax.weights.readers.repository import CONFIG, Repository
-from vit_jax.weights.reference import KINDS, split
 
 
 class Network(NamedTuple):

@@ -19,7 +19,7 @@ from vit_jax.data import AS_SHOWN, Crop, CropRule, Reading, Resize, TransformCon
 from vit_jax.errors import UserError, shown
 from vit_jax.models import ModelConfig, pair
 from vit_jax.models.facts import HALF, IMAGENET, Channels
-from vit_jax.weights.reference import split
+from vit_jax.weights.config import split
 
 TABLE = Path(__file__).with_name("published.tsv")
 COLUMNS = (

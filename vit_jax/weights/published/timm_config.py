@@ -21,7 +21,7 @@ from vit_jax.data import (
     TransformConfig,
     check_transform,
     check_units,
-    imagenet,
+    classes,
 )
 from vit_jax.errors import UserError, shown, unknown
 from vit_jax.models import ModelConfig, ViTConfig, facts
@@ -198,7 +198,7 @@ def class_names(tree: Mapping[str, Any], count: int, source: str) -> tuple[str, 
     if not is_list or not isinstance(words, dict) or len(names) != count:
         many = f"{len(names):,}" if isinstance(names, Collection) else "none"
         raise UserError(f"{source}: label_names must name {count:,} classes; it names {many}")
-    return imagenet.readable([shown(str(words.get(name, name))[:1000]) for name in names])
+    return classes.readable([shown(str(words.get(name, name))[:1000]) for name in names])
 
 
 class Exported(NamedTuple):

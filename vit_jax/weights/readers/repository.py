@@ -17,7 +17,7 @@ from typing import Any
 from vit_jax.errors import UserError, shown
 from vit_jax.process import waiting
 from vit_jax.storage import foreign
-from vit_jax.weights import wrappers
+from vit_jax.weights import files
 from vit_jax.weights.files import WeightsFile, check_names
 from vit_jax.weights.readers import safetensors_file
 
@@ -82,7 +82,7 @@ class Repository:
         """
         if path := self._path(WEIGHTS, _MAX_WEIGHTS):
             with safetensors_file.opened(path) as found:
-                yield wrappers.bare(found._replace(name=self.source(WEIGHTS)))
+                yield files.bare(found._replace(name=self.source(WEIGHTS)))
             return
         places = self._index()
         with contextlib.ExitStack() as stack:
@@ -98,7 +98,7 @@ class Repository:
                 read |= dict.fromkeys(here, part.read)
             check_names(self.source(_INDEX), shapes)
             whole = WeightsFile(self.source(_INDEX), shapes, lambda key: read[key](key))
-            yield wrappers.bare(whole)
+            yield files.bare(whole)
 
     def _index(self) -> Mapping[str, str]:
         tree = self.json(_INDEX)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.unit.data.augment.test_random_erasing import COUNT, HEIGHT, WIDTH
-from vit_jax.data.augment.random_erasing import erase
+from vit_jax.data.augment.mix import erase
 
 
 @pytest.fixture(scope="module")

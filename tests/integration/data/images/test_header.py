@@ -18,7 +18,7 @@ def test_refusing_takes_no_memory(tmp_path, photo):
 import contextlib, resource, sys
 from pathlib import Path
 from PIL import Image
-from vit_jax.data.decode import decode
+from vit_jax.data.images.decode import decode
 Image.preinit()
 files = [path.read_bytes() for path in Path(sys.argv[1]).iterdir()]
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -27,11 +27,11 @@ def test_what_may_not_be_read_is_named(public, closed):
 import os, sys
 from PIL import Image
 from vit_jax import data
-from vit_jax.data import folders
+from vit_jax.data.sources import partition
 from vit_jax.errors import UserError
 # Imported now, as another may not read them.
 Image.init()
-folders.absolute_slices("train", {"train": 2}, "")
+partition.absolute_slices("train", {"train": 2}, "")
 if os.getuid() == 0:  # who may read all
     os.setuid(65534)
 try:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.models.conv.window_max import Pads, window_max
+from vit_jax.models.conv.conv import Pads, window_max
 
 # Odd and even sides, uneven borders.
 CASES = [

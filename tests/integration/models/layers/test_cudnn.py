@@ -19,7 +19,7 @@ from vit_jax.cost import topology
 from vit_jax.devices import hardware
 from vit_jax.errors import UserError
 from vit_jax.models import CaiTConfig, ConViTConfig, DType, HybridConfig, SwinConfig, ViTConfig
-from vit_jax.models.layers import flash
+from vit_jax.models.layers import attention
 from vit_jax.models.layers.attention import AttentionImpl, attend, check_target
 from vit_jax.models.layers.pool import Pool
 
@@ -130,7 +130,7 @@ def test_padding_changes_no_output_and_no_gradient(
         jax.random.normal(seed, (2, 2, n, 16)).astype(dtype)
         for seed, n in zip(seeds, (queries, keys, keys), strict=True)
     )
-    found = value_and_gradients(lambda *args: flash.cudnn(*args, implementation="xla"), q, k, v)
+    found = value_and_gradients(lambda *args: attention.cudnn(*args, implementation="xla"), q, k, v)
     wanted = value_and_gradients(attend, q, k, v)
     for got, want in zip(found, wanted, strict=True):
         np.testing.assert_allclose(got, want, atol=atol * np.abs(want).max(), rtol=0)

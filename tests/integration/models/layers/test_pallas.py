@@ -16,11 +16,11 @@ from vit_jax import models
 from vit_jax.devices import hardware, sharding
 from vit_jax.errors import UserError
 from vit_jax.models import DType
-from vit_jax.models.layers import flash
+from vit_jax.models.layers import attention
 from vit_jax.models.layers.attention import AttentionImpl, attend, check_target
 
 TPU = hardware.Target("tpu", "TPU v5 lite")
-interpreted = functools.partial(flash.pallas, interpret=True)
+interpreted = functools.partial(attention.pallas, interpret=True)
 
 
 def drawn(queries: int, keys: int, width: int, dtype: Any, batch: int = 1) -> list[jax.Array]:

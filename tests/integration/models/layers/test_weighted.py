@@ -12,9 +12,8 @@ from flax import linen as nn
 
 from vit_jax import models
 from vit_jax.cost.flops import count
-from vit_jax.models import reduction
-from vit_jax.models.layers.weighted import matmul, spread
-from vit_jax.models.reduction import ReduceDType
+from vit_jax.models.layers import dense
+from vit_jax.models.layers.dense import ReduceDType, matmul, spread
 
 TOKENS, DIM = 512, 8
 
@@ -37,7 +36,7 @@ def linear(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
 def gradients(dtype: ReduceDType, compute: Any = jnp.bfloat16) -> tuple[jax.Array, ...]:
     """Return those of x, kernel and bias."""
     x, kernel, bias, dy = draw(compute)
-    with reduction.summing_in(dtype):
+    with dense.summing_in(dtype):
         return jax.vjp(linear, x, kernel, bias)[1](dy)
 
 
@@ -60,7 +59,7 @@ def test_a_spread_parameter_sums_over_what_it_was_repeated_over(
 ) -> None:
     p = jnp.ones((1, *shape[1:])) if over == (0,) else jnp.ones(shape[-1])
     dy = jax.random.normal(jax.random.key(1), shape, jnp.bfloat16)
-    with reduction.summing_in(ReduceDType.FLOAT32):
+    with dense.summing_in(ReduceDType.FLOAT32):
         y, pull = jax.vjp(lambda p: jnp.zeros(shape, "bfloat16") + spread(p, shape, "bfloat16"), p)
     assert y.dtype == jnp.bfloat16
     want = np.asarray(dy, np.float32).sum(axis=over).reshape(p.shape)
@@ -86,13 +85,13 @@ def trace(sums: ReduceDType | None, **fields: Any) -> Any:
     _, loss, args = model_and_loss(**fields)
     if sums is None:
         return jax.make_jaxpr(jax.grad(loss))(*args)
-    with reduction.summing_in(sums):
+    with dense.summing_in(sums):
         return jax.make_jaxpr(jax.grad(loss))(*args)
 
 
 def flops(sums: ReduceDType, **fields: Any) -> int:
     _, loss, args = model_and_loss(**fields)
-    with reduction.summing_in(sums):
+    with dense.summing_in(sums):
         return count(jax.grad(loss), *args)
 
 

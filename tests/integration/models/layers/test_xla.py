@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from vit_jax.devices import hardware
-from vit_jax.models.layers import xla
+from vit_jax.models.layers import attention
 
 CPU, TPU = hardware.Target("cpu"), hardware.Target("tpu", "TPU v5 lite")
 
@@ -46,7 +46,7 @@ def test_it_is_exact_to_rounding_on_every_target(dtype: Any, error: float, biase
         wanted = value_and_gradients(exact, wide)
     for target in CPU, TPU:
         with hardware.tracing_for(target):
-            found = value_and_gradients(xla.attend, args)
+            found = value_and_gradients(attention.xla_attend, args)
         assert len(found) == len(wanted) == 4 + biased
         for got, want in zip(found, wanted, strict=True):
             np.testing.assert_allclose(got, want, atol=error * np.abs(want).max(), rtol=0)
@@ -57,7 +57,9 @@ def test_a_tpus_form_keeps_no_array_of_all_pairs_of_tokens() -> None:
 
     def kept(target: hardware.Target) -> set[tuple[int, ...]]:
         with hardware.tracing_for(target):
-            _, pull = jax.eval_shape(lambda q: jax.vjp(lambda q: xla.attend(q, q, q, None), q), q)
+            _, pull = jax.eval_shape(
+                lambda q: jax.vjp(lambda q: attention.attend(q, q, q, None), q), q
+            )
         return {x.shape for x in jax.tree.leaves(pull)}
 
     assert (2, 3, 33, 33) in kept(CPU)

@@ -22,7 +22,7 @@ from vit_jax import models, trees, weights
 from vit_jax.__main__ import main as verb_main
 from vit_jax.errors import UserError
 from vit_jax.export import model as export
-from vit_jax.export.check import Change
+from vit_jax.export.folder import Change
 from vit_jax.export.model import Format
 from vit_jax.export.quantize import WeightDType
 from vit_jax.inference.trained import Trained

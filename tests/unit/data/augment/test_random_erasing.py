@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vit_jax.data import DataConfig, check
-from vit_jax.data.augment.random_erasing import erase
+from vit_jax.data.augment.mix import erase
 from vit_jax.errors import UserError
 
 COUNT, HEIGHT, WIDTH = 3000, 10, 40  # so that one try in three does not fit

@@ -7,8 +7,7 @@ from PIL import Image
 
 from tests.awkward import ALPHA, DEEP, GREY, PHOTO, encode, files, on_white, upright
 from vit_jax.data.config import OLD_READING, Background, Reading
-from vit_jax.data.images.decode import decode
-from vit_jax.data.images.opened import pixels, turned
+from vit_jax.data.images.decode import decode, pixels, turned
 
 MODES = ["1", "L", "P", "RGB", "RGBX", "RGBA", "LA", "CMYK", "YCbCr", "HSV", "PA", "RGBa", "La"]
 

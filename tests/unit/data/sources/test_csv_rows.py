@@ -6,14 +6,14 @@ import gzip
 
 import pytest
 
-from vit_jax.data.sources import csv_rows
+from vit_jax.data.sources import csv_files
 from vit_jax.errors import UserError
 
 TEXT = 'path,label,note\na/1.jpg,caf\u00e9,x\n\n,,\n"a, b.jpg","two\nlines",\n'
 
 
-def read(data: bytes | str) -> list[csv_rows.Row]:
-    return csv_rows.read(data if isinstance(data, bytes) else data.encode(), "t.csv")
+def read(data: bytes | str) -> list[csv_files.Row]:
+    return csv_files.read(data if isinstance(data, bytes) else data.encode(), "t.csv")
 
 
 def test_encodings_and_separators_that_are_sure() -> None:
@@ -65,6 +65,6 @@ def test_what_is_not_sure_is_refused_with_the_fix() -> None:
 
 
 def test_what_is_packed_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_rows, "_MAX_BYTES", 1 << 10)
+    monkeypatch.setattr(csv_files, "_MAX_BYTES", 1 << 10)
     with pytest.raises(UserError, match=r"t\.csv holds more than"):
         read(gzip.compress(bytes(1 << 20)))

@@ -11,7 +11,7 @@ from PIL import Image
 
 from tests.unit.data import vtab as small
 from vit_jax.data import open_source
-from vit_jax.data.sources import labels
+from vit_jax.data.sources import records
 from vit_jax.data.sources.base import absolute_slices
 from vit_jax.errors import UserError
 from vit_jax.recipes import vtab
@@ -94,7 +94,7 @@ def test_splits_are_those_of_task_adaptation(name):
 
 def test_a_distance_lies_above_an_interval_s_lower_end():
     ends = (0.0, 8.0, 8.5)
-    assert [labels.interval(x, ends) for x in (-1.0, 0.0, 0.1, 8.0, 8.1, 9.0)] == [
+    assert [records.interval(x, ends) for x in (-1.0, 0.0, 0.1, 8.0, 8.1, 9.0)] == [
         -1,
         -1,
         0,

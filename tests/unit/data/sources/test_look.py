@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.photos import tiny, write_images
-from vit_jax.data.sources import look, look_cache
+from vit_jax.data.sources import look
 from vit_jax.data.sources.listing import CIRCLE, NAMELESS, NO_FILE
 
 
@@ -25,7 +25,7 @@ def judged(monkeypatch: pytest.MonkeyPatch, after: int = 1000) -> list[int]:
     """Count the files whose beginning is read, and fail after a number of them."""
     sizes: list[int] = []
 
-    def see(head: bytes, size: int, stamp: str) -> look_cache.Seen:
+    def see(head: bytes, size: int, stamp: str) -> look.Seen:
         sizes.append(size)
         if len(sizes) > after:
             raise KeyboardInterrupt
@@ -77,7 +77,7 @@ def test_a_broken_cache_is_no_harm(
     )
     assert look.examine(images, "x") == first
     # It is written anew where most of it is of files that are no more.
-    monkeypatch.setattr(look_cache, "_SPARE", 0)
+    monkeypatch.setattr(look, "_SPARE", 0)
     few = look.examine(images[:3], "x")
     assert len(file.read_text().strip().splitlines()) == 3
     assert look.examine(images[:3], "x") == few == first[:3]

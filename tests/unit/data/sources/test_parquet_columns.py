@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.shards import hub_table
-from vit_jax.data.sources import parquet_columns
+from vit_jax.data.sources import parquet_files
 from vit_jax.errors import DataError, UserError
 
 IMAGES = [{"bytes": b"x", "path": "x.jpg"}, {"bytes": b"y", "path": None}]
@@ -47,7 +47,7 @@ CIFAR = opened(
     ],
 )
 def test_columns(file, chosen, expected) -> None:
-    assert parquet_columns.find(file, chosen, "x") == expected
+    assert parquet_files.find(file, chosen, "x") == expected
 
 
 @pytest.mark.parametrize(
@@ -66,23 +66,23 @@ def test_columns(file, chosen, expected) -> None:
 )
 def test_what_is_wrong_is_one_line(file, chosen, message: str) -> None:
     with pytest.raises(UserError) as caught:
-        parquet_columns.find(file, chosen, "x")
+        parquet_files.find(file, chosen, "x")
     assert str(caught.value).startswith(message)
 
 
 def test_labels_of_each_kind() -> None:
     def labels(values, **features) -> list:
         file = opened({"image": IMAGES[:1] * len(values), "label": values}, features)
-        return parquet_columns.labels(file, parquet_columns.find(file, {}, "x")).tolist()
+        return parquet_files.labels(file, parquet_files.find(file, {}, "x")).tolist()
 
     assert labels([3, None, -1]) == [3, -1, -1]
     assert labels(["owl", None, "ant "]) == [b"owl", b"", b"ant"]
     assert labels([1, 0], label=FINE) == [1, 0]
-    other = parquet_columns.Columns("image.bytes", "label", ("bee", "ant"))
+    other = parquet_files.Columns("image.bytes", "label", ("bee", "ant"))
     with pytest.raises(ValueError, match="it has classes of other names, unlike the first file"):
-        parquet_columns.labels(opened({"image": IMAGES, "label": [0, 1]}, {"label": FINE}), other)
+        parquet_files.labels(opened({"image": IMAGES, "label": [0, 1]}, {"label": FINE}), other)
     with pytest.raises(ValueError, match="it has no column label, unlike the first file"):
-        parquet_columns.labels(opened({"image": IMAGES}), other)
+        parquet_files.labels(opened({"image": IMAGES}), other)
 
 
 def test_labels_are_of_any_type_or_refused_as_what_they_are() -> None:
@@ -90,8 +90,8 @@ def test_labels_are_of_any_type_or_refused_as_what_they_are() -> None:
 
     def found(values, chosen=None, **more) -> list:
         file = opened({"image": images, "label": values, **more})
-        columns = parquet_columns.find(file, chosen or {}, "x")
-        return parquet_columns.labels(file, columns, "x.parquet").tolist()
+        columns = parquet_files.find(file, chosen or {}, "x")
+        return parquet_files.labels(file, columns, "x.parquet").tolist()
 
     for values, labels in (
         ([True, False], [b"true", b"false"]),
@@ -121,8 +121,8 @@ def test_labels_are_of_any_type_or_refused_as_what_they_are() -> None:
 def test_columns_of_labels_that_disagree_need_a_choice() -> None:
     images = [{"bytes": b"x", "path": None}] * 2
     file = opened({"image": images, "label": [0, 1], "class": ["a", "b"], "target": [0.1, 0.2]})
-    assert parquet_columns.find(file, {}, "x").label == "label"
+    assert parquet_files.find(file, {}, "x").label == "label"
     file = opened({"image": images, "label": [0, 0], "class": ["a", "b"]})
     with pytest.raises(UserError, match=r"x: the columns label and class disagree \(row 0 has 0"):
-        parquet_columns.find(file, {}, "x")
-    assert parquet_columns.find(file, {"label": "class"}, "x").label == "class"
+        parquet_files.find(file, {}, "x")
+    assert parquet_files.find(file, {"label": "class"}, "x").label == "class"

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from vit_jax.data.sources.listing import NAMELESS, list_all
-from vit_jax.data.sources.remote_folders import RemoteFolder
+from vit_jax.data.sources.listing import NAMELESS, RemoteFolder, list_all
 from vit_jax.errors import UserError
 from vit_jax.storage import remote
 

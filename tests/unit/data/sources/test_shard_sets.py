@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vit_jax.data.sources import shard_sets
+from vit_jax.data.sources import shards
 from vit_jax.errors import DataError
 from vit_jax.storage.remote import FileInfo, info
 
@@ -27,13 +27,13 @@ def test_a_copy_of_a_shard_counts_once(tmp_path: Path) -> None:
     copies = ("a (1)", "a(2)", "a copy", "a copy 2", "a - Copy", "a - Copy (3)", "Copy of a")
     for number, copy in enumerate((*copies, "a_copy", "a-COPY")):
         files = made(tmp_path / str(number), "a.tar", f"{copy}.tar", "b (1).tar")
-        found = shard_sets.complete(files, "x", exact=False)
+        found = shards.complete(files, "x", exact=False)
         assert names(found.files) == ["a.tar", "b (1).tar"]
         assert f"{copy}.tar looks like a copy of a.tar" in found.notes[0]
     files = made(tmp_path / "other", "a.tar", "a (1).tar")
     files[0] = files[0]._replace(size=9)
     with pytest.raises(DataError, match=r"x: a \(1\).tar looks like a copy of a.tar, but has anot"):
-        shard_sets.complete(files, "x", exact=False)
+        shards.complete(files, "x", exact=False)
 
 
 def test_two_generations_are_refused(tmp_path: Path) -> None:
@@ -41,22 +41,22 @@ def test_two_generations_are_refused(tmp_path: Path) -> None:
         tmp_path / "a", *(f"t-{i:05}-of-00002.tar" for i in range(2)), "t-00000-of-00003.tar"
     )
     with pytest.raises(DataError, match=r"t-\*.tar has shards of two generations, -of-00002 and -"):
-        shard_sets.complete(files, "x", exact=False)
+        shards.complete(files, "x", exact=False)
     hashed = [f"t-00000-of-00001-{digit * 16}.parquet" for digit in "ab"]
     with pytest.raises(DataError, match="are one shard of two generations; delete those of one"):
-        shard_sets.complete(made(tmp_path / "b", *hashed), "x", exact=False)
+        shards.complete(made(tmp_path / "b", *hashed), "x", exact=False)
     other = [f"t-{i:05}-of-00002-{digit * 16}.parquet" for i, digit in enumerate("ab")]
-    assert shard_sets.complete(made(tmp_path / "c", *other), "x", exact=False).notes == ()
+    assert shards.complete(made(tmp_path / "c", *other), "x", exact=False).notes == ()
 
 
 def test_a_file_that_is_not_finished(tmp_path: Path) -> None:
     files = made(tmp_path / "a", "a.tar", "b.tar", "b.tar.part", "b.tar.md5")[:2]
-    (note,) = shard_sets.complete(files, "x", exact=False).notes
+    (note,) = shards.complete(files, "x", exact=False).notes
     assert "b.tar.part is no finished file" in note
     (tmp_path / "a" / "c.tar.crdownload").touch()
     with pytest.raises(DataError, match=r"x is not complete: .*c.tar.crdownload is no finished"):
-        shard_sets.complete(files, "x", exact=False)
-    assert shard_sets.complete(files, "x", exact=True).notes == ()
+        shards.complete(files, "x", exact=False)
+    assert shards.complete(files, "x", exact=True).notes == ()
 
 
 def test_gaps_are_told_and_dates_are_no_sequence(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_gaps_are_told_and_dates_are_no_sequence(tmp_path: Path) -> None:
         )
     ):
         files = made(tmp_path / str(number), *(f"{name}.tar" for name in some))
-        notes = shard_sets.complete(files, "x", exact=False).notes
+        notes = shards.complete(files, "x", exact=False).notes
         assert notes == ((f"the numbers of the files have gaps: {said}",) if said else ())
 
 
@@ -92,21 +92,21 @@ def test_some_of_a_set_are_whole_or_refused_by_name(tmp_path_factory, drawn) -> 
     files = made(folder, *(f"t-{i + first:05}-of-{total:05}{end}" for i in have))
     lacking = {*range(total)} - have
     if not lacking:
-        assert shard_sets.complete(files, "x", exact=False) == (files, ())
+        assert shards.complete(files, "x", exact=False) == (files, ())
         return
     with pytest.raises(DataError, match=r"is not complete: there is no t-\d{5}-of-"):
-        shard_sets.complete(files, "x", exact=False)
-    (note,) = shard_sets.complete(files, "x", exact=True).notes  # who names them knows
+        shards.complete(files, "x", exact=False)
+    (note,) = shards.complete(files, "x", exact=True).notes  # who names them knows
     assert note.startswith(f"{len(have)} of the {total} shards")
     if not first or total - 1 in have:
         for i in lacking:  # a pattern that leaves them out
             (folder / f"t-{i + first:05}-of-{total:05}{end}").write_bytes(b"x")
-        (note,) = shard_sets.complete(files, "x", exact=False).notes
+        (note,) = shards.complete(files, "x", exact=False).notes
         assert note.startswith(f"{len(have)} of the {total} shards")
 
 
 def test_counts_are_those_of_the_card() -> None:
-    compare = shard_sets.compare
+    compare = shards.compare
     assert compare({"train": 5, "Validation": 2}, {"train": 5, "validation": 2}, "x") == []
     assert compare({}, {"train": 5}, "x") == []
     (note,) = compare({"train": 5, "test": 2}, {"train": 5}, "x")

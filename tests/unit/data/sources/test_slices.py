@@ -3,7 +3,7 @@
 
 import pytest
 
-from vit_jax.data.sources.slices import SplitError, absolute_slices, split_of
+from vit_jax.data.sources.partition import SplitError, absolute_slices, split_of
 from vit_jax.errors import UserError
 
 SIZES = {"train": 200, "fold 1": 10, "über-all": 30, "a.b": 4, "train2": 7}

@@ -8,11 +8,11 @@ import numpy as np
 
 from tests.shards import write_tar
 from vit_jax.data import open_source
-from vit_jax.data.sources import tar_folders
+from vit_jax.data.sources import tar_files
 
 
 def read(*names: str) -> tuple[tuple[str, ...], list[int], list[str]] | None:
-    found = tar_folders.read(np.array([name.encode() for name in names], np.bytes_))
+    found = tar_files.read(np.array([name.encode() for name in names], np.bytes_))
     return found and (found.classes, found.ids.tolist(), found.splits)
 
 

@@ -7,7 +7,7 @@ import tarfile
 
 import pytest
 
-from vit_jax.data.sources.tar_headers import BLOCK, members
+from vit_jax.data.sources.tar_index import BLOCK, members
 
 LONG = "a/" * 70 + "b" * 90 + ".jpg"  # longer than the prefix and the name of ustar
 SPLIT = "d" * 80 + "/" + "e" * 60 + ".jpg"  # which ustar keeps in two fields

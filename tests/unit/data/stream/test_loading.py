@@ -7,7 +7,7 @@ import pytest
 
 from vit_jax.data import TransformConfig, one_view
 from vit_jax.data.sources.base import Labelled
-from vit_jax.data.stream import loading
+from vit_jax.data.stream import batches
 from vit_jax.errors import DataError
 
 VIEWS = one_view(TransformConfig(), (224, 224), 3)
@@ -39,15 +39,15 @@ class Slow(Labelled):
         return ""
 
 
-def choose(source: Slow, views: Any = VIEWS, rows: int = 128, **given: int) -> loading.Loading:
+def choose(source: Slow, views: Any = VIEWS, rows: int = 128, **given: int) -> batches.Loading:
     given = {"num_threads": 0, "num_workers": 0, "prefetch": 2} | given
-    return loading.choose(source, views, rows, **given)
+    return batches.choose(source, views, rows, **given)
 
 
 @pytest.fixture
 def cores(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     found = SimpleNamespace(count=2)
-    monkeypatch.setattr(loading, "_cores", lambda: found.count)
+    monkeypatch.setattr(batches, "_cores", lambda: found.count)
     return found
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from vit_jax.cost import topology
 from vit_jax.devices import hardware
-from vit_jax.models.layers import flash
+from vit_jax.models.layers import attention
 
 H100 = hardware.Target("gpu", "NVIDIA H100 80GB HBM3", (9, 0))
 
@@ -32,7 +32,9 @@ def value_and_gradients(attend: Callable[..., jax.Array], *args: jax.Array) -> l
 def test_even_numbers_of_tokens_have_neither_padding_nor_mask() -> None:
     q = jax.ShapeDtypeStruct((2, 2, 196, 16), jnp.bfloat16)
     with topology.cudnn_answers(H100):
-        program = str(jax.make_jaxpr(flash.cudnn)(q, q, q))
-        odd = str(jax.make_jaxpr(flash.cudnn)(*[jax.ShapeDtypeStruct((2, 2, 7, 16), q.dtype)] * 3))
+        program = str(jax.make_jaxpr(attention.cudnn)(q, q, q))
+        odd = str(
+            jax.make_jaxpr(attention.cudnn)(*[jax.ShapeDtypeStruct((2, 2, 7, 16), q.dtype)] * 3)
+        )
     assert ["NO_MASK" in text for text in (program, odd)] == [True, False]
     assert ["pad[" in text for text in (program, odd)] == [False, True]

@@ -17,7 +17,7 @@ from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.models.layers.rope import Rope
 from vit_jax.weights.apply import OtherHead, fill, in_memory
-from vit_jax.weights.names import hf, hf_views
+from vit_jax.weights.names import hf
 
 VIT: ViTConfig = TINY["vit"]
 SIGLIP = dataclasses.replace(VIT, class_token=False, pool=Pool.MAP, num_classes=0)
@@ -88,7 +88,7 @@ OTHERS = {
 def written(name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     cfg, layout, before = KINDS[name]
     variables = trained(cfg).variables
-    return variables, hf_views.state(variables, cfg, hf.LAYOUTS[layout], before)
+    return variables, hf.state(variables, cfg, hf.LAYOUTS[layout], before)
 
 
 def read(
@@ -98,7 +98,7 @@ def read(
     before = hf.prefix(found, state)
     return fill(
         hf.entries(cfg, found, before),
-        hf_views.seen(source, cfg, found, before),
+        hf.seen(source, cfg, found, before),
         is_ignored=lambda key: hf.is_ignored(key, cfg, found, before),
         **more,
     )

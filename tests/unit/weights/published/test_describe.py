@@ -18,7 +18,7 @@ from vit_jax.data import Crop, CropRule, Resize, TransformConfig
 from vit_jax.errors import UserError
 from vit_jax.export import folder as export_folder
 from vit_jax.export import model as export
-from vit_jax.export.check import Change
+from vit_jax.export.folder import Change
 from vit_jax.export.model import Format
 from vit_jax.export.quantize import WeightDType
 from vit_jax.inference.input_line import describe_input

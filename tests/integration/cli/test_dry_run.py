@@ -11,7 +11,7 @@ import pytest
 
 from vit_jax.cli.train import main
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 
 
 def run(home: Path, *args: str) -> subprocess.CompletedProcess:

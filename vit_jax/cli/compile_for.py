@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from vit_jax import config as config_lib
 from vit_jax import models, trees
 from vit_jax.config.tree import Config
-from vit_jax.cost import collectives, compiler, hlo, memory, peaks, scale, tables, topology
+from vit_jax.cost import hlo, memory, scale, tables, topology
 from vit_jax.devices import sharding
 from vit_jax.errors import UserError
 from vit_jax.evals.classify import score_batch
@@ -31,9 +31,9 @@ _LARGE = 2**20  # bytes on one device
 class Examined:
     """A compiled program, its text, and the collectives in it."""
 
-    compiled: compiler.Compiled
+    compiled: topology.Compiled
     program: hlo.Program
-    collectives: Sequence[collectives.Collective]
+    collectives: Sequence[hlo.Collective]
 
     @property
     def planned(self) -> int:
@@ -90,7 +90,7 @@ def compile_for(cfg: Config, name: str) -> tuple[str, UserError | None]:
     if step.planned > top.memory:
         planned, has = f"{step.planned / 1e9:.1f} GB", f"{top.memory / 1e9:.1f} GB"
         what = f"the step compiles, but its plan of {planned} is more than the {has} of a device"
-        unfit = UserError(f"{what}; {compiler.TAKE_LESS}")
+        unfit = UserError(f"{what}; {topology.TAKE_LESS}")
     return "\n".join(lines), unfit
 
 
@@ -126,9 +126,9 @@ def _lower_evaluation(cfg: Config, parts: build_lib.Parts, mesh: Mesh, size: int
 
 
 def _compile(lowered: Any, top: topology.Topology, axis_sizes: dict[str, int]) -> Examined:
-    compiled = compiler.compile_lowered(lowered, top.compiler_options)
+    compiled = topology.compile_lowered(lowered, top.compiler_options)
     program = hlo.parse(compiled.program.as_text())
-    return Examined(compiled, program, collectives.find(program, axis_sizes))
+    return Examined(compiled, program, hlo.find(program, axis_sizes))
 
 
 def _gb(size: float) -> str:
@@ -164,8 +164,8 @@ def _temporaries(step: Examined) -> list[str]:
     return tables.align(["size", "array", "lines", "made by"], rows, right=(0, 2))
 
 
-def _collectives(found: Sequence[collectives.Collective]) -> list[str]:
-    groups: dict[tuple[str, str], list[collectives.Collective]] = {}
+def _collectives(found: Sequence[hlo.Collective]) -> list[str]:
+    groups: dict[tuple[str, str], list[hlo.Collective]] = {}
     for x in found:
         if x.axes:
             groups.setdefault((x.kind, x.axes), []).append(x)
@@ -183,7 +183,7 @@ def _collectives(found: Sequence[collectives.Collective]) -> list[str]:
     return [*tables.align(header, rows, right=(2, 3, 4, 5)), note]
 
 
-def _moved(found: Sequence[collectives.Collective]) -> int:
+def _moved(found: Sequence[hlo.Collective]) -> int:
     return sum(x.num_bytes * x.times for x in found)
 
 
@@ -238,7 +238,7 @@ def _time(
             f"{batch / most:,.0f} to {batch / least:,.0f} images/s "
             "(published MFU of .27 to .45; docs/scale.md)"
         )
-    cycles, clock = hlo.estimated_cycles(step.program), peaks.clock(kind)
+    cycles, clock = hlo.estimated_cycles(step.program), scale.clock(kind)
     if cycles is not None and clock is not None:
         what = f"compiler's static estimate, without collectives: {cycles / clock * 1e3:.0f} ms"
         lines.append(f"{what} (to compare two forms of a model, not a speed)")

@@ -7,9 +7,9 @@ import jax
 import pytest
 
 from tests.aot.programs import need
-from vit_jax.cli.reports import compile_for
+from vit_jax.cli import compile_for
 from vit_jax.cli.train import main
-from vit_jax.cost import compiler
+from vit_jax.cost import topology
 from vit_jax.devices.sharding import MeshConfig, abstract_mesh, shardings
 
 DIGITS = ("main.py", "--config=configs/vit_mu_digits.py", "--config.model.scan_unroll=1")
@@ -57,9 +57,9 @@ def test_out_of_memory_is_told_with_its_numbers() -> None:
         "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space "
         "hbm. Used 20.32G of 15.75G hbm. Exceeded hbm capacity by 4.57G.\n\nTotal hbm usage >= 20G"
     )
-    told = compiler.reason(message)
+    told = topology.reason(message)
     assert told.startswith("does not compile: out of memory, 20.32 GiB needed of the 15.75 GiB")
-    assert compiler.reason("INTERNAL: no\nmore") == "does not compile: INTERNAL: no"
+    assert topology.reason("INTERNAL: no\nmore") == "does not compile: INTERNAL: no"
 
 
 def test_large_leaves_that_an_axis_could_divide_are_named() -> None:

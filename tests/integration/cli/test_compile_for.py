@@ -12,9 +12,9 @@ import jax
 import pytest
 
 from tests.aot.programs import need
-from tests.unit.cli.reports.test_compile_for import DIGITS
+from tests.unit.cli.test_compile_for import DIGITS
 from vit_jax.cli.train import main
-from vit_jax.cost import compiler
+from vit_jax.cost import topology
 from vit_jax.errors import UserError
 
 
@@ -56,16 +56,16 @@ def test_a_run_is_compiled_and_reported(
 def test_a_compilers_words_are_counted_and_shown(capfd: pytest.CaptureFixture[str]) -> None:
     told = b"W0000 spmd_partitioner.cc:1] [SPMD] Involuntary full rematerialization. The compiler\n"
     lowered = types.SimpleNamespace(compile=lambda **_: os.write(2, told))
-    assert compiler.compile_lowered(lowered).num_rematerialized == 1
+    assert topology.compile_lowered(lowered).num_rematerialized == 1
     assert capfd.readouterr().err == told.decode()
 
 
 def test_a_program_stays_out_of_the_cache(tmp_path: Path) -> None:
     code = (
-        "import os; import jax; from vit_jax.aot import compiler\n"
+        "import os; import jax; from vit_jax.cost import topology\n"
         "kept = lambda: len(os.listdir(os.environ['JAX_COMPILATION_CACHE_DIR']))\n"
         "traced = lambda n: jax.jit(lambda x: x + n).lower(1.0)\n"
-        "compiler.compile_lowered(traced(1)); before = kept()\n"
+        "topology.compile_lowered(traced(1)); before = kept()\n"
         "traced(2).compile(); print(before, kept() > before)"
     )
     env = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path)}
@@ -79,4 +79,4 @@ def test_a_program_that_does_not_compile_is_one_line() -> None:
         raise jax.errors.JaxRuntimeError("INTERNAL: cannot route\nbacktrace")
 
     with pytest.raises(UserError, match=r"^does not compile: INTERNAL: cannot route$"):
-        compiler.compile_lowered(types.SimpleNamespace(compile=fail))
+        topology.compile_lowered(types.SimpleNamespace(compile=fail))
