@@ -32,7 +32,6 @@ from vit_jax.models import ViTConfig
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
-from vit_jax.weights import hf_export
 from vit_jax.weights.names import hf_config
 
 TOLERANCE = 5e-5
@@ -289,7 +288,7 @@ def test_a_written_folder_computes_the_same_there(name: str, tmp_path: Path) -> 
     # And back again.
     again = loaded(tmp_path)
     assert again.model == dataclasses.replace(
-        hf_export.standard(cfg),
+        transformers_folder.standard(cfg),
         init=again.model.init,
         zero_head=again.model.zero_head,
         scan_unroll=0,

@@ -13,7 +13,7 @@ import numpy as np
 from vit_jax import data, errors, models, trees, weights
 from vit_jax.config import saved as config_json
 from vit_jax.config.tree import Config
-from vit_jax.data import TransformConfig, classes
+from vit_jax.data import Crop, TransformConfig, classes
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.models.losses import Loss
@@ -326,3 +326,30 @@ def named(names: Sequence[str], model: ModelConfig) -> tuple[str, ...]:
     if len(names) != count:
         raise UserError(f"{len(names)} class names for a model of {count} classes")
     return tuple(names)
+
+
+def describe_input(trained: Trained) -> str:
+    """Describe in one line how images are prepared for a published file, and by which source.
+
+    "" for a run, whose config has it.
+    """
+    if trained.config is not None:
+        return ""
+    published = preprocessing(trained.source, trained.model)
+    transform, (height, width) = trained.transform, trained.image_size
+    crop = transform.crop.value
+    if transform.crop in (Crop.CENTER, Crop.SQUASH_CENTER):
+        crop += f" {transform.crop_ratio:.4g}"
+    if transform.crop is Crop.CENTER:
+        crop += f" ({transform.crop_rule.value})"
+    mean, std = (",".join(f"{x:.6g}" for x in values) for values in (trained.mean, trained.std))
+    used = {key: getattr(trained, key) for key in ("mean", "std", "transform")}
+    changed = [key for key, value in used.items() if value != getattr(published, key)]
+    but = f", but for {' and '.join(changed)}" if changed else ""
+    other = ""
+    if published.size not in (None, trained.image_size):
+        other = " (published for {}x{})".format(*published.size)
+    return (
+        f"images: {height}x{width}{other}, {crop}, {transform.resize.value}, mean {mean}, "
+        f"std {std}; from {published.source}{but}"
+    )

@@ -18,7 +18,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from vit_jax import config as config_lib
 from vit_jax import data, evals, models, optim
 from vit_jax.config.tree import Config, Plan
-from vit_jax.data import account, overlap
+from vit_jax.data import account
 from vit_jax.data.checks import check_labels
 from vit_jax.data.sources import look, partition
 from vit_jax.data.sources.base import account_of
@@ -269,7 +269,7 @@ def _warn_overlap(cfg: Config, name: str, train: data.Source, source: data.Sourc
         if not (getattr(train, "drawn", False) or getattr(source, "drawn", False)):
             return
         what = f"{here} is of another draw of splits than the run's {there}, and has images of it"
-    elif overlap.overlaps(here, there, found.used if found else {}):
+    elif partition.overlaps(here, there, found.used if found else {}):
         what = f"{here} has images of {there}"
     else:
         return

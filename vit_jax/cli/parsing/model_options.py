@@ -16,8 +16,7 @@ from vit_jax.data.config import is_random
 from vit_jax.data.names import read_class_names
 from vit_jax.devices import hardware
 from vit_jax.errors import UserError, shown
-from vit_jax.inference.input_line import describe_input
-from vit_jax.inference.trained import Trained, describe, named, with_model
+from vit_jax.inference.trained import Trained, describe, describe_input, named, with_model
 from vit_jax.process import startup
 from vit_jax.settings import fields
 from vit_jax.storage import files

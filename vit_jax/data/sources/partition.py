@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of one's own images, and splits where they have none: seeded, alike in every class.
+"""Splits: drawn where one's own images have none, and slices of them as they are written.
 
-Slices of splits, "train[:99%]+val", in numbers, as TFDS reads and rounds them.
+A draw is seeded and takes alike of every class; "train[:99%]+val" is read and rounded as TFDS does.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from vit_jax.data.names import parts_of
+from vit_jax.data.names import parts_of, with_known_names
 from vit_jax.errors import UserError, setting, shown, unknown
 
 SPLITS = ("train", "val", "test")
@@ -307,3 +307,33 @@ def absolute_slices(split: str, sizes: dict[str, int], where: str) -> list[tuple
     if min(lengths) < 0 or not sum(lengths):
         raise SplitError(f"the split {split!r} of {where} holds no examples; choose a larger slice")
     return slices
+
+
+_NOMINAL = 10_000_000  # examples of a split whose number is not known; slices are shares of it
+
+
+def overlaps(one: str, two: str, sizes: Mapping[str, int]) -> bool:
+    """Return whether "train[90%:]" and "train[:95%]" have examples in common.
+
+    Args:
+        one: a split, as `DataConfig.train_split`.
+        two: another.
+        sizes: the number of examples of each split, where known.
+    """
+    names = [*sizes, *(name for name in SPLITS if name not in sizes)]
+    slices = []
+    for split in (one, two):
+        split = with_known_names(split, names)
+        bases = {name for name, _ in parts_of(split)}
+        known = {name: sizes.get(name) or _NOMINAL for name in bases}
+        if WHOLE in bases:
+            known[WHOLE] = sum(sizes.values()) or _NOMINAL
+        try:
+            slices.append(absolute_slices(split, known, ""))
+        except UserError:
+            return False
+    return any(
+        (name == other and max(start, begin) < min(stop, end)) or WHOLE in (name, other)
+        for name, start, stop in slices[0]
+        for other, begin, end in slices[1]
+    )

@@ -21,7 +21,7 @@ from vit_jax.export import model as export
 from vit_jax.export.folder import Change
 from vit_jax.export.model import Format
 from vit_jax.export.quantize import WeightDType
-from vit_jax.inference.input_line import describe_input
+from vit_jax.inference.trained import describe_input
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.losses import Loss
 from vit_jax.weights.published import describe

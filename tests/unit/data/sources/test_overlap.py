@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An evaluation on training images is found by how the splits are written."""
 
-from vit_jax.data.overlap import overlaps
+from vit_jax.data.sources.partition import overlaps
 
 SIZES = {"train": 100, "val": 10}
 

@@ -12,10 +12,10 @@ from tests.unit.models.tiny import TINY
 from tests.unit.weights.names.test_hf import CLIP, DINOV3, REGISTERS, SCALED, SIGLIP, VIT
 from vit_jax import trees
 from vit_jax.errors import UserError
+from vit_jax.export import transformers
 from vit_jax.models.layers.mlp import Gelu, MlpKind
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed, PosEmbedAt, sincos2d
-from vit_jax.weights import hf_export
 from vit_jax.weights.apply import fill, in_memory
 from vit_jax.weights.names import hf, hf_config
 
@@ -34,8 +34,8 @@ KINDS = {
 
 def read_again(cfg: Any, variables: Any) -> tuple[Any, dict[str, np.ndarray]]:
     """Return the model and the variables that the loader has of what is written."""
-    state = hf_export.to_hf(variables, cfg)
-    tree = hf_export.config(cfg, [f"name {i}" for i in range(cfg.num_classes)])
+    state = transformers.to_hf(variables, cfg)
+    tree = transformers.config(cfg, [f"name {i}" for i in range(cfg.num_classes)])
     found = hf_config.model(tree, {key: x.shape for key, x in state.items()}, "config.json")
     layout = hf_config.Facts(tree, "config.json").layout
     before = hf.prefix(layout, state)
@@ -65,12 +65,12 @@ def test_a_gated_mlp_is_read_again(cfg: Any) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_config_becomes_its_model_type_and_is_read_again(kind: str) -> None:
     cfg = KINDS[kind]
-    assert hf_export.kind(cfg) == kind
+    assert transformers.kind(cfg) == kind
     variables = trained(cfg).variables
     found, read = read_again(cfg, variables)
     free = ("init", "zero_head", "scan_unroll")
     same = {key: getattr(found, key) for key in free}
-    assert found == dataclasses.replace(hf_export.standard(cfg), **same)
+    assert found == dataclasses.replace(transformers.standard(cfg), **same)
     expected = dict(trees.named_leaves(variables))
     assert read.keys() == expected.keys()
     for name, value in expected.items():
@@ -137,22 +137,22 @@ REFUSED = [
 @pytest.mark.parametrize("cfg, message", REFUSED)
 def test_what_none_of_them_computes_is_named(cfg: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        hf_export.config(cfg, ())
+        transformers.config(cfg, ())
 
 
 def test_clips_projection_has_no_bias() -> None:
     cfg = dataclasses.replace(CLIP, num_classes=3)
     variables = trained(cfg).variables
     with pytest.raises(UserError, match=r"no bias in its projection.*model\.num_classes=0"):
-        hf_export.to_hf(variables, cfg)
+        transformers.to_hf(variables, cfg)
     variables["params"]["head"]["bias"][:] = 0
-    assert "visual_projection.bias" not in hf_export.to_hf(variables, cfg)
+    assert "visual_projection.bias" not in transformers.to_hf(variables, cfg)
 
 
 def test_names_of_classes_are_written() -> None:
-    tree = hf_export.config(VIT, ("cat", "dog", "owl"), several=True)
+    tree = transformers.config(VIT, ("cat", "dog", "owl"), several=True)
     assert tree["id2label"] == {"0": "cat", "1": "dog", "2": "owl"}
     assert tree["label2id"] == {"cat": 0, "dog": 1, "owl": 2}
     assert tree["problem_type"] == "multi_label_classification"
     assert tree["architectures"] == ["ViTForImageClassification"]
-    assert "id2label" not in hf_export.config(SIGLIP, ())
+    assert "id2label" not in transformers.config(SIGLIP, ())
