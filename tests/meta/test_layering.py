@@ -2,6 +2,7 @@
 """Imports go one way, and heavy or foreign packages stay out."""
 
 import ast
+import functools
 import graphlib
 import os
 import subprocess
@@ -43,6 +44,7 @@ def _level(parts: Sequence[str]) -> int | None:
     return LEVEL.get(".".join(parts[:2]), LEVEL.get(parts[0]))
 
 
+@functools.cache
 def _imports(path: Path) -> set[str]:
     found = set()
     tree = ast.parse(path.read_text())
@@ -60,22 +62,26 @@ def _imports(path: Path) -> set[str]:
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_imports_go_down(path: Path) -> None:
-    here = path.relative_to(PACKAGE).with_suffix("").parts
-    home, level = here[0], _level(here)
-    for name in _imports(path):
-        parts = name.split(".")
-        if (path.name, parts[0]) != ("torch_file.py", "torch"):  # optional, inside a function
-            assert parts[0] not in BANNED, f"{path} imports {name}"
-        if parts[:2] == ["flax", "linen"]:
-            # build.py annotates with nn.Module; everything else of Linen is the models' own.
-            assert home == "models" or path.name == "build.py", f"{path} imports {name}"
-        other = _level(parts[1:]) if parts[0] == "vit_jax" and len(parts) > 1 else None
-        if other is None or level is None or (parts[1] == home and other == level):
-            continue
-        # Those of the lowest level are single files, free of each other's internals.
-        assert other < level or level == other == 0, f"{path} imports {name}"
+def test_imports_go_down(subtests: pytest.Subtests) -> None:
+    for path in FILES:
+        with subtests.test(str(path.relative_to(PACKAGE))):
+            here = path.relative_to(PACKAGE).with_suffix("").parts
+            home, level = here[0], _level(here)
+            for name in _imports(path):
+                parts = name.split(".")
+                if (path.name, parts[0]) != (
+                    "torch_file.py",
+                    "torch",
+                ):  # optional, inside a function
+                    assert parts[0] not in BANNED, f"{path} imports {name}"
+                if parts[:2] == ["flax", "linen"]:
+                    # build.py annotates with nn.Module; all else of Linen is the models' own.
+                    assert home == "models" or path.name == "build.py", f"{path} imports {name}"
+                other = _level(parts[1:]) if parts[0] == "vit_jax" and len(parts) > 1 else None
+                if other is None or level is None or (parts[1] == home and other == level):
+                    continue
+                # Those of the lowest level are single files, free of each other's internals.
+                assert other < level or level == other == 0, f"{path} imports {name}"
 
 
 def test_every_module_has_a_level() -> None:
