@@ -469,10 +469,8 @@ def test_names_and_paths_exist(subtests: pytest.Subtests) -> None:
             for name in re.findall(r"`(vit_jax(?:\.\w+)+)`", text):
                 pkgutil.resolve_name(name)
             groups = "model|init|data|optim|objective|mesh|checkpoint|log"
-            python = page in (
-                "docs/python.md",
-                "docs/from_timm.md",
-            )  # there `model` is a Model, or timm's
+            # There `model` is a Model, or timm's.
+            python = page in ("docs/python.md", "docs/from_timm.md")
             for path in re.findall(rf"`((?:{groups})\.\w[\w.]*)`", text):
                 if not (python and path.startswith("model.")):
                     check_path(_config_of([]), path)

@@ -196,18 +196,6 @@ def test_one_kind_of_block_only(local: int, stacks: set, tokens: int) -> None:
     assert out.tokens.shape == (2, tokens, 24)
 
 
-def test_dropout_and_drop_path_act_in_training_only() -> None:
-    plain = small()
-    tree = variables(plain)
-    reference = run(plain, tree)
-    rates = ("dropout_rate", "attention_dropout_rate", "drop_path_rate")
-    evaluated = run(dataclasses.replace(plain, **dict.fromkeys(rates, 0.5)), tree)
-    np.testing.assert_array_equal(evaluated.logits, reference.logits)
-    for field in rates:
-        trained = run(dataclasses.replace(plain, **{field: 0.5}), tree, train=True)
-        assert not np.allclose(trained.logits, reference.logits, atol=1e-5), field
-
-
 def test_drop_path_grows_over_both_stacks() -> None:
     # Two blocks: the local one is never dropped, the last one always.
     cfg = small(depth=2, local_up_to_layer=1)

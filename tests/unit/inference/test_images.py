@@ -123,19 +123,18 @@ def test_plain_images_have_the_pixels_of_evaluation(
     np.testing.assert_array_equal(read_image(str(file), channels), expected)
 
 
-def test_exif_orientation_is_applied(subtests: pytest.Subtests) -> None:
-    for orientation in range(1, 9):
-        for form in ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"]:
-            with subtests.test(orientation=orientation, form=form):
-                exif = Image.Exif()
-                exif[0x0112] = orientation
-                options = {"lossless": True} if form == "WEBP" else {}
-                data = encode(Image.fromarray(PHOTO), form, exif=exif, **options)
-                with Image.open(io.BytesIO(data)) as image:
-                    expected = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
-                pixels = read_image(data, 3)
-                assert pixels.shape == ((WIDTH, HEIGHT, 3) if orientation > 4 else (HEIGHT, WIDTH, 3))
-                assert np.abs(pixels.astype(int) - expected).max() <= 1  # of libjpeg-turbo's two wrappers
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation_is_applied(form: str, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"lossless": True} if form == "WEBP" else {}
+    data = encode(Image.fromarray(PHOTO), form, exif=exif, **options)
+    with Image.open(io.BytesIO(data)) as image:
+        expected = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+    pixels = read_image(data, 3)
+    assert pixels.shape == ((WIDTH, HEIGHT, 3) if orientation > 4 else (HEIGHT, WIDTH, 3))
+    assert np.abs(pixels.astype(int) - expected).max() <= 1  # of libjpeg-turbo's two wrappers
 
 
 def test_broken_exif_is_ignored() -> None:
