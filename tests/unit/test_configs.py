@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.photos import write_folder
 from tests.unit.models.tiny import SHRINK
 from tests.unit.models.tiny import shrink as shrink_model
 from vit_jax import config as config_lib
@@ -180,13 +179,6 @@ TRAINED = (
 
 def run_id(run: tuple[Path, str]) -> str:
     return f"{run[0].stem}:{run[1]}".rstrip(":")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("photos")
-    write_folder(root, {"train": 8, "val": 3}, ("china", "flower", "sky"))
-    return root
 
 
 def test_config_is_valid(subtests: pytest.Subtests) -> None:

@@ -13,6 +13,7 @@ import pytest
 from flax import linen as nn
 from jax.sharding import PartitionSpec as P
 
+from tests.integration.models.test_cait import run, variables
 from tests.unit.models.sizes import params_and_flops
 from tests.unit.models.test_convit import GOLDEN, TABLES, golden, small
 from tests.unit.models.tiny import block_config
@@ -87,18 +88,6 @@ def test_local_init(heads: int, strength: float) -> None:
     # The heads past the square stay random, and are scaled like the others.
     rest = strength * normal(key, (3, heads), np.float32)[:, side**2 :]
     np.testing.assert_array_equal(kernel[:, side**2 :], rest)
-
-
-def variables(cfg: ConViTConfig) -> dict[str, Any]:
-    module = models.create(cfg)
-    return {"params": jax.jit(lambda key: models.init(module, cfg, key)[0])(jax.random.key(0))}
-
-
-def run(cfg: ConViTConfig, tree: dict[str, Any], *, train: bool = False) -> models.Output:
-    image = np.random.default_rng(0).normal(size=(3, *models.input_shape(cfg)))
-    rngs = {"dropout": jax.random.key(1)}
-    apply = jax.jit(models.create(cfg).apply, static_argnames="train")
-    return apply(tree, image.astype(np.float32), train=train, rngs=rngs)
 
 
 def test_initial_values() -> None:

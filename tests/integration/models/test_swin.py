@@ -13,6 +13,7 @@ from flax import linen as nn
 from jax.sharding import PartitionSpec
 from safetensors.numpy import load_file
 
+from tests.integration.models.test_mixer import forward, random_params
 from tests.unit.models.sizes import params_and_flops
 from tests.unit.models.test_swin import GOLDEN, NAMES, TABLE, small
 from vit_jax import models, sharding, weights
@@ -65,20 +66,6 @@ def test_window_tables_equal_the_authors() -> None:
     mask = shift_mask((8, 8), (4, 4), (2, 2))
     np.testing.assert_array_equal(mask, table["swin_mask|hw=8x8,win=4x4,shift=2x2"])
     assert mask.dtype == np.float32
-
-
-def random_params(cfg: SwinConfig) -> Any:
-    """Fill the parameters without compiling their initialisation."""
-    rng = np.random.default_rng(0)
-    shapes = models.abstract(cfg)["params"]
-    return jax.tree.map(lambda x: rng.normal(0, 0.5, x.shape).astype(np.float32), shapes)
-
-
-def forward(cfg: SwinConfig, params: Any, *, train: bool = False) -> models.Output:
-    image = np.random.default_rng(1).normal(size=(3, *models.input_shape(cfg)))
-    rngs = {"dropout": jax.random.key(2)}
-    apply = jax.jit(lambda p, x: models.create(cfg).apply({"params": p}, x, train=train, rngs=rngs))
-    return apply(params, image.astype(np.float32))
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ def test_draws_are_a_function_of_seed_and_step() -> None:
 
 
 def test_draws_are_uniform() -> None:
-    counts = Counter(patch_sizes.drawn(flexi(), 3, step) for step in range(10_000))
+    cfg = flexi()
+    counts = Counter(patch_sizes.drawn(cfg, 3, step) for step in range(10_000))
     assert set(counts) == set(DRAWN)
     assert max(abs(count - 1000) for count in counts.values()) < 5 * 30  # 5 standard deviations
     twice = flexi(drawn_patches=(8, 8, 16))
