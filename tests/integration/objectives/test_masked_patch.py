@@ -11,16 +11,10 @@ import numpy as np
 import pytest
 
 from tests.unit.objectives.test_masked_patch import _objective
-from vit_jax import models
 from vit_jax.objectives import Context, MaskedPatch
 from vit_jax.objectives.masked_patch import Target
 
 CONTEXT = Context(frozen={}, model_state={}, ema=None, objective=None, step=0)
-
-
-def _model(**fields: Any) -> Any:
-    small = {"num_classes": 0, "image_size": (16, 16), "patch": (4, 4), "dim": 16, "num_heads": 2}
-    return models.variant("vit_mu8", **{**small, **fields})
 
 
 def _batch(size: int = 4, channels: int = 3) -> dict[str, Any]:
