@@ -30,7 +30,7 @@ test: $(VENV)/installed-dev
 test-all: test
 	$(RUN) -m pytest -n 2 --dist worksteal $(addprefix --ignore=,$(FIRST))
 
-# The tests that start no process and compile no model: all, or FILE=vit_jax/data/ops.py the ones that
+# The tests that start no process and compile no model: all, or FILE=vit_jax/data/images/ops.py the ones that
 # mirror a file.
 quick: $(VENV)/installed-dev
 ifdef FILE

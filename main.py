@@ -8,7 +8,7 @@ import sys
 
 if __name__ == "__main__":  # not in the data loader's processes, which import this file
     try:
-        from vit_jax import launch
+        from vit_jax.process import launch
 
         launch.begin()
     except KeyboardInterrupt:

@@ -27,10 +27,10 @@ from typing import Any
 
 from benchmarks import record
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.data import DataConfig
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.models import DType, Remat
-from vit_jax.sharding import MeshConfig
 
 RESULTS = record.RESULTS / "compile.json"
 # By the name that `--compile_for` takes: the number of devices.
@@ -90,8 +90,7 @@ def compile_row(name: str, hardware: str) -> dict[str, Any]:
 
     jax.config.update("jax_platforms", "cpu")
     from benchmarks.memory import lowered
-    from vit_jax.analysis import memory, peaks
-    from vit_jax.aot import collectives, hlo, topology
+    from vit_jax.cost import collectives, hlo, memory, peaks, topology
 
     cfg = config(name, hardware)
     found = topology.describe(hardware)
@@ -116,11 +115,10 @@ def compile_row(name: str, hardware: str) -> dict[str, Any]:
 
 def estimates(name: str, hardware: str, plan: int) -> dict[str, Any]:
     """Return what the dry run says of a row, which takes no compiler's time, beside its plan."""
-    from vit_jax import sharding
-    from vit_jax.analysis import scale
-    from vit_jax.aot import topology
-    from vit_jax.cli.dry_run import estimate_memory, estimate_step, estimate_traffic
+    from vit_jax.cost import scale, topology
+    from vit_jax.devices import sharding
     from vit_jax.train import build as build_lib
+    from vit_jax.train.estimate import estimate_memory, estimate_step, estimate_traffic
 
     cfg, found = config(name, hardware), topology.describe(hardware)
     with found.tracing():

@@ -74,7 +74,8 @@ def arrays(case: Product | Convolution) -> dict[str, np.ndarray]:
 
 def make_ours(seconds: float) -> tuple[dict[str, Any], Callable[[str], Turn]]:
     """Compile every case as the models compute it, by a step's options; a turn is a case's name."""
-    from vit_jax import sharding, startup
+    from vit_jax.devices import sharding
+    from vit_jax.process import startup
 
     startup.configure()
     import jax
@@ -98,7 +99,7 @@ def ours(case: Product | Convolution) -> Callable[..., Any]:
     """Return the case as a function of x, w and dy."""
     import jax
 
-    from vit_jax.models.layers.conv import conv2d
+    from vit_jax.models.conv.conv import conv2d
     from vit_jax.models.layers.weighted import matmul
 
     apply: Callable[..., Any] = matmul

@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--out", type=Path, default=record.RESULTS / "digits.json")
     args = parser.parse_args()
-    from vit_jax import startup
+    from vit_jax.process import startup
 
     startup.configure()
     rows = [train(args.seeds)]

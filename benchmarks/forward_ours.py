@@ -22,12 +22,13 @@ def make(
         batch_sizes: of the resident uint8 batches; each is compiled.
         seconds: about a turn's least length.
     """
-    from vit_jax import models, startup
+    from vit_jax import models
+    from vit_jax.process import startup
 
     startup.configure()
     import jax
 
-    from vit_jax.analysis import flops, peaks
+    from vit_jax.cost import flops, peaks
     from vit_jax.data import TransformConfig
     from vit_jax.inference.forward import make_forward
     from vit_jax.inference.trained import Trained

@@ -41,12 +41,13 @@ def seconds_per_step(
     import numpy as np
 
     from configs.vit_mu_digits import get_config
-    from vit_jax import models, sharding
+    from vit_jax import models
     from vit_jax.checkpoints.checkpointer import Checkpointer
+    from vit_jax.devices import sharding
     from vit_jax.objectives import Batch
+    from vit_jax.process import preemption
     from vit_jax.train import build, early_stop, loop
     from vit_jax.train.begin import Opened, Position
-    from vit_jax.train.health import preemption
     from vit_jax.train.health.stragglers import Stragglers
     from vit_jax.train.health.unreadable import Unreadable
     from vit_jax.train.report.goodput import Goodput, Phase
@@ -147,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, default=record.RESULTS)
     args = parser.parse_args(argv)
-    from vit_jax import startup
+    from vit_jax.process import startup
 
     startup.configure()
     import jax

@@ -29,7 +29,7 @@ def _served(answer: Callable[[np.ndarray], Any], model: ModelConfig, seconds: fl
 
 
 def _trained(model: ModelConfig) -> Any:
-    from vit_jax import startup
+    from vit_jax.process import startup
 
     startup.configure()
     import jax
@@ -55,7 +55,7 @@ def _trained(model: ModelConfig) -> Any:
 
 def stablehlo(model: ModelConfig, seconds: float) -> Made:
     """Run our StableHLO export by jax, as its model card does."""
-    from vit_jax.inference import export_stablehlo
+    from vit_jax.export import stablehlo as export_stablehlo
 
     trained = _trained(model)
     program, weights = export_stablehlo.serialize(trained, trained.variables)
@@ -64,7 +64,7 @@ def stablehlo(model: ModelConfig, seconds: float) -> Made:
 
 def onnx(model: ModelConfig, seconds: float) -> Made:
     """Run our ONNX export by ONNX Runtime."""
-    from vit_jax.inference import export_onnx
+    from vit_jax.export import onnx as export_onnx
 
     return _served(export_onnx.runner(export_onnx.serialize(_trained(model))), model, seconds)
 

@@ -16,13 +16,15 @@ from typing import Any
 import jax
 
 from benchmarks import record
-from vit_jax import models, sharding, startup
-from vit_jax.analysis import memory
-from vit_jax.cli.dry_run import estimate_memory
-from vit_jax.config import Config
+from vit_jax import models
+from vit_jax.config.tree import Config
+from vit_jax.cost import memory
 from vit_jax.data import DataConfig
+from vit_jax.devices import sharding
 from vit_jax.models import DType, ModelConfig, Remat
+from vit_jax.process import startup
 from vit_jax.train import build as build_lib
+from vit_jax.train.estimate import estimate_memory
 
 # By what is written in the table: a variant, fields of its model, fields of the run.
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {

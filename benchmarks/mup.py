@@ -30,11 +30,11 @@ import optax
 
 from benchmarks import record
 from vit_jax import models, trees
-from vit_jax.durations import Clock
 from vit_jax.models.layers.init import Init
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.optim import OptimConfig, Schedule, make_optimizer
+from vit_jax.settings.durations import Clock
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 RESULTS = record.RESULTS / "mup_digits.json"
@@ -367,7 +367,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--pictures", type=Path, default=IMAGES)
     args = parser.parse_args(argv)
-    from vit_jax import startup
+    from vit_jax.process import startup
 
     startup.configure()
     content: dict[str, Any] = json.loads(args.out.read_text()) if args.out.exists() else {}

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import turns
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 
 # Config fields of each way.
 WAYS: dict[str, dict[str, Any]] = {
@@ -61,9 +61,10 @@ def costs(variant: str, batch_size: int, rounds: int) -> dict[str, Cost]:
     import numpy as np
 
     from benchmarks.step_ours import random_batch
-    from vit_jax import models, sharding, trees
-    from vit_jax.analysis import memory
+    from vit_jax import models, trees
+    from vit_jax.cost import memory
     from vit_jax.data import DataConfig
+    from vit_jax.devices import sharding
     from vit_jax.train import build
 
     model = models.variant(variant)
@@ -104,7 +105,7 @@ def costs(variant: str, batch_size: int, rounds: int) -> dict[str, Cost]:
 def _steps(state: Any, program: Any, frozen: Any, batch: Any, mesh: Any) -> turns.Work:
     import jax
 
-    from vit_jax import sharding
+    from vit_jax.devices import sharding
 
     def run(count: int) -> None:
         nonlocal state
@@ -169,7 +170,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--steps", default="", help="of every run, such as '10 steps': a trial")
     args = parser.parse_args(argv)
-    from vit_jax import startup
+    from vit_jax.process import startup
 
     startup.configure()
     if args.what == "costs":

@@ -93,8 +93,8 @@ def prune(run: Path, shares: tuple[float, float], *, at_random: bool) -> tuple[A
 
 def train(seeds: Sequence[int], workdir: Path, epochs: int) -> dict[str, list[Path]]:
     """Train what is not there yet; returns the runs: whole, trained on, pruned and fine-tuned."""
-    from vit_jax import config_json
     from vit_jax.cli.prune import write
+    from vit_jax.config import saved as config_json
     from vit_jax.train.loop import fit
     from vit_jax.weights.config import InitConfig
 
@@ -123,7 +123,7 @@ def measure(runs: dict[str, list[Path]], epochs: int, rounds: int, seconds: floa
     import jax.numpy as jnp
 
     from vit_jax import inference, models, trees
-    from vit_jax.analysis.flops import forward_flops
+    from vit_jax.cost.flops import forward_flops
 
     image, label = load_images(inference.load(str(runs["whole"][0])))
     batches = [image[start : start + _BATCH] for start in range(0, len(image), _BATCH)]
@@ -213,7 +213,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=0.3, help="about the length of a turn")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(argv)
-    from vit_jax import startup
+    from vit_jax.process import startup
 
     startup.configure()
     runs = train(args.seeds, args.workdir, args.epochs)

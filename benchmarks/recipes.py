@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from benchmarks import digits, record
 from benchmarks.digits import Row
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "recipes_digits.png"
 
@@ -186,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=record.RESULTS / "recipes_digits.json")
     parser.add_argument("--picture", type=Path, default=PICTURE)
     args = parser.parse_args(argv)
-    from vit_jax import startup
+    from vit_jax.process import startup
 
     startup.configure()
     measured = {row.method: row for row in read(args.out, args.seeds)}

@@ -4,7 +4,7 @@
     python -m benchmarks.scale
 
 Nothing is measured and no device is used: results/compile.json, which `benchmarks.compile` wrote;
-shapes, data sheets and `vit_jax/analysis/scale.py`.
+shapes, data sheets and `vit_jax/cost/scale.py`.
 """
 
 import dataclasses
@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import compile as matrix
-from vit_jax import hardware, models, sharding, startup
-from vit_jax.analysis import scale
-from vit_jax.cli.dry_run import estimate_memory, estimate_step, estimate_traffic
-from vit_jax.config import Config
+from vit_jax import models
+from vit_jax.config.tree import Config
+from vit_jax.cost import scale
 from vit_jax.data import DataConfig
+from vit_jax.devices import hardware, sharding
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.models import DType, Remat
 from vit_jax.models.layers.attention import AttentionImpl
-from vit_jax.sharding import MeshConfig
+from vit_jax.process import startup
 from vit_jax.train import build as build_lib
+from vit_jax.train.estimate import estimate_memory, estimate_step, estimate_traffic
 
 PAGE = Path(__file__).parent.parent / "docs" / "scale.md"
 MARKS = ("<!-- scale-table -->", "<!-- /scale-table -->")

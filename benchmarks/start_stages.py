@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 # What main.py imports for a run; the rest comes when it is used.
-MODULES = ("vit_jax.cli.train", "vit_jax.startup", "vit_jax.train.loop")
+MODULES = ("vit_jax.cli.train", "vit_jax.process.startup", "vit_jax.train.loop")
 
 
 class _Stages:
@@ -37,7 +37,8 @@ def digits(stage: _Stages) -> None:
     import jax
 
     from configs.vit_mu_digits import get_config
-    from vit_jax import sharding, startup
+    from vit_jax.devices import sharding
+    from vit_jax.process import startup
     from vit_jax.train import batches, build
 
     startup.configure()
@@ -61,9 +62,11 @@ def step(stage: _Stages, model: str, scan_unroll: int) -> None:
     import jax
     import numpy as np
 
-    from vit_jax import models, sharding, startup
-    from vit_jax.config import Config
+    from vit_jax import models
+    from vit_jax.config.tree import Config
     from vit_jax.data import DataConfig
+    from vit_jax.devices import sharding
+    from vit_jax.process import startup
     from vit_jax.train import build
 
     startup.configure()

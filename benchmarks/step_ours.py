@@ -31,13 +31,15 @@ def make(
         seconds: about a turn's least length; it takes more steps than `steps` where those are done
             before.
     """
-    from vit_jax import models, sharding, startup
+    from vit_jax import models
+    from vit_jax.devices import sharding
+    from vit_jax.process import startup
 
     startup.configure()
     import jax
 
-    from vit_jax.analysis import flops, peaks
-    from vit_jax.config import Config
+    from vit_jax.config.tree import Config
+    from vit_jax.cost import flops, peaks
     from vit_jax.data import DataConfig
     from vit_jax.optim import OptimConfig
     from vit_jax.train import build

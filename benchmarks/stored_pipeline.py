@@ -26,7 +26,7 @@ _TRIED = {"autotune": True, "one call a core": False}
 def write(folder: Path) -> None:
     """Write what is below folder/train as shards of each format beside it."""
     from vit_jax import data
-    from vit_jax.data import copy_records
+    from vit_jax.data.sources import copy_records
 
     source = data.open_source(f"folder:{folder}")
     shards.as_tars(source, folder / "tar", "train", _SHARDS)

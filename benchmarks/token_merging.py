@@ -86,7 +86,7 @@ def train(seeds: Sequence[int], workdir: Path) -> dict[int, list[Path]]:
 
 def load_images(trained: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return all test images as the model takes them, uint8, and their labels."""
-    from vit_jax import sharding
+    from vit_jax.devices import sharding
     from vit_jax.inference import evaluate
 
     target = evaluate.open_target(trained, split="test", batch_size=_BATCH)
@@ -105,7 +105,7 @@ def measure(
     import jax.numpy as jnp
 
     from vit_jax import inference, models
-    from vit_jax.analysis.flops import forward_flops
+    from vit_jax.cost.flops import forward_flops
 
     def forward(run: Path, merged: int) -> tuple[Any, Callable[[Any], Any]]:
         trained = inference.load(str(run), overrides={"token_merging": merged})
@@ -262,7 +262,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--picture", type=Path, default=PICTURE)
     args = parser.parse_args(argv)
-    from vit_jax import startup
+    from vit_jax.process import startup
 
     startup.configure()
     runs = train(args.seeds, args.workdir)

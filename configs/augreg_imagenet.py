@@ -13,7 +13,7 @@ vit_small_patch16_224.augreg_in1k, vit_base_patch16_384.augreg_in1k).
 """
 
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.errors import UserError
 from vit_jax.recipes import google
 

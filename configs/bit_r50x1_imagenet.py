@@ -9,7 +9,7 @@ by BiT-HyperRule (google-research/big_transfer README, BiT-M-R50x1).
 """
 
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.recipes import google
 
 

@@ -12,7 +12,7 @@ proj/distill README; 82.82 % timm's resnetv2_50x1_bit.goog_distilled_in1k). The 
 """
 
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.recipes import google
 
 

@@ -11,7 +11,7 @@ Published: Ti 73.1 %, S 81.3 %, B 82.4 % top-1 at 224 (arXiv:2103.10697 table 1)
 """
 
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.recipes import choose, deit
 
 RUNS = ("ti", "s", "b")

@@ -10,7 +10,7 @@ Published: 99.1 % test top-1 (arXiv:2012.12877, its table of transfer learning).
 """
 
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.recipes import deit
 
 

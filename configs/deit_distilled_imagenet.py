@@ -22,7 +22,7 @@ deit_tiny, small and base_distilled_patch16_224.fb_in1k 74.54 %, 81.20 % and 83.
 """
 
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.recipes import choose, deit
 
 RUNS = ("ti16", "s16", "b16", "b16_384")

@@ -19,7 +19,7 @@ deit_base_patch16_384.fb_in1k). The authors report the raw weights, not their av
 """
 
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.recipes import choose, deit
 
 RUNS = ("ti16", "s16", "b16", "b16_384")

@@ -12,7 +12,7 @@ Hardware: 2 CPU cores, about three minutes after the teacher's three.
 Published: none.
 """
 
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.data import MixConfig
 from vit_jax.distill import Distillation, TeacherConfig
 from vit_jax.objectives import taught

@@ -14,7 +14,7 @@ Published: none of 90 epochs by text; arXiv:2212.08013 has the accuracies of 1,2
 """
 
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.recipes import choose, flexivit
 
 RUNS = ("s", "b", "l")

@@ -10,7 +10,7 @@ cost: big_vision names none for a hybrid.
 """
 
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.recipes import google
 
 

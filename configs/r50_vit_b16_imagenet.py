@@ -9,7 +9,7 @@ pretraining (timm's vit_base_r50_s16_384.orig_in21k_ft_in1k; 85.08 % the authors
 """
 
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.recipes import google
 
 

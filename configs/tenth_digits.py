@@ -21,7 +21,7 @@ Published: none; `python -m benchmarks.recipes` measures test top-1 (docs/reprod
 import dataclasses
 from typing import NamedTuple
 
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.data import Crop, MixConfig, TransformConfig
 from vit_jax.distill import Distillation, TeacherConfig
 from vit_jax.models import ModelConfig

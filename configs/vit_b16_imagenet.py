@@ -10,7 +10,7 @@ table 1, ViT-S/16), so prefer the latter unless you need the original.
 """
 
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.recipes import google
 
 

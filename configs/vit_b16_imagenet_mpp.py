@@ -11,7 +11,7 @@ B.1.2), 2 points above training from scratch; on ImageNet "similar gains", witho
 """
 
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.recipes import masked
 
 

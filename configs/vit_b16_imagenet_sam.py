@@ -8,7 +8,7 @@ Published: 79.9 % top-1 at 224, 5.3 % more than without (arXiv:2106.01548).
 """
 
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.recipes import google
 
 

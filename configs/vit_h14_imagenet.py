@@ -9,7 +9,7 @@ on ImageNet-21k and fine-tuning at 384 (arXiv:2010.11929 table 5).
 """
 
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.recipes import google
 
 

@@ -10,7 +10,7 @@ it does worse than ViT-B/16, as the paper says.
 """
 
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.recipes import google
 
 

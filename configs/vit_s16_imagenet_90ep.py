@@ -9,7 +9,7 @@ by about 0.2 %.
 """
 
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.models import DType
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed

@@ -13,7 +13,7 @@ magnitude 0 without mixup.
 """
 
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.recipes import google
 
 

@@ -79,8 +79,8 @@ def bucket() -> Iterator[Bucket]:
         yield running
     if "s3fs" in sys.modules:  # its client keeps the address
         sys.modules["s3fs"].S3FileSystem.clear_instance_cache()
-    if "vit_jax.remote" in sys.modules:
-        sys.modules["vit_jax.remote"]._driver.cache_clear()
+    if "vit_jax.storage.remote" in sys.modules:
+        sys.modules["vit_jax.storage.remote"]._driver.cache_clear()
 
 
 def needs_s3fs() -> None:

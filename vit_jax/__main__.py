@@ -4,7 +4,7 @@
 import sys
 
 try:
-    from vit_jax import launch, signals
+    from vit_jax.process import launch, signals
 
     if __name__ == "__main__":
         launch.begin()
@@ -13,8 +13,9 @@ except KeyboardInterrupt:
 
 from collections.abc import Sequence
 
-from vit_jax import errors, escapes
+from vit_jax import errors
 from vit_jax.errors import UserError
+from vit_jax.process import escapes
 
 # verb: one line of help. Each is a module of vit_jax.cli with a main(argv) -> exit status.
 VERBS = {
@@ -40,7 +41,7 @@ VERBS = {
 def main(argv: Sequence[str]) -> int:
     """Dispatch to a verb; prints the list of them without one."""
     if len(argv) < 2 or argv[1] in ("-h", "--help", "help"):
-        from vit_jax.cli import flags
+        from vit_jax.cli.parsing import flags
 
         lines = "\n".join(f"  {verb:14} {text}" for verb, text in VERBS.items())
         return flags.run(lambda: print(f"usage: vit_jax VERB [--help] ...\n\n{lines}"), argv)

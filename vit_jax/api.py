@@ -13,10 +13,10 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, UInt8
 
-from vit_jax import field_names, files, inference, models, trees, waiting
+from vit_jax import inference, models, trees
 from vit_jax import weights as weights_lib
-from vit_jax.cli import config_files, flags
-from vit_jax.config import Config
+from vit_jax.config.load import load as load_config
+from vit_jax.config.tree import Config
 from vit_jax.errors import UserError
 from vit_jax.inference import Prediction, Trained
 from vit_jax.inference.forward import layers_of, output_of
@@ -24,12 +24,17 @@ from vit_jax.inference.trained import named, reference, with_tta
 from vit_jax.inference.units import as_input
 from vit_jax.inference.views import Source, read_view
 from vit_jax.models import ModelConfig, Output
+from vit_jax.process import waiting
+from vit_jax.settings import config_files
+from vit_jax.settings import names as field_names
+from vit_jax.storage import files
 from vit_jax.train.loop import Result
 from vit_jax.train.loop import fit as train
 from vit_jax.weights import export
 from vit_jax.weights.apply import OtherHead
 from vit_jax.weights.load import initial
-from vit_jax.weights.published import of_family, per_channel
+from vit_jax.weights.published.table import of_family, per_channel
+from vit_jax.weights.reference import KINDS
 
 Images = Any  # an array (B, H, W, C) of any library: `inference.units.as_input`
 
@@ -197,7 +202,7 @@ def create_model(
 
     Raises UserError: an unknown name or field; weights that do not fit.
     """
-    if isinstance(name, str) and name.partition(":")[0] in weights_lib.repository.KINDS:
+    if isinstance(name, str) and name.partition(":")[0] in KINDS:
         weights, name = weights or name, inference.describe(name).model
     cfg = models.variant(name) if isinstance(name, str) else copy.copy(name)
     given = fields if num_classes is None else {"num_classes": num_classes, **fields}
@@ -260,7 +265,7 @@ def get_config(name: str | Path, overrides: Mapping[str, Any] | None = None) -> 
 
     Raises UserError: no such config or field, with the nearest valid ones.
     """
-    cfg = flags.load(*config_files.find(str(name)))
+    cfg = load_config(*config_files.find(str(name)))
     for path, value in (overrides or {}).items():
         field_names.check_path(cfg, path)
         above, _, field = path.rpartition(".")

@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from vit_jax import models, sharding
-from vit_jax.aot import collectives, compiler, hlo, topology
-from vit_jax.config import Config
+from vit_jax import models
+from vit_jax.config.tree import Config
+from vit_jax.cost import collectives, compiler, hlo, topology
 from vit_jax.data import DataConfig
+from vit_jax.devices import sharding
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.models import DType
 from vit_jax.objectives import ObjectiveConfig
-from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
 from vit_jax.train.state import TrainState
 

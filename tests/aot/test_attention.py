@@ -5,9 +5,9 @@ import pytest
 
 from tests.aot.programs import compile_gradient
 from vit_jax import models
-from vit_jax.aot import hlo
+from vit_jax.cost import hlo
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.models import DType, Remat
-from vit_jax.sharding import MeshConfig
 
 _TOKENS = 197
 

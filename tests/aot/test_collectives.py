@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from vit_jax import sharding
-from vit_jax.aot import collectives, hlo
-from vit_jax.sharding import MeshConfig
+from vit_jax.cost import collectives, hlo
+from vit_jax.devices import sharding
+from vit_jax.devices.sharding import MeshConfig
 
 SIZES = {"data": 2, "fsdp": 4, "tensor": 2}
 

@@ -6,13 +6,12 @@ import pytest
 from benchmarks.memory import lowered
 from tests.aot.programs import DIM, MLP, need
 from vit_jax import models
-from vit_jax.analysis import memory
-from vit_jax.aot import collectives, compiler, hlo, topology
-from vit_jax.cli.dry_run import estimate_memory, estimate_traffic
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
+from vit_jax.cost import collectives, compiler, hlo, memory, topology
 from vit_jax.data import DataConfig
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.models import DType, Remat
-from vit_jax.sharding import MeshConfig
+from vit_jax.train.estimate import estimate_memory, estimate_traffic
 
 # As many images as make activations, and not single operations, take the memory. Of TPUs whole
 # steps are compared (tests/integration/test_compile_matrix.py): most of one so small lies in VMEM.

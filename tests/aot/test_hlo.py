@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from vit_jax.aot import hlo
+from vit_jax.cost import hlo
 
 # As libtpu writes a loop: no trip count, but a condition that compares with a constant.
 TEXT = """HloModule jit_step, is_scheduled=true

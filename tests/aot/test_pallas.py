@@ -6,7 +6,8 @@ import re
 import pytest
 
 from tests.aot.programs import compile_gradient
-from vit_jax import models, sharding
+from vit_jax import models
+from vit_jax.devices import sharding
 from vit_jax.models import DType
 from vit_jax.models.layers.attention import AttentionImpl
 

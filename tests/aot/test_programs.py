@@ -7,9 +7,9 @@ import re
 import pytest
 
 from tests.aot.programs import DIM, MLP, Seen, compile_step
-from vit_jax import sharding
-from vit_jax.aot import collectives, hlo
-from vit_jax.cli.compile_for import undivided
+from vit_jax.cli.reports.compile_for import undivided
+from vit_jax.cost import collectives, hlo
+from vit_jax.devices import sharding
 
 # Values in the kernels of a block of the ViT, which has two blocks.
 BLOCK = {DIM * 3 * DIM, DIM * DIM, DIM * MLP}

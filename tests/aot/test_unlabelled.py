@@ -4,7 +4,7 @@
 import pytest
 
 from tests.aot.programs import compile_step
-from vit_jax.cli.compile_for import undivided
+from vit_jax.cli.reports.compile_for import undivided
 from vit_jax.objectives import Balance, DinoConfig, HeadConfig, MaeConfig, ObjectiveConfig
 
 HEAD = HeadConfig(prototypes=4096, hidden_dim=1024, bottleneck_dim=256)

@@ -24,9 +24,9 @@ from pathlib import Path
 from tests.bucket import Bucket
 from tests.faults.soak import ARGS, ROOT, metrics
 from tests.integration.train.test_resume import digest
-from vit_jax.data import digits
+from vit_jax.data.sources import digits
 from vit_jax.errors import UserError
-from vit_jax.train.health.preemption import INTERRUPTED
+from vit_jax.process.preemption import INTERRUPTED
 
 FAULTS = {"latency_ms": 5, "refused": 0.03, "lost": 0.02}
 # A dead host's lock expires sooner than by default, for the sake of the test's time.

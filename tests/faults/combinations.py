@@ -26,8 +26,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import tests.conftest  # noqa: F401  (its devices and cache, also for this process alone)
-
 import numpy as np  # isort: skip
 from safetensors.numpy import save_file  # isort: skip
 
@@ -38,8 +36,9 @@ from tests.unit.weights.runs import make_state
 from vit_jax import config as config_lib
 from vit_jax import weights
 from vit_jax.checkpoints import CheckpointConfig, reader
-from vit_jax.config import Config, LogConfig
+from vit_jax.config.tree import Config, LogConfig
 from vit_jax.data import Crop, DataConfig, MixConfig, TransformConfig, open_source
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.distill import Distillation, TeacherConfig
 from vit_jax.errors import UserError
 from vit_jax.evals import ClassifyEval, FewShotEval, KNNEval, LossEval
@@ -55,8 +54,7 @@ from vit_jax.objectives import (
 )
 from vit_jax.objectives.dino_config import Balance, HeadConfig
 from vit_jax.optim import MomentDtype, OptimConfig, Optimizer, Schedule
-from vit_jax.sharding import MeshConfig
-from vit_jax.train.health.preemption import INTERRUPTED
+from vit_jax.process.preemption import INTERRUPTED
 from vit_jax.train.loop import fit
 from vit_jax.weights.config import InitConfig
 

@@ -20,7 +20,7 @@ import atheris  # pyright: ignore[reportMissingImports]
 with atheris.instrument_imports(include=["vit_jax.data", "vit_jax.weights", "PIL", "zipfile"]):
     from tests.faults import test_fuzz_images as images
     from tests.faults import test_weights_fuzz as weights
-    from vit_jax.weights import npz_file, safetensors_file
+    from vit_jax.weights.readers import npz_file, safetensors_file
 
 
 def readers(place: Path) -> dict[str, tuple[Callable[[bytes], None], Collection[bytes]]]:

@@ -11,12 +11,13 @@ from PIL import Image
 
 from vit_jax import models
 from vit_jax.checkpoints import reader
-from vit_jax.config import CheckpointConfig, Config, LogConfig
+from vit_jax.config import CheckpointConfig
+from vit_jax.config.tree import Config, LogConfig
 from vit_jax.data import Crop, DataConfig, TransformConfig
-from vit_jax.data.folders import open_folder
-from vit_jax.data.stream import epoch_order
+from vit_jax.data.order import epoch_order
+from vit_jax.data.sources.folders import open_folder
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.optim import OptimConfig
-from vit_jax.sharding import MeshConfig
 
 BATCH = 2
 

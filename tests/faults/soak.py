@@ -34,9 +34,9 @@ from tests.faults import disks
 from tests.integration.train.test_resume import ROOT, SMALL, digest
 from vit_jax.checkpoints.config import steps_in
 from vit_jax.errors import IO_ERROR, DataError, UserError
-from vit_jax.train.health.preemption import INTERRUPTED
+from vit_jax.process.preemption import INTERRUPTED
 from vit_jax.train.report.writers import read_jsonl
-from vit_jax.train.workdir import finished_step
+from vit_jax.workdir.folder import finished_step
 
 ARGS = (
     *SMALL,

@@ -11,13 +11,13 @@ import pytest
 
 from tests.faults.broken_files import DAMAGE
 from tests.photos import write_folder
-from tests.unit.data.test_pipeline import same
+from tests.unit.data.stream.test_pipeline import same
 from vit_jax import data, models
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.cli.train import main
-from vit_jax.config import Config, LogConfig
-from vit_jax.data.stream import ExampleRng, epoch_order
-from vit_jax.data.transform import Transform
+from vit_jax.config.tree import Config, LogConfig
+from vit_jax.data.order import ExampleRng, epoch_order
+from vit_jax.data.stream.transform import Transform
 from vit_jax.errors import DataError
 from vit_jax.train.loop import fit
 from vit_jax.train.report.writers import read_jsonl

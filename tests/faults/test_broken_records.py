@@ -11,7 +11,7 @@ from array_record.python import array_record_module
 from sklearn.datasets import load_sample_image
 from tensorflow_datasets.proto import tf_example_pb2
 
-from tests.unit.data.test_records import Tagged
+from tests.unit.data.sources.test_records import Tagged
 from vit_jax.data import (
     Crop,
     DataConfig,
@@ -21,7 +21,7 @@ from vit_jax.data import (
     open_source,
     train_batches,
 )
-from vit_jax.data.digits import prepare
+from vit_jax.data.sources.digits import prepare
 from vit_jax.errors import DataError
 
 BAD = 7

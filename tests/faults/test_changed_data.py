@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.faults import painted
-from vit_jax.data.sources import Labelled
+from vit_jax.data.sources.base import Labelled
 from vit_jax.errors import DataError, UserError
 from vit_jax.train import data_identity
 from vit_jax.train.loop import fit

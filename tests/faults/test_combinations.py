@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.combinations import check, draw, prepare
-from vit_jax.fields import flatten, plain
+from vit_jax.settings.fields import flatten, plain
 
 MORE = os.environ.get("COMBINATIONS")
 # One of each kind of data and of each objective, one of them killed, all small models.

@@ -13,10 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.faults.drawn import examples
-from vit_jax import durations
-from vit_jax.cli import flags as cli_flags
-from vit_jax.config import Config
+from vit_jax.cli.parsing import flags as cli_flags
+from vit_jax.config.tree import Config
 from vit_jax.errors import UserError
+from vit_jax.settings import durations
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 # A run of every family, and one with a teacher.

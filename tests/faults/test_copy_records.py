@@ -11,7 +11,8 @@ import pytest
 from tests.faults import disks
 from tests.photos import write_folder
 from vit_jax.cli.prepare import main
-from vit_jax.data import copy_records, open_source
+from vit_jax.data import open_source
+from vit_jax.data.sources import copy_records
 
 KILLED = """
 import os, signal, sys, time

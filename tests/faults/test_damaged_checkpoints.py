@@ -16,7 +16,7 @@ from tests.faults import painted
 from tests.unit.train import test_early_stop
 from tests.unit.train.test_early_stop import digests, scores
 from vit_jax.cli.train import main
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.train.loop import Result, fit
 
 STOPPED = 4  # of 6 steps: what was saved later is taken away

@@ -16,8 +16,8 @@ import pytest
 from tests.faults.painted import get_config, paint
 from tests.unit.train.test_early_stop import digests, scores
 from vit_jax.checkpoints.checkpointer import Checkpointer, SaveFailed
-from vit_jax.cli import flags as cli_flags
-from vit_jax.config import Config
+from vit_jax.cli.parsing import flags as cli_flags
+from vit_jax.config.tree import Config
 from vit_jax.train.loop import Result, fit
 
 ROOM = 20_000  # bytes: more than the log takes, less than a checkpoint's arrays

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.faults.broken_files import PHOTO, encode
-from vit_jax.data.folders import open_folder
+from vit_jax.data.sources.folders import open_folder
 from vit_jax.errors import UserError
 
 PNG = encode(Image.fromarray(PHOTO[:8, :8]), "PNG")

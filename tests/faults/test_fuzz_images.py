@@ -11,9 +11,9 @@ from PIL import Image
 
 from tests.faults.broken_files import PHOTO, encode, noise
 from vit_jax.data.config import Crop, TransformConfig
-from vit_jax.data.decode import decode
-from vit_jax.data.image_header import MAX_PIXELS
-from vit_jax.data.transform import Transform
+from vit_jax.data.images.decode import decode
+from vit_jax.data.images.header import MAX_PIXELS
+from vit_jax.data.stream.transform import Transform
 
 IMAGE, BLACK = Image.fromarray(PHOTO), Image.new("RGB", (64, 48))
 FILES = {

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 
 from tests.unit.models.tiny import TINY
 from tests.unit.weights import google_writer
-from tests.unit.weights.test_npz_file import npy
+from tests.unit.weights.readers.test_npz_file import npy
 from vit_jax import models, weights
 
 ROOT = Path(__file__).parents[2]

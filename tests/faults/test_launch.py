@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from vit_jax import launch
-from vit_jax.cli import flags as cli_flags
+from vit_jax.cli.parsing import flags as cli_flags
+from vit_jax.process import launch
+from vit_jax.process.preemption import Preemption
 from vit_jax.sweeps.trial import Stopping
-from vit_jax.train.health.preemption import Preemption
 
 ROOT = Path(__file__).parents[2]
 DIGITS = f"--config={ROOT}/configs/vit_mu_digits.py"
@@ -39,8 +39,15 @@ if os.environ["INTERRUPT_AT"] == "exit":
     atexit.register(interrupt)
 """
 # In the order in which main.py imports them: of Python, of absl, of ours, of jax, of the loop.
-MOMENTS = ["vit_jax", "vit_jax.launch", "absl", "vit_jax.cli.flags", "numpy", "jax._src.core"]
-MOMENTS += ["flax", "vit_jax.config", "optax", "vit_jax.cli.dry_run"]
+MOMENTS = [
+    "vit_jax",
+    "vit_jax.process.launch",
+    "absl",
+    "vit_jax.cli.parsing.flags",
+    "numpy",
+    "jax._src.core",
+]
+MOMENTS += ["flax", "vit_jax.config", "optax", "vit_jax.cli.reports.dry_run"]
 MOMENTS += ["verb: vit_jax.cli.summary", "verb: jax._src.core", "verb: flax"]
 
 
@@ -83,7 +90,7 @@ def test_ctrl_c_at_the_end_is_one_line(args: list[str], hook: str) -> None:
 
 def test_ctrl_c_is_ignored_where_a_script_has_it_so(hook: str) -> None:
     command = ["sh", "-c", f"trap '' INT; exec {sys.executable} main.py"]
-    env = {**os.environ, "PYTHONPATH": hook, "INTERRUPT_AT": "vit_jax.cli.flags"}
+    env = {**os.environ, "PYTHONPATH": hook, "INTERRUPT_AT": "vit_jax.cli.parsing.flags"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert done.stderr.startswith("error: which run? add --config=FILE")
@@ -142,7 +149,12 @@ def test_an_old_python_is_named(
 
 
 def test_an_old_python_can_read_what_says_so() -> None:
-    for file in ("main.py", "vit_jax/__init__.py", "vit_jax/launch.py", "vit_jax/signals.py"):
+    for file in (
+        "main.py",
+        "vit_jax/__init__.py",
+        "vit_jax/process/launch.py",
+        "vit_jax/process/signals.py",
+    ):
         ast.parse((ROOT / file).read_text(), feature_version=(3, 7))
     ast.parse((ROOT / "vit_jax" / "__main__.py").read_text(), feature_version=(3, 7))
 

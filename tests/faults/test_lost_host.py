@@ -13,8 +13,8 @@ import pytest
 
 from tests.integration.train.test_layouts import by_hand
 from tests.integration.train.test_processes import ARGS, ROOT, start
-from vit_jax.startup import HEARTBEAT_TIMEOUT
-from vit_jax.train.health.preemption import INTERRUPTED
+from vit_jax.process.preemption import INTERRUPTED
+from vit_jax.process.startup import HEARTBEAT_TIMEOUT
 from vit_jax.train.report.writers import read_jsonl
 
 STEPS = 12

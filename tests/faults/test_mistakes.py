@@ -12,7 +12,7 @@ import pytest
 
 from vit_jax.__main__ import VERBS
 from vit_jax.__main__ import main as verb_main
-from vit_jax.cli import flags as cli_flags
+from vit_jax.cli.parsing import flags as cli_flags
 from vit_jax.cli.train import main as train_main
 
 ROOT = Path(__file__).parents[2]

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tests.faults.painted import arrays, changed, get_config, paint, seed_for
-from vit_jax.data import mix
+from vit_jax.config.faults import FaultsConfig
+from vit_jax.data.augment import mix
 from vit_jax.errors import NonFinite
-from vit_jax.faults import FaultsConfig
 from vit_jax.optim import OptimConfig
 from vit_jax.train.loop import fit
 from vit_jax.train.report.writers import read_jsonl

@@ -9,8 +9,8 @@ import jax
 import pytest
 
 from tests.integration.train.test_processes import start
-from vit_jax import config_json
-from vit_jax.cli import flags as cli_flags
+from vit_jax.cli.parsing import flags as cli_flags
+from vit_jax.config import saved as config_json
 from vit_jax.errors import UserError
 from vit_jax.train.health import peers
 

@@ -14,9 +14,9 @@ import pytest
 
 from tests.faults import disks
 from tests.integration.train.test_processes import start
-from vit_jax import startup
 from vit_jax.errors import IO_ERROR
-from vit_jax.train.health.preemption import INTERRUPTED
+from vit_jax.process import startup
+from vit_jax.process.preemption import INTERRUPTED
 from vit_jax.train.health.watchdog import HUNG
 from vit_jax.train.report.writers import read_jsonl
 

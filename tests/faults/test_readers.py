@@ -17,7 +17,7 @@ import pytest
 from tests.faults.test_signals import config
 from tests.integration.train.test_processes import ARGS, ROOT, start
 from vit_jax.checkpoints import storage
-from vit_jax.train.health.preemption import INTERRUPTED
+from vit_jax.process.preemption import INTERRUPTED
 from vit_jax.train.loop import fit
 from vit_jax.train.report.writers import JsonlWriter, read_jsonl
 
@@ -131,7 +131,7 @@ def test_a_log_that_cannot_be_written_leaves_the_save_under_way_its_time(
 
 def test_lines_come_when_they_are_written_where_nothing_is_buffered() -> None:
     code = (
-        "import sys; from vit_jax.cli.output import outlive_readers\n"
+        "import sys; from vit_jax.process.output import outlive_readers\n"
         "with outlive_readers():\n"
         "    print('warning: one', file=sys.stderr); print('two')\n"
         "    sys.stdin.read()\n"

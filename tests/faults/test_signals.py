@@ -15,8 +15,8 @@ import pytest
 
 from tests.unit.train import test_early_stop
 from tests.unit.train.test_early_stop import digests, scores
-from vit_jax.config import Config
-from vit_jax.train.health.preemption import INTERRUPTED
+from vit_jax.config.tree import Config
+from vit_jax.process.preemption import INTERRUPTED
 from vit_jax.train.loop import Result, fit
 
 STEPS = 4

@@ -10,9 +10,9 @@ import pytest
 from tests.faults.painted import changed, get_config, paint, seed_for
 from tests.unit.train.test_early_stop import digests
 from vit_jax import config as config_lib
-from vit_jax.config import Config
+from vit_jax.config.faults import WINDOW
+from vit_jax.config.tree import Config
 from vit_jax.errors import UserError
-from vit_jax.faults import WINDOW
 from vit_jax.train.loop import fit
 from vit_jax.train.report.writers import read_jsonl
 

@@ -26,12 +26,15 @@ from tests.bucket import Bucket
 from tests.conftest import needs_s3fs
 from tests.faults import painted
 from tests.unit.sweeps.test_point import POINT
-from vit_jax import __main__, foreign, remote, startup
+from vit_jax import __main__
 from vit_jax.checkpoints import copies
 from vit_jax.data import open_source
-from vit_jax.data.digits import prepare
+from vit_jax.data.sources.digits import prepare
 from vit_jax.errors import UserError
-from vit_jax.inference import export_check, model_card
+from vit_jax.export import card as model_card
+from vit_jax.export import check as export_check
+from vit_jax.process import startup
+from vit_jax.storage import foreign, remote
 from vit_jax.sweeps import point
 from vit_jax.train.loop import fit
 

@@ -18,7 +18,7 @@ from safetensors.numpy import save
 
 from tests.faults.drawn import examples
 from vit_jax.errors import UserError
-from vit_jax.weights import npz_file, safetensors_file, torch_file
+from vit_jax.weights.readers import npz_file, safetensors_file, torch_file
 
 ARRAYS = {"a/kernel": np.ones((3, 4), np.float32), "b": np.zeros(5, np.float16)}
 

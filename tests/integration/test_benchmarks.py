@@ -31,7 +31,7 @@ from tests.conftest import CACHE
 from tests.unit.models.tiny import shrink
 from vit_jax import config as config_lib
 from vit_jax import models
-from vit_jax.cli import flags
+from vit_jax.cli.parsing import flags
 from vit_jax.data import open_source
 
 

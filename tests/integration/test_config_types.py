@@ -9,7 +9,7 @@ import pytest
 
 from vit_jax import config as config_lib
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig, ViTConfig
 

@@ -15,8 +15,9 @@ from tests.photos import write_folder
 from tests.unit.test_configs import CONFIGS, TRAINED, load, shrink
 from tests.unit.train import teachers
 from tests.unit.weights import google_writer
-from vit_jax import config_json, models, weights
-from vit_jax.config import Config
+from vit_jax import models, weights
+from vit_jax.config import saved as config_json
+from vit_jax.config.tree import Config
 from vit_jax.models import BiTConfig, SwinConfig, pair
 from vit_jax.train.loop import fit
 from vit_jax.train.report.writers import read_jsonl

@@ -15,13 +15,14 @@ from tests.integration.train import test_families
 from tests.unit.inference.exported import assert_close, images, trained
 from vit_jax import inference, models, trees, weights
 from vit_jax.errors import UserError
-from vit_jax.inference import export, export_stablehlo
+from vit_jax.export import model as export
+from vit_jax.export import stablehlo as export_stablehlo
+from vit_jax.export.quantize import WeightDType
 from vit_jax.inference.evaluate import check_sizes
-from vit_jax.inference.quantize import WeightDType
 from vit_jax.visual import saliency
 from vit_jax.visual.attention import head_maps
 from vit_jax.weights import export as weights_export
-from vit_jax.weights import google
+from vit_jax.weights.names import google
 
 PAGE = Path(__file__).parents[2] / "docs" / "add_a_model.md"
 

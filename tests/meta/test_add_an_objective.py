@@ -16,10 +16,12 @@ import numpy as np
 import pytest
 
 from vit_jax import config as config_lib
-from vit_jax import config_json, objectives, sharding, trees
+from vit_jax import objectives, trees
 from vit_jax.__main__ import main as verb_main
-from vit_jax.cli.dry_run import dry_run
-from vit_jax.config import Config
+from vit_jax.cli.reports.dry_run import dry_run
+from vit_jax.config import saved as config_json
+from vit_jax.config.tree import Config
+from vit_jax.devices import sharding
 from vit_jax.errors import UserError
 from vit_jax.evals import ClassifyEval
 from vit_jax.sweeps.price import price

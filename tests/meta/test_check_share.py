@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks stay a small part of the code: ranges belong to the fields (`vit_jax.fields`).
+"""Checks stay a small part of the code: ranges belong to the fields (`vit_jax.settings.fields`).
 
 Readers of what others wrote (shards, tables, archives, metadata) refuse more than most files do.
 

@@ -2,49 +2,45 @@
 """Imports go one way, and heavy or foreign packages stay out."""
 
 import ast
-import functools
+import collections
 import graphlib
 import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "vit_jax"
-LEVELS = [
-    {"errors", "durations", "trees", "waiting", "losses", "startup", "faults", "mup"}
-    | {"hardware", "reduction", "fields", "field_names", "signals", "launch", "files", "remote"}
-    | {"bucket_folder", "foreign", "array_files", "escapes", "braces", "measures", "out_of_memory"},
-    # The drawing that evaluations and training need takes numbers, no model and no run.
-    {"sharding", "visual.figures", "visual.curve"},
-    {"models", "data", "optim", "checkpoints"},
-    {"weights", "evals", "analysis", "aot"},
-    {"distill"},
-    {"objectives"},
-    {"config"},
-    {"config_json", "recipes"},
-    {"train", "inference"},
-    {"sweeps", "distill.write"},
-    {"visual"},
-    {"inference.page"},  # it shows where a model looked
-    {"cli"},
-    {"api"},
-    {"__main__"},
-    {"command"},
-]
-LEVEL = {name: i for i, names in enumerate(LEVELS) for name in names}
+# Each imports from those before it alone; of one line none knows another.
+ORDER = """
+    errors version trees
+    settings storage
+    devices process
+    checkpoints figures
+    models
+    data optim
+    cost
+    weights evals
+    distill
+    objectives
+    workdir
+    config
+    recipes
+    train inference
+    visual export sweeps
+    api demo
+    cli
+    __main__
+    command
+"""
+LEVEL = {name: i for i, line in enumerate(ORDER.strip().splitlines()) for name in line.split()}
 BANNED = {"tensorflow", "torch", "clu", "chex"}
+FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-def _level(parts: Sequence[str]) -> int | None:
-    """The level of a module: of the file where LEVELS names it, else of its package."""
-    return LEVEL.get(".".join(parts[:2]), LEVEL.get(parts[0]))
-
-
-@functools.cache
 def _imports(path: Path) -> set[str]:
     found = set()
     tree = ast.parse(path.read_text())
@@ -59,58 +55,85 @@ def _imports(path: Path) -> set[str]:
     return found
 
 
-FILES = sorted(PACKAGE.rglob("*.py"))
-
-
-def test_imports_go_down(subtests: pytest.Subtests) -> None:
-    for path in FILES:
-        with subtests.test(str(path.relative_to(PACKAGE))):
-            here = path.relative_to(PACKAGE).with_suffix("").parts
-            home, level = here[0], _level(here)
-            for name in _imports(path):
-                parts = name.split(".")
-                if (path.name, parts[0]) != (
-                    "torch_file.py",
-                    "torch",
-                ):  # optional, inside a function
-                    assert parts[0] not in BANNED, f"{path} imports {name}"
-                if parts[:2] == ["flax", "linen"]:
-                    # build.py annotates with nn.Module; all else of Linen is the models' own.
-                    assert home == "models" or path.name == "build.py", f"{path} imports {name}"
-                other = _level(parts[1:]) if parts[0] == "vit_jax" and len(parts) > 1 else None
-                if other is None or level is None or (parts[1] == home and other == level):
-                    continue
-                # Those of the lowest level are single files, free of each other's internals.
-                assert other < level or level == other == 0, f"{path} imports {name}"
-
-
-def test_every_module_has_a_level() -> None:
-    names = {p.relative_to(PACKAGE).parts[0].removesuffix(".py") for p in FILES} - {"__init__"}
-    assert names == {name for name in LEVEL if "." not in name}
-    for name in set(LEVEL) - names:
-        assert (PACKAGE / name.replace(".", "/")).with_suffix(".py").is_file()
-
-
-def test_no_files_import_each_other_in_a_circle() -> None:
-    """Imports inside functions count; that a module's package comes before it does not."""
-    names = {
-        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in FILES
-    }
-    names = {name.removesuffix(".__init__"): path for name, path in names.items()}
+def _graph() -> dict[str, set[str]]:
+    """Return which modules each module imports, those inside of functions included."""
+    names = {path: _name(path) for path in FILES}
+    known = set(names.values())
     graph = {}
-    for name, path in zip(names, FILES, strict=True):
-        found = {each if each in names else each.rpartition(".")[0] for each in _imports(path)}
-        graph[name] = (found & set(names)) - {name}
+    for path, name in names.items():
+        found = {each if each in known else each.rpartition(".")[0] for each in _imports(path)}
+        graph[name] = (found & known) - {name}
+    return graph
+
+
+def _name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__")
+
+
+def _no_circle(graph: Mapping[str, set[str]], what: str) -> None:
     try:
         tuple(graphlib.TopologicalSorter(graph).static_order())
     except graphlib.CycleError as error:
-        pytest.fail(f"imports in a circle: {' <- '.join(error.args[1])}")
+        pytest.fail(f"{what} in a circle: {' <- '.join(error.args[1])}")
 
 
-def test_files_are_short_and_named_for_what_they_do() -> None:
+def test_imports_go_down() -> None:
+    """From room to room as in ORDER, and without a circle of rooms or of files in each room."""
+    graph = _graph()
+    rooms = {name.split(".")[1] for name in graph if "." in name}
+    assert rooms == set(LEVEL)
+    failed = []
+    for name, found in graph.items():
+        for other in found:
+            here, there = (each.split(".")[1:2] for each in (name, other))
+            if here and there and here != there and LEVEL[there[0]] >= LEVEL[here[0]]:
+                failed.append(f"{name} imports {other}")
+    assert not failed, "\n".join(failed)
+    # Imports of files; that a file's package comes before it does not count.
+    _no_circle(graph, "files")
+    for folder in {path.parent for path in FILES}:
+        inside = f"{_name(folder / '__init__.py')}."
+        children = collections.defaultdict(set)
+        for name, found in graph.items():
+            here, *others = (
+                each.removeprefix(inside).split(".")[0] if each.startswith(inside) else ""
+                for each in (name, *found)
+            )
+            children[here] |= {other for other in others if other} - {here}
+        children.pop("", None)
+        _no_circle(children, f"what is in {folder}")
+
+
+def test_heavy_and_foreign_packages_stay_out() -> None:
+    failed = []
     for path in FILES:
-        assert len(path.read_text().splitlines()) <= 600, f"{path}: split it"
-        assert path.stem not in {"utils", "util", "common", "misc", "helpers"}, path
+        for name in _imports(path):
+            first = name.split(".")[0]
+            optional = (path.name, first) == ("torch_file.py", "torch")  # inside a function
+            if first in BANNED and not optional:
+                failed.append(f"{path} imports {name}")
+            # build.py annotates with nn.Module; everything else of Linen is the models' own.
+            theirs = "models" in path.relative_to(PACKAGE).parts or path.name == "build.py"
+            if name.startswith("flax.linen") and not theirs:
+                failed.append(f"{path} imports {name}")
+    assert not failed, "\n".join(failed)
+
+
+def test_rooms_are_of_a_size_to_know() -> None:
+    failed = []
+    for path in FILES:
+        if len(path.read_text().splitlines()) > 600:
+            failed.append(f"{path} has more than 600 lines; split it")
+        if path.stem in {"utils", "util", "common", "misc", "helpers"}:
+            failed.append(f"{path}: name it for what it does")
+    for folder in {path.parent for path in FILES}:
+        if len(list(folder.glob("*.py"))) > 20:
+            failed.append(f"{folder} holds more than 20 files")
+    loose = sorted(path.name for path in PACKAGE.glob("*.py"))
+    if len(loose) > 6:
+        failed.append(f"{loose} are more than 6 loose modules")
+    assert not failed, "\n".join(failed)
 
 
 def test_data_files_are_part_of_the_package() -> None:
@@ -134,7 +157,7 @@ def test_annotated_shapes_are_checked(request: pytest.FixtureRequest) -> None:
 
 def test_train_path_imports_neither_tensorflow_nor_torch_nor_matplotlib() -> None:
     code = (
-        "import sys; import vit_jax.cli.train, vit_jax.train.loop, vit_jax.data.records;"
+        "import sys; import vit_jax.cli.train, vit_jax.train.loop, vit_jax.data.sources.records;"
         "print([m for m in ('tensorflow', 'torch', 'matplotlib', 'sklearn') if m in sys.modules])"
     )
     env = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}

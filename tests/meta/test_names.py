@@ -2,7 +2,7 @@
 """Every place that opens, writes, deletes or runs something by a name says why the name is safe.
 
 A new one fails here until it is looked at: a name from outside (an object of a bucket, a list in a
-file, a member of an archive) becomes a path by `vit_jax.foreign` alone, and never a program.
+file, a member of an archive) becomes a path by `storage.foreign` alone, and never a program.
 """
 
 import ast
@@ -42,69 +42,69 @@ REVIEWED = {
     "foreign": """
         checkpoints/copies.py:fetch: fetch mkdir rename rmtree rmtree rmtree
         checkpoints/copies.py:readable.fetch_missing: fetch fetch mkdir rename
-        data/records.py:_find_remote.copy: mkdir
+        data/sources/records.py:_find_remote.copy: mkdir
         sweeps/in_bucket.py:pull: fetch
         sweeps/sharing.py:claim: mkdir open truncate
         sweeps/sharing.py:holder: open
-        train/mirror.py:Mirror._begin: fetch fetch rmtree rmtree unlink
-        bucket_folder.py:Folder.fetch.get: get_file mkdir
+        workdir/mirror.py:Mirror._begin: fetch fetch rmtree rmtree unlink
+        storage/bucket.py:Folder.fetch.get: get_file mkdir
     """,
     # What the caller names, who made the name by `foreign.inside` or is one of the rows below.
     "a tool": """
         checkpoints/reader.py:find: fetch
-        array_files.py:vectors: ZipFile
-        bucket_folder.py:Folder.create: pipe_file
-        bucket_folder.py:Folder.remove.delete: rm_file
-        bucket_folder.py:Folder.send.put: put_file
-        bucket_folder.py:Folder.write: pipe_file
-        files.py:make_folder: mkdir touch unlink
-        files.py:replacing: replace unlink
-        files.py:sync: open
-        files.py:write: replacing write_bytes
-        files.py:write_folder: mkdir rename replace rmtree
-        foreign.py:read: open
-        remote.py:read: read_bytes
-        remote.py:read_range: open
-        data/image_header.py:open_image: open
-        data/image_header.py:read_file: open
+        storage/array_files.py:vectors: ZipFile
+        storage/bucket.py:Folder.create: pipe_file
+        storage/bucket.py:Folder.remove.delete: rm_file
+        storage/bucket.py:Folder.send.put: put_file
+        storage/bucket.py:Folder.write: pipe_file
+        storage/files.py:make_folder: mkdir touch unlink
+        storage/files.py:replacing: replace unlink
+        storage/files.py:sync: open
+        storage/files.py:write: replacing write_bytes
+        storage/files.py:write_folder: mkdir rename replace rmtree
+        storage/foreign.py:read: open
+        storage/remote.py:read: read_bytes
+        storage/remote.py:read_range: open
+        data/images/header.py:open_image: open
+        data/images/header.py:read_file: open
         evals/corruptions.py:_jpeg_compression: open
     """,
     # A constant name in a directory that the person names.
     "a constant": """
-        analysis/peaks.py:rows: read_text
+        cost/peaks.py:rows: read_text
         checkpoints/checkpointer.py:Checkpointer._open: mkdir
         checkpoints/copies.py:_alone: open
         checkpoints/own_disk.py:prepare: open
-        data/look_cache.py:Known.__post_init__: read_bytes
-        data/look_cache.py:Known.add: mkdir open
+        data/sources/look_cache.py:Known.__post_init__: read_bytes
+        data/sources/look_cache.py:Known.add: mkdir open
         checkpoints/storage.py:_arrays: open
         checkpoints/storage.py:try_to_write: rmdir
-        cli/check_machine.py:requirements: read_text
+        cli/reports/check_machine.py:requirements: read_text
         cli/convert.py:_write_folder: write_folder
-        cli/output.py:_Outliving._drop: open
-        cli/sweep_report.py:report: write_text
+        process/output.py:_Outliving._drop: open
+        cli/sweeps/report.py:report: write_text
         data/augment/autoaugment.py:sub_policies: read_text
-        data/copy_records.py:_write_shard: replacing
-        data/copy_records.py:write: mkdir open rename truncate unlink
-        data/digits.py:prepare: mkdir rename rmtree
+        data/sources/copy_records.py:_write_shard: replacing
+        data/sources/copy_records.py:write: mkdir open rename truncate unlink
+        data/sources/digits.py:prepare: mkdir rename rmtree
         data/imagenet.py:_rows: read_text
-        data/tar_index.py:_remember: mkdir
-        data/tar_index.py:_write: mkdir
+        data/sources/tar_index.py:_remember: mkdir
+        data/sources/tar_index.py:_write: mkdir
         distill/cache.py:LogitCache._crc32: open
         distill/cache.py:LogitCache.reserve: open
         distill/cache.py:LogitCache.rows: memmap
         distill/cache.py:LogitCache.write: open
-        evals/features.py:FeatureFiles._map: open
-        evals/features.py:FeatureFiles.cut: load replace
-        evals/features.py:FeatureFiles.write_lines: open
-        evals/features.py:FeatureFiles.write_readme: load write_text
+        evals/probes/features.py:FeatureFiles._map: open
+        evals/probes/features.py:FeatureFiles.cut: load replace
+        evals/probes/features.py:FeatureFiles.write_lines: open
+        evals/probes/features.py:FeatureFiles.write_readme: load write_text
         evals/report.py:write_report: mkdir write_bytes write_text write_text
-        hardware.py:_has_amx: read_text
-        inference/export_folder.py:_is_export: read_text
-        inference/export_folder.py:write: mkdir rename replace rmtree unlink unlink
-        inference/model_card.py:_text: read_text
+        devices/hardware.py:_has_amx: read_text
+        export/folder.py:_is_export: read_text
+        export/folder.py:write: mkdir rename replace rmtree unlink unlink
+        export/card.py:_text: read_text
         models/facts.py:_rows: read_text
-        startup.py:keep_programs: mkdir
+        process/startup.py:keep_programs: mkdir
         sweeps/in_bucket.py:claim: read_text write_text
         sweeps/results.py:unmark: unlink
         sweeps/trial.py:_reason: open
@@ -112,30 +112,30 @@ REVIEWED = {
         train/health/peers.py:agree: unlink write_text
         train/health/spikes.py:make_log.log_spike: open
         train/metadata.py:write: write_text write_text
-        train/mirror.py:Mirror.__init__: read_text
-        train/mirror.py:Mirror.complete: fetch
+        workdir/mirror.py:Mirror.__init__: read_text
+        workdir/mirror.py:Mirror.complete: fetch
         train/report/profile.py:Profiler.close: mkdir replace rmtree
         train/report/profile.py:Profiler.step: mkdir rmtree
         train/report/writers.py:JsonlWriter.__init__: open
         train/report/writers.py:make_writer: mkdir
-        train/workdir.py:lock: mkdir open truncate
-        visual/sweep_report.py:write_page: read_bytes read_text
-        weights/published.py:_table: read_text
-        weights/timm_config.py:architectures: read_text
+        workdir/folder.py:lock: mkdir open truncate
+        sweeps/report.py:write_page: read_bytes read_text
+        weights/published/table.py:_table: read_text
+        weights/published/timm_config.py:architectures: read_text
     """,
     # A file, folder or program that the person names on the command line.
     "the person's own": """
-        cli/flags.py:load: exec_module spec_from_file_location
-        cli/model_options.py:_names: read_bytes
+        config/load.py:load: exec_module spec_from_file_location
+        cli/parsing/model_options.py:_names: read_bytes
         cli/predict.py:_sink: open
-        cli/sweep_plan.py:read: run_path
-        cli/sweep_plan.py:write: mkdir
-        cli/sweep_run.py:_open: mkdir
+        cli/sweeps/plan.py:read: run_path
+        cli/sweeps/plan.py:write: mkdir
+        cli/sweeps/run.py:_open: mkdir
         visual/augmentation_sheets.py:_read_files: read_bytes
         weights/export.py:_order_metadata: open
         weights/export.py:save: replacing touch
         weights/files.py:first_bytes: open
-        weights/published.py:_beside: open
+        weights/published/table.py:_beside: open
     """,
     # What a listing of a directory of this machine has found there, or a whole number.
     "listed here": """
@@ -144,16 +144,16 @@ REVIEWED = {
         checkpoints/storage.py:clear: rmtree
         checkpoints/storage.py:delete: rename rmtree
         checkpoints/storage.py:set_aside: rename
-        cli/config_files.py:read: read_text
-        data/copies.py:_digest: open
-        data/copy_records.py:_digest: open
-        data/copy_records.py:_finish: unlink
-        data/look.py:_see: open
-        data/look.py:is_image: open
-        evals/features.py:written: mkdir read_text replace rmtree rmtree unlink unlink
-        startup.py:_prune: unlink
+        settings/config_files.py:read: read_text
+        data/sources/copies.py:_digest: open
+        data/sources/copy_records.py:_digest: open
+        data/sources/copy_records.py:_finish: unlink
+        data/sources/look.py:_see: open
+        data/sources/look.py:is_image: open
+        evals/probes/features.py:written: mkdir read_text replace rmtree rmtree unlink unlink
+        process/startup.py:_prune: unlink
         sweeps/in_bucket.py:_is_locked: open
-        train/mirror.py:Mirror._send_small: read_bytes
+        workdir/mirror.py:Mirror._send_small: read_bytes
     """,
     # A run's name, which `point.read_manifest` and `Point.workdir` have looked at.
     "a checked run": """
@@ -163,33 +163,34 @@ REVIEWED = {
     """,
     # Modules of this package, of its requirements and of jax; no name comes from a file.
     "our own code": """
+        __init__.py:_Moved.exec_module: import_module
         __init__.py:__getattr__: import_module
-        aot/compiler.py:_log: Popen
-        cli/check_machine.py:imports: import_module
+        cost/compiler.py:_log: Popen
+        cli/reports/check_machine.py:imports: import_module
         cli/sweep.py:main: import_module
-        launch.py:load: import_module
+        process/launch.py:load: import_module
     """,
     # Readers of a stranger's data that build nothing but arrays, numbers and text.
     "no program": """
         checkpoints/storage.py:_load: load
-        data/hub_files.py:_card: safe_load
-        data/records.py:TfdsSource.__init__: builder_from_directory
-        inference/export_stablehlo.py:runner: load
-        weights/npz_file.py:_Npz.__init__: open
-        weights/npz_file.py:_Npz.read: open
-        weights/npz_file.py:opened: ZipFile
-        weights/safetensors_file.py:_first_lie: open
-        weights/safetensors_file.py:opened: safe_open
+        data/sources/hub_files.py:_card: safe_load
+        data/sources/records.py:TfdsSource.__init__: builder_from_directory
+        export/stablehlo.py:runner: load
+        weights/readers/npz_file.py:_Npz.__init__: open
+        weights/readers/npz_file.py:_Npz.read: open
+        weights/readers/npz_file.py:opened: ZipFile
+        weights/readers/safetensors_file.py:_first_lie: open
+        weights/readers/safetensors_file.py:opened: safe_open
         models/facts.py:_value: literal_eval
-        weights/timm_config.py:_value: literal_eval
-        weights/torch_file.py:_check_zip: ZipFile
-        weights/torch_file.py:opened: load
+        weights/published/timm_config.py:_value: literal_eval
+        weights/readers/torch_file.py:_check_zip: ZipFile
+        weights/readers/torch_file.py:opened: load
     """,
     # Not of a file: `dataclasses.replace` by another name, an object's own `open`.
     "no file": """
-        cli/by_name.py:_set_evaluation: replace
-        cli/flags.py:_status: open
-        data/folders.py:open_folder: open
+        cli/parsing/by_name.py:_set_evaluation: replace
+        cli/parsing/flags.py:_status: open
+        data/sources/folders.py:open_folder: open
         inference/evaluate.py:open_target: replace
         recipes/dino.py:_large: replace
         recipes/unlabelled.py:_dino: replace replace replace replace

@@ -22,14 +22,15 @@ from tests.photos import write_folder
 from tests.unit.test_configs import FILES as CONFIG_FILES
 from tests.unit.test_configs import load
 from vit_jax import config as config_lib
-from vit_jax import data, evals, models, objectives, optim, sharding, trees
+from vit_jax import data, evals, models, objectives, optim, trees
 from vit_jax.__main__ import main as verb_main
-from vit_jax.analysis import flops
-from vit_jax.cli.by_name import set_groups
+from vit_jax.cli.parsing.by_name import set_groups
 from vit_jax.cli.train import main as train_main
+from vit_jax.cost import flops
+from vit_jax.devices import sharding
 from vit_jax.distill import TeacherConfig
-from vit_jax.field_names import check_path
 from vit_jax.models.lora import LoraConfig
+from vit_jax.settings.names import check_path
 from vit_jax.train.report.writers import read_jsonl
 from vit_jax.weights.config import InitConfig
 
@@ -114,7 +115,7 @@ def commands(block: Block) -> list[Command]:
 def _runs_here(command: Command) -> bool:
     """Say whether a command can run here: no server, no upload, no weights from outside."""
     # Sweeps of the same names, over at once, are run by tests/meta/test_scaling_docs.py,
-    # compilers by tests/integration/cli/test_compile_for.py, merging by
+    # compilers by tests/integration/cli/reports/test_compile_for.py, merging by
     # tests/integration/train/test_adapted.py.
     elsewhere = (
         r"--from=(npz|timm|hub|hf):|--from=ckpt:runs/lora|vit_jax serve|--push=|"

@@ -102,7 +102,7 @@ def test_the_pages_commands_run_in_their_order(place: Path) -> None:
 
 
 def test_the_jobs_have_as_many_tasks_as_the_sweep_points() -> None:
-    from vit_jax.cli import sweep_plan
+    from vit_jax.cli.sweeps import plan as sweep_plan
 
     count = len(list(sweep_plan.read(files.ROOT / "configs/sweeps/scaling_digits.py").sweep()))
     assert re.search(r"--array=0-(\d+)%", PAGE)[1] == str(count - 1)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.parity.torch_models import timm
-from vit_jax.weights import published as published_lib
+from vit_jax.weights.published import table as published_lib
 
 # Architectures by timm's file; what is left out has layers that are not here.
 ARCHITECTURES = {

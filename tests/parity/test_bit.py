@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.parity.harness import check_forward, check_gradients, random_configs
 from tests.parity.torch_models import timm, torch
 from vit_jax.models import BiTConfig
-from vit_jax.models.layers.conv import Padding
-from vit_jax.models.layers.resnet import Norm
+from vit_jax.models.conv.conv import Padding
+from vit_jax.models.conv.resnet import Norm
 
 STEM_TYPES = {Padding.FIXED: "fixed", Padding.SYMMETRIC: "", Padding.SAME: "same"}
 side = st.integers(9, 40)

@@ -17,8 +17,8 @@ from tests.parity.torch_models import randomise, state, torch
 from tests.unit.models.tiny import TINY
 from vit_jax import models, weights
 from vit_jax.models import ViTConfig
+from vit_jax.models.families.resnet import ResNetConfig
 from vit_jax.models.layers.posemb import PosEmbed
-from vit_jax.models.resnet import ResNetConfig
 from vit_jax.weights import export
 
 # timm has four stages only where the tiny ones have fewer, and one width of the ResNet's stem.

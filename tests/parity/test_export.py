@@ -17,12 +17,15 @@ from tests.unit.models.tiny import TINY, shrink
 from vit_jax import models
 from vit_jax.data import Crop, Resize, TransformConfig, evaluation_view
 from vit_jax.errors import UserError
-from vit_jax.inference import export, export_check, export_folder
-from vit_jax.inference.export import Format
+from vit_jax.export import check as export_check
+from vit_jax.export import folder as export_folder
+from vit_jax.export import model as export
+from vit_jax.export.model import Format
+from vit_jax.export.quantize import WeightDType
 from vit_jax.inference.forward import make_forward
-from vit_jax.inference.quantize import WeightDType
 from vit_jax.inference.trained import Trained
-from vit_jax.models import ModelConfig, bit, hybrid, mixer
+from vit_jax.models import ModelConfig
+from vit_jax.models.families import bit, hybrid, mixer
 from vit_jax.models.layers.mlp import Gelu, MlpKind
 from vit_jax.models.layers.norm import TokenNorm
 from vit_jax.models.layers.pool import Pool

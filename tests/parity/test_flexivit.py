@@ -13,7 +13,7 @@ from tests.parity.torch_models import timm, torch
 from tests.unit.weights import google_writer
 from vit_jax import models, weights
 from vit_jax.models import patch_sizes
-from vit_jax.models.layers.resample import antialiased, pseudo_inverse
+from vit_jax.models.resample import antialiased, pseudo_inverse
 from vit_jax.weights.resize import Resize, resize_grid
 
 SIDES = (8, 10, 12, 15, 16, 20, 24, 30, 40, 48)

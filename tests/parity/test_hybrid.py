@@ -19,8 +19,8 @@ from tests.parity.harness import (
 from tests.parity.torch_models import timm, torch
 from vit_jax.models import HybridConfig
 from vit_jax.models.base import pair
-from vit_jax.models.hybrid import Standardise
-from vit_jax.models.layers.conv import Padding
+from vit_jax.models.conv.conv import Padding
+from vit_jax.models.families.hybrid import Standardise
 from vit_jax.models.layers.mlp import Gelu
 
 

@@ -16,7 +16,7 @@ from vit_jax.objectives import Context, Mae, MaeConfig
 from vit_jax.objectives.mae import masks
 from vit_jax.weights.apply import fill, in_memory
 from vit_jax.weights.layout import Own
-from vit_jax.weights.timm import entries, is_ignored
+from vit_jax.weights.names.timm import entries, is_ignored
 
 torch = pytest.importorskip("torch")
 GOLDEN = Path(__file__).parents[1] / "golden" / "mae.npz"

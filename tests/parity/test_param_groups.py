@@ -23,7 +23,7 @@ from vit_jax import models
 from vit_jax.models.layers.pool import Pool
 from vit_jax.optim import OptimConfig
 from vit_jax.optim.rules import make_rules
-from vit_jax.weights.timm import entries
+from vit_jax.weights.names.timm import entries
 
 from timm.optim import param_groups_weight_decay  # isort: skip  (torch_models makes timm importable)
 

@@ -9,8 +9,8 @@ from tests.parity import published_table
 from tests.parity.torch_models import timm
 from vit_jax import models
 from vit_jax.data import evaluation_view
-from vit_jax.weights import published as published_lib
-from vit_jax.weights.published import Preprocessing, preprocessing
+from vit_jax.weights.published import table as published_lib
+from vit_jax.weights.published.table import Preprocessing, preprocessing
 
 PUBLISHED = published_table.published()
 

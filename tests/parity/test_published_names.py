@@ -15,19 +15,19 @@ import pytest
 
 from tests.parity.test_export import trained_shapes
 from tests.parity.torch_models import timm, torch
+from tests.unit.models.families.test_vit import OPTIONS, ROWS, TABLE, published
 from tests.unit.models.test_backbones import BACKBONES
-from tests.unit.models.test_vit import OPTIONS, ROWS, TABLE, published
 from vit_jax import models
-from vit_jax.inference.export import hub_config
+from vit_jax.export.model import hub_config
 from vit_jax.models import ModelConfig, ViTConfig
-from vit_jax.models.hybrid import Standardise
+from vit_jax.models.families.hybrid import Standardise
 from vit_jax.models.layers.mlp import Gelu, MlpKind
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
-from vit_jax.weights import timm as timm_names
-from vit_jax.weights import timm_config
 from vit_jax.weights.apply import fill
 from vit_jax.weights.files import WeightsFile
+from vit_jax.weights.names import timm as timm_names
+from vit_jax.weights.published import timm_config
 
 DOCS = Path(__file__).parents[2] / "docs" / "models.md"
 NAMES = {

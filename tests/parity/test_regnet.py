@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.parity.harness import TOLERANCE, check_forward, images, random_configs, to_torch
 from tests.parity.torch_models import gradients, randomise, state, timm, torch
 from vit_jax import models, weights
-from vit_jax.models.regnet import RegNetConfig, stages
+from vit_jax.models.families.regnet import RegNetConfig, stages
 
 
 def timm_model(cfg: RegNetConfig) -> "torch.nn.Module":

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.parity.harness import check_forward, check_gradients, random_configs
 from tests.parity.torch_models import timm, torch
-from vit_jax.models.resnet import ResNetConfig
+from vit_jax.models.families.resnet import ResNetConfig
 
 
 def timm_model(cfg: ResNetConfig) -> "torch.nn.Module":

@@ -10,8 +10,8 @@ import optax
 import pytest
 
 from tests.parity.torch_models import torch
-from vit_jax.durations import Clock
 from vit_jax.optim import OptimConfig, Optimizer, Schedule, make_optimizer
+from vit_jax.settings.durations import Clock
 
 STEPS = 60
 RNG = np.random.default_rng(0)

@@ -20,19 +20,20 @@ if not importlib.util.find_spec("transformers"):
 import transformers as hf
 
 from tests.parity.harness import to_torch
-from tests.parity.torch_models import randomise, torch  # before what imports torchvision
+from tests.parity.torch_models import randomise, torch
 from tests.unit.inference.exported import assert_close, images, trained
 from tests.unit.models.tiny import TINY
-from tests.unit.weights.test_hf import DINOV3, GATED
+from tests.unit.weights.names.test_hf import DINOV3, GATED
 from vit_jax import inference, models
 from vit_jax.errors import UserError
-from vit_jax.inference import transformers_folder
+from vit_jax.export import transformers as transformers_folder
 from vit_jax.inference.trained import Trained
 from vit_jax.models import ViTConfig
 from vit_jax.models.layers.mlp import Gelu
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
-from vit_jax.weights import hf_config, hf_export
+from vit_jax.weights import hf_export
+from vit_jax.weights.names import hf_config
 
 TOLERANCE = 5e-5
 SIZES = {

@@ -14,7 +14,7 @@ import pytest
 from tests.faults.test_damaged_checkpoints import flip, stopped
 from tests.integration.train.test_resume import digest, start, wait_for_step
 from tests.smoke.conftest import CONFIG, ROOT, STEPS, train
-from vit_jax.train.health.preemption import INTERRUPTED
+from vit_jax.process.preemption import INTERRUPTED
 from vit_jax.train.report.writers import read_jsonl
 
 # One or eight devices, and the passes of XLA that tests leave out, move them by less than 1e-6.

@@ -2,8 +2,8 @@
 import jax
 import pytest
 
-from vit_jax import startup
 from vit_jax.errors import UserError
+from vit_jax.process import startup
 
 
 @pytest.mark.parametrize("missing", ["JAX_NUM_PROCESSES", "JAX_PROCESS_ID"])

@@ -10,15 +10,16 @@ import pytest
 
 from configs import vit_mu_digits
 from vit_jax import config as config_lib
-from vit_jax import fields, models
-from vit_jax.cli import flags as cli_flags
+from vit_jax import models
+from vit_jax.cli.parsing import flags as cli_flags
 from vit_jax.cli.train import main
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.errors import UserError
 from vit_jax.evals import EvalConfig
 from vit_jax.models.layers.pool import Pool
 from vit_jax.objectives import DistillConfig
 from vit_jax.optim import Schedule
+from vit_jax.settings import fields
 
 FILE = """
 from configs import vit_mu_digits

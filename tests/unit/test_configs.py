@@ -14,9 +14,10 @@ import pytest
 from tests.unit.models.tiny import SHRINK
 from tests.unit.models.tiny import shrink as shrink_model
 from vit_jax import config as config_lib
-from vit_jax import config_json, models
-from vit_jax.cli import flags
-from vit_jax.config import Config
+from vit_jax import models
+from vit_jax.cli.parsing import flags
+from vit_jax.config import saved as config_json
+from vit_jax.config.tree import Config
 from vit_jax.errors import UserError
 from vit_jax.evals import ClassifyEval, KNNEval
 from vit_jax.models import RegNetConfig

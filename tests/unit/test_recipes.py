@@ -8,12 +8,12 @@ import pytest
 
 from tests.unit.test_configs import CONFIGS, FILES, arguments, load
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.data import Crop, CropRule, Partner
 from vit_jax.data import Resize as Interpolation
 from vit_jax.distill import Distillation
-from vit_jax.losses import Loss
 from vit_jax.models.layers.drop import DropPathRule
+from vit_jax.models.losses import Loss
 from vit_jax.objectives import DistillConfig
 from vit_jax.optim import Schedule
 from vit_jax.weights.resize import Resize

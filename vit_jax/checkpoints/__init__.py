@@ -2,7 +2,7 @@
 """Checkpoints of a run: saved whole, verified when read. Orbax is imported by `storage` alone."""
 
 from vit_jax.checkpoints.config import CheckpointConfig
-from vit_jax.measures import Mode
+from vit_jax.settings.measures import Mode
 
 DIRECTORY = "checkpoints"  # within the directory of a run
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vit_jax.errors import UserError, shown
-from vit_jax.fields import value
-from vit_jax.measures import Mode, resolved
+from vit_jax.settings.fields import value
+from vit_jax.settings.measures import Mode, resolved
 
 _PATTERN = "*?[]\\"  # what a pattern of file names has a meaning for
 

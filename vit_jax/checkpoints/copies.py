@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from vit_jax import files as files_lib
-from vit_jax import foreign, startup
-from vit_jax.bucket_folder import Folder
 from vit_jax.checkpoints import DIRECTORY
 from vit_jax.checkpoints.storage import FETCHED, merge
 from vit_jax.errors import UserError
-from vit_jax.remote import MissingError
+from vit_jax.storage import files as files_lib
+from vit_jax.storage import foreign
+from vit_jax.storage.bucket import Folder
+from vit_jax.storage.remote import MissingError
 
 Files = dict[str, int]  # name within the checkpoint -> size in bytes
 
@@ -150,7 +150,10 @@ def readable(url: str) -> tuple[Path, Callable[[int], None]]:
     It has what describes each checkpoint. The function that is returned with it fetches the arrays
     of one step too. What was read before is not read again.
     """
-    folder, place = Folder(url), startup.cache_home() / "vit_jax" / "read" / url.replace("://", "/")
+    folder, place = (
+        Folder(url),
+        files_lib.cache_home() / "vit_jax" / "read" / url.replace("://", "/"),
+    )
     steps = place / DIRECTORY
     steps.mkdir(parents=True, exist_ok=True)
 

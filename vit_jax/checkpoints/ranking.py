@@ -4,10 +4,11 @@
 import dataclasses
 from collections.abc import Mapping
 
-from vit_jax import errors, measures
+from vit_jax import errors
 from vit_jax.checkpoints.config import CheckpointConfig
 from vit_jax.errors import UserError
-from vit_jax.measures import Mode
+from vit_jax.settings import measures
+from vit_jax.settings.measures import Mode
 
 
 def check_ranking(cfg: CheckpointConfig, periods: Mapping[str, str]) -> None:

@@ -7,13 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vit_jax import bucket_folder, foreign, trees
+from vit_jax import trees
 from vit_jax.checkpoints import DIRECTORY, copies, manifest, storage
 from vit_jax.checkpoints.config import ranked, steps_in
 from vit_jax.checkpoints.failures import silence_orbax
 from vit_jax.checkpoints.manifest import Damaged, Manifest
 from vit_jax.errors import UserError, shown, unknown
-from vit_jax.measures import Mode, resolved
+from vit_jax.settings.measures import Mode, resolved
+from vit_jax.storage import bucket as bucket_folder
+from vit_jax.storage import foreign
 
 BEST, LATEST = "best", "latest"
 

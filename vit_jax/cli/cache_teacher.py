@@ -5,8 +5,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from vit_jax.cli import options
-from vit_jax.cli.options import ConfigOptions, flag
+from vit_jax.cli.parsing import options
+from vit_jax.cli.parsing.options import ConfigOptions, flag
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -26,10 +26,10 @@ class CacheTeacher(ConfigOptions):
 def cache_teacher(given: CacheTeacher, cfg: Any) -> int:
     """Write the logits; returns the exit status."""
     # Late: a mistake in the config is reported before the slower half of the imports.
-    from vit_jax import startup
+    from vit_jax.process import startup
 
     startup.configure()
-    from vit_jax.distill import write
+    from vit_jax.train import write_logits as write
 
     startup.join_cluster()
     assert given.out is not None

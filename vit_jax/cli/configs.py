@@ -5,9 +5,10 @@ import dataclasses
 import re
 import textwrap
 
-from vit_jax.cli import config_files, options
-from vit_jax.cli.config_files import ConfigFile
-from vit_jax.cli.options import Options
+from vit_jax.cli.parsing import options
+from vit_jax.cli.parsing.options import Options
+from vit_jax.settings import config_files
+from vit_jax.settings.config_files import ConfigFile
 
 # Group: what its files' names or titles have; the first that fits.
 _GROUPS = {"SMALL, FOR A LAPTOP": r"_digits", "FINE-TUNE": r"fine-tuned|transferred"}

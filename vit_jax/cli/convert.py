@@ -4,12 +4,14 @@
 import dataclasses
 from pathlib import Path
 
-from vit_jax import errors, files, startup, weights
-from vit_jax.cli import model_options, options
-from vit_jax.cli.model_options import WeightsOptions
-from vit_jax.cli.options import flag
-from vit_jax.inference import transformers_folder
+from vit_jax import errors, weights
+from vit_jax.cli.parsing import model_options, options
+from vit_jax.cli.parsing.model_options import WeightsOptions
+from vit_jax.cli.parsing.options import flag
+from vit_jax.export import transformers as transformers_folder
 from vit_jax.inference.trained import Trained, read_weights
+from vit_jax.process import startup
+from vit_jax.storage import files
 from vit_jax.weights import export
 
 _KINDS = {"timm": "timm:FILE.safetensors", "hf": "hf:FOLDER"}

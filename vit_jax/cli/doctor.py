@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from vit_jax.cli import check_machine, flags, options
-from vit_jax.cli.check_machine import BROKEN, OK, WARNING, Finding
-from vit_jax.cli.options import ConfigOptions, flag
+from vit_jax.cli.parsing import flags, options
+from vit_jax.cli.parsing.options import ConfigOptions, flag
+from vit_jax.cli.reports import check_machine
+from vit_jax.cli.reports.check_machine import BROKEN, OK, WARNING, Finding
 from vit_jax.errors import UserError
 
 
@@ -55,14 +56,14 @@ def doctor(given: Doctor, cfg: Any) -> int:
 def _checks(cfg: Any, workdir: Path) -> Iterator[tuple[str, Callable[[], Finding]]]:
     yield "packages", check_machine.packages
     yield "imports", check_machine.imports
-    from vit_jax import startup
+    from vit_jax.process import startup
 
     startup.configure()
     yield "devices", check_machine.devices
     yield "step", check_machine.step
     yield "disk", lambda: check_machine.disk(workdir)
     if cfg is not None:
-        from vit_jax.cli import check_run
+        from vit_jax.cli.reports import check_run
 
         yield "size", lambda: check_run.size(cfg, workdir)
         yield "dataset", lambda: check_run.dataset(cfg)

@@ -12,21 +12,24 @@ from typing import Any
 
 import jax
 
-from vit_jax import escapes, files, sharding, startup, trees
-from vit_jax.analysis.tables import align
-from vit_jax.cli import model_options, options
-from vit_jax.cli.model_options import ModelOptions
-from vit_jax.cli.options import flag
+from vit_jax import trees
+from vit_jax.cli.parsing import model_options, options
+from vit_jax.cli.parsing.model_options import ModelOptions
+from vit_jax.cli.parsing.options import flag
+from vit_jax.cost.tables import align
 from vit_jax.data import short_name
+from vit_jax.devices import sharding
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.errors import UserError
 from vit_jax.evals import Scores, calibration, robustness
+from vit_jax.figures.contact_sheet import Tile, render, wrapped
 from vit_jax.inference import evaluate as lib
 from vit_jax.inference.evaluate import check_sizes, native_size, open_target
 from vit_jax.inference.trained import Trained, Tta, read_weights, title
-from vit_jax.losses import Loss
-from vit_jax.sharding import MeshConfig
+from vit_jax.models.losses import Loss
+from vit_jax.process import escapes, startup
+from vit_jax.storage import files
 from vit_jax.visual import evaluation as plots
-from vit_jax.visual.contact_sheet import Tile, render, wrapped
 
 _SHOWN = 40  # mistakes on their sheet
 

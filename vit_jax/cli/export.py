@@ -4,16 +4,18 @@
 import dataclasses
 from pathlib import Path
 
-from vit_jax import files, startup, waiting
-from vit_jax.cli import model_options, options
-from vit_jax.cli.model_options import ModelOptions
-from vit_jax.cli.options import flag
+from vit_jax.cli.parsing import model_options, options
+from vit_jax.cli.parsing.model_options import ModelOptions
+from vit_jax.cli.parsing.options import flag
 from vit_jax.errors import UserError
-from vit_jax.inference import export as lib
-from vit_jax.inference import export_folder, hub
-from vit_jax.inference.export import Format
-from vit_jax.inference.quantize import WeightDType
+from vit_jax.export import folder as export_folder
+from vit_jax.export import hub
+from vit_jax.export import model as lib
+from vit_jax.export.model import Format
+from vit_jax.export.quantize import WeightDType
 from vit_jax.inference.trained import Trained, read_weights
+from vit_jax.process import startup, waiting
+from vit_jax.storage import files
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -3,9 +3,10 @@
 
 import dataclasses
 
-from vit_jax import errors, fields
-from vit_jax.cli import options
-from vit_jax.cli.options import Options, flag
+from vit_jax import errors
+from vit_jax.cli.parsing import options
+from vit_jax.cli.parsing.options import Options, flag
+from vit_jax.settings import fields
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -24,7 +25,7 @@ class Models(Options):
 def list_models(given: Models) -> None:
     """Print the table."""
     from vit_jax import models, trees
-    from vit_jax.analysis.flops import forward_flops
+    from vit_jax.cost.flops import forward_flops
 
     regex = fields.regex("pattern", given.pattern)
     names = [name for name in models.VARIANTS if regex.search(name)]

@@ -12,16 +12,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from vit_jax import files, trees
-from vit_jax.cli import model_options, options
-from vit_jax.cli.model_options import ModelOptions
-from vit_jax.cli.options import flag
+from vit_jax import trees
+from vit_jax.cli.parsing import model_options, options
+from vit_jax.cli.parsing.model_options import ModelOptions
+from vit_jax.cli.parsing.options import flag
 from vit_jax.errors import UserError, shown
-from vit_jax.escapes import cell, lines, terminal
 from vit_jax.evals.passes import PassProgress
 from vit_jax.inference.images import expand
 from vit_jax.inference.prediction import Answer, stream
 from vit_jax.inference.trained import Trained, Tta, read_weights
+from vit_jax.process.escapes import cell, lines, terminal
+from vit_jax.storage import files
 
 
 class Format(enum.StrEnum):

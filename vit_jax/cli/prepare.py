@@ -16,10 +16,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vit_jax import escapes, files
-from vit_jax.cli import options
-from vit_jax.cli.options import Options, flag
+from vit_jax.cli.parsing import options
+from vit_jax.cli.parsing.options import Options, flag
 from vit_jax.errors import DataError, UserError, shown, unknown
+from vit_jax.process import escapes
+from vit_jax.storage import files
 
 if TYPE_CHECKING:
     from vit_jax.data import Source
@@ -84,7 +85,7 @@ def prepare(given: Prepare) -> int | None:
         _copy(given)
         return None
     from vit_jax.data import full_name
-    from vit_jax.data.partition import KINDS
+    from vit_jax.data.sources.partition import KINDS
 
     if given.name == "digits" or full_name(given.name).startswith(KINDS):
         sources = _opened(given)
@@ -109,9 +110,10 @@ def prepare(given: Prepare) -> int | None:
 
 def _opened(given: Prepare) -> dict[str, "Source"]:
     """Open the splits given, or all that have examples; raises UserError: no such split."""
-    from vit_jax.data import SplitError, look, open_source
+    from vit_jax.data import SplitError, open_source
     from vit_jax.data.names import with_known_names
-    from vit_jax.data.partition import WHOLE
+    from vit_jax.data.sources import look
+    from vit_jax.data.sources.partition import WHOLE
 
     with look.once():
         names: list[str] = []
@@ -132,7 +134,7 @@ def _opened(given: Prepare) -> dict[str, "Source"]:
 
 def _tell(sources: dict[str, "Source"]) -> None:
     from vit_jax.data.account import tell
-    from vit_jax.data.sources import account_of
+    from vit_jax.data.sources.base import account_of
 
     source = next(iter(sources.values()))
     tell(source.name, account_of(source))
@@ -170,13 +172,13 @@ def _check(given: Prepare) -> int:
 
 
 def _threads(sources: dict[str, "Source"]) -> int:
-    from vit_jax.data.sources import is_remote
+    from vit_jax.data.sources.base import is_remote
 
     return _FAR if any(map(is_remote, sources.values())) else os.cpu_count() or 1
 
 
 def _copy(given: Prepare) -> None:
-    from vit_jax.data import copy_records, tfds_metadata
+    from vit_jax.data.sources import copy_records, tfds_metadata
 
     name = given.out.name
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):

@@ -6,18 +6,21 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vit_jax import data, errors, fields, files, sharding
-from vit_jax.analysis.tables import align
+from vit_jax import data, errors
+from vit_jax.cost.tables import align
+from vit_jax.devices import sharding
 from vit_jax.errors import UserError
-from vit_jax.evals.segmentation import Segmentation
+from vit_jax.evals.probes.segmentation import Segmentation
 from vit_jax.inference import dense_probing
 from vit_jax.inference.dense_probing import CONSTANT, METHODS, PREFIX, Settings
 from vit_jax.inference.forward import Layers
 from vit_jax.inference.trained import Trained, changes, read_weights, title
+from vit_jax.settings import fields
+from vit_jax.storage import files
 from vit_jax.visual import mask_sheets
 
 if TYPE_CHECKING:
-    from vit_jax.cli.probe import Probe
+    from vit_jax.cli.parsing.probe_options import Probe
 
 _PICTURED = 6  # test images of a picture
 

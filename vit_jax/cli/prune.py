@@ -5,19 +5,22 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from vit_jax import config_json, files, models, trees
-from vit_jax.analysis.flops import forward_flops
-from vit_jax.analysis.tables import align
+from vit_jax import models, trees
 from vit_jax.checkpoints import CheckpointConfig
-from vit_jax.cli import model_options, options
-from vit_jax.cli.model_options import WeightsOptions
-from vit_jax.cli.options import flag
+from vit_jax.cli.parsing import model_options, options
+from vit_jax.cli.parsing.model_options import WeightsOptions
+from vit_jax.cli.parsing.options import flag
+from vit_jax.config import saved as config_json
+from vit_jax.cost.flops import forward_flops
+from vit_jax.cost.tables import align
 from vit_jax.inference import pruning
 from vit_jax.inference.pruning import Pruned
 from vit_jax.inference.trained import Trained, read_weights, title
 from vit_jax.models.pruning import Shares, counts
-from vit_jax.train import metadata, workdir
+from vit_jax.storage import files
+from vit_jax.train import metadata
 from vit_jax.weights.config import InitConfig
+from vit_jax.workdir import folder as workdir
 
 HISTORY = "pruned"  # in a checkpoint's metadata: from what, and how
 
@@ -68,8 +71,8 @@ def write(small: Pruned, trained: Trained, folder: Path, history: dict[str, Any]
 
     A run with a moving average gets the same parameters as its average.
     """
-    from vit_jax.checkpoints.checkpointer import Checkpointer  # late: Orbax takes long to import
-    from vit_jax.weights.ckpt import Checkpoint
+    from vit_jax.checkpoints.checkpointer import Checkpointer
+    from vit_jax.weights.readers.ckpt import Checkpoint
 
     cfg = trained.config
     assert cfg is not None, "pruning.check"

@@ -14,13 +14,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from vit_jax import signals
-from vit_jax.cli import model_options, options
-from vit_jax.cli.model_options import ModelOptions
-from vit_jax.cli.options import flag
+from vit_jax.cli.parsing import model_options, options
+from vit_jax.cli.parsing.model_options import ModelOptions
+from vit_jax.cli.parsing.options import flag
 from vit_jax.errors import UserError
 from vit_jax.inference import images, page_requests
 from vit_jax.inference.trained import Trained, read_weights
+from vit_jax.process import signals
 
 _CLOSING = 5  # seconds for answers that are under way
 

@@ -7,9 +7,10 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from vit_jax import field_names, fields
-from vit_jax.cli import options
-from vit_jax.cli.options import ConfigOptions, flag
+from vit_jax.cli.parsing import options
+from vit_jax.cli.parsing.options import ConfigOptions, flag
+from vit_jax.settings import fields
+from vit_jax.settings import names as field_names
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -28,7 +29,7 @@ class Summary(ConfigOptions):
 def summary(given: Summary, cfg: Any) -> None:
     """Print config and tables."""
     from vit_jax import models
-    from vit_jax.analysis import flops, tables
+    from vit_jax.cost import flops, tables
 
     module = models.create(models.looped(cfg.model))  # traced sooner, counted alike
     params = models.abstract(cfg.model)["params"]

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from vit_jax import errors
-from vit_jax.cli import flags
+from vit_jax.cli.parsing import flags
 
 # Each is `vit_jax.cli.sweep_NAME`.
 VERBS = {
@@ -20,7 +20,7 @@ VERBS = {
 def main(argv: Sequence[str]) -> int:
     """Run the command line (program name first) and return the exit status."""
     if len(argv) > 1 and argv[1] in VERBS:
-        return importlib.import_module(f"vit_jax.cli.sweep_{argv[1]}").main(argv[1:])
+        return importlib.import_module(f"vit_jax.cli.sweeps.{argv[1]}").main(argv[1:])
     if len(argv) > 1 and argv[1] in ("-h", "--help"):
         print("usage: vit_jax sweep VERB [--help] ...\n")
         print("\n".join(f"  {verb:8} {text}" for verb, text in VERBS.items()))

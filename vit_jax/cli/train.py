@@ -6,9 +6,10 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from vit_jax.cli import flags, options, output
-from vit_jax.cli.options import ConfigOptions, flag
+from vit_jax.cli.parsing import flags, options
+from vit_jax.cli.parsing.options import ConfigOptions, flag
 from vit_jax.errors import UserError
+from vit_jax.process import output
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -46,13 +47,13 @@ def train(given: Train, cfg: Any) -> int:
     if given.compile_for is not None and given.dry_run:
         raise UserError("--dry_run and --compile_for are two reports; ask for one of them")
     # Late: a mistake in the config is reported before the slower half of the imports.
-    from vit_jax import startup
+    from vit_jax.process import startup
 
     if given.compile_for is not None:
         startup.stay_on_cpu()
     startup.configure()
-    from vit_jax.train import workdir
     from vit_jax.train.report import profile
+    from vit_jax.workdir import folder as workdir
 
     if given.workdir:
         workdir.resolve(given.workdir)
@@ -89,13 +90,13 @@ def train(given: Train, cfg: Any) -> int:
 def _report(given: Train, cfg: Any) -> int:
     """Print the report of --dry_run or of --compile_for."""
     if given.compile_for is None:
-        from vit_jax.cli.dry_run import dry_run
+        from vit_jax.cli.reports.dry_run import dry_run
         from vit_jax.cli.summary import show
 
         report, error = dry_run(cfg)
         report = "\n".join(["CONFIG", *show(cfg, everything=given.all_fields), "", report])
     else:
-        from vit_jax.cli.compile_for import compile_for
+        from vit_jax.cli.reports.compile_for import compile_for
 
         report, error = compile_for(cfg, given.compile_for)
     print(report)

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from vit_jax import startup
-from vit_jax.cli import flags, model_options, options
-from vit_jax.cli.model_options import ModelOptions, WeightsOptions
-from vit_jax.cli.options import ConfigOptions, flag
+from vit_jax.cli.parsing import flags, model_options, options
+from vit_jax.cli.parsing.model_options import ModelOptions, WeightsOptions
+from vit_jax.cli.parsing.options import ConfigOptions, flag
 from vit_jax.errors import UserError
 from vit_jax.inference.images import expand
 from vit_jax.inference.trained import Trained, read_weights
 from vit_jax.inference.views import read_view
+from vit_jax.process import startup
 from vit_jax.visual import attention_sheets, augmentation_sheets, reconstructions, weight_sheets
 from vit_jax.visual.saliency import check
 

@@ -22,7 +22,7 @@ def main() -> None:
                 file=sys.stderr,
             )
             sys.exit(2)
-        from vit_jax import launch
+        from vit_jax.process import launch
 
         launch.begin()
         from vit_jax.__main__ import console

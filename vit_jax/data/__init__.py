@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The input pipeline: sources, per-image transforms on the host, batches, mixing on the device."""
 
-from vit_jax.data.batches import MAX_CACHED_BYTES
+from vit_jax.data.augment.mix import normalize, targets
 from vit_jax.data.checks import check, check_fixed, check_transform, check_units
 from vit_jax.data.config import (
     AS_SHOWN,
@@ -16,11 +16,7 @@ from vit_jax.data.config import (
     TransformConfig,
     reading,
 )
-from vit_jax.data.mix import normalize, targets
-from vit_jax.data.partition import full_name
-from vit_jax.data.pipeline import eval_batches, train_batches
-from vit_jax.data.prefetch import Batch, BatchIterator
-from vit_jax.data.sources import (
+from vit_jax.data.sources.base import (
     CachedSource,
     Sample,
     Source,
@@ -29,7 +25,11 @@ from vit_jax.data.sources import (
     short_name,
     split_of,
 )
-from vit_jax.data.transform import View, evaluation_view, one_view
+from vit_jax.data.sources.partition import full_name
+from vit_jax.data.stream.batches import MAX_CACHED_BYTES
+from vit_jax.data.stream.pipeline import eval_batches, train_batches
+from vit_jax.data.stream.prefetch import Batch, BatchIterator
+from vit_jax.data.stream.transform import View, evaluation_view, one_view
 
 
 def open_source(
@@ -51,31 +51,31 @@ def open_source(
     # Late imports: tensorflow_datasets takes half a second.
     kind, _, path = full_name(name).partition(":")
     if kind == "folder":
-        from vit_jax.data.folders import open_folder
+        from vit_jax.data.sources.folders import open_folder
 
         source: Source = open_folder(path, split)
     elif kind == "csv":
-        from vit_jax.data.csv_files import open_csv
+        from vit_jax.data.sources.csv_files import open_csv
 
         source = open_csv(path, split)
     elif kind == "tar":
-        from vit_jax.data.tar_files import open_tar
+        from vit_jax.data.sources.tar_files import open_tar
 
         source = open_tar(path, split)
     elif kind == "parquet":
-        from vit_jax.data.parquet_files import open_parquet
+        from vit_jax.data.sources.parquet_files import open_parquet
 
         source = open_parquet(path, split)
     elif kind == "hf":
-        from vit_jax.data.hub_files import open_hf
+        from vit_jax.data.sources.hub_files import open_hf
 
         source = open_hf(path, split)
     elif name.partition("/")[0] == "fractals":
-        from vit_jax.data.fractals import open_fractals
+        from vit_jax.data.sources.fractals import open_fractals
 
         source = open_fractals(name, split)
     else:
-        from vit_jax.data.records import open_tfds
+        from vit_jax.data.sources.records import open_tfds
 
         source = open_tfds(name, data_dir, split)
     if classes:

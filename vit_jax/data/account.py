@@ -5,8 +5,8 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from vit_jax import waiting
 from vit_jax.errors import UserError, setting, shown
+from vit_jax.process import waiting
 
 SYSTEM = "hidden or of the system"  # the one reason that is none to mend: .DS_Store, Thumbs.db
 _FIRST = 3  # names of what is left out that a message gives, of each reason

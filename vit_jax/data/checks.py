@@ -17,10 +17,10 @@ from vit_jax.data.config import (
     is_on,
     is_random,
 )
-from vit_jax.data.partition import full_name
-from vit_jax.data.sources import Source
+from vit_jax.data.sources.base import Source
+from vit_jax.data.sources.partition import full_name
 from vit_jax.errors import UserError, shown
-from vit_jax.fields import check_effects, conform
+from vit_jax.settings.fields import check_effects, conform
 
 _LOOKED_AT = 16  # examples whose labels are read where none are listed
 

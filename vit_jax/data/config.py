@@ -6,7 +6,7 @@ import enum
 import math
 from typing import NamedTuple
 
-from vit_jax.fields import group, value
+from vit_jax.settings.fields import group, value
 
 
 class Background(enum.StrEnum):

@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 import cv2
 
-from vit_jax import remote, waiting
 from vit_jax.data.account import Account, dataset_of
-from vit_jax.data.copies import copies_told
-from vit_jax.data.decode import decode
-from vit_jax.data.folders import FolderSource
-from vit_jax.data.sources import Source, account_of
+from vit_jax.data.images.decode import decode
+from vit_jax.data.sources.base import Source, account_of
+from vit_jax.data.sources.copies import copies_told
+from vit_jax.data.sources.folders import FolderSource
+from vit_jax.process import waiting
+from vit_jax.storage import remote
 
 _CHUNK = 1024  # examples in work
 

@@ -4,8 +4,8 @@
 from collections.abc import Mapping
 
 from vit_jax.data.names import parts_of, with_known_names
-from vit_jax.data.partition import SPLITS, WHOLE
-from vit_jax.data.slices import absolute_slices
+from vit_jax.data.sources.partition import SPLITS, WHOLE
+from vit_jax.data.sources.slices import absolute_slices
 from vit_jax.errors import UserError
 
 _NOMINAL = 10_000_000  # examples of a split whose number is not known; slices are shares of it

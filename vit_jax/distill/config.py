@@ -5,10 +5,11 @@ import contextlib
 import dataclasses
 import enum
 
-from vit_jax import fields, models
+from vit_jax import models
 from vit_jax.data import DataConfig, check_units
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
+from vit_jax.settings import fields
 from vit_jax.weights import heads
 
 FIELD = "objective.distill"

@@ -8,13 +8,14 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vit_jax import fields, models
+from vit_jax import models
 from vit_jax.data import DataConfig, Source, classes
 from vit_jax.data.config import OLD_READING
 from vit_jax.distill.cache import WEIGHTS, LogitCache
 from vit_jax.distill.config import FIELD, Distillation, TeacherConfig, of_student
 from vit_jax.errors import UserError, some
 from vit_jax.models import ModelConfig
+from vit_jax.settings import fields
 
 _FILES, _CLASSES = "the digest of the images' names", "the checksum of the classes' names"
 _FAMILY = f"{FIELD}.teacher.family"

@@ -10,8 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from vit_jax import data, models, sharding, trees, weights
-from vit_jax.data import classes, mix, one_view, reading
+from vit_jax import data, models, trees, weights
+from vit_jax.data import classes, one_view, reading
+from vit_jax.data.augment import mix
+from vit_jax.devices import sharding
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.distill import cache as cache_lib
 from vit_jax.distill import stream as stream_lib
 from vit_jax.distill.cache import INDEX, LOGITS, REST, TOP, LogitCache
@@ -19,7 +22,6 @@ from vit_jax.distill.config import FIELD, TeacherConfig, of_student
 from vit_jax.distill.stream import Stream
 from vit_jax.errors import UserError
 from vit_jax.models import DType
-from vit_jax.sharding import MeshConfig
 from vit_jax.weights import heads
 from vit_jax.weights.files import digest
 

@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from vit_jax.evals import classify, frozen
+from vit_jax.evals import classify
 from vit_jax.evals.base import Context, Evaluator, Predict, Predictors, Stream, open_splits
 from vit_jax.evals.classify import Classify, MeanLoss, Scores
 from vit_jax.evals.config import (
@@ -16,7 +16,8 @@ from vit_jax.evals.config import (
     LossEval,
     ProbeEval,
 )
-from vit_jax.measures import is_accuracy
+from vit_jax.evals.probes import frozen
+from vit_jax.settings.measures import is_accuracy
 
 # What builds the evaluator of each kind of config.
 EVALUATORS: dict[type[EvalConfig], Callable[[Any, Context], Evaluator]] = {

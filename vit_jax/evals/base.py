@@ -11,12 +11,14 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 from jax.sharding import Mesh
 
-from vit_jax import data, sharding
-from vit_jax.data import DataConfig, Source, look, one_view, reading
+from vit_jax import data
+from vit_jax.data import DataConfig, Source, one_view, reading
+from vit_jax.data.sources import look
+from vit_jax.devices import sharding
 from vit_jax.errors import setting
 from vit_jax.evals.config import EvalConfig
 from vit_jax.evals.passes import Batches, keep_passes, ticking
-from vit_jax.losses import Loss
+from vit_jax.models.losses import Loss
 
 PyTree = Any
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from vit_jax import data
 from vit_jax.data import classes, imagenet
-from vit_jax.data.sources import Example, Labelled, account_of, is_remote
+from vit_jax.data.sources.base import Example, Labelled, account_of, is_remote
 from vit_jax.errors import UserError
 from vit_jax.evals.base import Predict
 

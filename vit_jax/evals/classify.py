@@ -23,9 +23,9 @@ from vit_jax.errors import UserError
 from vit_jax.evals import classes, report
 from vit_jax.evals.base import Context, Folder, Predict, Predictors, Stream
 from vit_jax.evals.config import ClassifyEval
-from vit_jax.evals.features import predict_batch
 from vit_jax.evals.passes import Start, run_pass
-from vit_jax.losses import Loss, example_loss
+from vit_jax.evals.probes.features import predict_batch
+from vit_jax.models.losses import Loss, example_loss
 
 PyTree = Any
 Rows = dict[str, np.ndarray]  # the fields of Scores, for some examples

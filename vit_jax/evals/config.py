@@ -7,11 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from vit_jax import data, durations
+from vit_jax import data
 from vit_jax.data import classes
 from vit_jax.data.checks import check_labels
 from vit_jax.errors import UserError
-from vit_jax.fields import group, value
+from vit_jax.settings import durations
+from vit_jax.settings.fields import group, value
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)

@@ -13,9 +13,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from vit_jax import sharding
-from vit_jax.durations import format_duration
-from vit_jax.escapes import terminal
+from vit_jax.devices import sharding
+from vit_jax.process.escapes import terminal
+from vit_jax.settings.durations import format_duration
 
 Arrays = dict[str, jax.Array]
 _T = TypeVar("_T")

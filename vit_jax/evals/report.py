@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from vit_jax import escapes
-from vit_jax.visual import figures
+from vit_jax.figures import plots as figures
+from vit_jax.process import escapes
 
 MAX_CLASSES = 2000  # a larger matrix has megabytes and cannot be viewed
 MAX_NUMBERED = 30  # classes up to which the picture has names and numbers in its cells

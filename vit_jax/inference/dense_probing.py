@@ -11,19 +11,21 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float, Float32, UInt8
 
-from vit_jax import models, waiting
-from vit_jax.data import Reading, normalize, ops
-from vit_jax.data.masks import IGNORED, MaskedImages, open_masks
-from vit_jax.data.sources import split_of
+from vit_jax import models
+from vit_jax.data import Reading, normalize
+from vit_jax.data.images import ops
+from vit_jax.data.sources.base import split_of
+from vit_jax.data.sources.masks import IGNORED, MaskedImages, open_masks
 from vit_jax.errors import UserError, shown
-from vit_jax.evals import patch_knn, segmentation
-from vit_jax.evals.features import encode_all, feature_shapes
 from vit_jax.evals.passes import Pass, watched
-from vit_jax.evals.segmentation import BATCH, Segmentation
+from vit_jax.evals.probes import patch_knn, segmentation
+from vit_jax.evals.probes.features import encode_all, feature_shapes
+from vit_jax.evals.probes.segmentation import BATCH, Segmentation
 from vit_jax.inference.evaluate import placed
 from vit_jax.inference.forward import Layers
 from vit_jax.inference.trained import Trained
 from vit_jax.models.intermediates import output_and_layers
+from vit_jax.process import waiting
 
 PREFIX = "masks:"  # of a dataset's name
 METHODS = ("patch_knn", "linear_head")

@@ -12,11 +12,12 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import UInt8
 
-from vit_jax import data, evals, models, out_of_memory, sharding
+from vit_jax import data, evals, models
 from vit_jax.data import DataConfig, account, split_of
 from vit_jax.data.config import Crop
-from vit_jax.data.partition import as_in_run, same_dataset, same_draw
-from vit_jax.data.sources import account_of
+from vit_jax.data.sources.base import account_of
+from vit_jax.data.sources.partition import as_in_run, same_dataset, same_draw
+from vit_jax.devices import out_of_memory, sharding
 from vit_jax.errors import UserError
 from vit_jax.evals import ClassifyEval, EvalConfig, classes, classify, corruptions, robustness
 from vit_jax.evals.calibration import expected_error, reliability, wilson

@@ -16,11 +16,11 @@ from vit_jax import models
 from vit_jax.data import normalize
 from vit_jax.errors import UserError
 from vit_jax.evals import Predict
-from vit_jax.evals.features import Encode
+from vit_jax.evals.probes.features import Encode
 from vit_jax.inference.trained import Trained, Tta
-from vit_jax.losses import Loss
 from vit_jax.models import ModelConfig, Output
 from vit_jax.models.intermediates import Layer, layer_outputs, output_and_layers
+from vit_jax.models.losses import Loss
 
 Image = UInt8[Array | np.ndarray, "B H W C"]
 Forward = Callable[[Any, Image], Output]

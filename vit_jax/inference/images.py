@@ -13,10 +13,11 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from vit_jax.data import image_header, opened
 from vit_jax.data.config import AS_SHOWN, Reading
-from vit_jax.data.decode import decode
-from vit_jax.data.image_header import SUFFIXES
+from vit_jax.data.images import header as image_header
+from vit_jax.data.images import opened
+from vit_jax.data.images.decode import decode
+from vit_jax.data.images.header import SUFFIXES
 from vit_jax.errors import UserError, shown
 
 

@@ -3,7 +3,7 @@
 
 from vit_jax.data import Crop
 from vit_jax.inference.trained import Trained
-from vit_jax.weights.describe import preprocessing
+from vit_jax.weights.published.describe import preprocessing
 
 
 def describe_input(trained: Trained) -> str:

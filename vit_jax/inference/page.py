@@ -12,14 +12,14 @@ from jaxtyping import UInt8
 from vit_jax import trees
 from vit_jax.data import Crop, Resize, TransformConfig, evaluation_view
 from vit_jax.errors import UserError
-from vit_jax.escapes import markdown, terminal
+from vit_jax.figures.overlay import overlay
 from vit_jax.inference import images
 from vit_jax.inference.forward import probabilities
 from vit_jax.inference.page_guard import App, Guard
 from vit_jax.inference.page_requests import Call
 from vit_jax.inference.trained import Trained
+from vit_jax.process.escapes import markdown, terminal
 from vit_jax.visual import saliency
-from vit_jax.visual.overlay import overlay
 
 _TOP = 5  # classes shown
 _SIDE = 448  # pixels that a small image is enlarged to, for its heat map to be smooth

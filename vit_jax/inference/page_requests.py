@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vit_jax.data import image_header
+from vit_jax.data.images import header as image_header
 from vit_jax.errors import UserError
 
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")

@@ -14,14 +14,14 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float32, Int32, UInt8
 
-from vit_jax import out_of_memory, sharding
+from vit_jax.devices import out_of_memory, sharding
 from vit_jax.errors import UserError
 from vit_jax.evals.passes import ahead
 from vit_jax.inference.forward import Forward, make_apply, probabilities
 from vit_jax.inference.trained import Trained
 from vit_jax.inference.units import as_numpy
 from vit_jax.inference.views import Source, check_channels, is_one, read_view
-from vit_jax.losses import Loss
+from vit_jax.models.losses import Loss
 
 # Batches that are decoded before they are wanted, and those on the device before one is waited for.
 _DECODED, _COMPUTED = 2, 1

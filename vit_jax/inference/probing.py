@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from vit_jax import data, models, sharding, waiting
-from vit_jax.data import look
-from vit_jax.data.partition import as_in_run
+from vit_jax import data, models
+from vit_jax.data.sources import look
+from vit_jax.data.sources.partition import as_in_run
+from vit_jax.devices import sharding
 from vit_jax.errors import UserError
-from vit_jax.evals import features, fewshot, knn, logistic
 from vit_jax.evals.classes import joined
-from vit_jax.evals.features import (
+from vit_jax.evals.passes import watched
+from vit_jax.evals.probes import features, fewshot, knn, logistic
+from vit_jax.evals.probes.base import Score
+from vit_jax.evals.probes.features import (
     Allocate,
     FeatureSet,
     encode_all,
@@ -26,12 +29,11 @@ from vit_jax.evals.features import (
     pixels,
     split_batches,
 )
-from vit_jax.evals.passes import watched
-from vit_jax.evals.probes import Score
 from vit_jax.inference.evaluate import placed
 from vit_jax.inference.forward import Layers, make_encode
 from vit_jax.inference.trained import Trained, read_weights, title
 from vit_jax.inference.views import check_channels, file_batches
+from vit_jax.process import waiting
 
 PARTS = ("train", "test")
 METHODS = ("fewshot", "knn", "logistic")

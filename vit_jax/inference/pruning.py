@@ -10,11 +10,11 @@ import jax
 import numpy as np
 
 from vit_jax import data, models, objectives
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.data import Sample
 from vit_jax.errors import UserError
-from vit_jax.evals.features import split_batches
 from vit_jax.evals.passes import HOST_ONLY, watched
+from vit_jax.evals.probes.features import split_batches
 from vit_jax.inference.trained import Trained
 from vit_jax.models import pruning
 from vit_jax.models.pruning import Shares

@@ -10,19 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax import bucket_folder, config_json, data, errors, models, trees, weights
-from vit_jax.config import Config
+from vit_jax import data, errors, models, trees, weights
+from vit_jax.config import saved as config_json
+from vit_jax.config.tree import Config
 from vit_jax.data import TransformConfig, imagenet
 from vit_jax.errors import UserError
-from vit_jax.fields import is_free
-from vit_jax.losses import Loss
 from vit_jax.models import ModelConfig
-from vit_jax.weights import describe as networks
+from vit_jax.models.losses import Loss
+from vit_jax.settings.fields import is_free
+from vit_jax.storage import bucket as bucket_folder
 from vit_jax.weights.apply import OtherHead
-from vit_jax.weights.describe import preprocessing
 from vit_jax.weights.load import CHECKPOINT, split
-from vit_jax.weights.published import per_channel
-from vit_jax.weights.repository import KINDS
+from vit_jax.weights.published import describe as networks
+from vit_jax.weights.published.describe import preprocessing
+from vit_jax.weights.published.table import per_channel
+from vit_jax.weights.reference import KINDS
 from vit_jax.weights.resize import Resize
 
 _SUFFIXES = {".npz": "npz", ".safetensors": "timm", ".pth": "timm", ".pt": "timm", ".bin": "timm"}
@@ -270,7 +272,7 @@ def reference(ref: str) -> str:
 
 
 def _of_run(place: str, ema: bool | None) -> Trained:
-    from vit_jax.weights.ckpt import Checkpoint  # late: Orbax takes long to import
+    from vit_jax.weights.readers.ckpt import Checkpoint
 
     found = Checkpoint(place)
     cfg = config_json.from_json(found.metadata["config"])

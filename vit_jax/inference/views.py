@@ -13,7 +13,7 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from vit_jax.data import evaluation_view
-from vit_jax.data.image_header import MAX_BYTES
+from vit_jax.data.images.header import MAX_BYTES
 from vit_jax.errors import UserError, shown
 from vit_jax.evals.passes import ahead
 from vit_jax.inference.images import read_image, read_pillow

@@ -10,22 +10,34 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from vit_jax import errors, fields, mup, trees
+from vit_jax import errors, trees
 from vit_jax.errors import UserError
-from vit_jax.models import bit, cait, convit, hybrid, mixer, regnet, resnet, swin, vit_family
+from vit_jax.models import mup
 from vit_jax.models.base import CAPTURED, DType, ModelConfig, Output, Remat, pair
-from vit_jax.models.bit import BiTConfig
-from vit_jax.models.cait import CaiTConfig
-from vit_jax.models.convit import ConViTConfig
 from vit_jax.models.facts import Attention, Family
-from vit_jax.models.hybrid import HybridConfig
+from vit_jax.models.families import (
+    bit,
+    cait,
+    convit,
+    hybrid,
+    mixer,
+    regnet,
+    resnet,
+    swin,
+    vit_family,
+)
+from vit_jax.models.families.bit import BiTConfig
+from vit_jax.models.families.cait import CaiTConfig
+from vit_jax.models.families.convit import ConViTConfig
+from vit_jax.models.families.hybrid import HybridConfig
+from vit_jax.models.families.mixer import MixerConfig
+from vit_jax.models.families.regnet import RegNetConfig
+from vit_jax.models.families.resnet import ResNetConfig
+from vit_jax.models.families.swin import SwinConfig
+from vit_jax.models.families.vit_config import ViTConfig
 from vit_jax.models.layers import masking
-from vit_jax.models.mixer import MixerConfig
-from vit_jax.models.regnet import RegNetConfig
-from vit_jax.models.resnet import ResNetConfig
-from vit_jax.models.swin import SwinConfig
-from vit_jax.models.vit_config import ViTConfig
-from vit_jax.mup import growth, logit_factor
+from vit_jax.models.mup import growth, logit_factor
+from vit_jax.settings import fields
 
 _FAMILIES: dict[type, Family] = {
     module.FAMILY.config: module.FAMILY

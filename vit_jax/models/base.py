@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from vit_jax.errors import UserError
-from vit_jax.fields import value
+from vit_jax.settings.fields import value
 
 CAPTURED = "intermediates"  # the collection of what layers record
 

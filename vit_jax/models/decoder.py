@@ -8,7 +8,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
+from vit_jax.devices.sharding import BATCH_AXES, constrain
 from vit_jax.models import base
+from vit_jax.models.families.vit_config import ViTConfig, num_prefix
 from vit_jax.models.layers import masking
 from vit_jax.models.layers.block import Block, BlockConfig
 from vit_jax.models.layers.dense import Dense
@@ -17,8 +19,6 @@ from vit_jax.models.layers.norm import layer_norm
 from vit_jax.models.layers.posemb import PosEmbed, sincos2d
 from vit_jax.models.layers.stack import stack
 from vit_jax.models.layers.weighted import spread
-from vit_jax.models.vit_config import ViTConfig, num_prefix
-from vit_jax.sharding import BATCH_AXES, constrain
 
 # Its parameters, by the first component of their names, which are facebookresearch/mae's.
 PARAMETERS = ("decoder_embed", "decoder_blocks", "decoder_norm", "decoder_pred", "mask_token")

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from flax import linen as nn
 
 from vit_jax.errors import UserError
-from vit_jax.fields import annotations, conformed
 from vit_jax.models import base
+from vit_jax.settings.fields import annotations, conformed
 
 Grid = tuple[int, int]
 Channels = tuple[float, ...]

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from vit_jax import models, trees
 from vit_jax.errors import UserError
 from vit_jax.models.base import CAPTURED, ModelConfig, Output
-from vit_jax.models.layers import resnet
+from vit_jax.models.conv import resnet
 
 _STACKS = ("local_blocks", "blocks")  # in the order in which they run
 _CALL = "__call__/0"  # how Flax names what a layer returns

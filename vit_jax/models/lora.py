@@ -17,10 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from vit_jax import fields, trees
+from vit_jax import trees
 from vit_jax.errors import UserError, unknown
-from vit_jax.fields import check_effects, value
 from vit_jax.models.layers.dense import LORA_A, LORA_B, Dense
+from vit_jax.settings import fields
+from vit_jax.settings.fields import check_effects, value
 
 PyTree = Any
 

@@ -2,7 +2,6 @@
 """What a run learns: a config of `OBJECTIVES`, and the objective that is made of it."""
 
 from vit_jax.data import DataConfig
-from vit_jax.durations import Clock
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.objectives.base import Aux, Batch, Context, Extras, Objective, ObjectiveConfig, Predict
@@ -12,6 +11,7 @@ from vit_jax.objectives.distill import Distill, DistillConfig, taught
 from vit_jax.objectives.mae import Mae, MaeConfig
 from vit_jax.objectives.masked_patch import MaskedPatch, MaskedPatchConfig
 from vit_jax.objectives.supervised import Supervised, SupervisedConfig
+from vit_jax.settings.durations import Clock
 
 # Each config's objective. To add one, see docs/add_an_objective.md.
 OBJECTIVES: dict[type[ObjectiveConfig], type[Objective]] = {

@@ -13,11 +13,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from vit_jax import data, models
-from vit_jax.analysis.flops import count, train_flops
+from vit_jax.cost.flops import count, train_flops
 from vit_jax.data import DataConfig, Source, View, one_view, reading
-from vit_jax.durations import Clock
-from vit_jax.losses import Loss
 from vit_jax.models import ModelConfig, patch_sizes
+from vit_jax.models.losses import Loss
+from vit_jax.settings.durations import Clock
 
 PyTree = Any
 Batch = dict[str, jax.Array]

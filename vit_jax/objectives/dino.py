@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from vit_jax import data, models
-from vit_jax.analysis.flops import count, train_flops
+from vit_jax.cost.flops import count, train_flops
 from vit_jax.data import View, reading
 from vit_jax.models import base
 from vit_jax.models.projection import ProjectionHead

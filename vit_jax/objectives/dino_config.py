@@ -8,12 +8,12 @@ from typing import ClassVar
 
 from vit_jax import models
 from vit_jax.data import Crop, DataConfig, Resize, TransformConfig
-from vit_jax.durations import parse
 from vit_jax.errors import UserError
-from vit_jax.fields import check_effects, group, value
 from vit_jax.models import ModelConfig, base
 from vit_jax.objectives import hiding
 from vit_jax.objectives.base import ObjectiveConfig
+from vit_jax.settings.durations import parse
+from vit_jax.settings.fields import check_effects, group, value
 
 
 class Balance(enum.StrEnum):

@@ -11,14 +11,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from vit_jax import distill, models, trees
-from vit_jax.analysis.flops import count
+from vit_jax.cost.flops import count
 from vit_jax.data import DataConfig, Source
 from vit_jax.distill import Distillation, TeacherConfig
 from vit_jax.distill.cache import INDEX, LOGITS, REST, TOP, dense
 from vit_jax.distill.teacher import Teacher, make_teacher
 from vit_jax.errors import UserError
-from vit_jax.losses import example_loss
 from vit_jax.models import ModelConfig, patch_sizes
+from vit_jax.models.losses import example_loss
 from vit_jax.objectives.base import Aux, Batch, Context, Extras, Objective, ObjectiveConfig
 from vit_jax.objectives.supervised import Supervised, SupervisedConfig, top1
 

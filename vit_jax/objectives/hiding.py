@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, UInt8
 
 from vit_jax import models
-from vit_jax.analysis.flops import count, train_flops
+from vit_jax.cost.flops import count, train_flops
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.objectives.base import Batch, Objective

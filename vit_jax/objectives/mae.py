@@ -16,13 +16,13 @@ from jaxtyping import Array, Float, Int, Key
 from vit_jax import data, models
 from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
-from vit_jax.fields import value
 from vit_jax.models import ModelConfig, decoder
 from vit_jax.models.base import check_heads
 from vit_jax.models.layers import masking
 from vit_jax.models.layers.posemb import placed
 from vit_jax.objectives import hiding
 from vit_jax.objectives.base import Aux, Batch, Context, Objective, ObjectiveConfig
+from vit_jax.settings.fields import value
 
 _EPS = 1e-6  # added to a patch's variance
 # What the encoder and the decoder are told about an image: see `Masks`.

@@ -18,13 +18,13 @@ from jaxtyping import Array, Float, Int, Key, UInt8
 from vit_jax import data, models
 from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
-from vit_jax.fields import value
 from vit_jax.models import ModelConfig
 from vit_jax.models.layers import masking
 from vit_jax.models.layers.dense import Dense
 from vit_jax.models.layers.init import RULES
 from vit_jax.objectives import hiding
 from vit_jax.objectives.base import Aux, Batch, Context, Objective, ObjectiveConfig
+from vit_jax.settings.fields import value
 
 LEVELS = 8  # of a channel: 3 bits
 _GRID = 4  # rows and columns of a patch's colours with Target.GRID

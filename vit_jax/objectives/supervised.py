@@ -9,14 +9,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32
 
-from vit_jax.data import DataConfig, mix
+from vit_jax.data import DataConfig
+from vit_jax.data.augment import mix
+from vit_jax.data.augment.random_erasing import erase
 from vit_jax.data.config import is_on
-from vit_jax.data.random_erasing import erase
 from vit_jax.errors import UserError
-from vit_jax.fields import value
-from vit_jax.losses import Loss, example_loss
 from vit_jax.models import ModelConfig
+from vit_jax.models.losses import Loss, example_loss
 from vit_jax.objectives.base import Aux, Batch, Context, Objective, ObjectiveConfig
+from vit_jax.settings.fields import value
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, unsafe_hash=True)

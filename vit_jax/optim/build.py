@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import optax
 
 from vit_jax import trees
-from vit_jax.durations import Clock
 from vit_jax.errors import UserError
-from vit_jax.mup import Growth
+from vit_jax.models.mup import Growth
 from vit_jax.optim import hold, moments, transforms
 from vit_jax.optim.config import OptimConfig, Optimizer, decays
 from vit_jax.optim.rules import Rules, Values, make_rules
 from vit_jax.optim.schedules import cosine, make_schedule
+from vit_jax.settings.durations import Clock
 
 # Muon is for hidden matrices; Adam updates the parameters of inputs, outputs and tokens (Keller
 # Jordan, "Muon: An optimizer for hidden layers in neural networks").

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterator
 
 from vit_jax.errors import UserError
-from vit_jax.fields import check_effects, conform, value
+from vit_jax.settings.fields import check_effects, conform, value
 
 
 class Optimizer(enum.StrEnum):

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vit_jax import fields, trees
+from vit_jax import trees
 from vit_jax.errors import UserError, unknown
-from vit_jax.mup import Growth, Role, role
+from vit_jax.models.mup import Growth, Role, role
 from vit_jax.optim import config
 from vit_jax.optim.config import ADAPTIVE, OptimConfig, Optimizer
+from vit_jax.settings import fields
 
 # By parameter name: one value of shape (), or, where its layers differ, one of shape (L, 1, ...).
 Values = Mapping[str, np.ndarray]

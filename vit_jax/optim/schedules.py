@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, Float
 
-from vit_jax.durations import Clock
 from vit_jax.errors import UserError
 from vit_jax.optim.config import OptimConfig, Schedule, validate
+from vit_jax.settings.durations import Clock
 
 
 def make_schedule(cfg: OptimConfig, clock: Clock) -> optax.Schedule:

@@ -4,7 +4,7 @@
 import dataclasses
 
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.data import Crop, TransformConfig
 from vit_jax.evals import ClassifyEval
 from vit_jax.models import ModelConfig

@@ -4,7 +4,8 @@
 import dataclasses
 
 from vit_jax import models, objectives
-from vit_jax.config import CheckpointConfig, Config, LogConfig
+from vit_jax.config import CheckpointConfig
+from vit_jax.config.tree import Config, LogConfig
 from vit_jax.data import Crop, DataConfig, MixConfig, Partner, Resize, TransformConfig
 from vit_jax.distill import Distillation, TeacherConfig
 from vit_jax.models import DType, ModelConfig, pair

@@ -2,10 +2,10 @@
 """DeiT III on ImageNet-1k: arXiv:2204.07118, facebookresearch/deit README_revenge.md."""
 
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.data import Resize
-from vit_jax.losses import Loss
 from vit_jax.models import ModelConfig
+from vit_jax.models.losses import Loss
 from vit_jax.objectives import SupervisedConfig
 from vit_jax.optim import OptimConfig, Optimizer
 from vit_jax.recipes import deit, val

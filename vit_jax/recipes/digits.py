@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from vit_jax import models
-from vit_jax.config import CheckpointConfig, Config, LogConfig
+from vit_jax.config import CheckpointConfig
+from vit_jax.config.tree import Config, LogConfig
 from vit_jax.data import Crop, DataConfig, MixConfig, TransformConfig
 from vit_jax.evals import ClassifyEval
 from vit_jax.models import ModelConfig

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.data import Crop, CropRule, DataConfig, Resize, TransformConfig
 from vit_jax.evals import KNNEval
 from vit_jax.models import DType, ViTConfig

@@ -4,7 +4,7 @@
 import dataclasses
 
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.data import MixConfig
 from vit_jax.distill import Distillation, TeacherConfig
 from vit_jax.evals import ClassifyEval

@@ -4,12 +4,13 @@
 import math
 
 from vit_jax import models
-from vit_jax.config import CheckpointConfig, Config, LogConfig
+from vit_jax.config import CheckpointConfig
+from vit_jax.config.tree import Config, LogConfig
 from vit_jax.data import Crop, DataConfig, MixConfig, Resize, TransformConfig
 from vit_jax.distill import Distillation, TeacherConfig
 from vit_jax.evals import ClassifyEval
-from vit_jax.losses import Loss
 from vit_jax.models import DType, MixerConfig, ModelConfig, ViTConfig
+from vit_jax.models.losses import Loss
 from vit_jax.objectives import SupervisedConfig, taught
 from vit_jax.optim import MomentDtype, OptimConfig, Optimizer, Schedule
 

@@ -5,7 +5,7 @@ import dataclasses
 from typing import Any
 
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.data import Crop, CropRule, DataConfig, Resize, TransformConfig
 from vit_jax.evals import EvalConfig, KNNEval, LossEval
 from vit_jax.models import DType, ViTConfig

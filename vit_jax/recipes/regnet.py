@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """RegNet and its ResNet baselines on ImageNet-1k: facebookresearch/pycls."""
 
-from vit_jax.config import CheckpointConfig, Config, LogConfig
+from vit_jax.config import CheckpointConfig
+from vit_jax.config.tree import Config, LogConfig
 from vit_jax.data import Crop, DataConfig, Resize, TransformConfig
 from vit_jax.models import DType, RegNetConfig, ResNetConfig
 from vit_jax.optim import OptimConfig, Optimizer

@@ -3,7 +3,7 @@
 
 import dataclasses
 
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.data import Crop, Resize
 from vit_jax.models import ModelConfig
 from vit_jax.optim import OptimConfig

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable
 
 from vit_jax import models
-from vit_jax.config import Config, LogConfig
+from vit_jax.config.tree import Config, LogConfig
 from vit_jax.data import Crop, DataConfig, MixConfig, TransformConfig
 from vit_jax.evals import ClassifyEval, KNNEval, LossEval
 from vit_jax.models.layers.pool import Pool

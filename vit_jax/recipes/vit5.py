@@ -2,7 +2,7 @@
 """ViT-5 on ImageNet-1k: arXiv:2602.08071, wangf3014/ViT-5 README.md; DeiT III's recipe."""
 
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.recipes import deit3
 
 # Side, lr, stochastic depth (in every block alike) and epochs of pretraining.

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from vit_jax import models
-from vit_jax.config import CheckpointConfig, Config, LogConfig
+from vit_jax.config import CheckpointConfig
+from vit_jax.config.tree import Config, LogConfig
 from vit_jax.data import Crop, DataConfig, TransformConfig
 from vit_jax.evals import ClassifyEval
 from vit_jax.models import DType

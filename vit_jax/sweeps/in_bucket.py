@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vit_jax import foreign
-from vit_jax.bucket_folder import Folder
 from vit_jax.checkpoints import DIRECTORY as CHECKPOINTS
 from vit_jax.errors import UserError
-from vit_jax.train import bucket_lock, workdir
-from vit_jax.train.bucket_lock import BucketLock
+from vit_jax.storage import foreign
+from vit_jax.storage.bucket import Folder
+from vit_jax.workdir import folder as workdir
+from vit_jax.workdir import lock as bucket_lock
+from vit_jax.workdir.lock import BucketLock
 
 CLAIMS, QUEUE = "claims", "queue"
 # What a sweep writes in its directory, and Optuna's journal, whose lock is a link of its own.

@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from vit_jax import config_json, foreign
-from vit_jax.analysis import scaling
-from vit_jax.analysis.scaling import CannotFit
-from vit_jax.measures import is_accuracy
+from vit_jax.config import saved as config_json
+from vit_jax.settings.measures import is_accuracy
+from vit_jax.storage import foreign
+from vit_jax.sweeps import scaling
 from vit_jax.sweeps.results import Outcome
-from vit_jax.train import workdir
+from vit_jax.sweeps.scaling import CannotFit
+from vit_jax.workdir import folder as workdir
 
 # Runs that differ in these follow one law: size, length, and what is set by either.
 _OF_SIZE = ("model.", "duration", "optim.lr", "optim.warmup", "data.batch_size", "seed")

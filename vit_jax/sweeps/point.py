@@ -12,13 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vit_jax import config_json, escapes, files, foreign
-from vit_jax.config import Config
+from vit_jax.config import saved as config_json
+from vit_jax.config.tree import Config
 from vit_jax.errors import UserError
-from vit_jax.fields import is_free
+from vit_jax.process import escapes
+from vit_jax.settings.fields import is_free
+from vit_jax.storage import files, foreign
 from vit_jax.sweeps import in_bucket
 from vit_jax.sweeps.grid import Overrides
-from vit_jax.train import workdir
+from vit_jax.workdir import folder as workdir
 
 MANIFEST = "manifest.jsonl"
 RUNS = "runs"

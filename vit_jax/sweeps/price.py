@@ -10,14 +10,15 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax import config as config_lib
-from vit_jax import data, durations, errors, models, optim, trees
-from vit_jax.analysis.peaks import peak_flops
-from vit_jax.analysis.scale import CHIPS, MFU
-from vit_jax.config import Config
+from vit_jax import data, errors, models, optim, trees
+from vit_jax.config.tree import Config
+from vit_jax.cost.peaks import peak_flops
+from vit_jax.cost.scale import CHIPS, MFU
 from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig, patch_sizes
 from vit_jax.objectives import ObjectiveConfig, SupervisedConfig
+from vit_jax.settings import durations
 from vit_jax.train import build as build_lib
 
 HERE = "here"

@@ -15,7 +15,7 @@ from typing import Any
 
 from vit_jax.errors import UserError
 from vit_jax.sweeps import in_bucket
-from vit_jax.train import workdir
+from vit_jax.workdir import folder as workdir
 
 JOURNAL = "queue.log"
 _RUN = "run"  # a trial's attribute: which run of the sweep it stands for

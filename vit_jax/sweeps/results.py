@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from vit_jax import files, foreign
+from vit_jax.storage import files, foreign
 from vit_jax.sweeps import in_bucket, sharing
 from vit_jax.sweeps.point import Point
-from vit_jax.train import workdir
 from vit_jax.train.report.writers import read_jsonl
+from vit_jax.workdir import folder as workdir
 
 _ENDED = "ended.json"
 

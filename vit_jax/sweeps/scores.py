@@ -6,8 +6,8 @@ import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from vit_jax.measures import of
 from vit_jax.recipes import vtab
+from vit_jax.settings.measures import of
 from vit_jax.sweeps.results import Outcome
 
 _NAME = re.compile(r"([^/]+)/(.+?)(?: seed=\d+)?")

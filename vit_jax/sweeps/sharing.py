@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from vit_jax import foreign
 from vit_jax.errors import UserError
+from vit_jax.storage import foreign
 from vit_jax.sweeps import in_bucket
 from vit_jax.sweeps.in_bucket import CLAIMS, locked
 from vit_jax.sweeps.point import RUNS

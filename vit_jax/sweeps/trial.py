@@ -9,14 +9,15 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from vit_jax import errors, signals
+from vit_jax import errors
+from vit_jax.process import signals
+from vit_jax.process.preemption import INTERRUPTED
 from vit_jax.sweeps import results
 from vit_jax.sweeps.point import Point
 from vit_jax.sweeps.results import State
-from vit_jax.train import workdir
-from vit_jax.train.health.preemption import INTERRUPTED
 from vit_jax.train.health.watchdog import HUNG
 from vit_jax.train.report.writers import read_jsonl
+from vit_jax.workdir import folder as workdir
 
 LOG = workdir.OUTPUT
 _MAIN = "import sys; from vit_jax.cli.train import main; sys.exit(main(['main.py', *sys.argv[1:]]))"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from vit_jax.durations import format_duration
+from vit_jax.settings.durations import format_duration
 from vit_jax.sweeps import in_bucket, queue, results
 from vit_jax.sweeps.point import Point
 from vit_jax.sweeps.results import State

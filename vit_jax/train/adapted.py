@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax import models, trees, weights
-from vit_jax.analysis.flops import count, train_flops
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
+from vit_jax.cost.flops import count, train_flops
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig, lora
 from vit_jax.models.lora import Adapter

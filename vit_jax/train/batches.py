@@ -8,8 +8,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from vit_jax import data, sharding
+from vit_jax import data
 from vit_jax.data import DataConfig
+from vit_jax.devices import sharding
 from vit_jax.objectives import Objective
 from vit_jax.train.health.unreadable import Unreadable
 

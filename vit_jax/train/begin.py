@@ -10,19 +10,23 @@ import jax
 from jax.sharding import Mesh
 
 from vit_jax import config as config_lib
-from vit_jax import config_json, data, evals, hardware, sharding, startup, waiting
+from vit_jax import data, evals
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.checkpoints.manifest import on_all_processes
 from vit_jax.checkpoints.ranking import directed, turned
-from vit_jax.config import Config
-from vit_jax.data import look
+from vit_jax.config import saved as config_json
+from vit_jax.config.tree import Config
+from vit_jax.data.sources import look
+from vit_jax.devices import hardware, sharding
 from vit_jax.errors import UserError
 from vit_jax.objectives import Extras
-from vit_jax.train import adapted, data_identity, early_stop, initial_state, metadata, workdir
+from vit_jax.process import startup, waiting
+from vit_jax.train import adapted, data_identity, early_stop, initial_state, metadata
 from vit_jax.train import build as build_lib
 from vit_jax.train.early_stop import Tally
 from vit_jax.train.health import peers
 from vit_jax.train.report.goodput import Goodput
+from vit_jax.workdir import folder as workdir
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,17 +16,22 @@ import optax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from vit_jax import config as config_lib
-from vit_jax import data, evals, files, models, objectives, optim, sharding, waiting
-from vit_jax.config import Config, Plan
-from vit_jax.data import account, look, overlap, partition
+from vit_jax import data, evals, models, objectives, optim
+from vit_jax.config.fitting import Plan
+from vit_jax.config.tree import Config
+from vit_jax.data import account, overlap
 from vit_jax.data.checks import check_labels
-from vit_jax.data.sources import account_of
+from vit_jax.data.sources import look, partition
+from vit_jax.data.sources.base import account_of
+from vit_jax.devices import sharding
 from vit_jax.errors import UserError, setting
 from vit_jax.evals import classes
-from vit_jax.losses import Loss
 from vit_jax.models import patch_sizes
 from vit_jax.models.lora import Adapter
+from vit_jax.models.losses import Loss
 from vit_jax.objectives import Objective
+from vit_jax.process import waiting
+from vit_jax.storage import files
 from vit_jax.train import adapted
 from vit_jax.train.state import TrainState, make_init, make_state
 from vit_jax.train.step import TrainStep, jit_step, make_train_step

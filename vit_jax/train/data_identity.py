@@ -10,7 +10,7 @@ import numpy as np
 from vit_jax import data
 from vit_jax.checkpoints.manifest import raising_unreadable
 from vit_jax.data import account
-from vit_jax.data.sources import account_of
+from vit_jax.data.sources.base import account_of
 
 KEY = "data"
 _SAMPLES = 16  # examples of a split whose contents are compared

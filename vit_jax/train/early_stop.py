@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.checkpoints import CheckpointConfig
-from vit_jax.measures import Mode, resolved
+from vit_jax.settings.measures import Mode, resolved
 
 KEY = "early_stop"  # in a checkpoint's metadata
 

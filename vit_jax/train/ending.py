@@ -6,18 +6,20 @@ from typing import Any
 
 import jax
 
-from vit_jax import trees, waiting
+from vit_jax import trees
 from vit_jax.checkpoints import reader
 from vit_jax.checkpoints.checkpointer import CorruptCheckpoints
 from vit_jax.errors import UserError
+from vit_jax.figures.curve import learning_curve
+from vit_jax.process import waiting
+from vit_jax.process.preemption import Preemption
 from vit_jax.train import build as build_lib
-from vit_jax.train import early_stop, initial_state, workdir
+from vit_jax.train import early_stop, initial_state
 from vit_jax.train.begin import Position
-from vit_jax.train.health.preemption import Preemption
 from vit_jax.train.report.goodput import Phase
 from vit_jax.train.report.writers import read_jsonl
 from vit_jax.train.run import Run
-from vit_jax.visual.curve import learning_curve
+from vit_jax.workdir import folder as workdir
 
 
 def conclude(run: Run, at: Position, stop: Preemption) -> tuple[Position, bool]:

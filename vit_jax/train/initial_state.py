@@ -11,8 +11,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from vit_jax import config_json, trees, weights
-from vit_jax.config import Config
+from vit_jax import trees, weights
+from vit_jax.config import saved as config_json
+from vit_jax.config.tree import Config
 from vit_jax.data import classes
 from vit_jax.errors import UserError, setting
 from vit_jax.models import ModelConfig
@@ -21,13 +22,13 @@ from vit_jax.train.health import peers
 from vit_jax.train.state import TrainState
 from vit_jax.weights import heads
 from vit_jax.weights.apply import OtherHead
-from vit_jax.weights.ckpt import Checkpoint
 from vit_jax.weights.config import InitConfig
-from vit_jax.weights.describe import preprocessing
 from vit_jax.weights.heads import Move
 from vit_jax.weights.layout import Own
 from vit_jax.weights.load import CHECKPOINT, split
-from vit_jax.weights.published import GUESS, per_channel
+from vit_jax.weights.published.describe import preprocessing
+from vit_jax.weights.published.table import GUESS, per_channel
+from vit_jax.weights.readers.ckpt import Checkpoint
 
 PyTree = Any
 

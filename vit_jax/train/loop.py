@@ -12,23 +12,23 @@ from pathlib import Path
 
 import jax
 
-from vit_jax import out_of_memory
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
+from vit_jax.devices import out_of_memory
 from vit_jax.models import patch_sizes
 from vit_jax.objectives import Batch
+from vit_jax.process.preemption import INTERRUPTED, Preemption
 from vit_jax.train import build as build_lib
-from vit_jax.train import workdir
 from vit_jax.train.batches import device_batches
 from vit_jax.train.begin import Position, begin, open_run, print_once
 from vit_jax.train.ending import conclude
 from vit_jax.train.health import watchdog
-from vit_jax.train.health.preemption import INTERRUPTED, Preemption
-from vit_jax.train.mirror import mirrored
 from vit_jax.train.report import profile
 from vit_jax.train.report.goodput import Phase
 from vit_jax.train.report.profile import Profiler, Window
 from vit_jax.train.run import Run, due, services
 from vit_jax.train.state import TrainState
+from vit_jax.workdir import folder as workdir
+from vit_jax.workdir.mirror import mirrored
 
 
 @dataclasses.dataclass(frozen=True)

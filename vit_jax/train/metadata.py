@@ -8,12 +8,14 @@ from typing import Any
 
 import jax
 
-from vit_jax import __version__, config_json
-from vit_jax.config import Config
+from vit_jax.config import saved as config_json
+from vit_jax.config.tree import Config
 from vit_jax.errors import UserError, setting, some
-from vit_jax.train import data_identity, workdir
+from vit_jax.train import data_identity
+from vit_jax.version import __version__
 from vit_jax.weights.adapters import KEY, Base
-from vit_jax.weights.ckpt import AVERAGE, OWN_PARAMETERS
+from vit_jax.weights.readers.ckpt import AVERAGE, OWN_PARAMETERS
+from vit_jax.workdir import folder as workdir
 
 _EXTRAS = "teacher"  # digest of what an objective reads from outside
 

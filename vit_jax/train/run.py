@@ -8,11 +8,13 @@ from typing import Any
 
 import jax
 
-from vit_jax import evals, waiting
-from vit_jax.analysis.peaks import peak_flops
+from vit_jax import evals
 from vit_jax.checkpoints.checkpointer import Checkpointer, SaveFailed
-from vit_jax.config import Config, Plan
+from vit_jax.config.fitting import Plan
+from vit_jax.config.tree import Config
+from vit_jax.cost.peaks import peak_flops
 from vit_jax.errors import NonFinite, UserError
+from vit_jax.process import waiting
 from vit_jax.train import adapted, early_stop
 from vit_jax.train import build as build_lib
 from vit_jax.train.begin import Begun, Opened, Position
@@ -20,13 +22,13 @@ from vit_jax.train.health import spikes, unreadable
 from vit_jax.train.health.lost_process import is_lost
 from vit_jax.train.health.stragglers import Stragglers
 from vit_jax.train.health.unreadable import Unreadable
-from vit_jax.train.mirror import Mirror
 from vit_jax.train.report import metric_buffer
 from vit_jax.train.report.goodput import Goodput, Phase
 from vit_jax.train.report.metric_buffer import MetricBuffer
 from vit_jax.train.report.progress import Progress
 from vit_jax.train.report.writers import MetricWriter, make_writer
 from vit_jax.train.state import TrainState
+from vit_jax.workdir.mirror import Mirror
 
 _MAX_WAIT = 30.0  # seconds, for a save that may lack a process
 

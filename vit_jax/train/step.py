@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from vit_jax import hardware, reduction, sharding
+from vit_jax.devices import hardware, sharding
+from vit_jax.models import reduction
 from vit_jax.models.lora import Adapter
+from vit_jax.models.reduction import ReduceDType
 from vit_jax.objectives import Aux, Batch, Context, Objective
-from vit_jax.reduction import ReduceDType
 from vit_jax.train import adapted
 from vit_jax.train.health import spikes
 from vit_jax.train.state import TrainState

@@ -12,11 +12,11 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from vit_jax.errors import UserError, shown
+from vit_jax.figures import plots as figures
+from vit_jax.figures.contact_sheet import Tile, render, spaced, write
+from vit_jax.figures.overlay import colors, overlay, spread
 from vit_jax.inference import Trained, probabilities
-from vit_jax.visual import figures
 from vit_jax.visual.attention import HeadMaps, head_maps
-from vit_jax.visual.contact_sheet import Tile, render, spaced, write
-from vit_jax.visual.overlay import colors, overlay, spread
 from vit_jax.visual.saliency import extra_rollout, make_inspection, method
 
 _SIDE = 160  # to which small images are enlarged before a map lies over them

@@ -11,15 +11,15 @@ import jax
 import numpy as np
 
 from vit_jax import data, models, objectives
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.data.augment import jitter, parse
 from vit_jax.data.config import is_on, mean_color
-from vit_jax.data.ops import Operation
-from vit_jax.data.sources import Example, Labelled, digest_of
+from vit_jax.data.images.ops import Operation
+from vit_jax.data.sources.base import Example, Labelled, digest_of
 from vit_jax.errors import UserError
-from vit_jax.files import make_folder
+from vit_jax.figures.contact_sheet import Tile, render, wrapped, write
 from vit_jax.objectives import Supervised, SupervisedConfig
-from vit_jax.visual.contact_sheet import Tile, render, wrapped, write
+from vit_jax.storage.files import make_folder
 
 _IMAGES = 4  # of the training split, where no files are given
 _MAX_FILES = 8

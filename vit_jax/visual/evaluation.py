@@ -9,9 +9,9 @@ import numpy as np
 from vit_jax.evals import Classify, corruptions
 from vit_jax.evals.calibration import Bin, expected_error
 from vit_jax.evals.robustness import Variant
-from vit_jax.visual import figures
-from vit_jax.visual.contact_sheet import Tile, render
-from vit_jax.visual.figures import COLOURS, MARKERS
+from vit_jax.figures import plots as figures
+from vit_jax.figures.contact_sheet import Tile, render
+from vit_jax.figures.plots import COLOURS, MARKERS
 
 
 def draw_reliability(bins: Sequence[Bin], title: str) -> bytes:

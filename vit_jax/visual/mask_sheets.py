@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import UInt8
 
-from vit_jax.data.masks import IGNORED
+from vit_jax.data.sources.masks import IGNORED
+from vit_jax.figures.contact_sheet import Tile, render, wrapped
+from vit_jax.figures.plots import COLOURS
 from vit_jax.inference.dense_probing import Shown
-from vit_jax.visual.contact_sheet import Tile, render, wrapped
-from vit_jax.visual.figures import COLOURS
 
 _WHITE = (255, 255, 255)
 

@@ -13,9 +13,9 @@ from jaxtyping import UInt8
 from vit_jax import objectives, trees, weights
 from vit_jax.data import DataConfig
 from vit_jax.errors import UserError, shown
+from vit_jax.figures.contact_sheet import Tile, render, write
 from vit_jax.inference.trained import Trained
 from vit_jax.objectives import Mae, MaeConfig
-from vit_jax.visual.contact_sheet import Tile, render, write
 from vit_jax.weights.layout import Own
 
 _MOST = 12  # images of a sheet

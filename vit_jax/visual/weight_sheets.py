@@ -12,12 +12,12 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from vit_jax import models
+from vit_jax.figures.contact_sheet import Tile, render, spaced, wrapped, write
+from vit_jax.figures.overlay import colors, spread
 from vit_jax.inference import Trained
-from vit_jax.models.convit import relative_positions
+from vit_jax.models.families.convit import relative_positions
 from vit_jax.models.layers.posemb import FIXED, sincos2d
 from vit_jax.visual import attention
-from vit_jax.visual.contact_sheet import Tile, render, spaced, wrapped, write
-from vit_jax.visual.overlay import colors, spread
 
 _COMPONENTS, _POSITIONS, _STEM = 28, 7, 64
 _ROW = 8  # filters

@@ -8,10 +8,11 @@ import numpy as np
 
 from vit_jax import trees
 from vit_jax.models import ModelConfig
-from vit_jax.weights import forms, repository, timm
 from vit_jax.weights.apply import fill, in_memory
 from vit_jax.weights.export import to_timm
 from vit_jax.weights.load import load, read
+from vit_jax.weights.names import forms, timm
+from vit_jax.weights.readers import repository
 
 
 def from_timm(state: Mapping[str, np.ndarray], cfg: ModelConfig) -> dict[str, Any]:

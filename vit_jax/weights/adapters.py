@@ -12,8 +12,8 @@ from vit_jax import models, trees
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig, lora
 from vit_jax.weights.apply import OtherHead
-from vit_jax.weights.ckpt import Checkpoint
 from vit_jax.weights.files import WeightsFile, digest
+from vit_jax.weights.readers.ckpt import Checkpoint
 from vit_jax.weights.resize import Resize
 
 Read = Callable[..., Mapping[str, np.ndarray]]  # `weights.read`

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from vit_jax import fields
 from vit_jax.errors import UserError, unknown
+from vit_jax.settings import fields
 from vit_jax.weights import channels
 from vit_jax.weights.files import WeightsFile
 from vit_jax.weights.layout import Entry, FileTensor, Shape

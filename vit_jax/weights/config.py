@@ -3,8 +3,8 @@
 
 import dataclasses
 
-from vit_jax import fields
 from vit_jax.errors import UserError
+from vit_jax.settings import fields
 from vit_jax.weights.reference import CHECKPOINT, split
 from vit_jax.weights.resize import Resize
 

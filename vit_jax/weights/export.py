@@ -11,11 +11,13 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from vit_jax import files, models, trees
+from vit_jax import models, trees
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
 from vit_jax.models.layers.posemb import FIXED, sincos2d
-from vit_jax.weights import forms, grids, timm
+from vit_jax.storage import files
+from vit_jax.weights import grids
+from vit_jax.weights.names import forms, timm
 from vit_jax.weights.resize import positions
 
 SUFFIX = ".safetensors"

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vit_jax import foreign
 from vit_jax.errors import UserError
+from vit_jax.storage import foreign
 from vit_jax.weights.layout import Shape
 
 # Published checkpoints hold some hundreds; optimizer state triples that.

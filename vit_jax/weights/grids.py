@@ -17,7 +17,7 @@ from vit_jax import models
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig, ViTConfig
 from vit_jax.models.layers.posemb import PosEmbed
-from vit_jax.models.layers.resample import Grid
+from vit_jax.models.resample import Grid
 from vit_jax.weights.files import WeightsFile
 from vit_jax.weights.layout import Entry, Shape
 from vit_jax.weights.resize import Resize, positions

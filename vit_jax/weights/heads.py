@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vit_jax import fields, models, trees
+from vit_jax import models, trees
 from vit_jax.data import classes, imagenet
 from vit_jax.models import ModelConfig
-from vit_jax.weights import describe
+from vit_jax.settings import fields
 from vit_jax.weights.load import CHECKPOINT, split
+from vit_jax.weights.published import describe
 
 Flat = Mapping[str, np.ndarray]  # our names -> arrays
 
@@ -52,7 +53,7 @@ def class_names(ref: str, *, ema: bool = False) -> tuple[str, ...]:
     scheme, path = split(ref)
     if scheme != CHECKPOINT:
         return describe.class_names(ref)
-    from vit_jax.weights.ckpt import Checkpoint  # late: Orbax takes long to import
+    from vit_jax.weights.readers.ckpt import Checkpoint
 
     saved = Checkpoint(path, ema=ema)
     names = tuple(saved.metadata.get("class_names", ()))

@@ -14,7 +14,8 @@ from vit_jax.models.layers.mlp import Gelu, MlpKind
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import FIXED, PosEmbed, sincos2d
 from vit_jax.models.layers.rope import Rope
-from vit_jax.weights import export, hf, hf_config, hf_views
+from vit_jax.weights import export
+from vit_jax.weights.names import hf, hf_config, hf_views
 from vit_jax.weights.resize import positions
 
 # Fields that one of them has in several values, or that change nothing once a model is trained. The

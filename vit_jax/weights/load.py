@@ -10,27 +10,18 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from vit_jax import models, trees, waiting
+from vit_jax import models, trees
 from vit_jax.errors import UserError, setting
 from vit_jax.models import ModelConfig
-from vit_jax.weights import (
-    fixed_positions,
-    google,
-    grids,
-    hf,
-    hf_config,
-    hf_views,
-    npz_file,
-    published,
-    repository,
-    safetensors_file,
-    timm,
-    torch_file,
-)
+from vit_jax.process import waiting
+from vit_jax.weights import fixed_positions, grids
 from vit_jax.weights.apply import OtherHead, fill
 from vit_jax.weights.files import NoSuchFile, WeightsFile, first_bytes
 from vit_jax.weights.layout import Entry, FileTensor, Own
-from vit_jax.weights.reference import CHECKPOINT, split
+from vit_jax.weights.names import google, hf, hf_config, hf_views, timm
+from vit_jax.weights.published import table as published
+from vit_jax.weights.readers import npz_file, repository, safetensors_file, torch_file
+from vit_jax.weights.reference import CHECKPOINT, KINDS, split
 from vit_jax.weights.resize import Resize, resizer
 
 Flat = Mapping[str, np.ndarray]  # our names -> arrays
@@ -184,7 +175,8 @@ def _timm_names(
 
 @contextlib.contextmanager
 def _open_ckpt(path: str, cfg: ModelConfig, ema: bool, own: Own | None) -> Iterator[_Opened]:
-    from vit_jax.weights import adapters, ckpt  # late: Orbax takes long to import
+    from vit_jax.weights import adapters
+    from vit_jax.weights.readers import ckpt
 
     saved = ckpt.Checkpoint(path, ema=ema)
     ours, theirs = models.logit_factor(cfg), models.logit_factor(saved.model)
@@ -228,7 +220,7 @@ _OPENERS = {
     "npz": _open_npz,
     "timm": _open_timm,
     CHECKPOINT: _open_ckpt,
-    **dict.fromkeys(repository.KINDS, _open_repository),
+    **dict.fromkeys(KINDS, _open_repository),
 }
 
 

@@ -4,14 +4,14 @@
 import os
 
 from vit_jax.errors import UserError, unknown
-from vit_jax.weights import repository
 
+KINDS = ("hub", "hf")  # two names of one kind: a repository
 CHECKPOINT = "ckpt"  # the kind that is a directory, not a file
 _PLACES = {
     "npz": "FILE",
     "timm": "FILE",
     CHECKPOINT: "DIR",
-    **dict.fromkeys(repository.KINDS, "USER/NAME"),
+    **dict.fromkeys(KINDS, "USER/NAME"),
 }
 
 
@@ -22,6 +22,6 @@ def split(ref: str) -> tuple[str, str]:
     if scheme not in kinds:
         raise unknown("kind of weights in", ref, kinds.values())
     if not path:
-        what = "repository" if scheme in repository.KINDS else "file"
+        what = "repository" if scheme in KINDS else "file"
         raise UserError(f"{ref!r} names no {what}: give {kinds[scheme]}")
     return scheme, os.path.expanduser(path)  # a shell does so at the start of a word only

@@ -17,7 +17,7 @@ from jaxtyping import Float, Num
 from vit_jax import models
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
-from vit_jax.models.layers.resample import (
+from vit_jax.models.resample import (
     Grid,
     Matrix,
     antialiased,

@@ -12,9 +12,10 @@ import pytest
 
 from tests.faults.test_broken_records import labelled, rewritten
 from tests.unit.cli.test_doctor import DIGITS, ROOT, digits
-from vit_jax.cli import check_machine, check_run, doctor
-from vit_jax.cli.check_machine import BROKEN, OK, WARNING
-from vit_jax.data.digits import prepare
+from vit_jax.cli import doctor
+from vit_jax.cli.reports import check_machine, check_run
+from vit_jax.cli.reports.check_machine import BROKEN, OK, WARNING
+from vit_jax.data.sources.digits import prepare
 from vit_jax.errors import UserError
 
 LINE = re.compile(r"(\w+) +(ok|warning|broken) +(\S.*)")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.test_errors import DIGITS, ROOT
-from vit_jax.cli import flags as cli_flags
-from vit_jax.cli.dry_run import dry_run
+from vit_jax.cli.parsing import flags as cli_flags
+from vit_jax.cli.reports.dry_run import dry_run
 from vit_jax.cli.train import main
 
 IMAGENET = "--config=configs/vit_b16_imagenet.py"

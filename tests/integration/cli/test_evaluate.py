@@ -16,9 +16,10 @@ from safetensors.numpy import save_file
 
 from configs import vit_mu_digits
 from tests.unit.cli.test_evaluate import call
-from vit_jax import data, hardware, models, weights
+from vit_jax import data, models, weights
 from vit_jax.cli import evaluate, predict
 from vit_jax.data import imagenet
+from vit_jax.devices import hardware
 from vit_jax.errors import UserError
 from vit_jax.inference import load
 from vit_jax.inference.evaluate import open_target

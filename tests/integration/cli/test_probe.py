@@ -15,8 +15,8 @@ from tests.unit.cli.test_probe import CLASSES, MODEL, PHOTOS, run
 from tests.unit.weights.runs import save
 from vit_jax.__main__ import main as verb_main
 from vit_jax.data import open_source
-from vit_jax.evals import fewshot, logistic
-from vit_jax.evals.features import FeatureSet
+from vit_jax.evals.probes import fewshot, logistic
+from vit_jax.evals.probes.features import FeatureSet
 
 
 @pytest.fixture(scope="module")

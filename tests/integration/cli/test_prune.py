@@ -12,12 +12,13 @@ import pytest
 from tests.photos import write_folder
 from tests.unit.models.tiny import TINY
 from tests.unit.weights.runs import make_state
-from vit_jax import config_json, trees, weights
+from vit_jax import trees, weights
 from vit_jax.__main__ import main as verb_main
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.checkpoints.checkpointer import Checkpointer
-from vit_jax.cli import flags
-from vit_jax.config import Config
+from vit_jax.cli.parsing import flags
+from vit_jax.config import saved as config_json
+from vit_jax.config.tree import Config
 from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
 from vit_jax.inference import pruning as scoring

@@ -24,11 +24,11 @@ from PIL import Image
 from tests.browser import browser_needed
 from tests.unit.cli.test_serve import MODEL, NAMES, color_params
 from tests.unit.weights import runs
-from vit_jax import config_json
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.cli import serve
-from vit_jax.config import Config
+from vit_jax.config import saved as config_json
+from vit_jax.config.tree import Config
 from vit_jax.data import Crop, TransformConfig
 from vit_jax.evals import ClassifyEval
 from vit_jax.inference import page

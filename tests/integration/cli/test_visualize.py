@@ -8,8 +8,8 @@ from tests.photos import write_folder
 from tests.unit.cli.test_visualize import DIGITS, ROOT, open_sheet, run
 from tests.unit.test_configs import load
 from vit_jax import data, objectives
+from vit_jax.figures.contact_sheet import Tile
 from vit_jax.visual import augmentation_sheets
-from vit_jax.visual.contact_sheet import Tile
 
 SHEETS = ("transform.png", "operations.png", "batch.png")
 

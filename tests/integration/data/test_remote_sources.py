@@ -11,20 +11,20 @@ import pytest
 
 from tests.bucket import Bucket
 from tests.photos import write_images
-from vit_jax import remote
 from vit_jax.data import (
     Crop,
     DataConfig,
     Source,
     TransformConfig,
-    look,
     one_view,
     open_source,
     select_classes,
     train_batches,
 )
-from vit_jax.data.sources import account_of, balance_of
+from vit_jax.data.sources import look
+from vit_jax.data.sources.base import account_of, balance_of
 from vit_jax.errors import DataError, UserError
+from vit_jax.storage import remote
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from configs.vit_mu_digits import get_config
 from tests.unit.weights.test_init import small
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.data import DataConfig
 from vit_jax.data.checks import check_labels
 from vit_jax.errors import UserError

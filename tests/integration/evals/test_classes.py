@@ -7,8 +7,9 @@ import pytest
 import tensorflow_datasets as tfds
 
 from tests.unit.evals.test_classes import SYNSETS, WORDS, labels, png
-from vit_jax import data, sharding
+from vit_jax import data
 from vit_jax.data import open_source
+from vit_jax.devices import sharding
 from vit_jax.evals import ClassifyEval, Context, create
 from vit_jax.evals.classes import align
 

@@ -19,7 +19,7 @@ from tests.unit.evals.test_classify import (
 )
 from vit_jax import data
 from vit_jax.evals import ClassifyEval, create
-from vit_jax.losses import Loss
+from vit_jax.models.losses import Loss
 
 
 @pytest.fixture

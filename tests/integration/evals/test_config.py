@@ -6,7 +6,7 @@ import pytest
 from vit_jax import data
 from vit_jax.errors import UserError
 from vit_jax.evals import ClassifyEval, EvalConfig, FewShotEval, KNNEval
-from vit_jax.fields import conform
+from vit_jax.settings.fields import conform
 
 
 def check(cfg: EvalConfig) -> None:

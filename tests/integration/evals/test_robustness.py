@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import sharding
+from vit_jax.devices import sharding
 from vit_jax.errors import UserError
 from vit_jax.evals import Classify, corruptions, robustness
 

@@ -17,8 +17,9 @@ import vit_jax
 from tests.shapes import NAMES, write_shapes
 from vit_jax import models
 from vit_jax.__main__ import main as verb_main
-from vit_jax.data import Resize, ops
-from vit_jax.data.masks import open_masks
+from vit_jax.data import Resize
+from vit_jax.data.images import ops
+from vit_jax.data.sources.masks import open_masks
 
 FIELDS: dict[str, Any] = {"image_size": 32, "patch": 4, "depth": 2, "num_classes": 3}
 

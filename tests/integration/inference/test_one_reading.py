@@ -13,10 +13,11 @@ from PIL import Image
 
 import vit_jax
 from tests.awkward import encode
-from vit_jax import data, models, sharding
+from vit_jax import data, models
 from vit_jax.checkpoints.config import CheckpointConfig
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.data import Crop, TransformConfig
+from vit_jax.devices import sharding
 from vit_jax.evals import ClassifyEval
 from vit_jax.inference import evaluate
 from vit_jax.inference.views import read_view

@@ -19,16 +19,18 @@ from PIL import Image
 
 from tests.unit.inference.test_prediction import MODEL, NAMES, predict
 from tests.unit.weights import runs
-from vit_jax import config_json, data, hardware, inference, models, sharding
+from vit_jax import data, inference, models
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.cli import predict as predict_verb
-from vit_jax.config import Config
+from vit_jax.config import saved as config_json
+from vit_jax.config.tree import Config
 from vit_jax.data import Crop, TransformConfig
+from vit_jax.devices import hardware, sharding
 from vit_jax.errors import UserError
 from vit_jax.evals import ClassifyEval, Context, create
 from vit_jax.inference import prediction
 from vit_jax.inference.trained import Trained
-from vit_jax.losses import Loss
+from vit_jax.models.losses import Loss
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden"

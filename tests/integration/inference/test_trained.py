@@ -12,18 +12,19 @@ import pytest
 
 from tests.unit.inference.test_trained import read
 from tests.unit.weights import runs
-from vit_jax import config_json, inference, models
+from vit_jax import inference, models
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.checkpoints.checkpointer import Checkpointer
-from vit_jax.config import Config
+from vit_jax.config import saved as config_json
+from vit_jax.config.tree import Config
 from vit_jax.data import Crop, Resize, TransformConfig
 from vit_jax.errors import UserError
 from vit_jax.evals import ClassifyEval
 from vit_jax.inference.forward import make_apply
 from vit_jax.inference.trained import with_model
-from vit_jax.losses import Loss
 from vit_jax.models import DType
 from vit_jax.models.layers.attention import AttentionImpl
+from vit_jax.models.losses import Loss
 
 MODEL = models.variant(
     "vit_mu16", patch=(4, 4), image_size=(8, 12), channels=1, num_classes=3, dim=8, mlp_dim=16

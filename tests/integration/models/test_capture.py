@@ -11,7 +11,7 @@ import pytest
 from tests.unit.models.tiny import block_config
 from tests.unit.weights.runs import make_state
 from vit_jax import models
-from vit_jax.models import cait, convit
+from vit_jax.models.families import cait, convit
 from vit_jax.models.layers import pool, window
 from vit_jax.models.layers.init import Init
 

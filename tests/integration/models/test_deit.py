@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.integration.models.test_vit_parity import GOLDEN, TOLERANCE
-from tests.unit.models.test_vit import forward
+from tests.unit.models.families.test_vit import forward
 from tests.unit.models.tiny import TINY
 from vit_jax import models, weights
 from vit_jax.models.layers.drop import DropPathRule

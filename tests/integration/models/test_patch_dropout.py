@@ -9,17 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.unit.models.test_vit import small
+from tests.unit.models.families.test_vit import small
 from tests.unit.models.tiny import TINY
-from vit_jax import models, sharding
-from vit_jax.analysis.flops import count, train_flops
-from vit_jax.config import Config
+from vit_jax import models
+from vit_jax.config.tree import Config
+from vit_jax.cost.flops import count, train_flops
 from vit_jax.data import DataConfig
+from vit_jax.devices import sharding
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.errors import UserError
 from vit_jax.models.layers import masking
 from vit_jax.models.layers.pool import Pool
 from vit_jax.objectives import MaeConfig, Supervised, SupervisedConfig
-from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
 
 IMAGES = np.random.default_rng(0).standard_normal((8, 16, 24, 3)).astype(np.float32)

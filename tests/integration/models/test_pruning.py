@@ -12,7 +12,7 @@ from flax import linen as nn
 
 from tests.unit.models.tiny import TINY
 from vit_jax import models
-from vit_jax.analysis.flops import forward_flops
+from vit_jax.cost.flops import forward_flops
 from vit_jax.models import pruning
 from vit_jax.models.layers.block import Block, BlockConfig
 from vit_jax.models.layers.mlp import MlpKind

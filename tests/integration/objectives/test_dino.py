@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import models, objectives, sharding
-from vit_jax.analysis.flops import count
+from vit_jax import models, objectives
+from vit_jax.cost.flops import count
 from vit_jax.data import Crop, DataConfig, TransformConfig
+from vit_jax.devices import sharding
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.objectives import Balance, Context, Dino, DinoConfig, HeadConfig
 from vit_jax.objectives import self_distillation as terms
 from vit_jax.objectives.targets import sinkhorn, softmax_targets, updated_centre
-from vit_jax.sharding import MeshConfig
 
 HEAD = HeadConfig(prototypes=12, hidden_dim=16, bottleneck_dim=8)
 

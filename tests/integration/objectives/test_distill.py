@@ -28,7 +28,7 @@ from vit_jax import models
 from vit_jax.distill import Distillation, TeacherConfig
 from vit_jax.distill.cache import INDEX, LOGITS, REST, TOP, compact, dense
 from vit_jax.distill.teacher import make_teacher
-from vit_jax.losses import Loss
+from vit_jax.models.losses import Loss
 from vit_jax.objectives.distill import distillation_loss
 
 

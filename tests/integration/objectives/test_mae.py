@@ -10,10 +10,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from tests.unit.objectives.test_mae import _model, _objective
-from vit_jax import sharding
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
+from vit_jax.devices import sharding
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.objectives import MaeConfig
-from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
 from vit_jax.train.initial_state import initial_state
 

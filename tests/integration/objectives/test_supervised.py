@@ -12,10 +12,11 @@ import pytest
 from tests.unit.objectives.test_supervised import BATCH, NOTHING, _objective
 from vit_jax import config as config_lib
 from vit_jax import models
-from vit_jax.config import Config
-from vit_jax.data import DataConfig, MixConfig, mix
+from vit_jax.config.tree import Config
+from vit_jax.data import DataConfig, MixConfig
+from vit_jax.data.augment import mix
 from vit_jax.errors import UserError
-from vit_jax.losses import Loss, example_loss
+from vit_jax.models.losses import Loss, example_loss
 from vit_jax.objectives import SupervisedConfig
 
 LOGITS = jnp.array([[2.0, 0.0, -1.0], [0.0, 0.0, 0.0]])

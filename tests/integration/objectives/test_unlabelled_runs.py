@@ -15,11 +15,11 @@ from vit_jax import weights
 from vit_jax.__main__ import main
 from vit_jax.checkpoints.reader import find
 from vit_jax.checkpoints.reader import load as read
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.evals import FewShotEval, LinearEval
 from vit_jax.objectives import Dino
 from vit_jax.train.loop import fit
-from vit_jax.train.workdir import CHECKPOINTS
+from vit_jax.workdir.folder import CHECKPOINTS
 
 
 def _config(run: str) -> Config:

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from configs import unlabelled_digits
-from vit_jax import sharding
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
+from vit_jax.devices import sharding
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.models import DType
 from vit_jax.models.base import Remat
 from vit_jax.objectives import DinoConfig, MaeConfig
 from vit_jax.optim import OptimConfig, Optimizer
-from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
 
 BATCH, STEPS = 16, 2

@@ -12,7 +12,7 @@ from vit_jax import models
 from vit_jax.models.layers.pool import Pool
 from vit_jax.optim import OptimConfig
 from vit_jax.optim.rules import make_rules
-from vit_jax.weights import timm
+from vit_jax.weights.names import timm
 
 # More of what a ViT may hold: registers, scaled branches, norms of q and k, one before the blocks.
 MORE = {

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.unit.optim.test_schedules import clock, rates
-from vit_jax.durations import Clock
 from vit_jax.optim import OptimConfig, Schedule, make_schedule
+from vit_jax.settings.durations import Clock
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

@@ -10,7 +10,8 @@ from tests.unit.sweeps import files
 from vit_jax.cli.sweep import main
 from vit_jax.sweeps import in_bucket, queue, results, sharing
 from vit_jax.sweeps.results import State
-from vit_jax.train import bucket_lock, workdir
+from vit_jax.workdir import folder as workdir
+from vit_jax.workdir import lock as bucket_lock
 
 URL = "gs://bucket/sweeps/lrs"
 

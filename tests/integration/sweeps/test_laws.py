@@ -7,8 +7,8 @@ import pytest
 from tests.unit.sweeps import synthetic
 from tests.unit.sweeps.test_laws import fit
 from vit_jax.sweeps import laws as laws_lib
+from vit_jax.sweeps import report as sweep_report
 from vit_jax.sweeps import results
-from vit_jax.visual import sweep_report
 
 
 def test_runs_of_fewer_images_are_apart(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import pytest
 from configs import resnet_digits, vit_mu_digits
 from tests.unit.sweeps import files
 from vit_jax import models, trees
-from vit_jax.cli import sweep_plan
-from vit_jax.cli.dry_run import dry_run
+from vit_jax.cli.reports.dry_run import dry_run
+from vit_jax.cli.sweeps import plan as sweep_plan
 from vit_jax.errors import UserError
 from vit_jax.sweeps import price as price_lib
 from vit_jax.sweeps.price import find_device, price

@@ -20,15 +20,16 @@ import numpy as np
 from jax.sharding import Mesh
 
 from configs.vit_mu_digits import get_config
-from vit_jax import sharding, startup
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.checkpoints.checkpointer import Checkpointer
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
+from vit_jax.devices import sharding
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.distill import LogitCache
 from vit_jax.distill import cache as cache_lib
 from vit_jax.distill.cache import LOGITS, WEIGHTS
 from vit_jax.optim import OptimConfig
-from vit_jax.sharding import MeshConfig
+from vit_jax.process import startup
 from vit_jax.train import build as build_lib
 from vit_jax.train.batches import device_batches
 

@@ -9,8 +9,8 @@ import sys
 import time
 
 from vit_jax.cli.train import main
-from vit_jax.data.batches import Batches
-from vit_jax.data.prefetch import Batch
+from vit_jax.data.stream.batches import Batches
+from vit_jax.data.stream.prefetch import Batch
 
 _read = Batches.__getitem__
 

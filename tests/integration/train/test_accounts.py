@@ -9,10 +9,10 @@ import pytest
 
 from tests.faults.broken_files import png_bomb
 from tests.photos import write_images
-from vit_jax import config_json
 from vit_jax.cli.evaluate import main as evaluate
 from vit_jax.cli.train import main
-from vit_jax.config import Config
+from vit_jax.config import saved as config_json
+from vit_jax.config.tree import Config
 from vit_jax.train.report.writers import read_jsonl
 
 TINY = (

@@ -16,17 +16,18 @@ from safetensors.numpy import load_file
 from tests.integration.train import test_resume
 from tests.integration.train.test_finetune import arrays, config
 from vit_jax import config as config_lib
-from vit_jax import inference, models, sharding, trees, weights
+from vit_jax import inference, models, trees, weights
 from vit_jax.__main__ import main
-from vit_jax.analysis.flops import count
 from vit_jax.checkpoints import reader
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
+from vit_jax.cost.flops import count
+from vit_jax.devices import sharding
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.errors import UserError
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.lora import LoraConfig
 from vit_jax.objectives import MaeConfig
 from vit_jax.optim import OptimConfig
-from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
 from vit_jax.train.loop import fit
 from vit_jax.weights.config import InitConfig
@@ -302,7 +303,7 @@ def test_a_killed_run_ends_with_the_same_bits(pretrained: Path, tmp_path: Path) 
 
 
 def test_the_dry_run_plans_less(pretrained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from vit_jax.cli import dry_run
+    from vit_jax.cli.reports import dry_run
 
     cfg = tuning(pretrained)
     text, _ = dry_run.dry_run(cfg)

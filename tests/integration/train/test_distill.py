@@ -12,11 +12,12 @@ import pytest
 
 from tests.unit.train import teachers
 from tests.unit.train.distilled_digits import TEACHER, get_config
-from vit_jax import models, sharding, trees
-from vit_jax.analysis.flops import count
-from vit_jax.cli.dry_run import dry_run
-from vit_jax.config import Config
+from vit_jax import models, trees
+from vit_jax.cli.reports.dry_run import dry_run
+from vit_jax.config.tree import Config
+from vit_jax.cost.flops import count
 from vit_jax.data import MixConfig
+from vit_jax.devices import sharding
 from vit_jax.distill import Distillation
 from vit_jax.distill import teacher as teacher_lib
 from vit_jax.errors import UserError

@@ -14,14 +14,15 @@ import pytest
 from jax.sharding import Mesh
 
 from tests.unit.models.tiny import TINY
-from vit_jax import models, sharding
-from vit_jax.analysis import memory
-from vit_jax.config import Config
+from vit_jax import models
+from vit_jax.config.tree import Config
+from vit_jax.cost import memory
 from vit_jax.data import DataConfig, MixConfig
+from vit_jax.devices import sharding
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.distill import Distillation, TeacherConfig
 from vit_jax.objectives import DistillConfig
 from vit_jax.optim import MomentDtype, OptimConfig, Optimizer
-from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
 
 BATCH = 16

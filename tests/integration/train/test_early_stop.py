@@ -19,9 +19,9 @@ from vit_jax.checkpoints import CheckpointConfig, reader
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.errors import UserError
 from vit_jax.optim import OptimConfig, Optimizer
-from vit_jax.train import workdir
 from vit_jax.train.loop import Result, fit
 from vit_jax.train.report.writers import read_jsonl
+from vit_jax.workdir import folder as workdir
 
 ROOT = Path(__file__).parents[3]
 

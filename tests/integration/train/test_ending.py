@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.train.test_early_stop import config
-from vit_jax import measures
 from vit_jax.checkpoints import reader
+from vit_jax.devices.sharding import MeshConfig, make_mesh
 from vit_jax.errors import UserError
 from vit_jax.evals.classify import Classify
 from vit_jax.inference import evaluate, load
-from vit_jax.sharding import MeshConfig, make_mesh
+from vit_jax.settings import measures
 from vit_jax.train.loop import fit
 
 

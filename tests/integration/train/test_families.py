@@ -11,12 +11,13 @@ import pytest
 
 from tests.integration.train.test_donation import compile_in_place
 from tests.unit.models.tiny import TINY
-from vit_jax import models, sharding
-from vit_jax.config import Config
+from vit_jax import models
+from vit_jax.config.tree import Config
 from vit_jax.data import DataConfig, MixConfig
+from vit_jax.devices import sharding
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.models import DType, Remat
 from vit_jax.optim import MomentDtype, OptimConfig, Optimizer
-from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
 
 STEPS, BATCH = 2, 16

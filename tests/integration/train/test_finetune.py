@@ -11,17 +11,18 @@ import pytest
 
 from configs import vit_mu_digits
 from tests.unit.models.tiny import TINY
-from vit_jax import models, sharding, trees, weights
-from vit_jax.config import Config
+from vit_jax import models, trees, weights
+from vit_jax.config.tree import Config
 from vit_jax.data import DataConfig
+from vit_jax.devices import sharding
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.optim import OptimConfig, Optimizer
 from vit_jax.optim.rules import make_rules
-from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
 from vit_jax.train.loop import fit
-from vit_jax.weights import ckpt
 from vit_jax.weights.apply import fill, in_memory
 from vit_jax.weights.config import InitConfig
+from vit_jax.weights.readers import ckpt
 
 # docs/finetune.md: everything but the heads.
 PROBE = "^(?!head)"

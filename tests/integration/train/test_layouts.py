@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.integration.train import layouts
-from vit_jax.sharding import MeshConfig
+from vit_jax.devices.sharding import MeshConfig
 
 ROOT = Path(__file__).parents[3]
 

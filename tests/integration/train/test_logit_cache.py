@@ -15,17 +15,19 @@ import pytest
 from tests.unit.train import teachers
 from tests.unit.train.distilled_digits import TEACHER
 from tests.unit.train.test_logit_cache import config
-from vit_jax import objectives, sharding
+from vit_jax import objectives
 from vit_jax.cli import cache_teacher
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.data import Source
-from vit_jax.distill import Distillation, LogitCache, Stream, teacher, write
+from vit_jax.devices import sharding
+from vit_jax.distill import Distillation, LogitCache, Stream, teacher
 from vit_jax.distill import cache as cache_lib
 from vit_jax.distill.cache import INDEX, LOGITS, REST, TOP
 from vit_jax.errors import UserError
+from vit_jax.process.preemption import Preemption
 from vit_jax.train import build as build_lib
+from vit_jax.train import write_logits as write
 from vit_jax.train.batches import device_batches
-from vit_jax.train.health.preemption import Preemption
 from vit_jax.train.loop import fit
 from vit_jax.train.report.writers import read_jsonl
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.train.test_early_stop import config
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.errors import UserError
 from vit_jax.train.loop import fit
 

@@ -8,17 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import data, models, sharding
+from vit_jax import data, models
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.checkpoints.checkpointer import Checkpointer
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.data import DataConfig, MixConfig, Partner
-from vit_jax.durations import Clock
+from vit_jax.devices import sharding
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.errors import UserError
-from vit_jax.losses import Loss
+from vit_jax.models.losses import Loss
 from vit_jax.objectives import Supervised, SupervisedConfig
 from vit_jax.optim import OptimConfig, make_optimizer
-from vit_jax.sharding import MeshConfig
+from vit_jax.settings.durations import Clock
 from vit_jax.train import build as build_lib
 from vit_jax.train.state import make_init
 from vit_jax.train.step import jit_step, make_train_step

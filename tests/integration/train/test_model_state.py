@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from tests.unit.models.tiny import TINY
-from vit_jax import models, sharding
-from vit_jax.config import CheckpointConfig, Config, LogConfig
+from vit_jax import models
+from vit_jax.config import CheckpointConfig
+from vit_jax.config.tree import Config, LogConfig
 from vit_jax.data import Crop, DataConfig, TransformConfig
+from vit_jax.devices import sharding
 from vit_jax.evals import ClassifyEval
-from vit_jax.losses import Loss, example_loss
+from vit_jax.models.losses import Loss, example_loss
 from vit_jax.objectives import SupervisedConfig
 from vit_jax.optim import OptimConfig, Optimizer
 from vit_jax.train import build as build_lib

@@ -8,12 +8,13 @@ import jax
 import numpy as np
 import pytest
 
-from vit_jax import models, sharding
-from vit_jax.config import Config
+from vit_jax import models
+from vit_jax.config.tree import Config
 from vit_jax.data import DataConfig
+from vit_jax.devices import sharding
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.models import DType
-from vit_jax.reduction import ReduceDType
-from vit_jax.sharding import MeshConfig
+from vit_jax.models.reduction import ReduceDType
 from vit_jax.train import build as build_lib
 
 BATCH, DEPTH = 16, 3

@@ -14,16 +14,17 @@ import pytest
 from configs.vit_mu_digits import get_config
 from tests.unit.train.test_step import _batches, tiny
 from vit_jax import config as config_lib
-from vit_jax import models, sharding
-from vit_jax.cli import dry_run
-from vit_jax.config import Config
+from vit_jax import models
+from vit_jax.cli.reports import dry_run
+from vit_jax.config.tree import Config
+from vit_jax.devices import sharding
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.distill import Distillation, TeacherConfig
 from vit_jax.errors import UserError
 from vit_jax.evals import ClassifyEval
 from vit_jax.models import patch_sizes
 from vit_jax.objectives import MaeConfig, Supervised, SupervisedConfig, taught
 from vit_jax.optim import OptimConfig
-from vit_jax.sharding import MeshConfig
 from vit_jax.sweeps import price
 from vit_jax.train import build as build_lib
 from vit_jax.train.loop import fit

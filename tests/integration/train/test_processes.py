@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.weights.runs import save
-from vit_jax.cli import flags as cli_flags
+from vit_jax.cli.parsing import flags as cli_flags
 from vit_jax.train.loop import fit
 from vit_jax.train.report.writers import read_jsonl
 

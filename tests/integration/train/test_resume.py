@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 from tests.unit.train.test_early_stop import config
-from vit_jax import hardware, sharding
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.cli.train import main
+from vit_jax.devices import hardware, sharding
 from vit_jax.models import DType
 from vit_jax.train import build as build_lib
 from vit_jax.train.begin import open_run
@@ -72,7 +72,7 @@ def finish(workdir: Path, *args: str, run: tuple[str, ...] = ARGS) -> None:
 
 def digest(workdir: Path, run: tuple[str, ...] = ARGS) -> str:
     """Hash every byte of the last checkpoint's state."""
-    from vit_jax.cli import flags
+    from vit_jax.cli.parsing import flags
 
     argv = ["main.py", *run]
     cfg = flags.read_config(argv)

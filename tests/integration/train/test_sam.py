@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.train.test_sam import DATA, LR, RHO, Cosh, _gradient, _step
 from vit_jax import models
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.train import build as build_lib
 
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from tests.unit.train.test_step import _batches, tiny
-from vit_jax import models, sharding
-from vit_jax.config import Config
+from vit_jax import models
+from vit_jax.config.tree import Config
+from vit_jax.devices import sharding
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.optim import OptimConfig
-from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
 from vit_jax.train.state import TrainState
 

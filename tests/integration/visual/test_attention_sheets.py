@@ -15,12 +15,12 @@ from vit_jax import models
 from vit_jax.cli.visualize import main
 from vit_jax.data import TransformConfig
 from vit_jax.errors import UserError
+from vit_jax.figures.contact_sheet import Tile
+from vit_jax.figures.overlay import colors, spread
 from vit_jax.inference.trained import Trained
 from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.visual import attention_sheets, weight_sheets
 from vit_jax.visual.attention_sheets import Choice, chosen
-from vit_jax.visual.contact_sheet import Tile
-from vit_jax.visual.overlay import colors, spread
 
 CONVIT = shrink(models.variant("convit_ti", patch=(4, 4)), image_size=(8, 8), local_up_to_layer=1)
 

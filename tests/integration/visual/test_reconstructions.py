@@ -9,9 +9,9 @@ from PIL import Image
 
 from tests.unit.test_configs import CONFIGS, load, shrink
 from vit_jax.cli.visualize import main
+from vit_jax.figures.contact_sheet import Tile
 from vit_jax.train.loop import fit
 from vit_jax.visual import reconstructions
-from vit_jax.visual.contact_sheet import Tile
 
 
 @pytest.fixture(scope="module", params=["mae", "mpp"])

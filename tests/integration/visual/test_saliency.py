@@ -14,8 +14,9 @@ from tests.unit.visual.test_saliency import attending, heat_of, trained
 from tests.unit.weights.runs import make_state
 from vit_jax import models
 from vit_jax.inference import make_forward
-from vit_jax.models import cait, convit
-from vit_jax.models.layers import block, pool, resnet, window
+from vit_jax.models.conv import resnet
+from vit_jax.models.families import cait, convit
+from vit_jax.models.layers import block, pool, window
 from vit_jax.visual import saliency
 
 RECORDING = (block, pool, resnet, window, cait, convit)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.unit.weights import google_writer as writer
-from tests.unit.weights.test_google import GAP, VIT, logits, made, refused, save
+from tests.unit.weights.names.test_google import GAP, VIT, logits, made, refused, save
 from vit_jax import weights
 
 IMAGE = np.random.default_rng(1).normal(size=(2, 8, 12, 3)).astype(np.float32)

@@ -14,18 +14,19 @@ from tests.photos import write_folder
 from tests.unit.models.tiny import TINY
 from tests.unit.weights.runs import make_state
 from vit_jax import config as config_lib
-from vit_jax import inference, models, sharding, trees, weights
+from vit_jax import inference, models, trees, weights
 from vit_jax.__main__ import main
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.data import DataConfig
+from vit_jax.devices import sharding
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.errors import UserError
 from vit_jax.models import ModelConfig
-from vit_jax.sharding import MeshConfig
 from vit_jax.train import build as build_lib
 from vit_jax.train.initial_state import check, initial_state
 from vit_jax.visual.saliency import make_inspection
 from vit_jax.weights.config import InitConfig
-from vit_jax.weights.timm import entries
+from vit_jax.weights.names.timm import entries
 
 VIT = dataclasses.replace(TINY["vit"], image_size=(8, 8), channels=3, patch=(4, 4))
 # On the command line: what VIT changes of the variant.

@@ -10,9 +10,10 @@ import pytest
 
 from configs.vit_mu_digits import get_config
 from tests.unit.weights.test_init import small
-from vit_jax import sharding, trees
-from vit_jax.config import Config
+from vit_jax import trees
+from vit_jax.config.tree import Config
 from vit_jax.data import DataConfig
+from vit_jax.devices import sharding
 from vit_jax.distill import TeacherConfig
 from vit_jax.errors import UserError
 from vit_jax.objectives.distill import taught

@@ -19,11 +19,12 @@ from tests.photos import write_folder
 from tests.unit.models.tiny import TINY
 from tests.unit.weights.test_init import EIGHT, small
 from vit_jax import config as config_lib
-from vit_jax import models, sharding, trees, weights
-from vit_jax.cli import flags as cli_flags
+from vit_jax import models, trees, weights
+from vit_jax.cli.parsing import flags as cli_flags
 from vit_jax.cli.train import main as train_main
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.data import DataConfig
+from vit_jax.devices import sharding
 from vit_jax.errors import UserError, of_command_line
 from vit_jax.train import build as build_lib
 from vit_jax.train.initial_state import initial_state

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_configs import CONFIGS, FILES, arguments, load
-from vit_jax.cli import config_files
 from vit_jax.cli.configs import main
 from vit_jax.cli.summary import show
 from vit_jax.errors import UserError
+from vit_jax.settings import config_files
 
 
 def test_files_are_listed_in_groups_with_their_runs(

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 
 from tests.photos import write_folder
-from vit_jax import launch, startup
 from vit_jax.__main__ import main as verb_main
-from vit_jax.cli import check_machine, check_run, doctor
-from vit_jax.cli.check_machine import BROKEN, OK, WARNING
+from vit_jax.cli import doctor
+from vit_jax.cli.reports import check_machine, check_run
+from vit_jax.cli.reports.check_machine import BROKEN, OK, WARNING
 from vit_jax.errors import UserError
+from vit_jax.process import launch, startup
 
 ROOT = Path(__file__).parents[3]
 DIGITS = f"--config={ROOT}/configs/vit_mu_digits.py"

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.test_configs import load
 from vit_jax import config as config_lib
-from vit_jax.cli import flags as cli_flags
+from vit_jax.cli.parsing import flags as cli_flags
 from vit_jax.cli.train import main
 from vit_jax.errors import UserError
 

@@ -11,7 +11,7 @@ from tests.unit.models.tiny import TINY
 from tests.unit.weights.runs import save
 from vit_jax import data
 from vit_jax.__main__ import main as verb_main
-from vit_jax.cli.probe import Probe
+from vit_jax.cli.parsing.probe_options import Probe
 from vit_jax.data import open_source
 
 MODEL = dataclasses.replace(TINY["vit"], image_size=(8, 8), channels=3, patch=(4, 4))

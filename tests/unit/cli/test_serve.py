@@ -14,15 +14,17 @@ import numpy as np
 import pytest
 
 from tests.unit.weights import runs
-from vit_jax import config_json, inference, models, startup
+from vit_jax import inference, models
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.checkpoints.checkpointer import Checkpointer
 from vit_jax.cli import serve
-from vit_jax.config import Config
+from vit_jax.config import saved as config_json
+from vit_jax.config.tree import Config
 from vit_jax.data import Crop, TransformConfig
 from vit_jax.evals import ClassifyEval
 from vit_jax.inference import page
 from vit_jax.models.layers.pool import Pool
+from vit_jax.process import startup
 
 MODEL = models.variant(
     "vit_mu16",

@@ -10,8 +10,9 @@ from PIL import Image
 
 from vit_jax.cli.visualize import main
 from vit_jax.errors import DataError, UserError
-from vit_jax.visual import augmentation_sheets, contact_sheet
-from vit_jax.visual.contact_sheet import Tile
+from vit_jax.figures import contact_sheet
+from vit_jax.figures.contact_sheet import Tile
+from vit_jax.visual import augmentation_sheets
 
 ROOT = Path(__file__).parents[3]
 DIGITS = f"--config={ROOT}/configs/vit_mu_digits.py"

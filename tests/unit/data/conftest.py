@@ -51,7 +51,7 @@ def folder(tmp_path_factory, photo) -> Path:
 @pytest.fixture(scope="session")
 def tfds_dir(tmp_path_factory) -> Path:
     """A TFDS data directory with the digits in it."""
-    from vit_jax.data.digits import prepare
+    from vit_jax.data.sources.digits import prepare
 
     root = tmp_path_factory.mktemp("tfds")
     prepare(root)

@@ -17,11 +17,12 @@ from PIL import Image
 import vit_jax
 from tests.awkward import File, encode, files
 from vit_jax import data, models
-from vit_jax.data import image_header, ops
 from vit_jax.data.config import OLD_READING, Background, Crop, DataConfig, Reading, TransformConfig
-from vit_jax.data.decode import decode
-from vit_jax.data.masks import MaskedImages
-from vit_jax.data.transform import Transform, one_view
+from vit_jax.data.images import header as image_header
+from vit_jax.data.images import ops
+from vit_jax.data.images.decode import decode
+from vit_jax.data.sources.masks import MaskedImages
+from vit_jax.data.stream.transform import Transform, one_view
 from vit_jax.errors import DataError, UserError
 from vit_jax.inference.images import read_image
 from vit_jax.inference.trained import Trained

@@ -13,7 +13,7 @@ from vit_jax.data import (
 )
 from vit_jax.data.checks import check_pad
 from vit_jax.data.config import cover_size, crop_ranges, has_affine, is_random
-from vit_jax.data.transform import Transform
+from vit_jax.data.stream.transform import Transform
 from vit_jax.errors import UserError
 from vit_jax.models import ViTConfig
 

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from tests.unit.data.conftest import encode
-from vit_jax.data.decode import decode, decode_rows
+from vit_jax.data.images.decode import decode, decode_rows
 
 SEQUENTIAL = {
     "4:2:0": {},

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from vit_jax import data
-from vit_jax.data import Crop, DataConfig, Resize, TransformConfig, View, batches, ops
-from vit_jax.data import transform as transform_lib
-from vit_jax.data.decode import decode
+from vit_jax.data import Crop, DataConfig, Resize, TransformConfig, View
+from vit_jax.data.images import ops
+from vit_jax.data.images.decode import decode
+from vit_jax.data.stream import batches
+from vit_jax.data.stream import transform as transform_lib
 
 BATCH, SEED = 10, 5
 GLOBAL: dict[str, Any] = {"crop": Crop.RANDOM_RESIZED, "area": (0.3, 1.0), "resize": Resize.BICUBIC}

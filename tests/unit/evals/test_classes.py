@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from vit_jax.data import imagenet, open_source
-from vit_jax.data.sources import Labelled
+from vit_jax.data.sources.base import Labelled
 from vit_jax.errors import UserError
 from vit_jax.evals.classes import align, grouped, joined, rule
 

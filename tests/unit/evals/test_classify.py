@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import data, sharding
+from vit_jax import data
+from vit_jax.devices import sharding
 from vit_jax.errors import UserError
 from vit_jax.evals import Classify, ClassifyEval, Context, create, open_splits
 from vit_jax.evals.base import Stream
 from vit_jax.evals.classify import MeanLoss
 from vit_jax.evals.passes import keep_passes
-from vit_jax.losses import Loss
+from vit_jax.models.losses import Loss
 
 NUM_EXAMPLES, NUM_CLASSES = 37, 7
 

@@ -11,7 +11,7 @@ from vit_jax import data, models
 from vit_jax.inference import forward
 from vit_jax.inference.forward import make_apply, make_predict, probabilities
 from vit_jax.inference.trained import Trained, Tta
-from vit_jax.losses import Loss
+from vit_jax.models.losses import Loss
 
 LOGITS = np.array([[0.0, np.log(3.0)]], np.float32)
 

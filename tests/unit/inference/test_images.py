@@ -13,8 +13,8 @@ from PIL import Image, ImageOps
 from sklearn.datasets import load_sample_image
 
 from tests.faults.broken_files import png_bomb
-from vit_jax.data import image_header
-from vit_jax.data.decode import decode
+from vit_jax.data.images import header as image_header
+from vit_jax.data.images.decode import decode
 from vit_jax.errors import UserError
 from vit_jax.inference.images import expand, read_image
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.weights import runs
-from vit_jax import config_json, data, models
+from vit_jax import data, models
 from vit_jax.__main__ import main as verb_main
 from vit_jax.checkpoints.checkpointer import Checkpointer
-from vit_jax.config import Config
+from vit_jax.config import saved as config_json
+from vit_jax.config.tree import Config
 from vit_jax.data import Crop, TransformConfig
 from vit_jax.evals import ClassifyEval
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from vit_jax import inference, models
-from vit_jax.cli import model_options
-from vit_jax.cli.options import flag
+from vit_jax.cli.parsing import model_options
+from vit_jax.cli.parsing.options import flag
 from vit_jax.data import Resize, imagenet
 from vit_jax.errors import UserError
 from vit_jax.inference.trained import with_model
-from vit_jax.losses import Loss
+from vit_jax.models.losses import Loss
 
 
 def test_probabilities_are_those_of_the_loss() -> None:

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax import models, trees
-from vit_jax.analysis import flops
+from vit_jax.cost import flops
 from vit_jax.models import ModelConfig
 
 

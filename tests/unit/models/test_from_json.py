@@ -7,8 +7,9 @@ import json
 import pytest
 
 from tests.unit.models.tiny import TINY
-from vit_jax import config_json, models
-from vit_jax.config import Config
+from vit_jax import models
+from vit_jax.config import saved as config_json
+from vit_jax.config.tree import Config
 
 CONFIGS = {**models.VARIANTS, **TINY}
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vit_jax import models, trees
-from vit_jax.analysis.flops import forward_flops
+from vit_jax.cost.flops import forward_flops
 from vit_jax.errors import UserError
 from vit_jax.models import patch_sizes
 

@@ -10,12 +10,12 @@ import pytest
 
 from vit_jax import config as config_lib
 from vit_jax import models, objectives
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.data import Crop, DataConfig, TransformConfig
-from vit_jax.durations import Clock
 from vit_jax.errors import UserError
 from vit_jax.evals import KNNEval, LossEval
 from vit_jax.objectives import Dino, DinoConfig, HeadConfig
+from vit_jax.settings.durations import Clock
 
 LARGE = TransformConfig(crop=Crop.RANDOM_RESIZED, area=(0.4, 1.0))
 

@@ -14,9 +14,9 @@ from tests.unit.models.tiny import TINY
 from vit_jax.data import DataConfig, MixConfig
 from vit_jax.distill import Distillation, TeacherConfig
 from vit_jax.errors import UserError
-from vit_jax.fields import conform
 from vit_jax.models import ModelConfig, Output
 from vit_jax.objectives import Context, Distill, DistillConfig
+from vit_jax.settings.fields import conform
 
 TABLE = np.load(Path(__file__).parents[2] / "golden" / "distill_tables.npz")
 RNG = jax.random.key(0)

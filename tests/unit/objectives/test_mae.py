@@ -18,7 +18,7 @@ from vit_jax.objectives.mae import Masks, masks
 from vit_jax.weights import load
 from vit_jax.weights.apply import fill, in_memory
 from vit_jax.weights.layout import Own
-from vit_jax.weights.timm import entries, is_ignored
+from vit_jax.weights.names.timm import entries, is_ignored
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "mae.npz"
 CONTEXT = Context(frozen={}, model_state={}, ema=None, objective=None, step=0)

@@ -12,9 +12,9 @@ import pytest
 from vit_jax import models
 from vit_jax.data import DataConfig
 from vit_jax.errors import UserError
-from vit_jax.fields import conform
-from vit_jax.losses import Loss
+from vit_jax.models.losses import Loss
 from vit_jax.objectives import Context, Supervised, SupervisedConfig
+from vit_jax.settings.fields import conform
 
 
 def _objective(seen: dict, **fields: object) -> Supervised:

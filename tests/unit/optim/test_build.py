@@ -10,8 +10,8 @@ import optax
 import pytest
 
 from vit_jax import trees
-from vit_jax.durations import Clock
 from vit_jax.optim import OptimConfig, Optimizer, Schedule, make_optimizer
+from vit_jax.settings.durations import Clock
 
 CLOCK = Clock(batch_size=8, num_examples=80, total_steps=100)
 LR = 0.01

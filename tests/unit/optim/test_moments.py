@@ -9,8 +9,8 @@ import numpy as np
 import optax
 import pytest
 
-from vit_jax.durations import Clock
 from vit_jax.optim import MomentDtype, OptimConfig, Optimizer, make_optimizer, moments
+from vit_jax.settings.durations import Clock
 
 CLOCK = Clock(batch_size=8, num_examples=80, total_steps=100)
 SIDE = 64

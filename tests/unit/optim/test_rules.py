@@ -10,10 +10,10 @@ import pytest
 
 from tests.unit.models.tiny import TINY
 from vit_jax import models
-from vit_jax.durations import Clock
 from vit_jax.errors import UserError
 from vit_jax.optim import OptimConfig, Optimizer, Row, describe, make_optimizer
 from vit_jax.optim.rules import make_rules
+from vit_jax.settings.durations import Clock
 
 
 def shape(*dims):

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.durations import Clock
 from vit_jax.errors import UserError
 from vit_jax.optim import OptimConfig, Optimizer, Schedule, make_optimizer, validate
+from vit_jax.settings.durations import Clock
 
 CLOCK = Clock(batch_size=8, num_examples=80, total_steps=100)
 RHO = 0.3

@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from vit_jax.durations import Clock
 from vit_jax.errors import UserError
 from vit_jax.optim import OptimConfig, Schedule, cosine, make_schedule
+from vit_jax.settings.durations import Clock
 
 
 def clock(total: int) -> Clock:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from configs import vit_mu_digits
-from vit_jax import config_json
+from vit_jax.config import saved as config_json
 from vit_jax.sweeps import point as point_lib
 from vit_jax.sweeps.point import Point
 

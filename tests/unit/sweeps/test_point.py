@@ -6,7 +6,7 @@ import pytest
 
 from configs import vit_mu_digits
 from tests.unit.sweeps import files
-from vit_jax.cli import flags
+from vit_jax.cli.parsing import flags
 from vit_jax.errors import UserError
 from vit_jax.sweeps import point as point_lib
 from vit_jax.sweeps.point import Point
@@ -125,7 +125,7 @@ def test_the_hash_is_of_what_is_computed_and_measured() -> None:
 def test_a_field_at_its_default_does_not_change_the_hash() -> None:
     # 12 digits of SHA-256 of the fields that differ from a ViT's defaults: a field that a later
     # version adds must not send a sweep's finished runs to other directories.
-    from vit_jax.config import Config
+    from vit_jax.config.tree import Config
     from vit_jax.models import ViTConfig
 
     assert point_lib.run_hash(Config(model=ViTConfig())) == "9db874e32548"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.sweeps import synthetic
-from vit_jax.cli import sweep_status
 from vit_jax.cli.sweep import main
+from vit_jax.cli.sweeps import status as sweep_status
 from vit_jax.sweeps import point as point_lib
 from vit_jax.sweeps import results
 from vit_jax.sweeps.results import State

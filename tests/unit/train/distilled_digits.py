@@ -4,7 +4,8 @@
 import dataclasses
 
 from tests.unit.models.tiny import TINY
-from vit_jax.config import CheckpointConfig, Config, LogConfig
+from vit_jax.config import CheckpointConfig
+from vit_jax.config.tree import Config, LogConfig
 from vit_jax.data import Crop, DataConfig, MixConfig, Partner, TransformConfig
 from vit_jax.distill import Distillation, TeacherConfig
 from vit_jax.evals import ClassifyEval

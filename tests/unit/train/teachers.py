@@ -8,10 +8,11 @@ from typing import Any
 import jax
 
 from tests.unit.weights.runs import make_state
-from vit_jax import config_json, models
+from vit_jax import models
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.checkpoints.checkpointer import Checkpointer
-from vit_jax.config import Config
+from vit_jax.config import saved as config_json
+from vit_jax.config.tree import Config
 from vit_jax.models import ModelConfig
 
 

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import pytest
 
 from tests.photos import write_folder
-from vit_jax import data, models, objectives, sharding
-from vit_jax.config import Config
-from vit_jax.data import prefetch
+from vit_jax import data, models, objectives
+from vit_jax.config.tree import Config
+from vit_jax.data.stream import prefetch
+from vit_jax.devices import sharding
 from vit_jax.train.batches import device_batches
 
 PREFETCH = 2

@@ -5,9 +5,9 @@ import jax
 import numpy as np
 import pytest
 
-from vit_jax import hardware, sharding
-from vit_jax.hardware import Target
-from vit_jax.sharding import MeshConfig
+from vit_jax.devices import hardware, sharding
+from vit_jax.devices.hardware import Target
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.train.step import compiler_options
 
 H100 = Target("gpu", "NVIDIA H100 80GB HBM3", (9, 0))

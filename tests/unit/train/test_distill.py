@@ -6,7 +6,8 @@ from typing import Any
 
 from tests.unit.models.tiny import TINY
 from tests.unit.train.distilled_digits import TEACHER, get_config
-from vit_jax import config_json, models
+from vit_jax import models
+from vit_jax.config import saved as config_json
 from vit_jax.objectives import SupervisedConfig
 
 

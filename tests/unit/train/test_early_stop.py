@@ -11,13 +11,14 @@ from configs import vit_mu_digits
 from vit_jax import config as config_lib
 from vit_jax import trees
 from vit_jax.checkpoints import CheckpointConfig, Mode
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.errors import UserError
 from vit_jax.optim import OptimConfig, Optimizer
-from vit_jax.train import early_stop, workdir
+from vit_jax.train import early_stop
 from vit_jax.train.early_stop import Tally
 from vit_jax.train.loop import Result
 from vit_jax.train.report.writers import read_jsonl
+from vit_jax.workdir import folder as workdir
 
 MAX = Tally("val/top1", Mode.MAX)
 

@@ -15,14 +15,16 @@ from jax.sharding import Mesh
 
 from tests.unit.train import teachers
 from tests.unit.train.distilled_digits import TEACHER, get_config
-from vit_jax import objectives, sharding
-from vit_jax.config import Config
+from vit_jax import objectives
+from vit_jax.config.tree import Config
 from vit_jax.data import MixConfig, Source
-from vit_jax.distill import Distillation, LogitCache, write
+from vit_jax.devices import sharding
+from vit_jax.distill import Distillation, LogitCache
 from vit_jax.distill import cache as cache_lib
 from vit_jax.distill.cache import LOGITS
 from vit_jax.errors import UserError
 from vit_jax.train import build as build_lib
+from vit_jax.train import write_logits as write
 from vit_jax.train.batches import device_batches
 
 

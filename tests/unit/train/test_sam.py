@@ -5,9 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax.durations import Clock
 from vit_jax.objectives import Aux
 from vit_jax.optim import OptimConfig, Optimizer, Schedule, make_optimizer
+from vit_jax.settings.durations import Clock
 from vit_jax.train.state import make_init
 from vit_jax.train.step import make_train_step
 

@@ -11,12 +11,13 @@ import pytest
 
 from tests.unit.train.test_sam import DATA, Cosh
 from vit_jax import config as config_lib
-from vit_jax import models, sharding
-from vit_jax.config import Config
+from vit_jax import models
+from vit_jax.config.tree import Config
 from vit_jax.data import DataConfig, MixConfig
-from vit_jax.durations import Clock
+from vit_jax.devices import sharding
 from vit_jax.errors import UserError
 from vit_jax.optim import OptimConfig, Optimizer, Schedule, cosine, make_optimizer
+from vit_jax.settings.durations import Clock
 from vit_jax.train import build as build_lib
 from vit_jax.train.state import TrainState, make_init
 from vit_jax.train.step import make_train_step

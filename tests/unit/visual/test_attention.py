@@ -71,7 +71,7 @@ def test_a_vit_shows_what_its_head_reads_by_head():
     both = weights[0, 0, :, :2, 2:].mean(axis=1).reshape(2, 2, 3)
     np.testing.assert_allclose(layers[0].maps, both, rtol=1e-6)
 
-    cfg.distilled, cfg.num_registers, cfg.pool = False, 1, models.vit.Pool.MAP
+    cfg.distilled, cfg.num_registers, cfg.pool = False, 1, models.families.vit.Pool.MAP
     pooling = attending(np.random.default_rng(1), 1, 2, 1, 6)
     seen = {"blocks/attn/weights": weights, "map_pool/weights": pooling}
     layers = head_maps(cfg, {}, seen, (8, 24))

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from vit_jax.errors import UserError
+from vit_jax.figures.overlay import overlay
 from vit_jax.visual import attention_sheets
 from vit_jax.visual.attention import HeadMaps
 from vit_jax.visual.attention_sheets import Choice, chosen
-from vit_jax.visual.overlay import overlay
 
 
 def layer(number: int, kind: str = "block", heads: int = 12, query: str = "q") -> HeadMaps:

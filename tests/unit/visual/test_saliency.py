@@ -11,9 +11,9 @@ from tests.unit.models.tiny import TINY, shrink
 from vit_jax import models
 from vit_jax.data import TransformConfig
 from vit_jax.errors import UserError
+from vit_jax.figures.overlay import colors, overlay, spread
 from vit_jax.inference.trained import Trained
 from vit_jax.visual import saliency
-from vit_jax.visual.overlay import colors, overlay, spread
 
 
 def trained(cfg: models.ModelConfig, variables: dict) -> Trained:

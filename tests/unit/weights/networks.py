@@ -10,7 +10,7 @@ import safetensors.numpy
 
 from tests.unit.inference.exported import trained
 from vit_jax import models, weights
-from vit_jax.inference import transformers_folder
+from vit_jax.export import transformers as transformers_folder
 from vit_jax.inference.trained import Trained
 from vit_jax.models import ModelConfig
 

@@ -9,10 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from vit_jax import config_json, models, sharding, trees
+from vit_jax import models, trees
 from vit_jax.checkpoints import CheckpointConfig
 from vit_jax.checkpoints.checkpointer import Checkpointer
-from vit_jax.config import Config
+from vit_jax.config import saved as config_json
+from vit_jax.config.tree import Config
+from vit_jax.devices import sharding
 from vit_jax.models import ModelConfig
 from vit_jax.train.state import TrainState
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from vit_jax.weights.google import has_class_row
+from vit_jax.weights.names.google import has_class_row
 
 
 @pytest.mark.parametrize(

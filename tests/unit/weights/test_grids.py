@@ -16,8 +16,10 @@ from vit_jax import models, weights
 from vit_jax.errors import UserError
 from vit_jax.models import MixerConfig, ModelConfig, SwinConfig, ViTConfig
 from vit_jax.models.layers.posemb import PosEmbed
-from vit_jax.weights import ckpt, export, google, grids, hf, hf_views
+from vit_jax.weights import export, grids
 from vit_jax.weights.apply import in_memory
+from vit_jax.weights.names import google, hf, hf_views
+from vit_jax.weights.readers import ckpt
 from vit_jax.weights.resize import Resize, bicubic, bicubic_antialiased, resize_grid
 
 SMALL: dict[str, Any] = {"dim": 16, "depth": 1, "num_heads": 2, "mlp_dim": 32, "num_classes": 3}

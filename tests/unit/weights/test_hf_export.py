@@ -9,14 +9,15 @@ import pytest
 
 from tests.unit.inference.exported import trained
 from tests.unit.models.tiny import TINY
-from tests.unit.weights.test_hf import CLIP, DINOV3, REGISTERS, SCALED, SIGLIP, VIT
+from tests.unit.weights.names.test_hf import CLIP, DINOV3, REGISTERS, SCALED, SIGLIP, VIT
 from vit_jax import trees
 from vit_jax.errors import UserError
 from vit_jax.models.layers.mlp import Gelu, MlpKind
 from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed, PosEmbedAt, sincos2d
-from vit_jax.weights import hf, hf_config, hf_export, hf_views
+from vit_jax.weights import hf_export
 from vit_jax.weights.apply import fill, in_memory
+from vit_jax.weights.names import hf, hf_config, hf_views
 
 GAP = dataclasses.replace(VIT, class_token=False, pool=Pool.GAP)
 KINDS = {

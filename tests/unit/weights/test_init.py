@@ -8,11 +8,11 @@ import pytest
 
 from configs.vit_mu_digits import get_config
 from vit_jax import config as config_lib
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.errors import UserError
 from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.optim import OptimConfig
-from vit_jax.sharding import MeshConfig
 from vit_jax.train.loop import fit
 from vit_jax.weights.config import InitConfig
 from vit_jax.weights.resize import Resize

@@ -3,7 +3,7 @@
 
 from vit_jax.data.augment import autoaugment, randaug, self_supervised, three_augment, timm_randaug
 from vit_jax.data.augment.pillow import jitter
-from vit_jax.data.ops import Policy
+from vit_jax.data.images.ops import Policy
 from vit_jax.errors import UserError
 
 # What reads each form of `TransformConfig.auto_augment`, and how the form is written.

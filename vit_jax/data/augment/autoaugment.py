@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vit_jax.data.augment.pillow import Picture, Resampling, from_pillow, operate, to_pillow
-from vit_jax.data.ops import Image, Operation
+from vit_jax.data.images.ops import Image, Operation
 
 FORM = "autoaugment(imagenet) or autoaugment(cifar10)"
 

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image as PillowImage
 from PIL import ImageEnhance, ImageOps
 
-from vit_jax.data.ops import Image
+from vit_jax.data.images.ops import Image
 
 Picture = PillowImage.Image
 Resampling = PillowImage.Resampling

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from vit_jax.data.ops import Image, Operation, warp
+from vit_jax.data.images.ops import Image, Operation, warp
 from vit_jax.errors import UserError
 
 FORM = "randaug(OPS,MAGNITUDE) with OPS in 1..16 and MAGNITUDE in 0..30"

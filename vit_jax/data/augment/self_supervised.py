@@ -15,7 +15,7 @@ from PIL import Image as PillowImage
 from PIL import ImageEnhance, ImageFilter, ImageOps
 
 from vit_jax.data.augment.pillow import Picture, from_pillow, to_pillow
-from vit_jax.data.ops import Image, Operation
+from vit_jax.data.images.ops import Image, Operation
 from vit_jax.errors import UserError
 
 FORM = "dino-blur0.5-solarize0.2 (keys blur 0..1, solarize 0..1, jitter 0..2)"

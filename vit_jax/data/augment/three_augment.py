@@ -10,7 +10,7 @@ import numpy as np
 from PIL import ImageFilter, ImageOps
 
 from vit_jax.data.augment.pillow import Picture, from_pillow, to_pillow
-from vit_jax.data.ops import Image, Operation
+from vit_jax.data.images.ops import Image, Operation
 
 FORM = "3-augment"
 

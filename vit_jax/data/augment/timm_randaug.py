@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vit_jax.data.augment.pillow import Picture, Resampling, from_pillow, operate, to_pillow
-from vit_jax.data.ops import Image, Operation
+from vit_jax.data.images.ops import Image, Operation
 from vit_jax.errors import UserError
 
 FORM = "rand-m9-mstd0.5-inc1 (timm's; keys m 0..30, n 1..16, mstd, mmax 1..30, inc 0 or 1, p 0..1)"

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax import hardware
+from vit_jax.devices import hardware
 from vit_jax.errors import UserError
 from vit_jax.models.layers import flash, xla
 from vit_jax.models.layers.drop import dropout

@@ -8,6 +8,7 @@ import jax
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from vit_jax.devices.sharding import BATCH_AXES, constrain
 from vit_jax.models.base import ModelConfig, compute_dtype, record
 from vit_jax.models.layers.attention import AttentionImpl, attend, attention_weights
 from vit_jax.models.layers.dense import Dense, HeadsDense
@@ -18,8 +19,7 @@ from vit_jax.models.layers.norm import LayerScale, TokenNorm, token_norm
 from vit_jax.models.layers.posemb import relative_logits
 from vit_jax.models.layers.rope import Rotation, turn
 from vit_jax.models.layers.weighted import spread
-from vit_jax.mup import logit_factor
-from vit_jax.sharding import BATCH_AXES, constrain
+from vit_jax.models.mup import logit_factor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class BlockConfig:
         dtype: of the computation, a jnp dtype.
         head_dim: d; 0 is the width over the number of heads.
         drop_path_rate: above 0, blocks use the rate that they are called with, not this number.
-        logit_factor: multiplies attention's logits besides d**-0.5: see vit_jax/mup.py.
+        logit_factor: multiplies attention's logits besides d**-0.5: see vit_jax/models/mup.py.
         rotation: turns queries and keys by the places of their tokens.
         relative: attention has keys for the distances of tokens, too (`posemb.relative_logits`).
     """

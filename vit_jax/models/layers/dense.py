@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from vit_jax import hardware
+from vit_jax.devices import hardware
+from vit_jax.devices.sharding import constrain_parameter
 from vit_jax.models.base import ModelConfig
 from vit_jax.models.layers.init import Initializer
 from vit_jax.models.layers.weighted import matmul, spread, to_heads
-from vit_jax.sharding import constrain_parameter
 
 LORA_A, LORA_B = "lora_a", "lora_b"
 

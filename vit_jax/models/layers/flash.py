@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
-from vit_jax.sharding import BATCH_AXES, fitted_spec
+from vit_jax.devices.sharding import BATCH_AXES, fitted_spec
 
 _LANES = 128  # the Pallas kernel reads tokens in multiples of it
 _BLOCKS = (512, 384, 256, 128)  # tokens at a time: the largest that divides their number

@@ -13,12 +13,12 @@ from einops import rearrange
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from vit_jax.devices.sharding import BATCH_AXES, constrain, constrain_parameter
 from vit_jax.models import base
 from vit_jax.models.layers.drop import Dropout
 from vit_jax.models.layers.init import POS_EMBED, RULES, Init
-from vit_jax.models.layers.resample import pseudo_inverse, resized
 from vit_jax.models.layers.weighted import matmul, spread
-from vit_jax.sharding import BATCH_AXES, constrain, constrain_parameter
+from vit_jax.models.resample import pseudo_inverse, resized
 
 
 class PatchEmbed(nn.Module):

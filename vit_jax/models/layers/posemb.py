@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from vit_jax.errors import UserError
 from vit_jax.models.layers.attention import AttentionImpl
 from vit_jax.models.layers.init import POS_EMBED
-from vit_jax.models.layers.resample import antialiased, resized
+from vit_jax.models.resample import antialiased, resized
 
 
 class PosEmbed(enum.StrEnum):

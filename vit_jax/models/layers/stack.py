@@ -9,8 +9,8 @@ from typing import Any
 import jax
 from flax import linen as nn
 
+from vit_jax.devices.sharding import splits_parameters
 from vit_jax.models.base import CAPTURED, ModelConfig, Remat
-from vit_jax.sharding import splits_parameters
 
 # DOTS keeps the products with weights, which have no batch dimension, unlike attention's own.
 _POLICIES = {

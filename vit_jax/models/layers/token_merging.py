@@ -16,13 +16,13 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
+from vit_jax.devices.sharding import BATCH_AXES, constrain
 from vit_jax.errors import UserError
 from vit_jax.models.base import CAPTURED, Remat
 from vit_jax.models.layers.attention import AttentionImpl
 from vit_jax.models.layers.block import Attention, Block
 from vit_jax.models.layers.drop import Dropout
 from vit_jax.models.layers.stack import remat
-from vit_jax.sharding import BATCH_AXES, constrain
 
 _EXACT = jax.lax.Precision.HIGHEST  # a GPU would round means and near ties to 10 bits
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero, linear_call
 from jaxtyping import Array, Float
 
-from vit_jax import reduction
+from vit_jax.models import reduction
 
 
 def matmul(x: Float[Array, "T I"], kernel: Float[Array, "I O"]) -> Float[Array, "T O"]:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax import hardware
+from vit_jax.devices import hardware
 
 
 def attend(

@@ -9,19 +9,19 @@ import secrets
 import socket
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
-from jax.experimental import multihost_utils
 
-from vit_jax import __version__, config_json
 from vit_jax.checkpoints import DIRECTORY
 from vit_jax.checkpoints.config import steps_in
-from vit_jax.data.partition import KINDS
+from vit_jax.config import saved as config_json
+from vit_jax.data.sources.partition import KINDS
+from vit_jax.devices.hosts import gather
 from vit_jax.errors import UserError, some
+from vit_jax.version import __version__
 
 _TOKEN = ".processes"  # process 0 writes it into the workdir for the others to read
 _SECONDS = 10.0  # a network file system may show a new file late
@@ -138,30 +138,3 @@ def _sees(file: Path, token: str) -> bool:
                 return True
         time.sleep(0.1)
     return False
-
-
-def gather(value: Any) -> list[Any]:
-    """Return the JSON of all processes in their order."""
-    if jax.process_count() == 1:
-        return [value]
-    raw = np.frombuffer(json.dumps(value).encode(), np.uint8)
-    sizes = multihost_utils.process_allgather(np.asarray(raw.size))
-    padded = np.zeros(int(sizes.max()), np.uint8)
-    padded[: raw.size] = raw
-    rows = np.asarray(multihost_utils.process_allgather(padded))
-    return [json.loads(bytes(row[:size])) for row, size in zip(rows, np.ravel(sizes), strict=True)]
-
-
-def led(do: Callable[[], Any]) -> Any:
-    """Return what `do` returns in process 0, JSON, in all processes, or raise its error there."""
-    value, failure = None, None
-    try:
-        value = do() if jax.process_index() == 0 else None
-    except UserError as error:
-        failure = error
-    if jax.process_count() > 1:
-        value, told = gather([value, str(failure or "")])[0]
-        failure = failure or (UserError(told) if told else None)
-    if failure is not None:
-        raise failure
-    return value

@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vit_jax.config.faults import WINDOW, FaultsConfig, is_spike
 from vit_jax.data import DataConfig, Source
-from vit_jax.data.sources import balance_of
-from vit_jax.data.stream import stream_indices
-from vit_jax.faults import WINDOW, FaultsConfig, is_spike
-from vit_jax.train import workdir
+from vit_jax.data.order import stream_indices
+from vit_jax.data.sources.base import balance_of
 from vit_jax.train.report.writers import read_jsonl
+from vit_jax.workdir import folder as workdir
 
 
 @flax.struct.dataclass

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from vit_jax.config.faults import WINDOW, FaultsConfig, is_spike
 from vit_jax.errors import NonFinite
-from vit_jax.faults import WINDOW, FaultsConfig, is_spike
 
 # Steps in flight on the device before the host waits: enough to keep it busy, few enough that
 # batches do not pile up in its memory.

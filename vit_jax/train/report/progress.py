@@ -13,8 +13,9 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Column
 
-from vit_jax import escapes, measures
-from vit_jax.durations import format_duration
+from vit_jax.process import escapes
+from vit_jax.settings import measures
+from vit_jax.settings.durations import format_duration
 
 # The first steps compile and fill the queues; the rate is measured after them.
 _WARMUP_STEPS = 3

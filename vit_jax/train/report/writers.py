@@ -13,10 +13,11 @@ from typing import Any, Protocol, SupportsFloat, runtime_checkable
 
 import jax
 
-from vit_jax import escapes, files, foreign
-from vit_jax.config import LogConfig
+from vit_jax.config.tree import LogConfig
 from vit_jax.errors import UserError
-from vit_jax.train import workdir as workdir_lib
+from vit_jax.process import escapes
+from vit_jax.storage import files, foreign
+from vit_jax.workdir import folder as workdir_lib
 
 _MOST = 1 << 30  # bytes of a metrics file
 

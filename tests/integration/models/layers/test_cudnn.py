@@ -14,17 +14,11 @@ import pytest
 
 from tests.unit.models.layers.test_cudnn import H100, value_and_gradients
 from tests.unit.test_configs import RUNS, load
-from vit_jax import hardware, models
-from vit_jax.aot import topology
+from vit_jax import models
+from vit_jax.cost import topology
+from vit_jax.devices import hardware
 from vit_jax.errors import UserError
-from vit_jax.models import (
-    CaiTConfig,
-    ConViTConfig,
-    DType,
-    HybridConfig,
-    SwinConfig,
-    ViTConfig,
-)
+from vit_jax.models import CaiTConfig, ConViTConfig, DType, HybridConfig, SwinConfig, ViTConfig
 from vit_jax.models.layers import flash
 from vit_jax.models.layers.attention import AttentionImpl, attend, check_target
 from vit_jax.models.layers.pool import Pool

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tests.unit.models.tiny import TINY
-from vit_jax import hardware, models
+from vit_jax import models
+from vit_jax.devices import hardware
 from vit_jax.models.layers.dense import HeadsDense
 
 TPU = hardware.Target("tpu", "TPU v5 lite")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from vit_jax import hardware, sharding
-from vit_jax.models.layers.conv import conv2d
+from vit_jax.devices import hardware, sharding
+from vit_jax.models.conv.conv import conv2d
 
 
 def plain(x: jax.Array, kernel: jax.Array, stride: int, groups: int) -> jax.Array:

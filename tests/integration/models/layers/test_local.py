@@ -11,9 +11,9 @@ import pytest
 
 from tests.unit.models.tiny import TINY
 from vit_jax import models, trees
-from vit_jax.analysis.flops import forward_flops
-from vit_jax.models import vit
+from vit_jax.cost.flops import forward_flops
 from vit_jax.models.base import Remat
+from vit_jax.models.families import vit
 from vit_jax.models.intermediates import output_and_layers
 from vit_jax.models.layers import block
 from vit_jax.models.layers.attention import attend

@@ -12,7 +12,8 @@ import pytest
 
 from tests.unit.models.layers.test_cudnn import H100, value_and_gradients
 from tests.unit.models.tiny import TINY
-from vit_jax import hardware, models, sharding
+from vit_jax import models
+from vit_jax.devices import hardware, sharding
 from vit_jax.errors import UserError
 from vit_jax.models import DType
 from vit_jax.models.layers import flash

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import models, sharding
-from vit_jax.sharding import MeshConfig
+from vit_jax import models
+from vit_jax.devices import sharding
+from vit_jax.devices.sharding import MeshConfig
 
 CFG = models.variant(
     "vit_s16_rope_mixed",

@@ -14,7 +14,7 @@ from jax import export
 from tests.unit.models.layers.test_token_merging import small
 from tests.unit.models.tiny import TINY
 from vit_jax import models
-from vit_jax.analysis.flops import forward_flops
+from vit_jax.cost.flops import forward_flops
 from vit_jax.errors import UserError
 from vit_jax.models.layers import attention
 from vit_jax.models.layers.drop import DropPathRule

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from vit_jax import models, reduction
-from vit_jax.analysis.flops import count
+from vit_jax import models
+from vit_jax.cost.flops import count
+from vit_jax.models import reduction
 from vit_jax.models.layers.weighted import matmul, spread
-from vit_jax.reduction import ReduceDType
+from vit_jax.models.reduction import ReduceDType
 
 TOKENS, DIM = 512, 8
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import hardware
+from vit_jax.devices import hardware
 from vit_jax.models.layers import xla
 
 CPU, TPU = hardware.Target("cpu"), hardware.Target("tpu", "TPU v5 lite")

@@ -14,8 +14,8 @@ from jax.sharding import Mesh
 from tests.integration.train.test_layouts import by_hand
 from tests.integration.train.test_processes import ARGS, ROOT
 from tests.unit.train.health.test_stragglers import SCALARS
-from vit_jax import sharding
-from vit_jax.sharding import MeshConfig
+from vit_jax.devices import sharding
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.train.health import stragglers
 from vit_jax.train.report.writers import read_jsonl
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.photos import write_folder
 from vit_jax import data
-from vit_jax.data.stream import epoch_order
+from vit_jax.data.order import epoch_order
 from vit_jax.train.report.writers import read_jsonl
 
 ROOT = Path(__file__).parents[4]

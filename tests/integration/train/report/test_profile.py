@@ -11,12 +11,12 @@ import jax
 import pytest
 
 from tests.integration.train.test_resume import SMALL
-from vit_jax.cli import flags as cli_flags
+from vit_jax.cli.parsing import flags as cli_flags
 from vit_jax.cli.train import main
-from vit_jax.config import Config
+from vit_jax.config.tree import Config
 from vit_jax.errors import UserError
 from vit_jax.evals import Classify
-from vit_jax.train.health.preemption import INTERRUPTED
+from vit_jax.process.preemption import INTERRUPTED
 from vit_jax.train.loop import Result, fit
 from vit_jax.train.report import profile
 from vit_jax.train.report.goodput import Phase

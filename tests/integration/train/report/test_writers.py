@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vit_jax.config import LogConfig
+from vit_jax.config.tree import LogConfig
 from vit_jax.train.report import writers
 
 KILLED = """

@@ -7,7 +7,7 @@ import types
 import numpy as np
 import pytest
 
-from vit_jax import hardware
+from vit_jax.devices import hardware
 from vit_jax.models.layers.posemb import PosEmbed, sincos2d
 
 

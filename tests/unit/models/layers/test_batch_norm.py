@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import sharding
+from vit_jax.devices import sharding
+from vit_jax.devices.sharding import MeshConfig
 from vit_jax.models.layers.norm import BatchNorm
-from vit_jax.sharding import MeshConfig
 
 SHAPE = (16, 3, 5, 6)
 

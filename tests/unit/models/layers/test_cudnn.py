@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import hardware
-from vit_jax.aot import topology
+from vit_jax.cost import topology
+from vit_jax.devices import hardware
 from vit_jax.models.layers import flash
 
 H100 = hardware.Target("gpu", "NVIDIA H100 80GB HBM3", (9, 0))

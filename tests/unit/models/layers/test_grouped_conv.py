@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import hardware
-from vit_jax.models.layers.conv import Padding, kaiming_normal, max_pool
+from vit_jax.devices import hardware
+from vit_jax.models.conv.conv import Padding, kaiming_normal, max_pool
 
 
 @pytest.mark.parametrize("backend, scatters", [("cpu", 0), ("gpu", 1)])

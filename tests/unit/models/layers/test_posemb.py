@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vit_jax import models, sharding
+from vit_jax import models
+from vit_jax.devices import sharding
 from vit_jax.errors import UserError
 from vit_jax.models.layers.posemb import PosEmbed, placed, resample, sincos2d
 from vit_jax.optim.rules import _EMBEDDING

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from vit_jax.config.faults import FaultsConfig
 from vit_jax.errors import NonFinite
-from vit_jax.faults import FaultsConfig
 from vit_jax.train.report.metric_buffer import KEY, MetricBuffer
 
 

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from vit_jax.durations import format_duration
+from vit_jax.settings.durations import format_duration
 from vit_jax.train.report.progress import Pace, Progress, format_scalars
 
 SCALARS = {

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from vit_jax.config import LogConfig
+from vit_jax.config.tree import LogConfig
 from vit_jax.errors import UserError
 from vit_jax.train.report import writers
 

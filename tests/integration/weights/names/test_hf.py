@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""transformers 5.23's own outputs, stored with its weights (tests/golden/hf_*)."""
+
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax import models, weights
+from vit_jax.weights.published import describe
+
+GOLDEN = Path(__file__).parents[3] / "golden"
+
+
+class Stored(NamedTuple):
+    theirs: str  # in the .npz
+    ours: str  # of an Output
+    fields: dict[str, Any] = {}  # noqa: RUF012  (a tuple's default)
+    length: bool = False  # theirs have length 1
+
+
+CASES = {
+    "vit": Stored("logits", "logits"),
+    "dinov2": Stored("tokens", "tokens"),
+    "siglip": Stored("pooler", "features"),
+    "clip": Stored("image_embeds", "logits", {"num_classes": 24}, length=True),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_outputs_are_transformers(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    for source, file in ((".safetensors", "model.safetensors"), (".config.json", "config.json")):
+        shutil.copy(GOLDEN / f"hf_{name}{source}", tmp_path / file)
+    cfg = models.with_fields(describe.network(f"hf:{tmp_path}").model, case.fields)
+    variables = jax.tree.map(jnp.asarray, weights.load(f"hf:{tmp_path}", cfg))
+    stored, apply = np.load(GOLDEN / f"hf_{name}.npz"), models.create(cfg).apply
+    for run in (apply, jax.jit(apply)):
+        with jax.default_matmul_precision("highest"):
+            out = np.asarray(getattr(run(variables, jnp.asarray(stored["input"])), case.ours))
+        if case.length:
+            out = out / np.linalg.norm(out, axis=-1, keepdims=True)
+        np.testing.assert_allclose(out, stored[case.theirs], atol=5e-5, rtol=0)
+        assert out.std() > 1e-2

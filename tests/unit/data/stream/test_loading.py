@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from vit_jax.data import TransformConfig, one_view
+from vit_jax.data.sources.base import Labelled
+from vit_jax.data.stream import loading
+from vit_jax.errors import DataError
+
+VIEWS = one_view(TransformConfig(), (224, 224), 3)
+TINY = one_view(TransformConfig(), (8, 8), 1)
+
+
+class Slow(Labelled):
+    """A source whose reads take a while."""
+
+    name, class_names, labels = "slow", ("a",), None
+
+    def __init__(self, seconds: float, is_remote: bool = True) -> None:
+        self.seconds, self.is_remote, self.reads = seconds, is_remote, 0
+
+    def __len__(self) -> int:
+        return 9
+
+    def read(self, index: int) -> dict[str, Any]:
+        self.reads += 1
+        time.sleep(self.seconds)
+        if not index:
+            raise DataError("broken")
+        return {}
+
+    def example_id(self, index: int) -> str:
+        return str(index)
+
+    def digest(self) -> str:
+        return ""
+
+
+def choose(source: Slow, views: Any = VIEWS, rows: int = 128, **given: int) -> loading.Loading:
+    given = {"num_threads": 0, "num_workers": 0, "prefetch": 2} | given
+    return loading.choose(source, views, rows, **given)
+
+
+@pytest.fixture
+def cores(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    found = SimpleNamespace(count=2)
+    monkeypatch.setattr(loading, "_cores", lambda: found.count)
+    return found
+
+
+def test_files_of_this_machine_are_loaded_as_ever(cores: SimpleNamespace) -> None:
+    near = Slow(0, is_remote=False)
+    assert choose(near) == (4, 0, 0, 2, 2)
+    assert choose(near, prefetch=1) == (4, 0, 0, 1, 1)
+    assert choose(near, TINY) == (1, 0, 0, 2, 2)
+    cores.count = 64
+    assert choose(near, num_workers=4) == (32, 0, 4, 2, 2)
+    assert not near.reads
+
+
+def test_a_bucket_of_20_ms_has_64_reads_in_flight(cores: SimpleNamespace) -> None:
+    assert 64 <= choose(Slow(0.02)).num_readers <= 96
+    assert 64 <= choose(Slow(0.02), TINY).num_readers <= 96
+    assert choose(Slow(0.1)).num_readers == 96
+    assert choose(Slow(0)).num_readers == 16
+    # Four rows a batch: enough batches in work for all threads.
+    few = choose(Slow(0.1), rows=4)
+    assert (few.at_once, few.prefetch) == (24, 24)
+
+
+def test_what_is_given_is_taken(cores: SimpleNamespace) -> None:
+    assert choose(Slow(0.02), num_threads=7).num_threads == 7
+    cores.count = 16
+    assert choose(Slow(0.02)).num_workers == 2
+    assert choose(Slow(0.02), num_threads=7).num_workers == 0
+    assert choose(Slow(0.02), num_workers=1).num_workers == 1

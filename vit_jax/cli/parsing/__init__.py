@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a command line becomes values: flags, options, models and groups by name."""

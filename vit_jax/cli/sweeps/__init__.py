@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The four verbs of `vit_jax sweep`: plan, run, status, report."""

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of a config goes together: each component's own checks, and those between components."""
+
+import dataclasses
+import math
+import re
+from typing import Any
+
+from vit_jax import data, errors, models, optim
+from vit_jax.checkpoints.ranking import check_ranking
+from vit_jax.config import faults
+from vit_jax.config.fitting import check_micro_batches, guessed, metric_periods, plan
+from vit_jax.config.tree import Config
+from vit_jax.data.checks import check_pad
+from vit_jax.devices import sharding
+from vit_jax.errors import UserError
+from vit_jax.evals import EVALUATORS, EvalConfig
+from vit_jax.models import ModelConfig, lora, patch_sizes
+from vit_jax.models.layers.attention import AttentionImpl, check_target
+from vit_jax.objectives import ObjectiveConfig, SupervisedConfig
+from vit_jax.settings.fields import annotations, check_effects, conform
+from vit_jax.weights import config as init_config
+
+
+def check(cfg: Config) -> None:
+    """Check all that needs neither data nor devices; an error is one line that names the field.
+
+    Values in another form, "map" for Pool.MAP or 64 for (64,), are converted in place.
+    """
+    check_types(cfg)
+    given, cfg = cfg, guessed(cfg, num_examples=10**6, num_classes=10)
+    models.create(cfg.model)
+    data.check(given.data)
+    check_pad(cfg.data.transform, models.input_shape(cfg.model)[:2], "data.transform")
+    channels = cfg.model.channels
+    if channels not in (1, 3):
+        raise UserError(f"model.channels={channels} must be 1 (grey) or 3 (RGB)")
+    for key, each in (("mean", cfg.data.mean), ("std", cfg.data.std)):
+        if len(each) not in (1, channels):
+            raise UserError(f"data.{key}={each} must hold 1 or model.channels={channels} values")
+    optim.validate(cfg.optim)
+    if models.growth(cfg.model) is not None:
+        optim.check_width(cfg.optim)
+    if cfg.model.num_classes and not cfg.objective.uses_labels:
+        what = f"{type(cfg.objective).__name__} trains no head"
+        raise UserError(f"{what}; set model.num_classes=0, not {cfg.model.num_classes}")
+    # Checks here hold for any data: the number of classes and the batch are not known yet.
+    cfg.objective.check(given.model, cfg.data)
+    _check_patches(cfg)
+    steps = cfg.accum_steps
+    if given.data.batch_size:
+        check_micro_batches(cfg)
+    if steps > 1 and not cfg.objective.splits_batch:
+        why = f"would cut the batch, whose examples {type(cfg.objective).__name__} compares"
+        raise UserError(f"accum_steps={steps} {why}; set 1, and mesh.fsdp or model.remat=full")
+    check_effects(cfg, "", [(cfg.ema_decay > 0, "without ema_decay", "ema_decay_end")])
+    if cfg.objective.needs_average and not cfg.ema_decay:
+        learns = f"{type(cfg.objective).__name__} learns from the moving average of its parameters"
+        raise UserError(f"{learns}; set ema_decay, such as 0.996")
+    init_config.validate(cfg.init)
+    _check_lora(cfg)
+    for name in cfg.evals:
+        if not re.fullmatch(r"[a-z0-9_]+", name) or name in ("train", "perf"):
+            raise UserError(f"evals.{name}: use a-z, 0-9 and _, and neither 'train' nor 'perf'")
+        _check_eval(cfg.evals[name], name, cfg.objective)
+    check_ranking(cfg.checkpoint, metric_periods(cfg))
+    faults.validate(cfg.faults)
+    # The durations are parsed without the data, so that a typo is found here.
+    plan(cfg, num_examples=cfg.data.batch_size)
+    sizes = [getattr(cfg.mesh, axis) for axis in sharding.BATCH_AXES]
+    if given.data.batch_size:
+        check_batch(cfg, math.prod(size for size in sizes if size > 0))
+
+
+def check_types(cfg: Config) -> None:
+    """Convert every value to its field's annotation, in place, and check its range (`conform`)."""
+    _refuse_names(cfg, "")
+    conform(cfg)
+
+
+def _refuse_names(node: Any, path: str) -> None:
+    """Raise UserError for the name of a model in place of its config, wherever a model stands."""
+    kinds = annotations(type(node))
+    for field in dataclasses.fields(node):
+        value = getattr(node, field.name)
+        if kinds[field.name] is ModelConfig:
+            models.refuse_name(value, f"{path}{field.name}={value!r}")
+        elif dataclasses.is_dataclass(value):
+            _refuse_names(value, f"{path}{field.name}.")
+
+
+def _check_eval(evaluation: EvalConfig, name: str, objective: ObjectiveConfig) -> None:
+    """Raise UserError for an invalid evaluation, or one of logits that no head is trained for."""
+    lacks: dict[str, str] = {}
+    if objective.head_loss is None:
+        lacks["logits"] = "trains no head"
+    if not objective.scores_images:
+        lacks["loss"] = "has no loss of an image by itself"
+    kinds = [each for each in EVALUATORS if each.predictor not in lacks]
+    if type(evaluation) not in kinds:
+        why = lacks.get(evaluation.predictor, "")
+        why = f", and {type(objective).__name__} {why}" if why else ""
+        valid = ", ".join(kind.__name__ for kind in kinds)
+        raise UserError(f"evals.{name} is a {type(evaluation).__name__}{why}; choose {valid}")
+    evaluation.check(f"evals.{name}")
+
+
+def _check_patches(cfg: Config) -> None:
+    """Raise UserError for sizes of patches that the model cannot take, or a draw of no use."""
+    draws = patch_sizes.sides(cfg.model)
+    if draws != (0,) and not isinstance(cfg.objective, SupervisedConfig):
+        learns = f"{type(cfg.objective).__name__} has patches of one size"
+        raise UserError(f"{learns}; set model.drawn_patches=()")
+    wanted = [("model.drawn_patches", side) for side in draws]
+    wanted += [(f"evals.{name}.patch", ev.patch) for name, ev in cfg.evals.items()]
+    for field, side in wanted:
+        try:
+            models.create(patch_sizes.at(cfg.model, side))
+        except UserError as error:
+            raise UserError(f"{field}={side}: {error}") from None
+
+
+def _check_lora(cfg: Config) -> None:
+    """Raise UserError for low-rank changes of nothing, or of what has no rule for them."""
+    lora.check(cfg.lora)
+    lacks = {
+        "frozen weights to change; set init.weights": not cfg.init.weights,
+        "a rule for model.mup_base_dim; set 0": models.growth(cfg.model) is not None,
+        f"classes to learn by {type(cfg.objective).__name__}": not cfg.objective.uses_labels,
+    }
+    why = next((what for what, is_lacking in lacks.items() if is_lacking), "")
+    if cfg.lora.pattern and why:
+        raise UserError(f"lora.pattern={cfg.lora.pattern!r} lacks {why}")
+
+
+def check_batch(cfg: Config, shards: int) -> None:
+    """Raise UserError for a batch, or heads, that the mesh cannot split; `shards` of the batch."""
+    size, steps = cfg.data.batch_size, cfg.accum_steps
+    micro = size // steps
+    if micro % shards:
+        near = max(round(size / (shards * steps)), 1) * shards * steps
+        fewer = max(n for n in range(1, shards) if micro % n == 0)
+        raise UserError(
+            f"data.batch_size={size} cannot be split over {shards} devices x accum_steps={steps}; "
+            f"the nearest that can is {near}, and this one can over {fewer}"
+        )
+    heads = getattr(cfg.model, "num_heads", ())
+    each = heads if isinstance(heads, tuple) else (heads,)  # Swin has a number for each stage
+    if cfg.mesh.tensor > 1 and any(count % cfg.mesh.tensor for count in each):
+        raise UserError(f"mesh.tensor={cfg.mesh.tensor} must divide model.num_heads={heads}")
+
+
+def check_kernel(cfg: Config) -> None:
+    """Raise UserError if the hardware lacks the kernel of `model.attention`.
+
+    Only training checks it: elsewhere XLA's attention computes the same.
+    """
+    check_target(getattr(cfg.model, "attention", AttentionImpl.AUTO))
+
+
+def check_classes(cfg: Config, num_classes: int) -> None:
+    """Raise UserError for a head whose width is not the dataset's number of classes."""
+    count, advice = cfg.model.num_classes, errors.setting(f"config.model.num_classes={num_classes}")
+    if cfg.objective.uses_labels and count not in (0, num_classes):
+        has = f"{cfg.data.name} has {num_classes} classes"
+        raise UserError(f"model.num_classes={count}, but {has}; set {advice}")

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run's config as JSON: written beside its checkpoints, read back, compared with a later one."""
+
+import dataclasses
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from vit_jax import models
+from vit_jax.config.tree import Config
+from vit_jax.data.config import OLD_READING
+from vit_jax.data.sources.partition import KINDS, with_rules
+from vit_jax.errors import UserError, unknown
+from vit_jax.evals import EVALUATORS, ClassifyEval, EvalConfig
+from vit_jax.models import ModelConfig
+from vit_jax.objectives import OBJECTIVES, DistillConfig, ObjectiveConfig, SupervisedConfig
+from vit_jax.settings.fields import annotations, conformed, flatten, is_free, plain
+
+Tree = dict[str, Any]
+
+# How runs read their data that were begun before these fields were there: they keep it. A name of
+# a field below "data", and its value in a run that did not record it.
+_BEFORE: Mapping[str, Any] = {
+    **OLD_READING._asdict(),
+}
+
+# A field of "data" whose absence says that a run was begun when the name of a dataset of one's own
+# images had no rules yet: they are its rules 1.
+_MARK = "strict"
+
+# The classes that a field of each of these may have.
+_FAMILIES: dict[type, Iterable[type]] = {
+    ModelConfig: models.FAMILIES,
+    ObjectiveConfig: OBJECTIVES,
+    EvalConfig: EVALUATORS,
+}
+
+
+def to_json(cfg: Config) -> Tree:
+    """Return the config as plain JSON values, with the class of model and objective as "family"."""
+    return plain(cfg)
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """List "field: old -> new" for fields that change what is computed, of two `to_json` trees.
+
+    A field that the version which wrote `old` did not have was at its default.
+    """
+    old, new = upgraded(old), upgraded(new)
+    was, after = flatten(old), flatten(new)
+    for prefix in _other_families(was, after):  # one change, not one for each field
+        was, after = (
+            {k: v for k, v in tree.items() if not k.startswith(prefix) or k == f"{prefix}family"}
+            for tree in (was, after)
+        )
+    defaults = _defaults(new)
+    before = {**flatten(plain(defaults)), **was}
+    if not after["faults.skip_spikes"]:  # then spikes are only logged
+        before["faults.spike_sigmas"] = after["faults.spike_sigmas"]
+    return [
+        f"{key}: {before.get(key, 'absent')!r} -> {after.get(key, 'absent')!r}"
+        for key in sorted(was.keys() | after.keys())
+        if before.get(key) != after.get(key) and not is_free(defaults, key)
+    ]
+
+
+def _other_families(was: Tree, after: Tree) -> list[str]:
+    """Return the prefixes, "model." and so on, below which two configs have different classes."""
+    both = (was.keys() & after.keys()) - {"model.family"}
+    keys = [key for key in both if key.endswith(".family") and was[key] != after[key]]
+    return [key.removesuffix("family") for key in keys]
+
+
+def _defaults(tree: Mapping[str, Any]) -> Config:
+    """Return a config of the same classes with every field at its default."""
+
+    def bare(node: Any) -> Any:
+        if not isinstance(node, dict):
+            return None
+        inside = {key: bare(value) for key, value in node.items()}
+        family = {"family": node["family"]} if "family" in node else {}
+        return family | {key: value for key, value in inside.items() if value}
+
+    return _build(Config, bare(tree), "")
+
+
+def _as_it_was(data: Tree, evals: Mapping[str, Tree]) -> tuple[Tree, dict[str, Tree]]:
+    """Give one's own images the rules by which runs read them before there was a choice."""
+    rules = f"{KINDS[0]}?rules=1"  # any name that has them
+
+    def named(values: Tree, key: str) -> Tree:
+        name = str(values.get(key, ""))
+        return {**values, key: with_rules(name, rules)} if name else values
+
+    return named(data, "name"), {name: named(values, "dataset") for name, values in evals.items()}
+
+
+def upgraded(tree: Mapping[str, Any]) -> Tree:
+    """Return a tree that an earlier version wrote as this version would write it."""
+    tree = {**tree}
+    objective = dict(tree.get("objective", {}))
+    if "family" not in objective:  # objectives had one class, which had a teacher of kind "none"
+        teacher = objective.pop("distill", {})
+        if teacher.get("kind", "none") == "none":
+            objective = {"family": SupervisedConfig.__name__, **objective}
+        else:
+            objective = {"family": DistillConfig.__name__, **objective, "distill": teacher}
+    tree["objective"] = objective
+    tree["evals"] = {
+        name: {"family": ClassifyEval.__name__, **values}
+        for name, values in tree.get("evals", {}).items()
+    }
+    data = dict(tree.get("data", {}))
+    if "mixup_alpha" in data:
+        data["mix"] = {"mixup_alpha": data.pop("mixup_alpha"), **data.get("mix", {})}
+    if _MARK not in data:
+        data, tree["evals"] = _as_it_was(data, tree["evals"])
+    return {**tree, "data": {**_BEFORE, _MARK: False, **data}}
+
+
+def continued(cfg: Config, saved: Mapping[str, Any]) -> tuple[Config, list[str]]:
+    """Let a run that is continued read its data as it did before some fields were there.
+
+    Args:
+        cfg: the run as it is asked for now.
+        saved: the `to_json` tree that it was begun with; {} of a run that begins now.
+
+    Returns:
+        The config with those of the fields that `saved` lacks and that `cfg` leaves at their
+        defaults, and "data.field=value" for each that is not the default. Names of datasets have
+        the rules by which the run reads them.
+    """
+    if not saved:
+        return cfg, []
+    usual, lacking = type(cfg.data)(), _BEFORE.keys() - saved.get("data", {}).keys()
+    kept = {
+        name: _BEFORE[name]
+        for name in sorted(lacking)
+        if getattr(cfg.data, name) == getattr(usual, name) != _BEFORE[name]
+    }
+    before = upgraded(saved)
+    if (name := with_rules(cfg.data.name, before["data"].get("name", ""))) != cfg.data.name:
+        kept["name"] = name
+    each = {}
+    for key, own in cfg.evals.items():
+        there = before["evals"].get(key, {}).get("dataset", "")
+        each[key] = dataclasses.replace(own, dataset=with_rules(own.dataset, there or name))
+    lines = [f"data.{k}={v}" for k, v in kept.items()]
+    if not kept and each == cfg.evals:
+        return cfg, []
+    data = dataclasses.replace(cfg.data, **kept)
+    return dataclasses.replace(cfg, data=data, evals=each), lines
+
+
+def from_json(saved: Mapping[str, Any]) -> Config:
+    """Rebuild a config from its `to_json` tree; fields that its writer did not have get defaults.
+
+    Raises UserError: a field or choice that this version does not have, or no config at all.
+    """
+    try:
+        return _build(Config, upgraded(saved), "")
+    except UserError:
+        raise
+    except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
+        raise UserError(f"what was saved is no config of a run ({error})") from None
+
+
+def _build(kind: Any, tree: Mapping[str, Any], path: str) -> Any:
+    """Make a dataclass of `kind`, or of the class that the tree names, of a tree."""
+    tree = dict(tree)
+    if kind in _FAMILIES:
+        classes = {cls.__name__: cls for cls in _FAMILIES[kind]}
+        family = str(tree.pop("family", None))
+        if family not in classes:
+            raise unknown(f"family of {path.rstrip('.')}", family, classes)
+        kind = classes[family]
+    kinds, values = annotations(kind), {}
+    for name, value in tree.items():
+        if name not in kinds:
+            raise UserError(
+                f"the run was saved with a config field {path}{name} that this version does not "
+                "have; use the version that trained it"
+            )
+        of, inner = kinds[name], f"{path}{name}."
+        if dataclasses.is_dataclass(of):
+            values[name] = _build(of, value, inner)
+        elif typing.get_origin(of) is dict:
+            each = typing.get_args(of)[1]
+            values[name] = {k: _build(each, item, f"{inner}{k}.") for k, item in value.items()}
+        else:
+            values[name] = conformed(of, path + name, value)
+    return kind(**values)

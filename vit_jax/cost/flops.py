@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact matmul and convolution FLOPs of a JAX function, read off its jaxpr on abstract values."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+
+from vit_jax.devices import hardware
+from vit_jax.models.resample import resized_parameter
+
+PyTree = Any
+
+
+def count(fn: Callable[..., Any], *args: PyTree) -> int:
+    """Return the FLOPs of `fn(*args)`, a multiply-add counted as two; args may be abstract.
+
+    Matmuls, convolutions and fused attention only, not norms, softmax or element-wise work, as in
+    fvcore, `torch.utils.flop_counter` and the papers' tables. A scanned body counts once per
+    iteration, `cond` as its dearest branch, and `while_loop` as a single iteration, since its trip
+    count is not in the program. Rematerialised work counts as often as it runs: once forward.
+    FlexiViT's resize of parameters, which the images of a batch share, is left out.
+    """
+    # The model's own, on any hardware: CPUs and TPUs have forms of layers that multiply more.
+    with hardware.tracing_for(hardware.Target("gpu")):
+        return _jaxpr_flops(jax.make_jaxpr(fn)(*args).jaxpr)
+
+
+def forward_flops(module: Any, image_size: int | tuple[int, int], channels: int = 3) -> int:
+    """Return the FLOPs of `module.apply(variables, image, train=False)`, allocating nothing.
+
+    `image_size` is the side of the one image in pixels, or (height, width); `module` is of flax.
+    """
+    height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+    image = jax.ShapeDtypeStruct((1, height, width, channels), jnp.float32)
+    variables = jax.eval_shape(lambda x: module.init(jax.random.key(0), x), image)
+    return count(lambda v, x: module.apply(v, x, train=False), variables, image)
+
+
+def train_flops(forward: int) -> int:
+    """Return the model FLOPs of a training step: two more matmuls, one for each operand.
+
+    What rematerialisation repeats is left out: it is no model work (PaLM, appendix B).
+    """
+    return 3 * forward
+
+
+def _jaxpr_flops(jaxpr: Any) -> int:
+    return sum(_equation_flops(eqn) for eqn in jaxpr.eqns)
+
+
+def _equation_flops(eqn: Any) -> int:
+    name = eqn.primitive.name
+    if eqn.params.get("name") == resized_parameter.__name__:
+        return 0
+    if name == "dot_general":
+        (contracted, _), _ = eqn.params["dimension_numbers"]
+        lhs = eqn.invars[0].aval.shape
+        return 2 * eqn.outvars[0].aval.size * math.prod(lhs[i] for i in contracted)
+    if name == "conv_general_dilated":
+        kernel = eqn.invars[1].aval
+        num_outputs = kernel.shape[eqn.params["dimension_numbers"].rhs_spec[0]]
+        return 2 * eqn.outvars[0].aval.size * (kernel.size // num_outputs)
+    if name.startswith(("dot_product_attention_fwd", "dot_product_attention_bwd")):
+        # cuDNN's kernels hide their matmuls, two and five: query (B, N, h, d), key (B, M, h, d).
+        query, key = eqn.invars[0].aval.shape, eqn.invars[1].aval.shape
+        return (2 if "_fwd" in name else 5) * 2 * math.prod(query) * key[1]
+    if name == "cond":
+        return max(_jaxpr_flops(branch.jaxpr) for branch in eqn.params["branches"])
+    inner = sum(_jaxpr_flops(jaxpr) for jaxpr in sub_jaxprs(eqn.params))
+    return inner * eqn.params["length"] if name == "scan" else inner
+
+
+def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
+    """Count a scan's constants and its carried values; its other operands are stacked."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()  # jax 0.11 and later group the operands
+    return len(consts), len(carry)
+
+
+def sub_jaxprs(params: dict[str, Any]) -> list[Any]:
+    """List the programs an equation runs: of jit, scan, while, remat, custom_vjp and the like."""
+    items = [x for v in params.values() for x in (v if isinstance(v, tuple) else (v,))]
+    programs = [x.jaxpr if isinstance(x, core.ClosedJaxpr) else x for x in items]
+    return [program for program in programs if isinstance(program, core.Jaxpr)]

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Predicted time and communication of a training step on many chips, from bytes and FLOPs alone.
+
+What moves is counted from the parameters' shardings and agrees with the collectives that XLA
+compiles (test_scale.py, tests/aot). The seconds are a range, from published shares of the peak that
+a ViT's training reaches, and data sheets; nothing is measured. docs/scale.md has the formulas.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax import trees
+from vit_jax.cost.peaks import peak_flops, rows
+from vit_jax.devices import sharding
+
+PyTree = Any
+# Share of the peak that training a ViT reached, as published: 0.27 of S/16 on v3-8 (big_vision)
+# and of B/16 on v4-64 (deit3-jax), 0.32 of H/14 and 0.39 to 0.43 of L/16 on TPU v3
+# (arXiv:2010.11929). Narrow models reach less: S/16 0.12 on v4-64, 0.23 on an H100 (ViT-5).
+MFU = (0.27, 0.45)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """A device, and what it receives per second; `fast` within `group` devices, `slow` beyond.
+
+    Attributes:
+        kind: `jax.Device.device_kind`, by which the peak is found.
+        group: devices joined by the fast links: a TPU pod, a GPU node.
+        fast: bytes/s into one device around a ring of fast links, both ways used. On a TPU that
+            is one axis of the torus.
+        slow: bytes/s into one device from another group.
+        hides_reduce: whether the compiler lets matmuls run while gradients are summed over `data`.
+    """
+
+    kind: str
+    memory: float
+    group: int
+    fast: float
+    slow: float
+    hides_reduce: bool = False
+
+
+CHIPS = {
+    name: Chip(kind, float(memory), int(group), float(fast), float(slow), hides == "1")
+    for name, kind, memory, group, fast, slow, hides in rows("chips.tsv")
+}
+
+
+def chip(device_kind: str) -> Chip | None:
+    """Return what is known of a `jax.Device.device_kind`, or None."""
+    if device_kind == "TPU v5":  # as jax names the v5p
+        return CHIPS["v5p"]
+    for name, found in CHIPS.items():
+        if device_kind == found.kind or re.search(rf"\b{name}\b.*(SXM|HBM3)", device_kind):
+            return found
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """Bytes of the arrays that one device's collectives work on in a step, by kind and axis.
+
+    Attributes:
+        gather: parameters made whole from their fsdp parts, forward and backward.
+        scatter: gradients summed over fsdp, each device keeping its part.
+        reduce: gradients summed over data: parts of those that fsdp cuts.
+        reduce_copies: gradients of parameters that every device holds, summed over data and fsdp.
+        tensor: activations and their gradients summed over tensor.
+    """
+
+    gather: float
+    scatter: float
+    reduce: float
+    reduce_copies: float
+    tensor: float
+
+
+def traffic(
+    params: PyTree,
+    axis_sizes: Mapping[str, int],
+    *,
+    compute_bytes: int = 4,
+    reduce_bytes: int = 4,
+    activation: float = 0.0,
+    num_sums: int = 0,
+    num_passes: int = 2,
+) -> Traffic:
+    """Count what the sharding rules make a step move.
+
+    Args:
+        params: arrays or ShapeDtypeStructs.
+        compute_bytes: of a value that the model computes with, in which its weights are gathered,
+            those of the head in float32.
+        reduce_bytes: of a value in which gradients are summed.
+        activation: bytes of one block's output on one device, batch/(data*fsdp) x tokens x width.
+        num_sums: matmuls whose sum runs over the tensor axis: `tensor_sums`.
+        num_passes: how often a weight is gathered: forward and backward. The embeddings need no
+            gradient of their input, and are gathered once.
+    """
+    data, fsdp = axis_sizes["data"], axis_sizes["fsdp"]
+    gather = scatter = reduce = copies = 0.0
+    for name, leaf in trees.named_leaves(params):
+        spec = sharding.spec(name, leaf.shape, axis_sizes)
+        axes = {axis for part in spec if part for axis in ((part,) if part in axis_sizes else part)}
+        count = leaf.size / (axis_sizes["tensor"] if "tensor" in axes else 1)
+        if fsdp > 1 and "fsdp" in axes:
+            in_float32 = re.search(r"(^|/)(head|head_dist|pre_logits)/", name)
+            once = re.search(r"(patch|pos)_embed", name)
+            size = count * (leaf.dtype.itemsize if in_float32 else compute_bytes)
+            gather += size * (1 if once else num_passes)
+            scatter += count * reduce_bytes
+            reduce += count * reduce_bytes / fsdp if data > 1 else 0
+        elif data * fsdp > 1:
+            copies += count * reduce_bytes
+    tensor = activation * num_sums if axis_sizes["tensor"] > 1 else 0.0
+    return Traffic(gather, scatter, reduce, copies, tensor)
+
+
+def tensor_sums(depth: int, *, recomputed: bool) -> int:
+    """Count the sums over the tensor axis in a stack of transformer blocks.
+
+    After proj and fc2 and, in the backward pass, before qkv and fc1. Blocks that are computed again
+    sum proj's output once more, for what follows; fc2's nothing asks for.
+    """
+    return depth * (5 if recomputed else 4)
+
+
+def gather_seconds(nbytes: float, size: int, inner: int, chip: Chip) -> float:
+    """Predict an all-gather of `nbytes` in all over `size` devices; a reduce-scatter takes as long.
+
+    Rings: over n devices each receives (n - 1) / n of the result. Where the devices lie in several
+    groups, each first fetches its share from the other groups, then its group shares them out.
+    `inner` is the product of the mesh axes inside this one, the stride of its devices.
+    """
+    near = math.gcd(size, max(chip.group // inner, 1))
+    far = size // near
+    return nbytes * (near - 1) / near / chip.fast + nbytes / near * (far - 1) / far / chip.slow
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """Seconds of a predicted step: compute (least, most) in bfloat16, hidden and exposed moves."""
+
+    compute: tuple[float, float]
+    hidden: float
+    exposed: float
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Time of the whole step, least and most; the longer hides the shorter where it can."""
+        least, most = self.compute
+        return max(least, self.hidden) + self.exposed, max(most, self.hidden) + self.exposed
+
+
+def predict(flops: float, moved: Traffic, axis_sizes: Mapping[str, int], chip: Chip) -> Step:
+    """Predict a step of `flops` per device (recomputation included) that moves `moved`.
+
+    As compiled: the next layer's weights come, and the last one's gradients leave, while a layer is
+    computed; a sum over tensor is what the next matmul waits for; `chip` says how it is with the
+    sum over data.
+    """
+    data, fsdp, tensor = (axis_sizes[axis] for axis in sharding.AXES)
+    weights = gather_seconds(moved.gather + moved.scatter, fsdp, tensor, chip)
+    # An all-reduce is a reduce-scatter and an all-gather.
+    summed = 2 * gather_seconds(moved.reduce, data, tensor * fsdp, chip)
+    summed += 2 * gather_seconds(moved.reduce_copies, data * fsdp, tensor, chip)
+    waited = 2 * gather_seconds(moved.tensor, tensor, 1, chip)
+    peak = peak_flops(chip.kind)
+    assert peak is not None, chip.kind
+    compute = flops / (peak * max(MFU)), flops / (peak * min(MFU))
+    if chip.hides_reduce:
+        return Step(compute, hidden=weights + summed, exposed=waited)
+    return Step(compute, hidden=weights, exposed=waited + summed)

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Encoded JPEG, PNG or WebP bytes to uint8 pixels, for training, evaluation and prediction alike.
+
+JPEG goes through libjpeg-turbo (simplejpeg), PNG and WebP through OpenCV, and what those do not
+take (small flaws, transparent pixels, frames, other formats) through Pillow. docs/data.md has the
+rule for each kind of file, and tests/unit/data/awkward.py a file of each.
+"""
+
+import contextlib
+import logging
+import math
+import threading
+from collections.abc import Callable
+
+import cv2
+import numpy as np
+import simplejpeg
+from jaxtyping import UInt8
+from PIL import Image
+
+from vit_jax.data.config import AS_SHOWN, Background, Reading
+from vit_jax.data.images import header, opened
+from vit_jax.errors import shown
+
+_log = logging.getLogger(__name__)
+
+# Parallelism is over examples; OpenCV's own threads would only fight with those.
+cv2.setNumThreads(0)
+# Pillow tries what OpenCV cannot read, and gives the reason.
+cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+
+_COLORS = {1: "GRAY", 3: "RGB"}
+# Markers of a JPEG.
+_SOI, _EOI = b"\xff\xd8", b"\xff\xd9"
+_FRAMES = (0xC0, 0xC1)  # sequential, Huffman: rows come in order, in one scan
+_OTHER_FRAMES = {0xC2, 0xC3, *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xD0)}
+_RESTARTS, _SCAN = 0xDD, 0xDA
+
+
+def decode(
+    data: bytes,
+    channels: int,
+    reading: Reading = AS_SHOWN,
+    *,
+    exact: bool = True,
+    min_size: tuple[int, int] = (0, 0),
+    num_rows: int | None = None,
+    turn: int = 0,
+    name: Callable[[], str] = str,
+) -> UInt8[np.ndarray, "H W C"]:
+    """Decode an image to RGB (`channels` 3) or grey (1): the first of several frames.
+
+    A JPEG of more than `image_header.MAX_PIXELS` comes at half its size.
+
+    Args:
+        data: a JPEG, PNG, WebP or another of `image_header.FORMATS`.
+        channels: 1 or 3.
+        reading: what becomes of transparent pixels and of the orientation.
+        exact: JPEG: the accurate inverse DCT and chroma interpolation, for evaluation. The fast
+            ones differ by a level or two in 255.
+        min_size: JPEG: (height, width) below which the image may not come out. libjpeg halves it,
+            at no cost in time but a gain, as long as it stays above; (0, 0) is full size.
+        num_rows: JPEG, not `exact`: rows from the top that are wanted; those below may be missing
+            from what is returned, and flaws in them go unnoticed. None is all.
+        turn: what `image_header.orientation` returns, where that is known; 0 is not.
+        name: names the image, for a warning.
+
+    Raises ValueError: the bytes are no image, a broken one, numbers of unknown white (a TIFF of
+    floats or 32-bit integers), or an image of more than `image_header.MAX_PIXELS` (of a JPEG four
+    times as many).
+    """
+    turn = (turn or header.orientation(data)) if reading.upright else 1
+    if data.startswith(header.JPEG):
+        size = (min_size[1], min_size[0]) if turn > 4 else min_size
+        rows = num_rows if turn in (1, 2) and not exact else None
+        pixels = _decode_jpeg(data, channels, exact=exact, min_size=size, num_rows=rows)
+    else:
+        pixels = _decode_other(data, channels, reading.background, name)
+    return opened.turned(pixels, turn)
+
+
+def _decode_jpeg(
+    data: bytes, channels: int, *, exact: bool, min_size: tuple[int, int], num_rows: int | None
+) -> UInt8[np.ndarray, "H W C"]:
+    size = header.jpeg_size(data)
+    if size is None:
+        return _decode_pillow(data, channels, Background.DROP)
+    if math.prod(size) > header.MAX_PIXELS:
+        with header.open_image(data) as image:
+            header.check_size(*size, times=header.halvings(image))
+        half = -(-size[0] // 2), -(-size[1] // 2)
+        min_size, num_rows = (min_size if any(min_size) else half), None
+        min_size = min(min_size[0], half[0]), min(min_size[1], half[1])
+    header.check_size(*size, times=4)
+    if num_rows is not None:
+        rows = decode_rows(data, channels, num_rows)
+        if rows is not None:
+            return rows
+    try:
+        return simplejpeg.decode_jpeg(
+            data,
+            _COLORS[channels],
+            fastdct=not exact,
+            fastupsample=not exact,
+            min_height=min_size[0],
+            min_width=min_size[1],
+            min_factor=2 if any(min_size) else 1,
+        )
+    except ValueError:  # a flaw that Pillow may forgive
+        return _decode_pillow(data, channels, Background.DROP)
+
+
+def decode_rows(
+    data: bytes, channels: int, num_rows: int
+) -> UInt8[np.ndarray, "num_rows W C"] | None:
+    """Decode the first rows of a JPEG to 1 or 3 channels, fast as in training.
+
+    libjpeg decodes from the top and stops at the height that the file's header gives. A crop's last
+    row is on average at four fifths of an image, so a header that gives this row saves a fifth of
+    the time. The pixels are the same to the bit: without "fancy" upsampling no row depends on those
+    below. None where this saves nothing or cannot be done (progressive, cut off, damaged above).
+    """
+    frame = _frame(data)
+    if frame is None or data.rfind(_EOI) < frame:  # cut off: refused, whichever rows are wanted
+        return None
+    height, width = (int.from_bytes(data[at : at + 2]) for at in (frame + 5, frame + 7))
+    if num_rows >= height:
+        return None
+    shorter = bytearray(data)
+    shorter[frame + 5 : frame + 7] = num_rows.to_bytes(2)
+    pixels = np.empty((num_rows, width, channels), np.uint8)
+    try:
+        simplejpeg.decode_jpeg(
+            shorter, _COLORS[channels], fastdct=True, fastupsample=True, buffer=pixels
+        )
+    except ValueError as error:
+        # libjpeg reports the first thing that it finds amiss: here only the rows left over may be.
+        if "extraneous bytes before marker" not in str(error):
+            return None
+    return pixels
+
+
+def _frame(data: bytes) -> int | None:
+    """Find the frame header of a file of one sequential scan without restart markers."""
+    at, frame = len(_SOI), None
+    while at + 9 < len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker in _FRAMES:
+            frame = at
+        elif marker == _SCAN:
+            count = 0 if frame is None else data[frame + 9]
+            # Grey or color, not CMYK; all components in this scan, or others follow.
+            return frame if count in (1, 3) and count == data[at + 4] else None
+        elif marker in _OTHER_FRAMES or marker == _RESTARTS:
+            return None
+        at += 2 + int.from_bytes(data[at + 2 : at + 4])
+    return None
+
+
+def _decode_other(
+    data: bytes, channels: int, background: Background, name: Callable[[], str]
+) -> UInt8[np.ndarray, "H W C"]:
+    size, chunks = header.image_size(data), header.png_chunks(data)
+    if size is not None:
+        header.check_size(*size)
+    plain = chunks is not None or header.is_webp(data)
+    if plain and (background is Background.DROP or not _needs_care(data, chunks, channels)):
+        flag = cv2.IMREAD_COLOR_RGB if channels == 3 else cv2.IMREAD_GRAYSCALE
+        found = _opencv(data, flag | cv2.IMREAD_IGNORE_ORIENTATION)
+        if found is not None:
+            pixels = found.reshape(*found.shape[:2], channels)
+            if chunks is not None and data[24] == 16 and b"sBIT" not in chunks:
+                _warn_if_dark(pixels, name)
+            return pixels
+    if chunks is not None and data[24:26] == _RGB16 and background is not Background.DROP:
+        deep = _opencv(data, cv2.IMREAD_UNCHANGED) if b"tRNS" in chunks else None
+        if deep is not None and deep.shape[2:] == (4,):  # Pillow has 8 bits, too few to compare
+            rgba = Image.fromarray((deep[..., [2, 1, 0, 3]] >> 8).astype(np.uint8))
+            return opened.flat(rgba, channels, background)
+    return _decode_pillow(data, channels, background, name)
+
+
+_RGB16 = b"\x10\x02"  # bits and kind in a PNG's header
+# By these libpng changes how it weighs colours for grey; they are ignored here.
+_COLOUR_CHUNKS = {b"gAMA", b"sRGB", b"cHRM", b"iCCP"}
+
+
+def _needs_care(data: bytes, chunks: list[bytes] | None, channels: int) -> bool:
+    """Return whether a PNG or WebP has transparent pixels, frames or what changes its grey."""
+    if chunks is None:
+        return header.is_layered(data)
+    kind = data[25]  # bits: 1 palette, 2 colours, 4 alpha
+    if kind & 4 or b"tRNS" in chunks or b"acTL" in chunks:
+        return True
+    return channels == 1 and bool(kind & 2) and not _COLOUR_CHUNKS.isdisjoint(chunks)
+
+
+def _opencv(data: bytes, flag: int) -> np.ndarray | None:
+    with contextlib.suppress(cv2.error):
+        return cv2.imdecode(np.frombuffer(data, np.uint8), flag)
+    return None
+
+
+def _decode_pillow(
+    data: bytes, channels: int, background: Background, name: Callable[[], str] = str
+) -> UInt8[np.ndarray, "H W C"]:
+    with header.open_image(data) as image:
+        header.check_size(image.height, image.width)
+        pixels = opened.flat(image, channels, background)
+        if image.mode.startswith("I") and opened.bits(image) == 16:
+            _warn_if_dark(pixels, name)
+        return pixels
+
+
+_told_dark = threading.Event()
+
+
+def _warn_if_dark(pixels: UInt8[np.ndarray, "H W C"], name: Callable[[], str]) -> None:
+    """Warn once that a 16-bit image has no value of 4096 or more, as unscaled 12 bits have."""
+    if 0 < pixels.max() < 16 and not _told_dark.is_set():
+        _told_dark.set()
+        _log.warning(
+            "%s has 16 bits and no value of 4096 or more, as images of 12 bits have that were not "
+            "scaled: such images come out dark; scale them to 16 bits, or name their bits (sBIT)",
+            shown(name() or "an image"),
+        )

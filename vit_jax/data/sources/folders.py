@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders of images, [<split>/]<class>/[...]/*.{jpg,png,webp,...}, read as a dataset."""
+
+import hashlib
+import os
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from vit_jax.data import account
+from vit_jax.data.account import Account
+from vit_jax.data.images.header import read_file
+from vit_jax.data.names import KNOWN_SPLITS, alike, with_known_names
+from vit_jax.data.sources import folders_before, look
+from vit_jax.data.sources.base import Example, Labelled, SplitError, absolute_slices, digest_of
+from vit_jax.data.sources.copies import copies_told, same_content
+from vit_jax.data.sources.folder_layout import DRAWN, Layout, arrange
+from vit_jax.data.sources.listing import NO_IMAGE, NO_NAME, Listing, list_all
+from vit_jax.data.sources.look_cache import Seen
+from vit_jax.data.sources.partition import (
+    WHOLE,
+    Draw,
+    check_no_archive,
+    check_no_seed,
+    partition,
+    split_draw,
+)
+from vit_jax.data.sources.remote_folders import RemoteFolder
+from vit_jax.errors import UserError, shown
+from vit_jax.storage import remote
+
+Folder: TypeAlias = Path | RemoteFolder
+
+
+class FolderSource(Labelled):
+    """Examples of one split of a folder or a table; see `Source`."""
+
+    def __init__(
+        self,
+        root: Path | str,
+        name: str,
+        classes: tuple[str, ...],
+        paths: Sequence[str],
+        labels: Sequence[int],
+        *,
+        drawn: bool = False,
+    ) -> None:
+        """Take paths relative to `root` in the order to be read, and their class ids.
+
+        `root` is a string where it is an address.
+        """
+        self._root, self.drawn = root, drawn
+        self.is_remote = isinstance(root, str)
+        self.name = name
+        self.class_names = classes
+        self.labels = np.array(labels, np.int32)
+        self.left_out: list[tuple[str, str]] = []  # why, and the path of what is no example
+        # A million paths take a tenth of what a list of strings does, here and in every worker.
+        self._paths = np.array([os.fsencode(path) for path in paths], np.bytes_)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "left_out": []}  # workers have no use for it
+
+    def read(self, index: int) -> Example:
+        """Return an example's encoded image and its class id.
+
+        Raises OSError or MissingError: there is no such file; RemoteError: the bucket does not
+        answer.
+        """
+        path = self._path(index)
+        image = remote.read(path) if self.is_remote else read_file(path)
+        return {"image": image, "label": int(self.labels[index])}
+
+    def example_id(self, index: int) -> str:
+        return shown(self._path(index))
+
+    def digest(self) -> str:
+        """Digest the paths below the folder; to ask for a million sizes takes minutes."""
+        return digest_of(self._paths.tolist())
+
+    def rows(self) -> list[tuple[str, str]]:
+        """List the absolute path and the class of every example."""
+        paths = (
+            os.path.abspath(path) if not self.is_remote else path
+            for path in map(self._path, range(len(self)))
+        )
+        names = (self.class_names[k] if k >= 0 else "" for k in self.labels)
+        return list(zip(paths, names, strict=True))
+
+    def _path(self, index: int) -> str:
+        path = os.fsdecode(self._paths[index])
+        if self.is_remote:  # the root is "" where addresses have no beginning in common
+            return f"{self._root}/{path}".removeprefix("/")
+        return str(Path(self._root, path))
+
+
+def open_folder(path: str, split: str) -> FolderSource:
+    """Open one split of a folder of images, with TFDS-style slices.
+
+    What the folder means `folder_layout` decides: folders of classes in folders of splits, of any
+    names; folders of classes alone, or images alone, whose splits are those of `partition`, and
+    "whole". Names of splits that mean the same, "validation" and "Val", stand for each other.
+    Within a split, files come in an order that depends on their names alone but is mixed over the
+    classes: by name, `train[:99%]` would lack the last.
+
+    All of the folder is listed, and the beginning of each image looked at (`look`): what cannot be
+    read has no index, and is in the source's account with all else that is left out.
+
+    Raises UserError: no such folder or split, no image, a class without one, a folder that may not
+    be read, or a class whose name differs between splits in case alone.
+    """
+    path, draw = split_draw(path)
+    if not path:
+        raise UserError("data.name=folder: names no folder; write it as data.name=folder:DIR")
+    if remote.is_remote(path):
+        return _open(RemoteFolder.open(path), split, draw)
+    try:
+        return _open(Path(os.path.expanduser(path)), split, draw)
+    except OSError as error:
+        raise UserError(f"{shown(str(error.filename or path))}: {error.strerror}") from error
+
+
+def _open(root: Folder, split: str, draw: Draw) -> FolderSource:
+    where = shown(str(root) if root.is_absolute() else f"./{root}")
+    if not root.is_dir():
+        check_no_archive(str(root))
+        is_file = isinstance(root, Path) and root.is_file()
+        what = f"{where} is a file, and no folder" if is_file else f"no folder {where!r}"
+        raise UserError(f"{what}; {_expected(where)}")
+    found = look.kept(
+        (str(root), where, draw, split if draw.rules == 1 else ""),
+        lambda: _read(root, where, split, draw),
+    )
+    if not found.drawn:
+        check_no_seed(draw.seed, where)
+    split = with_known_names(split, list(found.files))
+    sizes = {name: len(paths) for name, paths in found.files.items()}
+    try:
+        slices = absolute_slices(split, sizes, where)
+    except SplitError as error:
+        if found.account and found.account.left_out:
+            error.args = (f"{error} ({found.account.why_left_out()})",)
+        only, *more = found.files
+        is_known = alike(only) in KNOWN_SPLITS or split.partition("[")[0] != "train"
+        if not found.drawn and not more and not is_known:
+            inside = shown(only)
+            error.args = (f"{error}; if {inside} is no split, name the folder {where}/{inside}",)
+        raise
+    chosen = [path for name, start, stop in slices for path in found.files[name][start:stop]]
+    source = FolderSource(
+        root if isinstance(root, Path) else str(root),
+        f"{where}[{split}]" + (draw.told() if found.drawn else ""),
+        found.classes,
+        chosen,
+        [found.labels[path] for path in chosen],
+        drawn=found.drawn,
+    )
+    source.account, source.left_out = found.account, found.left_out
+    return source
+
+
+class _Reading(NamedTuple):
+    """What a folder is.
+
+    Attributes:
+        classes: their names, by class id.
+        files: paths by split, in the order to be read.
+        labels: class ids by path, -1 for none.
+        drawn: whether the splits were drawn.
+        account: of all files; None for how earlier versions read.
+        left_out: (reason, path) of each that is not used.
+    """
+
+    classes: tuple[str, ...]
+    files: Mapping[str, list[str]]
+    labels: Mapping[str, int]
+    drawn: bool
+    account: Account | None = None
+    left_out: list[tuple[str, str]] = []  # noqa: RUF012  (never changed)
+
+
+def _read(root: Folder, where: str, split: str, draw: Draw) -> _Reading:
+    if draw.rules == 1:
+        return _arranged(folders_before.list_images(root, where, split), draw, {})
+    listing, name = list_all(root), where_name(root)
+    place = root if isinstance(root, Path) else str(root)
+    others = [*listing.others, *_unnamed(root, listing)]
+    if not listing.images:
+        counts = account.left_out(others)
+        why = Account(unit="files", num_classes=0, used={}, left_out=counts).why_left_out()
+        raise UserError(
+            f"{where} has no images, in folders train, val, test or in itself"
+            f"{f' ({why})' if others else ''}; {_expected(where)}"
+        )
+    seen: dict[str, Seen] = {}
+    notes: list[str] = []
+    if isinstance(root, RemoteFolder) and len(listing.images) > look.MOST_FAR:
+        notes = [look.believed(len(listing.images))]
+    else:
+        facts = {f.path: f for f in root.below} if isinstance(root, RemoteFolder) else {}
+        places = look.places_of(place, listing.images)
+        seen = dict(zip(listing.images, look.examine(places, name, facts), strict=True))
+    bad = {path: each.why for path, each in seen.items() if each.why}
+    layout = arrange(listing.images, listing.folders, where, {*bad})
+    notes += [*layout.notes, *_twins(layout), *_copies(layout, seen, place, name)]
+    outside = {path for _, path in layout.left_out}
+    others += layout.left_out
+    others += [(why, path) for path, why in bad.items() if path not in outside]
+    found = _arranged(layout, draw, seen)
+    counted = Account(
+        unit="files",
+        num_classes=len(layout.classes),
+        used={name: len(paths) for name, paths in found.files.items() if name != WHOLE},
+        left_out=account.left_out((look.in_a_word(why), path) for why, path in others),
+        notes=tuple(notes),
+    )
+    return found._replace(account=counted, left_out=others)
+
+
+def _arranged(layout: Layout, draw: Draw, seen: Mapping[str, Seen]) -> _Reading:
+    """Put files in their order, by their names alone but mixed over the classes; draw splits."""
+    labels: dict[str, int] = {}
+    for name, paths in layout.files.items():
+        labels.update(zip(paths, layout.labels[name], strict=True))
+    files = {name: sorted(paths, key=_mixing) for name, paths in layout.files.items()}
+    if DRAWN not in files:
+        return _Reading(layout.classes, files, labels, drawn=False)
+    whole = files[DRAWN]
+    contents = [seen[path].key for path in whole] if seen else ()
+    members = partition(whole, [labels[path] for path in whole], draw, contents)
+    files = {name: [whole[i] for i in chosen] for name, chosen in members.items()}
+    return _Reading(layout.classes, {**files, WHOLE: whole}, labels, drawn=True)
+
+
+def _mixing(path: str) -> bytes:
+    return hashlib.blake2b(os.fsencode(path), digest_size=8).digest()
+
+
+def _expected(where: str) -> str:
+    return f"expected {where}/[{{train,val}}/]<class>/*.{{jpg,png,webp,...}}"
+
+
+def where_name(root: Folder) -> str:
+    """Name a folder wherever it is asked for from."""
+    return os.path.abspath(root) if isinstance(root, Path) else str(root)
+
+
+def _unnamed(root: Folder, listing: Listing) -> list[tuple[str, str]]:
+    """Tell what files are whose names do not."""
+    if isinstance(root, RemoteFolder):
+        return [(NO_IMAGE, path) for path in listing.unnamed]
+    images = map(look.is_image, look.places_of(root, listing.unnamed))
+    return [
+        (NO_NAME if image else NO_IMAGE, path)
+        for path, image in zip(listing.unnamed, images, strict=True)
+    ]
+
+
+def _copies(found: Layout, seen: Mapping[str, Seen], root: Path | str, name: str) -> list[str]:
+    """Say which images are there more than once."""
+    if not seen:
+        return []
+    rows = [
+        (path, split, found.classes[label] if label >= 0 else "")
+        for split, paths in found.files.items()
+        for path, label in zip(paths, found.labels[split], strict=True)
+    ]
+    paths = [path for path, _, _ in rows]
+    groups = same_content(look.places_of(root, paths), [seen[path] for path in paths], name)
+    names = list(map(shown, paths))
+    return copies_told(groups, names, [row[1] for row in rows], [row[2] for row in rows])
+
+
+def _twins(found: Layout) -> list[str]:
+    """Say which files differ in their suffix alone, and may be one photograph twice."""
+    stems: Counter[str] = Counter()
+    names: dict[str, list[str]] = defaultdict(list)
+    for paths in found.files.values():
+        stems.update(path.rpartition(".")[0] for path in paths)
+    twins = {stem for stem, count in stems.items() if count > 1}
+    if not twins:
+        return []
+    for paths in found.files.values():
+        for path in paths:
+            if (stem := path.rpartition(".")[0]) in twins:
+                names[stem].append(path)
+    one, two = (shown(path) for path in sorted(names[min(twins)])[:2])
+    more = f", and {len(twins) - 1:,} more such" if len(twins) > 1 else ""
+    return [f"{one} and {two}{more}: one photograph twice would count twice"]

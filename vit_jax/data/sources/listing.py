@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that lies below a folder, here or in a bucket: each file once, or why it is none."""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from vit_jax.data.account import SYSTEM
+from vit_jax.data.images.header import SUFFIXES, UNREAD_SUFFIXES
+from vit_jax.data.sources.partition import ARCHIVES
+from vit_jax.data.sources.remote_folders import RemoteFolder
+
+_LINKS = 4  # one inside the other: those that lead in circles end
+# What systems and programs leave in folders, beside names that begin with a dot.
+_SYSTEM = (
+    *("__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "@eadir", "#recycle"),
+    *("$recycle.bin", "system volume information", "lost+found"),
+)
+FILE, FOLDER = "a file", "a folder"
+# Why something is no image to be read, in words that follow a number.
+NO_IMAGE = "not an image"
+NO_NAME = "not named as an image"
+UNREAD = "of a format that is not read here"
+ARCHIVE = "archive, to be unpacked"
+CIRCLE = "link in a circle"
+DANGLING = "dangling link"
+NO_FILE = "pipe, socket or device"
+NAMELESS = "of names with // in them"
+# Suffixes of what lies beside images and is none, so that nobody has to look.
+_OTHERS = (
+    *(".txt", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".yaml", ".yml", ".md", ".html", ".htm"),
+    *(".pdf", ".doc", ".docx", ".xls", ".xlsx", ".npy", ".npz", ".pkl", ".pt", ".pth", ".h5"),
+    *(".mat", ".cls", ".tar", ".parquet", ".mp4", ".mov", ".avi", ".mkv", ".webm", ".mp3", ".wav"),
+    *(".py", ".ipynb", ".sh", ".log", ".cache", ".ini", ".cfg", ".url", ".lnk"),
+)
+
+
+class Listing(NamedTuple):
+    """What lies below a folder, by paths relative to it, their parts joined by "/".
+
+    Attributes:
+        images: files with the name of an image.
+        unnamed: files whose name does not tell what they are.
+        others: (reason, path) of all other files.
+        folders: those that are not hidden.
+    """
+
+    images: list[str]
+    unnamed: list[str]
+    others: list[tuple[str, str]]
+    folders: list[str]
+
+
+def list_all(root: Path | RemoteFolder) -> Listing:
+    """List a folder with those below it; raises OSError: one of them may not be read."""
+    listing = Listing([], [], [], [])
+    entries = _far(root) if isinstance(root, RemoteFolder) else _near(root)
+    for path, kind in entries:
+        parts = path.split("/")
+        if any(map(is_hidden, parts)):
+            listing.others.extend([(SYSTEM, path)] if kind is not FOLDER else [])
+        elif not all(parts):  # in a bucket
+            listing.others.extend([(NAMELESS, path)] if kind is not FOLDER else [])
+        elif kind is FOLDER:
+            listing.folders.append(path)
+        elif kind is not FILE:
+            listing.others.append((kind, path))
+        elif why := _by_name(path):
+            listing.others.append((why, path))
+        else:
+            named = path.lower().endswith(SUFFIXES)
+            (listing.images if named else listing.unnamed).append(path)
+    return listing
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a file or folder is one that a person does not see, or a system's own."""
+    return name.startswith(".") or name.casefold() in _SYSTEM
+
+
+def _by_name(path: str) -> str:
+    """Return why a file is no image, as far as its name tells."""
+    lowered = path.lower()
+    if lowered.endswith(SUFFIXES):
+        return ""
+    if lowered.endswith(UNREAD_SUFFIXES):
+        heic = lowered.endswith((".heic", ".heif", ".hif"))
+        return "HEIC, which is not read here" if heic else UNREAD
+    if lowered.endswith((*ARCHIVES, ".tar")):
+        return ARCHIVE
+    return NO_IMAGE if lowered.endswith(_OTHERS) else ""
+
+
+def _far(root: RemoteFolder) -> Iterator[tuple[str, str]]:
+    for path, is_folder in root.walk():
+        yield path, FOLDER if is_folder else FILE
+
+
+def _near(root: Path) -> Iterator[tuple[str, str]]:
+    """Yield (path, FILE, FOLDER or why it is neither) of all below a folder, through links too."""
+    status = os.stat(root)
+    waiting: list[tuple[str, tuple[tuple[int, int], ...], int]]
+    waiting = [("", ((status.st_dev, status.st_ino),), 0)]
+    while waiting:
+        before, above, links = waiting.pop()
+        try:
+            with os.scandir(root / before) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except OSError:
+            if not any(is_hidden(part) for part in before.split("/")):
+                raise
+            yield before, SYSTEM
+            continue
+        for entry in entries:
+            path = f"{before}/{entry.name}" if before else entry.name
+            is_link = entry.is_symlink()
+            # A link that is named as an image is believed: to follow a million of them over a
+            # network takes minutes. Who looks at the file sees what it is.
+            if is_link and entry.name.lower().endswith(SUFFIXES):
+                yield path, FILE
+            elif _is_folder(entry):
+                status = os.stat(entry.path)
+                place = (status.st_dev, status.st_ino)
+                if is_link and (place in above or links == _LINKS):
+                    yield path, CIRCLE
+                    continue
+                yield path, FOLDER
+                waiting.append((path, (*above, place), links + is_link))
+            else:
+                yield path, _kind(entry, is_link)
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _kind(entry: "os.DirEntry[str]", is_link: bool) -> str:
+    if not is_link:
+        return FILE if entry.is_file() else NO_FILE
+    try:
+        return FILE if stat.S_ISREG(os.stat(entry.path).st_mode) else NO_FILE
+    except FileNotFoundError:
+        return DANGLING
+    except OSError as error:
+        return CIRCLE if error.errno == errno.ELOOP else DANGLING

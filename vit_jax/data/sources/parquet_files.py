@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images in Parquet files, `parquet:PATTERN`, as the Hugging Face Hub's datasets have them.
+
+The Hub's layout: https://huggingface.co/docs/datasets/about_dataset_features, a column of
+struct<bytes, path> and one of int64, whose classes the schema's metadata names.
+"""
+
+import collections
+import concurrent.futures
+import functools
+import io
+import sys
+import threading
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from vit_jax.data.account import Account
+from vit_jax.data.names import split_notes
+from vit_jax.data.sources import parquet_columns, shard_sets, shards
+from vit_jax.data.sources.base import Example
+from vit_jax.data.sources.parquet_columns import Columns
+from vit_jax.data.sources.partition import draw_of
+from vit_jax.errors import DataError, UserError, shown
+from vit_jax.process import waiting
+from vit_jax.storage import remote
+
+MAX_BYTES = 512 << 20  # of the decoded row groups of a split in one process
+_THREADS = 16
+_AT_ONCE = 8  # row groups in work, which take memory that nothing counts
+_MANY = 100  # row groups read anew, after which it is said
+_OWN = ("_footers", "_held", "_seen", "_again")  # of a process
+
+
+class ParquetSource(shards.ShardSource):
+    """Examples of one split of Parquet files; see `Source`."""
+
+    def __init__(self, *source: Any, columns: Columns, groups: np.ndarray) -> None:
+        """Take what `ShardSource` does, and how to find a row.
+
+        Args:
+            source: arguments of `ShardSource`; places are rows, counted through all files.
+            columns: which of the files' are read.
+            groups: int (G, 3), of every row group its file, its number there, its first row.
+        """
+        super().__init__(*source)
+        self._columns, self._groups = columns, groups
+        self._restart()
+
+    def _restart(self) -> None:
+        # By file; what has been read is left behind where the source is pickled.
+        self._footers: dict[int, Any] = {}
+        self._seen: set[int] = set()
+        self._again = 0
+        self._held = RowGroups(self._load)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key not in _OWN}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._restart()
+
+    def read(self, index: int) -> Example:
+        """Return an example's encoded image and its class id, -1 where it has none.
+
+        Raises DataError: the file changed or is damaged, or the row has no image in it.
+        """
+        group, row = self._find(index)
+        try:
+            image = self._held.get(group)[row - int(self._groups[group, 2])].as_py()
+        except remote.RemoteError:
+            raise
+        except (OSError, ValueError, IndexError) as error:  # pyarrow's are these
+            why = " ".join(str(error).split())[:200]
+            raise DataError(f"{self.example_id(index)}: {why}") from error
+        if isinstance(image, dict):
+            image = image["bytes"]
+        if not image:
+            raise DataError(f"{self.example_id(index)}: the row holds no image, or its path alone")
+        return {"image": image, "label": int(self.labels[index])}
+
+    def example_id(self, index: int) -> str:
+        group, row = self._find(index)
+        file = int(self._groups[group, 0])
+        first = int(self._groups[np.searchsorted(self._groups[:, 0], file), 2])
+        return f"{shown(self._files[file].path)} row {row - first}"
+
+    def _find(self, index: int) -> tuple[int, int]:
+        """Return the row group of an example, and its row counted through all files."""
+        row = int(self._places[index])
+        return int(np.searchsorted(self._groups[:, 2], row, side="right")) - 1, row
+
+    def _count(self, group: int) -> None:
+        self._again += group in self._seen
+        self._seen.add(group)
+        if self._again == _MANY:
+            self._again += 1
+            print(
+                f"warning: {self.name}: row groups are read again and again, each for an image; "
+                "write the data once as ArrayRecord: vit_jax prepare NAME --to=arrayrecord",
+                file=sys.stderr,
+            )
+
+    def _load(self, group: int) -> Any:
+        """Return the images of a row group, a pyarrow ChunkedArray."""
+        self._count(group)
+        file, number, _ = map(int, self._groups[group])
+        facts = self._files[file]
+        if remote.info(facts.path) != facts:
+            raise ValueError("the file changed after the run began")
+        opened = _open(facts, self._footers.get(file))
+        self._footers[file] = opened.metadata
+        return opened.read_row_group(number, columns=[self._columns.image]).column(0)
+
+
+class RowGroups:
+    """The row groups used last, up to a number of bytes; threads that want the same wait for it."""
+
+    def __init__(self, load: Callable[[int], Any], max_bytes: int = MAX_BYTES) -> None:
+        self._load, self._max_bytes, self._bytes = load, max_bytes, 0
+        self._lock, self._loading = threading.Lock(), threading.Semaphore(_AT_ONCE)
+        self._held: collections.OrderedDict[int, concurrent.futures.Future[Any]]
+        self._held = collections.OrderedDict()
+
+    def get(self, key: int) -> Any:
+        """Return a row group; raises what `load` does."""
+        with self._lock:
+            future = self._held.get(key)
+            if known := future is not None:
+                self._held.move_to_end(key)
+            else:
+                future = self._held[key] = concurrent.futures.Future()
+        if not known:
+            try:
+                with self._loading:
+                    loaded = self._load(key)
+            except BaseException as error:
+                with self._lock:
+                    del self._held[key]
+                future.set_exception(error)
+                raise
+            with self._lock:  # so that what is done is counted
+                self._bytes += loaded.nbytes
+                future.set_result(loaded)
+                done = [key for key, future in self._held.items() if future.done()]
+                while self._bytes > self._max_bytes and len(done) > 1:
+                    self._bytes -= self._held.pop(done.pop(0)).result().nbytes
+        return future.result()
+
+
+class _Ranged(io.RawIOBase):
+    """A file for pyarrow, made of ranged reads."""
+
+    def __init__(self, file: remote.FileInfo) -> None:
+        self._file, self._at = file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + (0, self._at, self._file.size)[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        end = self._file.size if size < 0 else min(self._at + size, self._file.size)
+        data = remote.read_range(self._file.path, self._at, end)
+        self._at += len(data)
+        return data
+
+
+def _open(file: remote.FileInfo, footer: Any = None) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(pa.PythonFile(_Ranged(file), "r"), metadata=footer)
+
+
+def open_parquet(name: str, split: str) -> ParquetSource:
+    """Open one split of Parquet files, "PATTERN?label=COLUMN&image=COLUMN", with TFDS-style slices.
+
+    Splits are told by the names of the files, else drawn by `partition`. Columns are found as
+    `parquet_columns.find` says. Classes are those that the schema names, else classnames.txt beside
+    the files, else the labels: whole numbers are ids, and other words sorted classes.
+
+    Raises UserError: no such file, split or column; a file that is cut or damaged.
+    """
+    where, files, chosen = shards.find(name, "parquet")
+    found = shard_sets.complete(files, where, exact=not shards.is_pattern(name))
+    return open_shards(where, found.files, split, chosen, notes=found.notes)
+
+
+def open_shards(
+    where: str,
+    files: Sequence[remote.FileInfo],
+    split: str,
+    chosen: dict[str, str],
+    splits: Sequence[str] = (),
+    *,
+    told: Mapping[str, int] = types.MappingProxyType({}),
+    notes: Sequence[str] = (),
+) -> ParquetSource:
+    """Open one split of some Parquet files; arguments are as in `tar_files.open_shards`."""
+    splits = splits or shards.splits_of(files)
+    with waiting.said(f"reading the labels of {where}"):
+        first = _reading(files[0], lambda: _open(files[0]))
+        columns = _reading(files[0], lambda: parquet_columns.find(first, chosen, where))
+        read = functools.partial(_labels, columns=columns)
+        with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+            firsts, found, empty = zip(*pool.map(read, files), strict=True)
+        if len(files) > 1 and parquet_columns.has_beside(first, columns, chosen):
+            several = [_reading(file, functools.partial(_open, file)) for file in files]
+            check = functools.partial(parquet_columns.check_beside, several, columns, where)
+            _reading(files[0], check)
+    counts = [len(labels) for labels in found]
+    ends = np.cumsum(counts)
+
+    def tell(row: int) -> str:
+        file = int(np.searchsorted(ends, row, side="right"))
+        return f"{shards.base_name(files[file].path)} row {row - (ends[file] - counts[file])}"
+
+    def keys() -> list[str]:
+        return [tell(row) for row in range(ends[-1])]
+
+    names = columns.classes or shards.class_names_beside(files)
+    kinds = {labels.dtype.kind for labels in found if len(labels)}
+    dtype = np.int64 if kinds == {"i"} else np.bytes_
+    joined = np.concatenate([labels.astype(dtype) for labels in found])
+    classes, labels = shards.class_ids(joined, names, tell)
+    draw = draw_of(chosen)
+    members = shards.members_of(splits, counts, keys, labels, draw, where)
+    notes = [*notes, *split_notes(members)]
+    notes += shard_sets.compare(told, shards.sizes(members), where)
+    title, rows = shards.choose(split, members, draw, where)
+    used = np.unique(np.searchsorted(ends, rows, side="right"))
+    table = [
+        (int(np.searchsorted(used, file)), number, first + int(ends[file]) - counts[file])
+        for file in used.tolist()
+        for number, first in enumerate(firsts[file])
+    ]
+    source = title, classes, [files[i] for i in used], labels[rows], rows
+    opened = ParquetSource(*source, columns=columns, groups=np.array(table, np.int64))
+    notes += shards.label_notes(joined, labels, classes, named=bool(names))
+    notes += parquet_columns.unread(first, columns, chosen)
+    if sum(empty):
+        notes.append(f"{sum(empty):,} of {ends[-1]:,} rows have no image")
+    opened.account = Account(
+        unit="rows", num_classes=len(classes), used=shards.sizes(members), notes=tuple(notes)
+    )
+    return opened
+
+
+@functools.lru_cache(4096)  # the splits of a run are opened one by one
+def _labels(file: remote.FileInfo, columns: Columns) -> tuple[list[int], np.ndarray, int]:
+    """Return the first row of each row group of a file, its labels, its rows without an image."""
+
+    def read() -> tuple[list[int], np.ndarray, int]:
+        opened = _open(file)
+        facts = opened.metadata
+        counts = [facts.row_group(i).num_rows for i in range(facts.num_row_groups)]
+        labels = parquet_columns.labels(opened, columns, shown(file.path))
+        empty = parquet_columns.without_image(opened, columns)
+        return (np.cumsum(counts) - counts).tolist(), labels, empty
+
+    return _reading(file, read)
+
+
+def _reading(file: remote.FileInfo, do: Callable[[], Any]) -> Any:
+    """Return `do()`; raises DataError for what pyarrow raises of a file that cannot be read."""
+    try:
+        return do()
+    except UserError:
+        raise
+    except (OSError, ValueError, KeyError, OverflowError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise DataError(f"{shown(file.path)}: not a readable Parquet file ({why})") from error

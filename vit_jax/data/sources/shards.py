@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What datasets of many files share, tar and Parquet: splits by file names, class ids by labels."""
+
+import collections
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Int
+
+from vit_jax.data.names import (
+    KNOWN_SPLITS,
+    classes_of,
+    label_of,
+    read_class_names,
+    split_names,
+    whole_number,
+    with_known_names,
+    without_label,
+)
+from vit_jax.data.sources.base import Labelled, absolute_slices, digest_of
+from vit_jax.data.sources.partition import WHOLE, Draw, as_draw, check_no_seed, options, partition
+from vit_jax.errors import DataError, UserError, shown
+from vit_jax.storage import remote
+from vit_jax.storage.files import refused
+
+MAX_CLASSES = 1 << 20  # a larger class id is some other number
+_LONG = 10**18  # this and a larger number is a word
+_CLASSNAMES = "classnames.txt"
+_MOST = 1 << 26  # bytes of it
+
+
+class ShardSource(Labelled):
+    """Examples of one split of some files; `read` is the format's own.
+
+    `drawn` stays False where splits are: no table can list what is no file.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        classes: tuple[str, ...],
+        files: Sequence[remote.FileInfo],
+        labels: Int[np.ndarray, " M"],
+        places: Int[np.ndarray, " M"],
+    ) -> None:
+        """Take the files of the split, and of each example its class id or -1, and its place."""
+        self.name, self.class_names = name, classes
+        self._files = tuple(files)
+        self.is_remote = remote.is_remote(files[0].path)
+        self.labels, self._places = labels.astype(np.int32), places.astype(np.int64)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def digest(self) -> str:
+        """Digest names and sizes of the files, labels and places."""
+        files = [f"{base_name(file.path)} {file.size}".encode() for file in self._files]
+        return digest_of([*files, self.labels.tobytes(), self._places.tobytes()])
+
+
+def where_of(pattern: str) -> str:
+    """Write a pattern for messages; one of this machine so that it looks like a path."""
+    pattern = os.path.expanduser(pattern)
+    is_plain = pattern.startswith("/") or remote.is_remote(pattern)
+    return shown(pattern if is_plain else f"./{pattern.removeprefix('./')}")
+
+
+def base_name(path: str) -> str:
+    """Return the last part of a path or an address."""
+    return _unsigned(path).rpartition("/")[2]
+
+
+def _unsigned(path: str) -> str:
+    """Return an address without the signature behind it, which is another every day."""
+    return path.partition("?")[0] if path.startswith("http") and remote.is_remote(path) else path
+
+
+def find(name: str, kind: str) -> tuple[str, list[remote.FileInfo], dict[str, str]]:
+    """Return what messages call "PATTERN?label=...", the files of the pattern, and the options.
+
+    Raises UserError: no file is there, or one that the pattern names is not; an option of others.
+    """
+    pattern, chosen = options(name)
+    if "config" in chosen:
+        raise UserError(f"{kind}:{shown(name)}: ?config= is for hf: alone; leave it out")
+    pattern = os.path.expanduser(pattern)
+    with refused(where_of(pattern)):
+        files = remote.find(pattern) if pattern else []
+    named = {name for name in remote.braces(pattern) if not re.search(r"[*?[]", name)}
+    lacking = sorted(named - {file.path for file in files})
+    if files and lacking:
+        raise UserError(f"{where_of(pattern)} names {shown(lacking[0])}, which is not there")
+    if not files:
+        example = f"{kind}:DIR/train-*.{kind} or {kind}:gs://BUCKET/train-{{0000..1023}}.{kind}"
+        raise UserError(f"{kind}:{shown(pattern)} matches no file; write it as {example}")
+    return where_of(pattern), files, chosen
+
+
+def is_pattern(name: str) -> bool:
+    """Return whether a pattern may match files that it does not name."""
+    return bool(re.search(r"[*?[]", options(name)[0])) and not os.path.isfile(options(name)[0])
+
+
+def splits_of(files: Sequence[remote.FileInfo]) -> list[str]:
+    """Return the split of each file by its name, or "" for all where no name tells one.
+
+    It is the first word of the name that is one, as in "imagenet1k-train-0000.tar", else the folder
+    if that is, else what stands before "-00000-of-00008", as the Hub writes its splits.
+
+    Raises UserError: the names of some files tell a split, and of others not.
+    """
+    names = [_split_of(file.path) for file in files]
+    lacking = names.index("") if "" in names else -1
+    if lacking >= 0 and any(names):
+        other = next(file for file, name in zip(files, names, strict=True) if name)
+        raise UserError(
+            f"the name of {shown(files[lacking].path)} tells no split (train, val, test), as that "
+            f"of {shown(base_name(other.path))} does; take a pattern that leaves out one of them"
+        )
+    return names
+
+
+def _split_of(path: str) -> str:
+    *folders, name = _unsigned(path).split("/")
+    for word in (*re.findall("[A-Za-z]+", name), *folders[-1:]):
+        if word.lower() in KNOWN_SPLITS:
+            return word
+    written = re.match(r"(\w+)-\d{5}-of-\d{5}\b", name)
+    return written[1] if written else ""
+
+
+def members_of(
+    splits: Sequence[str],
+    counts: Sequence[int],
+    keys: Callable[[], Sequence[str]],
+    labels: Int[np.ndarray, " M"],
+    draw: Draw | int,
+    where: str,
+) -> dict[str, Int[np.ndarray, " _"]]:
+    """Return the indices of the examples of each split.
+
+    Args:
+        splits: of each file; "" is none, and splits are those of `partition`, and "whole".
+        counts: the number of examples of each file.
+        keys: names of the examples, each another; asked for only where splits are drawn.
+        labels: of all examples.
+        draw: how they are drawn.
+        where: the dataset in messages.
+    """
+    if not any(splits):
+        drawn = partition(keys(), labels.tolist(), draw)
+        members = {name: np.array(found, int) for name, found in drawn.items()}
+        return {**members, WHOLE: np.arange(len(labels))}
+    check_no_seed(draw, where)
+    same = split_names(splits)
+    numbers = {name: k for k, name in enumerate(dict.fromkeys(same.values()))}
+    of_example = np.repeat([numbers[same[name]] for name in splits], counts)
+    return {name: np.flatnonzero(of_example == k) for name, k in numbers.items()}
+
+
+def choose(
+    split: str, members: Mapping[str, Int[np.ndarray, " _"]], draw: Draw | int, where: str
+) -> tuple[str, Int[np.ndarray, " _"]]:
+    """Return a source's name and the indices of the examples of a split, with TFDS-style slices.
+
+    `split` is as `DataConfig.train_split`; the rest is as in `members_of`.
+
+    Raises SplitError: no such split.
+    """
+    split = with_known_names(split, list(members))
+    slices = absolute_slices(split, {name: len(found) for name, found in members.items()}, where)
+    chosen = np.concatenate([members[name][start:stop] for name, start, stop in slices])
+    return f"{where}[{split}]" + as_draw(draw).told(), chosen
+
+
+def sizes(members: Mapping[str, Int[np.ndarray, " _"]]) -> dict[str, int]:
+    """Return the number of examples of each split, of which "whole" is all."""
+    own = {name: len(found) for name, found in members.items() if name != WHOLE}
+    return own or {name: len(found) for name, found in members.items()}
+
+
+def class_ids(
+    labels: np.ndarray, names: tuple[str, ...], tell: Callable[[int], str]
+) -> tuple[tuple[str, ...], Int[np.ndarray, " M"]]:
+    """Return the names of the classes and the class id of every example.
+
+    Whole numbers are ids, and name their classes where nothing else does; -1 and b"" are no label.
+    Other words are sorted, or have their place in `names`.
+
+    Args:
+        labels: integers, or bytes.
+        names: of the classes, or ().
+        tell: names an example by its index.
+
+    Raises DataError: a label that is none of the classes.
+    """
+    words, of_word = np.unique(labels, return_inverse=True)
+
+    def wrong(word: int, why: str) -> DataError:
+        return DataError(f"{tell(int(np.flatnonzero(of_word == word)[0]))}: {why}")
+
+    texts = []
+    for word, value in enumerate(words.tolist()):
+        try:
+            texts.append(label_of(value))
+        except ValueError as error:
+            raise wrong(word, str(error)) from None
+    # One word for all: a label that is no number makes all of them words.
+    numbers = [whole_number(text) for text in texts if text]
+    if all(number is not None and number < _LONG for number in numbers):
+        ids = [-1 if text == "" else int(whole_number(text) or 0) for text in texts]
+        count = len(names) or min(max(ids, default=-1) + 1, MAX_CLASSES)
+        names = names or tuple(map(str, range(count)))
+    else:
+        names = names or tuple(sorted({*texts} - {""}))
+        twice = {name for name, times in collections.Counter(names).items() if times > 1}
+        for word, text in enumerate(texts):
+            if text in twice:
+                raise wrong(word, f"the label is {text!r}, and two classes are called so")
+        known = {name: i for i, name in enumerate(names)} | {"": -1}
+        ids = [known.get(text, -2) for text in texts]
+    for word, k in enumerate(ids):
+        if not -1 <= k < len(names):
+            known_ids = f"classes are {names[0]!r} to {names[-1]!r}" if names else "there is none"
+            text = texts[word] if labels.dtype.kind == "S" else words.tolist()[word]
+            raise wrong(word, f"the label is {text!r}; {known_ids}")
+    return names, np.array(ids, np.int64)[of_word]
+
+
+def label_notes(
+    labels: np.ndarray, ids: Int[np.ndarray, " M"], classes: tuple[str, ...], *, named: bool
+) -> list[str]:
+    """Return what is to be said of labels: those that look alike, or are missing.
+
+    Args:
+        labels: as `class_ids` takes them.
+        ids: and classes: what it returned.
+        classes: likewise.
+        named: whether something else than the labels named the classes.
+    """
+    counts: collections.Counter[str] = collections.Counter()
+    words, times = np.unique(labels, return_counts=True)
+    for value, count in zip(words.tolist(), times.tolist(), strict=True):
+        counts[label_of(value)] += count
+    notes = [] if named else classes_of(counts)[2]
+    if not named and (empty := sorted({*range(len(classes))} - {*ids.tolist()})):
+        listed = ", ".join(classes[k] for k in empty[:4]) + (", ..." if len(empty) > 4 else "")
+        notes.append(f"{len(empty):,} of the {len(classes):,} classes have no example ({listed})")
+    return [*notes, *without_label(int((ids < 0).sum()), len(ids))]
+
+
+def class_names_beside(files: Sequence[remote.FileInfo]) -> tuple[str, ...]:
+    """Return the names of classnames.txt beside the files, or above their folder "train"; or ().
+
+    Raises DataError: `names.read_class_names` cannot read it.
+    """
+    folder = files[0].path.rpartition("/")[0]
+    above, _, name = folder.rpartition("/")
+    for place in (folder, above) if name.lower() in KNOWN_SPLITS else (folder,):
+        try:
+            file = f"{place}/{_CLASSNAMES}" if place else _CLASSNAMES
+            return read_class_names(remote.read(file, _MOST).decode())
+        except UnicodeDecodeError:
+            raise DataError(f"{shown(file)}: can't decode it, as it is no UTF-8") from None
+        except (FileNotFoundError, remote.MissingError, remote.ForbiddenError):
+            continue
+        except ValueError as error:
+            if isinstance(error, UserError):
+                raise
+            raise DataError(f"{shown(file)}: {error}") from None
+    return ()

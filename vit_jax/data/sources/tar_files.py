@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images in tar files as WebDataset has them: `tar:PATTERN`, members KEY.jpg and KEY.cls or .json.
+
+https://github.com/webdataset/webdataset: a key is a member's path up to the first dot of its name.
+"""
+
+import itertools
+import types
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from vit_jax.data.account import Account, left_out
+from vit_jax.data.images.header import MAX_BYTES
+from vit_jax.data.names import split_notes
+from vit_jax.data.sources import shard_sets, shards, tar_folders, tar_index, tar_members
+from vit_jax.data.sources.base import Example
+from vit_jax.data.sources.partition import draw_of
+from vit_jax.data.sources.tar_headers import BLOCK
+from vit_jax.errors import DataError, UserError, shown
+from vit_jax.storage import remote
+
+
+class TarSource(shards.ShardSource):
+    """Examples of one split of tar files; see `Source`."""
+
+    def __init__(self, *source: Any, shard: np.ndarray, entries: tar_members.Entries) -> None:
+        """Take what `ShardSource` does, and the shard and the entry of every example."""
+        super().__init__(*source)
+        self._shard, self._entries = shard.astype(np.int32), entries
+
+    def read(self, index: int) -> Example:
+        """Return an example's encoded image and its class id, -1 where it has none.
+
+        Raises DataError: the header in front of the image is another than when the shard was
+        indexed, or the shard is shorter.
+        """
+        start, size = int(self._places[index]), int(self._entries.sizes[index])
+        if size > MAX_BYTES:
+            raise DataError(f"{self.example_id(index)}: more than {MAX_BYTES >> 20} MiB")
+        path = self._files[self._shard[index]].path
+        # A member that grows, shrinks or moves has another header here, or none. A digest of the
+        # images would tell more, but to make it they would all be read.
+        data = remote.read_range(path, start - BLOCK, start + size)
+        if len(data) < BLOCK + size or zlib.crc32(data[:BLOCK]) != self._entries.crcs[index]:
+            was = "is shorter" if len(data) < BLOCK + size else "has another header"
+            raise DataError(f"{self.example_id(index)}: the file {was} than when it was indexed")
+        return {"image": data[BLOCK:], "label": int(self.labels[index])}
+
+    def example_id(self, index: int) -> str:
+        name = self._entries.names[index].decode(errors="backslashreplace")
+        return f"{shown(self._files[self._shard[index]].path)}: {shown(name)}"
+
+
+def open_tar(name: str, split: str) -> TarSource:
+    """Open one split of tar files, "PATTERN?label=FIELD&image=SUFFIX", with TFDS-style slices.
+
+    Splits are told by the names of the files, else drawn by `partition`. Labels are the content of
+    KEY.cls or of "label", "cls", "class" or "class_id" in KEY.json: whole numbers are ids, and
+    other words sorted classes. Where no image has a label, it is the class folder that it lies in,
+    if there are such. classnames.txt beside the shards names the classes.
+
+    Raises UserError: no such file or split, or what `tar_index.index` raises.
+    """
+    where, files, chosen = shards.find(name, "tar")
+    found = shard_sets.complete(files, where, exact=not shards.is_pattern(name))
+    return open_shards(where, found.files, split, chosen, notes=found.notes)
+
+
+def open_shards(
+    where: str,
+    files: Sequence[remote.FileInfo],
+    split: str,
+    chosen: dict[str, str],
+    splits: Sequence[str] = (),
+    *,
+    told: Mapping[str, int] = types.MappingProxyType({}),
+    notes: Sequence[str] = (),
+) -> TarSource:
+    """Open one split of some tar files; see `open_tar`.
+
+    Args:
+        where: the dataset in messages.
+        files: the shards, in the order of their examples.
+        split: as `DataConfig.train_split`.
+        chosen: the options of its reference.
+        splits: of each file, where its name does not tell.
+        told: examples of each split, where a card tells them.
+        notes: of the files, for the account.
+
+    Raises UserError: no such split; DataError: a shard, a label, or another number than `told`.
+    """
+    splits = splits or shards.splits_of(files)
+    fields = tar_members.Fields(chosen.get("image", "").lower(), chosen.get("label", ""))
+    draw = draw_of(chosen)
+    scanned = tar_index.scan(files, fields, agree=draw.rules != 1)
+    found, left = zip(*map(tar_members.split_off, scanned), strict=True)
+    counts = [len(each.starts) for each in found]
+    entries, shard = tar_index.joined(found), np.repeat(np.arange(len(files)), counts)
+    is_labelled = (entries.labels != b"").any()
+    if fields.label not in ("", tar_members.NO_LABEL) and not is_labelled:
+        lacks = f"no image has a label KEY.{fields.label} or {fields.label!r} in KEY.json"
+        usual = ", ".join(tar_members.LABELS)
+        raise UserError(f"{where}: {lacks}; without ?label={fields.label} it is one of {usual}")
+
+    def tell(index: int) -> str:
+        text = entries.names[index].decode(errors="backslashreplace")
+        return f"{shards.base_name(files[shard[index]].path)}/{text}"
+
+    def keys() -> list[str]:
+        return [tell(index) for index in range(len(shard))]
+
+    by_folders = not is_labelled and not fields.label and draw.rules != 1
+    folders = tar_folders.read(entries.names) if by_folders else None
+    if folders:
+        classes, labels, notes = folders.classes, folders.ids, [*notes, *folders.notes]
+        entries = tar_members.Entries(*(column[folders.used] for column in entries))
+        shard = shard[folders.used]
+        counts, left = np.bincount(shard, minlength=len(files)).tolist(), [*left, folders.left_out]
+        if folders.splits and not any(splits):
+            splits, counts = folders.splits, [1] * len(shard)
+    else:
+        names = shards.class_names_beside(files)
+        classes, labels = shards.class_ids(entries.labels, names, tell)
+        said = shards.label_notes(entries.labels, labels, classes, named=bool(names))
+        notes = [*notes, *said]
+    members = shards.members_of(splits, counts, keys, labels, draw, where)
+    notes = [*notes, *split_notes(members)]
+    notes += shard_sets.compare(told, shards.sizes(members), where)
+    title, rows = shards.choose(split, members, draw, where)
+    used, local = np.unique(shard[rows], return_inverse=True)
+    source = TarSource(
+        title,
+        classes,
+        [files[i] for i in used],
+        labels[rows],
+        entries.starts[rows],
+        shard=local,
+        entries=tar_members.Entries(*(column[rows] for column in entries)),
+    )
+    source.account = Account(
+        unit="members",
+        num_classes=len(classes),
+        used=shards.sizes(members),
+        left_out=left_out(itertools.chain(*left)),
+        notes=tuple(notes),
+    )
+    return source

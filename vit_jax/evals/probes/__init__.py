@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What frozen features are worth: simple classifiers fitted to them."""

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a model leaves: ONNX, StableHLO, transformers, timm, the Hub."""

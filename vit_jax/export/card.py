@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""README.md of an export: what the model is, how it was measured, how to load it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vit_jax import trees
+from vit_jax.data import Background, Reading, Resize
+from vit_jax.export.check import Change
+from vit_jax.export.folder import ARRAYS, CLASSES, MARK, WEIGHTS
+from vit_jax.inference.forward import output_name, output_width
+from vit_jax.inference.trained import Trained, changes
+from vit_jax.models.losses import Loss
+from vit_jax.process.escapes import code, markdown
+from vit_jax.settings import measures
+
+# The loader that the Hub's page offers.
+_LIBRARY = {"timm": "timm", "onnx": "onnx", "stablehlo": "jax"}
+_SIZED = {
+    "center": "the short side resized to the model's over {ratio:g}, the centre cut out",
+    "squash_center": "the whole image squashed to the model's size over {ratio:g}, the centre cut "
+    "out",
+    "resize": "the whole image squashed to size",
+    "none": "images of that size as they are",
+}
+# Filters that timm's transforms, which are Pillow's, do not have.
+_FILTERS = {
+    Resize.AREA: "by the mean over each pixel's footprint (area)",
+    Resize.BILINEAR: "bilinearly without antialiasing",
+    Resize.BICUBIC_NO_ANTIALIAS: "bicubically without antialiasing",
+}
+
+
+def card(
+    trained: Trained, form: str, change: Change, description: Mapping[str, Any], name: str
+) -> str:
+    """Write the model card of an export, as the Hugging Face Hub shows it.
+
+    `trained` has its weights, `form` is "stablehlo", "onnx" or "timm", `description` the contents
+    of export.json, and `name` the title.
+    """
+    height, width = trained.image_size
+    channels, transform = trained.channels, trained.transform
+    values = {
+        "form": form,
+        "height": height,
+        "width": width,
+        "channels": channels,
+        "output": output_name(trained),
+        "outputs": output_width(trained),
+    }
+    names = {"weights": WEIGHTS[form], "arrays": ARRAYS, "jax": description.get("jax", "")}
+    load = _text(f"load_{form}.md", **names, **values)
+    layout = f"[B, {height}, {width}, {channels}]"
+    scale = "the pixels go in as they are, 0 to 255: normalisation is part of the model"
+    resizing = ""
+    if form == "timm":
+        layout = f"[B, {channels}, {height}, {width}]"
+        mean, std = list(trained.mean), list(trained.std)
+        scale = f"then (pixel / 255 - mean) / std with mean {mean} and std {std}"
+        resizing = _resizing(transform.resize)
+    return _text(
+        "card.md",
+        library=_LIBRARY[form],
+        name=markdown(name),
+        family=type(trained.model).__name__.removesuffix("Config"),
+        params=trees.num_params(trained.variables["params"]),
+        s="s" if channels > 1 else "",
+        dtype=description["dtype"],
+        version=description["vit_jax"],
+        origin=_origin(trained, description),
+        load=load.rstrip(),
+        layout=layout,
+        read=_read(trained.reading),
+        sized=_SIZED[transform.crop.value].format(ratio=transform.crop_ratio),
+        resize=transform.resize.value,
+        scale=scale,
+        measured=_measured(trained),
+        change=change,
+        resizing=resizing,
+        **_purpose(trained, values["outputs"]),
+        **values,
+    )
+
+
+def _read(reading: Reading) -> str:
+    """Return what becomes of a file before it is brought to size."""
+    turned = "turned upright (EXIF)" if reading.upright else "as they are stored (EXIF ignored)"
+    if reading.background is Background.DROP:
+        return f"{turned}, an alpha channel dropped"
+    return f"{turned}, on {reading.background.value} where transparent"
+
+
+def _purpose(trained: Trained, outputs: int) -> dict[str, str]:
+    """Return what the card says of a classifier, or of a model without a head."""
+    if not trained.model.num_classes:
+        return {
+            "task": "image-feature-extraction",
+            "kind": "encoder without a head",
+            "count": f"{outputs:,} features an image",
+            "returns": f"Features [B, {outputs}], what a head would see.",
+            "chooses": "",
+            "calibrated": "",
+        }
+    probability = "softmax" if trained.loss is Loss.SOFTMAX else "the sigmoid of each"
+    return {
+        "task": "image-classification",
+        "kind": "classifier",
+        "count": f"{outputs:,} classes",
+        "returns": f"Logits [B, {outputs}], of which {probability} makes probabilities; the names "
+        f"of the classes are in `{CLASSES}`, in order.",
+        "chooses": f"It chooses among {outputs:,} classes, whatever an image shows. ",
+        "calibrated": ", and its probabilities are not calibrated",
+    }
+
+
+def _text(file: str, **values: Any) -> str:
+    return Path(__file__).with_name(file).read_text("utf-8").format(**values)
+
+
+def _origin(trained: Trained, description: Mapping[str, Any]) -> str:
+    cfg = trained.config
+    if cfg is None:
+        return f"The weights were read from {code(description['from'])}."
+    dataset = description["config"]["data"]["name"]  # without the folders of this machine
+    weights = "moving average of the weights" if trained.ema else "weights"
+    listed = ", ".join(map(code, changes(trained)))
+    changed = f", changed since to {listed}" if listed else ""
+    return (
+        f"It was trained on {code(dataset)} [{markdown(cfg.data.train_split)}] for "
+        f"{markdown(cfg.duration)} with seed "
+        f"{cfg.seed}; these are the {weights} after {trained.step:,} steps{changed}. The run's "
+        f"config is in `{MARK}`."
+    )
+
+
+def _measured(trained: Trained) -> str:
+    rows = [
+        f"| {markdown(name)} | {value:.2%} |"
+        if (found := measures.of(name)) and found.unit == "%"
+        else f"| {markdown(name)} | {value:.4f} |"
+        for name, value in sorted(trained.metrics.items())
+        if not name.endswith("/num_examples")
+    ]
+    if not rows:
+        return "No measurement came with the weights."
+    without = " and without the changes named above" if changes(trained) else ""
+    head = [f"Measured by the run, before this export{without}:", "", "| evaluation | value |"]
+    return "\n".join([*head, "|---|--:|", *rows])
+
+
+def _resizing(resize: Resize) -> str:
+    if resize not in _FILTERS:
+        return ""
+    return (
+        f"The model was evaluated on images resized {_FILTERS[resize]}. timm's transform has none "
+        "such; `config.json` names the nearest, which is antialiased, and accuracy may differ.\n\n"
+    )

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trained model as an ONNX graph, by jax2onnx.
+
+The converter is handed a program of plain lax operations. By itself it takes the library functions
+that it knows out of the middle of a model, and of our ten families it then converts one.
+"""
+
+import contextlib
+import dataclasses
+import importlib.util
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+from jax.extend import core
+from jaxtyping import Float, UInt8
+
+from vit_jax import trees
+from vit_jax.cost.flops import scan_counts
+from vit_jax.errors import UserError
+from vit_jax.export.stablehlo import portable
+from vit_jax.inference.forward import make_apply, output_name
+from vit_jax.inference.trained import Trained
+from vit_jax.models import DType
+
+INPUT = "images"  # the output is called "logits" or, without a head, "features"
+OPSET = 21
+MAX_BYTES = 2**31 - 2**26  # a protocol buffer; 64 MiB of its 2 GiB are left for the graph itself
+_INSTALL = (
+    "pip install -e '.[onnx]' && pip install --no-deps -r requirements-onnx.txt "
+    "(jax2onnx 0.17.1; its own requirements would bring an older Orbax)"
+)
+
+
+def require() -> None:
+    """Check that what writes and runs ONNX is installed.
+
+    Raises UserError: saying how to install it.
+    """
+    for name in ("jax2onnx", "onnxruntime"):
+        if importlib.util.find_spec(name) is None:
+            raise UserError(f"--format=onnx needs {name}; install it: {_INSTALL}")
+
+
+def serialize(trained: Trained) -> bytes:
+    """Return the ONNX file of images -> logits, weights and normalisation inside, in float32.
+
+    It takes uint8 [batch, H, W, C], cropped and resized, for any batch, and returns float32
+    [batch, K]. A model that computes in bfloat16 computes in float32 here: few of ONNX Runtime's
+    kernels take bfloat16. A model without a head returns its features, [batch, D].
+
+    Raises UserError: jax2onnx is missing, weights of 2 GiB or more, or an operation that it lacks.
+    """
+    require()
+    size = trees.num_bytes(trained.variables)
+    if size > MAX_BYTES:
+        raise UserError(f"the weights are {size:,} bytes; one ONNX file holds {MAX_BYTES:,}")
+    model = dataclasses.replace(trained.model, dtype=DType.FLOAT32)
+    apply = make_apply(portable(dataclasses.replace(trained, model=model)))
+    (batch,) = export.symbolic_shape("batch")
+    images = jax.ShapeDtypeStruct((batch, *trained.image_size, trained.channels), jnp.uint8)
+    # Before the converter: what it traces itself it traces with functions of its own.
+    traced = jax.make_jaxpr(
+        lambda image: getattr(apply(trained.variables, image), output_name(trained))
+    )(images)
+
+    def plain(image: jax.Array) -> jax.Array:
+        return _evaluate(traced.jaxpr, traced.consts, [image])[0]
+
+    with _quiet():
+        from jax2onnx import to_onnx  # pyright: ignore[reportMissingImports]
+
+        try:
+            graph: Any = to_onnx(
+                plain,
+                [images],
+                model_name="vit_jax",
+                opset=OPSET,
+                input_names=[INPUT],
+                output_names=[output_name(trained)],
+            )
+        except NotImplementedError as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"jax2onnx has no counterpart of this model: {reason}") from error
+    return graph.SerializeToString()
+
+
+def runner(data: bytes) -> Callable[[UInt8[np.ndarray, "B H W C"]], Float[np.ndarray, "B K"]]:
+    """Return images -> logits as ONNX Runtime computes them on the CPU."""
+    import onnxruntime  # pyright: ignore[reportMissingImports]
+
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    return lambda images: np.asarray(session.run(None, {INPUT: np.asarray(images)})[0])
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the converter's messages about its own examples and passes."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _evaluate(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
+    """Run a program operation by operation: calls inlined, loops laid out, some operations as many.
+
+    What depends on weights alone is computed here and now, and so becomes one array of the graph.
+    """
+    values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+    values.update(zip(jaxpr.invars, inputs, strict=True))
+
+    def value(atom: Any) -> Any:
+        return atom.val if isinstance(atom, core.Literal) else values[atom]
+
+    for equation in jaxpr.eqns:
+        operands = [value(atom) for atom in equation.invars]
+        results = _apply(equation.primitive, equation.params, operands)
+        values.update(zip(equation.outvars, results, strict=True))
+    return [value(atom) for atom in jaxpr.outvars]
+
+
+def _apply(primitive: Any, params: dict[str, Any], operands: list[Any]) -> list[Any]:
+    custom = primitive.name in ("custom_jvp_call", "custom_vjp_call")
+    if custom or primitive.name == "jit":
+        inner = params["call_jaxpr" if custom else "jaxpr"]
+        return _evaluate(inner.jaxpr, inner.consts, operands)
+    if primitive.name == "scan":
+        return _laid_out(params, operands)
+    if primitive.name in ("stop_gradient", "copy"):
+        return operands
+    if primitive.name == "pad":
+        return [_pad(operands[0], operands[1], params["padding_config"])]
+    if primitive.name == "reduce_window_max":
+        return [_max_pool(operands[0], params)]
+    results = primitive.bind(*operands, **params)
+    return list(results) if primitive.multiple_results else [results]
+
+
+def _laid_out(params: dict[str, Any], operands: list[Any]) -> list[Any]:
+    """Run a scan that keeps nothing but its carry, as a stack of blocks does."""
+    if params["reverse"]:
+        raise NotImplementedError("a scan from the last layer to the first")
+    num_consts, num_carry = scan_counts(params)
+    first = num_consts + num_carry
+    consts, carry = operands[:num_consts], operands[num_consts:first]
+    body = params["jaxpr"]
+    for i in range(params["length"]):
+        per_layer = [stacked[i] for stacked in operands[first:]]
+        carry = _evaluate(body.jaxpr, body.consts, [*consts, *carry, *per_layer])
+        if len(carry) != num_carry:
+            raise NotImplementedError("a scan with outputs of each step")
+    return carry
+
+
+def _pad(x: jax.Array, fill: Any, config: Sequence[tuple[Any, ...]]) -> jax.Array:
+    # The converter's own padding wants a batch that is a number.
+    for axis, (before, after, between) in enumerate(config):
+        if min(before, after) < 0 or between:
+            raise NotImplementedError("padding that cuts or spreads")
+        x = _extended(x, axis, int(before), int(after), fill)
+    return x
+
+
+def _extended(x: jax.Array, axis: int, before: int, after: int, fill: Any) -> jax.Array:
+    def border(size: int) -> list[jax.Array]:
+        shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
+        return [jax.lax.broadcast_in_dim(jnp.asarray(fill, x.dtype), shape, ())] if size else []
+
+    if not before and not after:
+        return x
+    return jax.lax.concatenate([*border(before), x, *border(after)], axis)
+
+
+def _max_pool(x: jax.Array, params: dict[str, Any]) -> jax.Array:
+    # The converter's own has a window over batch and channels too, which ONNX Runtime refuses. The
+    # maximum over a rectangle is that over its columns of that over its rows.
+    if set(params["base_dilation"]) | set(params["window_dilation"]) != {1}:
+        raise NotImplementedError("dilated pooling")
+    sizes = zip(
+        params["window_dimensions"], params["window_strides"], params["padding"], strict=True
+    )
+    for axis, (window, stride, (before, after)) in enumerate(sizes):
+        x = _extended(x, axis, int(before), int(after), -jnp.inf)
+        if window == 1 and stride == 1:
+            continue
+        last = (x.shape[axis] - window) // stride * stride
+        parts = [jax.lax.slice_in_dim(x, i, i + last + 1, stride, axis=axis) for i in range(window)]
+        x = parts[0]
+        for part in parts[1:]:
+            x = jax.lax.max(x, part)
+    return x

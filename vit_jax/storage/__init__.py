@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where bytes lie: files, buckets, and names that strangers gave."""

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a step of a run will cost: memory, traffic and time, by shapes."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from vit_jax import data, models
+from vit_jax.config.tree import Config
+from vit_jax.cost import memory, scale
+from vit_jax.objectives import Context
+from vit_jax.train import adapted
+from vit_jax.train import build as build_lib
+
+
+def step_flops(cfg: Config, parts: build_lib.Parts) -> int:
+    """Count the FLOPs of one training step by shapes."""
+    uphill = cfg.optim.sam_rho > 0
+    return build_lib.example_flops(parts, uphill=uphill) * cfg.data.batch_size
+
+
+def abstract_batch(
+    cfg: Config, parts: build_lib.Parts, source: data.Source | None = None
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return shape and dtype of a global batch on the devices; labels are ids without a source."""
+    size, objective = cfg.data.batch_size, parts.objective
+    spec = {"label": jax.ShapeDtypeStruct((), jnp.int32)} if source is None else source.spec
+    of_one = {name: jax.ShapeDtypeStruct(v.shape, jnp.uint8) for name, v in objective.views.items()}
+    of_one |= {name: spec[name] for name in objective.fields}
+    of_one |= objective.rows
+    return {name: jax.ShapeDtypeStruct((size, *x.shape), x.dtype) for name, x in of_one.items()}
+
+
+def estimate_memory(
+    cfg: Config, parts: build_lib.Parts, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh
+) -> memory.Memory:
+    """Estimate the bytes of a run's step on a mesh that is here or not."""
+    batch, objective = abstract_batch(cfg, parts), parts.dearest
+    loss_of = adapted.make_loss(objective.loss, parts.adapter)
+
+    def loss(params: Any, frozen: Any, kept: Any, batch: Any, rng: jax.Array) -> Any:
+        model_state, ema, own = kept
+        held = {"model_state": model_state, "ema": ema, "objective": own}
+        ctx = Context(frozen=frozen, step=jnp.int32(0), **held)
+        return loss_of(params, ctx, batch, rng)
+
+    return memory.estimate(
+        build_lib.abstract_state(parts, mesh),
+        loss,
+        # The key inside: made outside, it would be computed.
+        jax.eval_shape(lambda x: objective.prepare(x, jax.random.key(0)), batch),
+        frozen=build_lib.placed(parts.frozen, mesh),
+        axis_sizes=dict(mesh.shape),
+        num_microbatches=cfg.accum_steps,
+        uphill=cfg.optim.sam_rho > 0,
+        **_itemsizes(cfg),
+    )
+
+
+def _itemsizes(cfg: Config) -> dict[str, int]:
+    """Return the bytes of what the model computes with, and gradients are summed in: no fewer."""
+    sizes = [jnp.dtype(x.value).itemsize for x in (cfg.model.dtype, cfg.reduce_dtype)]
+    return {"compute_bytes": sizes[0], "reduce_bytes": max(sizes)}
+
+
+def estimate_traffic(
+    cfg: Config, parts: build_lib.Parts, axis_sizes: Mapping[str, int]
+) -> scale.Traffic:
+    """Count the bytes that a run's step moves between the devices of a mesh of such sizes."""
+    sizes = _itemsizes(cfg)
+    values, sums = _tensor_sums(cfg, parts)
+    images = cfg.data.batch_size / (axis_sizes["data"] * axis_sizes["fsdp"] * cfg.accum_steps)
+    sent = {"activation": images * values * sizes["compute_bytes"], "num_sums": sums}
+    moved = scale.traffic(parts.abstract.params, axis_sizes, **sizes, **sent)
+    # Every micro-batch gathers the weights and sums its own gradient; SAM has two gradients.
+    times = cfg.accum_steps * (2 if cfg.optim.sam_rho > 0 else 1)
+    return scale.Traffic(**{kind: x * times for kind, x in dataclasses.asdict(moved).items()})
+
+
+def estimate_step(
+    cfg: Config, parts: build_lib.Parts, axis_sizes: Mapping[str, int], chip: scale.Chip
+) -> scale.Step:
+    """Predict the time of a run's step on chips that are here or not, as a range."""
+    count = step_flops(cfg, parts)
+    if cfg.model.remat is models.Remat.FULL:  # the forward pass, again
+        count = count * 4 // 3
+    moved = estimate_traffic(cfg, parts, axis_sizes)
+    return scale.predict(count / math.prod(axis_sizes.values()), moved, axis_sizes, chip)
+
+
+def _tensor_sums(cfg: Config, parts: build_lib.Parts) -> tuple[int, int]:
+    """Return the values in a last block's output of one image, and the sums of as many."""
+    image = jax.ShapeDtypeStruct((1, *models.input_shape(cfg.model)), "float32")
+    variables = {"params": parts.params, **parts.abstract.model_state}
+    module = models.create(models.looped(parts.dearest.model))
+    tokens = jax.eval_shape(lambda v, x: module.apply(v, x, train=False), variables, image).tokens
+    if tokens is None:  # convolutions, which no tensor axis cuts
+        return 0, 0
+    # Each stage of a Swin has half of the values of the one before.
+    model: Any = cfg.model
+    depths = (model.depth,) if hasattr(model, "depth") else model.depths
+    blocks = sum(depth * 2**after for after, depth in enumerate(reversed(depths)))
+    recomputed = cfg.model.remat is models.Remat.FULL
+    return tokens.size, scale.tensor_sums(blocks, recomputed=recomputed)

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""transformers' config.json of its Vision Transformers: our config of one, and one of our config.
+
+A file leaves out what its class has by default, so the defaults of transformers 5.23's classes
+stand here. What is not in the file at all, which heads and tokens there are, the keys of the
+weights say.
+"""
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from vit_jax.errors import UserError, shown, unknown
+from vit_jax.models import ViTConfig
+from vit_jax.models.layers.init import Init
+from vit_jax.models.layers.mlp import Gelu, MlpKind
+from vit_jax.models.layers.pool import Pool
+from vit_jax.models.layers.posemb import PosEmbed
+from vit_jax.models.layers.rope import Rope
+from vit_jax.weights.layout import Shape
+from vit_jax.weights.names.hf import LAYOUTS, Layout, prefix
+
+_VIT = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "image_size": 224,
+    "patch_size": 16,
+    "num_channels": 3,
+    "qkv_bias": True,
+}
+_DINOV2 = {
+    **{key: value for key, value in _VIT.items() if key != "intermediate_size"},
+    "mlp_ratio": 4,
+    "layer_norm_eps": 1e-6,
+    "layerscale_value": 1.0,
+    "use_swiglu_ffn": False,
+}
+_DINOV3 = {
+    **{key: value for key, value in _VIT.items() if key != "qkv_bias"},
+    "hidden_size": 384,
+    "num_attention_heads": 6,
+    "intermediate_size": 1536,
+    "layer_norm_eps": 1e-5,
+    "rope_theta": 100.0,
+    "query_bias": True,
+    "key_bias": False,
+    "value_bias": True,
+    "proj_bias": True,
+    "mlp_bias": True,
+    "layerscale_value": 1.0,
+    "use_gated_mlp": False,
+    "num_register_tokens": 0,
+}
+_SIGLIP = {
+    **{key: value for key, value in _VIT.items() if key != "qkv_bias"},
+    "hidden_act": "gelu_pytorch_tanh",
+    "layer_norm_eps": 1e-6,
+}
+_CLIP = {**_SIGLIP, "patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
+
+
+class Kind(NamedTuple):
+    """One of transformers' model types."""
+
+    layout: str  # of `hf.LAYOUTS`
+    defaults: Mapping[str, Any]  # of its config's class, which a file may leave out
+
+
+KINDS = {
+    "vit": Kind("vit", _VIT),
+    "deit": Kind("vit", _VIT),
+    "vit_mae": Kind("vit", _VIT),
+    "dinov2": Kind("dinov2", {**_DINOV2, "patch_size": 14}),
+    "dinov2_with_registers": Kind("dinov2", {**_DINOV2, "num_register_tokens": 4}),
+    "dinov3_vit": Kind("dinov3", _DINOV3),
+    "siglip_vision_model": Kind("siglip", _SIGLIP),
+    "siglip2_vision_model": Kind("siglip", {**_SIGLIP, "num_patches": 256}),
+    "clip_vision_model": Kind("clip", _CLIP),
+}
+# Two towers, the image's under `vision_config`.
+_TOWERS = {
+    "siglip": "siglip_vision_model",
+    "siglip2": "siglip2_vision_model",
+    "clip": "clip_vision_model",
+}
+_ACTS = {
+    "gelu": Gelu.ERF,
+    "gelu_pytorch_tanh": Gelu.TANH,
+    "gelu_new": Gelu.TANH,
+    "gelu_fast": Gelu.TANH,
+    "quick_gelu": Gelu.QUICK,
+}
+# What no config needs: a hostile one must not decide how much memory is used.
+_MOST = {"num_hidden_layers": 2**10, "num_channels": 2**10, "num_classes": 2**20}
+_MOST_SIDE = 2**16
+
+
+def is_transformers(tree: Mapping[str, Any]) -> bool:
+    """Return whether a config.json is transformers', and not timm's."""
+    return "model_type" in tree and "architecture" not in tree
+
+
+class Facts:
+    """Values of a config.json, with the defaults of its kind, each checked as it is asked for."""
+
+    def __init__(self, tree: Mapping[str, Any], source: str) -> None:
+        """Choose the image's tower; `source` is the file's name in messages.
+
+        Raises UserError: a model type that is not known here.
+        """
+        kind = str(tree.get("model_type"))
+        if kind in _TOWERS:
+            kind, tree = _TOWERS[kind], _tower(tree, source)
+        if kind not in KINDS:
+            valid = [*KINDS, *_TOWERS]
+            raise unknown(f"model_type in {source}:", shown(kind[:80]), valid)
+        self.kind, self.source = kind, source
+        self._values = {**KINDS[kind].defaults, **tree}
+
+    @property
+    def layout(self) -> Layout:
+        """Its layout of weights."""
+        return LAYOUTS[KINDS[self.kind].layout]
+
+    def wrong(self, key: str, must: str) -> UserError:
+        """Build the error for a value."""
+        value = shown(repr(self._values.get(key))[:80])
+        return UserError(f"{self.source}: {key}={value} {must}")
+
+    def integer(self, key: str) -> int:
+        """Return a size."""
+        value, most = self._values.get(key), _MOST.get(key, _MOST_SIDE)
+        if type(value) is not int or not 1 <= value <= most:
+            raise self.wrong(key, f"must be a whole number from 1 to {most:,}")
+        return value
+
+    def pair(self, key: str) -> tuple[int, ...]:
+        """Return a height and a width."""
+        value: Any = self._values.get(key)
+        sides: list[Any] = value if isinstance(value, list) else [value, value]
+        if len(sides) != 2 or not all(type(n) is int and 1 <= n <= _MOST_SIDE for n in sides):
+            raise self.wrong(key, f"must be one or two whole numbers from 1 to {_MOST_SIDE:,}")
+        return tuple(sides)
+
+    def number(self, key: str) -> float:
+        """Return a number that is not negative."""
+        value: Any = self._values.get(key)
+        if type(value) not in (int, float) or not 0 <= value <= 1e6:
+            raise self.wrong(key, "must be a number from 0 to 1e6")
+        return float(value)
+
+    def flag(self, key: str) -> bool:
+        """Return whether something is so."""
+        value = self._values.get(key)
+        if not isinstance(value, bool):
+            raise self.wrong(key, "must be true or false")
+        return value
+
+    def act(self) -> Gelu:
+        """Return the activation."""
+        value = self._values.get("hidden_act")
+        if not isinstance(value, str) or value not in _ACTS:
+            raise unknown(f"hidden_act in {self.source}:", shown(str(value)[:80]), _ACTS)
+        return _ACTS[value]
+
+    def text(self, key: str) -> str:
+        """Return a word, as it stands."""
+        return str(self._values.get(key))
+
+    def has(self, key: str) -> bool:
+        """Return whether the file or its defaults have a value."""
+        return self._values.get(key) is not None
+
+
+def _tower(tree: Mapping[str, Any], source: str) -> Mapping[str, Any]:
+    tower = tree.get("vision_config")
+    if not isinstance(tower, dict):
+        raise UserError(f"{source}: vision_config must hold the image's tower")
+    return tower
+
+
+def model(tree: Mapping[str, Any], shapes: Mapping[str, Shape], source: str) -> ViTConfig:
+    """Return the config of a repository's image tower.
+
+    Args:
+        tree: of its config.json.
+        shapes: of its weights, by key.
+        source: config.json's name in messages.
+
+    Raises UserError: a model type or a value that no model here has.
+    """
+    found = Facts(tree, source)
+    before = prefix(found.layout, shapes)
+    fields: dict[str, Any] = {
+        "dim": found.integer("hidden_size"),
+        "depth": found.integer("num_hidden_layers"),
+        "num_heads": found.integer("num_attention_heads"),
+        "channels": found.integer("num_channels"),
+        "patch": found.pair("patch_size"),
+        "norm_eps": found.number("layer_norm_eps"),
+        "num_classes": _num_classes(found, shapes),
+    }
+    gated = found.has("use_gated_mlp") and found.flag("use_gated_mlp")
+    fields["gelu"] = Gelu.ERF if gated else found.act()  # a gated MLP has none
+    fields["image_size"] = image_size(found)
+    if found.has("qkv_bias"):
+        fields["qkv_bias"] = found.flag("qkv_bias")
+    if found.has("intermediate_size"):
+        fields["mlp_dim"] = found.integer("intermediate_size")
+    if found.layout is LAYOUTS["dinov2"]:
+        fields |= _dinov2(found, fields["dim"])
+    elif found.layout is LAYOUTS["dinov3"]:
+        fields |= _dinov3(found, gated=gated)
+    elif found.layout is LAYOUTS["vit"]:
+        fields["init"] = Init.TIMM
+        fields["distilled"] = "distillation_classifier.weight" in shapes
+        second = f"{before}embeddings.distillation_token" in shapes
+        fields["num_registers"] = int(second and not fields["distilled"])
+    elif found.layout is LAYOUTS["clip"]:
+        fields |= {"pre_norm": True, "patch_bias": False}
+    else:
+        # transformers classifies the mean of the tokens, whatever else the file holds.
+        by_attention = f"{before}head.probe" in shapes and not fields["num_classes"]
+        fields |= {"class_token": False, "pool": Pool.MAP if by_attention else Pool.GAP}
+    return ViTConfig(**fields)
+
+
+def _dinov2(found: Facts, dim: int) -> dict[str, Any]:
+    hidden = int(dim * found.number("mlp_ratio"))
+    gated = found.flag("use_swiglu_ffn")
+    fields: dict[str, Any] = {
+        "mlp_dim": gated_width(hidden) if gated else hidden,
+        "mlp": MlpKind.SWIGLU if gated else MlpKind.GELU,
+        "layer_scale": found.number("layerscale_value") or 1.0,
+        "init": Init.TIMM,
+    }
+    if found.kind == "dinov2_with_registers":
+        fields |= {"num_registers": found.integer("num_register_tokens"), "pos_embed_prefix": False}
+    return fields
+
+
+def gated_width(hidden: int) -> int:
+    """Return the width of DINOv2's SwiGLU in place of a plain hidden layer's."""
+    return (int(hidden * 2 / 3) + 7) // 8 * 8
+
+
+def _dinov3(found: Facts, *, gated: bool) -> dict[str, Any]:
+    for key in ("proj_bias", "mlp_bias"):
+        if not found.flag(key):
+            raise found.wrong(key, "is not known here: its layers have biases")
+    query, key, value = (found.flag(f"{name}_bias") for name in ("query", "key", "value"))
+    if query != value or (key and not query):
+        raise found.wrong("query_bias", "must be as value_bias, and so where key_bias is true")
+    if gated and found.text("hidden_act") != "silu":
+        raise found.wrong("hidden_act", "must be silu where use_gated_mlp is true")
+    registers = found.number("num_register_tokens")
+    return {
+        "qkv_bias": query,
+        "key_bias": key or not query,
+        "mlp": MlpKind.SWIGLU if gated else MlpKind.GELU,
+        "layer_scale": found.number("layerscale_value") or 1.0,
+        "num_registers": found.integer("num_register_tokens") if registers else 0,
+        "pos_embed": PosEmbed.NONE,
+        "rope": Rope.DINOV3,
+        "rope_theta": found.number("rope_theta"),
+        "dynamic_image_size": True,
+        "init": Init.VIT5,
+    }
+
+
+def _num_classes(found: Facts, shapes: Mapping[str, Shape]) -> int:
+    """Return the number of classes by the weights' own head; CLIP's projection is none."""
+    for key in ("classifier.weight", "cls_classifier.weight"):
+        if key in shapes and found.layout is not LAYOUTS["clip"]:
+            count = shapes[key][0] if shapes[key] else 0
+            if not 1 <= count <= _MOST["num_classes"]:
+                raise UserError(f"{found.source}: {key} beside it has {count} classes")
+            return count
+    return 0
+
+
+def image_size(found: Facts) -> tuple[int, ...]:
+    """Return the (height, width) of the images that a config's positions are for."""
+    patch = found.pair("patch_size")
+    if not found.has("num_patches"):
+        return found.pair("image_size")
+    side = math.isqrt(found.integer("num_patches"))  # SigLIP 2 with images of any shape
+    return (side * patch[0], side * patch[1])
+
+
+def class_names(tree: Mapping[str, Any], count: int, source: str) -> tuple[str, ...]:
+    """Return the names of K classes; () where id2label says nothing of them.
+
+    Raises UserError: id2label does not name the classes 0 to K - 1.
+    """
+    names = tree.get("id2label")
+    if not count or names is None:
+        return ()
+    if not isinstance(names, dict) or set(names) != {str(i) for i in range(count)}:
+        many = len(names) if isinstance(names, Collection) else 0
+        raise UserError(
+            f"{source}: id2label must name each of the classes 0 to {count - 1:,}; it has {many:,}"
+        )
+    found = [names[str(i)] for i in range(count)]
+    if not all(isinstance(name, str) and len(name) <= 1000 for name in found):
+        raise UserError(f"{source}: id2label must hold names")
+    if all(re.fullmatch(r"LABEL_\d+", name) for name in found):  # transformers' placeholders
+        return ()
+    return tuple(map(shown, found))

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What transformers holds in another shape than ours: seen as ours, and joined again.
+
+Queries, keys and values of a pool lie in one tensor, as do gate and value of DINOv2's SwiGLU; CLIP
+has tokens and positions without the batch's axis; a head may see more than ours, and a table cover
+more.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from vit_jax import models, trees
+from vit_jax.errors import UserError, setting
+from vit_jax.models import ViTConfig
+from vit_jax.weights.files import WeightsFile
+from vit_jax.weights.layout import Shape, flat_patch, renamed
+from vit_jax.weights.names.hf import LAYOUTS, Layout, entries, rules
+
+_IN_PROJ = re.compile(r"(.*\.)in_proj_(weight|bias)$")
+_GATED = re.compile(r"(.*\.weights_in)\.(weight|bias)$")  # SwiGLU's gate and value
+
+View = tuple[Shape, Callable[[], np.ndarray]]
+
+
+def seen(source: WeightsFile, cfg: Any, layout: Layout, before: str) -> WeightsFile:
+    """Return a file with its tensors in the shapes that `entries` looks for."""
+    source = _as_saved(source, layout)
+    changed = dict(_views(source, cfg, layout, before))
+    whole = (_IN_PROJ, _GATED)
+    kept = {k: s for k, s in source.shapes.items() if not any(p.match(k) for p in whole)}
+    shapes = kept | {key: shape for key, (shape, _) in changed.items()}
+
+    def read(key: str) -> np.ndarray:
+        return changed[key][1]() if key in changed else source.read(key)
+
+    return WeightsFile(source.name, shapes, read)
+
+
+def _as_saved(source: WeightsFile, layout: Layout) -> WeightsFile:
+    """Name modules' tensors, which somebody wrote without transformers, as transformers does."""
+    keys = {renamed(key, layout.modules): key for key in source.shapes}
+    if len(keys) < len(source.shapes) or not layout.modules:
+        return source
+    shapes = {new: source.shapes[old] for new, old in keys.items()}
+    return WeightsFile(source.name, shapes, lambda new: source.read(keys[new]))
+
+
+def _views(
+    source: WeightsFile, cfg: ViTConfig, layout: Layout, before: str
+) -> Iterator[tuple[str, View]]:
+    shapes, read = source.shapes, source.read
+
+    def reshaped(key: str, shape: Shape) -> tuple[str, View]:
+        return key, (shape, lambda: read(key).reshape(shape))
+
+    for key, shape in shapes.items():
+        inside = key.removeprefix(before)
+        packed, gated = _IN_PROJ.match(key), _GATED.match(key)
+        if gated:
+            half, kind = shape[0] // 2, gated[2]
+            part = (half, *shape[1:])
+            yield f"{gated[1]}_g.{kind}", (part, lambda k=key, n=half: read(k)[:n])
+            yield f"{gated[1]}_x.{kind}", (part, lambda k=key, n=half: read(k)[n:])
+        elif packed:  # of attention pooling
+            width, kind = shape[0] // 3, packed[2]
+            q, kv = ((size, *shape[1:]) for size in (width, 2 * width))
+            yield f"{packed[1]}q.{kind}", (q, lambda k=key, n=width: read(k)[:n])
+            yield f"{packed[1]}kv.{kind}", (kv, lambda k=key, n=width: read(k)[n:])
+        elif inside == "embeddings.class_embedding" and len(shape) == 1:
+            yield reshaped(key, (1, 1, *shape))
+        elif inside == "embeddings.position_embedding.weight" and len(shape) == 2:
+            yield reshaped(key, (1, *shape))
+        elif inside == "embeddings.patch_embedding.weight" and len(shape) == 2:
+            yield from _as_convolution(source, key, cfg)
+        elif key == "classifier.weight" and layout is LAYOUTS["dinov2"]:
+            yield from _of_class_token(source, key, cfg)
+        elif key == "visual_projection.weight" and cfg.num_classes:  # it has no bias
+            count = shape[:1]
+            yield "visual_projection.bias", (count, lambda n=count: np.zeros(n, np.float32))
+    yield from _folded(source, cfg, layout, before)
+
+
+def _as_convolution(source: WeightsFile, key: str, cfg: ViTConfig) -> Iterator[tuple[str, View]]:
+    """See a projection of flattened patches (rows, columns, channels) as a convolution's kernel."""
+    dim, size = source.shapes[key]
+    if found := flat_patch(size, cfg.channels, models.pair(cfg.patch, "patch")):
+        channels, rows, columns = found
+        there = (dim, rows, columns, channels)
+        shape = (dim, *found)
+        yield key, (shape, lambda: source.read(key).reshape(there).transpose(0, 3, 1, 2))
+
+
+def _of_class_token(source: WeightsFile, key: str, cfg: ViTConfig) -> Iterator[tuple[str, View]]:
+    """See DINOv2's head over class token and mean of patches as one over the class token.
+
+    Ours is written so; the published ones see both.
+    """
+    count, size = source.shapes[key]
+
+    def read() -> np.ndarray:
+        value = source.read(key)
+        if value[:, cfg.dim :].any():
+            flag = setting("model.num_classes=0")
+            raise UserError(
+                f"{source.name}: {key} sees the class token and the mean of the patches, which no "
+                f"head here does; {flag} leaves it out, for the features"
+            )
+        return value[:, : cfg.dim]
+
+    if size == 2 * cfg.dim:
+        yield key, ((count, cfg.dim), read)
+
+
+def _folded(
+    source: WeightsFile, cfg: ViTConfig, layout: Layout, before: str
+) -> Iterator[tuple[str, View]]:
+    """Give the class token its position where the model's table covers the patches alone."""
+    renames = rules(cfg, layout)
+    token, table = (
+        before + re.sub(r"/kernel$", "/weight", renamed(name, renames)).replace("/", ".")
+        for name in ("cls_token", "pos_embed")
+    )
+    shape = source.shapes.get(table)
+    covered = not cfg.pos_embed_prefix and cfg.class_token and not cfg.distilled
+    if not covered or shape is None or token not in source.shapes or len(shape) < 2:
+        return
+    count, dim = shape[-2:]
+    whole = (1, count, dim)
+    yield table, ((1, count - 1, dim), lambda: source.read(table).reshape(whole)[:, 1:])
+
+    def read() -> np.ndarray:
+        first = source.read(table).reshape(whole)[:, :1]
+        return source.read(token).reshape(1, 1, -1) + first
+
+    yield token, ((1, 1, dim), read)
+
+
+def state(
+    variables: Mapping[str, Any], cfg: ViTConfig, layout: Layout, before: str
+) -> dict[str, np.ndarray]:
+    """Return a model's variables under a layout's names, in the shapes of transformers."""
+    leaves, found = dict(trees.named_leaves(variables)), {}
+    for entry in entries(cfg, layout, before):
+        assert entry.encode is not None, "these layouts go both ways"
+        value = np.asarray(leaves[entry.name])
+        for parts, layer in zip(entry.layers, value if entry.stacked else [value], strict=True):
+            for part, there in zip(parts, entry.encode(layer), strict=True):
+                found[part.key] = np.ascontiguousarray(there)
+    return dict(_joined(found, cfg, layout, before))
+
+
+def _joined(
+    found: Mapping[str, np.ndarray], cfg: ViTConfig, layout: Layout, before: str
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Undo what `_views` does."""
+    folded = cfg.class_token and not cfg.pos_embed_prefix
+    for key, value in found.items():
+        inside = key.removeprefix(before)
+        packed = re.match(r"(head\.attention\.)(q|kv)\.(weight|bias)$", inside)
+        gated = re.match(r"(.*\.weights_in)_([gx])\.(weight|bias)$", key)
+        if gated:
+            if gated[2] == "g":
+                both = value, found[f"{gated[1]}_x.{gated[3]}"]
+                yield f"{gated[1]}.{gated[3]}", np.concatenate(both)
+        elif packed:
+            if packed[2] == "q":
+                both = value, found[f"{before}{packed[1]}kv.{packed[3]}"]
+                yield f"{before}{packed[1]}in_proj_{packed[3]}", np.concatenate(both)
+        elif inside == "embeddings.position_embeddings" and folded:
+            yield key, np.concatenate([np.zeros_like(value[:, :1]), value], axis=1)
+        elif inside == "embeddings.class_embedding":
+            yield key, value.reshape(-1)
+        elif inside == "embeddings.position_embedding.weight":
+            yield key, value[0]
+        elif key == "classifier.weight" and layout is LAYOUTS["dinov2"]:
+            yield key, np.concatenate([value, np.zeros_like(value)], axis=1)
+        elif key != "visual_projection.bias":
+            yield key, value

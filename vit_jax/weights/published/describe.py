@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a published network is and how its images are prepared, by its files."""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from vit_jax import models
+from vit_jax.errors import UserError
+from vit_jax.models import HybridConfig, ModelConfig
+from vit_jax.models.losses import Loss
+from vit_jax.weights.names import hf_config
+from vit_jax.weights.published import hf_images, timm_config
+from vit_jax.weights.published import table as published
+from vit_jax.weights.published.table import Preprocessing
+from vit_jax.weights.readers import repository
+from vit_jax.weights.readers.repository import CONFIG, Repository
+from vit_jax.weights.reference import KINDS, split
+
+
+class Network(NamedTuple):
+    """A network of a repository, without its weights."""
+
+    source: str  # a reference to the very commit that all of this is of
+    model: ModelConfig
+    class_names: tuple[str, ...]  # K of them, or none where the repository does not say
+    loss: Loss  # what it was trained with
+
+
+def is_repository(ref: str) -> bool:
+    """Return whether a reference is to a repository, which says what network it holds."""
+    return split(ref)[0] in KINDS
+
+
+def network(ref: str) -> Network:
+    """Describe the network of "hub:USER/NAME[@REVISION]" or "hub:./FOLDER".
+
+    timm's repositories, transformers' ViTs and exports of this package are told apart by their
+    config.json. The model takes images of the size that its preprocessing makes.
+
+    Raises UserError: no such repository, or one of no network here; one line says which file of it
+        and which value.
+    """
+    scheme, path = split(ref)
+    found = repository.opened(path)
+    source, tree = found.source(CONFIG), _config(found)
+    if hf_config.is_transformers(tree):
+        hf_config.Facts(tree, source)  # before a download of what is not known here
+        with found.weights() as weights:
+            cfg = hf_config.model(tree, weights.shapes, source)
+        names, loss = hf_config.class_names(tree, cfg.num_classes, source), _loss(tree)
+        if (prepared := _hf_images(found)) and prepared.size:
+            cfg = models.with_fields(cfg, {"image_size": _fitting(prepared.size, cfg)})
+    elif own := _exported(found):
+        cfg, loss = own.model, own.loss
+        names = timm_config.class_names(tree, cfg.num_classes, source)
+    else:
+        cfg, loss = timm_config.model(tree, source), Loss.SOFTMAX
+        names = timm_config.class_names(tree, cfg.num_classes, source)
+    check_size(cfg, source)
+    return Network(f"{scheme}:{found.ref}", cfg, names, loss)
+
+
+def class_names(ref: str) -> tuple[str, ...]:
+    """Return the names of the classes of a head, as many as it has; () where nothing says them.
+
+    Of a file under timm's names a config.json beside it may.
+    """
+    scheme, path = split(ref)
+    with contextlib.suppress(UserError):  # a network, or classes, that are not known here
+        if scheme in KINDS:
+            return network(ref).class_names
+        if scheme == "timm":
+            about = published.about(path)
+            names = about.get("label_names")
+            count = about.get("num_classes", len(names) if isinstance(names, list) else 0)
+            return timm_config.class_names({"pretrained_cfg": about}, count, ref)
+    return ()
+
+
+def check_size(cfg: ModelConfig, source: str) -> None:
+    """Raise UserError for sizes that no network has: a stranger's file must not fill the memory."""
+    sides = models.pair(cfg.image_size, "image_size")
+    patch = models.pair(getattr(cfg, "patch", (16,)), "patch")
+    if isinstance(cfg, HybridConfig):  # its patches are of a map
+        patch = (16, 16)
+    tokens = sides[0] * sides[1] // (patch[0] * patch[1])
+    depth = max(getattr(cfg, "depth", 0), sum(getattr(cfg, "depths", ())))
+    most = {"image_size": (max(sides), 2**14), "depth": (depth, 2**10), "patch": (tokens, 2**20)}
+    most["channels"] = cfg.channels, 2**12
+    for field, (found, limit) in most.items():
+        if found > limit:
+            what = "patches" if field == "patch" else field
+            raise UserError(f"{source}: {what} of {found:,} are no network's; at most {limit:,}")
+
+
+def _fitting(size: tuple[int, int], cfg: ModelConfig) -> tuple[int, ...]:
+    """Return the size of prepared images, or the model's own where patches do not divide it."""
+    patch = models.pair(getattr(cfg, "patch", (1,)), "patch")
+    fits = all(side % step == 0 for side, step in zip(size, patch, strict=True))
+    return size if fits else cfg.image_size
+
+
+def preprocessing(ref: str, cfg: ModelConfig) -> Preprocessing:
+    """Return the preprocessing of a published network, for a model that may be of another size.
+
+    Of a repository what its own files say, of a file what `published.preprocessing` does.
+
+    Raises UserError: a file of it that cannot be used.
+    """
+    if not is_repository(ref):
+        return published.preprocessing(ref, cfg)
+    found = repository.opened(split(ref)[1])
+    tree = _config(found)
+    if hf_config.is_transformers(tree):
+        prepared = _hf_images(found)
+        if prepared is None:
+            why = f"{published.GUESS}: {found.name} holds no {hf_images.FILE}"
+            return published.of_family(cfg)._replace(source=why)
+    elif own := _exported(found):
+        prepared = own.preprocessing
+    else:
+        about = tree.get("pretrained_cfg")
+        source = found.source(CONFIG)
+        return published.of_timm(about if isinstance(about, dict) else {}, source, cfg)
+    per_channel = published.per_channel
+    mean, std = (per_channel(x, cfg) for x in (prepared.mean, prepared.std))
+    return prepared._replace(mean=mean, std=std)
+
+
+def _config(found: Repository) -> Mapping[str, Any]:
+    tree = found.json(CONFIG)
+    if tree is None:
+        raise UserError(
+            f"{found.name} holds no {CONFIG}, which says what network it is; a file alone is read "
+            "as timm:FILE with a model"
+        )
+    if "architecture" not in tree and "model_type" not in tree:
+        raise UserError(
+            f"{found.source(CONFIG)} names neither an architecture of timm's nor a model_type of "
+            "transformers'"
+        )
+    return tree
+
+
+def _hf_images(found: Repository) -> Preprocessing | None:
+    tree = found.json(hf_images.FILE)
+    return None if tree is None else hf_images.read(tree, found.source(hf_images.FILE))
+
+
+def _exported(found: Repository) -> timm_config.Exported | None:
+    tree = found.json(timm_config.EXPORT)
+    return None if tree is None else timm_config.exported(tree, found.source(timm_config.EXPORT))
+
+
+def _loss(tree: Mapping[str, Any]) -> Loss:
+    several = tree.get("problem_type") == "multi_label_classification"
+    return Loss.SIGMOID if several else Loss.SOFTMAX
