@@ -4,6 +4,7 @@
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import load_file
 
@@ -28,7 +29,7 @@ def test_timms_file_in_and_out(tmp_path: Path) -> None:
     source, file = GOLDEN / "vit_cls.safetensors", tmp_path / "out.safetensors"
     with jax.default_matmul_precision("highest"):
         variables = weights.load(f"timm:{source}", cfg)
-        out = models.create(cfg).apply(variables, golden["input"])
+        out = jax.jit(models.create(cfg).apply)(variables, jnp.asarray(golden["input"]))
     np.testing.assert_allclose(out.logits, golden["logits"], atol=5e-5, rtol=0)
     sizes = [f"--model.{name}={str(size).strip('(),')}" for name, size in SIZES.items()]
     words = [f"--from=timm:{source}", "--model=vit_b16", *sizes, f"--to=timm:{file}"]
