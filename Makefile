@@ -21,7 +21,7 @@ train: $(VENV)/installed
 
 # All unit tests, a smoke test of each thing that one does with a run, and the structure of the repository:
 # five minutes on two cores, the set-up included.
-FIRST := tests/unit tests/smoke $(patsubst %,tests/meta/test_%.py,layering lock mirror names)
+FIRST := tests/unit tests/smoke $(patsubst %,tests/meta/test_%.py,layering lock mirror moved names)
 
 test: $(VENV)/installed-dev
 	$(RUN) -m pytest -n 2 --dist worksteal $(FIRST)

@@ -378,8 +378,8 @@ def test_make_targets_exist(subtests: pytest.Subtests) -> None:
     for page in TEXTS:
         with subtests.test(page):
             lines = "\n".join(b.text for b in blocks(page) if b.language == "sh")
-            for target in re.findall(r"`make (\w+)`", TEXTS[page]) + re.findall(
-                r"^make (\w+)$", lines, re.MULTILINE
+            for target in re.findall(r"`make ([\w-]+)`", TEXTS[page]) + re.findall(
+                r"^make ([\w-]+)", lines, re.MULTILINE
             ):
                 make("-n", target)
 
