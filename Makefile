@@ -6,8 +6,9 @@ WORKDIR ?= runs/$(basename $(notdir $(CONFIG)))
 RUN := $(VENV)/bin/python
 
 # The plugins of notebooks, of asyncio and of hypothesis, which no unit test uses, take longer to start
-# than most files of unit tests; `make test` checks the shapes of annotated arrays.
-QUICK := $(RUN) -m pytest -p no:nbmake -p no:anyio -p no:hypothesispytest --jaxtyping-packages=
+# than most files of unit tests; `make quick` checks no shapes of annotated arrays.
+PLAIN := $(RUN) -m pytest -p no:nbmake -p no:anyio -p no:hypothesispytest
+QUICK := $(PLAIN) --jaxtyping-packages=
 
 # Without its files of bytecode, Python would compile the libraries anew in every process; pip would write
 # those of every module, of most of which nothing imports a line.
@@ -24,7 +25,7 @@ train: $(VENV)/installed
 FIRST := tests/unit tests/smoke $(patsubst %,tests/meta/test_%.py,layering lock mirror moved names)
 
 test: $(VENV)/installed-dev
-	$(RUN) -m pytest -n 2 --dist worksteal $(FIRST)
+	$(PLAIN) -n 2 --dist worksteal $(FIRST)
 
 # And everything else: what compiles models, kills runs, executes the documents, compares with others.
 test-all: test
