@@ -90,6 +90,7 @@ REVIEWED = {
         data/imagenet.py:_rows: read_text
         data/sources/tar_index.py:_remember: mkdir
         data/sources/tar_index.py:_write: mkdir
+        demo/page.py:write: read_text
         distill/cache.py:LogitCache._crc32: open
         distill/cache.py:LogitCache.reserve: open
         distill/cache.py:LogitCache.rows: memmap

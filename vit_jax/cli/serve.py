@@ -2,23 +2,21 @@
 """`vit_jax serve --from=...`: a page that classifies images a visitor drops on it."""
 
 import dataclasses
+import functools
 import importlib.util
 import ipaddress
-import os
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 from vit_jax.cli.parsing import model_options, options
 from vit_jax.cli.parsing.model_options import ModelOptions
 from vit_jax.cli.parsing.options import flag
 from vit_jax.errors import UserError
-from vit_jax.inference import images, page_requests
+from vit_jax.inference import images
 from vit_jax.inference.trained import Trained, read_weights
 from vit_jax.process import signals
 
@@ -29,12 +27,12 @@ _CLOSING = 5  # seconds for answers that are under way
 class Serve(ModelOptions):
     """Shows a page in the browser: drop an image, see its classes and where the model looked.
 
-    Needs gradio: pip install -e ".[serve]"
+    Needs starlette and uvicorn: pip install -e ".[serve]"
 
       vit_jax serve --from=runs/vit_mu_digits
       vit_jax serve --from=npz:ViT-B_16.npz --model=vit_b16_384 --port=8000
 
-    Ctrl-C ends it. Uploads are deleted ten minutes after, and at the end.
+    Ctrl-C ends it. Uploads are in memory alone, and only until they are answered.
     """
 
     examples: tuple[str, ...] = flag((), "images on the page: files, folders, globs", "FILES")
@@ -48,31 +46,36 @@ class Serve(ModelOptions):
 
 def serve(given: Serve, found: Trained) -> None:
     """Serve the page until Ctrl-C."""
-    if importlib.util.find_spec("gradio") is None:
-        raise UserError('the page needs gradio: pip install -e ".[serve]"')
-    public = page_requests.read_public_url(given.public_url)
+    if not all(map(importlib.util.find_spec, ("starlette", "uvicorn"))):
+        raise UserError('the page needs starlette and uvicorn: pip install -e ".[serve]"')
+    from vit_jax.demo import app
+
+    public = app.read_public_url(given.public_url)
     with _listen(given.host, given.port) as listening:
-        _show(given, found, listening, public)
+        bound = listening.getsockname()[0]
+        host = bound if bound == "0.0.0.0" else given.host  # "" and "0" are all addresses too
+        made = _make_app(given, found, host, public)
+        _serve(made, host, listening, public)
 
 
-def _show(given: Serve, found: Trained, listening: socket.socket, public: str) -> None:
-    from vit_jax.inference import page
+def _make_app(given: Serve, found: Trained, host: str, public: str) -> Any:
+    """Return the ASGI app, its model compiled."""
+    from vit_jax.demo import app, page
 
-    examples = images.expand(given.examples, sys.stdin)
-    for file in examples:
-        images.read_image(file, found.channels, found.reading)
+    files = images.expand(given.examples, sys.stdin)
+    examples = [page.read_example(found, file) for file in files]
     print(f"reading {found.ref} and compiling", flush=True)
     found = read_weights(found)
-    answer = page.make_answer(found)
-    ended = _end()  # before a folder exists that a signal would leave behind
-    with tempfile.TemporaryDirectory(prefix="vit_jax_serve_") as uploads:
-        _only_here(uploads)
-        blocks = page.build(found, answer, examples)
-        if not ended.is_set():
-            bound = listening.getsockname()[0]
-            host = bound if bound == "0.0.0.0" else given.host  # "" and "0" are all addresses too
-            app = page.app(blocks, host, Path(uploads), given.max_upload_mb * 2**20, public)
-            _serve(ended, app, host, listening, public)
+    max_upload = given.max_upload_mb * 2**20
+    return app.make_app(
+        page.write(found, examples, max_upload),
+        functools.partial(page.read_view, found),
+        page.make_answer(found),
+        [example.view for example in examples],
+        host=host,
+        max_upload=max_upload,
+        public=public,
+    )
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -89,26 +92,12 @@ def _listen(host: str, port: int) -> socket.socket:
         raise UserError(what) from None
 
 
-def _only_here(uploads: str) -> None:
-    """Keep gradio's files in `uploads`, and gradio off the network; call before importing it."""
-    for name in [name for name in os.environ if name.startswith("GRADIO_")]:
-        del os.environ[name]  # they open directories, share links and ports
-    os.environ |= {"GRADIO_TEMP_DIR": uploads, "GRADIO_ANALYTICS_ENABLED": "False"}
+def _serve(app: Any, host: str, listening: socket.socket, public: str = "") -> None:
+    """Serve the page until Ctrl-C or SIGTERM."""
+    import uvicorn
 
-
-def _end() -> threading.Event:
-    """Return what Ctrl-C and SIGTERM set from now on."""
     ended = threading.Event()
     signals.heed(dict.fromkeys((signal.SIGINT, signal.SIGTERM), lambda *_: ended.set()))
-    return ended
-
-
-def _serve(
-    ended: threading.Event, app: Any, host: str, listening: socket.socket, public: str = ""
-) -> None:
-    """Serve the page until `ended` is set."""
-    import uvicorn  # with gradio
-
     port = listening.getsockname()[1]
     # Requests are not logged, nor their errors: the sender gets them.
     settings = {"log_config": None, "log_level": "critical", "ws": "none"}

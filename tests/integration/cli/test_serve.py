@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The demo page: the real command, stopped by a real signal, looked at in a real browser."""
 
+import base64
 import dataclasses
+import http.client
 import io
 import json
 import os
@@ -11,27 +13,18 @@ import signal
 import subprocess
 import sys
 import threading
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 from PIL import Image
 
 from tests.browser import browser_needed
-from tests.unit.cli.test_serve import MODEL, NAMES, color_params
-from tests.unit.weights import runs
-from vit_jax.checkpoints import CheckpointConfig
-from vit_jax.checkpoints.checkpointer import Checkpointer
+from tests.unit.demo import colors
+from tests.unit.demo.colors import photo
 from vit_jax.cli import serve
-from vit_jax.config import saved as config_json
-from vit_jax.config.tree import Config
-from vit_jax.data import Crop, TransformConfig
-from vit_jax.evals import ClassifyEval
-from vit_jax.inference import page
 
 ROOT = Path(__file__).parents[3]
 WAIT = 60  # seconds, for a machine that is busy
@@ -39,34 +32,7 @@ WAIT = 60  # seconds, for a machine that is busy
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("runs") / "colors"
-    cfg = Config(model=MODEL)
-    cfg.data.mean, cfg.data.std = (0.0,), (1.0,)
-    cfg.evals = {"val": ClassifyEval(transform=TransformConfig(crop=Crop.RESIZE))}
-    metadata = {"config": config_json.to_json(cfg), "class_names": NAMES}
-    checkpoints = Checkpointer(place / "checkpoints", CheckpointConfig())
-    state = dataclasses.replace(runs.make_state(MODEL, 1234), params=color_params())
-    checkpoints.save(1234, state, metadata=metadata, metrics={})
-    checkpoints.wait()
-    return place
-
-
-def photo(color: int, *, orientation: int = 1) -> bytes:
-    """Write a black JPEG with a coloured patch in the first corner, as a phone that was turned."""
-    pixels = np.zeros((64, 64, 3), np.uint8)
-    pixels[:16, :16, color] = 255
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "JPEG", quality=95, subsampling=0, exif=exif)
-    return file.getvalue()
-
-
-def png() -> bytes:
-    file = io.BytesIO()
-    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
-    Image.fromarray(noise).save(file, "PNG")
-    return file.getvalue()
+    return colors.save_run(tmp_path_factory.mktemp("runs") / "colors")
 
 
 @dataclasses.dataclass
@@ -75,6 +41,15 @@ class Server:
     url: str
     lines: list[str]
     temp: Path
+
+    def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, bytes]:
+        """Ask as no browser would: the path and the headers as they are."""
+        connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=WAIT)
+        connection.request(method, path, body, headers)
+        with connection.getresponse() as answer:
+            found = answer.status, answer.read()
+        connection.close()
+        return found
 
 
 @pytest.fixture(scope="module")
@@ -87,14 +62,7 @@ def server(run: Path, tmp_path_factory: pytest.TempPathFactory, ctrl_c: None) ->
     (command, *_) = re.findall(r"^(vit_jax serve .*)$", text, re.MULTILINE)
     words = command.replace("runs/vit_mu_digits", str(run)).replace("docs/images/digits", str(blue))
     assert {str(run), str(blue)} <= {word.partition("=")[2] for word in shlex.split(words)}
-    env = {
-        **os.environ,
-        "TMPDIR": str(temp),
-        "JAX_NUM_CPU_DEVICES": "1",
-        "GRADIO_ALLOWED_PATHS": "/",  # whoever has set these for something else
-        "GRADIO_SHARE": "true",
-        "HTTP_PROXY": "http://127.0.0.1:9",
-    }
+    env = {**os.environ, "TMPDIR": str(temp), "JAX_NUM_CPU_DEVICES": "1"}
     process = subprocess.Popen(
         [sys.executable, "-m", *shlex.split(words), "--port=0", "--max_upload_mb=1"],
         cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -108,19 +76,68 @@ def server(run: Path, tmp_path_factory: pytest.TempPathFactory, ctrl_c: None) ->
         pytest.fail("".join(lines))
     rest = threading.Thread(target=lambda: lines.extend(process.stdout), daemon=True)
     rest.start()
+    blue.unlink()  # it has been read
     yield Server(process, found[1], lines, temp)
     process.kill()
     process.wait()
     rest.join()
 
 
+def check_overlay(url: str) -> None:
+    """Check that the model looked at the last corner of the first row, and nowhere else."""
+    kind, _, data = url.partition(",")
+    assert kind == "data:image/png;base64"
+    light = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))), np.float32).sum(-1)
+    assert light.shape == (448, 448)
+    row, column = np.unravel_index(light.argmax(), light.shape)
+    assert (row // 112, column // 112) == (0, 3)
+    assert light[:112, 336:].mean() > 2 * light[224:, :224].mean()
+
+
+@pytest.mark.slow
+def test_an_image_gets_its_answer(server: Server) -> None:
+    # A phone that was turned: the corner that is first in the file is on the right.
+    status, body = server.ask("POST", "/predict?overlay", photo(0, orientation=6))
+    assert status == 200
+    found = json.loads(body)
+    chances = {each["name"]: each["probability"] for each in found["classes"]}
+    assert sorted(chances) == sorted(colors.NAMES)
+    assert list(chances.values()) == sorted(chances.values(), reverse=True)
+    assert chances["red"] > 0.9
+    assert sum(chances.values()) == pytest.approx(1)
+    check_overlay(found["overlay"])
+
+    status, body = server.ask("POST", "/predict?example=0")
+    found = json.loads(body)
+    assert status == 200
+    assert found["classes"][0]["name"] == "blue"
+    assert "overlay" not in found
+
+
+@pytest.mark.slow
+def test_what_is_no_image_is_refused_and_nothing_is_written(server: Server) -> None:
+    said = len(server.lines)
+    svg = b"<svg xmlns='http://www.w3.org/2000/svg'/>"
+    for body in (b"no image", b"", svg, b"\0\0\0\x20ftypisom" + bytes(99), colors.half_png()):
+        status, text = server.ask("POST", "/predict", body)
+        assert status == 415, text
+        assert len(text.splitlines()) == 1
+        assert str(server.temp.parent).encode() not in text
+    status, text = server.ask("POST", "/predict", photo(1) + bytes(1 << 20))
+    assert (status, text) == (413, b"more than 1,048,576 bytes\n")
+    for path in ("/etc/passwd", "/../../../../etc/passwd", f"{server.temp}/", "//etc/passwd"):
+        assert server.ask("GET", path)[0] == 404, path
+    assert server.ask("GET", "/", Host="evil.example")[0] == 421
+    assert server.ask("POST", "/predict", photo(0), Origin="http://evil.example")[0] == 403
+    assert server.ask("GET", "/")[0] == 200
+    assert server.lines[said:] == []
+    assert list(server.temp.iterdir()) == []
+
+
 def wait(chrome: Any, condition: Any) -> Any:
-    """Wait until the condition holds; Svelte replaces elements while one looks at them."""
-    from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
     from selenium.webdriver.support.ui import WebDriverWait
 
-    missing = (NoSuchElementException, StaleElementReferenceException)
-    return WebDriverWait(chrome, WAIT, 0.1, missing).until(condition)
+    return WebDriverWait(chrome, WAIT, 0.1).until(condition)
 
 
 def text(chrome: Any, selector: str = "body") -> str:
@@ -128,27 +145,19 @@ def text(chrome: Any, selector: str = "body") -> str:
 
 
 def upload(chrome: Any, path: Path) -> None:
-    wait(chrome, lambda c: c.find_element("css selector", "#image input[type=file]")).send_keys(
-        str(path)
-    )
+    chrome.find_element("css selector", "input[type=file]").send_keys(str(path))
 
 
 def probability(chrome: Any) -> dict[str, int]:
     """Read the bars: per cent by class."""
-    found = re.findall(r"^(\w+)\n(\d+)%$", text(chrome, "#classes"), re.MULTILINE)
+    found = re.findall(r"^(\w+)\s+(\d+)%$", text(chrome, "table"), re.MULTILINE)
     return {name: int(number) for name, number in found}
-
-
-def shown_overlay(chrome: Any) -> np.ndarray:
-    url = chrome.find_element("css selector", "#overlay img").get_attribute("src")
-    return np.asarray(Image.open(io.BytesIO(httpx.get(url, trust_env=False).content)), np.float32)
 
 
 @browser_needed
 @pytest.mark.slow
 def test_a_visitor(chrome: Any, server: Server, tmp_path: Path) -> None:
     chrome.get(server.url)
-    # A phone that was turned: the corner that is first in the file is on the right.
     (red := tmp_path / "red.jpg").write_bytes(photo(0, orientation=6))
     upload(chrome, red)
     wait(chrome, probability)
@@ -157,39 +166,39 @@ def test_a_visitor(chrome: Any, server: Server, tmp_path: Path) -> None:
     assert " parameters · 32x32 pixels · 3 classes · step 1,234\n" in head
     assert "Attention rollout, mean over the patches" in head
     found = probability(chrome)
-    assert next(iter(found)) == "red"
+    assert next(iter(found)) == text(chrome, "#best") == "red"
     assert found["red"] > 90
-    assert set(found) == set(NAMES)
-    light = shown_overlay(chrome).sum(-1)
-    assert light.shape == (448, 448)
-    row, column = np.unravel_index(light.argmax(), light.shape)
-    assert (row // 112, column // 112) == (0, 3)
-    assert light[:112, 336:].mean() > 2 * light[224:, :224].mean()
+    assert set(found) == set(colors.NAMES)
+    check_overlay(chrome.find_element("css selector", "#overlay img").get_attribute("src"))
+    shown = chrome.find_element("css selector", "#image img")
+    assert shown.get_property("naturalWidth") == 64
 
     # A text file by the name of an image: not taken, and the answer is gone.
     (bad := tmp_path / "bad.png").write_text("not an image")
-    chrome.find_element("css selector", "#image button[aria-label='Remove Image']").click()
-    wait(chrome, lambda c: not probability(c))
     upload(chrome, bad)
-    wait(chrome, lambda c: "no image of a known format" in text(c))
+    wait(chrome, lambda c: "bad.png: no image of a known format" in text(c, "#problem"))
     assert not probability(chrome)
+    assert not shown.is_displayed()
+    assert not chrome.find_element("css selector", "#overlay img").is_displayed()
 
-    # Half an image: said on the page.
-    (half := tmp_path / "half.png").write_bytes(png()[:-40])
+    (half := tmp_path / "half <b>.png").write_bytes(colors.half_png())
     upload(chrome, half)
-    wait(chrome, lambda c: "half.png: " in text(c, "#problem"))
-    assert str(server.temp) not in text(chrome)
+    wait(chrome, lambda c: "half <b>.png: " in text(c, "#problem"))
     assert not probability(chrome)
 
     # An example; the complaint goes.
-    chrome.find_element("css selector", ".gallery-item").click()
+    chrome.find_element("css selector", "#examples button").click()
     wait(chrome, lambda c: probability(c) and next(iter(probability(c))) == "blue")
-    assert not chrome.find_elements("css selector", "#problem p")
+    assert text(chrome, "#problem") == ""
+    assert shown.get_property("naturalWidth") == 64
+
+    chrome.find_element("css selector", "#clear").click()
+    assert not probability(chrome)
+    assert not shown.is_displayed()
 
     (large := tmp_path / "large.jpg").write_bytes(photo(1) + bytes(1 << 20))
-    chrome.find_element("css selector", "#image button[aria-label='Remove Image']").click()
     upload(chrome, large)
-    wait(chrome, lambda c: "exceed the maximum allowed size of 1.0 Mb" in text(c))
+    wait(chrome, lambda c: "large.jpg: more than 1,048,576 bytes" in text(c, "#problem"))
     assert not probability(chrome)
 
     messages = [json.loads(entry["message"])["message"] for entry in chrome.get_log("performance")]
@@ -198,54 +207,82 @@ def test_a_visitor(chrome: Any, server: Server, tmp_path: Path) -> None:
         for message in messages
         if message["method"] == "Network.requestWillBeSent"
     ]
-    assert len(asked) > 10
-    assert [url for url in asked if not url.startswith((server.url, "data:", "blob:"))] == []
+    asked = [url for url in asked if not url.startswith(("data:", "blob:"))]
+    predict = f"{server.url}/predict?overlay"
+    assert asked == [f"{server.url}/", *[predict] * 3, f"{predict}&example=0"]
+    refused = [entry["message"] for entry in chrome.get_log("browser")]
+    assert not [line for line in refused if "415" not in line], refused
     assert not any("Traceback" in line for line in server.lines)
 
 
+_PASTE = """
+const bytes = Uint8Array.from(atob(arguments[0]), letter => letter.charCodeAt(0));
+const data = new DataTransfer();
+data.items.add(new File([bytes], "red.jpg", {type: "image/jpeg"}));
+const event = arguments[1] === "paste"
+  ? new ClipboardEvent("paste", {clipboardData: data, bubbles: true})
+  : new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true});
+document.querySelector("h1").dispatchEvent(event);
+"""
+
+
+@browser_needed
 @pytest.mark.slow
-def test_no_file_but_uploads(server: Server) -> None:
-    api = f"{server.url}/gradio_api"
-
-    def get(path: str) -> int:
-        return httpx.get(path, trust_env=False).status_code
-
-    for path in ("/etc/passwd", f"{ROOT}/README.md", "../../../../etc/passwd", f"{server.temp}/"):
-        assert get(f"{api}/file={path}") == 404, path
-        assert get(f"{api}/file/{path}") == 404, path
-        assert get(f"{server.url}/static/{path}") == 404, path
-    assert get(f"{server.url}/monitoring/summary") == 404
-
-    large = httpx.post(f"{api}/upload", files={"files": ("a.png", bytes(2 << 20))}, trust_env=False)
-    assert large.status_code == 413
-    for path in ("/etc/passwd", f"{ROOT}/docs/images/flower.jpg"):
-        assert _join(api, path, "a").status_code == 404
-    (name,) = httpx.post(
-        f"{api}/upload", files={"files": ("a.jpg", photo(1))}, trust_env=False
-    ).json()
-    assert name.startswith(str(server.temp))
-    assert _ask(api, name)["success"] is True
+@pytest.mark.parametrize("how", ["paste", "drop"])
+def test_an_image_may_be_pasted_or_dropped(chrome: Any, server: Server, how: str) -> None:
+    chrome.get(server.url)
+    chrome.execute_script(_PASTE, base64.b64encode(photo(0)).decode(), how)
+    wait(chrome, lambda c: next(iter(probability(c)), "") == "red")
 
 
-def _join(api: str, path: str, session: str) -> httpx.Response:
-    """Call the page's function as its script does."""
-    config = httpx.get(f"{api.removesuffix('/gradio_api')}/config", trust_env=False).json()
-    (index,) = [d["id"] for d in config["dependencies"] if d["targets"][0][1] == "change"]
-    upload = {"path": path, "meta": {"_type": "gradio.FileData"}}
-    body = {"data": [upload], "fn_index": index, "session_hash": session}
-    return httpx.post(f"{api}/queue/join", json=body, trust_env=False)
+@browser_needed
+@pytest.mark.slow
+def test_by_keyboard_on_a_narrow_dark_screen(chrome: Any, server: Server) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
 
+    def style(name: str, selector: str = "body") -> str:
+        return chrome.find_element("css selector", selector).value_of_css_property(name)
 
-def _ask(api: str, path: str) -> dict[str, Any]:
-    session = uuid.uuid4().hex
-    _join(api, path, session).raise_for_status()
-    with httpx.Client(trust_env=False, timeout=WAIT) as client:
-        events = client.stream("GET", f"{api}/queue/data", params={"session_hash": session})
-        with events as stream:
-            for line in stream.iter_lines():
-                if "process_completed" in line:
-                    return json.loads(line.removeprefix("data: "))
-    raise AssertionError("no answer")
+    def press(key: str) -> Any:
+        ActionChains(chrome).send_keys(key).perform()
+        return chrome.switch_to.active_element
+
+    chrome.get(server.url)
+    light = style("background-color"), style("color")
+    narrow = {"width": 320, "height": 640, "deviceScaleFactor": 1, "mobile": True}
+    chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", narrow)
+    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
+    try:
+        assert press(Keys.TAB).tag_name == "input"
+        assert style("outline-style", "label") == "solid"
+        assert press(Keys.TAB).get_attribute("title") == "blue.jpg"
+        press(Keys.ENTER)
+        wait(chrome, lambda c: text(c, "#best") == "blue")
+        assert chrome.execute_script("return document.documentElement.scrollWidth") == 320
+        assert (style("background-color"), style("color")) != light
+        tree = chrome.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    finally:
+        chrome.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    heard = {
+        (node["role"]["value"], node.get("name", {}).get("value", ""))
+        for node in tree
+        if not node["ignored"]
+    }
+    assert heard >= {
+        ("heading", "colors"),
+        ("region", "Image"),
+        ("region", "Classes"),
+        ("region", "Where it looked"),
+        ("button", "blue.jpg"),
+        ("button", "Clear"),
+        ("link", "Download"),
+        ("image", "The image in grey, coloured where the model looked"),
+        ("rowheader", "blue"),
+    }
+    assert {"status", "alert"} <= {role for role, _ in heard}
 
 
 @pytest.mark.slow
@@ -255,14 +292,13 @@ def test_a_second_page_names_the_port_and_ctrl_c_ends_the_first(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(page, "build", None)  # else a page that should not be would wait for ever
+    monkeypatch.setattr(serve, "_serve", None)  # a page that should not be would wait for ever
     port = server.url.rpartition(":")[2]
     assert serve.main(["vit_jax serve", f"--from={run}", f"--port={port}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: --port={port}: ")
     assert line.endswith("choose another, or --port=0 for a free one")
 
-    assert any(server.temp.iterdir())
     said = len(server.lines)
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait(WAIT) == 0
@@ -271,8 +307,9 @@ def test_a_second_page_names_the_port_and_ctrl_c_ends_the_first(
 
 
 ERRORS = {
-    "gradio": ([], 'needs gradio: pip install -e ".[serve]"'),
+    "packages": ([], 'needs starlette and uvicorn: pip install -e ".[serve]"'),
     "host": (["--host=203.0.113.1"], "--host=203.0.113.1 is no IPv4 address of this machine"),
+    "proxy": (["--public_url=example.com"], "--public_url=example.com must be the proxy's scheme"),
     "no example": (["--examples=no.png"], "no.png: no such file"),
     "broken example": ([f"--examples={__file__}"], "test_serve.py: no image"),
     "port": (["--port=70000"], "--port=70000"),
@@ -287,10 +324,10 @@ def test_a_mistake_is_one_line(
     case: str, run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     args, expected = ERRORS[case]
-    monkeypatch.setattr(page, "build", None)
-    if case == "gradio":
+    monkeypatch.setattr(serve, "_serve", None)
+    if case == "packages":
         monkeypatch.setattr(serve.importlib.util, "find_spec", lambda name: None)
-    assert serve.main(["vit_jax serve", f"--from={run}", *args]) == 2
+    assert serve.main(["vit_jax serve", f"--from={run}", "--port=0", *args]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert expected in line

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo page's two routes: who may ask them, and how much of this machine an asker may take."""
+
+import asyncio
+import functools
+import ipaddress
+import re
+import socket
+import sys
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from vit_jax.demo.page import Reply, content_policy
+from vit_jax.errors import UserError
+
+_SECONDS = 60  # for the next part of a body to arrive, and for a small body
+_SLOWEST = 100_000  # bytes a second of a large body
+_DRAINED = 1 << 25  # of a body that is too large, so that its sender hears why
+_HELD = 1 << 28  # bytes of bodies in memory, or of two that are as large as may be
+_WAITING = 16  # images, besides the one that is computed
+
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_WILDCARD = "0.0.0.0"
+
+
+def make_app(
+    page: str,
+    read: Callable[[bytes], np.ndarray],
+    answer: Callable[[np.ndarray], Reply],
+    examples: Sequence[np.ndarray],
+    *,
+    host: str,
+    max_upload: int,
+    public: str = "",
+) -> ASGIApp:
+    """Return the ASGI app: `GET /` is the page, `POST /predict` answers an image in JSON.
+
+    The body of a POST is an image file, or its query is `example=N` and the body empty. The answer
+    is {"classes": [{"name", "probability"}, ...]}, likeliest first; the query `overlay` adds
+    "overlay", a data: URL of the picture of where the model looked. Every refusal is a line.
+
+    Args:
+        page: the HTML.
+        read: a file's bytes to the view that the model takes; raises UserError: no image.
+        answer: what the model says of a view.
+        examples: the views of the page's examples.
+        host: by which address or name the page is served, as in `--host`.
+        max_upload: bytes of a file.
+        public: the URL that a proxy serves the page by, "https://demo.example.com"; or "".
+    """
+    line = _Line(read, answer, max_upload)
+    headers = {
+        "content-security-policy": content_policy(page),
+        "x-content-type-options": "nosniff",
+    }
+
+    async def show(request: Request) -> Response:
+        return HTMLResponse(page, headers=headers)
+
+    async def predict(request: Request) -> Response:
+        number = request.query_params.get("example")
+        if number is None:
+            found = await line.upload(request)
+        elif re.fullmatch(r"[0-9]{1,6}", number) and int(number) < len(examples):
+            found = await line.wait(request, lambda: examples[int(number)])
+        else:
+            raise HTTPException(404, "no such example")
+        return JSONResponse(found.as_json(picture="overlay" in request.query_params))
+
+    inner = Starlette(
+        routes=[Route("/", show), Route("/predict", predict, methods=["POST"])],
+        exception_handlers={HTTPException: _refuse, Exception: _fail},
+    )
+    inner.router.redirect_slashes = False
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            if scope["type"] == "http":
+                check_origin(Headers(scope=scope), host, public)
+        except HTTPException as refusal:
+            await _refuse(Request(scope), refusal)(scope, receive, send)
+        else:
+            await inner(scope, receive, send)
+
+    return guarded
+
+
+def _refuse(request: Request, refusal: Exception) -> Response:
+    assert isinstance(refusal, HTTPException)
+    return PlainTextResponse(f"{refusal.detail}\n", refusal.status_code, refusal.headers)
+
+
+def _fail(request: Request, error: Exception) -> Response:
+    """Say what broke in one line, and here alone."""
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    print(f"error: {request.method} {request.url.path[:100]!a}: {reason}", file=sys.stderr)
+    return PlainTextResponse("the page cannot answer this\n", 500)
+
+
+class _Line:
+    """The images that wait: one is computed at a time, and the bodies of all of them take room."""
+
+    def __init__(
+        self,
+        read: Callable[[bytes], np.ndarray],
+        answer: Callable[[np.ndarray], Reply],
+        max_upload: int,
+    ) -> None:
+        self._read, self._answer, self._max_upload = read, answer, max_upload
+        self._held = 0  # bytes of bodies
+        self._waiting = 0  # images, the one that is computed included
+        self._turn = asyncio.Lock()
+
+    async def upload(self, request: Request) -> Reply:
+        """Return the answer for a request's body, in its turn."""
+        body = await self._receive(request.receive)
+        try:
+            return await self.wait(request, lambda: self._read(body))
+        finally:
+            self._held -= len(body)
+
+    async def wait(self, request: Request, view: Callable[[], np.ndarray]) -> Reply:
+        """Return the answer for a view, which is made in its turn too."""
+        if self._waiting > _WAITING:
+            raise HTTPException(503, "too many images at once; come back in a minute")
+        self._waiting += 1
+        try:
+            async with self._turn:
+                if await request.is_disconnected():
+                    raise HTTPException(400, "the request ended early")
+                return await asyncio.to_thread(lambda: self._answer(view()))
+        except UserError as error:
+            raise HTTPException(415, str(error).removeprefix("image: ")) from None
+        finally:
+            self._waiting -= 1
+
+    async def _receive(self, receive: Receive) -> bytes:
+        """Read a body; its bytes count as held from then on."""
+        parts: list[bytes] = []
+        size, more, largest = 0, True, self._max_upload
+        try:
+            async with asyncio.timeout(_SECONDS + largest / _SLOWEST):
+                while more:
+                    async with asyncio.timeout(_SECONDS):
+                        message = await receive()
+                    if message["type"] != "http.request":
+                        raise HTTPException(400, "the request ended early")
+                    part, more = message.get("body", b""), message.get("more_body", False)
+                    size += len(part)
+                    if size <= largest:
+                        parts.append(part)
+                        self._held += len(part)
+                    if self._held > max(_HELD, 2 * largest):
+                        raise HTTPException(503, "too many uploads at once; come back in a minute")
+                    if size > _DRAINED + largest:
+                        break
+            if size > largest:
+                raise HTTPException(413, f"more than {largest:,} bytes")
+        except BaseException as error:
+            self._held -= sum(map(len, parts))
+            if isinstance(error, TimeoutError):
+                raise HTTPException(408, "the body takes too long") from None
+            raise
+        return b"".join(parts)
+
+
+def check_origin(headers: Headers, host: str, public: str = "") -> None:
+    """Refuse, by an HTTPException, what another site's page may have requested.
+
+    A site may give this machine's address a host name of its own (DNS rebinding), so that only
+    expected names pass. A browser names the page that makes a request (Origin).
+
+    Args:
+        headers: of the request.
+        host: as in `--host`; if that is all addresses, any numeric address passes, and this
+            machine's names.
+        public: the URL at which a proxy serves the page, or "".
+    """
+    hosts = headers.getlist("host")
+    asked = hosts[0].lower() if len(hosts) == 1 else ""
+    found = re.fullmatch(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::\d{1,5})?", asked)
+    by_proxy = bool(public) and asked in (public.partition("://")[2], _with_port(public))
+    if not by_proxy and (found is None or not _is_known(found[1], host.lower())):
+        raise HTTPException(421, "this page is not served under that host")
+    own = (public,) if by_proxy else (f"http://{asked}", f"http://{asked.removesuffix(':80')}")
+    if not {origin.lower() for origin in headers.getlist("origin")} <= set(own):
+        raise HTTPException(403, "requested by another site's page")
+
+
+def _with_port(public: str) -> str:
+    """Return the host of a URL with its scheme's own port, as a proxy may pass it on."""
+    scheme, _, host = public.partition("://")
+    return f"{host}:{443 if scheme == 'https' else 80}"
+
+
+def read_public_url(text: str) -> str:
+    """Read `--public_url`: "" or the scheme, name and port that visitors use, in lower case.
+
+    Raises UserError: no such URL, or one with a path.
+    """
+    found = re.fullmatch(r"(https?://[a-z0-9_.-]+(?::\d{1,5})?)/?", text.lower())
+    if text and found is None:
+        must = "be the proxy's scheme and name, without a path: https://demo.example.com"
+        raise UserError(f"--public_url={text} must {must}")
+    return found[1] if found else ""
+
+
+@functools.cache
+def _own_names() -> frozenset[str]:
+    """Return this machine's names: full, short, and as its neighbours look it up."""
+    full = socket.gethostname().lower()
+    short = full.partition(".")[0]
+    return frozenset((full, short, f"{short}.local", socket.getfqdn().lower()))
+
+
+def _is_known(name: str, host: str) -> bool:
+    if name in (*_LOOPBACK, host):
+        return True
+    if host != _WILDCARD:
+        return False
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return name in _own_names()
+    return True

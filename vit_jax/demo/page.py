@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo page as HTML, and the answer that it shows for an image."""
+
+import base64
+import hashlib
+import io
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from string import Template
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image
+
+from vit_jax import trees
+from vit_jax.data import Crop, Resize, TransformConfig, evaluation_view
+from vit_jax.figures.overlay import overlay
+from vit_jax.inference import images
+from vit_jax.inference.forward import probabilities
+from vit_jax.inference.trained import Trained
+from vit_jax.process.escapes import html, terminal
+from vit_jax.visual import saliency
+
+_TOP = 5  # classes shown
+_SIDE = 448  # pixels that a small image is enlarged to, for its heat map to be smooth
+
+
+class Reply(NamedTuple):
+    """The model's answer for an image."""
+
+    classes: list[tuple[str, float]]  # the likeliest ones and their probabilities, in order
+    overlay: UInt8[
+        np.ndarray, "P Q 3"
+    ]  # what the model saw, in grey, under the map of where it looked
+
+    def as_json(self, *, picture: bool) -> dict[str, Any]:
+        """Return what a visitor's browser is sent, the picture as a data: URL."""
+        found = [{"name": name, "probability": chance} for name, chance in self.classes]
+        shown = {"overlay": _data_url(Image.fromarray(self.overlay), "png")} if picture else {}
+        return {"classes": found, **shown}
+
+
+class Example(NamedTuple):
+    """An image on the page that a visitor may choose."""
+
+    name: str  # of its file
+    view: UInt8[np.ndarray, "H W C"]  # as the model takes it
+    picture: str  # a data: URL
+
+
+def read_view(trained: Trained, source: str | Path | bytes) -> UInt8[np.ndarray, "H W C"]:
+    """Read an image as the model takes it, from a file or its bytes; raises UserError: no image."""
+    image = images.read_image(source, trained.channels, trained.reading)
+    return evaluation_view(image, trained.transform, trained.image_size)
+
+
+def read_example(trained: Trained, file: str) -> Example:
+    """Read an image file for the page; raises UserError: no image."""
+    view = read_view(trained, file)
+    picture = Image.fromarray(images.read_image(file, 3, trained.reading))
+    picture.thumbnail((_SIDE, _SIDE))
+    return Example(terminal(Path(file).name), view, _data_url(picture, "webp"))
+
+
+def _data_url(picture: Image.Image, kind: str) -> str:
+    file = io.BytesIO()
+    picture.save(file, kind, quality=95)  # of a PNG there is none
+    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def make_answer(trained: Trained) -> Callable[[UInt8[np.ndarray, "H W C"]], Reply]:
+    """Return view -> Reply, compiled.
+
+    Raises UserError: a model without a map of tokens.
+    """
+    look = saliency.make_saliency(trained)
+    names = _distinct([*map(terminal, trained.class_names)])
+
+    def answer(view: UInt8[np.ndarray, "H W C"]) -> Reply:
+        output, heat = look(jnp.asarray(view[None]))
+        chances = np.asarray(probabilities(output.logits, trained.loss))[0]
+        likeliest = np.argsort(-chances, kind="stable")[:_TOP]
+        classes = [(names[k], float(chances[k])) for k in likeliest]
+        return Reply(classes, overlay(_enlarge(view), np.asarray(heat)[0]))
+
+    answer(np.zeros((*trained.image_size, trained.channels), np.uint8))
+    return answer
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Number the names that several classes have, as two of ImageNet's do."""
+    twice = {name for name in names if names.count(name) > 1}
+    return [f"{name} ({k})" if name in twice else name for k, name in enumerate(names)]
+
+
+def _enlarge(view: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "P Q C"]:
+    factor = max(1, _SIDE // max(view.shape[:2]))
+    size = view.shape[0] * factor, view.shape[1] * factor
+    return evaluation_view(view, TransformConfig(crop=Crop.RESIZE, resize=Resize.BICUBIC), size)
+
+
+def title(trained: Trained) -> str:
+    """Name the model by its run or file."""
+    return Path(trained.ref.partition(":")[2].partition("@")[0]).name
+
+
+def facts(trained: Trained) -> str:
+    """Describe the model in a line."""
+    height, width = trained.image_size
+    facts = [
+        type(trained.model).__name__.removesuffix("Config"),
+        f"{trees.num_params(trained.variables['params']):,} parameters",
+        f"{height}x{width} pixels{', grey' if trained.channels == 1 else ''}",
+        f"{len(trained.class_names):,} classes",
+    ]
+    if trained.step is not None:
+        facts.append(f"step {trained.step:,}" + (", moving average" if trained.ema else ""))
+    return " · ".join(facts)
+
+
+def write(trained: Trained, examples: Sequence[Example], max_upload: int) -> str:
+    """Return the page's HTML; `max_upload` is in bytes."""
+    buttons = [
+        f'<button type="button" data-example="{number}" title="{html(example.name)}">'
+        f'<img src="{example.picture}" alt="{html(example.name)}"></button>'
+        for number, example in enumerate(examples)
+    ]
+    template = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
+    return template.substitute(
+        title=html(title(trained)),
+        facts=html(facts(trained)),
+        method=html(saliency.method(trained.model).capitalize()),
+        examples="\n".join(buttons),
+        hidden="" if buttons else " hidden",
+        max_upload=max_upload,
+    )
+
+
+def content_policy(page: str) -> str:
+    """Return the Content-Security-Policy of a page: its one script, and no other host."""
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
+        "img-src data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'"
+    )
