@@ -75,7 +75,7 @@ def seconds_per_step(
         metrics = {name: jnp.zeros(()) for name in names}
         return dataclasses.replace(state, step=state.step + 1), metrics
 
-    step = parts.step
+    step = parts.programs[0].step
     if not compute:
         parts = dataclasses.replace(parts, steps={0: count})
 

@@ -86,7 +86,7 @@ def costs(variant: str, batch_size: int, rounds: int) -> dict[str, Cost]:
             trees.num_params(trained),
             memory.planned(program),
             trees.num_bytes(parts.abstract),
-            build.example_flops(parts, uphill=False),
+            build.example_flops(parts),
             [],
         )
         if rounds:

@@ -52,7 +52,7 @@ def digits(stage: _Stages) -> None:
             cfg.data, parts.objective, source, mesh, seed=cfg.seed, start=0
         )
         batch = stage("first batch", lambda: next(stream))
-        compiled = _compile(stage, build.compile_step(parts, mesh), state, {}, batch)
+        compiled = _compile(stage, build.compile_steps(parts, mesh)[0], state, {}, batch)
         stage("first step", lambda: jax.block_until_ready(compiled(state, {}, batch)))
         stream.close()
 
@@ -84,7 +84,7 @@ def step(stage: _Stages, model: str, scan_unroll: int) -> None:
     }
     with jax.set_mesh(mesh):
         state = build.abstract_state(parts, mesh)
-        _compile(stage, build.compile_step(parts, mesh), state, {}, batch)
+        _compile(stage, build.compile_steps(parts, mesh)[0], state, {}, batch)
 
 
 def _imports() -> None:

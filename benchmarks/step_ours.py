@@ -53,7 +53,7 @@ def make(
     forward_flops = flops.forward_flops(parts.objective.module, (height, width), channels)
     with jax.set_mesh(mesh):
         state = build.init_state(cfg, parts, mesh)
-        train_step = build.compile_step(parts, mesh)
+        train_step = build.compile_steps(parts, mesh)[0]
         predict = jax.jit(parts.objective.predictors["logits"])
         batch = sharding.global_batch(random_batch(model, batch_size), mesh, batch_size=batch_size)
         num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))

@@ -12,9 +12,7 @@ S/16 and B/16 of ImageNet-1k alone: 78.84 % top-1 at 224 and 81.10 % at 384 (tim
 vit_small_patch16_224.augreg_in1k, vit_base_patch16_384.augreg_in1k).
 """
 
-from vit_jax import models
-from vit_jax.config.tree import Config
-from vit_jax.errors import UserError
+from vit_jax import Config, UserError, models
 from vit_jax.recipes import google
 
 AXES = {

@@ -7,8 +7,7 @@ Hardware: 2 CPU cores, about two minutes.
 Published: none.
 """
 
-from vit_jax.config.tree import Config
-from vit_jax.optim import OptimConfig, Optimizer, Schedule
+from vit_jax import Config, OptimConfig, Optimizer, Schedule
 from vit_jax.recipes import digits
 
 

@@ -8,8 +8,7 @@ Published: none for ImageNet-1k alone; 80.68 % top-1 after ImageNet-21k pretrain
 by BiT-HyperRule (google-research/big_transfer README, BiT-M-R50x1).
 """
 
-from vit_jax import models
-from vit_jax.config.tree import Config
+from vit_jax import Config, models
 from vit_jax.recipes import google
 
 

@@ -11,8 +11,7 @@ Published: 82.8 % top-1 at 224, of the longest run (arXiv:2106.05237; google-res
 proj/distill README; 82.82 % timm's resnetv2_50x1_bit.goog_distilled_in1k). The teacher's: 83.0 %.
 """
 
-from vit_jax import models
-from vit_jax.config.tree import Config
+from vit_jax import Config, models
 from vit_jax.recipes import google
 
 

@@ -7,7 +7,7 @@ Hardware: 2 CPU cores, about two minutes.
 Published: none; a run to try: 97.2 % test top-1.
 """
 
-from vit_jax.config.tree import Config
+from vit_jax import Config
 from vit_jax.recipes import digits
 
 

@@ -16,7 +16,7 @@ at 384 (README_cait; timm's cait_s36_384.fb_dist_in1k: 85.46 %), 84.8 %; M36 86.
 (README_cait; timm's cait_m36_384.fb_dist_in1k: 86.06 %), 84.9 %.
 """
 
-from vit_jax.config.tree import Config
+from vit_jax import Config
 from vit_jax.recipes import choose, deit
 
 RUNS = tuple(f"{size}{stage}" for size in ("xxs24", "s24", "s36", "m36") for stage in ("", "_384"))

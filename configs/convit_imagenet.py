@@ -10,8 +10,7 @@ Published: Ti 73.1 %, S 81.3 %, B 82.4 % top-1 at 224 (arXiv:2103.10697 table 1)
 (facebookresearch/convit); 73.14 %, 81.41 % and 82.30 % timm's convit_tiny, small and base.fb_in1k.
 """
 
-from vit_jax import models
-from vit_jax.config.tree import Config
+from vit_jax import Config, models
 from vit_jax.recipes import choose, deit
 
 RUNS = ("ti", "s", "b")

@@ -16,7 +16,7 @@ deit3_small_patch16_224 and 384.fb_in1k 81.38 % and 83.43 %, base 83.80 % and 85
 84.77 % and 85.82 %, huge_patch14_224 85.20 %.
 """
 
-from vit_jax.config.tree import Config
+from vit_jax import Config
 from vit_jax.recipes import choose, deit3
 
 RUNS = deit3.RUNS

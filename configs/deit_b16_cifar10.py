@@ -9,8 +9,7 @@ Hardware: batch 768; 8 GPUs of 40 GB or a TPU v3-8.
 Published: 99.1 % test top-1 (arXiv:2012.12877, its table of transfer learning).
 """
 
-from vit_jax import models
-from vit_jax.config.tree import Config
+from vit_jax import Config, models
 from vit_jax.recipes import deit
 
 

@@ -7,7 +7,7 @@ Hardware: 2 CPU cores, about a minute.
 Published: none; a small run to try and to test with.
 """
 
-from vit_jax.config.tree import Config
+from vit_jax import Config
 from vit_jax.recipes import digits
 
 

@@ -21,8 +21,7 @@ deit_tiny, small and base_distilled_patch16_224.fb_in1k 74.54 %, 81.20 % and 83.
 84.5 % (arXiv:2012.12877, taught at 224 for 300 epochs; 85.2 % after 1,000 epochs, README_deit).
 """
 
-from vit_jax import models
-from vit_jax.config.tree import Config
+from vit_jax import Config, models
 from vit_jax.recipes import choose, deit
 
 RUNS = ("ti16", "s16", "b16", "b16_384")

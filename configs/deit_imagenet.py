@@ -18,8 +18,7 @@ README; timm's deit_tiny, small and base_patch16_224.fb_in1k 72.19 %, 79.86 % an
 deit_base_patch16_384.fb_in1k). The authors report the raw weights, not their average.
 """
 
-from vit_jax import models
-from vit_jax.config.tree import Config
+from vit_jax import Config, models
 from vit_jax.recipes import choose, deit
 
 RUNS = ("ti16", "s16", "b16", "b16_384")

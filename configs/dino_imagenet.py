@@ -13,7 +13,7 @@ Published: k-NN and linear top-1, dino 69.3 % and 73.8 %, dino_300 73.3 % and 76
 (vitl_im1k_lin834.yaml).
 """
 
-from vit_jax.config.tree import Config
+from vit_jax import Config
 from vit_jax.recipes import dino
 
 RUNS = tuple(dino.RUNS)

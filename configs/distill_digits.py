@@ -12,10 +12,7 @@ Hardware: 2 CPU cores, about three minutes after the teacher's three.
 Published: none.
 """
 
-from vit_jax.config.tree import Config
-from vit_jax.data import MixConfig
-from vit_jax.distill import Distillation, TeacherConfig
-from vit_jax.objectives import taught
+from vit_jax import Config, Distillation, MixConfig, TeacherConfig, taught
 from vit_jax.recipes import choose, digits
 
 _HARD = {"kind": Distillation.HARD, "alpha": 0.5}

@@ -11,7 +11,7 @@ nearly identical according to the authors) and 80.68 % on ImageNet-1k (google-re
 README).
 """
 
-from vit_jax.config.tree import Config
+from vit_jax import Config
 from vit_jax.recipes import finetune
 
 RUNS = tuple(finetune.TASKS)

@@ -13,11 +13,8 @@ Hardware: 2 CPU cores, half a minute.
 Published: none; `python -m benchmarks.recipes` measures test top-1 (docs/reproduce.md).
 """
 
-from vit_jax.config.tree import Config
-from vit_jax.data import Crop, MixConfig, TransformConfig
-from vit_jax.optim import OptimConfig
+from vit_jax import Config, Crop, InitConfig, MixConfig, OptimConfig, TransformConfig
 from vit_jax.recipes import choose, digits
-from vit_jax.weights.config import InitConfig
 
 RUNS = ("finetune", "probe", "scratch", "finetune_augmented", "scratch_augmented")
 

@@ -9,7 +9,7 @@ Hardware: 2 CPU cores, half a minute.
 Published: none; `python -m benchmarks.recipes` measures both halves (docs/reproduce.md).
 """
 
-from vit_jax.config.tree import Config
+from vit_jax import Config
 from vit_jax.recipes import digits
 
 

@@ -14,7 +14,7 @@ of 16 GB with --config.model.dtype=bfloat16.
 Published: none.
 """
 
-from vit_jax.config.tree import Config
+from vit_jax import Config
 from vit_jax.recipes import folder
 
 RUNS = folder.RUNS

@@ -13,7 +13,7 @@ Oxford-IIIT Pets 94.43 %, Oxford Flowers-102 99.38 %, ImageNet-1k 83.97 % (99.02
 84.53 % google-research/vision_transformer README, in 2.2, 2.2 and 6.5 hours on A100s).
 """
 
-from vit_jax.config.tree import Config
+from vit_jax import Config
 from vit_jax.recipes import finetune
 
 RUNS = tuple(finetune.TASKS)

@@ -14,7 +14,7 @@ Hardware: batch 512 at 384; 8 GPUs of 80 GB (--config.accum_steps=8 on one).
 Published: mean top-1 of the 19 test splits 72.72 % (arXiv:2010.11929 table 2; by task, table 9).
 """
 
-from vit_jax.config.tree import Config
+from vit_jax import Config
 from vit_jax.recipes import vtab
 
 RUNS = tuple(vtab.TASKS)

@@ -11,7 +11,7 @@ Hardware: a CPU core, two minutes.
 Published: none; arXiv:2212.08013 figure 3 is of ImageNet.
 """
 
-from vit_jax.config.tree import Config
+from vit_jax import Config
 from vit_jax.recipes import choose, flexivit
 
 RUNS = ("flexi", "8", "16")

@@ -13,8 +13,7 @@ Hardware: batch 1,024; S on a TPU v3-32 slice, 90 epochs in 10 hours with evalua
 Published: none of 90 epochs by text; arXiv:2212.08013 has the accuracies of 1,200 by patch size.
 """
 
-from vit_jax import models
-from vit_jax.config.tree import Config
+from vit_jax import Config, models
 from vit_jax.recipes import choose, flexivit
 
 RUNS = ("s", "b", "l")

@@ -7,8 +7,7 @@ Hardware: 2 CPU cores, about three minutes.
 Published: none.
 """
 
-from vit_jax.config.tree import Config
-from vit_jax.optim import OptimConfig
+from vit_jax import Config, OptimConfig
 from vit_jax.recipes import digits
 
 

@@ -13,7 +13,7 @@ Hardware: batch 1,024; the authors: 32 V100.
 Published: top-1 B 83.66 %, L 85.95 %, H 86.93 % (facebookresearch/mae FINETUNE.md).
 """
 
-from vit_jax.config.tree import Config
+from vit_jax import Config
 from vit_jax.recipes import masked
 
 RUNS = masked.SIZES

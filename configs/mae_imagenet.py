@@ -9,7 +9,7 @@ Hardware: batch 4,096; the authors: 64 V100, 42 hours for L and 800 epochs.
 Published: as in configs/mae_finetune.py, of 1,600 epochs (--config.duration="1600 epochs").
 """
 
-from vit_jax.config.tree import Config
+from vit_jax import Config
 from vit_jax.recipes import masked
 
 RUNS = masked.SIZES

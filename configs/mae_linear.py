@@ -10,7 +10,7 @@ Hardware: batch 16,384; the authors: 32 V100.
 Published: top-1 B 67.8 %, L 76.0 %, H 77.2 % (facebookresearch/mae FINETUNE.md).
 """
 
-from vit_jax.config.tree import Config
+from vit_jax import Config
 from vit_jax.recipes import masked
 
 RUNS = masked.SIZES

@@ -8,8 +8,7 @@ Published: 76.3 % top-1 at 224 (google-research/big_vision configs/mlp_mixer_i1k
 (arXiv:2105.01601 table 2).
 """
 
-from vit_jax import models
-from vit_jax.config.tree import Config
+from vit_jax import Config, models
 from vit_jax.recipes import google
 
 

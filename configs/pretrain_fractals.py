@@ -13,7 +13,7 @@ Published: arXiv:2101.08515 (FractalDB), with more classes, images and epochs; i
 arXiv:2103.13023.
 """
 
-from vit_jax.config.tree import Config
+from vit_jax import Config
 from vit_jax.recipes import folder
 
 RUNS = folder.RUNS

@@ -9,8 +9,7 @@ vit_small_r26_s32_224.augreg_in21k_ft_in1k). The augmentation is that of ViT-S/1
 cost: big_vision names none for a hybrid.
 """
 
-from vit_jax import models
-from vit_jax.config.tree import Config
+from vit_jax import Config, models
 from vit_jax.recipes import google
 
 

@@ -8,8 +8,7 @@ Published: none for ImageNet-1k alone with this recipe; 84.99 % top-1 at 384 aft
 pretraining (timm's vit_base_r50_s16_384.orig_in21k_ft_in1k; 85.08 % the authors' README).
 """
 
-from vit_jax import models
-from vit_jax.config.tree import Config
+from vit_jax import Config, models
 from vit_jax.recipes import google
 
 

@@ -13,8 +13,7 @@ none, as here. DeiT's teacher is 16GF trained with DeiT's data and augmentation,
 (arXiv:2012.12877 section 5): timm's regnety_160.deit_in1k.
 """
 
-from vit_jax import models
-from vit_jax.config.tree import Config
+from vit_jax import Config, models
 from vit_jax.recipes import choose, regnet
 
 RUNS = {"regnety_4gf": (512, 5), "regnety_16gf": (256, 5), "resnet50": (256, 0)}

@@ -16,8 +16,7 @@ timm's swin_tiny, small and base_patch4_window7_224.ms_in1k 81.39 %, 83.23 % and
 swin_base_patch4_window12_384.ms_in1k 84.48 %.
 """
 
-from vit_jax import models
-from vit_jax.config.tree import Config
+from vit_jax import Config, models
 from vit_jax.recipes import choose, swin
 
 RUNS = {"t": 0.2, "s": 0.3, "b": 0.5, "b_384": 0.5}  # with the stochastic depth of each

@@ -21,11 +21,16 @@ Published: none; `python -m benchmarks.recipes` measures test top-1 (docs/reprod
 import dataclasses
 from typing import NamedTuple
 
-from vit_jax.config.tree import Config
-from vit_jax.data import Crop, MixConfig, TransformConfig
-from vit_jax.distill import Distillation, TeacherConfig
-from vit_jax.models import ModelConfig
-from vit_jax.objectives import taught
+from vit_jax import (
+    Config,
+    Crop,
+    Distillation,
+    MixConfig,
+    ModelConfig,
+    TeacherConfig,
+    TransformConfig,
+    taught,
+)
 from vit_jax.recipes import choose, digits
 
 WITH_TOKEN, CONVIT, TEACHER = digits.deit(), digits.convit(), digits.resnet()

@@ -11,7 +11,7 @@ Hardware: a CPU core, two minutes; dino and dinov2 four to six.
 Published: none; `python -m benchmarks.self_supervised digits` measures docs/self_supervised.md.
 """
 
-from vit_jax.config.tree import Config
+from vit_jax import Config
 from vit_jax.recipes import unlabelled
 
 RUNS = tuple(unlabelled.RUNS)

@@ -12,7 +12,7 @@ Hardware: a CPU core, five to ten minutes; labelled two.
 Published: none; `python -m benchmarks.self_supervised glyphs` measures docs/self_supervised.md.
 """
 
-from vit_jax.config.tree import Config
+from vit_jax import Config
 from vit_jax.recipes import unlabelled
 
 RUNS = tuple(unlabelled.GLYPHS)

@@ -12,7 +12,7 @@ Published: top-1 at 224, S/16 82.2 %, B/16 84.2 %, L/16 84.9 %; at 384, B/16 85.
 (arXiv:2602.08071).
 """
 
-from vit_jax.config.tree import Config
+from vit_jax import Config
 from vit_jax.recipes import choose, vit5
 
 RUNS = vit5.RUNS

@@ -9,8 +9,7 @@ Published: 77.91 % top-1 after fine-tuning at 384 (arXiv:2010.11929 table 5); bi
 table 1, ViT-S/16), so prefer the latter unless you need the original.
 """
 
-from vit_jax import models
-from vit_jax.config.tree import Config
+from vit_jax import Config, models
 from vit_jax.recipes import google
 
 

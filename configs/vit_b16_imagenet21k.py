@@ -14,9 +14,7 @@ checkpoint B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0
 
 import math
 
-from vit_jax import models
-from vit_jax.config import CheckpointConfig
-from vit_jax.config.tree import Config
+from vit_jax import CheckpointConfig, Config, models
 from vit_jax.recipes import google
 
 

@@ -10,8 +10,7 @@ Published: 79.9 % top-1 after fine-tuning at 384, from 1M steps on JFT (arXiv:20
 B.1.2), 2 points above training from scratch; on ImageNet "similar gains", without a number.
 """
 
-from vit_jax import models
-from vit_jax.config.tree import Config
+from vit_jax import Config, models
 from vit_jax.recipes import masked
 
 

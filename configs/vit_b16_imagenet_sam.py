@@ -7,8 +7,7 @@ Hardware: batch 4,096, two passes a step; a TPU v3-64 slice (as its author) or 3
 Published: 79.9 % top-1 at 224, 5.3 % more than without (arXiv:2106.01548).
 """
 
-from vit_jax import models
-from vit_jax.config.tree import Config
+from vit_jax import Config, models
 from vit_jax.recipes import google
 
 

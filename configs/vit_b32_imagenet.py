@@ -7,8 +7,7 @@ Hardware: batch 4,096; a TPU v3-32 slice or 8 GPUs of 80 GB.
 Published: 73.38 % top-1 after fine-tuning at 384 (arXiv:2010.11929 table 5).
 """
 
-from vit_jax import models
-from vit_jax.config.tree import Config
+from vit_jax import Config, models
 from vit_jax.recipes import google
 
 

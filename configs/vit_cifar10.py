@@ -13,7 +13,7 @@ at 224 pixels (arXiv:2012.12877, section 5.3), ViT-Lite-7/4 of 3.7M parameters 9
 at 32 (SHI-Labs/Compact-Transformers README).
 """
 
-from vit_jax.config.tree import Config
+from vit_jax import Config
 from vit_jax.recipes import cifar
 
 

@@ -8,8 +8,7 @@ Published: none for ImageNet-1k alone with this recipe; the paper reports 85.13 
 on ImageNet-21k and fine-tuning at 384 (arXiv:2010.11929 table 5).
 """
 
-from vit_jax import models
-from vit_jax.config.tree import Config
+from vit_jax import Config, models
 from vit_jax.recipes import google
 
 

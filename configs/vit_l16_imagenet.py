@@ -9,8 +9,7 @@ Published: 76.53 % top-1 after fine-tuning at 384 (arXiv:2010.11929 table 5): on
 it does worse than ViT-B/16, as the paper says.
 """
 
-from vit_jax import models
-from vit_jax.config.tree import Config
+from vit_jax import Config, models
 from vit_jax.recipes import google
 
 

@@ -8,7 +8,7 @@ Published: none; `python -m benchmarks.digits` measures test top-1 (README), whe
 support-vector machine reaches 96.4 % and k nearest neighbours 96.7 %.
 """
 
-from vit_jax.config.tree import Config
+from vit_jax import Config
 from vit_jax.recipes import digits
 
 

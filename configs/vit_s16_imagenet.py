@@ -8,8 +8,7 @@ Published: 78.84 % top-1 at 224 after a fine-tuning of 20k steps (arXiv:2106.102
 S_16-i1k-300ep-lr_0.001-aug_medium2-wd_0.1-do_0.0-sd_0.0; timm's vit_small_patch16_224.augreg_in1k).
 """
 
-from vit_jax import models
-from vit_jax.config.tree import Config
+from vit_jax import Config, models
 from vit_jax.recipes import google
 
 

@@ -8,12 +8,7 @@ Published: 76.5 % top-1; 78.5 % in 150 and 80.0 % in 300 epochs (table 1 of the 
 by about 0.2 %.
 """
 
-from vit_jax import models
-from vit_jax.config.tree import Config
-from vit_jax.models import DType
-from vit_jax.models.layers.pool import Pool
-from vit_jax.models.layers.posemb import PosEmbed
-from vit_jax.optim import MomentDtype, OptimConfig
+from vit_jax import Config, DType, MomentDtype, OptimConfig, Pool, PosEmbed, models
 from vit_jax.recipes import google
 
 

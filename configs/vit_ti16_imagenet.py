@@ -12,8 +12,7 @@ The augmentation is big_vision's choice for Ti/16 (its configs/vit_i1k.py): ligh
 magnitude 0 without mixup.
 """
 
-from vit_jax import models
-from vit_jax.config.tree import Config
+from vit_jax import Config, models
 from vit_jax.recipes import google
 
 

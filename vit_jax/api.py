@@ -3,8 +3,8 @@
 
 import copy
 import dataclasses
+import fnmatch
 import functools
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, UInt8
 
-from vit_jax import inference, models, trees
+from vit_jax import data, errors, inference, models, trees
 from vit_jax import weights as weights_lib
 from vit_jax.config.load import load as load_config
 from vit_jax.config.tree import Config
@@ -25,15 +25,17 @@ from vit_jax.inference.units import as_input
 from vit_jax.inference.views import Source, read_view
 from vit_jax.models import ModelConfig, Output
 from vit_jax.process import waiting
-from vit_jax.settings import config_files
+from vit_jax.settings import config_files, fields
 from vit_jax.settings import names as field_names
 from vit_jax.storage import files
 from vit_jax.train.loop import Result
 from vit_jax.train.loop import fit as train
+from vit_jax.train.report.profile import Window
 from vit_jax.weights import export
 from vit_jax.weights.apply import OtherHead
 from vit_jax.weights.load import initial
-from vit_jax.weights.published.table import of_family, per_channel
+from vit_jax.weights.published import timm_config
+from vit_jax.weights.published.table import of_family, of_timm, per_channel
 from vit_jax.weights.reference import KINDS
 
 Images = Any  # an array (B, H, W, C) of any library: `inference.units.as_input`
@@ -45,14 +47,21 @@ class Model:
     Calls are compiled once for each shape of their images. `images` are [B, H, W, C] at the model's
     size: uint8, which is normalised as the weights ask for (as are other integers of 0 to 255), or
     normalised floats. Floats that seem to be of 0 to 255 or 0 to 1 are refused, unless a call says
-    `normalised=True`. `predict` and `preprocess` take images of any size and kind.
+    `normalised=True`. `predict` and `preprocess` take images of any size and kind. `apply` is the
+    same network as a function of its variables, for gradients.
 
     Attributes:
         trained: weights, and how images are prepared for them.
     """
 
     def __init__(self, trained: Trained) -> None:
-        """Place the weights on the default device."""
+        """Place the weights on the default device.
+
+        Raises UserError: no trained model, as `inference.load` returns it.
+        """
+        if not isinstance(trained, Trained):
+            made = "vit_jax.load(...) and vit_jax.create_model(...) return a Model"
+            raise UserError(f"trained={trained!r} is no trained model; {made}")
         waiting.say_compilations()
         variables = jax.device_put(trained.variables)
         self.trained = dataclasses.replace(trained, variables=variables)
@@ -63,9 +72,19 @@ class Model:
         return self.trained.model
 
     @property
+    def module(self) -> Any:
+        """Flax's module, an `nn.Module`: `module.apply(variables, normalised, train=True, ...)`."""
+        return models.create(self.config)
+
+    @property
+    def variables(self) -> Mapping[str, Any]:
+        """All that the module takes: {"params": ...}, and of a BatchNorm "batch_stats"."""
+        return self.trained.variables
+
+    @property
     def params(self) -> Any:
         """The parameters, a tree of float32 arrays."""
-        return self.trained.variables["params"]
+        return self.variables["params"]
 
     @property
     def num_params(self) -> int:
@@ -95,7 +114,28 @@ class Model:
 
     def output(self, images: Images, *, normalised: bool = False) -> Output:
         """Return all that the network returns: logits, features, tokens."""
-        return output_of(*self._inputs(images, normalised))
+        return self.apply(self.variables, images, normalised=normalised)
+
+    def apply(
+        self, variables: Mapping[str, Any], images: Images, *, normalised: bool = False
+    ) -> Output:
+        """Return what the network returns with other variables: a pure function, in evaluation.
+
+        Gradients go through it, to the variables and to normalised images, and so do `jax.jit` and
+        `jax.vmap`. `module.apply` is Flax's own, with dropout and updates of BatchNorm.
+
+        Args:
+            variables: as `model.variables`, such as {**model.variables, "params": params}.
+            images: as for a call; of an array that is being traced the dtype alone decides.
+            normalised: as for a call.
+
+        Raises UserError: variables without "params", images of another shape or unit.
+        """
+        if not isinstance(variables, Mapping) or "params" not in variables:
+            raise UserError(
+                'variables lack "params": give {**model.variables, "params": params}, not params'
+            )
+        return output_of(variables, *self._inputs(images, normalised)[1:])
 
     def features(self, images: Images, *, normalised: bool = False) -> Float[Array, "B D"]:
         """Return what the head sees."""
@@ -123,8 +163,9 @@ class Model:
 
         Raises UserError: a layer, a norm or tokens before the patches that the model lacks.
         """
-        chosen = layers if layers is None or isinstance(layers, int) else tuple(layers)
-        found = layers_of(*self._inputs(images, normalised), layers=chosen, norm=norm)
+        if layers is not None:
+            layers = fields.conformed(int | tuple[int, ...], "layers", layers)
+        found = layers_of(*self._inputs(images, normalised), layers=layers, norm=norm)
         if prefix and not any(each.prefix.shape[1] for each in found):
             raise UserError("prefix=True: no token comes before the patches of these layers")
         kept = [each.patches if grid else each.tokens for each in found]
@@ -146,7 +187,7 @@ class Model:
         top: int = 5,
         *,
         batch_size: int = 32,
-        tta: Sequence[str] = (),
+        tta: str | Sequence[str] = (),
     ) -> list[list[Prediction]]:
         """Return the `top` likeliest classes of each image, as `inference.predict` does.
 
@@ -154,9 +195,14 @@ class Model:
 
         Raises UserError: an image that cannot be read, a model without a head, an unknown copy.
         """
+        top = _whole("top", top, least=1)
+        batch_size = _whole("batch_size", batch_size, least=1)
+        copies = (tta,) if isinstance(tta, str) else tta
+        if not isinstance(copies, Sequence):
+            raise UserError(f"tta={tta!r} must be names of copies, such as ('flip', 'shift')")
         if not (self.config.num_classes and self.trained.has_head):
             raise UserError("the model has no head, and so no classes; use features")
-        trained = with_tta(self.trained, tta)
+        trained = with_tta(self.trained, copies)
         return inference.predict(trained, images, top, batch_size=batch_size)
 
     def save(self, file: str | Path, *, force: bool = False) -> None:
@@ -164,7 +210,7 @@ class Model:
 
         Raises UserError: no .safetensors, a file that is there, a model that timm does not have.
         """
-        path = Path(file)
+        path = Path(_path("file", file))
         files.check_file(path, "file", force=force, suffix=".safetensors")
         state = weights_lib.to_timm(jax.device_get(self.trained.variables), self.config)
         export.save(path, state, self.config, overwrite=True)
@@ -177,9 +223,39 @@ class Model:
         return trained.variables, images, trained.model, mean, std
 
 
-def list_models(pattern: str = "") -> list[str]:
-    """List the named variants whose names a regex finds: `list_models("^vit_b")`."""
-    return [name for name in models.VARIANTS if re.search(pattern, name)]
+def normalize(images: Images, model: Model) -> Float[Array, "B H W C"]:
+    """Return pixels as the network takes them, by the model's own mean and deviation.
+
+    It is what a call does to pixels, for `model.apply`, `model.module` and gradients by images.
+
+    Args:
+        images: [B, H, W, C] at the model's size, integers of 0 to 255.
+        model: whose `trained.mean` and `trained.std` these are, in units where white is 1.
+
+    Raises UserError: floats, no pixels, images of another shape.
+    """
+    if not isinstance(model, Model):
+        raise UserError(f"model={model!r} is no Model; normalize(images, model) takes its mean")
+    _, pixels, _, mean, std = model._inputs(images, normalised=False)
+    if pixels.dtype != np.uint8:
+        raise UserError(
+            f"images of {pixels.dtype} are no pixels: normalize takes integers of 0 to 255; of "
+            "floats x from 0 to 1, (x - model.trained.mean) / model.trained.std"
+        )
+    return data.normalize(pixels, mean, std)
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """List the named variants that a glob matches: `list_models("vit_b*")`, `list_models("*b16*")`.
+
+    Raises UserError: a pattern that matches none.
+    """
+    glob = str(pattern) or "*"
+    found = [name for name in models.VARIANTS if fnmatch.fnmatchcase(name, glob)]
+    if not found:
+        why = errors.unknown("model", glob, models.VARIANTS)
+        raise UserError(f"{why} A pattern is a glob, such as 'vit_b*' or '*b16*'")
+    return found
 
 
 def create_model(
@@ -193,8 +269,9 @@ def create_model(
     """Create a model by name, random or with weights: `create_model("vit_s16", num_classes=10)`.
 
     Args:
-        name: a variant of `list_models()`, also with a size, `vit_b16_384`; a config; or
-            "hub:USER/NAME", a repository with its weights.
+        name: a variant of `list_models()`, also with a size, `vit_b16_384`; timm's name of a
+            network, "vit_base_patch16_224.augreg_in21k"; a config; or "hub:USER/NAME", a repository
+            with its weights.
         num_classes: of the head, 0 for none; where the weights' is another, it starts anew.
         weights: as for `load`; "" is random.
         seed: of random values.
@@ -202,14 +279,22 @@ def create_model(
 
     Raises UserError: an unknown name or field; weights that do not fit.
     """
+    if "pretrained" in fields:
+        known = timm_config.by_name(str(name))
+        hub = f"hub:timm/{known[1]['name']}" if known else "hub:USER/NAME"
+        raise UserError(
+            f"pretrained={fields['pretrained']}: a model is random unless weights= says which it "
+            f"has; weights={hub!r} downloads published ones, weights='timm:FILE' reads a file"
+        )
+    seed = _whole("seed", seed)
     if isinstance(name, str) and name.partition(":")[0] in KINDS:
         weights, name = weights or name, inference.describe(name).model
-    cfg = models.variant(name) if isinstance(name, str) else copy.copy(name)
+    cfg, about = _network(name)
     given = fields if num_classes is None else {"num_classes": num_classes, **fields}
     cfg = models.with_fields(cfg, given, name if isinstance(name, str) else "")
     models.create(cfg)  # which checks it
     ref = reference(str(weights)) if weights else ""
-    trained = _described(ref, cfg)
+    trained = _described(ref, cfg, about)
     found = _read(trained, anew=num_classes is not None) if ref else {}
     rest = {name for name, _ in trees.named_leaves(models.abstract(cfg)) if name not in found}
     has_head = bool(cfg.num_classes) and (not rest or num_classes is not None or not ref)
@@ -217,10 +302,32 @@ def create_model(
     return Model(dataclasses.replace(trained, variables=variables, has_head=has_head))
 
 
-def _described(ref: str, cfg: ModelConfig) -> Trained:
+def _network(name: str | ModelConfig) -> tuple[ModelConfig, Mapping[str, Any]]:
+    """Return a config by name, and of one of timm's names what timm's table says of it."""
+    if isinstance(name, ModelConfig):
+        return copy.copy(name), {}
+    if not isinstance(name, str):
+        raise UserError(
+            f"{name!r} names no model: give a variant of list_models(), one of timm's names, "
+            "'hub:USER/NAME', or a config"
+        )
+    scheme, _, rest = name.partition(":")
+    if scheme in ("hf-hub", "hf_hub"):  # as timm writes it
+        raise UserError(f"{name}: write hub:{rest}, which has its weights too")
+    try:
+        return models.variant(name), {}
+    except UserError:
+        if found := timm_config.by_name(name):
+            return found
+        names = [*models.VARIANTS, *timm_config.architectures()]
+        raise errors.unknown("model", name, names) from None
+
+
+def _described(ref: str, cfg: ModelConfig, about: Mapping[str, Any]) -> Trained:
     """Describe the weights as those of a model of `cfg`, which are not read yet."""
     if not ref:
-        mean, std, transform, *_ = of_family(cfg)
+        found = of_timm(about, about["name"], cfg) if about else of_family(cfg)
+        mean, std, transform, *_ = found
         fields = {"mean": mean, "std": std, "transform": transform}
         return Trained(ref="", source="", model=cfg, class_names=named((), cfg), **fields)
     found = inference.describe(ref, model=None if ref.startswith("ckpt:") else cfg)
@@ -247,12 +354,13 @@ def load(weights: str | Path, *, model: str | ModelConfig | None = None, **field
     Args:
         weights: a run's workdir, also as "ckpt:DIR@STEP", "@best" or "@latest"; a file, "npz:FILE",
             "timm:FILE"; "hub:USER/NAME[@REVISION]" of the Hugging Face Hub, or "hub:./FOLDER".
-        model: of a file: a variant, or a config; a run and a repository have their own.
+        model: of a file: a variant, timm's name of a network, or a config; a run and a repository
+            have their own.
         fields: fields of its config to change, `image_size=384`.
 
     Raises UserError: no such weights, or weights that do not fit.
     """
-    cfg = models.variant(model) if isinstance(model, str) else model
+    cfg = None if model is None else _network(model)[0]
     return Model(inference.load(str(weights), model=cfg, overrides=fields, headless=True))
 
 
@@ -266,7 +374,10 @@ def get_config(name: str | Path, overrides: Mapping[str, Any] | None = None) -> 
     Raises UserError: no such config or field, with the nearest valid ones.
     """
     cfg = load_config(*config_files.find(str(name)))
-    for path, value in (overrides or {}).items():
+    overrides = {} if overrides is None else overrides
+    if not isinstance(overrides, Mapping) or not all(isinstance(path, str) for path in overrides):
+        raise UserError(f"overrides={overrides!r} must be values by paths, {{'optim.lr': 1e-3}}")
+    for path, value in overrides.items():
         field_names.check_path(cfg, path)
         above, _, field = path.rpartition(".")
         parent = field_names.value_at(cfg, above) if above else cfg
@@ -281,7 +392,10 @@ def fit(
     config: Config | str | Path,
     workdir: str | Path,
     overrides: Mapping[str, Any] | None = None,
-    **settings: Any,
+    *,
+    allow_config_change: bool = False,
+    allow_data_change: bool = False,
+    window: Window | None = None,
 ) -> Result:
     """Train a run in a workdir, or continue it there: `fit("vit_mu_digits", "runs/digits")`.
 
@@ -289,11 +403,33 @@ def fit(
         config: a config, or the name or file of one.
         workdir: where checkpoints and logs are kept.
         overrides: as for `get_config`, where `config` is a name.
-        settings: of `train.loop.fit`: allow_config_change, allow_data_change, window.
+        allow_config_change: continue though the config is another than the run's.
+        allow_data_change: continue though the data are.
+        window: the steps to profile.
 
     Raises UserError: anything wrong with config, data or workdir.
     """
     if isinstance(config, Config) and overrides:
         raise UserError("overrides are for a config by name; change this one's fields instead")
-    cfg = config if isinstance(config, Config) else get_config(config, overrides)
-    return train(cfg, workdir, **settings)
+    return train(
+        config if isinstance(config, Config) else get_config(config, overrides),
+        _path("workdir", workdir),
+        allow_config_change=allow_config_change,
+        allow_data_change=allow_data_change,
+        window=window,
+    )
+
+
+def _whole(name: str, value: Any, *, least: int = -(2**63)) -> int:
+    """Read an argument that is a whole number; raises UserError: it is none, or below `least`."""
+    number = fields.conformed(int, name, value)
+    if number < least:
+        raise UserError(f"{name}={number} must be at least {least}")
+    return number
+
+
+def _path(name: str, value: Any) -> str | Path:
+    """Return an argument that is a path; raises UserError: it is none."""
+    if isinstance(value, str | Path):
+        return value
+    raise UserError(f"{name}={value!r} ({type(value).__name__}) must be a path")

@@ -12,7 +12,7 @@ Outcome on digits: docs/studies.md.
 
 from collections.abc import Iterator
 
-from vit_jax.recipes.digits import STUDY
+from vit_jax.recipes import digits
 from vit_jax.sweeps import grid
 
 CONFIG = "configs/vit_mu_digits.py"
@@ -29,4 +29,4 @@ def sweep() -> Iterator[grid.Overrides]:
             for seed in SEEDS:
                 model = {"model.depth": depth, "model.axial": axial, "model.patch": (patch,)}
                 name = f"patches of {patch}/{case} seed={seed}"
-                yield {"name": name, "seed": seed, **model, **STUDY}
+                yield {"name": name, "seed": seed, **model, **digits.STUDY}

@@ -11,7 +11,7 @@ different learning rates; the mean seemed worse at the class token's 8e-4, and i
 
 from collections.abc import Iterator
 
-from vit_jax.recipes.digits import STUDY
+from vit_jax.recipes import digits
 from vit_jax.sweeps import grid
 
 CONFIG = "configs/vit_mu_digits.py"
@@ -32,4 +32,4 @@ def sweep() -> Iterator[grid.Overrides]:
             for seed in SEEDS:
                 name = f"{pool}/lr={rate:g} seed={seed}"
                 own = {"optim.lr": rate, "model.pos_embed": "learned", "seed": seed}
-                yield {"name": name, **model, **own, **STUDY, **ADAM}
+                yield {"name": name, **model, **own, **digits.STUDY, **ADAM}

@@ -11,7 +11,7 @@ none 61.38; 1-D 64.21 at the stem, 63.96 in every layer, 64.29 shared between la
 
 from collections.abc import Iterator
 
-from vit_jax.recipes.digits import STUDY
+from vit_jax.recipes import digits
 from vit_jax.sweeps import grid
 
 CONFIG = "configs/vit_mu_digits.py"
@@ -31,4 +31,4 @@ def sweep() -> Iterator[grid.Overrides]:
     for name, (kind, at) in CASES.items():
         for seed in SEEDS:
             model = {"model.pos_embed": kind, "model.pos_embed_at": at}
-            yield {"name": f"{name} seed={seed}", "seed": seed, **model, **STUDY}
+            yield {"name": f"{name} seed={seed}", "seed": seed, **model, **digits.STUDY}

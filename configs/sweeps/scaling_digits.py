@@ -14,8 +14,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from vit_jax.recipes import digits
-from vit_jax.sweeps import grid
-from vit_jax.sweeps.price import examples
+from vit_jax.sweeps import grid, price
 
 CONFIG = "configs/vit_mu_digits.py"
 METRIC = "val/loss"
@@ -57,7 +56,7 @@ def runs(
     for width in widths:
         shape = {"dim": width, "num_heads": width // 4, "mlp_dim": 4 * width, "depth": 2}
         model = dataclasses.replace(digits.vit(), **shape)
-        duration = examples(model, budget)
+        duration = price.examples(model, budget)
         steps = int(duration.split()[0]) // BATCH
         if not STEPS[0] <= steps <= STEPS[1]:
             continue

@@ -11,7 +11,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
 
 def test_example_prints_what_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
     found = re.search(
-        r"```python\n(from vit_jax.sweeps.scaling .*?)```\n\n```text\n(.*?)```",
+        r"```python\n(from vit_jax.sweeps import scaling.*?)```\n\n```text\n(.*?)```",
         PAGE.read_text(),
         re.DOTALL,
     )

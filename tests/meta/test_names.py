@@ -197,6 +197,7 @@ REVIEWED = {
         recipes/unlabelled.py:_dino: replace replace replace replace
         recipes/unlabelled.py:digits: replace replace
         recipes/unlabelled.py:glyphs: replace
+        train/adapted.py:LoraObjective.open: open
         train/begin.py:begin: open
     """,
 }

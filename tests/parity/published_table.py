@@ -61,6 +61,7 @@ def table() -> str:
             _numbers(cfg.mean),
             _numbers(cfg.std),
             file if files[file] == 1 else "",
+            str(cfg.num_classes),
         ]
         lines.append("\t".join(values))
     return "\n".join(lines) + "\n"

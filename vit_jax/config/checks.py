@@ -107,7 +107,7 @@ def _check_eval(evaluation: EvalConfig, name: str, objective: ObjectiveConfig) -
 
 def _check_patches(cfg: Config) -> None:
     """Raise UserError for sizes of patches that the model cannot take, or a draw of no use."""
-    draws = patch_sizes.sides(cfg.model)
+    draws = patch_sizes.draws(cfg.model)
     if draws != (0,) and not isinstance(cfg.objective, SupervisedConfig):
         learns = f"{type(cfg.objective).__name__} has patches of one size"
         raise UserError(f"{learns}; set model.drawn_patches=()")

@@ -14,6 +14,7 @@ from vit_jax.errors import UserError
 
 _SLACK = 0.25  # of the normalised range, on either side: cubic resizing overshoots
 _AS_PIXELS = "give uint8 pixels, which are normalised as the model asks for"
+_ANY_IMAGE = "`preprocess` brings one of any kind to size, `predict` takes files and any size"
 
 
 def as_input(
@@ -27,8 +28,8 @@ def as_input(
     """Return a batch as uint8 pixels or as normalised floats; what is neither is refused.
 
     Integers are pixels, whatever their width, within 0 to 255. Floats are normalised: they must lie
-    in the range that (pixel / 255 - mean) / std has, and not look like 0 to 1. While a function is
-    traced there are no values to look at, and their dtype alone decides.
+    in the range that (pixel / 255 - mean) / std has, and look neither like 0 to 1 nor like dark
+    pixels. While a function is traced there are no values to look at, and the dtype alone decides.
 
     Args:
         images: (B, H, W, C), an array of any library that NumPy or JAX takes in.
@@ -36,27 +37,36 @@ def as_input(
         mean, std: of the model, one value or C.
         normalised: take floats as they are.
 
-    Raises UserError: another shape or dtype, values that are no pixels and not normalised.
+    Raises UserError: no array, another shape or dtype, values that are no pixels and not
+        normalised, integers that are said to be.
     """
+    want = ", ".join(map(str, shape))
     if not isinstance(images, jax.Array):
-        images = as_numpy(images)
-    if images.ndim != 4 or tuple(images.shape[1:]) != shape:
-        want = ", ".join(map(str, shape))
-        first = images.ndim == 4 and tuple(images.shape[1:]) == (shape[2], *shape[:2])
-        hint = "; channels come last here: transpose by (0, 2, 3, 1)" if first else ""
-        raise UserError(
-            f"images of shape {tuple(images.shape)}: the model takes (B, {want}){hint}; "
-            "`preprocess` brings one to size, `predict` takes any"
-        )
+        try:
+            images = as_numpy(images)
+        except UserError as error:
+            raise UserError(f"{error}: the model takes (B, {want}); {_ANY_IMAGE}") from None
+    found = tuple(images.shape)
+    if found[1:] != shape or images.ndim != 4:
+        hint = ""
+        if found == shape:
+            hint = "; one image is images[None]"
+        elif found[1:] == (shape[2], *shape[:2]):
+            hint = "; channels come last here: transpose by (0, 2, 3, 1)"
+        raise UserError(f"images of shape {found}: the model takes (B, {want}){hint}; {_ANY_IMAGE}")
     traced = isinstance(images, Tracer)
     if jnp.issubdtype(images.dtype, jnp.floating):
         images = images if isinstance(images, jax.Array) else _float(images)
         if not (normalised or traced or not images.size):
             _check_normalised(images, mean, std)
         return images
-    if images.dtype != jnp.uint8:
-        images = _as_bytes(images, traced)
-    return jnp.asarray(images)
+    pixels = images if images.dtype == jnp.uint8 else _as_bytes(images, traced)
+    if normalised:
+        raise UserError(
+            f"normalised=True, but images of {images.dtype} are pixels; leave it out: the model "
+            "normalises them"
+        )
+    return jnp.asarray(pixels)
 
 
 def as_numpy(images: Any) -> np.ndarray:
@@ -105,9 +115,11 @@ def _check_normalised(images: Array, mean: Sequence[float], std: Sequence[float]
     within = black - slack <= low and high <= white + slack
     # Of one value all over, such as zeros, nothing can be told.
     unit = black < 0 <= low < high <= 1
-    if within and not unit:
+    # Dark pixels of 0 to 255: a normalised image is of whole numbers by no chance.
+    dark = black < 0 <= low < high and bool((images == jnp.round(images)).all())
+    if within and not (unit or dark):
         return
-    why = "look like 0 to 1" if unit else "are not normalised"
+    why = "look like 0 to 1" if within and unit else "are not normalised"
     raise UserError(
         f"floats from {low:.4g} to {high:.4g} {why}; normalised ones lie from {black:.3g} to "
         f"{white:.3g}: {_AS_PIXELS} (`preprocess` makes them), or normalised=True if these are"

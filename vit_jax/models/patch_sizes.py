@@ -29,16 +29,22 @@ def at(cfg: Any, patch: int) -> Any:
     return dataclasses.replace(cfg, patch=(patch, patch), drawn_patches=())
 
 
-def sides(cfg: Any) -> tuple[int, ...]:
-    """Return the sides of the patches among which training draws; (0,) where it has one size."""
+def draws(cfg: Any) -> tuple[int, ...]:
+    """Return the sides of patches among which training draws, all as likely; (0,) for one size."""
     return getattr(cfg, "drawn_patches", ()) or (0,)
 
 
+def sides(cfg: Any) -> tuple[int, ...]:
+    """Return the different ones of `draws`, smallest first, which is the dearest."""
+    return tuple(sorted(set(draws(cfg))))
+
+
 def drawn(cfg: Any, seed: int, step: int) -> int:
-    """Return the side of the patches in a step, a function of the seed and the step alone."""
-    choices = sides(cfg)
+    """Return which of `sides` a step has, a function of the seed and the step alone."""
+    choices = draws(cfg)
     if len(choices) == 1:
-        return choices[0]
+        return 0
     # Raw words, whose values NumPy guarantees (NEP 19).
     words = np.random.Philox(key=np.array([seed % _WORD, step], np.uint64), counter=_DRAWS)
-    return choices[int(words.random_raw()) * len(choices) // _WORD]
+    side = choices[int(words.random_raw()) * len(choices) // _WORD]
+    return sides(cfg).index(side)

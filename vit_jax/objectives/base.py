@@ -18,6 +18,7 @@ from vit_jax.data import DataConfig, Source, View, one_view, reading
 from vit_jax.models import ModelConfig, patch_sizes
 from vit_jax.models.losses import Loss
 from vit_jax.settings.durations import Clock
+from vit_jax.weights.adapters import Base
 
 PyTree = Any
 Batch = dict[str, jax.Array]
@@ -94,11 +95,13 @@ class Extras:
         frozen: values for `Objective.frozen`, on the host.
         digest: of their source; it is saved with each checkpoint, and a run does not continue with
             another.
+        base: where the frozen parameters of the model come from; None if it has none.
         rows: positions of the training stream [n] -> the arrays of `Objective.rows`; or None.
     """
 
     frozen: PyTree = dataclasses.field(default_factory=dict)
     digest: str = ""
+    base: Base | None = None
     rows: Callable[[np.ndarray], Mapping[str, np.ndarray]] | None = None
 
 
@@ -176,12 +179,14 @@ class Objective:
     def check_extras(self) -> None:
         """Raise UserError if what `open` reads is missing, or by names and shapes does not fit."""
 
-    def open(self, source: Source, seed: int, positions: int) -> Extras:
+    def open(self, source: Source, seed: int, positions: int, saved: Mapping[str, Any]) -> Extras:
         """Read what the run needs from outside, for its first `positions` examples.
+
+        `saved` is the metadata of the checkpoint that the run continues, {} for a new run.
 
         Raises UserError: it is not there or does not fit.
         """
-        del source, seed, positions
+        del source, seed, positions, saved
         return Extras()
 
     def describe(self) -> list[str]:
@@ -192,6 +197,11 @@ class Objective:
         """Initialise (params, model_state) of everything that is trained; pure."""
         looped = models.looped(self.model)
         return models.init(models.create(looped), looped, key)
+
+    def whole(self, params: PyTree, frozen: PyTree) -> PyTree:
+        """Return the parameters that the model computes with, of those trained and of `frozen`."""
+        del frozen
+        return params
 
     def init_state(self, key: jax.Array) -> PyTree:
         """Initialise the objective's own state within the train state; pure."""
@@ -232,7 +242,7 @@ class Objective:
         """Return the model FLOPs of training on one example: three times the forward pass's.
 
         Args:
-            variables: shapes of {"params": ..., **model_state}.
+            variables: shapes of {"params": ..., **model_state}, as `whole` returns parameters.
         """
         # A stack that is a loop counts the same, and is traced in the time of one block.
         module = models.create(models.looped(self.model))

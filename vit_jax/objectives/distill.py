@@ -96,15 +96,16 @@ class Distill(Supervised):
         """Raise UserError if the teacher's weights or cache are missing or do not fit."""
         distill.check_source(self.cfg.distill)
 
-    def open(self, source: Source, seed: int, positions: int) -> Extras:
+    def open(self, source: Source, seed: int, positions: int, saved: Mapping[str, Any]) -> Extras:
         """Read the teacher's weights or its cached logits.
 
         Raises UserError: weights that are not there or do not fit; a cache of something else.
         """
+        del saved
         stream = distill.Stream(self.cfg.distill, self.model, self.data, seed, source)
         variables, digest, cache = distill.open_teacher(stream, positions)
         frozen = {} if variables is None else {"teacher": variables}
-        return Extras(frozen, digest, None if cache is None else cache.rows)
+        return Extras(frozen, digest, rows=None if cache is None else cache.rows)
 
     def describe(self) -> list[str]:
         """Describe the teacher in a line."""

@@ -2,6 +2,7 @@
 """The optax chain of a run: clip, precondition, decay, multipliers, learning rate."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -24,6 +25,8 @@ _NOT_HIDDEN = re.compile(
     r"head[a-z_]*|patch_head|prototypes|decoder_pred)(?:/|$)"
 )
 
+Climb = Callable[[trees.PyTree, jax.Array], trees.PyTree]  # of gradients and the step
+
 _LARS = 0.001  # its trust coefficient, in the paper and in facebookresearch/mae
 
 
@@ -38,9 +41,8 @@ def make_optimizer(
     with `coupled_decay` before its momentum; LARS has decay and trust ratio before its momentum.
     Gradients and updates of held parameters are zero, around all of it, while they wait.
 
-    `update` needs `params`, and with `sam_rho` also `grad_fn`: (params, pass) -> the gradient
-    there, which replaces the one passed in. It accepts `is_valid`, a function without arguments
-    that it calls after the last pass: if that returns False, only counters of the state change.
+    `update` needs `params`; with `sam_rho` its gradient is the one where `make_climb` goes. It
+    accepts `is_valid`, a bool scalar: where that is False, only counters of the state change.
 
     The state's array leaves end in their parameter's name and have its shape (Adafactor's factored
     moments lack one axis); wholly frozen parameters have none.
@@ -77,12 +79,30 @@ def make_optimizer(
     ]
     tx = optax.named_chain(*((name, step) for acts, name, step in chain if acts))
     tx = _without_frozen(tx, rules)
-    if cfg.sam_rho:
-        # Differs from paper: the whole batch climbs to one point, so results do not depend on the
-        # number of devices; there each device climbs by the gradient of its own examples.
-        climb = (transforms.fill(rules.frozen, 0.0), transforms.scale_to_norm(-cfg.sam_rho))
-        tx = moments.sharpness_aware(tx, optax.chain(*climb))
+    tx = moments.wrapped(tx) if cfg.sam_rho else tx
     return hold.holding(tx, rules.held, steps) if steps else tx, schedule
+
+
+def make_climb(cfg: OptimConfig, params: trees.PyTree, clock: Clock) -> Climb | None:
+    """Build SAM's way uphill (arXiv:2010.01412): (gradients, step) -> what it adds to parameters.
+
+    That is rho g/|g|, 0 for what is frozen, or held at that step. None without `sam_rho`. Takes
+    what `make_optimizer` does.
+    """
+    if not cfg.sam_rho:
+        return None
+    rules, steps = make_rules(cfg, params), _hold_steps(cfg, clock)
+    still = transforms.fill(rules.frozen, 0.0)
+
+    # Differs from paper: the whole batch climbs to one point, so results do not depend on the
+    # number of devices; there each device climbs by the gradient of its own examples.
+    def climb(grads: trees.PyTree, step: jax.Array) -> trees.PyTree:
+        if steps:
+            grads = hold.filled(grads, rules.held, step < steps, 0.0)
+        grads, _ = still.update(grads, optax.EmptyState(), grads)
+        return transforms.scale_to_norm(grads, cfg.sam_rho)
+
+    return climb
 
 
 def _weight_decay(cfg: OptimConfig, clock: Clock) -> float | optax.Schedule:

@@ -29,8 +29,8 @@ class HoldState(NamedTuple):
 def holding(tx: optax.GradientTransformation, held: Set[str], steps: int) -> Transformation:
     """Keep the parameters that `held` names as they are for the first `steps` steps.
 
-    Their gradients are zero to `tx`, those of `grad_fn` too. It is told `waits`, whether this is
-    one of those steps, which `apart` needs.
+    Their gradients are zero to `tx`. It is told `waits`, whether this is one of those steps, which
+    `apart` needs.
     """
     tx = optax.with_extra_args_support(tx)
 
@@ -38,25 +38,25 @@ def holding(tx: optax.GradientTransformation, held: Set[str], steps: int) -> Tra
         return HoldState(jnp.zeros([], jnp.int32), tx.init(params))
 
     def update(
-        updates: PyTree, state: Any, params: Any = None, *, grad_fn: Any = None, **extra: Any
+        updates: PyTree, state: Any, params: Any = None, **extra: Any
     ) -> tuple[PyTree, HoldState]:
         waits = state.count < steps
-
-        def fill(tree: PyTree, value: float) -> PyTree:
-            def one(name: str, leaf: jax.Array) -> jax.Array:
-                return jnp.where(waits, jnp.full_like(leaf, value), leaf) if name in held else leaf
-
-            return trees.map_named(one, tree)
-
-        def gradient(*args: Any) -> PyTree:
-            return fill(grad_fn(*args), 0.0)
-
-        extra |= {"waits": waits, "grad_fn": gradient if grad_fn else None}
-        updates, inner = tx.update(fill(updates, 0.0), state.inner, params, **extra)
+        grads = filled(updates, held, waits, 0.0)
+        updates, inner = tx.update(grads, state.inner, params, waits=waits, **extra)
         # Adding minus zero leaves every number, minus zero included, bitwise as it is.
-        return fill(updates, -0.0), HoldState(optax.safe_increment(state.count), inner)
+        updates = filled(updates, held, waits, -0.0)
+        return updates, HoldState(optax.safe_increment(state.count), inner)
 
     return Transformation(init, update)
+
+
+def filled(tree: PyTree, held: Set[str], waits: jax.Array, value: float) -> PyTree:
+    """Replace the leaves that `held` names by `value` where `waits`, a bool scalar."""
+
+    def one(name: str, leaf: jax.Array) -> jax.Array:
+        return jnp.where(waits, jnp.full_like(leaf, value), leaf) if name in held else leaf
+
+    return trees.map_named(one, tree)
 
 
 def apart(tx: optax.GradientTransformation, held: Set[str]) -> optax.GradientTransformation:
@@ -82,13 +82,10 @@ def _waiting(tx: optax.GradientTransformation) -> Transformation:
         params: Any = None,
         *,
         waits: Any = False,
-        is_valid: Any = None,
+        is_valid: jax.Array | bool = True,
         **extra: Any,
     ) -> tuple[PyTree, Any]:
-        def moves() -> jax.Array:
-            goes = jnp.logical_not(waits)
-            return is_valid() & goes if is_valid else goes
-
+        moves = jnp.logical_not(waits) & is_valid
         updates, new = tx.update(updates, state, params, is_valid=moves, **extra)
 
         def choose(n: jax.Array, o: jax.Array) -> jax.Array:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""optax's Adam, momentum and SAM that skip a bad step themselves and update state in place.
+"""optax's Adam and momentum that skip a bad step themselves and update state in place.
 
 A step that is skipped keeps the old state. With optax's own forms a parameter's update reads
 moments that are never stored: XLA recomputes them from the old ones, which it must copy before it
@@ -16,7 +16,7 @@ import optax
 
 from vit_jax.trees import PyTree
 
-IsValid = Callable[[], jax.Array]
+IsValid = jax.Array | bool  # a scalar
 Transformation = optax.GradientTransformationExtraArgs
 
 
@@ -24,33 +24,30 @@ def _transformation(init: Any, step: Callable[..., tuple[PyTree, Any]]) -> Trans
     """Build a transformation that passes `is_valid` to `step` and ignores other arguments."""
 
     def update(
-        updates: PyTree, state: Any, params: Any = None, *, is_valid: Any = None, **_: Any
+        updates: PyTree, state: Any, params: Any = None, *, is_valid: IsValid = True, **_: Any
     ) -> tuple[PyTree, Any]:
         return step(updates, state, params, is_valid)
 
     return Transformation(init, update)
 
 
-def _choose(is_valid: IsValid | None, new: PyTree, old: PyTree) -> PyTree:
+def _choose(is_valid: IsValid, new: PyTree, old: PyTree) -> PyTree:
     """Return the new state, or on a skipped step the old one in its dtypes, except counters.
 
     Counters, its integers, always advance: the schedule is a function of the step, skipped or not.
     """
-    if is_valid is None:
-        return new
-    valid = is_valid()
 
     def choose(n: jax.Array, o: jax.Array) -> jax.Array:
         is_counter = jnp.issubdtype(n.dtype, jnp.integer)
-        return n if is_counter else jnp.where(valid, n, o.astype(n.dtype))
+        return n if is_counter else jnp.where(is_valid, n, o.astype(n.dtype))
 
     return jax.tree.map(choose, new, old)
 
 
 def kept(tx: optax.GradientTransformation) -> Transformation:
-    """Keep the state of `tx`, except its counters, where `is_valid` returns False."""
+    """Keep the state of `tx`, except its counters, where `is_valid` is False."""
 
-    def step(updates: Any, state: Any, params: Any, is_valid: IsValid | None) -> tuple[Any, Any]:
+    def step(updates: Any, state: Any, params: Any, is_valid: IsValid) -> tuple[Any, Any]:
         updates, new = tx.update(updates, state, params)
         return updates, _choose(is_valid, new, state)
 
@@ -60,7 +57,7 @@ def kept(tx: optax.GradientTransformation) -> Transformation:
 def scale_by_adam(b1: float, b2: float, eps: float, mu_dtype: Any) -> Transformation:
     """Build `optax.scale_by_adam`, its state included, which a skipped step keeps as in `kept`."""
 
-    def step(updates: Any, state: Any, _: Any, is_valid: IsValid | None) -> tuple[Any, Any]:
+    def step(updates: Any, state: Any, _: Any, is_valid: IsValid) -> tuple[Any, Any]:
         mu = optax.tree.update_moment(updates, state.mu, b1, 1)
         nu = optax.tree.update_moment_per_elem_norm(updates, state.nu, b2, 2)
         mu, nu = _choose(is_valid, (mu, nu), (state.mu, state.nu))
@@ -79,7 +76,7 @@ def momentum(decay: float, nesterov: bool, accumulator_dtype: Any) -> Transforma
     def add(updates: PyTree, trace: PyTree) -> PyTree:
         return jax.tree.map(lambda u, t: u + decay * t, updates, trace)
 
-    def step(updates: Any, state: Any, _: Any, is_valid: IsValid | None) -> tuple[Any, Any]:
+    def step(updates: Any, state: Any, _: Any, is_valid: IsValid) -> tuple[Any, Any]:
         trace = _choose(is_valid, add(updates, state.trace), state.trace)
         updates = add(updates, trace) if nesterov else trace
         return updates, optax.TraceState(trace=optax.tree.cast(trace, accumulator_dtype))
@@ -102,28 +99,22 @@ def not_debiased(muon: optax.GradientTransformation) -> optax.GradientTransforma
     return optax.GradientTransformation(muon.init, update)
 
 
-def sharpness_aware(
-    tx: optax.GradientTransformation, climb: optax.GradientTransformation
-) -> Transformation:
-    """Build `optax.contrib.sam` of two passes with its state, handing `tx` the extra arguments.
+def wrapped(tx: optax.GradientTransformation) -> Transformation:
+    """Keep the state of `tx` inside an `optax.contrib.SAMState`, as checkpoints of SAM have it.
 
-    `update` needs `grad_fn`: (params, pass) -> the gradient there, which `tx` makes a step of.
+    Before `climb` (optim/build.py) optax's form made the second gradient, from its own state.
     """
     tx = optax.with_extra_args_support(tx)
 
     def init(params: PyTree) -> Any:
-        steps = jnp.zeros((), jnp.int32)
-        return optax.contrib.SAMState(steps, tx.init(params), climb.init(params), None)
+        nothing = (optax.EmptyState(), optax.EmptyState())
+        return optax.contrib.SAMState(jnp.zeros((), jnp.int32), tx.init(params), nothing, None)
 
     def update(
-        updates: PyTree, state: Any, params: PyTree = None, *, grad_fn: Any = None, **extra: Any
+        updates: PyTree, state: Any, params: PyTree = None, **extra: Any
     ) -> tuple[PyTree, Any]:
-        if grad_fn is None:
-            raise ValueError("SAM takes a second gradient: update(..., grad_fn=...)")
-        down, _ = climb.update(updates, state.adv_state, params)
-        uphill = jax.tree.map(lambda p, d: p - d, params, down)
-        updates, opt_state = tx.update(grad_fn(uphill, 0), state.opt_state, params, **extra)
+        updates, inner = tx.update(updates, state.opt_state, params, **extra)
         # The counter, always 0, is passed on: a new 0 would need memory beside the old one's.
-        return updates, state._replace(opt_state=opt_state)
+        return updates, state._replace(opt_state=inner)
 
     return Transformation(init, update)

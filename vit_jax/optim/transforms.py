@@ -35,16 +35,6 @@ def _by_name(fn: Callable[[str, Leaf, Leaf], Leaf]) -> optax.GradientTransformat
     return optax.stateless(lambda updates, params: trees.map_named(fn, updates, params))
 
 
-def _scaled(factor: Callable[[trees.PyTree], Leaf]) -> optax.GradientTransformation:
-    """Multiply all updates by one factor that is a function of them."""
-
-    def update(updates: trees.PyTree, _: trees.PyTree) -> trees.PyTree:
-        by = factor(updates)
-        return jax.tree.map(lambda u: u * by, updates)
-
-    return optax.stateless(update)
-
-
 def add_decay(
     weight_decay: ArrayLike | optax.Schedule, decayed: Values
 ) -> optax.GradientTransformation:
@@ -89,12 +79,13 @@ def clip_norm(norm: float) -> optax.GradientTransformation:
     A factor of 1 leaves every bit. `optax.clip_by_global_norm` divides every element, and XLA
     stores the quotients: a second gradient.
     """
-    return _scaled(lambda updates: norm / jnp.maximum(optax.tree.norm(updates), norm))
+    return optax.stateless(lambda updates, _: scale_to_norm(updates, norm, least=norm))
 
 
-def scale_to_norm(norm: float) -> optax.GradientTransformation:
-    """Scale the updates to the global norm |norm|, negated if `norm` < 0; zeros stay zero."""
-    return _scaled(lambda updates: norm / jnp.maximum(optax.tree.norm(updates), 1e-12))
+def scale_to_norm(tree: trees.PyTree, norm: float, least: float = 1e-12) -> trees.PyTree:
+    """Scale a tree to a global norm, as one vector; one shorter than `least` as if it were that."""
+    by = norm / jnp.maximum(optax.tree.norm(tree), least)
+    return jax.tree.map(lambda leaf: leaf * by, tree)
 
 
 def scale_by_layer_trust_ratio(

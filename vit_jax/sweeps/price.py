@@ -103,12 +103,12 @@ def _of_image(model: ModelConfig, objective: ObjectiveConfig, *, uphill: bool) -
     variables = {"params": parts.abstract.params, **parts.abstract.model_state}
     image = jax.ShapeDtypeStruct((1, *models.input_shape(model)), jnp.float32)
     found = []
-    for side in patch_sizes.sides(model):
+    for side in patch_sizes.draws(model):
         apply = functools.partial(parts.objective.of_patch(side).module.apply, train=False)
         tokens = jax.eval_shape(apply, variables, image).tokens
         found += [] if tokens is None else [tokens.shape[1]]
     tokens = round(statistics.fmean(found)) if found else None
-    return _OfImage(parts.abstract.params, build_lib.example_flops(parts, uphill=uphill), tokens)
+    return _OfImage(parts.abstract.params, build_lib.example_flops(parts), tokens)
 
 
 def find_device(name: str, count: int) -> Device:

@@ -21,8 +21,8 @@ from vit_jax.devices import hardware, sharding
 from vit_jax.errors import UserError
 from vit_jax.objectives import Extras
 from vit_jax.process import startup, waiting
-from vit_jax.train import adapted, data_identity, early_stop, initial_state, metadata
 from vit_jax.train import build as build_lib
+from vit_jax.train import data_identity, early_stop, initial_state, metadata
 from vit_jax.train.early_stop import Tally
 from vit_jax.train.health import peers
 from vit_jax.train.report.goodput import Goodput
@@ -176,21 +176,16 @@ def begin(opened: Opened, *, allow_config_change: bool, allow_data_change: bool)
         done = Position(None, step, {}, tally)
         return Begun(checkpoints, done, {}, Extras(), {}, saved, changed, finished)
     parts, objective = opened.parts, opened.parts.objective
-    extras = objective.open(opened.source, cfg.seed, positions=total * cfg.data.batch_size)
+    extras = objective.open(opened.source, cfg.seed, total * cfg.data.batch_size, saved)
     peers.agree_on_weights("weights of the teacher", extras.digest)
     if saved and not allow_config_change:
         metadata.check_extras_unchanged(extras.digest, saved, path)
-    base, origin = {}, None
-    if parts.adapter:
-        names = opened.source.class_names
-        base, origin = adapted.read_base(cfg, parts.adapter, saved, names)
-    if origin:
-        peers.agree_on_weights("weights that are frozen", origin.digest)
+    if extras.base:
+        peers.agree_on_weights("weights that are frozen", extras.base.digest)
     # A damaged checkpoint is passed over: `saved` becomes the metadata of the one restored.
     position, saved = _first_position(opened, checkpoints)
-    frozen = adapted.with_base(parts.adapter, base, extras.frozen)
-    frozen = initial_state.place(frozen, build_lib.placed(parts.frozen, opened.mesh))
-    extras, base = dataclasses.replace(extras, frozen={}), {}  # drop the host copies
+    frozen = initial_state.place(extras.frozen, build_lib.placed(parts.frozen, opened.mesh))
+    extras = dataclasses.replace(extras, frozen={})  # drop the host copies
     described = metadata.describe(
         cfg,
         opened.source.class_names,
@@ -198,7 +193,7 @@ def begin(opened: Opened, *, allow_config_change: bool, allow_data_change: bool)
         extras.digest,
         own=objective.own_parameters,
         average=cfg.objective.needs_average,
-        base=origin,
+        base=extras.base,
     )
     metadata.write(path, described)
     build_lib.write_splits(cfg, opened.source, path)

@@ -6,7 +6,7 @@ import csv
 import dataclasses
 import functools
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ import optax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from vit_jax import config as config_lib
-from vit_jax import data, evals, models, objectives, optim
+from vit_jax import data, evals, models, optim
 from vit_jax.config.fitting import Plan
 from vit_jax.config.tree import Config
 from vit_jax.data import account, overlap
@@ -27,17 +27,24 @@ from vit_jax.devices import sharding
 from vit_jax.errors import UserError, setting
 from vit_jax.evals import classes
 from vit_jax.models import patch_sizes
-from vit_jax.models.lora import Adapter
 from vit_jax.models.losses import Loss
 from vit_jax.objectives import Objective
 from vit_jax.process import waiting
 from vit_jax.storage import files
-from vit_jax.train import adapted
+from vit_jax.train.adapted import make_objective
 from vit_jax.train.state import TrainState, make_init, make_state
 from vit_jax.train.step import TrainStep, jit_step, make_train_step
 
 PyTree = Any
 SPLITS = "splits.csv"
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A training step, pure and not jitted, and the objective whose loss it takes."""
+
+    objective: Objective
+    step: TrainStep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,41 +56,29 @@ class Parts:
         plan: durations in steps.
         schedule: step -> learning rate.
         init: PRNG key -> TrainState, pure.
-        steps: the training steps, pure and not jitted, by the side of the patches that each sees
-            (`models.patch_sizes`); 0 for the model's own, of all models but a FlexiViT.
+        programs: one for each of `models.patch_sizes.sides`, so that most runs have a single one;
+            the first takes the most work and memory.
+        gradients: how many each of them takes: 2 with a climb (`optim.make_climb`), else 1.
         abstract: the state's shapes and dtypes.
-        adapter: which of the model's parameters are the state's; None for all.
     """
 
     objective: Objective
     plan: Plan
     schedule: optax.Schedule
     init: Callable[[jax.Array], TrainState]
-    steps: Mapping[int, TrainStep]
+    programs: Sequence[Program]
+    gradients: int
     abstract: TrainState
-    adapter: Adapter | None = None
-
-    @property
-    def step(self) -> TrainStep:
-        """The step that takes the most work and memory, that of the smallest patches."""
-        return self.steps[min(self.steps)]
-
-    @property
-    def dearest(self) -> Objective:
-        """The objective of that step."""
-        return self.objective.of_patch(min(self.steps))
 
     @property
     def frozen(self) -> PyTree:
         """Shapes and dtypes of what the step takes besides the state, and never changes."""
-        base = self.adapter and self.adapter.base
-        return adapted.with_base(self.adapter, base, self.objective.frozen)
+        return self.objective.frozen
 
     @property
     def params(self) -> PyTree:
         """Shapes and dtypes of all parameters with which the model computes."""
-        joined = functools.partial(adapted.whole, self.adapter)
-        return jax.eval_shape(joined, self.abstract.params, self.frozen)
+        return jax.eval_shape(self.objective.whole, self.abstract.params, self.frozen)
 
 
 def build(cfg: Config, num_examples: int) -> Parts:
@@ -92,18 +87,15 @@ def build(cfg: Config, num_examples: int) -> Parts:
     Raises UserError: settings that do not go together.
     """
     plan = config_lib.plan(cfg, num_examples)
-    objective = objectives.create(cfg.objective, cfg.model, cfg.data, plan.clock)
+    objective = make_objective(cfg, plan.clock)
     key = jax.eval_shape(lambda: jax.random.key(0))
     # The model is traced once: the run's shapes follow from these.
     params, model_state = jax.eval_shape(objective.init, key)
     own = jax.eval_shape(objective.init_state, key)
-    adapter = adapted.make_adapter(cfg, objective, params)
-    params = adapter.trained if adapter else params
     tx, schedule = optim.make_optimizer(cfg.optim, params, plan.clock, models.growth(cfg.model))
+    climb = optim.make_climb(cfg.optim, params, plan.clock)
     kept = {"with_ema": cfg.ema_decay > 0, "skip_spikes": cfg.faults.skip_spikes}
-    init = make_init(
-        adapted.make_init(objective.init, adapter), tx, init_objective=objective.init_state, **kept
-    )
+    init = make_init(objective.init, tx, init_objective=objective.init_state, **kept)
     decay = cfg.ema_decay
     if cfg.ema_decay_end:
         decay = optim.cosine(decay, cfg.ema_decay_end, plan.total_steps)
@@ -115,9 +107,10 @@ def build(cfg: Config, num_examples: int) -> Parts:
         ema_decay=decay,
         spike_sigmas=cfg.faults.spike_sigmas,
         reduce_dtype=cfg.reduce_dtype,
-        adapter=adapter,
+        climb=climb,
     )
-    steps = {side: make_step(objective.of_patch(side)) for side in patch_sizes.sides(cfg.model)}
+    each = [objective.of_patch(side) for side in patch_sizes.sides(cfg.model)]
+    programs = [Program(one, make_step(one)) for one in each]
     around = functools.partial(make_state, tx=tx, **kept)
     abstract = jax.eval_shape(
         lambda params, state, key, own: around(params, state, key, objective=own),
@@ -126,7 +119,7 @@ def build(cfg: Config, num_examples: int) -> Parts:
         key,
         own,
     )
-    return Parts(objective, plan, schedule, init, steps, abstract, adapter)
+    return Parts(objective, plan, schedule, init, programs, 2 if climb else 1, abstract)
 
 
 def shardings(parts: Parts, mesh: Mesh | AbstractMesh) -> TrainState:
@@ -145,23 +138,21 @@ def init_state(cfg: Config, parts: Parts, mesh: Mesh) -> TrainState:
         return jax.jit(init, out_shardings=shardings(parts, mesh))(np.asarray(cfg.seed))
 
 
-def compile_steps(parts: Parts, mesh: Mesh) -> dict[int, TrainStep]:
-    """Jit the steps over the mesh (each compiled at its first call)."""
+def compile_steps(parts: Parts, mesh: Mesh) -> list[TrainStep]:
+    """Jit the step of every program over the mesh (each compiled at its first call)."""
     state, frozen = shardings(parts, mesh), sharding.shardings(parts.frozen, mesh)
-    return {side: jit_step(step, state, frozen, mesh) for side, step in parts.steps.items()}
-
-
-def compile_step(parts: Parts, mesh: Mesh) -> TrainStep:
-    """Jit the step, of several the dearest."""
-    return compile_steps(parts, mesh)[min(parts.steps)]
+    return [jit_step(each.step, state, frozen, mesh) for each in parts.programs]
 
 
 def lower_step(parts: Parts, mesh: Mesh, batch: dict[str, jax.ShapeDtypeStruct]) -> Any:
-    """Trace the step for a global batch; `.compile().memory_analysis()` is XLA's plan of it."""
+    """Trace the dearest step for a global batch.
+
+    `.compile().memory_analysis()` is XLA's plan of it.
+    """
     where = sharding.batch_sharding(mesh)
     batch = {k: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where) for k, x in batch.items()}
     with jax.set_mesh(mesh):
-        step = cast(Any, compile_step(parts, mesh))
+        step = cast(Any, compile_steps(parts, mesh)[0])
         return step.lower(abstract_state(parts, mesh), placed(parts.frozen, mesh), batch)
 
 
@@ -179,22 +170,16 @@ def placed(abstract: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
     return jax.tree.map(attach, abstract, sharding.shardings(abstract, mesh))
 
 
-def example_flops(parts: Parts, *, uphill: bool) -> int:
-    """Return the model FLOPs of training on one example; `uphill` for SAM's second gradient.
+def example_flops(parts: Parts) -> int:
+    """Return the model FLOPs of training on one example, of all gradients that its step takes.
 
-    Where steps draw the size of their patches, it is the mean over the draws.
+    It is the mean over the draws of `models.patch_sizes`.
     """
-    model_state = parts.abstract.model_state
-    variables = {"params": parts.params, **model_state}
+    variables = {"params": parts.params, **parts.abstract.model_state}
     found = []
-    for side in patch_sizes.sides(parts.objective.model):
-        objective = parts.objective.of_patch(side)
-        flops = objective.flops(variables)
-        if parts.adapter:
-            flops -= adapted.saved_flops(parts.adapter, objective.model, model_state)
-        found.append(flops)
-    mean = sum(found) // len(found)
-    return mean * 2 if uphill else mean
+    for side in patch_sizes.draws(parts.objective.model):
+        found.append(parts.objective.of_patch(side).flops(variables))
+    return sum(found) // len(found) * parts.gradients
 
 
 def open_train(cfg: Config) -> data.Source:

@@ -56,7 +56,8 @@ def _evaluate_rest(run: Run, at: Position) -> dict[str, float]:
     """Run the evaluations of the final state that were not due in the loop."""
     done = {name.partition("/")[0] for name in at.metrics}
     rest = [name for name in run.cfg.evals if name not in done]
-    found = run.evaluate(at.state, at.step, rest, final=True)
+    found = run.evaluate(at.state, rest, report=True)
+    run.log_evals(at.step, found)
     keeping, path = run.cfg.checkpoint, run.opened.path
     best = run.checkpoints.best_step() if keeping.keep_best else None
     if best is not None and best != at.step:
@@ -121,9 +122,9 @@ def _restore_best(run: Run, at: Position) -> Position:
             run.progress.message(f"warning: {damage}")
             continue
         run.progress.message(early_stop.describe(at.tally, at.step, best))
+        metrics = run.evaluate(state, list(run.cfg.evals), report=True)
         # The loop has logged these, of the state at the stop; the rest is logged of the best.
-        logged, names = run.due_evals(at.step), list(run.cfg.evals)
-        metrics = run.evaluate(state, at.step, names, final=True, already_logged=logged)
+        run.log_evals(at.step, metrics, logged=run.due_evals(at.step))
         return dataclasses.replace(at, state=state, metrics=metrics)
     why = f"no intact checkpoint has the best parameters by {at.tally.metric}"
     raise CorruptCheckpoints(f"{opened.path}: {why}; set checkpoint.patience=0 to go on")

@@ -13,14 +13,12 @@ from vit_jax import data, models
 from vit_jax.config.tree import Config
 from vit_jax.cost import memory, scale
 from vit_jax.objectives import Context
-from vit_jax.train import adapted
 from vit_jax.train import build as build_lib
 
 
 def step_flops(cfg: Config, parts: build_lib.Parts) -> int:
     """Count the FLOPs of one training step by shapes."""
-    uphill = cfg.optim.sam_rho > 0
-    return build_lib.example_flops(parts, uphill=uphill) * cfg.data.batch_size
+    return build_lib.example_flops(parts) * cfg.data.batch_size
 
 
 def abstract_batch(
@@ -39,14 +37,13 @@ def estimate_memory(
     cfg: Config, parts: build_lib.Parts, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh
 ) -> memory.Memory:
     """Estimate the bytes of a run's step on a mesh that is here or not."""
-    batch, objective = abstract_batch(cfg, parts), parts.dearest
-    loss_of = adapted.make_loss(objective.loss, parts.adapter)
+    batch, objective = abstract_batch(cfg, parts), parts.programs[0].objective
 
     def loss(params: Any, frozen: Any, kept: Any, batch: Any, rng: jax.Array) -> Any:
         model_state, ema, own = kept
         held = {"model_state": model_state, "ema": ema, "objective": own}
         ctx = Context(frozen=frozen, step=jnp.int32(0), **held)
-        return loss_of(params, ctx, batch, rng)
+        return objective.loss(params, ctx, batch, rng)
 
     return memory.estimate(
         build_lib.abstract_state(parts, mesh),
@@ -96,7 +93,7 @@ def _tensor_sums(cfg: Config, parts: build_lib.Parts) -> tuple[int, int]:
     """Return the values in a last block's output of one image, and the sums of as many."""
     image = jax.ShapeDtypeStruct((1, *models.input_shape(cfg.model)), "float32")
     variables = {"params": parts.params, **parts.abstract.model_state}
-    module = models.create(models.looped(parts.dearest.model))
+    module = models.create(models.looped(parts.programs[0].objective.model))
     tokens = jax.eval_shape(lambda v, x: module.apply(v, x, train=False), variables, image).tokens
     if tokens is None:  # convolutions, which no tensor axis cuts
         return 0, 0

@@ -126,11 +126,11 @@ def train(
             with profiler.step(step + 1):
                 with goodput.spent(Phase.DATA):
                     batch = next(batches)
-                side = patch_sizes.drawn(cfg.model, cfg.seed, step)
+                which = patch_sizes.drawn(cfg.model, cfg.seed, step)
                 # The first call of each traces and compiles before it returns; no other does.
-                with goodput.spent(Phase.STEP if side in traced else Phase.COMPILE):
-                    state, values = steps[side](state, run.frozen, batch)
-                traced.add(side)
+                with goodput.spent(Phase.STEP if which in traced else Phase.COMPILE):
+                    state, values = steps[which](state, run.frozen, batch)
+                traced.add(which)
                 step += 1
                 # Waits for step - 2, so that the host runs no further ahead; raises NonFinite.
                 with goodput.spent(Phase.STEP):
@@ -141,7 +141,8 @@ def train(
                 run.log(step, everything=complete)
             # Before the save, which stores the metrics that rank checkpoints.
             with run.saved_first(Position(state, step, {}, tally)):
-                metrics = run.evaluate(state, step, run.due_evals(step), final=complete)
+                metrics = run.evaluate(state, run.due_evals(step), report=complete)
+                run.log_evals(step, metrics)
             tally = tally.after(step, metrics)
             ending = complete or tally.ends(patience)
             # All processes ask at the same step: the answer is one for all.

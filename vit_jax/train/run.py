@@ -3,7 +3,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,8 +15,8 @@ from vit_jax.config.tree import Config
 from vit_jax.cost.peaks import peak_flops
 from vit_jax.errors import NonFinite, UserError
 from vit_jax.process import waiting
-from vit_jax.train import adapted, early_stop
 from vit_jax.train import build as build_lib
+from vit_jax.train import early_stop
 from vit_jax.train.begin import Begun, Opened, Position
 from vit_jax.train.health import spikes, unreadable
 from vit_jax.train.health.lost_process import is_lost
@@ -110,44 +110,40 @@ class Run:
         return [n for n, every in periods.items() if due(step, every) or (last and every)]
 
     def evaluate(
-        self,
-        state: TrainState,
-        step: int,
-        names: Sequence[str],
-        *,
-        final: bool,
-        already_logged: Collection[str] = (),
+        self, state: TrainState, names: Sequence[str], *, report: bool
     ) -> dict[str, float]:
         """Run the named evaluations on the parameters, then on their moving average, if any.
 
-        With `final` they write their reports, of whichever of the two the run stands for as
-        weights. Names in `already_logged` are
-        printed but not logged again: the log already holds this step's values.
+        With `report` they write their reports, of whichever of the two the run stands for as
+        weights. Returns the metrics as "name/key" and "name_ema/key".
         """
         metrics: dict[str, float] = {}
-        logged: dict[str, float] = {}
         if names:
             self._finish_steps()
         for name in names:
             run = self.opened.evaluators[name].run
             predictors = self.predictors(name)
-            report_dir = self.opened.path / name if final else None
-            of_params, of_average = (None, report_dir) if self.average_ranks else (report_dir, None)
+            folder = self.opened.path / name if report else None
+            of_params, of_average = (None, folder) if self.average_ranks else (folder, None)
             what, spent = f"evaluating {name}", self.goodput.spent(Phase.EVAL)
             with spent, self.progress.paused(what), waiting.said(what, after=30):
                 variables = self.whole({"params": state.params, **state.model_state})
                 scores = run(predictors, variables, of_params)
-                found = {f"{name}/{key}": value for key, value in scores.items()}
+                metrics |= {f"{name}/{key}": value for key, value in scores.items()}
                 if state.ema is not None:
                     scores = run(predictors, self.whole(state.ema), of_average)
-                    found |= {f"{name}_ema/{key}": value for key, value in scores.items()}
-            metrics |= found
-            logged |= {} if name in already_logged else found
-        if logged:
-            self.writer.write(step, logged)
+                    metrics |= {f"{name}_ema/{key}": value for key, value in scores.items()}
+        return metrics
+
+    def log_evals(
+        self, step: int, metrics: Mapping[str, float], *, logged: Collection[str] = ()
+    ) -> None:
+        """Log and print what `evaluate` returned; of those in `logged` the log has this step's."""
+        old = {*logged, *(f"{name}_ema" for name in logged)}
+        if new := {key: x for key, x in metrics.items() if key.partition("/")[0] not in old}:
+            self.writer.write(step, new)
         if metrics:
             self.progress.report(metrics)
-        return metrics
 
     @property
     def average_ranks(self) -> bool:
@@ -162,8 +158,8 @@ class Run:
 
     def whole(self, variables: dict[str, Any]) -> dict[str, Any]:
         """Return the variables with which the model computes."""
-        adapter = self.opened.parts.adapter
-        return {**variables, "params": adapted.whole(adapter, variables["params"], self.frozen)}
+        params = self.opened.parts.objective.whole(variables["params"], self.frozen)
+        return {**variables, "params": params}
 
     def save(self, at: Position, *, must_succeed: bool) -> None:
         """Start a save in the background.
@@ -260,11 +256,11 @@ def services(opened: Opened, begun: Begun, bucket: Mirror | None) -> Iterator[Ru
             metadata=begun.metadata,
             frozen=begun.frozen,
             checkpoints=begun.checkpoints,
-            buffer=MetricBuffer(cfg.faults, log_spike, saved=saved.get(metric_buffer.KEY)),
+            buffer=MetricBuffer(cfg.faults, log_spike, saved=metric_buffer.saved_in(saved)),
             unreadable=Unreadable(
                 cfg.data.max_broken,
                 opened.source.example_id,
-                counted=saved.get(unreadable.KEY, []),
+                counted=unreadable.counted_in(saved),
                 log=progress.message,
             ),
             stragglers=Stragglers(),
@@ -281,5 +277,4 @@ def _examples_at_peak(opened: Opened) -> float | None:
     peak = peak_flops(mesh.devices.flat[0].device_kind, cfg.model.dtype.value)
     if peak is None:
         return None
-    uphill = cfg.optim.sam_rho > 0
-    return peak * mesh.size / build_lib.example_flops(opened.parts, uphill=uphill)
+    return peak * mesh.size / build_lib.example_flops(opened.parts)

@@ -13,14 +13,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from vit_jax.devices import hardware, sharding
 from vit_jax.models import reduction
-from vit_jax.models.lora import Adapter
 from vit_jax.models.reduction import ReduceDType
 from vit_jax.objectives import Aux, Batch, Context, Objective
-from vit_jax.train import adapted
+from vit_jax.optim import Climb
 from vit_jax.train.health import spikes
 from vit_jax.train.state import TrainState
 
 PyTree = Any
+Loss = Callable[[PyTree, Context, Batch, jax.Array], tuple[Any, Aux]]  # `Objective.loss`
 Metrics = dict[str, jax.Array]
 TrainStep = Callable[[TrainState, PyTree, Batch], tuple[TrainState, Metrics]]
 
@@ -39,7 +39,7 @@ def _micro_batches(batch: Batch, count: int) -> Batch:
 
 
 def _mean_gradient(
-    loss_of: adapted.Loss,
+    loss_of: Loss,
     state: TrainState,
     frozen: PyTree,
     batch: Batch,
@@ -93,60 +93,46 @@ def make_train_step(
     ema_decay: float | optax.Schedule = 0.0,
     spike_sigmas: float = 0.0,
     reduce_dtype: ReduceDType = ReduceDType.FLOAT32,
-    adapter: Adapter | None = None,
+    climb: Climb | None = None,
 ) -> TrainStep:
     """Build the step; jit it with `jit_step`.
 
     A step is skipped, which changes only counters, if its loss, gradient, model state or
     objective's state is not finite (`nonfinite` is 1), and, where the state keeps recent losses, if
     its loss is a spike by `spike_sigmas` (`spikes` is 1; the loss still enters those kept).
-    Metrics are float32 scalars, means over the global batch. With an `adapter` the state has what
-    it trains, and `frozen` its base.
+    Metrics are float32 scalars, means over the global batch, at the parameters. With a `climb` the
+    optimizer gets the gradient at the place that it goes to, and `grad_norm` is of that one.
     """
 
-    optimizer = optax.with_extra_args_support(tx)  # SAM calls `gradient` again
-    loss_of = adapted.make_loss(objective.loss, adapter)
+    optimizer = optax.with_extra_args_support(tx)  # of `is_valid`
 
     def train_step(state: TrainState, frozen: PyTree, batch: Batch) -> tuple[TrainState, Metrics]:
         mix_rng, loss_rng = jax.random.split(jax.random.fold_in(state.rng, state.step))
         batch = objective.prepare(batch, mix_rng)
-        # SAM makes two passes, here and uphill, with the same dropout masks; others make one.
-        passes: list[tuple[jax.Array, Aux]] = []  # filled by `gradient`, while it is traced
 
-        def gradient(params: PyTree, _: int = 0) -> PyTree:  # as optax's sam calls it
+        def at(params: PyTree) -> tuple[PyTree, Aux, jax.Array, jax.Array]:
+            """Return the gradient, what the loss returned, the norm, and whether all is finite."""
             here = dataclasses.replace(state, params=params)
             grads, aux = _mean_gradient(
-                loss_of, here, frozen, batch, loss_rng, accum_steps, reduce_dtype
+                objective.loss, here, frozen, batch, loss_rng, accum_steps, reduce_dtype
             )
-            passes.append((optax.tree.norm(grads), aux))
-            return grads
-
-        def is_finite() -> jax.Array:
             # The norm stands for all gradients. Model state too: an overflowing variance divides
             # activations to 0 at a finite loss.
-            values = [(n, a.metrics["loss"], a.model_state, a.objective) for n, a in passes]
-            return _is_finite(values)
+            norm = optax.tree.norm(grads)
+            seen = (norm, aux.metrics["loss"], aux.model_state, aux.objective)
+            return grads, aux, norm, _is_finite(seen)
 
-        # The optimizer calls it after its last pass, so that it judges all of them.
-        def is_valid() -> jax.Array:
-            if state.losses is None:
-                return is_finite()
-            loss = passes[0][1].metrics["loss"]
-            return is_finite() & ~spikes.judge(state.losses, loss, spike_sigmas)[0]
-
-        grads = gradient(state.params)
-        updates, opt_state = optimizer.update(
-            grads, state.opt_state, state.params, grad_fn=gradient, is_valid=is_valid
-        )
-        # The metrics are the first pass's, at the parameters; the gradient is the last pass's.
-        metrics, model_state, own = passes[0][1]
-        grad_norm = passes[-1][0]
-        valid = finite = is_finite()
-        losses = None
+        grads, (metrics, model_state, own), grad_norm, finite = at(state.params)
+        if climb is not None:  # with the same dropout masks
+            uphill = jax.tree.map(jnp.add, state.params, climb(grads, state.step))
+            grads, _, grad_norm, also_finite = at(uphill)
+            finite &= also_finite
+        valid, losses = finite, None
         if state.losses is not None:
             spike, losses = spikes.judge(state.losses, metrics["loss"], spike_sigmas)
             metrics["spikes"] = spike.astype(jnp.float32)
             valid = finite & ~spike
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params, is_valid=valid)
 
         def if_valid(new: PyTree, old: PyTree) -> PyTree:
             return jax.tree.map(lambda n, o: jnp.where(valid, n, o), new, old)

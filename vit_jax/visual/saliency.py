@@ -49,7 +49,7 @@ def make_saliency(trained: Trained) -> Saliency:
     says: attention rollout (arXiv:2005.00928) to what the head reads, the attention of the query
     that reads for the head, or the class activation map (arXiv:1512.04150) of the first class.
 
-    Raises UserError: a model of whose tokens no map can be made.
+    Raises UserError: a model of whose tokens no map can be made; when called, no uint8 images.
     """
     inspect = _make_inspect(trained)
     apply = jax.jit(lambda variables, image: inspect(variables, image)[:2])
@@ -79,6 +79,8 @@ def _make_inspect(trained: Trained) -> Callable[[Any, jax.Array], tuple[Output, 
     module = models.create(cfg)
 
     def inspect(variables: Any, image: jax.Array) -> tuple[Output, Map, Seen]:
+        if image.dtype != jnp.uint8:
+            raise UserError(f"images of {image.dtype}: a map is made of uint8 pixels")
         normal = normalize(image, trained.mean, trained.std)
         output, seen = models.captured(module, variables, normal)
         size = image.shape[1], image.shape[2]

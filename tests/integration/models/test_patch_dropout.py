@@ -91,7 +91,7 @@ def losses(mesh: MeshConfig, accum_steps: int) -> list[float]:
     found = []
     with jax.set_mesh(devices):
         state = build_lib.init_state(cfg, parts, devices)
-        step = build_lib.compile_step(parts, devices)
+        step = build_lib.compile_steps(parts, devices)[0]
         for _ in range(2):
             given = sharding.global_batch(batch, devices, batch_size=8)
             state, metrics = step(state, {}, given)

@@ -52,7 +52,7 @@ def train(cfg: Config, mesh: MeshConfig, devices: int) -> Run:
     with jax.set_mesh(on):
         state = build_lib.init_state(cfg, parts, on)
         seen, states = [], []
-        step = build_lib.compile_step(parts, on)
+        step = build_lib.compile_steps(parts, on)[0]
         for _ in range(STEPS):
             batch = {
                 name: jax.device_put(

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.optim.test_moments import CLOCK, SIDE, make_params
 from vit_jax.objectives import Aux, Batch, Context
-from vit_jax.optim import MomentDtype, OptimConfig, Optimizer, make_optimizer
+from vit_jax.optim import MomentDtype, OptimConfig, Optimizer, make_climb, make_optimizer
 from vit_jax.train.state import TrainState, make_init
 from vit_jax.train.step import make_train_step
 
@@ -38,7 +38,10 @@ def temporary(cfg: OptimConfig, *, accum_steps: int = 1, ema: bool = False) -> f
     params = make_params()
     tx, schedule = make_optimizer(cfg, params, CLOCK)
     init = make_init(lambda _: (params, {}), tx, with_ema=ema)
-    step = make_train_step(Product(), tx, schedule, accum_steps=accum_steps, ema_decay=0.5 * ema)
+    climb = make_climb(cfg, params, CLOCK)
+    step = make_train_step(
+        Product(), tx, schedule, accum_steps=accum_steps, ema_decay=0.5 * ema, climb=climb
+    )
     state: TrainState = jax.eval_shape(init, jax.random.key(0))
     batch = {"x": jax.ShapeDtypeStruct((accum_steps, SIDE), jnp.float32)}
     lowered = jax.jit(step, donate_argnums=0).lower(state, {}, batch)

@@ -55,7 +55,8 @@ thread.join()
 # Sums over eight virtual devices, started faster than they are done.
 COLLECTIVES = """
 import jax, numpy as np
-from vit_jax import sharding, startup
+from vit_jax.devices import sharding
+from vit_jax.process import startup
 from vit_jax.checkpoints.manifest import digests
 startup.configure()
 mesh = sharding.make_mesh(sharding.MeshConfig(data=1, fsdp=8))

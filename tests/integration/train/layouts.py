@@ -94,7 +94,7 @@ def run(workdir: Path, mesh: Mesh, *, steps: int = STEPS) -> dict[str, Any]:
             restored = checkpoints.restore(build_lib.abstract_state(parts, mesh))
             assert restored is not None
             state, result["step"] = restored.state, restored.step
-        step = build_lib.compile_step(parts, mesh)
+        step = build_lib.compile_steps(parts, mesh)[0]
         batches = device_batches(
             cfg.data,
             parts.objective,

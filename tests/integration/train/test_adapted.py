@@ -67,9 +67,8 @@ def unmerged(pretrained: Path, cfg: Config, params: Any) -> Any:
     cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, num_classes=10))
     base = weights.read(f"ckpt:{pretrained}", cfg.model, skip=("^head",))
     base = trees.nest({name.partition("/")[2]: value for name, value in base.items()})
-    adapter = build_lib.build(cfg, 1000).adapter
-    assert adapter is not None
-    joined = adapter.join(params, base)
+    objective = build_lib.build(cfg, 1000).objective
+    joined = objective.whole(params, {"base": base})
     return models.create(cfg.model).apply({"params": joined}, IMAGES), base
 
 
@@ -152,18 +151,16 @@ def test_no_gradient_of_a_frozen_kernel_is_computed(pretrained: Path) -> None:
     full = build_lib.build(whole, 1293)
 
     def kernel_gradients(parts: build_lib.Parts, frozen: Any) -> int:
-        text = str(jax.make_jaxpr(parts.step)(parts.abstract, frozen, batch))
+        text = str(jax.make_jaxpr(parts.programs[0].step)(parts.abstract, frozen, batch))
         return sum(f":f32[{shape}] = dot_general" in text for shape in ("16,48", "48,16"))
 
     assert kernel_gradients(full, {}) == 1
     assert kernel_gradients(parts, parts.frozen) == 0
     # As counted: less than two thirds of the matmuls of a full step, and more than a half.
-    share = build_lib.example_flops(parts, uphill=False) / build_lib.example_flops(
-        full, uphill=False
-    )
+    share = build_lib.example_flops(parts) / build_lib.example_flops(full)
     assert 0.6 < share < 0.8
-    per_image = build_lib.example_flops(parts, uphill=False)
-    assert count(parts.step, parts.abstract, parts.frozen, batch) == pytest.approx(
+    per_image = build_lib.example_flops(parts)
+    assert count(parts.programs[0].step, parts.abstract, parts.frozen, batch) == pytest.approx(
         4 * per_image, rel=0.02
     )
 

@@ -59,7 +59,7 @@ def steps(cfg: Config, devices: int, count: int = 2) -> tuple[list[dict[str, flo
     )
     where = jax.tree.map(lambda leaf, wanted: leaf.sharding == wanted.sharding, frozen, abstract)
     assert all(jax.tree.leaves(where))
-    step, rng, rows = build_lib.compile_step(parts, mesh), np.random.default_rng(0), []
+    step, rng, rows = build_lib.compile_steps(parts, mesh)[0], np.random.default_rng(0), []
     with jax.set_mesh(mesh):
         for _ in range(count):
             batch = {
@@ -109,7 +109,7 @@ def test_a_broken_teacher_teaches_nothing(weights: str) -> None:
     }
     with jax.set_mesh(mesh):
         batch = sharding.global_batch(batch, mesh, batch_size=16)
-        state, metrics = build_lib.compile_step(parts, mesh)(state, frozen, batch)
+        state, metrics = build_lib.compile_steps(parts, mesh)[0](state, frozen, batch)
     assert metrics["nonfinite"] == 1
     jax.tree.map(np.testing.assert_array_equal, state.params, before)
 
@@ -157,13 +157,14 @@ def test_a_dry_run_shows_the_teacher(weights: str) -> None:
     assert float(line.split()[2]) == pytest.approx(trees.num_bytes(teacher) / 1024, abs=0.01)
     plain = get_config()
     plain.objective = SupervisedConfig()
-    student = build_lib.example_flops(build_lib.build(plain, 1000), uphill=False)
-    both = build_lib.example_flops(build_lib.build(cfg, 1000), uphill=False)
+    student = build_lib.example_flops(build_lib.build(plain, 1000))
+    both = build_lib.example_flops(build_lib.build(cfg, 1000))
     objective = create(cfg.objective, cfg.model, cfg.data)
     flops = count(objective.teacher, teacher, jax.ShapeDtypeStruct((1, 8, 8, 1), "float32"))
     assert both == student + flops
     # SAM asks both networks twice.
-    assert build_lib.example_flops(build_lib.build(cfg, 1000), uphill=True) == 2 * both
+    cfg.optim.sam_rho = 0.1
+    assert build_lib.example_flops(build_lib.build(cfg, 1000)) == 2 * both
     assert "distill.weights" in str(dry_run(config("ckpt:nowhere"))[1])
     report, missing = dry_run(config(weights, cache="nowhere"))
     assert "learns from the logits in nowhere" in report

@@ -124,7 +124,7 @@ def test_a_frozen_batch_norm_goes_on_averaging():
     }
     with jax.set_mesh(mesh):
         batch = sharding.global_batch(batch, mesh, batch_size=4)
-        state, _ = build_lib.compile_step(parts, mesh)(state, {}, batch)
+        state, _ = build_lib.compile_steps(parts, mesh)[0](state, {}, batch)
     after = arrays({"params": state.params, **state.model_state})
     changed = {name for name in before if not np.array_equal(before[name], after[name])}
     statistics = {name for name in before if not name.startswith("params/")}

@@ -55,7 +55,7 @@ def top(weights: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def opened(cfg: Config, source: Source, positions: int) -> objectives.Extras:
     objective = objectives.create(cfg.objective, cfg.model, cfg.data)
-    return objective.open(source, cfg.seed, positions)
+    return objective.open(source, cfg.seed, positions, {})
 
 
 def live_logits(cfg: Config, step: int) -> np.ndarray:

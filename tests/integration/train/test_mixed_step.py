@@ -18,7 +18,7 @@ from vit_jax.devices.sharding import MeshConfig
 from vit_jax.errors import UserError
 from vit_jax.models.losses import Loss
 from vit_jax.objectives import Supervised, SupervisedConfig
-from vit_jax.optim import OptimConfig, make_optimizer
+from vit_jax.optim import OptimConfig, make_climb, make_optimizer
 from vit_jax.settings.durations import Clock
 from vit_jax.train import build as build_lib
 from vit_jax.train.state import make_init
@@ -72,11 +72,12 @@ class Run:
         objective = Linear(cfg, models.variant("vit_mu16", num_classes=CLASSES), data)
         params = jax.eval_shape(_init_model, jax.random.key(0))[0]
         clock = Clock(batch_size=BATCH, num_examples=100, total_steps=10)
-        tx, schedule = make_optimizer(OptimConfig(lr=1e-2, sam_rho=sam_rho), params, clock)
+        optim = OptimConfig(lr=1e-2, sam_rho=sam_rho)
+        (tx, schedule), climb = (f(optim, params, clock) for f in (make_optimizer, make_climb))
         init = make_init(_init_model, tx, with_ema=False)
         self.abstract = build_lib.placed(jax.eval_shape(init, jax.random.key(0)), self.mesh)
         places = jax.tree.map(lambda leaf: leaf.sharding, self.abstract)
-        step = make_train_step(objective, tx, schedule, accum_steps=accum_steps)
+        step = make_train_step(objective, tx, schedule, accum_steps=accum_steps, climb=climb)
         self.step = jit_step(step, places, {}, self.mesh)
         self.start = jax.device_put(jax.jit(init)(jax.random.key(0)), places)
 

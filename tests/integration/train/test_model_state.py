@@ -56,7 +56,7 @@ def run(cfg: Config, damage: Any = None) -> Any:
     before = jax.device_get(dataclasses.replace(state, rng=None))
     with jax.set_mesh(mesh):
         batch = sharding.global_batch(draw(), mesh, batch_size=BATCH)
-        state, metrics = build_lib.compile_step(parts, mesh)(state, {}, batch)
+        state, metrics = build_lib.compile_steps(parts, mesh)[0](state, {}, batch)
     return before, state, {name: float(value) for name, value in metrics.items()}
 
 

@@ -88,7 +88,7 @@ def heavy() -> Config:
 def test_each_size_is_traced_once(whole: Any) -> None:
     _, result, traced = whole
     cfg = heavy()
-    drawn = [patch_sizes.drawn(cfg.model, cfg.seed, step) for step in range(8)]
+    drawn = [SIDES[patch_sizes.drawn(cfg.model, cfg.seed, step)] for step in range(8)]
     assert set(drawn) == set(SIDES)
     once = traced[drawn[0]]
     assert traced == dict.fromkeys(SIDES, once)
@@ -122,7 +122,8 @@ def steps(cfg: Config, devices: int) -> dict[int, list[float]]:
     mesh, found = sharding.make_mesh(cfg.mesh, jax.devices()[:devices]), {}
     parts = build_lib.build(cfg, num_examples=1000)
     with jax.set_mesh(mesh):
-        for side, step in build_lib.compile_steps(parts, mesh).items():
+        each = build_lib.compile_steps(parts, mesh)
+        for side, step in zip(patch_sizes.sides(cfg.model), each, strict=True):
             state, rows = build_lib.init_state(cfg, parts, mesh), []
             for batch in _batches(2):
                 batch = sharding.global_batch(batch, mesh, batch_size=16)
@@ -174,9 +175,9 @@ def test_costs_are_means_over_the_draws() -> None:
         build_lib.build(config(drawn_patches=(), patch=(side,)), num_examples=1000)
         for side in SIDES
     ]
-    costs = [build_lib.example_flops(parts, uphill=False) for parts in each]
+    costs = [build_lib.example_flops(parts) for parts in each]
     parts = build_lib.build(cfg, num_examples=1000)
-    assert build_lib.example_flops(parts, uphill=False) == sum(costs) // 3
+    assert build_lib.example_flops(parts) == sum(costs) // 3
     report, missing = dry_run.dry_run(config())
     assert missing is None
     assert "means over model.drawn_patches" in report

@@ -8,6 +8,7 @@ import pytest
 from tests.unit.train.test_sam import DATA, LR, RHO, Cosh, _gradient, _step
 from vit_jax import models
 from vit_jax.config.tree import Config
+from vit_jax.cost.flops import count
 from vit_jax.train import build as build_lib
 
 
@@ -52,7 +53,13 @@ def test_a_pass_that_is_not_finite_changes_nothing(cliff: float) -> None:
 
 
 def test_two_passes_are_twice_the_work() -> None:
-    cfg = Config(model=models.variant("vit_mu8", num_classes=8), duration="1 steps")
-    once = build_lib.example_flops(build_lib.build(cfg, 1000), uphill=False)
-    cfg.optim.sam_rho = RHO
-    assert build_lib.example_flops(build_lib.build(cfg, 1000), uphill=True) == 2 * once
+    cfg, found = Config(model=models.variant("vit_mu8", num_classes=8), duration="1 steps"), []
+    batch = {"image": jax.ShapeDtypeStruct((2, *models.input_shape(cfg.model)), "uint8")}
+    batch |= {"label": jax.ShapeDtypeStruct((2,), "int32")}
+    for cfg.optim.sam_rho in (0.0, RHO):
+        parts = build_lib.build(cfg, 1000)
+        step = count(parts.programs[0].step, parts.abstract, parts.frozen, batch)
+        found.append((build_lib.example_flops(parts), step))
+    (once, step), (twice, of_both) = found
+    assert twice == 2 * once
+    assert of_both == pytest.approx(2 * step, rel=0.01)

@@ -23,7 +23,7 @@ def _run(cfg: Config, batches: list[dict[str, np.ndarray]], devices: int = 8):
     parts = build_lib.build(cfg, num_examples=1000)
     state = build_lib.init_state(cfg, parts, mesh)
     start = jax.device_get(state.params)
-    step, losses, norms = build_lib.compile_step(parts, mesh), [], []
+    step, losses, norms = build_lib.compile_steps(parts, mesh)[0], [], []
     with jax.set_mesh(mesh):
         for batch in batches:
             batch = sharding.global_batch(batch, mesh, batch_size=16)
@@ -82,7 +82,7 @@ def averaged():
     cfg.duration, cfg.optim = "30 steps", OptimConfig(lr=1e-2)
     mesh = sharding.make_mesh(cfg.mesh, jax.devices()[:1])
     parts = build_lib.build(cfg, num_examples=1000)
-    step = build_lib.compile_step(parts, mesh)
+    step = build_lib.compile_steps(parts, mesh)[0]
     first = build_lib.init_state(cfg, parts, mesh)
 
     def take(state: TrainState):
@@ -117,7 +117,7 @@ def test_ema_follows_less_and_less_where_the_decay_has_an_end() -> None:
     mesh = sharding.make_mesh(cfg.mesh, jax.devices()[:1])
     parts = build_lib.build(cfg, num_examples=1000)
     state = build_lib.init_state(cfg, parts, mesh)
-    step, batch = build_lib.compile_step(parts, mesh), _batches(1)[0]
+    step, batch = build_lib.compile_steps(parts, mesh)[0], _batches(1)[0]
     for done in range(2):  # of 5 steps: (1 + cos(pi / 5)) / 2 of the way from the end
         share = (1 + np.cos(np.pi * done / 5)) / 2
         before = np.asarray(state.ema["params"]["head"]["kernel"])

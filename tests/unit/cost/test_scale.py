@@ -39,7 +39,7 @@ def compiled(mesh_config: MeshConfig, dtype: DType):
         "label": jax.ShapeDtypeStruct((B,), "int32"),
     }
     with jax.set_mesh(mesh):
-        step = build_lib.compile_step(parts, mesh)
+        step = build_lib.compile_steps(parts, mesh)[0]
         program = step.lower(build_lib.abstract_state(parts, mesh), {}, batch).compile()
     return program, cfg, parts, mesh
 

@@ -50,6 +50,7 @@ def test_floats_must_be_normalised(rules, kind) -> None:
         (PIXELS.astype(kind), "are not normalised"),
         ((PIXELS / 255).astype(kind), "look like 0 to 1"),
         ((PIXELS / 255 * 1000 - 500).astype(kind), "are not normalised"),
+        ((PIXELS // 100).astype(kind), "(are not normalised|look like 0 to 1)"),  # dark pixels
         (np.full_like(ready, np.nan), "are not normalised"),
     ):
         with pytest.raises(UserError, match=why + said):
@@ -68,8 +69,17 @@ def test_other_shapes_are_refused_with_a_hint() -> None:
     first = np.zeros((2, 3, 6, 5), np.uint8)
     with pytest.raises(UserError, match=r"\(B, 6, 5, 3\); channels come last here: transpose by"):
         as_input(first, SHAPE, *HALF)
-    with pytest.raises(UserError, match=r"images of shape \(6, 5, 3\): the model takes"):
+    one = (
+        r"images of shape \(6, 5, 3\): the model takes \(B, 6, 5, 3\); one image is images\[None\];"
+    )
+    with pytest.raises(UserError, match=one):
         as_input(PIXELS[0], SHAPE, *HALF)
+
+
+def test_pixels_are_not_said_to_be_normalised() -> None:
+    for kind in (np.uint8, np.int64):
+        with pytest.raises(UserError, match=r"normalised=True, but images of \w+ are pixels"):
+            as_input(PIXELS.astype(kind), SHAPE, *HALF, normalised=True)
 
 
 def test_while_a_function_is_traced_the_dtype_decides() -> None:

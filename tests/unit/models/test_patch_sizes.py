@@ -20,26 +20,30 @@ def flexi(**fields: Any) -> models.ViTConfig:
     return models.variant("flexivit_s", **{**SMALL, "drawn_patches": DRAWN, **fields})
 
 
+def side(cfg: models.ViTConfig, seed: int, step: int) -> int:
+    return patch_sizes.sides(cfg)[patch_sizes.drawn(cfg, seed, step)]
+
+
 def test_draws_are_a_function_of_seed_and_step() -> None:
     # Any host and any resumed run computes the same; these numbers never change.
     cfg = flexi()
-    assert [patch_sizes.drawn(cfg, 0, step) for step in range(8)] == FIRST
-    assert [patch_sizes.drawn(cfg, 1, step) for step in range(8)] != FIRST
-    assert patch_sizes.drawn(cfg, -1, 10**6) in DRAWN
+    assert [side(cfg, 0, step) for step in range(8)] == FIRST
+    assert [side(cfg, 1, step) for step in range(8)] != FIRST
+    assert side(cfg, -1, 10**6) in DRAWN
 
 
 def test_draws_are_uniform() -> None:
-    cfg = flexi()
-    counts = Counter(patch_sizes.drawn(cfg, 3, step) for step in range(10_000))
+    counts = Counter(side(flexi(), 3, step) for step in range(10_000))
     assert set(counts) == set(DRAWN)
     assert max(abs(count - 1000) for count in counts.values()) < 5 * 30  # 5 standard deviations
     twice = flexi(drawn_patches=(8, 8, 16))
-    assert Counter(patch_sizes.drawn(twice, 0, step) for step in range(999))[8] > 600
+    assert patch_sizes.sides(twice) == (8, 16)
+    assert Counter(side(twice, 0, step) for step in range(999))[8] > 600
 
 
 def test_a_model_of_one_size_draws_nothing() -> None:
     for cfg in (models.variant("vit_mu16"), models.variant("mixer_b16"), flexi(drawn_patches=())):
-        assert patch_sizes.sides(cfg) == (0,)
+        assert patch_sizes.sides(cfg) == patch_sizes.draws(cfg) == (0,)
         assert patch_sizes.drawn(cfg, 0, 7) == 0
         assert patch_sizes.at(cfg, 0) is cfg
     with pytest.raises(UserError, match="only a FlexiViT"):

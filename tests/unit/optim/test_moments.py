@@ -46,7 +46,7 @@ def test_equals_optax_bitwise(ours: Any, theirs: Any, dtype: str) -> None:
     mine, other = ours.init(params), theirs.init(params)
     for i in range(3):
         grads = jax.tree.map(lambda p, i=i: jnp.sin(p + i), params)
-        u, mine = ours.update(grads, mine, params, is_valid=lambda: jnp.asarray(True))
+        u, mine = ours.update(grads, mine, params, is_valid=True)
         v, other = theirs.update(grads, other, params)
         jax.tree.map(np.testing.assert_array_equal, (u, mine), (v, other))
         assert jax.tree.structure(mine) == jax.tree.structure(other)
@@ -60,7 +60,7 @@ def test_a_step_that_does_not_count_changes_counters_only(name: Any, dtype: Mome
     tx, _ = make_optimizer(cfg, params, CLOCK)
     tx = optax.with_extra_args_support(tx)
     update = jax.jit(
-        lambda g, s, finite: tx.update(g, s, params, is_valid=lambda: finite)[1],
+        lambda g, s, finite: tx.update(g, s, params, is_valid=finite)[1],
     )
     before = update(jax.tree.map(jnp.sin, params), tx.init(params), True)
     after = update(jax.tree.map(lambda p: p * jnp.nan, params), before, False)

@@ -20,6 +20,10 @@ STACK, HEAD = "blocks/fc/kernel", "head/kernel"
 
 def _apply(transform: optax.GradientTransformation, updates: Any) -> tuple[np.ndarray, np.ndarray]:
     found, _ = transform.update(updates, transform.init(PARAMS), PARAMS)
+    return _arrays(found)
+
+
+def _arrays(found: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(found["blocks"]["fc"]["kernel"]), np.asarray(found["head"]["kernel"])
 
 
@@ -75,10 +79,10 @@ def test_a_norm_above_the_limit_is_brought_to_it(norm: float, length: float) -> 
 
 
 def test_a_norm_is_set_and_zeros_stay_zero() -> None:
-    found = np.concatenate([x.ravel() for x in _apply(transforms.scale_to_norm(3.0), ONES)])
+    found = np.concatenate([x.ravel() for x in _arrays(transforms.scale_to_norm(ONES, 3.0))])
     assert np.linalg.norm(found) == pytest.approx(3.0)
     zeros = _like(np.zeros((2, 1, 2)), np.zeros((1, 2)))
-    assert not any(x.any() for x in _apply(transforms.scale_to_norm(3.0), zeros))
+    assert not any(x.any() for x in _arrays(transforms.scale_to_norm(zeros, 3.0)))
 
 
 def test_each_layer_is_scaled_to_the_norm_of_its_own_parameter() -> None:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax.objectives import Aux
-from vit_jax.optim import OptimConfig, Optimizer, Schedule, make_optimizer
+from vit_jax.optim import OptimConfig, Optimizer, Schedule, make_climb, make_optimizer
 from vit_jax.settings.durations import Clock
 from vit_jax.train.state import make_init
 from vit_jax.train.step import make_train_step
@@ -46,9 +46,11 @@ def _step(objective, rho=RHO, accum_steps=1):
         clip_norm=0.0,
         sam_rho=rho,
     )
-    tx, schedule = make_optimizer(cfg, params, Clock(batch_size=8, num_examples=8, total_steps=9))
+    clock = Clock(batch_size=8, num_examples=8, total_steps=9)
+    (tx, schedule), climb = make_optimizer(cfg, params, clock), make_climb(cfg, params, clock)
     init = make_init(lambda _: (params, {"mean": jnp.zeros(3)}), tx, with_ema=True)
-    step = make_train_step(objective, tx, schedule, accum_steps=accum_steps, ema_decay=0.5)
+    more = {"accum_steps": accum_steps, "ema_decay": 0.5, "climb": climb}
+    step = make_train_step(objective, tx, schedule, **more)
     state = init(jax.random.key(0))
     after, metrics = jax.jit(step)(state, {}, {"x": jnp.asarray(DATA)})
     return state, after, metrics

@@ -63,7 +63,7 @@ def averaged():
     cfg.duration, cfg.optim = "30 steps", OptimConfig(lr=1e-2)
     mesh = sharding.make_mesh(cfg.mesh, jax.devices()[:1])
     parts = build_lib.build(cfg, num_examples=1000)
-    step = build_lib.compile_step(parts, mesh)
+    step = build_lib.compile_steps(parts, mesh)[0]
     first = build_lib.init_state(cfg, parts, mesh)
 
     def take(state: TrainState):

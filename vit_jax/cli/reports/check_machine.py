@@ -162,7 +162,7 @@ def _first_loss(on: Sequence[Any], shards: int) -> float:
     batch = {"image": images, "label": rng.integers(0, model.num_classes, size, np.int32)}
     parts = build.build(cfg, size)
     with jax.set_mesh(mesh):
-        compiled = build.compile_step(parts, mesh)
+        compiled = build.compile_steps(parts, mesh)[0]
         batch = sharding.global_batch(batch, mesh, batch_size=size)
         return float(compiled(build.init_state(cfg, parts, mesh), {}, batch)[1]["loss"])
 

@@ -18,6 +18,7 @@ from vit_jax.cost import collectives, compiler, hlo, memory, peaks, scale, table
 from vit_jax.devices import sharding
 from vit_jax.errors import UserError
 from vit_jax.evals.classify import score_batch
+from vit_jax.models import patch_sizes
 from vit_jax.train import build as build_lib
 from vit_jax.train.estimate import abstract_batch, estimate_memory, estimate_step
 from vit_jax.train.state import TrainState
@@ -71,9 +72,10 @@ def compile_for(cfg: Config, name: str) -> tuple[str, UserError | None]:
         f"step: batch {batch:,}, {batch // shards} images for each of {shards} parts; "
         f"compiled in {step.compiled.seconds:.0f} s",
     ]
-    if len(parts.steps) > 1:
-        each = ", ".join(map(str, sorted(parts.steps)))
-        lines += [f"of patches of {min(parts.steps)} pixels, the dearest; drawn are {each}"]
+    sides = patch_sizes.sides(cfg.model)
+    if len(sides) > 1:
+        each = ", ".join(map(str, sides))
+        lines += [f"of patches of {sides[0]} pixels, the dearest; drawn are {each}"]
     if evaluation is not None:
         seconds = evaluation.compiled.seconds
         lines += [f"evaluation: batch {size:,}; compiled in {seconds:.0f} s"]

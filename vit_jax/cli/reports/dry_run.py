@@ -80,8 +80,7 @@ def _report(cfg: Config) -> tuple[str, UserError | None]:
     rows = optim.describe(cfg.optim, state.params, models.growth(cfg.model))
     columns = {name: {x.parameter: getattr(x, name) for x in rows} for name in ("decay", "lr")}
     lines = ["PARAMETERS", *tables.parameter_table(state.params, columns), ""]
-    if parts.adapter:
-        frozen = trees.num_params(parts.adapter.base)
+    if frozen := trees.num_params(parts.params) - trees.num_params(state.params):
         lines[-1:] = [f"besides {frozen:,} frozen ones of {cfg.init.weights}", ""]
     lines += [f"COST ({devices} device(s), mesh {dict(mesh.shape)})"]
     lines += [_flops(cfg, parts, missing is None)]
@@ -98,7 +97,7 @@ def _report(cfg: Config) -> tuple[str, UserError | None]:
 
 def _flops(cfg: Config, parts: build_lib.Parts, known: bool) -> str:
     height, width, channels = models.input_shape(cfg.model)
-    draws = [patch_sizes.at(cfg.model, side) for side in patch_sizes.sides(cfg.model)]
+    draws = [patch_sizes.at(cfg.model, side) for side in patch_sizes.draws(cfg.model)]
     each = (models.create(models.looped(model)) for model in draws)
     forward = sum(flops.forward_flops(x, (height, width), channels) for x in each) // len(draws)
     step = step_flops(cfg, parts)

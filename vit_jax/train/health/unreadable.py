@@ -7,7 +7,7 @@ counted, not prefetched ones; the count survives a resume.
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +16,12 @@ from jax.experimental import multihost_utils
 
 from vit_jax.errors import DataError, some
 
-KEY = "broken"  # in a checkpoint's metadata
+KEY, _OLD_KEY = "unreadable", "broken"  # in a checkpoint's metadata; in that of an older one
+
+
+def counted_in(metadata: Mapping[str, Any]) -> Sequence[int]:
+    """Return the indices that a checkpoint's metadata has of `Unreadable.to_json`."""
+    return metadata.get(KEY, metadata.get(_OLD_KEY, []))
 
 
 class Unreadable:

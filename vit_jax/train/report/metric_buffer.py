@@ -15,7 +15,12 @@ from vit_jax.errors import NonFinite
 # Steps in flight on the device before the host waits: enough to keep it busy, few enough that
 # batches do not pile up in its memory.
 _IN_FLIGHT = 2
-KEY = "meter"  # in a checkpoint's metadata
+KEY, _OLD_KEY = "metrics", "meter"  # in a checkpoint's metadata; in that of an older one
+
+
+def saved_in(metadata: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what a checkpoint's metadata has of `MetricBuffer.to_json`; None if it has nothing."""
+    return metadata.get(KEY, metadata.get(_OLD_KEY))
 
 
 class MetricBuffer:

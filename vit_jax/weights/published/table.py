@@ -24,7 +24,7 @@ from vit_jax.weights.reference import split
 TABLE = Path(__file__).with_name("published.tsv")
 COLUMNS = (
     *("name", "size", "test_size", "crop", "test_crop"),
-    *("mode", "interpolation", "mean", "std", "file"),
+    *("mode", "interpolation", "mean", "std", "file", "classes"),
 )
 _CONFIG, _MAX_CONFIG = "config.json", 1 << 22
 _MOST = 1e6  # of any number there
@@ -97,6 +97,21 @@ def of_timm(about: Mapping[str, Any], source: str, cfg: ModelConfig) -> Preproce
     """
     chosen = _as_timm(about, source, cfg)
     return chosen._replace(mean=per_channel(chosen.mean, cfg), std=per_channel(chosen.std, cfg))
+
+
+def named(name: str) -> tuple[str, Mapping[str, Any]] | None:
+    """Return a published network of timm's by its name, and its pretrained_cfg.
+
+    Without a tag it is timm's default of the architecture.
+    """
+    table, others = _table()
+    tagged = name if name in table else others.get(name, "")
+    return (tagged, table[tagged]) if tagged else None
+
+
+def tags(architecture: str) -> list[str]:
+    """Return the published networks of an architecture of timm's, "NAME.TAG" each."""
+    return [name for name in _table()[0] if name.partition(".")[0] == architecture]
 
 
 def _published(place: Path) -> tuple[Mapping[str, Any], str] | None:
@@ -183,6 +198,7 @@ def _table() -> tuple[Mapping[str, Mapping[str, Any]], Mapping[str, str]]:
             "interpolation": row["interpolation"],
             "mean": [float(value) for value in row["mean"].split(",")],
             "std": [float(value) for value in row["std"].split(",")],
+            "num_classes": int(row["classes"]),
         }
         names.setdefault(row["name"].partition(".")[0], row["name"])
         if row["file"]:

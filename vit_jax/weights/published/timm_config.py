@@ -30,6 +30,7 @@ from vit_jax.models.layers.pool import Pool
 from vit_jax.models.layers.posemb import PosEmbed
 from vit_jax.models.losses import Loss
 from vit_jax.weights import export
+from vit_jax.weights.published import table
 from vit_jax.weights.published.table import Preprocessing
 
 TABLE = Path(__file__).with_name("architectures.tsv")
@@ -77,6 +78,26 @@ def model(tree: Mapping[str, Any], source: str) -> ModelConfig:
     cfg = models.with_fields(cfg, given, name)
     args = {k: v for k, v in _dict(tree, "model_args", source).items() if k not in _TRAINING}
     return _with_args(cfg, args, source) if args else cfg
+
+
+def by_name(name: str) -> tuple[ModelConfig, Mapping[str, Any]] | None:
+    """Return timm's network of a name, and its pretrained_cfg with the whole "name".
+
+    The name is "vit_base_patch16_224.augreg_in21k", also after "timm/"; without a tag it is timm's
+    default of the architecture. None: no architecture that is known here.
+
+    Raises UserError: an unknown tag, with the nearest.
+    """
+    name = name.removeprefix("timm/")
+    architecture, _, tag = name.partition(".")
+    if architecture not in architectures():
+        return None
+    found = table.named(name)
+    if found is None and tag:
+        raise unknown("weights of timm's", name, table.tags(architecture))
+    full, about = found or (name, {})
+    tree = {"architecture": architecture, "pretrained_cfg": about}
+    return model(tree, full), {**about, "name": full}
 
 
 def _is_count(value: Any) -> bool:

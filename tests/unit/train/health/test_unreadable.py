@@ -5,7 +5,7 @@ import pytest
 
 from vit_jax import data
 from vit_jax.errors import DataError
-from vit_jax.train.health.unreadable import KEY, Unreadable
+from vit_jax.train.health.unreadable import Unreadable, counted_in
 
 
 def batch(*broken: int, reason: str = "no image") -> data.Batch:
@@ -35,7 +35,12 @@ def test_each_is_told_and_counted_once():
         ],
     ]
     assert broken.scalars() == {"data/broken": 2.0}
-    assert broken.to_json() == {KEY: [4, 7]}
+    assert broken.to_json() == {"unreadable": [4, 7]}
+
+
+def test_a_checkpoint_of_an_older_version_is_read():
+    assert counted_in({"unreadable": [4, 7]}) == counted_in({"broken": [4, 7]}) == [4, 7]
+    assert counted_in({"config": {}}) == []
 
 
 def test_one_too_many_ends_the_run_with_the_first_few_names():

@@ -7,7 +7,7 @@ import pytest
 
 from vit_jax.config.faults import FaultsConfig
 from vit_jax.errors import NonFinite
-from vit_jax.train.report.metric_buffer import KEY, MetricBuffer
+from vit_jax.train.report.metric_buffer import KEY, MetricBuffer, saved_in
 
 
 def step(loss: float, *, nonfinite: float = 0.0, lr: float = 0.1) -> dict:
@@ -49,13 +49,22 @@ def test_lines_after_a_resume_are_those_of_a_run_never_interrupted(saved_at: int
             if i % 10 == 0:
                 lines.append(meter.read(everything=i == len(losses)))
             if resumed and i == saved_at:
-                known = json.loads(json.dumps(meter.to_json()))[KEY]
+                known = saved_in(json.loads(json.dumps(meter.to_json())))
                 meter = MetricBuffer(FaultsConfig(), note, saved=known)
         return spikes, lines
 
     spikes, lines = run(resumed=False)
     assert [at for at, _ in spikes] == [136, 151]
     assert run(resumed=True) == (spikes, lines)
+
+
+def test_a_checkpoint_of_an_older_version_is_read() -> None:
+    meter = MetricBuffer(FaultsConfig(), lambda step, loss: None)
+    meter.add(1, step(2.0))
+    written = meter.to_json()
+    assert list(written) == ["metrics"]
+    assert saved_in(written) == saved_in({"meter": written["metrics"]}) == written["metrics"]
+    assert saved_in({"config": {}}) is None
 
 
 def test_a_run_counts_its_nonfinite_steps_on_after_a_resume() -> None:

@@ -38,6 +38,27 @@ def test_every_published_architecture_but_one_is_known() -> None:
         assert cfg.num_classes == 10
 
 
+def test_every_published_name_is_a_network_with_its_classes() -> None:
+    refused = set()
+    for name, about in published._table()[0].items():
+        found = timm_config.by_name(name)
+        if found is None:
+            refused.add(name.partition(".")[0])
+            continue
+        cfg, told = found
+        assert (cfg.num_classes, told["name"]) == (about["num_classes"], name)
+        assert models.pair(cfg.image_size, "image_size") == tuple(about["input_size"][1:])
+    assert refused == {"vit_intern300m_patch14_448"}
+    in21k = models.variant("vit_b16", gelu=Gelu.ERF, num_classes=21_843)
+    for name in ("vit_base_patch16_224.augreg_in21k", "timm/vit_base_patch16_224.augreg_in21k"):
+        assert timm_config.by_name(name)[0] == in21k
+    default = timm_config.by_name("vit_base_patch16_384")[1]["name"]
+    assert default == "vit_base_patch16_384.augreg_in21k_ft_in1k"
+    assert timm_config.by_name("vit_b16") is timm_config.by_name("nothing.at_all") is None
+    with pytest.raises(UserError, match=r"unknown weights of timm's .* did you mean 'deit_"):
+        timm_config.by_name("deit_base_patch16_224.fb_in1")
+
+
 def test_published_networks_are_the_documented_ones() -> None:
     dinov2 = model(
         "vit_small_patch14_dinov2", num_classes=0, pretrained_cfg={"input_size": [3, 518, 518]}
